@@ -1,0 +1,62 @@
+# Two commands for people: `make demo` and `make test`. Each installs what it needs.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup packages demo test lint unit integration format clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+# Debian's own interpreter first: the sandbox's jobs run as other users, who often can't read a
+# Python that lies in somebody's home directory.
+PYTHON ?= $(firstword $(wildcard /usr/bin/python3.11 /usr/bin/python3.12 /usr/bin/python3.13) python3)
+SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
+APT := DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "Installing python3-venv (apt-get)"; \
+	    $(APT) update -qq; $(APT) install -qq -y --no-install-recommends python3-venv >/dev/null; }
+	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Python packages into $(VENV) (about 20 s, once)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[sandbox,node,dev]'
+	@touch $@
+
+packages: $(READY) ## Install the Debian packages that the sandbox runs (root or sudo)
+	@missing="$$($(BIN)/python -m sandbox.packages)"; [ -z "$$missing" ] || { \
+	    echo "Installing Debian packages: $$missing"; \
+	    $(APT) update -qq; $(APT) install -qq -y --no-install-recommends $$missing >/dev/null; }
+
+setup: packages ## Install everything, run nothing
+
+demo: setup ## The main job: a cluster on this machine, two tenants, real arrivals, a report
+	@$(BIN)/python -m sandbox.demo
+
+test: setup ## Lint, types, import contracts, unit, property and integration tests
+	@$(MAKE) --no-print-directory lint
+	@$(BIN)/pytest
+
+lint: $(READY) ## ruff, mypy strict, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+unit: $(READY) ## Only the tests that need no server (seconds)
+	@$(BIN)/pytest -m "not integration"
+
+integration: setup ## Only the tests on the sandbox cluster
+	@$(BIN)/pytest -m integration
+
+format: $(READY) ## Let ruff format and sort
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean: ## Remove what the build made; a running sandbox goes down first
+	@if [ -x $(BIN)/slicewise ]; then $(BIN)/slicewise sandbox down; fi
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,45 @@
+"""Failures and refusals that a person reads: a stable code, what happened, what to do."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An expected "no".
+
+    Attributes:
+        code: stable, documented in docs/errors.md, such as ``SW-QUOTA-NONE``.
+        message: what happened, in words and numbers.
+        hint: what the reader can do about it.
+    """
+
+    code: str
+    message: str
+    hint: str = ""
+
+    def text(self) -> str:
+        """One line for a terminal: message, hint, code."""
+        return " ".join(part for part in (self.message, self.hint, f"[{self.code}]") if part)
+
+
+class SlicewiseError(Exception):
+    """Base of every error that a command shows without a traceback."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.refusal = Refusal(code, message, hint)
+
+    def __str__(self) -> str:
+        return self.refusal.text()
+
+
+class InvalidInputError(SlicewiseError):
+    """Something that a user wrote can't be accepted; nothing was changed."""
+
+
+class UnreachableError(SlicewiseError):
+    """A server (slurmctld, PostgreSQL, HAProxy, the daemon) did not answer in time."""
+
+
+class OutsideError(SlicewiseError):
+    """A server answered, but with a failure or with something unreadable."""

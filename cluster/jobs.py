@@ -1,0 +1,148 @@
+"""What Slurm says of jobs, nodes, steps and past runs; the tag that ties a job to Slicewise."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """The base states of Slurm that matter here; every other one reads as OTHER."""
+
+    PENDING = "PENDING"
+    CONFIGURING = "CONFIGURING"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    COMPLETING = "COMPLETING"
+    SPECIAL_EXIT = "SPECIAL_EXIT"
+    ENDED = "ENDED"
+    """COMPLETED, CANCELLED, FAILED, TIMEOUT, NODE_FAIL, PREEMPTED, ..."""
+    OTHER = "OTHER"
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One record of ``scontrol show job -d``: a job, one task of an array, or its untouched rest.
+
+    Attributes:
+        job_id: Slurm's own number of this record (a split array task has its own).
+        array_job_id: None for a job that is no array.
+        task_index: None for a job, and for the record of the untouched tasks.
+        untouched: indices of the array's tasks that nothing has touched yet.
+        held: pending with priority 0.
+        reason: Slurm's own word, such as ``JobHeldAdmin`` or ``QOSGrpBilling``.
+        tres: of the allocation, or of the request while pending: ``{"gres/gpu:1g.10gb": "1"}``.
+        nodes: names of the allotted nodes.
+        submit_s, start_s, end_s, eligible_s: Unix seconds; None where Slurm says Unknown.
+        time_limit_s: None is unlimited.
+        restarts: how often it was requeued.
+    """
+
+    job_id: int
+    array_job_id: int | None
+    task_index: int | None
+    untouched: frozenset[int]
+    name: str
+    user: str
+    uid: int
+    account: str
+    partition: str
+    qos: str
+    state: JobState
+    reason: str
+    held: bool
+    priority: int
+    admin_comment: str
+    comment: str
+    tres: Mapping[str, str] = field(hash=False)
+    nodes: tuple[str, ...]
+    submit_s: int | None
+    start_s: int | None
+    end_s: int | None
+    eligible_s: int | None
+    time_limit_s: int | None
+    restarts: int
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """One node: its address and its GPUs by type, configured and allotted."""
+
+    name: str
+    address: str
+    states: frozenset[str]
+    gpus: Mapping[str, int] = field(hash=False)
+    gpus_allotted: Mapping[str, int] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class StepView:
+    """One running step; ``ports`` are those that Slurm reserved for it (``--resv-ports``).
+
+    ``task_index`` is None where the step's job is no array task.
+    """
+
+    job_id: int
+    array_job_id: int | None
+    task_index: int | None
+    step: str
+    nodes: tuple[str, ...]
+    ports: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run of a job as accounting (``sacct -D -X``) keeps it; a requeued job has several.
+
+    Attributes:
+        job_id: Slurm's raw number.
+        task: the name a person uses: ``814_3`` or ``814``.
+        start_s: Unix seconds; together with cluster and job_id the key of a run.
+        end_s: None while it runs.
+        state: first word of sacct's State.
+        tres: AllocTRES, among it ``billing``.
+    """
+
+    job_id: int
+    task: str
+    user: str
+    account: str
+    partition: str
+    start_s: int
+    end_s: int | None
+    state: str
+    time_limit_s: int | None
+    tres: Mapping[str, str] = field(hash=False)
+
+
+TAG_PREFIX = "slicewise:1"
+_TAG = re.compile(
+    r"slicewise:1 token=(?P<token>[0-9a-f]+) tenant=(?P<tenant>[A-Za-z0-9_.-]+)"
+    r"(?: service=(?P<service>[A-Za-z0-9_.-]+))?"
+)
+
+
+@dataclass(frozen=True)
+class JobTag:
+    """What Slicewise writes into a job's admin_comment at submit; users can't set that field.
+
+    Attributes:
+        token: random, hexadecimal; only jobs that carry one are ever changed.
+        tenant: who is charged.
+        service: set if the job is a service's array.
+    """
+
+    token: str
+    tenant: str
+    service: str | None = None
+
+    def text(self) -> str:
+        """As it stands in admin_comment."""
+        service = f" service={self.service}" if self.service else ""
+        return f"{TAG_PREFIX} token={self.token} tenant={self.tenant}{service}"
+
+    @classmethod
+    def find(cls, admin_comment: str) -> "JobTag | None":
+        """The tag in an admin_comment that others may have written into as well."""
+        match = _TAG.search(admin_comment)
+        return cls(match["token"], match["tenant"], match["service"]) if match else None

@@ -1,0 +1,193 @@
+"""slicewise.toml: one file for the daemon, the launcher and the commands."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from annotated_types import Gt
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from cluster.errors import InvalidInputError
+from cluster.mig_profiles import Board, board, cost_millislices
+from cluster.units import Millislices
+
+CONFIG_VARIABLE = "SLICEWISE_CONFIG"
+DATABASE_VARIABLE = "SLICEWISE_DATABASE_URL"
+DEFAULT_CONFIG = Path("/etc/slicewise/slicewise.toml")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+Weight = Annotated[Fraction, BeforeValidator(lambda value: Fraction(str(value))), Gt(Fraction(0))]
+
+
+class ClusterSettings(_Section):
+    """[cluster]"""
+
+    name: str = Field(description="Slurm's ClusterName: part of every key in the ledger.")
+    partitions: tuple[str, ...] = Field(
+        min_length=1, description="Managed partitions; their TRESBillingWeights are in millislices."
+    )
+
+
+class GpuSettings(_Section):
+    """[gpus."A100-80GB"]: a GPU model of the MIG table, how much it weighs, its GRES types."""
+
+    weight: Weight = Fraction(1)
+    types: tuple[str, ...] = Field(min_length=1)
+
+
+class DaemonSettings(_Section):
+    """[daemon]"""
+
+    run_dir: Path = Path("/run/slicewise")
+    slurm_user: str = "slurm"
+    launcher_user: str = "slicewise"
+    sync_interval_s: float = Field(1.0, gt=0, le=60)
+    mode: Literal["observe", "advise", "enforce"] = "enforce"
+
+    @property
+    def admission_socket(self) -> Path:
+        """For SlurmUser and root only."""
+        return self.run_dir / "admission" / "admission.sock"
+
+    @property
+    def user_socket(self) -> Path:
+        """For everybody on this host."""
+        return self.run_dir / "user.sock"
+
+
+class DatabaseSettings(_Section):
+    """[database]: where the ledger is, if SLICEWISE_DATABASE_URL does not say it."""
+
+    url_file: Path | None = None
+
+
+class GatewaySettings(_Section):
+    """[gateway]: HAProxy."""
+
+    url: str = "http://127.0.0.1:8080"
+    bind: str = "127.0.0.1:8080"
+    runtime_socket: Path = Path("/run/haproxy/slicewise.sock")
+    directory: Path = Field(
+        Path("/etc/haproxy/slicewise"), description="Where the map and the Lua file are."
+    )
+    backends: int = Field(8, ge=1, le=512, description="Services that it can carry at once.")
+    servers: int = Field(16, ge=1, le=256, description="Replicas of one service at most.")
+    hold_s: int = Field(300, ge=1, description="How long a request waits for a first replica.")
+
+
+class TritonSettings(_Section):
+    """[triton]: how a replica's server is started on a node."""
+
+    command: Path = Path("/opt/tritonserver/bin/tritonserver")
+
+
+class LauncherSettings(_Section):
+    """[launcher]"""
+
+    interval_s: float = Field(0.5, gt=0, le=10)
+
+
+class Settings(_Section):
+    """The whole file."""
+
+    cluster: ClusterSettings
+    gpus: Mapping[str, GpuSettings] = Field(min_length=1)
+    daemon: DaemonSettings = DaemonSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    gateway: GatewaySettings = GatewaySettings()
+    triton: TritonSettings = TritonSettings()
+    launcher: LauncherSettings = LauncherSettings()
+
+    @model_validator(mode="after")
+    def _types_are_unambiguous(self) -> Self:
+        types = [gres_type for gpu in self.gpus.values() for gres_type in gpu.types]
+        twice = sorted({gres_type for gres_type in types if types.count(gres_type) > 1})
+        if twice:
+            raise ValueError(
+                f"gpus: type {', '.join(twice)} stands under two models, but Slurm bills by type; "
+                "give the nodes' GRES types distinct names"
+            )
+        return self
+
+    @cached_property
+    def costs(self) -> Mapping[str, Millislices]:
+        """Millislices of one instance by GRES type."""
+        return {
+            gres_type: cost_millislices(board(model), gres_type, gpu.weight)
+            for model, gpu in self.gpus.items()
+            for gres_type in gpu.types
+        }
+
+    @cached_property
+    def boards_by_type(self) -> Mapping[str, Board]:
+        """The board on which a GRES type is found."""
+        return {t: board(model) for model, gpu in self.gpus.items() for t in gpu.types}
+
+
+def load_settings(path: Path | None = None) -> Settings:
+    """Read and check the file: ``path``, or $SLICEWISE_CONFIG, or /etc/slicewise/slicewise.toml.
+
+    Raises InvalidInputError (SW-SETTINGS) naming the file, the key and what is wrong with it.
+    """
+    place = path or Path(os.environ.get(CONFIG_VARIABLE, DEFAULT_CONFIG))
+    try:
+        settings = Settings.model_validate(tomllib.loads(place.read_text(encoding="utf-8")))
+        _ = settings.costs
+    except FileNotFoundError:
+        raise InvalidInputError(
+            "SW-SETTINGS",
+            f"{place} does not exist.",
+            f"Copy etc/slicewise.toml there, or set {CONFIG_VARIABLE}.",
+        ) from None
+    except OSError as error:
+        raise InvalidInputError("SW-SETTINGS", f"{place}: {error.strerror}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInputError("SW-SETTINGS", f"{place} is not TOML: {error}.") from None
+    except ValidationError as error:
+        problems = "; ".join(_problem(item) for item in error.errors())
+        raise InvalidInputError("SW-SETTINGS", f"{place}: {problems}.") from None
+    return settings
+
+
+def _problem(item: Any) -> str:
+    key = ".".join(str(part) for part in item["loc"])
+    if not key:
+        return str(item["msg"]).removeprefix("Value error, ")
+    return f"{key}: {item['msg']}, not {item.get('input')!r}"
+
+
+def database_url(settings: DatabaseSettings) -> str:
+    """The ledger's URL: $SLICEWISE_DATABASE_URL first, then [database] url_file.
+
+    There is no default: raises InvalidInputError (SW-DATABASE-URL) if neither says it.
+    """
+    url = os.environ.get(DATABASE_VARIABLE, "")
+    if not url and settings.url_file is not None:
+        try:
+            url = settings.url_file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise InvalidInputError(
+                "SW-DATABASE-URL", f"database.url_file {settings.url_file}: {error.strerror}."
+            ) from None
+    if not url:
+        raise InvalidInputError(
+            "SW-DATABASE-URL",
+            "Nobody says where the ledger is.",
+            f"Set {DATABASE_VARIABLE} to postgresql://..., or [database] url_file.",
+        )
+    return url

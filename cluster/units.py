@@ -1,0 +1,40 @@
+"""Slices, in integer thousandths; text of slices to and from them."""
+
+from decimal import Decimal, InvalidOperation
+from typing import NewType
+
+from cluster.errors import InvalidInputError
+
+Millislices = NewType("Millislices", int)
+"""Thousandths of a slice; a slice is one seventh of a GPU of weight 1."""
+
+MillisliceSeconds = NewType("MillisliceSeconds", int)
+"""Millislices held for seconds: what the ledger counts in, exactly."""
+
+GPU_MILLISLICES = Millislices(7000)
+"""A whole GPU of weight 1."""
+
+
+def millislices_from_text(text: str, key: str) -> Millislices:
+    """Read slices as a user writes them ("3.5") exactly into millislices.
+
+    Raises InvalidInputError (SW-UNITS) naming ``key`` for anything that is not a number of slices
+    from 0 up with at most three decimals.
+    """
+    try:
+        thousandths = Decimal(text) * 1000
+    except InvalidOperation:
+        thousandths = Decimal("NaN")
+    if not thousandths.is_finite() or thousandths < 0 or thousandths % 1:
+        raise InvalidInputError(
+            "SW-UNITS",
+            f"{key}: {text!r} is not a number of slices.",
+            "Give slices from 0 up with at most three decimals, such as 3.5 (a GPU has 7).",
+        )
+    return Millislices(int(thousandths))
+
+
+def slices_text(amount: int) -> str:
+    """Millislices as slices without a needless tail: 3500 is "3.5", 4000 is "4"."""
+    text = f"{Decimal(amount) / 1000:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,0 +1,182 @@
+"""Versioned messages: slicewise.lua to the daemon, launcher and commands to the daemon.
+
+Every message is one line of JSON, and so is its answer. ``v`` is the version of the protocol.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+VERSION = 1
+LINE_LIMIT = 4 * 1024 * 1024
+"""Bytes of one message; a longer one is refused before it is parsed."""
+
+
+class Message(BaseModel):
+    """Base: frozen; an unknown key is an error on the way in."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SubmitRequest(Message):
+    """slicewise.lua: a job is being submitted. The texts are Slurm's own, "" where unset."""
+
+    v: Literal[1]
+    op: Literal["submit"]
+    uid: int
+    account: str = ""
+    default_account: str = ""
+    partition: str = ""
+    qos: str = ""
+    name: str = ""
+    gres: str = ""
+    """tres_per_node."""
+    tres_per_job: str = ""
+    tres_per_socket: str = ""
+    tres_per_task: str = ""
+    array: str = ""
+    time_limit_min: int | None = None
+    directives: tuple[str, ...] = ()
+    """The script's ``#SLICEWISE`` lines, whole."""
+
+
+class SubmitAnswer(Message):
+    """What slicewise.lua shall do.
+
+    ``pass``: none of our business. ``admit``: set the fields that are not None. ``refuse``: show
+    ``message``, ``hint`` and ``code`` to the user and return an error.
+    """
+
+    v: Literal[1] = 1
+    action: Literal["pass", "admit", "refuse"]
+    gres: str | None = None
+    qos: str | None = None
+    site_factor: int | None = None
+    tag: str | None = None
+    """Appended to admin_comment."""
+    hold: bool = False
+    code: str = ""
+    message: str = ""
+    hint: str = ""
+
+
+SlotState = Literal["held", "released", "starting", "running", "ending", "gone"]
+"""held: costs nothing. released: pending, waits for Slurm. starting: allotted, ports not known yet.
+running: ports known. ending: completing. gone: its task ended for good, the index is lost."""
+
+
+class SlotView(Message):
+    """One slot of a service as Slurm shows it."""
+
+    index: int
+    state: SlotState
+    job_id: int | None = None
+    reason: str = ""
+    node: str = ""
+    address: str = ""
+    ports: tuple[int, ...] = ()
+    start_s: int | None = None
+    time_left_s: int | None = None
+
+
+class ServiceView(Message):
+    """One service (one job array that carries our tag)."""
+
+    array_job_id: int
+    tenant: str
+    name: str
+    user: str
+    submit_s: int
+    directives: dict[str, str]
+    profile: str
+    cost_millislices: int
+    """Of one replica."""
+    slots: tuple[SlotView, ...]
+    note: str = ""
+    """Why the daemon keeps slots back, for people; "" if it does not."""
+
+
+class TenantView(Message):
+    """A tenant's quota and what it holds now, in millislices."""
+
+    name: str
+    nominal_millislices: int
+    used_millislices: int
+
+
+class ViewRequest(Message):
+    """What is there now? The launcher, root and SlurmUser see all, others their own tenants."""
+
+    v: Literal[1] = 1
+    op: Literal["view"] = "view"
+
+
+class ViewAnswer(Message):
+    """``observed_s``: Unix seconds of the look at Slurm; ``complete`` False means: don't act."""
+
+    v: Literal[1] = 1
+    observed_s: float
+    complete: bool
+    services: tuple[ServiceView, ...]
+    tenants: tuple[TenantView, ...]
+
+
+class WishRequest(Message):
+    """The launcher's wish for one service: these slots shall run, every other one shall be held.
+
+    The daemon holds the slots that it does not name; those must have been drained before.
+    """
+
+    v: Literal[1] = 1
+    op: Literal["wish"] = "wish"
+    array_job_id: int
+    run: tuple[int, ...]
+
+
+class WishAnswer(Message):
+    """What was done of a wish; ``kept_back`` slots were not released, ``note`` says why."""
+
+    v: Literal[1] = 1
+    released: tuple[int, ...] = ()
+    held: tuple[int, ...] = ()
+    kept_back: tuple[int, ...] = ()
+    note: str = ""
+
+
+class DeleteRequest(Message):
+    """Cancel a service's array; its owner, root or SlurmUser."""
+
+    v: Literal[1] = 1
+    op: Literal["delete"] = "delete"
+    array_job_id: int
+
+
+class CheckRequest(Message):
+    """What would the answer to this submission be? Nothing is left behind."""
+
+    v: Literal[1] = 1
+    op: Literal["check"] = "check"
+    tenant: str
+    directives: tuple[str, ...]
+
+
+class DoneAnswer(Message):
+    """It was done."""
+
+    v: Literal[1] = 1
+    ok: Literal[True] = True
+
+
+class FailureAnswer(Message):
+    """The request was refused or failed."""
+
+    v: Literal[1] = 1
+    ok: Literal[False] = False
+    code: str
+    message: str
+    hint: str = ""
+
+
+UserRequest = Annotated[
+    ViewRequest | WishRequest | DeleteRequest | CheckRequest, Field(discriminator="op")
+]

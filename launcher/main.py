@@ -1,0 +1,46 @@
+"""The one executable, ``slicewise``: mounts every command tree."""
+
+import sys
+
+import typer
+from rich.console import Console
+
+from cluster.errors import SlicewiseError
+from launcher.cli import gateway_app, run_launcher, service_app
+from sandbox.cli import app as sandbox_app
+from slurm_plugin.cli import db_app, ledger_app, tenant_quota_app
+from slurm_plugin.daemon_cli import run_daemon
+
+app = typer.Typer(
+    name="slicewise",
+    help="Elastic, multi-tenant Triton inference on Slurm.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,
+)
+app.add_typer(service_app, name="service")
+app.add_typer(tenant_quota_app, name="tenant-quota")
+app.add_typer(ledger_app, name="ledger")
+app.add_typer(gateway_app, name="gateway")
+app.add_typer(db_app, name="db")
+app.add_typer(sandbox_app, name="sandbox")
+app.command("daemon")(run_daemon)
+app.command("launcher")(run_launcher)
+
+
+def main() -> None:
+    """Run a command; an expected failure is one message and exit code 1, never a traceback."""
+    try:
+        app()
+    except SlicewiseError as error:
+        refusal = error.refusal
+        console = Console(stderr=True)
+        console.print(f"[red]{refusal.message}[/red]", highlight=False)
+        if refusal.hint:
+            console.print(refusal.hint, highlight=False)
+        console.print(f"[dim]{refusal.code}[/dim]", highlight=False)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
