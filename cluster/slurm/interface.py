@@ -62,7 +62,7 @@ class Slurm(Protocol):
         ...
 
     async def steps(self) -> tuple[StepView, ...]:
-        """Every running step with reserved ports."""
+        """Every running step with reserved ports, of jobs that carry a tag."""
         ...
 
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:

@@ -1,0 +1,137 @@
+"""The door to Slurm through its own commands: works with every version, needs no library."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+
+from cluster.jobs import TAG_PREFIX, JobView, NodeView, RunRecord, StepView
+from cluster.slurm import parse
+from cluster.slurm.interface import Association, Qos, Slurm, Target
+from cluster.slurm.run import attempt, run
+from cluster.slurm.values import numbers_text, time_text
+
+_SQUEUE = ("squeue", "--noheader", "--all", "--local")
+_IDS = "--format=%i"
+_PLAIN = ("--noheader", "--parsable2")
+
+
+class CommandSlurm(Slurm):
+    """squeue, scontrol, scancel, sacct and sacctmgr, as the user that this process runs as."""
+
+    async def version(self) -> tuple[int, ...]:
+        """From slurmctld's configuration: the commands may be of another version."""
+        return parse.parse_version((await _config())["SLURM_VERSION"])
+
+    async def jobs(self) -> tuple[JobView, ...]:
+        """``squeue``, which is cheaper than ``scontrol show job`` and can't be deceived."""
+        pending = parse.parse_pending(await run((*_SQUEUE, "--states=pending", _IDS)))
+        return parse.parse_jobs(await _rows("all"), pending)
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        """``scontrol show node -d``."""
+        return parse.parse_nodes(await run(("scontrol", "show", "node", "-d")))
+
+    async def steps(self) -> tuple[StepView, ...]:
+        """``squeue --steps`` for their names, then one ``scontrol`` for all their ports."""
+        running = parse.parse_jobs(await _rows("running"), {})
+        tagged = {_name(job): job for job in running if TAG_PREFIX in job.admin_comment}
+        listed = parse.parse_step_ids(await run((*_SQUEUE, "--steps", _IDS)))
+        asked = [(tagged[job], step) for job, step in listed if job in tagged]
+        return await _steps(asked) if asked else ()
+
+    async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
+        """``sacct``, requeued runs (``-D``) of whole jobs (``-X``)."""
+        which = ("--allusers", "--duplicates", "--allocations", f"--starttime={time_text(since_s)}")
+        fields = f"--format={','.join(parse.RUN_FIELDS)}"
+        text = await run(("sacct", *_PLAIN, "--noconvert", *which, fields))
+        return parse.parse_runs(text, since_s)
+
+    async def batch_script(self, job_id: int) -> str:
+        """``scontrol write batch_script`` to its standard output."""
+        return await run(("scontrol", "write", "batch_script", str(job_id), "-"))
+
+    async def associations(self) -> tuple[Association, ...]:
+        """``sacctmgr show assoc`` of slurmctld's own ClusterName."""
+        cluster = (await _config())["ClusterName"]
+        text = await _show("assoc", parse.ASSOCIATION_FIELDS, "where", f"cluster={cluster}")
+        return parse.parse_associations(text)
+
+    async def qos(self) -> tuple[Qos, ...]:
+        """``sacctmgr show qos``."""
+        return parse.parse_qos(await _show("qos", parse.QOS_FIELDS))
+
+    async def hold(self, target: Target) -> None:
+        """``scontrol hold``: as administrator if this process is SlurmUser or root."""
+        await run(("scontrol", "hold", _address(target)))
+
+    async def release(self, target: Target) -> None:
+        """StartTime=now, else a requeued task waits as long as its old credential lives (120 s).
+
+        Up to a second late for a task whose run has just ended: slurmd takes a credential made in
+        the second in which it revoked the last one for that one, and the task would end FAILED
+        ("already killed, do not launch batch job"). For a task that never ran nothing changes.
+        """
+        address = _address(target)
+        rows = await _rows("all", parse.RELEASE_FIELDS, address)
+        now_s = time.time()
+        await asyncio.sleep(max(0.0, parse.last_end_s(rows, int(now_s)) + 1 - now_s))
+        await run(("scontrol",), stdin=f"update JobId={address} StartTime=now\nrelease {address}\n")
+
+    async def requeue_hold(self, target: Target) -> None:
+        """``scontrol requeuehold``."""
+        await run(("scontrol", "requeuehold", _address(target)))
+
+    async def cancel(self, target: Target) -> None:
+        """``scancel``; what has ended already is no error."""
+        await run(("scancel", _address(target)))
+
+    async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
+        """One ``sacctmgr`` each; the first that fails is the last."""
+        for change in changes:
+            await run(("sacctmgr", "--immediate", *change))
+
+
+async def _config() -> Mapping[str, str]:
+    return parse.parse_config(await run(("scontrol", "show", "config")))
+
+
+async def _show(what: str, fields: Sequence[str], *where: str) -> str:
+    columns = f"format={','.join(fields)}"
+    return await run(("sacctmgr", *_PLAIN, "show", what, *where, columns))
+
+
+async def _rows(
+    states: str, fields: Sequence[str] = parse.JOB_FIELDS, address: str = ""
+) -> tuple[Mapping[str, str], ...]:
+    separator = _secret()
+    # Not as an argument: those of a running command can be read by everybody.
+    variables = {"SQUEUE_FORMAT2": parse.job_format(fields, separator)}
+    only = (f"--jobs={address}",) if address else ()
+    argv = (*_SQUEUE, "--array", f"--states={states}", *only)
+    return parse.parse_rows(await run(argv, variables=variables), fields, separator)
+
+
+async def _steps(asked: Sequence[tuple[JobView, str]]) -> tuple[StepView, ...]:
+    """Each step's own words, told apart by lines that nobody can have written into them."""
+    mark = _secret()
+    lines = (f"show step {job.job_id}.{step}\nshow hostnames {mark}\n" for job, step in asked)
+    # A step that has ended meanwhile is no failure.
+    reply = await attempt(("scontrol",), stdin="".join(lines))
+    answers = zip(asked, reply.output.split(f"\n{mark}\n"), strict=False)
+    views = (parse.parse_step(text, job, step) for (job, step), text in answers)
+    return tuple(view for view in views if view is not None)
+
+
+def _secret() -> str:
+    return f"x{secrets.token_hex(16)}x"
+
+
+def _name(job: JobView) -> str:
+    return str(job.job_id) if job.task_index is None else f"{job.array_job_id}_{job.task_index}"
+
+
+def _address(target: Target) -> str:
+    if isinstance(target, int):
+        return str(target)
+    return f"{target.array_job_id}_[{numbers_text(target.indices)}]"

@@ -1,0 +1,120 @@
+"""Runs Slurm's commands: the only place that does, beside ``submit``."""
+
+import asyncio
+import os
+from asyncio.subprocess import PIPE
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cluster.errors import OutsideError, UnreachableError
+
+DEADLINE_S = 10.0
+
+_DEFAULTS_OF_COMMANDS = ("SACCT_", "SACCTMGR_", "SCANCEL_", "SCONTROL_", "SQUEUE_")
+"""Variables that would change what a command shows or does."""
+
+_PLAIN = {
+    "LC_ALL": "C",
+    "TZ": "UTC",
+    "SLURM_TIME_FORMAT": "%s",
+    # Else index lists end after 64 characters.
+    "SLURM_BITSTR_LEN": "0",
+}
+
+_NO_ANSWER = (
+    "Unable to contact slurm",
+    "Unable to establish controller machine",
+    "Connection refused",
+    "Connection timed out",
+    "Socket timed out",
+    "Zero Bytes were transmitted or received",
+    "Unable to connect to database",
+    "Problem talking to the database",
+    "Error connecting to the database",
+)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a command printed, and its exit status."""
+
+    status: int
+    output: str
+    complaint: str
+
+
+async def run(
+    argv: Sequence[str],
+    *,
+    stdin: str = "",
+    variables: Mapping[str, str] | None = None,
+    deadline_s: float = DEADLINE_S,
+) -> str:
+    """What the command prints.
+
+    Raises UnreachableError (SW-SLURM-DOWN) if Slurm's server does not answer in time, and
+    OutsideError (SW-SLURM-FAILED) with Slurm's own words for any other failure.
+    """
+    reply = await attempt(argv, stdin=stdin, variables=variables, deadline_s=deadline_s)
+    if reply.status:
+        raise OutsideError(
+            "SW-SLURM-FAILED", f"{' '.join(argv[:2])}: {reply.complaint or reply.output.strip()}"
+        )
+    return reply.output
+
+
+async def attempt(
+    argv: Sequence[str],
+    *,
+    stdin: str = "",
+    variables: Mapping[str, str] | None = None,
+    deadline_s: float = DEADLINE_S,
+) -> Reply:
+    """As ``run``, but a failure that is no outage is an answer too."""
+    process = await _start(argv, variables or {})
+    try:
+        async with asyncio.timeout(deadline_s):
+            output, complaint = await process.communicate(stdin.encode())
+    except TimeoutError:
+        raise _down(argv[0], f"no answer within {deadline_s:g} s") from None
+    finally:
+        await _end(process)
+    reply = Reply(
+        process.returncode or 0,
+        output.decode(errors="replace"),
+        complaint.decode(errors="replace").strip(),
+    )
+    if reply.status and any(words in reply.complaint for words in _NO_ANSWER):
+        raise _down(argv[0], reply.complaint)
+    return reply
+
+
+async def _start(argv: Sequence[str], variables: Mapping[str, str]) -> asyncio.subprocess.Process:
+    environment = {**_environment(), **_PLAIN, **variables}
+    try:
+        return await asyncio.create_subprocess_exec(
+            *argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment
+        )
+    except FileNotFoundError:
+        raise OutsideError(
+            "SW-SLURM-FAILED", f"{argv[0]} is not on PATH.", "Install Slurm's client commands."
+        ) from None
+
+
+def _environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith(_DEFAULTS_OF_COMMANDS)}
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """No command outlives its call, whether it was late or the call was cancelled."""
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+
+
+def _down(command: str, words: str) -> UnreachableError:
+    return UnreachableError(
+        "SW-SLURM-DOWN",
+        f"{command}: {words}",
+        "Check that slurmctld and slurmdbd run: scontrol ping.",
+    )

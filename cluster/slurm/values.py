@@ -1,0 +1,127 @@
+"""Single values in Slurm's text: times, durations, lists of numbers and hosts, limits."""
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import groupby, product
+
+from cluster.errors import OutsideError
+from cluster.gres import parse_tres
+
+_NOTHING = frozenset({"", "(null)", "N/A", "None", "Unknown", "INVALID", "NOT_SET"})
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?(?::([1-9]\d*))?")
+_HOST_PART = re.compile(r"\[([^\]]*)\]|([^\[,]+)")
+_HOSTS = re.compile(r"(?:\[[^\]]*\]|[^,\[])+")
+_MIB = {"": 1, "M": 1, "G": 2**10, "T": 2**20, "P": 2**30}
+_COUNT = re.compile(r"^(?P<number>\d+(?:\.\d+)?)(?P<unit>[MGTP]?)$")
+
+
+def unreadable(what: str, text: str) -> OutsideError:
+    """The error for text that no known version prints."""
+    return OutsideError(
+        "SW-SLURM-FAILED",
+        f"Slurm's {what} can't be read: {text[:200]!r}.",
+        "Tried with Slurm 22.05, 24.11 and 26.05; report it with `scontrol version`.",
+    )
+
+
+def plain(value: str) -> str:
+    """Slurm's word for an unset text is empty."""
+    return "" if value == "(null)" else value
+
+
+def time_s(value: str) -> int | None:
+    """A time as Slurm prints it under SLURM_TIME_FORMAT=%s, or else in UTC; None if it has none."""
+    if value in _NOTHING:
+        return None
+    if value.isdigit():
+        return int(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise unreadable("time", value) from None
+    return int(moment.replace(tzinfo=UTC).timestamp())
+
+
+def time_text(unix_s: int) -> str:
+    """As a command run with TZ=UTC takes a time: ``2026-11-21T00:56:05``."""
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def duration_s(value: str) -> int | None:
+    """``[days-][hours:]minutes:seconds`` in seconds; None for no limit."""
+    if value in _NOTHING or value.upper() in {"UNLIMITED", "PARTITION_LIMIT"}:
+        return None
+    days, _, clock = value.rpartition("-")
+    try:
+        parts = [int(part) for part in clock.split(":")]
+    except ValueError:
+        raise unreadable("time limit", value) from None
+    seconds = 0
+    for part in parts:
+        seconds = seconds * 60 + part
+    return int(days or 0) * 86_400 + seconds
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Index or port list: ``0-3,7%4`` is 0, 1, 2, 3, 7 (``%4`` bounds how many run at once)."""
+    ranges = text.partition("%")[0].split(",")
+    return tuple(n for part in ranges if part for n in _range(part))
+
+
+def _range(part: str) -> range:
+    match = _RANGE.fullmatch(part)
+    if match is None:
+        raise unreadable("list of numbers", part)
+    first, last, step = match.groups()
+    return range(int(first), int(last or first) + 1, int(step or 1))
+
+
+def numbers_text(values: frozenset[int]) -> str:
+    """The other way round, shortest: {0, 1, 2, 5} is ``0-2,5``."""
+    runs = groupby(enumerate(sorted(values)), key=lambda pair: pair[1] - pair[0])
+    ends = ([value for _, value in run] for _, run in runs)
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in ends)
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    """``gpu[01-02,07],login`` as gpu01, gpu02, gpu07, login; empty for none."""
+    if text in _NOTHING:
+        return ()
+    return tuple(host for part in _HOSTS.findall(text) for host in _hosts_of(part))
+
+
+def _hosts_of(part: str) -> Iterator[str]:
+    choices = (
+        [word] if word else list(_padded(ranges)) for ranges, word in _HOST_PART.findall(part)
+    )
+    return ("".join(words) for words in product(*choices))
+
+
+def _padded(ranges: str) -> Iterator[str]:
+    for part in ranges.split(","):
+        width = len(part.partition("-")[0])
+        yield from (str(number).zfill(width) for number in _range(part))
+
+
+def tres(text: str) -> Mapping[str, str]:
+    """``cpu=1,gres/gpu:1g.10gb=1`` as a mapping; empty for none."""
+    return {} if text in _NOTHING else parse_tres(text)
+
+
+def names(text: str) -> frozenset[str]:
+    """Names with commas between them."""
+    return frozenset(name for name in text.split(",") if name)
+
+
+def limits(text: str) -> Mapping[str, int]:
+    """``billing=3000,mem=500G`` as whole numbers, memory in MiB."""
+    return {name: _count(value) for name, value in parse_tres(text).items()}
+
+
+def _count(value: str) -> int:
+    """``3000``, or memory such as ``500G`` in MiB."""
+    match = _COUNT.match(value)
+    if match is None:
+        raise unreadable("limit", value)
+    return int(float(match["number"]) * _MIB[match["unit"]])

@@ -1,0 +1,50 @@
+import pytest
+
+from cluster.errors import InvalidInputError
+from cluster.gres import (
+    GpuRequest,
+    gpu_types_of_tres,
+    gres_text,
+    parse_gpu_requests,
+    parse_tres,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "requests"),
+    [
+        ("gres:gpu:1g.10gb:1", [("1g.10gb", 1)]),
+        ("gres/gpu:1g.10gb:1", [("1g.10gb", 1)]),
+        ("gres/gpu:1g.10gb=2", [("1g.10gb", 2)]),
+        ("gres/gpu=2", [(None, 2)]),
+        ("gpu:1g.10gb:3", [("1g.10gb", 3)]),
+        ("gpu:1g.10gb", [("1g.10gb", 1)]),
+        ("gpu:2", [(None, 2)]),
+        ("gres:gpu", [(None, 1)]),
+        ("gpu", [(None, 1)]),
+        ("gres:gpu:1g.10gb:2, gres:gpu:3g.40gb:1", [("1g.10gb", 2), ("3g.40gb", 1)]),
+        ("gres/nic:1,gres/gpu:a100:1", [("a100", 1)]),
+        ("gres/gpumem:1,license:gpu", []),
+        ("", []),
+    ],
+)
+def test_requests_of_every_version(text: str, requests: list[tuple[str | None, int]]) -> None:
+    assert parse_gpu_requests(text) == tuple(GpuRequest(*request) for request in requests)
+
+
+@pytest.mark.parametrize("text", ["gpu:a:b", "gpu:a:1:2", "gpu::1", "gpu:", "gpu:1g.10gb:-1"])
+def test_unreadable_requests_say_how_to_write_one(text: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"gpu:1g\.10gb:1.*\[SW-GRES\]"):
+        parse_gpu_requests(text)
+
+
+@pytest.mark.parametrize("request_", [GpuRequest("1g.10gb", 2), GpuRequest(None, 3)])
+def test_text_reads_back(request_: GpuRequest) -> None:
+    assert parse_gpu_requests(gres_text(request_)) == (request_,)
+
+
+def test_tres() -> None:
+    tres = parse_tres("cpu=1,mem=100M,billing=2000,gres/gpu=2,gres/gpu:1g.10gb=2")
+    assert tres["billing"] == "2000"
+    assert gpu_types_of_tres(tres) == {"1g.10gb": 2}
+    assert parse_tres("") == {}

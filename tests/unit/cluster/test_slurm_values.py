@@ -1,0 +1,99 @@
+import pytest
+
+from cluster.errors import OutsideError
+from cluster.slurm import values
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("0", (0,)),
+        ("0-3,7", (0, 1, 2, 3, 7)),
+        ("3-4,7%4", (3, 4, 7)),
+        ("0-8:4,11%2", (0, 4, 8, 11)),
+        ("21001-21003,21005", (21001, 21002, 21003, 21005)),
+        ("", ()),
+    ],
+)
+def test_lists_of_numbers(text: str, numbers: tuple[int, ...]) -> None:
+    assert values.numbers(text) == numbers
+
+
+@pytest.mark.parametrize("text", ["x", "1-", "-1", "1,,a", "0-3...", "0-8:0"])
+def test_other_text_is_no_list_of_numbers(text: str) -> None:
+    with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
+        values.numbers(text)
+
+
+def test_numbers_are_written_shortest() -> None:
+    assert values.numbers_text(frozenset({5, 0, 2, 1})) == "0-2,5"
+    assert values.numbers_text(frozenset({7})) == "7"
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("gpu01", ("gpu01",)),
+        ("gpu[01-03,07],login", ("gpu01", "gpu02", "gpu03", "gpu07", "login")),
+        ("r[0-1]n[09-10]-ib", ("r0n09-ib", "r0n10-ib", "r1n09-ib", "r1n10-ib")),
+        ("gpu[098-101]", ("gpu098", "gpu099", "gpu100", "gpu101")),
+        ("(null)", ()),
+        ("", ()),
+    ],
+)
+def test_host_lists(text: str, hosts: tuple[str, ...]) -> None:
+    assert values.hosts(text) == hosts
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0:00", 0),
+        ("10:00", 600),
+        ("1:00:00", 3600),
+        ("1-12:00:30", 129_630),
+        ("UNLIMITED", None),
+        ("Partition_Limit", None),
+        ("NOT_SET", None),
+    ],
+)
+def test_durations(text: str, seconds: int | None) -> None:
+    assert values.duration_s(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "unix_s"),
+    [
+        ("1795225280", 1_795_225_280),
+        ("2026-11-21T01:41:20", 1_795_225_280),
+        ("N/A", None),
+        ("Unknown", None),
+        ("None", None),
+    ],
+)
+def test_times(text: str, unix_s: int | None) -> None:
+    assert values.time_s(text) == unix_s
+
+
+def test_times_are_written_in_utc() -> None:
+    assert values.time_text(1_795_225_280) == "2026-11-21T01:41:20"
+
+
+def test_unreadable_values_are_failures() -> None:
+    for read, text in (
+        (values.time_s, "tomorrow"),
+        (values.duration_s, "soon"),
+        (values.limits, "billing=many"),
+    ):
+        with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
+            read(text)
+
+
+def test_limits_and_tres() -> None:
+    assert values.limits("billing=3000,mem=500G,gres/gpu:1g.10gb=5") == {
+        "billing": 3000,
+        "mem": 512_000,
+        "gres/gpu:1g.10gb": 5,
+    }
+    assert values.limits("") == {}
+    assert values.tres("(null)") == {}
