@@ -1,0 +1,212 @@
+"""Charge each run exactly what Slurm allotted: reserve at its start, settle at its end."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NewType
+
+from cluster.gres import gpu_types_of_tres
+from cluster.jobs import JobState, JobView, RunRecord
+from cluster.units import Millislices, MillisliceSeconds
+from slurm_plugin.decide.model import (
+    Charge,
+    Charging,
+    Observation,
+    Reservation,
+    Run,
+    RunKey,
+    Transfer,
+    TransferKind,
+)
+
+UNLIMITED_RESERVE_S = 30 * 86_400
+"""What a run without a time limit reserves; one that outlives it is extended when it ends."""
+
+ACCOUNTING_DELAY_S = 600
+"""How late slurmdbd may learn of a run's end; ``next_watermark_s`` waits that long."""
+
+_LIVE = (JobState.RUNNING, JobState.SUSPENDED)
+"""Not CONFIGURING: its start may still move. Not COMPLETING: accounting has its end."""
+
+
+@dataclass(frozen=True)
+class Tariff:
+    """What is charged: GPUs on managed partitions, by type.
+
+    Attributes:
+        costs: millislices of one instance by GRES type (``Settings.costs``).
+    """
+
+    cluster: str
+    partitions: frozenset[str]
+    costs: Mapping[str, Millislices] = field(hash=False)
+
+
+_Seconds = NewType("_Seconds", int)
+
+
+@dataclass(frozen=True)
+class _Sighting:
+    """A run as Slurm shows it; ``end_s`` is None while it runs."""
+
+    run: Run
+    limit_s: _Seconds
+    end_s: int | None
+    billing: int | None
+
+
+def charge(
+    tariff: Tariff,
+    jobs: Iterable[JobView],
+    records: Iterable[RunRecord],
+    reservations: Iterable[Reservation],
+) -> Charging:
+    """The charges that bring the ledger up to what Slurm shows.
+
+    ``jobs`` is what runs now, ``records`` what accounting knows (may be empty: then nothing is
+    settled), ``reservations`` all open ones. A run whose end accounting shows is settled even if
+    its job still seems to run. What the ledger has already is decided again and changes nothing:
+    see ``Charge.after``.
+    """
+    held = {reservation.key: reservation for reservation in reservations}
+    sightings = _live(tariff, jobs) | _ended(tariff, records, held)
+    charges: list[Charge] = []
+    observations: list[Observation] = []
+    for key in sorted(sightings):
+        transfers = _transfers(sightings[key], held.get(key))
+        if transfers:
+            charges.append(_charge(sightings[key], held.get(key), transfers))
+        if transfers or not sightings[key].run.cost_millislices:
+            observations.extend(_observations(tariff, sightings[key], held.get(key)))
+    return Charging(tuple(charges), tuple(observations))
+
+
+def _live(tariff: Tariff, jobs: Iterable[JobView]) -> dict[RunKey, _Sighting]:
+    sightings = (
+        _sighting(tariff, job, job.start_s, _task(job), None)
+        for job in jobs
+        if job.state in _LIVE and job.start_s is not None and job.partition in tariff.partitions
+    )
+    return {found.run.key: found for found in sightings if found.run.gres}
+
+
+def _ended(
+    tariff: Tariff, records: Iterable[RunRecord], held: Mapping[RunKey, Reservation]
+) -> dict[RunKey, _Sighting]:
+    """Runs that accounting shows as ended: those on managed partitions, and all that are held."""
+    found: dict[RunKey, _Sighting] = {}
+    for record in sorted(records, key=lambda record: record.end_s or 0):
+        key = RunKey(tariff.cluster, record.job_id, record.start_s)
+        managed = record.partition in tariff.partitions and gpu_types_of_tres(record.tres)
+        if record.end_s is not None and (managed or key in held):
+            # The later end stands: of two runs that start in one second the first has no length.
+            found[key] = _sighting(tariff, record, record.start_s, record.task, record.end_s)
+    return found
+
+
+def _sighting(
+    tariff: Tariff, seen: JobView | RunRecord, start_s: int, task: str, end_s: int | None
+) -> _Sighting:
+    gres = gpu_types_of_tres(seen.tres)
+    run = Run(
+        key=RunKey(tariff.cluster, seen.job_id, start_s),
+        tenant=seen.account,
+        user=seen.user,
+        task=task,
+        gres=gres,
+        cost_millislices=run_cost(gres, tariff.costs),
+    )
+    limit_s = UNLIMITED_RESERVE_S if seen.time_limit_s is None else max(1, seen.time_limit_s)
+    billing = seen.tres.get("billing")
+    return _Sighting(run, _Seconds(limit_s), end_s, None if billing is None else int(billing))
+
+
+def _task(job: JobView) -> str:
+    if job.array_job_id is None or job.task_index is None:
+        return str(job.job_id)
+    return f"{job.array_job_id}_{job.task_index}"
+
+
+def run_cost(gres: Mapping[str, int], costs: Mapping[str, Millislices]) -> Millislices:
+    """Millislices of GPU instances by type; a type without a known cost counts nothing."""
+    return Millislices(sum(count * costs.get(kind, 0) for kind, count in gres.items()))
+
+
+def _charge(seen: _Sighting, held: Reservation | None, transfers: tuple[Transfer, ...]) -> Charge:
+    return Charge(held or seen.run, held.transfers if held else 0, transfers)
+
+
+def _transfers(seen: _Sighting, held: Reservation | None) -> tuple[Transfer, ...]:
+    """Reserve or extend up to the time limit; with an end, settle.
+
+    A reservation keeps the cost it was opened with: an allocation never changes within a run, but
+    the settings may.
+    """
+    cost = held.cost_millislices if held else seen.run.cost_millislices
+    if not cost:
+        return ()
+    start_s = seen.run.key.start_s
+    reserved = held.reserved_millislice_s if held else 0
+    transfers: list[Transfer] = []
+
+    def reserve(seconds: int) -> None:
+        nonlocal reserved
+        if cost * seconds > reserved:
+            kind = TransferKind.EXTEND if reserved else TransferKind.RESERVE
+            transfers.append(_transfer(kind, cost * seconds - reserved, start_s + seconds))
+            reserved = cost * seconds
+
+    if held is None or seen.end_s is None:
+        reserve(seen.limit_s)
+    if seen.end_s is not None:
+        seconds = max(0, seen.end_s - start_s)
+        reserve(seconds)
+        transfers.extend(_settlement(cost * seconds, reserved, seen.end_s))
+    return tuple(transfers)
+
+
+def _settlement(used: int, reserved: int, end_s: int) -> Iterable[Transfer]:
+    amounts = ((TransferKind.POST, used), (TransferKind.VOID, reserved - used))
+    return (_transfer(kind, amount, end_s) for kind, amount in amounts if amount)
+
+
+def _transfer(kind: TransferKind, amount: int, until_s: int) -> Transfer:
+    return Transfer(kind, MillisliceSeconds(amount), until_s)
+
+
+def _observations(
+    tariff: Tariff, seen: _Sighting, held: Reservation | None
+) -> Iterable[Observation]:
+    """Whatever does not fit together; once when a run is first seen and once when it ends."""
+    run = seen.run
+    unknown = sorted(set(run.gres) - set(tariff.costs))
+    if unknown:
+        yield Observation(run.key, f"no cost is set for GPU type {', '.join(unknown)}")
+    if seen.billing is not None and seen.billing != run.cost_millislices:
+        yield Observation(
+            run.key,
+            f"Slurm bills {seen.billing}, the settings say {run.cost_millislices} millislices: "
+            "check the partition's TRESBillingWeights",
+        )
+    if held is not None and dict(held.gres) != dict(run.gres):
+        yield Observation(
+            run.key, f"reserved for {dict(held.gres)}, but accounting shows {dict(run.gres)}"
+        )
+
+
+def next_watermark_s(
+    previous_s: int, now_s: int, jobs: Iterable[JobView], reservations: Iterable[Reservation]
+) -> int:
+    """Up to when every run's end is in the ledger: the ``since`` of the next look at accounting.
+
+    ``now_s`` is when ``jobs`` were looked at, ``reservations`` are those still open afterwards. It
+    waits for the ends of reserved runs that no longer run, and ``ACCOUNTING_DELAY_S`` for runs too
+    short to have been seen. It never goes back: whatever ran at one look ends after it. The second
+    itself is included: a run may end in the second of its start.
+    """
+    running = {(job.job_id, job.start_s) for job in jobs if job.state in _LIVE}
+    missing = (
+        reservation.key.start_s - 1
+        for reservation in reservations
+        if (reservation.key.job_id, reservation.key.start_s) not in running
+    )
+    return max(previous_s, min(now_s - ACCOUNTING_DELAY_S, *missing, now_s))

@@ -1,0 +1,186 @@
+"""What there is, made out of what Slurm shows: services and their slots, tenants, a snapshot."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cluster.gres import gpu_types_of_tres
+from cluster.jobs import JobState, JobTag, JobView, NodeView, StepView
+from cluster.service import MAX_SLOTS
+from cluster.units import Millislices
+from cluster.wire import ServiceView, SlotState, SlotView, TenantView
+from slurm_plugin.decide.admission import GpuType
+
+ALLOTTED = frozenset(
+    {JobState.CONFIGURING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
+)
+"""States in which a job holds its GPUs."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One look at Slurm.
+
+    Attributes:
+        at_s: Unix seconds when it began.
+        directives: of the arrays of services, by array job id, as their scripts say.
+    """
+
+    at_s: float
+    jobs: tuple[JobView, ...]
+    nodes: tuple[NodeView, ...]
+    steps: tuple[StepView, ...]
+    directives: Mapping[int, Mapping[str, str]] = field(hash=False)
+
+
+def service_arrays(jobs: Iterable[JobView]) -> Mapping[int, JobTag]:
+    """Tags of the arrays that are services and have not ended, by array job id."""
+    found: dict[int, JobTag] = {}
+    for job in jobs:
+        tag = JobTag.find(job.admin_comment)
+        alive = job.state is not JobState.ENDED
+        if alive and job.array_job_id is not None and tag is not None and tag.service is not None:
+            found[job.array_job_id] = tag
+    return found
+
+
+def services(observation: Observation, costs: Mapping[str, Millislices]) -> tuple[ServiceView, ...]:
+    """Every living service whose script could be read, in order of its array job id."""
+    arrays = service_arrays(observation.jobs)
+    jobs_by_array: dict[int, list[JobView]] = defaultdict(list)
+    for job in observation.jobs:
+        if job.array_job_id is not None and job.array_job_id in arrays:
+            jobs_by_array[job.array_job_id].append(job)
+    views = (
+        _service(array, tag, jobs_by_array[array], observation, costs)
+        for array, tag in sorted(arrays.items())
+        if array in observation.directives
+    )
+    return tuple(view for view in views if view is not None)
+
+
+def _service(
+    array: int,
+    tag: JobTag,
+    jobs: Sequence[JobView],
+    observation: Observation,
+    costs: Mapping[str, Millislices],
+) -> ServiceView | None:
+    """None if the script is not what was admitted: then it is no service."""
+    directives = observation.directives[array]
+    if (directives.get("tenant"), directives.get("name")) != (tag.tenant, tag.service):
+        return None
+    gpus = next((found for job in jobs if (found := gpu_types_of_tres(job.tres))), {})
+    return ServiceView(
+        array_job_id=array,
+        tenant=tag.tenant,
+        name=directives["name"],
+        user=jobs[0].user,
+        submit_s=min(job.submit_s or 0 for job in jobs),
+        directives=dict(directives),
+        profile=next(iter(gpus), ""),
+        cost_millislices=_cost(gpus, costs),
+        slots=_slots(jobs, _slot_count(directives), observation),
+    )
+
+
+def _slot_count(directives: Mapping[str, str]) -> int:
+    """Admission has checked that this is the array's size."""
+    text = directives.get("max_replicas", "1")
+    return min(int(text), MAX_SLOTS) if text.isdecimal() else 1
+
+
+def _cost(gpus: Mapping[str, int], costs: Mapping[str, Millislices]) -> int:
+    return sum(costs.get(gres_type, 0) * count for gres_type, count in gpus.items())
+
+
+def _slots(jobs: Iterable[JobView], count: int, observation: Observation) -> tuple[SlotView, ...]:
+    addresses = {node.name: node.address for node in observation.nodes}
+    steps = {step.job_id: step for step in observation.steps if step.ports}
+    found: dict[int, SlotView] = {}
+    for job in jobs:
+        for index in job.untouched if job.task_index is None else {job.task_index}:
+            found[index] = _slot(job, index, steps.get(job.job_id), addresses, observation.at_s)
+    return tuple(found.get(i, SlotView(index=i, state="gone")) for i in range(count))
+
+
+def _slot(
+    job: JobView,
+    index: int,
+    step: StepView | None,
+    addresses: Mapping[str, str],
+    now_s: float,
+) -> SlotView:
+    state = _slot_state(job, step)
+    if state in {"held", "released", "gone"}:
+        return SlotView(index=index, state=state, reason=job.reason)
+    node = job.nodes[0] if job.nodes else ""
+    return SlotView(
+        index=index,
+        state=state,
+        job_id=job.job_id,
+        reason=job.reason,
+        node=node,
+        address=addresses.get(node, ""),
+        ports=step.ports if step is not None else (),
+        start_s=job.start_s,
+        time_left_s=_time_left_s(job, now_s),
+    )
+
+
+def _slot_state(job: JobView, step: StepView | None) -> SlotState:
+    match job.state:
+        case JobState.PENDING | JobState.SPECIAL_EXIT:
+            return "held" if job.held else "released"
+        case JobState.CONFIGURING | JobState.RUNNING | JobState.SUSPENDED:
+            return "running" if step is not None else "starting"
+        case JobState.ENDED:
+            return "gone"
+        case _:
+            return "ending"
+
+
+def _time_left_s(job: JobView, now_s: float) -> int | None:
+    if job.start_s is None or job.time_limit_s is None:
+        return None
+    return max(0, int(job.start_s + job.time_limit_s - now_s))
+
+
+def used_by_tenant(
+    jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+) -> Mapping[str, int]:
+    """Millislices that the jobs of each account hold now."""
+    used: dict[str, int] = defaultdict(int)
+    for job in jobs:
+        if job.state in ALLOTTED and job.partition in partitions:
+            used[job.account] += _cost(gpu_types_of_tres(job.tres), costs)
+    return dict(used)
+
+
+def tenant_views(
+    quotas: Mapping[str, Millislices], used: Mapping[str, int]
+) -> tuple[TenantView, ...]:
+    """Every tenant with a quota, by name."""
+    return tuple(
+        TenantView(name=tenant, nominal_millislices=nominal, used_millislices=used.get(tenant, 0))
+        for tenant, nominal in sorted(quotas.items())
+    )
+
+
+def gpu_types(
+    nodes: Sequence[NodeView],
+    costs: Mapping[str, Millislices],
+    memory_mib: Mapping[str, int | None],
+) -> Mapping[str, GpuType]:
+    """The priced GRES types that nodes have."""
+    total: dict[str, int] = defaultdict(int)
+    allotted: dict[str, int] = defaultdict(int)
+    for node in nodes:
+        for name, count in node.gpus.items():
+            total[name] += count
+            allotted[name] += node.gpus_allotted.get(name, 0)
+    return {
+        name: GpuType(name, costs[name], memory_mib.get(name), count, count - allotted[name])
+        for name, count in total.items()
+        if count and name in costs
+    }

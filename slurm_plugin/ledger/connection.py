@@ -1,0 +1,102 @@
+"""Reaching the ledger's PostgreSQL; its failures as the project's own errors."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, Engine, create_engine, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    SQLAlchemyError,
+)
+
+from cluster.errors import InvalidInputError, OutsideError, UnreachableError
+
+_CONNECT_TIMEOUT_S = 5
+
+
+def ledger_engine(url: str) -> Engine:
+    """An engine for ``postgresql://...``; nothing is connected yet.
+
+    Raises InvalidInputError (SW-DATABASE-URL) for anything else, without showing it: it may hold a
+    password.
+    """
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        parsed = None
+    if parsed is None or parsed.get_backend_name() != "postgresql":
+        raise InvalidInputError(
+            "SW-DATABASE-URL",
+            "The ledger's URL is not a PostgreSQL one.",
+            "Write postgresql://USER@HOST/DATABASE.",
+        )
+    return create_engine(
+        parsed.set(drivername="postgresql+psycopg"),
+        connect_args={"connect_timeout": _CONNECT_TIMEOUT_S, "application_name": "slicewise"},
+        # A connection that a restart of the server broke is replaced instead of failing once.
+        pool_pre_ping=True,
+        pool_size=2,
+    )
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A connection for one consistent look.
+
+    Raises UnreachableError (SW-DATABASE-DOWN) and OutsideError (SW-DATABASE-FAILED).
+    """
+    with translated(engine), engine.connect() as connection:
+        connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        yield connection
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """One transaction: all of it, on disk, or nothing. Raises what ``reading`` raises, and
+    OutsideError (SW-LEDGER-REFUSED) if a rule of the database itself forbids the change.
+    """
+    with translated(engine), engine.begin() as connection:
+        connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
+        yield connection
+
+
+@contextmanager
+def translated(engine: Engine) -> Iterator[None]:
+    """SQLAlchemy's errors as the project's own, without a password or a statement in them."""
+    try:
+        yield
+    except (OperationalError, InterfaceError) as error:
+        raise UnreachableError(
+            "SW-DATABASE-DOWN",
+            f"The ledger's database {_place(engine)} does not answer: {_reason(engine, error)}.",
+            "Is PostgreSQL running, and does SLICEWISE_DATABASE_URL name it?",
+        ) from None
+    except IntegrityError as error:
+        raise OutsideError(
+            "SW-LEDGER-REFUSED",
+            f"The ledger refused a change: {_reason(engine, error)}.",
+            "Nothing was written. Run: slicewise ledger verify",
+        ) from None
+    except SQLAlchemyError as error:
+        raise OutsideError(
+            "SW-DATABASE-FAILED",
+            f"The ledger's database {_place(engine)} failed: {_reason(engine, error)}.",
+        ) from None
+
+
+def _place(engine: Engine) -> str:
+    url = engine.url
+    host = url.host or url.query.get("host") or "the local socket"
+    return f"{url.database!r} at {host}" + (f":{url.port}" if url.port else "")
+
+
+def _reason(engine: Engine, error: SQLAlchemyError) -> str:
+    """The first line of PostgreSQL's own words, never the password."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    lines = str(cause).strip().splitlines() or [type(cause).__name__]
+    password = str(engine.url.password or "")
+    return lines[0].replace(password, "***") if password else lines[0]

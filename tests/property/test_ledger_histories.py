@@ -1,0 +1,12 @@
+"""Whatever happens between Slurm and the ledger: each run is charged exactly, once."""
+
+from hypothesis import settings
+from ledger_world import World
+
+
+class LedgerInMemory(World):
+    pass
+
+
+LedgerInMemory.TestCase.settings = settings(max_examples=500, stateful_step_count=40)
+TestLedgerInMemory = LedgerInMemory.TestCase
