@@ -1,0 +1,122 @@
+"""The loop between ledger and Slurm: compiles quotas, charges runs; nobody waits for it."""
+
+import asyncio
+import logging
+import pwd
+import time
+from collections.abc import Iterable, Mapping
+
+from cluster.errors import UnreachableError
+from cluster.jobs import JobState, JobView, RunRecord
+from cluster.settings import Settings
+from cluster.slurm.interface import Association, Slurm
+from slurm_plugin.compile import compile_limits
+from slurm_plugin.decide.charging import Tariff, charge, next_watermark_s
+from slurm_plugin.decide.model import Reservation
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.observe import report, report_failure
+from slurm_plugin.sync import Sync
+
+_RECOMPILE_S = 15.0
+"""How often limits and associations are looked at though no quota changed: others change them."""
+
+_SETTLE_S = 5.0
+"""How often accounting is asked though no run is known to have ended."""
+
+_RUNNING = frozenset({JobState.RUNNING, JobState.SUSPENDED})
+
+
+class Bookkeeping:
+    """Keeps Slurm's limits as the ledger says, and the ledger as Slurm's accounting says."""
+
+    def __init__(self, settings: Settings, slurm: Slurm, ledger: Ledger, sync: Sync) -> None:
+        self._cluster = settings.cluster.name
+        self._compiles = settings.daemon.mode != "observe"
+        self._tariff = Tariff(self._cluster, frozenset(settings.cluster.partitions), settings.costs)
+        self._slurm = slurm
+        self._ledger = ledger
+        self._sync = sync
+        self._compiled_change = -1
+        self._compile_due_s = 0.0
+        self._settle_due_s = 0.0
+
+    async def start(self) -> None:
+        """Check the ledger's version; from now on every run's end is charged."""
+        await asyncio.to_thread(self._ledger.require_current)
+        await asyncio.to_thread(self._ledger.accounted_until_s)
+
+    async def turn(self) -> None:
+        """Charge, then compile if quotas changed or it is time to look again."""
+        await self._charge()
+        change_id = await asyncio.to_thread(self._ledger.change_id)
+        if change_id != self._compiled_change or time.monotonic() >= self._compile_due_s:
+            await self.compile()
+
+    async def compile(self) -> None:
+        """Bring Slurm's limits to the ledger's quotas, and admission with them."""
+        change_id = await asyncio.to_thread(self._ledger.change_id)
+        quotas = await asyncio.to_thread(self._ledger.quotas)
+        if self._compiles:
+            for change in await compile_limits(self._slurm, quotas, self._cluster):
+                report("limit_set", sacctmgr=" ".join(change))
+            await asyncio.to_thread(self._ledger.mark_compiled, change_id)
+        accounts = await asyncio.to_thread(accounts_by_uid, await self._slurm.associations())
+        nominal = {tenant: quota.nominal_millislices for tenant, quota in quotas.items()}
+        self._sync.set_policy(nominal, accounts)
+        self._compiled_change = change_id
+        self._compile_due_s = time.monotonic() + _RECOMPILE_S
+
+    async def _charge(self) -> None:
+        """Reserve for what runs, settle what has ended."""
+        jobs, looked_s = self._sync.jobs, self._sync.view.observed_s
+        reservations = await asyncio.to_thread(self._ledger.open_reservations)
+        since_s = await asyncio.to_thread(self._ledger.accounted_until_s)
+        records = await self._records(since_s, jobs, reservations)
+        decided = charge(self._tariff, jobs, records or (), reservations)
+        if decided.charges:
+            booked = await asyncio.to_thread(self._ledger.apply, decided.charges)
+            if booked:
+                report("charged", runs=len(booked))
+        for odd in decided.observations:
+            report("charge_odd", logging.WARNING, job=odd.key.job_id, text=odd.text)
+        if records is not None:
+            await self._move_watermark(since_s, int(looked_s), jobs)
+
+    async def _records(
+        self, since_s: int, jobs: Iterable[JobView], reservations: Iterable[Reservation]
+    ) -> tuple[RunRecord, ...] | None:
+        """Accounting's runs if some may be new; None if not, or if it does not answer."""
+        running = {(job.job_id, job.start_s) for job in jobs if job.state in _RUNNING}
+        ended = any((r.key.job_id, r.key.start_s) not in running for r in reservations)
+        if not ended and time.monotonic() < self._settle_due_s:
+            return None
+        try:
+            records = await self._slurm.runs(since_s)
+        except UnreachableError as error:
+            report_failure("accounting_unreachable", error)
+            return None
+        self._settle_due_s = time.monotonic() + _SETTLE_S
+        return records
+
+    async def _move_watermark(self, since_s: int, looked_s: int, jobs: tuple[JobView, ...]) -> None:
+        still_open = await asyncio.to_thread(self._ledger.open_reservations)
+        until_s = next_watermark_s(since_s, looked_s, jobs, still_open)
+        if until_s > since_s:
+            await asyncio.to_thread(self._ledger.set_accounted_until_s, until_s)
+
+
+def accounts_by_uid(associations: Iterable[Association]) -> Mapping[int, frozenset[str]]:
+    """Accounts of each user that this host knows; reads the user database."""
+    accounts: dict[str, set[str]] = {}
+    for association in associations:
+        if association.user:
+            accounts.setdefault(association.user, set()).add(association.account)
+    found = ((_uid(user), frozenset(names)) for user, names in accounts.items())
+    return {uid: names for uid, names in found if uid is not None}
+
+
+def _uid(user: str) -> int | None:
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None

@@ -1,0 +1,57 @@
+"""The command that starts the daemon."""
+
+import asyncio
+import os
+import pwd
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cluster.errors import InvalidInputError
+from cluster.settings import DaemonSettings, database_url, load_settings
+from cluster.slurm.commands import CommandSlurm
+from slurm_plugin.daemon import serve
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.observe import configure_logging
+
+
+def run_daemon(
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Settings; else $SLICEWISE_CONFIG or /etc/slicewise/slicewise.toml."),
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+) -> None:
+    """Run beside slurmctld, as SlurmUser: decide submissions, follow Slurm, keep the ledger.
+
+    Logs to stderr, one line per event. SIGTERM ends it; what must last is in Slurm and PostgreSQL,
+    so killing it loses nothing.
+
+    Examples:
+        slicewise daemon
+
+        systemctl start slicewise-daemon
+    """
+    settings = load_settings(config)
+    _require_slurm_user(settings.daemon)
+    configure_logging(log_level.upper())
+    with Ledger(database_url(settings.database), settings.cluster.name) as ledger:
+        asyncio.run(serve(settings, CommandSlurm(), ledger))
+
+
+def _require_slurm_user(settings: DaemonSettings) -> None:
+    """Slurm lets only SlurmUser hold as administrator, and slurmctld must reach the socket."""
+    try:
+        wanted = pwd.getpwnam(settings.slurm_user).pw_uid
+    except KeyError:
+        raise InvalidInputError(
+            "SW-DAEMON-USER", f"daemon.slurm_user: there is no user {settings.slurm_user!r}."
+        ) from None
+    if os.geteuid() != wanted:
+        raise InvalidInputError(
+            "SW-DAEMON-USER",
+            f"The daemon must run as {settings.slurm_user!r} (daemon.slurm_user, uid {wanted}), "
+            f"not as uid {os.geteuid()}.",
+            f"Run: setpriv --reuid {settings.slurm_user} --init-groups slicewise daemon",
+        )

@@ -1,0 +1,219 @@
+"""The loop that follows Slurm: looks, keeps views and snapshot fresh, guards and moves slots."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from cluster.errors import InvalidInputError, OutsideError, SlicewiseError, UnreachableError
+from cluster.jobs import JobView
+from cluster.service import directives_of_script
+from cluster.settings import Settings
+from cluster.slurm.interface import Slurm
+from cluster.units import Millislices
+from cluster.wire import ServiceView, TenantView, ViewAnswer, WishAnswer
+from slurm_plugin.actuate import Actuator
+from slurm_plugin.admit import Admission
+from slurm_plugin.decide.admission import Snapshot
+from slurm_plugin.decide.services import (
+    Observation,
+    gpu_types,
+    service_arrays,
+    services,
+    tenant_views,
+    used_by_tenant,
+)
+from slurm_plugin.decide.slots import (
+    after,
+    committed_millislices,
+    plan_guard,
+    plan_wish,
+    wished_after_restart,
+)
+from slurm_plugin.observe import report_failure
+
+_NOTHING = Observation(0.0, (), (), (), {})
+_OBSERVE_NOTE = "mode observe: the daemon changes nothing in Slurm"
+
+
+class Sync:
+    """What the daemon knows of Slurm now, and the one sequence of actions on it.
+
+    Looking and acting take turns (one lock), so that no view is older than the last action.
+    """
+
+    def __init__(self, settings: Settings, slurm: Slurm, admission: Admission) -> None:
+        self._settings = settings
+        self._slurm = slurm
+        self._admission = admission
+        self._actuator = Actuator(slurm)
+        self._acts = settings.daemon.mode != "observe"
+        self._partitions = frozenset(settings.cluster.partitions)
+        self._memory_mib = {
+            name: board.profiles[name].memory_mib for name, board in settings.boards_by_type.items()
+        }
+        self._lock = asyncio.Lock()
+        self._seen = _NOTHING
+        self._directives: dict[int, Mapping[str, str]] = {}
+        self._wished: dict[int, frozenset[int]] | None = None
+        self._notes: dict[int, str] = {}
+        self._quotas: Mapping[str, Millislices] = {}
+        self.accounts_by_uid: Mapping[int, frozenset[str]] = {}
+        self.view = ViewAnswer(observed_s=0.0, complete=False, services=(), tenants=())
+        self.acted = asyncio.Event()
+        """Set when something was changed: the next look is due at once."""
+
+    @property
+    def jobs(self) -> tuple[JobView, ...]:
+        """As of the last complete look."""
+        return self._seen.jobs
+
+    def set_policy(
+        self,
+        quotas: Mapping[str, Millislices],
+        accounts_by_uid: Mapping[int, frozenset[str]],
+    ) -> None:
+        """Quotas that are in force in Slurm from now on, and who belongs to which account."""
+        self._quotas = quotas
+        self.accounts_by_uid = accounts_by_uid
+        self._publish(self.view.services, complete=self.view.complete)
+
+    async def turn(self) -> None:
+        """Look at Slurm once and hold what must not be loose.
+
+        Raises SlicewiseError if Slurm does not answer; the view is incomplete then, and nothing
+        is done.
+        """
+        async with self._lock:
+            try:
+                self._seen = await self._look()
+            except SlicewiseError:
+                self.view = self.view.model_copy(update={"complete": False})
+                raise
+            found = services(self._seen, self._settings.costs)
+            self._follow(found)
+            self._publish(found, complete=True)
+            if self._acts:
+                await self._guard()
+
+    async def wish(self, array_job_id: int, run: frozenset[int]) -> WishAnswer:
+        """Make a service's slots as the launcher wishes, as far as its tenant's quota goes."""
+        async with self._lock:
+            service = self.service(array_job_id)
+            self._require_sight()
+            if not self._acts:
+                return WishAnswer(kept_back=tuple(sorted(run)), note=_OBSERVE_NOTE)
+            plan = plan_wish(service, run, self._tenant(service.tenant), self._committed(service))
+            if self._wished is not None:
+                self._wished[array_job_id] = run
+            self._notes[array_job_id] = plan.note
+            if await self._actuator.apply(array_job_id, plan):
+                self._replace(after(service, plan))
+                self.acted.set()
+            return WishAnswer(
+                released=tuple(sorted(plan.release)),
+                held=tuple(sorted(plan.hold | plan.requeue_hold)),
+                kept_back=tuple(sorted(plan.kept_back)),
+                note=plan.note,
+            )
+
+    async def delete(self, array_job_id: int) -> None:
+        """Cancel a service's array."""
+        async with self._lock:
+            self.service(array_job_id)
+            self._require_sight()
+            await self._actuator.cancel(array_job_id)
+            self.acted.set()
+
+    def service(self, array_job_id: int) -> ServiceView:
+        """The living service with that array; InvalidInputError (SW-SERVICE-UNKNOWN) if none."""
+        for service in self.view.services:
+            if service.array_job_id == array_job_id:
+                return service
+        raise InvalidInputError("SW-SERVICE-UNKNOWN", f"Job {array_job_id} is no living service.")
+
+    def _require_sight(self) -> None:
+        if not self.view.complete:
+            raise UnreachableError(
+                "SW-SLURM-DOWN", "Slurm does not answer the daemon now.", "Try again."
+            )
+
+    async def _look(self) -> Observation:
+        at_s = time.time()
+        jobs, nodes, steps = await asyncio.gather(
+            self._slurm.jobs(), self._slurm.nodes(), self._slurm.steps()
+        )
+        arrays = service_arrays(jobs)
+        known = {array: said for array, said in self._directives.items() if array in arrays}
+        for array in sorted(arrays.keys() - known.keys()):
+            known[array] = await self._read_directives(array)
+        self._directives = known
+        return Observation(at_s, jobs, nodes, steps, known)
+
+    async def _read_directives(self, array_job_id: int) -> Mapping[str, str]:
+        """{} if there is no such script any more, or none that admission would have let through."""
+        try:
+            script = await self._slurm.batch_script(array_job_id)
+            return directives_of_script(script.splitlines())
+        except (InvalidInputError, OutsideError) as error:
+            report_failure("script_unreadable", error, array=array_job_id)
+            return {}
+
+    def _follow(self, found: tuple[ServiceView, ...]) -> None:
+        """Keep the wishes of what lives. At the first look all that is under way is wished."""
+        if self._wished is None:
+            self._wished = {s.array_job_id: wished_after_restart(s) for s in found}
+        before = self._wished
+        self._wished = {s.array_job_id: before.get(s.array_job_id, frozenset()) for s in found}
+        self._notes = {array: self._notes.get(array, "") for array in self._wished}
+
+    def _publish(self, found: tuple[ServiceView, ...], *, complete: bool) -> None:
+        used = self._used()
+        self.view = ViewAnswer(
+            observed_s=self._seen.at_s,
+            complete=complete,
+            services=tuple(
+                s.model_copy(update={"note": self._notes.get(s.array_job_id, "")}) for s in found
+            ),
+            tenants=tenant_views(self._quotas, used),
+        )
+        self._admission.publish(
+            Snapshot(
+                partitions=self._partitions,
+                quotas=self._quotas,
+                used=used,
+                gpu_types=gpu_types(self._seen.nodes, self._settings.costs, self._memory_mib),
+                services={(s.tenant, s.name): s.array_job_id for s in found},
+                accounts_by_uid=self.accounts_by_uid,
+            ),
+            self._seen.at_s,
+        )
+
+    async def _guard(self) -> None:
+        for service in self.view.services:
+            plan = plan_guard(service, (self._wished or {})[service.array_job_id])
+            try:
+                if await self._actuator.apply(service.array_job_id, plan):
+                    self._replace(after(service, plan))
+            except SlicewiseError as error:
+                report_failure("guard_failed", error, array=service.array_job_id)
+
+    def _replace(self, service: ServiceView) -> None:
+        note = self._notes.get(service.array_job_id, "")
+        changed = service.model_copy(update={"note": note})
+        self.view = self.view.model_copy(
+            update={
+                "services": tuple(
+                    changed if s.array_job_id == service.array_job_id else s
+                    for s in self.view.services
+                )
+            }
+        )
+
+    def _used(self) -> Mapping[str, int]:
+        return used_by_tenant(self._seen.jobs, self._partitions, self._settings.costs)
+
+    def _tenant(self, name: str) -> TenantView | None:
+        return next((tenant for tenant in self.view.tenants if tenant.name == name), None)
+
+    def _committed(self, service: ServiceView) -> int:
+        return committed_millislices(service.tenant, self.view.services, self._used())

@@ -1,0 +1,219 @@
+import pytest
+from ledger_world import (
+    COSTS,
+    PARTITION,
+    START_S,
+    MemoryStore,
+    SimulatedRun,
+    job_view,
+    run_record,
+)
+
+from cluster.jobs import JobState
+from cluster.units import Millislices
+from slurm_plugin.decide.charging import (
+    ACCOUNTING_DELAY_S,
+    UNLIMITED_RESERVE_S,
+    Tariff,
+    charge,
+    next_watermark_s,
+    run_cost,
+)
+from slurm_plugin.decide.model import Charging, Reservation, RunKey
+
+TARIFF = Tariff("testing", frozenset({PARTITION}), COSTS)
+
+
+def a_run(**changes: object) -> SimulatedRun:
+    values = {
+        "job_id": 7,
+        "start_s": START_S,
+        "gres": {"1g.10gb": 1},
+        "partition": PARTITION,
+        "limit_s": 60,
+    }
+    return SimulatedRun(**(values | changes))  # type: ignore[arg-type]
+
+
+def live(run: SimulatedRun, *held: Reservation, tariff: Tariff = TARIFF) -> Charging:
+    return charge(tariff, [job_view(run)], [], held)
+
+
+def ended(run: SimulatedRun, seconds: int, *held: Reservation) -> Charging:
+    run.end_s = run.visible_s = run.start_s + seconds
+    return charge(TARIFF, [], [run_record(run, run.end_s)], held)
+
+
+def amounts(decided: Charging) -> list[tuple[str, int, int]]:
+    """Kind, amount and how far it covers, in seconds from the start."""
+    (one,) = decided.charges
+    return [(t.kind.value, t.amount_millislice_s, t.until_s - START_S) for t in one.transfers]
+
+
+def reservation(run: SimulatedRun) -> Reservation:
+    store = MemoryStore()
+    store.apply(live(run).charges)
+    (held,) = store.open_reservations()
+    return held
+
+
+def test_a_start_reserves_cost_times_limit():
+    decided = live(a_run(gres={"1g.10gb": 2, "3g.40gb": 1}))
+    assert amounts(decided) == [("reserve", 60 * 5500, 60)]
+    (one,) = decided.charges
+    assert (one.after, one.run.tenant, one.run.user, one.run.task) == (0, "tenant1", "alice", "7")
+    assert one.run.key == RunKey("testing", 7, START_S)
+    assert decided.observations == ()
+
+
+def test_what_is_reserved_already_is_not_reserved_again():
+    run = a_run()
+    assert live(run, reservation(run)).charges == ()
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "reserved_s"), [(None, UNLIMITED_RESERVE_S), (0, 1), (3600, 3600)]
+)
+def test_limits(limit_s: int | None, reserved_s: int):
+    assert amounts(live(a_run(limit_s=limit_s))) == [("reserve", 1000 * reserved_s, reserved_s)]
+
+
+def test_a_raised_limit_extends_by_the_difference():
+    run = a_run()
+    held = reservation(run)
+    run.limit_s = 100
+    decided = live(run, held)
+    assert amounts(decided) == [("extend", 40_000, 100)]
+    assert decided.charges[0].after == 1
+
+
+def test_a_lowered_limit_waits_for_the_end():
+    run = a_run()
+    held = reservation(run)
+    run.limit_s = 30
+    assert live(run, held).charges == ()
+
+
+def test_an_end_posts_the_exact_use_and_voids_the_rest():
+    run = a_run()
+    assert amounts(ended(run, 13, reservation(run))) == [("post", 13_000, 13), ("void", 47_000, 13)]
+
+
+def test_a_run_to_the_last_second_voids_nothing():
+    run = a_run()
+    assert amounts(ended(run, 60, reservation(run))) == [("post", 60_000, 60)]
+
+
+def test_a_run_without_length_only_voids():
+    run = a_run()
+    assert amounts(ended(run, 0, reservation(run))) == [("void", 60_000, 0)]
+
+
+def test_a_run_that_outlived_its_reservation_is_extended_first():
+    run = a_run()
+    assert amounts(ended(run, 61, reservation(run))) == [("extend", 1000, 61), ("post", 61_000, 61)]
+
+
+def test_a_run_that_nobody_saw_is_reserved_and_settled_at_once():
+    assert amounts(ended(a_run(), 13)) == [
+        ("reserve", 60_000, 60),
+        ("post", 13_000, 13),
+        ("void", 47_000, 13),
+    ]
+
+
+def test_accounting_stands_above_a_stale_look():
+    run = a_run()
+    look = job_view(run)
+    held = reservation(run)
+    run.end_s = run.visible_s = START_S + 5
+    decided = charge(TARIFF, [look], [run_record(run, run.end_s)], [held])
+    assert amounts(decided) == [("post", 5000, 5), ("void", 55_000, 5)]
+
+
+@pytest.mark.parametrize("state", sorted(set(JobState) - {JobState.RUNNING, JobState.SUSPENDED}))
+def test_only_what_runs_is_reserved(state: JobState):
+    assert live(a_run(state=state)).charges == ()
+
+
+@pytest.mark.parametrize("changes", [{"partition": "cpu"}, {"gres": {}}])
+def test_other_jobs_are_left_alone(changes: dict[str, object]):
+    run = a_run(**changes)
+    assert live(run) == Charging((), ())
+    assert ended(run, 10) == Charging((), ())
+
+
+def test_a_reserved_run_is_settled_even_if_its_partition_is_managed_no_more():
+    run = a_run()
+    held = reservation(run)
+    run.partition = "cpu"
+    assert amounts(ended(run, 10, held)) == [("post", 10_000, 10), ("void", 50_000, 10)]
+
+
+def test_a_run_keeps_the_cost_of_its_reservation():
+    run = a_run()
+    held = reservation(run)
+    dearer = Tariff("testing", frozenset({PARTITION}), {"1g.10gb": Millislices(2000)})
+    run.end_s = run.visible_s = START_S + 10
+    decided = charge(dearer, [], [run_record(run, run.end_s)], [held])
+    assert amounts(decided) == [("post", 10_000, 10), ("void", 50_000, 10)]
+
+
+def test_of_two_runs_that_start_in_one_second_the_longer_counts():
+    first, second = a_run(), a_run()
+    first.end_s, second.end_s = START_S, START_S + 30
+    for order in ((first, second), (second, first)):
+        decided = charge(TARIFF, [], [run_record(run, START_S + 60) for run in order], [])
+        assert amounts(decided)[1] == ("post", 30_000, 30)
+
+
+def test_a_task_of_an_array_has_the_name_that_people_use():
+    look = job_view(a_run())
+    values = {name: getattr(look, name) for name in look.__dataclass_fields__}
+    task = type(look)(**(values | {"array_job_id": 5, "task_index": 3}))
+    assert charge(TARIFF, [task], [], []).charges[0].run.task == "5_3"
+
+
+def test_slurm_billing_something_else_is_reported_and_not_taken():
+    cheaper = Tariff("testing", frozenset({PARTITION}), {"1g.10gb": Millislices(900)})
+    decided = live(a_run(), tariff=cheaper)
+    assert amounts(decided) == [("reserve", 54_000, 60)]
+    assert "Slurm bills 1000, the settings say 900" in decided.observations[0].text
+
+
+def test_a_type_without_a_cost_is_reported_and_charges_nothing():
+    unknown = Tariff("testing", frozenset({PARTITION}), {})
+    decided = live(a_run(), tariff=unknown)
+    assert decided.charges == ()
+    assert "no cost is set for GPU type 1g.10gb" in decided.observations[0].text
+
+
+def test_accounting_that_shows_other_gpus_is_reported():
+    run = a_run()
+    held = reservation(run)
+    run.gres = {"3g.40gb": 1}
+    texts = [odd.text for odd in ended(run, 10, held).observations]
+    assert any("reserved for {'1g.10gb': 1}" in text for text in texts)
+
+
+def test_costs_add_up():
+    assert run_cost({"1g.10gb": 2, "1g.20gb": 1, "unknown": 3}, COSTS) == 3750
+
+
+def test_the_watermark_waits_for_late_accounting():
+    now_s = START_S + 10_000
+    assert next_watermark_s(0, now_s, [], []) == now_s - ACCOUNTING_DELAY_S
+
+
+def test_the_watermark_waits_for_a_reserved_run_that_runs_no_more():
+    run = a_run()
+    held = reservation(run)
+    now_s = START_S + 10_000
+    assert next_watermark_s(START_S - 50, now_s, [], [held]) == START_S - 1
+    assert next_watermark_s(START_S + 50, now_s, [], [held]) == START_S + 50
+    still = next_watermark_s(0, now_s, [job_view(run)], [held])
+    assert still == now_s - ACCOUNTING_DELAY_S
+
+
+def test_the_watermark_never_goes_back():
+    assert next_watermark_s(START_S, START_S - 5, [], []) == START_S

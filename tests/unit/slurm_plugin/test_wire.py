@@ -1,0 +1,201 @@
+"""The sockets: limits, malformed input, who may see and do what."""
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from cluster.errors import InvalidInputError
+from cluster.wire import LINE_LIMIT, DoneAnswer, ServiceView, TenantView, ViewAnswer, ViewRequest
+from slurm_plugin.admission_socket import AdmissionSocket
+from slurm_plugin.admit import Admission
+from slurm_plugin.line_server import Limits, LineServer, Peer
+from slurm_plugin.user_socket import Roles, visible_to
+
+LIMITS = Limits(connections=3, connections_per_uid=3, idle_s=0.3)
+
+
+async def answer(line: str, peer: Peer) -> BaseModel:
+    if line.startswith("refuse"):
+        raise InvalidInputError("SW-X", "no", "hint")
+    if line.startswith("crash"):
+        raise RuntimeError("inner affairs")
+    if line.startswith("whoami"):
+        return BaseModel.model_construct(None, uid=peer.uid)
+    ViewRequest.model_validate_json(line)
+    return DoneAnswer()
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Any:
+    place = tmp_path / "s.sock"
+    server = LineServer(place, 0o600, answer, LIMITS)
+    await server.start()
+    yield place
+    await server.stop()
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def ask(self, line: bytes) -> dict[str, Any]:
+        self.writer.write(line + b"\n")
+        reply = await asyncio.wait_for(self.reader.readline(), 5)
+        return dict(json.loads(reply))
+
+
+async def connect(path: Path) -> Client:
+    return Client(*await asyncio.open_unix_connection(str(path), limit=LINE_LIMIT))
+
+
+async def test_one_connection_takes_many_lines(path: Path) -> None:
+    client = await connect(path)
+    for _ in range(3):
+        assert await client.ask(b'{"v":1,"op":"view"}') == {"v": 1, "ok": True}
+
+
+MALFORMED = [
+    b"",
+    b"rubbish",
+    b"[]",
+    b"null",
+    b'{"v":"one"}',
+    b'{"v":2,"op":"view"}',
+    b'{"v":1,"op":"drop"}',
+    b'{"v":1,"op":"view","extra":1}',
+    b"\xff\xfe{}",
+    b'{"v":1,"op":"' + b"x" * 100_000 + b'"}',
+    b"[" * 100_000,
+    b"1e999999",
+]
+
+
+@pytest.mark.parametrize("line", MALFORMED)
+async def test_malformed_lines_get_an_answer(path: Path, line: bytes) -> None:
+    client = await connect(path)
+    reply = await client.ask(line)
+    assert (reply["ok"], reply["code"]) == (False, "SW-WIRE")
+    assert len(json.dumps(reply)) < 1000
+    assert (await client.ask(b'{"v":1,"op":"view"}'))["ok"]
+
+
+async def test_a_line_without_end_is_refused(path: Path) -> None:
+    client = await connect(path)
+    client.writer.write(b"x" * (LINE_LIMIT + 70_000))
+    reply = json.loads(await asyncio.wait_for(client.reader.readline(), 5))
+    assert reply["code"] == "SW-WIRE"
+
+
+async def test_a_refusal_names_code_and_hint(path: Path) -> None:
+    reply = await (await connect(path)).ask(b"refuse")
+    assert reply == {"v": 1, "ok": False, "code": "SW-X", "message": "no", "hint": "hint"}
+
+
+async def test_a_failure_inside_tells_nothing_and_ends_nothing(path: Path) -> None:
+    client = await connect(path)
+    reply = await client.ask(b"crash")
+    assert reply["code"] == "SW-INTERNAL"
+    assert "inner" not in json.dumps(reply)
+    assert (await client.ask(b'{"v":1,"op":"view"}'))["ok"]
+
+
+async def test_too_many_connections_are_told(path: Path) -> None:
+    kept = [await connect(path) for _ in range(3)]
+    for client in kept:
+        await client.ask(b'{"v":1,"op":"view"}')
+    reply = await asyncio.wait_for((await connect(path)).reader.readline(), 5)
+    assert json.loads(reply)["code"] == "SW-BUSY"
+
+
+async def test_a_sleeping_peer_is_dropped(path: Path) -> None:
+    client = await connect(path)
+    assert await asyncio.wait_for(client.reader.read(), 5) == b""
+
+
+async def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
+    place = tmp_path / "s.sock"
+    place.write_text("left behind")
+    server = LineServer(place, 0o600, answer, LIMITS)
+    await server.start()
+    assert (await (await connect(place)).ask(b'{"v":1,"op":"view"}'))["ok"]
+    assert place.stat().st_mode & 0o777 == 0o600
+    await server.stop()
+    assert not place.exists()
+
+
+@pytest.fixture
+def admission_socket(tmp_path: Path) -> Any:
+    started: list[AdmissionSocket] = []
+
+    def start(uids: frozenset[int]) -> Path:
+        place = tmp_path / "admission" / "a.sock"
+        started.append(AdmissionSocket(place, Admission(), uids))
+        started[0].start()
+        return place
+
+    yield start
+    for each in started:
+        each.stop()
+
+
+StartAdmission = Callable[[frozenset[int]], Path]
+SUBMIT = b'{"v":1,"op":"submit","uid":7,"account":"vision"}'
+
+
+async def test_admission_answers_slurmctld(admission_socket: StartAdmission) -> None:
+    path = admission_socket(frozenset({os.getuid()}))
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    reply = await (await connect(path)).ask(SUBMIT)
+    assert (reply["action"], reply["code"]) == ("refuse", "SW-DAEMON-DOWN")
+
+
+async def test_admission_answers_nobody_else(admission_socket: StartAdmission) -> None:
+    path = admission_socket(frozenset({os.getuid() + 1}))
+    reply = await (await connect(path)).ask(SUBMIT)
+    assert reply["code"] == "SW-ADMISSION-PEER"
+
+
+def test_who_sees_all() -> None:
+    roles = Roles(frozenset({0, 64030}), 61000)
+    assert [roles.sees_all(uid) for uid in (0, 64030, 61000, 61001)] == [True, True, True, False]
+    assert not Roles(frozenset({0}), None).sees_all(61000)
+
+
+def test_others_see_their_own_tenants_only() -> None:
+    def service(tenant: str, user: str) -> ServiceView:
+        return ServiceView(
+            array_job_id=1,
+            tenant=tenant,
+            name="s",
+            user=user,
+            submit_s=0,
+            directives={},
+            profile="",
+            cost_millislices=0,
+            slots=(),
+        )
+
+    def tenant(name: str) -> TenantView:
+        return TenantView(name=name, nominal_millislices=1, used_millislices=0)
+
+    mine, colleagues, strangers = (
+        service("vision", "alice"),
+        service("vision", "dave"),
+        service("nlp", "bob"),
+    )
+    view = ViewAnswer(
+        observed_s=1.0,
+        complete=True,
+        services=(mine, colleagues, strangers),
+        tenants=(tenant("vision"), tenant("nlp")),
+    )
+    seen = visible_to(view, "alice", frozenset({"vision"}))
+    assert seen.services == (mine, colleagues)
+    assert seen.tenants == (tenant("vision"),)
+    assert visible_to(view, "bob", frozenset()).services == (strangers,)
