@@ -1,0 +1,36 @@
+"""Replicas that fail right after their start are not started again at once."""
+
+from dataclasses import dataclass
+
+LONGEST_S = 60.0
+SETTLED_S = 30.0
+"""A replica that has been ready for this long started well."""
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """Failures in a row, of a whole service: its slots all start the same model.
+
+    Attributes:
+        failures: starts that failed since one settled.
+        failed_s: when the last one failed.
+    """
+
+    failures: int = 0
+    failed_s: float = 0.0
+
+    @property
+    def until_s(self) -> float:
+        """No new start before: 1, 2, 4 ... 60 s after the last failure."""
+        if not self.failures:
+            return 0.0
+        return self.failed_s + min(LONGEST_S, 2.0 ** min(self.failures - 1, 6))
+
+    def failed(self, now_s: float) -> "Backoff":
+        """After one more failure (several at the same look are one: they have one cause)."""
+        return Backoff(self.failures + 1, now_s)
+
+    def settled(self, ready_since_s: float, now_s: float) -> "Backoff":
+        """After a replica that is ready since then: one that came after the failure ends it."""
+        good = ready_since_s > self.failed_s and now_s - ready_since_s >= SETTLED_S
+        return Backoff() if good else self

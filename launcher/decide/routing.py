@@ -1,0 +1,181 @@
+"""What to change at the gateway so that it shows every service's replicas."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from launcher.decide.gateway import Backend, Gateway, Mode, Server
+
+
+@dataclass(frozen=True)
+class SetMode:
+    """``set server BACKEND/rN state MODE``."""
+
+    backend: str
+    index: int
+    mode: Mode
+
+
+@dataclass(frozen=True)
+class SetTarget:
+    """``set server BACKEND/rN addr A port P`` and its ``maxconn``; the server is in maintenance."""
+
+    backend: str
+    index: int
+    address: str
+    port: int
+    concurrency: int
+
+
+@dataclass(frozen=True)
+class SetHealthy:
+    """``set server BACKEND/rN health up``: the launcher has just asked the replica itself."""
+
+    backend: str
+    index: int
+
+
+@dataclass(frozen=True)
+class EndSessions:
+    """``shutdown sessions server BACKEND/rN``: cut what is still in flight."""
+
+    backend: str
+    index: int
+
+
+@dataclass(frozen=True)
+class AddRoute:
+    """Requests of ``tenant/service`` go to that backend from now on."""
+
+    service: str
+    backend: str
+
+
+@dataclass(frozen=True)
+class RemoveRoute:
+    """Nobody serves ``tenant/service`` any more."""
+
+    service: str
+
+
+Change = SetMode | SetTarget | SetHealthy | EndSessions | AddRoute | RemoveRoute
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a replica listens and whether it shall get requests."""
+
+    address: str
+    port: int
+    mode: Mode
+
+
+@dataclass(frozen=True)
+class Route:
+    """A living service.
+
+    Attributes:
+        service: ``tenant/service``.
+        concurrency: requests at once per replica; more wait in the backend's queue.
+        targets: by slot index; every other server goes into maintenance. None: leave its servers
+            as they are.
+    """
+
+    service: str
+    concurrency: int
+    targets: Mapping[int, Target] | None = field(hash=False)
+
+
+@dataclass(frozen=True)
+class RoutePlan:
+    """Changes in the order in which to make them; services for which no backend is free."""
+
+    changes: tuple[Change, ...]
+    unrouted: tuple[str, ...] = ()
+
+
+def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
+    """Compare and order: an address is set only in maintenance, a route only onto clean servers.
+
+    A backend is given to another service only if no request is left in it: one that waits there
+    must not be answered by the wrong model.
+    """
+    living = {route.service for route in routes}
+    ended = tuple(service for service in gateway.routes if service not in living)
+    backends, unrouted = _assign(gateway, routes)
+    changes = [change for service in ended for change in _end(gateway, service)]
+    for route in routes:
+        if route.service in backends:
+            changes += _route_changes(gateway, route, backends[route.service])
+    return RoutePlan(tuple(changes), unrouted)
+
+
+def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], tuple[str, ...]]:
+    backends = {
+        route.service: gateway.routes[route.service]
+        for route in routes
+        if gateway.routes.get(route.service) in gateway.backends
+    }
+    new = [route.service for route in routes if route.service not in backends]
+    taken = set(gateway.routes.values())
+    free = [name for name, b in gateway.backends.items() if name not in taken and not b.sessions]
+    backends.update(zip(new, free, strict=False))
+    return backends, tuple(new[len(free) :])
+
+
+def _end(gateway: Gateway, service: str) -> Iterable[Change]:
+    """First the route, so that no new request comes; what was held is answered by the gateway."""
+    name = gateway.routes[service]
+    yield RemoveRoute(service)
+    if name in gateway.backends:
+        yield from _all_to_maintenance(name, gateway.backends[name])
+
+
+def _all_to_maintenance(name: str, backend: Backend) -> Iterable[Change]:
+    for index, server in enumerate(backend.servers):
+        yield from _maintenance(name, index, server)
+
+
+def _route_changes(gateway: Gateway, route: Route, name: str) -> Iterable[Change]:
+    backend = gateway.backends[name]
+    if gateway.routes.get(route.service) != name:
+        yield from _all_to_maintenance(name, backend)
+        yield AddRoute(route.service, name)
+        backend = _clean(backend)
+    if route.targets is None:
+        return
+    for index, server in enumerate(backend.servers):
+        target = route.targets.get(index)
+        if target is None:
+            yield from _maintenance(name, index, server)
+        else:
+            yield from _server_changes(name, index, server, target, route.concurrency)
+
+
+def _clean(backend: Backend) -> Backend:
+    """As it will be once all its servers are in maintenance."""
+    nowhere = Server("", 0, Mode.MAINT, up=False, in_flight=0, queued=0)
+    return Backend(0, 0, (nowhere,) * len(backend.servers))
+
+
+def _server_changes(
+    name: str, index: int, server: Server, target: Target, concurrency: int
+) -> Iterable[Change]:
+    here = (server.address, server.port) == (target.address, target.port)
+    if here and server.mode is target.mode:
+        return
+    if here and server.mode is not Mode.MAINT:
+        yield SetMode(name, index, target.mode)
+    elif target.mode is Mode.READY:
+        yield from _maintenance(name, index, server)
+        yield SetTarget(name, index, target.address, target.port, concurrency)
+        yield SetMode(name, index, Mode.READY)
+        yield SetHealthy(name, index)
+
+
+def _maintenance(name: str, index: int, server: Server) -> Iterable[Change]:
+    """HAProxy closes the server's idle connections with it (tried on 2.6)."""
+    if server.mode is Mode.MAINT:
+        return
+    yield SetMode(name, index, Mode.MAINT)
+    if server.in_flight:
+        yield EndSessions(name, index)
