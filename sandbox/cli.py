@@ -1,0 +1,173 @@
+"""``slicewise sandbox``: a cluster to try things on."""
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cluster.errors import SlicewiseError
+from sandbox import lifecycle, process
+from sandbox.cluster import Sandbox
+from sandbox.directory import default_directory
+from sandbox.status import NodeRow, ServerRow, node_rows, server_rows
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="A whole cluster on this machine: Slurm with emulated MIG GPUs, PostgreSQL, HAProxy.",
+)
+
+Directory = Annotated[
+    Path,
+    typer.Option(
+        "--dir",
+        default_factory=default_directory,
+        help="The sandbox's directory.",
+        envvar="SLICEWISE_SANDBOX_DIR",
+        show_default="slicewise-sandbox-UID in /tmp",
+    ),
+]
+
+_INTERRUPTED = 130
+
+
+def _fail(error: SlicewiseError) -> NoReturn:
+    Console(stderr=True).print(
+        str(error), style="red", markup=False, highlight=False, soft_wrap=True
+    )
+    raise typer.Exit(1) from None
+
+
+def _interrupt_on_end_signals() -> None:
+    def interrupt(_number: int, _frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+
+
+@app.command(
+    epilog="Examples: slicewise sandbox up | slicewise sandbox up --dir /tmp/second --no-services"
+)
+def up(
+    directory: Directory,
+    services: Annotated[
+        bool, typer.Option(help="Also start Slicewise's own daemon and launcher.")
+    ] = True,
+) -> None:
+    """Start the cluster; it runs until `slicewise sandbox down`."""
+    console = Console()
+    _interrupt_on_end_signals()
+    begin = time.monotonic()
+    try:
+        with console.status("Starting the sandbox"):
+            sandbox = Sandbox.up(
+                directory,
+                progress=lambda line: console.print(f"  {line}", highlight=False, markup=False),
+                services=services,
+            )
+    except SlicewiseError as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Interrupted: everything was taken down again.")
+        raise typer.Exit(_INTERRUPTED) from None
+    place = sandbox.layout.directory
+    console.print(f"The sandbox is up in {place} ({time.monotonic() - begin:.1f} s).")
+    console.print(f"Try: slicewise sandbox shell --dir {place} --user alice -- sinfo")
+
+
+@app.command(epilog="Examples: slicewise sandbox down | slicewise sandbox down --keep")
+def down(
+    directory: Directory,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the directory and its logs.")] = False,
+) -> None:
+    """Stop everything of the cluster, whatever state it is in, and remove its directory."""
+    console = Console()
+    begin = time.monotonic()
+    try:
+        with console.status("Stopping the sandbox"):
+            found = lifecycle.down(directory, keep=keep)
+    except SlicewiseError as error:
+        _fail(error)
+    said = f"The sandbox is down ({time.monotonic() - begin:.1f} s)."
+    console.print(said if found else f"There is no sandbox in {directory}.")
+
+
+@app.command(epilog="Examples: slicewise sandbox status | slicewise sandbox status --json")
+def status(
+    directory: Directory,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the servers and nodes; exits 1 if no sandbox is up."""
+    try:
+        sandbox = Sandbox.attach(directory)
+        servers = server_rows(sandbox.state, process.is_alive)
+        nodes = node_rows(sandbox.layout, sandbox.node_states())
+    except SlicewiseError as error:
+        _fail(error)
+    if as_json:
+        content = {
+            "directory": str(sandbox.layout.directory),
+            "gateway_url": sandbox.layout.gateway_url,
+            "servers": [asdict(row) for row in servers],
+            "nodes": [asdict(row) for row in nodes],
+        }
+        sys.stdout.write(json.dumps(content, indent=2) + "\n")
+        return
+    console = Console()
+    console.print(f"Sandbox in {sandbox.layout.directory}", highlight=False)
+    console.print(_server_table(servers), _node_table(nodes))
+
+
+def _server_table(rows: tuple[ServerRow, ...]) -> Table:
+    table = Table("server", "user", "pid", "listens on", "since", "state", title="Servers")
+    for row in rows:
+        since = time.strftime("%H:%M:%S", time.localtime(row.since))
+        style = "green" if row.state == "running" else "red"
+        table.add_row(
+            row.name, row.user, str(row.pid), row.place, since, f"[{style}]{row.state}[/]"
+        )
+    return table
+
+
+def _node_table(rows: tuple[NodeRow, ...]) -> Table:
+    table = Table("node", "GPU", "slices", "address", "state", title="Nodes")
+    for row in rows:
+        slices = ", ".join(f"{count} x {profile}" for profile, count in row.slices.items())
+        table.add_row(row.name, row.gpu, slices, row.address, row.state)
+    return table
+
+
+@app.command(
+    epilog="Examples: slicewise sandbox shell --user alice"
+    " | slicewise sandbox shell --user alice -- sbatch --gres=gpu:1g.10gb:1 job.sh"
+)
+def shell(
+    directory: Directory,
+    command: Annotated[
+        list[str] | None, typer.Argument(help="A command and its arguments, after --.")
+    ] = None,
+    user: Annotated[
+        str, typer.Option(help="root, slurm, slicewise, alice, bob or carol.")
+    ] = "root",
+) -> None:
+    """Run a shell, or a command, in the cluster as one of its users."""
+    try:
+        sandbox = Sandbox.attach(directory)
+        environment = sandbox.environment(user) | {"PS1": f"{user}@sandbox:\\w\\$ "}
+        sandbox.become(user)
+    except SlicewiseError as error:
+        _fail(error)
+    argv = command or ["/bin/bash", "--norc", "-i"]
+    os.environ["PATH"] = environment["PATH"]
+    try:
+        os.execvpe(argv[0], argv, environment)  # noqa: S606 -- no shell, the words as given
+    except OSError as error:
+        _fail(SlicewiseError("SW-SANDBOX-COMMAND", f"{argv[0]}: {error.strerror}."))

@@ -1,0 +1,114 @@
+"""A whole Slurm cluster on one machine: bring it up, use it, take it down."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster.errors import SlicewiseError
+from sandbox import lifecycle, packages, process, slurm
+from sandbox.directory import checked
+from sandbox.host import Host
+from sandbox.layout import Layout
+from sandbox.lifecycle import Progress
+from sandbox.state import State, load
+
+
+class Sandbox:
+    """A running cluster in one directory."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    @classmethod
+    def up(cls, directory: Path, *, progress: Progress, services: bool = True) -> "Sandbox":
+        """Start one, or attach to the one that is up there already.
+
+        With ``services`` also migrate the ledger and start the daemon and the launcher. Whatever
+        goes wrong, an interrupt included, takes everything down again.
+        """
+        packages.require(packages.EVERYTHING if services else packages.REQUIRED_FILES)
+        return cls(Host(lifecycle.up(directory, progress, services=services)))
+
+    @classmethod
+    def attach(cls, directory: Path) -> "Sandbox":
+        """The one that runs there; SlicewiseError (SW-SANDBOX-DOWN) if none does."""
+        path = checked(directory)
+        state = load(Layout(path, 0).state_file)
+        if state is None or not state.ready:
+            raise SlicewiseError(
+                "SW-SANDBOX-DOWN", f"No sandbox is up in {path}.", "Run: slicewise sandbox up"
+            )
+        return cls(Host(state))
+
+    @property
+    def layout(self) -> Layout:
+        """Paths, addresses, ports."""
+        return self._host.layout
+
+    @property
+    def state(self) -> State:
+        """Users and processes."""
+        return self._host.state
+
+    def down(self, *, keep: bool = False) -> None:
+        """Cancel jobs, stop everything, and remove the directory unless ``keep``."""
+        lifecycle.down(self.layout.directory, keep=keep)
+
+    def environment(self, user: str) -> dict[str, str]:
+        """The whole environment of that user's programs."""
+        return self._host.environment(user)
+
+    def run(
+        self,
+        user: str,
+        argv: Sequence[str],
+        *,
+        input: str = "",  # noqa: A002 -- as subprocess.run names it
+        timeout_s: float = 60,
+        check: bool = True,
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a command as that user, in its home; raises as ``subprocess.run`` does."""
+        return self._host.run(user, argv, stdin=input, timeout_s=timeout_s, check=check)
+
+    def start(self, name: str, user: str, argv: Sequence[str]) -> int:
+        """Start a long-running program with its output in ``log/NAME.log``; returns its pid."""
+        return self._host.spawn(name, user, argv).pid
+
+    def stop(self, name: str) -> None:
+        """End a program that ``start`` or ``up`` started: SIGTERM, after 3 s SIGKILL."""
+        process.end((self._process(name),), patience_s=lifecycle.STOP_PATIENCE_S)
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Signal such a program."""
+        process.send_signal(self._process(name), number)
+
+    def _process(self, name: str) -> process.Process:
+        try:
+            return self.state.processes[name]
+        except KeyError:
+            raise SlicewiseError(
+                "SW-SANDBOX-PROGRAM",
+                f"The sandbox started no program {name!r}.",
+                f"It started: {', '.join(self.state.processes)}.",
+            ) from None
+
+    def popen(self, user: str, argv: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
+        """Start a program as that user; options as ``subprocess.Popen`` takes them."""
+        return self._host.popen(user, argv, **options)
+
+    def become(self, user: str) -> None:
+        """Turn this very process into that user, in a directory that the user may read."""
+        who = self._host.user(user)
+        if self.state.several_users:
+            os.setgroups([who.gid])
+            os.setgid(who.gid)
+            os.setuid(who.uid)
+        if not os.access(Path.cwd(), os.R_OK | os.X_OK):
+            os.chdir(self.layout.home / who.name)
+
+    def node_states(self) -> Mapping[str, str]:
+        """State of each node by name; empty while slurmctld does not answer."""
+        return slurm.node_states(self._host)

@@ -1,0 +1,158 @@
+"""The demo as its users would type it: Slicewise's commands, and sacct as a second witness."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Protocol
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from cluster.errors import OutsideError, Refusal
+from sandbox.demo.record import LedgerView
+from sandbox.demo.scenario import TenantPlan
+
+_HERE = Path(__file__).parent
+_OPERATOR = "root"
+_TIMEOUT_S = 20.0
+_UNWRAPPED = ("env", "COLUMNS=500")
+"""So that no message is broken into lines."""
+
+
+class Runner(Protocol):
+    """``Sandbox.run``."""
+
+    def __call__(
+        self, user: str, argv: tuple[str, ...], *, timeout_s: float, check: bool
+    ) -> CompletedProcess[str]:
+        """Run a command as that user."""
+        ...
+
+
+class Commands:
+    """Each call raises OutsideError (SW-DEMO-COMMAND) with the command's own words if it fails."""
+
+    def __init__(self, run: Runner, costs: Mapping[str, int]) -> None:
+        """``costs``: millislices of one instance by GRES type."""
+        self._run = run
+        self._costs = costs
+
+    def set_quota(self, plan: TenantPlan) -> None:
+        """As the operator."""
+        self._output(
+            _OPERATOR, "slicewise", "tenant-quota", "set", plan.tenant, "--nominal", plan.nominal
+        )
+
+    def apply(self, plan: TenantPlan, service_file: Path) -> None:
+        """As the tenant's user."""
+        self._output(plan.user, "slicewise", "service", "apply", str(service_file))
+
+    def refused_application(self, plan: TenantPlan, service_file: Path) -> Refusal | None:
+        """Apply as a user whose tenant has no quota; the refusal, None if there was none."""
+        done = self._call(plan.user, "slicewise", "service", "apply", str(service_file))
+        return parse_refusal(done.stderr) if done.returncode else None
+
+    def ledger(self) -> LedgerView:
+        """The statement, and whether everything adds up, as the operator gets them."""
+        # An imbalance is printed as well as told by the exit code: it is a finding, not a failure.
+        verified = self._call(_OPERATOR, "slicewise", "ledger", "verify", "--json")
+        statement = self._output(_OPERATOR, "slicewise", "ledger", "statement", "--json")
+        return parse_ledger(verified.stdout, statement)
+
+    def sacct(self) -> Mapping[str, int]:
+        """Millislice-seconds by tenant from accounting, asked directly.
+
+        Not through the adapter that feeds the ledger, so that it is a second witness.
+        """
+        return parse_sacct(
+            self._output(
+                _OPERATOR,
+                *("sacct", "--allusers", "--duplicates", "--allocations", "--noheader"),
+                *("--parsable2", "--starttime=now-1hours", "--format=Account,ElapsedRaw,AllocTRES"),
+            ).splitlines(),
+            self._costs,
+        )
+
+    def _output(self, user: str, *argv: str) -> str:
+        done = self._call(user, *argv)
+        if done.returncode:
+            raise OutsideError(
+                "SW-DEMO-COMMAND",
+                f"{' '.join(argv)} (as {user}) ended with {done.returncode}: "
+                f"{(done.stderr or done.stdout).strip()}",
+            )
+        return done.stdout
+
+    def _call(self, user: str, *argv: str) -> CompletedProcess[str]:
+        return self._run(user, (*_UNWRAPPED, *argv), timeout_s=_TIMEOUT_S, check=False)
+
+
+def parse_refusal(stderr: str) -> Refusal:
+    """What a command printed as it refused: message, perhaps a hint, code, each on a line."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    match lines:
+        case [*messages, message, hint, code] if code.startswith("SW-"):
+            return Refusal(code, " ".join((*messages, message)), hint)
+        case [message, code] if code.startswith("SW-"):
+            return Refusal(code, message)
+    raise OutsideError("SW-DEMO-COMMAND", f"A refusal without a code: {stderr.strip()!r}.")
+
+
+def parse_ledger(verified: str, statement: str) -> LedgerView:
+    """Read the JSON of ``slicewise ledger verify`` and ``slicewise ledger statement``."""
+    try:
+        return LedgerView(
+            int(json.loads(verified)["imbalance_millislice_s"]),
+            {
+                row["tenant"]: int(row["used_millislice_s"])
+                for row in json.loads(statement)["tenants"]
+            },
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise OutsideError(
+            "SW-DEMO-COMMAND", f"The ledger's answer can't be read: {error!r}."
+        ) from error
+
+
+def parse_sacct(lines: Iterable[str], costs: Mapping[str, int]) -> Mapping[str, int]:
+    """Sum ``Account|ElapsedRaw|AllocTRES`` lines to millislice-seconds by account."""
+    sums: Counter[str] = Counter()
+    for line in lines:
+        account, elapsed_s, tres = line.split("|")
+        for item in filter(None, tres.split(",")):
+            name, _, count = item.partition("=")
+            cost = costs.get(name.removeprefix("gres/gpu:"), 0)
+            sums[account] += cost * int(elapsed_s) * (int(count) if cost else 0)
+    return dict(sums)
+
+
+def write_service_file(plan: TenantPlan, model_repository: Path, directory: Path) -> Path:
+    """The service as a TOML file that anyone may read."""
+    templates = Environment(
+        loader=FileSystemLoader(_HERE / "services"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 -- TOML: every text goes through the tojson filter
+    )
+    path = directory / f"{plan.service_name}.toml"
+    text = templates.get_template("service.toml.j2").render(
+        name=plan.service_name,
+        tenant=plan.tenant,
+        model_repository=str(model_repository),
+        profile=plan.profile,
+        max_replicas=plan.max_replicas,
+    )
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o644)
+    return path
+
+
+def publish_models(directory: Path) -> Path:
+    """Copy the model repository to where every user can read it; returns its path."""
+    repository = directory / "demo"
+    shutil.copytree(_HERE / "model_repository", repository, dirs_exist_ok=True)
+    for path in (repository, *repository.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return repository

@@ -1,0 +1,144 @@
+"""What people see while the demo runs: a live view on a terminal, plain lines elsewhere."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from cluster.units import slices_text
+from sandbox.demo.record import Sample
+
+PLAIN_INTERVAL_S = 5.0
+"""Between two plain lines on something that is no terminal."""
+_BARS = "▁▂▃▄▅▆▇█"
+_SPARKLINE_SAMPLES = 60
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All that one picture shows.
+
+    Attributes:
+        phase: what happens now, in words.
+        left_s: how long the phase will take still; None if nobody knows.
+        samples: the newest of each service.
+        arrivals_per_s: of all services, oldest first.
+    """
+
+    phase: str
+    elapsed_s: float
+    left_s: float | None
+    samples: tuple[Sample, ...]
+    arrivals_per_s: tuple[float, ...]
+    answered: int
+    failed: int
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """The values as one line of bars, the largest at full height; zero is the lowest bar."""
+    top = max(values, default=0.0)
+    if top <= 0:
+        return _BARS[0] * len(values)
+    last = len(_BARS) - 1
+    return "".join(_BARS[round(max(value, 0.0) / top * last)] for value in values)
+
+
+def picture(scene: Scene) -> RenderableType:
+    """The live view."""
+    left = "" if scene.left_s is None else f"   about {max(scene.left_s, 0):.0f} s left"
+    phase = Text.assemble((scene.phase, "bold"), (f"   {scene.elapsed_s:.0f} s", "dim"), left)
+    recent = scene.arrivals_per_s[-_SPARKLINE_SAMPLES:]
+    now = f" {recent[-1]:.0f}/s" if recent else ""
+    arrivals = Text.assemble("arrivals ", (sparkline(recent), "cyan"), now)
+    counts = Text(f"answered {scene.answered}   failed {scene.failed}")
+    if scene.failed:
+        counts.stylize("bold red")
+    return Panel(Group(phase, _services(scene.samples), arrivals, counts), title="slicewise demo")
+
+
+def _services(samples: Iterable[Sample]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("service", style="bold")
+    for title in ("ready", "starting", "draining", "held", "backlog", "p50 ms", "p95 ms"):
+        table.add_column(title, justify="right")
+    table.add_column("quota: slices")
+    for sample in samples:
+        state = sample.state
+        table.add_row(
+            state.service,
+            f"[green]{state.replicas.ready}[/green]",
+            str(state.replicas.starting),
+            str(state.replicas.draining),
+            f"[dim]{state.replicas.held}[/dim]",
+            str(state.backlog),
+            milliseconds(sample.p50_ms),
+            milliseconds(sample.p95_ms),
+            _quota(state.used_millislices, state.nominal_millislices),
+        )
+    return table
+
+
+def _quota(used: int, nominal: int) -> RenderableType:
+    line = Table.grid(padding=(0, 1))
+    bar = ProgressBar(total=max(nominal, 1), completed=used, width=14)
+    line.add_row(bar, f"{slices_text(used)} of {slices_text(nominal)}")
+    return line
+
+
+def milliseconds(value: float | None) -> str:
+    """Rounded, or a dash for nothing."""
+    return "-" if value is None else f"{value:.0f}"
+
+
+def plain_line(scene: Scene) -> str:
+    """The same in one line of text."""
+    services = "; ".join(
+        f"{sample.state.service}: {sample.state.replicas.ready} ready, "
+        f"{sample.state.replicas.starting} starting, backlog {sample.state.backlog}, "
+        f"p95 {milliseconds(sample.p95_ms)} ms, "
+        f"{slices_text(sample.state.used_millislices)} of "
+        f"{slices_text(sample.state.nominal_millislices)} slices"
+        for sample in scene.samples
+    )
+    return f"{scene.elapsed_s:4.0f} s  {scene.phase} | {services} | failed {scene.failed}"
+
+
+class Display:
+    """Shows scenes until it is closed; a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._last_line_s = -PLAIN_INTERVAL_S
+        self._last_phase = ""
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, scene: Scene) -> None:
+        """On a terminal redraw; elsewhere print a line at a new phase and every few seconds."""
+        if self._live:
+            self._live.update(picture(scene), refresh=True)
+            return
+        due = scene.elapsed_s - self._last_line_s >= PLAIN_INTERVAL_S
+        if due or scene.phase != self._last_phase:
+            self._console.print(plain_line(scene), highlight=False, soft_wrap=True)
+            self._last_line_s, self._last_phase = scene.elapsed_s, scene.phase

@@ -1,0 +1,142 @@
+"""What the demo writes down while it runs: plain values, gathered now and judged later."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Protocol
+
+from cluster.errors import Refusal
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Slots of a service by what their replica does; ``starting`` includes the wait for Slurm."""
+
+    ready: int = 0
+    starting: int = 0
+    draining: int = 0
+    held: int = 0
+
+    @property
+    def costing(self) -> int:
+        """Those that hold or ask for a slice."""
+        return self.ready + self.starting + self.draining
+
+
+@dataclass(frozen=True)
+class ServiceState:
+    """One service at one moment.
+
+    Attributes:
+        service: ``tenant/name``, as in its address.
+        backlog: requests that wait for a replica, at the gateway or in Triton.
+        used_millislices, nominal_millislices: of its tenant.
+    """
+
+    service: str
+    backlog: int
+    replicas: Replicas
+    used_millislices: int
+    nominal_millislices: int
+
+
+class Observer(Protocol):
+    """Looks at the running system."""
+
+    async def sample(self) -> tuple[ServiceState, ...]:
+        """Every service now.
+
+        Raises UnreachableError or OutsideError if the system does not tell; nobody takes that for
+        "nothing runs".
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A service's state with what the clients saw since the last sample.
+
+    Attributes:
+        t_s: seconds since the first request.
+        arrivals: requests that came due since the last sample.
+        p50_ms, p95_ms: latency of those answered in the last seconds; None without any.
+    """
+
+    t_s: float
+    state: ServiceState
+    arrivals: int
+    p50_ms: float | None
+    p95_ms: float | None
+
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """One request as its client saw it.
+
+    Attributes:
+        due_s: when it should be sent, in seconds since the first request; latency counts from
+            here, so a client that falls behind can't hide it.
+        sent_s: when it was sent.
+        latency_s: until the whole answer was there, or until it failed.
+        error: "" if it was answered with as many tokens as asked.
+    """
+
+    service: str
+    due_s: float
+    sent_s: float
+    latency_s: float
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Wake:
+    """A request to a service that had no replica."""
+
+    service: str
+    replicas_before: int
+    request: RequestRecord
+
+
+@dataclass(frozen=True)
+class LedgerView:
+    """What the ledger says at the end; ``imbalance`` is the sum of all its entries."""
+
+    imbalance: int
+    millislice_s_by_tenant: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """All of one run of the demo.
+
+    Attributes:
+        sacct_millislice_s_by_tenant: the same jobs by Slurm's accounting.
+        facts: what a reader needs to repeat it: command, rules, machine, start, versions.
+    """
+
+    requests: tuple[RequestRecord, ...]
+    samples: tuple[Sample, ...]
+    wakes: tuple[Wake, ...]
+    refusal: Refusal | None
+    ledger: LedgerView
+    sacct_millislice_s_by_tenant: Mapping[str, int]
+    duration_s: float
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def by_service(samples: Iterable[Sample]) -> Mapping[str, tuple[Sample, ...]]:
+    """Each service's samples in order of time."""
+    ordered = sorted(samples, key=lambda sample: (sample.state.service, sample.t_s))
+    return {
+        service: tuple(group)
+        for service, group in groupby(ordered, key=lambda sample: sample.state.service)
+    }
+
+
+def replicas_over_time(samples: Iterable[Sample]) -> tuple[int, ...]:
+    """Ready replicas of all services together, at each moment of sampling."""
+    ordered = sorted(samples, key=lambda sample: sample.t_s)
+    return tuple(
+        sum(sample.state.replicas.ready for sample in group)
+        for _, group in groupby(ordered, key=lambda sample: sample.t_s)
+    )

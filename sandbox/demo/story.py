@@ -1,0 +1,202 @@
+"""What happens in the demo after the cluster is up, in order, and what is written down of it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from cluster.errors import OutsideError, Refusal, SlicewiseError
+from sandbox.demo.commands import Commands
+from sandbox.demo.live import Display, Scene
+from sandbox.demo.load import Load
+from sandbox.demo.record import (
+    LedgerView,
+    Observer,
+    Recording,
+    RequestRecord,
+    Sample,
+    ServiceState,
+    Wake,
+)
+from sandbox.demo.report import LEDGER_TOLERANCE, percentile_ms, slice_seconds
+from sandbox.demo.scenario import (
+    QUIET_TIMEOUT_S,
+    RECENT_S,
+    SAMPLE_INTERVAL_S,
+    SERVED_TIMEOUT_S,
+    SERVING,
+    SETTLE_TIMEOUT_S,
+    VISION,
+    WAKE_TOKENS,
+    TenantPlan,
+)
+from sandbox.demo.trace import Arrival
+
+
+@dataclass
+class Story:
+    """One performance; ``perform`` is called once."""
+
+    load: Load
+    observer: Observer
+    commands: Commands
+    display: Display
+    refusal: Refusal | None
+    facts: Mapping[str, str]
+    begin_s: float
+    """``time.monotonic()`` at which the demo began, for its duration."""
+    _sampled: asyncio.Event = field(default_factory=asyncio.Event)
+    _phase: str = ""
+    _phase_ends_s: float | None = None
+    _samples: list[Sample] = field(default_factory=list)
+    _latest: tuple[Sample, ...] = ()
+    _rates: list[float] = field(default_factory=list)
+    _wakes: list[Wake] = field(default_factory=list)
+
+    async def perform(self, arrivals: Sequence[Arrival]) -> Recording:
+        """Wake, replay, quiet, wake again, quiet; then both books."""
+        sampling = asyncio.create_task(self._sample_forever())
+        try:
+            await self._served()
+            await self._wake(SERVING)
+            replay_s = arrivals[-1].at_s if arrivals else 0.0
+            self._enter(f"replaying {len(arrivals)} requests of the trace", replay_s)
+            await self.load.replay(arrivals)
+            await self._quiet("no more requests: replicas drain and give their slices back")
+            await self._wake((VISION,))
+            await self._quiet("quiet again")
+            self._enter("reading the ledger and Slurm's accounting", None)
+            ledger, sacct = await self._settled_books()
+        finally:
+            sampling.cancel()
+            with suppress(asyncio.CancelledError):
+                await sampling
+        return Recording(
+            requests=tuple(self.load.records),
+            samples=tuple(self._samples),
+            wakes=tuple(self._wakes),
+            refusal=self.refusal,
+            ledger=ledger,
+            sacct_millislice_s_by_tenant=sacct,
+            duration_s=time.monotonic() - self.begin_s,
+            facts=self.facts,
+        )
+
+    def _enter(self, phase: str, takes_s: float | None) -> None:
+        self._phase = phase
+        self._phase_ends_s = None if takes_s is None else self.load.elapsed_s + takes_s
+        self._show()
+
+    async def _served(self) -> None:
+        """Until the gateway serves every service; OutsideError (SW-DEMO-GATEWAY) after too long."""
+        self._enter("waiting for the gateway to serve both services", None)
+        wanted = {plan.service for plan in SERVING}
+        await self._until(lambda: wanted <= self._services(), SERVED_TIMEOUT_S)
+        if missing := wanted - self._services():
+            raise OutsideError(
+                "SW-DEMO-GATEWAY",
+                f"Not served after {SERVED_TIMEOUT_S:g} s: {', '.join(sorted(missing))}.",
+                "See daemon.log, launcher.log and haproxy.log of the sandbox (--keep).",
+            )
+
+    def _services(self) -> set[str]:
+        return {sample.state.service for sample in self._latest}
+
+    async def _wake(self, plans: Sequence[TenantPlan]) -> None:
+        """One request to each of these services, all of which have no replica now."""
+        self._enter("waking from zero: the first request is held until a replica is up", None)
+        costing = {state.service: state.replicas.costing for state in await self.observer.sample()}
+        requests = await asyncio.gather(
+            *(self.load.request(Arrival(0.0, plan.service, *WAKE_TOKENS)) for plan in plans)
+        )
+        self._wakes += [
+            Wake(plan.service, costing.get(plan.service, 0), request)
+            for plan, request in zip(plans, requests, strict=True)
+        ]
+
+    async def _quiet(self, phase: str) -> None:
+        """Until no service has a replica, or too long."""
+        self._enter(phase, None)
+        begin_s = self.load.elapsed_s
+        await self._until(lambda: self._all_gone(since_s=begin_s), QUIET_TIMEOUT_S)
+
+    def _all_gone(self, since_s: float) -> bool:
+        return bool(self._latest) and all(
+            sample.t_s > since_s and sample.state.replicas.costing == 0 for sample in self._latest
+        )
+
+    async def _until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Until the samples fulfil it, or too long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    self._sampled.clear()
+                    await self._sampled.wait()
+
+    async def _settled_books(self) -> tuple[LedgerView, Mapping[str, int]]:
+        """Both books once they agree, or as they are when patience ends: both lag a little."""
+        deadline_s = self.load.elapsed_s + SETTLE_TIMEOUT_S
+        while True:
+            ledger = await asyncio.to_thread(self.commands.ledger)
+            sacct = await asyncio.to_thread(self.commands.sacct)
+            uses = slice_seconds(ledger.millislice_s_by_tenant, sacct).values()
+            agree = all(use.deviation <= LEDGER_TOLERANCE for use in uses)
+            if agree or self.load.elapsed_s > deadline_s:
+                return ledger, sacct
+            await asyncio.sleep(1.0)
+
+    async def _sample_forever(self) -> None:
+        seen_due, last_s = 0, self.load.elapsed_s
+        while True:
+            await asyncio.sleep(SAMPLE_INTERVAL_S)
+            try:
+                states = await self.observer.sample()
+            except SlicewiseError:
+                continue  # no answer is no sample: the picture keeps the last one
+            now_s = self.load.elapsed_s
+            new = self.load.due[seen_due:]
+            seen_due += len(new)
+            self._latest = tuple(self._sample(state, new, now_s) for state in states)
+            self._samples += self._latest
+            self._rates.append(len(new) / (now_s - last_s))
+            last_s = now_s
+            self._sampled.set()
+            self._show()
+
+    def _sample(self, state: ServiceState, new: Sequence[Arrival], now_s: float) -> Sample:
+        recent = [
+            request
+            for request in recently_ended(self.load.records, now_s - RECENT_S)
+            if request.service == state.service
+        ]
+        return Sample(
+            t_s=now_s,
+            state=state,
+            arrivals=sum(arrival.service == state.service for arrival in new),
+            p50_ms=percentile_ms(recent, 50),
+            p95_ms=percentile_ms(recent, 95),
+        )
+
+    def _show(self) -> None:
+        now_s = self.load.elapsed_s
+        failed = sum(bool(request.error) for request in self.load.records)
+        self.display.show(
+            Scene(
+                phase=self._phase,
+                elapsed_s=now_s,
+                left_s=None if self._phase_ends_s is None else self._phase_ends_s - now_s,
+                samples=self._latest,
+                arrivals_per_s=tuple(self._rates),
+                answered=len(self.load.records) - failed,
+                failed=failed,
+            )
+        )
+
+
+def recently_ended(records: Sequence[RequestRecord], since_s: float) -> Sequence[RequestRecord]:
+    """The newest records, up to the first that ended before ``since_s``; they lie in that order."""
+    first = len(records)
+    while first and records[first - 1].due_s + records[first - 1].latency_s >= since_s:
+        first -= 1
+    return records[first:]

@@ -1,0 +1,33 @@
+"""HAProxy: the gateway."""
+
+from sandbox.host import Host
+from sandbox.probes import unix_socket_answers
+from sandbox.render import render
+
+CONFIGURATION = "haproxy.cfg"
+"""In the gateway's directory: as `slicewise gateway render` names it."""
+
+
+def prepare(host: Host) -> None:
+    """Make the directories that a gateway's configuration names."""
+    host.directory(host.layout.haproxy_socket.parent, "slicewise", 0o755)
+    host.directory(host.layout.gateway_directory, "slicewise", 0o755)
+
+
+def configure_bare(host: Host) -> None:
+    """Write the configuration of a gateway that knows no service: it answers 503."""
+    layout = host.layout
+    text = render(
+        "haproxy.cfg.j2",
+        bind=f"{layout.head_address}:{layout.port('gateway')}",
+        runtime_socket=layout.haproxy_socket,
+    )
+    host.file(layout.gateway_directory / CONFIGURATION, text, role="slicewise", mode=0o640)
+
+
+async def up(host: Host) -> None:
+    """Start HAProxy with the configuration in the gateway's directory."""
+    layout = host.layout
+    path = layout.gateway_directory / CONFIGURATION
+    host.spawn("haproxy", "slicewise", ("haproxy", "-db", "-f", str(path)))
+    await host.ready("haproxy", lambda: unix_socket_answers(layout.haproxy_socket))

@@ -1,0 +1,209 @@
+"""Starting and stopping: the order, and what happens when it is cut short."""
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from cluster.errors import SlicewiseError
+from sandbox import haproxy, mariadb, munge, postgres, process, slicewise, slurm, users
+from sandbox.directory import checked, choose_slot, claimed, empty
+from sandbox.host import Host, hosts_text
+from sandbox.inventory import NODES
+from sandbox.layout import Layout
+from sandbox.staging import stage, write_command
+from sandbox.state import State, load, save
+
+Progress = Callable[[str], None]
+
+STOP_PATIENCE_S = 3.0
+_STOP_STAGES: tuple[tuple[str, ...], ...] = (
+    ("launcher", "daemon"),
+    ("haproxy", "slurmctld", *(f"slurmd-{node.name}" for node in NODES)),
+    ("slurmdbd",),
+    ("mariadbd", "postgres", "munged"),
+)
+_SERVERS = frozenset(name for names in _STOP_STAGES for name in names)
+
+
+def up(directory: Path, progress: Progress, *, services: bool) -> State:
+    """Start a sandbox there, or find the one that is up; whatever goes wrong takes it down."""
+    path = checked(directory)
+    with claimed(path):
+        running = _running(path)
+        if running is not None:
+            progress(f"it is up already in {path}")
+            return running
+        with _uninterrupted():
+            _remove(path)
+        try:
+            return _bring_up(path, progress, services=services).state
+        except BaseException:
+            with _uninterrupted():
+                _remove(path)
+                shutil.rmtree(path, ignore_errors=True)
+            raise
+
+
+def down(directory: Path, *, keep: bool = False) -> bool:
+    """Take down whatever of a sandbox is there, all or parts of it; False if nothing is.
+
+    An interrupt waits until it has ended.
+    """
+    path = checked(directory)
+    if not path.exists():
+        return False
+    with _uninterrupted(), claimed(path):
+        if keep:
+            _stop(path)
+        else:
+            _remove(path)
+            shutil.rmtree(path)
+    return True
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _running(path: Path) -> State | None:
+    """The state of a sandbox that is up with every server; None otherwise."""
+    try:
+        state = load(Layout(path, 0).state_file)
+    except SlicewiseError:
+        return None
+    if state is None or not state.ready:
+        return None
+    servers = (p for name, p in state.processes.items() if name in _SERVERS)
+    return state if all(process.is_alive(server) for server in servers) else None
+
+
+def _remove(path: Path) -> None:
+    """Stop everything and leave the directory empty."""
+    _stop(path)
+    empty(path)
+
+
+def _stop(path: Path) -> None:
+    try:
+        state = load(Layout(path, 0).state_file)
+    except SlicewiseError:
+        state = None
+    uids: Sequence[int] = ()
+    if state is not None:
+        _stop_in_order(Host(state))
+        uids = users.own_uids(state.layout.slot) if state.several_users else ()
+        postgres.release_memory(state.layout)
+    process.end(process.leftovers(path, uids), patience_s=1.0)
+    while left := process.leftovers(path, uids):
+        process.end(left, patience_s=0.0)
+    if state is not None:
+        save(State(state.layout, state.users, state.program, state.device_nodes))
+
+
+def _stop_in_order(host: Host) -> None:
+    running = {p.name: p for p in host.state.processes.values() if process.is_alive(p)}
+    own = [program for name, program in running.items() if name not in _SERVERS]
+    process.end(own, patience_s=STOP_PATIENCE_S)
+    for names in _STOP_STAGES:
+        stage_of = [running[name] for name in names if name in running]
+        if "slurmctld" in names and "slurmctld" in running:
+            slurm.cancel_jobs(host)
+        if "postgres" in names and "postgres" in running:
+            process.send_signal(running["postgres"], signal.SIGINT)  # else it waits for clients
+        process.end(stage_of, patience_s=STOP_PATIENCE_S)
+
+
+def _bring_up(path: Path, progress: Progress, *, services: bool) -> Host:
+    host = _prepare(path, progress)
+    asyncio.run(_start(host, progress, services=services))
+    host.update(ready=True)
+    return host
+
+
+def _prepare(path: Path, progress: Progress) -> Host:
+    as_root = os.geteuid() == 0
+    layout = Layout(path, choose_slot(path))
+    people = (
+        users.several_users(layout.slot, users.packaged_slurm_user())
+        if as_root
+        else users.one_user(users.current_user())
+    )
+    program = stage(layout, for_others=as_root)
+    state = State(layout, people, program, device_nodes=as_root and slurm.device_nodes_work(path))
+    save(state)
+    host = Host(state)
+    for place in (layout.etc, layout.log, layout.lib, layout.run, layout.home, layout.models):
+        host.directory(place, "root", 0o755)
+    host.directory(layout.run, "slurm", 0o755)
+    for role, user in people.items():
+        host.directory(layout.home / user.name, role, 0o755)
+    passwd = Path("/etc/passwd").read_text(encoding="utf-8")
+    groups = Path("/etc/group").read_text(encoding="utf-8")
+    host.file(layout.etc / "passwd", users.passwd_text(passwd, people, layout.home))
+    host.file(layout.etc / "group", users.group_text(groups, people))
+    host.file(layout.etc / "hosts", hosts_text(layout))
+    write_command(layout, program)
+    for line in limitations(state):
+        progress(line)
+    return host
+
+
+def limitations(state: State) -> tuple[str, ...]:
+    """What this sandbox does without, in sentences."""
+    lines = []
+    if not state.several_users:
+        lines.append("not root: one user plays operator, daemon and all three tenants")
+    if not state.device_nodes:
+        lines.append("no device nodes may be made here: the GPUs are links to /dev/null")
+    if state.program.project.is_relative_to(state.layout.site):
+        lines.append(f"the users can't read the program here: copied to {state.layout.site}")
+    return tuple(lines)
+
+
+async def _start(host: Host, progress: Progress, *, services: bool) -> None:
+    """Start what does not need each other side by side.
+
+    The first failure ends this coroutine; ``asyncio.run`` then cancels what still goes on.
+    """
+
+    async def timed(name: str, step: Coroutine[object, object, None]) -> None:
+        begin = time.monotonic()
+        await step
+        progress(f"{name} {time.monotonic() - begin:.1f} s")
+
+    async def slurm_chain() -> None:
+        await asyncio.gather(timed("munged", munge.up(host)), timed("MariaDB", mariadb.up(host)))
+        await timed("slurmdbd, accounts", slurm.up_accounting(host))
+        await timed("slurmctld", slurm.up_controller(host))
+        await timed(f"{len(NODES)} slurmd", slurm.up_nodes(host))
+
+    async def ledger_chain() -> None:
+        await timed("PostgreSQL", postgres.up(host))
+        if services:
+            await timed("ledger", slicewise.up_ledger(host))
+
+    async def gateway_chain() -> None:
+        await timed("HAProxy", slicewise.up_gateway(host) if services else haproxy.up(host))
+
+    slurm.configure(host)
+    haproxy.prepare(host)
+    slicewise.configure(host)
+    if not services:
+        haproxy.configure_bare(host)
+        await asyncio.gather(slurm_chain(), ledger_chain(), gateway_chain())
+        return
+    triton_staged = timed("Triton", slicewise.stage_triton(host))
+    await asyncio.gather(slurm_chain(), ledger_chain(), gateway_chain(), triton_staged)
+    await timed("daemon", slicewise.up_daemon(host))
+    await timed("launcher", slicewise.up_launcher(host))

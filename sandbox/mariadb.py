@@ -1,0 +1,69 @@
+"""MariaDB for slurmdbd: small, on a unix socket only, its user known by peer credentials."""
+
+from pathlib import Path
+
+from cluster.errors import SlicewiseError
+from sandbox.host import Host
+from sandbox.probes import unix_socket_answers
+
+_SYSTEM_TABLES = (
+    "mysql_system_tables.sql",
+    "mysql_performance_tables.sql",
+    "mysql_system_tables_data.sql",
+)
+_SHARE = (Path("/usr/share/mysql"), Path("/usr/share/mariadb"))
+
+_SMALL = (
+    # The data lives as long as the sandbox: it need not survive a power cut.
+    "--innodb-flush-method=nosync",
+    "--innodb-flush-log-at-trx-commit=2",
+    "--innodb-doublewrite=0",
+    "--innodb-buffer-pool-size=32M",
+    "--innodb-log-file-size=16M",
+    "--innodb-lock-wait-timeout=900",
+    "--key-buffer-size=1M",
+    "--performance-schema=0",
+    "--skip-log-bin",
+    "--skip-name-resolve",
+)
+
+
+async def up(host: Host) -> None:
+    """Create the system tables and slurmdbd's database, then start the server.
+
+    ``mariadbd --bootstrap`` reads the same SQL as mariadb-install-db, which needs a program of a
+    client package that the sandbox does without.
+    """
+    layout = host.layout
+    host.directory(layout.mariadb_socket.parent, "slurm", 0o700)
+    data = host.directory(layout.lib / "mariadb", "slurm", 0o700)
+    program = ("mariadbd", "--no-defaults", f"--datadir={data}", *_SMALL)
+    await host.command(
+        "slurm",
+        (*program, "--bootstrap"),
+        stdin=_bootstrap_sql(host.user("slurm").name),
+    )
+    host.spawn(
+        "mariadbd",
+        "slurm",
+        (
+            *program,
+            "--skip-networking",
+            f"--socket={layout.mariadb_socket}",
+            f"--pid-file={layout.mariadb_socket.parent / 'mariadb.pid'}",
+        ),
+    )
+    await host.ready("mariadbd", lambda: unix_socket_answers(layout.mariadb_socket))
+
+
+def _bootstrap_sql(owner: str) -> str:
+    share = next((place for place in _SHARE if (place / _SYSTEM_TABLES[0]).is_file()), None)
+    if share is None:
+        raise SlicewiseError(
+            "SW-SANDBOX-PACKAGES",
+            f"MariaDB's {_SYSTEM_TABLES[0]} is in neither of {', '.join(map(str, _SHARE))}.",
+            "Reinstall mariadb-server-core.",
+        )
+    begin = f"create database mysql;\nuse mysql;\nset @auth_root_socket='{owner}';\n"
+    tables = "\n".join((share / name).read_text(encoding="utf-8") for name in _SYSTEM_TABLES)
+    return f"{begin}{tables}\ncreate database slurm_acct_db;\n"

