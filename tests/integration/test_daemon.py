@@ -1,0 +1,322 @@
+"""Admission, sync and actions on the sandbox's real slurmctld, slurmdbd and PostgreSQL."""
+
+import json
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from sandbox.cluster import Sandbox
+from sandbox.probes import unix_socket_answers
+
+pytestmark = pytest.mark.integration
+
+SCRIPT = """#!/bin/bash
+#SBATCH --job-name=bert --account=vision --array=0-3 --hold --time=30 --requeue
+#SBATCH --open-mode=append --output=/dev/null
+#SLICEWISE name=bert
+#SLICEWISE tenant=vision
+#SLICEWISE model_repository=/models
+#SLICEWISE model=bert
+#SLICEWISE profile=1g.10gb
+#SLICEWISE max_replicas=4
+trap 'kill $server; exit 187' TERM
+srun --resv-ports=3 sh -c 'while [ ! -e "$HOME/end-$SLURM_ARRAY_TASK_ID" ]; do sleep 0.2; done' &
+server=$!
+wait $server
+exit 187
+"""
+PLAIN = ("sbatch", "--parsable", "--output=/dev/null", "--time=5", "--gres=gpu:1g.10gb:1")
+ASK = """
+import socket, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.settimeout(20)
+connection.connect(sys.argv[1])
+connection.sendall(sys.argv[2].encode() + b"\\n")
+print(connection.makefile().readline())
+"""
+
+
+class Daemon:
+    """The daemon as a user reaches it, and Slurm beside it."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self._socket = sandbox.layout.run_dir / "user.sock"
+
+    def ask(self, user: str, **message: object) -> dict[str, Any]:
+        line = json.dumps({"v": 1, **message})
+        argv = ("/usr/bin/python3", "-c", ASK, str(self._socket), line)
+        return dict(json.loads(self.sandbox.run(user, argv).stdout))
+
+    def wish(self, array: int, *slots: int) -> dict[str, Any]:
+        return self.ask("slicewise", op="wish", array_job_id=array, run=slots)
+
+    def slots(self, array: int) -> list[dict[str, Any]]:
+        services = self.ask("slicewise", op="view")["services"]
+        return [slot for s in services if s["array_job_id"] == array for slot in s["slots"]]
+
+    def states(self, array: int) -> list[str]:
+        return [slot["state"] for slot in self.slots(array)]
+
+    def is_up(self) -> bool:
+        return unix_socket_answers(self._socket)
+
+    def start(self) -> None:
+        self.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
+        until(self.is_up)
+
+    def kill(self) -> None:
+        self.sandbox.kill("daemon", signal.SIGKILL)
+        until(lambda: not self.is_up())
+
+    def sbatch(self, user: str, *argv: str, script: str | None = None) -> tuple[int, str]:
+        done = self.sandbox.run(user, argv or ("sbatch", "--parsable"), input=script, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def job(self, job_id: int) -> Mapping[str, str]:
+        text = self.sandbox.run("root", ("scontrol", "show", "job", str(job_id))).stdout
+        return dict(re.findall(r"(\w+)=(.*?)(?=\s+\w+=|\s*$)", text, flags=re.MULTILINE))
+
+    def scontrol(self, user: str, *words: str) -> int:
+        return self.sandbox.run(user, ("scontrol", *words), check=False).returncode
+
+    def set_quota(self, tenant: str, slices: str) -> None:
+        argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", slices)
+        self.sandbox.run("root", argv)
+
+    def statement(self) -> Mapping[tuple[str, int], int]:
+        """Settled millislice-seconds by task and start."""
+        argv = ("slicewise", "ledger", "statement", "--json")
+        rows = json.loads(self.sandbox.run("root", argv).stdout)["runs"]
+        return {
+            (row["task"], row["start_s"]): row["used_millislice_s"]
+            for row in rows
+            if row["end_s"] is not None
+        }
+
+    def accounting(self) -> Mapping[tuple[str, int], int]:
+        """The same out of sacct: seconds × billing."""
+        fields = "JobID,Start,End,AllocTRES"
+        argv = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "-aDXnP", "-o", fields)
+        rows = [line.split("|") for line in self.sandbox.run("root", argv).stdout.splitlines()]
+        return {
+            (task, int(start)): (int(end) - int(start)) * int(tres.split("billing=")[1].split(",")[0])
+            for task, start, end, tres in rows
+            if "billing=" in tres and start.isdigit() and end.isdigit()
+        }
+
+
+def until(condition: Callable[[], object], timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def daemon(sandbox: Sandbox) -> Iterator[Daemon]:
+    """Without the launcher: it would have wishes of its own."""
+    sandbox.stop("launcher")
+    daemon = Daemon(sandbox)
+    daemon.set_quota("vision", "3")
+    daemon.set_quota("nlp", "5")
+    yield daemon
+    sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
+
+
+@pytest.fixture
+def array(daemon: Daemon) -> Iterator[int]:
+    """A service of four slots, all held as administrator."""
+    code, text = daemon.sbatch("alice", script=SCRIPT)
+    assert code == 0, text
+    array = int(text)
+    until(lambda: [slot["reason"] for slot in daemon.slots(array)] == ["JobHeldAdmin"] * 4)
+    yield array
+    cancel_all(daemon)
+
+
+@pytest.fixture
+def clean(daemon: Daemon) -> Iterator[None]:
+    yield
+    cancel_all(daemon)
+
+
+def cancel_all(daemon: Daemon) -> None:
+    for user in ("alice", "bob", "carol"):
+        daemon.sandbox.run("root", ("scancel", f"--user={user}"), check=False)
+    until(lambda: not daemon.sandbox.run("root", ("squeue", "--noheader")).stdout)
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_plain_job_gets_qos_priority_and_tag(daemon: Daemon) -> None:
+    code, text = daemon.sbatch("alice", *PLAIN, "--hold", "--wrap=true")
+    assert code == 0, text
+    job = daemon.job(int(text))
+    assert job["QOS"] == "slicewise_vision"
+    assert re.fullmatch("slicewise:1 token=[0-9a-f]{16} tenant=vision", job["AdminComment"])
+    assert daemon.scontrol("alice", "update", f"JobId={text.strip()}", "QOS=normal") != 0
+    assert daemon.scontrol("alice", "release", text.strip()) == 0
+
+
+REFUSED = [
+    # user, arguments, what the terminal must show
+    ("carol", ("--gres=gpu:1g.10gb:1",), ["SW-QUOTA-NONE", "tenant-quota set guest"]),
+    ("alice", ("--gres=gpu:1",), ["SW-GRES-TYPE", "gpu:TYPE:1", "3g.40gb (3.5)"]),
+    ("alice", ("--gpus=2",), ["SW-GRES-TYPE"]),
+    ("alice", ("--gpus-per-task=1g.99gb:1",), ["SW-PROFILE-UNKNOWN", "1g.10gb"]),
+    ("alice", ("--gres=gpu:3g.40gb:1",), ["SW-QUOTA-EXCEEDED", "3.5", "is 3"]),
+]
+
+
+@pytest.mark.parametrize(("user", "options", "words"), REFUSED)
+def test_refused(daemon: Daemon, user: str, options: tuple[str, ...], words: list[str]) -> None:
+    code, text = daemon.sbatch(user, "sbatch", *options, "--output=/dev/null", "--wrap=true")
+    assert code == 1
+    assert [word for word in words if word not in text] == []
+    assert daemon.sandbox.run("root", ("squeue", "--noheader", "--user", user)).stdout == ""
+
+
+def test_a_wrong_service_is_refused(daemon: Daemon) -> None:
+    for change, code in (("-3", "SW-SERVICE-ARRAY"), ("-3%2", "SW-SERVICE-ARRAY")):
+        script = SCRIPT.replace("--array=0-3", f"--array=1{change}")
+        assert code in daemon.sbatch("alice", script=script)[1]
+    script = SCRIPT.replace("model_repository=/models", "model_repository=/m;id")
+    assert "model_repository" in daemon.sbatch("alice", script=script)[1]
+
+
+def test_a_service_exists_once(daemon: Daemon, array: int) -> None:
+    code, text = daemon.sbatch("alice", script=SCRIPT)
+    assert code == 1
+    assert "SW-SERVICE-EXISTS" in text
+    assert str(array) in text
+
+
+def test_check_is_the_same_decision(daemon: Daemon) -> None:
+    lines = [line for line in SCRIPT.splitlines() if line.startswith("#SLICEWISE")]
+    for _ in range(2):
+        reply = daemon.ask("alice", op="check", tenant="vision", directives=lines)
+        assert (reply["action"], reply["gres"]) == ("admit", "gpu:1g.10gb:1")
+    foreign = daemon.ask("bob", op="check", tenant="vision", directives=lines)
+    assert (foreign["code"], foreign["hint"]) == ("SW-TENANT-UNKNOWN", "Yours: nlp.")
+
+
+@pytest.mark.parametrize("who", ["alice", "bob"])
+def test_a_slot_is_not_its_users(daemon: Daemon, array: int, who: str) -> None:
+    assert daemon.scontrol(who, "release", f"{array}_0") != 0
+    assert daemon.scontrol(who, "update", f"JobId={array}_0", "Priority=9") != 0
+    assert daemon.scontrol(who, "update", f"JobId={array}", "QOS=normal") != 0
+    assert daemon.scontrol(who, "update", f"JobId={array}", "Gres=gpu:3g.40gb:1") != 0
+    assert daemon.scontrol(who, "update", f"JobId={array}", "AdminComment=mine") != 0
+    assert daemon.states(array) == ["held"] * 4
+
+
+def test_who_may_ask_what(daemon: Daemon, array: int) -> None:
+    assert daemon.ask("alice", op="wish", array_job_id=array, run=[0])["code"] == "SW-FORBIDDEN"
+    assert daemon.ask("bob", op="delete", array_job_id=array)["code"] == "SW-FORBIDDEN"
+    assert daemon.ask("slicewise", op="delete", array_job_id=array)["code"] == "SW-FORBIDDEN"
+    assert [s["name"] for s in daemon.ask("alice", op="view")["services"]] == ["bert"]
+    bobs = daemon.ask("bob", op="view")
+    assert bobs["services"] == []
+    assert [tenant["name"] for tenant in bobs["tenants"]] == ["nlp"]
+    assert daemon.ask("alice", op="delete", array_job_id=array) == {"v": 1, "ok": True}
+    until(lambda: daemon.slots(array) == [])
+
+
+def test_wishes_within_the_quota(daemon: Daemon, array: int) -> None:
+    reply = daemon.wish(array, 0, 1, 2, 3)
+    assert (reply["released"], reply["kept_back"]) == ([0, 1, 2], [3])
+    assert reply["note"] == "quota: vision holds 3 of 3 slices, a replica needs 1"
+    until(lambda: daemon.states(array) == ["running"] * 3 + ["held"])
+    for slot in daemon.slots(array)[:3]:
+        assert slot["address"] == daemon.sandbox.layout.node_addresses[slot["node"]]
+        assert len(slot["ports"]) == 3
+    assert daemon.wish(array, 1, 2)["held"] == [0]
+    until(lambda: daemon.states(array)[0] == "held")
+    assert daemon.wish(array, 1, 2, 3)["released"] == [3]
+    until(lambda: daemon.states(array) == ["held"] + ["running"] * 3)
+
+
+def test_a_quota_raised_lets_more_start(daemon: Daemon, array: int) -> None:
+    daemon.wish(array, 0, 1, 2, 3)
+    until(lambda: daemon.states(array) == ["running"] * 3 + ["held"])
+    daemon.set_quota("vision", "4")
+    try:
+        until(lambda: daemon.wish(array, 0, 1, 2, 3)["released"] == [3])
+        until(lambda: daemon.states(array) == ["running"] * 4)
+    finally:
+        daemon.set_quota("vision", "3")
+
+
+def test_a_replica_that_ends_gives_its_slot_back(daemon: Daemon, array: int) -> None:
+    daemon.wish(array, 0, 1)
+    until(lambda: daemon.states(array)[:2] == ["running"] * 2)
+    mark = daemon.sandbox.layout.home / daemon.sandbox.state.users["alice"].name / "end-1"
+    daemon.sandbox.run("alice", ("touch", str(mark)))
+    until(lambda: daemon.states(array)[:2] == ["running", "held"])
+    mark.unlink()
+    until(lambda: daemon.slots(array)[1]["reason"] == "JobHeldAdmin")
+    assert daemon.wish(array, 0, 1)["released"] == [1]
+    until(lambda: daemon.states(array)[:2] == ["running"] * 2)
+
+
+def test_a_slot_released_by_others_is_held_on_sight(daemon: Daemon, array: int) -> None:
+    daemon.wish(array, 0, 1, 2)
+    until(lambda: daemon.states(array) == ["running"] * 3 + ["held"])
+    # The quota is full, so what root releases here stays pending.
+    assert daemon.scontrol("root", "release", f"{array}_3") == 0
+    until(lambda: daemon.job(array)["Priority"] == "0" and daemon.states(array)[3] == "held")
+
+
+def test_killed_and_started_again_nothing_is_lost(daemon: Daemon, array: int) -> None:
+    daemon.wish(array, 0, 1)
+    until(lambda: daemon.states(array)[:2] == ["running"] * 2)
+    before = daemon.slots(array)[:2]
+    daemon.kill()
+    daemon.start()
+    kept = ("job_id", "node", "ports", "start_s")
+    after = daemon.slots(array)[:2]
+    assert [[slot[key] for key in kept] for slot in after] == [
+        [slot[key] for key in kept] for slot in before
+    ]
+    daemon.wish(array)
+    until(lambda: daemon.states(array) == ["held"] * 4)
+    until(lambda: daemon.statement() == daemon.accounting())
+    assert len(daemon.statement()) >= 2
+
+
+class TestWithoutDaemon:
+    """Policy holds while every process of ours is dead."""
+
+    @pytest.fixture(autouse=True)
+    def _without(self, daemon: Daemon) -> Iterator[None]:
+        daemon.kill()
+        yield
+        cancel_all(daemon)
+        daemon.start()
+        until(lambda: daemon.statement() == daemon.accounting())
+
+    def states(self, daemon: Daemon) -> list[str]:
+        squeue = ("squeue", "--noheader", "--format=%T %r")
+        return sorted(daemon.sandbox.run("root", squeue).stdout.splitlines())
+
+    def test_a_tenant_keeps_within_its_quota(self, daemon: Daemon) -> None:
+        for _ in range(5):
+            assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")[0] == 0
+        expected = ["PENDING QOSGrpBilling"] * 2 + ["RUNNING None"] * 3
+        until(lambda: self.states(daemon) == expected)
+
+    def test_an_account_without_quota_runs_nothing(self, daemon: Daemon) -> None:
+        assert daemon.sbatch("carol", *PLAIN, "--wrap=sleep 60")[0] == 0
+        until(lambda: self.states(daemon) == ["PENDING AssocGrpBilling"])
+
+    def test_a_service_and_an_untyped_gpu_are_refused(self, daemon: Daemon) -> None:
+        code, text = daemon.sbatch("alice", script=SCRIPT)
+        assert code == 1
+        assert "SW-DAEMON-DOWN" in text
+        code, text = daemon.sbatch("alice", "sbatch", "--gpus=1", "--wrap=true")
+        assert code == 1
+        assert "--gres=gpu:TYPE:N" in text

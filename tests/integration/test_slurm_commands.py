@@ -1,0 +1,218 @@
+"""The commands adapter against a real cluster: the life of a held job array."""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from cluster.errors import OutsideError, UnreachableError
+from cluster.jobs import JobState, JobTag, JobView
+from cluster.slurm.commands import CommandSlurm
+from cluster.slurm.interface import Tasks
+from cluster.slurm.submit import submit
+from sandbox.cluster import Sandbox
+
+pytestmark = pytest.mark.integration
+
+T = TypeVar("T")
+PATIENCE_S = 40.0
+TAG = JobTag("0123456789abcdef", "vision")
+INDICES = frozenset(range(0, 200, 2))
+ENDING = frozenset(range(20, 36, 2))
+NAME = "a b = c | d\nJobId=1 Account=guest"
+COMMENT = "AdminComment=slicewise:1 token=ff tenant=guest"
+
+# No GPU: those are the plugin's business. `sleep` runs in the background so that the trap runs at
+# once. Tasks 20 to 34 end by themselves, as drained replicas do. The step's name tries to lie.
+SCRIPT = """#!/bin/bash
+#SBATCH --array=0-198:2 --hold --requeue --mem=20 --time=10 --output=/dev/null
+trap 'exit 0' TERM
+if [ "$SLURM_ARRAY_TASK_ID" -ge 20 ]; then sleep 0.5; exit 187; fi
+srun --mem=20 --resv-ports=2 --job-name=$'x ResvPorts=1-2\\n   ResvPorts=3-4' sleep 300 &
+wait
+"""
+
+
+@pytest.fixture
+def slurm(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> CommandSlurm:
+    for name, value in sandbox.environment("root").items():
+        monkeypatch.setenv(name, value)
+    return CommandSlurm()
+
+
+@pytest.fixture
+async def array(sandbox: Sandbox, slurm: CommandSlurm) -> AsyncIterator[int]:
+    """A tenant's array of 100 tasks, held by its user, tagged."""
+    argv = ("sbatch", "--parsable", f"--job-name={NAME}", f"--comment={COMMENT}")
+    job_id = int(sandbox.run("alice", argv, input=SCRIPT).stdout)
+    tag = f"AdminComment={TAG.text()}"
+    sandbox.run("root", ("scontrol", "update", f"JobId={job_id}", tag))
+    yield job_id
+    await slurm.cancel(job_id)
+
+
+async def until(look: Callable[[], Awaitable[T]], done: Callable[[T], bool]) -> T:
+    deadline = time.monotonic() + PATIENCE_S
+    while not done(seen := await look()):
+        assert time.monotonic() < deadline, seen
+        await asyncio.sleep(0.1)
+    return seen
+
+
+async def tasks_of(slurm: CommandSlurm, array: int) -> Mapping[int | None, JobView]:
+    """By index; the untouched rest under None."""
+    return {job.task_index: job for job in await slurm.jobs() if job.array_job_id == array}
+
+
+async def task_when(
+    slurm: CommandSlurm, array: int, index: int, done: Callable[[JobView], bool]
+) -> JobView:
+    def is_done(tasks: Mapping[int | None, JobView]) -> bool:
+        return index in tasks and done(tasks[index])
+
+    return (await until(lambda: tasks_of(slurm, array), is_done))[index]
+
+
+def is_running(job: JobView) -> bool:
+    return job.state is JobState.RUNNING
+
+
+async def test_untouched_tasks_are_one_record(slurm: CommandSlurm, array: int) -> None:
+    (rest,) = (await tasks_of(slurm, array)).values()
+    assert rest.untouched == INDICES
+    assert (rest.job_id, rest.task_index, rest.held) == (array, None, True)
+    assert (rest.name, rest.comment) == (NAME, COMMENT)
+    assert (rest.account, rest.time_limit_s) == ("vision", 600)
+    assert JobTag.find(rest.admin_comment) == TAG
+    assert rest.submit_s is not None
+    assert abs(rest.submit_s - time.time()) < 60
+
+
+async def test_users_cannot_release_what_the_administrator_holds(
+    sandbox: Sandbox, slurm: CommandSlurm, array: int
+) -> None:
+    assert (await tasks_of(slurm, array))[None].reason == "JobHeldUser"
+    await slurm.hold(array)
+    refused = sandbox.run("alice", ("scontrol", "release", f"{array}_[0-2]"), check=False)
+    assert refused.returncode != 0
+    tasks = (await tasks_of(slurm, array)).values()
+    assert all(job.held and job.reason == "JobHeldAdmin" for job in tasks)
+
+
+async def test_slots_are_released_run_and_come_back_held(slurm: CommandSlurm, array: int) -> None:
+    began_s = int(time.time())
+    slot = Tasks(array, frozenset({0}))
+    await slurm.hold(array)
+    await slurm.release(Tasks(array, frozenset({0, 2})))
+    first = await task_when(slurm, array, 0, is_running)
+    await task_when(slurm, array, 2, is_running)
+    assert first.job_id != array
+    assert (await tasks_of(slurm, array))[None].untouched == INDICES - {0, 2}
+
+    await slurm.requeue_hold(slot)
+    held = await task_when(slurm, array, 0, lambda job: job.held)
+    assert (held.state, held.restarts, held.job_id) == (JobState.PENDING, 1, first.job_id)
+
+    released = time.monotonic()
+    await slurm.release(slot)
+    second = await task_when(slurm, array, 0, is_running)
+    assert time.monotonic() - released < 20  # without StartTime=now it would be 120 s
+    runs = await until(lambda: runs_of(slurm, began_s, f"{array}_0"), lambda runs: len(runs) == 2)
+    assert [start_s for start_s, _ in runs] == [first.start_s, second.start_s]
+    assert runs[0][1] is not None
+    assert runs[1][1] is None
+
+
+async def runs_of(slurm: CommandSlurm, since_s: int, task: str) -> list[tuple[int, int | None]]:
+    runs = [run for run in await slurm.runs(since_s) if run.task == task]
+    assert all((run.user, run.account) == ("alice", "vision") for run in runs)
+    return sorted((run.start_s, run.end_s) for run in runs)
+
+
+async def test_ports_are_those_that_slurm_allotted(slurm: CommandSlurm, array: int) -> None:
+    await slurm.release(Tasks(array, frozenset({2})))
+    job = await task_when(slurm, array, 2, is_running)
+
+    async def steps() -> list[tuple[str, int | None, tuple[str, ...], tuple[int, ...]]]:
+        views = await slurm.steps()
+        return [(s.step, s.task_index, s.nodes, s.ports) for s in views if s.job_id == job.job_id]
+
+    ((step, task_index, nodes, ports),) = await until(steps, lambda found: len(found) == 1)
+    assert (step, task_index, nodes) == ("0", 2, job.nodes)
+    assert len(ports) == 2
+    assert min(ports) >= 1024  # below lie the ports that the step's name claims
+
+
+async def test_slots_that_end_with_187_are_held_and_run_again_at_once(
+    slurm: CommandSlurm, array: int
+) -> None:
+    slots = Tasks(array, ENDING)
+
+    async def ends() -> set[tuple[JobState, bool, int]]:
+        tasks = await tasks_of(slurm, array)
+        return {(tasks[i].state, tasks[i].held, tasks[i].restarts) for i in ENDING}
+
+    await slurm.release(slots)
+    await until(ends, lambda seen: seen == {(JobState.SPECIAL_EXIT, True, 1)})
+    await slurm.release(slots)
+    await until(ends, lambda seen: seen == {(JobState.SPECIAL_EXIT, True, 2)})
+
+
+async def test_cancelled_tasks_end_and_the_rest_stays(slurm: CommandSlurm, array: int) -> None:
+    gone = frozenset({0, 2, 4, 198})
+    await slurm.cancel(Tasks(array, gone))
+    tasks = await until(
+        lambda: tasks_of(slurm, array), lambda tasks: tasks[None].untouched == INDICES - gone
+    )
+    assert all(job.state is JobState.ENDED for index, job in tasks.items() if index in gone)
+
+
+async def test_scripts_come_back_as_they_were_submitted(slurm: CommandSlurm) -> None:
+    script = "#!/bin/bash\n# name=b\u00e9rt\n#SBATCH --hold --mem=20\ntrue\n"
+    submitted = submit(script)
+    assert await slurm.batch_script(submitted.job_id) == script
+    await slurm.cancel(submitted.job_id)
+
+
+async def test_failures_carry_the_words_of_slurm(slurm: CommandSlurm) -> None:
+    with pytest.raises(OutsideError, match=r"Invalid job id.*\[SW-SLURM-FAILED\]"):
+        await slurm.hold(4_000_000)
+    with pytest.raises(OutsideError, match=r"Invalid job id.*\[SW-SLURM-FAILED\]"):
+        await slurm.release(Tasks(4_000_000, frozenset({1})))
+    with pytest.raises(OutsideError, match=r"(?s)invalid partition.*\[SW-SBATCH\]"):
+        submit("#!/bin/bash\n#SBATCH --partition=nowhere\n")
+
+
+async def test_a_slurmctld_that_is_away_is_no_answer(
+    slurm: CommandSlurm, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = sandbox.layout.slurm_conf.read_text(encoding="utf-8")
+    away = tmp_path / "slurm.conf"
+    away.write_text(re.sub(r"(?m)^SlurmctldPort=.*", "SlurmctldPort=1", text), encoding="utf-8")
+    monkeypatch.setenv("SLURM_CONF", str(away))
+    with pytest.raises(UnreachableError, match="SW-SLURM-DOWN"):
+        await slurm.jobs()
+
+
+async def test_nodes_show_their_gpus_by_type(slurm: CommandSlurm) -> None:
+    nodes = {node.name: node for node in await slurm.nodes()}
+    assert nodes["gpu02"].gpus == {"1g.10gb": 3, "3g.40gb": 1}
+    assert nodes["gpu02"].gpus_allotted.keys() == {"1g.10gb", "3g.40gb"}
+    addresses = {node.address for node in nodes.values()}
+    assert len(addresses) == len(nodes)
+
+
+async def test_limits_are_written_and_read_back(slurm: CommandSlurm) -> None:
+    assert await slurm.version() >= (22, 5)
+    change = ("modify", "qos", "where", "name=commands-test", "set", "grptres=billing=3000,mem=2G")
+    await slurm.sacctmgr([("add", "qos", "commands-test"), change])
+    found = {qos.name: qos.grp_tres for qos in await slurm.qos()}
+    await slurm.sacctmgr([("delete", "qos", "commands-test")])
+    assert found["commands-test"] == {"billing": 3000, "mem": 2048}
+    accounts = {(row.account, row.user): row for row in await slurm.associations()}
+    assert accounts["vision", ""].parent == "root"
+    assert ("vision", "alice") in accounts

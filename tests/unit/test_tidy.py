@@ -1,0 +1,59 @@
+"""Rules of the house that no linter knows: sizes, documented error codes."""
+
+import ast
+import re
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("cluster", "launcher", "migrations", "sandbox", "slurm_plugin")
+MAX_FUNCTION_LINES = 70
+MAX_MODULE_LINES = 400
+MEDIAN_FUNCTION_LINES = 10
+CODE = re.compile(r"\bSW-[A-Z]+(?:-[A-Z]+)*\b")
+
+
+def modules() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def functions() -> Iterator[tuple[str, int]]:
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", lines
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    assert [(name, lines) for name, lines in functions() if lines > MAX_FUNCTION_LINES] == []
+
+
+def test_the_median_function_is_short() -> None:
+    assert statistics.median(lines for _, lines in functions()) <= MEDIAN_FUNCTION_LINES
+
+
+def test_no_module_is_too_long() -> None:
+    sizes = {path: path.read_text(encoding="utf-8").count("\n") for path in modules()}
+    assert {path: size for path, size in sizes.items() if size > MAX_MODULE_LINES} == {}
+
+
+def test_every_error_code_is_documented_and_every_documented_one_exists() -> None:
+    sources = [*modules(), ROOT / "slurm_plugin" / "slicewise.lua"]
+    sources += (ROOT / "templates").rglob("*.j2")
+    used = {code for path in sources for code in CODE.findall(path.read_text(encoding="utf-8"))}
+    documented = set(CODE.findall((ROOT / "docs" / "errors.md").read_text(encoding="utf-8")))
+    assert used == documented
+
+
+def test_every_link_in_the_documents_leads_somewhere() -> None:
+    documents = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    link = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+    missing = [
+        f"{document.relative_to(ROOT)}: {target}"
+        for document in documents
+        for target in link.findall(document.read_text(encoding="utf-8"))
+        if not (document.parent / target).exists()
+    ]
+    assert missing == []
