@@ -28,7 +28,8 @@ $(READY): pyproject.toml
 	@touch $@
 
 packages: $(READY) ## Install the Debian packages that the sandbox runs (root or sudo)
-	@missing="$$($(BIN)/python -m sandbox.packages)"; [ -z "$$missing" ] || { \
+	@missing="$$($(BIN)/python -m sandbox.packages)"; \
+	command -v lua5.1 >/dev/null || missing="$$missing lua5.1"; [ -z "$$missing" ] || { \
 	    echo "Installing Debian packages: $$missing"; \
 	    $(APT) update -qq; $(APT) install -qq -y --no-install-recommends $$missing >/dev/null; }
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -68,12 +69,25 @@ def down(directory: Path, *, keep: bool = False) -> bool:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    """Let signals that would end this process pass by.
+
+    Blocking them is not enough: another thread (a progress display has one) would take them. Only
+    the main thread may set handlers, and only there do signals interrupt.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, _let_pass) for number in held]
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in zip(held, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _let_pass(_number: int, _frame: object) -> None:
+    """Handle a signal by doing nothing; unlike SIG_IGN, children do not inherit that."""
 
 
 def _running(path: Path) -> State | None:
@@ -103,10 +117,10 @@ def _stop(path: Path) -> None:
     if state is not None:
         _stop_in_order(Host(state))
         uids = users.own_uids(state.layout.slot) if state.several_users else ()
-        postgres.release_memory(state.layout)
     process.end(process.leftovers(path, uids), patience_s=1.0)
     while left := process.leftovers(path, uids):
         process.end(left, patience_s=0.0)
+    postgres.release_memory(Layout(path, 0))
     if state is not None:
         save(State(state.layout, state.users, state.program, state.device_nodes))
 

@@ -90,11 +90,14 @@ def _data(layout: Layout) -> Path:
 
 
 def release_memory(layout: Layout) -> None:
-    """Remove the System V segment of a server that was killed; one that ended left none."""
+    """Remove the System V segment of a server that was killed; one that ended left none.
+
+    By its key, which belongs to the data directory; ids are given to others after a reboot.
+    """
     try:
         lines = (_data(layout) / "postmaster.pid").read_text(encoding="utf-8").splitlines()
     except OSError:
         return
     if len(lines) > _SEGMENT_LINE:
-        segment = lines[_SEGMENT_LINE].split()[-1]
-        subprocess.run(("ipcrm", "--shmem-id", segment), check=False, capture_output=True)
+        key = lines[_SEGMENT_LINE].split()[0]
+        subprocess.run(("ipcrm", "--shmem-key", key), check=False, capture_output=True)

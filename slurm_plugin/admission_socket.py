@@ -69,10 +69,10 @@ class AdmissionSocket:
 
 
 def _report(request: SubmitRequest, answer: SubmitAnswer) -> None:
-    report(
-        f"submit_{answer.action}",
-        uid=request.uid,
-        account=request.account or request.default_account,
-        **({"tag": answer.tag} if answer.tag else {}),
-        **({"code": answer.code, "message": answer.message} if answer.code else {}),
-    )
+    fields: dict[str, object] = {
+        "uid": request.uid,
+        "account": request.account or request.default_account,
+    }
+    fields |= {"tag": answer.tag} if answer.tag else {}
+    fields |= {"code": answer.code, "message": answer.message} if answer.code else {}
+    report(f"submit_{answer.action}", **fields)

@@ -17,7 +17,8 @@ from slurm_plugin.decide.admission import (
 )
 
 _REMEMBERED_S = 2.0
-"""How long a service that was just admitted counts as living though Slurm doesn't show it yet."""
+"""How long a service that was just admitted counts as living though Slurm doesn't show it: its
+submission may still fail for reasons of Slurm's own."""
 
 
 class Admission:
@@ -35,7 +36,7 @@ class Admission:
             self._just_admitted = {
                 service: admitted_s
                 for service, admitted_s in self._just_admitted.items()
-                if admitted_s > observed_s - _REMEMBERED_S
+                if service not in snapshot.services and admitted_s > observed_s - _REMEMBERED_S
             }
 
     def submit(self, request: SubmitRequest) -> SubmitAnswer:

@@ -1,7 +1,6 @@
 """The loop between ledger and Slurm: compiles quotas, charges runs; nobody waits for it."""
 
 import asyncio
-import logging
 import pwd
 import time
 from collections.abc import Iterable, Mapping
@@ -14,7 +13,7 @@ from slurm_plugin.compile import compile_limits
 from slurm_plugin.decide.charging import Tariff, charge, next_watermark_s
 from slurm_plugin.decide.model import Reservation
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.observe import report, report_failure
+from slurm_plugin.observe import report, report_failure, warn
 from slurm_plugin.sync import Sync
 
 _RECOMPILE_S = 15.0
@@ -78,7 +77,7 @@ class Bookkeeping:
             if booked:
                 report("charged", runs=len(booked))
         for odd in decided.observations:
-            report("charge_odd", logging.WARNING, job=odd.key.job_id, text=odd.text)
+            warn("charge_odd", job=odd.key.job_id, text=odd.text)
         if records is not None:
             await self._move_watermark(since_s, int(looked_s), jobs)
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+from collections.abc import Mapping
 
 _LOG = logging.getLogger("slicewise.daemon")
 _PLAIN = re.compile(r"[A-Za-z0-9_.,:/@+-]+")
@@ -16,15 +17,23 @@ def configure_logging(level: str) -> None:
     _LOG.setLevel(level)
 
 
-def report(event: str, level: int = logging.INFO, **fields: object) -> None:
-    """Log an event; a value with blanks or control characters is quoted as JSON does."""
-    pairs = (f"{key}={_text(value)}" for key, value in fields.items())
-    _LOG.log(level, "%s", " ".join((event, *pairs)))
+def report(event: str, /, **fields: object) -> None:
+    """Log what happened; a value with blanks or control characters is quoted as JSON does."""
+    _LOG.info("%s", _line(event, fields))
 
 
-def report_failure(event: str, error: BaseException, **fields: object) -> None:
+def warn(event: str, /, **fields: object) -> None:
+    """Log what an operator should look at."""
+    _LOG.warning("%s", _line(event, fields))
+
+
+def report_failure(event: str, error: BaseException, /, **fields: object) -> None:
     """Log a failure that the daemon lives through."""
-    report(event, logging.WARNING, **fields, error=str(error))
+    warn(event, **fields, error=error)
+
+
+def _line(event: str, fields: Mapping[str, object]) -> str:
+    return " ".join((event, *(f"{key}={_text(value)}" for key, value in fields.items())))
 
 
 def _text(value: object) -> str:

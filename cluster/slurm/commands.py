@@ -13,6 +13,8 @@ from cluster.slurm.values import numbers_text, time_text
 
 _SQUEUE = ("squeue", "--noheader", "--all", "--local")
 _IDS = "--format=%i"
+_LONGEST_WAIT_S = 2.0
+"""However far apart this clock and slurmctld's are."""
 _PLAIN = ("--noheader", "--parsable2")
 
 
@@ -73,9 +75,10 @@ class CommandSlurm(Slurm):
         ("already killed, do not launch batch job"). For a task that never ran nothing changes.
         """
         address = _address(target)
-        rows = await _rows("all", parse.RELEASE_FIELDS, address)
+        rows = await _rows_of(target)
         now_s = time.time()
-        await asyncio.sleep(max(0.0, parse.last_end_s(rows, int(now_s)) + 1 - now_s))
+        wait_s = parse.last_end_s(rows, int(now_s)) + 1 - now_s
+        await asyncio.sleep(min(max(wait_s, 0.0), _LONGEST_WAIT_S))
         await run(("scontrol",), stdin=f"update JobId={address} StartTime=now\nrelease {address}\n")
 
     async def requeue_hold(self, target: Target) -> None:
@@ -102,14 +105,23 @@ async def _show(what: str, fields: Sequence[str], *where: str) -> str:
 
 
 async def _rows(
-    states: str, fields: Sequence[str] = parse.JOB_FIELDS, address: str = ""
+    states: str, fields: Sequence[str] = parse.JOB_FIELDS, job_id: int | None = None
 ) -> tuple[Mapping[str, str], ...]:
     separator = _secret()
     # Not as an argument: those of a running command can be read by everybody.
     variables = {"SQUEUE_FORMAT2": parse.job_format(fields, separator)}
-    only = (f"--jobs={address}",) if address else ()
+    only = () if job_id is None else (f"--jobs={job_id}",)
     argv = (*_SQUEUE, "--array", f"--states={states}", *only)
     return parse.parse_rows(await run(argv, variables=variables), fields, separator)
+
+
+async def _rows_of(target: Target) -> Sequence[Mapping[str, str]]:
+    """RELEASE_FIELDS of these tasks; squeue 22.05 finds only some of ``--jobs=814_[0-2]``."""
+    if isinstance(target, int):
+        return await _rows("all", parse.RELEASE_FIELDS, target)
+    rows = await _rows("all", parse.RELEASE_FIELDS, target.array_job_id)
+    indices = {str(index) for index in target.indices}
+    return [row for row in rows if row["ArrayTaskId"] in indices]
 
 
 async def _steps(asked: Sequence[tuple[JobView, str]]) -> tuple[StepView, ...]:

@@ -50,7 +50,7 @@ JOB_FIELDS = (
 )
 """What ``squeue -O`` is asked for. ``tres-alloc`` is the request while the job is pending."""
 
-RELEASE_FIELDS = ("State", "RestartCnt", "SubmitTime")
+RELEASE_FIELDS = ("ArrayTaskId", "State", "RestartCnt", "SubmitTime")
 
 RUN_FIELDS = (
     "JobIDRaw",
@@ -160,7 +160,7 @@ def _split_tasks(jobs: Iterable[JobView]) -> Mapping[int, frozenset[int]]:
 def _record(same: Sequence[JobView], missed: frozenset[int]) -> JobView:
     first = same[0]
     indices = missed.union(job.task_index for job in same if job.task_index is not None)
-    if len(indices) < 2:
+    if len(indices) <= 1:
         return first
     # The rest of an array can also end as a whole: nothing of it can be released any more.
     untouched = frozenset() if first.state is JobState.ENDED else indices

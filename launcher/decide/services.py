@@ -239,7 +239,7 @@ def _with_backoff(decision: Decision, backoff: Backoff, now_s: float) -> Decisio
     left_s = backoff.until_s - now_s
     if left_s <= 0:
         return decision
-    note = f"{backoff.failures} failed starts in a row, no new one before {backoff.until_s:.0f}"
+    note = f"{backoff.failures} failed start(s) in a row, the next one in {left_s:.0f} s"
     return replace(decision, reason=f"{decision.reason}; {note}")
 
 

@@ -249,10 +249,15 @@ def _check_is_new(spec: ServiceSpec, snapshot: Snapshot) -> None:
     if key not in snapshot.services:
         return
     job_id = snapshot.services[key]
-    known_as = f" as job {job_id}" if job_id is not None else ""
+    if job_id is None:
+        raise InvalidInputError(
+            "SW-SERVICE-EXISTS",
+            f"name: {spec.tenant!r} has submitted a service {spec.name!r} this moment.",
+            "If that failed, try again in a few seconds.",
+        )
     raise InvalidInputError(
         "SW-SERVICE-EXISTS",
-        f"name: {spec.tenant!r} already has a service {spec.name!r}{known_as}.",
+        f"name: {spec.tenant!r} already has a service {spec.name!r}: job {job_id}.",
         f"Choose another name, or first: slicewise service delete {spec.name}",
     )
 

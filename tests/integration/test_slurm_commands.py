@@ -113,6 +113,8 @@ async def test_slots_are_released_run_and_come_back_held(slurm: CommandSlurm, ar
     assert first.job_id != array
     assert (await tasks_of(slurm, array))[None].untouched == INDICES - {0, 2}
 
+    # Accounting tells runs apart by their submit time, which a requeue sets: in whole seconds.
+    await asyncio.sleep(1)
     await slurm.requeue_hold(slot)
     held = await task_when(slurm, array, 0, lambda job: job.held)
     assert (held.state, held.restarts, held.job_id) == (JobState.PENDING, 1, first.job_id)

@@ -231,6 +231,15 @@ class TestAdmission:
         admission.publish(SNAPSHOT, 1e12)
         assert admission.submit(service()).action == "admit"
 
+    def test_until_slurm_has_shown_it(self) -> None:
+        admission = self.admission()
+        admission.submit(service())
+        shown = replace(SNAPSHOT, services={("vision", "bert"): 900})
+        admission.publish(shown, 1001.0)
+        assert "job 900" in admission.submit(service()).message
+        admission.publish(SNAPSHOT, 1002.0)
+        assert admission.submit(service()).action == "admit"
+
     def test_a_check_leaves_nothing_behind(self) -> None:
         admission = self.admission()
         check = CheckRequest(tenant="vision", directives=directives())

@@ -1,0 +1,67 @@
+"""The demo, whole: what it promises, what it leaves behind, Ctrl-C in the middle."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sandbox import process
+
+pytestmark = pytest.mark.integration
+
+PROJECT = Path(__file__).resolve().parents[2]
+DIRECTORY = Path(f"/tmp/slicewise-demo-test-{os.getpid()}")
+
+
+def demo(reports: Path) -> "subprocess.Popen[str]":
+    # A shell that runs tests in the background has them ignore SIGINT.
+    argv = ("env", "--default-signal=INT", sys.executable, "-m", "sandbox.demo")
+    options = ("--dir", str(DIRECTORY), "--report-dir", str(reports))
+    return subprocess.Popen(
+        (*argv, *options),
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_run_keeps_every_promise(
+    tmp_path: Path,
+) -> None:
+    first = demo(tmp_path)
+    assert first.stdout is not None
+    for line in first.stdout:
+        if re.search(r"[1-9] ready", line):
+            break
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert process.leftovers(DIRECTORY, ()) == ()
+    assert not DIRECTORY.exists()
+
+    begin_s = time.monotonic()
+    second = demo(tmp_path)
+    said, _ = second.communicate(timeout=400)
+    assert second.returncode == 0, said
+    assert time.monotonic() - begin_s < 240
+    assert process.leftovers(DIRECTORY, ()) == ()
+    assert not DIRECTORY.exists()
+    report = json.loads((tmp_path / "demo.json").read_text())
+    assert report["failed"] == 0
+    assert report["requests"] > 1000
+    assert report["replicas_max"] >= 4
+    assert report["replicas_end"] == 0
+    assert report["woke_from_zero"] is True
+    assert report["refused_over_quota"]["code"] == "SW-QUOTA-NONE"
+    assert report["ledger_imbalance"] == 0
+    for books in report["slice_seconds_by_tenant"].values():
+        assert books["ledger"] == pytest.approx(books["sacct"], rel=0.01)
+        assert books["ledger"] > 0
+    assert (tmp_path / "demo.png").stat().st_size > 10_000

@@ -1,0 +1,109 @@
+"""What is asked of Slurm: its commands are stand-ins that write down how they were called."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from cluster.errors import OutsideError
+from cluster.slurm.commands import CommandSlurm
+from cluster.slurm.interface import Tasks
+
+TASKS = Tasks(814, frozenset({0, 1, 2, 5}))
+# A field in SQUEUE_FORMAT2 is NAME:SEPARATOR; the values below take its place. Task 7 is not among
+# those above.
+SQUEUE = """case "$*" in *--format=%i*) exit 0; esac
+row() {{
+  echo "$SQUEUE_FORMAT2" | sed -e 's/State:/SPECIAL_EXIT/' -e 's/RestartCnt:/{restarts}/' \
+    -e "s/ArrayTaskId:/$1/" -e "s/SubmitTime:/$2/" -e 's/,//g'
+}}
+row 5 {submit_s}
+row 7 {other_submit_s}
+"""
+
+StandIn = Callable[[str, str], None]
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def write(command: str, script: str) -> None:
+        note = f'{{ echo "$0 $*"; cat; }} >>{tmp_path}/{command}.log\n'
+        (tmp_path / command).write_text(f"#!/bin/sh\n{note}{script}", encoding="utf-8")
+        (tmp_path / command).chmod(0o755)
+
+    return write
+
+
+def noted(tmp_path: Path, command: str) -> Sequence[str]:
+    lines = (tmp_path / f"{command}.log").read_text(encoding="utf-8").splitlines()
+    return [line.removeprefix(f"{tmp_path}/") for line in lines]
+
+
+async def test_tasks_are_addressed_by_index(tmp_path: Path, stand_in: StandIn) -> None:
+    for command in ("scontrol", "scancel"):
+        stand_in(command, "")
+    slurm = CommandSlurm()
+    await slurm.hold(TASKS)
+    await slurm.hold(815)
+    await slurm.requeue_hold(TASKS)
+    await slurm.cancel(TASKS)
+    assert noted(tmp_path, "scontrol") == [
+        "scontrol hold 814_[0-2,5]",
+        "scontrol hold 815",
+        "scontrol requeuehold 814_[0-2,5]",
+    ]
+    assert noted(tmp_path, "scancel") == ["scancel 814_[0-2,5]"]
+
+
+async def test_release_makes_eligible_first(tmp_path: Path, stand_in: StandIn) -> None:
+    stand_in("squeue", SQUEUE.format(restarts=0, submit_s=2**40, other_submit_s=2**40))
+    stand_in("scontrol", "")
+    await CommandSlurm().release(TASKS)
+    assert noted(tmp_path, "scontrol") == [
+        "scontrol ",
+        "update JobId=814_[0-2,5] StartTime=now",
+        "release 814_[0-2,5]",
+    ]
+
+
+async def test_release_waits_for_the_second_after_the_last_run(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    stand_in("scontrol", f"date +%s >>{tmp_path}/released")
+    ended_s = int(time.time()) + 1
+    stand_in("squeue", SQUEUE.format(restarts=3, submit_s=ended_s, other_submit_s=100))
+    await CommandSlurm().release(TASKS)
+    assert int((tmp_path / "released").read_text()) > ended_s
+
+
+async def test_release_does_not_wait_for_other_tasks(stand_in: StandIn) -> None:
+    stand_in("scontrol", "")
+    stand_in("squeue", SQUEUE.format(restarts=3, submit_s=100, other_submit_s=2**40))
+    began = time.monotonic()
+    await CommandSlurm().release(TASKS)
+    assert time.monotonic() - began < 1.5
+
+
+async def test_separators_are_secret_and_never_the_same(tmp_path: Path, stand_in: StandIn) -> None:
+    stand_in("squeue", f'[ -z "$SQUEUE_FORMAT2" ] || echo "$SQUEUE_FORMAT2" >>{tmp_path}/formats\n')
+    for _ in range(2):
+        assert await CommandSlurm().jobs() == ()
+    first, second = (tmp_path / "formats").read_text().split()
+    secret = first.rpartition(":")[2]
+    assert len(secret) >= 32
+    assert secret not in second
+    assert not any(secret in line for line in noted(tmp_path, "squeue"))
+
+
+async def test_changes_are_made_in_order_until_one_fails(tmp_path: Path, stand_in: StandIn) -> None:
+    stand_in("sacctmgr", 'case "$*" in *bad*) echo no such QOS >&2; exit 1; esac\n')
+    with pytest.raises(OutsideError, match="no such QOS"):
+        await CommandSlurm().sacctmgr([("add", "qos", "a"), ("bad",), ("add", "qos", "b")])
+    assert noted(tmp_path, "sacctmgr") == [
+        "sacctmgr --immediate add qos a",
+        "sacctmgr --immediate bad",
+    ]

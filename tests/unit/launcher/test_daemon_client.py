@@ -1,0 +1,72 @@
+"""The daemon's socket, seen from a client: answers, refusals, silence."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from cluster.errors import InvalidInputError, OutsideError, UnreachableError
+from launcher.daemon_client import DaemonClient
+
+Ask = Callable[[DaemonClient], Awaitable[object]]
+
+
+@asynccontextmanager
+async def daemon(socket: Path, answer: bytes) -> AsyncIterator[list[bytes]]:
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_unix_server(serve, socket):
+        yield asked
+
+
+async def ask(tmp_path: Path, answer: bytes, call: Ask) -> tuple[object, bytes]:
+    socket = tmp_path / "user.sock"
+    async with daemon(socket, answer) as asked:
+        return await call(DaemonClient(socket)), asked[0]
+
+
+async def test_a_wish_names_its_slots_in_order(tmp_path: Path):
+    answer, line = await ask(
+        tmp_path, b'{"v":1,"released":[2]}\n', lambda c: c.wish(814, frozenset({2, 0}))
+    )
+    assert line == b'{"v":1,"op":"wish","array_job_id":814,"run":[0,2]}\n'
+    assert answer.released == (2,)  # type: ignore[attr-defined]
+
+
+async def test_a_refusal_keeps_its_code_and_hint(tmp_path: Path):
+    failure = b'{"v":1,"ok":false,"code":"SW-FORBIDDEN","message":"No.","hint":"Ask."}\n'
+    with pytest.raises(InvalidInputError, match=r"No\. Ask\. \[SW-FORBIDDEN\]"):
+        await ask(tmp_path, failure, lambda c: c.delete(814))
+
+
+async def test_a_refused_check_is_an_error(tmp_path: Path):
+    refusal = b'{"v":1,"action":"refuse","code":"SW-QUOTA-NONE","message":"No quota."}\n'
+    with pytest.raises(InvalidInputError, match="SW-QUOTA-NONE"):
+        await ask(tmp_path, refusal, lambda c: c.check("guest", ("#SLICEWISE name=a",)))
+
+
+async def test_an_admitted_check_is_silent(tmp_path: Path):
+    answer, _ = await ask(
+        tmp_path, b'{"v":1,"action":"admit","hold":true}\n', lambda c: c.check("vision", ())
+    )
+    assert answer is None
+
+
+@pytest.mark.parametrize("answer", [b"hello\n", b'{"v":2}\n', b'{"v":1,"services":3}\n'])
+async def test_nonsense_is_no_view(tmp_path: Path, answer: bytes):
+    with pytest.raises(OutsideError, match="SW-WIRE"):
+        await ask(tmp_path, answer, lambda c: c.view())
+
+
+async def test_a_daemon_that_hangs_up_or_is_not_there(tmp_path: Path):
+    with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
+        await ask(tmp_path, b"", lambda c: c.view())
+    with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
+        await DaemonClient(tmp_path / "none.sock").view()

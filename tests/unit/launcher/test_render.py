@@ -1,0 +1,134 @@
+"""Scripts and configurations: valid, quoted, complete."""
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cluster.errors import InvalidInputError
+from cluster.service import directives_of_script, service_spec
+from cluster.settings import GatewaySettings, TritonSettings
+from launcher.render import gateway_files, service_script
+
+TRITON = TritonSettings(command=Path("/opt/triton server/bin/it's"))
+VALUES: dict[str, object] = {
+    "name": "chat",
+    "tenant": "vision",
+    "model_repository": "/models/%@chat",
+    "model": "m",
+    "profile": "1g.10gb",
+    "max_replicas": 4,
+}
+
+
+def script(**change: object) -> str:
+    return service_script(service_spec(VALUES | change), TRITON)
+
+
+def options(text: str) -> set[str]:
+    return {
+        line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")
+    }
+
+
+def test_the_script_says_the_same_service_again():
+    spec = service_spec(VALUES | {"keep_alive_s": 12.5, "partition": "gpu"})
+    lines = service_script(spec, TRITON).splitlines()
+    assert service_spec(directives_of_script(lines)) == spec
+
+
+def test_slurms_options():
+    assert options(script(cpus=3, memory_mib=500, time_limit_min=7)) >= {
+        "--job-name=chat",
+        "--account=vision",
+        "--array=0-3",
+        "--hold",
+        "--requeue",
+        "--open-mode=append",
+        "--gres=gpu:1g.10gb:1",
+        "--signal=B:USR1@60",
+        "--cpus-per-task=3",
+        "--mem=500M",
+        "--time=7",
+    }
+
+
+def test_a_partition_only_if_one_is_asked_for():
+    assert not any("partition" in option for option in options(script()))
+    assert "--partition=gpu" in options(script(partition="gpu"))
+
+
+def test_with_a_need_the_daemon_chooses_the_gres():
+    text = script(profile=None, need_gib=8)
+    assert not any("gres" in option for option in options(text))
+    assert "#SLICEWISE need_gib=8" in text
+
+
+def test_every_option_stands_before_the_first_command():
+    lines = script().splitlines()
+    first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    assert not any(line.startswith(("#SBATCH", "#SLICEWISE")) for line in lines[first:])
+
+
+def test_bash_accepts_it():
+    checked = subprocess.run(
+        ("bash", "-n"), input=script(), text=True, capture_output=True, check=False
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_values_reach_bash_as_they_are():
+    names = {"triton": str(TRITON.command), "models": "/models/%@chat"}
+    for name, value in names.items():
+        line = next(x for x in script().splitlines() if x.startswith(f"{name}="))
+        assert shlex.split(line) == [f"{name}={value}"]
+
+
+@pytest.mark.parametrize(
+    ("ports", "expected"),
+    [
+        ("21001-21003", ["21001", "21002", "21003"]),
+        ("21001,21003-21004", ["21001", "21003", "21004"]),
+        ("21001,21007,21009", ["21001", "21007", "21009"]),
+    ],
+)
+def test_ports_are_read_in_every_form(ports: str, expected: list[str]):
+    text = script()
+    loop = text[text.index("    ports=()") : text.index("    echo $$")]
+    ran = subprocess.run(
+        ("bash", "-uc", f'{loop}\nprintf "%s\\n" "${{ports[@]}}"'),
+        env={"SLURM_STEP_RESV_PORTS": ports},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    assert ran.stdout.split() == expected
+
+
+def test_the_gateway_has_its_pool():
+    settings = GatewaySettings(backends=2, servers=3, directory=Path("/etc/gw"), hold_s=42)
+    files = gateway_files(settings, "slicewise", "haproxy")
+    text = files["haproxy.cfg"]
+    assert text.count("\nbackend pool") == 2
+    assert text.count("server-template r 1-3 ") == 2
+    assert "user slicewise group haproxy mode 660" in text
+    assert "42 * 1000" in files["hold.lua"]
+    assert files["services.map"] == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "user", "key"),
+    [
+        ({"directory": Path('/etc/"gw')}, "", "gateway.directory"),
+        ({"directory": Path("/etc/a b")}, "", "gateway.directory"),
+        ({"runtime_socket": Path("/run/$x.sock")}, "", "gateway.runtime_socket"),
+        ({"bind": "*:80\n    stats enable"}, "", "gateway.bind"),
+        ({}, "a b", "--socket-user"),
+    ],
+)
+def test_what_haproxy_would_misread_is_refused(settings: dict[str, object], user: str, key: str):
+    with pytest.raises(InvalidInputError) as caught:
+        gateway_files(GatewaySettings.model_validate(settings), user)
+    assert caught.value.refusal.code == "SW-GATEWAY-SETTINGS"
+    assert caught.value.refusal.message.startswith(key)

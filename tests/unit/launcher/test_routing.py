@@ -1,0 +1,116 @@
+"""Changes at the gateway, in the order in which they are safe."""
+
+from launcher.decide.gateway import Backend, Gateway, Load, Mode, Server, load_of
+from launcher.decide.routing import (
+    AddRoute,
+    EndSessions,
+    RemoveRoute,
+    Route,
+    SetHealthy,
+    SetMode,
+    SetTarget,
+    Target,
+    plan_routes,
+)
+
+NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
+READY, DRAIN, MAINT = Mode.READY, Mode.DRAIN, Mode.MAINT
+
+
+def at(port: int, mode: Mode, in_flight: int = 0) -> Server:
+    return Server("10.0.0.1", port, mode, up=True, in_flight=in_flight, queued=0)
+
+
+def backend(*servers: Server, sessions: int = 0, queued: int = 0) -> Backend:
+    return Backend(sessions, queued, servers or (NOWHERE, NOWHERE))
+
+
+def gateway(routes: dict[str, str], **backends: Backend) -> Gateway:
+    return Gateway(routes, backends)
+
+
+def route(targets: dict[int, Target] | None, service: str = "t/a") -> Route:
+    return Route(service, 4, targets)
+
+
+def target(port: int, mode: Mode) -> Target:
+    return Target("10.0.0.1", port, mode)
+
+
+def test_a_new_service_gets_a_free_backend_so_that_requests_are_held():
+    plan = plan_routes(gateway({}, pool1=backend()), [route({})])
+    assert plan.changes == (AddRoute("t/a", "pool1"),)
+
+
+def test_a_backend_with_somebody_elses_requests_is_not_free():
+    plan = plan_routes(gateway({}, pool1=backend(sessions=1), pool2=backend()), [route({})])
+    assert plan.changes == (AddRoute("t/a", "pool2"),)
+
+
+def test_without_a_free_backend_it_says_so():
+    plan = plan_routes(gateway({"t/b": "pool1"}, pool1=backend()), [route(None, "t/b"), route({})])
+    assert (plan.changes, plan.unrouted) == ((), ("t/a",))
+
+
+def test_stale_servers_are_closed_before_the_route_is_added():
+    plan = plan_routes(gateway({}, pool1=backend(at(7, READY))), [route({})])
+    assert plan.changes == (SetMode("pool1", 0, MAINT), AddRoute("t/a", "pool1"))
+
+
+def test_a_replica_gets_its_address_in_maintenance():
+    plan = plan_routes(
+        gateway({"t/a": "pool1"}, pool1=backend()), [route({1: target(21001, READY)})]
+    )
+    assert plan.changes == (
+        SetTarget("pool1", 1, "10.0.0.1", 21001, 4),
+        SetMode("pool1", 1, READY),
+        SetHealthy("pool1", 1),
+    )
+
+
+def test_another_address_goes_through_maintenance():
+    plan = plan_routes(
+        gateway({"t/a": "pool1"}, pool1=backend(at(7, READY))), [route({0: target(8, READY)})]
+    )
+    assert plan.changes[:2] == (SetMode("pool1", 0, MAINT), SetTarget("pool1", 0, "10.0.0.1", 8, 4))
+
+
+def test_what_is_right_is_left_alone():
+    shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, READY), at(8, DRAIN)))
+    assert plan_routes(shown, [route({0: target(7, READY), 1: target(8, DRAIN)})]).changes == ()
+
+
+def test_drain_and_back():
+    shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, READY, 2), at(8, DRAIN)))
+    plan = plan_routes(shown, [route({0: target(7, DRAIN), 1: target(8, READY)})])
+    assert plan.changes == (SetMode("pool1", 0, DRAIN), SetMode("pool1", 1, READY))
+
+
+def test_maintenance_cuts_what_is_still_in_flight():
+    shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, DRAIN, 2), at(8, DRAIN)))
+    assert plan_routes(shown, [route({})]).changes == (
+        SetMode("pool1", 0, MAINT),
+        EndSessions("pool1", 0),
+        SetMode("pool1", 1, MAINT),
+    )
+
+
+def test_an_ended_service_loses_its_route_first():
+    plan = plan_routes(gateway({"t/a": "pool1"}, pool1=backend(at(7, READY))), [])
+    assert plan.changes == (RemoveRoute("t/a"), SetMode("pool1", 0, MAINT))
+
+
+def test_its_backend_is_not_reused_at_the_same_look():
+    plan = plan_routes(gateway({"t/b": "pool1"}, pool1=backend()), [route({})])
+    assert (plan.changes, plan.unrouted) == ((RemoveRoute("t/b"),), ("t/a",))
+
+
+def test_a_service_that_must_be_left_alone_keeps_route_and_servers():
+    shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, READY, 1)))
+    assert plan_routes(shown, [route(None)]).changes == ()
+
+
+def test_load_is_told_apart():
+    servers = (at(7, READY, 3), Server("10.0.0.1", 8, READY, up=True, in_flight=2, queued=1))
+    assert load_of(backend(*servers, sessions=12, queued=4)) == Load(5, 5, 2)
+    assert load_of(None) == Load()
