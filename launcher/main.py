@@ -4,6 +4,7 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from cluster.errors import SlicewiseError
 from launcher.cli import gateway_app, run_launcher, service_app
@@ -33,12 +34,12 @@ def main() -> None:
     try:
         app()
     except SlicewiseError as error:
-        refusal = error.refusal
-        console = Console(stderr=True)
-        console.print(f"[red]{refusal.message}[/red]", highlight=False)
+        refusal, console = error.refusal, Console(stderr=True)
+        # As Text: what others wrote (a log's "[Note]", a user's path) must not be read as markup.
+        console.print(Text(refusal.message, style="red"))
         if refusal.hint:
-            console.print(refusal.hint, highlight=False)
-        console.print(f"[dim]{refusal.code}[/dim]", highlight=False)
+            console.print(Text(refusal.hint))
+        console.print(Text(refusal.code, style="dim"))
         sys.exit(1)
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cluster.errors import SlicewiseError
-from sandbox import haproxy, mariadb, munge, postgres, process, slicewise, slurm, users
+from sandbox import haproxy, mariadb, munge, postgres, process, slicewise, slurm, triton, users
 from sandbox.directory import checked, choose_slot, claimed, empty
 from sandbox.host import Host, hosts_text
 from sandbox.inventory import NODES
@@ -121,6 +121,7 @@ def _stop(path: Path) -> None:
     while left := process.leftovers(path, uids):
         process.end(left, patience_s=0.0)
     postgres.release_memory(Layout(path, 0))
+    triton.remove_shared_memory(Layout(path, 0).triton)
     if state is not None:
         save(State(state.layout, state.users, state.program, state.device_nodes))
 

@@ -97,7 +97,8 @@ async def _repeat(
             pause_s = min(2 * pause_s, _BACKOFF_MAX_S)
             report_failure(f"{name}_failed", error, retry_s=pause_s)
         with suppress(TimeoutError):
-            await asyncio.wait_for(due.wait(), pause_s)
+            async with asyncio.timeout(pause_s):
+                await due.wait()
 
 
 @contextmanager

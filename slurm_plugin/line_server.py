@@ -105,7 +105,8 @@ class LineServer:
     ) -> None:
         while True:
             try:
-                line = await asyncio.wait_for(reader.readline(), self._limits.idle_s)
+                async with asyncio.timeout(self._limits.idle_s):
+                    line = await reader.readline()
             except ValueError:
                 await self._send(writer, _failure(_TOO_LONG))
                 return
@@ -127,7 +128,8 @@ class LineServer:
 
     async def _send(self, writer: asyncio.StreamWriter, answer: BaseModel) -> None:
         writer.write(answer.model_dump_json(exclude_none=True).encode() + b"\n")
-        await asyncio.wait_for(writer.drain(), self._limits.idle_s)
+        async with asyncio.timeout(self._limits.idle_s):
+            await writer.drain()
 
 
 _BUSY = Refusal("SW-BUSY", "Too many connections to the daemon.", "Try again.")

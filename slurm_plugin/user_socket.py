@@ -19,7 +19,7 @@ from cluster.wire import (
     WishRequest,
 )
 from slurm_plugin.admit import Admission
-from slurm_plugin.line_server import Limits, LineServer, Peer, own_directory
+from slurm_plugin.line_server import Limits, LineServer, Peer
 from slurm_plugin.sync import Sync
 
 _LIMITS = Limits(connections=256, connections_per_uid=32, idle_s=60.0)
@@ -51,15 +51,13 @@ class UserSocket:
     """Answers view, wish, delete and check by who asks."""
 
     def __init__(self, path: Path, sync: Sync, admission: Admission, who: Roles) -> None:
-        self._path = path
         self._sync = sync
         self._admission = admission
         self._roles = who
         self._server = LineServer(path, 0o666, self._answer, _LIMITS)
 
     async def start(self) -> None:
-        """Listen. May raise SlicewiseError (SW-RUN-DIR)."""
-        own_directory(self._path.parent, 0o755)
+        """Listen, for everybody on this host."""
         await self._server.start()
 
     async def stop(self) -> None:

@@ -43,6 +43,10 @@ class Store(Protocol):
     def imbalance(self) -> int: ...
 
 
+class OverdrawnError(Exception):
+    """More was posted or voided than was reserved."""
+
+
 @dataclass
 class MemoryStore:
     """The ledger's rules in a few lines: what PostgreSQL's tables and triggers must agree with."""
@@ -54,6 +58,10 @@ class MemoryStore:
         fresh = [one for one in charges if len(self._transfers(one.run.key)) == one.after]
         for one in fresh:
             together = (*self._transfers(one.run.key), *one.transfers)
+            if any(
+                balance(together[:end], Account.RESERVED) < 0 for end in range(len(together) + 1)
+            ):
+                raise OverdrawnError(one)
             self.charges[one.run.key] = Charge(one.run, 0, together)
         return frozenset(one.run.key for one in fresh)
 
@@ -192,7 +200,9 @@ def run_record(run: SimulatedRun, now_s: int) -> RunRecord:
 _LIMITS = st.none() | st.integers(1, 7200)
 _GRES = st.dictionaries(st.sampled_from(sorted(COSTS)), st.integers(1, 3), max_size=2)
 _JOBS = st.integers(1, 4)
-_DELAYS = st.integers(0, ACCOUNTING_DELAY_S)
+_LATEST_S = 10 * ACCOUNTING_DELAY_S
+_DELAYS = st.integers(0, ACCOUNTING_DELAY_S) | st.integers(0, _LATEST_S)
+"""How late accounting shows an end. Beyond ``ACCOUNTING_DELAY_S`` only reserved runs are found."""
 
 
 class World(RuleBasedStateMachine):
@@ -243,6 +253,9 @@ class World(RuleBasedStateMachine):
     def end(self, job_id: int, delay_s: int) -> None:
         run = self._running(job_id)
         if run is not None:
+            key = RunKey(self.cluster, run.job_id, run.start_s)
+            if key not in {held.key for held in self.store.open_reservations()}:
+                delay_s = min(delay_s, ACCOUNTING_DELAY_S)
             run.end_s, run.visible_s = self.now_s, self.now_s + delay_s
 
     @rule(job_id=_JOBS, limit_s=_LIMITS)
@@ -296,7 +309,7 @@ class World(RuleBasedStateMachine):
         """All ends and accounting has caught up: use is exact, and stays so."""
         for run in self.runs:
             run.end_s = self.now_s if run.end_s is None else run.end_s
-        self.now_s += ACCOUNTING_DELAY_S
+        self.now_s += _LATEST_S
         self.look_at_jobs()
         self.turn(accounting=True, booked=3)
         self._check_exact()

@@ -22,7 +22,7 @@ from sandbox.cluster import Sandbox
 from sandbox.demo.commands import Commands, publish_models, write_service_file
 from sandbox.demo.live import Display
 from sandbox.demo.load import Load
-from sandbox.demo.observe import connect
+from sandbox.demo.observe import ClusterObserver
 from sandbox.demo.plot import save as save_plot
 from sandbox.demo.record import Recording
 from sandbox.demo.report import Report, build
@@ -79,7 +79,7 @@ def run(options: Options, console: Console) -> Report:
 
 def _perform(sandbox: Sandbox, console: Console, begin_s: float) -> Recording:
     layout = sandbox.layout
-    observer = connect(load_settings(layout.settings_file))
+    observer = ClusterObserver(load_settings(layout.settings_file))
     commands = Commands(sandbox.run, costs())
     refusal = _apply_services(commands, publish_models(layout.models), layout.home)
 

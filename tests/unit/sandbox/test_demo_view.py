@@ -1,12 +1,13 @@
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console, RenderableType
 
-from cluster.errors import OutsideError, Refusal
-from cluster.wire import ServiceView, SlotState, SlotView, TenantView, ViewAnswer
-from launcher.decide.gateway import Backend, Gateway, Mode, Server
+from cluster.errors import Refusal
+from launcher.decide.gateway import Load
+from launcher.observe import ServiceObservation
 from sandbox.demo.live import Display, Scene, picture, sparkline
 from sandbox.demo.observe import service_states
 from sandbox.demo.plot import save
@@ -41,70 +42,34 @@ def text_of(renderable: RenderableType) -> str:
     return file.getvalue()
 
 
-def view(*slots: SlotView, complete: bool = True) -> ViewAnswer:
-    service = ServiceView(
-        array_job_id=1,
-        tenant="vision",
-        name="captions",
-        user="alice",
-        submit_s=0,
-        directives={},
-        profile="1g.10gb",
-        cost_millislices=1000,
-        slots=slots,
-    )
-    tenant = TenantView(name="vision", nominal_millislices=5000, used_millislices=3000)
-    return ViewAnswer(observed_s=0, complete=complete, services=(service,), tenants=(tenant,))
-
-
-def server(mode: Mode = Mode.MAINT, *, up: bool = False, in_flight: int = 0) -> Server:
-    return Server("127.0.0.1", 1, mode, up=up, in_flight=in_flight, queued=0)
-
-
-def gateway(*servers: Server, sessions: int = 0, queued: int = 0) -> Gateway:
-    return Gateway({"vision/captions": "b1"}, {"b1": Backend(sessions, queued, servers)})
-
-
-@pytest.mark.parametrize(
-    ("state", "at_gateway", "expected"),
-    [
-        ("held", server(), Replicas(held=1)),
-        ("released", server(), Replicas(starting=1)),
-        ("starting", server(), Replicas(starting=1)),
-        ("running", server(), Replicas(starting=1)),
-        ("running", server(Mode.READY, up=False), Replicas(starting=1)),
-        ("running", server(Mode.READY, up=True), Replicas(ready=1)),
-        ("running", server(Mode.DRAIN, up=True), Replicas(draining=1)),
-        ("ending", server(), Replicas(draining=1)),
-        ("gone", server(), Replicas()),
-    ],
+OBSERVED = ServiceObservation(
+    array_job_id=1,
+    tenant="vision",
+    name="captions",
+    user="alice",
+    url="http://gateway/vision/captions",
+    profile="1g.10gb",
+    min_replicas=0,
+    max_replicas=8,
+    load=Load(in_flight=2, queued=4, held=5),
+    ready=frozenset({0, 1, 2}),
+    starting=frozenset({3}),
+    draining=frozenset(),
+    held=frozenset({4, 5, 6, 7}),
+    gone=frozenset(),
+    used_millislices=4000,
+    nominal_millislices=5000,
+    note="",
 )
-def test_slot_and_server_together_say_what_a_replica_does(
-    state: SlotState, at_gateway: Server, expected: Replicas
-) -> None:
-    (seen,) = service_states(view(SlotView(index=0, state=state)), gateway(at_gateway))
-    assert seen.replicas == expected
 
 
-def test_a_slot_beyond_the_gateway_s_servers_is_not_ready() -> None:
-    (seen,) = service_states(view(SlotView(index=1, state="running")), gateway(server()))
-    assert seen.replicas == Replicas(starting=1)
-
-
-def test_backlog_and_quota_are_taken_over() -> None:
-    busy = gateway(server(Mode.READY, up=True, in_flight=2), sessions=11, queued=4)
-    (seen,) = service_states(view(), busy)
-    # Eleven in all: two are worked on, four are queued, five are held.
-    assert (seen.backlog, seen.used_millislices, seen.nominal_millislices) == (9, 3000, 5000)
+def test_an_observation_is_taken_over() -> None:
+    waiting = replace(STATE, backlog=9)
+    assert service_states((OBSERVED,)) == (waiting,)
 
 
 def test_a_service_without_a_route_is_left_out() -> None:
-    assert service_states(view(), Gateway({}, {})) == ()
-
-
-def test_an_incomplete_view_is_no_observation() -> None:
-    with pytest.raises(OutsideError):
-        service_states(view(complete=False), gateway(server()))
+    assert service_states((replace(OBSERVED, load=None),)) == ()
 
 
 @pytest.mark.parametrize(

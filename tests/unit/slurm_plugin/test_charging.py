@@ -136,6 +136,10 @@ def test_only_what_runs_is_reserved(state: JobState):
     assert live(a_run(state=state)).charges == ()
 
 
+def test_a_suspended_run_holds_its_gpus_and_is_reserved():
+    assert amounts(live(a_run(state=JobState.SUSPENDED))) == [("reserve", 60_000, 60)]
+
+
 @pytest.mark.parametrize("changes", [{"partition": "cpu"}, {"gres": {}}])
 def test_other_jobs_are_left_alone(changes: dict[str, object]):
     run = a_run(**changes)

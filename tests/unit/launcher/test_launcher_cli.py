@@ -1,0 +1,163 @@
+"""The commands: what they check, what they submit, what they print."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster.errors import InvalidInputError, SlicewiseError
+from cluster.service import directives_of_script
+from cluster.slurm.submit import Submitted
+from launcher import cli
+from launcher.daemon_client import DaemonClient
+from launcher.service_file import read_service_file
+
+SETTINGS = """\
+[cluster]
+name = "c"
+partitions = ["gpu"]
+[gpus."A100-80GB"]
+types = ["1g.10gb"]
+[gateway]
+url = "http://gw:8080"
+directory = "{directory}/gateway"
+"""
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    scripts: list[str] = []
+
+    def submit(script: str) -> Submitted:
+        scripts.append(script)
+        return Submitted(814, ("1 slot starts at once",))
+
+    monkeypatch.setattr(cli, "submit", submit)
+    return scripts
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "slicewise.toml").write_text(SETTINGS.format(directory=tmp_path))
+    (tmp_path / "gateway").mkdir()
+    (tmp_path / "models" / "m" / "1").mkdir(parents=True)
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chat.toml").write_text(
+        f'[service]\nname = "chat"\ntenant = "vision"\nmodel_repository = "{tmp_path}/models"\n'
+        'model = "m"\nprofile = "1g.10gb"\nmax_replicas = 3\n'
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The daemon admits every tenant but guest."""
+    tenants: list[str] = []
+
+    async def check(self: DaemonClient, tenant: str, directives: tuple[str, ...]) -> None:
+        tenants.append(tenant)
+        if tenant == "guest":
+            raise InvalidInputError("SW-QUOTA-NONE", "No quota.")
+
+    monkeypatch.setattr(DaemonClient, "check", check)
+    return tenants
+
+
+def invoke(*words: str) -> str:
+    app = cli.gateway_app if words[0] == "gateway" else cli.service_app
+    # A Typer application of one command takes no command name.
+    arguments = words[2:] if words[0] == "gateway" else words
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refusal(*words: str) -> str:
+    with pytest.raises(SlicewiseError) as caught:
+        invoke(*words)
+    return caught.value.refusal.code
+
+
+def test_apply_checks_submits_and_prints_the_address(place, submitted, checked):
+    said = invoke("apply", "chat.toml")
+    assert "vision/chat is array job 814; its address: http://gw:8080/vision/chat" in said
+    assert "1 slot starts at once" in said
+    assert checked == ["vision"]
+    assert directives_of_script(submitted[0].splitlines())["max_replicas"] == "3"
+
+
+def test_apply_as_json(place, submitted, checked):
+    expected = {"array_job_id": 814, "url": "http://gw:8080/vision/chat"}
+    assert json.loads(invoke("apply", "chat.toml", "--json")) == expected
+
+
+def test_a_dry_run_submits_nothing(place, submitted, checked):
+    assert "would be accepted" in invoke("apply", "chat.toml", "--dry-run")
+    assert (submitted, checked) == ([], ["vision"])
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (('"vision"', '"guest"'), "SW-QUOTA-NONE"),
+        (("max_replicas = 3", "min_replicas = 9"), "SW-SERVICE"),
+        (('"m"', '"other"'), "SW-SERVICE-MODEL"),
+        (("/models", "/missing"), "SW-SERVICE-MODEL"),
+        (("/models", "/models;reboot"), "SW-SERVICE"),
+        (("[service]", "[services]"), "SW-SERVICE-FILE"),
+    ],
+)
+def test_nothing_is_submitted_on_any_error(place, submitted, checked, change, code):
+    file = place / "chat.toml"
+    file.write_text(file.read_text().replace(*change))
+    assert (refusal("apply", "chat.toml"), submitted) == (code, [])
+
+
+def test_a_repository_that_only_nodes_see(place, submitted, checked):
+    file = place / "chat.toml"
+    file.write_text(file.read_text().replace("/models", "/missing"))
+    invoke("apply", "chat.toml", "--skip-model-check")
+    assert len(submitted) == 1
+
+
+def test_render_prints_what_apply_submits(place, submitted, checked):
+    invoke("apply", "chat.toml")
+    assert invoke("render", "chat.toml") == submitted[0]
+
+
+def test_the_example_is_a_service(tmp_path: Path):
+    file = tmp_path / "bert.toml"
+    file.write_text(invoke("schema", "--example"))
+    assert read_service_file(file).name == "bert"
+
+
+def test_gateway_render_writes_three_files_and_prints_the_configuration(place):
+    said = invoke("gateway", "render", "--socket-user", "slicewise")
+    files = sorted(path.name for path in (place / "gateway").iterdir())
+    assert files == ["haproxy.cfg", "hold.lua", "services.map"]
+    assert said == (place / "gateway" / "haproxy.cfg").read_text()
+    assert "user slicewise" in said
+
+
+def test_gateway_render_into_nowhere_names_the_key(place):
+    (place / "gateway").rmdir()
+    assert refusal("gateway", "render") == "SW-GATEWAY-SETTINGS"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("chat", 1), ("vision/chat", 1), ("nlp/bert", 3), ("vision/bert", 2)]
+)
+def test_a_service_is_found_by_name(name: str, expected: int):
+    keys = {1: "vision/chat", 2: "vision/bert", 3: "nlp/bert"}
+    assert cli._choose(name, keys) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("bert", "SW-SERVICE-AMBIGUOUS"), ("nobody", "SW-SERVICE-UNKNOWN")]
+)
+def test_a_name_that_is_nobodys_or_everybodys(name: str, code: str):
+    with pytest.raises(InvalidInputError) as caught:
+        cli._choose(name, {2: "vision/bert", 3: "nlp/bert"})
+    assert caught.value.refusal.code == code

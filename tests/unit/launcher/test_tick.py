@@ -1,0 +1,170 @@
+"""A turn: gateway before slots, failures contained; the loop outlives bad turns."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from cluster.errors import InvalidInputError, UnreachableError
+from cluster.wire import ServiceView, SlotView, ViewAnswer, WishAnswer
+from launcher import tick, triton
+from launcher.decide.gateway import Backend, Gateway, Mode, Server
+from launcher.decide.routing import AddRoute, Change, SetTarget
+from launcher.decide.services import Probe
+from launcher.loop import Launcher
+from launcher.tick import turn
+
+NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
+GATEWAY = Gateway({}, {f"pool{n}": Backend(0, 0, (NOWHERE,) * 2) for n in (1, 2)})
+
+
+def service(array: int, name: str, slot: SlotView) -> ServiceView:
+    return ServiceView(
+        array_job_id=array,
+        tenant="t",
+        name=name,
+        user="u",
+        submit_s=0,
+        directives={
+            "name": name,
+            "tenant": "t",
+            "model_repository": "/m",
+            "model": "model",
+            "profile": "1g.10gb",
+            "min_replicas": "1",
+        },
+        profile="1g.10gb",
+        cost_millislices=1000,
+        slots=(slot,),
+    )
+
+
+HELD = SlotView(index=0, state="held")
+RUNNING = SlotView(index=0, state="running", job_id=9, address="10.0.0.1", ports=(5,), start_s=1)
+
+
+class World:
+    """Daemon and gateway that write down what is asked of them."""
+
+    def __init__(self, *services: ServiceView, complete: bool = True) -> None:
+        self.log: list[object] = []
+        self.services = services
+        self.complete = complete
+        self.failure: Exception | None = None
+        self.refused: set[int] = set()
+
+    async def view(self) -> ViewAnswer:
+        if self.failure is not None:
+            raise self.failure
+        return ViewAnswer(
+            observed_s=1.0, complete=self.complete, services=self.services, tenants=()
+        )
+
+    async def wish(self, array_job_id: int, run: frozenset[int]) -> WishAnswer:
+        if array_job_id in self.refused:
+            raise InvalidInputError("SW-SERVICE-UNKNOWN", "No such service.")
+        self.log.append((array_job_id, run))
+        return WishAnswer(released=tuple(run))
+
+    async def observe(self) -> Gateway:
+        return GATEWAY
+
+    async def apply(self, changes: Sequence[Change]) -> None:
+        self.log.extend(changes)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """Who was asked who he is; all say they are ours."""
+    found: list[tuple[object, ...]] = []
+
+    async def probe(*who: object) -> Probe:
+        found.append(who)
+        return Probe.OURS
+
+    monkeypatch.setattr(triton, "probe", probe)
+    return found
+
+
+async def test_the_gateway_changes_before_the_slots(asked):
+    world = World(service(7, "a", HELD))
+    await turn(world, world, {})
+    assert world.log == [AddRoute("t/a", "pool1"), (7, frozenset({0}))]
+
+
+async def test_a_running_replica_is_asked_by_its_full_name_and_only_once(asked):
+    world = World(service(7, "a", RUNNING))
+    turned = await turn(world, world, {})
+    assert asked == [("10.0.0.1", 5, "model", "a.7.0")]
+    assert SetTarget("pool1", 0, "10.0.0.1", 5, 1) in world.log
+    await turn(world, world, turned.state)
+    assert len(asked) == 1
+
+
+async def test_a_node_name_is_resolved_as_the_gateway_needs_it(asked):
+    named = RUNNING.model_copy(update={"address": "localhost"})
+    world = World(service(7, "a", named))
+    await turn(world, world, {})
+    assert asked == [("127.0.0.1", 5, "model", "a.7.0")]
+
+
+async def test_an_unknown_node_name_is_not_asked(asked, monkeypatch: pytest.MonkeyPatch):
+    async def unknown(name: str) -> str:
+        return ""
+
+    monkeypatch.setattr(tick, "_resolve", unknown)
+    world = World(service(7, "a", RUNNING.model_copy(update={"address": "nowhere"})))
+    await turn(world, world, {})
+    assert asked == []
+
+
+async def test_an_incomplete_view_touches_nothing(asked):
+    world = World(service(7, "a", RUNNING), complete=False)
+    turned = await turn(world, world, {})
+    assert (world.log, asked, turned.plan) == ([], [], None)
+
+
+async def test_a_refused_wish_concerns_its_own_service_only(asked):
+    world = World(service(7, "a", HELD), service(8, "b", HELD))
+    world.refused = {7}
+    turned = await turn(world, world, {})
+    assert (8, frozenset({0})) in world.log
+    assert list(turned.failures) == [7]
+    assert turned.state[7].wish is None
+
+
+async def test_the_loop_outlives_bad_turns_and_says_each_trouble_once(
+    asked, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO, "slicewise.launcher")
+    world = World(service(7, "a", HELD))
+    launcher = Launcher(world, world)
+    world.failure = UnreachableError("SW-DAEMON-DOWN", "Gone.")
+    await launcher.turn()
+    await launcher.turn()
+    world.failure = RuntimeError("a bug")
+    await launcher.turn()
+    world.failure = None
+    await launcher.turn()
+    said = [record.getMessage().split()[0] for record in caplog.records]
+    assert said == ["no_decision", "turn_failed", "no_decision", "deciding_again", "decided"]
+
+
+async def test_a_decision_is_reported_with_its_reason(asked, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "slicewise.launcher")
+    world = World(service(7, "a", HELD))
+    await Launcher(world, world).turn()
+    reason = "0 in flight + 0 waiting, 1 per replica: 0, raised to min 1"
+    assert caplog.messages == [
+        f'decided service=t/a array=7 wanted=1 run=0 reason="{reason}" kept_back=-'
+    ]
+
+
+async def test_it_ends_when_told(asked):
+    world = World()
+    ended = asyncio.Event()
+    running = asyncio.create_task(Launcher(world, world).run(30.0, ended))
+    await asyncio.sleep(0)
+    ended.set()
+    await asyncio.wait_for(running, 1.0)
