@@ -80,7 +80,8 @@ def up(
         raise typer.Exit(_INTERRUPTED) from None
     place = sandbox.layout.directory
     console.print(f"The sandbox is up in {place} ({time.monotonic() - begin:.1f} s).")
-    console.print(f"Try: slicewise sandbox shell --dir {place} --user alice -- sinfo")
+    where = "" if place == default_directory() else f"--dir {place} "
+    console.print(f"Try: slicewise sandbox shell {where}--user alice -- sinfo", soft_wrap=True)
 
 
 @app.command(epilog="Examples: slicewise sandbox down | slicewise sandbox down --keep")

@@ -11,12 +11,14 @@ from sandbox import inventory
 from sandbox.host import HEAD, Host, wrapper_environment
 from sandbox.inventory import NODES, EmulatedNode
 from sandbox.layout import Layout
+from sandbox.packages import SEARCH_PATH
 from sandbox.probes import port_answers
 from sandbox.process import MARK
 from sandbox.render import render
 
 _NVIDIA_MAJOR = 195
 _ANSWER_TIMEOUT_S = 3.0
+_CGROUP_DISABLED_SINCE = (24, 11)
 
 
 def configure(host: Host) -> None:
@@ -37,13 +39,19 @@ def configure(host: Host) -> None:
     }
     host.file(layout.slurm_conf, render("slurm.conf.j2", **values))
     host.file(layout.etc / "gres.conf", gres_conf(layout))
+    host.file(layout.etc / "cgroup.conf", cgroup_conf(_slurmd_version()))
     host.file(
         layout.etc / "slurmdbd.conf", render("slurmdbd.conf.j2", **values), role="slurm", mode=0o600
     )
     host.file(layout.etc / "task_prolog.sh", render("task_prolog.sh.j2", **values), mode=0o755)
     host.file(
         layout.etc / "job_submit.lua",
-        render("job_submit.lua.j2", layout=layout, module=_lua_module(host)),
+        render(
+            "job_submit.lua.j2",
+            layout=layout,
+            module=_lua_module(host),
+            partition=inventory.PARTITION,
+        ),
     )
     host.directory(layout.lib / "slurmctld", "slurm", 0o700)
     for node in NODES:
@@ -101,6 +109,29 @@ def gres_conf(layout: Layout) -> str:
         for profile, paths in device_paths(layout, node).items()
     )
     return "\n".join(lines) + "\n"
+
+
+def cgroup_conf(slurmd_version: tuple[int, ...]) -> str:
+    """Whatever cgroups this machine has, or none: slurmd does not touch them.
+
+    Left to itself slurmd looks for /sys/fs/cgroup and ends if it is not to its liking (containers).
+    Before 24.11 there is no "disabled"; the v1 plugin that is named outright looks at nothing as
+    long as no other plugin uses it.
+    """
+    plugin = "disabled" if slurmd_version >= _CGROUP_DISABLED_SINCE else "cgroup/v1"
+    return f"CgroupPlugin={plugin}\n"
+
+
+def _slurmd_version() -> tuple[int, ...]:
+    """``slurm-wlm 22.05.8``"""
+    shown = subprocess.run(
+        ("slurmd", "-V"),
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": SEARCH_PATH},
+    ).stdout
+    return tuple(int(part) for part in shown.split()[-1].split(".") if part.isdecimal())
 
 
 def account_commands(host: Host) -> str:

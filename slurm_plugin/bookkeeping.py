@@ -58,10 +58,12 @@ class Bookkeeping:
         if self._compiles:
             for change in await compile_limits(self._slurm, quotas, self._cluster):
                 report("limit_set", sacctmgr=" ".join(change))
-            await asyncio.to_thread(self._ledger.mark_compiled, change_id)
         accounts = await asyncio.to_thread(accounts_by_uid, await self._slurm.associations())
         nominal = {tenant: quota.nominal_millislices for tenant, quota in quotas.items()}
         self._sync.set_policy(nominal, accounts)
+        if self._compiles:
+            # Last: who reads "in force" may submit at once.
+            await asyncio.to_thread(self._ledger.mark_compiled, change_id)
         self._compiled_change = change_id
         self._compile_due_s = time.monotonic() + _RECOMPILE_S
 

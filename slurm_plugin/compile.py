@@ -1,5 +1,6 @@
 """Bring Slurm's limits to what the ledger's quotas say: gather, decide, apply."""
 
+import asyncio
 from collections.abc import Mapping
 
 from cluster.errors import OutsideError
@@ -21,7 +22,8 @@ async def compile_limits(
     """
     applied: tuple[Change, ...] = ()
     for _ in range(_ROUNDS):
-        changes = limit_changes(cluster_name, quotas, await slurm.associations(), await slurm.qos())
+        associations, qos = await asyncio.gather(slurm.associations(), slurm.qos())
+        changes = limit_changes(cluster_name, quotas, associations, qos)
         if not changes:
             return applied
         await slurm.sacctmgr(changes)

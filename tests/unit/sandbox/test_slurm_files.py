@@ -5,7 +5,7 @@ import pytest
 from sandbox.host import Host, hosts_text
 from sandbox.inventory import NODES
 from sandbox.layout import Layout
-from sandbox.slurm import account_commands, device_paths, gres_conf
+from sandbox.slurm import account_commands, cgroup_conf, device_paths, gres_conf
 from sandbox.state import Program, State
 from sandbox.users import User, one_user, several_users
 
@@ -79,3 +79,10 @@ def test_hosts_has_the_head_and_every_node():
         "127.0.0.1 head",
         *(f"127.77.9.{11 + i} gpu0{1 + i}" for i in range(4)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("version", "plugin"), [((22, 5, 8), "cgroup/v1"), ((24, 11, 5), "disabled")]
+)
+def test_slurmd_leaves_the_machine_s_cgroups_alone(version: tuple[int, ...], plugin: str):
+    assert cgroup_conf(version) == f"CgroupPlugin={plugin}\n"

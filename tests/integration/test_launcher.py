@@ -1,0 +1,216 @@
+"""The launcher on the sandbox: real Slurm, Triton and HAProxy, and each of them killed."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.render import CONFIGURATION
+from sandbox.cluster import Sandbox
+from sandbox.demo.commands import publish_models
+from sandbox.demo.load import Load
+from sandbox.demo.record import RequestRecord
+from sandbox.demo.trace import Arrival
+
+pytestmark = pytest.mark.integration
+
+NAME, SERVICE = "launched", "nlp/launched"
+NOMINAL = 3
+TOKENS = (500, 200)
+FILE = """\
+[service]
+name = "launched"
+tenant = "nlp"
+model_repository = {models}
+model = "{model}"
+profile = "1g.18gb"
+max_replicas = 4
+concurrency = 2
+keep_alive_s = 3
+time_limit_min = 10
+memory_mib = 512
+"""
+BROKEN = """
+class TritonPythonModel:
+    def initialize(self, args):
+        raise RuntimeError("this model can't start")
+"""
+
+
+class Service:
+    """One service of bob's, and who sends to it."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.home = sandbox.layout.home / sandbox.state.users["bob"].name
+        self.models = publish_models(sandbox.layout.models)
+
+    def slicewise(self, user: str, *words: str) -> str:
+        return self.sandbox.run(user, ("slicewise", *words)).stdout
+
+    def apply(self, models: Path, model: str) -> int:
+        file = self.home / "launched.toml"
+        file.write_text(FILE.format(models=json.dumps(str(models)), model=model))
+        answer = json.loads(self.slicewise("bob", "service", "apply", str(file), "--json"))
+        until(lambda: NAME in self.slicewise("root", "service", "list"))
+        return int(answer["array_job_id"])
+
+    def status(self) -> Mapping[str, Any]:
+        found = json.loads(self.slicewise("root", "service", "status", SERVICE, "--json"))
+        return dict(found)
+
+    def slots(self, state: str) -> list[int]:
+        return list(self.status()["slots"][state])
+
+    async def send(self, count: int, every_s: float = 0.02) -> list[RequestRecord]:
+        async with Load(self.sandbox.layout.gateway_url, [SERVICE], 60.0) as load:
+            await load.replay([Arrival(every_s * i, SERVICE, *TOKENS) for i in range(count)])
+            return list(load.records)
+
+    def log(self, array: int, index: int) -> str:
+        return (self.home / f"{NAME}-{array}_{index}.log").read_text()
+
+    def tritons(self) -> list[int]:
+        """Pids of this service's servers."""
+        return [pid for pid, line in _command_lines() if f"--id={NAME}." in line]
+
+    def delete(self) -> None:
+        self.sandbox.run("bob", ("slicewise", "service", "delete", SERVICE), check=False)
+        until(lambda: NAME not in self.sandbox.run("root", ("squeue", "-h", "-o", "%j")).stdout)
+        until(lambda: NAME not in self.slicewise("root", "service", "list"))
+
+
+def _command_lines() -> Iterator[tuple[int, str]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if "bin/tritonserver " in line.split(" --")[0] + " ":
+                    yield int(entry.name), line
+
+
+def until(condition: Callable[[], object], timeout_s: float = 30) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not come about in time"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def world(sandbox: Sandbox) -> Service:
+    found = Service(sandbox)
+    found.slicewise("root", "tenant-quota", "set", "nlp", "--nominal", str(NOMINAL))
+    return found
+
+
+@pytest.fixture
+def service(world: Service) -> Iterator[Service]:
+    world.apply(world.models, "tokens")
+    yield world
+    world.delete()
+
+
+def errors(records: list[RequestRecord]) -> list[str]:
+    return [record.error for record in records if record.error]
+
+
+def test_fifty_at_once_from_zero_up_to_the_quota_and_back_to_zero(service: Service) -> None:
+    async def observed() -> tuple[list[RequestRecord], int]:
+        sending = asyncio.create_task(service.send(150, every_s=0.0))
+        most = 0
+        while not sending.done():
+            most = max(most, len(await asyncio.to_thread(service.slots, "ready")))
+        return await sending, most
+
+    records, most = asyncio.run(observed())
+    assert (errors(records), len(records), most) == ([], 150, NOMINAL)
+    until(lambda: service.slots("held") == [0, 1, 2, 3])
+    assert service.tritons() == []
+
+
+def test_the_launcher_killed_in_mid_flight_loses_nothing(service: Service) -> None:
+    async def killed() -> list[RequestRecord]:
+        sending = asyncio.create_task(service.send(250))
+        for _ in range(4):
+            await asyncio.sleep(2)
+            service.sandbox.kill("launcher", signal.SIGKILL)
+            await asyncio.sleep(0.2)
+            service.sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
+        return await sending
+
+    records = asyncio.run(killed())
+    assert (errors(records), len(records)) == ([], 250)
+    until(lambda: service.slots("held") == [0, 1, 2, 3])
+
+
+def test_haproxy_killed_gets_its_routes_back(service: Service) -> None:
+    assert errors(asyncio.run(service.send(4))) == []
+    sandbox = service.sandbox
+    sandbox.kill("haproxy", signal.SIGKILL)
+    configuration = sandbox.layout.gateway_directory / CONFIGURATION
+    sandbox.start("haproxy", "slicewise", ("haproxy", "-db", "-f", str(configuration)))
+    until(lambda: service.status()["backlog"] is not None)
+    assert errors(asyncio.run(service.send(4))) == []
+
+
+def test_a_killed_triton_costs_its_own_requests_only_and_its_slot_comes_back(
+    service: Service,
+) -> None:
+    async def killed() -> list[RequestRecord]:
+        sending = asyncio.create_task(service.send(200))
+        while len(service.tritons()) < NOMINAL:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1)
+        os.kill(service.tritons()[0], signal.SIGKILL)
+        return await sending
+
+    records = asyncio.run(killed())
+    assert len(errors(records)) <= 2  # what was in flight on it: its concurrency
+    assert len(records) == 200
+    until(lambda: service.slots("held") == [0, 1, 2, 3])
+    array = service.status()["array_job_id"]
+    assert any("Triton ended with 137" in service.log(array, index) for index in range(NOMINAL))
+
+
+def test_a_replica_that_is_told_to_end_comes_back_held(service: Service) -> None:
+    """As Slurm does it at the time limit or in a preemption: no launcher drains before."""
+    assert errors(asyncio.run(service.send(1))) == []
+    service.sandbox.stop("launcher")
+    array = service.status()["array_job_id"]
+    (index,) = service.slots("ready")
+    service.sandbox.run("slurm", ("scontrol", "requeuehold", f"{array}_{index}"))
+    until(lambda: index in service.slots("held"))
+    assert "told to end: ending Triton" in service.log(array, index)
+    service.sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
+    assert errors(asyncio.run(service.send(1))) == []
+
+
+def test_a_model_that_fails_at_its_start_is_not_started_over_and_over(world: Service) -> None:
+    broken = world.sandbox.layout.models / "broken"
+    (broken / "tokens" / "1").mkdir(parents=True)
+    (broken / "tokens" / "1" / "model.py").write_text(BROKEN)
+    configuration = (world.models / "tokens" / "config.pbtxt").read_text()
+    (broken / "tokens" / "config.pbtxt").write_text(configuration)
+    array = world.apply(broken, "tokens")
+
+    async def asking() -> None:
+        sending = asyncio.create_task(world.send(1))
+        await asyncio.sleep(12)
+        sending.cancel()
+        with suppress(asyncio.CancelledError):
+            await sending
+
+    asyncio.run(asking())
+    logs = list(world.home.glob(f"{NAME}-{array}_*.log"))
+    starts = sum(log.read_text().count("starting on") for log in logs)
+    slots = world.status()["slots"]
+    world.delete()
+    assert 2 <= starts <= 5  # at about 0, 2, 5 and 10 s
+    assert slots["gone"] == []
