@@ -21,7 +21,7 @@ MAX_SLOTS = 256
 """Slots of one service: each is an array task that slurmctld keeps in memory."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")]
-Tenant = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
+Tenant = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_][a-z0-9_.-]{0,62}$")]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
 GresType = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}$")]
 SafePath = Annotated[str, StringConstraints(pattern=r"^/[A-Za-z0-9_./@%+=:,-]*$", max_length=1024)]
@@ -33,7 +33,9 @@ class ServiceSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=False)
 
     name: Name = Field(description="Part of the service's address: lower case, digits, hyphens.")
-    tenant: Tenant = Field(description="The Slurm account that is charged.")
+    tenant: Tenant = Field(
+        description="The Slurm account that is charged (Slurm keeps these in lower case)."
+    )
     model_repository: SafePath = Field(
         description="Absolute path of a Triton model repository on a file system of the nodes."
     )

@@ -31,7 +31,14 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
-Weight = Annotated[Fraction, BeforeValidator(lambda value: Fraction(str(value))), Gt(Fraction(0))]
+def _weight(value: object) -> Fraction:
+    try:
+        return Fraction(str(value))
+    except (ValueError, ZeroDivisionError):
+        raise ValueError('write a number such as "1.5" or "3/2"') from None
+
+
+Weight = Annotated[Fraction, BeforeValidator(_weight), Gt(Fraction(0))]
 
 
 class ClusterSettings(_Section):
@@ -156,8 +163,13 @@ def load_settings(path: Path | None = None) -> Settings:
         ) from None
     except OSError as error:
         raise InvalidInputError("SW-SETTINGS", f"{place}: {error.strerror}.") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError("SW-SETTINGS", f"{place} is not TOML: {error}.") from None
+    except InvalidInputError as error:
+        refusal = error.refusal
+        raise InvalidInputError(
+            refusal.code, f"{place}: gpus: {refusal.message}", refusal.hint
+        ) from None
     except ValidationError as error:
         problems = "; ".join(_problem(item) for item in error.errors())
         raise InvalidInputError("SW-SETTINGS", f"{place}: {problems}.") from None
@@ -166,9 +178,8 @@ def load_settings(path: Path | None = None) -> Settings:
 
 def _problem(item: Any) -> str:
     key = ".".join(str(part) for part in item["loc"])
-    if not key:
-        return str(item["msg"]).removeprefix("Value error, ")
-    return f"{key}: {item['msg']}, not {item.get('input')!r}"
+    message = str(item["msg"]).removeprefix("Value error, ")
+    return message if not key else f"{key}: {message}, not {item.get('input')!r}"
 
 
 def database_url(settings: DatabaseSettings) -> str:

@@ -1,6 +1,7 @@
 """Slices, in integer thousandths; text of slices to and from them."""
 
-from decimal import Decimal, InvalidOperation
+import re
+from decimal import Decimal
 from typing import NewType
 
 from cluster.errors import InvalidInputError
@@ -15,23 +16,22 @@ GPU_MILLISLICES = Millislices(7000)
 """A whole GPU of weight 1."""
 
 
+_SLICES = re.compile(r"[0-9]{1,7}(\.[0-9]{1,3})?")
+
+
 def millislices_from_text(text: str, key: str) -> Millislices:
     """Read slices as a user writes them ("3.5") exactly into millislices.
 
     Raises InvalidInputError (SW-UNITS) naming ``key`` for anything that is not a number of slices
-    from 0 up with at most three decimals.
+    with at most three decimals.
     """
-    try:
-        thousandths = Decimal(text) * 1000
-    except InvalidOperation:
-        thousandths = Decimal("NaN")
-    if not thousandths.is_finite() or thousandths < 0 or thousandths % 1:
+    if not _SLICES.fullmatch(text):
         raise InvalidInputError(
             "SW-UNITS",
             f"{key}: {text!r} is not a number of slices.",
-            "Give slices from 0 up with at most three decimals, such as 3.5 (a GPU has 7).",
+            "Give slices from 0 to 9999999 with at most three decimals, such as 3.5 (a GPU has 7).",
         )
-    return Millislices(int(thousandths))
+    return Millislices(int(Decimal(text) * 1000))
 
 
 def slices_text(amount: int) -> str:

@@ -53,5 +53,5 @@ def _require_slurm_user(settings: DaemonSettings) -> None:
             "SW-DAEMON-USER",
             f"The daemon must run as {settings.slurm_user!r} (daemon.slurm_user, uid {wanted}), "
             f"not as uid {os.geteuid()}.",
-            f"Run: setpriv --reuid {settings.slurm_user} --init-groups slicewise daemon",
+            f"Run: runuser -u {settings.slurm_user} -- slicewise daemon",
         )

@@ -6,9 +6,10 @@ The first rule that applies decides, in this order:
 2. directives that can't be read, or a bad service: SW-DIRECTIVE, SW-SERVICE
 3. a service for another tenant than the account that is charged: SW-SERVICE-TENANT
 4. a tenant without quota: SW-TENANT-UNKNOWN if the account is not the user's, else SW-QUOTA-NONE
-5. GRES that can't be read, or GPUs of no type: SW-GRES, SW-GRES-TYPE
-6. a service whose GRES is not one GPU of its profile: SW-SERVICE-GRES
-7. a GPU type that no node has: SW-PROFILE-UNKNOWN; memory that none has: SW-NEED-TOO-LARGE
+5. GRES that can't be read: SW-GRES
+6. a service that needs more memory than any type has: SW-NEED-TOO-LARGE; of a profile that no node
+   has: SW-PROFILE-UNKNOWN; whose script asks for anything but one GPU of it: SW-SERVICE-GRES
+7. GPU by GPU: of no type: SW-GRES-TYPE; of a type that no node has: SW-PROFILE-UNKNOWN
 8. one task that alone costs more than the quota: SW-QUOTA-EXCEEDED
 9. a service that lives already: SW-SERVICE-EXISTS
 10. an array that is not the service's slots: SW-SERVICE-ARRAY
@@ -100,14 +101,21 @@ def refused(refusal: Refusal) -> SubmitAnswer:
 
 
 def check_membership(uid: int, tenant: str, snapshot: Snapshot) -> None:
-    """Raise SW-TENANT-UNKNOWN if a user whom Slurm knows has no association with the account."""
+    """Raise SW-TENANT-UNKNOWN for no account, or one that the user, if known, does not belong to."""
     accounts = snapshot.accounts_by_uid.get(uid)
+    yours = ", ".join(sorted(accounts or ())) or "none"
+    if not tenant:
+        raise InvalidInputError(
+            "SW-TENANT-UNKNOWN",
+            "The job names no account, and you have no default one.",
+            f"Write --account=ACCOUNT; yours: {yours}.",
+        )
     if accounts is None or tenant in accounts:
         return
     raise InvalidInputError(
         "SW-TENANT-UNKNOWN",
         f"tenant: {tenant!r} is no Slurm account of yours.",
-        f"Yours: {', '.join(sorted(accounts))}.",
+        f"Yours: {yours}.",
     )
 
 
@@ -184,6 +192,7 @@ def _replica(spec: ServiceSpec, asked: tuple[GpuRequest, ...], snapshot: Snapsho
     """The one GPU of a service's replica."""
     profile = spec.profile or _cheapest(spec.need_gib or 0.0, snapshot)
     replica = GpuRequest(profile, 1)
+    _cost(replica, snapshot)
     if asked and asked != (replica,):
         raise InvalidInputError(
             "SW-SERVICE-GRES",

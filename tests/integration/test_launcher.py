@@ -165,14 +165,14 @@ def test_a_killed_triton_costs_its_own_requests_only_and_its_slot_comes_back(
 ) -> None:
     async def killed() -> list[RequestRecord]:
         sending = asyncio.create_task(service.send(200))
-        while len(service.tritons()) < NOMINAL:
-            await asyncio.sleep(0.1)
+        await asyncio.to_thread(until, lambda: len(service.tritons()) == NOMINAL)
         await asyncio.sleep(1)
         os.kill(service.tritons()[0], signal.SIGKILL)
         return await sending
 
     records = asyncio.run(killed())
-    assert len(errors(records)) <= 2  # what was in flight on it: its concurrency
+    # Its concurrency was in flight on it; as many again may be handed to it while it dies.
+    assert len(errors(records)) <= 2 * 2
     assert len(records) == 200
     until(lambda: service.slots("held") == [0, 1, 2, 3])
     array = service.status()["array_job_id"]

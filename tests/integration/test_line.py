@@ -118,9 +118,12 @@ def test_no_request_is_lost_from_zero_to_the_quota_and_back(line: Line) -> None:
     assert line.billing() <= NOMINAL * 1000
     until(lambda: line.replicas() == (0, 0))
     until(lambda: line.billing() == 0)
-    assert json.loads(line.slicewise("root", "ledger", "verify", "--json")[1])[
-        "imbalance_millislice_s"
-    ] == 0
+    assert (
+        json.loads(line.slicewise("root", "ledger", "verify", "--json")[1])[
+            "imbalance_millislice_s"
+        ]
+        == 0
+    )
 
 
 @pytest.mark.usefixtures("address_404")

@@ -6,13 +6,29 @@ from cluster.units import millislices_from_text, slices_text
 
 @pytest.mark.parametrize(
     ("text", "millislices"),
-    [("0", 0), ("4", 4000), ("3.5", 3500), ("0.001", 1), ("1.750", 1750), ("7e1", 70_000)],
+    [("0", 0), ("4", 4000), ("3.5", 3500), ("0.001", 1), ("1.750", 1750), ("70", 70_000)],
 )
 def test_slices_are_read_exactly(text: str, millislices: int) -> None:
     assert millislices_from_text(text, "nominal") == millislices
 
 
-@pytest.mark.parametrize("text", ["", "many", "-1", "0.0005", "NaN", "Infinity", "1,5"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "many",
+        "-1",
+        "0.0005",
+        "NaN",
+        "Infinity",
+        "1,5",
+        "1e40",
+        "1e999999999",
+        "1_0",
+        "7\n",
+        "٣",
+    ],
+)
 def test_other_text_is_refused_with_its_key(text: str) -> None:
     with pytest.raises(InvalidInputError, match=r"nominal: .*3\.5.*\[SW-UNITS\]"):
         millislices_from_text(text, "nominal")

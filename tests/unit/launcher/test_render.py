@@ -95,7 +95,7 @@ def test_values_reach_bash_as_they_are():
 )
 def test_ports_are_read_in_every_form(ports: str, expected: list[str]):
     text = script()
-    loop = text[text.index("    ports=()") : text.index("    echo $$")]
+    loop = text[text.index("    ports=()") : text.index("    server=\n")]
     ran = subprocess.run(
         ("bash", "-uc", f'{loop}\nprintf "%s\\n" "${{ports[@]}}"'),
         env={"SLURM_STEP_RESV_PORTS": ports},
