@@ -1,11 +1,10 @@
 """The launcher: turns, one after another, until it is told to end."""
 
 import asyncio
-import json
 import logging
-import re
 import signal
 
+from cluster import events
 from cluster.errors import SlicewiseError
 from cluster.settings import Settings
 from launcher.daemon_client import DaemonClient
@@ -15,12 +14,11 @@ from launcher.render import services_map
 from launcher.tick import Daemon, Runtime, Turned, turn
 
 _LOG = logging.getLogger("slicewise.launcher")
-_PLAIN = re.compile(r"[A-Za-z0-9_.,:/@+-]+")
 
 
 def configure_logging(level: str) -> None:
-    """To stderr, where systemd's journal takes it from."""
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    """From ``level`` up, to stderr."""
+    events.configure_logging(_LOG, level)
 
 
 async def serve(settings: Settings) -> None:
@@ -128,13 +126,5 @@ class Reporter:
 
 
 def report(event: str, level: int = logging.INFO, **fields: object) -> None:
-    """One line, ``event key=value ...``; a value with blanks is quoted as JSON does."""
-    pairs = (f"{key}={_text(value)}" for key, value in fields.items())
-    _LOG.log(level, "%s", " ".join((event, *pairs)))
-
-
-def _text(value: object) -> str:
-    if isinstance(value, frozenset):
-        return ",".join(str(item) for item in sorted(value)) or "-"
-    text = str(value)
-    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    """One line of the log."""
+    _LOG.log(level, "%s", events.event_line(event, fields))

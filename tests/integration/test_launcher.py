@@ -60,6 +60,7 @@ class Service:
         file.write_text(FILE.format(models=json.dumps(str(models)), model=model))
         answer = json.loads(self.slicewise("bob", "service", "apply", str(file), "--json"))
         until(lambda: NAME in self.slicewise("root", "service", "list"))
+        until(lambda: self.status()["backlog"] is not None)  # it has a route
         return int(answer["array_job_id"])
 
     def status(self) -> Mapping[str, Any]:
