@@ -101,7 +101,7 @@ def refused(refusal: Refusal) -> SubmitAnswer:
 
 
 def check_membership(uid: int, tenant: str, snapshot: Snapshot) -> None:
-    """Raise SW-TENANT-UNKNOWN for no account, or one that the user, if known, does not belong to."""
+    """Raise SW-TENANT-UNKNOWN for no account, or for one that is not the user's, if we know him."""
     accounts = snapshot.accounts_by_uid.get(uid)
     yours = ", ".join(sorted(accounts or ())) or "none"
     if not tenant:
