@@ -13,15 +13,26 @@ help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 # Debian's own interpreter first: the sandbox's jobs run as other users, who often can't read a
-# Python that lies in somebody's home directory.
-PYTHON ?= $(firstword $(wildcard /usr/bin/python3.11 /usr/bin/python3.12 /usr/bin/python3.13) python3)
-SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
-APT := DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get
+# Python that lies in somebody's home directory. Triton's Python backend needs numpy 1, hence no 3.13.
+PYTHON ?= $(firstword $(wildcard /usr/bin/python3.11 /usr/bin/python3.12) python3)
+SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo || echo false)
+# While it installs, no package may start a service of its own: the sandbox starts what it needs.
+define INSTALL
+case "$(SUDO)" in *false) \
+    echo "Please install as root: apt-get install --no-install-recommends $$missing" >&2; exit 1;; esac; \
+echo "Installing Debian packages: $$missing"; \
+$(SUDO) env DEBIAN_FRONTEND=noninteractive missing="$$missing" sh -euc ' \
+    policy=/usr/sbin/policy-rc.d; \
+    if [ ! -e $$policy ]; then \
+        trap "rm -f $$policy" EXIT INT TERM; \
+        printf "#!/bin/sh\nexit 101\n" > $$policy; chmod 755 $$policy; \
+    fi; \
+    apt-get update -qq; \
+    apt-get install -qq -y --no-install-recommends $$missing >/dev/null'
+endef
 
 $(READY): pyproject.toml
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
-	    echo "Installing python3-venv (apt-get)"; \
-	    $(APT) update -qq; $(APT) install -qq -y --no-install-recommends python3-venv >/dev/null; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { missing=python3-venv; $(INSTALL); }
 	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Python packages into $(VENV) (about 20 s, once)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[sandbox,node,dev]'
@@ -29,9 +40,8 @@ $(READY): pyproject.toml
 
 packages: $(READY) ## Install the Debian packages that the sandbox runs (root or sudo)
 	@missing="$$($(BIN)/python -m sandbox.packages)"; \
-	command -v lua5.1 >/dev/null || missing="$$missing lua5.1"; [ -z "$$missing" ] || { \
-	    echo "Installing Debian packages: $$missing"; \
-	    $(APT) update -qq; $(APT) install -qq -y --no-install-recommends $$missing >/dev/null; }
+	command -v lua5.1 >/dev/null || missing="$$missing lua5.1"; \
+	[ -z "$$missing" ] || { $(INSTALL); }
 
 setup: packages ## Install everything, run nothing
 

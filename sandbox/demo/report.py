@@ -89,6 +89,10 @@ class Report:
             (self.refused_over_quota is not None, "the tenant without quota was not refused"),
             (self.ledger_imbalance == 0, f"the ledger is off balance by {self.ledger_imbalance}"),
             *(
+                (self._charged(service) > 0, f"{service} answered requests and was not charged")
+                for service in self.services
+            ),
+            *(
                 (
                     use.deviation <= LEDGER_TOLERANCE,
                     f"{tenant}: ledger {use.ledger} and sacct {use.sacct} slice-seconds differ",
@@ -97,6 +101,10 @@ class Report:
             ),
         )
         return tuple(text for fulfilled, text in expectations if not fulfilled)
+
+    def _charged(self, service: str) -> float:
+        use = self.slice_seconds_by_tenant.get(service.partition("/")[0])
+        return use.ledger if use is not None else 0.0
 
 
 def build(recording: Recording) -> Report:

@@ -21,20 +21,20 @@ Change = tuple[str, ...]
 
 @dataclass(frozen=True)
 class _Limit:
-    """A limit that must change; in millislices, ``before`` None is no limit."""
+    """A limit that must change; in millislices, None is no limit."""
 
     entity: Literal["qos", "account"]
     name: str
     before: int | None
-    after: int
+    after: int | None
 
     @property
     def shrinks(self) -> bool:
-        return self.before is None or self.after < self.before
+        return self.after is not None and (self.before is None or self.after < self.before)
 
 
 def qos_name(tenant: str) -> str:
-    """The tenant's own QOS: its jobs inside the nominal quota run in it."""
+    """The tenant's own QOS: its jobs run in it."""
     return QOS_PREFIX + tenant
 
 
@@ -46,11 +46,13 @@ def limit_changes(
 ) -> tuple[Change, ...]:
     """Changes for sacctmgr in the order in which they must run; () if Slurm has it all.
 
-    Each tenant with a Slurm account gets QOS ``slicewise_<tenant>`` limited to its nominal quota,
-    allowed and default in its account, and the same limit on the account, so that jobs in other
-    QOS are bounded too. An account without a quota is limited to the sum of the tenants below it:
-    0 if there are none. First what shrinks, then new QOS and their use, then what grows, so that at
-    no moment more is allowed than before or after.
+    Each tenant with a Slurm account has its nominal quota as the limit of that account, which
+    binds every job in it and below it, whatever its QOS. QOS ``slicewise_<tenant>`` is allowed and
+    default there and has no such limit: Slurm does not look at an association's limit for a job
+    whose QOS limits the same, so the two would add up instead of both binding
+    (docs/decisions/0004). An account without a quota is limited to the sum of the tenants below
+    it: 0 if there are none. First what shrinks, then new QOS and their use, then what grows, so
+    that at no moment more is allowed than before or after.
 
     A user's own QOS list may equal its account's: that it is his own shows only after the account's
     has changed. So call again after applying, until this is ().
@@ -77,7 +79,7 @@ def limit_changes(
 
 def _limit_changes(cluster: str, limits: Iterable[_Limit]) -> Iterable[Change]:
     """One change for all that get the same limit: each sacctmgr takes a good part of a second."""
-    names: dict[tuple[str, int], list[str]] = {}
+    names: dict[tuple[str, int | None], list[str]] = {}
     for limit in limits:
         names.setdefault((limit.entity, limit.after), []).append(limit.name)
     for (entity, after), together in names.items():
@@ -88,11 +90,11 @@ def _limit_changes(cluster: str, limits: Iterable[_Limit]) -> Iterable[Change]:
 
 
 def _qos_limits(nominal: Mapping[str, int], known: Mapping[str, Qos]) -> Iterable[_Limit]:
-    """Limits of QOS of ours that exist; 0 for one whose tenant is gone."""
-    wanted = {qos_name(tenant): amount for tenant, amount in nominal.items()}
+    """None for QOS of ours, see ``limit_changes``; 0 for one whose tenant is gone."""
+    tenants = {qos_name(tenant) for tenant in nominal}
     for name in sorted(known):
         before = known[name].grp_tres.get(_LIMIT)
-        after = wanted.get(name, 0)
+        after = None if name in tenants else 0
         if name.startswith(QOS_PREFIX) and before != after:
             yield _Limit("qos", name, before, after)
 
@@ -114,9 +116,8 @@ def _ceiling(account: str, nominal: Mapping[str, int], rows: Sequence[Associatio
 
 
 def _new_qos(nominal: Mapping[str, int], known: Mapping[str, Qos]) -> Iterable[Change]:
-    for tenant, amount in sorted(nominal.items()):
-        if qos_name(tenant) not in known:
-            yield ("add", "qos", qos_name(tenant), "set", _grp_tres(amount))
+    names = (qos_name(tenant) for tenant in sorted(nominal))
+    return (("add", "qos", name) for name in names if name not in known)
 
 
 def _qos_lists(
@@ -142,5 +143,6 @@ def _qos_lists(
             yield ("modify", "account", "where", *where, f"defaultqos={name}")
 
 
-def _grp_tres(amount: int) -> str:
-    return f"grptres={_LIMIT}={amount}"
+def _grp_tres(amount: int | None) -> str:
+    """In sacctmgr's words, -1 is no limit."""
+    return f"grptres={_LIMIT}={-1 if amount is None else amount}"

@@ -38,8 +38,8 @@ GOOD = Recording(
     ),
     wakes=(Wake(A, 0, answered(A, 2.5)), Wake(B, 0, answered(B, 1.5))),
     refusal=Refusal("SW-QUOTA-NONE", "guest has no quota."),
-    ledger=LedgerView(0, {"vision": 100_000}),
-    sacct_millislice_s_by_tenant={"vision": 100_500},
+    ledger=LedgerView(0, {"vision": 100_000, "nlp": 50_000}),
+    sacct_millislice_s_by_tenant={"vision": 100_500, "nlp": 50_000},
     duration_s=12.34,
     facts={"command": "demo"},
 )
@@ -73,6 +73,7 @@ def test_replicas_max_is_of_one_moment_not_of_maxima() -> None:
         ({"wakes": (Wake(A, 0, RequestRecord(A, 0, 0, 60, "no answer in 60 s")),)}, "wake"),
         ({"refusal": None}, "refused"),
         ({"ledger": LedgerView(3, {"vision": 100_000})}, "off balance by 3"),
+        ({"ledger": LedgerView(0, {}), "sacct_millislice_s_by_tenant": {}}, "was not charged"),
         ({"ledger": LedgerView(0, {"vision": 99_000})}, "differ"),
         ({"sacct_millislice_s_by_tenant": {}}, "differ"),
         ({"ledger": LedgerView(0, {})}, "differ"),
@@ -102,7 +103,7 @@ def test_percentiles_are_nearest_rank(percent: int, expected: float) -> None:
 
 def test_json_has_the_promised_keys_and_facts_beside_them() -> None:
     values = json.loads(json.dumps(build(GOOD).as_json()))
-    assert values["slice_seconds_by_tenant"] == {"vision": {"ledger": 100.0, "sacct": 100.5}}
+    assert values["slice_seconds_by_tenant"]["vision"] == {"ledger": 100.0, "sacct": 100.5}
     assert values["refused_over_quota"]["code"] == "SW-QUOTA-NONE"
     assert values["command"] == "demo"
     assert "facts" not in values

@@ -38,8 +38,7 @@ class SlurmDatabase:
         if self.deaf:
             return
         if tuple(what) == ("add", "qos"):
-            limit = {"billing": int(value.removeprefix("billing="))}
-            self.known["slicewise_vision"] = Qos("slicewise_vision", limit, frozenset())
+            self.known[assignment] = Qos(assignment, {}, frozenset())
         elif key == "grptres":
             limit = {"billing": int(value.removeprefix("billing="))}
             self.account = replace(self.account, grp_tres=limit)
