@@ -1,11 +1,15 @@
 """What a service is: one schema for TOML files and for the ``#SLICEWISE`` lines of a script."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import PurePosixPath
-from typing import Annotated, Self
+from string import whitespace
+from typing import Annotated, Any, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -20,11 +24,35 @@ DIRECTIVE = "#SLICEWISE"
 MAX_SLOTS = 256
 """Slots of one service: each is an array task that slurmctld keeps in memory."""
 
+_HEAD_BYTES = 65_536
+_HEAD_DIRECTIVES = 64
+_DIRECTIVE_BYTES = 2048
+"""As in slicewise.lua, which reads the same lines of the same script at its submission."""
+
+
+def _without_parents(path: str) -> str:
+    if ".." in PurePosixPath(path).parts:
+        raise ValueError("a part is '..'")
+    return path
+
+
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")]
+_NAME = "1 to 32 lower-case letters, digits and hyphens, with no hyphen at either end"
 Tenant = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_][a-z0-9_.-]{0,62}$")]
+_TENANT = "1 to 63 lower-case letters, digits and _ . -, the first no . or -"
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
+_MODEL_NAME = "1 to 128 letters, digits and _ . -, the first no . or -"
 GresType = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}$")]
-SafePath = Annotated[str, StringConstraints(pattern=r"^/[A-Za-z0-9_./@%+=:,-]*$", max_length=1024)]
+_GRES_TYPE = "1 to 63 letters, digits and _ . + -, the first a letter or digit"
+SafePath = Annotated[
+    str,
+    StringConstraints(pattern=r"^/[A-Za-z0-9_./@%+=:,-]*$", max_length=1024),
+    AfterValidator(_without_parents),
+]
+_SAFE_PATH = (
+    "an absolute path of letters, digits and _ . / @ % + = : , -, "
+    "at most 1024 characters, with no part '..'"
+)
 
 
 class ServiceSpec(BaseModel):
@@ -44,7 +72,10 @@ class ServiceSpec(BaseModel):
         None, description="GRES type of one replica, such as 1g.10gb. Either this or need_gib."
     )
     need_gib: float | None = Field(
-        None, gt=0, description="GPU memory that a replica needs: the cheapest profile that fits."
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="GPU memory that a replica needs: the cheapest profile that fits.",
     )
     min_replicas: int = Field(0, ge=0, le=MAX_SLOTS, description="Kept even when idle.")
     max_replicas: int = Field(1, ge=1, le=MAX_SLOTS, description="Slots of the job array.")
@@ -52,10 +83,18 @@ class ServiceSpec(BaseModel):
         1, ge=1, le=1024, description="Requests that one replica works on at once; more wait."
     )
     keep_alive_s: float = Field(
-        60, ge=0, le=86_400, description="Idle seconds before a replica is given back."
+        60,
+        ge=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="Idle seconds before a replica is given back.",
     )
     time_limit_min: int = Field(
-        60, ge=2, le=43_200, description="Slurm's limit of one run of a replica."
+        60,
+        ge=10,
+        le=43_200,
+        description="Slurm's limit of one run of a replica. A successor starts 4 min "
+        "before it, and Slurm may warn it 2 min before: less than 10 min would cut requests off.",
     )
     cpus: int = Field(1, ge=1, le=1024, description="CPUs of one replica.")
     memory_mib: int = Field(1024, ge=64, description="Host memory of one replica.")
@@ -70,8 +109,6 @@ class ServiceSpec(BaseModel):
             )
         if (self.profile is None) == (self.need_gib is None):
             raise ValueError("profile, need_gib: give exactly one of the two")
-        if ".." in PurePosixPath(self.model_repository).parts:
-            raise ValueError("model_repository: the path must not contain '..'")
         return self
 
     def directives(self) -> tuple[str, ...]:
@@ -84,30 +121,44 @@ def _plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+_SHOWN = 200
+"""Characters of a line, a key or a value that a refusal repeats."""
+
 _LINE = re.compile(rf"^{DIRECTIVE}[ \t]+(?P<key>[a-z_]+)=(?P<value>\S*)[ \t]*$")
 
 
-def directives_of_script(lines: Iterable[str]) -> Mapping[str, str]:
-    """The ``#SLICEWISE`` lines before a script's first command; {} if it has none.
+def head_lines(script: str) -> Sequence[str]:
+    """The lines of a script in which directives may stand: those of its first 64 KiB."""
+    head = script[:_HEAD_BYTES].encode()[:_HEAD_BYTES]
+    return head.decode(errors="replace").split("\n")
 
-    Raises InvalidInputError (SW-DIRECTIVE) for a line that is not ``#SLICEWISE key=value``.
+
+def directives_of_script(lines: Iterable[str]) -> Mapping[str, str]:
+    """The first 64 ``#SLICEWISE`` lines before a script's first command; {} if it has none.
+
+    Raises InvalidInputError (SW-DIRECTIVE) for a line that is not ``#SLICEWISE key=value``, or is
+    longer than 2048 bytes.
     """
-    found: dict[str, str] = {}
+    return dict(map(_directive, islice(_directive_lines(lines), _HEAD_DIRECTIVES)))
+
+
+def _directive_lines(lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
-        text = line.strip()
+        text = line.strip(whitespace)
         if text and not text.startswith("#"):
-            break
+            return
         if text.startswith(DIRECTIVE):
-            key, value = _directive(text)
-            found[key] = value
-    return found
+            yield text
 
 
 def _directive(text: str) -> tuple[str, str]:
-    match = _LINE.match(text)
+    is_short = len(text.encode(errors="replace")) <= _DIRECTIVE_BYTES
+    match = _LINE.match(text) if is_short else None
     if match is None:
         raise InvalidInputError(
-            "SW-DIRECTIVE", f"Line {text!r} can't be read.", f"Write {DIRECTIVE} key=value."
+            "SW-DIRECTIVE",
+            f"Line {text[:_SHOWN]!r} can't be read.",
+            f"Write {DIRECTIVE} key=value, in at most {_DIRECTIVE_BYTES} bytes.",
         )
     return match["key"], match["value"]
 
@@ -120,18 +171,50 @@ def service_spec(values: Mapping[str, object]) -> ServiceSpec:
     try:
         return ServiceSpec.model_validate(dict(values))
     except ValidationError as error:
+        problems = error.errors()
+        about_keys = any(item["type"] in {_MISSING, _UNKNOWN} for item in problems)
         raise InvalidInputError(
-            "SW-SERVICE", "; ".join(_problem(item) for item in error.errors()), _KEYS
+            "SW-SERVICE", f"{'; '.join(map(_problem, problems))}.", _KEYS if about_keys else ""
         ) from None
 
 
+_MISSING, _UNKNOWN = "missing", "extra_forbidden"
 _KEYS = f"Keys: {', '.join(ServiceSpec.model_fields)}."
 
 
-def _problem(item: Mapping[str, object]) -> str:
-    location = ".".join(str(part) for part in item["loc"])  # type: ignore[attr-defined]
-    message = str(item["msg"]).removeprefix("Value error, ")
-    if not location:
-        return message
-    given = "" if item["type"] == "missing" else f", not {item.get('input')!r}"
-    return f"{location}: {message}{given}"
+def _problem(item: Any) -> str:
+    if not item["loc"]:
+        return str(item["msg"]).removeprefix("Value error, ")
+    key = str(item["loc"][0])
+    if item["type"] == _MISSING:
+        return f"{key}: missing"
+    if item["type"] == _UNKNOWN:
+        near = " or ".join(get_close_matches(key, ServiceSpec.model_fields))
+        return f"{key:.{_SHOWN}}: no such key" + (f" (did you mean {near}?)" if near else "")
+    return f"{key}: {_ALLOWED[key]}, not {item['input']!r:.{_SHOWN}}"
+
+
+def _number(schema: Mapping[str, Any]) -> str:
+    found = next(one for one in schema.get("anyOf", (schema,)) if one["type"] != "null")
+    kind = "a whole number" if found["type"] == "integer" else "a number"
+    if "exclusiveMinimum" in found:
+        return f"{kind} above {found['exclusiveMinimum']}"
+    if "maximum" in found:
+        return f"{kind} from {found['minimum']} to {found['maximum']}"
+    return f"{kind} from {found['minimum']} up"
+
+
+_TEXTS = {
+    "name": _NAME,
+    "tenant": _TENANT,
+    "model_repository": _SAFE_PATH,
+    "model": _MODEL_NAME,
+    "profile": _GRES_TYPE,
+    "partition": _NAME,
+}
+_ALLOWED = _TEXTS | {
+    key: _number(schema)
+    for key, schema in ServiceSpec.model_json_schema()["properties"].items()
+    if key not in _TEXTS
+}
+"""What a key may hold, in words."""

@@ -179,21 +179,33 @@ def load_settings(path: Path | None = None) -> Settings:
 def _problem(item: Any) -> str:
     key = ".".join(str(part) for part in item["loc"])
     message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "missing":
+        return f"{key}: missing"
     return message if not key else f"{key}: {message}, not {item.get('input')!r}"
 
 
 def database_url(settings: DatabaseSettings) -> str:
     """The ledger's URL: $SLICEWISE_DATABASE_URL first, then [database] url_file.
 
-    There is no default: raises InvalidInputError (SW-DATABASE-URL) if neither says it.
+    There is no default: raises InvalidInputError (SW-DATABASE-URL) if neither says it, or
+    the file can't be read, which is so for everybody but operators.
     """
     url = os.environ.get(DATABASE_VARIABLE, "")
     if not url and settings.url_file is not None:
         try:
             url = settings.url_file.read_text(encoding="utf-8").strip()
-        except OSError as error:
+        except PermissionError as error:
             raise InvalidInputError(
-                "SW-DATABASE-URL", f"database.url_file {settings.url_file}: {error.strerror}."
+                "SW-DATABASE-URL",
+                f"database.url_file {settings.url_file}: {error.strerror}.",
+                "For operators; your own services and what they use: slicewise service status NAME",
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise InvalidInputError(
+                "SW-DATABASE-URL",
+                f"database.url_file {settings.url_file}: {why}.",
+                f"Write postgresql://... into it, or set {DATABASE_VARIABLE}.",
             ) from None
     if not url:
         raise InvalidInputError(

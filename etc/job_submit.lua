@@ -12,7 +12,9 @@ if loaded then
     loaded, slicewise = pcall(function(module)
         module.configure({
             socket = "/run/slicewise/admission/admission.sock",
-            mode = "observe", -- then advise (sets fields, refuses nothing), then enforce
+            -- Then advise (sets fields, refuses nothing), then enforce; each time after the daemon's
+            -- own mode in slicewise.toml.
+            mode = "observe",
             timeout_s = 0.010, -- slurmctld stands still for so long at most
             partitions = { "gpu" }, -- as in slicewise.toml; jobs elsewhere are not asked about
         })

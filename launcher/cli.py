@@ -1,10 +1,8 @@
 """Commands: services for their tenants; the gateway and the launcher for operators."""
 
 import asyncio
-import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +10,12 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
+from cluster.console import console, print_json
 from cluster.errors import InvalidInputError
 from cluster.settings import Settings, load_settings
 from cluster.slurm.submit import submit
 from launcher import haproxy, loop, show
+from launcher.address import wait_for_route
 from launcher.daemon_client import DaemonClient
 from launcher.observe import ServiceObservation, observe, service_url
 from launcher.render import CONFIGURATION, gateway_files, service_script
@@ -63,7 +63,7 @@ def apply_service(
     """Check a service and submit it as a held job array; its replicas start with its requests.
 
     The file, the model repository, and what Slurm will be told are checked first; nothing is
-    submitted if anything is wrong.
+    submitted if anything is wrong. Then it waits until the address answers, for 5 s at most.
     """
     settings = load_settings()
     spec = read_service_file(file)
@@ -75,14 +75,17 @@ def apply_service(
     url = service_url(settings.gateway.url, spec.tenant, spec.name)
     submitted = None if dry_run else submit(script)
     job_id = submitted.job_id if submitted is not None else None
+    trouble = "" if dry_run else asyncio.run(wait_for_route(url))
     if as_json:
-        show.print_json({"array_job_id": job_id, "url": url})
-        return
-    out = show.console()
-    for message in submitted.messages if submitted is not None else ():
-        out.print(Text(message))
-    done = f"is array job {job_id}" if job_id is not None else "would be accepted"
-    out.print(Text(f"{spec.tenant}/{spec.name} {done}; its address: {url}"))
+        print_json({"array_job_id": job_id, "url": url})
+    else:
+        out = console()
+        for message in submitted.messages if submitted is not None else ():
+            out.print(Text(message))
+        done = f"is array job {job_id}" if job_id is not None else "would be accepted"
+        out.print(Text(f"{spec.tenant}/{spec.name} {done}; its address: {url}"))
+    if trouble:
+        typer.echo(f"The address can't be used yet: {trouble}", err=True)
 
 
 @service_app.command("render", epilog="Example: slicewise service render bert.toml > bert.sbatch")
@@ -96,11 +99,11 @@ def list_services(as_json: Json = False) -> None:
     """Every service that you may see."""
     services = asyncio.run(observe(load_settings()))
     if as_json:
-        show.print_json([show.as_json(service) for service in services])
+        print_json([show.as_json(service) for service in services])
     elif services:
-        show.console().print(show.services_table(services))
+        console().print(show.services_overview(services))
     else:
-        show.console().print("No services. Start one: slicewise service apply FILE.toml")
+        console().print("No services. Start one: slicewise service apply FILE.toml")
 
 
 @service_app.command(
@@ -116,15 +119,15 @@ def service_status(
     settings = load_settings()
     service = _find(name, asyncio.run(observe(settings)))
     if as_json:
-        show.print_json(show.as_json(service))
+        print_json(show.as_json(service))
     elif watch:
         _watch(settings, name, service)
     else:
-        show.console().print(show.service_details(service))
+        console().print(show.service_details(service))
 
 
 def _watch(settings: Settings, name: str, service: ServiceObservation) -> None:
-    with Live(show.service_details(service), console=show.console(), auto_refresh=False) as live:
+    with Live(show.service_details(service), console=console(), auto_refresh=False) as live:
         while True:
             try:
                 time.sleep(_WATCH_S)
@@ -146,9 +149,9 @@ def delete_service(name: Name, as_json: Json = False) -> None:
     array_job_id = _choose(name, keys)
     asyncio.run(_daemon(settings).delete(array_job_id))
     if as_json:
-        show.print_json({"array_job_id": array_job_id, "service": keys[array_job_id]})
+        print_json({"array_job_id": array_job_id, "service": keys[array_job_id]})
     else:
-        show.console().print(Text(f"{keys[array_job_id]}: array job {array_job_id} is cancelled"))
+        console().print(Text(f"{keys[array_job_id]}: array job {array_job_id} is cancelled"))
 
 
 @service_app.command("schema", epilog="Example: slicewise service schema --example > bert.toml")
@@ -160,9 +163,9 @@ def service_schema(
     if example:
         typer.echo(_EXAMPLE, nl=False)
     elif as_json:
-        show.print_json(show.schema_rows())
+        print_json(show.schema_rows())
     else:
-        show.console().print(show.schema_table())
+        console().print(show.schema_table())
 
 
 def _daemon(settings: Settings) -> DaemonClient:
@@ -214,32 +217,25 @@ def render_gateway(
 
 
 def _write(path: Path, text: str) -> None:
-    """All or nothing: HAProxy never reads half a file."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        haproxy.replace_file(path, text)
     except OSError as error:
-        with suppress(OSError):
-            draft.unlink()
         raise InvalidInputError(
             "SW-GATEWAY-SETTINGS", f"gateway.directory: {path}: {error.strerror}."
         ) from None
 
 
 def run_launcher(
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Settings; else $SLICEWISE_CONFIG or /etc/slicewise/slicewise.toml."),
+    ] = None,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
     """Run the launcher, as daemon.launcher_user: it gives each service the replicas it needs.
 
     Logs to stderr, one line per decision. SIGTERM ends it; killing it loses nothing.
-
-    Examples:
-
-        slicewise launcher
-
-        systemctl start slicewise-launcher
     """
-    settings = load_settings()
+    settings = load_settings(config)
     loop.configure_logging(log_level.upper())
     asyncio.run(loop.serve(settings))

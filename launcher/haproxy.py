@@ -2,8 +2,11 @@
 
 import asyncio
 import csv
+import os
+import shutil
 from asyncio.subprocess import PIPE
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
@@ -12,6 +15,7 @@ from launcher.decide.routing import (
     AddRoute,
     Change,
     EndSessions,
+    MarkComplete,
     RemoveRoute,
     SetHealthy,
     SetMode,
@@ -24,6 +28,8 @@ _FORCED_DRAIN, _FORCED_MAINT = 0x08, 0x01
 """Bits of srv_admin_state (management guide, "show servers state")."""
 _QUIET = ("no need to change", "changed from")
 """``set server addr`` answers in words also when all is well."""
+COMPLETE_KEY = ".complete"
+"""In the map beside the services; no ``tenant/service`` is like it."""
 
 
 class HaproxyRuntime:
@@ -63,6 +69,16 @@ class HaproxyRuntime:
                         "SW-GATEWAY-FAILED", f"HAProxy refused {command!r}: {answer}"
                     )
 
+    def keep(self, routes: Mapping[str, str]) -> None:
+        """Write the routes into the map's file, if it says others: HAProxy starts with them.
+
+        Not the mark of completeness: a service may come while HAProxy is down. Raises OSError if
+        this user may not write there.
+        """
+        text = "".join(f"{service} {backend}\n" for service, backend in sorted(routes.items()))
+        if self._map.read_text(encoding="utf-8") != text:
+            replace_file(self._map, text)
+
     async def _ask(self, command: str) -> str:
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -90,6 +106,20 @@ class HaproxyRuntime:
             writer.close()
 
 
+def replace_file(path: Path, text: str) -> None:
+    """All or nothing: HAProxy never reads half a file. Raises OSError."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        with suppress(FileNotFoundError):
+            shutil.copymode(path, draft)
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()
+        raise
+
+
 def commands(change: Change, services_map: Path) -> tuple[str, ...]:
     """The Runtime API's words for a change."""
     match change:
@@ -105,10 +135,18 @@ def commands(change: Change, services_map: Path) -> tuple[str, ...]:
                 f"set server {server} addr {address} port {port}",
                 f"set maxconn server {server} {concurrency}",
             )
+        case AddRoute() | RemoveRoute() | MarkComplete():
+            return (_map_command(change, services_map),)
+
+
+def _map_command(change: AddRoute | RemoveRoute | MarkComplete, services_map: Path) -> str:
+    match change:
         case AddRoute(service, backend):
-            return (f"add map {services_map} {service} {backend}",)
+            return f"add map {services_map} {service} {backend}"
         case RemoveRoute(service):
-            return (f"del map {services_map} {service}",)
+            return f"del map {services_map} {service}"
+        case MarkComplete():
+            return f"add map {services_map} {COMPLETE_KEY} yes"
 
 
 def _server(backend: str, index: int) -> str:
@@ -137,7 +175,9 @@ def parse(text: str) -> Gateway:
     if not servers:
         raise ValueError("no backend of the pool")
     backends = {name: _parse_backend(totals[name], found) for name, found in servers.items()}
-    return Gateway(_parse_map(before_states), backends)
+    routes = _parse_map(before_states)
+    complete = routes.pop(COMPLETE_KEY, None) is not None
+    return Gateway(routes, backends, complete)
 
 
 def _parse_backend(row: Mapping[str, str], servers: Mapping[int, Server]) -> Backend:
@@ -168,7 +208,7 @@ def _admin_states(text: str) -> Mapping[tuple[str, str], int]:
     return {(row[1], row[3]): int(row[6]) for row in rows}
 
 
-def _parse_map(text: str) -> Mapping[str, str]:
+def _parse_map(text: str) -> dict[str, str]:
     """Lines ``0x55d0 tenant/service pool3``."""
     rows = (line.split() for line in text.splitlines() if line.startswith("0x"))
     return {row[1]: row[2] for row in rows}

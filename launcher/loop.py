@@ -9,6 +9,7 @@ from cluster.errors import SlicewiseError
 from cluster.settings import Settings
 from launcher.daemon_client import DaemonClient
 from launcher.decide.services import Plan, ServicePlan, State
+from launcher.decide.slots import loss_text
 from launcher.haproxy import HaproxyRuntime
 from launcher.render import services_map
 from launcher.tick import Daemon, Runtime, Turned, turn
@@ -74,6 +75,7 @@ class Reporter:
 
     def __init__(self) -> None:
         self._said: dict[str, tuple[object, ...]] = {}
+        self._warned: dict[tuple[str, str], str] = {}
         self._trouble = ""
 
     def failed(self, why: str) -> None:
@@ -93,6 +95,7 @@ class Reporter:
         for service in turned.plan.services:
             self._service(service, turned)
         self._troubles(turned.plan)
+        self._once("", "routes_not_kept", turned.unkept)
         for array, error in turned.failures.items():
             report("wish_failed", logging.WARNING, array=array, why=str(error))
 
@@ -118,11 +121,14 @@ class Reporter:
             self._once(name, "no_backend_free", "raise gateway.backends and render again")
         for name, why in plan.unreadable.items():
             self._once(name, "service_unreadable", why)
+        for service in plan.services:
+            self._once(service.service, "slots_lost", loss_text(service.lost))
 
     def _once(self, service: str, event: str, why: str) -> None:
-        if self._said.get(service) != (event, why):
-            report(event, logging.WARNING, service=service, why=why)
-        self._said[service] = (event, why)
+        """A warning, once until it changes; "" is no trouble."""
+        if why and self._warned.get((service, event)) != why:
+            report(event, logging.WARNING, service=service or "-", why=why)
+        self._warned[service, event] = why
 
 
 def report(event: str, level: int = logging.INFO, **fields: object) -> None:

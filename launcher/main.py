@@ -1,6 +1,8 @@
 """The one executable, ``slicewise``: mounts every command tree."""
 
 import sys
+from importlib import metadata
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,7 +16,6 @@ from slurm_plugin.daemon_cli import run_daemon
 
 app = typer.Typer(
     name="slicewise",
-    help="Elastic, multi-tenant Triton inference on Slurm.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
@@ -25,20 +26,47 @@ app.add_typer(ledger_app, name="ledger")
 app.add_typer(gateway_app, name="gateway")
 app.add_typer(db_app, name="db")
 app.add_typer(sandbox_app, name="sandbox")
-app.command("daemon")(run_daemon)
-app.command("launcher")(run_launcher)
+app.command(
+    "daemon",
+    epilog="Examples: slicewise daemon --config /etc/slicewise/slicewise.toml"
+    " | systemctl start slicewise-daemon",
+)(run_daemon)
+app.command(
+    "launcher",
+    epilog="Examples: slicewise launcher --config /etc/slicewise/slicewise.toml"
+    " | systemctl start slicewise-launcher",
+)(run_launcher)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"slicewise {metadata.version('slicewise')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Elastic, multi-tenant Triton inference on Slurm."""
 
 
 def main() -> None:
     """Run a command; an expected failure is one message and exit code 1, never a traceback."""
     try:
-        app()
+        # By this name also where it runs as ``python -m launcher.main``, as in the sandbox.
+        app(prog_name="slicewise")
     except SlicewiseError as error:
         refusal, console = error.refusal, Console(stderr=True)
         # As Text: what others wrote (a log's "[Note]", a user's path) must not be read as markup.
-        console.print(Text(refusal.message, style="red"))
+        console.print(Text(refusal.message, style="red"), soft_wrap=True)
         if refusal.hint:
-            console.print(Text(refusal.hint))
+            console.print(Text(refusal.hint), soft_wrap=True)
         console.print(Text(refusal.code, style="dim"))
         sys.exit(1)
 

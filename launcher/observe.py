@@ -8,7 +8,9 @@ from cluster.settings import Settings
 from cluster.wire import ServiceView, ViewAnswer
 from launcher.daemon_client import DaemonClient
 from launcher.decide.gateway import Gateway, Load, Mode, load_of
-from launcher.decide.services import key_of, run_of
+from launcher.decide.runs import run_of
+from launcher.decide.services import key_of
+from launcher.decide.slots import loss_text
 from launcher.haproxy import HaproxyRuntime
 from launcher.render import services_map
 
@@ -23,7 +25,7 @@ class ServiceObservation:
             no route yet.
         ready: slots that get requests and pass their health checks.
         starting: slots that wait for Slurm, or run and are not ready yet.
-        draining: slots that finish what they have, ending ones included.
+        draining: slots that finish what they have or have finished it, ending ones included.
         held: slots that cost nothing.
         gone: slots that were lost for good.
         used_millislices, nominal_millislices: of the tenant; None if this user may not see them.
@@ -52,6 +54,11 @@ class ServiceObservation:
     def service(self) -> str:
         """As in the address: ``tenant/name``."""
         return f"{self.tenant}/{self.name}"
+
+    @property
+    def loss(self) -> str:
+        """What to know about slots that were lost for good; "" if none was."""
+        return loss_text(self.gone)
 
     @property
     def backlog(self) -> int | None:
@@ -154,8 +161,10 @@ def _running(service: ServiceView, index: int, gateway: Gateway) -> str:
     if backend is None or run is None or index >= len(backend.servers):
         return "starting"
     server = backend.servers[index]
-    if (server.address, server.port) != (run.address, run.port) or server.mode is Mode.MAINT:
+    # A server gets its run's address with its route. Slurm gives out its ports in turn, so an
+    # earlier run's address is another one.
+    if (server.address, server.port) != (run.address, run.port):
         return "starting"
-    if server.mode is Mode.DRAIN:
+    if server.mode is not Mode.READY:
         return "draining"
     return "ready" if server.up else "starting"

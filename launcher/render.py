@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from cluster.errors import InvalidInputError
 from cluster.service import ServiceSpec
 from cluster.settings import GatewaySettings, TritonSettings
+from launcher.haproxy import COMPLETE_KEY
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 CONFIGURATION, HOLD, SERVICES_MAP = "haproxy.cfg", "hold.lua", "services.map"
@@ -59,6 +60,7 @@ def gateway_files(
     values = {
         "directory": settings.directory,
         "services_map": services_map(settings),
+        "complete_key": COMPLETE_KEY,
         "socket": settings.runtime_socket,
         "socket_user": socket_user,
         "socket_group": socket_group,

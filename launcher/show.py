@@ -1,43 +1,29 @@
 """Services for people and as JSON."""
 
-import json
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cluster.console import FittingTable, column, slices_words
 from cluster.service import ServiceSpec
 from cluster.units import slices_text
 from launcher.observe import ServiceObservation
 
-_PIPE_WIDTH = 200
-"""Columns where there is no terminal: nothing may be cut off."""
-_STATES = (
-    ("ready", "green"),
-    ("starting", "yellow"),
-    ("draining", "magenta"),
-    ("held", "dim"),
-    ("gone", "red"),
-)
-
-
-def console() -> Console:
-    """Colours and the terminal's width on a terminal only."""
-    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
-
-
-def print_json(value: object) -> None:
-    """One JSON document on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+_STYLES = {
+    "ready": "green",
+    "starting": "yellow",
+    "draining": "magenta",
+    "held": "dim",
+    "gone": "red",
+}
 
 
 def as_json(service: ServiceObservation) -> Mapping[str, object]:
     """The keys of ``--json``; slots by state as sorted lists of their indices."""
-    slots = {state: sorted(getattr(service, state)) for state, _ in _STATES}
+    slots = {state: sorted(getattr(service, state)) for state in _STYLES}
     return {
         "service": service.service,
         "tenant": service.tenant,
@@ -54,33 +40,35 @@ def as_json(service: ServiceObservation) -> Mapping[str, object]:
         "used_millislices": service.used_millislices,
         "nominal_millislices": service.nominal_millislices,
         "note": service.note,
+        "loss": service.loss,
     }
 
 
-def services_table(services: Iterable[ServiceObservation]) -> Table:
-    """One line per service."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("service", "profile"):
-        table.add_column(name)
-    for name in ("ready", "starting", "draining", "held", "backlog", "in flight"):
-        table.add_column(name, justify="right")
-    table.add_column("address")
-    for service in services:
-        counts = (_count(service, state, style) for state, style in _STATES[:4])
-        table.add_row(
-            service.service,
-            service.profile,
-            *counts,
-            _number(service.backlog),
-            _number(service.in_flight),
-            service.url,
+def services_overview(services: Sequence[ServiceObservation]) -> RenderableType:
+    """One line per service; below, what their users should know."""
+    losses = (Text(f"{s.service}: {s.loss}", style="red") for s in services if s.loss)
+    return Group(_services_table(services), *losses)
+
+
+def _services_table(services: Sequence[ServiceObservation]) -> FittingTable:
+    return FittingTable(
+        (
+            column("service", (s.service for s in services)),
+            column("profile", (s.profile for s in services), rank=1),
+            column("ready", _counts(services, "ready"), right=True),
+            column("starting", _counts(services, "starting"), right=True),
+            column("draining", _counts(services, "draining"), right=True, rank=2),
+            column("held", _counts(services, "held"), right=True, rank=3),
+            column("backlog", (_number(s.backlog) for s in services), right=True),
+            column("in flight", (_number(s.in_flight) for s in services), right=True),
+            column("address", (s.url for s in services), rank=4),
         )
-    return table
+    )
 
 
-def _count(service: ServiceObservation, state: str, style: str) -> Text:
-    count = len(getattr(service, state))
-    return Text(str(count), style=style if count else "dim")
+def _counts(services: Iterable[ServiceObservation], state: str) -> Iterable[Text]:
+    counts = (len(getattr(service, state)) for service in services)
+    return (Text(str(count), style=_STYLES[state] if count else "dim") for count in counts)
 
 
 def _number(value: int | None) -> str:
@@ -90,8 +78,8 @@ def _number(value: int | None) -> str:
 def service_details(service: ServiceObservation) -> RenderableType:
     """Everything about one service."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold")
-    table.add_column()
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
     table.add_row("service", f"{service.service} (array job {service.array_job_id})")
     table.add_row("address", f"{service.url}/v2/...")
     table.add_row("replicas", _replicas(service))
@@ -100,13 +88,15 @@ def service_details(service: ServiceObservation) -> RenderableType:
     table.add_row("quota", _quota(service))
     if service.note:
         table.add_row("waits", Text(service.note, style="yellow"))
+    if service.loss:
+        table.add_row("lost", Text(service.loss, style="red"))
     return Group(table)
 
 
 def _replicas(service: ServiceObservation) -> Text:
     parts = (
         Text(f"{len(slots)} {state} ({_slots(slots)})", style=style)
-        for state, style in _STATES
+        for state, style in _STYLES.items()
         if (slots := getattr(service, state))
     )
     return Text(", ").join(parts)
@@ -134,7 +124,7 @@ def _quota(service: ServiceObservation) -> str:
     if service.used_millislices is None or service.nominal_millislices is None:
         return "none"
     used, nominal = service.used_millislices, service.nominal_millislices
-    return f"{service.tenant} holds {slices_text(used)} of {slices_text(nominal)} slices"
+    return f"{service.tenant} holds {slices_text(used)} of {slices_words(nominal)}"
 
 
 def schema_rows() -> tuple[Mapping[str, Any], ...]:
@@ -157,15 +147,18 @@ def _type(found: Mapping[str, Any]) -> str:
     return " or ".join(kind for kind in kinds if kind != "null")
 
 
-def schema_table() -> Table:
+def schema_table() -> FittingTable:
     """The same for people."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("key", "type", "default", "meaning"):
-        table.add_column(name)
-    for row in schema_rows():
-        default = "required" if row["required"] else _default(row["default"])
-        table.add_row(row["key"], row["type"], default, row["meaning"])
-    return table
+    rows = schema_rows()
+    defaults = ("required" if row["required"] else _default(row["default"]) for row in rows)
+    return FittingTable(
+        (
+            column("key", (row["key"] for row in rows)),
+            column("type", (row["type"] for row in rows)),
+            column("default", defaults),
+            column("meaning", (row["meaning"] for row in rows), folds=True),
+        )
+    )
 
 
 def _default(value: object) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import ipaddress
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cluster.errors import SlicewiseError
@@ -37,6 +37,7 @@ class Runtime(Protocol):
 
     async def observe(self) -> Gateway: ...  # noqa: D102
     async def apply(self, changes: tuple[Change, ...]) -> None: ...  # noqa: D102
+    def keep(self, routes: Mapping[str, str]) -> None: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,14 @@ class Turned:
         plan: None if the daemon could not see all of Slurm: nothing was changed.
         answers: of the daemon to wishes, by array job id.
         failures: wishes that the daemon refused, by array job id.
+        unkept: why the routes could not be written down for HAProxy's next start; "" if they were.
     """
 
     state: State
     plan: Plan | None
     answers: Mapping[int, WishAnswer]
     failures: Mapping[int, SlicewiseError]
+    unkept: str = ""
 
 
 async def turn(daemon: Daemon, runtime: Runtime, state: State) -> Turned:
@@ -68,7 +71,17 @@ async def turn(daemon: Daemon, runtime: Runtime, state: State) -> Turned:
         return Turned(state, None, {}, {})
     found, plan = decided
     await runtime.apply(plan.routes.changes)
-    return await _wish_all(daemon, found, plan)
+    unkept = _keep(runtime, plan.routes.routes)
+    return replace(await _wish_all(daemon, found, plan), unkept=unkept)
+
+
+def _keep(runtime: Runtime, routes: Mapping[str, str]) -> str:
+    """Not worth a failed turn: without it HAProxy's next start waits for the next turn."""
+    try:
+        runtime.keep(routes)
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    return ""
 
 
 async def _wish_all(daemon: Daemon, state: State, plan: Plan) -> Turned:

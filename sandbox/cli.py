@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -36,13 +37,15 @@ Directory = Annotated[
 ]
 
 _INTERRUPTED = 130
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+"""Exit codes as shells have them."""
 
 
-def _fail(error: SlicewiseError) -> NoReturn:
+def _fail(error: SlicewiseError, exit_code: int = 1) -> NoReturn:
     Console(stderr=True).print(
         str(error), style="red", markup=False, highlight=False, soft_wrap=True
     )
-    raise typer.Exit(1) from None
+    raise typer.Exit(exit_code) from None
 
 
 def _interrupt_on_end_signals() -> None:
@@ -55,14 +58,21 @@ def _interrupt_on_end_signals() -> None:
 
 @app.command(
     epilog="Examples: slicewise sandbox up | slicewise sandbox up --dir /tmp/second --no-services"
+    " | slicewise sandbox up --anew"
 )
 def up(
     directory: Directory,
     services: Annotated[
         bool, typer.Option(help="Also start Slicewise's own daemon and launcher.")
     ] = True,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Discard a sandbox that is there, with all its data.")
+    ] = False,
 ) -> None:
-    """Start the cluster; it runs until `slicewise sandbox down`."""
+    """Start the cluster; it runs until `slicewise sandbox down`.
+
+    In one that is up it starts again what has ended, and keeps all data.
+    """
     console = Console()
     _interrupt_on_end_signals()
     begin = time.monotonic()
@@ -72,11 +82,14 @@ def up(
                 directory,
                 progress=lambda line: console.print(f"  {line}", highlight=False, markup=False),
                 services=services,
+                anew=anew,
             )
     except SlicewiseError as error:
         _fail(error)
     except KeyboardInterrupt:
-        Console(stderr=True).print("Interrupted: everything was taken down again.")
+        left = directory.exists()
+        said = "the sandbox stays as it is" if left else "everything was taken down again"
+        Console(stderr=True).print(f"Interrupted: {said}.")
         raise typer.Exit(_INTERRUPTED) from None
     place = sandbox.layout.directory
     console.print(f"The sandbox is up in {place} ({time.monotonic() - begin:.1f} s).")
@@ -123,12 +136,24 @@ def status(
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
         return
     console = Console()
-    console.print(f"Sandbox in {sandbox.layout.directory}", highlight=False)
+    console.print(f"Sandbox in {sandbox.layout.directory}", highlight=False, soft_wrap=True)
+    console.print(f"Gateway {sandbox.layout.gateway_url}", highlight=False, soft_wrap=True)
     console.print(_server_table(servers), _node_table(nodes))
 
 
+def _table(title: str) -> Table:
+    """Narrow enough for 80 columns."""
+    return Table(box=None, padding=(0, 2, 0, 0), title=f"\n{title}", title_justify="left")
+
+
 def _server_table(rows: tuple[ServerRow, ...]) -> Table:
-    table = Table("server", "user", "pid", "listens on", "since", "state", title="Servers")
+    table = _table("Servers")
+    table.add_column("server", no_wrap=True)
+    table.add_column("user")
+    table.add_column("pid", justify="right")
+    table.add_column("listens on", overflow="fold")
+    table.add_column("since")
+    table.add_column("state")
     for row in rows:
         since = time.strftime("%H:%M:%S", time.localtime(row.since))
         style = "green" if row.state == "running" else "red"
@@ -139,7 +164,9 @@ def _server_table(rows: tuple[ServerRow, ...]) -> Table:
 
 
 def _node_table(rows: tuple[NodeRow, ...]) -> Table:
-    table = Table("node", "GPU", "slices", "address", "state", title="Nodes")
+    table = _table("Nodes")
+    for title in ("node", "GPU", "slices", "address", "state"):
+        table.add_column(title)
     for row in rows:
         slices = ", ".join(f"{count} x {profile}" for profile, count in row.slices.items())
         table.add_row(row.name, row.gpu, slices, row.address, row.state)
@@ -160,15 +187,30 @@ def shell(
     ] = "root",
 ) -> None:
     """Run a shell, or a command, in the cluster as one of its users."""
+    argv = command or ["/bin/bash", "--norc", "-i"]
     try:
         sandbox = Sandbox.attach(directory)
         environment = sandbox.environment(user) | {"PS1": f"{user}@sandbox:\\w\\$ "}
+        program = _program(argv[0], environment["PATH"])
         sandbox.become(user)
     except SlicewiseError as error:
         _fail(error)
-    argv = command or ["/bin/bash", "--norc", "-i"]
-    os.environ["PATH"] = environment["PATH"]
     try:
-        os.execvpe(argv[0], argv, environment)  # noqa: S606 -- no shell, the words as given
+        os.execve(program, argv, environment)  # noqa: S606 -- no shell, the words as given
     except OSError as error:
-        _fail(SlicewiseError("SW-SANDBOX-COMMAND", f"{argv[0]}: {error.strerror}."))
+        # Python's libraries may be closed to that user: nothing more can be imported.
+        os.write(2, f"{argv[0]}: {error.strerror}. [SW-SANDBOX-COMMAND]\n".encode())
+        os._exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE)
+
+
+def _program(name: str, path: str) -> str:
+    """Where the command lies; exits with 127, as shells do, if it is nowhere on that PATH."""
+    found = name if "/" in name else shutil.which(name, path=path)
+    if found is None:
+        _fail(
+            SlicewiseError(
+                "SW-SANDBOX-COMMAND", f"There is no command {name!r}.", f"PATH is {path}."
+            ),
+            _NOT_FOUND,
+        )
+    return found

@@ -10,9 +10,8 @@ from typing import Any
 from cluster.errors import SlicewiseError
 from sandbox import lifecycle, packages, process, slurm
 from sandbox.directory import checked
-from sandbox.host import Host
+from sandbox.host import Host, Progress
 from sandbox.layout import Layout
-from sandbox.lifecycle import Progress
 from sandbox.state import State, load
 
 
@@ -23,14 +22,17 @@ class Sandbox:
         self._host = host
 
     @classmethod
-    def up(cls, directory: Path, *, progress: Progress, services: bool = True) -> "Sandbox":
-        """Start one, or attach to the one that is up there already.
+    def up(
+        cls, directory: Path, *, progress: Progress, services: bool = True, anew: bool = False
+    ) -> "Sandbox":
+        """Start one, or attach to the one that is up there and start again what has ended of it.
 
-        With ``services`` also migrate the ledger and start the daemon and the launcher. Whatever
-        goes wrong, an interrupt included, takes everything down again.
+        With ``services`` a new one also gets its ledger, the daemon and the launcher. Whatever
+        goes wrong with a new one, an interrupt included, takes everything down again. ``anew``
+        discards the one that is there.
         """
         packages.require(packages.EVERYTHING if services else packages.REQUIRED_FILES)
-        return cls(Host(lifecycle.up(directory, progress, services=services)))
+        return cls(Host(lifecycle.up(directory, progress, services=services, anew=anew)))
 
     @classmethod
     def attach(cls, directory: Path) -> "Sandbox":
@@ -100,13 +102,16 @@ class Sandbox:
         return self._host.popen(user, argv, **options)
 
     def become(self, user: str) -> None:
-        """Turn this very process into that user, in a directory that the user may read."""
+        """Turn this very process into that user: here if the user may write here, else at home.
+
+        Slurm and ``service apply`` leave their logs in the current directory.
+        """
         who = self._host.user(user)
         if self.state.several_users:
             os.setgroups([who.gid])
             os.setgid(who.gid)
             os.setuid(who.uid)
-        if not os.access(Path.cwd(), os.R_OK | os.X_OK):
+        if not os.access(Path.cwd(), os.R_OK | os.W_OK | os.X_OK):
             os.chdir(self.layout.home / who.name)
 
     def node_states(self) -> Mapping[str, str]:

@@ -1,13 +1,14 @@
 """The sandbox's directory: which one, whether it may be ours, who is at work in it."""
 
+import errno
 import fcntl
 import hashlib
 import os
 import pwd
 import re
 import shutil
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from cluster.errors import InvalidInputError, SlicewiseError
@@ -18,9 +19,14 @@ from sandbox.probes import port_is_free
 DIRECTORY_VARIABLE = "SLICEWISE_SANDBOX_DIR"
 MARKER = ".slicewise-sandbox"
 SLOTS = 250
+ROOM_MB = 500
+"""With Triton copied; where it can be linked, less."""
 _SOCKET_PATH_BYTES = 107
 _SAFE = re.compile(r"^/[A-Za-z0-9._/+@-]+$")
 _OTHERS_SEARCH = 0o001
+_NOT_STORED = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+)
 
 
 def default_directory() -> Path:
@@ -32,6 +38,12 @@ def default_directory() -> Path:
 def checked(directory: Path) -> Path:
     """The directory, resolved; InvalidInputError (SW-SANDBOX-DIRECTORY) if it can't be used."""
     path = Path(os.path.realpath(directory))
+    with _refusing(path, lambda _error: True):
+        _check(path)
+    return path
+
+
+def _check(path: Path) -> None:
     if not _SAFE.match(str(path)):
         raise _refused(f"{path} has characters that Slurm's configuration files can't quote.")
     longest = Layout(path, SLOTS).longest_socket
@@ -42,14 +54,44 @@ def checked(directory: Path) -> Path:
         raise _refused(f"Other users can't go through {closed}, so jobs could not reach {path}.")
     if path.exists() and not is_ours(path):
         raise _refused(f"{path} exists and is not a sandbox of this user.")
-    return path
+
+
+@contextmanager
+def _refusing(path: Path, meant: Callable[[OSError], bool]) -> Iterator[None]:
+    """Raise an OSError that is meant as InvalidInputError (SW-SANDBOX-DIRECTORY)."""
+    try:
+        yield
+    except OSError as error:
+        if not meant(error):
+            raise
+        raise _refused(f"{path} can't be used: {_reason(error)}.") from None
+
+
+def _reason(error: OSError) -> str:
+    """In words; shutil.Error, of a tree of files, has a list of (from, to, reason) instead."""
+    return str(error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror)
+
+
+def storable(path: Path) -> AbstractContextManager[None]:
+    """InvalidInputError (SW-SANDBOX-DIRECTORY) if its file system is full or forbids a write."""
+    return _refusing(
+        path, lambda error: isinstance(error, shutil.Error) or error.errno in _NOT_STORED
+    )
+
+
+def require_room(path: Path) -> None:
+    """InvalidInputError (SW-SANDBOX-DIRECTORY) if its disk has no room for a sandbox."""
+    free_mb = shutil.disk_usage(path).free // 1_000_000
+    if free_mb < ROOM_MB:
+        raise _refused(f"{path} has {free_mb} MB of room; a sandbox takes up to {ROOM_MB} MB.")
 
 
 def _refused(message: str) -> InvalidInputError:
     return InvalidInputError(
         "SW-SANDBOX-DIRECTORY",
         message,
-        "Choose another with --dir, short and reachable by everybody, such as /tmp/slicewise.",
+        "Choose another with --dir, short, writable, reachable by everybody, "
+        f"with {ROOM_MB} MB of room, such as /tmp/slicewise.",
     )
 
 
@@ -69,9 +111,11 @@ def is_ours(path: Path) -> bool:
 @contextmanager
 def claimed(path: Path) -> Iterator[None]:
     """Keep other ``up`` and ``down`` out; SlicewiseError (SW-SANDBOX-BUSY) if one is there."""
-    path.mkdir(mode=0o755, parents=True, exist_ok=True)
-    path.chmod(0o755)
-    with (path / MARKER).open("w", encoding="utf-8") as marker:
+    with _refusing(path, lambda _error: True):
+        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        path.chmod(0o755)
+        opened = (path / MARKER).open("w", encoding="utf-8")
+    with opened as marker:
         try:
             fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

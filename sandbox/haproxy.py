@@ -26,7 +26,7 @@ def configure_bare(host: Host) -> None:
 
 
 async def up(host: Host) -> None:
-    """Start HAProxy with the configuration in the gateway's directory."""
+    """Start HAProxy with the configuration in the gateway's directory, now or again."""
     layout = host.layout
     path = layout.gateway_directory / CONFIGURATION
     host.spawn("haproxy", "slicewise", ("haproxy", "-db", "-f", str(path)))

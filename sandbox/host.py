@@ -18,6 +18,9 @@ from sandbox.layout import Layout
 from sandbox.packages import SEARCH_PATH
 from sandbox.users import User
 
+Progress = Callable[[str], None]
+"""Told, line by line, what has been done."""
+
 HEAD = "head"
 """Host name of slurmctld and slurmdbd."""
 

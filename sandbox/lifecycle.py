@@ -5,21 +5,29 @@ import os
 import shutil
 import signal
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from cluster.errors import SlicewiseError
-from sandbox import haproxy, mariadb, munge, postgres, process, slicewise, slurm, triton, users
-from sandbox.directory import checked, choose_slot, claimed, empty
-from sandbox.host import Host, hosts_text
+from sandbox import (
+    haproxy,
+    mariadb,
+    munge,
+    postgres,
+    process,
+    restart,
+    slicewise,
+    slurm,
+    triton,
+    users,
+)
+from sandbox.directory import checked, choose_slot, claimed, empty, require_room, storable
+from sandbox.host import Host, Progress, hosts_text
 from sandbox.inventory import NODES
 from sandbox.layout import Layout
 from sandbox.staging import stage, write_command
 from sandbox.state import State, load, save
-
-Progress = Callable[[str], None]
 
 STOP_PATIENCE_S = 3.0
 _STOP_STAGES: tuple[tuple[str, ...], ...] = (
@@ -31,14 +39,17 @@ _STOP_STAGES: tuple[tuple[str, ...], ...] = (
 _SERVERS = frozenset(name for names in _STOP_STAGES for name in names)
 
 
-def up(directory: Path, progress: Progress, *, services: bool) -> State:
-    """Start a sandbox there, or find the one that is up; whatever goes wrong takes it down."""
+def up(directory: Path, progress: Progress, *, services: bool, anew: bool = False) -> State:
+    """Start a sandbox there, or start again what has ended of the one that is up.
+
+    Whatever goes wrong takes a new one down again, and leaves one that was up with all its data.
+    ``anew`` discards that first.
+    """
     path = checked(directory)
-    with claimed(path):
-        running = _running(path)
-        if running is not None:
-            progress(f"it is up already in {path}")
-            return running
+    with claimed(path), storable(path):
+        there = None if anew else _ready(path)
+        if there is not None:
+            return restart.restore(Host(there), progress).state
         with _uninterrupted():
             _remove(path)
         try:
@@ -60,7 +71,7 @@ def down(directory: Path, *, keep: bool = False) -> bool:
         return False
     with _uninterrupted(), claimed(path):
         if keep:
-            _stop(path)
+            _keep(_stop(path))
         else:
             _remove(path)
             shutil.rmtree(path)
@@ -90,25 +101,27 @@ def _let_pass(_number: int, _frame: object) -> None:
     """Handle a signal by doing nothing; unlike SIG_IGN, children do not inherit that."""
 
 
-def _running(path: Path) -> State | None:
-    """The state of a sandbox that is up with every server; None otherwise."""
-    try:
-        state = load(Layout(path, 0).state_file)
-    except SlicewiseError:
-        return None
-    if state is None or not state.ready:
-        return None
-    servers = (p for name, p in state.processes.items() if name in _SERVERS)
-    return state if all(process.is_alive(server) for server in servers) else None
+def _ready(path: Path) -> State | None:
+    """The state of a sandbox whose ``up`` came to its end, whatever has ended since."""
+    state = load(Layout(path, 0).state_file)
+    return state if state is not None and state.ready else None
 
 
 def _remove(path: Path) -> None:
     """Stop everything and leave the directory empty."""
     _stop(path)
+    Layout(path, 0).state_file.unlink(missing_ok=True)  # cut short here, nobody takes it for one
     empty(path)
 
 
-def _stop(path: Path) -> None:
+def _keep(state: State | None) -> None:
+    """Remember a stopped sandbox as one that is not up."""
+    if state is not None:
+        save(State(state.layout, state.users, state.program, state.device_nodes))
+
+
+def _stop(path: Path) -> State | None:
+    """Stop everything; returns what state.json said."""
     try:
         state = load(Layout(path, 0).state_file)
     except SlicewiseError:
@@ -122,8 +135,7 @@ def _stop(path: Path) -> None:
         process.end(left, patience_s=0.0)
     postgres.release_memory(Layout(path, 0))
     triton.remove_shared_memory(Layout(path, 0).triton)
-    if state is not None:
-        save(State(state.layout, state.users, state.program, state.device_nodes))
+    return state
 
 
 def _stop_in_order(host: Host) -> None:
@@ -147,6 +159,7 @@ def _bring_up(path: Path, progress: Progress, *, services: bool) -> Host:
 
 
 def _prepare(path: Path, progress: Progress) -> Host:
+    require_room(path)
     as_root = os.geteuid() == 0
     layout = Layout(path, choose_slot(path))
     people = (
@@ -193,9 +206,7 @@ async def _start(host: Host, progress: Progress, *, services: bool) -> None:
     """
 
     async def timed(name: str, step: Coroutine[object, object, None]) -> None:
-        begin = time.monotonic()
-        await step
-        progress(f"{name} {time.monotonic() - begin:.1f} s")
+        await restart.timed(progress, name, step)
 
     async def slurm_chain() -> None:
         await asyncio.gather(timed("munged", munge.up(host)), timed("MariaDB", mariadb.up(host)))

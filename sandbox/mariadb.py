@@ -34,26 +34,38 @@ async def up(host: Host) -> None:
     ``mariadbd --bootstrap`` reads the same SQL as mariadb-install-db, which needs a program of a
     client package that the sandbox does without.
     """
-    layout = host.layout
-    host.directory(layout.mariadb_socket.parent, "slurm", 0o700)
-    data = host.directory(layout.lib / "mariadb", "slurm", 0o700)
-    program = ("mariadbd", "--no-defaults", f"--datadir={data}", *_SMALL)
+    host.directory(host.layout.mariadb_socket.parent, "slurm", 0o700)
+    host.directory(_data(host), "slurm", 0o700)
     await host.command(
         "slurm",
-        (*program, "--bootstrap"),
+        (*_program(host), "--bootstrap"),
         stdin=_bootstrap_sql(host.user("slurm").name),
     )
+    await start(host)
+
+
+async def start(host: Host) -> None:
+    """Start the server with the data that is there."""
+    layout = host.layout
     host.spawn(
         "mariadbd",
         "slurm",
         (
-            *program,
+            *_program(host),
             "--skip-networking",
             f"--socket={layout.mariadb_socket}",
             f"--pid-file={layout.mariadb_socket.parent / 'mariadb.pid'}",
         ),
     )
     await host.ready("mariadbd", lambda: unix_socket_answers(layout.mariadb_socket))
+
+
+def _data(host: Host) -> Path:
+    return host.layout.lib / "mariadb"
+
+
+def _program(host: Host) -> tuple[str, ...]:
+    return ("mariadbd", "--no-defaults", f"--datadir={_data(host)}", *_SMALL)
 
 
 def _bootstrap_sql(owner: str) -> str:

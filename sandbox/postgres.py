@@ -36,10 +36,9 @@ def binaries(program: Program) -> Path:
 
 async def up(host: Host) -> None:
     """Create the data directory, start the server, create the ledger's database."""
-    layout, owner = host.layout, host.user("slurm")
-    place = binaries(host.state.program)
-    sockets = host.directory(layout.postgres_directory, "slurm", 0o750, group="slicewise")
-    data = host.directory(_data(layout), "slurm", 0o700)
+    owner, place = host.user("slurm"), binaries(host.state.program)
+    sockets = host.directory(host.layout.postgres_directory, "slurm", 0o750, group="slicewise")
+    data = host.directory(_data(host.layout), "slurm", 0o700)
     await host.command(
         "slurm",
         (
@@ -55,21 +54,27 @@ async def up(host: Host) -> None:
     )
     host.file(data / "pg_hba.conf", "local all all peer map=sandbox\n", role="slurm", mode=0o600)
     host.file(data / "pg_ident.conf", _ident(host), role="slurm", mode=0o600)
+    await start(host)
+    await host.command(
+        "slurm", (str(place / "createdb"), f"--host={sockets}", f"--owner={owner.name}", DATABASE)
+    )
+
+
+async def start(host: Host) -> None:
+    """Start the server with the data that is there."""
+    layout, place = host.layout, binaries(host.state.program)
     settings = (f"--{name}={value}" for name, value in _SETTINGS.items())
     host.spawn(
         "postgres",
         "slurm",
         (
             str(place / "postgres"),
-            f"-D{data}",
-            f"--unix_socket_directories={sockets}",
+            f"-D{_data(layout)}",
+            f"--unix_socket_directories={layout.postgres_directory}",
             *settings,
         ),
     )
     await host.ready("postgres", lambda: _accepts(host, place))
-    await host.command(
-        "slurm", (str(place / "createdb"), f"--host={sockets}", f"--owner={owner.name}", DATABASE)
-    )
 
 
 def _ident(host: Host) -> str:

@@ -54,9 +54,10 @@ async def up_daemon(host: Host) -> None:
 
 async def up_launcher(host: Host) -> None:
     """Start the launcher; the daemon and the gateway must run."""
-    host.spawn("launcher", "slicewise", ("slicewise", "launcher"))
     log = host.log_file("launcher")
-    await host.ready("launcher", lambda: b"started" in log.read_bytes())
+    said_before = log.stat().st_size if log.exists() else 0
+    host.spawn("launcher", "slicewise", ("slicewise", "launcher"))
+    await host.ready("launcher", lambda: b"started" in log.read_bytes()[said_before:])
 
 
 async def stage_triton(host: Host) -> None:

@@ -151,6 +151,12 @@ def account_commands(host: Host) -> str:
 
 async def up_accounting(host: Host) -> None:
     """Start slurmdbd and load the accounts; munged and MariaDB must run."""
+    await start_accounting(host)
+    await host.command("slurm", ("sacctmgr", "-i"), stdin=account_commands(host))
+
+
+async def start_accounting(host: Host) -> None:
+    """Start slurmdbd with the accounts that it has."""
     layout = host.layout
     host.spawn(
         "slurmdbd",
@@ -163,7 +169,6 @@ async def up_accounting(host: Host) -> None:
         },
     )
     await host.ready("slurmdbd", lambda: port_answers(layout.head_address, layout.port("slurmdbd")))
-    await host.command("slurm", ("sacctmgr", "-i"), stdin=account_commands(host))
 
 
 async def up_controller(host: Host) -> None:
@@ -177,19 +182,28 @@ async def up_controller(host: Host) -> None:
 
 
 async def up_nodes(host: Host) -> None:
-    """Start every slurmd and wait until all nodes are idle; slurmctld must run."""
-    for node in NODES:
-        host.spawn(
-            f"slurmd-{node.name}",
-            "root",
-            ("slurmd", "-D", "-N", node.name),
-            extra=wrapper_environment(host.layout, node.name),
-        )
-    await asyncio.gather(*(_registered(host, node.name) for node in NODES))
+    """Start the slurmd of every node; slurmctld must run."""
+    await asyncio.gather(*(start_node(host, node.name) for node in NODES))
 
 
-async def _registered(host: Host, node: str) -> None:
-    await host.ready(f"slurmd-{node}", lambda: node_states(host).get(node) == "idle")
+async def start_node(host: Host, node: str) -> None:
+    """Start a node's slurmd and wait until slurmctld hears from it; jobs there may run on."""
+    layout, name = host.layout, f"slurmd-{node}"
+    host.spawn(
+        name,
+        "root",
+        ("slurmd", "-D", "-N", node),
+        extra=wrapper_environment(layout, node),
+    )
+    address, port = layout.node_addresses[node], layout.port("slurmd")
+    await host.ready(
+        name, lambda: port_answers(address, port) and responds(node_states(host).get(node, ""))
+    )
+
+
+def responds(node_state: str) -> bool:
+    """Whether slurmctld hears from a node in that state: "*" marks one that does not answer."""
+    return node_state not in {"", "down", "unknown"} and not node_state.endswith("*")
 
 
 def node_states(host: Host) -> Mapping[str, str]:

@@ -69,7 +69,7 @@ def parse_state(text: str) -> State:
         raise SlicewiseError(
             "SW-SANDBOX-STATE",
             f"The sandbox's state.json can't be read ({error!r}).",
-            "Run: slicewise sandbox down",
+            "Discard it all: slicewise sandbox down, or slicewise sandbox up --anew",
         ) from None
 
 

@@ -72,7 +72,7 @@ def server_places(layout: Layout) -> Mapping[str, str]:
         "slurmdbd": f"{head}:{layout.port('slurmdbd')}",
         "slurmctld": f"{head}:{layout.port('slurmctld')}",
         **nodes,
-        "haproxy": layout.gateway_url,
+        "haproxy": f"{head}:{layout.port('gateway')}",
     }
 
 

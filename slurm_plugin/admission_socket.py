@@ -14,7 +14,13 @@ from slurm_plugin.admit import Admission
 from slurm_plugin.line_server import Limits, LineServer, Peer, own_directory
 from slurm_plugin.observe import report
 
-_LIMITS = Limits(connections=256, connections_per_uid=256, idle_s=1.0)
+_LIMITS = Limits(
+    connections=256,
+    connections_per_uid=256,
+    idle_s=1.0,
+    # 64 KiB of directives at most, which JSON's escapes may lengthen, and the job's texts.
+    line_bytes=512 * 1024,
+)
 _PATIENCE_S = 1.0
 _SWITCH_S = 0.0005
 """How long another thread may go on computing while an answer is due; Python's default is 5 ms."""
@@ -75,4 +81,6 @@ def _report(request: SubmitRequest, answer: SubmitAnswer) -> None:
     }
     fields |= {"tag": answer.tag} if answer.tag else {}
     fields |= {"code": answer.code, "message": answer.message} if answer.code else {}
+    if answer.action == "pass" and (answer.tag or answer.code):
+        fields["would"] = "admit" if answer.tag else "refuse"
     report(f"submit_{answer.action}", **fields)

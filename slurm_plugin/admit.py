@@ -9,7 +9,9 @@ from cluster.errors import Refusal
 from cluster.jobs import JobTag
 from cluster.wire import CheckRequest, SubmitAnswer, SubmitRequest
 from slurm_plugin.decide.admission import (
+    Mode,
     Snapshot,
+    as_mode_allows,
     check_membership,
     decide,
     refused,
@@ -24,7 +26,8 @@ submission may still fail for reasons of Slurm's own."""
 class Admission:
     """Answers submissions; used by the admission thread and by the main one."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
         self._snapshot: Snapshot | None = None
         self._lock = threading.Lock()
         self._just_admitted: dict[tuple[str, str], float] = {}
@@ -65,7 +68,8 @@ class Admission:
         if request.directives and self._just_admitted:
             known = {**dict.fromkeys(self._just_admitted), **snapshot.services}
             snapshot = replace(snapshot, services=known)
-        return decide(request, snapshot, secrets.token_hex(8))
+        answer = decide(request, snapshot, secrets.token_hex(8))
+        return as_mode_allows(answer, request, self._mode)
 
 
 _NOT_READY = refused(

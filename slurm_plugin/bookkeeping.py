@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterable, Mapping
 
 from cluster.errors import UnreachableError
-from cluster.jobs import JobState, JobView, RunRecord
+from cluster.jobs import JobView, RunRecord
 from cluster.settings import Settings
 from cluster.slurm.interface import Association, Slurm
 from slurm_plugin.compile import compile_limits
 from slurm_plugin.decide.charging import Tariff, charge, next_watermark_s
-from slurm_plugin.decide.model import Reservation
+from slurm_plugin.decide.gone import Gone, gone_runs, lost_ends
+from slurm_plugin.decide.model import RunKey
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.observe import report, report_failure, warn
 from slurm_plugin.sync import Sync
@@ -22,7 +23,8 @@ _RECOMPILE_S = 15.0
 _SETTLE_S = 5.0
 """How often accounting is asked though no run is known to have ended."""
 
-_RUNNING = frozenset({JobState.RUNNING, JobState.SUSPENDED})
+_LATE_S = 60
+"""Accounting that does not show an end so long after it is asked no more often than that."""
 
 
 class Bookkeeping:
@@ -30,7 +32,7 @@ class Bookkeeping:
 
     def __init__(self, settings: Settings, slurm: Slurm, ledger: Ledger, sync: Sync) -> None:
         self._cluster = settings.cluster.name
-        self._compiles = settings.daemon.mode != "observe"
+        self._compiles = settings.daemon.mode == "enforce"
         self._tariff = Tariff(self._cluster, frozenset(settings.cluster.partitions), settings.costs)
         self._slurm = slurm
         self._ledger = ledger
@@ -38,6 +40,7 @@ class Bookkeeping:
         self._compiled_change = -1
         self._compile_due_s = 0.0
         self._settle_due_s = 0.0
+        self._gone: Mapping[RunKey, Gone] = {}
 
     async def start(self) -> None:
         """Check the ledger's version; from now on every run's end is charged."""
@@ -69,11 +72,13 @@ class Bookkeeping:
 
     async def _charge(self) -> None:
         """Reserve for what runs, settle what has ended."""
-        jobs, looked_s = self._sync.jobs, self._sync.view.observed_s
+        jobs, looked_s = self._sync.jobs, int(self._sync.view.observed_s)
         reservations = await asyncio.to_thread(self._ledger.open_reservations)
         since_s = await asyncio.to_thread(self._ledger.accounted_until_s)
-        records = await self._records(since_s, jobs, reservations)
-        decided = charge(self._tariff, jobs, records or (), reservations)
+        self._gone = gone_runs(self._gone, looked_s, jobs, reservations)
+        records = await self._records(since_s, looked_s)
+        lost = {} if records is None else lost_ends(self._gone, looked_s)
+        decided = charge(self._tariff, jobs, records or (), reservations, lost)
         if decided.charges:
             booked = await asyncio.to_thread(self._ledger.apply, decided.charges)
             if booked:
@@ -81,14 +86,11 @@ class Bookkeeping:
         for odd in decided.observations:
             warn("charge_odd", job=odd.key.job_id, text=odd.text)
         if records is not None:
-            await self._move_watermark(since_s, int(looked_s), jobs)
+            await self._move_watermark(since_s, looked_s, jobs)
 
-    async def _records(
-        self, since_s: int, jobs: Iterable[JobView], reservations: Iterable[Reservation]
-    ) -> tuple[RunRecord, ...] | None:
+    async def _records(self, since_s: int, looked_s: int) -> tuple[RunRecord, ...] | None:
         """Accounting's runs if some may be new; None if not, or if it does not answer."""
-        running = {(job.job_id, job.start_s) for job in jobs if job.state in _RUNNING}
-        ended = any((r.key.job_id, r.key.start_s) not in running for r in reservations)
+        ended = any(looked_s - gone.since_s < _LATE_S for gone in self._gone.values())
         if not ended and time.monotonic() < self._settle_due_s:
             return None
         try:

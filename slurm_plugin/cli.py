@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from cluster.console import console, print_json, slices_words
 from cluster.errors import InvalidInputError, OutsideError
 from cluster.settings import Settings, database_url, load_settings
 from cluster.slurm.commands import CommandSlurm
@@ -69,12 +70,10 @@ def set_quota(
         in_force = _wait_until_compiled(ledger, change.change_id, began_s)
     took_s = time.monotonic() - began_s if in_force else None
     if as_json:
-        present.print_json(asdict(change) | {"in_force": in_force, "in_force_after_s": took_s})
+        print_json(asdict(change) | {"in_force": in_force, "in_force_after_s": took_s})
         return
     was = f" (was {slices_text(before.nominal_millislices)})" if before else ""
-    present.console().print(
-        Text(f"{tenant}: {slices_text(amount)} slices{was}, {_force_text(took_s)}")
-    )
+    console().print(Text(f"{tenant}: {slices_words(amount)}{was}, {_force_text(took_s)}"))
 
 
 def _require_account(tenant: str) -> None:
@@ -118,9 +117,9 @@ def show_quota(tenant: Tenant, as_json: Json = False) -> None:
     with _ledger(load_settings()) as ledger:
         line = _line(ledger, _history(ledger, tenant)[0], ledger.open_reservations())
     if as_json:
-        present.print_json(present.tenant_json(line))
+        print_json(present.tenant_json(line))
     else:
-        present.console().print(present.tenants_table([line]))
+        console().print(present.tenants_table([line]))
 
 
 @tenant_quota_app.command(
@@ -134,9 +133,11 @@ def list_quotas(as_json: Json = False) -> None:
         tenants = sorted(ledger.quotas())
         lines = [_line(ledger, ledger.quota_history(name)[0], running) for name in tenants]
     if as_json:
-        present.print_json([present.tenant_json(line) for line in lines])
+        print_json([present.tenant_json(line) for line in lines])
+    elif lines:
+        console().print(present.tenants_table(lines))
     else:
-        present.console().print(present.tenants_table(lines))
+        console().print("No quotas. Set one: slicewise tenant-quota set NAME --nominal N")
 
 
 @tenant_quota_app.command(
@@ -149,9 +150,9 @@ def quota_history(tenant: Tenant, as_json: Json = False) -> None:
     with _ledger(load_settings()) as ledger:
         changes = _history(ledger, tenant)
     if as_json:
-        present.print_json([asdict(change) for change in changes])
+        print_json([asdict(change) for change in changes])
     else:
-        present.console().print(present.history_table(changes))
+        console().print(present.history_table(changes))
 
 
 def _history(ledger: Ledger, tenant: str) -> Sequence[QuotaChange]:
@@ -199,12 +200,12 @@ def statement(
             _require_tenant(ledger, tenant)
         found = ledger.statement(tenant, int(since.timestamp()) if since else 0, now_s)
     if as_json:
-        present.print_json(present.statement_json(found, now_s))
+        print_json(present.statement_json(found, now_s))
     elif not found.rows:
-        present.console().print("No runs.")
+        console().print("No runs.")
     else:
-        present.console().print(present.runs_table(found.rows, now_s))
-        present.console().print(present.totals_table(found.totals))
+        console().print(present.runs_table(found.rows, now_s))
+        console().print(present.totals_table(found.totals))
 
 
 def _require_tenant(ledger: Ledger, tenant: str) -> None:
@@ -227,7 +228,7 @@ def verify(as_json: Json = False) -> None:
     with _ledger(load_settings()) as ledger:
         imbalance = ledger.imbalance()
     if as_json:
-        present.print_json({"imbalance_millislice_s": imbalance})
+        print_json({"imbalance_millislice_s": imbalance})
     if imbalance:
         raise OutsideError(
             "SW-LEDGER-IMBALANCE",
@@ -235,7 +236,7 @@ def verify(as_json: Json = False) -> None:
             "Somebody wrote to the tables around the triggers: compare with a backup.",
         )
     if not as_json:
-        present.console().print("The ledger is balanced.")
+        console().print("The ledger is balanced.")
 
 
 @db_app.command("upgrade", epilog="Example: slicewise db upgrade")
@@ -249,9 +250,9 @@ def current(as_json: Json = False) -> None:
     """Show which revision the database is at, and which one this version needs."""
     revisions = {"current": schema.current_of(_url()), "head": schema.head()}
     if as_json:
-        present.print_json(revisions)
+        print_json(revisions)
     else:
-        present.console().print(_revision_text(revisions))
+        console().print(_revision_text(revisions))
 
 
 @db_app.command("downgrade", epilog="Example: slicewise db downgrade 0001")
@@ -277,4 +278,4 @@ def _revision_text(revisions: Mapping[str, str]) -> str:
 def _print_step(step: tuple[str, str]) -> None:
     before, after = step
     text = f"{after}, nothing to do" if before == after else f"{before} → {after}"
-    present.console().print(text)
+    console().print(text)

@@ -7,14 +7,15 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
-from cluster.errors import SlicewiseError, UnreachableError
+from cluster.errors import OutsideError, SlicewiseError, UnreachableError
 from cluster.settings import DaemonSettings, Settings
-from cluster.slurm.interface import Slurm
+from cluster.slurm.interface import Association, Slurm
 from slurm_plugin.admission_socket import AdmissionSocket
 from slurm_plugin.admit import Admission
-from slurm_plugin.bookkeeping import Bookkeeping
+from slurm_plugin.bookkeeping import Bookkeeping, accounts_by_uid
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.line_server import own_directory
 from slurm_plugin.observe import report, report_failure
@@ -27,17 +28,18 @@ _BACKOFF_MAX_S = 15.0
 async def serve(settings: Settings, slurm: Slurm, ledger: Ledger) -> None:
     """Run until SIGTERM or SIGINT. Nothing but Slurm and PostgreSQL keeps what must last.
 
-    The sockets open once Slurm has been seen whole and the quotas are in force in it: until then
-    slicewise.lua gets no answer and the limits compiled before hold.
+    The sockets open once Slurm has been seen whole and the quotas are in force in it, or can't be
+    brought there now: until then slicewise.lua gets no answer, and the limits compiled before hold.
     """
     with _only_one(settings.daemon.run_dir):
-        admission = Admission()
+        admission = Admission(settings.daemon.mode)
         sync = Sync(settings, slurm, admission)
         books = Bookkeeping(settings, slurm, ledger, sync)
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        work = asyncio.create_task(_work(settings.daemon, admission, sync, books))
+        compile_limits = partial(_compile_or_go_on, slurm, ledger, sync, books)
+        work = asyncio.create_task(_work(settings.daemon, admission, sync, books, compile_limits))
         stop = asyncio.create_task(stopping.wait())
         await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
         work.cancel()
@@ -46,13 +48,20 @@ async def serve(settings: Settings, slurm: Slurm, ledger: Ledger) -> None:
         report("daemon_ended")
 
 
+_Step = Callable[[], Awaitable[object]]
+
+
 async def _work(
-    settings: DaemonSettings, admission: Admission, sync: Sync, books: Bookkeeping
+    settings: DaemonSettings,
+    admission: Admission,
+    sync: Sync,
+    books: Bookkeeping,
+    compile_limits: _Step,
 ) -> None:
     interval_s = settings.sync_interval_s
     await _until_done("start_ledger", books.start, interval_s)
     await _until_done("start_slurm", sync.turn, interval_s)
-    await _until_done("start_limits", books.compile, interval_s)
+    await _until_done("start_limits", compile_limits, interval_s)
     who = roles(settings)
     admission_socket = AdmissionSocket(settings.admission_socket, admission, who.administrators)
     user_socket = UserSocket(settings.user_socket, sync, admission, who)
@@ -69,13 +78,36 @@ async def _work(
         admission_socket.stop()
 
 
-async def _until_done(name: str, step: Callable[[], Awaitable[object]], interval_s: float) -> None:
-    """Take a step of the start until what it needs from outside is there."""
+async def _compile_or_go_on(slurm: Slurm, ledger: Ledger, sync: Sync, books: Bookkeeping) -> None:
+    """Bring Slurm's limits to the ledger's quotas; if that fails, begin on those that it has.
+
+    Slurm does the counting, so admission need not wait for it. The bookkeeping loop tries on.
+    """
+    try:
+        await books.compile()
+    except (UnreachableError, OutsideError) as error:
+        quotas = await asyncio.to_thread(ledger.quotas)
+        report_failure("start_limits_failed", error)
+        accounts = await asyncio.to_thread(accounts_by_uid, await _associations(slurm))
+        nominal = {tenant: quota.nominal_millislices for tenant, quota in quotas.items()}
+        sync.set_policy(nominal, accounts)
+
+
+async def _associations(slurm: Slurm) -> tuple[Association, ...]:
+    """None without slurmdbd: then who belongs where is left to Slurm."""
+    try:
+        return await slurm.associations()
+    except (UnreachableError, OutsideError):
+        return ()
+
+
+async def _until_done(name: str, step: _Step, interval_s: float) -> None:
+    """Take a step of the start until what it needs from outside is there and lets it."""
     pause_s = interval_s
     while True:
         try:
             await step()
-        except UnreachableError as error:
+        except (UnreachableError, OutsideError) as error:
             report_failure(f"{name}_waits", error, retry_s=pause_s)
         else:
             return
@@ -83,9 +115,7 @@ async def _until_done(name: str, step: Callable[[], Awaitable[object]], interval
         pause_s = min(2 * pause_s, _BACKOFF_MAX_S)
 
 
-async def _repeat(
-    name: str, turn: Callable[[], Awaitable[object]], interval_s: float, due: asyncio.Event
-) -> None:
+async def _repeat(name: str, turn: _Step, interval_s: float, due: asyncio.Event) -> None:
     """Take turns for ever, at once when ``due`` is set; more slowly while they fail."""
     pause_s = interval_s
     while True:

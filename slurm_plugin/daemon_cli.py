@@ -27,11 +27,6 @@ def run_daemon(
 
     Logs to stderr, one line per event. SIGTERM ends it; what must last is in Slurm and PostgreSQL,
     so killing it loses nothing.
-
-    Examples:
-        slicewise daemon
-
-        systemctl start slicewise-daemon
     """
     settings = load_settings(config)
     _require_slurm_user(settings.daemon)

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from cluster.errors import Refusal, SlicewiseError
-from cluster.wire import LINE_LIMIT, FailureAnswer
+from cluster.wire import FailureAnswer
 from slurm_plugin.observe import report_failure
 
 _CREDENTIALS = struct.Struct("3i")
@@ -32,11 +32,16 @@ class Limits:
     """Attributes:
     connections, connections_per_uid: open at once; further ones are told SW-BUSY.
     idle_s: how long a peer may take for its next line, or for taking an answer.
+    line_bytes: of a request; a longer one is refused unread.
+    reserved: so many of the connections only the uids in ``reserved_for`` may have.
     """
 
     connections: int
     connections_per_uid: int
     idle_s: float
+    line_bytes: int
+    reserved: int = 0
+    reserved_for: frozenset[int] = frozenset()
 
 
 Answer = Callable[[str, Peer], Awaitable[BaseModel]]
@@ -64,7 +69,7 @@ class LineServer:
         listener.bind(str(self._path))
         self._path.chmod(self._mode)
         self._server = await asyncio.start_unix_server(
-            self._accept, sock=listener, limit=LINE_LIMIT, backlog=512
+            self._accept, sock=listener, limit=self._limits.line_bytes, backlog=512
         )
 
     async def stop(self) -> None:
@@ -84,21 +89,33 @@ class LineServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = _peer(writer)
-        self._open[peer.uid] += 1
         try:
             if self._is_full(peer.uid):
                 await self._send(writer, _failure(_BUSY))
             else:
-                await self._converse(reader, writer, peer)
+                await self._admitted(reader, writer, peer)
         except (TimeoutError, ConnectionError):
             pass  # The peer went away or sleeps; there is nobody to tell.
         finally:
-            self._open[peer.uid] -= 1
             writer.close()
 
     def _is_full(self, uid: int) -> bool:
-        everybody = self._open.total() > self._limits.connections
-        return everybody or self._open[uid] > self._limits.connections_per_uid
+        limits = self._limits
+        if self._open[uid] >= limits.connections_per_uid:
+            return True
+        if uid in limits.reserved_for:
+            return self._open.total() >= limits.connections
+        others = self._open.total() - sum(self._open[one] for one in limits.reserved_for)
+        return others >= limits.connections - limits.reserved
+
+    async def _admitted(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer
+    ) -> None:
+        self._open[peer.uid] += 1
+        try:
+            await self._converse(reader, writer, peer)
+        finally:
+            self._open[peer.uid] -= 1
 
     async def _converse(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer
@@ -108,7 +125,7 @@ class LineServer:
                 async with asyncio.timeout(self._limits.idle_s):
                     line = await reader.readline()
             except ValueError:
-                await self._send(writer, _failure(_TOO_LONG))
+                await self._send(writer, _failure(_too_long(self._limits.line_bytes)))
                 return
             if not line:
                 return
@@ -133,7 +150,10 @@ class LineServer:
 
 
 _BUSY = Refusal("SW-BUSY", "Too many connections to the daemon.", "Try again.")
-_TOO_LONG = Refusal("SW-WIRE", f"A message may have {LINE_LIMIT} bytes at most.")
+
+
+def _too_long(line_bytes: int) -> Refusal:
+    return Refusal("SW-WIRE", f"A message may have {line_bytes} bytes at most here.")
 
 
 def _failure(refusal: Refusal) -> FailureAnswer:

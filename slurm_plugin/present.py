@@ -1,22 +1,15 @@
 """Quotas and statements for people and as JSON."""
 
-import json
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
+from cluster.console import Column, FittingTable, column
 from cluster.units import slices_text
 from slurm_plugin.decide.model import QuotaChange, Statement, StatementRow, TenantTotal
 
-_PIPE_WIDTH = 200
-"""Columns where there is no terminal: nothing may be cut off."""
+_TIME, _BRIEF_TIME = "%Y-%m-%d %H:%M:%S", "%m-%d %H:%M:%S"
 
 
 @dataclass(frozen=True)
@@ -34,21 +27,19 @@ class TenantLine:
     in_force: bool
 
 
-def console() -> Console:
-    """Colours and the terminal's width on a terminal only."""
-    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+def time_text(second: int, form: str = _TIME) -> str:
+    """Local time to the second."""
+    return datetime.fromtimestamp(second, tz=UTC).astimezone().strftime(form)
 
 
-def print_json(value: object) -> None:
-    """One JSON document on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
-
-
-def time_text(second: int | None) -> str:
-    """Local time to the second; "" for None."""
-    if second is None:
-        return ""
-    return datetime.fromtimestamp(second, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+def _times(heading: str, seconds: Iterable[int | None], rank: int = 0) -> Column:
+    """Points in time; None is the end of what still runs. Narrow terminals leave the year out."""
+    known = tuple(seconds)
+    whole, brief = (
+        ["running" if second is None else time_text(second, form) for second in known]
+        for form in (_TIME, _BRIEF_TIME)
+    )
+    return column(heading, whole, brief=brief, rank=rank)
 
 
 def slice_seconds_text(amount_millislice_s: int) -> str:
@@ -68,23 +59,25 @@ def gres_text(gres: Mapping[str, int]) -> str:
     )
 
 
-def tenants_table(lines: Iterable[TenantLine]) -> Table:
+def tenants_table(lines: Sequence[TenantLine]) -> FittingTable:
     """One line per tenant."""
-    table = _table("tenant", ">nominal", ">in use", ">runs", "in force", "changed", "by", "reason")
-    for line in lines:
-        change = line.last
-        _add(
-            table,
-            change.tenant,
-            slices_text(change.nominal_millislices),
-            slices_text(line.in_use_millislices),
-            line.running,
-            "yes" if line.in_force else "not yet",
-            time_text(change.at_s),
-            change.author,
-            change.reason,
+    last = [line.last for line in lines]
+    return FittingTable(
+        (
+            column("tenant", (change.tenant for change in last)),
+            column("nominal", _slices(change.nominal_millislices for change in last), right=True),
+            column("in use", _slices(line.in_use_millislices for line in lines), right=True),
+            column("runs", (line.running for line in lines), right=True, rank=1),
+            column("in force", ("yes" if line.in_force else "not yet" for line in lines)),
+            _times("changed", (change.at_s for change in last), rank=3),
+            column("by", (change.author for change in last), rank=2),
+            column("reason", (change.reason for change in last), folds=True),
         )
-    return table
+    )
+
+
+def _slices(amounts_millislices: Iterable[int]) -> Iterable[str]:
+    return map(slices_text, amounts_millislices)
 
 
 def tenant_json(line: TenantLine) -> Mapping[str, object]:
@@ -96,60 +89,51 @@ def tenant_json(line: TenantLine) -> Mapping[str, object]:
     }
 
 
-def history_table(changes: Iterable[QuotaChange]) -> Table:
+def history_table(changes: Sequence[QuotaChange]) -> FittingTable:
     """One line per change."""
-    table = _table("when", ">nominal", "by", "reason")
-    for change in changes:
-        nominal = slices_text(change.nominal_millislices)
-        _add(table, time_text(change.at_s), nominal, change.author, change.reason)
-    return table
+    nominal = _slices(change.nominal_millislices for change in changes)
+    return FittingTable(
+        (
+            _times("when", (change.at_s for change in changes)),
+            column("nominal", nominal, right=True),
+            column("by", (change.author for change in changes), rank=1),
+            column("reason", (change.reason for change in changes), folds=True),
+        )
+    )
 
 
-def totals_table(totals: Iterable[TenantTotal]) -> Table:
+def totals_table(totals: Sequence[TenantTotal]) -> FittingTable:
     """One line per tenant."""
-    table = _table(
-        "tenant", ">runs", ">running", ">slice-hours", ">slice-seconds used", ">reserved beyond"
-    )
-    for total in totals:
-        _add(
-            table,
-            total.tenant,
-            total.runs,
-            total.running,
-            slice_hours_text(total.used_millislice_s),
-            slice_seconds_text(total.used_millislice_s),
-            slice_seconds_text(total.reserved_millislice_s),
+    used = [total.used_millislice_s for total in totals]
+    reserved = (slice_seconds_text(total.reserved_millislice_s) for total in totals)
+    return FittingTable(
+        (
+            column("tenant", (total.tenant for total in totals)),
+            column("runs", (total.runs for total in totals), right=True, rank=1),
+            column("running", (total.running for total in totals), right=True, rank=2),
+            column("slice-hours", map(slice_hours_text, used), right=True, rank=3),
+            column("slice-seconds used", map(slice_seconds_text, used), right=True),
+            column("reserved beyond", reserved, right=True),
         )
-    return table
+    )
 
 
-def runs_table(rows: Iterable[StatementRow], now_s: int) -> Table:
+def runs_table(rows: Sequence[StatementRow], now_s: int) -> FittingTable:
     """One line per run."""
-    table = _table(
-        "tenant",
-        "task",
-        "user",
-        "profile",
-        "start",
-        "end",
-        ">seconds",
-        ">slices",
-        ">slice-seconds",
-    )
-    for row in rows:
-        _add(
-            table,
-            row.run.tenant,
-            row.run.task,
-            row.run.user,
-            gres_text(row.run.gres),
-            time_text(row.run.key.start_s),
-            time_text(row.end_s) or "running",
-            _seconds(row, now_s),
-            slices_text(row.run.cost_millislices),
-            slice_seconds_text(row.used_millislice_s),
+    used = (slice_seconds_text(row.used_millislice_s) for row in rows)
+    return FittingTable(
+        (
+            column("tenant", (row.run.tenant for row in rows), rank=1),
+            column("task", (row.run.task for row in rows)),
+            column("user", (row.run.user for row in rows), rank=3),
+            column("profile", (gres_text(row.run.gres) for row in rows), rank=2),
+            _times("start", (row.run.key.start_s for row in rows)),
+            _times("end", (row.end_s for row in rows)),
+            column("seconds", (_seconds(row, now_s) for row in rows), right=True, rank=5),
+            column("slices", _slices(row.run.cost_millislices for row in rows), right=True, rank=4),
+            column("slice-seconds", used, right=True),
         )
-    return table
+    )
 
 
 def statement_json(statement: Statement, now_s: int) -> Mapping[str, object]:
@@ -175,17 +159,3 @@ def _row_json(row: StatementRow, now_s: int) -> Mapping[str, object]:
 
 def _seconds(row: StatementRow, now_s: int) -> int:
     return max(0, (now_s if row.end_s is None else row.end_s) - row.run.key.start_s)
-
-
-def _table(*headings: str) -> Table:
-    """Columns by heading; those that begin with ">" are numbers."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        name = heading.removeprefix(">")
-        table.add_column(name, justify="left" if name == heading else "right", overflow="fold")
-    return table
-
-
-def _add(table: Table, *cells: object) -> None:
-    # As Text: what users chose is never read as markup.
-    table.add_row(*(Text(str(cell)) for cell in cells))

@@ -17,10 +17,12 @@ local PROTOCOL = 1
 local DIRECTIVE = "#SLICEWISE"
 local HEAD_BYTES = 65536
 local HEAD_DIRECTIVES = 64
+local DIRECTIVE_BYTES = 2048
 local TAG = "slicewise:1 token="
 -- Slurm's own words for a 32-bit number: INFINITE is what `scontrol release` sends as priority.
 local NO_VAL = 4294967294
 local INFINITE = 4294967295
+local NO_VAL16 = 65534
 -- Slurm prints an error code's own text after our lines, so it must fit.
 local DENIED = slurm.ESLURM_ACCESS_DENIED or 2002
 local POLICY = slurm.ESLURM_ACCOUNTING_POLICY or 2050
@@ -71,16 +73,25 @@ local function text(value)
     return nil
 end
 
--- The #SLICEWISE lines before the script's first command, as cluster/service.py reads them.
+-- Users write the texts below, and slurmctld stands still while they are read: every pattern must
+-- take time in proportion to the text. "^%s*(.-)%s*$" does not.
+
+local function stripped(line)
+    local first = line:find("%S")
+    return first and line:sub(first):match("^.*%S") or ""
+end
+
+-- The #SLICEWISE lines before the script's first command, without blanks around them, as
+-- cluster/service.py reads them. Of one that is too long so much that the daemon refuses it.
 local function directives_of(script)
     local found = {}
-    for line in (script:sub(1, HEAD_BYTES) .. "\n"):gmatch("(.-)\n") do
-        local stripped = line:match("^%s*(.-)%s*$")
-        if stripped ~= "" and stripped:sub(1, 1) ~= "#" then
+    for line in (script:sub(1, HEAD_BYTES) .. "\n"):gmatch("([^\n]*)\n") do
+        local said = stripped(line)
+        if (said ~= "" and said:sub(1, 1) ~= "#") or #found == HEAD_DIRECTIVES then
             break
         end
-        if stripped:sub(1, #DIRECTIVE) == DIRECTIVE and #found < HEAD_DIRECTIVES then
-            found[#found + 1] = stripped
+        if said:sub(1, #DIRECTIVE) == DIRECTIVE then
+            found[#found + 1] = said:sub(1, DIRECTIVE_BYTES + 1)
         end
     end
     return found
@@ -97,6 +108,46 @@ end
 
 local REQUEST_FIELDS = { "tres_per_job", "tres_per_socket", "tres_per_task" }
 
+-- All GRES that a submission or a change asks for, or that a job has.
+local function gres_of(job)
+    local asked = { text(job.tres_per_node) or text(job.gres) or "" }
+    for _, field in ipairs(REQUEST_FIELDS) do
+        asked[#asked + 1] = text(job[field])
+    end
+    return table.concat(asked, ",")
+end
+
+-- As --gres=gpu:TYPE:N, and nothing else: what Slurm reads otherwise ("gpu:+1", "gpu:1k") is a
+-- number of any GPUs. As in cluster/gres.py.
+local function is_typed(gpu)
+    local kind, count = gpu:match("^gpu:(%w[%w_.+-]*)(.*)$")
+    if not kind or not kind:find("%a") then
+        return false
+    end
+    if count == "" then
+        return not kind:find("^%d+[kmgtpKMGTP]$")
+    end
+    return count:find("^[:=]%d+$") ~= nil and #count < 10
+end
+
+-- Is any of the GPUs among these GRES of no type? nil if there is no GPU.
+local function has_untyped_gpu(asked)
+    local untyped = nil
+    for part in asked:gmatch("[^,]+") do
+        local gpu = stripped(part):gsub("^gres[:/]", "")
+        if gpu:match("^[^:=]*") == "gpu" then
+            untyped = untyped or not is_typed(gpu)
+        end
+    end
+    return untyped
+end
+
+-- `--ntasks-per-gpu` without GPUs: Slurm adds as many of no type as the tasks need.
+local function implies_gpus(job_desc)
+    local tasks = job_desc.ntasks_per_tres
+    return type(tasks) == "number" and tasks < NO_VAL16 and has_untyped_gpu(gres_of(job_desc)) == nil
+end
+
 local function question_of(job_desc, part_list, submit_uid)
     local question = {
         v = PROTOCOL,
@@ -112,6 +163,9 @@ local function question_of(job_desc, part_list, submit_uid)
     for _, field in ipairs(REQUEST_FIELDS) do
         question[field] = text(job_desc[field])
     end
+    if implies_gpus(job_desc) then
+        question.tres_per_job = (question.tres_per_job or "") .. ",gpu"
+    end
     if not question.account then
         question.default_account = text(job_desc.default_account)
     end
@@ -122,25 +176,10 @@ local function question_of(job_desc, part_list, submit_uid)
     return question
 end
 
--- Is any of the GPUs that the job asks for of no type? nil if it asks for none.
-local function asks_for_untyped_gpu(question)
-    local asked = question.gres or ""
-    for _, field in ipairs(REQUEST_FIELDS) do
-        asked = asked .. "," .. (question[field] or "")
-    end
-    local untyped = nil
-    for part in asked:gmatch("[^,]+") do
-        local gpu = part:gsub("^gres[:/]", "")
-        if gpu:sub(1, 3) == "gpu" then
-            untyped = untyped or gpu == "gpu" or gpu:find("^gpu[:=]%d+$") ~= nil
-        end
-    end
-    return untyped
-end
-
+-- A job may name several partitions; one of none may run in any.
 local function is_managed(partition)
     for _, managed in ipairs(config.partitions or {}) do
-        if ("," .. (partition or "") .. ","):find("," .. managed .. ",", 1, true) then
+        if ("," .. (partition or managed) .. ","):find("," .. managed .. ",", 1, true) then
             return true
         end
     end
@@ -249,9 +288,17 @@ local function unanswered(job, problem)
     return slurm.SUCCESS
 end
 
+-- A daemon that only observes lets all pass; tag or code say what it would have done.
+local function verdict(answer)
+    if answer.action ~= "pass" then
+        return answer.action
+    end
+    return text(answer.code) and "refuse" or text(answer.tag) and "admit" or "pass"
+end
+
 local function obey(job_desc, answer)
     if config.mode == "observe" then
-        slurm.log_info("slicewise: observe: would %s %s", answer.action,
+        slurm.log_info("slicewise: observe: would %s %s", verdict(answer),
             tostring(text(answer.code) or text(answer.tag) or ""))
     elseif answer.action == "admit" then
         admit(job_desc, answer)
@@ -270,7 +317,7 @@ function M.job_submit(job_desc, part_list, submit_uid)
         local directives = directives_of(text(job_desc.script) or "")
         job.is_service = #directives > 0
         local question = question_of(job_desc, part_list, submit_uid)
-        job.is_untyped = asks_for_untyped_gpu(question)
+        job.is_untyped = has_untyped_gpu(gres_of(question))
         local asks_for_gpu = job.is_untyped ~= nil and is_managed(question.partition)
         if not job.is_service and not asks_for_gpu then
             return slurm.SUCCESS
@@ -308,34 +355,60 @@ local function forbidden_change(job_desc, is_service)
     return not harmless and "priority" or nil
 end
 
-local function judge_change(job_desc, job_rec, modify_uid)
+-- The field by which a job that nobody admitted would get GPUs of a managed partition; nil if none.
+-- Only tres_fmt_req_str tells of the GPUs of --ntasks-per-gpu.
+local function smuggling_change(job_desc, job_rec)
+    local partition = text(job_desc.partition)
+    if not is_managed(partition or text(job_rec.partition)) then
+        return nil
+    end
+    if has_untyped_gpu(gres_of(job_desc)) ~= nil or implies_gpus(job_desc) then
+        return "gres"
+    end
+    local has = gres_of(job_rec) .. "," .. (text(job_rec.tres_fmt_req_str) or "")
+    return partition and has_untyped_gpu(has) ~= nil and "partition" or nil
+end
+
+-- What is wrong with a change (field, code, message, hint); nil if nothing is.
+local function objection(job_desc, job_rec)
     local comment = text(job_rec.admin_comment) or ""
     local tag_start = comment:find(TAG, 1, true)
     if not tag_start then
+        local field = smuggling_change(job_desc, job_rec)
+        return field and {
+            field = field,
+            code = "SW-NOT-ADMITTED",
+            message = "This job was not admitted to GPUs: its " .. field .. " can't bring it any.",
+            hint = "Cancel it and submit it anew, with the GPUs and the partition that it needs.",
+        }
+    end
+    local field = forbidden_change(job_desc, comment:find(" service=", tag_start, true) ~= nil)
+    return field and {
+        field = field,
+        code = "SW-MANAGED-JOB",
+        message = "Slicewise manages this job: its " .. field .. " is not its owner's to change.",
+        hint = "Cancel it and submit it anew, or ask for slots by way of its service.",
+    }
+end
+
+local function judge_change(job_desc, job_rec, modify_uid)
+    local wrong = objection(job_desc, job_rec)
+    if not wrong then
         return slurm.SUCCESS
     end
-    local is_service = comment:find(" service=", tag_start, true) ~= nil
-    local field = forbidden_change(job_desc, is_service)
-    if not field then
-        return slurm.SUCCESS
-    end
-    slurm.log_info("slicewise: uid %s may not change %s of job %s", tostring(modify_uid), field,
-        tostring(job_rec.job_id))
+    slurm.log_info("slicewise: %s: uid %s may not change %s of job %s", wrong.code,
+        tostring(modify_uid), wrong.field, tostring(job_rec.job_id))
     if config.mode ~= "enforce" then
         return slurm.SUCCESS
     end
     if tells_in_modify() then
-        tell({
-            code = "SW-MANAGED-JOB",
-            message = "Slicewise manages this job: its " .. field .. " is not its owner's to change.",
-            hint = "Cancel it and submit it anew, or ask for slots by way of its service.",
-        })
+        tell(wrong)
     end
     return DENIED
 end
 
 --- What slurm_job_modify shall return. Asks nobody: slurmctld holds its write locks here. A change
--- that can't be judged is refused; root and SlurmUser are never asked.
+-- that can't be judged is refused, in mode enforce; root and SlurmUser are never asked.
 function M.job_modify(job_desc, job_rec, _, modify_uid)
     if modify_uid == 0 or modify_uid == config.slurm_uid then
         return slurm.SUCCESS
@@ -345,7 +418,7 @@ function M.job_modify(job_desc, job_rec, _, modify_uid)
         return result
     end
     slurm.log_info("slicewise: job_modify: %s", tostring(result))
-    return DENIED
+    return config.mode == "enforce" and DENIED or slurm.SUCCESS
 end
 
 return M

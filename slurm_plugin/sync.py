@@ -4,9 +4,9 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-from cluster.errors import InvalidInputError, OutsideError, SlicewiseError, UnreachableError
+from cluster.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.jobs import JobView
-from cluster.service import directives_of_script
+from cluster.service import directives_of_script, head_lines
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from cluster.units import Millislices
@@ -32,7 +32,6 @@ from slurm_plugin.decide.slots import (
 from slurm_plugin.observe import report_failure
 
 _NOTHING = Observation(0.0, (), (), (), {})
-_OBSERVE_NOTE = "mode observe: the daemon changes nothing in Slurm"
 
 
 class Sync:
@@ -46,7 +45,8 @@ class Sync:
         self._slurm = slurm
         self._admission = admission
         self._actuator = Actuator(slurm)
-        self._acts = settings.daemon.mode != "observe"
+        self._mode = settings.daemon.mode
+        self._acts = self._mode == "enforce"
         self._partitions = frozenset(settings.cluster.partitions)
         self._memory_mib = {
             name: board.profiles[name].memory_mib for name, board in settings.boards_by_type.items()
@@ -101,7 +101,7 @@ class Sync:
             service = self.service(array_job_id)
             self._require_sight()
             if not self._acts:
-                return WishAnswer(kept_back=tuple(sorted(run)), note=_OBSERVE_NOTE)
+                return WishAnswer(kept_back=tuple(sorted(run)), note=self._idle_note())
             plan = plan_wish(service, run, self._tenant(service.tenant), self._committed(service))
             if self._wished is not None:
                 self._wished[array_job_id] = run
@@ -117,10 +117,16 @@ class Sync:
             )
 
     async def delete(self, array_job_id: int) -> None:
-        """Cancel a service's array."""
+        """Cancel a service's array; InvalidInputError (SW-SERVICE-MODE) in no mode but enforce."""
         async with self._lock:
             self.service(array_job_id)
             self._require_sight()
+            if not self._acts:
+                raise InvalidInputError(
+                    "SW-SERVICE-MODE",
+                    f"{self._idle_note()}.",
+                    f"The service's owner can: scancel {array_job_id}",
+                )
             await self._actuator.cancel(array_job_id)
             self.acted.set()
 
@@ -130,6 +136,9 @@ class Sync:
             if service.array_job_id == array_job_id:
                 return service
         raise InvalidInputError("SW-SERVICE-UNKNOWN", f"Job {array_job_id} is no living service.")
+
+    def _idle_note(self) -> str:
+        return f"mode {self._mode}: the daemon changes nothing in Slurm"
 
     def _require_sight(self) -> None:
         if not self.view.complete:
@@ -144,17 +153,21 @@ class Sync:
         )
         arrays = service_arrays(jobs)
         known = {array: said for array, said in self._directives.items() if array in arrays}
+        self._directives = known
         for array in sorted(arrays.keys() - known.keys()):
             known[array] = await self._read_directives(array)
-        self._directives = known
-        return Observation(at_s, jobs, nodes, steps, known)
+        return Observation(at_s, jobs, nodes, steps, dict(known))
 
     async def _read_directives(self, array_job_id: int) -> Mapping[str, str]:
-        """{} if there is no such script any more, or none that admission would have let through."""
+        """{} if admission would not have let the script through: then it is no service.
+
+        A script that Slurm does not hand out now says nothing; the array may be gone at the next
+        look, or the script be there. Until then the look is not complete.
+        """
+        script = await self._slurm.batch_script(array_job_id)
         try:
-            script = await self._slurm.batch_script(array_job_id)
-            return directives_of_script(script.splitlines())
-        except (InvalidInputError, OutsideError) as error:
+            return directives_of_script(head_lines(script))
+        except InvalidInputError as error:
             report_failure("script_unreadable", error, array=array_job_id)
             return {}
 

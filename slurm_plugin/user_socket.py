@@ -22,7 +22,6 @@ from slurm_plugin.admit import Admission
 from slurm_plugin.line_server import Limits, LineServer, Peer
 from slurm_plugin.sync import Sync
 
-_LIMITS = Limits(connections=256, connections_per_uid=32, idle_s=60.0)
 _REQUEST: TypeAdapter[UserRequest] = TypeAdapter(UserRequest)
 
 
@@ -33,9 +32,14 @@ class Roles:
     administrators: frozenset[int]
     launcher: int | None
 
+    @property
+    def trusted(self) -> frozenset[int]:
+        """Whom the others must not lock out."""
+        return self.administrators | ({self.launcher} if self.launcher is not None else frozenset())
+
     def sees_all(self, uid: int) -> bool:
         """The launcher looks after every tenant's services."""
-        return uid in self.administrators or uid == self.launcher
+        return uid in self.trusted
 
 
 def roles(settings: DaemonSettings) -> Roles:
@@ -47,6 +51,18 @@ def roles(settings: DaemonSettings) -> Roles:
     return Roles(frozenset({0, os.geteuid()}), launcher)
 
 
+def limits(who: Roles) -> Limits:
+    """Of the user socket. Its longest request is a check, which holds a service's directives."""
+    return Limits(
+        connections=256,
+        connections_per_uid=32,
+        idle_s=60.0,
+        line_bytes=64 * 1024,
+        reserved=64,
+        reserved_for=who.trusted,
+    )
+
+
 class UserSocket:
     """Answers view, wish, delete and check by who asks."""
 
@@ -54,7 +70,7 @@ class UserSocket:
         self._sync = sync
         self._admission = admission
         self._roles = who
-        self._server = LineServer(path, 0o666, self._answer, _LIMITS)
+        self._server = LineServer(path, 0o666, self._answer, limits(who))
 
     async def start(self) -> None:
         """Listen, for everybody on this host."""

@@ -15,6 +15,7 @@ from slurm_plugin.decide.charging import (
     charge,
     next_watermark_s,
 )
+from slurm_plugin.decide.gone import LOST_AFTER_S, Gone, gone_runs, live_runs, lost_ends
 from slurm_plugin.decide.model import (
     DEBIT_CREDIT,
     Account,
@@ -123,7 +124,10 @@ def _row(one: Charge, now_s: int) -> StatementRow:
 
 @dataclass
 class SimulatedRun:
-    """One run of a job; ``visible_s`` is when accounting shows its end."""
+    """One run of a job; ``visible_s`` is when accounting shows its end.
+
+    Accounting may lose it: then ``known_s`` is the first look at Slurm without it.
+    """
 
     job_id: int
     start_s: int
@@ -133,6 +137,8 @@ class SimulatedRun:
     state: JobState = JobState.RUNNING
     end_s: int | None = None
     visible_s: int = 0
+    lost: bool = False
+    known_s: int | None = None
 
     @property
     def cost(self) -> int:
@@ -182,7 +188,7 @@ def job_view(run: SimulatedRun) -> JobView:
 
 
 def run_record(run: SimulatedRun, now_s: int) -> RunRecord:
-    ended = run.end_s is not None and run.visible_s <= now_s
+    ended = run.end_s is not None and run.visible_s <= now_s and not run.lost
     return RunRecord(
         job_id=run.job_id,
         task=str(run.job_id),
@@ -220,6 +226,7 @@ class World(RuleBasedStateMachine):
         self.tariff = Tariff(self.cluster, frozenset({PARTITION}), COSTS)
         self.decided: list[tuple[Charge, ...]] = []
         self.looked: tuple[int, tuple[JobView, ...]] = (START_S, ())
+        self.gone: Mapping[RunKey, Gone] = {}
 
     def _running(self, job_id: int) -> SimulatedRun | None:
         own = (run for run in self.runs if run.job_id == job_id and run.end_s is None)
@@ -253,10 +260,26 @@ class World(RuleBasedStateMachine):
     def end(self, job_id: int, delay_s: int) -> None:
         run = self._running(job_id)
         if run is not None:
-            key = RunKey(self.cluster, run.job_id, run.start_s)
-            if key not in {held.key for held in self.store.open_reservations()}:
+            if not self._is_reserved(run):
                 delay_s = min(delay_s, ACCOUNTING_DELAY_S)
             run.end_s, run.visible_s = self.now_s, self.now_s + delay_s
+
+    @rule(job_id=_JOBS)
+    def end_and_be_lost(self, job_id: int) -> None:
+        run = self._running(job_id)
+        if run is not None and self._is_reserved(run):
+            run.end_s, run.lost = self.now_s, True
+
+    def _is_reserved(self, run: SimulatedRun) -> bool:
+        key = RunKey(self.cluster, run.job_id, run.start_s)
+        return key in {held.key for held in self.store.open_reservations()}
+
+    @rule()
+    def restart(self) -> None:
+        """The daemon starts anew: what it remembered is gone."""
+        self.gone = {}
+        for run in self.runs:
+            run.known_s = None
 
     @rule(job_id=_JOBS, limit_s=_LIMITS)
     def change_limit(self, job_id: int, limit_s: int | None) -> None:
@@ -279,8 +302,12 @@ class World(RuleBasedStateMachine):
     def turn(self, accounting: bool, booked: int) -> None:
         """One turn on the last look, however stale; ``booked`` 0 is a crash before anything."""
         since_s = self.store.accounted_until_s()
+        lost = self._follow_gone()
         records = self._accounting(since_s) if accounting else ()
-        decided = charge(self.tariff, self.looked[1], records, self.store.open_reservations())
+        reservations = self.store.open_reservations()
+        decided = charge(
+            self.tariff, self.looked[1], records, reservations, lost if accounting else {}
+        )
         self.decided.append(decided.charges)
         if booked < 2:  # A crash in the middle: the watermark stays where it is.
             self.store.apply(decided.charges[:booked])
@@ -290,6 +317,16 @@ class World(RuleBasedStateMachine):
             still_open = self.store.open_reservations()
             until_s = next_watermark_s(since_s, self.looked[0], self.looked[1], still_open)
             self.store.set_accounted_until_s(until_s)
+
+    def _follow_gone(self) -> Mapping[RunKey, int]:
+        looked_s, jobs = self.looked
+        self.gone = gone_runs(self.gone, looked_s, jobs, self.store.open_reservations())
+        live = live_runs(jobs)
+        for run in self.runs:
+            ended = run.end_s is not None and (run.job_id, run.start_s) not in live
+            if ended and run.known_s is None:
+                run.known_s = looked_s
+        return lost_ends(self.gone, looked_s)
 
     def _accounting(self, since_s: int) -> tuple[RunRecord, ...]:
         records = (run_record(run, self.now_s) for run in self.runs)
@@ -309,9 +346,10 @@ class World(RuleBasedStateMachine):
         """All ends and accounting has caught up: use is exact, and stays so."""
         for run in self.runs:
             run.end_s = self.now_s if run.end_s is None else run.end_s
-        self.now_s += _LATEST_S
-        self.look_at_jobs()
-        self.turn(accounting=True, booked=3)
+        for seconds in (_LATEST_S, LOST_AFTER_S):
+            self.now_s += seconds
+            self.look_at_jobs()
+            self.turn(accounting=True, booked=3)
         self._check_exact()
         for charges in self.decided:
             assert self.store.apply(charges) == frozenset()
@@ -323,13 +361,19 @@ class World(RuleBasedStateMachine):
         assert self.store.imbalance() == 0
         statement = self.store.statement(None, 0, self.now_s)
         got = {row.run.key: (row.run.tenant, row.used_millislice_s) for row in statement.rows}
-        assert got == {
-            RunKey(self.cluster, run.job_id, run.start_s): (run.account, _exact(run))
-            for run in self.runs
-            if run.charged
+        runs = {
+            RunKey(self.cluster, run.job_id, run.start_s): run for run in self.runs if run.charged
         }
+        assert got.keys() == runs.keys()
+        for key, (tenant, used) in got.items():
+            assert tenant == runs[key].account
+            least, most = _bounds(runs[key])
+            assert least <= used <= most
 
 
-def _exact(run: SimulatedRun) -> int:
+def _bounds(run: SimulatedRun) -> tuple[int, int]:
+    """What may be charged: exactly its use, or where accounting lost it up to ``known_s``."""
     assert run.end_s is not None
-    return (run.end_s - run.start_s) * run.cost
+    assert run.known_s is not None
+    least = (run.end_s - run.start_s) * run.cost
+    return least, (run.known_s - run.start_s) * run.cost if run.lost else least

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from cluster.jobs import TAG_PREFIX, JobView, NodeView, RunRecord, StepView
 from cluster.slurm import parse
-from cluster.slurm.interface import Association, Qos, Slurm, Target
+from cluster.slurm.interface import Association, Qos, Slurm, Target, Tasks
 from cluster.slurm.run import attempt, run
+from cluster.slurm.runs import RUN_FIELDS, RUN_STATES, jobs_without_start, parse_runs
 from cluster.slurm.values import numbers_text, time_text
 
 _SQUEUE = ("squeue", "--noheader", "--all", "--local")
@@ -16,6 +17,8 @@ _IDS = "--format=%i"
 _LONGEST_WAIT_S = 2.0
 """However far apart this clock and slurmctld's are."""
 _PLAIN = ("--noheader", "--parsable2")
+_UNSTARTABLE = "StartTime=now+60"
+"""Longer than a hold takes."""
 
 
 class CommandSlurm(Slurm):
@@ -43,11 +46,16 @@ class CommandSlurm(Slurm):
         return await _steps(asked) if asked else ()
 
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
-        """``sacct``, requeued runs (``-D``) of whole jobs (``-X``)."""
-        which = ("--allusers", "--duplicates", "--allocations", f"--starttime={time_text(since_s)}")
-        fields = f"--format={','.join(parse.RUN_FIELDS)}"
-        text = await run(("sacct", *_PLAIN, "--noconvert", *which, fields))
-        return parse.parse_runs(text, since_s)
+        """``sacct``, requeued runs (``-D``) of whole jobs (``-X``), by state.
+
+        Without states sacct leaves out what has no eligible time, and any user can take that away
+        from his running job: by ``scontrol hold``. A requeued run can lose its start, too: then its
+        job is asked for again, with the batch step, which started in the same second.
+        """
+        text = await _accounting(since_s, "--allocations")
+        if without := jobs_without_start(text):
+            text += await _accounting(since_s, f"--jobs={','.join(map(str, sorted(without)))}")
+        return parse_runs(text, since_s)
 
     async def batch_script(self, job_id: int) -> str:
         """``scontrol write batch_script`` to its standard output."""
@@ -63,9 +71,17 @@ class CommandSlurm(Slurm):
         """``sacctmgr show qos``."""
         return parse.parse_qos(await _show("qos", parse.QOS_FIELDS))
 
-    async def hold(self, target: Target) -> None:
-        """``scontrol hold``: as administrator if this process is SlurmUser or root."""
-        await run(("scontrol", "hold", _address(target)))
+    async def hold(self, tasks: Tasks) -> None:
+        """``scontrol hold``: as administrator if this process is SlurmUser or root.
+
+        For a task that runs by now it would take the eligible time out of its run in accounting,
+        and hide that from sacct. So all are first made to wait, which Slurm refuses to those that
+        run; what is pending then can't start before it is held.
+        """
+        await attempt(("scontrol", "update", f"JobId={_address(tasks)}", _UNSTARTABLE))
+        started = parse.started(await _rows_of(tasks))
+        if pending := tasks.indices - started:
+            await run(("scontrol", "hold", _address(Tasks(tasks.array_job_id, pending))))
 
     async def release(self, target: Target) -> None:
         """StartTime=now, else a requeued task waits as long as its old credential lives (120 s).
@@ -97,6 +113,14 @@ class CommandSlurm(Slurm):
 
 async def _config() -> Mapping[str, str]:
     return parse.parse_config(await run(("scontrol", "show", "config")))
+
+
+async def _accounting(since_s: int, which: str) -> str:
+    window = (f"--starttime={time_text(since_s)}", "--endtime=now")
+    states = f"--state={','.join(RUN_STATES)}"
+    fields = f"--format={','.join(RUN_FIELDS)}"
+    kind = ("--noconvert", "--allusers", "--duplicates", which)
+    return await run(("sacct", *_PLAIN, *kind, *window, states, fields))
 
 
 async def _show(what: str, fields: Sequence[str], *where: str) -> str:

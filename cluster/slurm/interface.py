@@ -66,7 +66,10 @@ class Slurm(Protocol):
         ...
 
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
-        """Accounting's runs that ended after ``since_s`` or still run, requeued ones one by one."""
+        """Accounting's runs that ended after ``since_s`` or still run, requeued ones one by one.
+
+        Suspended ones may be left out.
+        """
         ...
 
     async def batch_script(self, job_id: int) -> str:
@@ -81,8 +84,11 @@ class Slurm(Protocol):
         """All QOS."""
         ...
 
-    async def hold(self, target: Target) -> None:
-        """Hold as administrator (JobHeldAdmin): its user can't release it."""
+    async def hold(self, tasks: Tasks) -> None:
+        """Hold as administrator (JobHeldAdmin): their user can't release them.
+
+        Tasks that have started meanwhile are left alone.
+        """
         ...
 
     async def release(self, target: Target) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cluster.jobs import JobState, JobView, NodeView, RunRecord, StepView
+from cluster.jobs import JobState, JobView, NodeView, StepView
 from cluster.slurm.interface import Association, Qos
 from cluster.slurm.values import (
     duration_s,
@@ -51,20 +51,6 @@ JOB_FIELDS = (
 """What ``squeue -O`` is asked for. ``tres-alloc`` is the request while the job is pending."""
 
 RELEASE_FIELDS = ("ArrayTaskId", "State", "RestartCnt", "SubmitTime")
-
-RUN_FIELDS = (
-    "JobIDRaw",
-    "JobID",
-    "User",
-    "Account",
-    "Partition",
-    "Start",
-    "End",
-    "State",
-    "TimelimitRaw",
-    "AllocTRES",
-)
-"""What ``sacct`` is asked for: every version has these, and no user can write into them."""
 
 ASSOCIATION_FIELDS = (
     "Cluster",
@@ -223,6 +209,15 @@ def last_end_s(rows: Sequence[Mapping[str, str]], now_s: int) -> int:
     return max((_end_s(row, now_s) for row in rows), default=0)
 
 
+def started(rows: Sequence[Mapping[str, str]]) -> frozenset[int]:
+    """Indices of these tasks, from ``RELEASE_FIELDS``, that are not pending."""
+    return frozenset(
+        int(row["ArrayTaskId"])
+        for row in rows
+        if row["ArrayTaskId"].isdigit() and job_state(row["State"]) not in _HOLDABLE
+    )
+
+
 def _end_s(row: Mapping[str, str], now_s: int) -> int:
     if row["State"] == JobState.COMPLETING:
         return now_s
@@ -297,8 +292,8 @@ def parse_step(text: str, job: JobView, step: str) -> StepView | None:
 # -- Accounting
 
 
-def _piped(text: str, fields: Sequence[str]) -> Iterator[Mapping[str, str]]:
-    """Lines of ``-P -n`` by field."""
+def piped(text: str, fields: Sequence[str]) -> Iterator[Mapping[str, str]]:
+    """Lines of accounting's commands with ``-P -n``, by field."""
     for line in text.splitlines():
         cells = line.split("|")
         if len(cells) != len(fields):
@@ -306,34 +301,9 @@ def _piped(text: str, fields: Sequence[str]) -> Iterator[Mapping[str, str]]:
         yield dict(zip(fields, cells, strict=True))
 
 
-def parse_runs(text: str, since_s: int) -> tuple[RunRecord, ...]:
-    """Lines of ``sacct -D -X -P -n``: what started, and ended after ``since_s`` or still runs."""
-    runs = (_run(row) for row in _piped(text, RUN_FIELDS) if time_s(row["Start"]) is not None)
-    return tuple(run for run in runs if run.end_s is None or run.end_s > since_s)
-
-
-def _run(row: Mapping[str, str]) -> RunRecord:
-    start_s = time_s(row["Start"])
-    if start_s is None or not row["JobIDRaw"].isdigit():
-        raise unreadable("accounting", str(dict(row)))
-    minutes = row["TimelimitRaw"]
-    return RunRecord(
-        job_id=int(row["JobIDRaw"]),
-        task=row["JobID"],
-        user=row["User"],
-        account=row["Account"],
-        partition=row["Partition"],
-        start_s=start_s,
-        end_s=time_s(row["End"]),
-        state=row["State"].partition(" ")[0],
-        time_limit_s=int(minutes) * 60 if minutes.isdigit() else None,
-        tres=tres(row["AllocTRES"]),
-    )
-
-
 def parse_associations(text: str) -> tuple[Association, ...]:
     """``sacctmgr -n -P show assoc``, whole associations only: not those of one partition."""
-    rows = _piped(text, ASSOCIATION_FIELDS)
+    rows = piped(text, ASSOCIATION_FIELDS)
     return tuple(_association(row) for row in rows if not row["Partition"])
 
 
@@ -351,7 +321,7 @@ def _association(row: Mapping[str, str]) -> Association:
 
 def parse_qos(text: str) -> tuple[Qos, ...]:
     """``sacctmgr -n -P show qos``."""
-    rows = _piped(text, QOS_FIELDS)
+    rows = piped(text, QOS_FIELDS)
     return tuple(Qos(r["Name"], limits(r["GrpTRES"]), names(r["Preempt"])) for r in rows)
 
 

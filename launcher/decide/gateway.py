@@ -52,10 +52,13 @@ class Gateway:
     Attributes:
         routes: backend name by ``tenant/service``.
         backends: by name.
+        complete: every service had its route once since HAProxy started; until then requests of
+            a service without one wait.
     """
 
     routes: Mapping[str, str] = field(hash=False)
     backends: Mapping[str, Backend] = field(hash=False)
+    complete: bool
 
     def backend_of(self, service: str) -> Backend | None:
         """The backend of ``tenant/service``; None if it has no route."""

@@ -57,7 +57,12 @@ class RemoveRoute:
     service: str
 
 
-Change = SetMode | SetTarget | SetHealthy | EndSessions | AddRoute | RemoveRoute
+@dataclass(frozen=True)
+class MarkComplete:
+    """Every service has its route: what has none is refused from now on."""
+
+
+Change = SetMode | SetTarget | SetHealthy | EndSessions | AddRoute | RemoveRoute | MarkComplete
 
 
 @dataclass(frozen=True)
@@ -87,10 +92,17 @@ class Route:
 
 @dataclass(frozen=True)
 class RoutePlan:
-    """Changes in the order in which to make them; services for which no backend is free."""
+    """What to change.
+
+    Attributes:
+        changes: in the order in which to make them.
+        routes: what is routed then: backend name by ``tenant/service``.
+        unrouted: services for which no backend is free.
+    """
 
     changes: tuple[Change, ...]
-    unrouted: tuple[str, ...] = ()
+    routes: Mapping[str, str] = field(hash=False)
+    unrouted: tuple[str, ...]
 
 
 def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
@@ -106,7 +118,9 @@ def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
     for route in routes:
         if route.service in backends:
             changes += _route_changes(gateway, route, backends[route.service])
-    return RoutePlan(tuple(changes), unrouted)
+    if not gateway.complete:
+        changes.append(MarkComplete())
+    return RoutePlan(tuple(changes), backends, unrouted)
 
 
 def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -137,7 +151,10 @@ def _all_to_maintenance(name: str, backend: Backend) -> Iterable[Change]:
 
 def _route_changes(gateway: Gateway, route: Route, name: str) -> Iterable[Change]:
     backend = gateway.backends[name]
-    if gateway.routes.get(route.service) != name:
+    before = gateway.routes.get(route.service)
+    if before != name:
+        if before is not None:
+            yield RemoveRoute(route.service)
         yield from _all_to_maintenance(name, backend)
         yield AddRoute(route.service, name)
         backend = _clean(backend)

@@ -11,6 +11,7 @@ from launcher.decide.autoscale import Decision, Peak, autoscale, first_peaks
 from launcher.decide.backoff import SETTLED_S, Backoff
 from launcher.decide.gateway import Backend, Gateway, Mode, Server, load_of
 from launcher.decide.routing import Route, RoutePlan, Target, plan_routes
+from launcher.decide.runs import Down, Run, down_runs, run_of, unfit
 from launcher.decide.slots import (
     DRAIN_DEADLINE_S,
     Expiry,
@@ -25,7 +26,7 @@ WISH_AGAIN_S = 2.0
 """A wish that was not (wholly) fulfilled is repeated this often."""
 EXPIRES_SOON_S, EXPIRES_NOW_S = 240.0, 130.0
 """The script is warned 60 s before its time limit, and Slurm may do so 60 s earlier (sbatch(1),
-``--signal``); before that a replica must be drained."""
+``--signal``); before that a replica must be drained. ``time_limit_min`` leaves room for it."""
 
 
 class Probe(StrEnum):
@@ -36,16 +37,6 @@ class Probe(StrEnum):
     """No answer, or not ready yet."""
     STRANGER = "stranger"
     """Another server has the port."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run of a slot's replica, and where it listens."""
-
-    job_id: int
-    start_s: int
-    address: str
-    port: int
 
 
 @dataclass(frozen=True)
@@ -71,12 +62,14 @@ class ServiceState:
     Attributes:
         alive: slots that were under way at the last look, or were released since.
         draining_since_s: by slot index.
+        down: runs that fail their health checks, by slot index.
     """
 
     peaks: tuple[Peak, ...] = ()
     backoff: Backoff = field(default_factory=Backoff)
     verified: Mapping[int, Verified] = field(default_factory=dict, hash=False)
     draining_since_s: Mapping[int, float] = field(default_factory=dict, hash=False)
+    down: Mapping[int, Down] = field(default_factory=dict, hash=False)
     alive: frozenset[int] = frozenset()
     wish: Wish | None = None
 
@@ -93,6 +86,7 @@ class ServicePlan:
 
     Attributes:
         wish: slots to ask the daemon for; None if it knows already.
+        lost: slots whose task ended for good.
     """
 
     array_job_id: int
@@ -101,6 +95,7 @@ class ServicePlan:
     slots: tuple[Slot, ...]
     route: Route
     wish: frozenset[int] | None
+    lost: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -119,13 +114,6 @@ class Plan:
 def key_of(view: ServiceView) -> str:
     """``tenant/service``, as in the address."""
     return f"{view.tenant}/{view.name}"
-
-
-def run_of(slot: SlotView) -> Run | None:
-    """The run that can be asked; None unless the slot runs and its ports are known."""
-    if slot.state != "running" or not slot.ports or not slot.address:
-        return None
-    return Run(slot.job_id or 0, slot.start_s or 0, slot.address, slot.ports[0])
 
 
 def unverified(view: ServiceView, state: ServiceState) -> tuple[SlotView, ...]:
@@ -198,8 +186,10 @@ def decide_service(
 ) -> tuple[ServiceState, ServicePlan]:
     """One service: how many, which slots, which of them get requests."""
     verified = _verified(look, known, now_s)
-    slots = tuple(_slot(look, slot, verified) for slot in look.view.slots)
-    backoff = _backoff(look.view, known, verified, now_s)
+    seen = tuple(_slot(look, slot, verified) for slot in look.view.slots)
+    down = down_runs(look.view, seen, known.down, now_s)
+    slots = tuple(Slot(s.index, Phase.OUT) if s.index in unfit(down) else s for s in seen)
+    backoff = _backoff(look.view, known, verified, down, now_s)
     draining = {s.index: s for s in slots if s.phase is Phase.DRAINING}
     since_s = {i: known.draining_since_s.get(i, now_s) for i in draining}
     peaks, decision = autoscale(
@@ -215,7 +205,7 @@ def decide_service(
         may_start=now_s >= backoff.until_s,
         drained_out=frozenset(i for i, t in since_s.items() if now_s - t >= DRAIN_DEADLINE_S),
     )
-    state = ServiceState(peaks, backoff, verified, since_s, _alive(look.view), known.wish)
+    state = ServiceState(peaks, backoff, verified, since_s, down, _alive(look.view), known.wish)
     return state, _service_plan(look, _with_backoff(decision, backoff, now_s), slots, plan, state)
 
 
@@ -226,7 +216,8 @@ def _service_plan(
     route = Route(key, look.spec.concurrency, _targets(look.view, plan))
     now_s = state.peaks[-1].at_s
     wish = plan.run if _must_wish(look.view, plan.run, state.wish, now_s) else None
-    return ServicePlan(look.view.array_job_id, key, decision, slots, route, wish)
+    lost = frozenset(slot.index for slot in look.view.slots if slot.state == "gone")
+    return ServicePlan(look.view.array_job_id, key, decision, slots, route, wish, lost)
 
 
 def with_wish(state: State, array_job_id: int, wish: Wish, released: frozenset[int]) -> State:
@@ -263,18 +254,23 @@ def _verified(look: Look, known: ServiceState, now_s: float) -> Mapping[int, Ver
 
 
 def _backoff(
-    view: ServiceView, known: ServiceState, verified: Mapping[int, Verified], now_s: float
+    view: ServiceView,
+    known: ServiceState,
+    verified: Mapping[int, Verified],
+    down: Mapping[int, Down],
+    now_s: float,
 ) -> Backoff:
-    """A slot that was wished and ended by itself before it had settled is a failed start."""
+    """A failed start: it was wished and ended by itself before it had settled, or it was unfit."""
     wished = known.wish.run if known.wish is not None else frozenset()
     over = {"held", "ending", "gone"}
-    ended = {slot.index for slot in view.slots if slot.state in over} & known.alive & wished
+    ended = {slot.index for slot in view.slots if slot.state in over} & known.alive
     settled = {i for i, v in verified.items() if now_s - v.at_s >= SETTLED_S}
-    if ended - settled:
+    if (ended & unfit(known.down)) | ((ended & wished) - settled):
         return known.backoff.failed(now_s)
     backoff = known.backoff
-    for found in verified.values():
-        backoff = backoff.settled(found.at_s, now_s)
+    for index, found in verified.items():
+        if index not in down:
+            backoff = backoff.settled(found.at_s, now_s)
     return backoff
 
 
@@ -287,14 +283,12 @@ def _slot(look: Look, view: SlotView, verified: Mapping[int, Verified]) -> Slot:
     if run is None or look.probes.get(view.index) is Probe.STRANGER:
         return Slot(view.index, Phase.STARTING, allotted=view.state != "released")
     server = look.backend.servers[view.index] if look.backend is not None else None
-    return _running_slot(look, view, run, server, ready=view.index in verified)
+    return _running_slot(view, run, server, ready=view.index in verified)
 
 
-def _running_slot(
-    look: Look, view: SlotView, run: Run, server: Server | None, *, ready: bool
-) -> Slot:
+def _running_slot(view: SlotView, run: Run, server: Server | None, *, ready: bool) -> Slot:
     """The gateway tells whether it serves or drains: that survives the launcher."""
-    expiry = _expiry(view.time_left_s, look.spec.time_limit_min * 60)
+    expiry = _expiry(view.time_left_s)
     here = server is not None and (server.address, server.port) == (run.address, run.port)
     if server is None or not here or server.mode is Mode.MAINT:
         phase = Phase.WARM if ready else Phase.STARTING
@@ -304,12 +298,10 @@ def _running_slot(
     return Slot(view.index, phase, busy, server.up, allotted=True, expiry=expiry)
 
 
-def _expiry(time_left_s: int | None, limit_s: int) -> Expiry:
-    if time_left_s is None:
+def _expiry(time_left_s: int | None) -> Expiry:
+    if time_left_s is None or time_left_s >= EXPIRES_SOON_S:
         return Expiry.FAR
-    if time_left_s < min(EXPIRES_NOW_S, limit_s / 4):
-        return Expiry.NOW
-    return Expiry.SOON if time_left_s < min(EXPIRES_SOON_S, limit_s / 2) else Expiry.FAR
+    return Expiry.NOW if time_left_s < EXPIRES_NOW_S else Expiry.SOON
 
 
 def _targets(view: ServiceView, plan: SlotPlan) -> Mapping[int, Target]:

@@ -1,6 +1,6 @@
 """Which slots run, which drain, which are given back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
@@ -23,7 +23,7 @@ class Phase(StrEnum):
     DRAINING = "draining"
     """Finishes what it has."""
     OUT = "out"
-    """Ending, gone, or beyond what the gateway can carry."""
+    """Ending, gone, failing its health checks for long, or beyond what the gateway can carry."""
 
 
 class Expiry(IntEnum):
@@ -64,6 +64,17 @@ class SlotPlan:
 
     run: frozenset[int]
     modes: Mapping[int, Mode] = field(hash=False)
+
+
+def loss_text(lost: Collection[int]) -> str:
+    """What people should know about slots whose task ended for good; "" if there are none.
+
+    Slurm never fills an index of an array again.
+    """
+    if not lost:
+        return ""
+    slots, them = ("1 slot is", "it") if len(lost) == 1 else (f"{len(lost)} slots are", "them")
+    return f"{slots} lost for good; delete and apply the service to get {them} back"
 
 
 _COSTS = frozenset({Phase.STARTING, Phase.WARM, Phase.SERVING, Phase.DRAINING})

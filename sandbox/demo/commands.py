@@ -64,15 +64,15 @@ class Commands:
     def sacct(self) -> Mapping[str, int]:
         """Millislice-seconds by tenant from accounting, asked directly.
 
-        Not through the adapter that feeds the ledger, so that it is a second witness.
+        Not through the adapter that feeds the ledger, so that it is a second witness. By state:
+        otherwise sacct leaves out runs that have lost their eligible time (docs/ledger.md).
         """
+        sacct = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "--noheader", "--parsable2")
+        which = ("--allusers", "--duplicates", "--starttime=now-1hours", "--endtime=now")
+        states = "--state=RUNNING,REQUEUED,PREEMPTED,NODE_FAIL"
+        fields = "--format=JobIDRaw,Account,Start,End,ElapsedRaw,AllocTRES"
         return parse_sacct(
-            self._output(
-                _OPERATOR,
-                *("sacct", "--allusers", "--duplicates", "--allocations", "--noheader"),
-                *("--parsable2", "--starttime=now-1hours", "--format=Account,ElapsedRaw,AllocTRES"),
-            ).splitlines(),
-            self._costs,
+            self._output(_OPERATOR, *sacct, *which, states, fields).splitlines(), self._costs
         )
 
     def _output(self, user: str, *argv: str) -> str:
@@ -117,15 +117,26 @@ def parse_ledger(verified: str, statement: str) -> LedgerView:
 
 
 def parse_sacct(lines: Iterable[str], costs: Mapping[str, int]) -> Mapping[str, int]:
-    """Sum ``Account|ElapsedRaw|AllocTRES`` lines to millislice-seconds by account."""
+    """Sum ``JobIDRaw|Account|Start|End|ElapsedRaw|AllocTRES`` to millislice-seconds by account.
+
+    A run's steps follow it. Where its start is lost, it began with its batch step.
+    """
     sums: Counter[str] = Counter()
+    end, cost = "", 0
     for line in lines:
-        account, elapsed_s, tres = line.split("|")
-        for item in filter(None, tres.split(",")):
-            name, _, count = item.partition("=")
-            cost = costs.get(name.removeprefix("gres/gpu:"), 0)
-            sums[account] += cost * int(elapsed_s) * (int(count) if cost else 0)
+        job, account, start, own_end, elapsed_s, tres = line.split("|")
+        if "." not in job:
+            end, cost = "" if start.isdigit() else own_end, _cost(tres, costs)
+            sums[account] += cost * int(elapsed_s)
+        elif job.endswith(".batch") and end.isdigit():
+            sums[account] += cost * (int(end) - int(start))
     return dict(sums)
+
+
+def _cost(tres: str, costs: Mapping[str, int]) -> int:
+    pairs = (item.partition("=") for item in tres.split(","))
+    counts = {name.removeprefix("gres/gpu:"): count for name, _, count in pairs}
+    return sum(cost * int(counts.get(kind, "0")) for kind, cost in costs.items())
 
 
 def write_service_file(plan: TenantPlan, model_repository: Path, directory: Path) -> Path:

@@ -64,11 +64,11 @@ def picture(scene: Scene) -> RenderableType:
 
 
 def _services(samples: Iterable[Sample]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("service", style="bold")
-    for title in ("ready", "starting", "draining", "held", "backlog", "p50 ms", "p95 ms"):
-        table.add_column(title, justify="right")
-    table.add_column("quota: slices")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("service", style="bold", no_wrap=True)
+    for title in ("ready", "start", "drain", "held", "backlog", "p50 ms", "p95 ms"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("slices of quota", no_wrap=True)
     for sample in samples:
         state = sample.state
         table.add_row(
@@ -87,7 +87,7 @@ def _services(samples: Iterable[Sample]) -> Table:
 
 def _quota(used: int, nominal: int) -> RenderableType:
     line = Table.grid(padding=(0, 1))
-    bar = ProgressBar(total=max(nominal, 1), completed=used, width=14)
+    bar = ProgressBar(total=max(nominal, 1), completed=used, width=8)
     line.add_row(bar, f"{slices_text(used)} of {slices_text(nominal)}")
     return line
 

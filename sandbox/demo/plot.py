@@ -29,6 +29,12 @@ _STYLE: Any = {
     "legend.frameon": False,
 }
 _BIN_S = 1.0
+_LABELS = (
+    "arrivals per s",
+    "backlog\n(requests waiting)",
+    "replicas\n(1 replica = 1 slice)",
+)
+"""Of the rows. Both services of the demo take a profile of one slice, as their quota counts."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +65,7 @@ def save(recording: Recording, path: Path) -> None:
         )
         for index, column in enumerate(columns):
             _draw(tuple(axes[:, index]), column)
-        for axis, label in zip(
-            axes[:, 0], ("arrivals per s", "backlog\n(requests waiting)", "replicas"), strict=True
-        ):
+        for axis, label in zip(axes[:, 0], _LABELS, strict=True):
             axis.set_ylabel(label)
         backlog_max = max(sample.state.backlog for sample in recording.samples)
         axes[1, 0].set_ylim(0, max(backlog_max, 1) * 1.05)

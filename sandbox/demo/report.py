@@ -44,6 +44,7 @@ class Report:
     """``demo.json``.
 
     Attributes:
+        requests: all of them; ``wake_requests`` of these are not of the trace but woke a service.
         failed: requests without a right answer, in time; nothing is retried.
         p50_ms, p95_ms: nearest-rank percentiles over the answered requests, from the time they were
             due, waking from zero included.
@@ -55,6 +56,7 @@ class Report:
     """
 
     requests: int
+    wake_requests: int
     failed: int
     p50_ms: float | None
     p95_ms: float | None
@@ -113,6 +115,7 @@ def build(recording: Recording) -> Report:
     wakes = recording.wakes
     return Report(
         requests=len(recording.requests),
+        wake_requests=len(wakes),
         failed=len(failures),
         p50_ms=percentile_ms(recording.requests, 50),
         p95_ms=percentile_ms(recording.requests, 95),

@@ -62,18 +62,21 @@ def run(options: Options, console: Console) -> Report:
     an earlier demo left in the directory is taken down first.
     """
     begin_s = time.monotonic()
-    down(options.directory)
+    with console.status("Taking down what an earlier demo left"):
+        down(options.directory)
     try:
-        sandbox = Sandbox.up(
-            options.directory,
-            progress=lambda line: console.print(f"[dim]{line}[/dim]", highlight=False),
-        )
+        with console.status("Starting the cluster"):
+            sandbox = Sandbox.up(
+                options.directory,
+                progress=lambda line: console.print(f"[dim]{line}[/dim]", highlight=False),
+            )
         recording = _perform(sandbox, console, begin_s)
         report = build(recording)
         _write(recording, report, options.report_dir)
     finally:
         if not options.keep:
-            down(options.directory)
+            with console.status("Taking the cluster down"):
+                down(options.directory)
     return report
 
 
@@ -81,7 +84,8 @@ def _perform(sandbox: Sandbox, console: Console, begin_s: float) -> Recording:
     layout = sandbox.layout
     observer = ClusterObserver(load_settings(layout.settings_file))
     commands = Commands(sandbox.run, costs())
-    refusal = _apply_services(commands, publish_models(layout.models), layout.home)
+    with console.status("Setting quotas, applying services"):
+        refusal = _apply_services(commands, publish_models(layout.models), layout.home)
 
     async def story() -> Recording:
         services = [plan.service for plan in SERVING]

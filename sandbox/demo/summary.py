@@ -23,7 +23,10 @@ def _numbers(report: Report) -> Table:
     refusal = report.refused_over_quota
     wake_s = report.first_response_after_wake_s
     rows = (
-        ("requests", f"{report.requests}, failed {report.failed}"),
+        (
+            "requests",
+            f"{report.requests} ({report.wake_requests} to wake services), failed {report.failed}",
+        ),
         ("latency", f"p50 {milliseconds(report.p50_ms)} ms, p95 {milliseconds(report.p95_ms)} ms"),
         ("replicas", f"at most {report.replicas_max}, at the end {report.replicas_end}"),
         (

@@ -14,10 +14,13 @@ The first rule that applies decides, in this order:
 9. a service that lives already: SW-SERVICE-EXISTS
 10. an array that is not the service's slots: SW-SERVICE-ARRAY
 11. otherwise: admit
+
+What the daemon's own mode makes of the answer comes last: ``as_mode_allows``.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from cluster.errors import InvalidInputError, Refusal
 from cluster.gres import GpuRequest, gres_text, parse_gpu_requests
@@ -76,6 +79,31 @@ def decide(request: SubmitRequest, snapshot: Snapshot, token: str) -> SubmitAnsw
         return refused(error.refusal)
 
 
+Mode = Literal["observe", "advise", "enforce"]
+
+
+def as_mode_allows(answer: SubmitAnswer, request: SubmitRequest, mode: Mode) -> SubmitAnswer:
+    """The answer of a daemon of that mode; only in enforce does it set limits and move slots.
+
+    Else a plain job passes, with the ``tag`` or ``code`` that it would have got: its tenant's QOS
+    may not be there. In advise a refusal stays one, for slicewise.lua to tell. A service is
+    refused (SW-SERVICE-MODE): nobody would release its slots.
+    """
+    if mode == "enforce":
+        return answer
+    if answer.action == "admit" and request.directives:
+        return refused(
+            Refusal(
+                "SW-SERVICE-MODE",
+                f"The slicewise daemon is in mode {mode}: it does not run services yet.",
+                'The operator sets mode = "enforce" in slicewise.toml.',
+            )
+        )
+    if answer.action == "refuse" and (mode == "advise" or request.directives):
+        return answer
+    return answer.model_copy(update={"action": "pass"})
+
+
 def submission_of(check: CheckRequest, uid: int, partitions: frozenset[str]) -> SubmitRequest:
     """What ``sbatch`` would submit for a service, rendered as it should be.
 
@@ -101,22 +129,21 @@ def refused(refusal: Refusal) -> SubmitAnswer:
 
 
 def check_membership(uid: int, tenant: str, snapshot: Snapshot) -> None:
-    """Raise SW-TENANT-UNKNOWN for no account, or for one that is not the user's, if we know him."""
-    accounts = snapshot.accounts_by_uid.get(uid)
-    yours = ", ".join(sorted(accounts or ())) or "none"
+    """Raise SW-TENANT-UNKNOWN for no account, or for one that Slurm does not list as the user's."""
+    accounts = snapshot.accounts_by_uid.get(uid, frozenset())
+    yours = ", ".join(sorted(accounts)) or "none"
     if not tenant:
         raise InvalidInputError(
             "SW-TENANT-UNKNOWN",
             "The job names no account, and you have no default one.",
             f"Write --account=ACCOUNT; yours: {yours}.",
         )
-    if accounts is None or tenant in accounts:
-        return
-    raise InvalidInputError(
-        "SW-TENANT-UNKNOWN",
-        f"tenant: {tenant!r} is no Slurm account of yours.",
-        f"Yours: {yours}.",
-    )
+    if tenant not in accounts:
+        raise InvalidInputError(
+            "SW-TENANT-UNKNOWN",
+            f"tenant: {tenant!r} is no Slurm account of yours.",
+            f"Yours: {yours}.",
+        )
 
 
 def _is_managed(partitions: str, managed: frozenset[str]) -> bool:
@@ -174,7 +201,9 @@ def _service(request: SubmitRequest, tenant: str) -> ServiceSpec | None:
 def _nominal(uid: int, tenant: str, snapshot: Snapshot) -> Millislices:
     nominal = snapshot.quotas.get(tenant)
     if nominal is None:
-        check_membership(uid, tenant, snapshot)
+        # Whom this host doesn't know Slurm itself judges.
+        if not tenant or uid in snapshot.accounts_by_uid:
+            check_membership(uid, tenant, snapshot)
         raise InvalidInputError(
             "SW-QUOTA-NONE",
             f"tenant: {tenant!r} has no quota, so it may not use GPUs.",

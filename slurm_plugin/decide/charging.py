@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import NewType
 
 from cluster.gres import gpu_types_of_tres
-from cluster.jobs import JobState, JobView, RunRecord
+from cluster.jobs import JobView, RunRecord
 from cluster.units import Millislices, MillisliceSeconds
+from slurm_plugin.decide.gone import LIVE, live_runs
 from slurm_plugin.decide.model import (
     Charge,
     Charging,
@@ -23,9 +24,6 @@ UNLIMITED_RESERVE_S = 30 * 86_400
 
 ACCOUNTING_DELAY_S = 600
 """How late slurmdbd may learn of a run's end; ``next_watermark_s`` waits that long."""
-
-_LIVE = (JobState.RUNNING, JobState.SUSPENDED)
-"""Not CONFIGURING: its start may still move. Not COMPLETING: accounting has its end."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +57,20 @@ def charge(
     jobs: Iterable[JobView],
     records: Iterable[RunRecord],
     reservations: Iterable[Reservation],
+    lost: Mapping[RunKey, int],
 ) -> Charging:
     """The charges that bring the ledger up to what Slurm shows.
 
     ``jobs`` is what runs now, ``records`` what accounting knows (may be empty: then nothing is
-    settled), ``reservations`` all open ones. A run whose end accounting shows is settled even if
-    its job still seems to run. What the ledger has already is decided again and changes nothing:
-    see ``Charge.after``.
+    settled), ``reservations`` all open ones, ``lost`` the ends of those that accounting has lost
+    unless it shows them now. A run whose end accounting shows is settled even if its job still
+    seems to run. What the ledger has already is decided again and changes nothing: see
+    ``Charge.after``.
     """
     held = {reservation.key: reservation for reservation in reservations}
-    sightings = _live(tariff, jobs) | _ended(tariff, records, held)
+    ended = _ended(tariff, records, held)
+    missed = {key: end_s for key, end_s in lost.items() if key in held and key not in ended}
+    sightings = _live(tariff, jobs) | ended | _missed(held, missed)
     charges: list[Charge] = []
     observations: list[Observation] = []
     for key in sorted(sightings):
@@ -77,6 +79,7 @@ def charge(
             charges.append(_charge(sightings[key], held.get(key), transfers))
         if transfers or not sightings[key].run.cost_millislices:
             observations.extend(_observations(tariff, sightings[key], held.get(key)))
+    observations.extend(_lost(held[key], missed[key]) for key in sorted(missed))
     return Charging(tuple(charges), tuple(observations))
 
 
@@ -84,7 +87,7 @@ def _live(tariff: Tariff, jobs: Iterable[JobView]) -> dict[RunKey, _Sighting]:
     sightings = (
         _sighting(tariff, job, job.start_s, _task(job), None)
         for job in jobs
-        if job.state in _LIVE and job.start_s is not None and job.partition in tariff.partitions
+        if job.state in LIVE and job.start_s is not None and job.partition in tariff.partitions
     )
     return {found.run.key: found for found in sightings if found.run.gres}
 
@@ -101,6 +104,20 @@ def _ended(
             # The later end stands: of two runs that start in one second the first has no length.
             found[key] = _sighting(tariff, record, record.start_s, record.task, record.end_s)
     return found
+
+
+def _missed(
+    held: Mapping[RunKey, Reservation], ends: Mapping[RunKey, int]
+) -> dict[RunKey, _Sighting]:
+    return {key: _Sighting(held[key], _Seconds(0), end_s, None) for key, end_s in ends.items()}
+
+
+def _lost(run: Run, end_s: int) -> Observation:
+    return Observation(
+        run.key,
+        f"accounting does not show how run {run.task} of {run.tenant}, started at "
+        f"{run.key.start_s}, ended: charged up to {end_s}, by when it had; sacct may show less",
+    )
 
 
 def _sighting(
@@ -187,7 +204,8 @@ def _observations(
             f"Slurm bills {seen.billing}, the settings say {run.cost_millislices} millislices: "
             "check the partition's TRESBillingWeights",
         )
-    if held is not None and dict(held.gres) != dict(run.gres):
+    # Of a short run accounting learns the end first, its GPUs up to some seconds later.
+    if held is not None and run.gres and dict(held.gres) != dict(run.gres):
         yield Observation(
             run.key, f"reserved for {dict(held.gres)}, but accounting shows {dict(run.gres)}"
         )
@@ -203,10 +221,10 @@ def next_watermark_s(
     short to have been seen. It never goes back: whatever ran at one look ends after it. The second
     itself is included: a run may end in the second of its start.
     """
-    running = {(job.job_id, job.start_s) for job in jobs if job.state in _LIVE}
+    live = live_runs(jobs)
     missing = (
         reservation.key.start_s - 1
         for reservation in reservations
-        if (reservation.key.job_id, reservation.key.start_s) not in running
+        if (reservation.key.job_id, reservation.key.start_s) not in live
     )
     return max(previous_s, min(now_s - ACCOUNTING_DELAY_S, *missing, now_s))

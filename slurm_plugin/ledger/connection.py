@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, Engine, create_engine, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DBAPIError,
@@ -24,15 +24,12 @@ def ledger_engine(url: str) -> Engine:
     Raises InvalidInputError (SW-DATABASE-URL) for anything else, without showing it: it may hold a
     password.
     """
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        parsed = None
+    parsed = _parsed(url)
     if parsed is None or parsed.get_backend_name() != "postgresql":
         raise InvalidInputError(
             "SW-DATABASE-URL",
-            "The ledger's URL is not a PostgreSQL one.",
-            "Write postgresql://USER@HOST/DATABASE.",
+            "The ledger's URL can't be read as a PostgreSQL one.",
+            "Write postgresql://USER@HOST/DATABASE; in a password @ is %40 and / is %2F.",
         )
     return create_engine(
         parsed.set(drivername="postgresql+psycopg"),
@@ -41,6 +38,18 @@ def ledger_engine(url: str) -> Engine:
         pool_pre_ping=True,
         pool_size=2,
     )
+
+
+def _parsed(url: str) -> URL | None:
+    """None if it can't be read for certain: SQLAlchemy takes what stands after a first ``@`` for
+    the host, and what stands after a ``/`` before any ``@`` for the database. Of a password with
+    these, parts would be shown under those names.
+    """
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        return None
+    return None if url.count("@") > 1 or "@" in (parsed.database or "") else parsed
 
 
 @contextmanager

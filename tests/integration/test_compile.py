@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from second_witness import accounted_runs
 
 from sandbox.cluster import Sandbox
 
@@ -98,7 +99,7 @@ def test_bad_input_is_explained_and_writes_nothing(sandbox: Sandbox, account: st
     unknown = refused(sandbox, "tenant-quota", "set", "nobody", "--nominal", "3")
     assert "SW-TENANT-UNKNOWN" in unknown
     assert "vision" in unknown
-    for nominal, code in (("-1", "SW-UNITS"), ("1e9", "SW-QUOTA-RANGE"), ("many", "SW-UNITS")):
+    for nominal, code in (("-1", "SW-UNITS"), ("9999999", "SW-QUOTA-RANGE"), ("1e9", "SW-UNITS")):
         assert code in refused(sandbox, "tenant-quota", "set", account, f"--nominal={nominal}")
     for command in ("show", "history"):
         assert "SW-QUOTA-NONE" in refused(sandbox, "tenant-quota", command, account)
@@ -157,12 +158,5 @@ def reserved(sandbox: Sandbox, account: str, job: str) -> int:
 
 def accounting(sandbox: Sandbox, account: str) -> dict[tuple[int, int], int]:
     """Millislice-seconds by job and start as sacct has them."""
-    fields = "--format=JobIDRaw,Start,End,AllocTRES"
-    which = ("--allusers", f"--accounts={account}", "--duplicates", "--allocations")
-    argv = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "-n", "-P", *which, fields)
-    used = {}
-    for line in sandbox.run("slurm", argv).stdout.splitlines():
-        job, start, end, tres = line.split("|")
-        if "gres/gpu:1g.10gb=1" in tres:
-            used[int(job), int(start)] = (int(end) - int(start)) * 1000
-    return used
+    runs = (run for run in accounted_runs(sandbox) if run.account == account)
+    return {(run.job_id, run.start_s): run.used_millislice_s for run in runs}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
+from second_witness import accounted_runs, sacct
 
 from sandbox.cluster import Sandbox
 from sandbox.probes import unix_socket_answers
@@ -98,16 +99,9 @@ class Daemon:
         }
 
     def accounting(self) -> Mapping[tuple[str, int], int]:
-        """The same out of sacct: seconds × billing."""
-        fields = "JobID,Start,End,AllocTRES"
-        argv = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "-aDXnP", "-o", fields)
-        rows = [line.split("|") for line in self.sandbox.run("root", argv).stdout.splitlines()]
-        return {
-            (task, int(start)): (int(end) - int(start))
-            * int(tres.split("billing=")[1].split(",")[0])
-            for task, start, end, tres in rows
-            if "billing=" in tres and start.isdigit() and end.isdigit()
-        }
+        """The same out of sacct."""
+        runs = accounted_runs(self.sandbox)
+        return {(run.task, run.start_s): run.used_millislice_s for run in runs}
 
 
 def until(condition: Callable[[], object], timeout_s: float = 20) -> None:
@@ -169,6 +163,8 @@ REFUSED = [
     ("carol", ("--gres=gpu:1g.10gb:1",), ["SW-QUOTA-NONE", "tenant-quota set guest"]),
     ("alice", ("--gres=gpu:1",), ["SW-GRES-TYPE", "gpu:TYPE:1", "3g.40gb (3.5)"]),
     ("alice", ("--gpus=2",), ["SW-GRES-TYPE"]),
+    ("alice", ("--gpus=+1",), ["SW-GRES", "gpu:TYPE:COUNT"]),
+    ("alice", ("--ntasks=2", "--ntasks-per-gpu=1"), ["SW-GRES-TYPE"]),
     ("alice", ("--ntasks=1", "--gpus-per-task=1g.99gb:1"), ["SW-PROFILE-UNKNOWN", "1g.10gb"]),
     ("alice", ("--gres=gpu:3g.40gb:1",), ["SW-QUOTA-EXCEEDED", "3.5", "is 3"]),
 ]
@@ -291,6 +287,88 @@ def test_killed_and_started_again_nothing_is_lost(daemon: Daemon, array: int) ->
     assert len(daemon.statement()) >= 2
 
 
+def test_a_run_that_its_user_hides_from_sacct_is_charged(daemon: Daemon, array: int) -> None:
+    daemon.wish(array, 0)
+    until(lambda: daemon.states(array)[0] == "running")
+    start_s = daemon.slots(array)[0]["start_s"]
+    time.sleep(2)
+    assert daemon.scontrol("alice", "hold", f"{array}_0") == 0
+    assert daemon.states(array)[0] == "running"
+    daemon.wish(array)
+    until(lambda: daemon.states(array)[0] == "held")
+    until(lambda: (f"{array}_0", start_s) in daemon.statement())
+    assert daemon.statement()[f"{array}_0", start_s] >= 2000
+    assert daemon.statement() == daemon.accounting()
+    # Without states, sacct shows nothing of it.
+    rows = sacct(daemon.sandbox, "--allocations")
+    assert [row for row in rows if row[1] == f"{array}_0" and row[3] == str(start_s)] == []
+
+
+@pytest.fixture
+def other_partition(daemon: Daemon, clean: None) -> Iterator[str]:
+    """One that slicewise does not manage."""
+    assert daemon.scontrol("root", "create", "PartitionName=other", "Nodes=ALL") == 0
+    yield "other"
+    cancel_all(daemon)
+    assert daemon.scontrol("root", "delete", "PartitionName=other") == 0
+
+
+HELD = ("sbatch", "--parsable", "--output=/dev/null", "--hold", "--wrap=sleep 60")
+
+
+def test_a_job_that_was_not_admitted_gets_no_gpus(daemon: Daemon, other_partition: str) -> None:
+    code, text = daemon.sbatch("carol", *HELD)
+    assert code == 0, text
+    job = text.strip()
+    for change in ("Gres=gpu:2", "Gres=gpu:1g.10gb:1", "Gres=gpu:+1"):
+        assert daemon.scontrol("carol", "update", f"JobId={job}", change) != 0
+    assert daemon.scontrol("carol", "update", f"JobId={job}", "TimeLimit=3") == 0
+    assert "gpu" not in daemon.job(int(job)).split("TRES=")[1].splitlines()[0]
+    assert daemon.scontrol("carol", "release", job) == 0
+    requests = (("--gpus=2",), ("--ntasks=2", "--ntasks-per-gpu=1"), ("--gres=gpu:1g.10gb:1",))
+    for request in requests:
+        code, text = daemon.sbatch("carol", *HELD, f"--partition={other_partition}", *request)
+        assert code == 0, text
+        move = ("update", f"JobId={text.strip()}", "Partition=gpu")
+        assert daemon.scontrol("carol", *move) != 0
+        assert f"Partition={other_partition} " in daemon.job(int(text))
+        assert daemon.scontrol("root", *move) == 0
+
+
+def test_a_hostile_script_does_not_stop_slurmctld(daemon: Daemon) -> None:
+    script = "#!/bin/bash\n#SBATCH --output=/dev/null\n#" + " " * 65_000 + "#\n" + " " * 65_000
+    before = time.monotonic()
+    code, text = daemon.sbatch("alice", script=f"{script}\ntrue\n")
+    assert code == 0, text
+    assert time.monotonic() - before < 3
+    cancel_all(daemon)
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_run_whose_start_accounting_loses_is_charged(daemon: Daemon) -> None:
+    code, text = daemon.sbatch("alice", script=SCRIPT.replace("trap '", "trap 'sleep 4; "))
+    assert code == 0, text
+    array = int(text)
+    until(lambda: daemon.states(array) == ["held"] * 4)
+    daemon.wish(array, 0)
+    until(lambda: daemon.states(array)[0] == "running")
+    slot = daemon.slots(array)[0]
+    # Only a run that slurmdbd knows of already can lose its start this way.
+    until(lambda: str(slot["start_s"]) in [row[3] for row in sacct(daemon.sandbox)])
+    # Backfill, each second where a job waits, takes the start from what is to be requeued.
+    for _ in range(4):
+        assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")[0] == 0
+    daemon.wish(array)
+    until(lambda: daemon.states(array)[0] == "ending")
+    time.sleep(2)
+    daemon.scontrol("root", "update", f"JobId={array}_0", "StartTime=now")
+    until(lambda: daemon.states(array)[0] == "held")
+    rows = sacct(daemon.sandbox, "--allocations", f"--jobs={slot['job_id']}")
+    assert [row[3].isdigit() for row in rows if row[4].isdigit()] == [False]
+    until(lambda: (f"{array}_0", slot["start_s"]) in daemon.statement())
+    until(lambda: daemon.statement() == daemon.accounting())
+
+
 class TestWithoutDaemon:
     """Policy holds while every process of ours is dead."""
 
@@ -309,7 +387,7 @@ class TestWithoutDaemon:
     def test_a_tenant_keeps_within_its_quota(self, daemon: Daemon) -> None:
         for _ in range(5):
             assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")[0] == 0
-        expected = ["PENDING QOSGrpBilling"] * 2 + ["RUNNING None"] * 3
+        expected = ["PENDING AssocGrpBilling"] * 2 + ["RUNNING None"] * 3
         until(lambda: self.states(daemon) == expected)
 
     def test_an_account_without_quota_runs_nothing(self, daemon: Daemon) -> None:
@@ -320,6 +398,7 @@ class TestWithoutDaemon:
         code, text = daemon.sbatch("alice", script=SCRIPT)
         assert code == 1
         assert "SW-DAEMON-DOWN" in text
-        code, text = daemon.sbatch("alice", "sbatch", "--gpus=1", "--wrap=true")
-        assert code == 1
-        assert "--gres=gpu:TYPE:N" in text
+        for request in (("--gpus=1",), ("--gpus=+1",), ("-n2", "--ntasks-per-gpu=1")):
+            code, text = daemon.sbatch("alice", "sbatch", *request, "--wrap=true")
+            assert code == 1
+            assert "--gres=gpu:TYPE:N" in text

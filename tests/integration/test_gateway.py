@@ -14,9 +14,11 @@ import pytest
 from aiohttp import web
 
 from cluster.settings import GatewaySettings
+from launcher.address import wait_for_route
 from launcher.decide.gateway import Gateway, Load, Mode, load_of
 from launcher.decide.routing import (
     AddRoute,
+    MarkComplete,
     RemoveRoute,
     Route,
     SetHealthy,
@@ -47,6 +49,29 @@ class Harness:
         self.settings = settings
         self.session = session
         self.runtime = HaproxyRuntime(settings.runtime_socket, services_map(settings))
+        self.processes: list[asyncio.subprocess.Process] = []
+
+    async def start(self, *more: str) -> None:
+        """HAProxy, until it answers."""
+        configuration = str(self.settings.directory / CONFIGURATION)
+        words = ("haproxy", "-db", "-f", configuration, *more)
+        self.processes.append(
+            await asyncio.create_subprocess_exec(*words, stdout=subprocess.DEVNULL)
+        )
+        await eventually(lambda: _answers(self))
+
+    async def kill(self) -> None:
+        for process in self.processes:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+        self.processes.clear()
+
+    async def reload(self) -> None:
+        """As HAProxy's own unit does it: a new process takes the sockets of the old one."""
+        await self.start(
+            "-x", str(self.settings.runtime_socket), "-sf", str(self.processes[-1].pid)
+        )
 
     async def ask(self, path: str = f"/t/a{INFER}", method: str = "POST") -> tuple[int, str]:
         url = f"{self.settings.url}{path}"
@@ -92,18 +117,15 @@ async def gateway_up(directory: Path, hold_s: int = 30) -> AsyncIterator[Harness
     for name, text in gateway_files(settings).items():
         (directory / name).write_text(text)
     await check_configuration(directory / CONFIGURATION)
-    process = await asyncio.create_subprocess_exec(
-        "haproxy", "-db", "-f", str(directory / CONFIGURATION), stdout=subprocess.DEVNULL
-    )
     connector = aiohttp.TCPConnector(limit=0)
-    try:
-        async with aiohttp.ClientSession(connector=connector) as session:
-            harness = Harness(settings, session)
-            await eventually(lambda: _answers(harness))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        harness = Harness(settings, session)
+        try:
+            await harness.start()
+            await harness.runtime.apply([MarkComplete()])
             yield harness
-    finally:
-        process.kill()
-        await process.wait()
+        finally:
+            await harness.kill()
 
 
 async def _answers(harness: Harness) -> bool:
@@ -280,6 +302,75 @@ async def test_a_hold_ends_with_retry_after(tmp_path: Path):
             body = await answer.json()
             assert (answer.status, int(answer.headers["retry-after"]) > 0) == (503, True)
         assert "SW-GATEWAY-WAKING" in body["error"]
+
+
+KEPT = pytest.mark.parametrize("kept", [False, True], ids=["no routes kept", "routes kept"])
+
+
+@KEPT
+async def test_after_a_kill_every_request_waits_for_the_launcher(
+    gateway: Harness, replicas, kept: bool
+):
+    ready = (replicas[0].port, Mode.READY), (replicas[1].port, Mode.READY)
+    await gateway.set_replicas(*ready)
+    if kept:
+        gateway.runtime.keep({"t/a": "pool1"})
+    busy = gateway.asking(20)
+    await asyncio.sleep(WORK_S / 2)
+    await gateway.kill()
+    await asyncio.gather(*busy, return_exceptions=True)  # what was in it is lost with it
+    await gateway.start()
+    asked: list[asyncio.Task[tuple[int, str]]] = []
+    for _ in range(15):
+        asked += gateway.asking(4)
+        await asyncio.sleep(WORK_S)
+    assert not any(request.done() for request in asked)
+    await gateway.set_replicas(*ready)
+    assert statuses(await asyncio.gather(*asked)) == {200}
+    assert (await gateway.ask(f"/t/none{INFER}"))[0] == 404
+
+
+async def test_after_a_reload_what_was_held_is_told_to_try_again(gateway: Harness, replicas):
+    await gateway.set_replicas()
+    asked = gateway.asking(3)
+    await eventually(lambda: _is(gateway, Load(held=3)))
+    await gateway.reload()
+    answers = await asyncio.gather(*asked)
+    assert statuses(answers) == {503}
+    assert "SW-GATEWAY-STARTING" in answers[0][1]
+    asked = gateway.asking(3)
+    await gateway.set_replicas((replicas[0].port, Mode.READY))
+    assert statuses(await asyncio.gather(*asked)) == {200}
+
+
+async def test_without_a_launcher_the_wait_for_routes_ends_with_retry_after(tmp_path: Path):
+    async with gateway_up(tmp_path, hold_s=1) as gateway:
+        await gateway.kill()
+        await gateway.start()
+        async with gateway.session.post(f"{gateway.settings.url}/t/a{INFER}") as answer:
+            body = await answer.json()
+            assert (answer.status, int(answer.headers["retry-after"]) > 0) == (503, True)
+        assert "SW-GATEWAY-STARTING" in body["error"]
+
+
+async def test_routes_survive_a_smaller_pool(gateway: Harness, replicas):
+    """The file names a backend that is no more: the service gets another one."""
+    await gateway.kill()
+    services_map(gateway.settings).write_text("t/a pool9\n")
+    await gateway.start()
+    await gateway.set_replicas((replicas[0].port, Mode.READY))
+    assert (await gateway.ask())[0] == 200
+
+
+async def test_the_wait_for_a_route_wakes_nobody(gateway: Harness):
+    url = f"{gateway.settings.url}/t/a"
+    assert "404" in await wait_for_route(url, patience_s=0.0)
+    waiting = asyncio.create_task(wait_for_route(url))
+    await asyncio.sleep(0.3)
+    await gateway.set_replicas()
+    assert (await waiting, await gateway.load()) == ("", Load())
+    await gateway.kill()
+    assert "does not answer" in await wait_for_route(url, patience_s=0.0)
 
 
 @pytest.mark.parametrize("path", ["/", "/t", "/t/none/v2", '/t/%22%3Cb%3E"/v2', "/v2/models/m"])

@@ -4,15 +4,18 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from launcher.render import CONFIGURATION
+from launcher.render import CONFIGURATION, SERVICES_MAP
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
 from sandbox.demo.load import Load
@@ -24,6 +27,9 @@ pytestmark = pytest.mark.integration
 NAME, SERVICE = "launched", "nlp/launched"
 NOMINAL = 3
 TOKENS = (500, 200)
+TOKEN_S = 0.0012
+KILL_WAIT_S = 5
+"""Of the sandbox's Slurm."""
 FILE = """\
 [service]
 name = "launched"
@@ -59,8 +65,6 @@ class Service:
         file = self.home / "launched.toml"
         file.write_text(FILE.format(models=json.dumps(str(models)), model=model))
         answer = json.loads(self.slicewise("bob", "service", "apply", str(file), "--json"))
-        until(lambda: NAME in self.slicewise("root", "service", "list"))
-        until(lambda: self.status()["backlog"] is not None)  # it has a route
         return int(answer["array_job_id"])
 
     def status(self) -> Mapping[str, Any]:
@@ -81,6 +85,27 @@ class Service:
     def tritons(self) -> list[int]:
         """Pids of this service's servers."""
         return [pid for pid, line in _command_lines() if f"--id={NAME}." in line]
+
+    def warn(self) -> None:
+        """As Slurm does it near the time limit."""
+        place = str(self.sandbox.layout.lib).encode()
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if words[0] == b"/bin/bash" and words[1].startswith(place):
+                    os.kill(int(entry.name), signal.SIGUSR1)
+
+    async def ask_long(
+        self, seconds: float, meanwhile: Callable[[], object]
+    ) -> list[RequestRecord]:
+        """One request of that length, and what is done while it is worked on."""
+        tokens = int(seconds / TOKEN_S)
+        async with Load(self.sandbox.layout.gateway_url, [SERVICE], 60.0) as load:
+            sending = asyncio.create_task(load.replay([Arrival(0.0, SERVICE, 1, tokens)]))
+            await asyncio.to_thread(until, lambda: self.status()["in_flight"] == 1)
+            await asyncio.to_thread(meanwhile)
+            await sending
+            return list(load.records)
 
     def delete(self) -> None:
         self.sandbox.run("bob", ("slicewise", "service", "delete", SERVICE), check=False)
@@ -116,6 +141,13 @@ def service(world: Service) -> Iterator[Service]:
     world.apply(world.models, "tokens")
     yield world
     world.delete()
+
+
+def listens(url: str) -> bool:
+    where = urlsplit(url)
+    with suppress(OSError), socket.create_connection((where.hostname, where.port), 1.0):
+        return True
+    return False
 
 
 def errors(records: list[RequestRecord]) -> list[str]:
@@ -154,11 +186,15 @@ def test_the_launcher_killed_in_mid_flight_loses_nothing(service: Service) -> No
 def test_haproxy_killed_gets_its_routes_back(service: Service) -> None:
     assert errors(asyncio.run(service.send(4))) == []
     sandbox = service.sandbox
-    sandbox.kill("haproxy", signal.SIGKILL)
+    kept = sandbox.layout.gateway_directory / SERVICES_MAP
+    until(lambda: f"{SERVICE} pool" in kept.read_text())
     configuration = sandbox.layout.gateway_directory / CONFIGURATION
-    sandbox.start("haproxy", "slicewise", ("haproxy", "-db", "-f", str(configuration)))
-    until(lambda: service.status()["backlog"] is not None)
-    assert errors(asyncio.run(service.send(4))) == []
+    for routes in (kept.read_text(), ""):
+        sandbox.kill("haproxy", signal.SIGKILL)
+        kept.write_text(routes)
+        sandbox.start("haproxy", "slicewise", ("haproxy", "-db", "-f", str(configuration)))
+        until(lambda: listens(sandbox.layout.gateway_url))
+        assert errors(asyncio.run(service.send(20))) == []
 
 
 def test_a_killed_triton_costs_its_own_requests_only_and_its_slot_comes_back(
@@ -191,6 +227,29 @@ def test_a_replica_that_is_told_to_end_comes_back_held(service: Service) -> None
     assert "told to end: ending Triton" in service.log(array, index)
     service.sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
     assert errors(asyncio.run(service.send(1))) == []
+
+
+def test_a_long_answer_survives_the_warning_but_not_the_order_to_end(service: Service) -> None:
+    """Without a launcher, which would have drained before."""
+    assert errors(asyncio.run(service.send(1))) == []
+    service.sandbox.stop("launcher")
+    array = service.status()["array_job_id"]
+    (index,) = service.slots("ready")
+    records = asyncio.run(service.ask_long(2.0 * KILL_WAIT_S, service.warn))
+    assert (errors(records), len(records)) == ([], 1)
+    until(lambda: index in service.slots("held"))
+    assert "time limit is near: ending Triton within 55 s" in service.log(array, index)
+
+    service.sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
+    assert errors(asyncio.run(service.send(1))) == []
+    service.sandbox.stop("launcher")
+    words = ("scontrol", "requeuehold", f"{array}_{index}")
+    order = partial(service.sandbox.run, "slurm", words)
+    assert errors(asyncio.run(service.ask_long(4.0 * KILL_WAIT_S, order))) != []
+    until(lambda: index in service.slots("held"))
+    assert "Triton ended with 137" in service.log(array, index)
+    assert service.tritons() == []
+    service.sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
 
 
 def test_a_model_that_fails_at_its_start_is_not_started_over_and_over(world: Service) -> None:

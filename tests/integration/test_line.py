@@ -172,20 +172,29 @@ def most_billed(line: Line) -> int:
     return max(seen)
 
 
+PATH = ["model_repository: an absolute path of letters, digits and _ . / @ % + = : , -"]
 BAD = [
     # what is wrong, replacement in the service file, what must be named
     ("unknown tenant", ('tenant = "vision"', 'tenant = "vsion"'), ["tenant", "vision"]),
     ("tenant of others", ('tenant = "vision"', 'tenant = "nlp"'), ["tenant", "vision"]),
     ("profile", ('"1g.10gb"', '"1g.99gb"'), ["profile", "1g.10gb", "1g.18gb", "3g.40gb"]),
     ("min > max", ("min_replicas = 0", "min_replicas = 99"), ["min_replicas", "max_replicas 8"]),
-    ("metacharacter", ('/demo"', '/demo;reboot"'), ["model_repository"]),
-    ("substitution", ('/demo"', '/$(reboot)"'), ["model_repository"]),
-    ("newline", ('/demo"', '/demo\\n#SBATCH --uid=0"'), ["model_repository"]),
+    ("metacharacter", ('/demo"', '/demo;reboot"'), PATH),
+    ("substitution", ('/demo"', '/$(reboot)"'), PATH),
+    ("newline", ('/demo"', '/demo\\n#SBATCH --uid=0"'), PATH),
     ("no repository", ('/demo"', '/none"'), ["model_repository", "no directory"]),
     ("no such model", ('model = "tokens"', 'model = "bert"'), ["model", "tokens"]),
-    ("unknown key", ("min_replicas", "minimum"), ["minimum", "min_replicas"]),
+    (
+        "unknown key",
+        ("min_replicas", "minimum"),
+        ["minimum: no such key", "Keys: ", "min_replicas"],
+    ),
     ("no TOML", ("[service]", "[service"), ["not TOML"]),
-    ("huge", ("max_replicas = 8", "max_replicas = 100000"), ["max_replicas", "256"]),
+    (
+        "huge",
+        ("max_replicas = 8", "max_replicas = 100000"),
+        ["max_replicas: a whole number from 1 to 256"],
+    ),
 ]
 
 

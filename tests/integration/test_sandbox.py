@@ -146,6 +146,26 @@ def test_up_again_finds_it_up(bare: Sandbox):
     assert "up already" in answer.stdout
 
 
+@pytest.mark.parametrize("user", ["alice", "root"])
+def test_a_command_that_is_not_there_is_one_line(bare: Sandbox, user: str):
+    answer = command(bare.layout.directory, "shell", "--user", user, "--", "nosuchcmd")
+    assert answer.returncode == 127
+    assert answer.stderr.count("\n") == 1
+    assert "SW-SANDBOX-COMMAND" in answer.stderr
+
+
+def test_a_command_that_the_user_may_not_execute_is_one_line(bare: Sandbox):
+    answer = command(bare.layout.directory, "shell", "--user", "alice", "--", "/etc/passwd")
+    assert (answer.returncode, answer.stdout) == (126, "")
+    assert answer.stderr == "/etc/passwd: Permission denied. [SW-SANDBOX-COMMAND]\n"
+
+
+def test_a_shell_begins_where_its_user_may_write(bare: Sandbox):
+    answer = command(bare.layout.directory, "shell", "--user", "alice", "--", "pwd")
+    home = bare.layout.home / bare.state.users["alice"].name
+    assert Path(answer.stdout.strip()) == (home if bare.state.several_users else PROJECT)
+
+
 def test_status_tells_machines_the_same_as_people(bare: Sandbox):
     shown = json.loads(command(bare.layout.directory, "status", "--json").stdout)
     assert {row["state"] for row in shown["servers"]} == {"running"}
@@ -215,6 +235,50 @@ def test_down_sweeps_what_a_killed_up_left_and_jobs_that_hide():
     argv = ("ps", "-u", str(sandbox.state.users["alice"].uid), "-o", "stat=,args=")
     listed = subprocess.run(argv, check=False, capture_output=True, text=True)
     assert [line for line in listed.stdout.splitlines() if "sleep 4321" in line] == []
+
+
+def test_up_starts_again_what_has_ended_and_keeps_all_data():
+    directory = Path(f"/tmp/slicewise-again-{os.getpid()}")
+    sandbox = Sandbox.up(directory, progress=print)
+    try:
+        set_quota = ("slicewise", "tenant-quota", "set", "vision", "--nominal", "3")
+        sandbox.run("root", set_quota)
+        file = sandbox.layout.home / sandbox.state.users["alice"].name / "kept"
+        file.write_text("kept")
+        survivor = sandbox.state.processes["slurmd-gpu04"]
+        for name in sandbox.state.processes:
+            if name != survivor.name:
+                sandbox.kill(name)
+                # This process started it and must reap it: others would take it for running.
+                ended = sandbox.state.processes[name]
+                assert process.wait_until(lambda ended=ended: not process.is_alive(ended), 5)
+        answer = command(directory, "up")
+        assert answer.returncode == 0, answer.stderr
+        again = Sandbox.attach(directory)
+        assert all(map(process.is_alive, again.state.processes.values()))
+        assert again.state.processes[survivor.name] == survivor
+        listed = json.loads(
+            again.run("root", ("slicewise", "tenant-quota", "list", "--json")).stdout
+        )
+        assert "vision" in json.dumps(listed)
+        assert file.read_text() == "kept"
+        assert process.wait_until(lambda: set(again.node_states().values()) == {"idle"}, 20)
+        assert in_job(again, "echo done", "--gres=gpu:1g.10gb:1").strip() == "done"
+
+        again.kill("launcher")
+        assert process.wait_until(lambda: "ended" in command(directory, "status").stdout, 5)
+        again.layout.settings_file.rename(directory / "hidden")
+        answer = command(directory, "up")
+        assert answer.returncode == 1
+        assert "--anew" in answer.stderr
+        assert process.is_alive(again.state.processes["slurmctld"])
+
+        answer = command(directory, "up", "--anew", "--no-services")
+        assert answer.returncode == 0, answer.stderr
+        assert not file.exists()
+        assert "launcher" not in Sandbox.attach(directory).state.processes
+    finally:
+        command(directory, "down")
 
 
 def test_a_server_that_cannot_start_shows_its_log_and_leaves_nothing(

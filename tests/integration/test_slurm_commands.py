@@ -96,7 +96,7 @@ async def test_users_cannot_release_what_the_administrator_holds(
     sandbox: Sandbox, slurm: CommandSlurm, array: int
 ) -> None:
     assert (await tasks_of(slurm, array))[None].reason == "JobHeldUser"
-    await slurm.hold(array)
+    await slurm.hold(Tasks(array, INDICES))
     refused = sandbox.run("alice", ("scontrol", "release", f"{array}_[0-2]"), check=False)
     assert refused.returncode != 0
     tasks = (await tasks_of(slurm, array)).values()
@@ -106,7 +106,7 @@ async def test_users_cannot_release_what_the_administrator_holds(
 async def test_slots_are_released_run_and_come_back_held(slurm: CommandSlurm, array: int) -> None:
     began_s = int(time.time())
     slot = Tasks(array, frozenset({0}))
-    await slurm.hold(array)
+    await slurm.hold(Tasks(array, INDICES))
     await slurm.release(Tasks(array, frozenset({0, 2})))
     first = await task_when(slurm, array, 0, is_running)
     await task_when(slurm, array, 2, is_running)
@@ -133,6 +133,25 @@ async def runs_of(slurm: CommandSlurm, since_s: int, task: str) -> list[tuple[in
     runs = [run for run in await slurm.runs(since_s) if run.task == task]
     assert all((run.user, run.account) == ("alice", "vision") for run in runs)
     return sorted((run.start_s, run.end_s) for run in runs)
+
+
+async def test_a_hold_leaves_alone_what_runs(
+    sandbox: Sandbox, slurm: CommandSlurm, array: int
+) -> None:
+    await slurm.release(Tasks(array, frozenset({0})))
+    job = await task_when(slurm, array, 0, is_running)
+
+    async def eligible() -> str:
+        argv = ("sacct", "-n", "-X", f"--jobs={job.job_id}", "--format=Eligible")
+        return sandbox.run("root", argv).stdout.strip()
+
+    before = await until(eligible, lambda text: text not in {"", "Unknown"})
+    await slurm.hold(Tasks(array, frozenset({0, 4})))
+    await task_when(slurm, array, 4, lambda job: job.reason == "JobHeldAdmin")
+    still = (await tasks_of(slurm, array))[0]
+    assert (still.state, still.priority) == (job.state, job.priority)
+    # `scontrol hold` would have taken it, and so hidden the run from sacct.
+    assert await eligible() == before
 
 
 async def test_ports_are_those_that_slurm_allotted(slurm: CommandSlurm, array: int) -> None:
@@ -182,7 +201,7 @@ async def test_scripts_come_back_as_they_were_submitted(slurm: CommandSlurm) -> 
 
 async def test_failures_carry_the_words_of_slurm(slurm: CommandSlurm) -> None:
     with pytest.raises(OutsideError, match=r"Invalid job id.*\[SW-SLURM-FAILED\]"):
-        await slurm.hold(4_000_000)
+        await slurm.hold(Tasks(4_000_000, frozenset({1})))
     with pytest.raises(OutsideError, match=r"Invalid job id.*\[SW-SLURM-FAILED\]"):
         await slurm.release(Tasks(4_000_000, frozenset({1})))
     with pytest.raises(OutsideError, match=r"(?s)invalid partition.*\[SW-SBATCH\]"):

@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from cluster.errors import InvalidInputError
+from cluster.gres import GpuRequest, parse_gpu_requests
+from cluster.service import directives_of_script
+
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = ROOT / "slurm_plugin" / "slicewise.lua"
 RUN_CASE = Path(__file__).with_name("run_case.lua")
@@ -209,6 +213,20 @@ def test_observe_changes_and_tells_nothing(path: Path, listening: Any, answer: A
     assert f"would {answer['action']}" in result["logged"]
 
 
+@pytest.mark.parametrize(
+    ("said", "logged"),
+    [({"code": "SW-X"}, "would refuse SW-X"), ({"tag": TAG}, "would admit"), ({}, "would pass")],
+)
+def test_a_daemon_that_observes_lets_pass(
+    path: Path, listening: Any, said: Any, logged: str
+) -> None:
+    listening(answering(action="pass", **said))
+    result = run_case(path, job_desc=GPU_JOB, configure={"mode": "observe"})
+    assert logged in result["logged"]
+    enforced = run_case(path, job_desc=GPU_JOB, configure={"mode": "enforce"})
+    assert (enforced["code"], enforced["job_desc"], enforced["told"]) == (SUCCESS, GPU_JOB, "")
+
+
 RUBBISH: list[Reply] = [
     lambda _: b"rubbish\n",
     lambda _: b"\n",
@@ -250,6 +268,20 @@ def test_without_a_daemon_a_service_is_refused(path: Path) -> None:
         ({"tres_per_node": "gres:gpu:1g.10gb:1,gres:gpu:3g.40gb:1"}, SUCCESS),
         ({"gres": "gpu:1g.10gb"}, SUCCESS),
         ({"tres_per_task": "gres/gpu:1g.10gb=1"}, SUCCESS),
+        ({"tres_per_node": "gres:gpu:+1"}, DENIED),
+        ({"tres_per_job": "gres:gpu:+1"}, DENIED),
+        ({"tres_per_node": "gres:gpu: 1"}, DENIED),
+        ({"tres_per_node": "gres:gpu:1k"}, DENIED),
+        ({"tres_per_node": "gres:gpu:1g.10gb:+1"}, DENIED),
+        ({"tres_per_node": "gres:gpu:_x:1"}, DENIED),
+        ({"tres_per_node": "gres:gpu::1"}, DENIED),
+        ({"tres_per_node": " gpu:1"}, DENIED),
+        ({"tres_per_node": "gres:gpu:a100:1234567890123"}, DENIED),
+        ({"tres_per_node": "gres:gpumem:1"}, SUCCESS),
+        ({"tres_per_node": "gres:gpu:A-100.x+y:1"}, SUCCESS),
+        ({"ntasks_per_tres": 1, "num_tasks": 2}, DENIED),
+        ({"ntasks_per_tres": 1, "tres_per_job": "gres:gpu:1g.10gb:2"}, SUCCESS),
+        ({"ntasks_per_tres": 65534}, SUCCESS),
     ],
 )
 def test_without_a_daemon_only_typed_gpus_are_limited(path: Path, gpus: Any, rc: int) -> None:
@@ -293,6 +325,70 @@ def test_an_error_inside_lets_a_plain_job_pass(path: Path) -> None:
     result = run_case(path, job_desc=GPU_JOB, raise_on_read="tres_per_node")
     assert result["code"] == SUCCESS
     assert "no field tres_per_node" in result["logged"]
+
+
+def test_the_gpus_of_ntasks_per_gpu_are_asked_about(path: Path, listening: Any) -> None:
+    daemon = listening(answering(action="pass"))
+    for field in ({}, {"tres_per_job": "gres:license:1"}):
+        run_case(path, job_desc={"ntasks_per_tres": 1, **field})
+    asked = [parse_gpu_requests(question["tres_per_job"]) for question in daemon.questions]
+    assert asked == [(GpuRequest(None, 1),)] * 2
+
+
+HEAD = 65_536
+HOSTILE = {
+    "blanks": "#!/bin/sh\n" + " " * HEAD,
+    "blanks within": "#SLICEWISE a" + " " * (HEAD - 20) + "b\n",
+    "blanks at the end": "#SLICEWISE a=1" + "\t " * HEAD,
+    "lines of blanks": "  \n" * HEAD,
+    "empty lines": "\n" * HEAD,
+    "comments": "#\n" * HEAD,
+    "one line": "#" * HEAD,
+    "long directives": ("#SLICEWISE " + "a " * 1500 + "\n") * 20,
+    "one long directive": "#SLICEWISE" * HEAD,
+}
+HOSTILE_GRES = {
+    "letters": "gpu:" + "a" * HEAD,
+    "digits": "gpu:" + "1" * HEAD,
+    "counts": "gpu:a:" + "1" * HEAD,
+    "colons": "gpu" + ":" * HEAD,
+    "commas": "," * HEAD,
+    "parts": "gres:gpu:a:1," * (HEAD // 13),
+    "blanks": " " * HEAD + "gpu",
+    "prefixes": "gres:" * (HEAD // 5) + "gpu",
+}
+
+
+@pytest.mark.parametrize("script", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_script_costs_no_time(path: Path, listening: Any, script: str) -> None:
+    listening(answering(action="pass"))
+    result = run_case(path, job_desc={"script": script})
+    assert result["elapsed_s"] < 0.1
+
+
+@pytest.mark.parametrize("gres", HOSTILE_GRES.values(), ids=HOSTILE_GRES)
+@pytest.mark.parametrize("call", ["job_submit", "job_modify"])
+def test_hostile_gres_cost_no_time(path: Path, listening: Any, call: str, gres: str) -> None:
+    listening(answering(action="pass"))
+    fields = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "partition")
+    job = dict.fromkeys(fields, gres)
+    result = run_case(
+        path, call, job_desc=job, job_rec=job | {"admin_comment": gres, "tres_fmt_req_str": gres}
+    )
+    assert result["elapsed_s"] < 0.1
+
+
+def test_a_directive_that_is_too_long_is_cut_so_that_it_is_refused(
+    path: Path, listening: Any
+) -> None:
+    daemon = listening(answering(action="pass"))
+    longest = "#SLICEWISE model=".ljust(2048, "x")
+    run_case(path, job_desc={"script": f"{longest}\n{longest}yyy\n"})
+    kept, cut = daemon.questions[0]["directives"]
+    assert directives_of_script((kept,)) == {"model": kept[17:]}
+    with pytest.raises(InvalidInputError, match="SW-DIRECTIVE"):
+        directives_of_script((cut,))
+    assert len(cut) == 2049
 
 
 def test_a_long_head_is_bounded(path: Path, listening: Any) -> None:
@@ -353,6 +449,51 @@ def test_modify_does_not_talk_where_slurmctld_would_log_an_error(path: Path) -> 
     assert (result["code"], result["told"]) == (DENIED, "")
 
 
+TYPED, UNTYPED = {"tres_per_node": "gres:gpu:1g.10gb:1"}, {"tres_per_job": "gres:gpu:2"}
+UNADMITTED = [
+    # the job without a tag, the change, allowed
+    ({"partition": "gpu"}, {"tres_per_node": "gres:gpu:2", "gres": "gres:gpu:2"}, False),
+    ({"partition": "gpu"}, TYPED, False),
+    ({"partition": "gpu"}, {"tres_per_job": "gpu"}, False),
+    ({"partition": "gpu"}, {"tres_per_socket": "gpu:1"}, False),
+    ({"partition": "gpu"}, {"tres_per_task": "gres/gpu=1"}, False),
+    ({"partition": "gpu"}, {"ntasks_per_tres": 1}, False),
+    ({"partition": "gpu"}, {"ntasks_per_tres": 65534, "time_limit": 5}, True),
+    ({"partition": "gpu"}, {"tres_per_node": "gres:license:1"}, True),
+    ({"partition": "gpu"}, {"priority": 4294967295}, True),
+    ({"partition": "gpu", **UNTYPED}, {"comment": "c"}, True),
+    ({"partition": "gpu"}, {"tres_per_node": "gres:none"}, True),
+    ({}, UNTYPED, False),
+    ({"partition": "cpu"}, UNTYPED, True),
+    ({"partition": "cpu"}, UNTYPED | {"partition": "gpu"}, False),
+    ({"partition": "cpu", **UNTYPED}, {"partition": "gpu"}, False),
+    ({"partition": "cpu", **TYPED}, {"partition": "cpu,gpu"}, False),
+    ({"partition": "cpu", "tres_fmt_req_str": "cpu=2,gres/gpu=2"}, {"partition": "gpu"}, False),
+    ({"partition": "cpu", "tres_fmt_req_str": "cpu=2,node=1"}, {"partition": "gpu"}, True),
+    ({"partition": "cpu", **UNTYPED}, {"partition": "cpu2"}, True),
+]
+
+
+@pytest.mark.parametrize(("job_rec", "change", "allowed"), UNADMITTED)
+def test_a_job_that_was_not_admitted_gets_no_gpu_later(
+    path: Path, job_rec: Any, change: Any, allowed: bool
+) -> None:
+    case = {"job_desc": change, "job_rec": job_rec}
+    only_gpu = {"partitions": ["gpu"]}
+    result = run_case(path, "job_modify", **case, configure=only_gpu)
+    assert result["code"] == (SUCCESS if allowed else DENIED)
+    assert ("SW-NOT-ADMITTED" in result["told"]) != allowed
+    for uid in (ROOT_UID, SLURM_UID):
+        assert run_case(path, "job_modify", **case, configure=only_gpu, uid=uid)["code"] == SUCCESS
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_a_job_that_was_not_admitted_is_logged_only(path: Path, mode: str) -> None:
+    result = run_case(path, "job_modify", job_desc=UNTYPED, job_rec={}, configure={"mode": mode})
+    assert (result["code"], result["told"]) == (SUCCESS, "")
+    assert "SW-NOT-ADMITTED" in result["logged"]
+
+
 @pytest.mark.parametrize("mode", ["observe", "advise"])
 def test_modify_is_refused_in_enforce_only(path: Path, mode: str) -> None:
     result = run_case(
@@ -369,6 +510,8 @@ def test_modify_that_cannot_be_judged_is_refused_but_to_administrators(path: Pat
     case = {"job_desc": {}, "job_rec": {"admin_comment": TAG}, "raise_on_read": "qos"}
     assert run_case(path, "job_modify", **case)["code"] == DENIED
     assert run_case(path, "job_modify", **case, uid=ROOT_UID)["code"] == SUCCESS
+    observing = {"mode": "observe"}
+    assert run_case(path, "job_modify", **case, configure=observing)["code"] == SUCCESS
 
 
 @pytest.mark.parametrize("options", [{"mode": "maybe"}, {"timeout_s": 0}, {"sokcet": "/x"}])

@@ -93,7 +93,7 @@ class World:
             for server, work in zip(self.servers, self.work, strict=True)
         )
         sessions = self.waiting + sum(len(work) for work in self.work)
-        return Gateway(self.routes, {"pool1": Backend(sessions, 0, lines)})
+        return Gateway(self.routes, {"pool1": Backend(sessions, 0, lines)}, complete=True)
 
     def change(self, change: Change) -> None:
         match change:

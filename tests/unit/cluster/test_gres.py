@@ -32,7 +32,26 @@ def test_requests_of_every_version(text: str, requests: list[tuple[str | None, i
     assert parse_gpu_requests(text) == tuple(GpuRequest(*request) for request in requests)
 
 
-@pytest.mark.parametrize("text", ["gpu:a:b", "gpu:a:1:2", "gpu::1", "gpu:", "gpu:1g.10gb:-1"])
+UNREADABLE = [
+    "gpu:a:b",
+    "gpu:a:1:2",
+    "gpu::1",
+    "gpu:",
+    "gpu:1g.10gb:-1",
+    "gpu:+1",
+    "gres:gpu: 1",
+    "gpu:1g.10gb:+1",
+    "gpu:1k",
+    "gres:gpu:2M",
+    "gpu:_a:1",
+    "gpu:.:1",
+    "gpu:a100:" + "9" * 5000,
+    "gpu:" + "9" * 5000,
+    "gpu:\u0661",
+]
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
 def test_unreadable_requests_say_how_to_write_one(text: str) -> None:
     with pytest.raises(InvalidInputError, match=r"gpu:1g\.10gb:1.*\[SW-GRES\]"):
         parse_gpu_requests(text)

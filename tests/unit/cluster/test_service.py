@@ -1,9 +1,11 @@
 """The service schema: the same service from TOML and from directives; bad keys are named."""
 
+import math
+
 import pytest
 
 from cluster.errors import InvalidInputError
-from cluster.service import directives_of_script, service_spec
+from cluster.service import directives_of_script, head_lines, service_spec
 
 GOOD: dict[str, object] = {
     "name": "bert",
@@ -25,44 +27,129 @@ def test_directives_after_the_first_command_do_not_count() -> None:
     assert directives_of_script(("#!/bin/sh", "", "true", "#SLICEWISE name=x")) == {}
 
 
+def test_only_the_blanks_that_lua_knows_are_taken_away() -> None:
+    assert directives_of_script(("\v\f\r\t #SLICEWISE name=x \r",)) == {"name": "x"}
+    for blank in ("\x1c", "\x85", "\xa0", "\u2003"):
+        assert directives_of_script((f"{blank}#SLICEWISE name=x", "#SLICEWISE a=1")) == {}
+        with pytest.raises(InvalidInputError, match="SW-DIRECTIVE"):
+            directives_of_script((f"#SLICEWISE name=x{blank}",))
+
+
+def test_lines_end_where_lua_says() -> None:
+    assert head_lines("#a\rb\x0bc\u2028d\ne\n") == ["#a\rb\x0bc\u2028d", "e", ""]
+
+
+def test_a_script_is_read_as_far_as_lua_reads_it() -> None:
+    assert len("\n".join(head_lines("é" * 60_000)).encode()) == 65_536
+    assert head_lines("x" + "é" * 60_000)[0][-2:] == "é\ufffd"
+    lines = [f"#SLICEWISE key=v{number}" for number in range(64)]
+    assert directives_of_script((*lines, "#SLICEWISE key=late")) == {"key": "v63"}
+
+
+def test_a_directive_that_is_too_long_is_refused_in_few_words() -> None:
+    longest = "#SLICEWISE model=".ljust(2048, "x")
+    assert directives_of_script((longest,))
+    with pytest.raises(InvalidInputError, match="SW-DIRECTIVE") as caught:
+        directives_of_script((longest + "x",))
+    assert len(str(caught.value)) < 400
+
+
 @pytest.mark.parametrize("line", ["#SLICEWISE", "#SLICEWISE name", "#SLICEWISE name=a b"])
 def test_unreadable_directive_is_refused(line: str) -> None:
     with pytest.raises(InvalidInputError, match=r"\[SW-DIRECTIVE\]"):
         directives_of_script((line,))
 
 
+NAME = "1 to 32 lower-case letters, digits and hyphens"
+PATH = "an absolute path of letters, digits and _ . / @ % + = : , -"
+MODEL = "1 to 128 letters, digits and _ . -"
+SLOTS = "a whole number from 1 to 256"
+KEYS_FOLLOW = "Keys: name, tenant, model_repository"
+
+
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "said"),
     [
-        ({"name": "Bert"}, "name: "),
-        ({"name": "x; rm -rf"}, "name: "),
-        ({"tenant": "a b"}, "tenant: "),
-        ({"tenant": "a\nb"}, "tenant: "),
-        ({"model_repository": "models"}, "model_repository: "),
-        ({"model_repository": "/models/$(reboot)"}, "model_repository: "),
-        ({"model_repository": "/models/a\n#SBATCH --uid=0"}, "model_repository: "),
-        ({"model_repository": "/models/a\n"}, "model_repository: "),
-        ({"model_repository": "/models/../etc"}, "model_repository: "),
-        ({"model": "../x"}, "model: "),
-        ({"profile": "1g.10gb:9"}, "profile: "),
-        ({"max_replicas": 0}, "max_replicas: "),
-        ({"max_replicas": 100_000}, "max_replicas: "),
-        ({"min_replicas": 5}, "min_replicas: 5 is above max_replicas 4"),
-        ({"concurrency": "many"}, "concurrency: "),
-        ({"need_gib": 8}, "profile, need_gib"),
-        ({"profile": None}, "profile, need_gib"),
-        ({"replicas": 3}, "replicas: "),
+        ({"name": "Bert"}, f"name: {NAME}, with no hyphen at either end, not 'Bert'."),
+        ({"name": "x; rm -rf"}, f"name: {NAME}"),
+        ({"name": "-x"}, f"name: {NAME}"),
+        ({"name": 5}, "at either end, not 5."),
+        ({"name": "x" * 9000}, "x" * 150 + "."),
+        ({"tenant": "a b"}, "tenant: 1 to 63 lower-case letters, digits and _ . -, "),
+        ({"tenant": "a\nb"}, "tenant: 1 to 63 lower-case letters, digits and _ . -, "),
+        ({"model_repository": "models"}, f"model_repository: {PATH}"),
+        ({"model_repository": "/models/$(reboot)"}, f"model_repository: {PATH}"),
+        ({"model_repository": "/models/a\n#SBATCH --uid=0"}, f"model_repository: {PATH}"),
+        ({"model_repository": "/models/a\n"}, f"model_repository: {PATH}"),
+        ({"model_repository": "/models/../etc"}, "with no part '..', not '/models/../etc'."),
+        ({"model": "../x"}, f"model: {MODEL}, the first no . or -, not '../x'."),
+        ({"profile": "1g.10gb:9"}, "profile: 1 to 63 letters, digits and _ . + -, "),
+        ({"profile": None, "need_gib": "a lot"}, "need_gib: a number above 0, not 'a lot'."),
+        ({"profile": None, "need_gib": 0}, "need_gib: a number above 0, not 0."),
+        ({"profile": None, "need_gib": math.nan}, "need_gib: a number above 0, not nan."),
+        ({"profile": None, "need_gib": math.inf}, "need_gib: a number above 0, not inf."),
+        ({"max_replicas": 0}, f"max_replicas: {SLOTS}, not 0."),
+        ({"max_replicas": 100_000}, f"max_replicas: {SLOTS}, not 100000."),
+        ({"max_replicas": "six"}, f"max_replicas: {SLOTS}, not 'six'."),
+        ({"min_replicas": -1}, "min_replicas: a whole number from 0 to 256, not -1."),
+        ({"min_replicas": 5}, "min_replicas: 5 is above max_replicas 4; allowed: 0 to 4."),
+        ({"concurrency": 1.5}, "concurrency: a whole number from 1 to 1024, not 1.5."),
+        ({"keep_alive_s": math.nan}, "keep_alive_s: a number from 0 to 86400, not nan."),
+        ({"time_limit_min": 9}, "time_limit_min: a whole number from 10 to 43200, not 9."),
+        ({"cpus": 0}, "cpus: a whole number from 1 to 1024, not 0."),
+        ({"memory_mib": 63}, "memory_mib: a whole number from 64 up, not 63."),
+        ({"partition": "a b"}, f"partition: {NAME}"),
+        ({"need_gib": 8}, "profile, need_gib: give exactly one of the two."),
+        ({"profile": None}, "profile, need_gib: give exactly one of the two."),
     ],
 )
-def test_bad_key_is_named(change: dict[str, object], named: str) -> None:
+def test_a_bad_value_is_told_with_what_is_allowed(change: dict[str, object], said: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         service_spec(GOOD | change)
-    assert named in caught.value.refusal.message
-    assert "max_replicas" in caught.value.refusal.hint
+    refusal = caught.value.refusal
+    assert said in refusal.message
+    assert "pattern" not in refusal.message
+    assert len(refusal.message) < 400
+    assert refusal.hint == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "longest"),
+    [
+        ("name", "a" * 32),
+        ("tenant", "a" * 63),
+        ("model_repository", "/" + "a" * 1023),
+        ("model", "a" * 128),
+        ("profile", "1" * 63),
+        ("partition", "a" * 32),
+    ],
+)
+def test_texts_may_be_as_long_as_is_said(key: str, longest: str) -> None:
+    service_spec(GOOD | {key: longest})
+    with pytest.raises(InvalidInputError, match=rf"{key}: .*\b{len(longest)}\b"):
+        service_spec(GOOD | {key: longest + "a"})
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("replicas", " (did you mean min_replicas or max_replicas?)"),
+        ("tennant", " (did you mean tenant?)"),
+        ("colour", ""),
+    ],
+)
+def test_an_unknown_key_is_told_with_the_nearest_and_all(key: str, near: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        service_spec(GOOD | {key: 3})
+    assert caught.value.refusal.message == f"{key}: no such key{near}."
+    assert caught.value.refusal.hint.startswith(KEYS_FOLLOW)
 
 
 def test_missing_keys_are_all_named_at_once() -> None:
     with pytest.raises(InvalidInputError) as caught:
-        service_spec({"profile": "1g.10gb"})
-    for key in ("name", "tenant", "model_repository", "model"):
-        assert f"{key}: " in caught.value.refusal.message
+        service_spec({"profile": "1g.10gb", "cpus": 0})
+    assert caught.value.refusal.message == (
+        "name: missing; tenant: missing; model_repository: missing; model: missing; "
+        "cpus: a whole number from 1 to 1024, not 0."
+    )
+    assert caught.value.refusal.hint.startswith(KEYS_FOLLOW)

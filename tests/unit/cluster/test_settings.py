@@ -37,6 +37,7 @@ def test_costs_are_exact_and_weighted(tmp_path: Path) -> None:
         (MINIMAL.replace("3g.40gb", "3g.41gb"), "3g.41gb"),
         (MINIMAL + "[gateway]\nbackend = 3\n", "gateway.backend"),
         (MINIMAL + "[daemon]\nmode = 'strict'\n", "daemon.mode"),
+        (MINIMAL.replace('name = "c"', ""), r"cluster\.name: missing\."),
         ("[cluster", "not TOML"),
     ],
 )
@@ -60,3 +61,28 @@ def test_database_url_has_no_default(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert database_url(DatabaseSettings(url_file=tmp_path / "url")) == "postgresql:///a"
     monkeypatch.setenv("SLICEWISE_DATABASE_URL", "postgresql:///b")
     assert database_url(DatabaseSettings(url_file=tmp_path / "url")) == "postgresql:///b"
+
+
+@pytest.mark.parametrize(
+    ("failure", "hint"),
+    [
+        (PermissionError(13, "Permission denied"), "slicewise service status NAME"),
+        (FileNotFoundError(2, "No such file or directory"), "SLICEWISE_DATABASE_URL"),
+        (UnicodeDecodeError("utf-8", b"\xffsecret", 0, 1, "invalid"), "SLICEWISE_DATABASE_URL"),
+    ],
+)
+def test_who_can_not_read_the_url_is_told_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, hint: str
+) -> None:
+    def read_text(_path: Path, encoding: str) -> str:
+        raise failure
+
+    monkeypatch.delenv("SLICEWISE_DATABASE_URL", raising=False)
+    monkeypatch.setattr(Path, "read_text", read_text)
+    with pytest.raises(InvalidInputError) as caught:
+        database_url(DatabaseSettings(url_file=Path("/etc/slicewise/url")))
+    refusal = caught.value.refusal
+    assert refusal.code == "SW-DATABASE-URL"
+    assert "/etc/slicewise/url" in refusal.message
+    assert hint in refusal.hint
+    assert "secret" not in refusal.text()

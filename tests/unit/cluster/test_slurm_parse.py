@@ -236,11 +236,6 @@ def test_newer_versions_have_the_fields_of_squeue(version: str) -> None:
     assert {field.lower() for field in parse.JOB_FIELDS} <= known
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_version_has_the_fields_of_sacct(version: str) -> None:
-    assert set(parse.RUN_FIELDS) <= set(recorded(version, "sacct-helpformat.txt").split())
-
-
 def test_a_release_waits_for_the_run_that_ended_last() -> None:
     untouched = {"State": "PENDING", "RestartCnt": "0", "SubmitTime": "500"}
     back = {"State": "SPECIAL_EXIT", "RestartCnt": "2", "SubmitTime": "600"}
@@ -306,50 +301,6 @@ def test_steps_without_ports_are_left_out() -> None:
 def test_only_steps_of_srun_are_asked_for() -> None:
     text = "1_3.0\n1_3.batch\n2.extern\n2.12\n3.interactive\n"
     assert parse.parse_step_ids(text) == (("1_3", "0"), ("2", "12"))
-
-
-def sacct_text(version: str) -> str:
-    """The recorded table with the columns that are asked for; it lacks Partition."""
-    header, *lines = recorded(version, "sacct-P.txt").splitlines()
-    names = header.split("|")
-    # The third column is a job's name, which may hold the separator.
-    cells = ([*line.split("|", 2)[:2], "", *line.rsplit("|", len(names) - 3)[1:]] for line in lines)
-    rows = ({"Partition": "gpu", **dict(zip(names, row, strict=True))} for row in cells)
-    return "".join("|".join(row[field] for field in parse.RUN_FIELDS) + "\n" for row in rows)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_requeued_runs_stand_one_by_one(version: str) -> None:
-    runs = parse.parse_runs(sacct_text(version), 0)
-    slot = [run for run in runs if run.task.endswith("_1")]
-    assert [run.state for run in slot] == ["REQUEUED"]
-    assert slot[0].end_s is not None
-    assert slot[0].job_id == int(slot[0].task.split("_")[0]) + 2
-    assert slot[0].tres["gres/gpu:1g.10gb"] == "1"
-    assert len({(run.job_id, run.start_s) for run in runs}) == len(runs)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_running_runs_have_no_end(version: str) -> None:
-    runs = parse.parse_runs(sacct_text(version), 2**40)
-    assert {run.state for run in runs} == {"RUNNING"}
-    assert {run.task.partition("_")[2] for run in runs if "_" in run.task} == {"0", "2"}
-    assert all(run.end_s is None for run in runs)
-    assert {run.time_limit_s for run in runs} == {600, 1800}
-
-
-def test_runs_that_ended_before_and_jobs_that_never_ran_are_left_out() -> None:
-    text = (
-        "7|7|alice|vision|gpu|100|200|COMPLETED|10|billing=5\n"
-        "8|8|alice|vision|gpu|100|201|CANCELLED by 1001|UNLIMITED|billing=5\n"
-        "9|9|alice|vision|gpu|Unknown|Unknown|PENDING|10|\n"
-        "9|9|alice|vision|gpu|None|300|CANCELLED|10|billing=1\n"
-    )
-    (run,) = parse.parse_runs(text, 200)
-    assert (run.job_id, run.start_s, run.end_s, run.state) == (8, 100, 201, "CANCELLED")
-    assert (run.time_limit_s, run.tres) == (None, {"billing": "5"})
-    with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
-        parse.parse_runs("7|7|alice\n", 0)
 
 
 def columns(text: str, wanted: tuple[str, ...], renamed: Mapping[str, str]) -> str:

@@ -47,16 +47,66 @@ async def test_tasks_are_addressed_by_index(tmp_path: Path, stand_in: StandIn) -
     for command in ("scontrol", "scancel"):
         stand_in(command, "")
     slurm = CommandSlurm()
-    await slurm.hold(TASKS)
-    await slurm.hold(815)
     await slurm.requeue_hold(TASKS)
+    await slurm.requeue_hold(815)
     await slurm.cancel(TASKS)
     assert noted(tmp_path, "scontrol") == [
-        "scontrol hold 814_[0-2,5]",
-        "scontrol hold 815",
         "scontrol requeuehold 814_[0-2,5]",
+        "scontrol requeuehold 815",
     ]
     assert noted(tmp_path, "scancel") == ["scancel 814_[0-2,5]"]
+
+
+@pytest.mark.parametrize(
+    ("state", "held"), [("PENDING", "0-2,5"), ("RUNNING", "0-2"), ("COMPLETING", "0-2")]
+)
+async def test_only_what_has_not_started_is_held(
+    tmp_path: Path, stand_in: StandIn, state: str, held: str
+) -> None:
+    rows = SQUEUE.replace("SPECIAL_EXIT", state).format(restarts=0, submit_s=1, other_submit_s=1)
+    stand_in("squeue", rows)
+    # Slurm refuses to delay what runs.
+    stand_in("scontrol", '[ "$1" = hold ]')
+    await CommandSlurm().hold(TASKS)
+    assert noted(tmp_path, "scontrol") == [
+        "scontrol update JobId=814_[0-2,5] StartTime=now+60",
+        f"scontrol hold 814_[{held}]",
+    ]
+
+
+async def test_if_all_have_started_nothing_is_held(tmp_path: Path, stand_in: StandIn) -> None:
+    rows = SQUEUE.replace("SPECIAL_EXIT", "RUNNING").format(
+        restarts=0, submit_s=1, other_submit_s=1
+    )
+    stand_in("squeue", rows)
+    stand_in("scontrol", "")
+    await CommandSlurm().hold(Tasks(814, frozenset({5})))
+    assert noted(tmp_path, "scontrol") == ["scontrol update JobId=814_[5] StartTime=now+60"]
+
+
+ALL_RUNS = (
+    "--noheader --parsable2 --noconvert --allusers --duplicates {which} "
+    "--starttime=1970-01-01T00:01:40 --endtime=now "
+    "--state=RUNNING,REQUEUED,PREEMPTED,NODE_FAIL "
+    "--format=JobIDRaw,JobID,User,Account,Partition,Start,End,State,TimelimitRaw,AllocTRES"
+)
+
+
+async def test_runs_are_asked_for_by_state(tmp_path: Path, stand_in: StandIn) -> None:
+    stand_in("sacct", "echo '7|7|alice|vision|gpu|150|200|COMPLETED|10|billing=5'\n")
+    (run,) = await CommandSlurm().runs(100)
+    assert (run.start_s, run.end_s) == (150, 200)
+    assert noted(tmp_path, "sacct") == [f"sacct {ALL_RUNS.format(which='--allocations')}"]
+
+
+async def test_steps_are_asked_for_where_a_start_is_lost(tmp_path: Path, stand_in: StandIn) -> None:
+    rows = "echo '{0}|{0}|a|v|gpu|Unknown|200|REQUEUED|10|billing=5'\n"
+    steps = "case $* in *--jobs=*) echo '8.batch|8.batch||v||150|201|FAILED||';; esac\n"
+    stand_in("sacct", rows.format(17) + rows.format(8) + steps)
+    (run,) = await CommandSlurm().runs(100)
+    assert (run.job_id, run.start_s, run.end_s) == (8, 150, 200)
+    asked = [ALL_RUNS.format(which=which) for which in ("--allocations", "--jobs=8,17")]
+    assert noted(tmp_path, "sacct") == [f"sacct {one}" for one in asked]
 
 
 async def test_release_makes_eligible_first(tmp_path: Path, stand_in: StandIn) -> None:

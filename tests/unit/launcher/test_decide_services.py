@@ -6,8 +6,10 @@ import pytest
 
 from cluster.wire import ServiceView, SlotView, ViewAnswer
 from launcher.decide.autoscale import Peak
+from launcher.decide.backoff import Backoff
 from launcher.decide.gateway import Backend, Gateway, Mode, Server
 from launcher.decide.routing import AddRoute, Change, EndSessions, SetMode, SetTarget
+from launcher.decide.runs import UNHEALTHY_S, Run
 from launcher.decide.services import (
     WISH_AGAIN_S,
     Plan,
@@ -15,12 +17,13 @@ from launcher.decide.services import (
     Probes,
     ServiceState,
     State,
+    Verified,
     Wish,
     decide,
     unverified,
     with_wish,
 )
-from launcher.decide.slots import DRAIN_DEADLINE_S, Phase
+from launcher.decide.slots import DRAIN_DEADLINE_S, Expiry, Phase, loss_text
 
 ARRAY = 814
 NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
@@ -74,7 +77,8 @@ def server(index: int, mode: Mode, in_flight: int = 0) -> Server:
 
 def gateway(*servers: Server, sessions: int = 0, queued: int = 0) -> Gateway:
     lines = (*servers, *(NOWHERE,) * (3 - len(servers)))
-    return Gateway({"vision/chat": "pool1"}, {"pool1": Backend(sessions, queued, lines)})
+    pool = {"pool1": Backend(sessions, queued, lines)}
+    return Gateway({"vision/chat": "pool1"}, pool, complete=True)
 
 
 def decided(
@@ -101,7 +105,7 @@ def test_an_incomplete_look_decides_nothing():
 
 
 def test_a_new_service_is_routed_and_sleeps():
-    empty = Gateway({}, {"pool1": Backend(0, 0, (NOWHERE,) * 3)})
+    empty = Gateway({}, {"pool1": Backend(0, 0, (NOWHERE,) * 3)}, complete=True)
     _, plan = decided(view(*(in_state(i, "held") for i in range(3))), empty)
     assert changes(plan) == (AddRoute("vision/chat", "pool1"),)
     assert plan.services[0].wish == frozenset()
@@ -234,6 +238,101 @@ def test_at_its_time_limit_it_drains():
     shown = gateway(server(0, Mode.READY, 1), sessions=1)
     _, plan = decided(view(running(0, left_s=100), in_state(1, "held")), shown)
     assert changes(plan) == (SetMode("pool1", 0, Mode.DRAIN),)
+
+
+@pytest.mark.parametrize("limit_min", ["10", "60"])
+@pytest.mark.parametrize(
+    ("left_s", "expiry"),
+    [(240, Expiry.FAR), (239, Expiry.SOON), (130, Expiry.SOON), (129, Expiry.NOW)],
+)
+def test_every_time_limit_leaves_the_same_time_to_drain(
+    limit_min: str, left_s: int, expiry: Expiry
+):
+    shown = gateway(server(0, Mode.READY))
+    _, plan = decided(view(running(0, left_s=left_s), time_limit_min=limit_min), shown)
+    assert plan.services[0].slots[0].expiry is expiry
+
+
+HUNG = gateway(replace(server(0, Mode.READY, 1), up=False), sessions=1)
+
+
+def hung(until_s: float, state: State, shown: Gateway = HUNG) -> tuple[State, Plan]:
+    """Turns every 10 s from 100 s on, with a replica that fails its health checks."""
+    seen_s = 100.0
+    while True:
+        seen = view(running(0), in_state(1, "held"), at_s=seen_s)
+        state, plan = decided(seen, shown, state, now_s=seen_s)
+        if seen_s >= until_s:
+            return state, plan
+        wished = plan.services[0].wish
+        if wished is not None:
+            state = with_wish(state, ARRAY, Wish(wished, seen_s), frozenset())
+        seen_s += 10.0
+
+
+def verified() -> State:
+    run = Run(900, 50, "10.0.0.1", 21001)
+    wish = Wish(frozenset({0}), 40.0)
+    known = ServiceState((Peak(0.0, 1),), verified={0: Verified(run, 40.0)}, wish=wish)
+    return {ARRAY: known}
+
+
+@pytest.mark.parametrize("known", [{}, verified()], ids=["restarted", "verified"])
+def test_a_replica_that_stays_unhealthy_gives_its_slot_back(known: State):
+    _, plan = hung(100.0 + UNHEALTHY_S - 10, known)
+    assert (changes(plan), plan.services[0].slots[0].phase) == ((), Phase.SERVING)
+    _, plan = hung(100.0 + UNHEALTHY_S, known)
+    assert changes(plan) == (SetMode("pool1", 0, Mode.MAINT), EndSessions("pool1", 0))
+    assert plan.services[0].wish == {1}
+
+
+def test_it_is_given_back_though_it_looks_well_when_the_wish_had_failed():
+    state, _ = hung(100.0 + UNHEALTHY_S, verified())
+    shown = gateway(server(0, Mode.MAINT), sessions=1)
+    seen = view(running(0), in_state(1, "released"), at_s=161.0)
+    _, plan = decided(seen, shown, state, now_s=161.0)
+    assert (plan.services[0].wish, changes(plan)) == ({1}, ())
+
+
+def test_an_unhealthy_replica_counts_as_a_failed_start_once():
+    state, plan = hung(100.0 + UNHEALTHY_S, verified())
+    state = with_wish(state, ARRAY, Wish(plan.services[0].wish or frozenset(), 160.1), frozenset())
+    for at_s, end in ((161.0, "ending"), (162.0, "held"), (163.0, "held")):
+        seen = view(in_state(0, end), in_state(1, "released"), at_s=at_s)
+        state, plan = decided(seen, gateway(sessions=1), state, now_s=at_s)
+    assert state[ARRAY].backoff == Backoff(1, 161.0)
+
+
+def test_a_replica_that_recovers_in_time_stays():
+    state, _ = hung(150.0, verified())
+    shown = gateway(server(0, Mode.READY, 1), sessions=1)
+    state, plan = decided(view(running(0), at_s=160.0), shown, state, now_s=160.0)
+    assert (changes(plan), state[ARRAY].down) == ((), {})
+
+
+def test_a_new_run_does_not_answer_for_the_old_one():
+    state, _ = hung(100.0 + UNHEALTHY_S, verified())
+    shown = gateway(server(0, Mode.MAINT), sessions=1)
+    seen = view(running(0, job_id=950), at_s=165.0)
+    state, plan = decided(seen, shown, state, probes=OURS, now_s=165.0)
+    assert SetMode("pool1", 0, Mode.READY) in changes(plan)
+
+
+def test_an_unhealthy_replica_does_not_settle_the_service():
+    run = Run(900, 50, "10.0.0.1", 21001)
+    known = replace(verified()[ARRAY], backoff=Backoff(2, 30.0), verified={0: Verified(run, 95.0)})
+    state, _ = hung(140.0, {ARRAY: known})
+    assert state[ARRAY].backoff.failures == 2
+
+
+def test_lost_slots_are_told():
+    _, plan = decided(
+        view(in_state(0, "gone"), in_state(1, "held"), in_state(2, "gone")), gateway()
+    )
+    assert plan.services[0].lost == {0, 2}
+    assert loss_text({0, 2}).startswith("2 slots are lost")
+    assert loss_text({0}).startswith("1 slot is lost")
+    assert loss_text(()) == ""
 
 
 def test_a_slot_beyond_the_gateways_servers_is_never_started():

@@ -10,6 +10,7 @@ from launcher.decide.gateway import Backend, Mode, Server
 from launcher.decide.routing import (
     AddRoute,
     EndSessions,
+    MarkComplete,
     RemoveRoute,
     SetHealthy,
     SetMode,
@@ -57,6 +58,25 @@ def test_state_is_read_as_haproxy_prints_it():
     )
 
 
+def test_the_mark_is_no_route():
+    marked = parse(f"0x7f0f9404be00 .complete yes\n{SHOWN}")
+    assert (marked.complete, marked.routes) == (True, parse(SHOWN).routes)
+    assert not parse(SHOWN).complete
+
+
+def test_routes_are_kept_only_if_they_are_others(tmp_path: Path):
+    path = tmp_path / "services.map"
+    path.write_text("")
+    path.chmod(0o640)
+    runtime = HaproxyRuntime(tmp_path / "haproxy.sock", path)
+    runtime.keep({"vision/chat": "pool2", "nlp/bert": "pool1"})
+    assert path.read_text() == "nlp/bert pool1\nvision/chat pool2\n"
+    assert path.stat().st_mode & 0o777 == 0o640
+    written = path.stat().st_ino
+    runtime.keep({"nlp/bert": "pool1", "vision/chat": "pool2"})
+    assert (path.stat().st_ino, list(tmp_path.iterdir())) == (written, [path])
+
+
 def test_a_dead_server_that_drains_is_still_known_to_drain():
     dead = parse(SHOWN).backends["pool2"].servers[1]
     assert (dead.mode, dead.up) == (Mode.DRAIN, False)
@@ -85,6 +105,7 @@ def test_something_else_is_no_observation(text: str):
         ),
         (AddRoute("vision/chat", "pool1"), (f"add map {MAP} vision/chat pool1",)),
         (RemoveRoute("vision/chat"), (f"del map {MAP} vision/chat",)),
+        (MarkComplete(), (f"add map {MAP} .complete yes",)),
     ],
 )
 def test_words_of_a_change(change, expected: tuple[str, ...]):

@@ -8,8 +8,9 @@ from typer.testing import CliRunner
 
 from cluster.errors import InvalidInputError, SlicewiseError
 from cluster.service import directives_of_script
+from cluster.settings import Settings
 from cluster.slurm.submit import Submitted
-from launcher import cli
+from launcher import cli, loop, main
 from launcher.daemon_client import DaemonClient
 from launcher.service_file import read_service_file
 
@@ -33,7 +34,11 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         scripts.append(script)
         return Submitted(814, ("1 slot starts at once",))
 
+    async def wait_for_route(url: str) -> str:
+        return "" if not url.endswith("/slow") else "the gateway answers 404"
+
     monkeypatch.setattr(cli, "submit", submit)
+    monkeypatch.setattr(cli, "wait_for_route", wait_for_route)
     return scripts
 
 
@@ -93,6 +98,16 @@ def test_apply_as_json(place, submitted, checked):
     assert json.loads(invoke("apply", "chat.toml", "--json")) == expected
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_apply_says_if_the_address_is_not_there_yet(place, submitted, checked, options):
+    file = place / "chat.toml"
+    file.write_text(file.read_text().replace('"chat"', '"slow"'))
+    result = CliRunner().invoke(cli.service_app, ("apply", "chat.toml", *options))
+    assert result.exit_code == 0
+    assert "The address can't be used yet: the gateway answers 404" in result.stderr
+    assert "can't be used" not in result.stdout
+
+
 def test_a_dry_run_submits_nothing(place, submitted, checked):
     assert "would be accepted" in invoke("apply", "chat.toml", "--dry-run")
     assert (submitted, checked) == ([], ["vision"])
@@ -103,6 +118,7 @@ def test_a_dry_run_submits_nothing(place, submitted, checked):
     [
         (('"vision"', '"guest"'), "SW-QUOTA-NONE"),
         (("max_replicas = 3", "min_replicas = 9"), "SW-SERVICE"),
+        (("max_replicas = 3", "time_limit_min = 9"), "SW-SERVICE"),
         (('"m"', '"other"'), "SW-SERVICE-MODEL"),
         (("/models", "/missing"), "SW-SERVICE-MODEL"),
         (("/models", "/models;reboot"), "SW-SERVICE"),
@@ -161,3 +177,25 @@ def test_a_name_that_is_nobodys_or_everybodys(name: str, code: str):
     with pytest.raises(InvalidInputError) as caught:
         cli._choose(name, {2: "vision/bert", 3: "nlp/bert"})
     assert caught.value.refusal.code == code
+
+
+@pytest.mark.parametrize("program", ["daemon", "launcher"])
+def test_both_programs_take_a_configuration_and_show_examples(program: str):
+    said = CliRunner().invoke(main.app, (program, "--help"), catch_exceptions=False).stdout
+    words = " ".join(said.replace("│", " ").split())
+    assert "--config" in words
+    assert f"Examples: slicewise {program} --config /etc/slicewise/slicewise.toml" in words
+
+
+def test_the_launcher_reads_the_configuration_that_it_is_given(place, tmp_path, monkeypatch):
+    names: list[str] = []
+
+    async def serve(settings: Settings) -> None:
+        names.append(settings.cluster.name)
+
+    monkeypatch.setattr(loop, "serve", serve)
+    other = tmp_path / "other.toml"
+    other.write_text((place / "slicewise.toml").read_text().replace('"c"', '"other"'))
+    CliRunner().invoke(main.app, ("launcher", "--config", str(other)), catch_exceptions=False)
+    CliRunner().invoke(main.app, ("launcher",), catch_exceptions=False)
+    assert names == ["other", "c"]

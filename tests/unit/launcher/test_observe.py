@@ -44,6 +44,7 @@ GATEWAY = Gateway(
             9, 4, (server(0, Mode.READY), server(1, Mode.DRAIN), server(2, Mode.READY, up=False))
         )
     },
+    complete=True,
 )
 
 
@@ -55,6 +56,26 @@ def test_slots_by_what_they_do():
     found = observed()
     assert (found.ready, found.draining, found.starting) == ({0}, {1, 5}, {2, 3, 4})
     assert (found.held, found.gone) == ({6, 7}, {8})
+
+
+def test_what_was_drained_is_told_from_what_starts():
+    earlier_run = Server("10.0.0.1", 20001, Mode.MAINT, up=False, in_flight=0, queued=0)
+    lines = (server(0, Mode.MAINT), earlier_run, server(2, Mode.READY))
+    found = observed(Gateway(GATEWAY.routes, {"pool1": Backend(0, 0, lines)}, complete=True))
+    assert (found.ready, found.draining, found.starting) == ({2}, {0, 5}, {1, 3, 4})
+
+
+LOSS = "1 slot is lost for good; delete and apply the service to get it back"
+
+
+def test_lost_slots_are_told_with_what_to_do():
+    assert LOSS in printed(show.service_details(observed()))
+    assert f"vision/chat: {LOSS}" in printed(show.services_overview([observed()]))
+    assert show.as_json(observed())["loss"] == LOSS
+    whole = SERVICE.model_copy(update={"slots": SERVICE.slots[:-1]})
+    kept = observed(view=VIEW.model_copy(update={"services": (whole,)}))
+    assert "lost" not in printed(show.service_details(kept))
+    assert "lost" not in printed(show.services_overview([kept]))
 
 
 def test_load_address_and_quota():
@@ -70,7 +91,7 @@ def test_without_the_gateway_load_is_unknown_not_zero():
 
 
 def test_without_a_route_nothing_is_ready():
-    found = observed(Gateway({}, GATEWAY.backends))
+    found = observed(Gateway({}, GATEWAY.backends, complete=True))
     assert (found.ready, found.load) == (frozenset(), None)
 
 
@@ -91,8 +112,8 @@ def test_json_has_the_same_facts():
     assert (found["backlog"], found["in_flight"], found["service"]) == (6, 3, "vision/chat")
 
 
-def printed(value: object) -> str:
-    console = Console(width=200, record=True)
+def printed(value: object, width: int = 200) -> str:
+    console = Console(width=width, record=True)
     with console.capture() as capture:
         console.print(value)
     return capture.get()
@@ -114,7 +135,24 @@ def test_people_read_it(said: str):
 
 def test_people_read_what_they_may_not_see():
     assert "not visible to you" in printed(show.service_details(observed(None)))
-    assert "–" in printed(show.services_table([observed(None)]))
+    assert "–" in printed(show.services_overview([observed(None)]))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_list_fits_the_terminal_with_names_and_numbers_whole(width: int):
+    said = printed(show.services_overview([observed()]), width)
+    assert max(map(len, said.splitlines())) <= width
+    whole = ("vision/chat", "ready", "starting", "backlog", "in flight")
+    assert [word for word in whole if word not in said] == []
+    assert "…" not in said
+    assert ("http://gw:8080/vision/chat" in said) == (width >= 120)
+
+
+def test_one_slice_is_not_slices():
+    tenants = (TENANT.model_copy(update={"nominal_millislices": 1000}),)
+    one = observed(view=VIEW.model_copy(update={"tenants": tenants}))
+    lines = [line.rstrip() for line in printed(show.service_details(one)).splitlines()]
+    assert "quota     vision holds 3.5 of 1 slice" in lines
 
 
 def test_the_schema_names_every_key():

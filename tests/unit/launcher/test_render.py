@@ -39,7 +39,7 @@ def test_the_script_says_the_same_service_again():
 
 
 def test_slurms_options():
-    assert options(script(cpus=3, memory_mib=500, time_limit_min=7)) >= {
+    assert options(script(cpus=3, memory_mib=500, time_limit_min=17)) >= {
         "--job-name=chat",
         "--account=vision",
         "--array=0-3",
@@ -50,7 +50,7 @@ def test_slurms_options():
         "--signal=B:USR1@60",
         "--cpus-per-task=3",
         "--mem=500M",
-        "--time=7",
+        "--time=17",
     }
 
 
@@ -85,6 +85,48 @@ def test_values_reach_bash_as_they_are():
         assert shlex.split(line) == [f"{name}={value}"]
 
 
+def told_to_end(*signals: tuple[float, str]) -> str:
+    """What the script's handlers do to a Triton that ignores TERM; signals as (after s, name)."""
+    text = script()
+    handlers = text[text.index("ends_at=") : text.index("# Runs inside the step")]
+    end = text[text.index("end() {") : text.index('say "starting on')]
+    send = "; ".join(f"sleep {after_s}; kill -{name} $$" for after_s, name in signals)
+    program = f"""
+        say() {{ :; }}
+        await() {{ while wait "$1"; code=$?; kill -0 "$1" 2>/dev/null; do :; done; }}
+        told_s=1 WARNED_S=3 pid_file=$(mktemp)
+        {handlers}
+        set -m; (trap "" TERM; sleep 30) & server=$!; set +m
+        echo "$server" >"$pid_file"
+        {end}
+        ({send}) &
+        await "$server"
+        echo "$code $SECONDS"
+    """
+    ran = subprocess.run(
+        ("bash", "-uc", program), text=True, capture_output=True, check=True, timeout=20
+    )
+    return ran.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("signals", "allowed_s"),
+    [
+        ([(0, "TERM")], {1, 2}),
+        ([(0, "USR1")], {3, 4}),
+        ([(0, "USR1"), (0.5, "TERM")], {1, 2}),
+        ([(0, "USR1"), (1.5, "USR1")], {3, 4}),
+        ([(0, "TERM"), (0.5, "USR1")], {1, 2}),
+    ],
+)
+def test_a_warned_triton_has_longer_than_one_that_must_go(
+    signals: list[tuple[float, str]], allowed_s: set[int]
+):
+    code, seconds = told_to_end(*signals).split()
+    assert code == "137"
+    assert int(seconds) in allowed_s
+
+
 @pytest.mark.parametrize(
     ("ports", "expected"),
     [
@@ -114,6 +156,8 @@ def test_the_gateway_has_its_pool():
     assert text.count("server-template r 1-3 ") == 2
     assert "user slicewise group haproxy mode 660" in text
     assert "42 * 1000" in files["hold.lua"]
+    assert '"/etc/gw/services.map"' in files["hold.lua"]
+    assert '".complete"' in files["hold.lua"]
     assert files["services.map"] == ""
 
 

@@ -1,9 +1,12 @@
 """Changes at the gateway, in the order in which they are safe."""
 
+from dataclasses import replace
+
 from launcher.decide.gateway import Backend, Gateway, Load, Mode, Server, load_of
 from launcher.decide.routing import (
     AddRoute,
     EndSessions,
+    MarkComplete,
     RemoveRoute,
     Route,
     SetHealthy,
@@ -26,7 +29,7 @@ def backend(*servers: Server, sessions: int = 0, queued: int = 0) -> Backend:
 
 
 def gateway(routes: dict[str, str], **backends: Backend) -> Gateway:
-    return Gateway(routes, backends)
+    return Gateway(routes, backends, complete=True)
 
 
 def route(targets: dict[int, Target] | None, service: str = "t/a") -> Route:
@@ -108,6 +111,26 @@ def test_its_backend_is_not_reused_at_the_same_look():
 def test_a_service_that_must_be_left_alone_keeps_route_and_servers():
     shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, READY, 1)))
     assert plan_routes(shown, [route(None)]).changes == ()
+
+
+def test_after_a_start_of_haproxy_the_mark_comes_last():
+    shown = replace(gateway({}, pool1=backend()), complete=False)
+    plan = plan_routes(shown, [route({0: target(7, READY)})])
+    assert (plan.changes[0], plan.changes[-1]) == (AddRoute("t/a", "pool1"), MarkComplete())
+    assert MarkComplete() not in plan_routes(replace(shown, complete=True), [route({})]).changes
+
+
+def test_the_plan_says_what_is_routed_then():
+    shown = gateway(
+        {"t/b": "pool1", "t/c": "pool2"}, pool1=backend(), pool2=backend(), p3=backend()
+    )
+    plan = plan_routes(shown, [route({}), route(None, "t/c"), route({}, "t/d")])
+    assert (plan.routes, plan.unrouted) == ({"t/a": "p3", "t/c": "pool2"}, ("t/d",))
+
+
+def test_a_route_to_a_backend_that_is_no_more_is_replaced():
+    plan = plan_routes(gateway({"t/a": "pool9"}, pool1=backend()), [route({})])
+    assert plan.changes == (RemoveRoute("t/a"), AddRoute("t/a", "pool1"))
 
 
 def test_load_is_told_apart():

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -16,7 +16,7 @@ from launcher.loop import Launcher
 from launcher.tick import turn
 
 NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
-GATEWAY = Gateway({}, {f"pool{n}": Backend(0, 0, (NOWHERE,) * 2) for n in (1, 2)})
+GATEWAY = Gateway({}, {f"pool{n}": Backend(0, 0, (NOWHERE,) * 2) for n in (1, 2)}, True)
 
 
 def service(array: int, name: str, slot: SlotView) -> ServiceView:
@@ -53,6 +53,8 @@ class World:
         self.complete = complete
         self.failure: Exception | None = None
         self.refused: set[int] = set()
+        self.kept: Mapping[str, str] = {}
+        self.may_write = True
 
     async def view(self) -> ViewAnswer:
         if self.failure is not None:
@@ -72,6 +74,11 @@ class World:
 
     async def apply(self, changes: Sequence[Change]) -> None:
         self.log.extend(changes)
+
+    def keep(self, routes: Mapping[str, str]) -> None:
+        if not self.may_write:
+            raise PermissionError(13, "Permission denied", "services.map")
+        self.kept = routes
 
 
 @pytest.fixture
@@ -158,6 +165,30 @@ async def test_a_decision_is_reported_with_its_reason(asked, caplog: pytest.LogC
     reason = "0 in flight + 0 waiting, 1 per replica: 0, raised to min 1"
     assert caplog.messages == [
         f'decided service=t/a array=7 wanted=1 run=0 reason="{reason}" kept_back=-'
+    ]
+
+
+async def test_the_routes_are_kept_for_haproxys_next_start(asked):
+    world = World(service(7, "a", HELD), service(8, "b", HELD), service(9, "c", HELD))
+    turned = await turn(world, world, {})
+    assert world.kept == {"t/a": "pool1", "t/b": "pool2"}
+    assert turned.unkept == ""
+
+
+async def test_routes_that_can_not_be_kept_and_lost_slots_are_said_once(
+    asked, caplog: pytest.LogCaptureFixture
+):
+    gone = SlotView(index=0, state="gone")
+    world = World(service(7, "a", HELD), service(8, "b", gone))
+    world.may_write = False
+    launcher = Launcher(world, world)
+    await launcher.turn()
+    await launcher.turn()
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    loss = "1 slot is lost for good; delete and apply the service to get it back"
+    assert warnings == [
+        f'slots_lost service=t/b why="{loss}"',
+        'routes_not_kept service=- why="services.map: Permission denied"',
     ]
 
 

@@ -49,14 +49,27 @@ def test_published_models_can_be_read_by_everybody(tmp_path: Path) -> None:
 
 def test_sacct_lines_become_millislice_seconds() -> None:
     lines = [
-        "vision|10|billing=2000,cpu=1,gres/gpu:1g.10gb=2,gres/gpu=2,mem=512M,node=1",
-        "vision|5|billing=3500,gres/gpu:3g.40gb=1",
-        "nlp|7|billing=1000,gres/gpu:1g.18gb=1",
-        "guest|0|",
-        "root|100|billing=0,cpu=4,mem=1.5G",
+        "1|vision|100|110|10|billing=2000,cpu=1,gres/gpu:1g.10gb=2,gres/gpu=2,mem=512M,node=1",
+        "1.batch|vision|100|112|12|cpu=1,gres/gpu:1g.10gb=2",
+        "2|vision|100|105|5|billing=3500,gres/gpu:3g.40gb=1",
+        "3|nlp|100|Unknown|7|billing=1000,gres/gpu:1g.18gb=1",
+        "3.batch|nlp|100|Unknown|7|gres/gpu:1g.18gb=1",
+        "4|guest|Unknown|Unknown|0|",
+        "5|root|100|200|100|billing=0,cpu=4,mem=1.5G",
     ]
     sums = parse_sacct(lines, {"1g.10gb": 1000, "3g.40gb": 3500, "1g.18gb": 1000})
     assert {tenant: use for tenant, use in sums.items() if use} == {"vision": 37_500, "nlp": 7000}
+
+
+def test_a_run_that_has_lost_its_start_began_with_its_batch_step() -> None:
+    lines = [
+        "1|vision|None|104|0|gres/gpu:1g.10gb=1",
+        "1.batch|vision|100|107|7|gres/gpu:1g.10gb=1",
+        "1.0|vision|101|107|6|gres/gpu:1g.10gb=1",
+        "1|vision|110|115|5|gres/gpu:1g.10gb=1",
+        "1.batch|vision|110|115|5|gres/gpu:1g.10gb=1",
+    ]
+    assert parse_sacct(lines, {"1g.10gb": 1000}) == {"vision": 9000}
 
 
 def test_a_refusal_is_read_with_and_without_a_hint() -> None:

@@ -1,6 +1,8 @@
 """The model's arithmetic, and the model in a real Triton."""
 
 import importlib.util
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -69,6 +71,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     client = InferenceServerClient(f"127.0.0.1:{port}", concurrency=4)
     try:
@@ -76,7 +79,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer
         yield client
     finally:
         client.close()
-        running.kill()
+        # The whole group: the backend's stubs sometimes outlive a server that is killed.
+        os.killpg(running.pid, signal.SIGKILL)
         running.wait()
         assert remove_shared_memory(top / "triton") == 2
 

@@ -49,6 +49,7 @@ def test_a_good_recording_has_no_shortfalls() -> None:
     report = build(GOOD)
     assert report.shortfalls() == ()
     assert (report.requests, report.failed, report.p50_ms, report.p95_ms) == (3, 0, 200.0, 300.0)
+    assert report.wake_requests == 2
     assert (report.replicas_max, report.replicas_end) == (5, 0)
     assert (report.woke_from_zero, report.first_response_after_wake_s) == (True, 2.5)
     assert report.services[A].replicas_max == 4

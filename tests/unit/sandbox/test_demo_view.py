@@ -36,9 +36,9 @@ RECORDING = Recording(
 )
 
 
-def text_of(renderable: RenderableType) -> str:
+def text_of(renderable: RenderableType, width: int = 110) -> str:
     file = StringIO()
-    Console(file=file, width=110).print(renderable)
+    Console(file=file, width=width).print(renderable)
     return file.getvalue()
 
 
@@ -86,6 +86,17 @@ def test_the_picture_shows_phase_time_left_service_and_quota() -> None:
         assert word in text, word
 
 
+def test_the_picture_fits_80_columns() -> None:
+    # The phase as it reads in a replay's third minute.
+    scene = replace(SCENE, phase="replaying 2562 trace requests, wakes not counted", elapsed_s=100)
+    lines = text_of(picture(scene), width=80).splitlines()
+    assert "about 52 s left" in lines[1]
+    titles = " ".join(lines[2].strip("│ ").split())
+    assert titles == "service ready start drain held backlog p50 ms p95 ms slices of quota"
+    assert {"vision/captions", "420", "1900"} <= set(lines[3].split())
+    assert "4 of 5" in lines[3]
+
+
 def test_without_a_terminal_it_prints_at_new_phases_and_every_few_seconds() -> None:
     file = StringIO()
     with Display(Console(file=file, force_terminal=False, width=40)) as display:
@@ -101,7 +112,13 @@ def test_without_a_terminal_it_prints_at_new_phases_and_every_few_seconds() -> N
 
 def test_the_summary_shows_refusal_shortfalls_and_both_books() -> None:
     text = text_of(summary(build(RECORDING)))
-    for word in ("guest has [no] quota.", "replicas_end is 4", "1.500", "0.00%"):
+    for word in (
+        "1 (0 to wake services)",
+        "guest has [no] quota.",
+        "replicas_end is 4",
+        "1.500",
+        "0.00%",
+    ):
         assert word in text, word
 
 

@@ -1,10 +1,20 @@
+import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from cluster.errors import InvalidInputError, SlicewiseError
-from sandbox.directory import MARKER, checked, claimed, closed_parent, empty
+from sandbox.directory import (
+    MARKER,
+    checked,
+    claimed,
+    closed_parent,
+    empty,
+    require_room,
+    storable,
+)
 
 
 @pytest.mark.parametrize("name", ["with space", "new\nline", "quote'", "hash#", "per%cent", "a,b"])
@@ -45,3 +55,33 @@ def test_the_first_closed_parent_is_named(tmp_path: Path):
     assert found in (closed, *closed.parents)
     assert found is not None
     assert not found.stat().st_mode & 0o001
+
+
+@pytest.mark.parametrize("path", ["/proc/slicewise", "/dev/null/slicewise"])
+def test_where_no_directory_can_be_made_is_refused(path: str):
+    with pytest.raises(InvalidInputError, match="SW-SANDBOX-DIRECTORY"), claimed(Path(path)):
+        pass
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        shutil.Error([("from", "to", "[Errno 28] No space left on device: 'from' -> 'to'")]),
+    ],
+)
+def test_a_full_disk_is_told_as_such(tmp_path: Path, failure: OSError):
+    told = pytest.raises(InvalidInputError, match=r"No space left on device.*SW-SANDBOX-DIRECTORY")
+    with told, storable(tmp_path):
+        raise failure
+
+
+def test_another_failure_of_the_system_is_not_blamed_on_the_directory(tmp_path: Path):
+    with pytest.raises(FileNotFoundError), storable(tmp_path):
+        (tmp_path / "nothing").read_text()
+
+
+def test_a_disk_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sandbox.directory.ROOM_MB", 10**9)
+    with pytest.raises(InvalidInputError, match="MB of room"):
+        require_room(tmp_path)

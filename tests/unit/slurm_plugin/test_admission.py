@@ -12,13 +12,15 @@ from cluster.wire import CheckRequest, SubmitAnswer, SubmitRequest
 from slurm_plugin.admit import Admission
 from slurm_plugin.decide.admission import (
     GpuType,
+    Mode,
     Snapshot,
+    as_mode_allows,
     check_membership,
     decide,
     submission_of,
 )
 
-ALICE = 61001
+ALICE, UNKNOWN = 61001, 7
 TOKEN = "ab12"  # noqa: S105 -- a mark, no secret
 
 
@@ -132,7 +134,7 @@ REFUSALS = [
     (service(tenant="nlp"), "SW-SERVICE-TENANT", ["'nlp'", "'vision'", "--account=nlp"]),
     (submit(account="guest"), "SW-QUOTA-NONE", ["'guest'", "tenant-quota set guest"]),
     (submit(account="unknown"), "SW-TENANT-UNKNOWN", ["'unknown'", "guest, vision"]),
-    (submit(account="unknown", uid=7), "SW-QUOTA-NONE", ["'unknown'"]),
+    (submit(account="unknown", uid=UNKNOWN), "SW-QUOTA-NONE", ["'unknown'"]),
     (submit(gres="gpu:a:b:c"), "SW-GRES", ["gpu:a:b:c"]),
     (submit(gres="gpu:2"), "SW-GRES-TYPE", ["gpu:TYPE:2", "1g.10gb", "3g.40gb"]),
     (submit(gres="", tres_per_job="gres/gpu:1"), "SW-GRES-TYPE", ["1g.10gb"]),
@@ -164,6 +166,36 @@ class TestRefusals:
         text = f"{answer.message} {answer.hint}"
         assert [word for word in words if word not in text] == []
         assert answer.tag is None
+
+
+def altered_uid(request: SubmitRequest) -> SubmitRequest:
+    return request.model_copy(update={"uid": UNKNOWN})
+
+
+MODES: list[tuple[Mode, SubmitRequest, str, str]] = [
+    # the daemon's mode, the request, what is answered, what is logged
+    ("observe", submit(), "pass", ""),
+    ("observe", submit(gres="gpu:2"), "pass", "SW-GRES-TYPE"),
+    ("observe", submit(account="guest"), "pass", "SW-QUOTA-NONE"),
+    ("observe", submit(partition="cpu"), "pass", ""),
+    ("observe", service(), "refuse", "SW-SERVICE-MODE"),
+    ("observe", service(max_replicas="-1"), "refuse", "SW-SERVICE"),
+    ("advise", submit(), "pass", ""),
+    ("advise", submit(gres="gpu:2"), "refuse", "SW-GRES-TYPE"),
+    ("advise", service(), "refuse", "SW-SERVICE-MODE"),
+    ("enforce", submit(), "admit", ""),
+    ("enforce", submit(gres="gpu:2"), "refuse", "SW-GRES-TYPE"),
+    ("enforce", service(), "admit", ""),
+]
+
+
+@pytest.mark.parametrize(("mode", "request_", "action", "code"), MODES)
+def test_what_a_mode_allows(mode: Mode, request_: SubmitRequest, action: str, code: str) -> None:
+    decided = decide(request_, SNAPSHOT, TOKEN)
+    answer = as_mode_allows(decided, request_, mode)
+    assert (answer.action, answer.code) == (action, code)
+    if action == "pass":
+        assert answer.tag == decided.tag
 
 
 def test_one_slot_may_be_written_in_two_ways() -> None:
@@ -201,9 +233,9 @@ def test_need_without_any_gpu() -> None:
 
 def test_membership() -> None:
     check_membership(ALICE, "guest", SNAPSHOT)
-    check_membership(0, "nlp", SNAPSHOT)
-    with pytest.raises(InvalidInputError, match="'nlp' is no Slurm account of yours"):
-        check_membership(ALICE, "nlp", SNAPSHOT)
+    for uid in (ALICE, UNKNOWN):
+        with pytest.raises(InvalidInputError, match="'nlp' is no Slurm account of yours"):
+            check_membership(uid, "nlp", SNAPSHOT)
 
 
 def test_a_check_is_the_submission_it_stands_for() -> None:
@@ -215,7 +247,7 @@ class TestAdmission:
     """What is counted forward between two looks at Slurm."""
 
     def admission(self) -> Admission:
-        admission = Admission()
+        admission = Admission("enforce")
         admission.publish(SNAPSHOT, 1000.0)
         return admission
 
@@ -253,9 +285,26 @@ class TestAdmission:
         with pytest.raises(InvalidInputError, match="no Slurm account of yours"):
             self.admission().check(check, ALICE)
 
+    def test_a_check_by_who_is_unknown_to_slurm_is_refused(self) -> None:
+        check = CheckRequest(tenant="vision", directives=directives())
+        with pytest.raises(InvalidInputError, match="no Slurm account of yours"):
+            self.admission().check(check, UNKNOWN)
+        assert self.admission().check(check, 0).action == "admit"
+        assert self.admission().submit(altered_uid(service())).action == "admit"
+
+    @pytest.mark.parametrize("mode", ["observe", "advise"])
+    def test_what_is_only_observed_counts_as_nothing(self, mode: Mode) -> None:
+        admission = Admission(mode)
+        admission.publish(SNAPSHOT, 1000.0)
+        check = CheckRequest(tenant="vision", directives=directives())
+        for _ in range(2):
+            assert admission.submit(service()).code == "SW-SERVICE-MODE"
+            assert admission.check(check, ALICE).code == "SW-SERVICE-MODE"
+        assert admission.submit(submit()).action == "pass"
+
     def test_tokens_differ(self) -> None:
         admission = self.admission()
         assert admission.submit(submit()).tag != admission.submit(submit()).tag
 
     def test_before_the_first_look_nothing_is_admitted(self) -> None:
-        assert Admission().submit(submit()).code == "SW-DAEMON-DOWN"
+        assert Admission("enforce").submit(submit()).code == "SW-DAEMON-DOWN"

@@ -36,12 +36,12 @@ def a_run(**changes: object) -> SimulatedRun:
 
 
 def live(run: SimulatedRun, *held: Reservation, tariff: Tariff = TARIFF) -> Charging:
-    return charge(tariff, [job_view(run)], [], held)
+    return charge(tariff, [job_view(run)], [], held, {})
 
 
 def ended(run: SimulatedRun, seconds: int, *held: Reservation) -> Charging:
     run.end_s = run.visible_s = run.start_s + seconds
-    return charge(TARIFF, [], [run_record(run, run.end_s)], held)
+    return charge(TARIFF, [], [run_record(run, run.end_s)], held, {})
 
 
 def amounts(decided: Charging) -> list[tuple[str, int, int]]:
@@ -127,7 +127,7 @@ def test_accounting_stands_above_a_stale_look():
     look = job_view(run)
     held = reservation(run)
     run.end_s = run.visible_s = START_S + 5
-    decided = charge(TARIFF, [look], [run_record(run, run.end_s)], [held])
+    decided = charge(TARIFF, [look], [run_record(run, run.end_s)], [held], {})
     assert amounts(decided) == [("post", 5000, 5), ("void", 55_000, 5)]
 
 
@@ -159,7 +159,7 @@ def test_a_run_keeps_the_cost_of_its_reservation():
     held = reservation(run)
     dearer = Tariff("testing", frozenset({PARTITION}), {"1g.10gb": Millislices(2000)})
     run.end_s = run.visible_s = START_S + 10
-    decided = charge(dearer, [], [run_record(run, run.end_s)], [held])
+    decided = charge(dearer, [], [run_record(run, run.end_s)], [held], {})
     assert amounts(decided) == [("post", 10_000, 10), ("void", 50_000, 10)]
 
 
@@ -167,7 +167,7 @@ def test_of_two_runs_that_start_in_one_second_the_longer_counts():
     first, second = a_run(), a_run()
     first.end_s, second.end_s = START_S, START_S + 30
     for order in ((first, second), (second, first)):
-        decided = charge(TARIFF, [], [run_record(run, START_S + 60) for run in order], [])
+        decided = charge(TARIFF, [], [run_record(run, START_S + 60) for run in order], [], {})
         assert amounts(decided)[1] == ("post", 30_000, 30)
 
 
@@ -175,7 +175,7 @@ def test_a_task_of_an_array_has_the_name_that_people_use():
     look = job_view(a_run())
     values = {name: getattr(look, name) for name in look.__dataclass_fields__}
     task = type(look)(**(values | {"array_job_id": 5, "task_index": 3}))
-    assert charge(TARIFF, [task], [], []).charges[0].run.task == "5_3"
+    assert charge(TARIFF, [task], [], [], {}).charges[0].run.task == "5_3"
 
 
 def test_slurm_billing_something_else_is_reported_and_not_taken():
@@ -198,6 +198,55 @@ def test_accounting_that_shows_other_gpus_is_reported():
     run.gres = {"3g.40gb": 1}
     texts = [odd.text for odd in ended(run, 10, held).observations]
     assert any("reserved for {'1g.10gb': 1}" in text for text in texts)
+
+
+def test_accounting_that_does_not_know_the_gpus_yet_is_not():
+    run = a_run()
+    held = reservation(run)
+    run.gres = {}
+    decided = ended(run, 10, held)
+    assert amounts(decided) == [("post", 10_000, 10), ("void", 50_000, 10)]
+    assert decided.observations == ()
+
+
+def test_a_run_that_accounting_has_lost_is_charged_up_to_when_it_had_ended():
+    run = a_run(gres={"1g.10gb": 2})
+    held = reservation(run)
+    decided = charge(TARIFF, [], [], [held], {held.key: START_S + 17})
+    assert amounts(decided) == [("post", 34_000, 17), ("void", 86_000, 17)]
+    (odd,) = decided.observations
+    assert odd.key == held.key
+    assert f"run 7 of tenant1, started at {START_S}, ended: charged up to" in odd.text
+
+
+def test_a_lost_run_may_have_outlived_its_reservation():
+    held = reservation(a_run())
+    decided = charge(TARIFF, [], [], [held], {held.key: START_S + 61})
+    assert amounts(decided) == [("extend", 1000, 61), ("post", 61_000, 61)]
+
+
+def test_what_accounting_shows_after_all_is_not_lost():
+    run = a_run()
+    held = reservation(run)
+    run.end_s = run.visible_s = START_S + 5
+    record = run_record(run, run.end_s)
+    decided = charge(TARIFF, [], [record], [held], {held.key: START_S + 17})
+    assert amounts(decided) == [("post", 5000, 5), ("void", 55_000, 5)]
+    assert decided.observations == ()
+
+
+def test_a_lost_run_is_charged_once():
+    run = a_run()
+    store = MemoryStore()
+    store.apply(live(run).charges)
+    (held,) = store.open_reservations()
+    lost = {held.key: START_S + 17}
+    store.apply(charge(TARIFF, [], [], [held], lost).charges)
+    before = store.statement(None, 0, START_S)
+    assert charge(TARIFF, [], [], store.open_reservations(), lost) == Charging((), ())
+    late = ended(run, 5)  # Accounting shows it after all: too late.
+    assert store.apply(late.charges) == frozenset()
+    assert store.statement(None, 0, START_S) == before
 
 
 def test_costs_add_up():

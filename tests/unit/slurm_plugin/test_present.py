@@ -15,8 +15,8 @@ SETTLED = StatementRow(a_run("vision", 1), 1010, MillisliceSeconds(55_000), Mill
 RUNNING = open_row(a_run("nlp", 2), MillisliceSeconds(330_000), 1003)
 
 
-def shown(renderable: object) -> str:
-    console = Console(width=200)
+def shown(renderable: object, width: int = 200) -> str:
+    console = Console(width=width)
     with console.capture() as capture:
         console.print(renderable)
     return capture.get()
@@ -91,3 +91,21 @@ def test_what_operators_write_is_not_read_as_markup():
     assert "[bold]loud[/bold] [x" in shown(present.tenants_table([line]))
     assert "[bold]loud[/bold] [x" in shown(present.history_table([change]))
     assert present.tenant_json(line)["in_use_millislices"] == 3500
+
+
+def test_a_statement_on_a_narrow_terminal_keeps_times_and_amounts_whole():
+    wide, narrow = (shown(present.runs_table([SETTLED, RUNNING], 1003), w) for w in (200, 80))
+    start = present.time_text(1000)
+    assert start in wide
+    assert "seconds" in wide.replace("slice-seconds", "")
+    assert start not in narrow
+    assert start.partition("-")[2] in narrow
+    assert [word for word in ("vision", "running", "55.000") if word not in narrow] == []
+    assert "seconds" not in narrow.replace("slice-seconds", "")
+
+
+def test_a_long_reason_takes_few_lines_of_a_narrow_terminal():
+    change = QuotaChange(1, "vision", Millislices(6000), "root", "word " * 24, 0)
+    table = present.tenants_table([present.TenantLine(change, 3500, 2, in_force=True)])
+    assert len(shown(table, 80).splitlines()) <= 9
+    assert len(shown(table, 200).splitlines()) == 5

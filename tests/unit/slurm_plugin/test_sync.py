@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.errors import OutsideError, SlicewiseError, UnreachableError
+from cluster.errors import InvalidInputError, OutsideError, SlicewiseError, UnreachableError
 from cluster.jobs import JobState, JobView, NodeView, RunRecord, StepView
 from cluster.settings import DaemonSettings, Settings, load_settings
 from cluster.slurm.interface import Association, Qos, Tasks
@@ -69,6 +69,8 @@ class ScriptedSlurm:
         self.failure: SlicewiseError | None = None
         self.done: list[tuple[str, Any]] = []
         self.records: tuple[RunRecord, ...] = ()
+        self.script = SCRIPT
+        self.unreadable: SlicewiseError | None = None
 
     def _see(self) -> None:
         if self.failure is not None:
@@ -94,7 +96,9 @@ class ScriptedSlurm:
 
     async def batch_script(self, job_id: int) -> str:
         self.done.append(("script", job_id))
-        return SCRIPT
+        if self.unreadable is not None:
+            raise self.unreadable
+        return self.script
 
     async def associations(self) -> tuple[Association, ...]:
         return ()
@@ -102,8 +106,8 @@ class ScriptedSlurm:
     async def qos(self) -> tuple[Qos, ...]:
         return ()
 
-    async def hold(self, target: int | Tasks) -> None:
-        self._act("hold", target)
+    async def hold(self, tasks: Tasks) -> None:
+        self._act("hold", tasks)
 
     async def release(self, target: int | Tasks) -> None:
         self._act("release", target)
@@ -128,7 +132,7 @@ class ScriptedSlurm:
 
 
 def sync_of(slurm: ScriptedSlurm, mode: str = "enforce") -> Sync:
-    sync = Sync(settings(mode), slurm, Admission())
+    sync = Sync(settings(mode), slurm, Admission(settings(mode).daemon.mode))
     sync.set_policy({"vision": Millislices(2000)}, {})
     return sync
 
@@ -140,6 +144,53 @@ async def test_the_script_of_an_array_is_read_once() -> None:
         await sync.turn()
     assert slurm.done == [("script", 814)]
     assert [service.name for service in sync.view.services] == ["bert"]
+
+
+async def test_a_script_that_slurm_does_not_hand_out_is_asked_for_again() -> None:
+    slurm = ScriptedSlurm(job(0))
+    slurm.unreadable = OutsideError("SW-SLURM-FAILED", "scontrol write: error")
+    sync = sync_of(slurm)
+    with pytest.raises(OutsideError):
+        await sync.turn()
+    assert not sync.view.complete
+    slurm.unreadable = None
+    await sync.turn()
+    assert sync.view.complete
+    assert [service.name for service in sync.view.services] == ["bert"]
+
+
+async def test_the_script_of_an_array_that_is_gone_is_not_missed() -> None:
+    slurm = ScriptedSlurm(job(0))
+    slurm.unreadable = OutsideError("SW-SLURM-FAILED", "Invalid job id specified")
+    sync = sync_of(slurm)
+    with pytest.raises(OutsideError):
+        await sync.turn()
+    slurm.shown = ()
+    await sync.turn()
+    assert sync.view.complete
+    assert slurm.done == [("script", 814)]
+
+
+async def test_one_script_that_fails_costs_the_others_nothing() -> None:
+    slurm = ScriptedSlurm(job(0), job(0, array_job_id=813))
+    sync = sync_of(slurm)
+    await sync.turn()
+    slurm.shown += (job(0, array_job_id=815),)
+    slurm.unreadable = OutsideError("SW-SLURM-FAILED", "no")
+    with pytest.raises(OutsideError):
+        await sync.turn()
+    assert [one for one in slurm.done if one == ("script", 814)] == [("script", 814)]
+    assert len(sync.view.services) == 2
+
+
+async def test_a_script_that_is_no_services_is_read_once() -> None:
+    slurm = ScriptedSlurm(job(0))
+    slurm.script = "#SLICEWISE name\n"
+    sync = sync_of(slurm)
+    for _ in range(2):
+        await sync.turn()
+    assert (sync.view.complete, sync.view.services) == (True, ())
+    assert slurm.done == [("script", 814)]
 
 
 async def test_what_is_loose_is_held_on_sight() -> None:
@@ -212,12 +263,15 @@ async def test_a_failed_action_does_not_blind_it() -> None:
     assert sync.view.complete
 
 
-async def test_in_mode_observe_nothing_is_changed() -> None:
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+async def test_only_in_mode_enforce_something_is_changed(mode: str) -> None:
     slurm = ScriptedSlurm(job(0, reason="JobHeldUser"))
-    sync = sync_of(slurm, "observe")
+    sync = sync_of(slurm, mode)
     await sync.turn()
     answer = await sync.wish(814, frozenset({0}))
-    assert (answer.kept_back, answer.note.startswith("mode observe")) == ((0,), True)
+    assert (answer.kept_back, answer.note.startswith(f"mode {mode}")) == ((0,), True)
+    with pytest.raises(InvalidInputError, match=r"scancel 814 \[SW-SERVICE-MODE\]"):
+        await sync.delete(814)
     assert slurm.actions == []
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from cluster.wire import LINE_LIMIT, DoneAnswer, ServiceView, TenantView, ViewAn
 from slurm_plugin.admission_socket import AdmissionSocket
 from slurm_plugin.admit import Admission
 from slurm_plugin.line_server import Limits, LineServer, Peer
-from slurm_plugin.user_socket import Roles, visible_to
+from slurm_plugin.user_socket import Roles, limits, visible_to
 
-LIMITS = Limits(connections=3, connections_per_uid=3, idle_s=0.3)
+LIMITS = Limits(connections=3, connections_per_uid=3, idle_s=0.3, line_bytes=200_000)
 
 
 async def answer(line: str, peer: Peer) -> BaseModel:
@@ -87,9 +88,9 @@ async def test_malformed_lines_get_an_answer(path: Path, line: bytes) -> None:
 
 async def test_a_line_without_end_is_refused(path: Path) -> None:
     client = await connect(path)
-    client.writer.write(b"x" * (LINE_LIMIT + 70_000))
+    client.writer.write(b"x" * 200_001)
     reply = json.loads(await asyncio.wait_for(client.reader.readline(), 5))
-    assert reply["code"] == "SW-WIRE"
+    assert (reply["code"], "200000 bytes" in reply["message"]) == ("SW-WIRE", True)
 
 
 async def test_a_refusal_names_code_and_hint(path: Path) -> None:
@@ -111,6 +112,39 @@ async def test_too_many_connections_are_told(path: Path) -> None:
         await client.ask(b'{"v":1,"op":"view"}')
     reply = await asyncio.wait_for((await connect(path)).reader.readline(), 5)
     assert json.loads(reply)["code"] == "SW-BUSY"
+
+
+async def busy(path: Path) -> bool:
+    return "code" in await (await connect(path)).ask(b'{"v":1,"op":"view"}')
+
+
+async def test_nobody_else_takes_the_reserved_connections(tmp_path: Path) -> None:
+    me = os.getuid()
+    for reserved_for, taken in ((frozenset({me}), 3), (frozenset({me + 1}), 2)):
+        limits = replace(LIMITS, reserved=1, reserved_for=reserved_for)
+        place = tmp_path / str(taken)
+        server = LineServer(place, 0o600, answer, limits)
+        await server.start()
+        assert [await busy(place) for _ in range(4)] == [number >= taken for number in range(4)]
+        await server.stop()
+
+
+async def test_who_is_turned_away_takes_no_connection(path: Path) -> None:
+    kept = [await connect(path) for _ in range(3)]
+    for client in kept:
+        await client.ask(b'{"v":1,"op":"view"}')
+    waiting = [await connect(path) for _ in range(5)]
+    kept[0].writer.close()
+    await asyncio.sleep(0.05)
+    assert not await busy(path)
+    assert len(waiting) == 5
+
+
+def test_a_user_can_not_lock_out_launcher_root_and_slurm_user() -> None:
+    socket_limits = limits(Roles(frozenset({0, 64030}), 61000))
+    assert socket_limits.reserved_for == {0, 64030, 61000}
+    assert 0 < socket_limits.reserved < socket_limits.connections
+    assert socket_limits.line_bytes == 65_536
 
 
 async def test_a_sleeping_peer_is_dropped(path: Path) -> None:
@@ -135,7 +169,7 @@ def admission_socket(tmp_path: Path) -> Any:
 
     def start(uids: frozenset[int]) -> Path:
         place = tmp_path / "admission" / "a.sock"
-        started.append(AdmissionSocket(place, Admission(), uids))
+        started.append(AdmissionSocket(place, Admission("enforce"), uids))
         started[0].start()
         return place
 

@@ -1,0 +1,118 @@
+"""What commands print: tables that fit the terminal, JSON, amounts in words."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from cluster.units import slices_text
+
+_PIPE_WIDTH = 1000
+"""Columns where there is no terminal: nothing is left out, shortened or folded."""
+_FOLD_WIDTH = 30
+"""Free text gets at least so many columns before others are left out for it."""
+_GAP, _EDGE = 2, 1
+"""What a column takes beside its cells, and a table beside its columns (``FittingTable``)."""
+
+
+def console() -> Console:
+    """Colours and the terminal's width on a terminal only."""
+    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def slices_words(amount_millislices: int) -> str:
+    """``1 slice``, ``3.5 slices``."""
+    text = slices_text(amount_millislices)
+    return f"{text} slice" if text == "1" else f"{text} slices"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        cells: row by row.
+        brief: the same, shorter, for narrow terminals; () if they can't be shortened.
+        right: whether they are numbers.
+        folds: whether they are free text, which may go on over several lines.
+        rank: narrow terminals leave columns out, the highest rank first; 0 always stays.
+    """
+
+    heading: str
+    cells: tuple[Text, ...]
+    brief: tuple[Text, ...] = ()
+    right: bool = False
+    folds: bool = False
+    rank: int = 0
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal that it needs."""
+        natural = max(cell.cell_len for cell in (Text(self.heading), *self.cells))
+        return min(natural, _FOLD_WIDTH) if self.folds else natural
+
+
+def column(
+    heading: str,
+    cells: Iterable[object],
+    *,
+    brief: Iterable[object] = (),
+    right: bool = False,
+    folds: bool = False,
+    rank: int = 0,
+) -> Column:
+    """A column of anything; what is not Text yet is shown as it stands, never read as markup."""
+    return Column(heading, _texts(cells), _texts(brief), right, folds, rank)
+
+
+def _texts(cells: Iterable[object]) -> tuple[Text, ...]:
+    return tuple(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells)
+
+
+def table_width(columns: Sequence[Column]) -> int:
+    """What a table of these columns needs."""
+    return _EDGE + sum(one.width + _GAP for one in columns)
+
+
+def fitted(columns: Sequence[Column], width: int) -> tuple[Column, ...]:
+    """These columns for a terminal of that width: shortened if they must be, then left out."""
+    shown = tuple(columns)
+    if table_width(shown) > width:
+        shown = tuple(replace(one, cells=one.brief or one.cells) for one in shown)
+    while table_width(shown) > width and (rank := max(one.rank for one in shown)):
+        shown = tuple(one for one in shown if one.rank < rank)
+    return shown
+
+
+@dataclass(frozen=True)
+class FittingTable:
+    """A table that shows what the terminal has room for; no cell is ever cut off."""
+
+    columns: tuple[Column, ...]
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        """Rich asks here, with the width."""
+        shown = fitted(self.columns, options.max_width)
+        fits = table_width(shown) <= options.max_width
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for one in shown:
+            table.add_column(
+                Text(one.heading),
+                justify="right" if one.right else "left",
+                overflow="fold",
+                # Where even the least does not fit, everything folds rather than being cut off.
+                no_wrap=fits and not one.folds,
+            )
+        for cells in zip(*(one.cells for one in shown), strict=True):
+            table.add_row(*cells)
+        yield table

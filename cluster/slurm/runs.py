@@ -1,0 +1,79 @@
+"""Accounting's runs: what ``sacct`` is asked for, and what it says."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from cluster.jobs import RunRecord
+from cluster.slurm.parse import piped
+from cluster.slurm.values import time_s, tres, unreadable
+
+RUN_FIELDS = (
+    "JobIDRaw",
+    "JobID",
+    "User",
+    "Account",
+    "Partition",
+    "Start",
+    "End",
+    "State",
+    "TimelimitRaw",
+    "AllocTRES",
+)
+"""Every version has these, and no user can write into them."""
+
+RUN_STATES = ("RUNNING", "REQUEUED", "PREEMPTED", "NODE_FAIL")
+"""To sacct, RUNNING is whatever ran in the window, however it ended. The others are what a requeue
+leaves behind; only by them a run without a start is found.
+"""
+
+
+def jobs_without_start(text: str) -> frozenset[int]:
+    """Raw ids of jobs with a run that has an end in accounting, but no start."""
+    rows = piped(text, RUN_FIELDS)
+    return frozenset(int(row["JobIDRaw"]) for row in rows if _start_is_lost(row))
+
+
+def parse_runs(text: str, since_s: int) -> tuple[RunRecord, ...]:
+    """Lines of ``sacct -D -P -n``: what started, and ended after ``since_s`` or still runs.
+
+    A run may come twice, the second time with its steps. One without a start takes that of its
+    batch step, which slurmctld sets to the same second.
+    """
+    rows = (row for row in _with_starts(piped(text, RUN_FIELDS)) if time_s(row["Start"]))
+    runs = dict.fromkeys(map(_run, rows))
+    return tuple(run for run in runs if run.end_s is None or run.end_s > since_s)
+
+
+def _start_is_lost(row: Mapping[str, str]) -> bool:
+    started, ended = time_s(row["Start"]), time_s(row["End"])
+    return row["JobIDRaw"].isdigit() and started is None and ended is not None
+
+
+def _with_starts(rows: Iterable[Mapping[str, str]]) -> Iterator[Mapping[str, str]]:
+    """Rows of jobs; the rows of a run's steps follow its own."""
+    run: Mapping[str, str] = {}
+    for row in rows:
+        job_id, _, step = row["JobIDRaw"].partition(".")
+        if not step:
+            run = row
+            yield run
+        elif step == "batch" and _start_is_lost(run) and run["JobIDRaw"] == job_id:
+            yield {**run, "Start": row["Start"]}
+
+
+def _run(row: Mapping[str, str]) -> RunRecord:
+    start_s = time_s(row["Start"])
+    if start_s is None or not row["JobIDRaw"].isdigit():
+        raise unreadable("accounting", str(dict(row)))
+    minutes = row["TimelimitRaw"]
+    return RunRecord(
+        job_id=int(row["JobIDRaw"]),
+        task=row["JobID"],
+        user=row["User"],
+        account=row["Account"],
+        partition=row["Partition"],
+        start_s=start_s,
+        end_s=time_s(row["End"]),
+        state=row["State"].partition(" ")[0],
+        time_limit_s=int(minutes) * 60 if minutes.isdigit() else None,
+        tres=tres(row["AllocTRES"]),
+    )

@@ -1,0 +1,35 @@
+"""A service's address, asked as its clients see it."""
+
+import asyncio
+from http import HTTPStatus
+
+import aiohttp
+
+PATIENCE_S = 5.0
+_POLL_S = 0.1
+_DEADLINE_S = 1.0
+
+
+async def wait_for_route(url: str, patience_s: float = PATIENCE_S) -> str:
+    """Wait until the gateway knows the service with that address.
+
+    Returns why it does not, in one line; "" if it does.
+    """
+    deadline_s = asyncio.get_running_loop().time() + patience_s
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_DEADLINE_S)) as session:
+        while trouble := await _trouble(session, url):
+            if asyncio.get_running_loop().time() >= deadline_s:
+                return trouble
+            await asyncio.sleep(_POLL_S)
+    return ""
+
+
+async def _trouble(session: aiohttp.ClientSession, url: str) -> str:
+    """The bare address is refused (403) if it is known: a question that wakes no replica."""
+    try:
+        async with session.get(f"{url}/") as answer:
+            if answer.status == HTTPStatus.FORBIDDEN:
+                return ""
+            return f"the gateway answers {answer.status}; is the launcher running?"
+    except (aiohttp.ClientError, TimeoutError) as error:
+        return f"the gateway does not answer: {type(error).__name__}"

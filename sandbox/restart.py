@@ -1,0 +1,68 @@
+"""Starting again what of a sandbox has ended, with the configuration and data that it has."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+
+from cluster.errors import SlicewiseError
+from sandbox import haproxy, mariadb, munge, postgres, process, slicewise, slurm
+from sandbox.host import Host, Progress
+from sandbox.inventory import NODES
+from sandbox.process import Process
+
+_STARTS: Mapping[str, Callable[[Host], Coroutine[object, object, None]]] = {
+    "munged": munge.start,
+    "mariadbd": mariadb.start,
+    "slurmdbd": slurm.start_accounting,
+    "slurmctld": slurm.up_controller,
+    **{f"slurmd-{node.name}": partial(slurm.start_node, node=node.name) for node in NODES},
+    "postgres": postgres.start,
+    "haproxy": haproxy.up,
+    "daemon": slicewise.up_daemon,
+    "launcher": slicewise.up_launcher,
+}
+"""Each server after those that it needs."""
+
+
+def restore(host: Host, progress: Progress) -> Host:
+    """Start every server that has ended.
+
+    Raises SlicewiseError (SW-SANDBOX-START) if one does not start; nothing else ends then.
+    """
+    names = ended(host.state.processes, process.is_alive)
+    if not names:
+        progress(f"it is up already in {host.layout.directory}")
+        return host
+    progress(f"starting again, with all data: {', '.join(names)}")
+    try:
+        asyncio.run(_start(host, names, progress))
+    except SlicewiseError as error:
+        raise SlicewiseError(
+            error.refusal.code,
+            error.refusal.message,
+            "The rest runs on. Try again, or discard everything: slicewise sandbox up --anew",
+        ) from None
+    return host
+
+
+def ended(processes: Mapping[str, Process], is_alive: Callable[[Process], bool]) -> tuple[str, ...]:
+    """The servers that were started and run no more, in the order to start them."""
+    return tuple(name for name in _STARTS if name in processes and not is_alive(processes[name]))
+
+
+async def _start(host: Host, names: Sequence[str], progress: Progress) -> None:
+    for name in names:
+        try:
+            await timed(progress, name, _STARTS[name](host))
+        except BaseException:
+            # Half started it would count as running for the next ``up``.
+            process.end((host.state.processes[name],), patience_s=1.0)
+            raise
+
+
+async def timed(progress: Progress, name: str, step: Coroutine[object, object, None]) -> None:
+    """Take a step and say how long it took."""
+    begin = time.monotonic()
+    await step
+    progress(f"{name} {time.monotonic() - begin:.1f} s")
