@@ -42,6 +42,7 @@ Tenant = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_][a-z0-9_.-]{0,62}$
 _TENANT = "1 to 63 lower-case letters, digits and _ . -, the first no . or -"
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
 _MODEL_NAME = "1 to 128 letters, digits and _ . -, the first no . or -"
+Partition = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
 GresType = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}$")]
 _GRES_TYPE = "1 to 63 letters, digits and _ . + -, the first a letter or digit"
 SafePath = Annotated[
@@ -98,7 +99,9 @@ class ServiceSpec(BaseModel):
     )
     cpus: int = Field(1, ge=1, le=1024, description="CPUs of one replica.")
     memory_mib: int = Field(1024, ge=64, description="Host memory of one replica.")
-    partition: Name | None = Field(None, description="Slurm partition; unset: Slurm's default.")
+    partition: Partition | None = Field(
+        None, description="Slurm partition; unset: Slurm's default."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -210,7 +213,7 @@ _TEXTS = {
     "model_repository": _SAFE_PATH,
     "model": _MODEL_NAME,
     "profile": _GRES_TYPE,
-    "partition": _NAME,
+    "partition": "a name of letters, digits and _ . -",
 }
 _ALLOWED = _TEXTS | {
     key: _number(schema)

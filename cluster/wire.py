@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 VERSION = 1
 LINE_LIMIT = 4 * 1024 * 1024
-"""Bytes of one message; a longer one is refused before it is parsed."""
+"""Bytes of one answer; those of requests are narrower, see the sockets."""
 
 
 class Message(BaseModel):

@@ -10,7 +10,7 @@ from cluster.jobs import JobView, RunRecord
 from cluster.settings import Settings
 from cluster.slurm.interface import Association, Slurm
 from slurm_plugin.compile import compile_limits
-from slurm_plugin.decide.charging import Tariff, charge, next_watermark_s
+from slurm_plugin.decide.charging import ACCOUNTING_DELAY_S, Tariff, charge, next_watermark_s
 from slurm_plugin.decide.gone import Gone, gone_runs, lost_ends
 from slurm_plugin.decide.model import RunKey
 from slurm_plugin.ledger.store import Ledger
@@ -41,6 +41,7 @@ class Bookkeeping:
         self._compile_due_s = 0.0
         self._settle_due_s = 0.0
         self._gone: Mapping[RunKey, Gone] = {}
+        self._answering_since_s: int | None = None
 
     async def start(self) -> None:
         """Check the ledger's version; from now on every run's end is charged."""
@@ -97,11 +98,17 @@ class Bookkeeping:
             records = await self._slurm.runs(since_s)
         except UnreachableError as error:
             report_failure("accounting_unreachable", error)
+            self._answering_since_s = None
             return None
+        if self._answering_since_s is None:
+            self._answering_since_s = looked_s
         self._settle_due_s = time.monotonic() + _SETTLE_S
         return records
 
     async def _move_watermark(self, since_s: int, looked_s: int, jobs: tuple[JobView, ...]) -> None:
+        """Not before accounting has answered long enough to have caught up with slurmctld."""
+        if looked_s - (self._answering_since_s or looked_s) < ACCOUNTING_DELAY_S:
+            return
         still_open = await asyncio.to_thread(self._ledger.open_reservations)
         until_s = next_watermark_s(since_s, looked_s, jobs, still_open)
         if until_s > since_s:

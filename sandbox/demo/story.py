@@ -61,9 +61,7 @@ class Story:
             await self._served()
             await self._wake(SERVING)
             replay_s = arrivals[-1].at_s if arrivals else 0.0
-            self._enter(
-                f"replaying {len(arrivals)} trace requests, wakes not counted", replay_s
-            )
+            self._enter(f"replaying {len(arrivals)} trace requests, wakes not counted", replay_s)
             await self.load.replay(arrivals)
             await self._quiet("no more requests: replicas drain and give their slices back")
             await self._wake((VISION,))

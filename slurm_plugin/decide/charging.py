@@ -69,7 +69,11 @@ def charge(
     """
     held = {reservation.key: reservation for reservation in reservations}
     ended = _ended(tariff, records, held)
-    missed = {key: end_s for key, end_s in lost.items() if key in held and key not in ended}
+    missed = {
+        key: _bounded(held[key], end_s)
+        for key, end_s in lost.items()
+        if key in held and key not in ended
+    }
     sightings = _live(tariff, jobs) | ended | _missed(held, missed)
     charges: list[Charge] = []
     observations: list[Observation] = []
@@ -110,6 +114,11 @@ def _missed(
     held: Mapping[RunKey, Reservation], ends: Mapping[RunKey, int]
 ) -> dict[RunKey, _Sighting]:
     return {key: _Sighting(held[key], _Seconds(0), end_s, None) for key, end_s in ends.items()}
+
+
+def _bounded(held: Reservation, end_s: int) -> int:
+    """At most to the time limit known last: the daemon itself may have been away for long."""
+    return min(end_s, held.key.start_s + held.reserved_millislice_s // held.cost_millislices)
 
 
 def _lost(run: Run, end_s: int) -> Observation:

@@ -14,6 +14,7 @@ from cluster.slurm.interface import Association, Qos, Tasks
 from cluster.units import Millislices
 from slurm_plugin.admit import Admission
 from slurm_plugin.bookkeeping import Bookkeeping
+from slurm_plugin.decide.charging import ACCOUNTING_DELAY_S
 from slurm_plugin.decide.model import Charge, Quota, Reservation
 from slurm_plugin.sync import Sync
 
@@ -356,3 +357,18 @@ async def test_accounting_is_asked_at_once_when_a_run_is_gone() -> None:
     await sync.turn()
     await books.turn()
     assert len([one for one in slurm.done if one[0] == "runs"]) == 2
+
+
+async def test_the_watermark_waits_until_accounting_has_answered_for_a_while() -> None:
+    slurm, ledger = ScriptedSlurm(), ScriptedLedger()
+    sync = sync_of(slurm)
+    await sync.turn()
+    books = books_of(slurm, ledger, sync)
+    await books.turn()
+    # slurmctld may still have ends of an outage to hand over.
+    assert ledger.until_s == 500
+    assert books._answering_since_s is not None
+    books._answering_since_s -= ACCOUNTING_DELAY_S
+    books._settle_due_s = 0.0
+    await books.turn()
+    assert ledger.until_s > 500
