@@ -213,7 +213,7 @@ _TEXTS = {
     "model_repository": _SAFE_PATH,
     "model": _MODEL_NAME,
     "profile": _GRES_TYPE,
-    "partition": "a name of letters, digits and _ . -",
+    "partition": "1 to 63 letters, digits and _ . -",
 }
 _ALLOWED = _TEXTS | {
     key: _number(schema)

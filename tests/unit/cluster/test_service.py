@@ -98,7 +98,7 @@ KEYS_FOLLOW = "Keys: name, tenant, model_repository"
         ({"time_limit_min": 9}, "time_limit_min: a whole number from 10 to 43200, not 9."),
         ({"cpus": 0}, "cpus: a whole number from 1 to 1024, not 0."),
         ({"memory_mib": 63}, "memory_mib: a whole number from 64 up, not 63."),
-        ({"partition": "a b"}, "partition: a name of letters, digits and _ . -"),
+        ({"partition": "a b"}, "partition: 1 to 63 letters, digits and _ . -"),
         ({"need_gib": 8}, "profile, need_gib: give exactly one of the two."),
         ({"profile": None}, "profile, need_gib: give exactly one of the two."),
     ],
