@@ -41,6 +41,14 @@ def command(directory: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+def command_line(process_directory: Path) -> bytes:
+    """Empty for a process that has ended."""
+    try:
+        return (process_directory / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def in_job(sandbox: Sandbox, script: str, *options: str, user: str = "alice") -> str:
     """Submit the script, wait for its end, return what it printed."""
     argv = ("sbatch", "--wait", "--parsable", "--output=job.out", *options)
@@ -232,9 +240,9 @@ def test_down_sweeps_what_a_killed_up_left_and_jobs_that_hide():
     assert command(directory, "down").returncode == 0
     assert process.leftovers(directory, ()) == ()
     assert not directory.exists()
-    argv = ("ps", "-u", str(sandbox.state.users["alice"].uid), "-o", "stat=,args=")
-    listed = subprocess.run(argv, check=False, capture_output=True, text=True)
-    assert [line for line in listed.stdout.splitlines() if "sleep 4321" in line] == []
+    assert [
+        pid for pid in Path("/proc").glob("[0-9]*") if b"sleep\x004321" in command_line(pid)
+    ] == []
 
 
 def test_up_starts_again_what_has_ended_and_keeps_all_data():
