@@ -17,6 +17,7 @@ from launcher.decide.routing import (
     EndSessions,
     MarkComplete,
     RemoveRoute,
+    SendRound,
     SetHealthy,
     SetMode,
     SetTarget,
@@ -28,6 +29,8 @@ _FORCED_DRAIN, _FORCED_MAINT = 0x08, 0x01
 """Bits of srv_admin_state (management guide, "show servers state")."""
 _QUIET = ("no need to change", "changed from")
 """``set server addr`` answers in words also when all is well."""
+AGAIN = "again"
+"""The server of each backend that leads back into HAProxy, used while no replica is up."""
 COMPLETE_KEY = ".complete"
 """In the map beside the services; no ``tenant/service`` is like it."""
 
@@ -135,6 +138,9 @@ def commands(change: Change, services_map: Path) -> tuple[str, ...]:
                 f"set server {server} addr {address} port {port}",
                 f"set maxconn server {server} {concurrency}",
             )
+        case SendRound(backend):
+            server = f"set server {backend}/{AGAIN} state"
+            return (f"{server} maint;{server} ready",)
         case AddRoute() | RemoveRoute() | MarkComplete():
             return (_map_command(change, services_map),)
 
@@ -164,25 +170,31 @@ def parse(text: str) -> Gateway:
     admin = _admin_states(states_text)
     servers: dict[str, dict[int, Server]] = {}
     totals: dict[str, Mapping[str, str]] = {}
+    again: dict[str, int] = {}
     for row in rows:
         backend, name = row["pxname"], row["svname"]
         if name == "BACKEND":
             totals[backend] = row
+        elif name == AGAIN:
+            again[backend] = int(row["scur"])
         elif (backend, name) in admin:
             servers.setdefault(backend, {})[int(name[1:]) - 1] = _parse_server(
                 row, admin[backend, name]
             )
     if not servers:
         raise ValueError("no backend of the pool")
-    backends = {name: _parse_backend(totals[name], found) for name, found in servers.items()}
+    backends = {
+        name: _parse_backend(totals[name], again[name], found) for name, found in servers.items()
+    }
     routes = _parse_map(before_states)
     complete = routes.pop(COMPLETE_KEY, None) is not None
     return Gateway(routes, backends, complete)
 
 
-def _parse_backend(row: Mapping[str, str], servers: Mapping[int, Server]) -> Backend:
+def _parse_backend(row: Mapping[str, str], again: int, servers: Mapping[int, Server]) -> Backend:
+    """What goes round ``again`` is in the backend twice: there, and where it came to."""
     in_order = tuple(servers[index] for index in range(len(servers)))
-    return Backend(int(row["scur"]), int(row["qcur"]), in_order)
+    return Backend(int(row["scur"]) - again, int(row["qcur"]), in_order)
 
 
 def _parse_server(row: Mapping[str, str], admin: int) -> Server:

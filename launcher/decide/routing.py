@@ -43,6 +43,13 @@ class EndSessions:
 
 
 @dataclass(frozen=True)
+class SendRound:
+    """What waits in that backend's queue looks for its service's route again."""
+
+    backend: str
+
+
+@dataclass(frozen=True)
 class AddRoute:
     """Requests of ``tenant/service`` go to that backend from now on."""
 
@@ -62,7 +69,16 @@ class MarkComplete:
     """Every service has its route: what has none is refused from now on."""
 
 
-Change = SetMode | SetTarget | SetHealthy | EndSessions | AddRoute | RemoveRoute | MarkComplete
+Change = (
+    SetMode
+    | SetTarget
+    | SetHealthy
+    | EndSessions
+    | SendRound
+    | AddRoute
+    | RemoveRoute
+    | MarkComplete
+)
 
 
 @dataclass(frozen=True)
@@ -114,7 +130,11 @@ def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
     living = {route.service for route in routes}
     ended = tuple(service for service in gateway.routes if service not in living)
     backends, unrouted = _assign(gateway, routes)
-    changes = [change for service in ended for change in _end(gateway, service)]
+    changes: list[Change] = [RemoveRoute(service) for service in ended]
+    used = {name for service, name in gateway.routes.items() if service in living}
+    for name, backend in gateway.backends.items():
+        if name not in used:
+            changes += _vacate(name, backend)
     for route in routes:
         if route.service in backends:
             changes += _route_changes(gateway, route, backends[route.service])
@@ -136,17 +156,16 @@ def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], 
     return backends, tuple(new[len(free) :])
 
 
-def _end(gateway: Gateway, service: str) -> Iterable[Change]:
-    """First the route, so that no new request comes; what was held is answered by the gateway."""
-    name = gateway.routes[service]
-    yield RemoveRoute(service)
-    if name in gateway.backends:
-        yield from _all_to_maintenance(name, gateway.backends[name])
+def _vacate(name: str, backend: Backend) -> Iterable[Change]:
+    """No route leads there: what waits is refused by the gateway, what is in flight may end.
 
-
-def _all_to_maintenance(name: str, backend: Backend) -> Iterable[Change]:
+    Replicas have the time for it that Slurm gives them.
+    """
     for index, server in enumerate(backend.servers):
-        yield from _maintenance(name, index, server)
+        if server.mode is not Mode.MAINT:
+            yield SetMode(name, index, Mode.MAINT)
+    if backend.queued:
+        yield SendRound(name)
 
 
 def _route_changes(gateway: Gateway, route: Route, name: str) -> Iterable[Change]:
@@ -155,7 +174,6 @@ def _route_changes(gateway: Gateway, route: Route, name: str) -> Iterable[Change
     if before != name:
         if before is not None:
             yield RemoveRoute(route.service)
-        yield from _all_to_maintenance(name, backend)
         yield AddRoute(route.service, name)
         backend = _clean(backend)
     if route.targets is None:

@@ -176,7 +176,11 @@ class Replica:
         return self
 
     async def stop(self) -> None:
+        server = self._runner.server
         await self._runner.cleanup()
+        await asyncio.sleep(0.05)
+        if server is not None:
+            await server.shutdown(0)  # what was being accepted at that moment
 
 
 @pytest.fixture
@@ -453,3 +457,46 @@ async def test_state_survives_whoever_changed_it(gateway: Harness, replicas):
         Mode.MAINT,
         Mode.MAINT,
     ]
+
+
+async def test_a_deleted_service_answers_all_that_wait_and_its_backend_is_free(
+    gateway: Harness, replicas
+):
+    one, two = (replica.port for replica in replicas)
+    await gateway.set_replicas((one, Mode.READY))
+    asked = gateway.asking(60)
+    await eventually(lambda: _is(gateway, Load(in_flight=2, queued=58)))
+    begin_s = time.monotonic()
+    await gateway.runtime.apply(plan_routes(await gateway.runtime.observe(), []).changes)
+    answers = await asyncio.gather(*asked)
+    assert time.monotonic() - begin_s < 2
+    refused = [text for status, text in answers if status == 404]
+    assert (statuses(answers), len(answers) - len(refused)) == ({200, 404}, replicas[0].served)
+    assert {_json(text)["error"][:18] for text in refused} == {"SW-GATEWAY-UNKNOWN"}
+    next_one = [Route("t/b", 2, {0: Target("127.0.0.1", two, Mode.READY)})]
+    plan = plan_routes(await gateway.runtime.observe(), next_one)
+    assert plan.routes == {"t/b": "pool1"}
+    await gateway.runtime.apply(plan.changes)
+    assert (await gateway.ask(f"/t/b{INFER}"))[0] == 200
+    assert replicas[1].served == 1
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 0.3])
+async def test_what_was_not_sent_outlives_every_replica(gateway: Harness, replicas, apart_s: float):
+    ready = [(replica.port, Mode.READY) for replica in replicas]
+    await gateway.set_replicas(*ready)
+    asked = gateway.asking(60)
+    await asyncio.sleep(1.5 * WORK_S)
+    for replica in replicas:
+        await replica.stop()
+        await asyncio.sleep(apart_s)
+    await asyncio.sleep(3)
+    third = await Replica().start()
+    assert (await gateway.load()).waiting >= 40
+    await gateway.set_replicas(None, None, (third.port, Mode.READY))
+    answers = await asyncio.gather(*asked)
+    lost = [_json(text)["error"] for status, text in answers if status != 200]
+    assert len(lost) <= 2 * 2
+    assert all(error.startswith("SW-GATEWAY-LOST") for error in lost)
+    assert await gateway.load() == Load()
+    await third.stop()

@@ -12,6 +12,7 @@ from launcher.decide.routing import (
     EndSessions,
     MarkComplete,
     RemoveRoute,
+    SendRound,
     SetHealthy,
     SetMode,
     SetTarget,
@@ -29,17 +30,21 @@ SHOWN = f"""\
 {STATES}
 3 pool1 1 r1 127.0.0.1 2 4 1
 3 pool1 2 r2 127.0.0.1 2 12 1
+3 pool1 3 again - 2 0 1
 4 pool2 1 r1 127.0.0.1 0 5 1
 4 pool2 2 r2 127.0.0.1 0 12 1
+4 pool2 3 again - 2 0 1
 
 
 {STATS}
 gateway,FRONTEND,,9,OPEN,,
 pool1,r1,1,3,UP,10.0.0.1:21001,
 pool1,r2,0,1,DRAIN,10.0.0.2:21004,
-pool1,BACKEND,5,12,UP,,
+pool1,again,0,2,no check,unix,
+pool1,BACKEND,5,14,UP,,
 pool2,r1,0,0,MAINT,127.0.0.1:1,
 pool2,r2,0,2,DOWN,127.0.0.1:9,
+pool2,again,0,0,no check,unix,
 pool2,BACKEND,0,0,DOWN,,
 
 """
@@ -102,6 +107,10 @@ def test_something_else_is_no_observation(text: str):
                 "set server pool1/r2 addr 10.0.0.1 port 21001",
                 "set maxconn server pool1/r2 4",
             ),
+        ),
+        (
+            SendRound("pool1"),
+            ("set server pool1/again state maint;set server pool1/again state ready",),
         ),
         (AddRoute("vision/chat", "pool1"), (f"add map {MAP} vision/chat pool1",)),
         (RemoveRoute("vision/chat"), (f"del map {MAP} vision/chat",)),

@@ -9,6 +9,7 @@ from launcher.decide.routing import (
     MarkComplete,
     RemoveRoute,
     Route,
+    SendRound,
     SetHealthy,
     SetMode,
     SetTarget,
@@ -101,6 +102,24 @@ def test_maintenance_cuts_what_is_still_in_flight():
 def test_an_ended_service_loses_its_route_first():
     plan = plan_routes(gateway({"t/a": "pool1"}, pool1=backend(at(7, READY))), [])
     assert plan.changes == (RemoveRoute("t/a"), SetMode("pool1", 0, MAINT))
+
+
+def test_what_waits_for_an_ended_service_is_sent_round_and_what_is_in_flight_may_end():
+    shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, READY, 2), sessions=9, queued=7))
+    assert plan_routes(shown, []).changes == (
+        RemoveRoute("t/a"),
+        SetMode("pool1", 0, MAINT),
+        SendRound("pool1"),
+    )
+
+
+def test_a_backend_that_lost_its_route_in_between_is_vacated_too():
+    shown = gateway({}, pool1=backend(at(7, READY), sessions=3, queued=3), pool2=backend())
+    assert plan_routes(shown, [route({})]).changes == (
+        SetMode("pool1", 0, MAINT),
+        SendRound("pool1"),
+        AddRoute("t/a", "pool2"),
+    )
 
 
 def test_its_backend_is_not_reused_at_the_same_look():
