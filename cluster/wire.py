@@ -93,7 +93,7 @@ class ServiceView(Message):
     """Of one replica."""
     slots: tuple[SlotView, ...]
     note: str = ""
-    """Why the daemon keeps slots back, for people; "" if it does not."""
+    """Why slots do not run that should, for people: quota, else the launcher's note, else ""."""
 
 
 class TenantView(Message):
@@ -124,13 +124,15 @@ class ViewAnswer(Message):
 class WishRequest(Message):
     """The launcher's wish for one service: these slots shall run, every other one shall be held.
 
-    The daemon holds the slots that it does not name; those must have been drained before.
+    The daemon holds the slots that it does not name; those must have been drained before. ``note``
+    is shown to the service's users while the daemon has nothing of its own to say.
     """
 
     v: Literal[1] = 1
     op: Literal["wish"] = "wish"
     array_job_id: int
     run: tuple[int, ...]
+    note: str = Field("", max_length=500, pattern=r"^[ -~]*$")
 
 
 class WishAnswer(Message):

@@ -40,9 +40,9 @@ class DaemonClient:
         """What is there now, as far as this user may see it."""
         return await self._ask(ViewRequest(), ViewAnswer)
 
-    async def wish(self, array_job_id: int, run: frozenset[int]) -> WishAnswer:
-        """Let these slots of a service run and hold every other one."""
-        request = WishRequest(array_job_id=array_job_id, run=tuple(sorted(run)))
+    async def wish(self, array_job_id: int, run: frozenset[int], note: str) -> WishAnswer:
+        """Let these slots of a service run and hold every other one; tell its users the note."""
+        request = WishRequest(array_job_id=array_job_id, run=tuple(sorted(run)), note=note)
         return await self._ask(request, WishAnswer)
 
     async def delete(self, array_job_id: int) -> None:

@@ -8,6 +8,7 @@ from cluster.settings import Settings
 from cluster.wire import ServiceView, ViewAnswer
 from launcher.daemon_client import DaemonClient
 from launcher.decide.gateway import Gateway, Load, Mode, load_of
+from launcher.decide.notes import waiting_text
 from launcher.decide.runs import run_of
 from launcher.decide.services import key_of
 from launcher.decide.slots import loss_text
@@ -29,7 +30,8 @@ class ServiceObservation:
         held: slots that cost nothing.
         gone: slots that were lost for good.
         used_millislices, nominal_millislices: of the tenant; None if this user may not see them.
-        note: why the daemon keeps slots back; "" if it does not.
+        note: why slots do not run that should: quota, failed starts, Slurm's reason; "" if all is
+            well.
     """
 
     array_job_id: int
@@ -127,7 +129,7 @@ def _service(
         gone=_with(states, "gone"),
         used_millislices=tenant.used_millislices if tenant is not None else None,
         nominal_millislices=tenant.nominal_millislices if tenant is not None else None,
-        note=service.note,
+        note="; ".join(filter(None, (service.note, waiting_text(service)))),
     )
 
 

@@ -95,8 +95,11 @@ class Sync:
             if self._acts:
                 await self._guard()
 
-    async def wish(self, array_job_id: int, run: frozenset[int]) -> WishAnswer:
-        """Make a service's slots as the launcher wishes, as far as its tenant's quota goes."""
+    async def wish(self, array_job_id: int, run: frozenset[int], note: str = "") -> WishAnswer:
+        """Make a service's slots as the launcher wishes, as far as its tenant's quota goes.
+
+        ``note`` is shown with the service unless quota has one.
+        """
         async with self._lock:
             service = self.service(array_job_id)
             self._require_sight()
@@ -105,7 +108,7 @@ class Sync:
             plan = plan_wish(service, run, self._tenant(service.tenant), self._committed(service))
             if self._wished is not None:
                 self._wished[array_job_id] = run
-            self._notes[array_job_id] = plan.note
+            self._notes[array_job_id] = plan.note or note
             if await self._actuator.apply(array_job_id, plan):
                 self._replace(after(service, plan))
                 self.acted.set()

@@ -86,7 +86,7 @@ class UserSocket:
                 return self._view(peer.uid)
             case WishRequest() as wish:
                 self._require(self._roles.sees_all(peer.uid), "The launcher alone wishes slots.")
-                return await self._sync.wish(wish.array_job_id, frozenset(wish.run))
+                return await self._sync.wish(wish.array_job_id, frozenset(wish.run), wish.note)
             case DeleteRequest() as delete:
                 return await self._delete(delete.array_job_id, peer.uid)
             case CheckRequest() as check:

@@ -10,6 +10,7 @@ from cluster.wire import ServiceView, SlotView, ViewAnswer
 from launcher.decide.autoscale import Decision, Peak, autoscale, first_peaks
 from launcher.decide.backoff import SETTLED_S, Backoff
 from launcher.decide.gateway import Backend, Gateway, Mode, Server, load_of
+from launcher.decide.notes import failure_text
 from launcher.decide.routing import Route, RoutePlan, Target, plan_routes
 from launcher.decide.runs import Down, Run, down_runs, run_of, unfit
 from launcher.decide.slots import (
@@ -49,10 +50,11 @@ class Verified:
 
 @dataclass(frozen=True)
 class Wish:
-    """The last wish sent, and when its answer came."""
+    """The last wish sent, when its answer came, and what it told the service's users."""
 
     run: frozenset[int]
     at_s: float
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class ServicePlan:
 
     Attributes:
         wish: slots to ask the daemon for; None if it knows already.
+        note: why the service does not start, for its users; "" if nothing is wrong.
         lost: slots whose task ended for good.
     """
 
@@ -95,6 +98,7 @@ class ServicePlan:
     slots: tuple[Slot, ...]
     route: Route
     wish: frozenset[int] | None
+    note: str
     lost: frozenset[int]
 
 
@@ -214,10 +218,11 @@ def _service_plan(
 ) -> ServicePlan:
     key = key_of(look.view)
     route = Route(key, look.spec.concurrency, _targets(look.view, plan))
-    now_s = state.peaks[-1].at_s
-    wish = plan.run if _must_wish(look.view, plan.run, state.wish, now_s) else None
+    note = failure_text(look.view, state.backoff.failures)
+    newest = Wish(plan.run, state.peaks[-1].at_s, note)
+    wish = plan.run if _must_wish(look.view, newest, state.wish) else None
     lost = frozenset(slot.index for slot in look.view.slots if slot.state == "gone")
-    return ServicePlan(look.view.array_job_id, key, decision, slots, route, wish, lost)
+    return ServicePlan(look.view.array_job_id, key, decision, slots, route, wish, note, lost)
 
 
 def with_wish(state: State, array_job_id: int, wish: Wish, released: frozenset[int]) -> State:
@@ -313,9 +318,9 @@ def _targets(view: ServiceView, plan: SlotPlan) -> Mapping[int, Target]:
     }
 
 
-def _must_wish(view: ServiceView, run: frozenset[int], last: Wish | None, now_s: float) -> bool:
-    if last is None or last.run != run:
+def _must_wish(view: ServiceView, newest: Wish, last: Wish | None) -> bool:
+    if last is None or (last.run, last.note) != (newest.run, newest.note):
         return True
     held = {slot.index for slot in view.slots if slot.state == "held"}
-    fulfilled = not (held & run) and _alive(view) <= run
-    return not fulfilled and now_s - last.at_s >= WISH_AGAIN_S
+    fulfilled = not (held & newest.run) and _alive(view) <= newest.run
+    return not fulfilled and newest.at_s - last.at_s >= WISH_AGAIN_S

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import time
@@ -47,6 +48,10 @@ BROKEN = """
 class TritonPythonModel:
     def initialize(self, args):
         raise RuntimeError("this model can't start")
+"""
+ESCAPING = """
+import subprocess
+subprocess.Popen(["sleep", "3600"], start_new_session=True)
 """
 
 
@@ -216,6 +221,20 @@ def test_a_killed_triton_costs_its_own_requests_only_and_its_slot_comes_back(
     assert any("Triton ended with 137" in service.log(array, index) for index in range(NOMINAL))
 
 
+def test_whatever_a_killed_triton_leaves_behind_its_slot_comes_back(world: Service) -> None:
+    escaping = world.sandbox.layout.models / "escaping" / "tokens"
+    shutil.copytree(world.models / "tokens", escaping)
+    with (escaping / "1" / "model.py").open("a") as model:
+        model.write(ESCAPING)
+    array = world.apply(escaping.parent, "tokens")
+    assert errors(asyncio.run(world.send(1))) == []
+    (index,), (server,) = world.slots("ready"), world.tritons()
+    os.kill(server, signal.SIGKILL)
+    until(lambda: "Triton ended with 137" in world.log(array, index), timeout_s=5)
+    until(lambda: world.slots("held") == [0, 1, 2, 3])
+    world.delete()
+
+
 def test_a_replica_that_is_told_to_end_comes_back_held(service: Service) -> None:
     """As Slurm does it at the time limit or in a preemption: no launcher drains before."""
     assert errors(asyncio.run(service.send(1))) == []
@@ -270,7 +289,8 @@ def test_a_model_that_fails_at_its_start_is_not_started_over_and_over(world: Ser
     asyncio.run(asking())
     logs = list(world.home.glob(f"{NAME}-{array}_*.log"))
     starts = sum(log.read_text().count("starting on") for log in logs)
-    slots = world.status()["slots"]
+    slots, note = world.status()["slots"], world.status()["note"]
     world.delete()
+    assert f"failed: see {NAME}-{array}_*.log" in note
     assert 2 <= starts <= 5  # at about 0, 2, 5 and 10 s
     assert slots["gone"] == []

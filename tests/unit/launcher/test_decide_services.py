@@ -197,10 +197,19 @@ def test_a_failed_start_is_not_repeated_at_once(end: str):
     state, plan = decided(failed, gateway(sessions=1), state, now_s=101.0)
     assert plan.services[0].wish == frozenset()
     assert "1 failed start" in plan.services[0].decision.reason
+    assert f"-{ARRAY}_*.log" in plan.services[0].note
     _, then = decided(
         view(in_state(0, end), slots[1], at_s=102.5), gateway(sessions=1), state, now_s=102.5
     )
     assert len(then.services[0].wish or ()) == 1
+
+
+def test_a_new_note_is_told_at_once():
+    state, _ = decided(view(in_state(0, "held")), gateway(), now_s=100.0)
+    known = {ARRAY: replace(state[ARRAY], wish=Wish(frozenset(), 100.0, "old"))}
+    seen = view(in_state(0, "held"), at_s=100.5)
+    _, plan = decided(seen, gateway(), known, now_s=100.5)
+    assert (plan.services[0].wish, plan.services[0].note) == (frozenset(), "")
 
 
 def test_a_replica_that_ends_after_a_long_life_is_no_failure():

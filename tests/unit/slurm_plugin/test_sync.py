@@ -227,6 +227,15 @@ async def test_a_wish_is_done_and_lasts() -> None:
     assert slurm.actions[1:] == [("hold", [1])]
 
 
+async def test_the_launchers_note_is_shown_unless_quota_has_one() -> None:
+    sync = sync_of(ScriptedSlurm(job(0), job(1), job(2)))
+    await sync.turn()
+    await sync.wish(814, frozenset({0}), "failed twice")
+    assert sync.view.services[0].note == "failed twice"
+    answer = await sync.wish(814, frozenset({0, 1, 2}), "failed twice")
+    assert sync.view.services[0].note == answer.note != ""
+
+
 async def test_released_slots_count_before_slurm_shows_them() -> None:
     slurm = ScriptedSlurm(job(0), job(1), job(2))
     sync = sync_of(slurm)

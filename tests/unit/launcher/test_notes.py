@@ -1,0 +1,48 @@
+"""What a service's users are told."""
+
+import pytest
+
+from cluster.wire import ServiceView, SlotState, SlotView, WishRequest
+from launcher.decide.notes import failure_text, waiting_text
+
+
+def view(*slots: tuple[SlotState, str]) -> ServiceView:
+    return ServiceView(
+        array_job_id=814,
+        tenant="vision",
+        name="bert",
+        user="alice",
+        submit_s=0,
+        directives={},
+        profile="1g.10gb",
+        cost_millislices=1000,
+        slots=tuple(
+            SlotView(index=i, state=state, reason=reason) for i, (state, reason) in enumerate(slots)
+        ),
+    )
+
+
+@pytest.mark.parametrize(("failures", "start"), [(1, "1 start has"), (3, "3 starts in a row have")])
+def test_failed_starts_name_the_log(failures: int, start: str):
+    text = failure_text(view(), failures)
+    assert text.startswith(f"{start} failed: see bert-814_*.log")
+    assert WishRequest(array_job_id=814, run=(), note=text).note == text
+
+
+def test_nothing_failed_nothing_said():
+    assert failure_text(view(), 0) == ""
+
+
+@pytest.mark.parametrize(
+    ("slot", "expected"),
+    [
+        (("held", "BadConstraints"), "Slurm: BadConstraints"),
+        (("released", "ReqNodeNotAvail"), "Slurm: ReqNodeNotAvail"),
+        (("released", "Resources"), ""),
+        (("released", "Priority"), ""),
+        (("held", "JobHeldAdmin"), ""),
+        (("running", "None"), ""),
+    ],
+)
+def test_slurms_reasons_that_are_not_the_usual_ones(slot: tuple[SlotState, str], expected: str):
+    assert waiting_text(view(slot, slot, ("held", "JobHeldAdmin"))) == expected
