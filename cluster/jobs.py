@@ -66,13 +66,29 @@ class JobView:
 
 @dataclass(frozen=True)
 class NodeView:
-    """One node: its address and its GPUs by type, configured and allotted."""
+    """One node: its address, its partitions and its GPUs by type, configured and allotted."""
 
     name: str
     address: str
     states: frozenset[str]
     gpus: Mapping[str, int] = field(hash=False)
     gpus_allotted: Mapping[str, int] = field(hash=False)
+    partitions: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class PartitionView:
+    """One partition.
+
+    Attributes:
+        billing_weights: TRESBillingWeights, the TRES in small letters:
+            ``{"cpu": 0.0, "gres/gpu:1g.10gb": 1000.0}``.
+        qos: whose limits bind all of its jobs; "" if it has none.
+    """
+
+    name: str
+    billing_weights: Mapping[str, float] = field(hash=False)
+    qos: str
 
 
 @dataclass(frozen=True)

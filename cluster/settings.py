@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Gt
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -20,6 +21,7 @@ from pydantic import (
 
 from cluster.errors import InvalidInputError
 from cluster.mig_profiles import Board, board, cost_millislices
+from cluster.periods import check_zone
 from cluster.units import Millislices
 
 CONFIG_VARIABLE = "SLICEWISE_CONFIG"
@@ -83,6 +85,20 @@ class DatabaseSettings(_Section):
     url_file: Path | None = None
 
 
+class LedgerSettings(_Section):
+    """[ledger]: rules that a site may choose."""
+
+    node_failure: Literal["tenant", "operator"] = Field(
+        "tenant", description="Who bears what a run used that its node's failure ended."
+    )
+    by_hand: Literal["put back", "adopt"] = Field(
+        "put back", description="What becomes of a limit that somebody changed by sacctmgr."
+    )
+    time_zone: Annotated[str, AfterValidator(check_zone)] = Field(
+        "UTC", description="By whose calendar the periods of budgets begin."
+    )
+
+
 class GatewaySettings(_Section):
     """[gateway]: HAProxy."""
 
@@ -116,6 +132,7 @@ class Settings(_Section):
     gpus: Mapping[str, GpuSettings] = Field(min_length=1)
     daemon: DaemonSettings = DaemonSettings()
     database: DatabaseSettings = DatabaseSettings()
+    ledger: LedgerSettings = LedgerSettings()
     gateway: GatewaySettings = GatewaySettings()
     triton: TritonSettings = TritonSettings()
     launcher: LauncherSettings = LauncherSettings()

@@ -11,8 +11,14 @@ from rich.text import Text
 from cluster.errors import SlicewiseError
 from launcher.cli import gateway_app, run_launcher, service_app
 from sandbox.cli import app as sandbox_app
-from slurm_plugin.cli import db_app, ledger_app, tenant_quota_app
-from slurm_plugin.daemon_cli import run_daemon
+from slurm_plugin.cli.budget import budget_app
+from slurm_plugin.cli.compile import compile_command, uninstall_command
+from slurm_plugin.cli.daemon import run_daemon
+from slurm_plugin.cli.db import db_app
+from slurm_plugin.cli.explain import explain_tenant, print_costs
+from slurm_plugin.cli.ledger import ledger_app
+from slurm_plugin.cli.quota import tenant_quota_app
+from slurm_plugin.cli.tenant import tenant_app
 
 app = typer.Typer(
     name="slicewise",
@@ -21,8 +27,26 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.add_typer(service_app, name="service")
+app.add_typer(tenant_app, name="tenant")
 app.add_typer(tenant_quota_app, name="tenant-quota")
+app.add_typer(budget_app, name="budget")
 app.add_typer(ledger_app, name="ledger")
+app.command(
+    "explain",
+    epilog="Examples: slicewise explain vision | slicewise explain vision --json",
+)(explain_tenant)
+app.command(
+    "costs",
+    epilog="Examples: slicewise costs | slicewise costs --all --json",
+)(print_costs)
+app.command(
+    "compile",
+    epilog="Examples: slicewise compile --dry-run | slicewise compile --slurm-conf",
+)(compile_command)
+app.command(
+    "uninstall",
+    epilog="Examples: slicewise uninstall --dry-run | slicewise uninstall --yes",
+)(uninstall_command)
 app.add_typer(gateway_app, name="gateway")
 app.add_typer(db_app, name="db")
 app.add_typer(sandbox_app, name="sandbox")

@@ -14,7 +14,7 @@ from typing import Any
 from cluster.errors import SlicewiseError
 from sandbox import process, state
 from sandbox.inventory import ACCOUNTS, NODES
-from sandbox.layout import Layout
+from sandbox.layout import DAEMON_ROLE, Layout
 from sandbox.packages import SEARCH_PATH
 from sandbox.users import User
 
@@ -53,7 +53,6 @@ class Host:
     def environment(self, role: str) -> dict[str, str]:
         """The whole environment of a program that runs as that user."""
         layout, user = self.layout, self.user(role)
-        database = {"SLICEWISE_DATABASE_URL": layout.database_url(self.user("slurm").name)}
         return {
             **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
             "PATH": f"{layout.bin}:{SEARCH_PATH}",
@@ -64,11 +63,18 @@ class Host:
             "LANG": "C.UTF-8",
             "SLURM_CONF": str(layout.slurm_conf),
             "SLICEWISE_CONFIG": str(layout.settings_file),
-            **(database if role in {"root", "slurm"} else {}),
+            **self._database(role),
             **wrapper_environment(layout),
             **self._account(role),
             process.MARK: str(layout.directory),
         }
+
+    def _database(self, role: str) -> Mapping[str, str]:
+        """Operators act as the owner of the ledger's tables, the daemon as its own role."""
+        roles = {"root": self.user("slurm").name, "slurm": DAEMON_ROLE}
+        if role not in roles:
+            return {}
+        return {"SLICEWISE_DATABASE_URL": self.layout.database_url(roles[role])}
 
     def _account(self, role: str) -> Mapping[str, str]:
         """The tenant's account, where its user is not a user of its own with a default account."""

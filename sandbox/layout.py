@@ -7,6 +7,9 @@ from urllib.parse import quote
 
 from sandbox.inventory import NODES
 
+DAEMON_ROLE = "slicewise_daemon"
+"""The daemon's role in PostgreSQL, which may alter no entry; Slurm's user owns the tables."""
+
 _SERVERS = ("slurmctld", "slurmdbd", "slurmd", "gateway")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cluster.errors import SlicewiseError
 from sandbox.host import Host
-from sandbox.layout import Layout
+from sandbox.layout import DAEMON_ROLE, Layout
 from sandbox.state import Program
 
 DATABASE = "slicewise"
@@ -15,7 +15,7 @@ _SETTINGS = {
     # A memory-mapped file in the data directory: nothing stays in /dev/shm after a SIGKILL.
     "dynamic_shared_memory_type": "mmap",
     "shared_buffers": "32MB",
-    "max_connections": "40",
+    "max_connections": "100",
     "max_wal_size": "256MB",
 }
 _SEGMENT_LINE = 6
@@ -58,6 +58,7 @@ async def up(host: Host) -> None:
     await host.command(
         "slurm", (str(place / "createdb"), f"--host={sockets}", f"--owner={owner.name}", DATABASE)
     )
+    await host.command("slurm", (str(place / "createuser"), f"--host={sockets}", DAEMON_ROLE))
 
 
 async def start(host: Host) -> None:
@@ -78,9 +79,9 @@ async def start(host: Host) -> None:
 
 
 def _ident(host: Host) -> str:
-    """Root may act as the owner; the launcher's user as itself."""
+    """Root and Slurm's user may act as any role; the launcher's user as itself."""
     owner, launcher = host.user("slurm").name, host.user("slicewise").name
-    pairs = dict.fromkeys(((owner, owner), ("root", owner), (launcher, launcher)))
+    pairs = dict.fromkeys(((owner, "all"), ("root", "all"), (launcher, launcher)))
     return "".join(f"sandbox {user} {role}\n" for user, role in pairs)
 
 

@@ -5,6 +5,7 @@ import asyncio
 from sandbox import haproxy, triton
 from sandbox.host import Host
 from sandbox.inventory import CLUSTER, PARTITION, gpu_types
+from sandbox.layout import DAEMON_ROLE
 from sandbox.probes import unix_socket_answers
 from sandbox.render import render
 
@@ -15,7 +16,7 @@ def configure(host: Host) -> None:
     owner = host.user("slurm").name
     url_file = host.file(
         layout.etc / "database-url",
-        layout.database_url(owner) + "\n",
+        layout.database_url(DAEMON_ROLE) + "\n",
         role="slurm",
         mode=0o600,
     )
@@ -36,8 +37,9 @@ def configure(host: Host) -> None:
 
 
 async def up_ledger(host: Host) -> None:
-    """Create the ledger's tables; PostgreSQL must run."""
-    await host.command("slurm", ("slicewise", "db", "upgrade"))
+    """Create the ledger's tables and let the daemon use them; PostgreSQL must run."""
+    await host.command("root", ("slicewise", "db", "upgrade"))
+    await host.command("root", ("slicewise", "db", "grant", DAEMON_ROLE, "--as", "daemon"))
 
 
 async def up_gateway(host: Host) -> None:

@@ -1,24 +1,22 @@
-"""The loop between ledger and Slurm: compiles quotas, charges runs; nobody waits for it."""
+"""The loop from Slurm to the ledger: charges runs, rolls budgets; nobody waits for it."""
 
 import asyncio
-import pwd
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from cluster.errors import UnreachableError
+from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import JobView, RunRecord
 from cluster.settings import Settings
-from cluster.slurm.interface import Association, Slurm
-from slurm_plugin.compile import compile_limits
+from cluster.slurm.interface import Slurm
 from slurm_plugin.decide.charging import ACCOUNTING_DELAY_S, Tariff, charge, next_watermark_s
 from slurm_plugin.decide.gone import Gone, gone_runs, lost_ends
 from slurm_plugin.decide.model import RunKey
+from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.tenants import payers
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.observe import report, report_failure, warn
+from slurm_plugin.rolls import roll_budgets
 from slurm_plugin.sync import Sync
-
-_RECOMPILE_S = 15.0
-"""How often limits and associations are looked at though no quota changed: others change them."""
 
 _SETTLE_S = 5.0
 """How often accounting is asked though no run is known to have ended."""
@@ -28,17 +26,15 @@ _LATE_S = 60
 
 
 class Bookkeeping:
-    """Keeps Slurm's limits as the ledger says, and the ledger as Slurm's accounting says."""
+    """Keeps the ledger as Slurm and its accounting say."""
 
     def __init__(self, settings: Settings, slurm: Slurm, ledger: Ledger, sync: Sync) -> None:
-        self._cluster = settings.cluster.name
-        self._compiles = settings.daemon.mode == "enforce"
-        self._tariff = Tariff(self._cluster, frozenset(settings.cluster.partitions), settings.costs)
+        self._settings = settings
         self._slurm = slurm
         self._ledger = ledger
         self._sync = sync
-        self._compiled_change = -1
-        self._compile_due_s = 0.0
+        self._policy: Policy = {}
+        self._change_id = -1
         self._settle_due_s = 0.0
         self._gone: Mapping[RunKey, Gone] = {}
         self._answering_since_s: int | None = None
@@ -49,37 +45,33 @@ class Bookkeeping:
         await asyncio.to_thread(self._ledger.accounted_until_s)
 
     async def turn(self) -> None:
-        """Charge, then compile if quotas changed or it is time to look again."""
-        await self._charge()
+        """Charge what Slurm shows, then begin the budgets' periods that are due."""
         change_id = await asyncio.to_thread(self._ledger.change_id)
-        if change_id != self._compiled_change or time.monotonic() >= self._compile_due_s:
-            await self.compile()
-
-    async def compile(self) -> None:
-        """Bring Slurm's limits to the ledger's quotas, and admission with them."""
-        change_id = await asyncio.to_thread(self._ledger.change_id)
-        quotas = await asyncio.to_thread(self._ledger.quotas)
-        if self._compiles:
-            for change in await compile_limits(self._slurm, quotas, self._cluster):
-                report("limit_set", sacctmgr=" ".join(change))
-        accounts = await asyncio.to_thread(accounts_by_uid, await self._slurm.associations())
-        nominal = {tenant: quota.nominal_millislices for tenant, quota in quotas.items()}
-        self._sync.set_policy(nominal, accounts)
-        if self._compiles:
-            # Last: who reads "in force" may submit at once.
-            await asyncio.to_thread(self._ledger.mark_compiled, change_id)
-        self._compiled_change = change_id
-        self._compile_due_s = time.monotonic() + _RECOMPILE_S
-
-    async def _charge(self) -> None:
-        """Reserve for what runs, settle what has ended."""
+        if change_id != self._change_id:
+            self._policy = await asyncio.to_thread(self._ledger.policy)
+            self._change_id = change_id
         jobs, looked_s = self._sync.jobs, int(self._sync.view.observed_s)
+        await self._charge(jobs, looked_s)
+        zone = self._settings.ledger.time_zone
+        rolls = await asyncio.to_thread(
+            roll_budgets, self._ledger, self._policy, zone, jobs, looked_s
+        )
+        for roll in rolls:
+            report(
+                "budget_rolled",
+                tenant=roll.tenant,
+                period=roll.reason,
+                millislice_s=roll.amount_millislice_s,
+            )
+
+    async def _charge(self, jobs: tuple[JobView, ...], looked_s: int) -> None:
+        """Reserve for what runs, settle what has ended."""
         reservations = await asyncio.to_thread(self._ledger.open_reservations)
         since_s = await asyncio.to_thread(self._ledger.accounted_until_s)
         self._gone = gone_runs(self._gone, looked_s, jobs, reservations)
         records = await self._records(since_s, looked_s)
         lost = {} if records is None else lost_ends(self._gone, looked_s)
-        decided = charge(self._tariff, jobs, records or (), reservations, lost)
+        decided = charge(self._tariff(), jobs, records or (), reservations, lost)
         if decided.charges:
             booked = await asyncio.to_thread(self._ledger.apply, decided.charges)
             if booked:
@@ -89,6 +81,16 @@ class Bookkeeping:
         if records is not None:
             await self._move_watermark(since_s, looked_s, jobs)
 
+    def _tariff(self) -> Tariff:
+        cluster = self._settings.cluster
+        return Tariff(
+            cluster.name,
+            frozenset(cluster.partitions),
+            self._settings.costs,
+            payers(self._policy),
+            self._settings.ledger.node_failure,
+        )
+
     async def _records(self, since_s: int, looked_s: int) -> tuple[RunRecord, ...] | None:
         """Accounting's runs if some may be new; None if not, or if it does not answer."""
         ended = any(looked_s - gone.since_s < _LATE_S for gone in self._gone.values())
@@ -96,7 +98,7 @@ class Bookkeeping:
             return None
         try:
             records = await self._slurm.runs(since_s)
-        except UnreachableError as error:
+        except (UnreachableError, OutsideError) as error:
             report_failure("accounting_unreachable", error)
             self._answering_since_s = None
             return None
@@ -113,20 +115,3 @@ class Bookkeeping:
         until_s = next_watermark_s(since_s, looked_s, jobs, still_open)
         if until_s > since_s:
             await asyncio.to_thread(self._ledger.set_accounted_until_s, until_s)
-
-
-def accounts_by_uid(associations: Iterable[Association]) -> Mapping[int, frozenset[str]]:
-    """Accounts of each user that this host knows; reads the user database."""
-    accounts: dict[str, set[str]] = {}
-    for association in associations:
-        if association.user:
-            accounts.setdefault(association.user, set()).add(association.account)
-    found = ((_uid(user), frozenset(names)) for user, names in accounts.items())
-    return {uid: names for uid, names in found if uid is not None}
-
-
-def _uid(user: str) -> int | None:
-    try:
-        return pwd.getpwnam(user).pw_uid
-    except KeyError:
-        return None

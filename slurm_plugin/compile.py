@@ -1,36 +1,177 @@
-"""Bring Slurm's limits to what the ledger's quotas say: gather, decide, apply."""
+"""Bring Slurm's limits to what the ledger says: gather, decide, apply."""
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from cluster.errors import OutsideError
-from cluster.slurm.interface import Slurm
-from slurm_plugin.decide.limits import Change, limit_changes
-from slurm_plugin.decide.model import Quota
+from cluster.errors import InvalidInputError, OutsideError
+from cluster.settings import Settings
+from cluster.slurm.interface import Association, Slurm
+from cluster.units import Millislices
+from slurm_plugin.decide.budgets import left, run_minutes
+from slurm_plugin.decide.ceilings import Ceiling, ceilings
+from slurm_plugin.decide.demand import capacity
+from slurm_plugin.decide.drift import HandChange, Known, adopted_nominal, by_hand, to_remember
+from slurm_plugin.decide.limit_changes import Change, stages
+from slurm_plugin.decide.limit_warnings import warnings
+from slurm_plugin.decide.limits import (
+    Allowed,
+    Difference,
+    Found,
+    Wanted,
+    differences,
+    found_of,
+    wanted,
+)
+from slurm_plugin.decide.policy import Policy, TenantUpdate
+from slurm_plugin.decide.slurm_conf import conf_faults
+from slurm_plugin.ledger.store import Ledger
 
-_ROUNDS = 4
-"""Accounts first, then users that do not inherit; the last must find nothing left to do."""
+_ROUNDS = 8
+"""What a change lets show (a child inherits) is found in the next; the last must find nothing."""
 
 
-async def compile_limits(
-    slurm: Slurm, quotas: Mapping[str, Quota], cluster_name: str
-) -> tuple[Change, ...]:
-    """Apply the difference and return the changes that it took; none if Slurm has it all.
+@dataclass(frozen=True)
+class Look:
+    """Ledger and Slurm side by side.
 
-    Safe to repeat at any time. Raises what ``Slurm`` raises, and OutsideError
-    (SW-LIMITS-UNSETTLED) if Slurm goes on showing other limits than those that were just set.
+    Attributes:
+        differences: what Slurm does not have as the ledger says.
+        by_hand: those that somebody else has made since.
+        warnings: what keeps the limits from holding, one sentence each.
+    """
+
+    allowed: Allowed
+    associations: tuple[Association, ...]
+    found: Found
+    known: Known
+    wanted: Wanted
+    differences: tuple[Difference, ...]
+    by_hand: tuple[HandChange, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What Slurm now has.
+
+    Attributes:
+        changes: the sacctmgr commands that it took; none if Slurm had it all.
+        by_hand: what somebody else had changed, now put back or adopted.
+    """
+
+    policy: Policy
+    ceilings: dict[str, Ceiling]
+    associations: tuple[Association, ...]
+    changes: tuple[Change, ...]
+    by_hand: tuple[HandChange, ...]
+    warnings: tuple[str, ...]
+
+
+async def look(slurm: Slurm, ledger: Ledger, settings: Settings) -> Look:
+    """Changes nothing. Raises what ``Slurm`` and ``Ledger`` raise."""
+    associations, qos, config, partitions, nodes = await asyncio.gather(
+        slurm.associations(), slurm.qos(), slurm.config(), slurm.partitions(), slurm.nodes()
+    )
+    managed = frozenset(settings.cluster.partitions)
+    # Without any GPU something else is wrong, and limits of 0 would not mend it.
+    whole = capacity(nodes, managed, settings.costs) or None
+    allowed, known = await asyncio.to_thread(_read, ledger, settings, whole)
+    found = found_of(settings.cluster.name, associations, qos, config)
+    limits = wanted(allowed, found, known)
+    differing = differences(limits, found)
+    qos_of_partitions = {view.qos for view in partitions if view.name in managed}
+    return Look(
+        allowed=allowed,
+        associations=associations,
+        found=found,
+        known=known,
+        wanted=limits,
+        differences=differing,
+        by_hand=by_hand(differing, known),
+        warnings=(
+            *warnings(allowed, found, qos_of_partitions),
+            *conf_faults(config, partitions, settings.cluster.partitions, settings.costs),
+        ),
+    )
+
+
+def _read(ledger: Ledger, settings: Settings, whole: int | None) -> tuple[Allowed, Known]:
+    policy = ledger.policy()
+    running, now_s = ledger.open_reservations(), int(time.time())
+    remaining = left(policy, ledger.balances(), ledger.rolls(), running, now_s)
+    models = {kind: model for model, gpu in settings.gpus.items() for kind in gpu.types}
+    allowed = Allowed(
+        policy=policy,
+        ceilings=ceilings(policy, ledger.loans(), whole),
+        run_minutes=run_minutes(policy, remaining, running, now_s),
+        costs=settings.costs,
+        models=models,
+    )
+    return allowed, ledger.known_limits()
+
+
+async def compile_limits(slurm: Slurm, ledger: Ledger, settings: Settings) -> Compiled:
+    """Apply the differences, in rounds until there are none.
+
+    What somebody changed by hand is adopted if the settings say so, else put back. Safe to repeat
+    at any time and to be killed at any point (``decide.drift``). Raises what ``Slurm`` and
+    ``Ledger`` raise, and OutsideError (SW-LIMITS-UNSETTLED) if Slurm goes on showing other limits
+    than those that were just set.
     """
     applied: tuple[Change, ...] = ()
+    changed_by_hand: tuple[HandChange, ...] = ()
     for _ in range(_ROUNDS):
-        associations, qos = await asyncio.gather(slurm.associations(), slurm.qos())
-        changes = limit_changes(cluster_name, quotas, associations, qos)
-        if not changes:
-            return applied
-        await slurm.sacctmgr(changes)
-        applied += changes
+        seen = await look(slurm, ledger, settings)
+        changed_by_hand += seen.by_hand
+        if settings.ledger.by_hand == "adopt" and await _adopt(ledger, seen):
+            seen = await look(slurm, ledger, settings)
+        due = to_remember(seen.wanted.settings, seen.differences, seen.found, seen.known)
+        await asyncio.to_thread(ledger.know_limits, due)
+        if not seen.differences:
+            return _compiled(seen, applied, changed_by_hand)
+        for stage in stages(seen.differences, seen.found):
+            await slurm.sacctmgr(stage)
+            applied += stage
     raise OutsideError(
         "SW-LIMITS-UNSETTLED",
         f"Slurm still shows other limits after {len(applied)} changes, the last of them: "
         f"sacctmgr {' '.join(applied[-1])}.",
         "Something else may be changing them at the same time; look at sacctmgr show assoc, qos.",
     )
+
+
+def _compiled(
+    seen: Look, applied: tuple[Change, ...], changed_by_hand: Iterable[HandChange]
+) -> Compiled:
+    return Compiled(
+        policy=seen.allowed.policy,
+        ceilings=dict(seen.allowed.ceilings),
+        associations=seen.associations,
+        changes=applied,
+        by_hand=tuple(changed_by_hand),
+        warnings=seen.warnings,
+    )
+
+
+async def _adopt(ledger: Ledger, seen: Look) -> bool:
+    """Make nominals of the accounts' limits set by hand; False if the policy is as before."""
+    adopted = [await asyncio.to_thread(_adopt_one, ledger, seen, one) for one in seen.by_hand]
+    return any(adopted)
+
+
+def _adopt_one(ledger: Ledger, seen: Look, change: HandChange) -> bool:
+    """What the policy does not allow is put back like everything else."""
+    ceiling = seen.allowed.ceilings.get(change.key.name)
+    if ceiling is None:
+        return False
+    nominal = adopted_nominal(change, ceiling.lent_millislices, ceiling.borrowed_millislices)
+    if nominal is None:
+        return False
+    update = TenantUpdate(change.key.name, nominal_millislices=Millislices(nominal))
+    try:
+        ledger.change(update, "sacctmgr", "changed by hand in Slurm")
+    except InvalidInputError:
+        return False
+    return True

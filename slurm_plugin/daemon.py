@@ -7,15 +7,15 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 from cluster.errors import OutsideError, SlicewiseError, UnreachableError
 from cluster.settings import DaemonSettings, Settings
-from cluster.slurm.interface import Association, Slurm
+from cluster.slurm.interface import Slurm
 from slurm_plugin.admission_socket import AdmissionSocket
 from slurm_plugin.admit import Admission
-from slurm_plugin.bookkeeping import Bookkeeping, accounts_by_uid
+from slurm_plugin.bookkeeping import Bookkeeping
+from slurm_plugin.enforcement import Enforcement
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.line_server import own_directory
 from slurm_plugin.observe import report, report_failure
@@ -38,8 +38,8 @@ async def serve(settings: Settings, slurm: Slurm, ledger: Ledger) -> None:
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        compile_limits = partial(_compile_or_go_on, slurm, ledger, sync, books)
-        work = asyncio.create_task(_work(settings.daemon, admission, sync, books, compile_limits))
+        limits = Enforcement(settings, slurm, ledger, sync)
+        work = asyncio.create_task(_work(settings.daemon, admission, sync, books, limits))
         stop = asyncio.create_task(stopping.wait())
         await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
         work.cancel()
@@ -56,12 +56,12 @@ async def _work(
     admission: Admission,
     sync: Sync,
     books: Bookkeeping,
-    compile_limits: _Step,
+    limits: Enforcement,
 ) -> None:
     interval_s = settings.sync_interval_s
     await _until_done("start_ledger", books.start, interval_s)
     await _until_done("start_slurm", sync.turn, interval_s)
-    await _until_done("start_limits", compile_limits, interval_s)
+    await _until_done("start_limits", limits.start, interval_s)
     who = roles(settings)
     admission_socket = AdmissionSocket(settings.admission_socket, admission, who.administrators)
     user_socket = UserSocket(settings.user_socket, sync, admission, who)
@@ -73,32 +73,10 @@ async def _work(
         async with asyncio.TaskGroup() as loops:
             loops.create_task(_repeat("sync", sync.turn, interval_s, sync.acted))
             loops.create_task(_repeat("bookkeeping", books.turn, interval_s, asyncio.Event()))
+            loops.create_task(_repeat("limits", limits.turn, interval_s, asyncio.Event()))
     finally:
         await user_socket.stop()
         admission_socket.stop()
-
-
-async def _compile_or_go_on(slurm: Slurm, ledger: Ledger, sync: Sync, books: Bookkeeping) -> None:
-    """Bring Slurm's limits to the ledger's quotas; if that fails, begin on those that it has.
-
-    Slurm does the counting, so admission need not wait for it. The bookkeeping loop tries on.
-    """
-    try:
-        await books.compile()
-    except (UnreachableError, OutsideError) as error:
-        quotas = await asyncio.to_thread(ledger.quotas)
-        report_failure("start_limits_failed", error)
-        accounts = await asyncio.to_thread(accounts_by_uid, await _associations(slurm))
-        nominal = {tenant: quota.nominal_millislices for tenant, quota in quotas.items()}
-        sync.set_policy(nominal, accounts)
-
-
-async def _associations(slurm: Slurm) -> tuple[Association, ...]:
-    """None without slurmdbd: then who belongs where is left to Slurm."""
-    try:
-        return await slurm.associations()
-    except (UnreachableError, OutsideError):
-        return ()
 
 
 async def _until_done(name: str, step: _Step, interval_s: float) -> None:

@@ -5,15 +5,15 @@ import time
 from collections.abc import Mapping
 
 from cluster.errors import InvalidInputError, SlicewiseError, UnreachableError
-from cluster.jobs import JobView
+from cluster.jobs import JobView, NodeView
 from cluster.service import directives_of_script, head_lines
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
-from cluster.units import Millislices
 from cluster.wire import ServiceView, TenantView, ViewAnswer, WishAnswer
 from slurm_plugin.actuate import Actuator
 from slurm_plugin.admit import Admission
 from slurm_plugin.decide.admission import Snapshot
+from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.services import (
     Observation,
     gpu_types,
@@ -29,6 +29,7 @@ from slurm_plugin.decide.slots import (
     plan_wish,
     wished_after_restart,
 )
+from slurm_plugin.decide.tenants import own_part
 from slurm_plugin.observe import report_failure
 
 _NOTHING = Observation(0.0, (), (), (), {})
@@ -56,7 +57,8 @@ class Sync:
         self._directives: dict[int, Mapping[str, str]] = {}
         self._wished: dict[int, frozenset[int]] | None = None
         self._notes: dict[int, str] = {}
-        self._quotas: Mapping[str, Millislices] = {}
+        self._nominal: Mapping[str, int] = {}
+        self._borrowing_limits: Mapping[str, int] = {}
         self.accounts_by_uid: Mapping[int, frozenset[str]] = {}
         self.view = ViewAnswer(observed_s=0.0, complete=False, services=(), tenants=())
         self.acted = asyncio.Event()
@@ -67,13 +69,17 @@ class Sync:
         """As of the last complete look."""
         return self._seen.jobs
 
-    def set_policy(
-        self,
-        quotas: Mapping[str, Millislices],
-        accounts_by_uid: Mapping[int, frozenset[str]],
-    ) -> None:
-        """Quotas that are in force in Slurm from now on, and who belongs to which account."""
-        self._quotas = quotas
+    @property
+    def nodes(self) -> tuple[NodeView, ...]:
+        """As of the last complete look."""
+        return self._seen.nodes
+
+    def set_policy(self, policy: Policy, accounts_by_uid: Mapping[int, frozenset[str]]) -> None:
+        """What is in force in Slurm from now on, and who belongs to which account."""
+        self._nominal = own_part(policy)
+        self._borrowing_limits = {
+            name: tenant.quota.borrowing_limit_millislices for name, tenant in policy.items()
+        }
         self.accounts_by_uid = accounts_by_uid
         self._publish(self.view.services, complete=self.view.complete)
 
@@ -190,12 +196,13 @@ class Sync:
             services=tuple(
                 s.model_copy(update={"note": self._notes.get(s.array_job_id, "")}) for s in found
             ),
-            tenants=tenant_views(self._quotas, used),
+            tenants=tenant_views(self._nominal, used),
         )
         self._admission.publish(
             Snapshot(
                 partitions=self._partitions,
-                quotas=self._quotas,
+                quotas=self._nominal,
+                borrowing_limits=self._borrowing_limits,
                 used=used,
                 gpu_types=gpu_types(self._seen.nodes, self._settings.costs, self._memory_mib),
                 services={(s.tenant, s.name): s.array_job_id for s in found},

@@ -1,14 +1,18 @@
 """A small Slurm with its accounting, and everything that can happen between it and a ledger."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from memory_ledger import CrashError, CrashingStore, MemoryStore, Store
 
 from cluster.jobs import JobState, JobView, RunRecord
+from cluster.periods import next_start_s, period_start_s
 from cluster.units import Millislices, MillisliceSeconds
+from slurm_plugin.decide.budgets import amended, unspent
 from slurm_plugin.decide.charging import (
     ACCOUNTING_DELAY_S,
     Tariff,
@@ -17,116 +21,31 @@ from slurm_plugin.decide.charging import (
 )
 from slurm_plugin.decide.gone import LOST_AFTER_S, Gone, gone_runs, live_runs, lost_ends
 from slurm_plugin.decide.model import (
-    DEBIT_CREDIT,
-    Account,
+    Balance,
+    BudgetEntry,
     Charge,
     Reservation,
     RunKey,
-    Statement,
     StatementRow,
-    Transfer,
 )
-from slurm_plugin.decide.statement import open_row, totals
+from slurm_plugin.decide.policy import Budget, Period, Quota, Tenant
+from slurm_plugin.decide.tenants import payers
+from slurm_plugin.rolls import roll_budgets
 
 PARTITION = "gpu"
 COSTS = {"1g.10gb": Millislices(1000), "1g.20gb": Millislices(1750), "3g.40gb": Millislices(3500)}
 START_S = 1_800_000_000
-
-
-class Store(Protocol):
-    """What the loop needs of a ledger."""
-
-    def apply(self, charges: Sequence[Charge]) -> frozenset[RunKey]: ...
-    def open_reservations(self) -> tuple[Reservation, ...]: ...
-    def accounted_until_s(self) -> int: ...
-    def set_accounted_until_s(self, second: int) -> None: ...
-    def statement(self, tenant: str | None, since_s: int, now_s: int) -> Statement: ...
-    def imbalance(self) -> int: ...
-
-
-class OverdrawnError(Exception):
-    """More was posted or voided than was reserved."""
-
-
-@dataclass
-class MemoryStore:
-    """The ledger's rules in a few lines: what PostgreSQL's tables and triggers must agree with."""
-
-    charges: dict[RunKey, Charge] = field(default_factory=dict)
-    watermark_s: int = 0
-
-    def apply(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
-        fresh = [one for one in charges if len(self._transfers(one.run.key)) == one.after]
-        for one in fresh:
-            together = (*self._transfers(one.run.key), *one.transfers)
-            if any(
-                balance(together[:end], Account.RESERVED) < 0 for end in range(len(together) + 1)
-            ):
-                raise OverdrawnError(one)
-            self.charges[one.run.key] = Charge(one.run, 0, together)
-        return frozenset(one.run.key for one in fresh)
-
-    def _transfers(self, key: RunKey) -> tuple[Transfer, ...]:
-        return self.charges[key].transfers if key in self.charges else ()
-
-    def open_reservations(self) -> tuple[Reservation, ...]:
-        return tuple(
-            Reservation(
-                run.key,
-                run.tenant,
-                run.user,
-                run.task,
-                run.gres,
-                run.cost_millislices,
-                balance(one.transfers, Account.RESERVED),
-                len(one.transfers),
-            )
-            for _, one in sorted(self.charges.items())
-            if balance(one.transfers, Account.RESERVED)
-            for run in (one.run,)
-        )
-
-    def accounted_until_s(self) -> int:
-        return self.watermark_s
-
-    def set_accounted_until_s(self, second: int) -> None:
-        self.watermark_s = max(self.watermark_s, second)
-
-    def statement(self, tenant: str | None, since_s: int, now_s: int) -> Statement:
-        charges = sorted(self.charges.values(), key=lambda one: (one.run.tenant, one.run.key))
-        rows = tuple(_row(one, now_s) for one in charges if tenant in (None, one.run.tenant))
-        rows = tuple(row for row in rows if row.end_s is None or row.end_s >= since_s)
-        return Statement(rows, totals(rows))
-
-    def imbalance(self) -> int:
-        return sum(
-            abs(sum(balance(one.transfers, account) for account in Account))
-            for one in self.charges.values()
-        )
-
-
-def balance(transfers: Sequence[Transfer], account: Account) -> MillisliceSeconds:
-    """Credits less debits."""
-    total = 0
-    for transfer in transfers:
-        debit, credit = DEBIT_CREDIT[transfer.kind]
-        total += transfer.amount_millislice_s * ((account == credit) - (account == debit))
-    return MillisliceSeconds(total)
-
-
-def _row(one: Charge, now_s: int) -> StatementRow:
-    reserved = balance(one.transfers, Account.RESERVED)
-    if reserved:
-        return open_row(one.run, reserved, now_s)
-    used = balance(one.transfers, Account.USED)
-    return StatementRow(one.run, one.transfers[-1].until_s, used, MillisliceSeconds(0))
+ZONE = "Europe/Berlin"
+TENANTS = ("tenant0", "tenant1", "lone")
 
 
 @dataclass
 class SimulatedRun:
-    """One run of a job; ``visible_s`` is when accounting shows its end.
+    """One run of a job, and what will become of it.
 
-    Accounting may lose it: then ``known_s`` is the first look at Slurm without it.
+    Accounting shows its end ``delay_s`` after it, at ``visible_s``, and may put it ``back_s``
+    earlier. ``failed``: its node's failure ends it. Accounting may lose it: then ``known_s`` is the
+    first look at Slurm without it.
     """
 
     job_id: int
@@ -138,6 +57,9 @@ class SimulatedRun:
     end_s: int | None = None
     visible_s: int = 0
     lost: bool = False
+    delay_s: int = 0
+    back_s: int = 0
+    failed: bool = False
     known_s: int | None = None
 
     @property
@@ -155,7 +77,7 @@ class SimulatedRun:
 
     @property
     def account(self) -> str:
-        return f"tenant{self.job_id % 2}"
+        return TENANTS[self.job_id % len(TENANTS)]
 
 
 def job_view(run: SimulatedRun) -> JobView:
@@ -197,36 +119,62 @@ def run_record(run: SimulatedRun, now_s: int) -> RunRecord:
         partition=run.partition,
         start_s=run.start_s,
         end_s=run.end_s if ended else None,
-        state="COMPLETED" if ended else "RUNNING",
+        state=("NODE_FAIL" if run.failed else "COMPLETED") if ended else "RUNNING",
         time_limit_s=run.limit_s,
         tres=run.tres,
     )
 
 
 _LIMITS = st.none() | st.integers(1, 7200)
-_GRES = st.dictionaries(st.sampled_from(sorted(COSTS)), st.integers(1, 3), max_size=2)
-_JOBS = st.integers(1, 4)
+_GRES = st.sampled_from(
+    ({"1g.10gb": 1}, {"1g.20gb": 3}, {"3g.40gb": 1}, {"1g.10gb": 2, "3g.40gb": 1}, {})
+)
+_PARTITIONS = st.sampled_from((PARTITION,) * 4 + ("cpu",))
+_JOBS = st.integers(1, 3)
 _LATEST_S = 10 * ACCOUNTING_DELAY_S
 _DELAYS = st.integers(0, ACCOUNTING_DELAY_S) | st.integers(0, _LATEST_S)
 """How late accounting shows an end. Beyond ``ACCOUNTING_DELAY_S`` only reserved runs are found."""
+_BACK = st.just(0) | st.integers(0, ACCOUNTING_DELAY_S - 1)
+_MANY = 1000
+
+
+_AMOUNTS = st.integers(0, 10**8).map(MillisliceSeconds)
+_BUDGETS = st.builds(Budget, st.sampled_from(Period), _AMOUNTS, _AMOUNTS)
 
 
 class World(RuleBasedStateMachine):
-    """Starts, ends, requeues, changed limits, late accounting, stale looks, crashes, replays."""
+    """Starts, ends, requeues, failing nodes, changed limits, late and back-dating accounting, stale
+    looks, budgets that roll and change, crashes between any two writes, replays.
+    """
 
     cluster = "simulated"
     make_store: Callable[[], Store] = MemoryStore
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(node_failure=st.sampled_from(("tenant", "operator")), budget=_BUDGETS)
+    def begin(self, node_failure: Literal["tenant", "operator"], budget: Budget) -> None:
         self.now_s = START_S
         self.runs: list[SimulatedRun] = []
         self.store = self.make_store()
         self.store.set_accounted_until_s(START_S - 1)
-        self.tariff = Tariff(self.cluster, frozenset({PARTITION}), COSTS)
+        self.node_failure = node_failure
+        self.policy = {
+            name: Tenant(name, "" if name in ("group", "lone") else "group", Quota(Millislices(0)))
+            for name in ("group", *TENANTS)
+        }
+        self._give("group", budget)
+        self.granted: dict[str, int] = {}
+        self.rolled: dict[str, int] = {}
         self.decided: list[tuple[Charge, ...]] = []
         self.looked: tuple[int, tuple[JobView, ...]] = (START_S, ())
         self.gone: Mapping[RunKey, Gone] = {}
+
+    def _give(self, tenant: str, budget: Budget | None) -> None:
+        self.policy[tenant] = replace(self.policy[tenant], budget=budget)
+
+    @property
+    def tariff(self) -> Tariff:
+        pay = payers(self.policy)
+        return Tariff(self.cluster, frozenset({PARTITION}), COSTS, pay, self.node_failure)
 
     def _running(self, job_id: int) -> SimulatedRun | None:
         own = (run for run in self.runs if run.job_id == job_id and run.end_s is None)
@@ -236,12 +184,18 @@ class World(RuleBasedStateMachine):
     def time_passes(self, seconds: int) -> None:
         self.now_s += seconds
 
+    @rule(period=st.sampled_from(("day", "week", "month")), seconds=st.integers(-100, 100))
+    def time_passes_to_the_end_of_a_period(self, period: str, seconds: int) -> None:
+        begins_s = next_start_s(period, self.now_s, ZONE)
+        assert begins_s is not None
+        self.now_s = max(self.now_s, begins_s + seconds)
+
     @rule(
         job_id=_JOBS,
         gres=_GRES,
         limit_s=_LIMITS,
-        partition=st.sampled_from((PARTITION, PARTITION, "cpu")),
-        delay_s=_DELAYS,
+        partition=_PARTITIONS,
+        fate=st.builds(dict, delay_s=_DELAYS, back_s=_BACK, failed=st.booleans()),
     )
     def start_or_requeue(
         self,
@@ -249,30 +203,45 @@ class World(RuleBasedStateMachine):
         gres: Mapping[str, int],
         limit_s: int | None,
         partition: str,
-        delay_s: int,
+        fate: Mapping[str, int],
     ) -> None:
-        self.end(job_id, delay_s)
+        self.end(job_id)
         if any(run.job_id == job_id and run.start_s == self.now_s for run in self.runs):
             self.now_s += 1
-        self.runs.append(SimulatedRun(job_id, self.now_s, gres, partition, limit_s))
+        self.runs.append(SimulatedRun(job_id, self.now_s, gres, partition, limit_s, **fate))
 
-    @rule(job_id=_JOBS, delay_s=_DELAYS)
-    def end(self, job_id: int, delay_s: int) -> None:
+    @rule(period=st.sampled_from(("day", "week", "month")))
+    def a_period_begins_while_all_is_well(self, period: str) -> None:
+        self.all_is_well()
+        self.time_passes_to_the_end_of_a_period(period, 30)
+        self.all_is_well()
+
+    @rule(job_id=_JOBS)
+    def end(self, job_id: int) -> None:
         run = self._running(job_id)
         if run is not None:
-            if not self._is_reserved(run):
-                delay_s = min(delay_s, ACCOUNTING_DELAY_S)
-            run.end_s, run.visible_s = self.now_s, self.now_s + delay_s
+            self._end(run)
+
+    def _end(self, run: SimulatedRun) -> None:
+        delay_s = run.delay_s
+        if self._reservation(run) is None:
+            delay_s = min(delay_s, ACCOUNTING_DELAY_S - run.back_s)
+        run.end_s = max(run.start_s, self.now_s - run.back_s)
+        run.visible_s = self.now_s + delay_s
 
     @rule(job_id=_JOBS)
     def end_and_be_lost(self, job_id: int) -> None:
+        """Slurm ends runs at their time limits, and what is reserved is no less."""
         run = self._running(job_id)
-        if run is not None and self._is_reserved(run):
-            run.end_s, run.lost = self.now_s, True
+        held = self._reservation(run) if run is not None else None
+        if run is not None and held is not None:
+            covered = held.posted_millislice_s + held.reserved_millislice_s
+            run.end_s = min(self.now_s, run.start_s + covered // held.cost_millislices)
+            run.lost, run.failed = True, False
 
-    def _is_reserved(self, run: SimulatedRun) -> bool:
+    def _reservation(self, run: SimulatedRun) -> Reservation | None:
         key = RunKey(self.cluster, run.job_id, run.start_s)
-        return key in {held.key for held in self.store.open_reservations()}
+        return next((held for held in self.store.open_reservations() if held.key == key), None)
 
     @rule()
     def restart(self) -> None:
@@ -293,30 +262,93 @@ class World(RuleBasedStateMachine):
         if run is not None:
             run.state = state
 
+    @rule(tenant=st.sampled_from(("group", "tenant1")), budget=st.none() | _BUDGETS)
+    def change_budget(self, tenant: str, budget: Budget | None) -> None:
+        before = self.policy[tenant].budget
+        self._give(tenant, budget)
+        if budget is None:
+            return
+        had = self._unspent(tenant)
+        entry = amended(
+            tenant,
+            before,
+            budget,
+            period_start_s=period_start_s(budget.period, self.now_s, ZONE),
+            last_roll_s=self.store.rolls().get(tenant),
+            unspent_millislice_s=had,
+            author="olga",
+            reason="",
+        )
+        if entry is not None:
+            assert not self.store.book_budget(entry, had + 1)
+            assert self.store.book_budget(entry, had)
+            self._follow(entry)
+
+    @rule(tenant=st.sampled_from(("group", *TENANTS)), amount=st.integers(-(10**7), 10**7))
+    def grant(self, tenant: str, amount: int) -> None:
+        entry = BudgetEntry(tenant, "grant", amount, None, "olga", "for the deadline")
+        if amount:
+            assert self.store.book_budget(entry, None)
+            self._follow(entry)
+
+    @rule()
+    def all_is_well(self) -> None:
+        self.look_at_jobs()
+        self.turn(accounting=True, writes=_MANY)
+
     @rule()
     def look_at_jobs(self) -> None:
         live = (run for run in self.runs if run.end_s is None)
         self.looked = (self.now_s, tuple(job_view(run) for run in live))
 
-    @rule(accounting=st.booleans(), booked=st.integers(0, 3))
-    def turn(self, accounting: bool, booked: int) -> None:
-        """One turn on the last look, however stale; ``booked`` 0 is a crash before anything."""
-        since_s = self.store.accounted_until_s()
+    @rule(accounting=st.booleans(), writes=st.integers(0, 5) | st.just(_MANY))
+    def turn(self, accounting: bool, writes: int) -> None:
+        """One turn on the last look, however stale; it dies after so many ``writes``."""
+        store = CrashingStore(self.store, writes)
+        with suppress(CrashError):
+            self._charge(store, accounting=accounting)
+        with suppress(CrashError):
+            roll_budgets(store, self.policy, ZONE, self.looked[1], self.looked[0])
+        for entry, had in store.rolled:
+            self._check_roll(entry, had)
+
+    def _check_roll(self, entry: BudgetEntry, had: int) -> None:
+        """Of a period that begins; ``had`` was unspent before. At most once per period."""
+        tenant, begins_s = entry.tenant, entry.period_start_s
+        budget = self.policy[tenant].budget
+        assert budget is not None
+        assert begins_s is not None
+        carried = min(had, budget.carry_over_millislice_s) if tenant in self.rolled else 0
+        assert self._unspent(tenant) == budget.amount_millislice_s + carried
+        assert begins_s > self.rolled.get(tenant, -1)
+        for held in self.store.open_reservations():
+            if held.payer == tenant:
+                used = held.cost_millislices * (begins_s - held.key.start_s)
+                assert held.posted_millislice_s >= used
+        self.rolled[tenant] = begins_s
+        self._follow(entry)
+
+    def _follow(self, entry: BudgetEntry) -> None:
+        granted = self.granted.get(entry.tenant, 0) + entry.amount_millislice_s
+        self.granted[entry.tenant] = granted
+
+    def _unspent(self, tenant: str) -> int:
+        return unspent(self.store.balances().get(tenant))
+
+    def _charge(self, store: Store, *, accounting: bool) -> None:
+        since_s = store.accounted_until_s()
         lost = self._follow_gone()
         records = self._accounting(since_s) if accounting else ()
-        reservations = self.store.open_reservations()
+        reservations = store.open_reservations()
         decided = charge(
             self.tariff, self.looked[1], records, reservations, lost if accounting else {}
         )
         self.decided.append(decided.charges)
-        if booked < 2:  # A crash in the middle: the watermark stays where it is.
-            self.store.apply(decided.charges[:booked])
-            return
-        self.store.apply(decided.charges)
+        store.apply(decided.charges)
         if accounting:
-            still_open = self.store.open_reservations()
+            still_open = store.open_reservations()
             until_s = next_watermark_s(since_s, self.looked[0], self.looked[1], still_open)
-            self.store.set_accounted_until_s(until_s)
+            store.set_accounted_until_s(until_s)
 
     def _follow_gone(self) -> Mapping[RunKey, int]:
         looked_s, jobs = self.looked
@@ -340,35 +372,73 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def balanced(self) -> None:
-        assert self.store.imbalance() == 0
+        verified = self.store.verify()
+        assert (verified.imbalance_millislice_s, verified.faults) == (0, ())
+        rows = self.store.statement(None, 0, self.now_s).rows
+        held = self.store.open_reservations()
+        for name, balance in self.store.balances().items():
+            assert balance == _balance_of(name, self.granted.get(name, 0), rows, held)
+        assert all(one.reserved_millislice_s > 0 <= one.posted_millislice_s for one in held)
 
     def teardown(self) -> None:
         """All ends and accounting has caught up: use is exact, and stays so."""
         for run in self.runs:
-            run.end_s = self.now_s if run.end_s is None else run.end_s
+            if run.end_s is None:
+                self._end(run)
         for seconds in (_LATEST_S, LOST_AFTER_S):
             self.now_s += seconds
             self.look_at_jobs()
-            self.turn(accounting=True, booked=3)
+            self.turn(accounting=True, writes=_MANY)
         self._check_exact()
         for charges in self.decided:
             assert self.store.apply(charges) == frozenset()
-        self.turn(accounting=True, booked=3)
+        self.turn(accounting=True, writes=_MANY)
         self._check_exact()
+        self.balanced()
+        begun = {name for name, tenant in self.policy.items() if tenant.budget}
+        assert begun <= self.rolled.keys()
 
     def _check_exact(self) -> None:
         assert self.store.open_reservations() == ()
-        assert self.store.imbalance() == 0
-        statement = self.store.statement(None, 0, self.now_s)
-        got = {row.run.key: (row.run.tenant, row.used_millislice_s) for row in statement.rows}
+        assert self.store.verify().imbalance_millislice_s == 0
+        rows = {row.run.key: row for row in self.store.statement(None, 0, self.now_s).rows}
         runs = {
             RunKey(self.cluster, run.job_id, run.start_s): run for run in self.runs if run.charged
         }
-        assert got.keys() == runs.keys()
-        for key, (tenant, used) in got.items():
-            assert tenant == runs[key].account
-            least, most = _bounds(runs[key])
-            assert least <= used <= most
+        assert rows.keys() == runs.keys()
+        for key, row in rows.items():
+            run = runs[key]
+            assert row.run.tenant == run.account
+            waived = self.node_failure == "operator" and run.failed
+            charged, nothing = row.used_millislice_s, row.waived_millislice_s
+            if waived:
+                charged, nothing = nothing, charged
+            least, most = _bounds(run)
+            assert least <= charged <= most
+            assert nothing == 0
+
+
+def _balance_of(
+    tenant: str, granted: int, rows: Sequence[StatementRow], held: Sequence[Reservation]
+) -> Balance:
+    """What it must be: of the runs that it pays for, and of its own."""
+    paid = [row for row in rows if row.run.payer == tenant]
+    settled = [row for row in rows if row.run.tenant == tenant and row.end_s is not None]
+    taken = sum(
+        row.used_millislice_s + row.waived_millislice_s + row.reserved_millislice_s for row in paid
+    )
+    reserved = sum(one.reserved_millislice_s for one in held if one.payer == tenant)
+    posted = sum(one.posted_millislice_s for one in held if one.tenant == tenant)
+    used = sum(row.used_millislice_s for row in settled)
+    waived = sum(row.waived_millislice_s for row in settled)
+    return Balance(
+        tenant,
+        granted_millislice_s=MillisliceSeconds(granted),
+        available_millislice_s=MillisliceSeconds(granted - taken),
+        reserved_millislice_s=MillisliceSeconds(reserved),
+        used_millislice_s=MillisliceSeconds(used + posted),
+        waived_millislice_s=MillisliceSeconds(waived),
+    )
 
 
 def _bounds(run: SimulatedRun) -> tuple[int, int]:

@@ -1,10 +1,10 @@
 """The one door to Slurm: what can be asked of it and done with it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from cluster.jobs import JobView, NodeView, RunRecord, StepView
+from cluster.jobs import JobView, NodeView, PartitionView, RunRecord, StepView
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,9 @@ Target = int | Tasks
 class Association:
     """One row of ``sacctmgr show assoc``; ``user`` is "" for the account's own row.
 
-    ``grp_tres`` holds only the limits that are set: ``{"billing": 3000}``.
+    ``grp_tres`` and ``grp_tres_run_mins`` hold only the limits that are set: ``{"billing": 3000}``.
+    QOS list and default are what is in force; ``own_qos`` and ``own_default_qos`` are empty where
+    the row inherits them.
     """
 
     cluster: str
@@ -33,6 +35,9 @@ class Association:
     qos: frozenset[str]
     default_qos: str
     grp_tres: Mapping[str, int]
+    grp_tres_run_mins: Mapping[str, int] = field(default_factory=dict)
+    own_qos: frozenset[str] = frozenset()
+    own_default_qos: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class Qos:
     name: str
     grp_tres: Mapping[str, int]
     preempt: frozenset[str]
+    max_tres_per_account: Mapping[str, int] = field(default_factory=dict)
 
 
 class Slurm(Protocol):
@@ -51,6 +57,14 @@ class Slurm(Protocol):
 
     async def version(self) -> tuple[int, ...]:
         """The running slurmctld's, such as (22, 5, 8)."""
+        ...
+
+    async def config(self) -> Mapping[str, str]:
+        """The running slurmctld's configuration by slurm.conf's keys."""
+        ...
+
+    async def partitions(self) -> tuple[PartitionView, ...]:
+        """Every partition."""
         ...
 
     async def jobs(self) -> tuple[JobView, ...]:
@@ -105,6 +119,8 @@ class Slurm(Protocol):
 
     async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
         """Run changes such as ``("modify", "qos", "where", "name=x", "set", "grptres=billing=5")``
-        in order.
+        side by side: none may depend on another.
+
+        A change that Slurm refuses may look like one that it took; look again afterwards.
         """
         ...

@@ -10,18 +10,20 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cluster.jobs import JobState, JobView, NodeView, StepView
+from cluster.jobs import JobState, JobView, NodeView, PartitionView, StepView
 from cluster.slurm.interface import Association, Qos
 from cluster.slurm.values import (
     duration_s,
     hosts,
     limits,
+    named,
     names,
     numbers,
     plain,
     time_s,
     tres,
     unreadable,
+    weights,
 )
 
 JOB_FIELDS = (
@@ -61,8 +63,9 @@ ASSOCIATION_FIELDS = (
     "QOS",
     "DefaultQOS",
     "GrpTRES",
+    "GrpTRESRunMins",
 )
-QOS_FIELDS = ("Name", "GrpTRES", "Preempt")
+QOS_FIELDS = ("Name", "GrpTRES", "Preempt", "MaxTRESPerAccount")
 
 _ENDED = frozenset(
     {
@@ -224,7 +227,7 @@ def _end_s(row: Mapping[str, str], now_s: int) -> int:
     return 0 if row["RestartCnt"] == "0" else time_s(row["SubmitTime"]) or 0
 
 
-# -- Nodes and steps
+# -- Nodes, partitions and steps
 
 
 def _block(block: str) -> Mapping[str, str]:
@@ -252,6 +255,7 @@ def _node(block: Mapping[str, str]) -> NodeView:
         states=frozenset(states.split("+")),
         gpus=_node_gpus(block.get("Gres", "")),
         gpus_allotted=_node_gpus(block.get("GresUsed", "")),
+        partitions=names(block.get("Partitions", "")),
     )
 
 
@@ -261,6 +265,20 @@ def _node_gpus(text: str) -> Mapping[str, int]:
     for match in _NODE_GPUS.finditer(text):
         counts[match["type"]] = counts.get(match["type"], 0) + int(match["count"])
     return counts
+
+
+def parse_partitions(text: str) -> tuple[PartitionView, ...]:
+    """``scontrol show partition``: records with a blank line between them."""
+    blocks = (_block(block) for block in re.split(r"\n\s*\n", text))
+    return tuple(_partition(block) for block in blocks if "PartitionName" in block)
+
+
+def _partition(block: Mapping[str, str]) -> PartitionView:
+    return PartitionView(
+        name=block["PartitionName"],
+        billing_weights=weights(block.get("TRESBillingWeights", "")),
+        qos=named(block.get("QoS", "")),
+    )
 
 
 def parse_step_ids(text: str) -> tuple[tuple[str, str], ...]:
@@ -301,13 +319,24 @@ def piped(text: str, fields: Sequence[str]) -> Iterator[Mapping[str, str]]:
         yield dict(zip(fields, cells, strict=True))
 
 
-def parse_associations(text: str) -> tuple[Association, ...]:
-    """``sacctmgr -n -P show assoc``, whole associations only: not those of one partition."""
-    rows = piped(text, ASSOCIATION_FIELDS)
-    return tuple(_association(row) for row in rows if not row["Partition"])
+def parse_associations(text: str, own: str) -> tuple[Association, ...]:
+    """``sacctmgr -n -P show assoc`` without and with ``wopl``, which leaves out what is inherited.
+
+    Whole associations only: not those of one partition.
+    """
+    own_rows = {_association_key(row): row for row in piped(own, ASSOCIATION_FIELDS)}
+    return tuple(
+        _association(row, own_rows.get(_association_key(row), row))
+        for row in piped(text, ASSOCIATION_FIELDS)
+        if not row["Partition"]
+    )
 
 
-def _association(row: Mapping[str, str]) -> Association:
+def _association_key(row: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(row[field] for field in ("Cluster", "Account", "User", "Partition"))
+
+
+def _association(row: Mapping[str, str], own: Mapping[str, str]) -> Association:
     return Association(
         cluster=row["Cluster"],
         account=row["Account"],
@@ -316,13 +345,25 @@ def _association(row: Mapping[str, str]) -> Association:
         qos=names(row["QOS"]),
         default_qos=row["DefaultQOS"],
         grp_tres=limits(row["GrpTRES"]),
+        grp_tres_run_mins=limits(row["GrpTRESRunMins"]),
+        own_qos=names(own["QOS"]),
+        own_default_qos=own["DefaultQOS"],
     )
 
 
 def parse_qos(text: str) -> tuple[Qos, ...]:
     """``sacctmgr -n -P show qos``."""
     rows = piped(text, QOS_FIELDS)
-    return tuple(Qos(r["Name"], limits(r["GrpTRES"]), names(r["Preempt"])) for r in rows)
+    return tuple(_qos(row) for row in rows)
+
+
+def _qos(row: Mapping[str, str]) -> Qos:
+    return Qos(
+        name=row["Name"],
+        grp_tres=limits(row["GrpTRES"]),
+        preempt=names(row["Preempt"]),
+        max_tres_per_account=limits(row["MaxTRESPerAccount"]),
+    )
 
 
 # -- Configuration

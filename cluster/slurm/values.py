@@ -114,6 +114,26 @@ def names(text: str) -> frozenset[str]:
     return frozenset(name for name in text.split(",") if name)
 
 
+def named(text: str) -> str:
+    """A name; Slurm's words for none are empty."""
+    return "" if text in _NOTHING else text
+
+
+def weights(text: str) -> Mapping[str, float]:
+    """``CPU=1,Mem=0.25G,GRES/gpu:1g.10gb=1000`` with the TRES in small letters.
+
+    Slurm takes them in any. A unit behind a number (per G of memory) is left out.
+    """
+    return {name.lower(): _weight(value) for name, value in tres(text).items()}
+
+
+def _weight(value: str) -> float:
+    try:
+        return float(value.rstrip("KMGTP"))
+    except ValueError:
+        raise unreadable("billing weight", value) from None
+
+
 def limits(text: str) -> Mapping[str, int]:
     """``billing=3000,mem=500G`` as whole numbers, memory in MiB."""
     return {name: _count(value) for name, value in parse_tres(text).items()}

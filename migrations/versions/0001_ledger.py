@@ -105,7 +105,7 @@ END $$;
 
 # A transfer may only move money between the two accounts that its kind names, both of the run's own
 # tenant; and only out of a reservation that is open and large enough.
-_TRANSFER_INSERTED = """
+TRANSFER_INSERTED = """
 CREATE FUNCTION slicewise.transfer_inserted() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     debit text;
@@ -159,7 +159,7 @@ CREATE TRIGGER transfer_inserted AFTER INSERT ON slicewise.transfers
 def upgrade() -> None:
     op.execute(_TABLES)
     op.execute(_APPEND_ONLY)
-    op.execute(_TRANSFER_INSERTED)
+    op.execute(TRANSFER_INSERTED)
     for table in ("quota_changes", "accounts", "runs", "transfers"):
         op.execute(
             f"CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.{table} "

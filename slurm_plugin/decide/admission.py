@@ -10,7 +10,8 @@ The first rule that applies decides, in this order:
 6. a service that needs more memory than any type has: SW-NEED-TOO-LARGE; of a profile that no node
    has: SW-PROFILE-UNKNOWN; whose script asks for anything but one GPU of it: SW-SERVICE-GRES
 7. GPU by GPU: of no type: SW-GRES-TYPE; of a type that no node has: SW-PROFILE-UNKNOWN
-8. one task that alone costs more than the quota: SW-QUOTA-EXCEEDED
+8. one task in QOS slicewise-borrowed of a tenant that may borrow nothing: SW-QUOTA-BORROW; one
+   that alone costs more than the quota, there with what may be borrowed: SW-QUOTA-EXCEEDED
 9. a service that lives already: SW-SERVICE-EXISTS
 10. an array that is not the service's slots: SW-SERVICE-ARRAY
 11. otherwise: admit
@@ -28,7 +29,7 @@ from cluster.jobs import JobTag
 from cluster.service import ServiceSpec, directives_of_script, service_spec
 from cluster.units import Millislices, slices_text
 from cluster.wire import VERSION, CheckRequest, SubmitAnswer, SubmitRequest
-from slurm_plugin.decide.limits import qos_name
+from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.priority import site_factor
 
 
@@ -54,7 +55,8 @@ class Snapshot:
 
     Attributes:
         partitions: the managed ones.
-        quotas: nominal millislices by tenant, as they are in force in Slurm.
+        quotas: nominal millislices in effect by tenant, as they are in force in Slurm.
+        borrowing_limits: how much more it may borrow.
         used: millislices that a tenant's jobs hold now.
         gpu_types: by name.
         services: array job ids of living services by tenant and name; None is one just admitted.
@@ -62,7 +64,8 @@ class Snapshot:
     """
 
     partitions: frozenset[str]
-    quotas: Mapping[str, Millislices] = field(hash=False)
+    quotas: Mapping[str, int] = field(hash=False)
+    borrowing_limits: Mapping[str, int] = field(hash=False)
     used: Mapping[str, int] = field(hash=False)
     gpu_types: Mapping[str, GpuType] = field(hash=False)
     services: Mapping[tuple[str, str], int | None] = field(hash=False)
@@ -171,14 +174,16 @@ def _admit(request: SubmitRequest, snapshot: Snapshot, token: str) -> SubmitAnsw
     asked = _gpus(request)
     if spec is not None:
         asked = (_replica(spec, asked, snapshot),)
-    _check_cost(tenant, nominal, asked, snapshot)
+    borrows = request.qos == BORROWED_QOS
+    limit = _borrowing_limit(tenant, snapshot) if borrows else 0
+    _check_cost(tenant, nominal, limit, asked, snapshot)
     if spec is not None:
         _check_is_new(spec, snapshot)
         _check_array(request.array, spec)
     return SubmitAnswer(
         action="admit",
         gres=gres_text(asked[0]) if spec is not None else None,
-        qos=qos_name(tenant),
+        qos=BORROWED_QOS if borrows else qos_name(tenant),
         site_factor=site_factor(nominal, snapshot.used.get(tenant, 0)),
         tag=JobTag(token, tenant, spec.name if spec is not None else None).text(),
         hold=spec is not None,
@@ -198,7 +203,19 @@ def _service(request: SubmitRequest, tenant: str) -> ServiceSpec | None:
     return spec
 
 
-def _nominal(uid: int, tenant: str, snapshot: Snapshot) -> Millislices:
+def _borrowing_limit(tenant: str, snapshot: Snapshot) -> int:
+    limit = snapshot.borrowing_limits.get(tenant, 0)
+    if not limit:
+        raise InvalidInputError(
+            "SW-QUOTA-BORROW",
+            f"QOS {BORROWED_QOS}: {tenant!r} may not borrow quota.",
+            "Leave out --qos, or ask the operator for: "
+            f"slicewise tenant-quota set {tenant} --borrowing-limit N",
+        )
+    return limit
+
+
+def _nominal(uid: int, tenant: str, snapshot: Snapshot) -> int:
     nominal = snapshot.quotas.get(tenant)
     if nominal is None:
         # Whom this host doesn't know Slurm itself judges.
@@ -247,14 +264,15 @@ def _cheapest(need_gib: float, snapshot: Snapshot) -> str:
 
 
 def _check_cost(
-    tenant: str, nominal: Millislices, asked: Iterable[GpuRequest], snapshot: Snapshot
+    tenant: str, nominal: int, borrowing: int, asked: Iterable[GpuRequest], snapshot: Snapshot
 ) -> None:
     cost = sum(_cost(gpu, snapshot) for gpu in asked)
-    if cost > nominal:
+    if cost > nominal + borrowing:
+        more = f", with {slices_text(borrowing)} that it may borrow" if borrowing else ""
         raise InvalidInputError(
             "SW-QUOTA-EXCEEDED",
             f"One task costs {slices_text(cost)} slices, the quota of {tenant!r} is "
-            f"{slices_text(nominal)}: it could never start.",
+            f"{slices_text(nominal)}{more}: it could never start.",
             f"Ask for less, or the operator for a larger quota; {_types_text(snapshot)}.",
         )
 

@@ -1,8 +1,8 @@
 """Charge each run exactly what Slurm allotted: reserve at its start, settle at its end."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import NewType
+from dataclasses import dataclass, field, replace
+from typing import Literal, NewType
 
 from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobView, RunRecord
@@ -28,16 +28,24 @@ ACCOUNTING_DELAY_S = 600
 
 @dataclass(frozen=True)
 class Tariff:
-    """What is charged: GPUs on managed partitions, by type.
+    """What is charged, and to whom: GPUs on managed partitions, by type.
 
     Attributes:
         costs: millislices of one instance by GRES type (``Settings.costs``).
+        payers: whose budget pays for a tenant's runs; a tenant that is not in it pays itself. A run
+            keeps the payer that it was reserved with.
+        node_failure: who bears a run that its node's failure ended. "operator": all of it is
+            waived.
     """
 
     cluster: str
     partitions: frozenset[str]
     costs: Mapping[str, Millislices] = field(hash=False)
+    payers: Mapping[str, str] = field(hash=False)
+    node_failure: Literal["tenant", "operator"]
 
+
+_NODE_FAILURES = frozenset({"NODE_FAIL", "BOOT_FAIL"})
 
 _Seconds = NewType("_Seconds", int)
 
@@ -50,6 +58,7 @@ class _Sighting:
     limit_s: _Seconds
     end_s: int | None
     billing: int | None
+    waived: bool = False
 
 
 def charge(
@@ -106,7 +115,9 @@ def _ended(
         managed = record.partition in tariff.partitions and gpu_types_of_tres(record.tres)
         if record.end_s is not None and (managed or key in held):
             # The later end stands: of two runs that start in one second the first has no length.
-            found[key] = _sighting(tariff, record, record.start_s, record.task, record.end_s)
+            seen = _sighting(tariff, record, record.start_s, record.task, record.end_s)
+            failed = tariff.node_failure == "operator" and record.state in _NODE_FAILURES
+            found[key] = replace(seen, waived=failed)
     return found
 
 
@@ -118,7 +129,8 @@ def _missed(
 
 def _bounded(held: Reservation, end_s: int) -> int:
     """At most to the time limit known last: the daemon itself may have been away for long."""
-    return min(end_s, held.key.start_s + held.reserved_millislice_s // held.cost_millislices)
+    covered = held.posted_millislice_s + held.reserved_millislice_s
+    return min(end_s, held.key.start_s + covered // held.cost_millislices)
 
 
 def _lost(run: Run, end_s: int) -> Observation:
@@ -140,6 +152,7 @@ def _sighting(
         task=task,
         gres=gres,
         cost_millislices=run_cost(gres, tariff.costs),
+        payer=tariff.payers.get(seen.account, seen.account),
     )
     limit_s = UNLIMITED_RESERVE_S if seen.time_limit_s is None else max(1, seen.time_limit_s)
     billing = seen.tres.get("billing")
@@ -171,31 +184,50 @@ def _transfers(seen: _Sighting, held: Reservation | None) -> tuple[Transfer, ...
     if not cost:
         return ()
     start_s = seen.run.key.start_s
-    reserved = held.reserved_millislice_s if held else 0
+    posted = held.posted_millislice_s if held else 0
+    covered = posted + (held.reserved_millislice_s if held else 0)
     transfers: list[Transfer] = []
 
-    def reserve(seconds: int) -> None:
-        nonlocal reserved
-        if cost * seconds > reserved:
-            kind = TransferKind.EXTEND if reserved else TransferKind.RESERVE
-            transfers.append(_transfer(kind, cost * seconds - reserved, start_s + seconds))
-            reserved = cost * seconds
+    def cover(seconds: int) -> None:
+        nonlocal covered
+        if cost * seconds > covered:
+            kind = TransferKind.EXTEND if covered else TransferKind.RESERVE
+            transfers.append(transfer(kind, cost * seconds - covered, start_s + seconds))
+            covered = cost * seconds
 
     if held is None or seen.end_s is None:
-        reserve(seen.limit_s)
+        cover(seen.limit_s)
     if seen.end_s is not None:
         seconds = max(0, seen.end_s - start_s)
-        reserve(seconds)
-        transfers.extend(_settlement(cost * seconds, reserved, seen.end_s))
+        cover(seconds)
+        settle = _waiver if seen.waived else _settlement
+        amounts = settle(cost * seconds, posted, covered)
+        transfers.extend(transfer(kind, amount, seen.end_s) for kind, amount in amounts if amount)
     return tuple(transfers)
 
 
-def _settlement(used: int, reserved: int, end_s: int) -> Iterable[Transfer]:
-    amounts = ((TransferKind.POST, used), (TransferKind.VOID, reserved - used))
-    return (_transfer(kind, amount, end_s) for kind, amount in amounts if amount)
+_Amounts = tuple[tuple[TransferKind, int], ...]
 
 
-def _transfer(kind: TransferKind, amount: int, until_s: int) -> Transfer:
+def _settlement(used: int, posted: int, covered: int) -> _Amounts:
+    """Part of the use may be posted already, or even more than it: accounting may back-date."""
+    return (
+        (TransferKind.POST, max(0, used - posted)),
+        (TransferKind.REVERSE, max(0, posted - used)),
+        (TransferKind.VOID, covered - used),
+    )
+
+
+def _waiver(used: int, posted: int, covered: int) -> _Amounts:
+    return (
+        (TransferKind.REVERSE, posted),
+        (TransferKind.WAIVE, used),
+        (TransferKind.VOID, covered - used),
+    )
+
+
+def transfer(kind: TransferKind, amount: int, until_s: int) -> Transfer:
+    """Of an amount above zero."""
     return Transfer(kind, MillisliceSeconds(amount), until_s)
 
 

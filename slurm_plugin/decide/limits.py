@@ -1,148 +1,358 @@
-"""Quotas as Slurm's own limits: which changes bring slurmdbd to what the ledger says."""
+"""The ledger's policy as settings in slurmdbd, and where Slurm's are other ones."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from cluster.slurm.interface import Association, Qos
-from slurm_plugin.decide.model import Quota
+from cluster.units import slices_text
+from slurm_plugin.decide.ceilings import Ceiling
+from slurm_plugin.decide.policy import ROOT_ACCOUNT, KnownLimit, LimitKey, Policy, Quota
 
 QOS_PREFIX = "slicewise_"
-"""Only QOS of this prefix are ever changed."""
+"""Only QOS of this prefix are ever changed, and the next one."""
 
-ROOT_ACCOUNT = "root"
-"""Slurm's top account; its limit would be the whole cluster's."""
+BORROWED_QOS = "slicewise-borrowed"
+"""Of all jobs on borrowed quota; no tenant's QOS can have that name."""
 
-_LIMIT = "billing"
+BILLING, RUN_MINUTES = "grptres=billing", "grptresrunmins=billing"
+GUARANTEE = "maxtresperaccount=billing"
+TYPE = "grptres=gres/gpu:"
+QOS_LIST, DEFAULT_QOS, PREEMPT, NAME = "qos", "defaultqos", "preempt", "name"
+"""Fields of settings."""
 
-Change = tuple[str, ...]
-"""Words of one sacctmgr command."""
+INHERITED = "inherited"
+"""As a list of QOS: none of its own. ``qos-=`` would leave a trace of what is taken out."""
+
+_NEAR_MILLISLICE_MIN = 1000
+_NEAR_SHARE = 100
 
 
 @dataclass(frozen=True)
-class _Limit:
-    """A limit that must change; in millislices, None is no limit."""
+class Found:
+    """What Slurm has of one cluster.
 
-    entity: Literal["qos", "account"]
-    name: str
-    before: int | None
-    after: int | None
+    Attributes:
+        tres: what accounting counts (AccountingStorageTRES): there can be limits on no others.
+    """
 
-    @property
-    def shrinks(self) -> bool:
-        return self.after is not None and (self.before is None or self.after < self.before)
+    cluster: str
+    accounts: Mapping[str, Association] = field(hash=False)
+    users: tuple[Association, ...]
+    qos: Mapping[str, Qos] = field(hash=False)
+    tres: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What the ledger allows now.
+
+    Attributes:
+        run_minutes: millislice-minutes that running jobs may still take, by tenant with a budget.
+        costs: millislices of an instance by GRES type; models: its GPU model.
+    """
+
+    policy: Policy = field(hash=False)
+    ceilings: Mapping[str, Ceiling] = field(hash=False)
+    run_minutes: Mapping[str, int] = field(hash=False)
+    costs: Mapping[str, int] = field(hash=False)
+    models: Mapping[str, str] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a setting should be, as text, "" is not set; and why."""
+
+    value: str
+    why: str
+
+
+Settings = Mapping[LimitKey, Setting]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Every setting that Slicewise looks after, and our QOS that each account may use."""
+
+    settings: Settings = field(hash=False)
+    lists: Mapping[str, str] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A setting that is not as it should be.
+
+    Attributes:
+        user: of a user's own QOS list or default in the key's account; else "".
+    """
+
+    key: LimitKey
+    now: str
+    wanted: str
+    why: str
+    user: str = ""
 
 
 def qos_name(tenant: str) -> str:
-    """The tenant's own QOS: its jobs run in it."""
+    """The tenant's own QOS: its guaranteed jobs run in it."""
     return QOS_PREFIX + tenant
 
 
-def limit_changes(
+def is_ours(qos: str) -> bool:
+    """Whether that QOS is Slicewise's."""
+    return qos.startswith(QOS_PREFIX) or qos == BORROWED_QOS
+
+
+def found_of(
     cluster: str,
-    quotas: Mapping[str, Quota],
     associations: Iterable[Association],
     qos: Iterable[Qos],
-) -> tuple[Change, ...]:
-    """Changes for sacctmgr in the order in which they must run; () if Slurm has it all.
-
-    Each tenant with a Slurm account has its nominal quota as the limit of that account, which
-    binds every job in it and below it, whatever its QOS. QOS ``slicewise_<tenant>`` is allowed and
-    default there and has no such limit: Slurm does not look at an association's limit for a job
-    whose QOS limits the same, so the two would add up instead of both binding
-    (docs/decisions/0004). An account without a quota is limited to the sum of the tenants below
-    it: 0 if there are none. First what shrinks, then new QOS and their use, then what grows, so
-    that at no moment more is allowed than before or after.
-
-    A user's own QOS list may equal its account's: that it is his own shows only after the account's
-    has changed. So call again after applying, until this is ().
-    """
+    config: Mapping[str, str],
+) -> Found:
+    """Slurm's replies, by name."""
     rows = tuple(row for row in associations if row.cluster == cluster)
-    known = {one.name: one for one in qos}
-    accounts = {row.account for row in rows}
-    nominal = {
-        tenant: int(quota.nominal_millislices)
-        for tenant, quota in quotas.items()
-        if tenant in accounts and tenant != ROOT_ACCOUNT
-    }
-    limits = (
-        *_qos_limits(nominal, known),
-        *_account_limits(nominal, [row for row in rows if not row.user]),
-    )
-    return (
-        *_limit_changes(cluster, [limit for limit in limits if limit.shrinks]),
-        *_new_qos(nominal, known),
-        *_qos_lists(cluster, nominal, rows),
-        *_limit_changes(cluster, [limit for limit in limits if not limit.shrinks]),
+    return Found(
+        cluster,
+        {row.account: row for row in rows if not row.user},
+        tuple(row for row in rows if row.user),
+        {one.name: one for one in qos},
+        frozenset(config.get("AccountingStorageTRES", "").split(",")),
     )
 
 
-def _limit_changes(cluster: str, limits: Iterable[_Limit]) -> Iterable[Change]:
-    """One change for all that get the same limit: each sacctmgr takes a good part of a second."""
-    names: dict[tuple[str, int | None], list[str]] = {}
-    for limit in limits:
-        names.setdefault((limit.entity, limit.after), []).append(limit.name)
-    for (entity, after), together in names.items():
-        where = [f"name={','.join(together)}"]
-        if entity == "account":
-            where.append(f"cluster={cluster}")
-        yield ("modify", entity, "where", *where, "set", _grp_tres(after))
+def wanted(allowed: Allowed, found: Found, known: Mapping[LimitKey, KnownLimit]) -> Wanted:
+    """What the ledger's policy is in Slurm.
 
+    A tenant's account is limited to its ceiling, which binds every job in it and below it,
+    whatever its QOS; to so many instances of a type; and to what is left of its budget. QOS
+    ``slicewise_<tenant>`` is its default and limited to its guarantee per account, which, other
+    than GrpTRES of a QOS, does not hide the account's limit (docs/decisions/0005). It may preempt
+    the borrowed QOS, which every tenant may use and which has no limit of its own. A tenant may not
+    use another's QOS, though it stood above it. An account without a tenant has the sum of the
+    ceilings below it, 0 if there are none, and the QOS of the tenant above. A QOS whose tenant is
+    gone allows nothing.
 
-def _qos_limits(nominal: Mapping[str, int], known: Mapping[str, Qos]) -> Iterable[_Limit]:
-    """None for QOS of ours, see ``limit_changes``; 0 for one whose tenant is gone."""
-    tenants = {qos_name(tenant) for tenant in nominal}
-    for name in sorted(known):
-        before = known[name].grp_tres.get(_LIMIT)
-        after = None if name in tenants else 0
-        if name.startswith(QOS_PREFIX) and before != after:
-            yield _Limit("qos", name, before, after)
-
-
-def _account_limits(nominal: Mapping[str, int], rows: Sequence[Association]) -> Iterable[_Limit]:
-    for row in sorted(rows, key=lambda row: row.account):
-        before = row.grp_tres.get(_LIMIT)
-        after = _ceiling(row.account, nominal, rows)
-        if row.account != ROOT_ACCOUNT and before != after:
-            yield _Limit("account", row.account, before, after)
-
-
-def _ceiling(account: str, nominal: Mapping[str, int], rows: Sequence[Association]) -> int:
-    """Its own quota, or else the sum of what is below it: a limit in Slurm binds the subtree."""
-    if account in nominal:
-        return nominal[account]
-    below = (row.account for row in rows if row.parent == account)
-    return sum(_ceiling(child, nominal, rows) for child in below)
-
-
-def _new_qos(nominal: Mapping[str, int], known: Mapping[str, Qos]) -> Iterable[Change]:
-    names = (qos_name(tenant) for tenant in sorted(nominal))
-    return (("add", "qos", name) for name in names if name not in known)
-
-
-def _qos_lists(
-    cluster: str, nominal: Mapping[str, int], rows: Sequence[Association]
-) -> Iterable[Change]:
-    """Allow a tenant's QOS in its account and make it the default there.
-
-    Users inherit both, unless they have a QOS list of their own. Slurm refuses a default to which
-    such a user has no access, so they come first.
+    What is no longer looked after (a limit on a type that was taken away, the default QOS of a
+    former tenant) goes back to what it was before.
     """
-    accounts = {row.account: row for row in rows if not row.user}
-    for tenant in sorted(nominal):
-        name, account = qos_name(tenant), accounts[tenant]
-        where = (f"name={tenant}", f"cluster={cluster}", "set")
-        for row in rows:
-            own_list = row.user and row.qos != account.qos
-            if row.account == tenant and own_list and name not in row.qos:
-                user = (f"name={row.user}", f"account={tenant}", f"cluster={cluster}", "set")
-                yield ("modify", "user", "where", *user, f"qos+={name}")
-        if name not in account.qos:
-            yield ("modify", "account", "where", *where, f"qos+={name}")
-        if account.default_qos != name:
-            yield ("modify", "account", "where", *where, f"defaultqos={name}")
+    tenants = frozenset(allowed.policy) & found.accounts.keys() - {ROOT_ACCOUNT}
+    settings: dict[LimitKey, Setting] = {}
+    sums = _sums(tenants, allowed.ceilings, found.accounts)
+    lists = {name: _listed(name, tenants, found) for name in found.accounts}
+    for name in sorted(found.accounts.keys() - {ROOT_ACCOUNT}):
+        if name in tenants:
+            settings |= _tenant_account(name, allowed, found)
+        else:
+            settings |= _other_account(name, sums.get(name, 0), lists[name], found, known)
+    settings |= _qos_settings(tenants, allowed, found, known)
+    return Wanted({**_handed_back(known, settings, found), **settings}, lists)
 
 
-def _grp_tres(amount: int | None) -> str:
-    """In sacctmgr's words, -1 is no limit."""
-    return f"grptres={_LIMIT}={-1 if amount is None else amount}"
+def _listed(account: str, tenants: Collection[str], found: Found) -> str:
+    row: Association | None = found.accounts[account]
+    while row is not None and row.account not in tenants:
+        row = found.accounts.get(row.parent)
+    return _text({qos_name(row.account), BORROWED_QOS}) if row is not None else ""
+
+
+def _tenant_account(name: str, allowed: Allowed, found: Found) -> Settings:
+    ceiling = allowed.ceilings[name]
+    fields = {
+        BILLING: Setting(str(ceiling.ceiling_millislices), _ceiling_words(ceiling)),
+        QOS_LIST: Setting(_listed(name, (name,), found), "its own QOS, and the borrowed"),
+        DEFAULT_QOS: Setting(qos_name(name), "its own QOS"),
+    }
+    for gres_type, count in type_limits(allowed, allowed.policy[name].quota).items():
+        if f"gres/gpu:{gres_type}" in found.tres:
+            fields[TYPE + gres_type] = Setting(str(count), "limit on the type or its model")
+    if name in allowed.run_minutes:
+        minutes = allowed.run_minutes[name]
+        fields[RUN_MINUTES] = Setting(str(minutes), f"budget: {minutes / 60_000:.2f} slice-hours")
+    return {LimitKey("account", name, field): setting for field, setting in fields.items()}
+
+
+def type_limits(allowed: Allowed, quota: Quota) -> Mapping[str, int]:
+    """Instances by type at most. A limit on a model binds each of its types by itself."""
+    bounds = dict(quota.type_limits)
+    for gres_type, model in allowed.models.items():
+        if model in quota.model_limits:
+            most = quota.model_limits[model] // allowed.costs[gres_type]
+            bounds[gres_type] = min(most, bounds.get(gres_type, most))
+    return bounds
+
+
+def _ceiling_words(ceiling: Ceiling) -> str:
+    parts = (("lent", ceiling.lent_millislices), ("borrowed", ceiling.borrowed_millislices))
+    moved = [f"{slices_text(amount)} {word}" for word, amount in parts if amount]
+    return ", ".join(("ceiling", *moved))
+
+
+def _other_account(
+    name: str, below: int, listed: str, found: Found, known: Mapping[LimitKey, KnownLimit]
+) -> Settings:
+    """It inherits our QOS, or has them in its own list: Slurm refuses a tenant's default to which
+    an account below it, or a user, has no access.
+    """
+    row = found.accounts[name]
+    settings = {LimitKey("account", name, BILLING): Setting(str(below), _sum_words(below))}
+    above = _ours(found.accounts[row.parent].qos) if row.parent in found.accounts else set()
+    if row.own_qos or _ours(row.qos) != above:
+        listed = INHERITED if only_ours_differ(row, found) else listed
+        settings[LimitKey("account", name, QOS_LIST)] = Setting(listed, "as above it")
+    if is_ours(row.own_default_qos):
+        key = LimitKey("account", name, DEFAULT_QOS)
+        settings[key] = Setting(known[key].before if key in known else "", "no tenant any more")
+    return settings
+
+
+def only_ours_differ(row: Association, found: Found) -> bool:
+    """Whether an account's QOS list would be the one above it, were it not for our QOS."""
+    above = found.accounts.get(row.parent)
+    return (
+        above is not None
+        and row.own_qos == _ours(row.own_qos)
+        and row.qos - _ours(row.qos) == above.qos - _ours(above.qos)
+    )
+
+
+def _sums(
+    tenants: Collection[str],
+    ceilings: Mapping[str, Ceiling],
+    accounts: Mapping[str, Association],
+) -> Mapping[str, int]:
+    """Millislices of the topmost tenants below each account that has some."""
+    sums: dict[str, int] = {}
+    for tenant in tenants:
+        above = accounts.get(accounts[tenant].parent)
+        while above is not None and above.account not in tenants:
+            sums[above.account] = sums.get(above.account, 0) + ceilings[tenant].ceiling_millislices
+            above = accounts.get(above.parent)
+    return sums
+
+
+def _sum_words(below: int) -> str:
+    return "no tenant: the sum of those below it" if below else "no tenant, and none below it"
+
+
+def _qos_settings(
+    tenants: Collection[str],
+    allowed: Allowed,
+    found: Found,
+    known: Mapping[LimitKey, KnownLimit],
+) -> Settings:
+    """A GrpTRES of our own would hide the account's limit from its jobs."""
+    settings: dict[LimitKey, Setting] = {}
+    if tenants:
+        settings |= _qos(BORROWED_QOS, {NAME: Setting(BORROWED_QOS, "for borrowed jobs")})
+    for tenant in sorted(tenants):
+        guarantee = str(allowed.ceilings[tenant].guarantee_millislices)
+        fields = {
+            NAME: Setting(qos_name(tenant), f"for guaranteed jobs of {tenant}"),
+            GUARANTEE: Setting(guarantee, f"guarantee of {tenant}"),
+            PREEMPT: Setting(BORROWED_QOS, "guaranteed before borrowed"),
+        }
+        settings |= _qos(qos_name(tenant), fields)
+    wanted_names = {key.name for key in settings}
+    for name in sorted(_seen_qos(found, known) & found.qos.keys() - wanted_names - {BORROWED_QOS}):
+        settings |= _qos(name, {GUARANTEE: Setting("0", "its tenant is gone")})
+    return settings
+
+
+def _qos(name: str, fields: Mapping[str, Setting]) -> Settings:
+    unlimited = {BILLING: Setting("", "it would hide the account's limit")}
+    return {LimitKey("qos", name, field): one for field, one in {**fields, **unlimited}.items()}
+
+
+def _seen_qos(found: Found, known: Mapping[LimitKey, KnownLimit]) -> set[str]:
+    """Ours of this cluster: another one on the same slurmdbd may have QOS of such names, too."""
+    listed = {name for row in found.accounts.values() for name in _ours(row.qos)}
+    return listed | {key.name for key in known if key.entity == "qos"}
+
+
+def _handed_back(
+    known: Mapping[LimitKey, KnownLimit], settings: Settings, found: Found
+) -> Settings:
+    return {
+        key: Setting(limit.before, "no longer limited")
+        for key, limit in known.items()
+        if key.field.startswith((TYPE, RUN_MINUTES))
+        and key not in settings
+        and key.name in found.accounts
+        and limit.last != limit.before
+    }
+
+
+def value_now(found: Found, key: LimitKey) -> str:
+    """What Slurm has for that setting; of lists only our QOS."""
+    return _account_value(found, key) if key.entity == "account" else _qos_value(found, key)
+
+
+def _account_value(found: Found, key: LimitKey) -> str:
+    row, (word, _, tres) = found.accounts[key.name], key.field.partition("=")
+    match word:
+        case "grptres":
+            return str(row.grp_tres.get(tres, ""))
+        case "grptresrunmins":
+            return str(row.grp_tres_run_mins.get(tres, ""))
+        case "qos":
+            return _text(_ours(row.qos))
+        case _:
+            return row.own_default_qos
+
+
+def _qos_value(found: Found, key: LimitKey) -> str:
+    row, (word, _, tres) = found.qos.get(key.name), key.field.partition("=")
+    if row is None:
+        return ""
+    match word:
+        case "grptres":
+            return str(row.grp_tres.get(tres, ""))
+        case "maxtresperaccount":
+            return str(row.max_tres_per_account.get(tres, ""))
+        case "preempt":
+            return _text(_ours(row.preempt))
+        case _:
+            return row.name
+
+
+def differences(wanted: Wanted, found: Found) -> tuple[Difference, ...]:
+    """Where Slurm is not as wanted; () if it has it all.
+
+    What is left of a budget moves all the time: a limit on it is good enough within one percent
+    or one slice-minute, unless it is or was zero.
+    """
+    now = {key: value_now(found, key) for key in wanted.settings}
+    return (
+        *(
+            Difference(key, now[key], setting.value, setting.why)
+            for key, setting in wanted.settings.items()
+            if now[key] != setting.value and not _near(key, now[key], setting.value)
+        ),
+        *_user_differences(wanted.lists, found),
+    )
+
+
+def _near(key: LimitKey, now: str, value: str) -> bool:
+    if key.field != RUN_MINUTES or {now, value} & {"", "0"}:
+        return False
+    apart = abs(int(now) - int(value))
+    return apart <= _NEAR_MILLISLICE_MIN or apart * _NEAR_SHARE <= int(value)
+
+
+def _user_differences(lists: Mapping[str, str], found: Found) -> Iterator[Difference]:
+    """Users inherit their account's list and default, unless they have their own."""
+    for row in found.users:
+        may = lists[row.account]
+        if row.own_qos and _text(_ours(row.qos)) != may:
+            key = LimitKey("account", row.account, QOS_LIST)
+            yield Difference(key, _text(_ours(row.qos)), may, "a list of the user's own", row.user)
+        if is_ours(row.own_default_qos) and row.own_default_qos not in may.split(","):
+            key = LimitKey("account", row.account, DEFAULT_QOS)
+            yield Difference(key, row.own_default_qos, "", "not allowed any more", row.user)
+
+
+def _ours(names: Iterable[str]) -> set[str]:
+    return {name for name in names if is_ours(name)}
+
+
+def _text(names: Iterable[str]) -> str:
+    return ",".join(sorted(names))

@@ -1,37 +1,11 @@
-"""The ledger's words: quotas, runs, reservations, transfers, charges."""
+"""The ledger's words: runs, reservations, transfers, charges, budgets' entries, statements."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from cluster.units import Millislices, MillisliceSeconds
-
-
-@dataclass(frozen=True)
-class Quota:
-    """What a tenant (a Slurm account) may hold at one time."""
-
-    tenant: str
-    nominal_millislices: Millislices
-
-
-@dataclass(frozen=True)
-class QuotaChange:
-    """One row of a quota's history, which is never altered.
-
-    Attributes:
-        change_id: rises with every change of any tenant; what the daemon has compiled is known
-            by it.
-        author: the operator's user name.
-        at_s: Unix seconds.
-    """
-
-    change_id: int
-    tenant: str
-    nominal_millislices: Millislices
-    author: str
-    reason: str
-    at_s: int
 
 
 @dataclass(frozen=True, order=True)
@@ -58,6 +32,7 @@ class Run:
         task: as people name it: ``814_3`` or ``814``.
         gres: GPU instances by type that Slurm allotted.
         cost_millislices: of all of them together.
+        payer: whose budget it uses up: the tenant itself, or the tenant above it that has one.
     """
 
     key: RunKey
@@ -66,6 +41,7 @@ class Run:
     task: str
     gres: Mapping[str, int] = field(hash=False)
     cost_millislices: Millislices
+    payer: str
 
 
 @dataclass(frozen=True)
@@ -73,19 +49,27 @@ class Reservation(Run):
     """A run that is not settled yet, and what is set aside for it.
 
     Attributes:
+        reserved_millislice_s: still set aside, beside what is posted.
+        posted_millislice_s: posted so far, less what was reversed.
         transfers: how many transfers the ledger has of this run.
     """
 
     reserved_millislice_s: MillisliceSeconds
+    posted_millislice_s: MillisliceSeconds
     transfers: int
 
 
 class Account(StrEnum):
-    """The three accounts of a tenant; their balances (credits − debits) sum to zero."""
+    """The accounts of a tenant. Over all tenants their balances (credits − debits) sum to zero."""
 
+    GRANTED = "granted"
+    """Where a budget comes from: its balance is minus what was granted, net."""
     AVAILABLE = "available"
+    """What is left to reserve; of a tenant without a budget minus what its runs took."""
     RESERVED = "reserved"
     USED = "used"
+    WAIVED = "waived"
+    """Allotted by Slurm but not charged: the operator's to bear."""
 
 
 class TransferKind(StrEnum):
@@ -102,6 +86,14 @@ class TransferKind(StrEnum):
     """At the end: the exact use, reserved → used."""
     VOID = "void"
     """At the end: what is left, reserved → available."""
+    REVERSE = "reverse"
+    """Accounting shows less than is posted: the excess, used → reserved."""
+    WAIVE = "waive"
+    """At the end of a run that its tenant does not pay: the use, reserved → waived."""
+    GRANT = "grant"
+    """More budget: granted → available. Of no run."""
+    REVOKE = "revoke"
+    """Less budget: available → granted. Of no run."""
 
 
 DEBIT_CREDIT: Mapping[TransferKind, tuple[Account, Account]] = {
@@ -109,13 +101,20 @@ DEBIT_CREDIT: Mapping[TransferKind, tuple[Account, Account]] = {
     TransferKind.EXTEND: (Account.AVAILABLE, Account.RESERVED),
     TransferKind.POST: (Account.RESERVED, Account.USED),
     TransferKind.VOID: (Account.RESERVED, Account.AVAILABLE),
+    TransferKind.REVERSE: (Account.USED, Account.RESERVED),
+    TransferKind.WAIVE: (Account.RESERVED, Account.WAIVED),
+    TransferKind.GRANT: (Account.GRANTED, Account.AVAILABLE),
+    TransferKind.REVOKE: (Account.AVAILABLE, Account.GRANTED),
 }
 """Which account each kind of transfer debits, which it credits."""
+
+PAYERS = frozenset({Account.GRANTED, Account.AVAILABLE, Account.RESERVED})
+"""Accounts of the run's payer; the others are the tenant's."""
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """An amount above zero that moves between two of a tenant's accounts.
+    """An amount above zero that moves between two accounts of a run's payer and its tenant.
 
     Attributes:
         until_s: the Unix second up to which the run is covered: by a reservation its time limit,
@@ -165,12 +164,14 @@ class StatementRow:
     Attributes:
         end_s: Unix seconds; None while it runs.
         used_millislice_s: posted, or used so far while it runs.
+        waived_millislice_s: allotted, but not charged.
         reserved_millislice_s: set aside beyond that; 0 once it is settled.
     """
 
     run: Run
     end_s: int | None
     used_millislice_s: MillisliceSeconds
+    waived_millislice_s: MillisliceSeconds
     reserved_millislice_s: MillisliceSeconds
 
 
@@ -182,6 +183,7 @@ class TenantTotal:
     runs: int
     running: int
     used_millislice_s: MillisliceSeconds
+    waived_millislice_s: MillisliceSeconds
     reserved_millislice_s: MillisliceSeconds
 
 
@@ -191,3 +193,62 @@ class Statement:
 
     rows: tuple[StatementRow, ...]
     totals: tuple[TenantTotal, ...]
+
+
+@dataclass(frozen=True)
+class Balance:
+    """A tenant's accounts as they stand, in millislice-seconds.
+
+    Attributes:
+        granted_millislice_s: what its budget was given, less what was taken back.
+        available_millislice_s: granted, less what its budget's runs have reserved and used; below
+            zero is an overdraft, or a tenant without a budget.
+        reserved_millislice_s: set aside for running jobs that its budget pays for.
+        used_millislice_s, waived_millislice_s: of its own runs, whoever pays.
+    """
+
+    tenant: str
+    granted_millislice_s: MillisliceSeconds
+    available_millislice_s: MillisliceSeconds
+    reserved_millislice_s: MillisliceSeconds
+    used_millislice_s: MillisliceSeconds
+    waived_millislice_s: MillisliceSeconds
+
+
+@dataclass(frozen=True)
+class BudgetEntry:
+    """A budget was given or taken.
+
+    Attributes:
+        kind: ``roll`` at the start of a period, ``grant`` and ``adjust`` by an operator.
+        amount_millislice_s: above zero is granted, below is taken back; a roll may be zero.
+        period_start_s: of a roll: Unix seconds, 0 for a budget without periods; else None.
+        at_s: when it was recorded; None before.
+    """
+
+    tenant: str
+    kind: Literal["roll", "grant", "adjust"]
+    amount_millislice_s: int
+    period_start_s: int | None
+    author: str
+    reason: str
+    at_s: int | None = None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What replaying the whole log found.
+
+    Attributes:
+        transfers: how many were replayed.
+        accounts: how many stored balances were compared.
+        reservations: how many open ones were compared.
+        imbalance_millislice_s: what does not add up, over everything; 0 iff all is well.
+        faults: in words, the first few.
+    """
+
+    transfers: int
+    accounts: int
+    reservations: int
+    imbalance_millislice_s: int
+    faults: tuple[str, ...]

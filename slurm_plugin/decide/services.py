@@ -157,9 +157,7 @@ def used_by_tenant(
     return dict(used)
 
 
-def tenant_views(
-    quotas: Mapping[str, Millislices], used: Mapping[str, int]
-) -> tuple[TenantView, ...]:
+def tenant_views(quotas: Mapping[str, int], used: Mapping[str, int]) -> tuple[TenantView, ...]:
     """Every tenant with a quota, by name."""
     return tuple(
         TenantView(name=tenant, nominal_millislices=nominal, used_millislices=used.get(tenant, 0))

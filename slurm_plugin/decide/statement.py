@@ -3,13 +3,25 @@
 from collections.abc import Iterable
 
 from cluster.units import MillisliceSeconds
-from slurm_plugin.decide.model import Run, StatementRow, TenantTotal
+from slurm_plugin.decide.model import Reservation, StatementRow, TenantTotal
 
 
-def open_row(run: Run, reserved: MillisliceSeconds, now_s: int) -> StatementRow:
+def open_row(held: Reservation, now_s: int) -> StatementRow:
     """A run that is not settled: what it has used up to ``now_s``, and what is left reserved."""
-    used = min(reserved, max(0, now_s - run.key.start_s) * run.cost_millislices)
-    return StatementRow(run, None, MillisliceSeconds(used), MillisliceSeconds(reserved - used))
+    unposted = min(held.reserved_millislice_s, unposted_millislice_s(held, now_s))
+    return StatementRow(
+        held,
+        end_s=None,
+        used_millislice_s=MillisliceSeconds(held.posted_millislice_s + unposted),
+        waived_millislice_s=MillisliceSeconds(0),
+        reserved_millislice_s=MillisliceSeconds(held.reserved_millislice_s - unposted),
+    )
+
+
+def unposted_millislice_s(held: Reservation, at_s: int) -> int:
+    """What a run has used up to ``at_s`` beyond what is posted; 0 if more is posted."""
+    used = (at_s - held.key.start_s) * held.cost_millislices
+    return max(0, used - held.posted_millislice_s)
 
 
 def totals(rows: Iterable[StatementRow]) -> tuple[TenantTotal, ...]:
@@ -26,5 +38,6 @@ def _total(tenant: str, rows: list[StatementRow]) -> TenantTotal:
         runs=len(rows),
         running=sum(row.end_s is None for row in rows),
         used_millislice_s=MillisliceSeconds(sum(row.used_millislice_s for row in rows)),
+        waived_millislice_s=MillisliceSeconds(sum(row.waived_millislice_s for row in rows)),
         reserved_millislice_s=MillisliceSeconds(sum(row.reserved_millislice_s for row in rows)),
     )

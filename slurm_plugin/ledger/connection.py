@@ -1,6 +1,6 @@
 """Reaching the ledger's PostgreSQL; its failures as the project's own errors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from sqlalchemy import URL, Connection, Engine, create_engine, make_url
@@ -15,7 +15,10 @@ from sqlalchemy.exc import (
 
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
 
-_CONNECT_TIMEOUT_S = 5
+CONNECT: Mapping[str, object] = {"connect_timeout": 5, "application_name": "slicewise"}
+"""How every connection is made."""
+
+_LOCK_NOT_AVAILABLE = "55P03"
 
 
 def ledger_engine(url: str) -> Engine:
@@ -33,7 +36,7 @@ def ledger_engine(url: str) -> Engine:
         )
     return create_engine(
         parsed.set(drivername="postgresql+psycopg"),
-        connect_args={"connect_timeout": _CONNECT_TIMEOUT_S, "application_name": "slicewise"},
+        connect_args=dict(CONNECT),
         # A connection that a restart of the server broke is replaced instead of failing once.
         pool_pre_ping=True,
         pool_size=2,
@@ -78,7 +81,17 @@ def translated(engine: Engine) -> Iterator[None]:
     """SQLAlchemy's errors as the project's own, without a password or a statement in them."""
     try:
         yield
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            "SW-TEXT", f"{error.object!r} can't be written as UTF-8.", "Write plain text."
+        ) from None
     except (OperationalError, InterfaceError) as error:
+        if _is_locked(error):
+            raise UnreachableError(
+                "SW-DATABASE-BUSY",
+                f"A table of the ledger's database {_place(engine)} is in use for too long.",
+                "Nothing was changed. Try again; a long query or a dump may be running.",
+            ) from None
         raise UnreachableError(
             "SW-DATABASE-DOWN",
             f"The ledger's database {_place(engine)} does not answer: {_reason(engine, error)}.",
@@ -95,6 +108,10 @@ def translated(engine: Engine) -> Iterator[None]:
             "SW-DATABASE-FAILED",
             f"The ledger's database {_place(engine)} failed: {_reason(engine, error)}.",
         ) from None
+
+
+def _is_locked(error: DBAPIError) -> bool:
+    return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
 
 
 def _place(engine: Engine) -> str:

@@ -1,13 +1,25 @@
-"""What is asked of the ledger's tables, and their rows as values."""
+"""What is asked of the ledger's charges and budgets, and their rows as values."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import BigInteger, Select, cast, extract, func, literal, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    cast,
+    extract,
+    func,
+    or_,
+    select,
+    true,
+)
 
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin.decide.model import (
-    QuotaChange,
+    Account,
+    Balance,
+    BudgetEntry,
     Reservation,
     Run,
     RunKey,
@@ -15,161 +27,205 @@ from slurm_plugin.decide.model import (
     TransferKind,
 )
 from slurm_plugin.decide.statement import open_row
-from slurm_plugin.ledger.tables import open_reservations, quota_changes, runs, transfers
+from slurm_plugin.ledger.tables import (
+    accounts,
+    balances,
+    budget_entries,
+    open_reservations,
+    quota_changes,
+    runs,
+    transfers,
+)
 
-RUN_KEY = (runs.c.cluster, runs.c.job_id, runs.c.start_s)
+_PAYER = func.coalesce(runs.c.payer, runs.c.tenant)
 _RUN_COLUMNS = (
-    *RUN_KEY,
+    runs.c.cluster,
+    runs.c.job_id,
+    runs.c.start_s,
     runs.c.tenant,
     runs.c.user_name,
     runs.c.task,
     runs.c.gres,
     runs.c.cost_millislices,
+    _PAYER,
 )
-_SETTLING = (TransferKind.POST.value, TransferKind.VOID.value)
-
-RECORDED_S = cast(func.floor(extract("epoch", quota_changes.c.recorded_at)), BigInteger)
-
-
-def changes_of(cluster: str) -> Select[Any]:
-    """Quota changes, for ``quota_change``."""
-    columns = (
-        quota_changes.c.id,
-        quota_changes.c.tenant,
-        quota_changes.c.nominal_millislices,
-        quota_changes.c.author,
-        quota_changes.c.reason,
-        RECORDED_S,
-    )
-    return select(*columns).where(quota_changes.c.cluster == cluster)
+_OPEN_COLUMNS = (
+    open_reservations.c.reserved_millislice_s,
+    open_reservations.c.posted_millislice_s,
+)
 
 
-def newest_changes_of(cluster: str) -> Select[Any]:
-    """The newest change of each tenant."""
-    newest = select(func.max(quota_changes.c.id)).where(quota_changes.c.cluster == cluster)
-    return changes_of(cluster).where(
-        quota_changes.c.id.in_(newest.group_by(quota_changes.c.tenant))
-    )
-
-
-def quota_change(row: Any) -> QuotaChange:
-    """A row of ``changes_of``."""
-    change_id, tenant, nominal, author, reason, at_s = row
-    return QuotaChange(change_id, tenant, Millislices(nominal), author, reason, at_s)
+def _recorded_s(recorded_at: ColumnElement[Any]) -> ColumnElement[int]:
+    return cast(func.floor(extract("epoch", recorded_at)), BigInteger)
 
 
 def reservations_of(cluster: str) -> Select[Any]:
     """Open reservations, for ``reservation``."""
     count = select(func.count()).where(transfers.c.run_id == runs.c.id).scalar_subquery()
-    reserved = open_reservations.c.reserved_millislice_s
     return (
-        select(*_RUN_COLUMNS, reserved, count)
+        select(*_RUN_COLUMNS, *_OPEN_COLUMNS, count)
         .join(open_reservations, open_reservations.c.run_id == runs.c.id)
         .where(runs.c.cluster == cluster)
-        .order_by(*RUN_KEY)
+        .order_by(runs.c.job_id, runs.c.start_s)
     )
 
 
 def reservation(row: Any) -> Reservation:
     """A row of ``reservations_of``."""
-    *columns, reserved, count = row
-    run = _run(columns)
+    *columns, reserved, posted, count = row
     return Reservation(
-        run.key,
-        run.tenant,
-        run.user,
-        run.task,
-        run.gres,
-        run.cost_millislices,
-        MillisliceSeconds(reserved),
-        count,
+        *_run_fields(columns), MillisliceSeconds(reserved), MillisliceSeconds(posted), count
     )
 
 
 def statement_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
-    """Runs with what is posted, their end, what is reserved: for ``statement_row``."""
-    amount, until_s = transfers.c.amount_millislice_s, transfers.c.until_s
-    posted = func.sum(amount).filter(transfers.c.kind == TransferKind.POST.value)
-    end_s = func.max(until_s).filter(transfers.c.kind.in_(_SETTLING))
+    """Runs with what is open and what was booked, for ``statement_row``."""
+    of_run = transfers.c.run_id == runs.c.id
     booked = (
-        select(transfers.c.run_id, func.coalesce(posted, 0).label("posted"), end_s.label("end_s"))
-        .group_by(transfers.c.run_id)
-        .subquery()
-    )
-    query = (
         select(
-            *_RUN_COLUMNS,
-            booked.c.posted,
-            booked.c.end_s,
-            func.coalesce(open_reservations.c.reserved_millislice_s, 0),
+            _sum(TransferKind.POST) - _sum(TransferKind.REVERSE),
+            _sum(TransferKind.WAIVE),
+            func.count(),
         )
-        .join(booked, booked.c.run_id == runs.c.id)
+        .where(of_run)
+        .lateral("booked")
+    )
+    newest = select(transfers.c.until_s).where(of_run).order_by(transfers.c.number.desc())
+    last = newest.limit(1).lateral("last")
+    is_open = open_reservations.c.run_id.is_not(None)
+    query = (
+        select(*_RUN_COLUMNS, *_OPEN_COLUMNS, *booked.c, last.c.until_s)
+        .select_from(runs)
+        .join(booked, true())
+        .join(last, true())
         .outerjoin(open_reservations, open_reservations.c.run_id == runs.c.id)
-        .where(runs.c.cluster == cluster)
-        .where(func.coalesce(booked.c.end_s, literal(since_s)) >= since_s)
+        .where(runs.c.cluster == cluster, or_(is_open, last.c.until_s >= since_s))
         .order_by(runs.c.tenant, runs.c.start_s, runs.c.job_id)
     )
     return query if tenant is None else query.where(runs.c.tenant == tenant)
 
 
+def _sum(kind: TransferKind) -> ColumnElement[int]:
+    amount = func.sum(transfers.c.amount_millislice_s).filter(transfers.c.kind == kind.value)
+    return cast(func.coalesce(amount, 0), BigInteger)
+
+
 def statement_row(row: Any, now_s: int) -> StatementRow:
     """A row of ``statement_of``; one that still runs is counted up to ``now_s``."""
-    *columns, posted, end_s, reserved = row
-    run = _run(columns)
-    if reserved:
-        return open_row(run, MillisliceSeconds(reserved), now_s)
-    return StatementRow(run, end_s, MillisliceSeconds(int(posted)), MillisliceSeconds(0))
+    *columns, reserved, posted, used, waived, count, until_s = row
+    if reserved is not None:
+        return open_row(reservation((*columns, reserved, posted, count)), now_s)
+    return StatementRow(
+        Run(*_run_fields(columns)),
+        until_s,
+        MillisliceSeconds(used),
+        MillisliceSeconds(waived),
+        MillisliceSeconds(0),
+    )
 
 
-def _run(columns: Any) -> Run:
-    cluster, job_id, start_s, tenant, user, task, gres, cost = columns
-    return Run(RunKey(cluster, job_id, start_s), tenant, user, task, gres, Millislices(cost))
+def _run_fields(columns: Any) -> tuple[RunKey, str, str, str, Mapping[str, int], Millislices, str]:
+    cluster, job_id, start_s, tenant, user, task, gres, cost, payer = columns
+    return RunKey(cluster, job_id, start_s), tenant, user, task, gres, Millislices(cost), payer
 
 
-def run_values(run: Run) -> Mapping[str, object]:
-    """A run as a row of ``runs``."""
-    return {
-        "cluster": run.key.cluster,
-        "job_id": run.key.job_id,
-        "start_s": run.key.start_s,
-        "tenant": run.tenant,
-        "user_name": run.user,
-        "task": run.task,
-        "gres": dict(run.gres),
-        "cost_millislices": run.cost_millislices,
-    }
+def balances_of(cluster: str) -> Select[Any]:
+    """Balances (credits less debits) by tenant, for ``balance``."""
+    amount = balances.c.credits_millislice_s - balances.c.debits_millislice_s
+    sums = (func.sum(amount).filter(accounts.c.kind == kind.value) for kind in Account)
+    return (
+        select(accounts.c.tenant, *(func.coalesce(each, 0) for each in sums))
+        .join(balances, balances.c.account_id == accounts.c.id)
+        .where(accounts.c.cluster == cluster)
+        .group_by(accounts.c.tenant)
+        .order_by(accounts.c.tenant)
+    )
 
 
-def key_values(key: RunKey) -> tuple[str, int, int]:
-    """In the order of ``RUN_KEY``."""
-    return key.cluster, key.job_id, key.start_s
+def balance(row: Any) -> Balance:
+    """A row of ``balances_of``."""
+    tenant, granted, *others = row
+    return Balance(tenant, *(MillisliceSeconds(int(each)) for each in (-granted, *others)))
 
 
-IMBALANCE = """
-WITH entries AS (
-    SELECT t.run_id, a.cluster, a.tenant, a.kind, e.amount
-      FROM slicewise.transfers t
-     CROSS JOIN LATERAL (VALUES (t.debit_account_id, -t.amount_millislice_s::numeric),
-                                (t.credit_account_id, t.amount_millislice_s::numeric)
-                        ) AS e (account_id, amount)
-      LEFT JOIN slicewise.accounts a ON a.id = e.account_id
-), open AS (
-    SELECT r.id AS run_id, r.cluster, r.tenant, o.reserved_millislice_s AS amount
-      FROM slicewise.open_reservations o JOIN slicewise.runs r ON r.id = o.run_id
-), differences AS (
-    SELECT abs(sum(amount)) AS amount FROM entries GROUP BY run_id
-    UNION ALL
-    SELECT abs(sum(amount)) FROM entries
-    UNION ALL
-    SELECT abs(coalesce(e.amount, 0) - coalesce(o.amount, 0))
-      FROM (SELECT run_id, sum(amount) AS amount FROM entries WHERE kind = 'reserved' GROUP BY 1) e
-      FULL JOIN open o USING (run_id)
-    UNION ALL
-    SELECT abs(coalesce(e.amount, 0) - coalesce(o.amount, 0))
-      FROM (SELECT cluster, tenant, sum(amount) AS amount
-              FROM entries WHERE kind = 'reserved' GROUP BY 1, 2) e
-      FULL JOIN (SELECT cluster, tenant, sum(amount) AS amount FROM open GROUP BY 1, 2) o
-     USING (cluster, tenant)
-)
-SELECT coalesce(sum(amount), 0) FROM differences
-"""
+def rolls_of(cluster: str) -> Select[Any]:
+    """The last roll's period by tenant."""
+    return (
+        select(budget_entries.c.tenant, func.max(budget_entries.c.period_start_s))
+        .where(budget_entries.c.cluster == cluster, budget_entries.c.kind == "roll")
+        .group_by(budget_entries.c.tenant)
+    )
+
+
+def ended_of(cluster: str) -> Select[Any]:
+    """Tenants with a roll whose budget, or who themselves, were removed after it."""
+    rolled, changes = budget_entries.c, quota_changes.c
+    last = (
+        select(rolled.tenant, func.max(rolled.recorded_at).label("recorded_at"))
+        .where(rolled.cluster == cluster, rolled.kind == "roll")
+        .group_by(rolled.tenant)
+        .subquery()
+    )
+    return (
+        select(changes.tenant)
+        .distinct()
+        .join(last, last.c.tenant == changes.tenant)
+        .where(changes.cluster == cluster, changes.recorded_at > last.c.recorded_at)
+        .where(or_(changes.budget_period == "off", changes.removed))
+    )
+
+
+def entries_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
+    """Budget entries, the oldest first, for ``budget_entry``."""
+    recorded_s = _recorded_s(budget_entries.c.recorded_at)
+    query = (
+        select(
+            budget_entries.c.tenant,
+            budget_entries.c.kind,
+            budget_entries.c.amount_millislice_s,
+            budget_entries.c.period_start_s,
+            budget_entries.c.author,
+            budget_entries.c.reason,
+            recorded_s,
+        )
+        .where(budget_entries.c.cluster == cluster, recorded_s >= since_s)
+        .order_by(budget_entries.c.id)
+    )
+    return query if tenant is None else query.where(budget_entries.c.tenant == tenant)
+
+
+def budget_entry(row: Any) -> BudgetEntry:
+    """A row of ``entries_of``."""
+    return BudgetEntry(*row)
+
+
+def export_of(cluster: str, since_s: int) -> Select[Any]:
+    """Transfers recorded at ``since_s`` or later, in the order of their ids."""
+    debit, credit = accounts.alias("debit"), accounts.alias("credit")
+    recorded_s = _recorded_s(transfers.c.recorded_at)
+    tenant = func.coalesce(runs.c.tenant, budget_entries.c.tenant)
+    return (
+        select(
+            transfers.c.id,
+            debit.c.cluster,
+            tenant.label("tenant"),
+            func.coalesce(runs.c.payer, tenant).label("payer"),
+            runs.c.job_id,
+            runs.c.task,
+            runs.c.start_s,
+            transfers.c.kind,
+            debit.c.kind.label("debit"),
+            credit.c.kind.label("credit"),
+            transfers.c.amount_millislice_s,
+            transfers.c.until_s,
+            budget_entries.c.author,
+            budget_entries.c.reason,
+            recorded_s.label("recorded_s"),
+        )
+        .join(debit, debit.c.id == transfers.c.debit_account_id)
+        .join(credit, credit.c.id == transfers.c.credit_account_id)
+        .outerjoin(runs, runs.c.id == transfers.c.run_id)
+        .outerjoin(budget_entries, budget_entries.c.id == transfers.c.budget_entry_id)
+        .where(debit.c.cluster == cluster, recorded_s >= since_s)
+        .order_by(transfers.c.id)
+    )

@@ -1,19 +1,31 @@
-"""Bring the ledger's schema up to date, or back: Alembic without an alembic.ini."""
+"""Bring the ledger's schema up to date, or back, by Alembic; say what roles may do with it."""
 
+from collections.abc import Iterator
 from importlib.resources import files
+from typing import Literal
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, select, text
 
 from cluster.errors import InvalidInputError
-from slurm_plugin.ledger.connection import ledger_engine, reading, translated
-from slurm_plugin.ledger.tables import SCHEMA
+from slurm_plugin.ledger.connection import ledger_engine, reading, translated, writing
+from slurm_plugin.ledger.tables import SCHEMA, served_revisions
 
 BASE = "base"
 """The revision before the first: no tables."""
+
+Duty = Literal["daemon", "operator", "reader"]
+"""What a role of PostgreSQL is for."""
+
+_APPENDED = ("loan_changes", "quota_changes")
+_KEPT = ("compilations", "known_limits", "watermarks")
+"""What the daemon overwrites. None of it is money."""
+
+_CALLED = ("enter_budget", "lock_policy")
+"""Functions for operators and the daemon, who therefore need not write entries themselves."""
 
 
 def _config() -> Config:
@@ -47,7 +59,9 @@ def current_of(url: str) -> str:
 
 
 def require_current(engine: Engine) -> None:
-    """Raises InvalidInputError: SW-DATABASE-OLD before head, SW-DATABASE-NEW if it is unknown."""
+    """Raises InvalidInputError: SW-DATABASE-OLD before head, SW-DATABASE-NEW after it, unless the
+    newer revision still serves programs of this one.
+    """
     found = current(engine)
     if found == head():
         return
@@ -57,7 +71,23 @@ def require_current(engine: Engine) -> None:
             f"The ledger's database is at revision {found}, this version needs {head()}.",
             "Run: slicewise db upgrade",
         )
-    raise InvalidInputError(
+    if not _served(engine):
+        raise _too_new(found)
+
+
+def _served(engine: Engine) -> bool:
+    """Whether the database says that programs made for ``head`` may use it.
+
+    Each migration writes that down: one that only adds keeps what is there and adds itself, one
+    that takes something away deletes those that need it.
+    """
+    mine = select(served_revisions).where(served_revisions.c.revision == head())
+    with reading(engine) as connection:
+        return connection.execute(mine).first() is not None
+
+
+def _too_new(found: str) -> InvalidInputError:
+    return InvalidInputError(
         "SW-DATABASE-NEW",
         f"The ledger's database is at revision {found}, which this version does not know.",
         "A newer version of slicewise upgraded it: use that one.",
@@ -65,7 +95,11 @@ def require_current(engine: Engine) -> None:
 
 
 def upgrade(url: str) -> tuple[str, str]:
-    """Bring the database to ``head``; returns the revisions before and after."""
+    """Bring the database to ``head``; returns the revisions before and after.
+
+    Raises UnreachableError (SW-DATABASE-BUSY) if a table is in use for too long; nothing was
+    changed then.
+    """
     return _migrate(url, head())
 
 
@@ -91,10 +125,65 @@ def _migrate(url: str, target: str) -> tuple[str, str]:
     engine = ledger_engine(url)
     before = current(engine)
     if before not in revisions():
-        require_current(engine)
+        raise _too_new(before)
     backwards = revisions().index(target) < revisions().index(before)
     config = _config()
     with translated(engine), engine.connect() as connection:
         config.attributes["connection"] = connection
         (command.downgrade if backwards else command.upgrade)(config, target)
     return before, current(engine)
+
+
+def grant(url: str, role: str, duty: Duty) -> None:
+    """Let a role of PostgreSQL do that, and no more; what it was allowed before is taken away.
+
+    No role may change or delete an entry: balances, open reservations and loans follow from
+    entries by triggers. Raises InvalidInputError (SW-DATABASE-ROLE) for a role that does not exist
+    or is allowed everything anyway, and what ``require_current`` raises.
+    """
+    engine = ledger_engine(url)
+    require_current(engine)
+    with writing(engine) as connection:
+        _check_role(connection, role)
+        for statement in _grants(engine.dialect.identifier_preparer.quote_identifier(role), duty):
+            connection.exec_driver_sql(statement)
+
+
+def _check_role(connection: Connection, role: str) -> None:
+    owns = text(
+        "SELECT pg_has_role(r.oid, n.nspowner, 'USAGE')"
+        "  FROM pg_roles r, pg_namespace n WHERE r.rolname = :role AND n.nspname = :schema"
+    )
+    found = connection.execute(owns, {"role": role, "schema": SCHEMA}).scalar_one_or_none()
+    if found is None:
+        raise InvalidInputError(
+            "SW-DATABASE-ROLE",
+            f"PostgreSQL has no role {role!r}.",
+            f"Create it first, as PostgreSQL's administrator: CREATE ROLE {role} LOGIN",
+        )
+    if found:
+        raise InvalidInputError(
+            "SW-DATABASE-ROLE",
+            f"The role {role!r} is a superuser or may act as the owner of the ledger's tables.",
+            "Give a role that is neither; nothing could be kept from this one.",
+        )
+
+
+def _grants(role: str, duty: Duty) -> Iterator[str]:
+    """The statements; ``role`` is quoted already."""
+    tables, functions = f"ALL TABLES IN SCHEMA {SCHEMA}", f"ALL FUNCTIONS IN SCHEMA {SCHEMA}"
+    yield f"REVOKE ALL ON {tables} FROM {role}"
+    yield f"REVOKE ALL ON {functions} FROM {role}"
+    yield f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}"
+    yield f"GRANT SELECT ON {tables} TO {role}"
+    if duty == "reader":
+        return
+    for name in _APPENDED:
+        yield f"GRANT INSERT ON {SCHEMA}.{name} TO {role}"
+    for name in _CALLED:
+        yield f"GRANT EXECUTE ON FUNCTION {SCHEMA}.{name} TO {role}"
+    if duty == "operator":
+        return
+    for name in _KEPT:
+        yield f"GRANT INSERT, UPDATE, DELETE ON {SCHEMA}.{name} TO {role}"
+    yield f"GRANT EXECUTE ON FUNCTION {SCHEMA}.book TO {role}"

@@ -2,6 +2,7 @@
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
@@ -13,11 +14,20 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    column,
     func,
+    table,
+    text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from slurm_plugin.decide.quotas import MAX_NOMINAL_MILLISLICES
+from slurm_plugin.decide.model import Account
+from slurm_plugin.decide.policy import (
+    MAX_BUDGET_MILLISLICE_S,
+    MAX_NOMINAL_MILLISLICES,
+    MAX_WEIGHT,
+    Period,
+)
 
 SCHEMA = "slicewise"
 
@@ -32,6 +42,10 @@ metadata = MetaData(
     },
 )
 
+_ACCOUNTS = ", ".join(f"'{kind}'" for kind in Account)
+_PERIODS = ", ".join(f"'{period}'" for period in ("off", *Period))
+_BUDGETS = ("budget_millislice_s", "carry_over_millislice_s", "overdraft_millislice_s")
+
 quota_changes = Table(
     "quota_changes",
     metadata,
@@ -42,12 +56,118 @@ quota_changes = Table(
     Column("author", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("parent", Text),
+    Column("removed", Boolean),
+    Column("borrowing_limit_millislices", BigInteger),
+    Column("lending_limit_millislices", BigInteger),
+    Column("weight", Integer),
+    Column("type_limits", JSONB(none_as_null=True)),
+    Column("model_limits", JSONB(none_as_null=True)),
+    Column("budget_period", Text),
+    *(Column(name, BigInteger) for name in _BUDGETS),
     CheckConstraint(
         f"nominal_millislices BETWEEN 0 AND {MAX_NOMINAL_MILLISLICES}", name="nominal_in_range"
     ),
     CheckConstraint("tenant <> ''", name="tenant_named"),
+    CheckConstraint("parent <> tenant", name="parent_another"),
+    CheckConstraint(
+        f"borrowing_limit_millislices BETWEEN 0 AND {MAX_NOMINAL_MILLISLICES}",
+        name="borrowing_in_range",
+    ),
+    CheckConstraint(
+        f"lending_limit_millislices BETWEEN 0 AND {MAX_NOMINAL_MILLISLICES}",
+        name="lending_in_range",
+    ),
+    CheckConstraint(f"weight BETWEEN 1 AND {MAX_WEIGHT}", name="weight_in_range"),
+    CheckConstraint(
+        "jsonb_typeof(type_limits) = 'object' AND jsonb_typeof(model_limits) = 'object'",
+        name="limits_objects",
+    ),
+    CheckConstraint(f"budget_period IN ({_PERIODS})", name="period_known"),
+    CheckConstraint(
+        " AND ".join(f"{name} BETWEEN 0 AND {MAX_BUDGET_MILLISLICE_S}" for name in _BUDGETS),
+        name="budget_in_range",
+    ),
+    CheckConstraint(
+        f"num_nonnulls({', '.join(_BUDGETS)}) = CASE WHEN budget_period <> 'off' THEN 3 ELSE 0 END",
+        name="budget_whole",
+    ),
     Index("ix_quota_changes_latest", "cluster", "tenant", "id"),
-    comment="A tenant's quota is its newest row; append-only.",
+    Index("ix_quota_changes_parent", "cluster", "parent"),
+    comment="What was changed of a tenant; NULL is left as it was. Append-only.",
+)
+
+policy = table(
+    "policy",
+    *(
+        column(name)
+        for name in (
+            "cluster",
+            "tenant",
+            "parent",
+            "nominal_millislices",
+            "borrowing_limit_millislices",
+            "lending_limit_millislices",
+            "weight",
+            "type_limits",
+            "model_limits",
+            "budget_period",
+            *_BUDGETS,
+        )
+    ),
+    schema=SCHEMA,
+)
+"""The view of every tenant as ``quota_changes`` leaves it; without removed ones."""
+
+loan_changes = Table(
+    "loan_changes",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("lender", Text, nullable=False),
+    Column("borrower", Text, nullable=False),
+    Column("amount_millislices", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    CheckConstraint(
+        f"amount_millislices BETWEEN 0 AND {MAX_NOMINAL_MILLISLICES}", name="amount_in_range"
+    ),
+    CheckConstraint("lender <> borrower", name="two_tenants"),
+    Index("ix_loan_changes_lender", "cluster", "lender", "id"),
+    Index("ix_loan_changes_borrower", "cluster", "borrower", "id"),
+    comment="What a loan was changed to; 0 ends it. Append-only.",
+)
+
+loans = Table(
+    "loans",
+    metadata,
+    Column("cluster", Text, primary_key=True),
+    Column("lender", Text, primary_key=True),
+    Column("borrower", Text, primary_key=True),
+    Column("amount_millislices", BigInteger, nullable=False),
+    CheckConstraint("amount_millislices > 0", name="amount_positive"),
+    Index("ix_loans_borrower", "cluster", "borrower"),
+    comment="Idle quota in others' hands now; kept by a trigger on loan_changes.",
+)
+
+known_limits = Table(
+    "known_limits",
+    metadata,
+    Column("cluster", Text, primary_key=True),
+    Column("entity", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("field", Text, primary_key=True),
+    Column("before", Text, nullable=False),
+    Column("last", Text, nullable=False),
+    CheckConstraint("entity IN ('account', 'qos')", name="entity_known"),
+    comment="Slurm's limits before they were first touched, and as they were last set.",
+)
+
+served_revisions = Table(
+    "served_revisions",
+    metadata,
+    Column("revision", Text, primary_key=True),
+    comment="Programs made for these revisions may use the database as it is.",
 )
 
 compilations = Table(
@@ -75,8 +195,22 @@ accounts = Table(
     Column("tenant", Text, nullable=False),
     Column("kind", Text, nullable=False),
     UniqueConstraint("cluster", "tenant", "kind", name="uq_accounts_tenant"),
-    CheckConstraint("kind IN ('available', 'reserved', 'used')", name="kind_known"),
-    comment="Three per tenant; balances are sums over transfers.",
+    CheckConstraint(f"kind IN ({_ACCOUNTS})", name="kind_known"),
+    comment="Of each tenant one of a kind, made when it is needed; append-only.",
+)
+
+balances = Table(
+    "balances",
+    metadata,
+    Column(
+        "account_id", BigInteger, ForeignKey(accounts.c.id), primary_key=True, autoincrement=False
+    ),
+    Column("debits_millislice_s", BigInteger, nullable=False, server_default="0"),
+    Column("credits_millislice_s", BigInteger, nullable=False, server_default="0"),
+    CheckConstraint(
+        "debits_millislice_s >= 0 AND credits_millislice_s >= 0", name="never_negative"
+    ),
+    comment="Sums over an account's transfers; kept by triggers on accounts and transfers.",
 )
 
 runs = Table(
@@ -91,30 +225,71 @@ runs = Table(
     Column("task", Text, nullable=False),
     Column("gres", JSONB, nullable=False),
     Column("cost_millislices", BigInteger, nullable=False),
+    Column("payer", Text),
     UniqueConstraint("cluster", "job_id", "start_s", name="uq_runs_key"),
     CheckConstraint("cost_millislices > 0", name="cost_positive"),
+    CheckConstraint("payer <> tenant", name="payer_another"),
     Index("ix_runs_tenant", "cluster", "tenant", "start_s"),
-    comment="Who ran what at which cost; append-only.",
+    comment="Who ran what at which cost, and who pays if not the tenant itself; append-only.",
+)
+
+budget_entries = Table(
+    "budget_entries",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("amount_millislice_s", BigInteger, nullable=False),
+    Column("period_start_s", BigInteger),
+    Column("author", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    CheckConstraint("tenant <> ''", name="tenant_named"),
+    CheckConstraint("kind IN ('roll', 'grant', 'adjust')", name="kind_known"),
+    CheckConstraint("(kind = 'roll') = (period_start_s IS NOT NULL)", name="period_of_roll"),
+    CheckConstraint("kind = 'roll' OR amount_millislice_s <> 0", name="amount_not_zero"),
+    Index(
+        "uq_budget_entries_roll",
+        "cluster",
+        "tenant",
+        "period_start_s",
+        unique=True,
+        postgresql_where=text("kind = 'roll'"),
+    ),
+    Index("ix_budget_entries_tenant", "cluster", "tenant", "id"),
+    comment="A tenant's budget was given or taken back, with its transfer; append-only.",
 )
 
 transfers = Table(
     "transfers",
     metadata,
     Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("run_id", BigInteger, ForeignKey(runs.c.id), nullable=False),
-    Column("number", Integer, nullable=False),
+    Column("run_id", BigInteger, ForeignKey(runs.c.id)),
+    Column("number", Integer),
     Column("kind", Text, nullable=False),
-    Column("debit_account_id", BigInteger, ForeignKey(accounts.c.id), nullable=False),
-    Column("credit_account_id", BigInteger, ForeignKey(accounts.c.id), nullable=False),
+    Column("debit_account_id", BigInteger, nullable=False),
+    Column("credit_account_id", BigInteger, nullable=False),
     Column("amount_millislice_s", BigInteger, nullable=False),
-    Column("until_s", BigInteger, nullable=False),
+    Column("until_s", BigInteger),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("budget_entry_id", BigInteger, ForeignKey(budget_entries.c.id)),
     UniqueConstraint("run_id", "number", name="uq_transfers_number"),
     CheckConstraint("amount_millislice_s > 0", name="amount_positive"),
     CheckConstraint("debit_account_id <> credit_account_id", name="between_two_accounts"),
-    CheckConstraint("kind IN ('reserve', 'extend', 'post', 'void')", name="kind_known"),
     CheckConstraint("(number = 1) = (kind = 'reserve')", name="reserve_first_and_once"),
-    comment="Each moves an amount between two accounts of one tenant; append-only.",
+    CheckConstraint(
+        "(run_id IS NULL) = (budget_entry_id IS NOT NULL)"
+        " AND (number IS NULL) = (run_id IS NULL) AND (until_s IS NULL) = (run_id IS NULL)",
+        name="of_run_or_entry",
+    ),
+    Index(
+        "uq_transfers_entry",
+        "budget_entry_id",
+        unique=True,
+        postgresql_where=text("budget_entry_id IS NOT NULL"),
+    ),
+    comment="Each moves an amount between two accounts, of a run or a budget; append-only.",
 )
 
 open_reservations = Table(
@@ -122,6 +297,8 @@ open_reservations = Table(
     metadata,
     Column("run_id", BigInteger, ForeignKey(runs.c.id), primary_key=True, autoincrement=False),
     Column("reserved_millislice_s", BigInteger, nullable=False),
+    Column("posted_millislice_s", BigInteger, nullable=False, server_default="0"),
     CheckConstraint("reserved_millislice_s > 0", name="never_overdrawn"),
-    comment="What is reserved and not settled; kept by a trigger on transfers.",
+    CheckConstraint("posted_millislice_s >= 0", name="never_reversed_beyond"),
+    comment="What is reserved and not settled, and posted so far; kept by a trigger on transfers.",
 )

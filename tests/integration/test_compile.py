@@ -1,9 +1,13 @@
 """From a quota to Slurm's limits, from Slurm's accounting to the statement: on the sandbox."""
 
 import json
+import random
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -19,18 +23,35 @@ _PATIENCE_S = 60.0
 
 @pytest.fixture
 def account(sandbox: Sandbox) -> Iterator[str]:
-    """A Slurm account of its own for alice; without a quota again afterwards."""
+    """A Slurm account of its own for alice; no tenant any more afterwards."""
+    with tenant_account(sandbox) as name:
+        yield name
+
+
+@contextmanager
+def tenant_account(sandbox: Sandbox) -> Iterator[str]:
     name = f"lab{uuid4().hex[:8]}"
     alice = sandbox.state.users["alice"].name
     sandbox.run("slurm", ("sacctmgr", "-i", "add", "account", name))
     sandbox.run("slurm", ("sacctmgr", "-i", "add", "user", alice, f"account={name}"))
-    yield name
-    sandbox.run("slurm", ("scancel", "-A", name))
-    sandbox.run("root", ("slicewise", "tenant-quota", "set", name, "--nominal", "0"))
+    try:
+        yield name
+    finally:
+        sandbox.run("slurm", ("scancel", "-A", name))
+        sandbox.run("root", ("slicewise", "tenant", "remove", name), check=False)
 
 
-def set_quota(sandbox: Sandbox, tenant: str, nominal: str) -> dict[str, Any]:
-    argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", nominal, "--json")
+@pytest.fixture
+def without_daemon(sandbox: Sandbox) -> Iterator[None]:
+    """Nobody compiles but the test."""
+    sandbox.stop("daemon")
+    yield
+    sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
+    eventually((sandbox.layout.run_dir / "user.sock").exists)
+
+
+def set_quota(sandbox: Sandbox, tenant: str, nominal: str, *options: str) -> dict[str, Any]:
+    argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", nominal, *options, "--json")
     change = json.loads(sandbox.run("root", argv).stdout)
     # On a busy machine the command may have stopped waiting before.
     eventually(lambda: shown(sandbox, tenant)["in_force"])
@@ -67,6 +88,38 @@ def submit(sandbox: Sandbox, account: str, *options: str, seconds: int) -> str:
 def states(sandbox: Sandbox, account: str) -> list[str]:
     argv = ("squeue", "--noheader", "--array", f"--account={account}", "--format=%T")
     return sandbox.run("slurm", argv).stdout.split()
+
+
+def running(sandbox: Sandbox, account: str) -> Counter[str]:
+    """How many jobs of the account run in which QOS."""
+    where = (f"--account={account}", "--states=running")
+    argv = ("squeue", "--noheader", "--array", *where, "--format=%q")
+    return Counter(sandbox.run("slurm", argv).stdout.split())
+
+
+def reasons(sandbox: Sandbox, account: str) -> set[str]:
+    """Why its jobs wait."""
+    where = (f"--account={account}", "--states=pending")
+    argv = ("squeue", "--noheader", "--array", *where, "--format=%r")
+    return set(sandbox.run("slurm", argv).stdout.split())
+
+
+def sacctmgr(sandbox: Sandbox, *words: str) -> None:
+    sandbox.run("root", ("sacctmgr", "-i", *words))
+
+
+def compiled(sandbox: Sandbox, *options: str) -> dict[str, Any]:
+    argv = ("slicewise", "compile", *options, "--json")
+    return json.loads(sandbox.run("root", argv).stdout)
+
+
+def accounting_database(sandbox: Sandbox) -> tuple[list[str], str]:
+    """Slurm's own dump of its accounts, which leaves out the QOS; and those."""
+    path = Path(f"/tmp/dump-{uuid4().hex}")
+    sandbox.run("root", ("sacctmgr", "dump", "sandbox", f"file={path}"))
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    path.unlink()
+    return lines, sandbox.run("root", ("sacctmgr", "-n", "-P", "show", "qos")).stdout
 
 
 def eventually(condition: Callable[[], object]) -> None:
@@ -139,7 +192,116 @@ def test_limits_hold_and_every_run_is_charged_as_accounting_has_it(sandbox: Sand
     assert len([key for key in expected if key[0] == int(requeued)]) == 2
     assert {run["task"] for run in runs.values()} >= {f"{array}_{i}" for i in range(5)}
     verify = ("slicewise", "ledger", "verify", "--json")
-    assert json.loads(sandbox.run("root", verify).stdout) == {"imbalance_millislice_s": 0}
+    assert json.loads(sandbox.run("root", verify).stdout)["imbalance_millislice_s"] == 0
+
+
+def test_ceiling_and_guarantee_bind_and_the_lender_goes_first(sandbox: Sandbox, account: str):
+    """The ten 1g.10gb are the two tenants'; the lender has eight and needs none at first."""
+    with tenant_account(sandbox) as lender:
+        set_quota(sandbox, lender, "8", "--lending-limit", "8")
+        set_quota(sandbox, account, "2", "--borrowing-limit", "8")
+        own, borrowed = f"slicewise_{account}", "slicewise-borrowed"
+        elsewhere = submit(sandbox, account, "--hold", seconds=600)
+        sandbox.run("root", ("scontrol", "update", f"JobId={elsewhere}", "QOS=normal"))
+        for qos in [own] * 3 + [borrowed] * 9:
+            submit(sandbox, account, f"--qos={qos}", seconds=600)
+        sandbox.run("root", ("scontrol", "release", elsewhere))
+        eventually(lambda: running(sandbox, account).total() == 10)
+        time.sleep(3)
+        found = running(sandbox, account)
+        assert found.total() == 10, "its two and the eight lent, in whatever QOS"
+        assert found[own] <= 2
+        assert reasons(sandbox, account) <= {
+            "AssocGrpBilling",
+            "MaxBillingPerAccount",
+            "Priority",
+            "Resources",
+        }
+
+        submit(sandbox, lender, seconds=600)
+        eventually(lambda: running(sandbox, lender) == {f"slicewise_{lender}": 1})
+        eventually(lambda: running(sandbox, account).total() <= 9)
+        assert running(sandbox, account)[own] == found[own], "only borrowed jobs are preempted"
+
+
+def test_types_and_budgets_bind(sandbox: Sandbox, account: str):
+    set_quota(sandbox, account, "5", "--limit", "1g.10gb=1")
+    for _ in range(2):
+        submit(sandbox, account, "--time=5", seconds=600)
+    eventually(lambda: running(sandbox, account).total() == 1)
+    eventually(lambda: reasons(sandbox, account) & {"AssocGrpGRES", "AssocGrpGRESLimit"})
+    budget = ("slicewise", "budget")
+    argv = (*budget, "set", account, "--period", "none", "--amount", "0")
+    sandbox.run("root", argv)
+    set_quota(sandbox, account, "5", "--limit", "1g.10gb=none")
+    eventually(lambda: reasons(sandbox, account) == {"AssocGrpBillingRunMinutes"})
+    sandbox.run("root", (*budget, "grant", account, "--amount", "10", "--reason", "test"))
+    eventually(lambda: running(sandbox, account).total() == 2)
+
+
+@pytest.mark.usefixtures("without_daemon")
+def test_a_dry_run_shows_what_differs_and_changes_nothing(sandbox: Sandbox, account: str):
+    argv = ("slicewise", "tenant-quota", "set", account, "--nominal", "3")
+    sandbox.run("root", argv)
+    before = accounting_database(sandbox)
+    seen = compiled(sandbox, "--dry-run")
+    ceiling = next(one for one in seen["differences"] if one["name"] == account)
+    assert (ceiling["field"], ceiling["wanted"]) == ("grptres=billing", "3000")
+    assert accounting_database(sandbox) == before
+    assert compiled(sandbox)["changes"]
+    assert enforced(sandbox, account) == "3000"
+    assert compiled(sandbox, "--dry-run") == {
+        "differences": [],
+        "changed_by_hand": [],
+        "warnings": [],
+    }
+
+
+@pytest.mark.usefixtures("without_daemon")
+@pytest.mark.parametrize(("by_hand", "then"), [("put back", 3000), ("adopt", 4000)])
+def test_a_change_by_hand_is_told_and_put_back_or_adopted(
+    sandbox: Sandbox, account: str, tmp_path: Path, by_hand: str, then: int
+):
+    argv = ("slicewise", "tenant-quota", "set", account, "--nominal", "3")
+    sandbox.run("root", argv)
+    compiled(sandbox)
+    sacctmgr(sandbox, "modify", "account", account, "set", "grptres=billing=4000")
+    toml = sandbox.layout.settings_file.read_text() + f'\n[ledger]\nby_hand = "{by_hand}"\n'
+    (tmp_path / "slicewise.toml").write_text(toml)
+    config = f"SLICEWISE_CONFIG={tmp_path}/slicewise.toml"
+    argv = ("env", config, "slicewise", "compile", "--json")
+    (told,) = json.loads(sandbox.run("root", argv).stdout)["changed_by_hand"]
+    assert (told["name"], told["was"], told["now"]) == (account, "3000", "4000")
+    assert enforced(sandbox, account) == str(then)
+    assert shown(sandbox, account)["nominal_millislices"] == then
+    assert compiled(sandbox)["changed_by_hand"] == []
+
+
+@pytest.mark.usefixtures("without_daemon")
+def test_uninstalling_leaves_no_trace_though_both_ways_are_killed(sandbox: Sandbox, account: str):
+    uninstall = ("slicewise", "uninstall", "--yes")
+    argv = ("slicewise", "tenant-quota", "set", account, "--nominal", "2")
+    sandbox.run("root", argv)
+    compiled(sandbox)
+    job = submit(sandbox, account, "--hold", f"--qos=slicewise_{account}", seconds=1)
+    assert "SW-UNINSTALL-JOBS" in refused(sandbox, "uninstall", "--yes")
+    sandbox.run("slurm", ("scancel", job))
+    sandbox.run("root", uninstall)
+
+    limits = ("grptres=billing=5000,cpu=20", "grptresrunmins=billing=99")
+    sacctmgr(sandbox, "modify", "account", account, "set", *limits)
+    before = accounting_database(sandbox)
+    for argv in (("slicewise", "compile"), uninstall):
+        for _ in range(3):
+            program = sandbox.popen("root", argv, stdout=subprocess.DEVNULL)
+            time.sleep(random.uniform(0.8, 2.0))  # noqa: S311 -- no secret
+            program.kill()
+            program.wait()
+        last = sandbox.run("root", argv)
+        assert not last.stderr
+        if argv != uninstall:
+            assert enforced(sandbox, account) == "2000"
+    assert accounting_database(sandbox) == before
 
 
 def open_runs(sandbox: Sandbox, account: str) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -70,6 +71,17 @@ class Daemon:
         self.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
         until(self.is_up)
 
+    def start_with(self, zone: bytes) -> None:
+        """On settings of its own, with such a time zone."""
+        etc = self.sandbox.layout.etc
+        (etc / "Sandbox").write_bytes(zone)
+        settings = etc / "zoned.toml"
+        text = self.sandbox.layout.settings_file.read_text()
+        settings.write_text(f'{text}\n[ledger]\ntime_zone = "Sandbox"\n')
+        argv = ("env", f"PYTHONTZPATH={etc}", "slicewise", "daemon", "--config", str(settings))
+        self.sandbox.start("daemon", "slurm", argv)
+        until(self.is_up)
+
     def kill(self) -> None:
         self.sandbox.kill("daemon", signal.SIGKILL)
         until(lambda: not self.is_up())
@@ -84,16 +96,21 @@ class Daemon:
     def scontrol(self, user: str, *words: str) -> int:
         return self.sandbox.run(user, ("scontrol", *words), check=False).returncode
 
-    def set_quota(self, tenant: str, slices: str) -> None:
-        argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", slices)
-        self.sandbox.run("root", argv)
+    def slicewise(self, *words: str) -> str:
+        return self.sandbox.run("root", ("slicewise", *words)).stdout
+
+    def set_quota(self, tenant: str, slices: str, *limits: str) -> None:
+        self.slicewise("tenant-quota", "set", tenant, "--nominal", slices, *limits)
+
+    def job_states(self, user: str) -> list[str]:
+        squeue = ("squeue", "--noheader", f"--user={user}", "--format=%T %r")
+        return sorted(self.sandbox.run("root", squeue).stdout.splitlines())
 
     def statement(self) -> Mapping[tuple[str, int], int]:
-        """Settled millislice-seconds by task and start."""
-        argv = ("slicewise", "ledger", "statement", "--json")
-        rows = json.loads(self.sandbox.run("root", argv).stdout)["runs"]
+        """Settled millislice-seconds by task and start, waived ones included."""
+        rows = json.loads(self.slicewise("ledger", "statement", "--json"))["runs"]
         return {
-            (row["task"], row["start_s"]): row["used_millislice_s"]
+            (row["task"], row["start_s"]): row["used_millislice_s"] + row["waived_millislice_s"]
             for row in rows
             if row["end_s"] is not None
         }
@@ -369,6 +386,124 @@ def test_a_run_whose_start_accounting_loses_is_charged(daemon: Daemon) -> None:
     until(lambda: daemon.statement() == daemon.accounting())
 
 
+@pytest.fixture
+def lending(daemon: Daemon, clean: None) -> Iterator[None]:
+    """vision lends up to 3 slices, nlp has 1 and may borrow 2."""
+    daemon.set_quota("vision", "3", "--lending-limit", "3")
+    daemon.set_quota("nlp", "1", "--borrowing-limit", "2")
+    yield
+    cancel_all(daemon)
+    daemon.set_quota("vision", "3", "--lending-limit", "0")
+    daemon.set_quota("nlp", "5", "--borrowing-limit", "0")
+
+
+@pytest.mark.usefixtures("lending")
+def test_idle_quota_is_lent_and_given_back_at_once(daemon: Daemon) -> None:
+    borrowed = (*PLAIN, "--qos=slicewise-borrowed", "--wrap=sleep 60")
+    assert "SW-QUOTA-BORROW" in daemon.sbatch("alice", *borrowed)[1]
+    for _ in range(4):
+        assert daemon.sbatch("bob", *borrowed)[0] == 0
+    expected = ["PENDING AssocGrpBilling"] + ["RUNNING None"] * 3
+    until(lambda: daemon.job_states("bob") == expected, 25)
+    for _ in range(3):
+        assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")[0] == 0
+    before = time.monotonic()
+    until(lambda: daemon.job_states("alice") == ["RUNNING None"] * 3)
+    assert time.monotonic() - before < 12
+    # What it borrowed runs on as long as there are GPUs; nothing more starts.
+    assert daemon.job_states("bob") == expected
+
+
+@pytest.fixture
+def budget(daemon: Daemon, clean: None) -> Iterator[None]:
+    """vision has a twentieth of a slice-hour: three minutes of a slice."""
+    daemon.slicewise("budget", "set", "vision", "--period", "none", "--amount", "0.05")
+    yield
+    cancel_all(daemon)
+    daemon.slicewise("budget", "remove", "vision")
+
+
+@pytest.mark.usefixtures("budget")
+def test_what_a_budget_has_no_room_for_waits_for_a_grant(daemon: Daemon) -> None:
+    def run_minutes() -> str:
+        show = ("sacctmgr", "-n", "show", "assoc", "account=vision", "user=", "format=grptresrunm")
+        return daemon.sandbox.run("root", show).stdout.strip()
+
+    until(lambda: run_minutes() == "billing=3000", 25)
+    assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")[0] == 0
+    until(lambda: daemon.job_states("alice") == ["PENDING AssocGrpBillingRunMinutes"])
+    grant = ("budget", "grant", "vision", "--amount", "0.05", "--reason", "for the deadline")
+    daemon.slicewise(*grant)
+    until(lambda: daemon.job_states("alice") == ["RUNNING None"])
+
+
+def zone_file(offset_s: int) -> bytes:
+    """A time zone that never changes, as RFC 8536 has it: one type, no transition."""
+    header = struct.pack(">4s16x6l", b"TZif", 0, 0, 0, 0, 1, 4)
+    return header + struct.pack(">lBB4s", offset_s, 0, 0, b"SBX")
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_new_day_begins_with_its_amount_and_what_ran_before_is_posted(daemon: Daemon) -> None:
+    daemon.slicewise("budget", "set", "vision", "--period", "day", "--amount", "1")
+    code, text = daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")
+    assert code == 0, text
+    until(lambda: daemon.job_states("alice") == ["RUNNING None"])
+    daemon.kill()
+    midnight_s = int(time.time()) + 10
+    try:
+        daemon.start_with(zone_file(-midnight_s % 86_400))
+        until(lambda: time.time() > midnight_s + 3)
+        steps = [
+            json.loads(line)
+            for line in daemon.slicewise("ledger", "export", "--format", "jsonl").splitlines()
+        ]
+        kinds = [(step["kind"], step["until_s"]) for step in steps if step["task"] == text.strip()]
+        assert kinds == [("reserve", kinds[0][1]), ("post", midnight_s)]
+        (balance,) = json.loads(daemon.slicewise("ledger", "balance", "vision", "--json"))
+        unspent = balance["available_millislice_s"] + balance["reserved_millislice_s"]
+        assert unspent == 3_600_000
+        cancel_all(daemon)
+        until(lambda: daemon.statement() == daemon.accounting())
+    finally:
+        daemon.kill()
+        daemon.start()
+        daemon.slicewise("budget", "remove", "vision")
+
+
+@pytest.fixture
+def operator_bears(daemon: Daemon, clean: None) -> Iterator[None]:
+    """``[ledger] node_failure = "operator"``."""
+    file = daemon.sandbox.layout.settings_file
+    before = file.read_text()
+    file.write_text(f'{before}\n[ledger]\nnode_failure = "operator"\n')
+    daemon.kill()
+    daemon.start()
+    yield
+    file.write_text(before)
+    daemon.kill()
+    daemon.start()
+
+
+@pytest.mark.usefixtures("operator_bears")
+def test_what_a_failed_node_ends_is_waived_where_that_is_the_rule(daemon: Daemon) -> None:
+    code, text = daemon.sbatch("alice", *PLAIN, "--no-requeue", "--wrap=sleep 60")
+    assert code == 0, text
+    until(lambda: daemon.job_states("alice") == ["RUNNING None"])
+    time.sleep(2)
+    (node,) = re.findall(r" NodeList=(\w+)", daemon.job(int(text)))
+    assert daemon.scontrol("root", "update", f"NodeName={node}", "State=DOWN", "Reason=test") == 0
+    try:
+        until(lambda: text.strip() in {task for task, _ in daemon.statement()})
+        rows = json.loads(daemon.slicewise("ledger", "statement", "vision", "--json"))["runs"]
+        (row,) = [row for row in rows if row["task"] == text.strip()]
+        assert row["used_millislice_s"] == 0
+        assert row["waived_millislice_s"] == daemon.accounting()[text.strip(), row["start_s"]]
+        assert row["waived_millislice_s"] >= 2000
+    finally:
+        daemon.scontrol("root", "update", f"NodeName={node}", "State=RESUME")
+
+
 class TestWithoutDaemon:
     """Policy holds while every process of ours is dead."""
 
@@ -380,19 +515,15 @@ class TestWithoutDaemon:
         daemon.start()
         until(lambda: daemon.statement() == daemon.accounting())
 
-    def states(self, daemon: Daemon) -> list[str]:
-        squeue = ("squeue", "--noheader", "--format=%T %r")
-        return sorted(daemon.sandbox.run("root", squeue).stdout.splitlines())
-
     def test_a_tenant_keeps_within_its_quota(self, daemon: Daemon) -> None:
         for _ in range(5):
             assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")[0] == 0
-        expected = ["PENDING AssocGrpBilling"] * 2 + ["RUNNING None"] * 3
-        until(lambda: self.states(daemon) == expected)
+        expected = ["PENDING MaxBillingPerAccount"] * 2 + ["RUNNING None"] * 3
+        until(lambda: daemon.job_states("alice") == expected)
 
     def test_an_account_without_quota_runs_nothing(self, daemon: Daemon) -> None:
         assert daemon.sbatch("carol", *PLAIN, "--wrap=sleep 60")[0] == 0
-        until(lambda: self.states(daemon) == ["PENDING AssocGrpBilling"])
+        until(lambda: daemon.job_states("carol") == ["PENDING AssocGrpBilling"])
 
     def test_a_service_and_an_untyped_gpu_are_refused(self, daemon: Daemon) -> None:
         code, text = daemon.sbatch("alice", script=SCRIPT)

@@ -1,40 +1,41 @@
-"""The ledger on a real PostgreSQL: histories as in memory, and what the database forbids."""
+"""Charges and budgets on a real PostgreSQL: histories as in memory, and what it forbids."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from multiprocessing import get_context
-from uuid import uuid4
 
 import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from effort import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from ledger_world import World
 
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.units import Millislices, MillisliceSeconds
-from sandbox.cluster import Sandbox
-from slurm_plugin.decide.model import Charge, Run, RunKey, Transfer, TransferKind
+from slurm_plugin.decide.model import (
+    DEBIT_CREDIT,
+    Balance,
+    BudgetEntry,
+    Charge,
+    Run,
+    RunKey,
+    Transfer,
+    TransferKind,
+)
+from slurm_plugin.decide.policy import Budget, Period, TenantUpdate
 from slurm_plugin.ledger import schema
 from slurm_plugin.ledger.connection import ledger_engine
-from slurm_plugin.ledger.store import QUOTA_CHANNEL, Ledger
+from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.tables import SCHEMA, metadata
 
 pytestmark = pytest.mark.integration
 
-
-@pytest.fixture
-def database(sandbox: Sandbox) -> Iterator[str]:
-    """The URL of an empty database of its own on the sandbox's server."""
-    server = sandbox.layout.database_url(sandbox.state.users["slurm"].name)
-    name = f"ledger_{uuid4().hex}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-        yield server.replace("/slicewise?", f"/{name}?")
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+RESERVE, EXTEND, POST, VOID, REVERSE, WAIVE, GRANT, REVOKE = TransferKind
 
 
 @pytest.fixture
@@ -44,24 +45,40 @@ def ledger(database: str) -> Iterator[Ledger]:
         yield opened
 
 
-def a_run(job_id: int = 1, tenant: str = "vision", cost: int = 1000) -> Run:
+def a_run(job_id: int = 1, tenant: str = "vision", payer: str | None = None) -> Run:
+    """On a slice of 1000 millislices, since second 100."""
     key = RunKey("testing", job_id, 100)
-    return Run(key, tenant, "alice", str(job_id), {"1g.10gb": 1}, Millislices(cost))
+    gres = {"1g.10gb": 1}
+    return Run(key, tenant, "alice", str(job_id), gres, Millislices(1000), payer or tenant)
 
 
-def a_transfer(kind: TransferKind, amount: int, until_s: int) -> Transfer:
-    return Transfer(kind, MillisliceSeconds(amount), until_s)
+def step(kind: TransferKind, slice_s: int, until_s: int) -> Transfer:
+    return Transfer(kind, MillisliceSeconds(slice_s * 1000), until_s)
 
 
 def reserve(run: Run) -> Charge:
-    return Charge(run, 0, (a_transfer(TransferKind.RESERVE, 60 * run.cost_millislices, 160),))
+    """For a minute."""
+    return Charge(run, 0, (step(RESERVE, 60, 160),))
 
 
 def settle(run: Run, seconds: int) -> Charge:
-    used = seconds * run.cost_millislices
-    rest = 60 * run.cost_millislices - used
-    post = a_transfer(TransferKind.POST, used, 100 + seconds)
-    return Charge(run, 1, (post, a_transfer(TransferKind.VOID, rest, 100 + seconds)))
+    """After so many of these."""
+    end_s = 100 + seconds
+    return Charge(run, 1, (step(POST, seconds, end_s), step(VOID, 60 - seconds, end_s)))
+
+
+def a_roll(amount: int, period_start_s: int, tenant: str = "vision") -> BudgetEntry:
+    return BudgetEntry(tenant, "roll", amount, period_start_s, "slicewise", "roll")
+
+
+def an_adjustment(amount: int, tenant: str = "vision") -> BudgetEntry:
+    return BudgetEntry(tenant, "adjust", amount, None, "olga", "it's; DROP TABLE \u2013 over")
+
+
+def is_balanced(ledger: Ledger) -> bool:
+    verified = ledger.verify()
+    assert (verified.imbalance_millislice_s == 0) == (verified.faults == ())
+    return verified.imbalance_millislice_s == 0
 
 
 def test_every_history_in_memory_is_one_in_postgresql(ledger: Ledger, database: str):
@@ -77,9 +94,11 @@ def test_every_history_in_memory_is_one_in_postgresql(ledger: Ledger, database: 
             super().teardown()
             self.opened.close()
 
-    few = settings(max_examples=25, stateful_step_count=20, suppress_health_check=list(HealthCheck))
+    few = settings(
+        max_examples=examples(25), stateful_step_count=20, suppress_health_check=list(HealthCheck)
+    )
     run_state_machine_as_test(LedgerInPostgresql, settings=few)
-    assert ledger.imbalance() == 0
+    assert is_balanced(ledger)
 
 
 def test_migrations_make_what_the_models_say(ledger: Ledger, database: str):
@@ -95,7 +114,6 @@ def test_migrations_make_what_the_models_say(ledger: Ledger, database: str):
 
 
 def test_up_down_and_up_again_on_data(ledger: Ledger, database: str):
-    ledger.set_quota("vision", Millislices(6000), "root", "")
     ledger.apply([reserve(a_run())])
     assert schema.upgrade(database) == (schema.head(), schema.head())
     assert ledger.open_reservations() != ()
@@ -106,7 +124,7 @@ def test_up_down_and_up_again_on_data(ledger: Ledger, database: str):
         schema.downgrade(database, schema.head())
     assert schema.upgrade(database) == (schema.BASE, schema.head())
     ledger.require_current()
-    assert ledger.quotas() == {}
+    assert ledger.open_reservations() == ()
 
 
 def test_two_upgrades_at_once_run_one_after_the_other(database: str):
@@ -117,59 +135,10 @@ def test_two_upgrades_at_once_run_one_after_the_other(database: str):
 
 def test_a_database_of_a_newer_version_is_left_alone(ledger: Ledger, database: str):
     execute(database, "UPDATE slicewise.alembic_version SET version_num = '9999'")
+    execute(database, "DELETE FROM slicewise.served_revisions")
     for use in (ledger.require_current, lambda: schema.upgrade(database)):
         with pytest.raises(InvalidInputError, match="SW-DATABASE-NEW"):
             use()
-
-
-def test_quotas_keep_their_history(ledger: Ledger):
-    assert ledger.quotas() == {}
-    first = ledger.set_quota("vision", Millislices(6000), "root", "start")
-    second = ledger.set_quota("vision", Millislices(0), "olga", "it's; DROP TABLE \u2013 over")
-    ledger.set_quota("nlp", Millislices(3500), "root", "")
-    assert {name: quota.nominal_millislices for name, quota in ledger.quotas().items()} == {
-        "vision": 0,
-        "nlp": 3500,
-    }
-    assert ledger.quota_history("vision") == (second, first)
-    assert ledger.quota_history("nobody") == ()
-
-
-def test_a_quota_belongs_to_one_cluster(ledger: Ledger, database: str):
-    ledger.set_quota("vision", Millislices(6000), "root", "")
-    with Ledger(database, "another") as another:
-        assert another.quotas() == {}
-        assert another.change_id() == 0
-
-
-def test_a_bad_quota_writes_nothing(ledger: Ledger):
-    bad = [
-        ("vision", -1, "", "SW-QUOTA-RANGE"),
-        ("vision", 10**9 + 1, "", "SW-QUOTA-RANGE"),
-        ("", 1, "", "SW-TENANT-NAME"),
-        ("root", 1, "", "SW-TENANT-NAME"),
-        ("a,b", 1, "", "SW-TENANT-NAME"),
-        ("vision\n", 1, "", "SW-TENANT-NAME"),
-        ("vision", 1, "a\x00b", "SW-TEXT"),
-        ("vision", 1, "\udcff", "SW-TEXT"),
-    ]
-    for tenant, nominal, reason, code in bad:
-        with pytest.raises(InvalidInputError, match=code):
-            ledger.set_quota(tenant, Millislices(nominal), "root", reason)
-    assert ledger.change_id() == 0
-
-
-def test_a_quota_change_is_notified_and_its_compilation_known(ledger: Ledger, database: str):
-    with psycopg.connect(database, autocommit=True) as listener:
-        listener.execute(f"LISTEN {QUOTA_CHANNEL}")
-        change = ledger.set_quota("vision", Millislices(6000), "root", "")
-        (notice,) = listener.notifies(timeout=5, stop_after=1)
-    assert (int(notice.payload), ledger.change_id()) == (change.change_id, change.change_id)
-    assert not ledger.compiled(change.change_id)
-    ledger.mark_compiled(change.change_id)
-    ledger.mark_compiled(change.change_id - 1)
-    assert ledger.compiled(change.change_id)
-    assert not ledger.compiled(change.change_id + 1)
 
 
 def test_the_watermark_begins_now_and_never_goes_back(ledger: Ledger):
@@ -189,16 +158,172 @@ def test_a_charge_applies_once(ledger: Ledger):
     assert ledger.apply([settle(run, 20), reserve(run)]) == frozenset()
     (row,) = ledger.statement("vision", 0, 1000).rows
     assert (row.used_millislice_s, row.reserved_millislice_s, row.end_s) == (10_000, 0, 110)
-    assert ledger.imbalance() == 0
+    assert is_balanced(ledger)
+
+
+def test_nothing_to_charge_is_no_error(ledger: Ledger):
+    assert ledger.apply([]) == frozenset()
+
+
+def test_what_is_posted_before_the_end_is_kept_apart(ledger: Ledger):
+    run = a_run()
+    ledger.apply([reserve(run), reserve(a_run(2))])
+    ledger.apply([Charge(run, 1, (step(POST, 20, 120),))])
+    held = ledger.open_reservations()[0]
+    assert (held.reserved_millislice_s, held.posted_millislice_s) == (40_000, 20_000)
+    assert held.transfers == 2
+    (row, _) = ledger.statement("vision", 0, 130).rows
+    assert (row.used_millislice_s, row.reserved_millislice_s, row.end_s) == (30_000, 30_000, None)
+    ended_before = (step(REVERSE, 5, 115), step(VOID, 45, 115))
+    ledger.apply([Charge(run, 2, ended_before)])
+    (row, _) = ledger.statement("vision", 0, 130).rows
+    assert (row.used_millislice_s, row.reserved_millislice_s, row.end_s) == (15_000, 0, 115)
+    assert is_balanced(ledger)
+
+
+def test_who_pays_and_who_used_it(ledger: Ledger):
+    run = a_run(1, "vision", payer="science")
+    failed = a_run(2, "nlp", payer="science")
+    waiver = (
+        step(POST, 20, 120),
+        step(REVERSE, 20, 130),
+        step(WAIVE, 30, 130),
+        step(VOID, 30, 130),
+    )
+    ledger.apply([reserve(run), reserve(failed)])
+    ledger.apply([settle(run, 10), Charge(failed, 1, waiver)])
+    assert ledger.balances() == {
+        "nlp": a_balance("nlp", waived=30_000),
+        "science": a_balance("science", available=-40_000),
+        "vision": a_balance("vision", used=10_000),
+    }
+    rows = ledger.statement(None, 0, 0).rows
+    assert [(row.run.tenant, row.run.payer, row.used_millislice_s) for row in rows] == [
+        ("nlp", "science", 0),
+        ("vision", "science", 10_000),
+    ]
+    assert [row.waived_millislice_s for row in rows] == [30_000, 0]
+    assert ledger.charged_tenants() == {"nlp", "vision"}
+    assert is_balanced(ledger)
+
+
+def a_balance(tenant: str, **amounts: int) -> Balance:
+    kinds = ("granted", "available", "reserved", "used", "waived")
+    return Balance(tenant, *(MillisliceSeconds(amounts.get(kind, 0)) for kind in kinds))
+
+
+def test_a_statement_of_a_time_leaves_out_what_ended_before(ledger: Ledger):
+    runs = [a_run(number) for number in range(3)]
+    ledger.apply([reserve(run) for run in runs])
+    ledger.apply([settle(runs[0], 10), settle(runs[1], 20)])
+    assert [row.run.key.job_id for row in ledger.statement(None, 120, 130).rows] == [1, 2]
+    assert ledger.statement("nlp", 0, 130).rows == ()
+
+
+def test_a_budget_rolls_once_per_period(ledger: Ledger):
+    first, second = a_roll(500, 1000), a_roll(-200, 2000)
+    assert ledger.book_budget(first, 0)
+    assert not ledger.book_budget(first, 500)
+    assert ledger.book_budget(second, 500)
+    assert not ledger.book_budget(first, None)
+    assert ledger.book_budget(a_roll(0, 3000), 300)
+    assert ledger.rolls() == {"vision": 3000}
+    assert ledger.balances() == {"vision": a_balance("vision", granted=300, available=300)}
+    assert is_balanced(ledger)
+
+
+def test_a_budget_has_ended_if_it_was_taken_away_after_its_last_roll(ledger: Ledger):
+    budget = Budget(Period.MONTH, MillisliceSeconds(500))
+    ledger.change(TenantUpdate("vision", budget=budget), "root", "")
+    assert ledger.ended_budgets() == frozenset()
+    ledger.book_budget(a_roll(500, 1000), 0)
+    assert ledger.ended_budgets() == frozenset()
+    ledger.change(TenantUpdate("vision", budget="off"), "root", "")
+    assert ledger.ended_budgets() == {"vision"}
+    ledger.change(TenantUpdate("vision", budget=budget), "root", "")
+    assert ledger.ended_budgets() == {"vision"}
+    ledger.book_budget(a_roll(0, 2000), 500)
+    assert ledger.ended_budgets() == frozenset()
+
+
+def test_a_budgets_rule_changes_with_its_running_period_or_not_at_all(ledger: Ledger):
+    more = TenantUpdate("vision", budget=Budget(Period.MONTH, MillisliceSeconds(700)))
+    ledger.book_budget(a_roll(500, 1000), 0)
+    seen: list[int] = []
+
+    def amend(unspent_millislice_s: int) -> BudgetEntry:
+        seen.append(unspent_millislice_s)
+        if len(seen) == 1:
+            ledger.book_budget(an_adjustment(-100), None)
+        return an_adjustment(200)
+
+    assert ledger.set_budget(more, "root", "", amend) == 200
+    assert seen == [500, 400]
+    assert ledger.balances() == {"vision": a_balance("vision", granted=600, available=600)}
+
+    def fail(_: int) -> BudgetEntry:
+        return an_adjustment(2**63)
+
+    before = ledger.policy()
+    with pytest.raises(OutsideError):
+        ledger.set_budget(TenantUpdate("vision", budget="off"), "root", "", fail)
+    assert ledger.policy() == before
+
+
+def test_a_budget_entry_is_booked_on_what_it_was_decided_on_or_not_at_all(
+    ledger: Ledger, database: str
+):
+    run = a_run(1, "nlp", payer="vision")
+    ledger.apply([reserve(run)])
+    ledger.apply([settle(run, 10)])
+    assert not ledger.book_budget(an_adjustment(7), 0)
+    assert ledger.budget_entries(None, 0) == ()
+    assert ledger.book_budget(an_adjustment(7), -10_000)
+    assert ledger.book_budget(an_adjustment(-9), None)
+    with Ledger(database, "another") as another:
+        assert another.budget_entries(None, 0) == ()
+    entries = ledger.budget_entries("vision", 0)
+    assert [replace(entry, at_s=None) for entry in entries] == [
+        an_adjustment(7),
+        an_adjustment(-9),
+    ]
+    assert ledger.budget_entries("vision", (entries[0].at_s or 0) + 60) == ()
+    assert ledger.budget_entries("nlp", 0) == ()
+
+
+def test_of_two_rolls_at_once_one_is_booked(ledger: Ledger):
+    with ThreadPoolExecutor(4) as pool:
+        booked = list(pool.map(lambda _: ledger.book_budget(a_roll(500, 1000), None), range(8)))
+    assert sorted(booked) == [False] * 7 + [True]
+    assert ledger.balances()["vision"].available_millislice_s == 500
+
+
+def test_an_export_has_every_transfer_in_order(ledger: Ledger):
+    ledger.apply([reserve(a_run(1, "vision", payer="science"))])
+    ledger.book_budget(an_adjustment(-5, "science"), None)
+    ledger.apply([settle(a_run(1, "vision", payer="science"), 10)])
+    rows = list(ledger.export(0))
+    columns = ("tenant", "payer", "task", "kind", "debit", "credit", "amount_millislice_s")
+    assert [tuple(row[column] for column in columns) for row in rows] == [
+        ("vision", "science", "1", "reserve", "available", "reserved", 60_000),
+        ("science", "science", None, "revoke", "available", "granted", 5),
+        ("vision", "science", "1", "post", "reserved", "used", 10_000),
+        ("vision", "science", "1", "void", "reserved", "available", 50_000),
+    ]
+    assert [row["until_s"] for row in rows] == [160, None, 110, 110]
+    assert {row["cluster"] for row in rows} == {"testing"}
+    assert list(ledger.export(2**40)) == []
 
 
 def test_writers_at_the_same_time_charge_each_run_once(ledger: Ledger, database: str):
-    runs = [a_run(job_id, f"tenant{job_id % 3}") for job_id in range(40)]
+    runs = [a_run(number, f"tenant{number % 3}", f"payer{number % 2}") for number in range(40)]
 
-    def writer(_: int) -> int:
+    def writer(number: int) -> int:
+        own_order = runs if number % 2 else runs[::-1]
         with Ledger(database, "testing") as own:
             return sum(
-                applied(own, [reserve(run)]) + applied(own, [settle(run, 9)]) for run in runs
+                len(own.apply([reserve(run)])) + len(own.apply([settle(run, 9)]))
+                for run in own_order
             )
 
     with ThreadPoolExecutor(6) as pool:
@@ -206,27 +331,122 @@ def test_writers_at_the_same_time_charge_each_run_once(ledger: Ledger, database:
     assert done == 2 * len(runs)
     assert ledger.open_reservations() == ()
     assert sum(row.used_millislice_s for row in ledger.statement(None, 0, 0).rows) == 40 * 9000
-    assert ledger.imbalance() == 0
+    assert is_balanced(ledger)
 
 
-def applied(ledger: Ledger, charges: Sequence[Charge]) -> int:
-    """As the daemon does: what lost a race is decided anew at the next turn."""
-    try:
-        return len(ledger.apply(charges))
-    except OutsideError as error:
-        if error.refusal.code != "SW-LEDGER-REFUSED":
-            raise
-        return 0
+def test_whole_batches_of_the_same_tenants_never_wait_for_each_other(ledger: Ledger, database: str):
+    def writer(number: int) -> int:
+        ids = range(number * 1000, number * 1000 + 60)
+        runs = [a_run(each, f"tenant{each * (number + 1) % 7}", f"payer{each % 3}") for each in ids]
+        with Ledger(database, "testing") as own:
+            done = len(own.apply([reserve(run) for run in runs]))
+            return done + len(own.apply([settle(run, 9) for run in reversed(runs)]))
+
+    def budgets(number: int) -> int:
+        names = [f"payer{each % 3}" for each in range(60)]
+        return sum(ledger.book_budget(an_adjustment(1, name), None) for name in names[::number])
+
+    with ThreadPoolExecutor(6) as pool:
+        booked = [pool.submit(budgets, number) for number in (1, -1)]
+        assert list(pool.map(writer, range(6))) == [120] * 6
+        assert [one.result() for one in booked] == [60, 60]
+    assert is_balanced(ledger)
+
+
+def test_the_same_batch_from_two_writers_is_booked_once(ledger: Ledger, database: str):
+    runs = [a_run(number, f"tenant{number % 5}") for number in range(200)]
+
+    def writer(number: int) -> int:
+        order = runs if number % 2 else runs[::-1]
+        with Ledger(database, "testing") as own:
+            done = len(own.apply([reserve(run) for run in order]))
+            return done + len(own.apply([settle(run, 9) for run in order]))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(writer, range(4))) == 400
+    assert is_balanced(ledger)
 
 
 def test_all_of_a_transaction_or_nothing(ledger: Ledger):
     good, bad = a_run(1), a_run(2)
-    overdrawn = Charge(bad, 1, (a_transfer(TransferKind.POST, 60_001, 200),))
+    overdrawn = Charge(bad, 1, (step(POST, 61, 200),))
     ledger.apply([reserve(bad)])
     with pytest.raises(OutsideError, match="SW-LEDGER-REFUSED"):
         ledger.apply([reserve(good), overdrawn])
     assert [one.key for one in ledger.open_reservations()] == [bad.key]
-    assert ledger.imbalance() == 0
+    assert is_balanced(ledger)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (step(POST, 61, 161), step(EXTEND, 10, 170)),
+        (step(VOID, 60, 130), step(EXTEND, 10, 170)),
+        (step(REVERSE, 1, 130),),
+        (step(POST, 10, 110), step(REVERSE, 11, 110)),
+        (step(REVERSE, 1, 110), step(POST, 10, 110)),
+        (step(POST, 0, 100),),
+        (step(GRANT, 5, 100),),
+        (step(RESERVE, 5, 165),),
+    ],
+    ids=lambda steps: " ".join(f"{one.kind}-{one.amount_millislice_s}" for one in steps),
+)
+def test_each_step_of_a_charge_must_be_possible_in_its_turn(
+    ledger: Ledger, steps: tuple[Transfer, ...]
+):
+    ledger.apply([reserve(a_run())])
+    before = ledger.balances()
+    with pytest.raises(OutsideError, match="SW-LEDGER-REFUSED"):
+        ledger.apply([Charge(a_run(), 1, steps)])
+    assert ledger.balances() == before
+    assert is_balanced(ledger)
+
+
+def test_a_settled_run_takes_nothing_more(ledger: Ledger):
+    ledger.apply([reserve(a_run())])
+    ledger.apply([settle(a_run(), 10)])
+    with pytest.raises(OutsideError, match="SW-LEDGER-REFUSED"):
+        ledger.apply([Charge(a_run(), 3, (step(EXTEND, 10, 170),))])
+    assert is_balanced(ledger)
+
+
+def test_sums_beyond_what_a_balance_holds_are_refused(ledger: Ledger):
+    most = 2**63 - 1
+    assert ledger.book_budget(an_adjustment(most), None)
+    with pytest.raises(OutsideError):
+        ledger.book_budget(an_adjustment(1), None)
+    with pytest.raises(OutsideError):
+        ledger.book_budget(an_adjustment(2 * most), None)
+    assert ledger.balances() == {"vision": a_balance("vision", granted=most, available=most)}
+    assert is_balanced(ledger)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"tenant": ""}, {"amount_millislice_s": 0}, {"kind": "gift"}, {"period_start_s": 5}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_bad_budget_entry_writes_nothing(ledger: Ledger, wrong: Mapping[str, object]):
+    with pytest.raises(OutsideError, match="SW-LEDGER-REFUSED"):
+        ledger.book_budget(replace(an_adjustment(5), **wrong), None)
+    assert (ledger.budget_entries(None, 0), ledger.balances()) == ((), {})
+
+
+def test_names_are_never_sql(ledger: Ledger):
+    name = "'; DROP TABLE slicewise.runs; --\\"
+    run = replace(a_run(1, name), user=name, task=name, gres={name: 1})
+    ledger.apply([reserve(run)])
+    (held,) = ledger.open_reservations()
+    assert (held.tenant, held.user, held.task, held.gres) == (name, name, name, {name: 1})
+
+
+@pytest.mark.parametrize("name", ["a\x00b", "\udcff"])
+def test_what_is_no_text_is_refused(ledger: Ledger, name: str):
+    with pytest.raises(OutsideError):
+        ledger.apply([reserve(a_run(1, name))])
+    with pytest.raises(OutsideError):
+        ledger.book_budget(an_adjustment(5, name), None)
+    assert ledger.verify().transfers == 0
 
 
 def execute(database: str, statement: str) -> None:
@@ -235,10 +455,10 @@ def execute(database: str, statement: str) -> None:
         connection.execute(statement)
 
 
-@pytest.mark.parametrize("table", ["quota_changes", "accounts", "runs", "transfers"])
+@pytest.mark.parametrize("table", ["accounts", "budget_entries", "runs", "transfers"])
 def test_entries_can_not_be_altered(ledger: Ledger, database: str, table: str):
-    ledger.set_quota("vision", Millislices(1), "root", "")
     ledger.apply([reserve(a_run())])
+    ledger.book_budget(an_adjustment(5), None)
     for statement in (
         "UPDATE slicewise.{} SET id = DEFAULT",
         "DELETE FROM slicewise.{}",
@@ -246,7 +466,7 @@ def test_entries_can_not_be_altered(ledger: Ledger, database: str, table: str):
     ):
         with pytest.raises(psycopg.errors.RestrictViolation, match="append-only"):
             execute(database, statement.format(table))
-    assert len(ledger.open_reservations()) == 1
+    assert ledger.verify().transfers == 2
 
 
 _INSERT = """
@@ -254,90 +474,293 @@ INSERT INTO slicewise.transfers
     (run_id, number, kind, debit_account_id, credit_account_id, amount_millislice_s, until_s)
 SELECT r.id, {number}, '{kind}', d.id, c.id, {amount}, 1
   FROM slicewise.runs r, slicewise.accounts d, slicewise.accounts c
- WHERE r.task = '1' AND d.kind = '{debit}' AND d.tenant = '{tenant}'
-   AND c.kind = '{credit}' AND c.tenant = 'vision'
+ WHERE r.task = '{task}' AND d.tenant || ' ' || d.kind = '{debit}'
+   AND c.tenant || ' ' || c.kind = '{credit}'
 """
-_POST = {
-    "number": 2,
-    "kind": "post",
-    "debit": "reserved",
-    "credit": "used",
-    "amount": 60_000,
-    "tenant": "vision",
-}
+
+
+def by_hand(kind: str, debit: str, credit: str, **other: object) -> str:
+    values = {"number": 3, "amount": 1000, "task": "1"} | other
+    return _INSERT.format(kind=kind, debit=debit, credit=credit, **values)
+
+
+@pytest.fixture
+def paid_by_science(ledger: Ledger) -> Ledger:
+    """Run 1 of vision, which science pays, with 40 s reserved and 20 s posted; run 2 of nlp."""
+    run = a_run(1, "vision", payer="science")
+    ledger.apply([reserve(run), reserve(a_run(2, "nlp"))])
+    ledger.apply([Charge(run, 1, (step(POST, 20, 120),))])
+    ledger.book_budget(an_adjustment(5000, "science"), None)
+    return ledger
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("transfer", "reserved_s", "posted_s"),
     [
-        {"kind": "post", "debit": "available", "credit": "used"},
-        {"kind": "post", "debit": "reserved", "credit": "available"},
-        {"kind": "void", "debit": "reserved", "credit": "used"},
-        {"kind": "extend", "debit": "reserved", "credit": "available"},
-        {"kind": "extend", "debit": "available", "credit": "reserved", "tenant": "nlp"},
-        {"kind": "gift", "debit": "available", "credit": "used"},
-        {"kind": "reserve", "debit": "available", "credit": "reserved"},
-        {"kind": "reserve", "debit": "available", "credit": "reserved", "number": 1},
-        {"amount": 0},
-        {"amount": -5},
-        {"amount": 60_001},
+        (("extend", "science available", "science reserved"), 41, 20),
+        (("post", "science reserved", "vision used"), 39, 21),
+        (("void", "science reserved", "science available"), 39, 20),
+        (("reverse", "vision used", "science reserved"), 41, 19),
+        (("waive", "science reserved", "vision waived"), 39, 20),
     ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_the_database_itself_refuses_unbalanced_transfers(
-    ledger: Ledger, database: str, wrong: dict[str, object]
+def test_a_correct_transfer_by_hand_is_taken(
+    paid_by_science: Ledger,
+    database: str,
+    transfer: tuple[str, str, str],
+    reserved_s: int,
+    posted_s: int,
 ):
-    ledger.apply([reserve(a_run(1)), reserve(a_run(2, "nlp"))])
+    execute(database, by_hand(*transfer))
+    held = paid_by_science.open_reservations()[0]
+    expected = (reserved_s * 1000, posted_s * 1000)
+    assert (held.reserved_millislice_s, held.posted_millislice_s) == expected
+    assert is_balanced(paid_by_science)
+
+
+WRONG = [
+    by_hand("post", "science available", "vision used"),
+    by_hand("post", "science reserved", "science available"),
+    by_hand("post", "vision used", "science reserved"),
+    by_hand("post", "science reserved", "nlp used"),
+    by_hand("void", "science reserved", "vision used"),
+    by_hand("void", "science reserved", "nlp available"),
+    by_hand("extend", "science reserved", "science available"),
+    by_hand("extend", "nlp available", "nlp reserved"),
+    by_hand("reverse", "science reserved", "vision used"),
+    by_hand("reverse", "nlp used", "science reserved"),
+    by_hand("reverse", "vision used", "science reserved", amount=20_001),
+    by_hand("waive", "science reserved", "vision used"),
+    by_hand("waive", "science reserved", "nlp waived"),
+    by_hand("waive", "science reserved", "vision waived", amount=40_001),
+    by_hand("grant", "science granted", "science available"),
+    by_hand("revoke", "science available", "science granted", number="NULL"),
+    by_hand("gift", "science available", "vision used"),
+    by_hand("reserve", "science available", "science reserved"),
+    by_hand("reserve", "science available", "science reserved", number=1),
+    by_hand("post", "science reserved", "vision used", number=1),
+    by_hand("post", "science reserved", "vision used", number=2),
+    by_hand("post", "science reserved", "vision used", number="NULL"),
+    by_hand("post", "science reserved", "vision used", amount=0),
+    by_hand("post", "science reserved", "vision used", amount=-5),
+    by_hand("post", "science reserved", "vision used", amount=40_001),
+    by_hand("post", "science reserved", "vision used", task="2"),
+    "INSERT INTO slicewise.open_reservations SELECT id, 0 FROM slicewise.runs",
+    "UPDATE slicewise.open_reservations SET reserved_millislice_s = 0",
+    "UPDATE slicewise.open_reservations SET posted_millislice_s = -1",
+    "UPDATE slicewise.balances SET debits_millislice_s = -1",
+    """INSERT INTO slicewise.transfers
+           (budget_entry_id, kind, debit_account_id, credit_account_id, amount_millislice_s)
+       SELECT b.id, 'grant', d.id, c.id, b.amount_millislice_s
+         FROM slicewise.budget_entries b, slicewise.accounts d, slicewise.accounts c
+        WHERE d.kind = 'granted' AND (c.kind, c.tenant) = ('available', 'science')""",
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_the_database_itself_refuses_what_is_wrong(
+    paid_by_science: Ledger, database: str, wrong: str
+):
+    before = paid_by_science.balances(), paid_by_science.open_reservations()
     with pytest.raises(psycopg.errors.IntegrityError):
-        execute(database, _INSERT.format(**(_POST | wrong)))
-    assert ledger.imbalance() == 0
+        execute(database, wrong)
+    assert (paid_by_science.balances(), paid_by_science.open_reservations()) == before
+    assert is_balanced(paid_by_science)
 
 
-def test_a_correct_transfer_by_hand_is_taken(ledger: Ledger, database: str):
-    ledger.apply([reserve(a_run(1))])
-    execute(database, _INSERT.format(**_POST))
-    assert ledger.open_reservations() == ()
-    assert ledger.imbalance() == 0
+def test_a_budget_entry_by_hand_brings_its_transfer(ledger: Ledger, database: str):
+    execute(
+        database,
+        "INSERT INTO slicewise.budget_entries"
+        " (cluster, tenant, kind, amount_millislice_s, author, reason)"
+        " VALUES ('testing', 'vision', 'grant', 7, 'olga', '')",
+    )
+    assert ledger.balances() == {"vision": a_balance("vision", granted=7, available=7)}
+    assert is_balanced(ledger)
 
 
 @pytest.mark.parametrize(
     "tampering",
     [
         "UPDATE open_reservations SET reserved_millislice_s = reserved_millislice_s + 7",
+        "UPDATE open_reservations SET posted_millislice_s = posted_millislice_s + 7",
         "DELETE FROM open_reservations WHERE run_id = (SELECT min(id) FROM runs)",
+        "INSERT INTO open_reservations SELECT id, 1 FROM runs WHERE task = '2'",
+        "UPDATE balances SET debits_millislice_s = debits_millislice_s + 1",
+        """UPDATE balances SET credits_millislice_s = debits_millislice_s,
+                               debits_millislice_s = credits_millislice_s""",
+        "DELETE FROM balances WHERE debits_millislice_s > 0",
         "UPDATE transfers SET amount_millislice_s = amount_millislice_s + 1 WHERE number = 1",
+        "UPDATE transfers SET kind = 'void' WHERE kind = 'post'",
         "DELETE FROM transfers WHERE kind = 'void'",
+        "DELETE FROM transfers WHERE kind = 'grant'",
         """UPDATE transfers SET credit_account_id = (
                SELECT id FROM accounts WHERE tenant = 'nlp' AND kind = 'reserved'
            ) WHERE kind = 'reserve'""",
+        "UPDATE budget_entries SET amount_millislice_s = 6",
+        "UPDATE budget_entries SET tenant = 'nlp'",
+        "UPDATE runs SET payer = 'nlp' WHERE task = '1'",
+        "UPDATE runs SET tenant = 'nlp' WHERE task = '1'",
     ],
 )
 def test_tampering_shows(ledger: Ledger, database: str, tampering: str):
     ledger.apply([reserve(a_run(1)), reserve(a_run(2)), reserve(a_run(3, "nlp"))])
     ledger.apply([settle(a_run(2), 10)])
-    assert ledger.imbalance() == 0
-    execute(database, "ALTER TABLE slicewise.transfers DISABLE TRIGGER append_only")
+    ledger.book_budget(an_adjustment(5), None)
+    assert is_balanced(ledger)
+    for table in ("transfers", "budget_entries", "runs"):
+        execute(database, f"ALTER TABLE slicewise.{table} DISABLE TRIGGER append_only")
     execute(database, f"SET search_path = slicewise; {tampering}")
-    assert ledger.imbalance() > 0
+    assert not is_balanced(ledger)
 
 
-def test_a_broken_connection_is_replaced(ledger: Ledger, database: str):
-    ledger.quotas()
+def test_verify_counts_what_it_compared(ledger: Ledger):
+    ledger.apply([reserve(a_run(1)), reserve(a_run(2))])
+    ledger.apply([settle(a_run(2), 10)])
+    ledger.book_budget(an_adjustment(5), None)
+    verified = ledger.verify()
+    assert (verified.transfers, verified.accounts, verified.reservations) == (5, 5, 1)
+
+
+BEFORE = """
+INSERT INTO slicewise.runs
+       (cluster, job_id, start_s, tenant, user_name, task, gres, cost_millislices)
+VALUES ('testing', {task}, 100, 'vision', 'alice', '{task}', '{{"1g.10gb": 1}}', 1000)
+    ON CONFLICT DO NOTHING;
+INSERT INTO slicewise.accounts (cluster, tenant, kind)
+VALUES ('testing', 'vision', 'available'), ('testing', 'vision', 'reserved'),
+       ('testing', 'vision', 'used') ON CONFLICT DO NOTHING;
+INSERT INTO slicewise.transfers
+    (run_id, number, kind, debit_account_id, credit_account_id, amount_millislice_s, until_s)
+SELECT r.id, {number}, '{kind}', d.id, c.id, {amount}, {until_s}
+  FROM slicewise.runs r, slicewise.accounts d, slicewise.accounts c
+ WHERE r.task = '{task}' AND d.kind = '{debit}' AND c.kind = '{credit}'
+"""
+
+
+def as_before(database: str, task: int, charges: Sequence[Transfer], after: int = 0) -> None:
+    """As the program of revision 0001 books."""
+    for number, one in enumerate(charges, start=after + 1):
+        debit, credit = DEBIT_CREDIT[one.kind]
+        values = {"kind": one.kind, "amount": one.amount_millislice_s, "until_s": one.until_s}
+        accounts = {"debit": debit, "credit": credit}
+        execute(database, BEFORE.format(task=task, number=number, **values, **accounts))
+
+
+def test_the_program_of_before_books_on(ledger: Ledger, database: str):
+    as_before(database, 1, reserve(a_run(1)).transfers)
+    as_before(database, 2, reserve(a_run(2)).transfers)
+    as_before(database, 2, settle(a_run(2), 10).transfers, after=1)
+    with pytest.raises(psycopg.errors.IntegrityError):
+        as_before(database, 1, (step(POST, 61, 161),), after=1)
+    assert ledger.balances() == {
+        "vision": a_balance("vision", available=-70_000, reserved=60_000, used=10_000)
+    }
+    assert ledger.apply([settle(a_run(1), 20)]) == {a_run(1).key}
+    assert is_balanced(ledger)
+
+
+def test_what_was_booked_before_has_its_balances(ledger: Ledger, database: str):
+    schema.downgrade(database, "0001")
+    as_before(database, 1, reserve(a_run(1)).transfers)
+    as_before(database, 2, reserve(a_run(2)).transfers)
+    as_before(database, 2, settle(a_run(2), 10).transfers, after=1)
+    schema.upgrade(database)
+    assert ledger.balances() == {
+        "vision": a_balance("vision", available=-70_000, reserved=60_000, used=10_000)
+    }
+    (held,) = ledger.open_reservations()
+    assert (held.payer, held.posted_millislice_s, held.transfers) == ("vision", 0, 1)
+    assert ledger.apply([settle(a_run(1), 20)]) == {a_run(1).key}
+    assert is_balanced(ledger)
+
+
+REVERSED = (
+    step(RESERVE, 60, 160),
+    step(POST, 10, 110),
+    step(POST, 10, 120),
+    step(EXTEND, 30, 190),
+    step(POST, 20, 140),
+    step(REVERSE, 25, 115),
+    step(VOID, 75, 115),
+)
+WAIVED = (step(RESERVE, 60, 160), step(WAIVE, 30, 130), step(VOID, 30, 130))
+RUNNING = (step(RESERVE, 60, 160), step(POST, 10, 110), step(POST, 10, 120), step(EXTEND, 5, 165))
+
+
+def test_going_back_leaves_what_the_program_of_before_can_read(ledger: Ledger, database: str):
+    for number, steps in enumerate((REVERSED, WAIVED, RUNNING), start=1):
+        ledger.apply([Charge(a_run(number, "vision", payer="science"), 0, steps)])
+    ledger.book_budget(a_roll(500, 0, "science"), None)
+    schema.downgrade(database, "0001")
+    assert before(database) == [
+        ("1", 1, "reserve", "available", "reserved", "vision", 60_000, 160),
+        ("1", 2, "post", "reserved", "used", "vision", 10_000, 110),
+        ("1", 3, "post", "reserved", "used", "vision", 5_000, 115),
+        ("1", 4, "extend", "available", "reserved", "vision", 30_000, 190),
+        ("1", 5, "void", "reserved", "available", "vision", 75_000, 115),
+        ("2", 1, "reserve", "available", "reserved", "vision", 60_000, 160),
+        ("2", 2, "void", "reserved", "available", "vision", 30_000, 130),
+        ("2", 3, "void", "reserved", "available", "vision", 30_000, 130),
+        ("3", 1, "reserve", "available", "reserved", "vision", 60_000, 160),
+        ("3", 2, "extend", "available", "reserved", "vision", 5_000, 165),
+    ]
+    with psycopg.connect(database) as connection:
+        held = connection.execute("SELECT reserved_millislice_s FROM slicewise.open_reservations")
+        assert held.fetchall() == [(65_000,)]
+    as_before(database, 3, (step(POST, 62, 162), step(VOID, 3, 162)), after=2)
+    schema.upgrade(database)
+    assert ledger.balances() == {"vision": a_balance("vision", available=-77_000, used=77_000)}
+    assert is_balanced(ledger)
+
+
+def before(database: str) -> list[tuple[object, ...]]:
+    """Transfers by run and number, as revision 0001 has them."""
+    with psycopg.connect(database) as connection:
+        return connection.execute(
+            """SELECT r.task, t.number, t.kind, d.kind, c.kind, d.tenant, t.amount_millislice_s,
+                      t.until_s
+                 FROM slicewise.transfers t JOIN slicewise.runs r ON r.id = t.run_id
+                 JOIN slicewise.accounts d ON d.id = t.debit_account_id
+                 JOIN slicewise.accounts c ON c.id = t.credit_account_id AND c.tenant = d.tenant
+                ORDER BY r.task, t.number"""
+        ).fetchall()
+
+
+def disconnect(database: str) -> None:
     execute(
         database,
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid()",
     )
-    assert ledger.quotas() == {}
+
+
+def test_a_broken_connection_is_replaced(ledger: Ledger, database: str):
+    ledger.apply([reserve(a_run())])
+    disconnect(database)
+    assert ledger.open_reservations() != ()
+    assert ledger.apply([settle(a_run(), 10)]) == {a_run().key}
+    assert is_balanced(ledger)
+
+
+def test_what_is_booked_is_on_disk(ledger: Ledger, database: str):
+    execute(
+        database,
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off',"
+        " current_database()); END $$",
+    )
+    with Ledger(database, "testing") as opened, opened._booking.connect() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
 
 
 def test_a_server_that_is_away_is_named_without_the_password():
-    with (
-        Ledger("postgresql://olga:s3cr3t@127.0.0.1:9/ledger", "testing") as away,
-        pytest.raises(UnreachableError, match="SW-DATABASE-DOWN") as raised,
-    ):
-        away.quotas()
-    assert "s3cr3t" not in str(raised.value)
-    assert "127.0.0.1:9" in str(raised.value)
+    with Ledger("postgresql://olga:s3cr3t@127.0.0.1:9/ledger", "testing") as away:
+        for use in (away.open_reservations, lambda: away.apply([reserve(a_run())])):
+            with pytest.raises(UnreachableError, match="SW-DATABASE-DOWN") as raised:
+                use()
+            assert "s3cr3t" not in str(raised.value)
+            assert "127.0.0.1:9" in str(raised.value)
 
 
 @pytest.mark.parametrize("url", ["", "mysql://h/d", "postgresql://u:s3cr3t@h:port/d", "sqlite://"])

@@ -230,7 +230,8 @@ async def test_nodes_show_their_gpus_by_type(slurm: CommandSlurm) -> None:
 async def test_limits_are_written_and_read_back(slurm: CommandSlurm) -> None:
     assert await slurm.version() >= (22, 5)
     change = ("modify", "qos", "where", "name=commands-test", "set", "grptres=billing=3000,mem=2G")
-    await slurm.sacctmgr([("add", "qos", "commands-test"), change])
+    await slurm.sacctmgr([("add", "qos", "commands-test")])
+    await slurm.sacctmgr([change])
     found = {qos.name: qos.grp_tres for qos in await slurm.qos()}
     await slurm.sacctmgr([("delete", "qos", "commands-test")])
     assert found["commands-test"] == {"billing": 3000, "mem": 2048}

@@ -1,5 +1,6 @@
 """Whatever happens between Slurm and the ledger: each run is charged exactly, once."""
 
+from effort import examples
 from hypothesis import settings
 from ledger_world import World
 
@@ -8,5 +9,5 @@ class LedgerInMemory(World):
     pass
 
 
-LedgerInMemory.TestCase.settings = settings(max_examples=500, stateful_step_count=40)
+LedgerInMemory.TestCase.settings = settings(max_examples=examples(500), stateful_step_count=40)
 TestLedgerInMemory = LedgerInMemory.TestCase

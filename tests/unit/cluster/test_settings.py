@@ -38,6 +38,10 @@ def test_costs_are_exact_and_weighted(tmp_path: Path) -> None:
         (MINIMAL + "[gateway]\nbackend = 3\n", "gateway.backend"),
         (MINIMAL + "[daemon]\nmode = 'strict'\n", "daemon.mode"),
         (MINIMAL.replace('name = "c"', ""), r"cluster\.name: missing\."),
+        (MINIMAL + "[ledger]\ntime_zone = 'Europe/Atlantis'\n", "ledger.time_zone: write a time"),
+        (MINIMAL + "[ledger]\ntime_zone = '../../etc/passwd'\n", "ledger.time_zone: write a time"),
+        (MINIMAL + "[ledger]\nnode_failure = 'nobody'\n", "ledger.node_failure"),
+        (MINIMAL + "[ledger]\nby_hand = 'keep'\n", "ledger.by_hand"),
         ("[cluster", "not TOML"),
     ],
 )

@@ -253,6 +253,7 @@ def test_nodes(version: str) -> None:
     assert nodes["gpu01"].gpus == {"1g.10gb": 7, "3g.40gb": 2}
     assert nodes["gpu01"].gpus_allotted == {"1g.10gb": 6, "3g.40gb": 1}
     assert nodes["gpu03"].states == {"MIXED", "DRAIN"}
+    assert {node.partitions for node in nodes.values()} == {frozenset({"gpu"})}
 
 
 NODE_FILE = "scontrol-show-node-d.txt"
@@ -313,7 +314,8 @@ def columns(text: str, wanted: tuple[str, ...], renamed: Mapping[str, str]) -> s
 def test_associations_and_qos(version: str) -> None:
     text = recorded(version, "sacctmgr-assoc-P.txt")
     fields = parse.ASSOCIATION_FIELDS
-    rows = parse.parse_associations(columns(text, fields, {"DefaultQOS": "Def QOS"}))
+    shown = columns(text, fields, {"DefaultQOS": "Def QOS"})
+    rows = parse.parse_associations(shown, shown)
     alice = next(row for row in rows if row.user == "alice")
     assert (alice.account, alice.default_qos) == ("a", "guaranteed")
     assert alice.qos == {"borrowed", "guaranteed", "normal", "premium"}
@@ -322,10 +324,50 @@ def test_associations_and_qos(version: str) -> None:
 
 
 def test_limits_of_an_association() -> None:
-    text = "c|vision|||root|normal||billing=3000,mem=1.5T\nc|vision|alice|gpu||normal||billing=1\n"
-    expected = {"billing": 3000, "mem": 1_572_864}
-    (row,) = parse.parse_associations(text)
-    assert row == Association("c", "vision", "", "root", frozenset({"normal"}), "", expected)
+    """As 22.05 shows it, for whole associations only: not those of one partition."""
+    text = (
+        "c|vision|||root|normal||billing=3000,gres/gpu:1g.10gb=2,mem=1.5T|billing=60\n"
+        "c|vision|alice|gpu||normal||billing=1|\n"
+    )
+    (row,) = parse.parse_associations(text, text)
+    assert row.grp_tres == {"billing": 3000, "gres/gpu:1g.10gb": 2, "mem": 1_572_864}
+    assert row.grp_tres_run_mins == {"billing": 60}
+
+
+def test_what_is_inherited_is_not_an_associations_own() -> None:
+    """As 22.05 shows it, without ``wopl`` and with it."""
+    text = "c|vision|||root|long,normal|long||\nc|vision|alice|||long,normal|long||\n"
+    own = "c|vision|||root|long|long||\nc|vision|alice||||||\n"
+    account, alice = parse.parse_associations(text, own)
+    assert (account.own_qos, account.own_default_qos) == ({"long"}, "long")
+    assert alice == Association(
+        "c", "vision", "alice", "", frozenset({"long", "normal"}), "long", {}
+    )
+
+
+def test_limits_and_preemption_of_a_qos() -> None:
+    """As 22.05 shows it."""
+    (qos,) = parse.parse_qos("slicewise_vision||slicewise-borrowed|billing=2000\n")
+    assert qos == Qos("slicewise_vision", {}, frozenset({"slicewise-borrowed"}), {"billing": 2000})
+
+
+def test_partitions() -> None:
+    (gpu,) = parse.parse_partitions(recorded("22.05.8", "scontrol-show-partition.txt"))
+    assert (gpu.name, gpu.qos) == ("gpu", "")
+    weights = {"cpu": 0, "mem": 0, "gres/gpu:1g.10gb": 1000, "gres/gpu:3g.40gb": 3500}
+    assert gpu.billing_weights == {**weights, "gres/gpu:1g.18gb": 1000, "gres/gpu:3g.71gb": 3500}
+
+
+def test_partitions_without_weights_with_units_and_a_qos() -> None:
+    text = (
+        "PartitionName=a\n   QoS=part AllowQos=x\n   State=UP\n\n"
+        "PartitionName=b\n   TRESBillingWeights=CPU=1.5,Mem=0.25G\n"
+    )
+    first, second = parse.parse_partitions(text)
+    assert (first.name, first.billing_weights, first.qos) == ("a", {}, "part")
+    assert second.billing_weights == {"cpu": 1.5, "mem": 0.25}
+    with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
+        parse.parse_partitions("PartitionName=b TRESBillingWeights=CPU=much")
 
 
 @pytest.mark.parametrize("version", VERSIONS)

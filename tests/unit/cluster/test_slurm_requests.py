@@ -149,11 +149,12 @@ async def test_separators_are_secret_and_never_the_same(tmp_path: Path, stand_in
     assert not any(secret in line for line in noted(tmp_path, "squeue"))
 
 
-async def test_changes_are_made_in_order_until_one_fails(tmp_path: Path, stand_in: StandIn) -> None:
-    stand_in("sacctmgr", 'case "$*" in *bad*) echo no such QOS >&2; exit 1; esac\n')
+async def test_changes_are_made_side_by_side_and_a_failure_stops_no_other(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    stand_in("sacctmgr", 'case "$*" in *bad*) echo no such QOS >&2; exit 1; esac; sleep 0.3\n')
+    began_s = time.monotonic()
     with pytest.raises(OutsideError, match="no such QOS"):
-        await CommandSlurm().sacctmgr([("add", "qos", "a"), ("bad",), ("add", "qos", "b")])
-    assert noted(tmp_path, "sacctmgr") == [
-        "sacctmgr --immediate add qos a",
-        "sacctmgr --immediate bad",
-    ]
+        await CommandSlurm().sacctmgr([("bad",), *(("add", "qos", str(n)) for n in range(8))])
+    assert time.monotonic() - began_s < 8 * 0.3
+    assert len(noted(tmp_path, "sacctmgr")) == 9

@@ -31,7 +31,8 @@ def gpu(name: str, cost: int, gib: int | None, free: int = 1) -> GpuType:
 
 SNAPSHOT = Snapshot(
     partitions=frozenset({"gpu", "mig"}),
-    quotas={"vision": Millislices(6000), "nlp": Millislices(1000)},
+    quotas={"vision": 6000, "nlp": 1000},
+    borrowing_limits={"vision": 2000, "nlp": 0},
     used={"vision": 1500},
     gpu_types={
         t.name: t
@@ -89,6 +90,25 @@ def test_a_service_is_admitted_held_and_typed() -> None:
         tag="slicewise:1 token=ab12 tenant=vision service=bert",
         hold=True,
     )
+
+
+@pytest.mark.parametrize("gres", ["gres:gpu:1g.10gb:1", "gres:gpu:3g.40gb:2,gres:gpu:1g.10gb:1"])
+def test_a_tenant_that_may_borrow_is_admitted_into_the_borrowed_qos(gres: str) -> None:
+    answer = decide(submit(qos="slicewise-borrowed", gres=gres), SNAPSHOT, TOKEN)
+    assert (answer.action, answer.qos) == ("admit", "slicewise-borrowed")
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "words"),
+    [
+        (submit(account="nlp", uid=UNKNOWN), "SW-QUOTA-BORROW", "'nlp' may not borrow"),
+        (submit(gres="gres:gpu:1g.10gb:9"), "SW-QUOTA-EXCEEDED", "is 6, with 2 that it may borrow"),
+    ],
+)
+def test_refused_in_the_borrowed_qos(request_: SubmitRequest, code: str, words: str) -> None:
+    answer = decide(altered(request_, qos="slicewise-borrowed"), SNAPSHOT, TOKEN)
+    assert (answer.action, answer.code) == ("refuse", code)
+    assert words in answer.message
 
 
 @pytest.mark.parametrize(

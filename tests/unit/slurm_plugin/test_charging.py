@@ -1,16 +1,11 @@
+from dataclasses import replace
+
 import pytest
-from ledger_world import (
-    COSTS,
-    PARTITION,
-    START_S,
-    MemoryStore,
-    SimulatedRun,
-    job_view,
-    run_record,
-)
+from ledger_world import COSTS, PARTITION, START_S, SimulatedRun, job_view, run_record
+from memory_ledger import MemoryStore
 
 from cluster.jobs import JobState
-from cluster.units import Millislices
+from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin.decide.charging import (
     ACCOUNTING_DELAY_S,
     UNLIMITED_RESERVE_S,
@@ -21,7 +16,8 @@ from slurm_plugin.decide.charging import (
 )
 from slurm_plugin.decide.model import Charging, Reservation, RunKey
 
-TARIFF = Tariff("testing", frozenset({PARTITION}), COSTS)
+TARIFF = Tariff("testing", frozenset({PARTITION}), COSTS, {"tenant1": "group"}, "tenant")
+OPERATOR_PAYS = replace(TARIFF, node_failure="operator")
 
 
 def a_run(**changes: object) -> SimulatedRun:
@@ -39,9 +35,9 @@ def live(run: SimulatedRun, *held: Reservation, tariff: Tariff = TARIFF) -> Char
     return charge(tariff, [job_view(run)], [], held, {})
 
 
-def ended(run: SimulatedRun, seconds: int, *held: Reservation) -> Charging:
+def ended(run: SimulatedRun, seconds: int, *held: Reservation, tariff: Tariff = TARIFF) -> Charging:
     run.end_s = run.visible_s = run.start_s + seconds
-    return charge(TARIFF, [], [run_record(run, run.end_s)], held, {})
+    return charge(tariff, [], [run_record(run, run.end_s)], held, {})
 
 
 def amounts(decided: Charging) -> list[tuple[str, int, int]]:
@@ -63,6 +59,7 @@ def test_a_start_reserves_cost_times_limit():
     (one,) = decided.charges
     assert (one.after, one.run.tenant, one.run.user, one.run.task) == (0, "tenant1", "alice", "7")
     assert one.run.key == RunKey("testing", 7, START_S)
+    assert one.run.payer == "group"
     assert decided.observations == ()
 
 
@@ -97,6 +94,58 @@ def test_a_lowered_limit_waits_for_the_end():
 def test_an_end_posts_the_exact_use_and_voids_the_rest():
     run = a_run()
     assert amounts(ended(run, 13, reservation(run))) == [("post", 13_000, 13), ("void", 47_000, 13)]
+
+
+def partly_posted(run: SimulatedRun, seconds: int) -> Reservation:
+    posted = MillisliceSeconds(1000 * seconds)
+    held = reservation(run)
+    rest = MillisliceSeconds(held.reserved_millislice_s - posted)
+    return replace(held, reserved_millislice_s=rest, posted_millislice_s=posted, transfers=2)
+
+
+def test_what_is_posted_already_is_not_posted_again():
+    run = a_run()
+    held = partly_posted(run, 10)
+    assert amounts(ended(run, 13, held)) == [("post", 3000, 13), ("void", 47_000, 13)]
+    assert amounts(ended(run, 10, held)) == [("void", 50_000, 10)]
+    assert amounts(ended(run, 61, held)) == [("extend", 1000, 61), ("post", 51_000, 61)]
+    run.limit_s = 61
+    assert amounts(live(run, held)) == [("extend", 1000, 61)]
+
+
+def test_an_end_that_accounting_puts_before_what_is_posted_reverses_the_excess():
+    run = a_run()
+    held = partly_posted(run, 10)
+    assert amounts(ended(run, 7, held)) == [("reverse", 3000, 7), ("void", 53_000, 7)]
+    assert amounts(ended(run, 0, held)) == [("reverse", 10_000, 0), ("void", 60_000, 0)]
+
+
+def test_a_failed_node_is_its_tenants_bad_luck():
+    run = a_run(failed=True)
+    assert amounts(ended(run, 13, reservation(run))) == [("post", 13_000, 13), ("void", 47_000, 13)]
+
+
+def test_a_failed_node_is_the_operators_to_bear_where_that_is_the_rule():
+    run = a_run(failed=True)
+    decided = ended(run, 13, partly_posted(run, 10), tariff=OPERATOR_PAYS)
+    assert amounts(decided) == [
+        ("reverse", 10_000, 13),
+        ("waive", 13_000, 13),
+        ("void", 47_000, 13),
+    ]
+    unseen = ended(run, 60, tariff=OPERATOR_PAYS)
+    assert amounts(unseen) == [("reserve", 60_000, 60), ("waive", 60_000, 60)]
+    well = a_run()
+    assert amounts(ended(well, 60, reservation(well), tariff=OPERATOR_PAYS)) == [
+        ("post", 60_000, 60)
+    ]
+
+
+def test_a_run_keeps_the_payer_of_its_reservation():
+    run = a_run()
+    held = reservation(run)
+    (one,) = ended(run, 10, held, tariff=replace(TARIFF, payers={})).charges
+    assert one.run.payer == "group"
 
 
 def test_a_run_to_the_last_second_voids_nothing():
@@ -157,7 +206,7 @@ def test_a_reserved_run_is_settled_even_if_its_partition_is_managed_no_more():
 def test_a_run_keeps_the_cost_of_its_reservation():
     run = a_run()
     held = reservation(run)
-    dearer = Tariff("testing", frozenset({PARTITION}), {"1g.10gb": Millislices(2000)})
+    dearer = replace(TARIFF, costs={"1g.10gb": Millislices(2000)})
     run.end_s = run.visible_s = START_S + 10
     decided = charge(dearer, [], [run_record(run, run.end_s)], [held], {})
     assert amounts(decided) == [("post", 10_000, 10), ("void", 50_000, 10)]
@@ -179,14 +228,14 @@ def test_a_task_of_an_array_has_the_name_that_people_use():
 
 
 def test_slurm_billing_something_else_is_reported_and_not_taken():
-    cheaper = Tariff("testing", frozenset({PARTITION}), {"1g.10gb": Millislices(900)})
+    cheaper = replace(TARIFF, costs={"1g.10gb": Millislices(900)})
     decided = live(a_run(), tariff=cheaper)
     assert amounts(decided) == [("reserve", 54_000, 60)]
     assert "Slurm bills 1000, the settings say 900" in decided.observations[0].text
 
 
 def test_a_type_without_a_cost_is_reported_and_charges_nothing():
-    unknown = Tariff("testing", frozenset({PARTITION}), {})
+    unknown = replace(TARIFF, costs={})
     decided = live(a_run(), tariff=unknown)
     assert decided.charges == ()
     assert "no cost is set for GPU type 1g.10gb" in decided.observations[0].text
@@ -223,6 +272,12 @@ def test_a_lost_run_is_charged_up_to_its_time_limit_however_late_the_daemon_look
     held = reservation(a_run())
     decided = charge(TARIFF, [], [], [held], {held.key: START_S + 8 * 3600})
     assert amounts(decided) == [("post", 60_000, 60)]
+
+
+def test_a_lost_run_is_charged_no_less_than_its_reservation_covers_with_what_is_posted():
+    held = partly_posted(a_run(), 50)
+    decided = charge(TARIFF, [], [], [held], {held.key: START_S + 8 * 3600})
+    assert amounts(decided) == [("post", 10_000, 60)]
 
 
 def test_what_accounting_shows_after_all_is_not_lost():

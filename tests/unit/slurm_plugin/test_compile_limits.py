@@ -1,63 +1,241 @@
-from collections.abc import Sequence
+"""Compiling and uninstalling against an accounting database that behaves like Slurm's."""
+
 from dataclasses import replace
 
 import pytest
+from slurm_database import LimitLedger, Row, SlurmDatabase, settings
 
 from cluster.errors import OutsideError
-from cluster.slurm.interface import Association, Qos
+from cluster.jobs import JobState, JobView
+from cluster.slurm.interface import Qos
 from cluster.units import Millislices
-from slurm_plugin.compile import compile_limits
-from slurm_plugin.decide.model import Quota
+from slurm_plugin.compile import Compiled, compile_limits, look
+from slurm_plugin.decide.policy import KnownLimit, LimitKey, TenantUpdate
+from slurm_plugin.uninstall import plan, uninstall
 
-QUOTAS = {"vision": Quota("vision", Millislices(6000))}
+CEILING = LimitKey("account", "vision", "grptres=billing")
 
 
-class SlurmDatabase:
-    """sacctmgr's part that matters: what is shown, what is changed, what users inherit."""
+def database() -> SlurmDatabase:
+    return SlurmDatabase(
+        [
+            Row("vision", parent="root", grp_tres={"cpu": 8}),
+            Row("vision", "alice"),
+            Row("lab", parent="root", own=frozenset({"normal", "premium"}), default="premium"),
+            Row("speech", parent="lab", grp_tres={"billing": 77}, run_mins={"billing": 5}),
+            Row("speech", "bob", own=frozenset({"premium"}), default="premium"),
+        ],
+        [Qos("premium", {}, frozenset())],
+    )
 
-    def __init__(self, *, deaf: bool = False) -> None:
-        self.account = Association("c", "vision", "", "root", frozenset({"normal"}), "", {})
-        self.known: dict[str, Qos] = {}
-        self.batches: list[tuple[Sequence[str], ...]] = []
-        self.deaf = deaf
 
-    async def associations(self) -> tuple[Association, ...]:
-        user = replace(self.account, user="alice", parent="", grp_tres={})
-        return self.account, user
+def ledger(**nominal: int) -> LimitLedger:
+    made = LimitLedger()
+    for tenant, amount in nominal.items():
+        quota(made, tenant, amount)
+    return made
 
-    async def qos(self) -> tuple[Qos, ...]:
-        return tuple(self.known.values())
 
-    async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
-        self.batches.append(tuple(changes))
-        for change in changes:
-            self._take(change[:2], change[-1])
+def quota(of: LimitLedger, tenant: str, amount: int) -> None:
+    of.change(TenantUpdate(tenant, nominal_millislices=Millislices(amount)), "op", "")
 
-    def _take(self, what: Sequence[str], assignment: str) -> None:
-        key, _, value = assignment.partition("=")
-        if self.deaf:
-            return
-        if tuple(what) == ("add", "qos"):
-            self.known[assignment] = Qos(assignment, {}, frozenset())
-        elif key == "grptres":
-            limit = {"billing": int(value.removeprefix("billing="))}
-            self.account = replace(self.account, grp_tres=limit)
-        elif key == "qos+":
-            self.account = replace(self.account, qos=self.account.qos | {value})
-        elif key == "defaultqos":
-            self.account = replace(self.account, default_qos=value)
+
+async def compiled(slurm: SlurmDatabase, of: LimitLedger, by_hand: str = "put back") -> Compiled:
+    return await compile_limits(slurm, of, settings(by_hand))  # type: ignore[arg-type]
+
+
+def waiting(qos: str, state: JobState = JobState.PENDING) -> JobView:
+    blank = dict.fromkeys(JobView.__dataclass_fields__)
+    return JobView(**{**blank, "job_id": 814, "qos": qos, "state": state})  # type: ignore[arg-type]
 
 
 async def test_applies_until_nothing_is_left_and_then_does_nothing():
-    slurm = SlurmDatabase()
-    applied = await compile_limits(slurm, QUOTAS, "c")  # type: ignore[arg-type]
-    assert len(applied) == 4
-    assert await compile_limits(slurm, QUOTAS, "c") == ()  # type: ignore[arg-type]
-    assert len(slurm.batches) == 1
-    assert slurm.account.grp_tres == {"billing": 6000}
-    assert slurm.account.default_qos == "slicewise_vision"
+    slurm, books = database(), ledger(vision=6000, lab=3000, speech=3000)
+    first = await compiled(slurm, books)
+    assert first.changes
+    assert [slurm.limit(name) for name in ("vision", "lab", "speech")] == [6000, 3000, 3000]
+    assert slurm.rows["vision", ""].default == "slicewise_vision"
+    assert slurm.rows["vision", ""].grp_tres["cpu"] == 8
+    assert (await compiled(slurm, books)).changes == ()
+
+
+async def test_looking_changes_nothing():
+    slurm, books = database(), ledger(vision=6000)
+    before = slurm.state()
+    seen = await look(slurm, books, settings())  # type: ignore[arg-type]
+    assert seen.differences
+    assert (slurm.state(), books.known) == (before, {})
+
+
+async def test_no_account_may_have_more_than_the_cluster():
+    slurm, books = database(), ledger(vision=21_000, lab=7000)
+    await compiled(slurm, books)
+    assert (slurm.limit("vision"), slurm.limit("lab")) == (10_500, 3500)
 
 
 async def test_says_so_if_slurm_does_not_take_it():
+    slurm = database()
+    slurm.deaf = True
     with pytest.raises(OutsideError, match="SW-LIMITS-UNSETTLED"):
-        await compile_limits(SlurmDatabase(deaf=True), QUOTAS, "c")  # type: ignore[arg-type]
+        await compiled(slurm, ledger(vision=6000))
+
+
+async def test_what_somebody_changed_by_hand_is_told_once_and_put_back():
+    slurm, books = database(), ledger(vision=6000)
+    assert (await compiled(slurm, books)).by_hand == ()
+    slurm.rows["vision", ""].grp_tres["billing"] = 9000
+    (told,) = (await compiled(slurm, books)).by_hand
+    assert (told.key, told.was, told.now) == (CEILING, "6000", "9000")
+    assert slurm.limit("vision") == 6000
+    assert (await compiled(slurm, books)).by_hand == ()
+
+
+async def test_what_a_quota_changed_was_nobodys_hand():
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books)
+    quota(books, "vision", 5000)
+    assert (await compiled(slurm, books)).by_hand == ()
+
+
+async def test_an_accounts_limit_may_be_adopted_as_its_nominal():
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books, "adopt")
+    slurm.rows["vision", ""].grp_tres["billing"] = 9000
+    (told,) = (await compiled(slurm, books, "adopt")).by_hand
+    assert told.now == "9000"
+    assert books.tenants["vision"].quota.nominal_millislices == 9000
+    assert books.authors[-1] == "sacctmgr"
+    assert slurm.known["slicewise_vision"].max_tres_per_account == {"billing": 9000}
+    assert (await compiled(slurm, books, "adopt")).by_hand == ()
+
+
+@pytest.mark.parametrize("account", ["vision", "speech"])
+async def test_what_cannot_be_adopted_is_put_back(account: str):
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books, "adopt")
+    before = slurm.limit(account)
+    # No limit at all is no nominal; an account without a tenant has none.
+    slurm.rows[account, ""].grp_tres = {} if account == "vision" else {"billing": 9000}
+    assert len((await compiled(slurm, books, "adopt")).by_hand) == 1
+    assert slurm.limit(account) == before
+    assert books.tenants["vision"].quota.nominal_millislices == 6000
+
+
+async def test_a_nominal_that_the_tree_forbids_is_not_adopted():
+    slurm, books = database(), ledger(lab=5000)
+    books.change(
+        TenantUpdate("speech", parent="lab", nominal_millislices=Millislices(4000)), "op", ""
+    )
+    await compiled(slurm, books, "adopt")
+    slurm.rows["lab", ""].grp_tres["billing"] = 3000
+    assert len((await compiled(slurm, books, "adopt")).by_hand) == 1
+    assert slurm.limit("lab") == 5000
+
+
+async def test_other_fields_are_put_back_though_limits_are_adopted():
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books, "adopt")
+    slurm.rows["vision", ""].default = "normal"
+    (told,) = (await compiled(slurm, books, "adopt")).by_hand
+    assert (told.key.field, told.now) == ("defaultqos", "normal")
+    assert slurm.rows["vision", ""].default == "slicewise_vision"
+
+
+async def test_a_change_that_was_cut_short_is_nobodys_hand():
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books)
+    assert books.known[CEILING] == KnownLimit("", "6000")
+    books.known[CEILING] = KnownLimit("", "6000 or 7000")
+    for now in (6000, 7000):
+        slurm.rows["vision", ""].grp_tres["billing"] = now
+        quota(books, "vision", 8000)
+        assert (await look(slurm, books, settings())).by_hand == ()  # type: ignore[arg-type]
+
+
+async def test_uninstalling_leaves_no_trace():
+    slurm, books = database(), ledger(vision=6000, lab=3000)
+    before = slurm.state()
+    await compiled(slurm, books)
+    quota(books, "vision", 1000)
+    books.change(
+        TenantUpdate(
+            "speech",
+            parent="lab",
+            nominal_millislices=Millislices(1000),
+            type_limits={"1g.10gb": 1},
+        ),
+        "op",
+        "",
+    )
+    await compiled(slurm, books)
+    books.change(TenantUpdate("speech", removed=True), "op", "")
+    await compiled(slurm, books)
+    assert slurm.state() != before
+    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    assert slurm.state() == before
+    assert books.known == {}
+    assert await uninstall(slurm, books, settings()) == ()  # type: ignore[arg-type]
+
+
+async def test_uninstalling_waits_for_jobs_in_its_qos():
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books)
+    before = slurm.state()
+    slurm.running = (waiting("slicewise_vision"),)
+    with pytest.raises(OutsideError, match="814"):
+        await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    assert slurm.state() == before
+    slurm.running = (waiting("normal"), waiting("slicewise_vision", JobState.ENDED))
+    assert await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+
+
+async def test_a_plan_to_uninstall_changes_nothing():
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books)
+    before = slurm.state(), dict(books.known)
+    due = await plan(slurm, books, settings())  # type: ignore[arg-type]
+    assert {one.wanted for one in due.settings} == {"", "inherited", "77"}
+    assert {one.now for one in due.qos} == {"slicewise-borrowed", "slicewise_vision"}
+    assert (slurm.state(), books.known) == before
+
+
+async def test_uninstalling_leaves_alone_what_was_never_changed():
+    slurm, books = database(), ledger(vision=6000)
+    slurm.rows["vision", ""].grp_tres["billing"] = 6000
+    await compiled(slurm, books)
+    slurm.rows["vision", ""].grp_tres["billing"] = 9000
+    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    assert slurm.limit("vision") == 9000
+
+
+async def test_a_qos_of_its_own_keeps_what_a_site_added_to_it():
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books)
+    ours = slurm.known["slicewise_vision"]
+    slurm.known["slicewise_vision"] = replace(ours, preempt=ours.preempt | {"premium"})
+    assert (await compiled(slurm, books)).changes == ()
+
+
+async def test_what_an_earlier_version_set_is_no_limit_of_the_sites():
+    """It remembered nothing: account and QOS are as decision 4 has them."""
+    slurm, books = database(), ledger(vision=6000)
+    before = slurm.state()
+    slurm.known["slicewise_vision"] = Qos("slicewise_vision", {}, frozenset())
+    row = slurm.rows["vision", ""]
+    row.plus, row.default = frozenset({"slicewise_vision"}), "slicewise_vision"
+    row.grp_tres["billing"] = 5000
+    assert (await compiled(slurm, books)).by_hand == ()
+    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    assert slurm.limit("vision") is None
+    assert slurm.rows["vision", ""] == before[0]["vision", ""]
+    assert slurm.known.keys() == {"normal", "premium"}
+
+
+async def test_uninstalling_before_the_first_compilation_takes_out_what_is_there():
+    slurm, books = database(), ledger(vision=6000)
+    before = slurm.state()
+    slurm.known["slicewise_vision"] = Qos("slicewise_vision", {}, frozenset())
+    row = slurm.rows["vision", ""]
+    row.plus, row.default = frozenset({"slicewise_vision"}), "slicewise_vision"
+    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    assert slurm.state()[0] == before[0]

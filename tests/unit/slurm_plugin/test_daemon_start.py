@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_sync import ScriptedLedger, ScriptedSlurm, settings
+from scripted import ScriptedLedger, ScriptedSlurm, settings
 
 from cluster.errors import InvalidInputError, OutsideError, SlicewiseError, UnreachableError
 from cluster.slurm.interface import Association
 from slurm_plugin.daemon import serve
-from slurm_plugin.decide.model import Quota
 
 REFUSED = OutsideError("SW-SLURM-FAILED", "sacctmgr: no")
 SUBMIT = (
@@ -42,24 +41,8 @@ class Slurm(ScriptedSlurm):
         await super().sacctmgr(changes)
 
 
-class Ledger(ScriptedLedger):
-    def __init__(self) -> None:
-        super().__init__()
-        self.failures: list[SlicewiseError] = []
-        self.quota_failures: list[SlicewiseError] = []
-
-    def require_current(self) -> None:
-        if self.failures:
-            raise self.failures.pop(0)
-
-    def quotas(self) -> dict[str, Quota]:
-        if self.quota_failures:
-            raise self.quota_failures.pop(0)
-        return super().quotas()
-
-
 @asynccontextmanager
-async def serving(tmp_path: Path, slurm: Slurm, ledger: Ledger) -> AsyncIterator[Path]:
+async def serving(tmp_path: Path, slurm: Slurm, ledger: ScriptedLedger) -> AsyncIterator[Path]:
     whole = settings()
     quick = whole.daemon.model_copy(update={"run_dir": tmp_path, "sync_interval_s": 0.02})
     whole = whole.model_copy(update={"daemon": quick})
@@ -91,7 +74,7 @@ async def ask(path: Path) -> Mapping[str, Any]:
 async def test_admission_opens_though_limits_can_not_be_compiled(
     tmp_path: Path, refusal: SlicewiseError, caplog: pytest.LogCaptureFixture
 ) -> None:
-    slurm, ledger = Slurm(), Ledger()
+    slurm, ledger = Slurm(), ScriptedLedger()
     slurm.refusal = refusal
     async with serving(tmp_path, slurm, ledger) as path:
         # The quota is known: what is wrong is that no node has such GPUs.
@@ -103,7 +86,7 @@ async def test_admission_opens_though_limits_can_not_be_compiled(
 
 
 async def test_limits_that_failed_at_the_start_are_compiled_later(tmp_path: Path) -> None:
-    slurm, ledger = Slurm(), Ledger()
+    slurm, ledger = Slurm(), ScriptedLedger()
     slurm.refusal = REFUSED
     async with serving(tmp_path, slurm, ledger):
         slurm.refusal = None
@@ -115,28 +98,28 @@ async def test_limits_that_failed_at_the_start_are_compiled_later(tmp_path: Path
 async def test_the_start_waits_for_what_fails_outside(
     tmp_path: Path, kind: type[SlicewiseError]
 ) -> None:
-    slurm, ledger = Slurm(), Ledger()
-    ledger.failures = [kind("SW-X", "not yet")] * 2
+    slurm, ledger = Slurm(), ScriptedLedger()
+    ledger.failures["require_current"] = [kind("SW-X", "not yet")] * 2
     slurm.failure = kind("SW-SLURM-X", "not yet")
     asyncio.get_running_loop().call_later(0.2, setattr, slurm, "failure", None)
     async with serving(tmp_path, slurm, ledger) as path:
-        assert (ledger.failures, slurm.failure) == ([], None)
+        assert (ledger.failures["require_current"], slurm.failure) == ([], None)
         assert (await ask(path))["code"] == "SW-PROFILE-UNKNOWN"
 
 
 async def test_without_the_ledger_too_it_waits(tmp_path: Path) -> None:
-    slurm, ledger = Slurm(), Ledger()
+    slurm, ledger = Slurm(), ScriptedLedger()
     slurm.refusal = REFUSED
     down = UnreachableError("SW-DATABASE-DOWN", "down")
-    ledger.quota_failures = [down] * 3
+    ledger.failures["policy"] = [down] * 3
     async with serving(tmp_path, slurm, ledger) as path:
-        assert ledger.quota_failures == []
+        assert ledger.failures["policy"] == []
         assert (await ask(path))["code"] == "SW-PROFILE-UNKNOWN"
 
 
 async def test_an_old_database_ends_the_start(tmp_path: Path) -> None:
-    ledger = Ledger()
-    ledger.failures = [InvalidInputError("SW-DATABASE-OLD", "old")]
+    ledger = ScriptedLedger()
+    ledger.failures["require_current"] = [InvalidInputError("SW-DATABASE-OLD", "old")]
     with pytest.raises(InvalidInputError, match="SW-DATABASE-OLD"):
         async with serving(tmp_path, Slurm(), ledger):
             pass

@@ -13,7 +13,16 @@ from slurm_plugin.decide.model import Reservation, RunKey
 
 KEY = RunKey("testing", 7, START_S)
 HELD = Reservation(
-    KEY, "vision", "alice", "7", {"1g.10gb": 1}, Millislices(1000), MillisliceSeconds(60_000), 1
+    KEY,
+    tenant="vision",
+    user="alice",
+    task="7",
+    gres={"1g.10gb": 1},
+    cost_millislices=Millislices(1000),
+    payer="vision",
+    reserved_millislice_s=MillisliceSeconds(60_000),
+    posted_millislice_s=MillisliceSeconds(0),
+    transfers=1,
 )
 RUNNING = job_view(SimulatedRun(7, START_S, {"1g.10gb": 1}, "gpu", 60))
 LOOKED_S = START_S + 100

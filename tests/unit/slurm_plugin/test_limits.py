@@ -1,151 +1,312 @@
+"""What Slurm should have by the policy, and the commands that bring it there."""
+
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 
 from cluster.slurm.interface import Association, Qos
 from cluster.units import Millislices
-from slurm_plugin.decide.limits import Change, limit_changes, qos_name
-from slurm_plugin.decide.model import Quota
+from slurm_plugin.decide.ceilings import ceilings
+from slurm_plugin.decide.limit_changes import stages
+from slurm_plugin.decide.limit_warnings import warnings
+from slurm_plugin.decide.limits import (
+    Allowed,
+    differences,
+    found_of,
+    qos_name,
+    wanted,
+)
+from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Quota, Tenant
+
+COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}
+CONFIG = {"AccountingStorageTRES": "cpu,billing,gres/gpu,gres/gpu:1g.10gb,gres/gpu:3g.40gb"}
+NORMAL = frozenset({"normal"})
+VISION = "modify account where name=vision cluster=c set"
+BORROWED = Qos("slicewise-borrowed", {}, frozenset())
 
 
 def account(name: str, parent: str = "root", **changes: object) -> Association:
-    values = {"qos": frozenset({"normal"}), "default_qos": "", "grp_tres": {}} | changes
+    values = {"qos": NORMAL, "default_qos": "", "grp_tres": {}} | changes
     return Association("c", name, "", parent, **values)  # type: ignore[arg-type]
 
 
 def user(name: str, of: str, **changes: object) -> Association:
-    values = {"qos": frozenset({"normal"}), "default_qos": "", "grp_tres": {}} | changes
+    values = {"qos": NORMAL, "default_qos": "", "grp_tres": {}} | changes
     return Association("c", of, name, "", **values)  # type: ignore[arg-type]
 
 
-def done(name: str, nominal: int, parent: str = "root") -> Association:
+def done(name: str, nominal: int, parent: str = "root", **limits: int) -> Association:
     """An account as it is after the changes."""
-    qos = frozenset({"normal", qos_name(name)})
-    limit = {"billing": nominal}
-    return account(name, parent, qos=qos, default_qos=qos_name(name), grp_tres=limit)
+    ours = frozenset({qos_name(name), "slicewise-borrowed"})
+    row = account(name, parent, qos=NORMAL | ours, default_qos=qos_name(name))
+    return replace(
+        row, grp_tres={"billing": nominal, **limits}, own_qos=ours, own_default_qos=qos_name(name)
+    )
 
 
-def tenant_qos(name: str) -> Qos:
-    return Qos(qos_name(name), {}, frozenset())
+def tenant_qos(name: str, guarantee: int) -> Qos:
+    preempts = frozenset({"slicewise-borrowed"})
+    return Qos(qos_name(name), {}, preempts, {"billing": guarantee})
+
+
+def tenants(**nominal: int) -> Policy:
+    return {name: Tenant(name, "", Quota(Millislices(amount))) for name, amount in nominal.items()}
+
+
+def allowed(
+    policy: Policy, loans: Iterable[Loan] = (), run_minutes: Mapping[str, int] | None = None
+) -> Allowed:
+    of = ceilings(policy, tuple(loans), None)
+    models = dict.fromkeys(COSTS, "A100-80GB")
+    return Allowed(policy, of, run_minutes or {}, COSTS, models)
 
 
 def changes(
-    quotas: Mapping[str, int], rows: Iterable[Association], qos: Iterable[Qos] = ()
-) -> list[str]:
-    found = {name: Quota(name, Millislices(nominal)) for name, nominal in quotas.items()}
-    return [" ".join(change) for change in limit_changes("c", found, rows, qos)]
+    policy: Policy | Allowed,
+    rows: Iterable[Association],
+    qos: Iterable[Qos] = (BORROWED,),
+    known: Mapping[LimitKey, KnownLimit] | None = None,
+) -> list[list[str]]:
+    """Stage by stage, each command as one text."""
+    has = found_of("c", rows, qos, CONFIG)
+    rights = policy if isinstance(policy, Allowed) else allowed(policy)
+    found = stages(differences(wanted(rights, has, known or {}), has), has)
+    return [[" ".join(change) for change in stage] for stage in found]
 
 
 ROOT = account("root", "")
 
 
 def test_a_new_tenant():
-    assert changes({"vision": 6000}, [ROOT, account("vision"), user("alice", "vision")]) == [
-        "modify account where name=vision cluster=c set grptres=billing=6000",
-        "add qos slicewise_vision",
-        "modify account where name=vision cluster=c set qos+=slicewise_vision",
-        "modify account where name=vision cluster=c set defaultqos=slicewise_vision",
+    rows = [ROOT, account("vision"), user("alice", "vision")]
+    assert changes(tenants(vision=6000), rows, qos=()) == [
+        ["add qos slicewise-borrowed"],
+        ["add qos slicewise_vision maxtresperaccount=billing=6000 preempt=slicewise-borrowed"],
+        [
+            (
+                f"{VISION} grptres=billing=6000"
+                " qos+=slicewise-borrowed,slicewise_vision defaultqos=slicewise_vision"
+            )
+        ],
     ]
 
 
 def test_nothing_to_do_is_nothing():
-    assert changes({"vision": 6000}, [ROOT, done("vision", 6000)], [tenant_qos("vision")]) == []
+    rows = [ROOT, done("vision", 6000)]
+    assert changes(tenants(vision=6000), rows, [BORROWED, tenant_qos("vision", 6000)]) == []
 
 
 @pytest.mark.parametrize("nominal", [0, 5999, 6001])
-def test_a_changed_quota_changes_the_account_s_limit(nominal: int):
+def test_a_changed_quota_changes_ceiling_and_guarantee(nominal: int):
     rows = [ROOT, done("vision", 6000)]
-    assert changes({"vision": nominal}, rows, [tenant_qos("vision")]) == [
-        f"modify account where name=vision cluster=c set grptres=billing={nominal}",
+    assert changes(tenants(vision=nominal), rows, [BORROWED, tenant_qos("vision", 6000)]) == [
+        [
+            f"{VISION} grptres=billing={nominal}",
+            f"modify qos where name=slicewise_vision set maxtresperaccount=billing={nominal}",
+        ]
     ]
 
 
-def test_shrinking_comes_before_growing():
+def test_a_loan_moves_the_ceilings_and_leaves_the_borrowers_guarantee():
     rows = [ROOT, done("a", 1000), done("b", 5000)]
-    qos = [tenant_qos("a"), tenant_qos("b")]
-    assert changes({"a": 5000, "b": 1000}, rows, qos) == [
-        "modify account where name=b cluster=c set grptres=billing=1000",
-        "modify account where name=a cluster=c set grptres=billing=5000",
+    qos = [BORROWED, tenant_qos("a", 1000), tenant_qos("b", 5000)]
+    many = Millislices(9000)
+    policy = {
+        "a": Tenant("a", "", Quota(Millislices(1000), borrowing_limit_millislices=many)),
+        "b": Tenant("b", "", Quota(Millislices(5000), lending_limit_millislices=many)),
+    }
+    lent = allowed(policy, [Loan("b", "a", Millislices(2000))])
+    assert changes(lent, rows, qos) == [
+        [
+            "modify account where name=b cluster=c set grptres=billing=3000",
+            "modify qos where name=slicewise_b set maxtresperaccount=billing=3000",
+        ],
+        ["modify account where name=a cluster=c set grptres=billing=3000"],
     ]
 
 
 def test_accounts_without_a_quota_may_run_nothing_billed():
     assert changes({}, [ROOT, account("a"), account("b"), user("x", "a")]) == [
-        "modify account where name=a,b cluster=c set grptres=billing=0"
+        ["modify account where name=a,b cluster=c set grptres=billing=0"]
     ]
 
 
 def test_an_account_above_tenants_is_limited_to_their_sum():
     rows = [ROOT, account("lab"), done("a", 1000, "lab"), done("b", 2000, "lab")]
-    qos = [tenant_qos("a"), tenant_qos("b")]
-    assert changes({"a": 1000, "b": 2000}, rows, qos) == [
-        "modify account where name=lab cluster=c set grptres=billing=3000"
+    qos = [BORROWED, tenant_qos("a", 1000), tenant_qos("b", 2000)]
+    assert changes(tenants(a=1000, b=2000), rows, qos) == [
+        ["modify account where name=lab cluster=c set grptres=billing=3000"]
     ]
 
 
-def test_a_tenant_above_tenants_is_limited_to_its_own_quota():
-    rows = [ROOT, done("lab", 1500), done("a", 1000, "lab")]
-    qos = [tenant_qos("lab"), tenant_qos("a")]
-    assert changes({"lab": 1500, "a": 1000}, rows, qos) == []
+def test_a_tenant_may_not_use_the_qos_of_the_one_above():
+    policy = {
+        "lab": Tenant("lab", "", Quota(Millislices(3000))),
+        "a": Tenant("a", "lab", Quota(Millislices(1000))),
+    }
+    inherits = done("a", 1000, "lab")
+    inherits = replace(inherits, qos=inherits.qos | {qos_name("lab")})
+    qos = [BORROWED, tenant_qos("lab", 2000), tenant_qos("a", 1000)]
+    assert changes(policy, [ROOT, done("lab", 3000), inherits], qos) == [
+        ["modify account where name=a cluster=c set qos-=slicewise_lab"]
+    ]
+
+
+def test_an_account_below_a_tenant_inherits_its_qos():
+    lab = done("lab", 3000)
+    below = account("a", "lab", qos=lab.qos, default_qos=lab.default_qos, grp_tres={"billing": 0})
+    qos = [BORROWED, tenant_qos("lab", 3000)]
+    assert changes(tenants(lab=3000), [ROOT, lab, below], qos) == []
 
 
 def test_the_root_account_is_never_limited():
-    assert changes({"root": 1000}, [ROOT], []) == []
+    assert changes(tenants(root=1000), [ROOT]) == []
 
 
-def test_a_quota_without_an_account_waits():
-    assert changes({"ghost": 1000}, [ROOT], []) == []
+def test_a_quota_without_an_account_waits_and_is_reported():
+    assert changes(tenants(ghost=1000), [ROOT]) == []
+    (said,) = warnings(allowed(tenants(ghost=1000)), found_of("c", [ROOT], (), CONFIG), ())
+    assert "ghost" in said
 
 
-def test_a_qos_whose_tenant_is_gone_allows_nothing():
-    assert changes({}, [ROOT], [tenant_qos("ghost"), Qos("long", {}, frozenset())]) == [
-        "modify qos where name=slicewise_ghost set grptres=billing=0"
+def test_a_former_tenant_loses_its_qos_and_gets_its_old_default_back():
+    key = LimitKey("account", "a", "defaultqos")
+    known = {key: KnownLimit("premium", "slicewise_a")}
+    known[LimitKey("qos", "slicewise_a", "maxtresperaccount=billing")] = KnownLimit("", "1000")
+    qos = [BORROWED, tenant_qos("a", 1000)]
+    assert changes({}, [ROOT, done("a", 1000)], qos, known) == [
+        [
+            "modify account where name=a cluster=c set grptres=billing=0 qos= defaultqos=premium",
+            "modify qos where name=slicewise_a set maxtresperaccount=billing=0",
+        ]
     ]
 
 
-def test_a_limit_on_a_tenant_s_qos_would_hide_the_account_s():
-    limited = Qos(qos_name("vision"), {"billing": 6000}, frozenset())
+def test_a_qos_of_another_cluster_is_left_alone():
+    assert changes({}, [ROOT], [BORROWED, tenant_qos("theirs", 5000)]) == []
+
+
+def test_a_group_limit_on_our_qos_would_hide_the_accounts():
+    limited = replace(tenant_qos("vision", 6000), grp_tres={"billing": 6000})
     rows = [ROOT, done("vision", 6000)]
-    assert changes({"vision": 5000}, rows, [limited]) == [
-        "modify account where name=vision cluster=c set grptres=billing=5000",
-        "modify qos where name=slicewise_vision set grptres=billing=-1",
+    assert changes(tenants(vision=5000), rows, [BORROWED, limited]) == [
+        [
+            f"{VISION} grptres=billing=5000",
+            "modify qos where name=slicewise_vision set maxtresperaccount=billing=5000",
+        ],
+        ["modify qos where name=slicewise_vision set grptres=billing=-1"],
     ]
+
+
+def test_a_group_limit_on_a_sites_own_qos_is_reported():
+    row = done("vision", 6000)
+    rows = [ROOT, replace(row, qos=row.qos | {"long"})]
+    limited = Qos("long", {"billing": 1}, frozenset())
+    partition = Qos("part", {"billing": 1}, frozenset())
+    elsewhere = Qos("far", {"billing": 1}, frozenset())
+    has = found_of("c", rows, [limited, partition, elsewhere], CONFIG)
+    said = warnings(allowed(tenants(vision=6000)), has, {"part", ""})
+    assert [words.split()[1] for words in said] == ["long", "part"]
 
 
 def test_another_clusters_accounts_are_left_alone():
     other = Association("d", "vision", "", "root", frozenset(), "", {})
-    assert changes({"vision": 6000}, [ROOT, other]) == []
+    assert changes(tenants(vision=6000), [ROOT, other]) == []
 
 
 def test_other_limits_are_left_alone():
-    row = done("vision", 6000)
-    limits = {"billing": 6000, "cpu": 3}
-    row = account("vision", qos=row.qos, default_qos=row.default_qos, grp_tres=limits)
-    assert changes({"vision": 6000}, [ROOT, row], [tenant_qos("vision")]) == []
+    rows = [ROOT, done("vision", 6000, cpu=3, **{"gres/gpu:1g.10gb": 2})]
+    assert changes(tenants(vision=6000), rows, [BORROWED, tenant_qos("vision", 6000)]) == []
+
+
+def limited(**of: Mapping[str, int]) -> Policy:
+    return {"vision": Tenant("vision", "", Quota(Millislices(6000), **of))}  # type: ignore[arg-type]
+
+
+def test_limits_on_types_and_models():
+    rows, qos = [ROOT, done("vision", 6000)], [BORROWED, tenant_qos("vision", 6000)]
+    change = f"{VISION} grptres="
+    by_type = limited(type_limits={"3g.40gb": 1})
+    assert changes(by_type, rows, qos) == [[f"{change}gres/gpu:3g.40gb=1"]]
+    by_model = limited(model_limits={"A100-80GB": 4500}, type_limits={"1g.10gb": 2})
+    assert changes(by_model, rows, qos) == [[f"{change}gres/gpu:1g.10gb=2,gres/gpu:3g.40gb=1"]]
+
+
+def test_a_limit_on_a_type_that_slurm_does_not_count_is_reported():
+    rows, qos = [ROOT, done("vision", 6000)], [BORROWED, tenant_qos("vision", 6000)]
+    policy = limited(type_limits={"9g.99gb": 1})
+    assert changes(policy, rows, qos) == []
+    (said,) = warnings(allowed(policy), found_of("c", rows, qos, CONFIG), ())
+    assert "9g.99gb" in said
+
+
+@pytest.mark.parametrize(("before", "word"), [("", "-1"), ("5", "5")])
+def test_a_limit_on_a_type_that_was_taken_away_is_what_it_was_before(before: str, word: str):
+    rows = [ROOT, done("vision", 6000, **{"gres/gpu:3g.40gb": 1})]
+    key = LimitKey("account", "vision", "grptres=gres/gpu:3g.40gb")
+    known = {key: KnownLimit(before, "1")}
+    qos = [BORROWED, tenant_qos("vision", 6000)]
+    assert changes(tenants(vision=6000), rows, qos, known) == [
+        [f"{VISION} grptres=gres/gpu:3g.40gb={word}"]
+    ]
+    handed_back = {key: KnownLimit(before, before)}
+    assert changes(tenants(vision=6000), rows, qos, handed_back) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "minutes", "is_set"),
+    [
+        (None, 600_000, True),
+        (600_000, 594_060, False),
+        (600_000, 594_059, True),
+        (600_000, 606_060, False),
+        (600_000, 606_100, True),
+        (1_500, 2_500, False),
+        (1_500, 2_501, True),
+        (900, 0, True),
+        (0, 900, True),
+        (0, 0, False),
+    ],
+)
+def test_what_is_left_of_a_budget_is_set_when_it_matters(
+    now: int | None, minutes: int, is_set: bool
+):
+    has = {} if now is None else {"billing": now}
+    rows = [ROOT, replace(done("vision", 6000), grp_tres_run_mins=has)]
+    qos = [BORROWED, tenant_qos("vision", 6000)]
+    change = f"{VISION} grptresrunmins=billing={minutes}"
+    found = changes(allowed(tenants(vision=6000), run_minutes={"vision": minutes}), rows, qos)
+    assert found == ([[change]] if is_set else [])
 
 
 def test_a_user_with_a_qos_list_of_his_own_gets_it_before_it_becomes_the_default():
+    own = {"qos": frozenset({"long"}), "own_qos": frozenset({"long"})}
+    rows = [ROOT, account("vision"), user("alice", "vision", **own), user("bob", "vision")]
+    found = changes(tenants(vision=6000), rows, [BORROWED, tenant_qos("vision", 6000)])
+    assert found[0] == [
+        (
+            "modify user where name=alice account=vision cluster=c"
+            " set qos+=slicewise-borrowed,slicewise_vision"
+        )
+    ]
+    assert "defaultqos=slicewise_vision" in found[1][0]
+
+
+def test_a_user_loses_the_qos_of_a_former_tenant_that_was_his_own_default():
+    theirs = {"qos": NORMAL | {"slicewise_a"}, "own_qos": NORMAL | {"slicewise_a"}}
     rows = [
         ROOT,
-        account("vision", grp_tres={"billing": 6000}),
-        user("alice", "vision", qos=frozenset({"long"})),
-        user("bob", "vision"),
+        account("a", grp_tres={"billing": 0}),
+        user("alice", "a", own_default_qos="slicewise_a", **theirs),
     ]
-    assert changes({"vision": 6000}, rows, [tenant_qos("vision")]) == [
-        "modify user where name=alice account=vision cluster=c set qos+=slicewise_vision",
-        "modify account where name=vision cluster=c set qos+=slicewise_vision",
-        "modify account where name=vision cluster=c set defaultqos=slicewise_vision",
-    ]
-
-
-def test_a_user_whose_own_list_was_like_his_accounts_shows_afterwards():
-    rows = [ROOT, done("vision", 6000), user("alice", "vision")]
-    assert changes({"vision": 6000}, rows, [tenant_qos("vision")]) == [
-        "modify user where name=alice account=vision cluster=c set qos+=slicewise_vision"
+    assert changes({}, rows, [BORROWED, tenant_qos("a", 0)]) == [
+        ["modify user where name=alice account=a cluster=c set qos-=slicewise_a defaultqos=-1"]
     ]
 
 
 def test_every_word_of_a_change_is_one_argument():
-    found = {"vision": Quota("vision", Millislices(1))}
-    every: tuple[Change, ...] = limit_changes("c", found, [ROOT, account("vision")], [])
-    assert all(" " not in word for change in every for word in change)
+    has = found_of("c", [ROOT, account("vision")], [], CONFIG)
+    found = differences(wanted(allowed(tenants(vision=1)), has, {}), has)
+    every = [word for stage in stages(found, has) for change in stage for word in change]
+    assert all(" " not in word for word in every)

@@ -1,0 +1,125 @@
+"""Amounts as operators write them, read exactly."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NoReturn
+
+from cluster.errors import InvalidInputError
+from cluster.units import Millislices, MillisliceSeconds, millislices_from_text, slices_text
+from slurm_plugin.decide.policy import (
+    MAX_BUDGET_MILLISLICE_S,
+    MAX_NOMINAL_MILLISLICES,
+    Period,
+    Quota,
+)
+
+SLICE_HOUR_MILLISLICE_S = 3_600_000
+UNLIMITED = "unlimited"
+ALL = "all"
+NONE = "none"
+
+_HOURS = re.compile(r"[+-]?[0-9]{1,12}(\.[0-9]{1,9})?")
+_COUNT = re.compile(r"[0-9]{1,9}")
+
+
+def limit_from_text(text: str, key: str) -> Millislices:
+    """Slices, or ``unlimited``. Raises InvalidInputError (SW-UNITS)."""
+    return MAX_NOMINAL_MILLISLICES if text == UNLIMITED else millislices_from_text(text, key)
+
+
+def limit_text(amount_millislices: int) -> str:
+    """The same for people."""
+    unlimited = amount_millislices == MAX_NOMINAL_MILLISLICES
+    return UNLIMITED if unlimited else slices_text(amount_millislices)
+
+
+def slice_hours_from_text(text: str, key: str, unlimited: str = "") -> MillisliceSeconds:
+    """Slice-hours such as ``1000`` or ``0.5``; the word ``unlimited``, if any, is the most of all.
+
+    Raises InvalidInputError (SW-UNITS) naming ``key``, also below zero.
+    """
+    if unlimited and text == unlimited:
+        return MAX_BUDGET_MILLISLICE_S
+    amount = signed_slice_hours_from_text(text, key)
+    return _refuse_hours(text, key) if amount < 0 else amount
+
+
+def signed_slice_hours_from_text(text: str, key: str) -> MillisliceSeconds:
+    """The same with a sign: ``+2.5``, ``-10``.
+
+    Raises InvalidInputError: SW-UNITS, SW-BUDGET-RANGE.
+    """
+    if not _HOURS.fullmatch(text):
+        _refuse_hours(text, key)
+    exact = Fraction(text) * SLICE_HOUR_MILLISLICE_S
+    if exact.denominator != 1:
+        _refuse_hours(text, key)
+    if abs(exact) > MAX_BUDGET_MILLISLICE_S:
+        raise InvalidInputError(
+            "SW-BUDGET-RANGE",
+            f"{key}: {text} slice-hours are out of range.",
+            f"At most {MAX_BUDGET_MILLISLICE_S // SLICE_HOUR_MILLISLICE_S:,}.",
+        )
+    return MillisliceSeconds(exact.numerator)
+
+
+def _refuse_hours(text: str, key: str) -> NoReturn:
+    raise InvalidInputError(
+        "SW-UNITS",
+        f"{key}: {text!r} is not a number of slice-hours.",
+        "Give slice-hours such as 1000 or 0.5, in whole thousandths of a slice-second: five"
+        " decimals always are.",
+    )
+
+
+def period_from_text(text: str) -> Period:
+    """Raises InvalidInputError (SW-PERIOD)."""
+    try:
+        return Period(text)
+    except ValueError:
+        raise InvalidInputError(
+            "SW-PERIOD",
+            f"--period: there is no period {text!r}.",
+            f"Choose one of: {', '.join(Period)}.",
+        ) from None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """A quota's limits of GRES types and of GPU models."""
+
+    types: Mapping[str, int] = field(hash=False)
+    models: Mapping[str, Millislices] = field(hash=False)
+
+
+def limits_from_texts(
+    texts: Iterable[str], quota: Quota, types: Collection[str], models: Collection[str]
+) -> Limits:
+    """The quota's limits after ``TYPE=COUNT``, ``MODEL=SLICES`` or ``NAME=none`` for each text.
+
+    ``types`` and ``models`` are those of slicewise.toml; what the quota limits already can be
+    lifted though it is not there any more. Raises InvalidInputError (SW-TYPE-LIMIT, SW-UNITS).
+    """
+    of_types, of_models = dict(quota.type_limits), dict(quota.model_limits)
+    for text in texts:
+        name, _, amount = text.partition("=")
+        if amount == NONE and name in {*types, *models, *of_types, *of_models}:
+            of_types.pop(name, None)
+            of_models.pop(name, None)
+        elif name in models:
+            of_models[name] = millislices_from_text(amount, f"--limit {name}")
+        elif name in types and _COUNT.fullmatch(amount):
+            of_types[name] = int(amount)
+        else:
+            _refuse_limit(text, (*types, *models))
+    return Limits(of_types, of_models)
+
+
+def _refuse_limit(text: str, known: Iterable[str]) -> NoReturn:
+    raise InvalidInputError(
+        "SW-TYPE-LIMIT",
+        f"--limit {text!r} can't be read.",
+        f"Write TYPE=COUNT, MODEL=SLICES or NAME=none; names: {', '.join(sorted(known))}.",
+    )

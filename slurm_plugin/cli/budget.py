@@ -1,0 +1,319 @@
+"""Commands of the operator: what tenants may use up in a period."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from cluster.console import console, print_json
+from cluster.errors import InvalidInputError
+from cluster.periods import period_start_s
+from cluster.settings import Settings, load_settings
+from slurm_plugin.cli import present_budgets as present
+from slurm_plugin.cli.amounts import (
+    ALL,
+    UNLIMITED,
+    period_from_text,
+    signed_slice_hours_from_text,
+    slice_hours_from_text,
+)
+from slurm_plugin.cli.gather import left_now, resets_s
+from slurm_plugin.cli.parts import (
+    AnyTenant,
+    Json,
+    Reason,
+    TenantName,
+    author_name,
+    opened_ledger,
+    require_tenant,
+    wait_until,
+)
+from slurm_plugin.cli.present import budget_text, hours_change_text, slice_hours_text
+from slurm_plugin.decide.budgets import amended, unspent
+from slurm_plugin.decide.model import Balance, BudgetEntry
+from slurm_plugin.decide.policy import Budget, TenantUpdate
+from slurm_plugin.decide.standing import used_since
+from slurm_plugin.decide.tenants import check_words, payers
+from slurm_plugin.ledger.store import Ledger
+
+budget_app = typer.Typer(help="What tenants may use up in a period.", no_args_is_help=True)
+
+RequiredReason = Annotated[str, typer.Option("--reason", help="Kept in the history.")]
+
+
+@budget_app.command(
+    "set",
+    epilog="Examples: slicewise budget set vision --period month --amount 1000"
+    " | slicewise budget set vision --carry-over all --overdraft 50 --reason 'as agreed'",
+)
+def set_budget(
+    tenant: TenantName,
+    *,
+    period: Annotated[
+        str | None, typer.Option(help="day, week, month, or none: given once.")
+    ] = None,
+    amount: Annotated[str | None, typer.Option(help="Slice-hours at the start of each.")] = None,
+    carry_over: Annotated[
+        str | None, typer.Option(help="Slice-hours left over that go on at most, or all.")
+    ] = None,
+    overdraft: Annotated[
+        str | None, typer.Option(help="Slice-hours that may start beyond it, or unlimited.")
+    ] = None,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Set a tenant's budget; what is left out stays as it is.
+
+    It pays for the tenant's runs and for those of tenants below it that have no budget. Slurm
+    starts nothing that would go beyond it; debt goes on into the next period. A new amount counts
+    at once: the difference is booked as an adjustment.
+    """
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        before = require_tenant(ledger.policy(), tenant).budget
+        wanted = _Wanted(period, amount, carry_over, overdraft)
+        budget = _budget(tenant, before, wanted)
+        start_s = _period_start_s(budget, settings)
+        last_roll_s = ledger.rolls().get(tenant)
+        adjusted = ledger.set_budget(
+            TenantUpdate(tenant, budget=budget),
+            author_name(),
+            reason,
+            lambda unspent_millislice_s: amended(
+                tenant,
+                before,
+                budget,
+                period_start_s=start_s,
+                last_roll_s=last_roll_s,
+                unspent_millislice_s=unspent_millislice_s,
+                author=author_name(),
+                reason=reason,
+            ),
+        )
+        begun = wait_until(lambda: _has_begun(ledger, tenant, start_s))
+    if as_json:
+        outcome = {"adjusted_millislice_s": adjusted, "begun": begun}
+        print_json({"tenant": tenant, **asdict(budget), **outcome})
+        return
+    was = f" (was {budget_text(before)})" if before else ""
+    console().print(Text(f"{tenant}: {budget_text(budget)}{was}"))
+    if adjusted:
+        console().print(f"Counts at once: {hours_change_text(adjusted)} in this period.")
+    if not begun:
+        console().print("The daemon is not running (or busy): the period begins when it does.")
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """As the operator wrote it; None is left as it is."""
+
+    period: str | None
+    amount: str | None
+    carry_over: str | None
+    overdraft: str | None
+
+
+def _budget(tenant: str, before: Budget | None, wanted: _Wanted) -> Budget:
+    """Raises InvalidInputError: SW-BUDGET-NONE, SW-PERIOD, SW-UNITS, SW-BUDGET-RANGE."""
+    if before is None and (wanted.period is None or wanted.amount is None):
+        raise InvalidInputError(
+            "SW-BUDGET-NONE",
+            f"Tenant {tenant!r} has no budget yet, so there is nothing to leave as it is.",
+            "Give both: --period day|week|month|none --amount SLICE_HOURS",
+        )
+    given = {
+        "period": _read(wanted.period, period_from_text),
+        "amount_millislice_s": _read(wanted.amount, slice_hours_from_text, "--amount"),
+        "carry_over_millislice_s": _read(
+            wanted.carry_over, slice_hours_from_text, "--carry-over", ALL
+        ),
+        "overdraft_millislice_s": _read(
+            wanted.overdraft, slice_hours_from_text, "--overdraft", UNLIMITED
+        ),
+    }
+    kept = asdict(before) if before else {}
+    return Budget(**kept | {name: value for name, value in given.items() if value is not None})
+
+
+def _read(text: str | None, reader: Callable[..., object], *options: str) -> object:
+    return None if text is None else reader(text, *options)
+
+
+def _period_start_s(budget: Budget, settings: Settings) -> int:
+    return period_start_s(budget.period, int(time.time()), settings.ledger.time_zone)
+
+
+@budget_app.command(
+    "remove", epilog="Example: slicewise budget remove vision --reason 'by mistake'"
+)
+def remove_budget(tenant: TenantName, reason: Reason = "", as_json: Json = False) -> None:
+    """Take a tenant's budget away: the nearest tenant above it that has one pays from now on.
+
+    If there is none, only quotas bind. What its running jobs have reserved stays with it.
+    """
+    with opened_ledger(load_settings()) as ledger:
+        _require_budget(ledger, tenant)
+        ledger.change(TenantUpdate(tenant, budget="off"), author_name(), reason)
+        payer = payers(ledger.policy())[tenant]
+    if as_json:
+        print_json({"tenant": tenant, "payer": payer})
+        return
+    pays = "nothing but its quota binds it" if payer == tenant else f"{payer} pays for its new runs"
+    console().print(Text(f"{tenant} has no budget any more; {pays}."))
+
+
+@budget_app.command(
+    "show", epilog="Examples: slicewise budget show | slicewise budget show vision --json"
+)
+def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
+    """Show what budgets have left, in slice-hours, and when they begin anew.
+
+    Of one tenant also what the runs that it pays for have used since its period began.
+    """
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        if tenant is not None:
+            _require_budget(ledger, tenant)
+        lines = _lines(ledger, settings, tenant)
+    if as_json:
+        print_json([present.budget_json(line) for line in lines])
+    elif lines:
+        console().print(present.budgets_table(lines))
+    else:
+        console().print("No budgets. Set one: slicewise budget set NAME --period month --amount H")
+
+
+def _lines(ledger: Ledger, settings: Settings, only: str | None) -> list[present.BudgetLine]:
+    policy, balances = ledger.policy(), ledger.balances()
+    left = left_now(ledger, policy)
+    return [
+        present.BudgetLine(
+            tenant=name,
+            budget=budget,
+            left_millislice_s=left.get(name),
+            reserved_millislice_s=_reserved(balances.get(name), left.get(name)),
+            used_millislice_s=_used(ledger, settings, name, budget) if name == only else None,
+            resets_s=resets_s(budget, settings),
+        )
+        for name, tenant in sorted(policy.items())
+        if (budget := tenant.budget) is not None and only in {None, name}
+    ]
+
+
+def _reserved(balance: Balance | None, left_millislice_s: int | None) -> int:
+    """Still set aside: without what running jobs have used so far, which is no longer left."""
+    if balance is None or left_millislice_s is None:
+        return 0
+    used_so_far = unspent(balance) - left_millislice_s
+    return max(0, balance.reserved_millislice_s - used_so_far)
+
+
+def _used(ledger: Ledger, settings: Settings, name: str, budget: Budget) -> int:
+    """Since the period began, by the runs that it pays for."""
+    start_s = _period_start_s(budget, settings)
+    rows = ledger.statement(None, start_s, int(time.time())).rows
+    return used_since(rows, name, start_s)
+
+
+def _require_budget(ledger: Ledger, tenant: str) -> Budget:
+    budget = require_tenant(ledger.policy(), tenant).budget
+    if budget is None:
+        raise InvalidInputError(
+            "SW-BUDGET-NONE",
+            f"Tenant {tenant!r} has no budget of its own.",
+            "Set it: slicewise budget set NAME --period month --amount SLICE_HOURS",
+        )
+    return budget
+
+
+def _require_begun(ledger: Ledger, tenant: str, start_s: int) -> None:
+    """What is booked before a period begins, its beginning would take back."""
+    if not _has_begun(ledger, tenant, start_s):
+        raise InvalidInputError(
+            "SW-BUDGET-BEGINS",
+            f"The running period of {tenant}'s budget has not begun in the ledger yet.",
+            "The daemon begins it, within seconds where it runs. Then try again.",
+        )
+
+
+def _has_begun(ledger: Ledger, tenant: str, start_s: int) -> bool:
+    return ledger.rolls().get(tenant, -1) >= start_s
+
+
+@budget_app.command(
+    "grant",
+    epilog="Example: slicewise budget grant vision --amount 100 --reason 'for the paper'",
+)
+def grant_budget(
+    tenant: TenantName,
+    amount: Annotated[str, typer.Option(help="Slice-hours, above zero.")],
+    reason: RequiredReason,
+    as_json: Json = False,
+) -> None:
+    """Give a tenant more in the running period; the carry-over rule is for it, too."""
+    granted = slice_hours_from_text(amount, "--amount")
+    if not granted:
+        raise _no_amount()
+    _book(BudgetEntry(tenant, "grant", granted, None, author_name(), reason), as_json=as_json)
+
+
+@budget_app.command(
+    "adjust",
+    epilog="Examples: slicewise budget adjust vision --amount=-12.5 --reason 'counted twice'"
+    " | slicewise budget adjust vision --amount=+3 --reason 'node was slow'",
+)
+def adjust_budget(
+    tenant: TenantName,
+    amount: Annotated[str, typer.Option(help="Slice-hours with a sign, such as =-12.5.")],
+    reason: RequiredReason,
+    as_json: Json = False,
+) -> None:
+    """Correct a tenant's budget in the running period, up or down."""
+    adjusted = signed_slice_hours_from_text(amount, "--amount")
+    if not adjusted:
+        raise _no_amount()
+    _book(BudgetEntry(tenant, "adjust", adjusted, None, author_name(), reason), as_json=as_json)
+
+
+def _no_amount() -> InvalidInputError:
+    return InvalidInputError(
+        "SW-BUDGET-RANGE", "--amount: 0 slice-hours change nothing.", "Give another amount."
+    )
+
+
+def _book(entry: BudgetEntry, *, as_json: bool) -> None:
+    """Book what an operator gives or takes, and say what is left."""
+    check_words(entry.author, entry.reason)
+    if not entry.reason.strip():
+        raise InvalidInputError("SW-TEXT", "--reason: it is empty.", "Say why, in a few words.")
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        budget = _require_budget(ledger, entry.tenant)
+        _require_begun(ledger, entry.tenant, _period_start_s(budget, settings))
+        ledger.book_budget(entry, None)
+        left = left_now(ledger, ledger.policy()).get(entry.tenant)
+    if as_json:
+        print_json({**asdict(entry), "left_millislice_s": left})
+        return
+    now = "" if left is None else f"; {slice_hours_text(left)} are left"
+    change = hours_change_text(entry.amount_millislice_s)
+    console().print(Text(f"{entry.tenant}: {change}{now}"))
+
+
+@budget_app.command(
+    "history",
+    epilog="Examples: slicewise budget history vision | slicewise budget history vision --json",
+)
+def budget_history(tenant: TenantName, as_json: Json = False) -> None:
+    """Show every rule, roll, grant and adjustment of a budget, the newest first."""
+    with opened_ledger(load_settings()) as ledger:
+        found = present.events(ledger.history(tenant), ledger.budget_entries(tenant, 0))
+        if not found:
+            _require_budget(ledger, tenant)
+    if as_json:
+        print_json([asdict(event) for event in found])
+    else:
+        console().print(present.events_table(found))

@@ -1,0 +1,165 @@
+"""Commands of the operator: bring Slurm's limits to the ledger's, and take them out again."""
+
+import asyncio
+import sys
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from cluster.console import console, print_json
+from cluster.errors import InvalidInputError
+from cluster.settings import Settings, load_settings
+from cluster.slurm.commands import CommandSlurm
+from slurm_plugin.cli.parts import Json, opened_ledger
+from slurm_plugin.cli.present_limits import (
+    differences_json,
+    differences_table,
+    hand_change_text,
+    hand_changes_json,
+)
+from slurm_plugin.compile import Compiled, Look, compile_limits, look
+from slurm_plugin.decide.limit_changes import Change
+from slurm_plugin.decide.slurm_conf import conf_lines
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.uninstall import WayBack, no_daemon, plan, uninstall
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would change; change nothing.")]
+
+_REMAINS = """\
+To be done by hand:
+- job_submit.lua: take out slicewise's lines;
+- slurm.conf: what Slicewise needed (slicewise compile --slurm-conf), then scontrol reconfigure;
+- the services slicewise-daemon and slicewise-launcher: disable them.
+The ledger keeps its data; slicewise compile, or the daemon, sets all limits again."""
+
+
+def compile_command(
+    dry_run: DryRun = False,
+    slurm_conf: Annotated[
+        bool, typer.Option("--slurm-conf", help="Print the lines that slurm.conf needs.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring Slurm's limits to what the ledger says, as the daemon does by itself.
+
+    Amounts are in millislices, budgets in millislice-minutes, as Slurm counts them. Works with
+    the daemon running or not.
+    """
+    settings = load_settings()
+    if slurm_conf:
+        _print_conf(settings, as_json)
+        return
+    if not dry_run:
+        _require_enforce(settings)
+    with opened_ledger(settings) as ledger:
+        if dry_run:
+            _print_look(asyncio.run(look(CommandSlurm(), ledger, settings)), as_json)
+            return
+        change_id = ledger.change_id()
+        compiled = asyncio.run(compile_limits(CommandSlurm(), ledger, settings))
+        ledger.mark_compiled(change_id)
+    _print_compiled(compiled, as_json)
+
+
+def _require_enforce(settings: Settings) -> None:
+    if settings.daemon.mode != "enforce":
+        raise InvalidInputError(
+            "SW-COMPILE-MODE",
+            f"daemon.mode is {settings.daemon.mode!r}: nothing was written into Slurm.",
+            'Look with --dry-run, or set daemon.mode = "enforce".',
+        )
+
+
+def _print_conf(settings: Settings, as_json: bool) -> None:
+    lines = conf_lines(settings.cluster.partitions, settings.costs)
+    if as_json:
+        print_json(lines)
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def _print_look(seen: Look, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "differences": differences_json(seen.differences),
+                "changed_by_hand": hand_changes_json(seen.by_hand),
+                "warnings": list(seen.warnings),
+            }
+        )
+        return
+    if seen.differences:
+        console().print(differences_table(seen.differences))
+    else:
+        console().print("Slurm has every limit as the ledger says.")
+    _print_notes((*map(hand_change_text, seen.by_hand), *seen.warnings))
+
+
+def _print_compiled(compiled: Compiled, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "changes": [list(change) for change in compiled.changes],
+                "changed_by_hand": hand_changes_json(compiled.by_hand),
+                "warnings": list(compiled.warnings),
+            }
+        )
+        return
+    _print_changes(compiled.changes)
+    if not compiled.changes:
+        console().print("Slurm has every limit as the ledger says.")
+    _print_notes((*map(hand_change_text, compiled.by_hand), *compiled.warnings))
+
+
+def uninstall_command(
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Put all of Slurm's limits back to what they were before Slicewise, and remove its QOS.
+
+    The daemon must be stopped, and no job may run or wait in Slicewise's QOS. The ledger keeps its
+    data. After a crash run it again.
+    """
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        if dry_run:
+            _print_plan(asyncio.run(plan(CommandSlurm(), ledger, settings)), as_json)
+            return
+        with no_daemon(settings.daemon.run_dir):
+            changes = _uninstall(ledger, settings, yes)
+    if as_json:
+        print_json({"changes": [list(change) for change in changes]})
+        return
+    _print_changes(changes)
+    sys.stdout.write(f"Slurm is as it was before.\n\n{_REMAINS}\n")
+
+
+def _uninstall(ledger: Ledger, settings: Settings, yes: bool) -> tuple[Change, ...]:
+    slurm = CommandSlurm()
+    due = asyncio.run(plan(slurm, ledger, settings))
+    if not yes:
+        count = len(due.settings) + len(due.qos)
+        typer.confirm(f"{count} settings in Slurm will be put back. Go on?", abort=True, err=True)
+    return asyncio.run(uninstall(slurm, ledger, settings))
+
+
+def _print_plan(due: WayBack, as_json: bool) -> None:
+    differences = (*due.settings, *due.qos)
+    if as_json:
+        print_json({"differences": differences_json(differences)})
+    elif differences:
+        console().print(differences_table(differences))
+    else:
+        console().print("Nothing of Slicewise is in Slurm.")
+
+
+def _print_changes(changes: tuple[Change, ...]) -> None:
+    for change in changes:
+        console().print(Text(f"sacctmgr {' '.join(change)}"), soft_wrap=True)
+
+
+def _print_notes(notes: tuple[str, ...]) -> None:
+    for note in notes:
+        console().print(Text(note, style="yellow"), soft_wrap=True)

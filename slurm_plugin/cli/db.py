@@ -1,0 +1,82 @@
+"""Commands of the operator: the ledger's database."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from cluster.console import console, print_json
+from cluster.settings import database_url, load_settings
+from slurm_plugin.cli.parts import Json
+from slurm_plugin.ledger import schema
+
+db_app = typer.Typer(help="The ledger's PostgreSQL schema.", no_args_is_help=True)
+
+
+class Duty(StrEnum):
+    """What a role of PostgreSQL is for."""
+
+    DAEMON = "daemon"
+    OPERATOR = "operator"
+    READER = "reader"
+
+
+@db_app.command("upgrade", epilog="Example: slicewise db upgrade")
+def upgrade() -> None:
+    """Bring the ledger's tables up to date; does nothing if they are."""
+    _print_step(schema.upgrade(_url()))
+
+
+@db_app.command("current", epilog="Example: slicewise db current")
+def current(as_json: Json = False) -> None:
+    """Show which revision the database is at, and which one this version needs."""
+    revisions = {"current": schema.current_of(_url()), "head": schema.head()}
+    if as_json:
+        print_json(revisions)
+    else:
+        console().print(_revision_text(revisions))
+
+
+@db_app.command("downgrade", epilog="Example: slicewise db downgrade 0001")
+def downgrade(
+    revision: Annotated[str, typer.Argument(help="An older revision, or base for no tables.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+) -> None:
+    """Go back to an older revision; what it has no tables for is lost."""
+    if not yes:
+        typer.confirm("What the older revision has no tables for will be lost. Go on?", abort=True)
+    _print_step(schema.downgrade(_url(), revision))
+
+
+@db_app.command(
+    "grant",
+    epilog="Examples: slicewise db grant slurm --as daemon"
+    " | slicewise db grant auditor --as reader",
+)
+def grant(
+    role: Annotated[str, typer.Argument(help="A role of PostgreSQL.", show_default=False)],
+    duty: Annotated[Duty, typer.Option("--as", help="What it may do.")],
+) -> None:
+    """Let a role do its work in the ledger and nothing else.
+
+    No role may change or delete an entry. A reader only reads; an operator sets quotas and budgets;
+    the daemon charges. Run it as the owner of the tables.
+    """
+    schema.grant(_url(), role, duty.value)
+    console().print(f"{role} may do what a {duty} does.", markup=False)
+
+
+def _url() -> str:
+    return database_url(load_settings().database)
+
+
+def _revision_text(revisions: Mapping[str, str]) -> str:
+    at, head = revisions["current"], revisions["head"]
+    return f"{at}, up to date" if at == head else f"{at}; this version needs {head}"
+
+
+def _print_step(step: tuple[str, str]) -> None:
+    before, after = step
+    text = f"{after}, nothing to do" if before == after else f"{before} → {after}"
+    console().print(text)

@@ -1,0 +1,54 @@
+"""Reads what the operator's commands show of tenants: the ledger, the clock, Slurm's answer."""
+
+import time
+from collections.abc import Mapping
+
+from cluster.periods import next_start_s
+from cluster.settings import Settings
+from slurm_plugin.cli.parts import SlurmLook, require_tenant, try_to_look_at_slurm
+from slurm_plugin.decide.budgets import left
+from slurm_plugin.decide.policy import Budget, Policy
+from slurm_plugin.decide.standing import Details, Gathered, standings
+from slurm_plugin.decide.tenants import children
+from slurm_plugin.ledger.store import Ledger
+
+
+def gathered(ledger: Ledger, look: SlurmLook | None) -> Gathered:
+    """What the ledger has now; ``look`` is None where Slurm does not answer."""
+    policy = ledger.policy()
+    return Gathered(
+        policy=policy,
+        loans=ledger.loans(),
+        reservations=ledger.open_reservations(),
+        left_millislice_s=left_now(ledger, policy),
+        capacity_millislices=look.capacity_millislices if look else None,
+        accounts=frozenset(look.accounts) if look else None,
+    )
+
+
+def details(ledger: Ledger, settings: Settings, name: str) -> Details:
+    """One tenant; raises InvalidInputError (SW-TENANT-UNKNOWN) if it is none."""
+    tenant = require_tenant(ledger.policy(), name)
+    found = gathered(ledger, try_to_look_at_slurm(settings))
+    last = ledger.history(name)[0]
+    return Details(
+        standing=next(one for one in standings(found) if one.tenant.name == name),
+        children=children(found.policy, name),
+        loans=tuple(loan for loan in found.loans if name in {loan.lender, loan.borrower}),
+        resets_s=resets_s(tenant.budget, settings),
+        last=last,
+        in_force=ledger.compiled(last.change_id),
+    )
+
+
+def left_now(ledger: Ledger, policy: Policy) -> Mapping[str, int]:
+    """Millislice-seconds that each budget that has begun has left, by tenant."""
+    running, now_s = ledger.open_reservations(), int(time.time())
+    found = left(policy, ledger.balances(), ledger.rolls(), running, now_s)
+    return {tenant: one.left_millislice_s for tenant, one in found.items()}
+
+
+def resets_s(budget: Budget | None, settings: Settings) -> int | None:
+    """When it begins anew, in Unix seconds; None if never."""
+    zone, now_s = settings.ledger.time_zone, int(time.time())
+    return next_start_s(budget.period, now_s, zone) if budget else None

@@ -1,0 +1,202 @@
+"""Commands of the operator: what was used, and that the ledger is right."""
+
+import csv
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+
+from cluster.console import console, print_json
+from cluster.errors import InvalidInputError, OutsideError
+from cluster.settings import load_settings
+from slurm_plugin.cli import present_ledger as present
+from slurm_plugin.cli.gather import left_now
+from slurm_plugin.cli.output import counting, spinner, whole_file
+from slurm_plugin.cli.parts import TIMES, AnyTenant, Json, opened_ledger
+from slurm_plugin.cli.present import slice_seconds_text
+from slurm_plugin.decide.model import Verification
+from slurm_plugin.ledger.store import Ledger
+
+ledger_app = typer.Typer(help="What was used: statements, balances, checks.", no_args_is_help=True)
+
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV, with JSON's names and integers.")]
+Since = Annotated[
+    datetime | None,
+    typer.Option(formats=TIMES, help="Runs that ended then or later, or still run."),
+]
+
+
+class Format(StrEnum):
+    """Of an export."""
+
+    CSV = "csv"
+    JSONL = "jsonl"
+
+
+@ledger_app.command(
+    "statement",
+    epilog="Examples: slicewise ledger statement"
+    " | slicewise ledger statement vision --since 2026-01-01"
+    " | slicewise ledger statement --csv",
+)
+def statement(
+    tenant: AnyTenant = None, since: Since = None, as_json: Json = False, as_csv: Csv = False
+) -> None:
+    """Show what was used, run by run, in slice-seconds; running ones up to now.
+
+    Each run counts whole, also if it started before --since. Times are local. JSON and CSV have
+    integers in millislice-seconds.
+    """
+    _require_one_form(as_json=as_json, as_csv=as_csv)
+    now_s = int(time.time())
+    with opened_ledger(load_settings()) as ledger:
+        if tenant is not None:
+            _require_known(ledger, tenant)
+        found = ledger.statement(tenant, _since_s(since), now_s)
+    if as_json:
+        print_json(present.statement_json(found, now_s))
+    elif as_csv:
+        sys.stdout.write(present.statement_csv(found, now_s))
+    elif not found.rows:
+        console().print("No runs.")
+    else:
+        console().print(present.runs_table(found.rows, now_s))
+        console().print(present.totals_table(found.totals))
+
+
+def _require_one_form(*, as_json: bool, as_csv: bool) -> None:
+    if as_json and as_csv:
+        raise typer.BadParameter("Choose one of --json and --csv.")
+
+
+def _since_s(since: datetime | None) -> int:
+    return int(since.timestamp()) if since else 0
+
+
+def _require_known(ledger: Ledger, tenant: str) -> None:
+    """An account that is no tenant may still have runs."""
+    known = sorted({*ledger.policy(), *ledger.charged_tenants()})
+    if tenant not in known:
+        raise InvalidInputError(
+            "SW-TENANT-UNKNOWN",
+            f"The ledger knows no tenant {tenant!r}.",
+            f"Known: {', '.join(known) or 'none'}.",
+        )
+
+
+@ledger_app.command(
+    "balance",
+    epilog="Examples: slicewise ledger balance | slicewise ledger balance vision --json"
+    " | slicewise ledger balance --csv",
+)
+def balance(tenant: AnyTenant = None, as_json: Json = False, as_csv: Csv = False) -> None:
+    """Show every tenant's accounts as they stand, in slice-hours; below zero is an overdraft.
+
+    Left now is what is available and reserved, less what running jobs have used so far. JSON and
+    CSV have integers in millislice-seconds.
+    """
+    _require_one_form(as_json=as_json, as_csv=as_csv)
+    with opened_ledger(load_settings()) as ledger:
+        if tenant is not None:
+            _require_known(ledger, tenant)
+        left = left_now(ledger, ledger.policy())
+        found = [
+            present.BalanceLine(one, left.get(name))
+            for name, one in sorted(ledger.balances().items())
+            if tenant in {None, name}
+        ]
+    if as_json:
+        print_json([present.balance_json(line) for line in found])
+    elif as_csv:
+        sys.stdout.write(present.csv_text([present.balance_json(line) for line in found]))
+    elif found:
+        console().print(present.balances_table(found))
+    else:
+        console().print("Nothing was booked yet.")
+
+
+@ledger_app.command(
+    "verify", epilog="Examples: slicewise ledger verify | slicewise ledger verify --json"
+)
+def verify(as_json: Json = False) -> None:
+    """Replay every transfer and compare with every stored balance; exit 1 if anything differs.
+
+    Works on a live system: it looks at one consistent state.
+    """
+    with opened_ledger(load_settings()) as ledger, spinner("Replaying the ledger"):
+        began_s = time.monotonic()
+        found = ledger.verify()
+        took_s = time.monotonic() - began_s
+    if as_json:
+        print_json({**asdict(found), "seconds": round(took_s, 3)})
+    if found.imbalance_millislice_s or found.faults:
+        raise _imbalance(found)
+    if not as_json:
+        console().print(present.verified_text(found, took_s))
+
+
+def _imbalance(found: Verification) -> OutsideError:
+    faults = "".join(f"\n  {fault}" for fault in found.faults)
+    return OutsideError(
+        "SW-LEDGER-IMBALANCE",
+        f"{slice_seconds_text(found.imbalance_millislice_s)} slice-seconds do not add up.{faults}",
+        "Somebody wrote to the tables around the triggers: compare with a backup.",
+    )
+
+
+@ledger_app.command(
+    "export",
+    epilog="Examples: slicewise ledger export --output ledger.csv"
+    " | slicewise ledger export --format jsonl --since 2026-01-01",
+)
+def export(
+    since: Annotated[
+        datetime | None, typer.Option(formats=TIMES, help="Transfers recorded then or later.")
+    ] = None,
+    form: Annotated[Format, typer.Option("--format", help="One line per transfer.")] = Format.CSV,
+    output: Annotated[
+        Path | None, typer.Option(help="A file, written whole or not at all; else stdout.")
+    ] = None,
+) -> None:
+    """Write every transfer, the oldest first: what a ledger of your own could be filled with."""
+    with opened_ledger(load_settings()) as ledger:
+        rows = ledger.export(_since_s(since))
+        if output is None:
+            _write(rows, form, sys.stdout)
+            return
+        with whole_file(output) as file, counting("transfers", every=1000) as counted:
+            count = _write(counted(rows), form, file)
+    typer.echo(f"{output}: {count:,} transfers", err=True)
+
+
+def _write(rows: Iterable[Mapping[str, object]], form: Format, file: IO[str]) -> int:
+    write = _csv_writer(file) if form is Format.CSV else _jsonl_writer(file)
+    count = 0
+    for row in rows:
+        write(row)
+        count += 1
+    return count
+
+
+def _jsonl_writer(file: IO[str]) -> Callable[[Mapping[str, object]], object]:
+    return lambda row: file.write(json.dumps(row) + "\n")
+
+
+def _csv_writer(file: IO[str]) -> Callable[[Mapping[str, object]], object]:
+    names: list[str] = []
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+
+    def write(row: Mapping[str, object]) -> None:
+        if not names:
+            names.extend(row)
+            writer.writeheader()
+        writer.writerow(row)
+
+    return write

@@ -1,0 +1,77 @@
+"""Long work's progress on a terminal; files that are written whole or not at all."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO, TypeVar
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from cluster.errors import InvalidInputError
+
+T = TypeVar("T")
+
+
+@contextmanager
+def spinner(text: str) -> Iterator[None]:
+    """Shown on stderr if that is a terminal."""
+    with _progress() as progress:
+        progress.add_task(text, total=None, count="")
+        yield
+
+
+@contextmanager
+def counting(noun: str, every: int) -> Iterator[Callable[[Iterable[T]], Iterator[T]]]:
+    """Rows that pass through what it gives are counted on stderr if that is a terminal.
+
+    ``every``: so many rows between two looks at the screen.
+    """
+    with _progress() as progress:
+        task = progress.add_task(noun, total=None, count="0 ")
+
+        def counted(rows: Iterable[T]) -> Iterator[T]:
+            for number, row in enumerate(rows, start=1):
+                if number % every == 0:
+                    progress.update(task, count=f"{number:,} ")
+                yield row
+
+        yield counted
+
+
+def _progress() -> Progress:
+    console = Console(stderr=True)
+    text = TextColumn("{task.fields[count]}{task.description}")
+    columns = (SpinnerColumn(), text, TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[str]]:
+    """A text file that only its owner can read; it takes its place when all of it is on disk.
+
+    Raises InvalidInputError (SW-OUTPUT) if it can't be written; then nothing has changed there.
+    """
+    try:
+        with NamedTemporaryFile(
+            "w",
+            encoding="utf-8",
+            newline="",
+            dir=path.parent,
+            prefix=".export-",
+            delete=False,
+        ) as file:
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink()
+                raise
+    except OSError as error:
+        raise InvalidInputError(
+            "SW-OUTPUT", f"{path} can't be written: {error.strerror}.", "Name another file."
+        ) from None

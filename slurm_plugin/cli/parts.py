@@ -1,0 +1,136 @@
+"""What the operator's commands share: options, the ledger, a look at Slurm, who asks."""
+
+import asyncio
+import os
+import pwd
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import typer
+
+from cluster.errors import InvalidInputError, SlicewiseError
+from cluster.settings import Settings, database_url, load_settings
+from cluster.slurm.commands import CommandSlurm
+from slurm_plugin.decide.accounts import Accounts
+from slurm_plugin.decide.demand import capacity
+from slurm_plugin.decide.policy import ROOT_ACCOUNT, Policy, Tenant
+from slurm_plugin.ledger.store import Ledger
+
+TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
+
+_PATIENCE_S = 5.0
+_POLL_S = 0.05
+
+
+@contextmanager
+def opened_ledger(settings: Settings) -> Iterator[Ledger]:
+    """The ledger, of the version that this program needs."""
+    with Ledger(database_url(settings.database), settings.cluster.name) as ledger:
+        ledger.require_current()
+        yield ledger
+
+
+def complete_tenant(incomplete: str) -> list[str]:
+    """Tenants for the shell's completion; none where the ledger can't be read."""
+    try:
+        with opened_ledger(load_settings()) as ledger:
+            return sorted(name for name in ledger.policy() if name.startswith(incomplete))
+    except SlicewiseError:
+        return []
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Reason = Annotated[str, typer.Option(help="Kept in the history.")]
+TenantName = Annotated[
+    str,
+    typer.Argument(
+        help="A Slurm account.",
+        show_default=False,
+        autocompletion=complete_tenant,
+    ),
+]
+AnyTenant = Annotated[
+    str | None,
+    typer.Argument(
+        help="A Slurm account; all if left out.",
+        show_default=False,
+        autocompletion=complete_tenant,
+    ),
+]
+
+
+def author_name() -> str:
+    """Who runs this command; behind sudo, who called it."""
+    name = pwd.getpwuid(os.getuid()).pw_name
+    return os.environ.get("SUDO_USER", name) if os.getuid() == 0 else name
+
+
+@dataclass(frozen=True)
+class SlurmLook:
+    """What Slurm has: its accounts' parents by name, millislices of all GPUs that are managed."""
+
+    accounts: Accounts = field(hash=False)
+    capacity_millislices: int
+
+
+def look_at_slurm(settings: Settings) -> SlurmLook:
+    """Raises UnreachableError (SW-SLURM-DOWN) and OutsideError (SW-SLURM-FAILED)."""
+    return asyncio.run(_look(settings))
+
+
+def try_to_look_at_slurm(settings: Settings) -> SlurmLook | None:
+    """None if Slurm does not answer; stderr says so."""
+    try:
+        return look_at_slurm(settings)
+    except SlicewiseError as error:
+        typer.echo(f"Without Slurm: {error}", err=True)
+        return None
+
+
+async def _look(settings: Settings) -> SlurmLook:
+    slurm = CommandSlurm()
+    associations, nodes = await asyncio.gather(slurm.associations(), slurm.nodes())
+    accounts = {row.account: row.parent for row in associations if not row.user}
+    partitions = frozenset(settings.cluster.partitions)
+    return SlurmLook(accounts, capacity(nodes, partitions, settings.costs))
+
+
+def require_account(accounts: Accounts, name: str) -> None:
+    """Raises InvalidInputError (SW-TENANT-UNKNOWN) unless Slurm has that account."""
+    if name not in accounts:
+        known = ", ".join(sorted(accounts.keys() - {ROOT_ACCOUNT})) or "none"
+        raise InvalidInputError(
+            "SW-TENANT-UNKNOWN",
+            f"Slurm has no account {name!r}; nothing was changed.",
+            f"Accounts: {known}. Add one: sacctmgr add account NAME",
+        )
+
+
+def require_tenant(policy: Policy, name: str) -> Tenant:
+    """Raises InvalidInputError (SW-TENANT-UNKNOWN) unless it is one."""
+    if name not in policy:
+        raise InvalidInputError(
+            "SW-TENANT-UNKNOWN",
+            f"{name!r} is not a tenant.",
+            f"Tenants: {', '.join(sorted(policy)) or 'none'}. Add it: slicewise tenant add NAME",
+        )
+    return policy[name]
+
+
+def wait_until_compiled(ledger: Ledger, change_id: int, began_s: float) -> float | None:
+    """How long after ``began_s`` (monotonic) Slurm's limits had the change; None if not in 5 s."""
+    in_force = wait_until(lambda: ledger.compiled(change_id))
+    return time.monotonic() - began_s if in_force else None
+
+
+def wait_until(condition: Callable[[], bool]) -> bool:
+    """Whether it came true within 5 s: the daemon is asked by what it writes into the ledger."""
+    until_s = time.monotonic() + _PATIENCE_S
+    while not condition():
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(_POLL_S)
+    return True

@@ -1,0 +1,191 @@
+"""Commands of the operator: what tenants may hold at one time."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from cluster.console import console, print_json, slices_words
+from cluster.errors import InvalidInputError
+from cluster.settings import Settings, load_settings
+from cluster.units import Millislices, millislices_from_text, slices_text
+from slurm_plugin.cli import present_tenants as present
+from slurm_plugin.cli.amounts import limit_from_text, limits_from_texts
+from slurm_plugin.cli.gather import details, gathered
+from slurm_plugin.cli.parts import (
+    Json,
+    Reason,
+    TenantName,
+    author_name,
+    look_at_slurm,
+    opened_ledger,
+    try_to_look_at_slurm,
+    wait_until_compiled,
+)
+from slurm_plugin.cli.tenant import place_in_slurm
+from slurm_plugin.decide.policy import Policy, Quota, TenantUpdate
+from slurm_plugin.decide.standing import overcommitted_millislices, standings
+from slurm_plugin.decide.tenants import changed
+from slurm_plugin.ledger.store import Ledger
+
+tenant_quota_app = typer.Typer(help="Who may hold how many slices.", no_args_is_help=True)
+
+
+@tenant_quota_app.command(
+    "set",
+    epilog="Examples: slicewise tenant-quota set vision --nominal 6"
+    " | slicewise tenant-quota set nlp --borrowing-limit unlimited --weight 2"
+    " | slicewise tenant-quota set nlp --limit 3g.40gb=2 --limit H200-141GB=none --reason 'paper'",
+)
+def set_quota(
+    tenant: TenantName,
+    *,
+    nominal: Annotated[
+        str | None,
+        typer.Option(help="Slices at one time, such as 6 or 3.5; a GPU of weight 1 has 7."),
+    ] = None,
+    borrowing_limit: Annotated[
+        str | None, typer.Option(help="Slices beyond nominal that others leave idle, or unlimited.")
+    ] = None,
+    lending_limit: Annotated[
+        str | None, typer.Option(help="Idle slices that others may hold, or unlimited.")
+    ] = None,
+    weight: Annotated[
+        int | None, typer.Option(help="Its share of what is idle, against other borrowers.")
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="TYPE=COUNT, MODEL=SLICES or NAME=none; for several.", show_default=False
+        ),
+    ] = None,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Set what a tenant may hold at one time; what is left out stays as it is.
+
+    The change is recorded at once; the daemon brings it into Slurm's own limits within a moment.
+    Lowering a quota stops new starts and harms no running job. An account that is no tenant yet
+    becomes one, below the nearest tenant above it in Slurm.
+    """
+    update = TenantUpdate(
+        tenant,
+        nominal_millislices=_read(millislices_from_text, nominal, "--nominal"),
+        borrowing_limit_millislices=_read(limit_from_text, borrowing_limit, "--borrowing-limit"),
+        lending_limit_millislices=_read(limit_from_text, lending_limit, "--lending-limit"),
+        weight=weight,
+    )
+    if update == TenantUpdate(tenant) and not limit:
+        raise typer.BadParameter("Say what to set: --nominal, --limit or another option.")
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        policy = ledger.policy()
+        if tenant in policy:
+            look = try_to_look_at_slurm(settings)
+        else:
+            look = look_at_slurm(settings)
+            update = replace(update, parent=place_in_slurm(policy, tenant, look))
+        if limit:
+            update = _limited(update, policy, settings, limit)
+        began_s = time.monotonic()
+        change = ledger.change(update, author_name(), reason)
+        took_s = wait_until_compiled(ledger, change.change_id, began_s)
+    outcome = present.Outcome(policy.get(tenant), changed(policy, update)[tenant], change, took_s)
+    if as_json:
+        print_json(present.outcome_json(outcome))
+    else:
+        console().print(Text(present.outcome_text(outcome)))
+    if look is not None:
+        _warn_of_overcommitment(changed(policy, update), look.capacity_millislices)
+
+
+def _read(
+    reader: Callable[[str, str], Millislices], text: str | None, key: str
+) -> Millislices | None:
+    return None if text is None else reader(text, key)
+
+
+def _limited(
+    update: TenantUpdate, policy: Policy, settings: Settings, limits: Sequence[str]
+) -> TenantUpdate:
+    """With all limits of types and models, those that stay as they are included."""
+    quota = policy[update.tenant].quota if update.tenant in policy else Quota(Millislices(0))
+    found = limits_from_texts(limits, quota, settings.costs, settings.gpus)
+    return replace(update, type_limits=found.types, model_limits=found.models)
+
+
+def _warn_of_overcommitment(policy: Policy, capacity_millislices: int) -> None:
+    if above := overcommitted_millislices(policy, capacity_millislices):
+        typer.echo(
+            f"Overcommitted: the quotas at the top are {slices_words(above)} above the cluster's"
+            f" {slices_text(capacity_millislices)}; every ceiling is squeezed.",
+            err=True,
+        )
+
+
+@tenant_quota_app.command(
+    "show",
+    epilog="Examples: slicewise tenant-quota show vision"
+    " | slicewise tenant-quota show vision --json",
+)
+def show_quota(tenant: TenantName, as_json: Json = False) -> None:
+    """Show a tenant's quota, what it holds now, and whether Slurm has the last change."""
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        if tenant not in ledger.policy():
+            raise _no_quota(ledger, tenant)
+        found = details(ledger, settings, tenant)
+    if as_json:
+        print_json(present.details_json(found))
+    else:
+        console().print(present.quotas_table([replace(found.standing, depth=0)]))
+        console().print(Text(f"Changed {present.last_change_text(found.last)}."))
+        console().print(Text.assemble("In Slurm: ", present.slurm_text(found), "."))
+
+
+@tenant_quota_app.command(
+    "list",
+    epilog="Examples: slicewise tenant-quota list | slicewise tenant-quota list --json",
+)
+def list_quotas(as_json: Json = False) -> None:
+    """List every tenant's quota and what it holds now; those below it included.
+
+    The dim nominal of a group is the sum of its parts.
+    """
+    with opened_ledger(load_settings()) as ledger:
+        found = standings(gathered(ledger, None))
+    if as_json:
+        print_json([present.standing_json(one) for one in found])
+    elif found:
+        console().print(present.quotas_table(found))
+    else:
+        console().print("No quotas. Set one: slicewise tenant-quota set NAME --nominal N")
+
+
+@tenant_quota_app.command(
+    "history",
+    epilog="Examples: slicewise tenant-quota history vision"
+    " | slicewise tenant-quota history vision --json",
+)
+def quota_history(tenant: TenantName, as_json: Json = False) -> None:
+    """Show everything that was ever set for a tenant: when, by whom, why; the newest first."""
+    with opened_ledger(load_settings()) as ledger:
+        changes = ledger.history(tenant)
+        if not changes:
+            raise _no_quota(ledger, tenant)
+    if as_json:
+        print_json([present.change_json(change) for change in changes])
+    else:
+        console().print(present.history_table(changes))
+
+
+def _no_quota(ledger: Ledger, tenant: str) -> InvalidInputError:
+    known = ", ".join(sorted(ledger.policy())) or "none"
+    return InvalidInputError(
+        "SW-QUOTA-NONE",
+        f"Tenant {tenant!r} has no quota.",
+        f"Tenants with one: {known}. Set it: slicewise tenant-quota set NAME --nominal N",
+    )

@@ -1,0 +1,210 @@
+"""Commands of the operator: tenants, their tree, and how it follows Slurm's accounts."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from cluster.console import console, print_json
+from cluster.errors import InvalidInputError
+from cluster.settings import load_settings
+from slurm_plugin.cli import present_tenants as present
+from slurm_plugin.cli.gather import details, gathered
+from slurm_plugin.cli.output import counting
+from slurm_plugin.cli.parts import (
+    Json,
+    Reason,
+    SlurmLook,
+    TenantName,
+    author_name,
+    look_at_slurm,
+    opened_ledger,
+    require_account,
+    try_to_look_at_slurm,
+    wait_until_compiled,
+)
+from slurm_plugin.decide.accounts import TakeOver, differences, take_over, tenant_parent
+from slurm_plugin.decide.policy import Policy, TenantUpdate
+from slurm_plugin.decide.standing import standings
+from slurm_plugin.decide.tenants import changed
+from slurm_plugin.ledger.store import Ledger
+
+tenant_app = typer.Typer(help="Tenants: Slurm accounts that are charged.", no_args_is_help=True)
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing.")]
+
+
+@tenant_app.command(
+    "add",
+    epilog="Examples: slicewise tenant add vision | slicewise tenant add speech --parent nlp",
+)
+def add_tenant(
+    tenant: TenantName,
+    parent: Annotated[
+        str | None,
+        typer.Option(
+            help="The tenant above it, '' for none; else the nearest above its account in Slurm."
+        ),
+    ] = None,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Make a Slurm account a tenant; it may hold nothing until it gets a quota.
+
+    One that is a tenant already is only moved, below another parent if that is given.
+    """
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        policy = ledger.policy()
+        if tenant not in policy:
+            place = place_in_slurm(policy, tenant, look_at_slurm(settings))
+        else:
+            place = policy[tenant].parent
+        place = place if parent is None else parent
+        update = TenantUpdate(tenant, parent=place)
+        same = tenant in policy and policy[tenant].parent == place
+        change = None if same else ledger.change(update, author_name(), reason)
+    if as_json:
+        print_json({"tenant": tenant, "parent": place, "changed": change is not None})
+        return
+    where = f"below {place}" if place else "at the top"
+    verb = "is already" if change is None else "is now"
+    console().print(Text(f"{tenant} {verb} a tenant {where}."))
+    if change is not None and tenant not in policy:
+        console().print(f"It needs a quota: slicewise tenant-quota set {tenant} --nominal SLICES")
+
+
+def place_in_slurm(policy: Policy, tenant: str, look: SlurmLook) -> str:
+    """Where a new tenant belongs: below the nearest tenant above its account.
+
+    Raises InvalidInputError: SW-TENANT-NAME, SW-TENANT-UNKNOWN.
+    """
+    changed(policy, TenantUpdate(tenant))
+    require_account(look.accounts, tenant)
+    return tenant_parent(tenant, look.accounts, policy)
+
+
+@tenant_app.command("list", epilog="Examples: slicewise tenant list | slicewise tenant list --json")
+def list_tenants(as_json: Json = False) -> None:
+    """Show the tree: what each tenant is due, has lent and borrowed, may hold and holds now.
+
+    Amounts in slices; what the tenants below it hold is included. A budget's rest is in
+    slice-hours.
+    """
+    settings = load_settings()
+    look = try_to_look_at_slurm(settings)
+    with opened_ledger(settings) as ledger:
+        found = standings(gathered(ledger, look))
+    if as_json:
+        print_json([present.standing_json(one) for one in found])
+    elif found:
+        console().print(present.tree_table(found))
+    else:
+        console().print("No tenants. Take Slurm's accounts over: slicewise tenant import")
+
+
+@tenant_app.command(
+    "show",
+    epilog="Examples: slicewise tenant show vision | slicewise tenant show vision --json",
+)
+def show_tenant(tenant: TenantName, as_json: Json = False) -> None:
+    """Show everything of one tenant: quota, loans, use, budget, last change."""
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        found = details(ledger, settings, tenant)
+    if as_json:
+        print_json(present.details_json(found))
+    else:
+        console().print(present.details_table(found))
+
+
+@tenant_app.command("remove", epilog="Example: slicewise tenant remove vision --reason 'moved out'")
+def remove_tenant(tenant: TenantName, reason: Reason = "", as_json: Json = False) -> None:
+    """Take a tenant out of the ledger's policy: its account may start nothing more.
+
+    What runs goes on and is charged; history, runs and balance stay, and the account in Slurm.
+    """
+    with opened_ledger(load_settings()) as ledger:
+        began_s = time.monotonic()
+        update = TenantUpdate(tenant, removed=True)
+        change = ledger.change(update, author_name(), reason)
+        took_s = wait_until_compiled(ledger, change.change_id, began_s)
+        running = sum(run.tenant == tenant for run in ledger.open_reservations())
+    if as_json:
+        print_json({"tenant": tenant, "running": running, "in_force": took_s is not None})
+        return
+    console().print(Text(f"{tenant} is no tenant any more, {present.force_text(took_s)}."))
+    if running:
+        console().print(f"{running} of its runs go on and are charged.")
+
+
+@tenant_app.command(
+    "import",
+    epilog="Examples: slicewise tenant import --dry-run | slicewise tenant import --reason 'start'",
+)
+def import_tenants(dry_run: DryRun = False, reason: Reason = "", as_json: Json = False) -> None:
+    """Take Slurm's account tree over: add every account, move what lies elsewhere.
+
+    It removes nobody: tenants whose account is gone are only shown. New ones may hold nothing
+    until they get a quota. Repeat it as often as you like.
+    """
+    settings = load_settings()
+    look = look_at_slurm(settings)
+    with opened_ledger(settings) as ledger:
+        policy = ledger.policy()
+        found = take_over(policy, look.accounts)
+        if not dry_run:
+            _take_over(ledger, found, reason)
+    absent = (one for one in differences(policy, look.accounts) if one.kind == "absent")
+    _show_import((*found, *map(TakeOver, absent)), dry_run=dry_run, as_json=as_json)
+
+
+def _take_over(ledger: Ledger, found: Sequence[TakeOver], reason: str) -> None:
+    places = [one.difference for one in found if one.refusal is None]
+    with counting("accounts", every=1) as counted:
+        for place in counted(places):
+            update = TenantUpdate(place.account, parent=place.slurm_parent)
+            ledger.change(update, author_name(), reason)
+
+
+def _show_import(rows: Sequence[TakeOver], *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(row) for row in rows])
+    elif rows:
+        console().print(present.differences_table(rows, "would be" if dry_run else "is"))
+    else:
+        console().print("Every account is a tenant, each below its parent.")
+    if refused := [row for row in rows if row.refusal is not None]:
+        raise InvalidInputError(
+            "SW-TENANT-IMPORT",
+            f"{len(refused)} accounts can't be taken over; the others "
+            + ("could be." if dry_run else "are."),
+            "The table says why; mend that and import again.",
+        )
+
+
+@tenant_app.command(
+    "check", epilog="Examples: slicewise tenant check | slicewise tenant check --json"
+)
+def check_tenants(as_json: Json = False) -> None:
+    """Compare the tenants with Slurm's accounts; exit 1 if one has no account or another parent."""
+    settings = load_settings()
+    look = look_at_slurm(settings)
+    with opened_ledger(settings) as ledger:
+        found = differences(ledger.policy(), look.accounts)
+    if as_json:
+        print_json([asdict(one) for one in found])
+    elif found:
+        console().print(present.places_table(found))
+    if found:
+        raise InvalidInputError(
+            "SW-TENANT-TREE",
+            f"{len(found)} tenants are not where Slurm has their accounts.",
+            "Take Slurm's places: slicewise tenant import; or sacctmgr add account, or"
+            " slicewise tenant remove, for those without an account.",
+        )
+    if not as_json:
+        console().print("Every tenant has its account, and below the right one.")

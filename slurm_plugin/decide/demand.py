@@ -1,0 +1,85 @@
+"""What Slurm's jobs hold and wait for, and what there is: the input of lending and explaining."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cluster.gres import gpu_types_of_tres
+from cluster.jobs import JobState, JobView, NodeView
+from cluster.units import Millislices
+from slurm_plugin.decide.charging import run_cost
+from slurm_plugin.decide.limits import qos_name
+from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.services import ALLOTTED
+from slurm_plugin.decide.tenants import own_part
+
+_NOT_BEFORE = frozenset({"BeginTime", "Dependency", "DependencyNeverSatisfied"})
+"""Slurm's reasons of jobs that could not start now, whatever was free."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """GPU instances by type that an account's own jobs hold.
+
+    Attributes:
+        instances: in any QOS.
+        guaranteed: those in the tenant's own QOS.
+    """
+
+    instances: Mapping[str, int] = field(default_factory=dict, hash=False)
+    guaranteed: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+def demand(
+    policy: Policy,
+    jobs: Iterable[JobView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+) -> Mapping[str, int]:
+    """Millislices that each account's own jobs hold or wait for.
+
+    A task that is held, such as a service's slot at rest, waits for nothing; neither does a job
+    that may not start yet. Jobs in a tenant's own QOS count up to its own part: no loan would let
+    more of them start.
+    """
+    guaranteed: Counter[str] = Counter()
+    others: Counter[str] = Counter()
+    for job in jobs:
+        if _is_managed(job, partitions) and (job.state in ALLOTTED or _is_waiting(job)):
+            cost = run_cost(gpu_types_of_tres(job.tres), costs)
+            of = guaranteed if job.qos == qos_name(job.account) else others
+            of[job.account] += cost * max(1, len(job.untouched))
+    own = own_part(policy)
+    return others + Counter(
+        {name: min(amount, own.get(name, 0)) for name, amount in guaranteed.items()}
+    )
+
+
+def capacity(
+    nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+) -> int:
+    """Millislices of all GPUs that the nodes of managed partitions are configured with."""
+    return sum(run_cost(node.gpus, costs) for node in nodes if node.partitions & partitions)
+
+
+def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, Held]:
+    """What each account's own jobs hold; accounts that hold nothing are left out."""
+    instances: dict[str, Counter[str]] = {}
+    guaranteed: dict[str, Counter[str]] = {}
+    for job in jobs:
+        if job.state in ALLOTTED and _is_managed(job, partitions):
+            gpus = gpu_types_of_tres(job.tres)
+            instances.setdefault(job.account, Counter()).update(gpus)
+            if job.qos == qos_name(job.account):
+                guaranteed.setdefault(job.account, Counter()).update(gpus)
+    return {name: Held(gpus, guaranteed.get(name, {})) for name, gpus in instances.items()}
+
+
+def _is_managed(job: JobView, partitions: frozenset[str]) -> bool:
+    """A waiting job may name several partitions."""
+    return not partitions.isdisjoint(job.partition.split(","))
+
+
+def _is_waiting(job: JobView) -> bool:
+    pending = job.state in {JobState.PENDING, JobState.SPECIAL_EXIT}
+    return pending and not job.held and job.reason not in _NOT_BEFORE

@@ -1,0 +1,159 @@
+"""What Slicewise has set in Slurm, what somebody else has, and the way back.
+
+Of each setting the ledger remembers what it was before Slicewise first touched it and what
+Slicewise has set last, crash-safe in this order: write the old and the new value into ``last``;
+change Slurm; when Slurm shows the new one, write that alone. So after a kill -9 between any two
+steps, also of a sacctmgr that ends only later, whatever Slurm has of the setting is one of the
+values in ``last``, and nobody's hand is blamed; and ``before`` is written before the first change.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from slurm_plugin.decide.limits import (
+    BILLING,
+    DEFAULT_QOS,
+    INHERITED,
+    NAME,
+    QOS_LIST,
+    Difference,
+    Found,
+    Settings,
+    is_ours,
+    only_ours_differ,
+    value_now,
+)
+from slurm_plugin.decide.policy import KnownLimit, LimitKey
+
+Known = Mapping[LimitKey, KnownLimit]
+
+_OR = " or "
+_LIMITS = ("grptres=", "grptresrunmins=", "maxtresperaccount=", DEFAULT_QOS)
+
+
+@dataclass(frozen=True)
+class HandChange:
+    """A setting that somebody else has changed.
+
+    Attributes:
+        was: what Slicewise had set; now: what Slurm has; "" is not set.
+    """
+
+    key: LimitKey
+    was: str
+    now: str
+
+
+def by_hand(differences: Iterable[Difference], known: Known) -> tuple[HandChange, ...]:
+    """What is neither as wanted nor as Slicewise has set it. Of the lists of QOS nothing is known:
+    those change with the accounts above.
+    """
+    return tuple(
+        HandChange(one.key, _set_by_us(known[one.key])[-1], one.now)
+        for one in differences
+        if _is_remembered(one) and one.key in known and one.now not in _set_by_us(known[one.key])
+    )
+
+
+def adopted_nominal(change: HandChange, lent: int, borrowed: int) -> int | None:
+    """The nominal, in millislices, that makes a ceiling of what an account is limited to by hand;
+    None of any other setting and of a limit that was taken away.
+    """
+    if change.key.entity != "account" or change.key.field != BILLING or not change.now:
+        return None
+    return int(change.now) + lent - borrowed
+
+
+def to_remember(
+    settings: Settings, differences: Iterable[Difference], found: Found, known: Known
+) -> Known:
+    """What the ledger must know before these differences are applied; () if it does.
+
+    Where Slurm has our QOS but nothing is known, an earlier version has set the limits, which
+    remembered nothing: before that there were none.
+    """
+    pending = {one.key: one for one in differences if _is_remembered(one)}
+    earlier = not known and any(_listed(row.qos) for row in found.accounts.values())
+    due = {}
+    for key in settings:
+        if key.field.startswith(_LIMITS):
+            now = value_now(found, key)
+            foreign = not is_ours(now) and not (earlier and key.field == BILLING)
+            limit = known.get(key, KnownLimit(now if foreign else "", now))
+            due[key] = _remembered(limit, now, pending.get(key))
+    return {key: limit for key, limit in due.items() if known.get(key) != limit}
+
+
+def _remembered(limit: KnownLimit, now: str, pending: Difference | None) -> KnownLimit:
+    if pending is None:
+        return KnownLimit(limit.before, now)
+    values = dict.fromkeys((*_set_by_us(limit), pending.wanted))
+    return KnownLimit(limit.before, _OR.join(values))
+
+
+def _set_by_us(limit: KnownLimit) -> list[str]:
+    """The oldest first; several while a change is not confirmed."""
+    return limit.last.split(_OR)
+
+
+def _is_remembered(one: Difference) -> bool:
+    return not one.user and one.key.field.startswith(_LIMITS)
+
+
+def way_back(known: Known, found: Found) -> tuple[Difference, ...]:
+    """What puts every setting back that Slicewise has set, and takes its QOS out of the lists.
+
+    The QOS themselves: ``our_qos``.
+    """
+    limits = (
+        Difference(key, value_now(found, key), limit.before, "as it was before")
+        for key, limit in known.items()
+        if key.entity == "account" and key.name in found.accounts and limit.last != limit.before
+    )
+    defaults = (
+        Difference(key, row.own_default_qos, "", "taken out")
+        for row in found.accounts.values()
+        if is_ours(row.own_default_qos)
+        and (key := LimitKey("account", row.account, DEFAULT_QOS)) not in known
+    )
+    accounts = (
+        Difference(
+            LimitKey("account", row.account, QOS_LIST),
+            _listed(row.own_qos),
+            INHERITED if only_ours_differ(row, found) else "",
+            "taken out",
+        )
+        for row in found.accounts.values()
+        if _listed(row.own_qos)
+    )
+    users = (
+        Difference(LimitKey("account", row.account, field), now, "", "taken out", row.user)
+        for row in found.users
+        for field, now in (
+            (QOS_LIST, _listed(row.own_qos)),
+            (DEFAULT_QOS, _listed([row.own_default_qos])),
+        )
+    )
+    return tuple(one for one in (*limits, *defaults, *accounts, *users) if one.now != one.wanted)
+
+
+def remember_way_back(differences: Iterable[Difference], known: Known) -> Known:
+    """What the ledger must know before these are applied: a daemon that starts after a way back
+    that was cut short finds its own values.
+    """
+    due = {
+        one.key: _remembered(known[one.key], one.now, one)
+        for one in differences
+        if _is_remembered(one) and one.key in known
+    }
+    return {key: limit for key, limit in due.items() if known[key] != limit}
+
+
+def our_qos(known: Known, found: Found) -> tuple[Difference, ...]:
+    """The QOS that Slicewise has made and that are still there."""
+    names = sorted({key.name for key in known if key.entity == "qos"} & found.qos.keys())
+    return tuple(Difference(LimitKey("qos", name, NAME), name, "", "removed") for name in names)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ",".join(sorted(name for name in names if is_ours(name)))

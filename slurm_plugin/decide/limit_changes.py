@@ -1,0 +1,162 @@
+"""Differences as sacctmgr commands, in an order in which at no moment more is allowed."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from slurm_plugin.decide.limits import (
+    BORROWED_QOS,
+    DEFAULT_QOS,
+    INHERITED,
+    NAME,
+    PREEMPT,
+    QOS_LIST,
+    Difference,
+    Found,
+    qos_name,
+)
+
+Change = tuple[str, ...]
+"""Words of one sacctmgr command."""
+
+Stage = tuple[Change, ...]
+"""Changes that may run side by side."""
+
+_Entity = tuple[str, str, str]
+
+_LISTS = frozenset({QOS_LIST, PREEMPT})
+_NO_LIMITS = frozenset({QOS_LIST, DEFAULT_QOS, PREEMPT, NAME})
+
+
+def stages(differences: Iterable[Difference], found: Found) -> tuple[Stage, ...]:
+    """What brings Slurm to what is wanted; each stage only after the one before.
+
+    New QOS first, with their limits: nobody may use them yet. Then what shrinks, with the use of
+    new QOS; then what grows. So at no moment more is allowed than before or after. Slurm refuses a
+    default QOS to which a user, or an account below, with a list of its own has no access: such
+    lists get theirs before defaults change, and lose others after.
+    """
+    parts = [part for one in differences for part in _parts(one)]
+    shrinking = {_entity(one) for one in parts if _shrinks(one)}
+    stage_of: dict[int, list[Difference]] = {}
+    for one in parts:
+        stage_of.setdefault(_stage(one, shrinking, found), []).append(one)
+    return tuple(_modified(stage_of[number], found) for number in sorted(stage_of))
+
+
+def _parts(one: Difference) -> tuple[Difference, ...]:
+    """First what a list of its own gets, then what it loses."""
+    if not _is_own_list(one):
+        return (one,)
+    both = ",".join(sorted(_names(one.now) | _names(one.wanted)))
+    halves = (replace(one, wanted=both), replace(one, now=both))
+    return tuple(half for half in halves if half.now != half.wanted)
+
+
+def _is_own_list(one: Difference) -> bool:
+    """Whether it is of a user, or of an account that is no tenant."""
+    names = {qos_name(one.key.name), INHERITED}
+    return one.key.field == QOS_LIST and (bool(one.user) or not names & _names(one.wanted))
+
+
+def _stage(one: Difference, shrinking: Collection[_Entity], found: Found) -> int:
+    if one.key.entity == "qos" and one.key.name not in found.qos:
+        # The others name the borrowed one as what they preempt.
+        return 0 if one.key.name == BORROWED_QOS else 1
+    if one.user or _is_own_list(one):
+        return 2 if _names(one.wanted) > _names(one.now) else 5
+    first = _shrinks(one) or (_no_limit(one) and _entity(one) in shrinking)
+    return 3 if first else 4
+
+
+def stages_back(differences: Sequence[Difference], found: Found) -> tuple[Stage, ...]:
+    """What takes Slicewise out of Slurm: lists, defaults and limits, from the top down.
+
+    An account can't have its default taken away while it would inherit one that its own list has
+    not.
+    """
+    levels: dict[int, list[Difference]] = {}
+    for one in differences:
+        levels.setdefault(0 if one.user else _depth(one, found), []).append(one)
+    return tuple(_modified(levels[depth], found) for depth in sorted(levels))
+
+
+def removal(qos: Iterable[str]) -> Change:
+    """The command that removes QOS; Slurm takes them out of every list, too."""
+    return ("remove", "qos", "where", f"name={','.join(sorted(qos))}")
+
+
+def _no_limit(one: Difference) -> bool:
+    return one.key.field in _NO_LIMITS
+
+
+def _shrinks(one: Difference) -> bool:
+    if _no_limit(one) or not one.wanted:
+        return False
+    return not one.now or int(one.wanted) < int(one.now)
+
+
+def _entity(one: Difference) -> _Entity:
+    return one.key.entity, one.key.name, one.user
+
+
+def _depth(one: Difference, found: Found) -> int:
+    depth, row = 0, found.accounts.get(one.key.name)
+    while row is not None:
+        depth, row = depth + 1, found.accounts.get(row.parent)
+    return depth
+
+
+def _modified(differences: Sequence[Difference], found: Found) -> Stage:
+    """One command for all that get the same: each takes a good part of a second."""
+    together: dict[Change, list[str]] = {}
+    ordered = sorted(differences, key=_entity)
+    for (entity, name, user), fields in groupby(ordered, key=_entity):
+        words = _words(list(fields), new=entity == "qos" and name not in found.qos)
+        together.setdefault((entity, user, *words), []).append(name)
+    return tuple(_command(key[0], key[1], names, key[2:], found) for key, names in together.items())
+
+
+def _command(
+    entity: str, user: str, names: Sequence[str], words: Sequence[str], found: Found
+) -> Change:
+    name, cluster = ",".join(names), f"cluster={found.cluster}"
+    if user:
+        where = (f"name={user}", f"account={name}", cluster)
+        return ("modify", "user", "where", *where, "set", *words)
+    if entity == "account":
+        return ("modify", "account", "where", f"name={name}", cluster, "set", *words)
+    if names[0] in found.qos:
+        return ("modify", "qos", "where", f"name={name}", "set", *words)
+    return ("add", "qos", name, *words)
+
+
+def _words(differences: Sequence[Difference], *, new: bool) -> Iterable[str]:
+    """``grptres=billing=3000,gres/gpu:1g.10gb=2``, ``qos+=...``; -1 is no limit."""
+    limits: dict[str, list[str]] = {}
+    for one in sorted(differences, key=lambda d: d.key.field):
+        if not _no_limit(one):
+            word, _, tres = one.key.field.partition("=")
+            limits.setdefault(word, []).append(f"{tres}={one.wanted or -1}")
+    yield from (f"{word}={','.join(parts)}" for word, parts in limits.items())
+    for one in differences:
+        if one.key.field in _LISTS:
+            yield from _list_words(one, new=new)
+    for one in differences:
+        if one.key.field == DEFAULT_QOS:
+            yield f"{DEFAULT_QOS}={one.wanted or -1}"
+
+
+def _list_words(one: Difference, *, new: bool) -> Iterable[str]:
+    if one.wanted == INHERITED:
+        yield f"{one.key.field}="
+        return
+    now, then = _names(one.now), _names(one.wanted)
+    if then - now:
+        yield f"{one.key.field}{'=' if new else '+='}{','.join(sorted(then - now))}"
+    if now - then:
+        yield f"{one.key.field}-={','.join(sorted(now - then))}"
+
+
+def _names(text: str) -> set[str]:
+    return set(text.split(",")) - {""}

@@ -1,0 +1,33 @@
+"""What keeps limits from being set or from holding."""
+
+from collections.abc import Collection
+
+from slurm_plugin.decide.limits import Allowed, Found, is_ours, type_limits
+
+
+def warnings(allowed: Allowed, found: Found, managed: Collection[str]) -> tuple[str, ...]:
+    """What keeps limits from being set or from holding, one sentence each.
+
+    ``managed`` are the QOS of the managed partitions.
+    """
+    absent = sorted(allowed.policy.keys() - found.accounts.keys())
+    tenants = sorted(allowed.policy.keys() & found.accounts.keys())
+    listed = {name for tenant in tenants for name in found.accounts[tenant].qos}
+    hiding = sorted(
+        name
+        for name in {*listed, *managed} & found.qos.keys()
+        if not is_ours(name) and "billing" in found.qos[name].grp_tres
+    )
+    unknown = sorted(
+        {
+            kind
+            for tenant in tenants
+            for kind in type_limits(allowed, allowed.policy[tenant].quota)
+            if f"gres/gpu:{kind}" not in found.tres
+        }
+    )
+    return (
+        *(f"Slurm has no account {name}: its quota waits." for name in absent),
+        *(f"QOS {name} has a GrpTRES=billing, which hides that of accounts." for name in hiding),
+        *(f"Slurm does not count GPUs of type {kind}: no limit on them." for kind in unknown),
+    )

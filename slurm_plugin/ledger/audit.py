@@ -1,0 +1,52 @@
+"""Looking back: statements, exports, and whether everything adds up."""
+
+from collections.abc import Iterator, Mapping
+
+from sqlalchemy import text
+
+from slurm_plugin.decide.model import Statement, Verification
+from slurm_plugin.decide.statement import totals
+from slurm_plugin.ledger import queries, replay
+from slurm_plugin.ledger.connection import reading
+from slurm_plugin.ledger.part import LedgerPart
+
+_EXPORTED_AT_ONCE = 2000
+
+
+class Audit(LedgerPart):
+    """Reading the whole ledger."""
+
+    def statement(self, tenant: str | None, since_s: int, now_s: int) -> Statement:
+        """Runs that ended at ``since_s`` or later or still run, of one tenant or of all.
+
+        What a running one has used so far is counted up to ``now_s``; each run counts whole.
+        """
+        with reading(self._engine) as connection:
+            found = connection.execute(queries.statement_of(self._cluster, tenant, since_s)).all()
+        rows = tuple(queries.statement_row(row, now_s) for row in found)
+        return Statement(rows, totals(rows))
+
+    def export(self, since_s: int) -> Iterator[Mapping[str, object]]:
+        """Every transfer recorded at ``since_s`` or later, in the order of booking.
+
+        Streamed: one look at the ledger as it was at the first. Amounts are millislice-seconds,
+        times Unix seconds; ``job_id``, ``task``, ``start_s`` and ``until_s`` are None for a
+        budget's, ``author`` and ``reason`` for a run's.
+        """
+        with reading(self._engine) as connection:
+            streaming = connection.execution_options(yield_per=_EXPORTED_AT_ONCE)
+            found = streaming.execute(queries.export_of(self._cluster, since_s))
+            yield from (dict(row) for row in found.mappings())
+
+    def verify(self) -> Verification:
+        """Replay every transfer, over every cluster, and compare with all that is stored.
+
+        Looked at: that each transfer moves between the accounts that its kind and its run or budget
+        entry name; that what is left and posted by each run's transfers is what its open
+        reservation holds; that the sums over each account are its balance; that each budget entry
+        has exactly its transfer.
+        """
+        with reading(self._engine) as connection:
+            connection.execute(text(replay.SETTING))
+            found = [connection.execute(text(check)).one() for check in replay.CHECKS]
+        return replay.verification(found)

@@ -1,0 +1,202 @@
+"""Policy: tenants, their quotas and budgets' rules, loans, what is known of Slurm's limits."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from sqlalchemy import Connection, delete, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from cluster.units import Millislices
+from slurm_plugin.decide.lending import within_limits
+from slurm_plugin.decide.policy import (
+    KnownLimit,
+    LimitKey,
+    Loan,
+    LoanChange,
+    Policy,
+    QuotaChange,
+    TenantUpdate,
+)
+from slurm_plugin.decide.tenants import changed, check_words
+from slurm_plugin.ledger import policy_rows as rows
+from slurm_plugin.ledger.connection import reading, writing
+from slurm_plugin.ledger.part import LedgerPart
+from slurm_plugin.ledger.tables import (
+    compilations,
+    known_limits,
+    loan_changes,
+    quota_changes,
+)
+
+QUOTA_CHANNEL = "slicewise_quota"
+"""NOTIFY carries the id of a quota change on it."""
+
+_AUTHOR = "slicewise"
+
+
+class Policies(LedgerPart):
+    """What tenants may hold. Whoever changes it waits for others who do; each decides anew."""
+
+    def policy(self) -> Policy:
+        """Every tenant by name."""
+        with reading(self._engine) as connection:
+            return self._policy(connection)
+
+    def change(self, update: TenantUpdate, author: str, reason: str) -> QuotaChange:
+        """Append a change, cut loans to what it leaves, notify who listens on ``slicewise_quota``.
+
+        Raises InvalidInputError: SW-TEXT and what ``tenants.changed`` raises.
+        """
+        with writing(self._engine) as connection:
+            return self._change(connection, update, author, reason)
+
+    def _change(
+        self, connection: Connection, update: TenantUpdate, author: str, reason: str
+    ) -> QuotaChange:
+        check_words(author, reason)
+        self._lock(connection)
+        after = changed(self._policy(connection), update)
+        written = _written(update, after)
+        change_id, at_s = self._append(connection, written, author, reason)
+        current = self._loans(connection)
+        cut = within_limits(after, current)
+        self._append_loans(connection, current, cut, f"change {change_id}: {update.tenant}")
+        connection.execute(select(func.pg_notify(QUOTA_CHANNEL, str(change_id))))
+        return QuotaChange(change_id, written, author, reason, at_s)
+
+    def history(self, tenant: str) -> tuple[QuotaChange, ...]:
+        """Every change of the tenant, the newest first."""
+        changes = rows.changes_of(self._cluster, tenant)
+        with reading(self._engine) as connection:
+            return tuple(rows.quota_change(row) for row in connection.execute(changes))
+
+    def change_id(self) -> int:
+        """The newest change's id, 0 if there is none; read it before ``policy``."""
+        newest = select(func.coalesce(func.max(quota_changes.c.id), 0)).where(
+            quota_changes.c.cluster == self._cluster
+        )
+        with reading(self._engine) as connection:
+            return int(connection.execute(newest).scalar_one())
+
+    def mark_compiled(self, change_id: int) -> None:
+        """Record that Slurm's limits contain that change and every earlier one."""
+        marked = insert(compilations).values(cluster=self._cluster, change_id=change_id)
+        newer = func.greatest(compilations.c.change_id, marked.excluded.change_id)
+        marked = marked.on_conflict_do_update(
+            index_elements=[compilations.c.cluster],
+            set_={"change_id": newer, "compiled_at": func.now()},
+        )
+        with writing(self._engine) as connection:
+            connection.execute(marked)
+
+    def compiled(self, change_id: int) -> bool:
+        """Whether Slurm's limits contain that change."""
+        mark = select(compilations.c.change_id).where(compilations.c.cluster == self._cluster)
+        with reading(self._engine) as connection:
+            return (connection.execute(mark).scalar_one_or_none() or 0) >= change_id
+
+    def loans(self) -> tuple[Loan, ...]:
+        """Every loan, in the order of lenders' and borrowers' names."""
+        with reading(self._engine) as connection:
+            return self._loans(connection)
+
+    def set_loans(self, loans: Sequence[Loan], reason: str) -> None:
+        """Make these all the loans there are; what is no longer within limits is cut to them.
+
+        Raises InvalidInputError (SW-TEXT).
+        """
+        check_words(_AUTHOR, reason)
+        with writing(self._engine) as connection:
+            self._lock(connection)
+            allowed = within_limits(self._policy(connection), loans)
+            self._append_loans(connection, self._loans(connection), allowed, reason)
+
+    def loan_history(self, tenant: str) -> tuple[LoanChange, ...]:
+        """What the tenant lent and borrowed, the newest first."""
+        changes = rows.loan_changes_of(self._cluster, tenant)
+        with reading(self._engine) as connection:
+            return tuple(rows.loan_change(row) for row in connection.execute(changes))
+
+    def known_limits(self) -> Mapping[LimitKey, KnownLimit]:
+        """What is remembered of every setting in slurmdbd that was ever touched."""
+        found = rows.known_limits_of(self._cluster)
+        with reading(self._engine) as connection:
+            return dict(rows.known_limit(row) for row in connection.execute(found))
+
+    def know_limits(self, known: Mapping[LimitKey, KnownLimit]) -> None:
+        """Remember these, in place of what was known of the same settings."""
+        if not known:
+            return
+        values = [
+            {"cluster": self._cluster, **rows.known_limit_values(key, known[key])}
+            for key in sorted(known)
+        ]
+        added = insert(known_limits)
+        added = added.on_conflict_do_update(
+            constraint=known_limits.primary_key,
+            set_={"before": added.excluded.before, "last": added.excluded.last},
+        )
+        with writing(self._engine) as connection:
+            connection.execute(added, values)
+
+    def forget_limits(self) -> None:
+        """Forget them all, once everything is as it was before."""
+        with writing(self._engine) as connection:
+            connection.execute(delete(known_limits).where(known_limits.c.cluster == self._cluster))
+
+    def _lock(self, connection: Connection) -> None:
+        connection.execute(select(func.slicewise.lock_policy(self._cluster)))
+
+    def _policy(self, connection: Connection) -> Policy:
+        found = connection.execute(rows.policy_of(self._cluster))
+        return {row.tenant: rows.tenant(row) for row in found}
+
+    def _loans(self, connection: Connection) -> tuple[Loan, ...]:
+        found = connection.execute(rows.loans_of(self._cluster))
+        return tuple(rows.loan(row) for row in found)
+
+    def _append(
+        self, connection: Connection, update: TenantUpdate, author: str, reason: str
+    ) -> tuple[int, int]:
+        """Returns the change's id and when it was recorded."""
+        values = {
+            "cluster": self._cluster,
+            "author": author,
+            "reason": reason,
+            **rows.change_values(update),
+        }
+        at_s = rows.recorded_s(quota_changes.c.recorded_at)
+        added = insert(quota_changes).values(values).returning(quota_changes.c.id, at_s)
+        change_id, recorded_s = connection.execute(added).one()
+        return change_id, recorded_s
+
+    def _append_loans(
+        self, connection: Connection, before: Sequence[Loan], after: Sequence[Loan], reason: str
+    ) -> None:
+        """Add what differs."""
+        new = {(one.lender, one.borrower): one.amount_millislices for one in after}
+        old = {(one.lender, one.borrower): one.amount_millislices for one in before}
+        values = [
+            {
+                "cluster": self._cluster,
+                "lender": lender,
+                "borrower": borrower,
+                "amount_millislices": new.get((lender, borrower), 0),
+                "reason": reason,
+            }
+            for lender, borrower in sorted(new.keys() | old.keys())
+            if new.get((lender, borrower)) != old.get((lender, borrower))
+        ]
+        if values:
+            connection.execute(insert(loan_changes), values)
+
+
+def _written(update: TenantUpdate, after: Policy) -> TenantUpdate:
+    """With the nominal that it leads to: an older daemon reads no more than that.
+
+    So it lets a removed tenant run nothing.
+    """
+    if update.tenant not in after:
+        return TenantUpdate(update.tenant, removed=True, nominal_millislices=Millislices(0))
+    nominal = after[update.tenant].quota.nominal_millislices
+    return replace(update, nominal_millislices=nominal)

@@ -1,0 +1,164 @@
+"""Rows of the policy's tables as values, and values as rows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, Select, cast, extract, func, or_, select
+
+from slurm_plugin.decide.policy import (
+    Budget,
+    KnownLimit,
+    LimitKey,
+    Loan,
+    LoanChange,
+    Period,
+    Quota,
+    QuotaChange,
+    Tenant,
+    TenantUpdate,
+)
+from slurm_plugin.ledger.tables import (
+    known_limits,
+    loan_changes,
+    loans,
+    policy,
+    quota_changes,
+)
+
+_OFF = "off"
+
+
+def recorded_s(column: ColumnElement[Any]) -> ColumnElement[int]:
+    """When a row was recorded, in whole Unix seconds."""
+    return cast(func.floor(extract("epoch", column)), BigInteger)
+
+
+def policy_of(cluster: str) -> Select[Any]:
+    """Every tenant, for ``tenant``."""
+    return select(policy).where(policy.c.cluster == cluster)
+
+
+def tenant(row: Any) -> Tenant:
+    """A row of ``policy_of``."""
+    quota = Quota(
+        row.nominal_millislices,
+        row.borrowing_limit_millislices,
+        row.lending_limit_millislices,
+        row.weight,
+        row.type_limits,
+        row.model_limits,
+    )
+    return Tenant(row.tenant, row.parent, quota, _budget(row))
+
+
+def _budget(row: Any) -> Budget | None:
+    if row.budget_period in {None, _OFF}:
+        return None
+    return Budget(
+        Period(row.budget_period),
+        row.budget_millislice_s,
+        row.carry_over_millislice_s,
+        row.overdraft_millislice_s,
+    )
+
+
+def changes_of(cluster: str, name: str) -> Select[Any]:
+    """A tenant's changes, the newest first, for ``quota_change``."""
+    of = quota_changes.c
+    return (
+        select(quota_changes, recorded_s(of.recorded_at).label("at_s"))
+        .where(of.cluster == cluster, of.tenant == name)
+        .order_by(of.id.desc())
+    )
+
+
+def quota_change(row: Any) -> QuotaChange:
+    """A row of ``changes_of``."""
+    update = TenantUpdate(
+        row.tenant,
+        row.parent,
+        row.removed,
+        row.nominal_millislices,
+        row.borrowing_limit_millislices,
+        row.lending_limit_millislices,
+        row.weight,
+        row.type_limits,
+        row.model_limits,
+        "off" if row.budget_period == _OFF else _budget(row),
+    )
+    return QuotaChange(row.id, update, row.author, row.reason, row.at_s)
+
+
+def change_values(update: TenantUpdate) -> Mapping[str, object]:
+    """What an update changes, as columns of ``quota_changes``."""
+    return {
+        "tenant": update.tenant,
+        "parent": update.parent,
+        "removed": update.removed,
+        "nominal_millislices": update.nominal_millislices,
+        "borrowing_limit_millislices": update.borrowing_limit_millislices,
+        "lending_limit_millislices": update.lending_limit_millislices,
+        "weight": update.weight,
+        "type_limits": None if update.type_limits is None else dict(update.type_limits),
+        "model_limits": None if update.model_limits is None else dict(update.model_limits),
+        **_budget_values(update),
+    }
+
+
+def _budget_values(update: TenantUpdate) -> Mapping[str, object]:
+    if not isinstance(update.budget, Budget):
+        return {"budget_period": update.budget}
+    return {
+        "budget_period": update.budget.period.value,
+        "budget_millislice_s": update.budget.amount_millislice_s,
+        "carry_over_millislice_s": update.budget.carry_over_millislice_s,
+        "overdraft_millislice_s": update.budget.overdraft_millislice_s,
+    }
+
+
+def loans_of(cluster: str) -> Select[Any]:
+    """Every loan in the order of its tenants' names, for ``loan``."""
+    return (
+        select(loans).where(loans.c.cluster == cluster).order_by(loans.c.lender, loans.c.borrower)
+    )
+
+
+def loan(row: Any) -> Loan:
+    """A row of ``loans_of``."""
+    return Loan(row.lender, row.borrower, row.amount_millislices)
+
+
+def loan_changes_of(cluster: str, name: str) -> Select[Any]:
+    """What a tenant lent and borrowed, the newest first, for ``loan_change``."""
+    of = loan_changes.c
+    return (
+        select(loan_changes, recorded_s(of.recorded_at).label("at_s"))
+        .where(of.cluster == cluster, or_(of.lender == name, of.borrower == name))
+        .order_by(of.id.desc())
+    )
+
+
+def loan_change(row: Any) -> LoanChange:
+    """A row of ``loan_changes_of``."""
+    return LoanChange(loan(row), row.reason, row.at_s)
+
+
+def known_limits_of(cluster: str) -> Select[Any]:
+    """Every limit that is remembered, for ``known_limit``."""
+    return select(known_limits).where(known_limits.c.cluster == cluster)
+
+
+def known_limit(row: Any) -> tuple[LimitKey, KnownLimit]:
+    """A row of ``known_limits_of``."""
+    return LimitKey(row.entity, row.name, row.field), KnownLimit(row.before, row.last)
+
+
+def known_limit_values(key: LimitKey, known: KnownLimit) -> Mapping[str, str]:
+    """A remembered limit as columns of ``known_limits``."""
+    return {
+        "entity": key.entity,
+        "name": key.name,
+        "field": key.field,
+        "before": known.before,
+        "last": known.last,
+    }

@@ -1,0 +1,130 @@
+"""Replaying every transfer: what must be stored if all that is booked is as it should be."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.units import MillisliceSeconds
+from slurm_plugin.decide.model import Verification
+
+SETTING = "SET LOCAL work_mem = '64MB'"
+
+_TRANSFERS = """
+SELECT 0 AS seen, coalesce(sum(t.amount_millislice_s), 0) AS difference,
+       (array_agg(format('transfer %s (%s of run %s): from or to a wrong account',
+                         t.id, t.kind, t.run_id)))[1:10] AS faults
+  FROM slicewise.transfers t
+  LEFT JOIN slicewise.runs r ON r.id = t.run_id
+  LEFT JOIN slicewise.accounts d ON d.id = t.debit_account_id
+  LEFT JOIN slicewise.accounts c ON c.id = t.credit_account_id
+ WHERE t.budget_entry_id IS NULL
+   AND ((t.kind, d.kind, c.kind) IN (
+            ('reserve', 'available', 'reserved'),
+            ('extend', 'available', 'reserved'),
+            ('post', 'reserved', 'used'),
+            ('void', 'reserved', 'available'),
+            ('reverse', 'used', 'reserved'),
+            ('waive', 'reserved', 'waived'))
+        AND d.cluster = r.cluster AND c.cluster = r.cluster
+        AND d.tenant = CASE WHEN d.kind IN ('used', 'waived') THEN r.tenant
+                            ELSE coalesce(r.payer, r.tenant) END
+        AND c.tenant = CASE WHEN c.kind IN ('used', 'waived') THEN r.tenant
+                            ELSE coalesce(r.payer, r.tenant) END) IS NOT TRUE
+"""
+"""Each transfer of a run moves between the accounts that its kind names, of payer and tenant."""
+
+_RUNS = """
+WITH replayed AS (
+    SELECT run_id,
+           sum(CASE WHEN kind IN ('reserve', 'extend', 'reverse') THEN amount_millislice_s
+                    ELSE -amount_millislice_s END) AS reserved,
+           sum(CASE kind WHEN 'post' THEN amount_millislice_s
+                         WHEN 'reverse' THEN -amount_millislice_s ELSE 0 END) AS posted
+      FROM (SELECT * FROM slicewise.transfers WHERE run_id IS NOT NULL
+             ORDER BY run_id, number) AS in_order
+     GROUP BY run_id
+), compared AS (
+    SELECT run_id, o.run_id AS open_id,
+           coalesce(r.reserved, 0) AS reserved, coalesce(r.posted, 0) AS posted,
+           coalesce(o.reserved_millislice_s, 0) AS stored,
+           coalesce(o.posted_millislice_s, r.posted) AS stored_posted
+      FROM replayed r FULL JOIN slicewise.open_reservations o USING (run_id)
+), differences AS (
+    SELECT *, abs(reserved - stored) + greatest(-reserved, 0)
+              + abs(posted - stored_posted) + greatest(-posted, 0) AS difference
+      FROM compared
+)
+SELECT count(open_id) AS seen, coalesce(sum(difference), 0) AS difference,
+       (array_agg(format('run %s: its transfers leave %s reserved and %s posted, stored are %s, %s',
+                         run_id, reserved, posted, stored, stored_posted))
+        FILTER (WHERE difference <> 0))[1:10] AS faults
+  FROM differences
+"""
+"""What each run's transfers leave is its open reservation, and never below zero."""
+
+_ACCOUNTS = """
+WITH moved AS (
+    SELECT debit_account_id, credit_account_id, sum(amount_millislice_s) AS amount
+      FROM slicewise.transfers GROUP BY 1, 2
+), replayed AS (
+    SELECT account_id, sum(debits) AS debits, sum(credits) AS credits
+      FROM (SELECT debit_account_id AS account_id, amount AS debits, 0 AS credits FROM moved
+             UNION ALL SELECT credit_account_id, 0, amount FROM moved) AS legs
+     GROUP BY 1
+), differences AS (
+    SELECT a.*, r.debits, r.credits, b.debits_millislice_s, b.credits_millislice_s,
+           abs(coalesce(r.debits, 0) - coalesce(b.debits_millislice_s, 0))
+           + abs(coalesce(r.credits, 0) - coalesce(b.credits_millislice_s, 0)) AS difference
+      FROM slicewise.accounts a
+      FULL JOIN replayed r ON r.account_id = a.id
+      FULL JOIN slicewise.balances b ON b.account_id = coalesce(a.id, r.account_id)
+)
+SELECT count(*) AS seen,
+       coalesce(sum(difference), 0)
+       + abs(coalesce(sum(debits_millislice_s) - sum(credits_millislice_s), 0)) AS difference,
+       (array_agg(format('account %s of %s on %s: its transfers are %s debits, %s credits, '
+                         'stored are %s, %s', kind, tenant, cluster, debits, credits,
+                         debits_millislice_s, credits_millislice_s))
+        FILTER (WHERE difference <> 0))[1:10] AS faults
+  FROM differences
+"""
+"""The sums over each account are its balance; over all of them debits equal credits."""
+
+_BUDGET_ENTRIES = """
+WITH differences AS (
+    SELECT b.*, abs(b.amount_millislice_s - coalesce(sum(
+               CASE WHEN (d.kind, c.kind) IN (('granted', 'available'), ('available', 'granted'))
+                     AND (t.kind = 'grant') = (d.kind = 'granted')
+                     AND (d.cluster, d.tenant) = (b.cluster, b.tenant)
+                     AND (c.cluster, c.tenant) = (b.cluster, b.tenant)
+                    THEN CASE t.kind WHEN 'grant' THEN t.amount_millislice_s
+                                     ELSE -t.amount_millislice_s END
+               END), 0)) AS difference
+      FROM slicewise.budget_entries b
+      LEFT JOIN slicewise.transfers t ON t.budget_entry_id = b.id
+      LEFT JOIN slicewise.accounts d ON d.id = t.debit_account_id
+      LEFT JOIN slicewise.accounts c ON c.id = t.credit_account_id
+     GROUP BY b.id
+)
+SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
+       (array_agg(format('budget entry %s (%s of %s): its transfer differs by %s',
+                         id, kind, tenant, difference))
+        FILTER (WHERE difference <> 0))[1:10] AS faults
+  FROM differences
+"""
+"""Each budget entry has a transfer of its amount, none if it is zero."""
+
+_COUNT = "SELECT count(*) AS seen, 0 AS difference, NULL::text[] AS faults FROM slicewise.transfers"
+
+CHECKS = (_COUNT, _ACCOUNTS, _RUNS, _TRANSFERS, _BUDGET_ENTRIES)
+
+
+def verification(results: Sequence[Any]) -> Verification:
+    """Of the one row that each of ``CHECKS`` gives."""
+    transfers, accounts, reservations, *_ = results
+    return Verification(
+        transfers.seen,
+        accounts.seen,
+        reservations.seen,
+        MillisliceSeconds(sum(int(result.difference) for result in results)),
+        tuple(fault for result in results for fault in result.faults or ()),
+    )

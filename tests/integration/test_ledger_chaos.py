@@ -1,0 +1,133 @@
+"""64 clients on one tenant tree, they and PostgreSQL killed: nothing lost, nothing twice."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+from cluster.errors import OutsideError, UnreachableError
+from cluster.units import Millislices, MillisliceSeconds
+from sandbox.cluster import Sandbox
+from slurm_plugin.decide.model import BudgetEntry, Charge, Run, RunKey, Transfer, TransferKind
+from slurm_plugin.ledger import schema
+from slurm_plugin.ledger.store import Ledger
+
+pytestmark = pytest.mark.integration
+
+CLIENTS = 64
+TEAMS = 8
+RUNS_EACH = 120 if os.environ.get("SLICEWISE_NIGHTLY") else 12
+KILLED_CLIENTS = 40
+KILLED_SERVERS = 3
+COST = Millislices(1000)
+LIMIT_S, USED_S, LONGER_S = 600, 37, 900
+_PATIENCE_S = 240.0
+
+
+def test_nothing_is_lost_and_nothing_twice(sandbox: Sandbox, database: str, tmp_path: Path):
+    schema.upgrade(database)
+    clients = {number: start(number, database, tmp_path) for number in range(CLIENTS)}
+    chance = random.Random(5_171_717)  # noqa: S311 -- which client dies is no secret
+    for kill in range(KILLED_CLIENTS):
+        time.sleep(0.05)
+        number = chance.randrange(CLIENTS)
+        os.kill(clients[number].pid or 0, signal.SIGKILL)
+        clients[number].join()
+        clients[number] = start(number, database, tmp_path)
+        if kill % (KILLED_CLIENTS // KILLED_SERVERS) == KILLED_CLIENTS // KILLED_SERVERS - 1:
+            sandbox.kill("postgres")
+            Sandbox.up(Path(sandbox.layout.directory), progress=print)
+    finish(clients)
+    with Ledger(database, "chaos") as ledger:
+        assert ledger.verify().imbalance_millislice_s == 0
+        assert ledger.open_reservations() == ()
+        rows = ledger.statement(None, 0, 0).rows
+        used = {row.run.key.job_id: row.used_millislice_s for row in rows}
+        balances = ledger.balances()
+    acknowledged = [line for file in tmp_path.iterdir() for line in file.read_text().split()]
+    assert len(acknowledged) == CLIENTS * RUNS_EACH
+    assert used == {int(job): USED_S * COST for job in acknowledged}
+    assert balances["org"].granted_millislice_s == TEAMS * COST
+    assert balances["org"].available_millislice_s == TEAMS * COST - sum(used.values())
+    assert sum(one.used_millislice_s for one in balances.values()) == sum(used.values())
+
+
+def start(number: int, database: str, journals: Path) -> BaseProcess:
+    client = get_context("spawn").Process(target=work, args=(number, database, journals))
+    client.start()
+    return client
+
+
+def finish(clients: dict[int, BaseProcess]) -> None:
+    until_s = time.monotonic() + _PATIENCE_S
+    for client in clients.values():
+        client.join(max(0.0, until_s - time.monotonic()))
+        assert client.exitcode == 0
+
+
+def work(number: int, database: str, journals: Path) -> None:
+    """One client's runs, from where its journal ends; of some a grant to the budget first."""
+    journal = journals / str(number)
+    done = set(journal.read_text().split()) if journal.exists() else set()
+    with Ledger(database, "chaos") as ledger, journal.open("a", buffering=1) as file:
+        if number < TEAMS:
+            grant_once(ledger, number)
+        for turn in range(RUNS_EACH):
+            run = a_run(number, turn)
+            if str(run.key.job_id) not in done:
+                for charge in life_of(run):
+                    insist(ledger, charge)
+                file.write(f"{run.key.job_id}\n")
+
+
+def grant_once(ledger: Ledger, number: int) -> None:
+    """As a roll, which happens once for its period however often it is booked."""
+    while True:
+        try:
+            org = ledger.balances().get("org")
+            unspent = org.available_millislice_s + org.reserved_millislice_s if org else 0
+            entry = BudgetEntry("org", "roll", COST, number, "chaos", "")
+            if ledger.book_budget(entry, unspent) or number in rolled(ledger):
+                return
+        except (UnreachableError, OutsideError):
+            time.sleep(0.1)
+
+
+def rolled(ledger: Ledger) -> set[int | None]:
+    return {entry.period_start_s for entry in ledger.budget_entries("org", 0)}
+
+
+def insist(ledger: Ledger, charge: Charge) -> None:
+    """Until the server has said yes, or that it has this already."""
+    while True:
+        try:
+            ledger.apply([charge])
+        except (UnreachableError, OutsideError):
+            time.sleep(0.05)
+        else:
+            return
+
+
+def a_run(number: int, turn: int) -> Run:
+    key = RunKey("chaos", number * 1000 + turn + 1, 1000)
+    tenant = f"team{number % TEAMS}"
+    return Run(key, tenant, "alice", str(key.job_id), {"1g.10gb": 1}, COST, "org")
+
+
+def life_of(run: Run) -> Iterator[Charge]:
+    start_s = run.key.start_s
+
+    def step(kind: TransferKind, seconds: int, until_s: int) -> Transfer:
+        return Transfer(kind, MillisliceSeconds(seconds * COST), start_s + until_s)
+
+    yield Charge(run, 0, (step(TransferKind.RESERVE, LIMIT_S, LIMIT_S),))
+    yield Charge(run, 1, (step(TransferKind.EXTEND, LONGER_S - LIMIT_S, LONGER_S),))
+    yield Charge(run, 2, (step(TransferKind.POST, 10, 10),))
+    post = step(TransferKind.POST, USED_S - 10, USED_S)
+    yield Charge(run, 3, (post, step(TransferKind.VOID, LONGER_S - USED_S, USED_S)))

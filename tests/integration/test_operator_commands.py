@@ -1,0 +1,226 @@
+"""The operator's day on the sandbox: from Slurm's accounts to a statement that adds up."""
+
+import csv
+import io
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from sandbox.cluster import Sandbox
+
+pytestmark = pytest.mark.integration
+
+_PATIENCE_S = 60.0
+SLICE_HOUR = 3_600_000
+
+
+class Operator:
+    """Runs commands as root; on a ledger of its own, which no daemon serves, if given one."""
+
+    def __init__(self, sandbox: Sandbox, database: str = "") -> None:
+        self.sandbox = sandbox
+        self._environment = ("env", f"SLICEWISE_DATABASE_URL={database}") if database else ()
+
+    def run(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        argv = (*self._environment, "slicewise", *words)
+        answer = self.sandbox.run("root", argv, check=False)
+        assert not check or answer.returncode == 0, answer.stderr
+        return answer
+
+    def said(self, *words: str) -> str:
+        return self.run(*words).stdout
+
+    def read(self, *words: str) -> Any:
+        return json.loads(self.said(*words, "--json"))
+
+    def refused(self, *words: str) -> str:
+        answer = self.run(*words, check=False)
+        assert answer.returncode == 1, answer
+        assert "Traceback" not in answer.stderr
+        message, hint, code = answer.stderr.strip().rsplit("\n", 2)
+        assert message
+        assert hint
+        return code
+
+
+def account(sandbox: Sandbox, parent: str = "root", user: str = "") -> str:
+    """An account of its own in Slurm."""
+    name = f"unit{uuid4().hex[:8]}"
+    sandbox.run("slurm", ("sacctmgr", "-i", "add", "account", name, f"parent={parent}"))
+    if user:
+        member = sandbox.state.users[user].name
+        sandbox.run("slurm", ("sacctmgr", "-i", "add", "user", member, f"account={name}"))
+    return name
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    until_s = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until_s, "it never came true"
+        time.sleep(0.3)
+
+
+@pytest.fixture
+def served(sandbox: Sandbox) -> Iterator[tuple[Operator, str, str]]:
+    """The sandbox's own ledger with a tenant and one below it, for alice."""
+    operator = Operator(sandbox)
+    above = account(sandbox)
+    below = account(sandbox, above, "alice")
+    yield operator, above, below
+    sandbox.run("slurm", ("scancel", "-A", below))
+    for name in (below, above):
+        operator.run("tenant", "remove", name, check=False)
+
+
+def test_from_an_account_to_a_statement_that_adds_up(served: tuple[Operator, str, str]):
+    operator, above, below = served
+    assert "is now a tenant at the top" in operator.said("tenant", "add", above)
+    operator.said("tenant-quota", "set", above, "--nominal", "3", "--reason", "one of three GPUs")
+    set_words = ("tenant-quota", "set", below, "--nominal", "2", "--limit", "1g.10gb=1")
+    assert operator.read(*set_words)["in_force"]
+    found = operator.read("tenant", "show", below)
+    assert (found["parent"], found["payer"], found["in_slurm"]) == (above, below, True)
+    assert "SW-QUOTA-TREE" in operator.refused("tenant-quota", "set", below, "--nominal", "4")
+
+    # The parent's budget pays.
+    budget = ("budget", "set", above, "--period", "day", "--amount", "2", "--overdraft", "1")
+    assert operator.read(*budget)["begun"]
+    assert left(operator, above) == 2 * SLICE_HOUR
+    granted = ("budget", "grant", above, "--amount", "0.5", "--reason", "for the paper")
+    assert operator.read(*granted)["left_millislice_s"] == 2.5 * SLICE_HOUR
+    assert operator.read("tenant", "show", below)["payer"] == above
+
+    # Of the type one instance may run, and that is what explain says.
+    job = submit(operator.sandbox, below)
+    eventually(lambda: operator.read("tenant", "show", below)["running"] == 1)
+    rooms = {room["gres_type"]: room for room in operator.read("explain", below)["types"]}
+    assert rooms["1g.10gb"]["guaranteed"] == 0
+    assert rooms["1g.10gb"]["guaranteed_bound"]["cause"] == "type-limit"
+    assert below in operator.said("explain", below)
+    eventually(lambda: left(operator, above) < 2.5 * SLICE_HOUR)
+    time.sleep(2)
+    operator.sandbox.run("slurm", ("scancel", job))
+    eventually(lambda: operator.read("tenant", "show", below)["running"] == 0)
+
+    # It is all in the ledger.
+    (run,) = operator.read("ledger", "statement", below)["runs"]
+    assert run["used_millislice_s"] == run["seconds"] * 1000 > 0
+    (balance,) = operator.read("ledger", "balance", above)
+    assert balance["granted_millislice_s"] == 2.5 * SLICE_HOUR
+    assert balance["left_millislice_s"] == 2.5 * SLICE_HOUR - run["used_millislice_s"]
+    (own,) = operator.read("ledger", "balance", below)
+    assert own["used_millislice_s"] == run["used_millislice_s"]
+    (budget,) = operator.read("budget", "show", above)
+    assert budget["used_millislice_s"] == run["used_millislice_s"]
+    assert operator.read("ledger", "verify")["imbalance_millislice_s"] == 0
+
+    # Every figure comes out again.
+    rows = list(csv.DictReader(io.StringIO(operator.said("ledger", "export"))))
+    own_rows = [row for row in rows if above in {row["tenant"], row["payer"]}]
+    posted = [row for row in own_rows if row["kind"] == "post"]
+    assert sum(int(row["amount_millislice_s"]) for row in posted) == run["used_millislice_s"]
+    assert {row["kind"] for row in own_rows} == {"grant", "reserve", "post", "void"}
+    (line,) = csv.DictReader(io.StringIO(operator.said("ledger", "statement", below, "--csv")))
+    assert line["used_millislice_s"] == str(run["used_millislice_s"])
+
+    # And who did what.
+    first = operator.read("tenant-quota", "history", above)[-2]
+    assert (first["nominal_millislices"], first["reason"]) == (3000, "one of three GPUs")
+    kinds = [event["kind"] for event in operator.read("budget", "history", above)]
+    assert kinds == ["grant", "roll", "rule"]
+    assert "SW-TENANT-CHILDREN" in operator.refused("tenant", "remove", above)
+
+
+def left(operator: Operator, tenant: str) -> int:
+    (line,) = operator.read("ledger", "balance", tenant) or [{}]
+    return line.get("left_millislice_s") or 0
+
+
+def submit(sandbox: Sandbox, tenant: str) -> str:
+    options = (f"--account={tenant}", "--gres=gpu:1g.10gb:1", "--time=5", "--output=/dev/null")
+    argv = ("sbatch", "--parsable", *options)
+    return sandbox.run("alice", argv, input="#!/bin/sh\nsleep 600\n").stdout.strip()
+
+
+@pytest.fixture
+def alone(sandbox: Sandbox, database: str) -> Operator:
+    """An empty ledger that no daemon serves."""
+    operator = Operator(sandbox, database)
+    assert "base → " in operator.said("db", "upgrade")
+    return operator
+
+
+def test_slurms_tree_is_taken_over_and_compared(sandbox: Sandbox, alone: Operator):
+    above = account(sandbox)
+    below = account(sandbox, above)
+    assert "would be taken over" in alone.said("tenant", "import", "--dry-run")
+    assert alone.read("tenant", "list") == []
+    alone.said("tenant", "import", "--reason", "the beginning")
+    tenants = {one["tenant"]: one for one in alone.read("tenant", "list")}
+    assert (tenants[above]["parent"], tenants[below]["parent"]) == ("", above)
+    assert tenants["vision"]["in_slurm"]
+    assert "root" not in tenants
+    assert alone.read("tenant", "check") == []
+    assert alone.read("tenant", "import") == []
+
+    sandbox.run("slurm", ("sacctmgr", "-i", "modify", "account", below, "set", "parent=root"))
+    assert alone.refused("tenant", "check") == "SW-TENANT-TREE"
+    (moved,) = alone.read("tenant", "import")
+    assert moved["difference"] == {
+        "account": below,
+        "kind": "moved",
+        "parent": above,
+        "slurm_parent": "",
+    }
+    sandbox.run("slurm", ("sacctmgr", "-i", "delete", "account", below))
+    assert alone.refused("tenant", "check") == "SW-TENANT-TREE"
+    alone.said("tenant", "remove", below)
+    assert alone.read("tenant", "check") == []
+
+
+SQL_NAME = "x'; DROP TABLE slicewise.transfers; --"
+NOT_UTF_8 = "\udcff\udcfe"
+# More of these, with a ledger in memory, are in the unit tests.
+BAD = (
+    (("tenant", "add", "nobody"), "SW-TENANT-UNKNOWN"),
+    (("tenant", "add", NOT_UTF_8), "SW-TENANT-NAME"),
+    (("tenant", "add", "vision", "--parent", "vision"), "SW-TENANT-CYCLE"),
+    (("tenant", "remove", SQL_NAME), "SW-TENANT-NAME"),
+    (("tenant", "remove", "nlp", "--reason", NOT_UTF_8), "SW-TEXT"),
+    (("tenant-quota", "set", "vision", "--nominal=-1"), "SW-UNITS"),
+    (("tenant-quota", "set", "vision", "--nominal", "9999999"), "SW-QUOTA-RANGE"),
+    (("tenant-quota", "set", "vision", "--weight", "9" * 40), "SW-WEIGHT-RANGE"),
+    (("tenant-quota", "set", SQL_NAME, "--nominal", "1"), "SW-TENANT-NAME"),
+    (("budget", "set", "vision", "--period", "year", "--amount", "1"), "SW-PERIOD"),
+    (("budget", "set", "vision", "--period", "day", "--amount", "9" * 12), "SW-BUDGET-RANGE"),
+    (("budget", "grant", "vision", "--amount", "1", "--reason", "r"), "SW-BUDGET-NONE"),
+    (("ledger", "statement", SQL_NAME), "SW-TENANT-UNKNOWN"),
+    (("db", "grant", SQL_NAME, "--as", "reader"), "SW-DATABASE-ROLE"),
+)
+
+
+def test_bad_input_is_explained_and_writes_nothing(alone: Operator, database: str):
+    alone.said("tenant", "add", "vision")
+    alone.said("tenant", "add", "nlp")
+    before = rows_of_every_table(database)
+    refusals = {words: alone.refused(*words) for words, _ in BAD}
+    assert refusals == dict(BAD)
+    assert rows_of_every_table(database) == before
+
+
+def rows_of_every_table(database: str) -> dict[str, int]:
+    query = "SELECT tablename FROM pg_tables WHERE schemaname = 'slicewise'"
+    with psycopg.connect(database) as connection:
+        tables = [name for (name,) in connection.execute(query)]
+        count = SQL("SELECT count(*) FROM {}")
+        return {
+            name: connection.execute(count.format(Identifier("slicewise", name))).fetchone()[0]
+            for name in tables
+        }

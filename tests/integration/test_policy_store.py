@@ -1,0 +1,565 @@
+"""Policy on a real PostgreSQL: deltas, loans, what the database forbids, upgrades, roles."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import psycopg
+import pytest
+from effort import examples
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+from policy_world import PolicyWorld, broken_rules
+from psycopg.sql import SQL, Identifier
+
+from cluster.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.units import Millislices, MillisliceSeconds
+from sandbox.cluster import Sandbox
+from slurm_plugin.decide.model import BudgetEntry, Charge, Run, RunKey, Transfer, TransferKind
+from slurm_plugin.decide.policy import (
+    MAX_BUDGET_MILLISLICE_S,
+    MAX_NOMINAL_MILLISLICES,
+    Budget,
+    KnownLimit,
+    LimitKey,
+    Loan,
+    Period,
+    Quota,
+    Tenant,
+    TenantUpdate,
+)
+from slurm_plugin.ledger import schema
+from slurm_plugin.ledger.connection import ledger_engine
+from slurm_plugin.ledger.policies import QUOTA_CHANNEL
+from slurm_plugin.ledger.store import Ledger
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def ledger(database: str) -> Iterator[Ledger]:
+    schema.upgrade(database)
+    with Ledger(database, "testing") as opened:
+        yield opened
+
+
+def execute(database: str, statement: str, *parameters: object) -> None:
+    """As somebody who goes around the program."""
+    with psycopg.connect(database) as connection:
+        connection.execute(statement, parameters or None)
+
+
+def rows_of_every_table(database: str) -> dict[str, int]:
+    query = "SELECT tablename FROM pg_tables WHERE schemaname = 'slicewise'"
+    with psycopg.connect(database) as connection:
+        tables = [name for (name,) in connection.execute(query)]
+        count = SQL("SELECT count(*) FROM {}")
+        return {
+            name: connection.execute(count.format(Identifier("slicewise", name))).fetchone()[0]
+            for name in tables
+        }
+
+
+def nominal(tenant: str, millislices: int, parent: str | None = None) -> TenantUpdate:
+    return TenantUpdate(tenant, parent, nominal_millislices=Millislices(millislices))
+
+
+def lender_and_borrower(ledger: Ledger, lending: int = 2000, borrowing: int = 2000) -> None:
+    lender = TenantUpdate(
+        "vision",
+        nominal_millislices=Millislices(6000),
+        lending_limit_millislices=Millislices(lending),
+    )
+    borrower = TenantUpdate("nlp", borrowing_limit_millislices=Millislices(borrowing))
+    ledger.change(lender, "root", "")
+    ledger.change(borrower, "root", "")
+
+
+def loan(amount: int, lender: str = "vision", borrower: str = "nlp") -> Loan:
+    return Loan(lender, borrower, Millislices(amount))
+
+
+# Tenants
+
+
+def test_every_history_of_policy_holds_its_rules(ledger: Ledger, database: str):
+    class World(PolicyWorld):
+        pass
+
+    World.database = database
+    few = settings(
+        max_examples=examples(60),
+        stateful_step_count=20,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(World, settings=few)
+
+
+def test_what_an_update_leaves_out_stays(ledger: Ledger):
+    budget = Budget(Period.MONTH, MillisliceSeconds(900), MillisliceSeconds(90))
+    first = TenantUpdate(
+        "vision",
+        nominal_millislices=Millislices(6000),
+        weight=3,
+        type_limits={"3g.40gb": 2},
+        budget=budget,
+    )
+    ledger.change(nominal("lab", 0), "root", "")
+    ledger.change(first, "root", "")
+    ledger.change(TenantUpdate("vision", parent="lab"), "root", "")
+    quota = Quota(Millislices(6000), weight=3, type_limits={"3g.40gb": 2})
+    assert ledger.policy()["vision"] == Tenant("vision", "lab", quota, budget)
+    ledger.change(TenantUpdate("vision", type_limits={}, budget="off"), "root", "")
+    assert ledger.policy()["vision"] == Tenant("vision", "lab", Quota(Millislices(6000), weight=3))
+
+
+def test_history_says_what_each_row_changed(ledger: Ledger):
+    first = ledger.change(nominal("vision", 6000), "root", "start")
+    second = ledger.change(TenantUpdate("vision", weight=2), "olga", "it's; DROP TABLE – over")
+    assert ledger.history("vision") == (second, first)
+    assert second.update == TenantUpdate("vision", nominal_millislices=Millislices(6000), weight=2)
+    assert ledger.history("nobody") == ()
+
+
+def test_a_removed_tenant_comes_back_with_nothing_of_before(ledger: Ledger):
+    ledger.change(TenantUpdate("vision", nominal_millislices=Millislices(1), weight=9), "root", "")
+    ledger.change(TenantUpdate("vision", removed=True, weight=5), "root", "")
+    assert ledger.policy() == {}
+    assert ledger.history("vision")[0].update == TenantUpdate(
+        "vision", removed=True, nominal_millislices=Millislices(0)
+    )
+    ledger.change(TenantUpdate("vision", removed=False), "root", "")
+    assert ledger.policy() == {"vision": Tenant("vision", "", Quota(Millislices(0)))}
+
+
+def test_a_row_of_an_old_program_changes_the_nominal_alone(ledger: Ledger, database: str):
+    old = (
+        "INSERT INTO slicewise.quota_changes (cluster, tenant, nominal_millislices, author, reason)"
+        " VALUES ('testing', 'vision', 7000, 'olga', '')"
+    )
+    ledger.change(TenantUpdate("vision", nominal_millislices=Millislices(1), weight=9), "root", "")
+    execute(database, old)
+    quota = Quota(Millislices(7000), weight=9)
+    assert ledger.policy() == {"vision": Tenant("vision", "", quota)}
+    ledger.change(TenantUpdate("vision", removed=True), "root", "")
+    execute(database, old)
+    assert ledger.policy() == {"vision": Tenant("vision", "", Quota(Millislices(7000)))}
+
+
+def test_clusters_know_nothing_of_each_other(ledger: Ledger, database: str):
+    lender_and_borrower(ledger)
+    ledger.set_loans([loan(500)], "")
+    ledger.know_limits({LimitKey("qos", "a", "grptres=billing"): KnownLimit("", "1")})
+    with Ledger(database, "another") as another:
+        assert (another.policy(), another.loans(), another.known_limits()) == ({}, (), {})
+        assert (another.change_id(), another.history("vision")) == (0, ())
+
+
+_TOO_MUCH = Millislices(MAX_NOMINAL_MILLISLICES + 1)
+_BAD = {
+    "SW-TENANT-NAME": [
+        nominal("", 1),
+        nominal("root", 1),
+        nominal("a,b", 1),
+        nominal("vision\n", 1),
+        nominal("x'; DROP TABLE slicewise.runs; --", 1),
+        nominal("\udcff", 1),
+        nominal("a\x00b", 1),
+        nominal("x" * 64, 1),
+    ],
+    "SW-TENANT-UNKNOWN": [TenantUpdate("nobody", removed=True)],
+    "SW-TENANT-PARENT": [nominal("nlp", 1, "nobody"), nominal("nlp", 1, "\udcff")],
+    "SW-TENANT-CYCLE": [TenantUpdate("lab", parent="vision"), TenantUpdate("lab", parent="lab")],
+    "SW-TENANT-CHILDREN": [TenantUpdate("lab", removed=True)],
+    "SW-QUOTA-RANGE": [
+        nominal("vision", -1),
+        nominal("vision", _TOO_MUCH),
+        nominal("vision", 2**63),
+        TenantUpdate("vision", borrowing_limit_millislices=_TOO_MUCH),
+        TenantUpdate("vision", lending_limit_millislices=Millislices(-1)),
+        TenantUpdate("vision", model_limits={"H200-141GB": _TOO_MUCH}),
+    ],
+    "SW-QUOTA-TREE": [nominal("lab", 5999), nominal("vision", 8001), nominal("nlp", 2001, "lab")],
+    "SW-WEIGHT-RANGE": [TenantUpdate("vision", weight=0), TenantUpdate("vision", weight=10**20)],
+    "SW-TYPE-LIMIT": [
+        TenantUpdate("vision", type_limits={"3g.40gb": -1}),
+        TenantUpdate("vision", type_limits={"3g.40gb": 10**20}),
+        TenantUpdate("vision", type_limits={"\udcff": 1}),
+        TenantUpdate("vision", type_limits={"a\x00": 1}),
+    ],
+    "SW-BUDGET-RANGE": [
+        TenantUpdate("vision", budget=Budget(Period.DAY, MillisliceSeconds(-1))),
+        TenantUpdate(
+            "vision", budget=Budget(Period.DAY, MillisliceSeconds(MAX_BUDGET_MILLISLICE_S + 1))
+        ),
+        TenantUpdate(
+            "vision",
+            budget=Budget(Period.DAY, MillisliceSeconds(1), MillisliceSeconds(2**63)),
+        ),
+    ],
+    "SW-PERIOD": [
+        TenantUpdate("vision", budget=Budget("fortnight", MillisliceSeconds(1)))  # type: ignore[arg-type]
+    ],
+}
+
+
+@pytest.mark.parametrize("code", _BAD)
+def test_bad_input_writes_nothing(ledger: Ledger, database: str, code: str):
+    ledger.change(nominal("lab", 8000), "root", "")
+    ledger.change(nominal("vision", 6000, "lab"), "root", "")
+    before = rows_of_every_table(database)
+    for update in _BAD[code]:
+        with pytest.raises(InvalidInputError, match=code) as raised:
+            ledger.change(update, "root", "")
+        assert raised.value.refusal.hint
+    assert rows_of_every_table(database) == before
+
+
+@pytest.mark.parametrize(("author", "reason"), [("\udcff", ""), ("root", "a\x00b"), ("a\nb", "")])
+def test_words_that_nobody_can_read_are_refused(
+    ledger: Ledger, database: str, author: str, reason: str
+):
+    before = rows_of_every_table(database)
+    with pytest.raises(InvalidInputError, match="SW-TEXT"):
+        ledger.change(nominal("vision", 1), author, reason)
+    assert rows_of_every_table(database) == before
+
+
+def test_a_name_that_is_no_text_is_refused_when_asked_for(ledger: Ledger):
+    with pytest.raises(InvalidInputError, match="SW-TEXT"):
+        ledger.history("\udcff")
+
+
+def test_a_change_is_notified_and_its_compilation_known(ledger: Ledger, database: str):
+    with psycopg.connect(database, autocommit=True) as listener:
+        listener.execute(f"LISTEN {QUOTA_CHANNEL}")
+        change = ledger.change(nominal("vision", 6000), "root", "")
+        (notice,) = listener.notifies(timeout=5, stop_after=1)
+    assert (int(notice.payload), ledger.change_id()) == (change.change_id, change.change_id)
+    assert not ledger.compiled(change.change_id)
+    ledger.mark_compiled(change.change_id)
+    ledger.mark_compiled(change.change_id - 1)
+    assert ledger.compiled(change.change_id)
+    assert not ledger.compiled(change.change_id + 1)
+
+
+# Loans
+
+
+def test_loans_are_kept_with_their_history(ledger: Ledger, database: str):
+    lender_and_borrower(ledger)
+    ledger.set_loans([loan(1500)], "idle")
+    ledger.set_loans([loan(1500)], "still")
+    ledger.set_loans([loan(700)], "less")
+    assert ledger.loans() == (loan(700),)
+    ledger.set_loans([], "back")
+    assert ledger.loans() == ()
+    for tenant in ("vision", "nlp"):
+        said = [(one.loan, one.reason) for one in ledger.loan_history(tenant)]
+        assert said == [(loan(0), "back"), (loan(700), "less"), (loan(1500), "idle")]
+    assert ledger.loan_history("nobody") == ()
+
+
+def test_what_the_policy_forbids_is_cut(ledger: Ledger):
+    lender_and_borrower(ledger, lending=1000)
+    ledger.set_loans([loan(1500), loan(10, "vision", "nobody"), loan(10, "nlp", "vision")], "old")
+    assert ledger.loans() == (loan(1000),)
+
+
+def test_a_change_cuts_loans_and_says_so(ledger: Ledger):
+    lender_and_borrower(ledger)
+    ledger.set_loans([loan(1500)], "idle")
+    change = ledger.change(nominal("vision", 600), "root", "")
+    assert ledger.loans() == (loan(600),)
+    assert ledger.loan_history("nlp")[0].reason == f"change {change.change_id}: vision"
+    ledger.change(TenantUpdate("vision", removed=True), "root", "")
+    assert ledger.loans() == ()
+
+
+_LEND = (
+    "INSERT INTO slicewise.loan_changes (cluster, lender, borrower, amount_millislices, reason)"
+    " VALUES ('testing', %s, %s, %s, '')"
+)
+
+
+@pytest.mark.parametrize(
+    ("lender", "borrower", "amount"),
+    [
+        ("vision", "nlp", 2001),
+        ("vision", "audio", 1501),
+        ("audio", "nlp", 101),
+        ("vision", "vision", 1),
+        ("vision", "nobody", 1),
+        ("nobody", "nlp", 1),
+        ("nlp", "vision", 1),
+        ("vision", "nlp", -1),
+    ],
+)
+def test_the_database_itself_refuses_loans_beyond_limits(
+    ledger: Ledger, database: str, lender: str, borrower: str, amount: int
+):
+    lender_and_borrower(ledger)
+    audio = TenantUpdate(
+        "audio",
+        nominal_millislices=Millislices(100),
+        borrowing_limit_millislices=Millislices(1500),
+        lending_limit_millislices=MAX_NOMINAL_MILLISLICES,
+    )
+    ledger.change(audio, "root", "")
+    before = rows_of_every_table(database)
+    with pytest.raises(psycopg.errors.CheckViolation):
+        execute(database, _LEND, lender, borrower, amount)
+    assert rows_of_every_table(database) == before
+    execute(database, _LEND, "audio", "nlp", 100)
+    assert ledger.loans() == (loan(100, "audio"),)
+
+
+def test_two_who_lend_the_same_at_once_are_told_apart(ledger: Ledger, database: str):
+    lender_and_borrower(ledger, borrowing=9000)
+    ledger.change(TenantUpdate("audio", borrowing_limit_millislices=Millislices(9000)), "root", "")
+    with psycopg.connect(database) as one, psycopg.connect(database) as other:
+        one.execute(_LEND, ("vision", "nlp", 1200))
+        other.execute(_LEND, ("vision", "audio", 1200))
+        one.commit()
+        with pytest.raises(psycopg.errors.CheckViolation, match="would lend 2400"):
+            other.commit()
+    assert ledger.loans() == (loan(1200),)
+
+
+def test_a_quota_below_what_is_lent_is_refused_to_others(ledger: Ledger, database: str):
+    lender_and_borrower(ledger)
+    ledger.set_loans([loan(1500)], "idle")
+    with pytest.raises(psycopg.errors.CheckViolation, match="would lend 1500 "):
+        execute(
+            database,
+            "INSERT INTO slicewise.quota_changes"
+            " (cluster, tenant, nominal_millislices, author, reason)"
+            " VALUES ('testing', 'vision', 1499, 'olga', '')",
+        )
+
+
+def test_what_stays_below_a_tenant_is_not_held_against_it(ledger: Ledger):
+    """Its own limits are for what leaves its subtree."""
+    ledger.change(nominal("lab", 8000), "root", "")
+    borrower = TenantUpdate("nlp", "lab", borrowing_limit_millislices=Millislices(5000))
+    ledger.change(borrower, "root", "")
+    ledger.set_loans([loan(3000, "lab")], "inside")
+    assert ledger.loans() == (loan(3000, "lab"),)
+
+
+@pytest.mark.parametrize(
+    "statement", ["UPDATE {} SET reason = ''", "DELETE FROM {}", "TRUNCATE {}"]
+)
+@pytest.mark.parametrize("table", ["quota_changes", "loan_changes"])
+def test_history_can_not_be_altered(ledger: Ledger, database: str, table: str, statement: str):
+    lender_and_borrower(ledger)
+    ledger.set_loans([loan(1500)], "idle")
+    with pytest.raises(psycopg.errors.RestrictViolation, match="append-only"):
+        execute(database, statement.format(f"slicewise.{table}"))
+
+
+def test_operators_and_daemons_at_once_keep_the_rules(ledger: Ledger, database: str):
+    lender_and_borrower(ledger)
+
+    def writer(number: int) -> None:
+        with Ledger(database, "testing") as own:
+            for turn in range(8):
+                if number % 2:
+                    own.change(nominal("vision", 100 * number + turn), "root", "")
+                else:
+                    own.set_loans([loan(100 * turn + number + 1)], "turn")
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(writer, range(6)))
+    assert len(ledger.history("vision")) == 1 + 3 * 8
+    assert ledger.policy()["vision"].quota.nominal_millislices == (
+        ledger.history("vision")[0].update.nominal_millislices
+    )
+    assert broken_rules(ledger.policy(), ledger.loans()) == []
+
+
+def test_what_is_known_of_limits_is_replaced_and_forgotten(ledger: Ledger):
+    key = LimitKey("account", "vision", "grptres=billing")
+    other = LimitKey("qos", "slicewise_vision", "maxtresperaccount=billing")
+    ledger.know_limits({key: KnownLimit("", "6000"), other: KnownLimit("5", "6000")})
+    ledger.know_limits({})
+    ledger.know_limits({key: KnownLimit("", "7000")})
+    assert ledger.known_limits() == {key: KnownLimit("", "7000"), other: KnownLimit("5", "6000")}
+    ledger.forget_limits()
+    assert ledger.known_limits() == {}
+
+
+# The schema
+
+
+def test_going_back_and_forth_keeps_nominal_quotas(ledger: Ledger, database: str):
+    lender_and_borrower(ledger)
+    ledger.change(TenantUpdate("vision", weight=7, budget="off"), "root", "")
+    ledger.set_loans([loan(1500)], "idle")
+    assert schema.downgrade(database, "0002") == (schema.head(), "0002")
+    schema.upgrade(database)
+    assert ledger.policy() == {
+        "vision": Tenant("vision", "", Quota(Millislices(6000))),
+        "nlp": Tenant("nlp", "", Quota(Millislices(0))),
+    }
+    assert len(ledger.history("vision")) == 2
+    assert ledger.loans() == ()
+
+
+def test_a_newer_database_serves_this_program_if_it_says_so(ledger: Ledger, database: str):
+    execute(database, "UPDATE slicewise.alembic_version SET version_num = '9999'")
+    ledger.require_current()
+    for change in (schema.upgrade, lambda url: schema.downgrade(url, "0001")):
+        with pytest.raises(InvalidInputError):
+            change(database)
+    execute(database, "DELETE FROM slicewise.served_revisions")
+    with pytest.raises(InvalidInputError, match="SW-DATABASE-NEW"):
+        ledger.require_current()
+
+
+def test_an_upgrade_does_not_wait_long_for_a_table(ledger: Ledger, database: str):
+    schema.downgrade(database, "0002")
+    with psycopg.connect(database) as reader:
+        reader.execute("SELECT FROM slicewise.quota_changes")
+        with pytest.raises(UnreachableError, match="SW-DATABASE-BUSY"):
+            schema.upgrade(database)
+    assert schema.current_of(database) == "0002"
+    assert schema.upgrade(database) == ("0002", schema.head())
+
+
+# Roles
+
+
+@pytest.fixture
+def role(sandbox: Sandbox, database: str) -> Iterator[str]:
+    """A role of its own: a name that must be quoted."""
+    name = f'Ro"le{uuid4().hex}'
+    quoted = '"' + name.replace('"', '""') + '"'
+    server = sandbox.layout.database_url(sandbox.state.users["slurm"].name)
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {quoted} LOGIN")
+    yield name
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"DROP OWNED BY {quoted}")
+        connection.execute(f"DROP ROLE {quoted}")
+
+
+@pytest.fixture
+def own(ledger: Ledger, database: str, role: str) -> Iterator[Ledger]:
+    """The ledger as that role sees it."""
+    url = ledger_engine(database).url.set(drivername="postgresql", username=role)
+    with Ledger(url.render_as_string(hide_password=False), "testing") as opened:
+        yield opened
+
+
+def settled(number: int) -> tuple[Charge, Charge]:
+    run = Run(
+        RunKey("testing", number, 100), "vision", "alice", "1", {}, Millislices(1000), "vision"
+    )
+
+    def transfer(kind: TransferKind, seconds: int) -> Transfer:
+        return Transfer(kind, MillisliceSeconds(1000 * seconds), 100 + seconds)
+
+    end = (transfer(TransferKind.POST, 20), transfer(TransferKind.VOID, 40))
+    return Charge(run, 0, (transfer(TransferKind.RESERVE, 60),)), Charge(run, 1, end)
+
+
+def a_grant() -> BudgetEntry:
+    return BudgetEntry("vision", "grant", MillisliceSeconds(500), None, "olga", "more")
+
+
+def refused(action: Callable[[], object]) -> bool:
+    with pytest.raises(OutsideError, match="permission denied"):
+        action()
+    return True
+
+
+_ALTERATIONS = (
+    "UPDATE {table} SET {column} = {column}",
+    "DELETE FROM {table}",
+    "TRUNCATE {table}",
+    "ALTER TABLE {table} DISABLE TRIGGER ALL",
+    "DROP TABLE {table}",
+)
+
+
+def all_tables_refuse(database: str, role: str, kept: frozenset[str]) -> None:
+    tables = rows_of_every_table(database).keys() - kept
+    url = ledger_engine(database).url.set(drivername="postgresql", username=role)
+    with psycopg.connect(url.render_as_string(), autocommit=True) as connection:
+        for table in tables:
+            column = connection.execute(
+                "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass"
+                " ORDER BY attnum DESC LIMIT 1",
+                (f"slicewise.{table}",),
+            ).fetchone()[0]
+            for statement in _ALTERATIONS:
+                words = {"table": Identifier("slicewise", table), "column": Identifier(column)}
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(SQL(statement).format(**words))
+
+
+def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
+    database: str, role: str, own: Ledger
+):
+    schema.grant(database, role, "daemon")
+    own.require_current()
+    lender_and_borrower(own)
+    own.set_loans([loan(500)], "idle")
+    own.mark_compiled(own.change_id())
+    own.know_limits({LimitKey("qos", "a", "grptres=billing"): KnownLimit("", "1")})
+    own.forget_limits()
+    own.set_accounted_until_s(own.accounted_until_s() + 1)
+    reserved, end = settled(1)
+    assert len(own.apply([reserved])) == 1
+    assert len(own.open_reservations()) == 1
+    assert len(own.apply([end])) == 1
+    assert own.book_budget(a_grant(), None)
+    assert own.balances()["vision"].used_millislice_s == 20_000
+    assert own.verify().imbalance_millislice_s == 0
+    assert len(own.statement(None, 0, 1000).rows) == 1
+    assert len(list(own.export(0))) == 4
+    all_tables_refuse(
+        database, role, kept=frozenset({"compilations", "known_limits", "watermarks"})
+    )
+
+
+def test_an_operators_role_sets_policy_and_budgets_and_charges_nothing(
+    database: str, role: str, own: Ledger
+):
+    schema.grant(database, role, "operator")
+    lender_and_borrower(own)
+    own.set_loans([loan(500)], "idle")
+    own.change(nominal("vision", 400), "olga", "cuts the loan")
+    assert own.book_budget(a_grant(), None)
+    assert refused(lambda: own.apply([settled(1)[0]]))
+    assert refused(lambda: own.mark_compiled(1))
+    all_tables_refuse(database, role, kept=frozenset())
+
+
+def test_a_readers_role_only_reads(database: str, role: str, own: Ledger):
+    schema.grant(database, role, "daemon")
+    schema.grant(database, role, "reader")
+    assert (own.policy(), own.loans(), own.known_limits()) == ({}, (), {})
+    assert own.verify().imbalance_millislice_s == 0
+    assert refused(lambda: own.change(nominal("vision", 1), "olga", ""))
+    assert refused(lambda: own.apply([settled(1)[0]]))
+    assert refused(lambda: own.book_budget(a_grant(), None))
+    all_tables_refuse(database, role, kept=frozenset())
+
+
+def test_a_role_that_was_granted_nothing_sees_nothing(own: Ledger):
+    assert refused(own.policy)
+
+
+@pytest.mark.parametrize("name", ["nobody", "public", "x; DROP SCHEMA slicewise", "\udcff"])
+def test_roles_that_do_not_exist_are_refused(ledger: Ledger, database: str, name: str):
+    with pytest.raises(InvalidInputError, match=r"SW-DATABASE-ROLE|SW-TEXT"):
+        schema.grant(database, name, "reader")
+
+
+def test_the_owner_can_not_be_restricted(ledger: Ledger, database: str, sandbox: Sandbox):
+    owner = sandbox.state.users["slurm"].name
+    with pytest.raises(InvalidInputError, match="SW-DATABASE-ROLE"):
+        schema.grant(database, owner, "reader")
+    ledger.policy()

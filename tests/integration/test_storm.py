@@ -1,0 +1,186 @@
+"""A storm of short jobs of every kind from three tenants: the ledger is what sacct says."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from second_witness import AccountedRun, accounted_runs
+
+from sandbox.cluster import Sandbox
+
+pytestmark = pytest.mark.integration
+
+JOBS = 2000 if os.environ.get("SLICEWISE_NIGHTLY") else 240
+TENANTS = {"storm1": "alice", "storm2": "bob", "storm3": "carol"}
+TYPES = ("1g.10gb", "1g.18gb", "1g.10gb", "3g.40gb")
+DARK_S = 60 if os.environ.get("SLICEWISE_NIGHTLY") else 15
+"""How long the daemon is away in mid-storm."""
+
+_SHORT, _FAILING, _LONG, _TIMED_OUT = "sleep 1", "exit 3", "sleep 300", "sleep 600"
+_PATIENCE_S = 400.0
+
+
+class Storm:
+    """Submits and disturbs; every choice follows from counting, none from chance."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.submitted = 0
+        self.disturbances = 0
+        self.disturbed = {"10:00", "20:00"}
+        """Time limits of the jobs that are not left alone."""
+
+    def submit(self, tenant: str, script: str, tasks: int, gpu: str, *options: str) -> str:
+        self.submitted += tasks
+        array = (f"--array=0-{tasks - 1}",) if tasks > 1 else ()
+        fixed = ("--parsable", "--output=/dev/null", f"--account={tenant}", f"--gres=gpu:{gpu}:1")
+        argv = ("sbatch", *fixed, "--requeue", *array, *options)
+        text = f"#!/bin/sh\n{script}\n"
+        return self.sandbox.run(TENANTS[tenant], argv, input=text).stdout.strip()
+
+    def gust(self, number: int) -> None:
+        """Twenty jobs of every tenant, some of which don't live long."""
+        for tenant in TENANTS:
+            gpu = TYPES[number % len(TYPES)]
+            self.submit(tenant, _SHORT, 11, gpu, "--time=5")
+            self.submit(tenant, _FAILING, 4, gpu, "--time=5")
+            self.submit(tenant, _LONG, 3, TYPES[(number + 1) % len(TYPES)], "--time=10")
+            self.cancel(self.submit(tenant, _SHORT, 1, gpu, "--time=5"))
+            self.submit(tenant, f"scancel $SLURM_JOB_ID; {_SHORT}", 1, gpu, "--time=5")
+
+    def disturb(self) -> None:
+        """Requeue, suspend, resume, cancel or change the limit of what runs long, in turn."""
+        for name, state in self.long_running():
+            self.disturbances += 1
+            if state == "SUSPENDED":
+                self.scontrol("resume", name)
+                self.cancel(name)
+            else:
+                actions = (
+                    lambda job: self.scontrol("requeue", job),
+                    lambda job: self.scontrol("suspend", job),
+                    self.cancel,
+                    lambda job: self.scontrol("update", f"JobId={job}", "TimeLimit=20"),
+                )
+                actions[self.disturbances % len(actions)](name)
+
+    def long_running(self) -> list[tuple[str, str]]:
+        argv = ("squeue", "-h", "-r", "-A", ",".join(TENANTS), "-t", "R,S", "-o", "%i %T %l")
+        rows = (line.split() for line in self.sandbox.run("slurm", argv).stdout.splitlines())
+        return [(name, state) for name, state, limit in rows if limit in self.disturbed]
+
+    def break_node(self, node: str) -> None:
+        """Its slurmd is killed under two jobs and Slurm notices; one may start again."""
+        where = (f"--nodelist={node}", "--time=15")
+        victims = [
+            self.submit("storm1", _LONG, 1, "1g.18gb", *where, *options)
+            for options in ((), ("--no-requeue",))
+        ]
+        eventually(lambda: self.disturb() or all(map(self.is_running, victims)))
+        self.sandbox.kill(f"slurmd-{node}")
+        self.scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=storm")
+
+    def mend_node(self, node: str) -> None:
+        self.bring_back()
+        self.scontrol("update", f"NodeName={node}", "State=RESUME")
+        self.disturbed.add("15:00")
+
+    def bring_back(self) -> None:
+        """Start again whatever has ended."""
+        Sandbox.up(Path(self.sandbox.layout.directory), progress=print)
+
+    def is_running(self, job: str) -> bool:
+        argv = ("squeue", "-h", "-j", job, "-t", "R", "-o", "%i")
+        return bool(self.sandbox.run("slurm", argv, check=False).stdout)
+
+    def cancel(self, job: str) -> None:
+        self.sandbox.run("slurm", ("scancel", job), check=False)
+
+    def scontrol(self, *words: str) -> None:
+        self.sandbox.run("slurm", ("scontrol", *words), check=False)
+
+    def waiting(self) -> int:
+        argv = ("squeue", "-h", "-r", "-A", ",".join(TENANTS), "-o", "%i")
+        return len(self.sandbox.run("slurm", argv).stdout.split())
+
+    def ledger(self) -> Mapping[tuple[int, int], dict[str, Any]]:
+        found: dict[tuple[int, int], dict[str, Any]] = {}
+        for tenant in TENANTS:
+            argv = ("slicewise", "ledger", "statement", tenant, "--json")
+            shown = json.loads(self.sandbox.run("root", argv).stdout)
+            found |= {(run["job_id"], run["start_s"]): run for run in shown["runs"]}
+        return found
+
+    def accounting(self) -> Mapping[tuple[int, int], AccountedRun]:
+        runs = (run for run in accounted_runs(self.sandbox) if run.account in TENANTS)
+        return {(run.job_id, run.start_s): run for run in runs}
+
+
+@pytest.fixture
+def storm(sandbox: Sandbox) -> Iterator[Storm]:
+    for tenant, role in TENANTS.items():
+        user = sandbox.state.users[role].name
+        sandbox.run("slurm", ("sacctmgr", "-i", "add", "account", tenant))
+        sandbox.run("slurm", ("sacctmgr", "-i", "add", "user", user, f"account={tenant}"))
+        argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", "9")
+        sandbox.run("root", argv)
+    yield Storm(sandbox)
+    for tenant in TENANTS:
+        sandbox.run("slurm", ("scancel", "-A", tenant))
+        sandbox.run("root", ("slicewise", "tenant-quota", "set", tenant, "--nominal", "0"))
+
+
+def eventually(condition: Callable[[], object], patience_s: float = _PATIENCE_S) -> None:
+    until_s = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < until_s, "it never came true"
+        time.sleep(0.5)
+
+
+def test_after_a_storm_the_ledger_is_what_accounting_says(storm: Storm):
+    for tenant in TENANTS:
+        storm.submit(tenant, _TIMED_OUT, 1, "1g.10gb", "--time=1")
+    number, dark_since_s = 0, None
+    broken = False
+    while storm.submitted < JOBS:
+        storm.gust(number)
+        number += 1
+        if dark_since_s is None and storm.submitted > JOBS // 3:
+            storm.sandbox.kill("daemon")
+            dark_since_s = time.monotonic()
+        if not broken and storm.submitted > JOBS // 2:
+            storm.break_node("gpu03")
+            broken = True
+        eventually(lambda: storm.disturb() or storm.waiting() < 150)
+    assert dark_since_s is not None
+    while time.monotonic() < dark_since_s + DARK_S:
+        storm.disturb()
+        time.sleep(0.5)
+    storm.mend_node("gpu03")
+    eventually(lambda: storm.disturb() or storm.waiting() == 0)
+
+    eventually(lambda: all(run["end_s"] for run in storm.ledger().values()), patience_s=60)
+    charged, accounted = storm.ledger(), storm.accounting()
+    assert {key: run["used_millislice_s"] for key, run in charged.items()} == {
+        key: run.used_millislice_s for key, run in accounted.items()
+    }
+    assert len(accounted) > JOBS // 2
+    expected = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "REQUEUED", "NODE_FAIL"}
+    assert expected <= states_of(storm).keys()
+    verify = storm.sandbox.run("root", ("slicewise", "ledger", "verify", "--json"))
+    assert json.loads(verify.stdout)["imbalance_millislice_s"] == 0
+
+
+def states_of(storm: Storm) -> Mapping[str, int]:
+    """How many runs ended how, as sacct says."""
+    window = ("--starttime=now-1hours", "--endtime=now", "--duplicates", "-X")
+    argv = ("sacct", "-n", "-P", "-a", *window, "-A", ",".join(TENANTS), "--format=State")
+    found: dict[str, int] = {}
+    for line in storm.sandbox.run("slurm", argv).stdout.splitlines():
+        state = line.split()[0]
+        found[state] = found.get(state, 0) + 1
+    return found

@@ -1,0 +1,216 @@
+"""The ledger's rules in a few lines of Python, and a daemon's death between two writes to it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cluster.units import MillisliceSeconds
+from slurm_plugin.decide.budgets import unspent
+from slurm_plugin.decide.model import (
+    DEBIT_CREDIT,
+    PAYERS,
+    Account,
+    Balance,
+    BudgetEntry,
+    Charge,
+    Reservation,
+    Run,
+    RunKey,
+    Statement,
+    StatementRow,
+    Transfer,
+    Verification,
+)
+from slurm_plugin.decide.statement import open_row, totals
+
+
+class Store(Protocol):
+    """What the loop needs of a ledger."""
+
+    def apply(self, charges: Sequence[Charge]) -> frozenset[RunKey]: ...
+    def open_reservations(self) -> tuple[Reservation, ...]: ...
+    def accounted_until_s(self) -> int: ...
+    def set_accounted_until_s(self, second: int) -> None: ...
+    def balances(self) -> Mapping[str, Balance]: ...
+    def rolls(self) -> Mapping[str, int]: ...
+    def ended_budgets(self) -> frozenset[str]: ...
+    def book_budget(self, entry: BudgetEntry, unspent_millislice_s: int | None) -> bool: ...
+    def statement(self, tenant: str | None, since_s: int, now_s: int) -> Statement: ...
+    def verify(self) -> Verification: ...
+
+
+class OverdrawnError(Exception):
+    """More was posted, waived, voided or reversed than there was."""
+
+
+@dataclass
+class MemoryStore:
+    """What PostgreSQL's tables and triggers must agree with."""
+
+    charges: dict[RunKey, Charge] = field(default_factory=dict)
+    entries: list[BudgetEntry] = field(default_factory=list)
+    watermark_s: int = 0
+
+    def apply(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
+        fresh = [one for one in charges if len(self._transfers(one.run.key)) == one.after]
+        for one in fresh:
+            together = (*self._transfers(one.run.key), *one.transfers)
+            if any(
+                balance(together[:end], account) < 0
+                for end in range(len(together) + 1)
+                for account in (Account.RESERVED, Account.USED)
+            ):
+                raise OverdrawnError(one)
+            known = self.charges.get(one.run.key)
+            self.charges[one.run.key] = Charge(known.run if known else one.run, 0, together)
+        return frozenset(one.run.key for one in fresh)
+
+    def _transfers(self, key: RunKey) -> tuple[Transfer, ...]:
+        return self.charges[key].transfers if key in self.charges else ()
+
+    def open_reservations(self) -> tuple[Reservation, ...]:
+        charges = (one for _, one in sorted(self.charges.items()))
+        return tuple(_reservation(one) for one in charges if _is_open(one))
+
+    def accounted_until_s(self) -> int:
+        return self.watermark_s
+
+    def set_accounted_until_s(self, second: int) -> None:
+        self.watermark_s = max(self.watermark_s, second)
+
+    def balances(self) -> Mapping[str, Balance]:
+        names = {entry.tenant for entry in self.entries}
+        for one in self.charges.values():
+            names |= {one.run.tenant, one.run.payer}
+        return {name: self._balance(name) for name in sorted(names)}
+
+    def _balance(self, tenant: str) -> Balance:
+        granted = sum(one.amount_millislice_s for one in self.entries if one.tenant == tenant)
+        sums = {
+            account: sum(
+                balance(one.transfers, account)
+                for one in self.charges.values()
+                if tenant == (one.run.payer if account in PAYERS else one.run.tenant)
+            )
+            for account in Account
+        }
+        return Balance(
+            tenant,
+            granted_millislice_s=MillisliceSeconds(granted),
+            available_millislice_s=MillisliceSeconds(granted + sums[Account.AVAILABLE]),
+            reserved_millislice_s=MillisliceSeconds(sums[Account.RESERVED]),
+            used_millislice_s=MillisliceSeconds(sums[Account.USED]),
+            waived_millislice_s=MillisliceSeconds(sums[Account.WAIVED]),
+        )
+
+    def rolls(self) -> Mapping[str, int]:
+        return {
+            one.tenant: one.period_start_s
+            for one in self.entries
+            if one.kind == "roll" and one.period_start_s is not None
+        }
+
+    def ended_budgets(self) -> frozenset[str]:
+        return frozenset()
+
+    def book_budget(self, entry: BudgetEntry, unspent_millislice_s: int | None) -> bool:
+        now = unspent(self._balance(entry.tenant))
+        rolled = any(
+            one.tenant == entry.tenant and one.period_start_s == entry.period_start_s
+            for one in self.entries
+            if entry.kind == one.kind == "roll"
+        )
+        if rolled or unspent_millislice_s not in {None, now}:
+            return False
+        self.entries.append(entry)
+        return True
+
+    def statement(self, tenant: str | None, since_s: int, now_s: int) -> Statement:
+        charges = sorted(self.charges.values(), key=lambda one: (one.run.tenant, one.run.key))
+        rows = tuple(_row(one, now_s) for one in charges if tenant in (None, one.run.tenant))
+        rows = tuple(row for row in rows if row.end_s is None or row.end_s >= since_s)
+        return Statement(rows, totals(rows))
+
+    def verify(self) -> Verification:
+        off = sum(
+            abs(sum(balance(one.transfers, account) for account in Account))
+            for one in self.charges.values()
+        )
+        transfers = sum(len(one.transfers) for one in self.charges.values())
+        return Verification(transfers, 0, len(self.open_reservations()), off, ())
+
+
+def balance(transfers: Sequence[Transfer], account: Account) -> MillisliceSeconds:
+    """Credits less debits."""
+    total = 0
+    for transfer in transfers:
+        debit, credit = DEBIT_CREDIT[transfer.kind]
+        total += transfer.amount_millislice_s * ((account == credit) - (account == debit))
+    return MillisliceSeconds(total)
+
+
+def _is_open(one: Charge) -> bool:
+    return balance(one.transfers, Account.RESERVED) != 0
+
+
+def _reservation(one: Charge) -> Reservation:
+    values = {name: getattr(one.run, name) for name in Run.__dataclass_fields__}
+    return Reservation(
+        **values,
+        reserved_millislice_s=balance(one.transfers, Account.RESERVED),
+        posted_millislice_s=balance(one.transfers, Account.USED),
+        transfers=len(one.transfers),
+    )
+
+
+def _row(one: Charge, now_s: int) -> StatementRow:
+    if _is_open(one):
+        return open_row(_reservation(one), now_s)
+    return StatementRow(
+        one.run,
+        end_s=one.transfers[-1].until_s,
+        used_millislice_s=balance(one.transfers, Account.USED),
+        waived_millislice_s=balance(one.transfers, Account.WAIVED),
+        reserved_millislice_s=MillisliceSeconds(0),
+    )
+
+
+class CrashError(Exception):
+    """The daemon dies."""
+
+
+@dataclass
+class CrashingStore:
+    """A store that lets so many writes through, then dies in the midst of the next.
+
+    ``rolled``: the rolls that it let through, and what was unspent before each.
+    """
+
+    store: Store
+    writes: int
+    rolled: list[tuple[BudgetEntry, int | None]] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.store, name)
+
+    def _write(self) -> None:
+        if not self.writes:
+            raise CrashError
+        self.writes -= 1
+
+    def apply(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
+        if not self.writes:
+            self.store.apply(charges[:1])
+        self._write()
+        return self.store.apply(charges)
+
+    def book_budget(self, entry: BudgetEntry, unspent_millislice_s: int | None) -> bool:
+        self._write()
+        booked = self.store.book_budget(entry, unspent_millislice_s)
+        if booked:
+            self.rolled.append((entry, unspent_millislice_s))
+        return booked
+
+    def set_accounted_until_s(self, second: int) -> None:
+        self._write()
+        self.store.set_accounted_until_s(second)

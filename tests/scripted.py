@@ -1,0 +1,188 @@
+"""A Slurm and a ledger that show what they are told to, and remember what was asked of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from memory_ledger import MemoryStore
+
+from cluster.errors import SlicewiseError, UnreachableError
+from cluster.jobs import JobState, JobView, NodeView, PartitionView, RunRecord, StepView
+from cluster.settings import DaemonSettings, Settings, load_settings
+from cluster.slurm.interface import Association, Qos, Tasks
+from cluster.units import Millislices
+from slurm_plugin.admit import Admission
+from slurm_plugin.decide.lending import within_limits
+from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Quota, Tenant
+from slurm_plugin.sync import Sync
+
+ETC = Path(__file__).resolve().parents[1] / "etc" / "slicewise.toml"
+SCRIPT = "#!/bin/bash\n#SLICEWISE name=bert\n#SLICEWISE tenant=vision\n#SLICEWISE max_replicas=3\n"
+DOWN = UnreachableError("SW-SLURM-DOWN", "down")
+
+
+def settings(mode: str = "enforce") -> Settings:
+    daemon = DaemonSettings.model_validate({"mode": mode})
+    return load_settings(ETC).model_copy(update={"daemon": daemon})
+
+
+def job(index: int, state: JobState = JobState.PENDING, **changes: Any) -> JobView:
+    view = JobView(
+        job_id=900 + index,
+        array_job_id=814,
+        task_index=index,
+        untouched=frozenset(),
+        name="bert",
+        user="alice",
+        uid=61001,
+        account="vision",
+        partition="gpu",
+        qos="slicewise_vision",
+        state=state,
+        reason="JobHeldAdmin" if state is JobState.PENDING else "None",
+        held=state is JobState.PENDING,
+        priority=0,
+        admin_comment="slicewise:1 token=ab12 tenant=vision service=bert",
+        comment="",
+        tres={"gres/gpu:1g.10gb": "1"},
+        nodes=(),
+        submit_s=1,
+        start_s=1000 if state is JobState.RUNNING else None,
+        end_s=None,
+        eligible_s=None,
+        time_limit_s=600,
+        restarts=0,
+    )
+    return replace(view, **changes)
+
+
+class ScriptedSlurm:
+    """Shows what it is told to show and remembers what was asked of it."""
+
+    def __init__(self, *jobs: JobView) -> None:
+        self.shown: tuple[JobView, ...] = jobs
+        self.failure: SlicewiseError | None = None
+        self.done: list[tuple[str, Any]] = []
+        self.known_nodes: tuple[NodeView, ...] = ()
+        self.records: tuple[RunRecord, ...] = ()
+        self.script = SCRIPT
+        self.unreadable: SlicewiseError | None = None
+
+    def _see(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    async def version(self) -> tuple[int, ...]:
+        return (22, 5, 8)
+
+    async def jobs(self) -> tuple[JobView, ...]:
+        self._see()
+        return self.shown
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        return self.known_nodes
+
+    async def config(self) -> Mapping[str, str]:
+        return {}
+
+    async def partitions(self) -> tuple[PartitionView, ...]:
+        return ()
+
+    async def steps(self) -> tuple[StepView, ...]:
+        return ()
+
+    async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
+        self.done.append(("runs", since_s))
+        self._see()
+        return self.records
+
+    async def batch_script(self, job_id: int) -> str:
+        self.done.append(("script", job_id))
+        if self.unreadable is not None:
+            raise self.unreadable
+        return self.script
+
+    async def associations(self) -> tuple[Association, ...]:
+        return ()
+
+    async def qos(self) -> tuple[Qos, ...]:
+        return ()
+
+    async def hold(self, tasks: Tasks) -> None:
+        self._act("hold", tasks)
+
+    async def release(self, target: int | Tasks) -> None:
+        self._act("release", target)
+
+    async def requeue_hold(self, target: int | Tasks) -> None:
+        self._act("requeue_hold", target)
+
+    async def cancel(self, target: int | Tasks) -> None:
+        self._act("cancel", target)
+
+    async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
+        self.done.extend(("sacctmgr", tuple(change)) for change in changes)
+
+    def _act(self, name: str, target: int | Tasks) -> None:
+        self._see()
+        shown = target if isinstance(target, int) else sorted(target.indices)
+        self.done.append((name, shown))
+
+    @property
+    def actions(self) -> list[tuple[str, Any]]:
+        return [one for one in self.done if one[0] not in {"script", "runs"}]
+
+
+def tenant(name: str, nominal: int, parent: str = "", **quota: Any) -> Tenant:
+    return Tenant(name, parent, Quota(Millislices(nominal), **quota))
+
+
+def policy_of(*tenants: Tenant) -> Policy:
+    return {one.name: one for one in tenants}
+
+
+@dataclass
+class ScriptedLedger(MemoryStore):
+    """Its policy is set by assignment; ``failures`` are raised by the next calls, one each."""
+
+    shown: Policy = field(default_factory=lambda: policy_of(tenant("vision", 2000)))
+    newest: int = 7
+    lent: tuple[Loan, ...] = ()
+    marked: list[int] = field(default_factory=list)
+    failures: dict[str, list[SlicewiseError]] = field(default_factory=dict)
+
+    def _fail(self, name: str) -> None:
+        if self.failures.get(name):
+            raise self.failures[name].pop(0)
+
+    def require_current(self) -> None:
+        self._fail("require_current")
+
+    def change_id(self) -> int:
+        self._fail("change_id")
+        return self.newest
+
+    def policy(self) -> Policy:
+        self._fail("policy")
+        return self.shown
+
+    def loans(self) -> tuple[Loan, ...]:
+        return self.lent
+
+    def set_loans(self, loans: Sequence[Loan], reason: str) -> None:
+        self.lent = within_limits(self.shown, loans)
+
+    def known_limits(self) -> Mapping[LimitKey, KnownLimit]:
+        return {}
+
+    def know_limits(self, known: Mapping[LimitKey, KnownLimit]) -> None: ...
+
+    def mark_compiled(self, change_id: int) -> None:
+        self.marked.append(change_id)
+
+
+def sync_of(slurm: ScriptedSlurm, mode: str = "enforce") -> Sync:
+    sync = Sync(settings(mode), slurm, Admission(settings(mode).daemon.mode))
+    sync.set_policy(policy_of(tenant("vision", 2000)), {})
+    return sync

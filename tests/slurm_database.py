@@ -1,0 +1,274 @@
+"""sacctmgr in a few lines of Python, as 22.05 behaves; a ledger; a death between two steps."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from cluster.jobs import JobView, NodeView, PartitionView
+from cluster.slurm.interface import Association, Qos
+from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, TenantUpdate
+from slurm_plugin.decide.slurm_conf import conf_lines
+from slurm_plugin.decide.tenants import changed
+
+CLUSTER = "c"
+COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}
+CAPACITY = 14_000
+
+
+class KilledError(Exception):
+    """kill -9 of the program between two of its steps."""
+
+
+@dataclass
+class Steps:
+    """Counts what a program does to the world, and kills it before one of these steps."""
+
+    left: int | None = None
+
+    def step(self) -> None:
+        if self.left == 0:
+            raise KilledError
+        if self.left is not None:
+            self.left -= 1
+
+
+@dataclass
+class Row:
+    """An account (user "") or a user in one."""
+
+    account: str
+    user: str = ""
+    parent: str = ""
+    own: frozenset[str] | None = None
+    plus: frozenset[str] = frozenset()
+    minus: frozenset[str] = frozenset()
+    default: str = ""
+    grp_tres: dict[str, int] = field(default_factory=dict)
+    run_mins: dict[str, int] = field(default_factory=dict)
+
+
+class SlurmDatabase:
+    """What ``compile`` and ``uninstall`` see of Slurm.
+
+    Like the real one it refuses a default that is not in the list, and the removal of a QOS that is
+    a default, without a word.
+    """
+
+    def __init__(
+        self, rows: Iterable[Row], qos: Iterable[Qos] = (), steps: Steps | None = None
+    ) -> None:
+        root = Row("root", own=frozenset({"normal"}))
+        self.rows = {(row.account, row.user): row for row in (root, *rows)}
+        self.known = {one.name: one for one in (Qos("normal", {}, frozenset()), *qos)}
+        self.steps = steps or Steps()
+        self.commands: list[str] = []
+        self.running: tuple[JobView, ...] = ()
+        self.deaf = False
+
+    # What is asked of it
+
+    async def associations(self) -> tuple[Association, ...]:
+        return tuple(self._association(row) for row in self.rows.values())
+
+    def _association(self, row: Row) -> Association:
+        return Association(
+            cluster=CLUSTER,
+            account=row.account,
+            user=row.user,
+            parent=row.parent,
+            qos=self._list(row),
+            default_qos=self._default(row),
+            grp_tres=dict(row.grp_tres),
+            grp_tres_run_mins=dict(row.run_mins),
+            own_qos=row.plus if row.own is None else row.own,
+            own_default_qos=row.default,
+        )
+
+    async def qos(self) -> tuple[Qos, ...]:
+        return tuple(self.known.values())
+
+    async def config(self) -> Mapping[str, str]:
+        lines = (line.partition("=") for line in conf_lines((), COSTS))
+        return {key: value for key, _, value in lines}
+
+    async def partitions(self) -> tuple[PartitionView, ...]:
+        weights = {f"gres/gpu:{kind}": float(cost) for kind, cost in COSTS.items()}
+        return (PartitionView("gpu", weights, ""),)
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        gpus = {"1g.10gb": 7, "3g.40gb": 2}
+        return (NodeView("n1", "n1", frozenset({"IDLE"}), gpus, {}, frozenset({"gpu"})),)
+
+    async def jobs(self) -> tuple[JobView, ...]:
+        return self.running
+
+    async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
+        for change in changes:
+            self.steps.step()
+            self.commands.append(" ".join(change))
+            if not self.deaf:
+                self._take(list(change))
+
+    def state(self) -> tuple[object, ...]:
+        """All of it, to compare."""
+        return deepcopy(self.rows), deepcopy(self.known)
+
+    def limit(self, account: str, tres: str = "billing") -> int | None:
+        return self.rows[account, ""].grp_tres.get(tres)
+
+    # Inheritance
+
+    def _above(self, row: Row) -> Row | None:
+        return self.rows.get((row.account if row.user else row.parent, ""))
+
+    def _list(self, row: Row) -> frozenset[str]:
+        if row.own is not None:
+            return row.own
+        above = self._above(row)
+        return ((self._list(above) if above else frozenset()) | row.plus) - row.minus
+
+    def _default(self, row: Row) -> str:
+        above = self._above(row)
+        return row.default or (self._default(above) if above else "")
+
+    # What is done to it
+
+    def _take(self, words: list[str]) -> None:
+        match words:
+            case ["add", "qos", names, *settings]:
+                for name in names.split(","):
+                    self.known[name] = Qos(name, {}, frozenset())
+                    self._set_qos(name, settings)
+            case ["remove", "qos", "where", names]:
+                self._remove_qos(frozenset(names.removeprefix("name=").split(",")))
+            case ["modify", "qos", "where", names, "set", *settings]:
+                for name in names.removeprefix("name=").split(","):
+                    self._set_qos(name, settings)
+            case ["modify", "account", "where", names, "cluster=c", "set", *settings]:
+                self._modify([(name, "") for name in _values(names)], settings)
+            case ["modify", "user", "where", user, account, "cluster=c", "set", *settings]:
+                self._modify([(name, _values(user)[0]) for name in _values(account)], settings)
+            case _:
+                raise AssertionError(words)
+
+    def _remove_qos(self, names: frozenset[str]) -> None:
+        if any(row.default in names for row in self.rows.values()):
+            return
+        for name in names:
+            del self.known[name]
+        for row in self.rows.values():
+            row.own = None if row.own is None else row.own - names
+            row.plus, row.minus = row.plus - names, row.minus - names
+
+    def _set_qos(self, name: str, settings: Iterable[str]) -> None:
+        one = self.known[name]
+        group, each, preempt = dict(one.grp_tres), dict(one.max_tres_per_account), one.preempt
+        for setting in settings:
+            word, _, value = setting.partition("=")
+            if word in {"preempt", "preempt+"}:
+                assert set(value.split(",")) <= self.known.keys()
+                preempt = preempt | set(value.split(","))
+            else:
+                _set_limits({"grptres": group, "maxtresperaccount": each}[word], value)
+        self.known[name] = Qos(name, group, preempt, each)
+
+    def _modify(self, keys: Iterable[tuple[str, str]], settings: Iterable[str]) -> None:
+        for key in keys:
+            before = deepcopy(self.rows)
+            for setting in settings:
+                self._set(self.rows[key], setting)
+            refused = (row for row in self.rows.values() if not self._has_its_default(row))
+            if any(refused):
+                self.rows = before
+
+    def _has_its_default(self, row: Row) -> bool:
+        return not self._default(row) or self._default(row) in self._list(row)
+
+    def _set(self, row: Row, setting: str) -> None:
+        word, _, value = setting.partition("=")
+        names = frozenset(value.split(",")) - {""}
+        assert word == "defaultqos" or not names & {"inherited"}
+        match word:
+            case "grptres":
+                _set_limits(row.grp_tres, value)
+            case "grptresrunmins":
+                _set_limits(row.run_mins, value)
+            case "defaultqos":
+                row.default = "" if value == "-1" else value
+            case "qos" if not value:
+                row.own, row.plus, row.minus = None, frozenset(), frozenset()
+            case "qos+" if row.own is None:
+                row.plus, row.minus = row.plus | names, row.minus - names
+            case "qos-" if row.own is None:
+                row.plus, row.minus = row.plus - names, row.minus | names
+            case "qos+" if row.own is not None:
+                row.own = row.own | names
+            case "qos-" if row.own is not None:
+                row.own = row.own - names
+            case _:
+                raise AssertionError(setting)
+
+
+def _values(words: str) -> list[str]:
+    return words.partition("=")[2].split(",")
+
+
+def _set_limits(limits: dict[str, int], text: str) -> None:
+    for part in text.split(","):
+        tres, _, value = part.partition("=")
+        limits[tres] = int(value)
+        if limits[tres] == -1:
+            del limits[tres]
+
+
+class LimitLedger:
+    """What ``compile`` and ``uninstall`` need of the ledger."""
+
+    def __init__(self, steps: Steps | None = None) -> None:
+        self.steps = steps or Steps()
+        self.tenants: Policy = {}
+        self.lent: tuple[Loan, ...] = ()
+        self.known: dict[LimitKey, KnownLimit] = {}
+        self.authors: list[str] = []
+
+    def policy(self) -> Policy:
+        return self.tenants
+
+    def loans(self) -> tuple[Loan, ...]:
+        return self.lent
+
+    def balances(self) -> Mapping[str, object]:
+        return {}
+
+    def rolls(self) -> Mapping[str, int]:
+        return {}
+
+    def open_reservations(self) -> tuple[object, ...]:
+        return ()
+
+    def change(self, update: TenantUpdate, author: str, reason: str) -> None:
+        self.tenants = changed(self.tenants, update)
+        self.authors.append(author)
+
+    def known_limits(self) -> Mapping[LimitKey, KnownLimit]:
+        return dict(self.known)
+
+    def know_limits(self, known: Mapping[LimitKey, KnownLimit]) -> None:
+        if known:
+            self.steps.step()
+            self.known |= known
+
+    def forget_limits(self) -> None:
+        self.steps.step()
+        self.known = {}
+
+
+def settings(by_hand: str = "put back") -> SimpleNamespace:
+    """As much of the settings as is asked for."""
+    return SimpleNamespace(
+        cluster=SimpleNamespace(name=CLUSTER, partitions=("gpu",)),
+        gpus={"A100-80GB": SimpleNamespace(types=tuple(COSTS))},
+        costs=COSTS,
+        ledger=SimpleNamespace(by_hand=by_hand),
+    )

@@ -1,0 +1,115 @@
+"""What jobs hold and wait for, and what there is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from cluster.jobs import JobState, JobView, NodeView
+from cluster.units import Millislices
+from slurm_plugin.decide.demand import Held, capacity, demand, held
+from slurm_plugin.decide.policy import Quota, Tenant
+
+COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
+MANAGED = frozenset({"gpu", "big"})
+ROOM = {name: Tenant(name, "", Quota(Millislices(9000))) for name in ("vision", "a", "b")}
+
+
+def job(account: str = "vision", state: JobState = JobState.RUNNING, **changes: Any) -> JobView:
+    values: Mapping[str, Any] = {
+        "job_id": 7,
+        "array_job_id": None,
+        "task_index": None,
+        "untouched": frozenset(),
+        "name": "train",
+        "user": "alice",
+        "uid": 61001,
+        "account": account,
+        "partition": "gpu",
+        "qos": f"slicewise_{account}",
+        "state": state,
+        "reason": "None",
+        "held": False,
+        "priority": 100,
+        "admin_comment": "",
+        "comment": "",
+        "tres": {"cpu": "4", "billing": "2000", "gres/gpu": "2", "gres/gpu:1g.10gb": "2"},
+        "nodes": (),
+        "submit_s": 100,
+        "start_s": None,
+        "end_s": None,
+        "eligible_s": None,
+        "time_limit_s": 3600,
+        "restarts": 0,
+    }
+    return JobView(**{**values, **changes})
+
+
+def waiting(account: str = "vision", **changes: Any) -> JobView:
+    return job(account, JobState.PENDING, **{"reason": "Priority", **changes})
+
+
+@pytest.mark.parametrize(
+    ("one", "millislices"),
+    [
+        (job(), 2000),
+        (job(state=JobState.COMPLETING), 2000),
+        (job(state=JobState.SUSPENDED), 2000),
+        (job(state=JobState.ENDED), 0),
+        (waiting(), 2000),
+        (waiting(reason="AssocGrpBilling"), 2000),
+        (waiting(held=True), 0),
+        (waiting(reason="Dependency"), 0),
+        (waiting(reason="BeginTime"), 0),
+        (job(state=JobState.SPECIAL_EXIT, held=True), 0),
+        (waiting(untouched=frozenset({3, 4, 5})), 6000),
+        (waiting(untouched=frozenset({3, 4, 5}), held=True), 0),
+        (waiting(partition="cpu,big"), 2000),
+        (job(partition="cpu"), 0),
+        (job(tres={"cpu": "4"}), 0),
+        (job(tres={"gres/gpu:3g.40gb": "1", "gres/gpu:unpriced": "5"}), 3500),
+    ],
+)
+def test_what_one_job_holds_or_waits_for(one: JobView, millislices: int):
+    assert demand(ROOM, [one], MANAGED, COSTS).get("vision", 0) == millislices
+
+
+def test_demand_is_by_account():
+    jobs = [job("a"), waiting("a"), waiting("b")]
+    assert demand(ROOM, jobs, MANAGED, COSTS) == {"a": 4000, "b": 2000}
+
+
+def test_jobs_in_the_tenants_own_qos_want_no_loan():
+    policy = {"vision": Tenant("vision", "", Quota(Millislices(3000)))}
+    own = [job(qos="slicewise_vision"), *[waiting(qos="slicewise_vision")] * 4]
+    assert demand(policy, own, MANAGED, COSTS) == {"vision": 3000}
+    borrowed = waiting(qos="slicewise-borrowed")
+    assert demand(policy, [*own, borrowed], MANAGED, COSTS) == {"vision": 5000}
+
+
+def test_capacity_is_what_the_managed_nodes_are_configured_with():
+    def node(gpus: Mapping[str, int], *partitions: str) -> NodeView:
+        states = frozenset({"DOWN"})
+        return NodeView("n", "10.0.0.1", states, gpus, {}, frozenset(partitions))
+
+    nodes = [
+        node({"1g.10gb": 7}, "gpu", "big"),
+        node({"3g.40gb": 2, "unpriced": 4}, "big", "cpu"),
+        node({"1g.10gb": 7}, "cpu"),
+        node({"1g.10gb": 7}),
+    ]
+    assert capacity(nodes, MANAGED, COSTS) == 14_000
+
+
+def test_what_is_held_in_all_and_in_the_tenant_s_own_qos():
+    jobs = [
+        job("a"),
+        job("a", qos="slicewise-borrowed", tres={"gres/gpu:3g.40gb": "1"}),
+        job("b", qos="normal"),
+        waiting("c"),
+        job("d", partition="cpu"),
+    ]
+    assert held(jobs, MANAGED) == {
+        "a": Held({"1g.10gb": 2, "3g.40gb": 1}, {"1g.10gb": 2}),
+        "b": Held({"1g.10gb": 2}, {}),
+    }

@@ -1,0 +1,435 @@
+"""What the operator's commands say and write, with a ledger and a Slurm of a few lines."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+from memory_ledger import MemoryStore
+from typer.testing import CliRunner
+
+from cluster.errors import SlicewiseError, UnreachableError
+from cluster.periods import period_start_s
+from cluster.settings import Settings
+from launcher.main import app
+from slurm_plugin.cli import budget, explain, gather, parts, quota, tenant
+from slurm_plugin.cli import ledger as ledger_commands
+from slurm_plugin.cli.parts import SlurmLook
+from slurm_plugin.decide.budgets import unspent
+from slurm_plugin.decide.model import BudgetEntry, Verification
+from slurm_plugin.decide.policy import Loan, Policy, QuotaChange, TenantUpdate
+from slurm_plugin.decide.tenants import changed, check_words
+from slurm_plugin.ledger.budgets import Amend
+
+SETTINGS = Settings.model_validate(
+    {
+        "cluster": {"name": "c", "partitions": ["gpu"]},
+        "gpus": {"A100-80GB": {"types": ["1g.10gb", "3g.40gb"]}},
+    }
+)
+ACCOUNTS = {"root": "", "physics": "root", "optics": "physics", "bio": "root"}
+TRY_TO_LOOK = parts.try_to_look_at_slurm
+MODULES = (tenant, quota, budget, ledger_commands, explain, parts)
+
+
+class FakeLedger(MemoryStore):
+    """What was written stays; every change is in force at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Policy = {}
+        self.changes: list[QuotaChange] = []
+        self.verification = Verification(5, 4, 0, 0, ())
+
+    def policy(self) -> Policy:
+        return self.found
+
+    def change(self, update: TenantUpdate, author: str, reason: str) -> QuotaChange:
+        check_words(author, reason)
+        self.found = changed(self.found, update)
+        if update.tenant in self.found:
+            nominal = self.found[update.tenant].quota.nominal_millislices
+            update = replace(update, nominal_millislices=nominal)
+        self.changes.insert(0, QuotaChange(len(self.changes), update, author, reason, 0))
+        return self.changes[0]
+
+    def set_budget(self, update: TenantUpdate, author: str, reason: str, amend: Amend) -> int:
+        self.change(update, author, reason)
+        balance = self.balances().get(update.tenant)
+        entry = amend(unspent(balance))
+        if entry is None:
+            return 0
+        assert self.book_budget(entry, unspent(balance))
+        return entry.amount_millislice_s
+
+    def history(self, tenant: str) -> tuple[QuotaChange, ...]:
+        return tuple(one for one in self.changes if one.update.tenant == tenant)
+
+    def compiled(self, _change_id: int) -> bool:
+        return True
+
+    def loans(self) -> tuple[Loan, ...]:
+        return ()
+
+    def budget_entries(self, tenant: str | None, _since_s: int) -> tuple[BudgetEntry, ...]:
+        return tuple(one for one in self.entries if one.tenant == tenant)
+
+    def charged_tenants(self) -> frozenset[str]:
+        return frozenset()
+
+    def verify(self) -> Verification:
+        return self.verification
+
+    def export(self, _since_s: int) -> Iterator[dict[str, object]]:
+        yield {"tenant": "bio", "amount_millislice_s": 5}
+        if self.verification.faults:
+            raise UnreachableError("SW-DATABASE-DOWN", "gone")
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
+    fake = FakeLedger()
+
+    @contextmanager
+    def opened(_settings: object) -> Iterator[FakeLedger]:
+        yield fake
+
+    monkeypatch.setattr(parts, "_PATIENCE_S", 0.0)
+    for module in MODULES:
+        monkeypatch.setattr(module, "load_settings", lambda: SETTINGS)
+        monkeypatch.setattr(module, "opened_ledger", opened)
+    for module in (*MODULES, gather):
+        for name in ("look_at_slurm", "try_to_look_at_slurm"):
+            look = SlurmLook(ACCOUNTS, 14_000)
+            monkeypatch.setattr(module, name, lambda _settings, look=look: look, raising=False)
+    return fake
+
+
+def said(*words: str) -> str:
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def read(*words: str) -> object:
+    return json.loads(said(*words, "--json"))
+
+
+def refused(ledger: FakeLedger, *words: str) -> SlicewiseError:
+    """Refused with a hint, and nothing written."""
+    before = (list(ledger.changes), list(ledger.entries), ledger.policy())
+    with pytest.raises(SlicewiseError) as error:
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert before == (ledger.changes, ledger.entries, ledger.policy())
+    assert error.value.refusal.hint
+    return error.value
+
+
+# Tenants
+
+
+def test_a_tenant_is_added_below_the_nearest_one_above_its_account(ledger: FakeLedger):
+    assert "physics is now a tenant at the top." in said("tenant", "add", "physics")
+    assert "optics is now a tenant below physics." in said("tenant", "add", "optics")
+    assert "slicewise tenant-quota set bio" in said("tenant", "add", "bio")
+
+
+def test_adding_what_is_there_writes_nothing(ledger: FakeLedger):
+    said("tenant", "add", "bio")
+    assert said("tenant", "add", "bio") == "bio is already a tenant at the top.\n"
+    assert len(ledger.changes) == 1
+
+
+def test_a_tenant_can_be_placed_by_hand(ledger: FakeLedger):
+    said("tenant", "import")
+    said("tenant", "add", "bio", "--parent", "physics", "--reason", "one budget")
+    assert ledger.policy()["bio"].parent == "physics"
+    assert ledger.changes[0].reason == "one budget"
+
+
+def test_import_shows_first_and_then_does_it_once(ledger: FakeLedger):
+    assert "would be taken over" in said("tenant", "import", "--dry-run")
+    assert ledger.changes == []
+    assert "is taken over" in said("tenant", "import")
+    assert {name: one.parent for name, one in ledger.policy().items()} == {
+        "physics": "",
+        "optics": "physics",
+        "bio": "",
+    }
+    assert said("tenant", "import") == "Every account is a tenant, each below its parent.\n"
+
+
+def test_check_fails_where_a_tenant_is_not_where_its_account_is(ledger: FakeLedger):
+    said("tenant", "import")
+    assert "Every tenant has its account" in said("tenant", "check")
+    said("tenant", "add", "optics", "--parent", "bio")
+    ledger.change(TenantUpdate("gone"), "root", "")
+    assert refused(ledger, "tenant", "check").refusal.message.startswith("2 tenants")
+
+
+def test_a_removed_tenant_keeps_its_history(ledger: FakeLedger):
+    said("tenant", "import")
+    assert "optics is no tenant any more" in said("tenant", "remove", "optics")
+    assert "removed" in said("tenant-quota", "history", "optics")
+    assert read("tenant", "remove", "bio") == {"tenant": "bio", "running": 0, "in_force": True}
+
+
+def test_without_tenants_lists_say_what_to_do(ledger: FakeLedger):
+    assert "slicewise tenant import" in said("tenant", "list")
+    assert read("tenant", "list") == []
+    assert said("tenant-quota", "list") == (
+        "No quotas. Set one: slicewise tenant-quota set NAME --nominal N\n"
+    )
+    assert "slicewise budget set" in said("budget", "show")
+    assert said("ledger", "statement") == "No runs.\n"
+    assert said("ledger", "balance") == "Nothing was booked yet.\n"
+
+
+def test_without_slurm_the_tree_is_shown_as_the_ledger_has_it(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant", "import")
+
+    def down(_settings: object) -> SlurmLook:
+        raise UnreachableError("SW-SLURM-DOWN", "slurmctld does not answer.")
+
+    monkeypatch.setattr(parts, "look_at_slurm", down)
+    monkeypatch.setattr(tenant, "try_to_look_at_slurm", TRY_TO_LOOK)
+    result = CliRunner().invoke(app, ("tenant", "list"))
+    assert "Without Slurm: slurmctld does not answer." in result.stderr
+    assert "?" in result.stdout
+
+
+# Quotas
+
+
+def test_one_command_makes_a_tenant_of_an_account_and_sets_its_quota(ledger: FakeLedger):
+    assert "optics: nominal 3.5 slices, in force" in said(
+        "tenant-quota", "set", "optics", "--nominal", "3.5"
+    )
+    assert ledger.policy()["optics"].parent == ""
+
+
+def test_only_what_is_given_is_set(ledger: FakeLedger):
+    said("tenant-quota", "set", "bio", "--nominal", "6", "--limit", "3g.40gb=2")
+    text = said("tenant-quota", "set", "bio", "--weight", "2", "--limit", "1g.10gb=7")
+    assert "weight 2 (was 1)" in text
+    quota = ledger.policy()["bio"].quota
+    assert (quota.nominal_millislices, quota.weight) == (6000, 2)
+    assert quota.type_limits == {"1g.10gb": 7, "3g.40gb": 2}
+    said("tenant-quota", "set", "bio", "--limit", "3g.40gb=none", "--limit", "A100-80GB=7")
+    assert ledger.policy()["bio"].quota.model_limits == {"A100-80GB": 7000}
+    assert ledger.policy()["bio"].quota.type_limits == {"1g.10gb": 7}
+
+
+def test_set_without_anything_to_set_is_a_wrong_use(ledger: FakeLedger):
+    result = CliRunner().invoke(app, ("tenant-quota", "set", "bio"))
+    assert result.exit_code == 2
+    assert ledger.changes == []
+
+
+def test_quotas_beyond_the_cluster_are_taken_with_a_warning(ledger: FakeLedger):
+    result = CliRunner().invoke(app, ("tenant-quota", "set", "bio", "--nominal", "15"))
+    assert "1 slice above the cluster's 14" in result.stderr
+    assert "Overcommitted" not in result.stdout
+    within = CliRunner().invoke(app, ("tenant-quota", "set", "bio", "--nominal", "14"))
+    assert within.stderr == ""
+
+
+def test_a_quotas_outcome_as_values(ledger: FakeLedger):
+    said("tenant-quota", "set", "bio", "--nominal", "6")
+    found = read("tenant-quota", "set", "bio", "--nominal", "7", "--reason", "more")
+    assert isinstance(found, dict)
+    assert (found["tenant"], found["nominal_millislices"], found["reason"]) == ("bio", 7000, "more")
+    assert (found["before"]["nominal_millislices"], found["in_force"]) == (6000, True)
+    (row, _) = read("tenant-quota", "history", "bio")  # type: ignore[misc]
+    assert (row["nominal_millislices"], row["author"]) == (7000, parts.author_name())
+
+
+# Budgets
+
+
+@pytest.fixture
+def budgeted(ledger: FakeLedger) -> FakeLedger:
+    said("tenant", "import")
+    said("budget", "set", "bio", "--period", "month", "--amount", "10")
+    start_s = period_start_s("month", int(time.time()), "UTC")
+    ledger.book_budget(BudgetEntry("bio", "roll", 36_000_000, start_s, "slicewise", ""), None)
+    return ledger
+
+
+def test_a_budget_that_is_there_is_changed_in_parts(budgeted: FakeLedger):
+    text = said("budget", "set", "bio", "--carry-over", "all", "--overdraft", "0.5")
+    assert text == (
+        "bio: 10 slice-hours a month, carries over all, overdraft 0.5"
+        " (was 10 slice-hours a month)\n"
+    )
+    assert [one.kind for one in budgeted.entries] == ["roll"]
+
+
+def test_a_new_amount_counts_at_once_where_the_period_has_begun(budgeted: FakeLedger):
+    assert "2.5 slice-hours more" in said("budget", "set", "bio", "--amount", "12.5")
+    assert budgeted.entries[-1].amount_millislice_s == 9_000_000
+
+
+def test_grants_and_adjustments_are_booked_with_their_reasons(budgeted: FakeLedger):
+    said("budget", "grant", "bio", "--amount", "0.5", "--reason", "paper")
+    said("budget", "adjust", "bio", "--amount=-0.25", "--reason", "twice")
+    found = [(one.kind, one.amount_millislice_s, one.reason) for one in budgeted.entries[1:]]
+    assert found == [("grant", 1_800_000, "paper"), ("adjust", -900_000, "twice")]
+    assert budgeted.entries[1].author == parts.author_name()
+
+
+def test_nothing_is_granted_that_the_period_to_come_would_take_back(ledger: FakeLedger):
+    said("tenant", "import")
+    said("budget", "set", "bio", "--period", "none", "--amount", "10")
+    grant = ("budget", "grant", "bio", "--amount", "1", "--reason", "r")
+    assert refused(ledger, *grant).refusal.code == "SW-BUDGET-BEGINS"
+    ledger.book_budget(BudgetEntry("bio", "roll", 36_000_000, 0, "slicewise", ""), None)
+    assert "11.00 are left" in said(*grant)
+
+
+def test_a_removed_budget_says_who_pays(budgeted: FakeLedger):
+    assert "nothing but its quota" in said("budget", "remove", "bio")
+    said("budget", "set", "physics", "--period", "day", "--amount", "1")
+    said("budget", "set", "optics", "--period", "day", "--amount", "1")
+    assert "physics pays for its new runs" in said("budget", "remove", "optics")
+
+
+# The ledger
+
+
+def test_verify_says_what_it_compared_or_fails_with_the_faults(ledger: FakeLedger):
+    assert "5 transfers, 4 accounts" in said("ledger", "verify")
+    ledger.verification = Verification(5, 4, 0, 1500, ("bio's used is 1 too high",))
+    error = refused(ledger, "ledger", "verify")
+    assert error.refusal.code == "SW-LEDGER-IMBALANCE"
+    assert "1.500 slice-seconds" in error.refusal.message
+    assert "bio's used is 1 too high" in error.refusal.message
+
+
+def test_an_export_is_one_line_per_transfer(ledger: FakeLedger):
+    assert said("ledger", "export") == "tenant,amount_millislice_s\nbio,5\n"
+    assert json.loads(said("ledger", "export", "--format", "jsonl")) == {
+        "tenant": "bio",
+        "amount_millislice_s": 5,
+    }
+
+
+def test_an_export_that_breaks_leaves_the_file_as_it_was(ledger: FakeLedger, tmp_path: Path):
+    file = tmp_path / "ledger.csv"
+    said("ledger", "export", "--output", str(file))
+    whole = file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+    ledger.verification = Verification(0, 0, 0, 0, ("breaks",))
+    with pytest.raises(UnreachableError):
+        CliRunner().invoke(app, ("ledger", "export", "--output", str(file)), catch_exceptions=False)
+    assert file.read_text() == whole
+    assert list(tmp_path.iterdir()) == [file]
+    error = refused(ledger, "ledger", "export", "--output", str(tmp_path / "no" / "such"))
+    assert error.refusal.code == "SW-OUTPUT"
+
+
+# Costs
+
+
+def test_costs_follow_the_dominant_share_and_the_weight(ledger: FakeLedger):
+    costs = {one["profile"]: one for one in read("costs")}  # type: ignore[attr-defined]
+    assert costs["1g.20gb"]["cost_millislices"] == 1750
+    assert (costs["1g.20gb"]["compute_share"], costs["1g.20gb"]["memory_share"]) == ("1/7", "2/8")
+    assert "A30-24GB" not in said("costs")
+    assert "A30-24GB" in said("costs", "--all")
+
+
+# Bad input
+
+SQL = "x'; DROP TABLE slicewise.transfers; --"
+GRANT = ("budget", "grant", "bio", "--reason", "r")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("tenant", "add", "nobody"), "SW-TENANT-UNKNOWN"),
+        (("tenant", "add", SQL), "SW-TENANT-NAME"),
+        (("tenant", "add", "\udcff"), "SW-TENANT-NAME"),
+        (("tenant", "add", "root"), "SW-TENANT-NAME"),
+        (("tenant", "add", "bio", "--parent", "nobody"), "SW-TENANT-PARENT"),
+        (("tenant", "add", "physics", "--parent", "optics"), "SW-TENANT-CYCLE"),
+        (("tenant", "show", SQL), "SW-TENANT-UNKNOWN"),
+        (("tenant", "remove", "nobody"), "SW-TENANT-UNKNOWN"),
+        (("tenant", "remove", "physics"), "SW-TENANT-CHILDREN"),
+        (("tenant", "remove", "bio", "--reason", "\udcff"), "SW-TEXT"),
+        (("tenant-quota", "set", "nobody", "--nominal", "3"), "SW-TENANT-UNKNOWN"),
+        (("tenant-quota", "set", SQL, "--nominal", "3"), "SW-TENANT-NAME"),
+        (("tenant-quota", "set", "bio", "--nominal=-1"), "SW-UNITS"),
+        (("tenant-quota", "set", "bio", "--nominal", "9999999"), "SW-QUOTA-RANGE"),
+        (("tenant-quota", "set", "bio", "--nominal", "\udcff"), "SW-UNITS"),
+        (("tenant-quota", "set", "bio", "--lending-limit=-1"), "SW-UNITS"),
+        (("tenant-quota", "set", "bio", "--weight", "0"), "SW-WEIGHT-RANGE"),
+        (("tenant-quota", "set", "bio", "--weight", str(10**30)), "SW-WEIGHT-RANGE"),
+        (("tenant-quota", "set", "bio", "--limit", "1g.10gb=-1"), "SW-TYPE-LIMIT"),
+        (("tenant-quota", "set", "bio", "--limit", SQL), "SW-TYPE-LIMIT"),
+        (("tenant-quota", "set", "bio", "--weight", "2", "--reason", "a\nb"), "SW-TEXT"),
+        (("tenant-quota", "show", "nobody"), "SW-QUOTA-NONE"),
+        (("tenant-quota", "history", SQL), "SW-QUOTA-NONE"),
+        (("budget", "set", "nobody", "--period", "day", "--amount", "1"), "SW-TENANT-UNKNOWN"),
+        (("budget", "set", "optics", "--amount", "1"), "SW-BUDGET-NONE"),
+        (("budget", "set", "bio", "--period", "year"), "SW-PERIOD"),
+        (("budget", "set", "bio", "--amount=-1"), "SW-UNITS"),
+        (("budget", "set", "bio", "--amount", "1" + "0" * 11), "SW-BUDGET-RANGE"),
+        (("budget", "set", "bio", "--overdraft", "much"), "SW-UNITS"),
+        (("budget", "remove", "optics"), "SW-BUDGET-NONE"),
+        (("budget", "show", "optics"), "SW-BUDGET-NONE"),
+        (("budget", "history", "nobody"), "SW-TENANT-UNKNOWN"),
+        ((*GRANT, "--amount", "0"), "SW-BUDGET-RANGE"),
+        ((*GRANT, "--amount=-1"), "SW-UNITS"),
+        ((*GRANT, "--amount", "0.000001"), "SW-UNITS"),
+        (("budget", "grant", "bio", "--amount", "1", "--reason", " "), "SW-TEXT"),
+        (("budget", "adjust", "bio", "--amount", "1", "--reason", "\udcff"), "SW-TEXT"),
+        (("budget", "adjust", "optics", "--amount", "1", "--reason", "r"), "SW-BUDGET-NONE"),
+        (("ledger", "statement", SQL), "SW-TENANT-UNKNOWN"),
+        (("ledger", "balance", "nobody"), "SW-TENANT-UNKNOWN"),
+        (("explain", "nobody"), "SW-TENANT-UNKNOWN"),
+    ],
+)
+def test_bad_input_has_a_code_and_a_hint_and_writes_nothing(
+    budgeted: FakeLedger, words: tuple[str, ...], code: str
+):
+    assert refused(budgeted, *words).refusal.code == code
+
+
+def test_an_account_with_an_odd_name_is_left_out_of_an_import(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    look = SlurmLook({**ACCOUNTS, "a b": "root"}, 14_000)
+    monkeypatch.setattr(tenant, "look_at_slurm", lambda _settings: look)
+    result = CliRunner().invoke(app, ("tenant", "import"))
+    assert isinstance(result.exception, SlicewiseError)
+    assert result.exception.refusal.code == "SW-TENANT-IMPORT"
+    assert sorted(ledger.policy()) == ["bio", "optics", "physics"]
+
+
+# Completion
+
+
+def test_names_complete_from_the_ledger_or_not_at_all(
+    budgeted: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    assert parts.complete_tenant("b") == ["bio"]
+
+    def unreadable() -> Settings:
+        raise UnreachableError("SW-DATABASE-DOWN", "gone")
+
+    monkeypatch.setattr(parts, "load_settings", unreadable)
+    assert parts.complete_tenant("") == []
+
+
+def test_every_operators_command_has_an_example():
+    groups = (tenant.tenant_app, quota.tenant_quota_app, budget.budget_app)
+    commands = [one for group in groups for one in typer.main.get_group(group).commands.values()]
+    assert [one.name for one in commands if "slicewise" not in (one.epilog or "")] == []

@@ -1,0 +1,69 @@
+from fractions import Fraction
+
+from rich.console import Console
+
+from cluster.jobs import NodeView
+from cluster.units import Millislices
+from slurm_plugin.cli.explain import free_instances, profile_costs
+from slurm_plugin.cli.present_explain import costs_table, explanation
+from slurm_plugin.decide.ceilings import ceilings
+from slurm_plugin.decide.demand import Held
+from slurm_plugin.decide.explain import Explanation, Situation, explain
+from slurm_plugin.decide.policy import Quota, Tenant
+
+POLICY = {"bio": Tenant("bio", "", Quota(Millislices(3000)))}
+
+
+def explained(available: dict[str, int] | None = None) -> Explanation:
+    return explain(
+        "bio",
+        Situation(
+            policy=POLICY,
+            ceilings=ceilings(POLICY, (), None),
+            held={"bio": Held({"1g.10gb": 2}, {"1g.10gb": 2})},
+            free={"1g.10gb": 5, "3g.40gb": 1},
+            costs={"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)},
+            models={},
+            available_millislice_s=available or {},
+        ),
+    )
+
+
+def shown(renderable: object, width: int) -> str:
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def test_an_explanation_says_how_many_and_why_not_more_on_one_narrow_screen():
+    text = shown(explanation(explained()), 80)
+    assert "bio holds 2 slices of its ceiling of 3" in text
+    assert "bio has no borrowing limit" in text
+    assert "(AssocGrpBilling)" in text
+    assert "No budget limits it." in text
+    row = next(line for line in text.splitlines() if "1g.10gb" in line)
+    assert row.split() == ["1g.10gb", "1", "ceiling", "0", "borrowing", "limit", "–"]
+    assert len(text.splitlines()) < 24
+
+
+def test_each_reason_is_given_once():
+    text = shown(explanation(explained()), 200)
+    assert text.count("bio holds 2 of 3 slices") == 1
+
+
+def test_gpus_of_nodes_out_of_use_are_not_free_but_still_listed():
+    def node(*states: str) -> NodeView:
+        gpus, allotted = {"1g.10gb": 7}, {"1g.10gb": 3}
+        return NodeView("n", "n", frozenset(states), gpus, allotted, frozenset({"gpu"}))
+
+    assert free_instances([node("MIXED"), node("IDLE", "DRAIN")]) == {"1g.10gb": 4}
+    assert free_instances([node("DOWN")]) == {"1g.10gb": 0}
+
+
+def test_a_models_weight_is_in_its_costs():
+    found = {
+        cost.profile: cost.cost_millislices for cost in profile_costs("A100-80GB", Fraction(2))
+    }
+    assert (found["1g.10gb"], found["1g.20gb"], found["7g.80gb"]) == (2000, 3500, 14_000)
+    assert "3.5" in shown(costs_table(list(profile_costs("A100-80GB", Fraction(1)))), 80)
