@@ -13,6 +13,7 @@ import pytest
 
 from cluster.errors import OutsideError, UnreachableError
 from cluster.units import Millislices, MillisliceSeconds
+from sandbox import process
 from sandbox.cluster import Sandbox
 from slurm_plugin.decide.model import BudgetEntry, Charge, Run, RunKey, Transfer, TransferKind
 from slurm_plugin.ledger import schema
@@ -29,6 +30,9 @@ COST = Millislices(1000)
 LIMIT_S, USED_S, LONGER_S = 600, 37, 900
 _PATIENCE_S = 240.0
 
+_CLIENTS = get_context("forkserver")
+_CLIENTS.set_forkserver_preload(["slurm_plugin.ledger.store", "psycopg"])
+
 
 def test_nothing_is_lost_and_nothing_twice(sandbox: Sandbox, database: str, tmp_path: Path):
     schema.upgrade(database)
@@ -41,8 +45,7 @@ def test_nothing_is_lost_and_nothing_twice(sandbox: Sandbox, database: str, tmp_
         clients[number].join()
         clients[number] = start(number, database, tmp_path)
         if kill % (KILLED_CLIENTS // KILLED_SERVERS) == KILLED_CLIENTS // KILLED_SERVERS - 1:
-            sandbox.kill("postgres")
-            Sandbox.up(Path(sandbox.layout.directory), progress=print)
+            sandbox = kill_server(sandbox)
     finish(clients)
     with Ledger(database, "chaos") as ledger:
         assert ledger.verify().imbalance_millislice_s == 0
@@ -53,13 +56,22 @@ def test_nothing_is_lost_and_nothing_twice(sandbox: Sandbox, database: str, tmp_
     acknowledged = [line for file in tmp_path.iterdir() for line in file.read_text().split()]
     assert len(acknowledged) == CLIENTS * RUNS_EACH
     assert used == {int(job): USED_S * COST for job in acknowledged}
-    assert balances["org"].granted_millislice_s == TEAMS * COST
-    assert balances["org"].available_millislice_s == TEAMS * COST - sum(used.values())
+    granted = [balances[f"team{number}"].granted_millislice_s for number in range(TEAMS)]
+    assert granted == [COST] * TEAMS
+    assert balances["org"].available_millislice_s == -sum(used.values())
     assert sum(one.used_millislice_s for one in balances.values()) == sum(used.values())
 
 
+def kill_server(sandbox: Sandbox) -> Sandbox:
+    """With the pid of the one that is started again."""
+    sandbox.kill("postgres")
+    while process.is_alive(sandbox.state.processes["postgres"]):
+        time.sleep(0.01)
+    return Sandbox.up(Path(sandbox.layout.directory), progress=print)
+
+
 def start(number: int, database: str, journals: Path) -> BaseProcess:
-    client = get_context("spawn").Process(target=work, args=(number, database, journals))
+    client = _CLIENTS.Process(target=work, args=(number, database, journals), daemon=True)
     client.start()
     return client
 
@@ -72,7 +84,7 @@ def finish(clients: dict[int, BaseProcess]) -> None:
 
 
 def work(number: int, database: str, journals: Path) -> None:
-    """One client's runs, from where its journal ends; of some a grant to the budget first."""
+    """One client's runs, from where its journal ends; of some a grant to its team first."""
     journal = journals / str(number)
     done = set(journal.read_text().split()) if journal.exists() else set()
     with Ledger(database, "chaos") as ledger, journal.open("a", buffering=1) as file:
@@ -88,19 +100,15 @@ def work(number: int, database: str, journals: Path) -> None:
 
 def grant_once(ledger: Ledger, number: int) -> None:
     """As a roll, which happens once for its period however often it is booked."""
+    team = f"team{number}"
     while True:
         try:
-            org = ledger.balances().get("org")
-            unspent = org.available_millislice_s + org.reserved_millislice_s if org else 0
-            entry = BudgetEntry("org", "roll", COST, number, "chaos", "")
-            if ledger.book_budget(entry, unspent) or number in rolled(ledger):
+            if ledger.book_budget(BudgetEntry(team, "roll", COST, 1, "chaos", ""), 0):
+                return
+            if team in ledger.rolls():
                 return
         except (UnreachableError, OutsideError):
             time.sleep(0.1)
-
-
-def rolled(ledger: Ledger) -> set[int | None]:
-    return {entry.period_start_s for entry in ledger.budget_entries("org", 0)}
 
 
 def insist(ledger: Ledger, charge: Charge) -> None:
