@@ -81,7 +81,7 @@ ALTER TABLE slicewise.accounts ADD CONSTRAINT ck_accounts_kind_known
 COMMENT ON TABLE slicewise.accounts
     IS 'Three per tenant; balances are sums over transfers.';
 DROP TABLE slicewise.budget_entries;
-DROP FUNCTION slicewise.book, slicewise.enter_budget, slicewise.budget_entered,
+DROP FUNCTION slicewise.book, slicewise.settle, slicewise.enter_budget, slicewise.budget_entered,
     slicewise.open_accounts, slicewise.transfers_inserted, slicewise.accounts_inserted;
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.transfers
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();

@@ -1,37 +1,60 @@
 -- Charges come in the order of their runs' keys, and are locked in it: new runs by their key, others
 -- by their reservation. Of two writers who decided on the same state of a run, the second finds
 -- it changed and leaves it alone. Returns the positions (from 0) of the charges that were booked.
+-- It does what the trigger on transfers does for each statement itself, which takes half the time.
 CREATE FUNCTION slicewise.book(charges jsonb) RETURNS integer[] LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    accounts jsonb[];
-    complete boolean;
+    last integer := jsonb_array_length(charges) - 1;
+    available bigint[];
+    reserved bigint[];
+    used bigint[];
+    waived bigint[];
+    account record;
     charge jsonb;
     transfer jsonb;
+    of_cluster text;
+    of_tenant text;
+    of_payer text;
     run slicewise.runs;
+    after integer;
+    kind text;
+    amount bigint;
+    debit bigint;
+    credit bigint;
     booked integer[] := '{}';
-    runs bigint[] := '{}';
-    numbers integer[] := '{}';
-    kinds text[] := '{}';
+    accounts bigint[] := '{}';
     debits bigint[] := '{}';
     credits bigint[] := '{}';
-    amounts bigint[] := '{}';
-    ends_s bigint[] := '{}';
+    leg record;
 BEGIN
     LOOP
-        SELECT array_agg(found.ids ORDER BY x.position),
-               bool_and(found.ids ?& ARRAY['available', 'reserved', 'used', 'waived'])
-          INTO accounts, complete
-          FROM jsonb_array_elements(charges) WITH ORDINALITY AS x (charge, position)
-         CROSS JOIN LATERAL (
-               SELECT coalesce(jsonb_object_agg(a.kind, a.id), '{}') AS ids
-                 FROM slicewise.accounts a
-                WHERE a.cluster = x.charge ->> 'cluster'
-                  AND a.tenant IN (x.charge ->> 'tenant', x.charge ->> 'payer')
-                  AND a.tenant = x.charge ->> CASE WHEN a.kind IN ('used', 'waived') THEN 'tenant'
-                                                   ELSE 'payer' END) AS found;
-        EXIT WHEN complete IS NOT false;
+        available := '{}'; reserved := '{}'; used := '{}'; waived := '{}';
+        FOR position IN 0 .. last LOOP
+            charge := charges -> position;
+            of_cluster := charge ->> 'cluster';
+            of_tenant := charge ->> 'tenant';
+            of_payer := charge ->> 'payer';
+            SELECT max(a.id) FILTER (WHERE a.kind = 'available') AS available,
+                   max(a.id) FILTER (WHERE a.kind = 'reserved') AS reserved,
+                   max(a.id) FILTER (WHERE a.kind = 'used') AS used,
+                   max(a.id) FILTER (WHERE a.kind = 'waived') AS waived
+              INTO account
+              FROM slicewise.accounts a WHERE a.cluster = of_cluster AND a.tenant = of_payer;
+            available := available || account.available;
+            reserved := reserved || account.reserved;
+            IF of_tenant <> of_payer THEN
+                SELECT max(a.id) FILTER (WHERE a.kind = 'used') AS used,
+                       max(a.id) FILTER (WHERE a.kind = 'waived') AS waived
+                  INTO account
+                  FROM slicewise.accounts a WHERE a.cluster = of_cluster AND a.tenant = of_tenant;
+            END IF;
+            used := used || account.used;
+            waived := waived || account.waived;
+        END LOOP;
+        EXIT WHEN array_position(available || reserved || used || waived, NULL) IS NULL;
+        -- Before anything is locked: who waits for another's new account must hold nothing.
         INSERT INTO slicewise.accounts (cluster, tenant, kind)
         SELECT DISTINCT x.cluster, n.tenant, n.kind
           FROM jsonb_to_recordset(charges) AS x (cluster text, tenant text, payer text)
@@ -41,10 +64,12 @@ BEGIN
             ON CONFLICT DO NOTHING;
     END LOOP;
 
-    FOR position IN 0 .. jsonb_array_length(charges) - 1 LOOP
+    PERFORM set_config('slicewise.booking', 'on', true);
+    FOR position IN 0 .. last LOOP
         charge := charges -> position;
+        after := (charge -> 'after')::integer;
         run := NULL;
-        IF (charge -> 'after')::integer = 0 THEN
+        IF after = 0 THEN
             INSERT INTO slicewise.runs
                    (cluster, job_id, start_s, tenant, payer, user_name, task, gres,
                     cost_millislices)
@@ -53,32 +78,59 @@ BEGIN
                     nullif(charge ->> 'payer', charge ->> 'tenant'), charge ->> 'user_name',
                     charge ->> 'task', charge -> 'gres', (charge -> 'cost_millislices')::bigint)
                 ON CONFLICT DO NOTHING
-            RETURNING * INTO run;
+            RETURNING id INTO run.id;
         END IF;
         IF run.id IS NULL THEN
             SELECT * INTO run FROM slicewise.runs r
              WHERE r.cluster = charge ->> 'cluster' AND r.job_id = (charge -> 'job_id')::bigint
                AND r.start_s = (charge -> 'start_s')::bigint;
             PERFORM FROM slicewise.open_reservations o WHERE o.run_id = run.id FOR UPDATE;
-            CONTINUE WHEN (charge -> 'after')::integer
+            CONTINUE WHEN after
                 <> (SELECT count(*) FROM slicewise.transfers t WHERE t.run_id = run.id);
+            IF (run.tenant, coalesce(run.payer, run.tenant))
+               IS DISTINCT FROM (charge ->> 'tenant', charge ->> 'payer') THEN
+                RAISE EXCEPTION 'run %: of another tenant or payer', run.id
+                    USING ERRCODE = 'check_violation';
+            END IF;
         END IF;
         booked := booked || position;
         FOR number IN 1 .. jsonb_array_length(charge -> 'transfers') LOOP
             transfer := charge -> 'transfers' -> (number - 1);
-            runs := runs || run.id;
-            numbers := numbers || (charge -> 'after')::integer + number;
-            kinds := kinds || (transfer ->> 'kind');
-            debits := debits || (accounts[position + 1] -> (transfer ->> 'debit'))::bigint;
-            credits := credits || (accounts[position + 1] -> (transfer ->> 'credit'))::bigint;
-            amounts := amounts || (transfer -> 'amount_millislice_s')::bigint;
-            ends_s := ends_s || (transfer -> 'until_s')::bigint;
+            kind := transfer ->> 'kind';
+            amount := (transfer -> 'amount_millislice_s')::bigint;
+            debit := CASE WHEN kind IN ('reserve', 'extend') THEN available[position + 1]
+                          WHEN kind = 'reverse' THEN used[position + 1]
+                          WHEN kind IN ('post', 'void', 'waive') THEN reserved[position + 1] END;
+            credit := CASE WHEN kind IN ('reserve', 'extend', 'reverse') THEN reserved[position + 1]
+                           WHEN kind = 'post' THEN used[position + 1]
+                           WHEN kind = 'waive' THEN waived[position + 1]
+                           ELSE available[position + 1] END;
+            INSERT INTO slicewise.transfers
+                   (run_id, number, kind, debit_account_id, credit_account_id,
+                    amount_millislice_s, until_s)
+            VALUES (run.id, after + number, kind, debit, credit, amount,
+                    (transfer -> 'until_s')::bigint);
+            IF kind = 'reserve' THEN
+                INSERT INTO slicewise.open_reservations VALUES (run.id, amount);
+            ELSE
+                PERFORM slicewise.settle(run.id, kind, amount);
+            END IF;
+            accounts := accounts || debit || credit;
+            debits := debits || amount || 0::bigint;
+            credits := credits || 0::bigint || amount;
         END LOOP;
     END LOOP;
-
-    INSERT INTO slicewise.transfers
-           (run_id, number, kind, debit_account_id, credit_account_id, amount_millislice_s, until_s)
-    SELECT * FROM unnest(runs, numbers, kinds, debits, credits, amounts, ends_s);
+    -- Rows are locked in order of their ids: no two statements wait for each other.
+    FOR leg IN
+        SELECT l.id, sum(l.debit)::bigint AS debit, sum(l.credit)::bigint AS credit
+          FROM unnest(accounts, debits, credits) AS l (id, debit, credit) GROUP BY l.id ORDER BY l.id
+    LOOP
+        UPDATE slicewise.balances b
+           SET debits_millislice_s = b.debits_millislice_s + leg.debit,
+               credits_millislice_s = b.credits_millislice_s + leg.credit
+         WHERE b.account_id = leg.id;
+    END LOOP;
+    PERFORM set_config('slicewise.booking', 'off', true);
     RETURN booked;
 END $$;
 

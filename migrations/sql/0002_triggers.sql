@@ -10,6 +10,28 @@ CREATE TRIGGER accounts_inserted AFTER INSERT ON slicewise.accounts
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.accounts_inserted();
 
+-- What a transfer that is no reserve does to its run's open reservation.
+CREATE FUNCTION slicewise.settle(of_run bigint, kind text, amount bigint) RETURNS void
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    more bigint := CASE WHEN kind IN ('extend', 'reverse') THEN amount ELSE -amount END;
+    posted bigint := CASE kind WHEN 'post' THEN amount WHEN 'reverse' THEN -amount ELSE 0 END;
+BEGIN
+    UPDATE slicewise.open_reservations o
+       SET reserved_millislice_s = o.reserved_millislice_s + more,
+           posted_millislice_s = o.posted_millislice_s + posted
+     WHERE o.run_id = of_run AND o.reserved_millislice_s <> -more;
+    IF NOT FOUND THEN
+        DELETE FROM slicewise.open_reservations o
+         WHERE o.run_id = of_run AND o.reserved_millislice_s = -more;
+    END IF;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'transfer % of run %: its reservation is not open', kind, of_run
+            USING ERRCODE = 'check_violation';
+    END IF;
+END $$;
+
 -- A transfer may only move an amount between the two accounts that its kind names, of its run's
 -- payer and tenant or its budget entry's tenant; and only out of a reservation that is open and
 -- large enough. Rows are locked in order of their ids: no two statements wait for each other.
@@ -18,8 +40,6 @@ CREATE FUNCTION slicewise.transfers_inserted() RETURNS trigger LANGUAGE plpgsql
 AS $$
 DECLARE
     t record;
-    more bigint;
-    posted bigint;
 BEGIN
     FOR t IN
         SELECT i.run_id, i.kind, i.amount_millislice_s AS amount,
@@ -53,20 +73,7 @@ BEGIN
         ELSIF t.kind = 'reserve' THEN
             INSERT INTO slicewise.open_reservations VALUES (t.run_id, t.amount);
         ELSIF t.run_id IS NOT NULL THEN
-            more := CASE WHEN t.kind IN ('extend', 'reverse') THEN t.amount ELSE -t.amount END;
-            posted := CASE t.kind WHEN 'post' THEN t.amount WHEN 'reverse' THEN -t.amount ELSE 0 END;
-            UPDATE slicewise.open_reservations
-               SET reserved_millislice_s = reserved_millislice_s + more,
-                   posted_millislice_s = posted_millislice_s + posted
-             WHERE run_id = t.run_id AND reserved_millislice_s <> -more;
-            IF NOT FOUND THEN
-                DELETE FROM slicewise.open_reservations
-                 WHERE run_id = t.run_id AND reserved_millislice_s = -more;
-            END IF;
-            IF NOT FOUND THEN
-                RAISE EXCEPTION 'transfer % of run %: its reservation is not open', t.kind, t.run_id
-                    USING ERRCODE = 'check_violation';
-            END IF;
+            PERFORM slicewise.settle(t.run_id, t.kind, t.amount);
         END IF;
     END LOOP;
 
@@ -87,7 +94,8 @@ DROP TRIGGER transfer_inserted ON slicewise.transfers;
 DROP FUNCTION slicewise.transfer_inserted();
 CREATE TRIGGER transfers_inserted AFTER INSERT ON slicewise.transfers
     REFERENCING NEW TABLE AS inserted
-    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.transfers_inserted();
+    FOR EACH STATEMENT WHEN (current_setting('slicewise.booking', true) IS DISTINCT FROM 'on')
+    EXECUTE FUNCTION slicewise.transfers_inserted();
 
 -- Before anything of a budget is locked: who waits for another's new account must hold nothing.
 CREATE FUNCTION slicewise.open_accounts(cluster text, tenant text) RETURNS void LANGUAGE sql

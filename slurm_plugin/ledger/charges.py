@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import BigInteger, cast, extract, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from slurm_plugin.decide.model import DEBIT_CREDIT, Charge, Reservation, RunKey, Transfer
+from slurm_plugin.decide.model import Charge, Reservation, RunKey, Transfer
 from slurm_plugin.ledger import queries
 from slurm_plugin.ledger.booking import book
 from slurm_plugin.ledger.connection import reading, writing
@@ -88,11 +88,8 @@ def _values(charge: Charge) -> Mapping[str, object]:
 
 
 def _transfer_values(transfer: Transfer) -> Mapping[str, object]:
-    debit, credit = DEBIT_CREDIT[transfer.kind]
     return {
         "kind": transfer.kind,
-        "debit": debit,
-        "credit": credit,
         "amount_millislice_s": transfer.amount_millislice_s,
         "until_s": transfer.until_s,
     }
