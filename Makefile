@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup packages demo test lint unit integration format clean
+.PHONY: help setup packages demo test lint unit integration nightly bench-ledger format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -63,6 +63,12 @@ unit: $(READY) ## Only the tests that need no server (seconds)
 
 integration: setup ## Only the tests on the sandbox cluster
 	@$(BIN)/pytest -m integration
+
+nightly: setup ## All tests at full size: 10,000 histories, a storm of 2,000 jobs (hours)
+	@SLICEWISE_NIGHTLY=1 $(BIN)/pytest
+
+bench-ledger: $(READY) ## How fast the ledger books, beside pgbench: build/reports/ledger.json (minutes)
+	@$(BIN)/python -m benchmarks.ledger
 
 format: $(READY) ## Let ruff format and sort
 	@$(BIN)/ruff check --fix .

@@ -158,6 +158,11 @@ class Settings(_Section):
         }
 
     @cached_property
+    def models(self) -> Mapping[str, str]:
+        """The GPU model of each GRES type."""
+        return {kind: model for model, gpu in self.gpus.items() for kind in gpu.types}
+
+    @cached_property
     def boards_by_type(self) -> Mapping[str, Board]:
         """The board on which a GRES type is found."""
         return {t: board(model) for model, gpu in self.gpus.items() for t in gpu.types}

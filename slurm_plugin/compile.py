@@ -101,13 +101,12 @@ def _read(ledger: Ledger, settings: Settings, whole: int | None) -> tuple[Allowe
     policy = ledger.policy()
     running, now_s = ledger.open_reservations(), int(time.time())
     remaining = left(policy, ledger.balances(), ledger.rolls(), running, now_s)
-    models = {kind: model for model, gpu in settings.gpus.items() for kind in gpu.types}
     allowed = Allowed(
         policy=policy,
         ceilings=ceilings(policy, ledger.loans(), whole),
         run_minutes=run_minutes(policy, remaining, running, now_s),
         costs=settings.costs,
-        models=models,
+        models=settings.models,
     )
     return allowed, ledger.known_limits()
 
@@ -124,6 +123,9 @@ async def compile_limits(slurm: Slurm, ledger: Ledger, settings: Settings) -> Co
     changed_by_hand: tuple[HandChange, ...] = ()
     for _ in range(_ROUNDS):
         seen = await look(slurm, ledger, settings)
+        if seen.by_hand:
+            # Or another compile was under way between the look at Slurm and that at the ledger.
+            seen = await look(slurm, ledger, settings)
         changed_by_hand += seen.by_hand
         if settings.ledger.by_hand == "adopt" and await _adopt(ledger, seen):
             seen = await look(slurm, ledger, settings)

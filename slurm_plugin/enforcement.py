@@ -52,9 +52,17 @@ class Enforcement:
             await self._publish(policy, await self._associations_or_none())
 
     async def turn(self) -> None:
-        """Compile if the ledger changed, a lender needs its own again, or it is time to look."""
+        """Compile if the ledger changed, a lender needs its own again, or it is time to look.
+
+        What Slurm refuses of one tenant does not keep the others' changes from admission.
+        """
         if await self._is_due():
-            await self.compile()
+            try:
+                await self.compile()
+            except OutsideError:
+                policy = await asyncio.to_thread(self._ledger.policy)
+                await self._publish(policy, await self._slurm.associations())
+                raise
 
     async def compile(self) -> None:
         """Lend, bring Slurm's limits to the ledger's, and admission with them."""

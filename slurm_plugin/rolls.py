@@ -1,12 +1,13 @@
 """The start of budgets' periods: posts what runs used before it, then books the rolls."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cluster.jobs import JobView
 from cluster.periods import date_text, period_start_s
-from slurm_plugin.decide.budgets import due_periods, due_roll, posts_until, unspent
+from slurm_plugin.decide.budgets import due_periods, due_roll, posts_until, ready, unspent
 from slurm_plugin.decide.model import BudgetEntry
 from slurm_plugin.decide.policy import Budget, Period, Policy
+from slurm_plugin.decide.standing import used_since
 from slurm_plugin.ledger.store import Ledger
 
 
@@ -28,8 +29,14 @@ def roll_budgets(
     if not due:
         return ()
     ledger.apply(posts_until(due, jobs, looked_s, ledger.open_reservations()))
-    reservations, balances = ledger.open_reservations(), ledger.balances()
-    ended = ledger.ended_budgets()
+    due = ready(due, ledger.open_reservations())
+    going_on = due.keys() & rolls.keys() - _begun_anew(ledger, budgets, rolls, zone)
+    # What ran before there was a budget is not used out of it, though it runs on.
+    opening = dict.fromkeys(due.keys() - going_on, looked_s)
+    ledger.apply(posts_until(opening, jobs, looked_s, ledger.open_reservations()))
+    balances = ledger.balances()
+    since_s = min((due[name] for name in going_on), default=looked_s)
+    rows = [row for row in ledger.statement(None, since_s, looked_s).rows if row.end_s is not None]
     booked: list[BudgetEntry] = []
     for name, start_s in sorted(due.items()):
         amount = unspent(balances.get(name))
@@ -37,14 +44,25 @@ def roll_budgets(
             name,
             budgets[name],
             period_start_s=start_s,
-            last_roll_s=None if name in ended else rolls.get(name),
+            last_roll_s=rolls[name] if name in going_on else None,
             unspent_millislice_s=amount,
-            reservations=reservations,
+            used_since_millislice_s=used_since(rows, name, start_s),
             reason=_reason(budgets[name], start_s, zone),
         )
-        if entry is not None and ledger.book_budget(entry, amount):
+        if ledger.book_budget(entry, amount):
             booked.append(entry)
     return tuple(booked)
+
+
+def _begun_anew(
+    ledger: Ledger, budgets: Mapping[str, Budget], rolls: Mapping[str, int], zone: str
+) -> frozenset[str]:
+    """Budgets that came back in a period after their last one; see ``amended`` for the others."""
+    return frozenset(
+        name
+        for name, at_s in ledger.renewed_budgets().items()
+        if name in budgets and period_start_s(budgets[name].period, at_s, zone) > rolls[name]
+    )
 
 
 def _reason(budget: Budget, start_s: int, zone: str) -> str:

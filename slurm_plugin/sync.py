@@ -13,6 +13,7 @@ from cluster.wire import ServiceView, TenantView, ViewAnswer, WishAnswer
 from slurm_plugin.actuate import Actuator
 from slurm_plugin.admit import Admission
 from slurm_plugin.decide.admission import Snapshot
+from slurm_plugin.decide.limits import binding_type_limits
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.services import (
     Observation,
@@ -59,6 +60,7 @@ class Sync:
         self._notes: dict[int, str] = {}
         self._nominal: Mapping[str, int] = {}
         self._borrowing_limits: Mapping[str, int] = {}
+        self._type_limits: Mapping[str, Mapping[str, int]] = {}
         self.accounts_by_uid: Mapping[int, frozenset[str]] = {}
         self.view = ViewAnswer(observed_s=0.0, complete=False, services=(), tenants=())
         self.acted = asyncio.Event()
@@ -80,6 +82,7 @@ class Sync:
         self._borrowing_limits = {
             name: tenant.quota.borrowing_limit_millislices for name, tenant in policy.items()
         }
+        self._type_limits = binding_type_limits(policy, self._settings.costs, self._settings.models)
         self.accounts_by_uid = accounts_by_uid
         self._publish(self.view.services, complete=self.view.complete)
 
@@ -203,6 +206,7 @@ class Sync:
                 partitions=self._partitions,
                 quotas=self._nominal,
                 borrowing_limits=self._borrowing_limits,
+                type_limits=self._type_limits,
                 used=used,
                 gpu_types=gpu_types(self._seen.nodes, self._settings.costs, self._memory_mib),
                 services={(s.tenant, s.name): s.array_job_id for s in found},

@@ -62,16 +62,17 @@ async def plan(slurm: Slurm, ledger: Ledger, settings: Settings) -> WayBack:
 
     Raises OutsideError (SW-UNINSTALL-JOBS) if jobs run or wait in a QOS of Slicewise.
     """
-    associations, qos, config, jobs, known = await asyncio.gather(
+    associations, qos, elsewhere, config, jobs, known = await asyncio.gather(
         slurm.associations(),
         slurm.qos(),
+        slurm.qos_elsewhere(),
         slurm.config(),
         slurm.jobs(),
         asyncio.to_thread(ledger.known_limits),
     )
     _require_no_jobs(jobs)
     found = found_of(settings.cluster.name, associations, qos, config)
-    return WayBack(found, known, way_back(known, found), our_qos(known, found))
+    return WayBack(found, known, way_back(known, found), our_qos(known, found, elsewhere))
 
 
 async def uninstall(slurm: Slurm, ledger: Ledger, settings: Settings) -> tuple[Change, ...]:

@@ -216,6 +216,17 @@ class World(RuleBasedStateMachine):
         self.time_passes_to_the_end_of_a_period(period, 30)
         self.all_is_well()
 
+    @rule(period=st.sampled_from(("day", "week", "month")), gres=_GRES, job_id=_JOBS)
+    def a_period_begins_while_the_daemon_is_away(
+        self, period: str, gres: Mapping[str, int], job_id: int
+    ) -> None:
+        self.all_is_well()
+        self.time_passes_to_the_end_of_a_period(period, 30)
+        self.start_or_requeue(job_id, gres, 7200, PARTITION, {})
+        self.time_passes(600)
+        self.end(job_id)
+        self.all_is_well()
+
     @rule(job_id=_JOBS)
     def end(self, job_id: int) -> None:
         run = self._running(job_id)
@@ -318,8 +329,11 @@ class World(RuleBasedStateMachine):
         budget = self.policy[tenant].budget
         assert budget is not None
         assert begins_s is not None
-        carried = min(had, budget.carry_over_millislice_s) if tenant in self.rolled else 0
-        assert self._unspent(tenant) == budget.amount_millislice_s + carried
+        expected = budget.amount_millislice_s
+        if tenant in self.rolled:
+            since = self._used_since(tenant, begins_s)
+            expected += min(had + since, budget.carry_over_millislice_s) - since
+        assert self._unspent(tenant) == expected
         assert begins_s > self.rolled.get(tenant, -1)
         for held in self.store.open_reservations():
             if held.payer == tenant:
@@ -327,6 +341,16 @@ class World(RuleBasedStateMachine):
                 assert held.posted_millislice_s >= used
         self.rolled[tenant] = begins_s
         self._follow(entry)
+
+    def _used_since(self, payer: str, begins_s: int) -> int:
+        """By runs that have ended."""
+        return sum(
+            row.used_millislice_s
+            * (row.end_s - max(begins_s, row.run.key.start_s))
+            // (row.end_s - row.run.key.start_s)
+            for row in self.store.statement(None, begins_s + 1, self.now_s).rows
+            if row.run.payer == payer and row.end_s is not None and row.used_millislice_s
+        )
 
     def _follow(self, entry: BudgetEntry) -> None:
         granted = self.granted.get(entry.tenant, 0) + entry.amount_millislice_s
@@ -424,9 +448,7 @@ def _balance_of(
     """What it must be: of the runs that it pays for, and of its own."""
     paid = [row for row in rows if row.run.payer == tenant]
     settled = [row for row in rows if row.run.tenant == tenant and row.end_s is not None]
-    taken = sum(
-        row.used_millislice_s + row.waived_millislice_s + row.reserved_millislice_s for row in paid
-    )
+    taken = sum(row.used_millislice_s + row.reserved_millislice_s for row in paid)
     reserved = sum(one.reserved_millislice_s for one in held if one.payer == tenant)
     posted = sum(one.posted_millislice_s for one in held if one.tenant == tenant)
     used = sum(row.used_millislice_s for row in settled)

@@ -64,6 +64,7 @@ class SlurmDatabase:
         self.steps = steps or Steps()
         self.commands: list[str] = []
         self.running: tuple[JobView, ...] = ()
+        self.elsewhere = frozenset[str]()
         self.deaf = False
 
     # What is asked of it
@@ -99,6 +100,9 @@ class SlurmDatabase:
     async def nodes(self) -> tuple[NodeView, ...]:
         gpus = {"1g.10gb": 7, "3g.40gb": 2}
         return (NodeView("n1", "n1", frozenset({"IDLE"}), gpus, {}, frozenset({"gpu"})),)
+
+    async def qos_elsewhere(self) -> frozenset[str]:
+        return self.elsewhere
 
     async def jobs(self) -> tuple[JobView, ...]:
         return self.running
@@ -268,7 +272,7 @@ def settings(by_hand: str = "put back") -> SimpleNamespace:
     """As much of the settings as is asked for."""
     return SimpleNamespace(
         cluster=SimpleNamespace(name=CLUSTER, partitions=("gpu",)),
-        gpus={"A100-80GB": SimpleNamespace(types=tuple(COSTS))},
+        models=dict.fromkeys(COSTS, "A100-80GB"),
         costs=COSTS,
         ledger=SimpleNamespace(by_hand=by_hand),
     )

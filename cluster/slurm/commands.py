@@ -85,6 +85,11 @@ class CommandSlurm(Slurm):
         """``sacctmgr show qos``."""
         return parse.parse_qos(await _show("qos", parse.QOS_FIELDS))
 
+    async def qos_elsewhere(self) -> frozenset[str]:
+        """``sacctmgr show assoc`` of every cluster."""
+        here, text = await asyncio.gather(self.config(), _show("assoc", parse.USE_FIELDS))
+        return parse.parse_qos_elsewhere(text, here["ClusterName"])
+
     async def hold(self, tasks: Tasks) -> None:
         """``scontrol hold``: as administrator if this process is SlurmUser or root.
 
@@ -141,7 +146,11 @@ async def _accounting(since_s: int, which: str) -> str:
     states = f"--state={','.join(RUN_STATES)}"
     fields = f"--format={','.join(RUN_FIELDS)}"
     kind = ("--noconvert", "--allusers", "--duplicates", which)
-    return await run(("sacct", *_PLAIN, *kind, *window, states, fields))
+    # A line break in an account's name could imitate a run, but not a separator made just now.
+    separator = _secret()
+    cut = f"--delimiter={separator}"
+    text = await run(("sacct", *_PLAIN, cut, *kind, *window, states, fields))
+    return text.replace("|", "/").replace(separator, "|")
 
 
 async def _show(what: str, fields: Sequence[str], *where: str) -> str:

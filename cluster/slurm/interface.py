@@ -23,6 +23,8 @@ Target = int | Tasks
 class Association:
     """One row of ``sacctmgr show assoc``; ``user`` is "" for the account's own row.
 
+    A user may have further rows for single partitions, each with a QOS list of its own.
+
     ``grp_tres`` and ``grp_tres_run_mins`` hold only the limits that are set: ``{"billing": 3000}``.
     QOS list and default are what is in force; ``own_qos`` and ``own_default_qos`` are empty where
     the row inherits them.
@@ -38,6 +40,7 @@ class Association:
     grp_tres_run_mins: Mapping[str, int] = field(default_factory=dict)
     own_qos: frozenset[str] = frozenset()
     own_default_qos: str = ""
+    partition: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,10 @@ class Slurm(Protocol):
 
     async def qos(self) -> tuple[Qos, ...]:
         """All QOS."""
+        ...
+
+    async def qos_elsewhere(self) -> frozenset[str]:
+        """Names of QOS that associations of other clusters on the same slurmdbd may use."""
         ...
 
     async def hold(self, tasks: Tasks) -> None:

@@ -65,6 +65,7 @@ ASSOCIATION_FIELDS = (
     "GrpTRES",
     "GrpTRESRunMins",
 )
+USE_FIELDS = ("Cluster", "QOS")
 QOS_FIELDS = ("Name", "GrpTRES", "Preempt", "MaxTRESPerAccount")
 
 _ENDED = frozenset(
@@ -311,24 +312,30 @@ def parse_step(text: str, job: JobView, step: str) -> StepView | None:
 
 
 def piped(text: str, fields: Sequence[str]) -> Iterator[Mapping[str, str]]:
-    """Lines of accounting's commands with ``-P -n``, by field."""
-    for line in text.splitlines():
+    """Lines of accounting's commands with ``-P -n``, by field.
+
+    A coordinator chooses the names of accounts below his, and nobody else's rows may suffer from
+    it: what is too much for a line belongs to its account's name, and what a line break in one
+    leaves of a row is left out.
+    """
+    account = fields.index("Account") if "Account" in fields else None
+    for line in text.split("\n"):
         cells = line.split("|")
-        if len(cells) != len(fields):
+        if account is not None and len(cells) > len(fields):
+            end = account + 1 + len(cells) - len(fields)
+            cells[account:end] = ["|".join(cells[account:end])]
+        if len(cells) == len(fields):
+            yield dict(zip(fields, cells, strict=True))
+        elif line and account is None:
             raise unreadable("accounting", line)
-        yield dict(zip(fields, cells, strict=True))
 
 
 def parse_associations(text: str, own: str) -> tuple[Association, ...]:
-    """``sacctmgr -n -P show assoc`` without and with ``wopl``, which leaves out what is inherited.
-
-    Whole associations only: not those of one partition.
-    """
+    """``sacctmgr -n -P show assoc`` without and with ``wopl``, which leaves out the inherited."""
     own_rows = {_association_key(row): row for row in piped(own, ASSOCIATION_FIELDS)}
     return tuple(
         _association(row, own_rows.get(_association_key(row), row))
         for row in piped(text, ASSOCIATION_FIELDS)
-        if not row["Partition"]
     )
 
 
@@ -348,6 +355,15 @@ def _association(row: Mapping[str, str], own: Mapping[str, str]) -> Association:
         grp_tres_run_mins=limits(row["GrpTRESRunMins"]),
         own_qos=names(own["QOS"]),
         own_default_qos=own["DefaultQOS"],
+        partition=row["Partition"],
+    )
+
+
+def parse_qos_elsewhere(text: str, cluster: str) -> frozenset[str]:
+    """``sacctmgr -n -P show assoc``: every QOS in the lists of other clusters than that one."""
+    rows = piped(text, USE_FIELDS)
+    return frozenset(
+        name for row in rows if row["Cluster"] != cluster for name in names(row["QOS"])
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 from asyncio.subprocess import PIPE
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cluster.errors import OutsideError, UnreachableError
@@ -109,7 +110,10 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """No command outlives its call, whether it was late or the call was cancelled."""
     if process.returncode is None:
         process.kill()
-        await process.wait()
+        # Also if it is cancelled meanwhile: what is killed ends at once.
+        while process.returncode is None:
+            with suppress(asyncio.CancelledError):
+                await process.wait()
 
 
 def _down(command: str, words: str) -> UnreachableError:

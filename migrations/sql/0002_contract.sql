@@ -6,21 +6,19 @@ DROP TRIGGER append_only ON slicewise.accounts;
 ALTER TABLE slicewise.transfers DROP CONSTRAINT ck_transfers_reserve_first_and_once;
 ALTER TABLE slicewise.transfers DROP CONSTRAINT uq_transfers_number;
 
-DELETE FROM slicewise.transfers WHERE budget_entry_id IS NOT NULL;
+DELETE FROM slicewise.transfers WHERE budget_entry_id IS NOT NULL OR kind = 'waive';
 
 INSERT INTO slicewise.accounts (cluster, tenant, kind)
 SELECT DISTINCT r.cluster, r.tenant, k.kind
   FROM slicewise.runs r, (VALUES ('available'), ('reserved'), ('used')) AS k (kind)
     ON CONFLICT DO NOTHING;
 UPDATE slicewise.transfers t
-   SET kind = CASE t.kind WHEN 'waive' THEN 'void' ELSE t.kind END,
-       debit_account_id = d.id,
+   SET debit_account_id = d.id,
        credit_account_id = c.id
   FROM slicewise.runs r, slicewise.accounts d, slicewise.accounts c,
        (VALUES ('reserve', 'available', 'reserved'), ('extend', 'available', 'reserved'),
-               ('post', 'reserved', 'used'), ('void', 'reserved', 'available'),
-               ('waive', 'reserved', 'available')) AS k (kind, debit, credit)
- WHERE r.id = t.run_id AND k.kind = t.kind AND (r.payer IS NOT NULL OR t.kind = 'waive')
+               ('post', 'reserved', 'used'), ('void', 'reserved', 'available')) AS k (kind, debit, credit)
+ WHERE r.id = t.run_id AND k.kind = t.kind AND r.payer IS NOT NULL
    AND (d.cluster, d.tenant, d.kind) = (r.cluster, r.tenant, k.debit)
    AND (c.cluster, c.tenant, c.kind) = (r.cluster, r.tenant, k.credit);
 
@@ -50,7 +48,7 @@ UPDATE slicewise.transfers t SET number = n.number
 
 DROP TABLE slicewise.balances;
 DELETE FROM slicewise.accounts a
- WHERE a.kind IN ('granted', 'waived')
+ WHERE a.kind IN ('granted', 'waived', 'operator')
     OR NOT EXISTS (SELECT FROM slicewise.runs r
                     WHERE (r.cluster, r.tenant) = (a.cluster, a.tenant));
 DROP INDEX slicewise.uq_transfers_entry;

@@ -1,6 +1,6 @@
 ALTER TABLE slicewise.accounts DROP CONSTRAINT ck_accounts_kind_known;
 ALTER TABLE slicewise.accounts ADD CONSTRAINT ck_accounts_kind_known
-    CHECK (kind IN ('granted', 'available', 'reserved', 'used', 'waived'));
+    CHECK (kind IN ('granted', 'available', 'reserved', 'used', 'waived', 'operator'));
 COMMENT ON TABLE slicewise.accounts
     IS 'Of each tenant one of a kind, made when it is needed; append-only.';
 

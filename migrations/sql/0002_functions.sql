@@ -11,6 +11,7 @@ DECLARE
     reserved bigint[];
     used bigint[];
     waived bigint[];
+    operator bigint[];
     account record;
     charge jsonb;
     transfer jsonb;
@@ -30,7 +31,7 @@ DECLARE
     leg record;
 BEGIN
     LOOP
-        available := '{}'; reserved := '{}'; used := '{}'; waived := '{}';
+        available := '{}'; reserved := '{}'; used := '{}'; waived := '{}'; operator := '{}';
         FOR position IN 0 .. last LOOP
             charge := charges -> position;
             of_cluster := charge ->> 'cluster';
@@ -39,27 +40,32 @@ BEGIN
             SELECT max(a.id) FILTER (WHERE a.kind = 'available') AS available,
                    max(a.id) FILTER (WHERE a.kind = 'reserved') AS reserved,
                    max(a.id) FILTER (WHERE a.kind = 'used') AS used,
-                   max(a.id) FILTER (WHERE a.kind = 'waived') AS waived
+                   max(a.id) FILTER (WHERE a.kind = 'waived') AS waived,
+                   max(a.id) FILTER (WHERE a.kind = 'operator') AS operator
               INTO account
               FROM slicewise.accounts a WHERE a.cluster = of_cluster AND a.tenant = of_payer;
             available := available || account.available;
             reserved := reserved || account.reserved;
             IF of_tenant <> of_payer THEN
                 SELECT max(a.id) FILTER (WHERE a.kind = 'used') AS used,
-                       max(a.id) FILTER (WHERE a.kind = 'waived') AS waived
+                       max(a.id) FILTER (WHERE a.kind = 'waived') AS waived,
+                       max(a.id) FILTER (WHERE a.kind = 'operator') AS operator
                   INTO account
                   FROM slicewise.accounts a WHERE a.cluster = of_cluster AND a.tenant = of_tenant;
             END IF;
             used := used || account.used;
             waived := waived || account.waived;
+            operator := operator || account.operator;
         END LOOP;
-        EXIT WHEN array_position(available || reserved || used || waived, NULL) IS NULL;
+        EXIT WHEN array_position(available || reserved || used || waived || operator, NULL)
+            IS NULL;
         -- Before anything is locked: who waits for another's new account must hold nothing.
         INSERT INTO slicewise.accounts (cluster, tenant, kind)
         SELECT DISTINCT x.cluster, n.tenant, n.kind
           FROM jsonb_to_recordset(charges) AS x (cluster text, tenant text, payer text)
          CROSS JOIN LATERAL (VALUES (x.payer, 'available'), (x.payer, 'reserved'),
-                                    (x.tenant, 'used'), (x.tenant, 'waived')) AS n (tenant, kind)
+                                    (x.tenant, 'used'), (x.tenant, 'waived'),
+                                    (x.tenant, 'operator')) AS n (tenant, kind)
          ORDER BY 1, 2, 3
             ON CONFLICT DO NOTHING;
     END LOOP;
@@ -100,7 +106,8 @@ BEGIN
             amount := (transfer -> 'amount_millislice_s')::bigint;
             debit := CASE WHEN kind IN ('reserve', 'extend') THEN available[position + 1]
                           WHEN kind = 'reverse' THEN used[position + 1]
-                          WHEN kind IN ('post', 'void', 'waive') THEN reserved[position + 1] END;
+                          WHEN kind = 'waive' THEN operator[position + 1]
+                          WHEN kind IN ('post', 'void') THEN reserved[position + 1] END;
             credit := CASE WHEN kind IN ('reserve', 'extend', 'reverse') THEN reserved[position + 1]
                            WHEN kind = 'post' THEN used[position + 1]
                            WHEN kind = 'waive' THEN waived[position + 1]

@@ -15,13 +15,15 @@ CREATE FUNCTION slicewise.settle(of_run bigint, kind text, amount bigint) RETURN
     LANGUAGE plpgsql
 AS $$
 DECLARE
-    more bigint := CASE WHEN kind IN ('extend', 'reverse') THEN amount ELSE -amount END;
+    more bigint := CASE WHEN kind IN ('extend', 'reverse') THEN amount
+                        WHEN kind = 'waive' THEN 0 ELSE -amount END;
     posted bigint := CASE kind WHEN 'post' THEN amount WHEN 'reverse' THEN -amount ELSE 0 END;
 BEGIN
     UPDATE slicewise.open_reservations o
        SET reserved_millislice_s = o.reserved_millislice_s + more,
            posted_millislice_s = o.posted_millislice_s + posted
-     WHERE o.run_id = of_run AND o.reserved_millislice_s <> -more;
+     WHERE o.run_id = of_run AND o.reserved_millislice_s <> -more
+       AND (kind <> 'waive' OR o.reserved_millislice_s >= amount);
     IF NOT FOUND THEN
         DELETE FROM slicewise.open_reservations o
          WHERE o.run_id = of_run AND o.reserved_millislice_s = -more;
@@ -49,13 +51,13 @@ BEGIN
                    'post: reserved to used',
                    'void: reserved to available',
                    'reverse: used to reserved',
-                   'waive: reserved to waived',
+                   'waive: operator to waived',
                    'grant: granted to available',
                    'revoke: available to granted')
                AND d.cluster = coalesce(r.cluster, b.cluster) AND c.cluster = d.cluster
-               AND d.tenant = CASE WHEN d.kind IN ('used', 'waived') THEN r.tenant
+               AND d.tenant = CASE WHEN d.kind IN ('used', 'waived', 'operator') THEN r.tenant
                                    ELSE coalesce(r.payer, r.tenant, b.tenant) END
-               AND c.tenant = CASE WHEN c.kind IN ('used', 'waived') THEN r.tenant
+               AND c.tenant = CASE WHEN c.kind IN ('used', 'waived', 'operator') THEN r.tenant
                                    ELSE coalesce(r.payer, r.tenant, b.tenant) END
                AND CASE i.kind WHEN 'grant' THEN i.amount_millislice_s = b.amount_millislice_s
                                WHEN 'revoke' THEN i.amount_millislice_s = -b.amount_millislice_s

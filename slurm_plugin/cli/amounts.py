@@ -69,8 +69,8 @@ def _refuse_hours(text: str, key: str) -> NoReturn:
     raise InvalidInputError(
         "SW-UNITS",
         f"{key}: {text!r} is not a number of slice-hours.",
-        "Give slice-hours such as 1000 or 0.5, in whole thousandths of a slice-second: five"
-        " decimals always are.",
+        "Give slice-hours such as 1000 or 0.5, in digits with at most five decimals; no sign"
+        " but for budget adjust.",
     )
 
 

@@ -77,14 +77,13 @@ def set_budget(
         wanted = _Wanted(period, amount, carry_over, overdraft)
         budget = _budget(tenant, before, wanted)
         start_s = _period_start_s(budget, settings)
-        last_roll_s = ledger.rolls().get(tenant)
         adjusted = ledger.set_budget(
             TenantUpdate(tenant, budget=budget),
             author_name(),
             reason,
-            lambda unspent_millislice_s: amended(
+            lambda was, last_roll_s, unspent_millislice_s: amended(
                 tenant,
-                before,
+                was,
                 budget,
                 period_start_s=start_s,
                 last_roll_s=last_roll_s,

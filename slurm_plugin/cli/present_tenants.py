@@ -43,7 +43,7 @@ def tree_table(standings: Sequence[Standing]) -> FittingTable:
             column("ceiling", slices_cells(c.ceiling_millislices for c in ceilings), right=True),
             column("in use", _in_use(standings), right=True),
             column("hours left", map(_left, standings), right=True),
-            column("in Slurm", map(_in_slurm, standings), rank=3),
+            column("account", map(_in_slurm, standings), rank=3),
         )
     )
 

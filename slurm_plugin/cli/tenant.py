@@ -180,7 +180,7 @@ def _show_import(rows: Sequence[TakeOver], *, dry_run: bool, as_json: bool) -> N
     if refused := [row for row in rows if row.refusal is not None]:
         raise InvalidInputError(
             "SW-TENANT-IMPORT",
-            f"{len(refused)} accounts can't be taken over; the others "
+            f"Accounts that can't be taken over: {len(refused)}; the others "
             + ("could be." if dry_run else "are."),
             "The table says why; mend that and import again.",
         )
@@ -202,7 +202,7 @@ def check_tenants(as_json: Json = False) -> None:
     if found:
         raise InvalidInputError(
             "SW-TENANT-TREE",
-            f"{len(found)} tenants are not where Slurm has their accounts.",
+            f"Tenants that are not where Slurm has their accounts: {len(found)}.",
             "Take Slurm's places: slicewise tenant import; or sacctmgr add account, or"
             " slicewise tenant remove, for those without an account.",
         )

@@ -11,7 +11,8 @@ The first rule that applies decides, in this order:
    has: SW-PROFILE-UNKNOWN; whose script asks for anything but one GPU of it: SW-SERVICE-GRES
 7. GPU by GPU: of no type: SW-GRES-TYPE; of a type that no node has: SW-PROFILE-UNKNOWN
 8. one task in QOS slicewise-borrowed of a tenant that may borrow nothing: SW-QUOTA-BORROW; one
-   that alone costs more than the quota, there with what may be borrowed: SW-QUOTA-EXCEEDED
+   that alone costs more than the quota, there with what may be borrowed, or has more instances
+   of a type than the tenant may have: SW-QUOTA-EXCEEDED
 9. a service that lives already: SW-SERVICE-EXISTS
 10. an array that is not the service's slots: SW-SERVICE-ARRAY
 11. otherwise: admit
@@ -19,6 +20,7 @@ The first rule that applies decides, in this order:
 What the daemon's own mode makes of the answer comes last: ``as_mode_allows``.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -57,6 +59,7 @@ class Snapshot:
         partitions: the managed ones.
         quotas: nominal millislices in effect by tenant, as they are in force in Slurm.
         borrowing_limits: how much more it may borrow.
+        type_limits: instances of a type that it may have at most, where there is a limit.
         used: millislices that a tenant's jobs hold now.
         gpu_types: by name.
         services: array job ids of living services by tenant and name; None is one just admitted.
@@ -66,6 +69,7 @@ class Snapshot:
     partitions: frozenset[str]
     quotas: Mapping[str, int] = field(hash=False)
     borrowing_limits: Mapping[str, int] = field(hash=False)
+    type_limits: Mapping[str, Mapping[str, int]] = field(hash=False)
     used: Mapping[str, int] = field(hash=False)
     gpu_types: Mapping[str, GpuType] = field(hash=False)
     services: Mapping[tuple[str, str], int | None] = field(hash=False)
@@ -177,6 +181,7 @@ def _admit(request: SubmitRequest, snapshot: Snapshot, token: str) -> SubmitAnsw
     borrows = request.qos == BORROWED_QOS
     limit = _borrowing_limit(tenant, snapshot) if borrows else 0
     _check_cost(tenant, nominal, limit, asked, snapshot)
+    _check_types(tenant, asked, snapshot.type_limits.get(tenant, {}))
     if spec is not None:
         _check_is_new(spec, snapshot)
         _check_array(request.array, spec)
@@ -275,6 +280,20 @@ def _check_cost(
             f"{slices_text(nominal)}{more}: it could never start.",
             f"Ask for less, or the operator for a larger quota; {_types_text(snapshot)}.",
         )
+
+
+def _check_types(tenant: str, asked: Iterable[GpuRequest], limits: Mapping[str, int]) -> None:
+    counts: Counter[str] = Counter()
+    for gpu in asked:
+        counts[gpu.gres_type or ""] += gpu.count
+    for gres_type, count in counts.items():
+        if count > limits.get(gres_type, count):
+            raise InvalidInputError(
+                "SW-QUOTA-EXCEEDED",
+                f"One task has {count} instances of {gres_type}, {tenant!r} may have "
+                f"{limits[gres_type]}: it could never start.",
+                "Ask for fewer or another type, or the operator for a higher limit.",
+            )
 
 
 def _cost(gpu: GpuRequest, snapshot: Snapshot) -> int:

@@ -84,6 +84,20 @@ def _post(held: Reservation, until_s: int) -> tuple[Transfer, ...]:
     return (transfer(TransferKind.EXTEND, missing, until_s + 1), post) if missing else (post,)
 
 
+def ready(due: Mapping[str, int], reservations: Iterable[Reservation]) -> Mapping[str, int]:
+    """The due periods before which all is posted.
+
+    The others wait for runs that have ended and that accounting does not show yet. A run too short
+    to have been seen may come later still; it counts in the new period.
+    """
+    waiting = {
+        held.payer
+        for held in reservations
+        if held.payer in due and unposted_millislice_s(held, due[held.payer])
+    }
+    return {tenant: start_s for tenant, start_s in due.items() if tenant not in waiting}
+
+
 def due_roll(
     tenant: str,
     budget: Budget,
@@ -91,26 +105,20 @@ def due_roll(
     period_start_s: int,
     last_roll_s: int | None,
     unspent_millislice_s: int,
-    reservations: Iterable[Reservation],
+    used_since_millislice_s: int,
     reason: str,
-) -> BudgetEntry | None:
-    """The entry that begins a due period: afterwards its amount and what is carried are unspent.
+) -> BudgetEntry:
+    """The entry that begins a due period: afterwards its amount and what is carried are unspent,
+    less what runs used since it began and have ended: ``used_since_millislice_s``.
 
-    Carried is debt, or at most the carry-over of what is unspent; nothing at the first roll since
-    there is a budget (``last_roll_s`` None), whatever went before. None while a run from before is
-    not posted up to the period's start: it has ended and accounting does not show it yet. A run
-    too short to have been seen may come later still; it counts in the new period. To be booked
-    only if as much is unspent then.
+    Carried is debt, or at most the carry-over of what was unspent. At the first roll since there is
+    a budget (``last_roll_s`` None) its amount is unspent, whatever went before. To be booked only
+    if as much is unspent then.
     """
-    if any(
-        held.payer == tenant and unposted_millislice_s(held, period_start_s)
-        for held in reservations
-    ):
-        return None
-    carried = (
-        0 if last_roll_s is None else min(unspent_millislice_s, budget.carry_over_millislice_s)
-    )
-    amount = budget.amount_millislice_s + carried - unspent_millislice_s
+    amount = budget.amount_millislice_s - unspent_millislice_s
+    if last_roll_s is not None:
+        had = unspent_millislice_s + used_since_millislice_s
+        amount += min(had, budget.carry_over_millislice_s) - used_since_millislice_s
     return BudgetEntry(tenant, "roll", amount, period_start_s, AUTHOR, reason)
 
 

@@ -222,7 +222,7 @@ def _waiver(used: int, posted: int, covered: int) -> _Amounts:
     return (
         (TransferKind.REVERSE, posted),
         (TransferKind.WAIVE, used),
-        (TransferKind.VOID, covered - used),
+        (TransferKind.VOID, covered),
     )
 
 

@@ -127,7 +127,9 @@ def way_back(known: Known, found: Found) -> tuple[Difference, ...]:
         if _listed(row.own_qos)
     )
     users = (
-        Difference(LimitKey("account", row.account, field), now, "", "taken out", row.user)
+        Difference(
+            LimitKey("account", row.account, field), now, "", "taken out", row.user, row.partition
+        )
         for row in found.users
         for field, now in (
             (QOS_LIST, _listed(row.own_qos)),
@@ -149,9 +151,12 @@ def remember_way_back(differences: Iterable[Difference], known: Known) -> Known:
     return {key: limit for key, limit in due.items() if known[key] != limit}
 
 
-def our_qos(known: Known, found: Found) -> tuple[Difference, ...]:
-    """The QOS that Slicewise has made and that are still there."""
-    names = sorted({key.name for key in known if key.entity == "qos"} & found.qos.keys())
+def our_qos(known: Known, found: Found, elsewhere: frozenset[str]) -> tuple[Difference, ...]:
+    """The QOS that Slicewise has made and that are still there, but for those that another
+    cluster uses: QOS belong to slurmdbd.
+    """
+    made = {key.name for key in known if key.entity == "qos"}
+    names = sorted(made & found.qos.keys() - elsewhere)
     return tuple(Difference(LimitKey("qos", name, NAME), name, "", "removed") for name in names)
 
 

@@ -18,14 +18,17 @@ _NOTHING = Held()
 
 
 class Cause(StrEnum):
-    """What can bind. Of several that allow equally few, the first of these is told."""
+    """What can bind. Of several that allow equally few, the first of these is told.
 
+    Slurm looks at the QOS before the account, so that is what squeue shows.
+    """
+
+    GUARANTEE = "guarantee"
+    """The limit of its own QOS."""
     CEILING = "ceiling"
     """The limit of its own account."""
     CEILING_ABOVE = "ceiling-above"
     """The limit of an account above it, which others use too."""
-    GUARANTEE = "guarantee"
-    """The limit of its own QOS."""
     TYPE_LIMIT = "type-limit"
     MODEL_LIMIT = "model-limit"
     BUDGET = "budget"
@@ -150,7 +153,9 @@ def _room(tenant: str, gres_type: str, now: Situation) -> TypeRoom:
     own_qos = _fewest((*all_qos, _guarantee(tenant, cost, now)))
     borrowed = _fewest(all_qos)
     if not now.policy[tenant].quota.borrowing_limit_millislices:
-        borrowed = Bound(Cause.BORROWING, 0, f"{tenant} has no borrowing limit")
+        borrowed = Bound(
+            Cause.BORROWING, 0, f"{tenant} may borrow nothing: its borrowing limit is 0"
+        )
     _, startable = _budget(tenant, now)
     return TypeRoom(
         gres_type=gres_type,

@@ -22,7 +22,7 @@ Change = tuple[str, ...]
 Stage = tuple[Change, ...]
 """Changes that may run side by side."""
 
-_Entity = tuple[str, str, str]
+_Entity = tuple[str, str, str, str]
 
 _LISTS = frozenset({QOS_LIST, PREEMPT})
 _NO_LIMITS = frozenset({QOS_LIST, DEFAULT_QOS, PREEMPT, NAME})
@@ -97,7 +97,7 @@ def _shrinks(one: Difference) -> bool:
 
 
 def _entity(one: Difference) -> _Entity:
-    return one.key.entity, one.key.name, one.user
+    return one.key.entity, one.key.name, one.user, one.partition
 
 
 def _depth(one: Difference, found: Found) -> int:
@@ -109,21 +109,29 @@ def _depth(one: Difference, found: Found) -> int:
 
 def _modified(differences: Sequence[Difference], found: Found) -> Stage:
     """One command for all that get the same: each takes a good part of a second."""
-    together: dict[Change, list[str]] = {}
+    together: dict[tuple[str, str, str, Change], list[str]] = {}
     ordered = sorted(differences, key=_entity)
-    for (entity, name, user), fields in groupby(ordered, key=_entity):
-        words = _words(list(fields), new=entity == "qos" and name not in found.qos)
-        together.setdefault((entity, user, *words), []).append(name)
-    return tuple(_command(key[0], key[1], names, key[2:], found) for key, names in together.items())
+    for (entity, name, user, partition), fields in groupby(ordered, key=_entity):
+        words = tuple(_words(list(fields), new=entity == "qos" and name not in found.qos))
+        together.setdefault((entity, user, partition, words), []).append(name)
+    return tuple(
+        _user_command(user, partition, names, words, found)
+        if user
+        else _command(entity, names, words, found)
+        for (entity, user, partition, words), names in together.items()
+    )
 
 
-def _command(
-    entity: str, user: str, names: Sequence[str], words: Sequence[str], found: Found
+def _user_command(
+    user: str, partition: str, accounts: Sequence[str], words: Change, found: Found
 ) -> Change:
+    where = (f"name={user}", f"account={','.join(accounts)}", f"cluster={found.cluster}")
+    only = (f"partition={partition}",) if partition else ()
+    return ("modify", "user", "where", *where, *only, "set", *words)
+
+
+def _command(entity: str, names: Sequence[str], words: Change, found: Found) -> Change:
     name, cluster = ",".join(names), f"cluster={found.cluster}"
-    if user:
-        where = (f"name={user}", f"account={name}", cluster)
-        return ("modify", "user", "where", *where, "set", *words)
     if entity == "account":
         return ("modify", "account", "where", f"name={name}", cluster, "set", *words)
     if names[0] in found.qos:

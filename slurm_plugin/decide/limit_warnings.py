@@ -22,7 +22,7 @@ def warnings(allowed: Allowed, found: Found, managed: Collection[str]) -> tuple[
         {
             kind
             for tenant in tenants
-            for kind in type_limits(allowed, allowed.policy[tenant].quota)
+            for kind in type_limits(allowed.policy[tenant].quota, allowed.costs, allowed.models)
             if f"gres/gpu:{kind}" not in found.tres
         }
     )

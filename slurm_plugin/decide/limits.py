@@ -7,6 +7,7 @@ from cluster.slurm.interface import Association, Qos
 from cluster.units import slices_text
 from slurm_plugin.decide.ceilings import Ceiling
 from slurm_plugin.decide.policy import ROOT_ACCOUNT, KnownLimit, LimitKey, Policy, Quota
+from slurm_plugin.decide.tenants import downward, parent
 
 QOS_PREFIX = "slicewise_"
 """Only QOS of this prefix are ever changed, and the next one."""
@@ -83,6 +84,7 @@ class Difference:
 
     Attributes:
         user: of a user's own QOS list or default in the key's account; else "".
+        partition: if that is the user's for one partition alone.
     """
 
     key: LimitKey
@@ -90,6 +92,7 @@ class Difference:
     wanted: str
     why: str
     user: str = ""
+    partition: str = ""
 
 
 def qos_name(tenant: str) -> str:
@@ -161,7 +164,8 @@ def _tenant_account(name: str, allowed: Allowed, found: Found) -> Settings:
         QOS_LIST: Setting(_listed(name, (name,), found), "its own QOS, and the borrowed"),
         DEFAULT_QOS: Setting(qos_name(name), "its own QOS"),
     }
-    for gres_type, count in type_limits(allowed, allowed.policy[name].quota).items():
+    limits = type_limits(allowed.policy[name].quota, allowed.costs, allowed.models)
+    for gres_type, count in limits.items():
         if f"gres/gpu:{gres_type}" in found.tres:
             fields[TYPE + gres_type] = Setting(str(count), "limit on the type or its model")
     if name in allowed.run_minutes:
@@ -170,13 +174,27 @@ def _tenant_account(name: str, allowed: Allowed, found: Found) -> Settings:
     return {LimitKey("account", name, field): setting for field, setting in fields.items()}
 
 
-def type_limits(allowed: Allowed, quota: Quota) -> Mapping[str, int]:
+def type_limits(
+    quota: Quota, costs: Mapping[str, int], models: Mapping[str, str]
+) -> Mapping[str, int]:
     """Instances by type at most. A limit on a model binds each of its types by itself."""
     bounds = dict(quota.type_limits)
-    for gres_type, model in allowed.models.items():
+    for gres_type, model in models.items():
         if model in quota.model_limits:
-            most = quota.model_limits[model] // allowed.costs[gres_type]
+            most = quota.model_limits[model] // costs[gres_type]
             bounds[gres_type] = min(most, bounds.get(gres_type, most))
+    return bounds
+
+
+def binding_type_limits(
+    policy: Policy, costs: Mapping[str, int], models: Mapping[str, str]
+) -> Mapping[str, Mapping[str, int]]:
+    """Instances by type that each tenant, and every tenant above it, may have at most."""
+    bounds: dict[str, dict[str, int]] = {}
+    for name in downward(policy):
+        bounds[name] = dict(bounds.get(parent(policy, name), {}))
+        for kind, most in type_limits(policy[name].quota, costs, models).items():
+            bounds[name][kind] = min(most, bounds[name].get(kind, most))
     return bounds
 
 
@@ -344,10 +362,12 @@ def _user_differences(lists: Mapping[str, str], found: Found) -> Iterator[Differ
         may = lists[row.account]
         if row.own_qos and _text(_ours(row.qos)) != may:
             key = LimitKey("account", row.account, QOS_LIST)
-            yield Difference(key, _text(_ours(row.qos)), may, "a list of the user's own", row.user)
+            now, why = _text(_ours(row.qos)), "a list of the user's own"
+            yield Difference(key, now, may, why, row.user, row.partition)
         if is_ours(row.own_default_qos) and row.own_default_qos not in may.split(","):
             key = LimitKey("account", row.account, DEFAULT_QOS)
-            yield Difference(key, row.own_default_qos, "", "not allowed any more", row.user)
+            now, why = row.own_default_qos, "not allowed any more"
+            yield Difference(key, now, "", why, row.user, row.partition)
 
 
 def _ours(names: Iterable[str]) -> set[str]:

@@ -69,7 +69,9 @@ class Account(StrEnum):
     RESERVED = "reserved"
     USED = "used"
     WAIVED = "waived"
-    """Allotted by Slurm but not charged: the operator's to bear."""
+    """Allotted by Slurm but not charged to the tenant."""
+    OPERATOR = "operator"
+    """Who bears what is waived: its balance is minus that. No budget is used up by it."""
 
 
 class TransferKind(StrEnum):
@@ -89,7 +91,9 @@ class TransferKind(StrEnum):
     REVERSE = "reverse"
     """Accounting shows less than is posted: the excess, used → reserved."""
     WAIVE = "waive"
-    """At the end of a run that its tenant does not pay: the use, reserved → waived."""
+    """At the end of a run that the operator pays: the use, operator → waived. Its whole reservation
+    is voided.
+    """
     GRANT = "grant"
     """More budget: granted → available. Of no run."""
     REVOKE = "revoke"
@@ -102,7 +106,7 @@ DEBIT_CREDIT: Mapping[TransferKind, tuple[Account, Account]] = {
     TransferKind.POST: (Account.RESERVED, Account.USED),
     TransferKind.VOID: (Account.RESERVED, Account.AVAILABLE),
     TransferKind.REVERSE: (Account.USED, Account.RESERVED),
-    TransferKind.WAIVE: (Account.RESERVED, Account.WAIVED),
+    TransferKind.WAIVE: (Account.OPERATOR, Account.WAIVED),
     TransferKind.GRANT: (Account.GRANTED, Account.AVAILABLE),
     TransferKind.REVOKE: (Account.AVAILABLE, Account.GRANTED),
 }

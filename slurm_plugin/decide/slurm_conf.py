@@ -39,6 +39,12 @@ def conf_faults(
             if name in views
             for fault in _weight_faults(views[name], costs)
         ),
+        *(
+            f"Partition {name} is not managed, but bills: jobs there count towards all limits, "
+            "and those of accounts without a quota can't start."
+            for name in sorted(views.keys() - set(managed))
+            if _bills(views[name])
+        ),
     )
 
 
@@ -76,6 +82,11 @@ def _weight_faults(partition: PartitionView, costs: Mapping[str, int]) -> Iterab
             yield f"{where}: {tres} is {_number(weights.get(tres))}, not {cost}."
     for tres, weight in _others(weights, expected):
         yield f"{where}: {tres} is {_number(weight)}, not 0: billing counts more than GPUs."
+
+
+def _bills(partition: PartitionView) -> bool:
+    # Without a weight of their own, Slurm bills CPUs.
+    return not partition.billing_weights or any(partition.billing_weights.values())
 
 
 def _others(weights: Mapping[str, float], expected: Collection[str]) -> list[tuple[str, float]]:

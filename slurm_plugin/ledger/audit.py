@@ -44,7 +44,7 @@ class Audit(LedgerPart):
         Looked at: that each transfer moves between the accounts that its kind and its run or budget
         entry name; that what is left and posted by each run's transfers is what its open
         reservation holds; that the sums over each account are its balance; that each budget entry
-        has exactly its transfer.
+        has exactly its transfer; that loans are what they were changed to last.
         """
         with reading(self._engine) as connection:
             connection.execute(text(replay.SETTING))

@@ -8,14 +8,17 @@ from sqlalchemy import Connection, text
 
 from slurm_plugin.decide.budgets import unspent
 from slurm_plugin.decide.model import Balance, BudgetEntry
+from slurm_plugin.decide.policy import Budget
 from slurm_plugin.ledger import queries
 from slurm_plugin.ledger.connection import reading, writing
 from slurm_plugin.ledger.part import LedgerPart
 
 _ENTER = text("SELECT slicewise.enter_budget(CAST(:entry AS jsonb), :unspent)")
 
-Amend = Callable[[int], BudgetEntry | None]
-"""The entry that follows from what is unspent, if any."""
+Amend = Callable[[Budget | None, int | None, int], BudgetEntry | None]
+"""The entry that follows, if any, from the budget as it was, the start of the period that was
+rolled last (None: none was) and what is unspent.
+"""
 
 
 class Budgets(LedgerPart):
@@ -33,13 +36,17 @@ class Budgets(LedgerPart):
     def rolls(self) -> Mapping[str, int]:
         """The start of the period that each tenant's budget was rolled to last, Unix seconds."""
         with reading(self._engine) as connection:
-            found = connection.execute(queries.rolls_of(self._cluster))
-            return {tenant: int(start_s) for tenant, start_s in found}
+            return self._rolls(connection)
 
-    def ended_budgets(self) -> frozenset[str]:
-        """Tenants whose budget was taken away after its last roll."""
+    def _rolls(self, connection: Connection) -> Mapping[str, int]:
+        found = connection.execute(queries.rolls_of(self._cluster))
+        return {tenant: int(start_s) for tenant, start_s in found}
+
+    def renewed_budgets(self) -> Mapping[str, int]:
+        """When each budget that was taken away after its last roll was set again, Unix seconds."""
         with reading(self._engine) as connection:
-            return frozenset(connection.execute(queries.ended_of(self._cluster)).scalars())
+            found = connection.execute(queries.renewed_of(self._cluster))
+            return {tenant: int(at_s) for tenant, at_s in found}
 
     def book_budget(self, entry: BudgetEntry, unspent_millislice_s: int | None) -> bool:
         """Book it with its transfer; whether it was booked.
@@ -57,11 +64,13 @@ class Budgets(LedgerPart):
         booked = connection.execute(_ENTER, {"entry": values, "unspent": unspent_millislice_s})
         return bool(booked.scalar_one())
 
-    def _amend(self, connection: Connection, tenant: str, amend: Amend) -> int:
+    def _amend(
+        self, connection: Connection, tenant: str, before: Budget | None, amend: Amend
+    ) -> int:
         """Book what is decided on what is unspent, anew as long as runs are posted in between."""
         while True:
             had = unspent(self._balances(connection).get(tenant))
-            entry = amend(had)
+            entry = amend(before, self._rolls(connection).get(tenant), had)
             if entry is None:
                 return 0
             if self._enter(connection, entry, had):

@@ -37,6 +37,8 @@ def ledger_engine(url: str) -> Engine:
     return create_engine(
         parsed.set(drivername="postgresql+psycopg"),
         connect_args=dict(CONNECT),
+        # Whatever the server's default is: functions look again at what they have locked.
+        isolation_level="READ COMMITTED",
         # A connection that a restart of the server broke is replaced instead of failing once.
         pool_pre_ping=True,
         pool_size=2,

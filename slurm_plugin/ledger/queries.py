@@ -7,6 +7,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Select,
+    Subquery,
     cast,
     extract,
     func,
@@ -129,10 +130,20 @@ def _run_fields(columns: Any) -> tuple[RunKey, str, str, str, Mapping[str, int],
     return RunKey(cluster, job_id, start_s), tenant, user, task, gres, Millislices(cost), payer
 
 
+_BALANCED = (
+    Account.GRANTED,
+    Account.AVAILABLE,
+    Account.RESERVED,
+    Account.USED,
+    Account.WAIVED,
+)
+"""In the order of the fields of ``Balance``."""
+
+
 def balances_of(cluster: str) -> Select[Any]:
     """Balances (credits less debits) by tenant, for ``balance``."""
     amount = balances.c.credits_millislice_s - balances.c.debits_millislice_s
-    sums = (func.sum(amount).filter(accounts.c.kind == kind.value) for kind in Account)
+    sums = (func.sum(amount).filter(accounts.c.kind == kind.value) for kind in _BALANCED)
     return (
         select(accounts.c.tenant, *(func.coalesce(each, 0) for each in sums))
         .join(balances, balances.c.account_id == accounts.c.id)
@@ -157,8 +168,19 @@ def rolls_of(cluster: str) -> Select[Any]:
     )
 
 
-def ended_of(cluster: str) -> Select[Any]:
-    """Tenants with a roll whose budget, or who themselves, were removed after it."""
+def renewed_of(cluster: str) -> Select[Any]:
+    """Tenants whose budget ended after its last roll, and when it was first set again."""
+    ended, again = _ended_of(cluster), quota_changes.c
+    return (
+        select(again.tenant, _recorded_s(func.min(again.recorded_at)))
+        .join(ended, ended.c.tenant == again.tenant)
+        .where(again.cluster == cluster, again.id > ended.c.id, again.budget_period != "off")
+        .group_by(again.tenant)
+    )
+
+
+def _ended_of(cluster: str) -> Subquery:
+    """The change by which a tenant's budget, or the tenant, was removed after its last roll."""
     rolled, changes = budget_entries.c, quota_changes.c
     last = (
         select(rolled.tenant, func.max(rolled.recorded_at).label("recorded_at"))
@@ -167,11 +189,12 @@ def ended_of(cluster: str) -> Select[Any]:
         .subquery()
     )
     return (
-        select(changes.tenant)
-        .distinct()
+        select(changes.tenant, func.max(changes.id).label("id"))
         .join(last, last.c.tenant == changes.tenant)
         .where(changes.cluster == cluster, changes.recorded_at > last.c.recorded_at)
         .where(or_(changes.budget_period == "off", changes.removed))
+        .group_by(changes.tenant)
+        .subquery()
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from cluster.units import MillisliceSeconds
 from slurm_plugin.decide.model import Verification
 
-SETTING = "SET LOCAL work_mem = '64MB'"
+SETTING = "SELECT set_config('work_mem', '64MB', true), set_config('jit', 'off', true)"
 
 _TRANSFERS = """
 SELECT 0 AS seen, coalesce(sum(t.amount_millislice_s), 0) AS difference,
@@ -23,11 +23,11 @@ SELECT 0 AS seen, coalesce(sum(t.amount_millislice_s), 0) AS difference,
             ('post', 'reserved', 'used'),
             ('void', 'reserved', 'available'),
             ('reverse', 'used', 'reserved'),
-            ('waive', 'reserved', 'waived'))
+            ('waive', 'operator', 'waived'))
         AND d.cluster = r.cluster AND c.cluster = r.cluster
-        AND d.tenant = CASE WHEN d.kind IN ('used', 'waived') THEN r.tenant
+        AND d.tenant = CASE WHEN d.kind IN ('used', 'waived', 'operator') THEN r.tenant
                             ELSE coalesce(r.payer, r.tenant) END
-        AND c.tenant = CASE WHEN c.kind IN ('used', 'waived') THEN r.tenant
+        AND c.tenant = CASE WHEN c.kind IN ('used', 'waived', 'operator') THEN r.tenant
                             ELSE coalesce(r.payer, r.tenant) END) IS NOT TRUE
 """
 """Each transfer of a run moves between the accounts that its kind names, of payer and tenant."""
@@ -36,21 +36,23 @@ _RUNS = """
 WITH replayed AS (
     SELECT run_id,
            sum(CASE WHEN kind IN ('reserve', 'extend', 'reverse') THEN amount_millislice_s
-                    ELSE -amount_millislice_s END) AS reserved,
-           sum(CASE kind WHEN 'post' THEN amount_millislice_s
-                         WHEN 'reverse' THEN -amount_millislice_s ELSE 0 END) AS posted
+                    WHEN kind = 'waive' THEN 0 ELSE -amount_millislice_s END) AS reserved
       FROM (SELECT * FROM slicewise.transfers WHERE run_id IS NOT NULL
              ORDER BY run_id, number) AS in_order
      GROUP BY run_id
 ), compared AS (
-    SELECT run_id, o.run_id AS open_id,
-           coalesce(r.reserved, 0) AS reserved, coalesce(r.posted, 0) AS posted,
+    SELECT run_id, o.run_id AS open_id, coalesce(r.reserved, 0) AS reserved,
            coalesce(o.reserved_millislice_s, 0) AS stored,
-           coalesce(o.posted_millislice_s, r.posted) AS stored_posted
+           coalesce(o.posted_millislice_s, 0) AS stored_posted,
+           CASE WHEN o.run_id IS NULL THEN 0 ELSE (
+               SELECT coalesce(sum(CASE t.kind WHEN 'post' THEN t.amount_millislice_s
+                                               ELSE -t.amount_millislice_s END), 0)
+                 FROM slicewise.transfers t
+                WHERE t.run_id = o.run_id AND t.kind IN ('post', 'reverse')) END AS posted
       FROM replayed r FULL JOIN slicewise.open_reservations o USING (run_id)
 ), differences AS (
-    SELECT *, abs(reserved - stored) + greatest(-reserved, 0)
-              + abs(posted - stored_posted) + greatest(-posted, 0) AS difference
+    SELECT *, abs(reserved - stored) + greatest(-reserved, 0) + abs(posted - stored_posted)
+              AS difference
       FROM compared
 )
 SELECT count(open_id) AS seen, coalesce(sum(difference), 0) AS difference,
@@ -113,9 +115,27 @@ SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
 """
 """Each budget entry has a transfer of its amount, none if it is zero."""
 
+_LOANS = """
+WITH replayed AS (
+    SELECT DISTINCT ON (cluster, lender, borrower) cluster, lender, borrower,
+           amount_millislices AS amount
+      FROM slicewise.loan_changes ORDER BY cluster, lender, borrower, id DESC
+), differences AS (
+    SELECT cluster, lender, borrower, coalesce(r.amount, 0) AS amount,
+           coalesce(l.amount_millislices, 0) AS stored
+      FROM replayed r FULL JOIN slicewise.loans l USING (cluster, lender, borrower)
+)
+SELECT count(*) AS seen, coalesce(sum(abs(amount - stored)), 0) AS difference,
+       (array_agg(format('loan of %s to %s on %s: its changes leave %s, stored are %s',
+                         lender, borrower, cluster, amount, stored))
+        FILTER (WHERE amount <> stored))[1:10] AS faults
+  FROM differences
+"""
+"""What each loan was changed to last is the loan, in millislices."""
+
 _COUNT = "SELECT count(*) AS seen, 0 AS difference, NULL::text[] AS faults FROM slicewise.transfers"
 
-CHECKS = (_COUNT, _ACCOUNTS, _RUNS, _TRANSFERS, _BUDGET_ENTRIES)
+CHECKS = (_COUNT, _ACCOUNTS, _RUNS, _TRANSFERS, _BUDGET_ENTRIES, _LOANS)
 
 
 def verification(results: Sequence[Any]) -> Verification:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, select, text
 
 from cluster.errors import InvalidInputError
 from slurm_plugin.ledger.connection import ledger_engine, reading, translated, writing
-from slurm_plugin.ledger.tables import SCHEMA, served_revisions
+from slurm_plugin.ledger.tables import SCHEMA, loan_changes, quota_changes, served_revisions
 
 BASE = "base"
 """The revision before the first: no tables."""
@@ -20,7 +20,10 @@ BASE = "base"
 Duty = Literal["daemon", "operator", "reader"]
 """What a role of PostgreSQL is for."""
 
-_APPENDED = ("loan_changes", "quota_changes")
+_APPENDED = (loan_changes, quota_changes)
+_OWN_WORDS = frozenset({"id", "recorded_at"})
+"""What the database itself writes of an appended row: neither its order nor its time is forged."""
+
 _KEPT = ("compilations", "known_limits", "watermarks")
 """What the daemon overwrites. None of it is money."""
 
@@ -178,8 +181,11 @@ def _grants(role: str, duty: Duty) -> Iterator[str]:
     yield f"GRANT SELECT ON {tables} TO {role}"
     if duty == "reader":
         return
-    for name in _APPENDED:
-        yield f"GRANT INSERT ON {SCHEMA}.{name} TO {role}"
+    for table in _APPENDED:
+        columns = ", ".join(
+            column.name for column in table.columns if column.name not in _OWN_WORDS
+        )
+        yield f"GRANT INSERT ({columns}) ON {SCHEMA}.{table.name} TO {role}"
     for name in _CALLED:
         yield f"GRANT EXECUTE ON FUNCTION {SCHEMA}.{name} TO {role}"
     if duty == "operator":

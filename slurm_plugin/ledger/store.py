@@ -41,11 +41,15 @@ class Ledger(Policies, Charges, Budgets, Audit):
     def set_budget(self, update: TenantUpdate, author: str, reason: str, amend: Amend) -> int:
         """Change a budget's rule as ``change`` does, and with it the running period.
 
-        Returns the millislice-seconds that were given at once; below zero, taken back.
+        Of two operators at once the second decides on what the first has left. Returns the
+        millislice-seconds that were given at once; below zero, taken back.
         """
         with writing(self._engine) as connection:
+            self._lock(connection)
+            tenant = self._policy(connection).get(update.tenant)
             self._change(connection, update, author, reason)
-            return self._amend(connection, update.tenant, amend)
+            before = tenant.budget if tenant else None
+            return self._amend(connection, update.tenant, before, amend)
 
     def require_current(self) -> None:
         """Raises InvalidInputError (SW-DATABASE-OLD, SW-DATABASE-NEW) unless it is at head."""

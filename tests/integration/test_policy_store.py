@@ -88,7 +88,7 @@ def test_every_history_of_policy_holds_its_rules(ledger: Ledger, database: str):
 
     World.database = database
     few = settings(
-        max_examples=examples(60),
+        max_examples=examples(200),
         stateful_step_count=20,
         suppress_health_check=list(HealthCheck),
     )
@@ -535,6 +535,25 @@ def test_an_operators_role_sets_policy_and_budgets_and_charges_nothing(
     assert refused(lambda: own.apply([settled(1)[0]]))
     assert refused(lambda: own.mark_compiled(1))
     all_tables_refuse(database, role, kept=frozenset())
+
+
+_FORGED = """
+INSERT INTO slicewise.quota_changes (cluster, tenant, nominal_millislices, author, reason, {})
+    OVERRIDING SYSTEM VALUE VALUES ('testing', 'vision', 7, 'olga', '', %s)
+"""
+
+
+@pytest.mark.parametrize("forged", [("id", 2**62), ("recorded_at", "2001-01-01")])
+@pytest.mark.parametrize("duty", ["daemon", "operator"])
+def test_no_role_says_itself_when_a_change_was_made(
+    database: str, role: str, own: Ledger, duty: schema.Duty, forged: tuple[str, object]
+):
+    schema.grant(database, role, duty)
+    url = ledger_engine(database).url.set(drivername="postgresql", username=role)
+    column, value = forged
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        execute(url.render_as_string(), _FORGED.format(column), value)
+    assert own.policy() == {}
 
 
 def test_a_readers_role_only_reads(database: str, role: str, own: Ledger):

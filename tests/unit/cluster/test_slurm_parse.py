@@ -324,14 +324,20 @@ def test_associations_and_qos(version: str) -> None:
 
 
 def test_limits_of_an_association() -> None:
-    """As 22.05 shows it, for whole associations only: not those of one partition."""
+    """As 22.05 shows it."""
     text = (
         "c|vision|||root|normal||billing=3000,gres/gpu:1g.10gb=2,mem=1.5T|billing=60\n"
         "c|vision|alice|gpu||normal||billing=1|\n"
     )
-    (row,) = parse.parse_associations(text, text)
+    row, theirs = parse.parse_associations(text, text)
+    assert (row.partition, theirs.partition) == ("", "gpu")
     assert row.grp_tres == {"billing": 3000, "gres/gpu:1g.10gb": 2, "mem": 1_572_864}
     assert row.grp_tres_run_mins == {"billing": 60}
+
+
+def test_an_account_with_any_name_spoils_no_other_row() -> None:
+    text = "c|a|b|||root|normal||billing=1|\nc|new\nline|||root|normal|||\nc|vision|||root||||\n"
+    assert [row.account for row in parse.parse_associations(text, text)] == ["a|b", "vision"]
 
 
 def test_what_is_inherited_is_not_an_associations_own() -> None:
@@ -343,6 +349,12 @@ def test_what_is_inherited_is_not_an_associations_own() -> None:
     assert alice == Association(
         "c", "vision", "alice", "", frozenset({"long", "normal"}), "long", {}
     )
+
+
+def test_qos_of_other_clusters() -> None:
+    text = "here|normal,slicewise_a\nthere|normal,slicewise_b\nfurther|slicewise-borrowed\n"
+    elsewhere = {"normal", "slicewise_b", "slicewise-borrowed"}
+    assert parse.parse_qos_elsewhere(text, "here") == elsewhere
 
 
 def test_limits_and_preemption_of_a_qos() -> None:

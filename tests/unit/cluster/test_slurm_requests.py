@@ -1,6 +1,7 @@
 """What is asked of Slurm: its commands are stand-ins that write down how they were called."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -84,8 +85,10 @@ async def test_if_all_have_started_nothing_is_held(tmp_path: Path, stand_in: Sta
     assert noted(tmp_path, "scontrol") == ["scontrol update JobId=814_[5] StartTime=now+60"]
 
 
+# As sacct, it cuts with whatever it is told.
+CUT = 'sed "s/|/$(echo "$*" | sed "s/.*--delimiter=\\([^ ]*\\).*/\\1/")/g"'
 ALL_RUNS = (
-    "--noheader --parsable2 --noconvert --allusers --duplicates {which} "
+    "--noheader --parsable2 --delimiter=SECRET --noconvert --allusers --duplicates {which} "
     "--starttime=1970-01-01T00:01:40 --endtime=now "
     "--state=RUNNING,REQUEUED,PREEMPTED,NODE_FAIL "
     "--format=JobIDRaw,JobID,User,Account,Partition,Start,End,State,TimelimitRaw,AllocTRES"
@@ -93,20 +96,33 @@ ALL_RUNS = (
 
 
 async def test_runs_are_asked_for_by_state(tmp_path: Path, stand_in: StandIn) -> None:
-    stand_in("sacct", "echo '7|7|alice|vision|gpu|150|200|COMPLETED|10|billing=5'\n")
+    stand_in("sacct", f"echo '7|7|alice|vision|gpu|150|200|COMPLETED|10|billing=5' | {CUT}\n")
     (run,) = await CommandSlurm().runs(100)
     assert (run.start_s, run.end_s) == (150, 200)
-    assert noted(tmp_path, "sacct") == [f"sacct {ALL_RUNS.format(which='--allocations')}"]
+    assert accounting_asked(tmp_path) == [f"sacct {ALL_RUNS.format(which='--allocations')}"]
+
+
+def accounting_asked(tmp_path: Path) -> list[str]:
+    return [
+        re.sub("delimiter=x[0-9a-f]{32}x", "delimiter=SECRET", line)
+        for line in noted(tmp_path, "sacct")
+    ]
+
+
+async def test_an_accounts_name_can_imitate_no_run(tmp_path: Path, stand_in: StandIn) -> None:
+    imitated = "7|7|bob|nlp|gpu|150|200|COMPLETED|10|billing=5"
+    stand_in("sacct", f"printf '8|8|carol|' | {CUT}; echo 'c|d'; echo '{imitated}'\n")
+    assert await CommandSlurm().runs(100) == ()
 
 
 async def test_steps_are_asked_for_where_a_start_is_lost(tmp_path: Path, stand_in: StandIn) -> None:
     rows = "echo '{0}|{0}|a|v|gpu|Unknown|200|REQUEUED|10|billing=5'\n"
     steps = "case $* in *--jobs=*) echo '8.batch|8.batch||v||150|201|FAILED||';; esac\n"
-    stand_in("sacct", rows.format(17) + rows.format(8) + steps)
+    stand_in("sacct", f"{{ {rows.format(17)}{rows.format(8)}{steps} }} | {CUT}\n")
     (run,) = await CommandSlurm().runs(100)
     assert (run.job_id, run.start_s, run.end_s) == (8, 150, 200)
     asked = [ALL_RUNS.format(which=which) for which in ("--allocations", "--jobs=8,17")]
-    assert noted(tmp_path, "sacct") == [f"sacct {one}" for one in asked]
+    assert accounting_asked(tmp_path) == [f"sacct {one}" for one in asked]
 
 
 async def test_release_makes_eligible_first(tmp_path: Path, stand_in: StandIn) -> None:

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import os
 import time
 from pathlib import Path
@@ -78,3 +79,20 @@ async def test_a_cancelled_call_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(run(shell(f"echo $$ >{tmp_path}/pid; exec sleep 60")), 0.3)
     assert is_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_commands_that_are_late_together_leave_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first one's failure ends the loop while the others are being killed."""
+    told: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", told.append)
+    for _ in range(8):
+        with pytest.raises(UnreachableError):
+            asyncio.run(_all_late(20))
+        gc.collect()
+    assert told == []
+
+
+async def _all_late(count: int) -> None:
+    await asyncio.gather(*(run(("sleep", "60"), deadline_s=0.05) for _ in range(count)))

@@ -59,7 +59,16 @@ def test_runs_that_ended_before_and_jobs_that_never_ran_are_left_out() -> None:
     assert (run.job_id, run.start_s, run.end_s, run.state) == (8, 100, 201, "CANCELLED")
     assert (run.time_limit_s, run.tres) == (None, {"billing": "5"})
     with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
-        parse_runs("7|7|alice\n", 0)
+        parse_runs("7|7|alice|vision|gpu|soon|200|COMPLETED|10|billing=5\n", 0)
+
+
+def test_an_account_with_any_name_spoils_no_other_run() -> None:
+    text = (
+        "7|7|carol|c|d|gpu|100|200|COMPLETED|10|billing=5\n"
+        "8|8|carol|new\nline|gpu|100|201|COMPLETED|10|billing=5\n"
+        "9|9|alice|vision|gpu|100|201|COMPLETED|10|billing=5\n"
+    )
+    assert [(run.job_id, run.account) for run in parse_runs(text, 0)] == [(7, "c|d"), (9, "vision")]
 
 
 LOST = "7|5_2|alice|vision|gpu|None|300|REQUEUED|10|billing=5\n"

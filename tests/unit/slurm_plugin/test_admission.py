@@ -33,6 +33,7 @@ SNAPSHOT = Snapshot(
     partitions=frozenset({"gpu", "mig"}),
     quotas={"vision": 6000, "nlp": 1000},
     borrowing_limits={"vision": 2000, "nlp": 0},
+    type_limits={"vision": {"1g.20gb": 1}},
     used={"vision": 1500},
     gpu_types={
         t.name: t
@@ -170,6 +171,7 @@ REFUSALS = [
     (service(profile=None, need_gib="40"), "SW-NEED-TOO-LARGE", ["need_gib", "40", "39.0 GiB"]),
     (submit(gres="gpu:1g.10gb:7"), "SW-QUOTA-EXCEEDED", ["7 slices", "6", "'vision'"]),
     (submit(account="nlp", gres="gpu:1g.20gb:1"), "SW-QUOTA-EXCEEDED", ["1.75 slices", "is 1:"]),
+    (submit(gres="gpu:1g.20gb:2"), "SW-QUOTA-EXCEEDED", ["2 instances of 1g.20gb", "may have 1:"]),
     (service(name="taken"), "SW-SERVICE-EXISTS", ["'taken'", "job 814"]),
     (altered(service(), array="0-4"), "SW-SERVICE-ARRAY", ["0-3", "0-4"]),
     (altered(service(), array=""), "SW-SERVICE-ARRAY", ["no array"]),

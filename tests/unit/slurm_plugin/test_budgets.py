@@ -14,6 +14,7 @@ from slurm_plugin.decide.budgets import (
     due_roll,
     left,
     posts_until,
+    ready,
     run_minutes,
     unspent,
 )
@@ -101,17 +102,18 @@ class TestRoll:
     def roll(
         self,
         unspent_millislice_s: int,
-        *held: Reservation,
+        used_since_millislice_s: int = 0,
+        *,
         budget: Budget | None = None,
         last_roll_s: int | None = 0,
-    ) -> BudgetEntry | None:
+    ) -> BudgetEntry:
         return due_roll(
             "physics",
             budget or a_budget(),
             period_start_s=P_S,
             last_roll_s=last_roll_s,
             unspent_millislice_s=unspent_millislice_s,
-            reservations=held,
+            used_since_millislice_s=used_since_millislice_s,
             reason="month from 2026-11-01",
         )
 
@@ -136,14 +138,24 @@ class TestRoll:
 
     @pytest.mark.parametrize("was", [-5000, 0, 300])
     def test_the_first_one_begins_with_the_amount_whatever_was(self, was: int):
-        entry = self.roll(was, budget=a_budget(carry_over=400), last_roll_s=None)
-        assert entry is not None
+        entry = self.roll(was, 50, budget=a_budget(carry_over=400), last_roll_s=None)
         assert was + entry.amount_millislice_s == 1000
 
+    @pytest.mark.parametrize(
+        ("was", "used_since", "then"),
+        [(300, 50, 1150), (100, 50, 1100), (-20, 50, 980), (-300, 50, 700)],
+    )
+    def test_what_was_used_since_it_began_is_taken_from_the_new_amount(
+        self, was: int, used_since: int, then: int
+    ):
+        entry = self.roll(was, used_since, budget=a_budget(carry_over=200))
+        assert was + entry.amount_millislice_s == then
+
     def test_it_waits_for_runs_that_are_not_posted_up_to_it(self):
-        assert self.roll(0, a_reservation(1, posted=39_999)) is None
-        assert self.roll(0, a_reservation(1, posted=40_000)) is not None
-        assert self.roll(0, a_reservation(payer="vision")) is not None
+        due = {"physics": P_S}
+        assert ready(due, [a_reservation(1, posted=39_999)]) == {}
+        assert ready(due, [a_reservation(1, posted=40_000)]) == due
+        assert ready(due, [a_reservation(payer="vision")]) == due
 
     def test_it_is_due_once_per_period(self):
         starts = {"none": 0, "new": 5, "old": 5, "rolled": 5, "begun": 0}

@@ -131,10 +131,14 @@ def test_a_failed_node_is_the_operators_to_bear_where_that_is_the_rule():
     assert amounts(decided) == [
         ("reverse", 10_000, 13),
         ("waive", 13_000, 13),
-        ("void", 47_000, 13),
+        ("void", 60_000, 13),
     ]
     unseen = ended(run, 60, tariff=OPERATOR_PAYS)
-    assert amounts(unseen) == [("reserve", 60_000, 60), ("waive", 60_000, 60)]
+    assert amounts(unseen) == [
+        ("reserve", 60_000, 60),
+        ("waive", 60_000, 60),
+        ("void", 60_000, 60),
+    ]
     well = a_run()
     assert amounts(ended(well, 60, reservation(well), tariff=OPERATOR_PAYS)) == [
         ("post", 60_000, 60)

@@ -1,12 +1,13 @@
 """Compiling and uninstalling against an accounting database that behaves like Slurm's."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 from slurm_database import LimitLedger, Row, SlurmDatabase, settings
 
 from cluster.errors import OutsideError
-from cluster.jobs import JobState, JobView
+from cluster.jobs import JobState, JobView, NodeView
 from cluster.slurm.interface import Qos
 from cluster.units import Millislices
 from slurm_plugin.compile import Compiled, compile_limits, look
@@ -152,6 +153,24 @@ async def test_a_change_that_was_cut_short_is_nobodys_hand():
         assert (await look(slurm, books, settings())).by_hand == ()  # type: ignore[arg-type]
 
 
+async def test_another_compile_at_the_same_time_is_nobodys_hand(monkeypatch: pytest.MonkeyPatch):
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books)
+    nodes = slurm.nodes
+
+    async def meanwhile() -> tuple[NodeView, ...]:
+        monkeypatch.undo()
+        await asyncio.sleep(0)  # the accounts are read by now
+        quota(books, "vision", 3000)
+        await compile_limits(slurm, books, settings("adopt"))  # type: ignore[arg-type]
+        return await nodes()
+
+    monkeypatch.setattr(slurm, "nodes", meanwhile)
+    done = await compile_limits(slurm, books, settings("adopt"))  # type: ignore[arg-type]
+    assert done.by_hand == ()
+    assert slurm.limit("vision") == 3000
+
+
 async def test_uninstalling_leaves_no_trace():
     slurm, books = database(), ledger(vision=6000, lab=3000)
     before = slurm.state()
@@ -175,6 +194,15 @@ async def test_uninstalling_leaves_no_trace():
     assert slurm.state() == before
     assert books.known == {}
     assert await uninstall(slurm, books, settings()) == ()  # type: ignore[arg-type]
+
+
+async def test_uninstalling_leaves_another_cluster_the_qos_that_it_uses():
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books)
+    slurm.elsewhere = frozenset({"slicewise-borrowed", "normal"})
+    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    assert slurm.known.keys() == {"normal", "premium", "slicewise-borrowed"}
+    assert books.known == {}
 
 
 async def test_uninstalling_waits_for_jobs_in_its_qos():

@@ -14,7 +14,7 @@ from scripted import (
     tenant,
 )
 
-from cluster.errors import UnreachableError
+from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin.decide.model import BudgetEntry
@@ -101,6 +101,23 @@ async def test_a_change_of_the_policy_is_compiled_at_once() -> None:
     assert world.ledger.marked == [7, 8]
     views = {view.name: view.nominal_millislices for view in world.sync.view.tenants}
     assert views == {"physics": 0, "vision": 2500}
+
+
+async def test_what_slurm_refuses_does_not_keep_a_change_from_admission(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse() -> None:
+        raise OutsideError("SW-SLURM-FAILED", "no")
+
+    world = World()
+    await world.look()
+    await world.limits.turn()
+    world.ledger.newest, world.ledger.shown = 8, policy_of(tenant("physics", 1000))
+    monkeypatch.setattr(world.slurm, "qos", refuse)
+    with pytest.raises(OutsideError):
+        await world.limits.turn()
+    assert [view.name for view in world.sync.view.tenants] == ["physics"]
+    assert world.ledger.marked == [7]
 
 
 async def test_a_lender_that_needs_its_own_has_it_back_at_once() -> None:

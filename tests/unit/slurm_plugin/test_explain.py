@@ -89,7 +89,9 @@ def test_beyond_the_guarantee_there_is_what_is_borrowed():
 def test_who_may_not_borrow_is_told_so():
     found = room(situation(tenant("a", 4000, borrowing_limit_millislices=Millislices(0))))
     assert (found.guaranteed, found.borrowed) == (4, 0)
-    assert found.borrowed_bound == Bound(Cause.BORROWING, 0, "a has no borrowing limit")
+    assert found.borrowed_bound == Bound(
+        Cause.BORROWING, 0, "a may borrow nothing: its borrowing limit is 0"
+    )
 
 
 def test_others_may_have_used_up_what_is_above():
@@ -161,7 +163,7 @@ def test_of_equal_limits_the_first_in_order_is_told():
         tenant("a", 4000, "lab", type_limits={"1g.10gb": 4}, model_limits={"A100-80GB": 4000}),
         free={"1g.10gb": 4},
     )
-    assert room(now).guaranteed_bound.cause == Cause.CEILING
+    assert room(now).guaranteed_bound.cause == Cause.GUARANTEE
 
 
 def test_what_is_over_its_limit_leaves_nothing_not_less():

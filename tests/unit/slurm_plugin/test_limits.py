@@ -12,6 +12,7 @@ from slurm_plugin.decide.limit_changes import stages
 from slurm_plugin.decide.limit_warnings import warnings
 from slurm_plugin.decide.limits import (
     Allowed,
+    binding_type_limits,
     differences,
     found_of,
     qos_name,
@@ -293,6 +294,18 @@ def test_a_user_with_a_qos_list_of_his_own_gets_it_before_it_becomes_the_default
     assert "defaultqos=slicewise_vision" in found[1][0]
 
 
+def test_so_does_one_with_a_list_for_one_partition_alone():
+    own = {"qos": NORMAL, "own_qos": NORMAL, "partition": "gpu"}
+    rows = [ROOT, account("vision"), user("alice", "vision"), user("alice", "vision", **own)]
+    found = changes(tenants(vision=6000), rows, [BORROWED, tenant_qos("vision", 6000)])
+    assert found[0] == [
+        (
+            "modify user where name=alice account=vision cluster=c partition=gpu"
+            " set qos+=slicewise-borrowed,slicewise_vision"
+        )
+    ]
+
+
 def test_a_user_loses_the_qos_of_a_former_tenant_that_was_his_own_default():
     theirs = {"qos": NORMAL | {"slicewise_a"}, "own_qos": NORMAL | {"slicewise_a"}}
     rows = [
@@ -303,6 +316,21 @@ def test_a_user_loses_the_qos_of_a_former_tenant_that_was_his_own_default():
     assert changes({}, rows, [BORROWED, tenant_qos("a", 0)]) == [
         ["modify user where name=alice account=a cluster=c set qos-=slicewise_a defaultqos=-1"]
     ]
+
+
+def test_limits_on_types_bind_those_below_too():
+    policy = {
+        "lab": Tenant("lab", "", Quota(Millislices(0), type_limits={"1g.10gb": 2})),
+        "a": Tenant("a", "lab", Quota(Millislices(0), type_limits={"1g.10gb": 3})),
+        "b": Tenant("b", "a", Quota(Millislices(0), model_limits={"A100-80GB": Millislices(1000)})),
+        "c": Tenant("c", "", Quota(Millislices(0))),
+    }
+    assert binding_type_limits(policy, COSTS, dict.fromkeys(COSTS, "A100-80GB")) == {
+        "lab": {"1g.10gb": 2},
+        "a": {"1g.10gb": 2},
+        "b": {"1g.10gb": 1, "3g.40gb": 0},
+        "c": {},
+    }
 
 
 def test_every_word_of_a_change_is_one_argument():

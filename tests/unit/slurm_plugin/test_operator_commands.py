@@ -58,9 +58,10 @@ class FakeLedger(MemoryStore):
         return self.changes[0]
 
     def set_budget(self, update: TenantUpdate, author: str, reason: str, amend: Amend) -> int:
+        before = self.found[update.tenant].budget
         self.change(update, author, reason)
         balance = self.balances().get(update.tenant)
-        entry = amend(unspent(balance))
+        entry = amend(before, self.rolls().get(update.tenant), unspent(balance))
         if entry is None:
             return 0
         assert self.book_budget(entry, unspent(balance))
@@ -168,7 +169,7 @@ def test_check_fails_where_a_tenant_is_not_where_its_account_is(ledger: FakeLedg
     assert "Every tenant has its account" in said("tenant", "check")
     said("tenant", "add", "optics", "--parent", "bio")
     ledger.change(TenantUpdate("gone"), "root", "")
-    assert refused(ledger, "tenant", "check").refusal.message.startswith("2 tenants")
+    assert refused(ledger, "tenant", "check").refusal.message.endswith("accounts: 2.")
 
 
 def test_a_removed_tenant_keeps_its_history(ledger: FakeLedger):

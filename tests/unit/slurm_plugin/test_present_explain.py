@@ -39,17 +39,17 @@ def shown(renderable: object, width: int) -> str:
 def test_an_explanation_says_how_many_and_why_not_more_on_one_narrow_screen():
     text = shown(explanation(explained()), 80)
     assert "bio holds 2 slices of its ceiling of 3" in text
-    assert "bio has no borrowing limit" in text
-    assert "(AssocGrpBilling)" in text
+    assert "bio may borrow nothing: its borrowing limit is 0" in text
+    assert "(MaxBillingPerAccount)" in text
     assert "No budget limits it." in text
     row = next(line for line in text.splitlines() if "1g.10gb" in line)
-    assert row.split() == ["1g.10gb", "1", "ceiling", "0", "borrowing", "limit", "–"]
+    assert row.split() == ["1g.10gb", "1", "guarantee", "0", "borrowing", "limit", "–"]
     assert len(text.splitlines()) < 24
 
 
 def test_each_reason_is_given_once():
     text = shown(explanation(explained()), 200)
-    assert text.count("bio holds 2 of 3 slices") == 1
+    assert text.count("bio holds 2 of 3 guaranteed slices") == 1
 
 
 def test_gpus_of_nodes_out_of_use_are_not_free_but_still_listed():

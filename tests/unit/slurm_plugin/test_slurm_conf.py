@@ -69,6 +69,18 @@ def test_without_weights_slurm_bills_processors():
     assert len(faults(weights={})) == len(COSTS) + 1
 
 
+@pytest.mark.parametrize("weights", [{}, {"cpu": 1.0, "mem": 0.0}])
+def test_another_partition_that_bills_is_said(weights: dict[str, float]):
+    views = [PartitionView("gpu", WEIGHTS, ""), PartitionView("cpu", weights, "")]
+    (fault,) = conf_faults(CONFIG, views, ["gpu"], COSTS)
+    assert "Partition cpu is not managed, but bills" in fault
+
+
+def test_one_that_bills_nothing_is_all_right():
+    views = [PartitionView("gpu", WEIGHTS, ""), PartitionView("cpu", {"cpu": 0.0}, "")]
+    assert conf_faults(CONFIG, views, ["gpu"], COSTS) == ()
+
+
 def test_a_partition_that_is_not_there_is_said():
     (fault,) = conf_faults(CONFIG, [], ["gpu"], COSTS)
     assert "no partition gpu" in fault
