@@ -1,5 +1,6 @@
 """The one executable, ``slicewise``: mounts every command tree."""
 
+import os
 import sys
 from importlib import metadata
 from typing import Annotated
@@ -85,6 +86,10 @@ def main() -> None:
     try:
         # By this name also where it runs as ``python -m launcher.main``, as in the sandbox.
         app(prog_name="slicewise")
+    except BrokenPipeError:
+        # Whoever read has seen enough, such as ``head``.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except SlicewiseError as error:
         refusal, console = error.refusal, Console(stderr=True)
         # As Text: what others wrote (a log's "[Note]", a user's path) must not be read as markup.

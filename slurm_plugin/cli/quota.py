@@ -62,6 +62,10 @@ def set_quota(
             help="TYPE=COUNT, MODEL=SLICES or NAME=none; for several.", show_default=False
         ),
     ] = None,
+    overcommit: Annotated[
+        bool,
+        typer.Option("--overcommit", help="Also if the cluster has less than all quotas together."),
+    ] = False,
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
@@ -90,6 +94,8 @@ def set_quota(
             update = replace(update, parent=place_in_slurm(policy, tenant, look))
         if limit:
             update = _limited(update, policy, settings, limit)
+        if look is not None and not overcommit:
+            _check_capacity(policy, changed(policy, update), look.capacity_millislices)
         began_s = time.monotonic()
         change = ledger.change(update, author_name(), reason)
         took_s = wait_until_compiled(ledger, change.change_id, began_s)
@@ -115,6 +121,18 @@ def _limited(
     quota = policy[update.tenant].quota if update.tenant in policy else Quota(Millislices(0))
     found = limits_from_texts(limits, quota, settings.costs, settings.gpus)
     return replace(update, type_limits=found.types, model_limits=found.models)
+
+
+def _check_capacity(before: Policy, after: Policy, capacity_millislices: int) -> None:
+    """One wrong number would squeeze everybody."""
+    above = overcommitted_millislices(after, capacity_millislices)
+    if above > overcommitted_millislices(before, capacity_millislices):
+        raise InvalidInputError(
+            "SW-QUOTA-CAPACITY",
+            f"The quotas at the top would be {slices_words(above)} above the cluster's"
+            f" {slices_text(capacity_millislices)}, and every tenant's ceiling squeezed.",
+            "Give less, or say --overcommit.",
+        )
 
 
 def _warn_of_overcommitment(policy: Policy, capacity_millislices: int) -> None:

@@ -67,6 +67,8 @@ def add_tenant(
         update = TenantUpdate(tenant, parent=place)
         same = tenant in policy and policy[tenant].parent == place
         change = None if same else ledger.change(update, author_name(), reason)
+    if change is not None and parent is not None:
+        _warn_of_another_place(policy, tenant, place, try_to_look_at_slurm(settings))
     if as_json:
         print_json({"tenant": tenant, "parent": place, "changed": change is not None})
         return
@@ -75,6 +77,17 @@ def add_tenant(
     console().print(Text(f"{tenant} {verb} a tenant {where}."))
     if change is not None and tenant not in policy:
         console().print(f"It needs a quota: slicewise tenant-quota set {tenant} --nominal SLICES")
+
+
+def _warn_of_another_place(policy: Policy, tenant: str, place: str, look: SlurmLook | None) -> None:
+    """Limits bind as Slurm's own tree has it."""
+    if look is None or (slurms := tenant_parent(tenant, look.accounts, policy)) == place:
+        return
+    typer.echo(
+        f"In Slurm {tenant} is {f'below {slurms}' if slurms else 'at the top'}, and its limits bind"
+        f" there: sacctmgr modify account {tenant} set parent={place or 'root'}",
+        err=True,
+    )
 
 
 def place_in_slurm(policy: Policy, tenant: str, look: SlurmLook) -> str:

@@ -24,6 +24,7 @@ _TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _TYPE_OR_MODEL = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9_.+/-]{0,62}")
 _QUOTA_FIELDS = tuple(field.name for field in fields(Quota))
 _MILLISLICE_S_PER_SLICE_HOUR = 3_600_000
+_MAX_WORDS = 500
 
 
 def changed(policy: Policy, update: TenantUpdate) -> Policy:
@@ -52,6 +53,10 @@ def changed(policy: Policy, update: TenantUpdate) -> Policy:
 def check_words(author: str, reason: str) -> None:
     """Raises InvalidInputError (SW-TEXT) for text that can't be shown as one line."""
     for words in (author, reason):
+        if len(words) > _MAX_WORDS:
+            raise InvalidInputError(
+                "SW-TEXT", f"The text has {len(words)} characters.", f"At most {_MAX_WORDS}."
+            )
         if not words.isprintable():
             raise InvalidInputError(
                 "SW-TEXT", f"{words!r} has characters that can't be printed.", "Write plain text."

@@ -19,6 +19,7 @@ CONNECT: Mapping[str, object] = {"connect_timeout": 5, "application_name": "slic
 """How every connection is made."""
 
 _LOCK_NOT_AVAILABLE = "55P03"
+_INSUFFICIENT_PRIVILEGE = "42501"
 
 
 def ledger_engine(url: str) -> Engine:
@@ -88,7 +89,7 @@ def translated(engine: Engine) -> Iterator[None]:
             "SW-TEXT", f"{error.object!r} can't be written as UTF-8.", "Write plain text."
         ) from None
     except (OperationalError, InterfaceError) as error:
-        if _is_locked(error):
+        if _state(error) == _LOCK_NOT_AVAILABLE:
             raise UnreachableError(
                 "SW-DATABASE-BUSY",
                 f"A table of the ledger's database {_place(engine)} is in use for too long.",
@@ -106,14 +107,20 @@ def translated(engine: Engine) -> Iterator[None]:
             "Nothing was written. Run: slicewise ledger verify",
         ) from None
     except SQLAlchemyError as error:
+        if _state(error) == _INSUFFICIENT_PRIVILEGE:
+            raise OutsideError(
+                "SW-DATABASE-RIGHTS",
+                f"The role may not do this in {_place(engine)}: {_reason(engine, error)}.",
+                "As the tables' owner: slicewise db grant ROLE --as daemon|operator|reader",
+            ) from None
         raise OutsideError(
             "SW-DATABASE-FAILED",
             f"The ledger's database {_place(engine)} failed: {_reason(engine, error)}.",
         ) from None
 
 
-def _is_locked(error: DBAPIError) -> bool:
-    return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
+def _state(error: SQLAlchemyError) -> str | None:
+    return getattr(getattr(error, "orig", None), "sqlstate", None)
 
 
 def _place(engine: Engine) -> str:

