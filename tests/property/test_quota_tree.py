@@ -322,7 +322,7 @@ def test_loans_are_cut_to_the_limits_and_no_further(case: Case, data: st.DataObj
 def test_ceilings_never_exceed_what_is_above_them(case: Case, capacity: int | None) -> None:
     policy, loans = case.policy, case.lend()
     found = ceilings(policy, loans, capacity)
-    nominal = effective_nominal(policy)
+    nominal, own = effective_nominal(policy), own_part(policy)
     raw = {
         name: nominal[name] - leaving(policy, loans, name) + entering(policy, loans, name)
         for name in policy
@@ -339,7 +339,7 @@ def test_ceilings_never_exceed_what_is_above_them(case: Case, capacity: int | No
     for name in policy:
         assert found[name].lent_millislices == leaving(policy, loans, name)
         assert found[name].borrowed_millislices == entering(policy, loans, name)
-        guarantee = min(nominal[name], found[name].ceiling_millislices)
+        guarantee = min(own[name], found[name].ceiling_millislices)
         assert found[name].guarantee_millislices == guarantee
 
 
