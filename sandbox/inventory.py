@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from cluster.mig_profiles import board, cost_millislices
+from slurm_plugin.decide import slurm_conf
 
 CLUSTER = "sandbox"
 PARTITION = "gpu"
@@ -53,16 +54,19 @@ def gpu_types() -> Mapping[str, tuple[str, ...]]:
 
 
 def billing_weights() -> str:
-    """``TRESBillingWeights`` of the partition: a job's billing is its millislices."""
-    costs = (
-        f"GRES/gpu:{profile}={cost_millislices(board(model), profile, Fraction(1))}"
-        for model, profiles in gpu_types().items()
-        for profile in profiles
-    )
-    return ",".join(("CPU=0", "Mem=0", *costs))
+    """``TRESBillingWeights`` of the partition."""
+    return slurm_conf.billing_weights(_costs())
 
 
 def accounting_tres() -> str:
-    """``AccountingStorageTRES``: GPUs together and of each type."""
-    types = (f"gres/gpu:{p}" for profiles in gpu_types().values() for p in profiles)
-    return ",".join(("gres/gpu", *types))
+    """``AccountingStorageTRES``."""
+    return slurm_conf.accounting_tres(_costs())
+
+
+def _costs() -> Mapping[str, int]:
+    """Millislices of an instance by GRES type."""
+    return {
+        profile: cost_millislices(board(model), profile, Fraction(1))
+        for model, profiles in gpu_types().items()
+        for profile in profiles
+    }

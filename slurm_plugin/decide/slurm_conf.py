@@ -12,14 +12,24 @@ def conf_lines(partitions: Iterable[str], costs: Mapping[str, int]) -> tuple[str
 
     A partition's line is its weights only: a site adds them to the line that it has.
     """
-    weights = ",".join(("CPU=0", "Mem=0", *(f"GRES/gpu:{kind}={costs[kind]}" for kind in costs)))
+    weights = billing_weights(costs)
     return (
         f"AccountingStorageEnforce={','.join(_ENFORCED)}",
-        f"AccountingStorageTRES={','.join(_counted(costs))}",
+        f"AccountingStorageTRES={accounting_tres(costs)}",
         "PreemptType=preempt/qos",
         "PreemptMode=REQUEUE",
         *(f'PartitionName={name} TRESBillingWeights="{weights}"' for name in partitions),
     )
+
+
+def billing_weights(costs: Mapping[str, int]) -> str:
+    """``TRESBillingWeights`` of a managed partition: a job's billing is its millislices."""
+    return ",".join(("CPU=0", "Mem=0", *(f"GRES/gpu:{kind}={costs[kind]}" for kind in costs)))
+
+
+def accounting_tres(types: Iterable[str]) -> str:
+    """``AccountingStorageTRES``: GPUs together and of each type."""
+    return ",".join(_counted(types))
 
 
 def conf_faults(

@@ -9,7 +9,6 @@ from sqlalchemy import (
     Select,
     Subquery,
     cast,
-    extract,
     func,
     or_,
     select,
@@ -28,6 +27,7 @@ from slurm_plugin.decide.model import (
     TransferKind,
 )
 from slurm_plugin.decide.statement import open_row
+from slurm_plugin.ledger.policy_rows import recorded_s
 from slurm_plugin.ledger.tables import (
     accounts,
     balances,
@@ -54,10 +54,6 @@ _OPEN_COLUMNS = (
     open_reservations.c.reserved_millislice_s,
     open_reservations.c.posted_millislice_s,
 )
-
-
-def _recorded_s(recorded_at: ColumnElement[Any]) -> ColumnElement[int]:
-    return cast(func.floor(extract("epoch", recorded_at)), BigInteger)
 
 
 def reservations_of(cluster: str) -> Select[Any]:
@@ -172,7 +168,7 @@ def renewed_of(cluster: str) -> Select[Any]:
     """Tenants whose budget ended after its last roll, and when it was first set again."""
     ended, again = _ended_of(cluster), quota_changes.c
     return (
-        select(again.tenant, _recorded_s(func.min(again.recorded_at)))
+        select(again.tenant, recorded_s(func.min(again.recorded_at)))
         .join(ended, ended.c.tenant == again.tenant)
         .where(again.cluster == cluster, again.id > ended.c.id, again.budget_period != "off")
         .group_by(again.tenant)
@@ -200,7 +196,7 @@ def _ended_of(cluster: str) -> Subquery:
 
 def entries_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
     """Budget entries, the oldest first, for ``budget_entry``."""
-    recorded_s = _recorded_s(budget_entries.c.recorded_at)
+    at_s = recorded_s(budget_entries.c.recorded_at)
     query = (
         select(
             budget_entries.c.tenant,
@@ -209,9 +205,9 @@ def entries_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
             budget_entries.c.period_start_s,
             budget_entries.c.author,
             budget_entries.c.reason,
-            recorded_s,
+            at_s,
         )
-        .where(budget_entries.c.cluster == cluster, recorded_s >= since_s)
+        .where(budget_entries.c.cluster == cluster, at_s >= since_s)
         .order_by(budget_entries.c.id)
     )
     return query if tenant is None else query.where(budget_entries.c.tenant == tenant)
@@ -225,7 +221,7 @@ def budget_entry(row: Any) -> BudgetEntry:
 def export_of(cluster: str, since_s: int) -> Select[Any]:
     """Transfers recorded at ``since_s`` or later, in the order of their ids."""
     debit, credit = accounts.alias("debit"), accounts.alias("credit")
-    recorded_s = _recorded_s(transfers.c.recorded_at)
+    at_s = recorded_s(transfers.c.recorded_at)
     tenant = func.coalesce(runs.c.tenant, budget_entries.c.tenant)
     return (
         select(
@@ -243,12 +239,12 @@ def export_of(cluster: str, since_s: int) -> Select[Any]:
             transfers.c.until_s,
             budget_entries.c.author,
             budget_entries.c.reason,
-            recorded_s.label("recorded_s"),
+            at_s.label("recorded_s"),
         )
         .join(debit, debit.c.id == transfers.c.debit_account_id)
         .join(credit, credit.c.id == transfers.c.credit_account_id)
         .outerjoin(runs, runs.c.id == transfers.c.run_id)
         .outerjoin(budget_entries, budget_entries.c.id == transfers.c.budget_entry_id)
-        .where(debit.c.cluster == cluster, recorded_s >= since_s)
+        .where(debit.c.cluster == cluster, at_s >= since_s)
         .order_by(transfers.c.id)
     )

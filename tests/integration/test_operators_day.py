@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
-import psycopg
 import pytest
-from psycopg.sql import SQL, Identifier
+from ledger_rows import rows_of_every_table
 
 from sandbox.cluster import Sandbox
 
@@ -213,14 +212,3 @@ def test_bad_input_is_explained_and_writes_nothing(alone: Operator, database: st
     refusals = {words: alone.refused(*words) for words, _ in BAD}
     assert refusals == dict(BAD)
     assert rows_of_every_table(database) == before
-
-
-def rows_of_every_table(database: str) -> dict[str, int]:
-    query = "SELECT tablename FROM pg_tables WHERE schemaname = 'slicewise'"
-    with psycopg.connect(database) as connection:
-        tables = [name for (name,) in connection.execute(query)]
-        count = SQL("SELECT count(*) FROM {}")
-        return {
-            name: connection.execute(count.format(Identifier("slicewise", name))).fetchone()[0]
-            for name in tables
-        }

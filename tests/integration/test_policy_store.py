@@ -9,6 +9,7 @@ import pytest
 from effort import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
+from ledger_rows import rows_of_every_table
 from policy_world import PolicyWorld, broken_rules
 from psycopg.sql import SQL, Identifier
 
@@ -47,17 +48,6 @@ def execute(database: str, statement: str, *parameters: object) -> None:
     """As somebody who goes around the program."""
     with psycopg.connect(database) as connection:
         connection.execute(statement, parameters or None)
-
-
-def rows_of_every_table(database: str) -> dict[str, int]:
-    query = "SELECT tablename FROM pg_tables WHERE schemaname = 'slicewise'"
-    with psycopg.connect(database) as connection:
-        tables = [name for (name,) in connection.execute(query)]
-        count = SQL("SELECT count(*) FROM {}")
-        return {
-            name: connection.execute(count.format(Identifier("slicewise", name))).fetchone()[0]
-            for name in tables
-        }
 
 
 def nominal(tenant: str, millislices: int, parent: str | None = None) -> TenantUpdate:
