@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 
 class JobState(StrEnum):
@@ -135,7 +136,10 @@ TAG_PREFIX = "slicewise:1"
 _TAG = re.compile(
     r"slicewise:1 token=(?P<token>[0-9a-f]+) tenant=(?P<tenant>[A-Za-z0-9_.-]+)"
     r"(?: service=(?P<service>[A-Za-z0-9_.-]+))?"
+    r"(?: class=(?P<job_class>low|high))?(?P<flexible> flexible)?(?P<undecided> undecided)?(?![^ ])"
 )
+
+JobClass = Literal["low", "normal", "high"]
 
 
 @dataclass(frozen=True)
@@ -146,19 +150,41 @@ class JobTag:
         token: random, hexadecimal; only jobs that carry one are ever changed.
         tenant: who is charged.
         service: set if the job is a service's array.
+        job_class: of its priority.
+        is_flexible: whether it may be moved between its tenant's QOS and the borrowed one while it
+            waits: its user named no QOS, and it may be requeued.
+        is_undecided: slicewise.lua had no answer for it; the daemon decides later.
     """
 
     token: str
     tenant: str
     service: str | None = None
+    job_class: JobClass = "normal"
+    is_flexible: bool = False
+    is_undecided: bool = False
 
     def text(self) -> str:
         """As it stands in admin_comment."""
-        service = f" service={self.service}" if self.service else ""
-        return f"{TAG_PREFIX} token={self.token} tenant={self.tenant}{service}"
+        parts = (
+            f"{TAG_PREFIX} token={self.token} tenant={self.tenant}",
+            f" service={self.service}" if self.service else "",
+            f" class={self.job_class}" if self.job_class != "normal" else "",
+            " flexible" if self.is_flexible else "",
+            " undecided" if self.is_undecided else "",
+        )
+        return "".join(parts)
 
     @classmethod
     def find(cls, admin_comment: str) -> "JobTag | None":
         """The tag in an admin_comment that others may have written into as well."""
         match = _TAG.search(admin_comment)
-        return cls(match["token"], match["tenant"], match["service"]) if match else None
+        if match is None:
+            return None
+        return cls(
+            match["token"],
+            match["tenant"],
+            match["service"],
+            match["job_class"] or "normal",  # type: ignore[arg-type]
+            is_flexible=match["flexible"] is not None,
+            is_undecided=match["undecided"] is not None,
+        )

@@ -67,6 +67,14 @@ class DaemonSettings(_Section):
     launcher_user: str = "slicewise"
     sync_interval_s: float = Field(1.0, gt=0, le=60)
     mode: Literal["observe", "advise", "enforce"] = "enforce"
+    pair: bool = Field(
+        False,
+        description="One daemon runs on each of two SlurmctldHosts: only the one that leads acts.",
+    )
+    listen: str = Field("", description="HOST:PORT for users of other hosts (munge); empty: none.")
+    connect: str = Field("", description="HOST:PORT where other hosts' commands find the daemon.")
+    munge_socket: Path | None = Field(None, description="munged's, where it is not the default.")
+    metrics: str = Field("", description="HOST:PORT of Prometheus metrics; empty: none.")
 
     @property
     def admission_socket(self) -> Path:
@@ -96,6 +104,34 @@ class LedgerSettings(_Section):
     )
     time_zone: Annotated[str, AfterValidator(check_zone)] = Field(
         "UTC", description="By whose calendar the periods of budgets begin."
+    )
+
+
+class AdmissionSettings(_Section):
+    """[admission]: rules that a site may choose."""
+
+    untyped: str = Field(
+        "refuse",
+        description="What becomes of GPUs without a type: refuse, auto (the cheapest that fits), "
+        "or the GRES type that they get.",
+    )
+
+
+class PrioritySettings(_Section):
+    """[priority]: what is added to Slurm's own formula as site_factor, docs/priority.md."""
+
+    max: int = Field(10_000, ge=100, le=1_000_000, description="site_factor is 0 to this.")
+    class_weight: int = Field(3, ge=0, le=1000)
+    share_weight: int = Field(5, ge=0, le=1000)
+    urgency_weight: int = Field(2, ge=0, le=1000)
+    half_life_h: float = Field(168.0, gt=0, description="Use counts half after that time.")
+    wait_full_h: float = Field(
+        24.0, gt=0, description="No newer job is ahead of one that has waited for so long."
+    )
+    quantum: int = Field(100, ge=1, description="Smaller changes are not written to Slurm.")
+    updates_per_s: float = Field(20.0, gt=0, le=1000)
+    high_class_for: tuple[str, ...] = Field(
+        (), description="Tenants whose jobs may say class=high."
     )
 
 
@@ -133,6 +169,8 @@ class Settings(_Section):
     daemon: DaemonSettings = DaemonSettings()
     database: DatabaseSettings = DatabaseSettings()
     ledger: LedgerSettings = LedgerSettings()
+    admission: AdmissionSettings = AdmissionSettings()
+    priority: PrioritySettings = PrioritySettings()
     gateway: GatewaySettings = GatewaySettings()
     triton: TritonSettings = TritonSettings()
     launcher: LauncherSettings = LauncherSettings()

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-VERSION = 1
+VERSION = 2
+"""Of submissions. 1 is answered as well: the daemon is upgraded before slicewise.lua."""
 LINE_LIMIT = 4 * 1024 * 1024
 """Bytes of one answer; those of requests are narrower, see the sockets."""
 
@@ -19,10 +20,25 @@ class Message(BaseModel):
 
 
 class SubmitRequest(Message):
-    """slicewise.lua: a job is being submitted. The texts are Slurm's own, "" where unset."""
+    """slicewise.lua: a job is being submitted. The texts are Slurm's own, "" where unset.
 
-    v: Literal[1]
+    Attributes:
+        token: made by slicewise.lua; the tag that is answered bears it.
+        module: version of the slicewise.lua that slurmctld has loaded, and its mode.
+        gres: tres_per_node.
+        tasks, min_nodes, tasks_per_node, cpus_per_task: as asked for, None where unset.
+        exclusive: whole nodes, with all of their GPUs.
+        interactive: salloc or srun: there is no script.
+        requeue: whether the job may be requeued; None is Slurm's default (JobRequeue).
+        explain: its user wants to read the decision.
+        directives: the script's ``#SLICEWISE`` lines, whole.
+    """
+
+    v: Literal[1, 2]
     op: Literal["submit"]
+    token: str = Field("", max_length=64, pattern=r"^[0-9a-f]*$")
+    module: str = Field("", max_length=64)
+    mode: str = Field("", max_length=16)
     uid: int
     account: str = ""
     default_account: str = ""
@@ -30,14 +46,20 @@ class SubmitRequest(Message):
     qos: str = ""
     name: str = ""
     gres: str = ""
-    """tres_per_node."""
     tres_per_job: str = ""
     tres_per_socket: str = ""
     tres_per_task: str = ""
+    tasks: int | None = None
+    min_nodes: int | None = None
+    tasks_per_node: int | None = None
+    cpus_per_task: int | None = None
+    exclusive: bool = False
+    interactive: bool = False
+    requeue: bool | None = None
     array: str = ""
     time_limit_min: int | None = None
+    explain: bool = False
     directives: tuple[str, ...] = ()
-    """The script's ``#SLICEWISE`` lines, whole."""
 
 
 class SubmitAnswer(Message):
@@ -45,19 +67,30 @@ class SubmitAnswer(Message):
 
     ``pass``: none of our business. ``admit``: set the fields that are not None. ``refuse``: show
     ``message``, ``hint`` and ``code`` to the user and return an error.
+
+    Attributes:
+        gres, tres_per_job, tres_per_socket, tres_per_task: the whole text that replaces the one
+            asked for, in its own prefix.
+        tag: appended to admin_comment.
+        notice: told to every user: what he might not expect of the job.
+        decision: told to users who want to read it, in one line.
     """
 
-    v: Literal[1] = 1
+    v: Literal[1, 2] = 1
     action: Literal["pass", "admit", "refuse"]
     gres: str | None = None
+    tres_per_job: str | None = None
+    tres_per_socket: str | None = None
+    tres_per_task: str | None = None
     qos: str | None = None
     site_factor: int | None = None
     tag: str | None = None
-    """Appended to admin_comment."""
     hold: bool = False
     code: str = ""
     message: str = ""
     hint: str = ""
+    notice: str = ""
+    decision: str = ""
 
 
 SlotState = Literal["held", "released", "starting", "running", "ending", "gone"]
@@ -133,6 +166,8 @@ class WishRequest(Message):
     array_job_id: int
     run: tuple[int, ...]
     note: str = Field("", max_length=500, pattern=r"^[ -~]*$")
+    urgency: float = Field(0.0, ge=0, le=1)
+    """Of the service's backlog: 0 none waits, 1 as bad as counts. Part of its slots' priority."""
 
 
 class WishAnswer(Message):
@@ -162,6 +197,38 @@ class CheckRequest(Message):
     directives: tuple[str, ...]
 
 
+class StatusRequest(Message):
+    """How are the daemon and slicewise.lua? Everybody may ask."""
+
+    v: Literal[1] = 1
+    op: Literal["status"] = "status"
+
+
+class StatusAnswer(Message):
+    """The daemon's state.
+
+    Attributes:
+        version: of the daemon's program.
+        leads: whether it acts on Slurm; another daemon does if not.
+        complete, observed_s: of its last look at Slurm.
+        asked_s: when slicewise.lua asked last; None if it never has.
+        module, module_mode: version and mode of the slicewise.lua that asked.
+        decisions: by action, since the daemon began.
+    """
+
+    v: Literal[1] = 1
+    version: str
+    mode: str
+    host: str
+    leads: bool
+    complete: bool
+    observed_s: float
+    asked_s: float | None = None
+    module: str = ""
+    module_mode: str = ""
+    decisions: dict[str, int] = {}
+
+
 class DoneAnswer(Message):
     """It was done."""
 
@@ -180,5 +247,6 @@ class FailureAnswer(Message):
 
 
 UserRequest = Annotated[
-    ViewRequest | WishRequest | DeleteRequest | CheckRequest, Field(discriminator="op")
+    ViewRequest | WishRequest | DeleteRequest | CheckRequest | StatusRequest,
+    Field(discriminator="op"),
 ]

@@ -1,6 +1,6 @@
 """A Slurm and a ledger that show what they are told to, and remember what was asked of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from memory_ledger import MemoryStore
 from cluster.errors import SlicewiseError, UnreachableError
 from cluster.jobs import JobState, JobView, NodeView, PartitionView, RunRecord, StepView
 from cluster.settings import DaemonSettings, Settings, load_settings
-from cluster.slurm.interface import Association, Qos, Tasks
+from cluster.slurm.interface import Association, JobChange, PriorityRow, Qos, Target, Tasks
 from cluster.units import Millislices
 from slurm_plugin.admit import Admission
 from slurm_plugin.decide.lending import within_limits
@@ -120,6 +120,14 @@ class ScriptedSlurm:
 
     async def cancel(self, target: int | Tasks) -> None:
         self._act("cancel", target)
+
+    async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
+        for target, change in changes.items():
+            self._act(f"update {change}", target)
+        return {}
+
+    async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
+        return ()
 
     async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
         self.done.extend(("sacctmgr", tuple(change)) for change in changes)

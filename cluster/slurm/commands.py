@@ -3,11 +3,19 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from cluster.jobs import TAG_PREFIX, JobView, NodeView, PartitionView, RunRecord, StepView
 from cluster.slurm import parse
-from cluster.slurm.interface import Association, Qos, Slurm, Target, Tasks
+from cluster.slurm.interface import (
+    Association,
+    JobChange,
+    PriorityRow,
+    Qos,
+    Slurm,
+    Target,
+    Tasks,
+)
 from cluster.slurm.run import attempt, run
 from cluster.slurm.runs import RUN_FIELDS, RUN_STATES, jobs_without_start, parse_runs
 from cluster.slurm.values import numbers_text, time_text
@@ -124,6 +132,20 @@ class CommandSlurm(Slurm):
         """``scancel``; what has ended already is no error."""
         await run(("scancel", _address(target)))
 
+    async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
+        """``scontrol update`` for each."""
+        refused = {}
+        for target, change in changes.items():
+            argv = ("scontrol", "update", f"JobId={_address(target)}", *_assignments(change))
+            reply = await attempt(argv)
+            if reply.status:
+                refused[target] = reply.complaint
+        return refused
+
+    async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
+        """``sprio``."""
+        raise NotImplementedError
+
     async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
         """One ``sacctmgr`` each, several at a time: nearly all of its third of a second is waiting.
 
@@ -195,6 +217,16 @@ def _secret() -> str:
 
 def _name(job: JobView) -> str:
     return str(job.job_id) if job.task_index is None else f"{job.array_job_id}_{job.task_index}"
+
+
+def _assignments(change: JobChange) -> tuple[str, ...]:
+    values = {
+        "QOS": change.qos,
+        "SiteFactor": change.site_factor,
+        "Gres": change.gres,
+        "AdminComment": change.admin_comment,
+    }
+    return tuple(f"{key}={value}" for key, value in values.items() if value is not None)
 
 
 def _address(target: Target) -> str:

@@ -1,6 +1,6 @@
 """The one door to Slurm: what can be asked of it and done with it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -51,6 +51,30 @@ class Qos:
     grp_tres: Mapping[str, int]
     preempt: frozenset[str]
     max_tres_per_account: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JobChange:
+    """What to change of a pending job; None leaves a thing as it is.
+
+    Attributes:
+        gres: as ``--gres`` would say it, for GPUs per node.
+    """
+
+    qos: str | None = None
+    site_factor: int | None = None
+    gres: str | None = None
+    admin_comment: str | None = None
+
+
+@dataclass(frozen=True)
+class PriorityRow:
+    """A pending job's row of ``sprio``: each factor's weighted part, as Slurm has it now."""
+
+    job_id: int
+    priority: int
+    site: int
+    parts: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 class Slurm(Protocol):
@@ -122,6 +146,17 @@ class Slurm(Protocol):
 
     async def cancel(self, target: Target) -> None:
         """Cancel; a task's index never comes back."""
+        ...
+
+    async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
+        """Change pending jobs, all in one go; those that Slurm refused, with its own words.
+
+        A job that has ended or started meanwhile is such a refusal, too.
+        """
+        ...
+
+    async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
+        """Of these jobs, as far as they are pending and eligible."""
         ...
 
     async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:

@@ -36,7 +36,7 @@ async def test_a_wish_names_its_slots_in_order(tmp_path: Path):
     answer, line = await ask(
         tmp_path, b'{"v":1,"released":[2]}\n', lambda c: c.wish(814, frozenset({2, 0}), "n")
     )
-    assert line == b'{"v":1,"op":"wish","array_job_id":814,"run":[0,2],"note":"n"}\n'
+    assert line == b'{"v":1,"op":"wish","array_job_id":814,"run":[0,2],"note":"n","urgency":0.0}\n'
     assert answer.released == (2,)  # type: ignore[attr-defined]
 
 

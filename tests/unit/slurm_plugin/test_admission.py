@@ -60,7 +60,7 @@ def directives(**changes: str | None) -> tuple[str, ...]:
 
 def submit(**changes: Any) -> SubmitRequest:
     values = {"uid": ALICE, "account": "vision", "partition": "gpu", "gres": "gres:gpu:1g.10gb:1"}
-    return SubmitRequest(v=1, op="submit", **(values | changes))
+    return SubmitRequest(v=2, op="submit", **(values | changes))
 
 
 def service(**changes: str | None) -> SubmitRequest:
