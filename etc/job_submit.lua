@@ -17,6 +17,8 @@ if loaded then
             mode = "observe",
             timeout_s = 0.010, -- slurmctld stands still for so long at most
             partitions = { "gpu" }, -- as in slicewise.toml; jobs elsewhere are not asked about
+            -- The kill switch: while SlurmUser finds this file, nothing at all is done.
+            off_file = "/etc/slicewise/off",
         })
         return module
     end, slicewise)

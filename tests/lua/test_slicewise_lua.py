@@ -1,112 +1,42 @@
-"""slicewise.lua under real Lua 5.1, against a real unix socket and a stub of Slurm's table."""
+"""Submissions: what slicewise.lua asks, and what it makes of the answer."""
 
-import json
-import socket
-import subprocess
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lua_slurmctld import (
+    ALICE,
+    DENIED,
+    POLICY,
+    SUCCESS,
+    UNSET,
+    UNSET_16,
+    answering,
+    run_calls,
+    run_case,
+)
 
 from cluster.errors import InvalidInputError
 from cluster.gres import GpuRequest, parse_gpu_requests
+from cluster.jobs import JobTag
 from cluster.service import directives_of_script
+from cluster.wire import SubmitRequest
 
-ROOT = Path(__file__).resolve().parents[2]
-MODULE = ROOT / "slurm_plugin" / "slicewise.lua"
-RUN_CASE = Path(__file__).with_name("run_case.lua")
-TAG = "slicewise:1 token=ab12 tenant=vision"
-SERVICE_TAG = f"{TAG} service=bert"
-ALICE, SLURM_UID, ROOT_UID = 61001, 64030, 0
-PARTITIONS = {"cpu": {"flag_default": 0}, "gpu": {"flag_default": 1}}
+TAG = "slicewise:1 token=TOKEN tenant=vision"
 SERVICE_SCRIPT = "#!/bin/bash\n#SBATCH --hold\n#SLICEWISE name=bert\n\nsrun x\n#SLICEWISE late=1\n"
-SUCCESS, DENIED, POLICY = 0, 2002, 2050
-
-Reply = Callable[[bytes], bytes | None]
-
-
-class Daemon:
-    """Listens as the daemon does; answers with what ``reply`` says, None is silence."""
-
-    def __init__(self, path: Path, reply: Reply) -> None:
-        self.questions: list[dict[str, Any]] = []
-        self._reply = reply
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen()
-        self._open: list[socket.socket] = []
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._open.append(connection)
-            line = connection.makefile("rb").readline()
-            self.questions.append(json.loads(line.decode("utf-8", "replace")))
-            answer = self._reply(line)
-            if answer is not None:
-                connection.sendall(answer)
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for connection in self._open:
-            connection.close()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "admission.sock"
-
-
-@pytest.fixture
-def listening(path: Path) -> Iterator[Callable[[Reply], Daemon]]:
-    started: list[Daemon] = []
-
-    def start(reply: Reply) -> Daemon:
-        started.append(Daemon(path, reply))
-        return started[-1]
-
-    yield start
-    for daemon in started:
-        daemon.close()
-
-
-def answering(**answer: object) -> Reply:
-    return lambda _: json.dumps({"v": 1, **answer}).encode() + b"\n"
-
-
-def run_case(path: Path, call: str = "job_submit", **case: Any) -> dict[str, Any]:
-    options = {"socket": str(path), "slurm_uid": SLURM_UID, "timeout_s": 0.5}
-    options |= case.pop("configure", {})
-    whole = {"module": str(MODULE), "call": call, "configure": options, "uid": ALICE, **case}
-    whole.setdefault("part_list", PARTITIONS)
-    done = subprocess.run(
-        ["lua5.1", str(RUN_CASE)],
-        input=json.dumps(whole, ensure_ascii=False).encode(),
-        capture_output=True,
-        check=False,
-        timeout=10,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    result: dict[str, Any] = json.loads(done.stdout)
-    assert not result["read_assoc_qos"]
-    return result
-
-
 GPU_JOB = {"account": "vision", "tres_per_node": "gres:gpu:1g.10gb:1", "name": "j"}
+ONLY_GPU = {"partitions": ["gpu"]}
 
 
 @pytest.mark.parametrize(
-    "job_desc", [{"account": "vision", "script": "#!/bin/sh\ntrue\n"}, {"gres": "gres:license:1"}]
+    "job_desc",
+    [
+        {"account": "vision", "script": "#!/bin/sh\ntrue\n"},
+        {"gres": "gres:license:1"},
+        {"shared": 2},
+        {"ntasks_per_tres": UNSET_16},
+        {"script": "#!/bin/sh\ntrue\n#SLICEWISE name=late\n"},
+    ],
 )
 def test_a_job_without_gpu_asks_nobody(path: Path, listening: Any, job_desc: Any) -> None:
     daemon = listening(answering(action="refuse", code="SW-X", message="no"))
@@ -120,37 +50,95 @@ def test_the_question_holds_what_slurm_says(path: Path, listening: Any) -> None:
         **GPU_JOB,
         "tres_per_task": "gres/gpu:1g.10gb=1",
         "qos": "normal",
+        "num_tasks": 8,
+        "min_nodes": 2,
+        "ntasks_per_node": 4,
+        "cpus_per_task": 3,
+        "shared": 0,
+        "requeue": 0,
         "array_inx": "0-3",
         "time_limit": 60,
         "default_account": "not asked for",
         "script": SERVICE_SCRIPT,
+        "environment": {"SLICEWISE_EXPLAIN": "1"},
     }
     run_case(path, job_desc=job_desc)
-    assert daemon.questions == [
-        {
-            "v": 1,
-            "op": "submit",
-            "uid": ALICE,
-            "account": "vision",
-            "partition": "gpu",
-            "qos": "normal",
-            "name": "j",
-            "gres": "gres:gpu:1g.10gb:1",
-            "tres_per_task": "gres/gpu:1g.10gb=1",
-            "array": "0-3",
-            "time_limit_min": 60,
-            "directives": ["#SLICEWISE name=bert"],
-        }
-    ]
+    (question,) = daemon.questions
+    assert len(bytes.fromhex(question.pop("token"))) == 8
+    assert question == {
+        "v": 2,
+        "op": "submit",
+        "module": "2.0",
+        "mode": "enforce",
+        "uid": ALICE,
+        "account": "vision",
+        "partition": "gpu",
+        "qos": "normal",
+        "name": "j",
+        "gres": "gres:gpu:1g.10gb:1",
+        "tres_per_task": "gres/gpu:1g.10gb=1",
+        "tasks": 8,
+        "min_nodes": 2,
+        "tasks_per_node": 4,
+        "cpus_per_task": 3,
+        "exclusive": True,
+        "requeue": False,
+        "array": "0-3",
+        "time_limit_min": 60,
+        "explain": True,
+        "directives": ["#SLICEWISE name=bert"],
+    }
 
 
-def test_unset_numbers_and_accounts_are_left_out(path: Path, listening: Any) -> None:
+def test_the_daemon_can_read_every_question(path: Path, listening: Any) -> None:
     daemon = listening(answering(action="pass"))
-    job_desc = {"gres": "gpu:2", "default_account": "nlp", "time_limit": 4294967294}
+    largest = {"num_tasks": UNSET - 1, "min_nodes": UNSET - 1, "cpus_per_task": UNSET_16 - 1}
+    run_calls(path, [{"job_desc": GPU_JOB | largest}, {"job_desc": {**GPU_JOB, "requeue": 1}}])
+    first, second = map(SubmitRequest.model_validate, daemon.questions)
+    assert (first.tasks, first.cpus_per_task) == (UNSET - 1, UNSET_16 - 1)
+    assert second.requeue is True
+    assert first.token != second.token
+
+
+NOT_SET = {
+    "num_tasks": UNSET,
+    "min_nodes": UNSET,
+    "ntasks_per_node": UNSET_16,
+    "cpus_per_task": UNSET_16,
+    "shared": UNSET_16,
+    "requeue": UNSET_16,
+    "time_limit": UNSET,
+    "ntasks_per_tres": UNSET_16,
+    "het_job_offset": UNSET,
+}
+
+
+def test_what_is_not_set_is_left_out(path: Path, listening: Any) -> None:
+    daemon = listening(answering(action="pass"))
+    job_desc = {**NOT_SET, "gres": "gpu:1g.10gb:1", "default_account": "nlp", "script": "#!/bin/sh"}
     run_case(path, job_desc=job_desc)
     (question,) = daemon.questions
     assert question["default_account"] == "nlp"
-    assert question.keys().isdisjoint({"account", "time_limit_min", "directives"})
+    always = {"v", "op", "module", "mode", "token", "uid", "partition", "gres", "default_account"}
+    assert question.keys() == always
+
+
+@pytest.mark.parametrize(
+    ("job_desc", "interactive"),
+    [
+        ({}, True),
+        ({"het_job_offset": 0}, True),
+        ({"het_job_offset": 1}, None),
+        ({"script": "#!/bin/sh\n"}, None),
+    ],
+)
+def test_without_a_script_a_job_is_interactive(
+    path: Path, listening: Any, job_desc: Any, interactive: bool | None
+) -> None:
+    """Only the first part of a heterogeneous batch job has the script."""
+    daemon = listening(answering(action="pass"))
+    run_case(path, job_desc=GPU_JOB | job_desc)
+    assert daemon.questions[0].get("interactive") == interactive
 
 
 def test_hostile_text_arrives_as_one_line(path: Path, listening: Any) -> None:
@@ -160,30 +148,99 @@ def test_hostile_text_arrives_as_one_line(path: Path, listening: Any) -> None:
     assert daemon.questions[0]["name"] == name
 
 
+@pytest.mark.parametrize(
+    "job_desc",
+    [
+        {"gres": "gpu"},
+        {"tres_per_node": "gres:gpu:1g.10gb:1,gres:gpu:3g.40gb:1"},
+        {"tres_per_job": "gres/gpu:2"},
+        {"tres_per_socket": "gres:gpu:1"},
+        {"tres_per_task": "gres/gpu:1g.10gb=1"},
+        {"tres_per_node": "gres:gpu:auto:2"},
+        {"tres_per_node": "gres:shard:2"},
+        {"gres": "mps:50"},
+        {"shared": 0},
+        {"ntasks_per_tres": 2},
+        {"script": "#!/bin/sh\n#SLICEWISE need=9GiB\n"},
+        {"script": "#!/bin/sh\n#SLICEWISE class=low\n"},
+    ],
+)
+def test_each_way_in_is_asked_about(path: Path, listening: Any, job_desc: Any) -> None:
+    daemon = listening(answering(action="refuse", code="SW-X", message="no"))
+    assert run_case(path, job_desc=job_desc, configure=ONLY_GPU)["code"] == DENIED
+    assert len(daemon.questions) == 1
+
+
+@pytest.mark.parametrize(
+    ("partition", "asked"), [("gpu", 1), ("cpu,gpu", 1), ("cpu", 0), ("gpu2", 0), (None, 1)]
+)
+@pytest.mark.parametrize("request_", [{"gres": "gpu:2"}, {"shared": 0}])
+def test_other_partitions_are_not_asked_about(
+    path: Path, listening: Any, partition: str | None, asked: int, request_: Any
+) -> None:
+    daemon = listening(answering(action="pass"))
+    job_desc = {**request_, **({"partition": partition} if partition else {})}
+    run_case(path, job_desc=job_desc, configure=ONLY_GPU)
+    assert len(daemon.questions) == asked
+
+
+@pytest.mark.parametrize(("version", "prefix"), [("22.05", "gres:"), ("24.11", "gres/")])
+def test_the_gpus_of_ntasks_per_gpu_are_asked_about(
+    path: Path, listening: Any, version: str, prefix: str
+) -> None:
+    """In the words of this Slurm: it takes no others back."""
+    daemon = listening(answering(action="pass"))
+    fields: list[dict[str, Any]] = [
+        {},
+        {"num_tasks": 5},
+        {"tres_per_job": f"{prefix}license:1"},
+        {"tres_per_node": f"{prefix}license:1", "gres": f"{prefix}license:1"},
+    ]
+    calls = [{"job_desc": {"ntasks_per_tres": 2, **more}} for more in fields]
+    results = run_calls(path, calls, slurm=version)
+    assert [question["tres_per_job"] for question in daemon.questions] == [
+        f"{prefix}gpu:1",
+        f"{prefix}gpu:3",
+        f"{prefix}license:1,{prefix}gpu:1",
+        f"{prefix}gpu:1",
+    ]
+    assert parse_gpu_requests(daemon.questions[2]["tres_per_job"]) == (GpuRequest(None, 1),)
+    assert [result["job_desc"] for result in results] == [call["job_desc"] for call in calls]
+
+
 def test_admit_sets_the_fields(path: Path, listening: Any) -> None:
-    listening(
-        answering(
-            action="admit",
-            gres="gpu:1g.10gb:1",
-            qos="slicewise_vision",
-            site_factor=700,
-            tag=TAG,
-            hold=True,
-        )
-    )
-    result = run_case(path, job_desc={**GPU_JOB, "admin_comment": "site text"})
+    texts = {
+        "tres_per_job": "gres:gpu:1g.10gb:2",
+        "tres_per_socket": "gres:gpu:1g.10gb:3",
+        "tres_per_task": "gres/gpu:1g.10gb=4",
+        "qos": "slicewise_vision",
+    }
+    numbers = {"site_factor": 700, "hold": True}
+    listening(answering(action="admit", gres="gpu:1g.10gb:1", tag=TAG, **texts, **numbers))
+    result = run_case(path, job_desc={**GPU_JOB, "admin_comment": "site text"}, slurm="22.05")
+    job = result["job_desc"]
     assert result["code"] == SUCCESS
-    assert result["job_desc"]["gres"] == "gpu:1g.10gb:1"
-    assert result["job_desc"]["qos"] == "slicewise_vision"
-    assert result["job_desc"]["site_factor"] == 700
-    assert result["job_desc"]["admin_comment"] == f"site text {TAG}"
-    assert result["job_desc"]["priority"] == 0
+    assert {key: job[key] for key in texts} == texts
+    assert (job["gres"], job["site_factor"], job["priority"]) == ("gres:gpu:1g.10gb:1", 700, 0)
+    assert job["admin_comment"].startswith("site text slicewise:1 token=")
 
 
 def test_admit_leaves_other_fields_alone(path: Path, listening: Any) -> None:
-    listening(answering(action="admit", qos="slicewise_vision", tag=TAG))
+    daemon = listening(answering(action="admit", qos="slicewise_vision", tag=TAG))
     result = run_case(path, job_desc=GPU_JOB)
-    assert result["job_desc"] == {**GPU_JOB, "qos": "slicewise_vision", "admin_comment": TAG}
+    tag = TAG.replace("TOKEN", daemon.questions[0]["token"])
+    assert result["job_desc"] == {**GPU_JOB, "qos": "slicewise_vision", "admin_comment": tag}
+    assert result["told"] == ""
+
+
+@pytest.mark.parametrize(("explain", "told"), [("1", "N\nD"), ("0", "N"), (None, "N")])
+def test_the_decision_is_told_to_who_wants_to_read_it(
+    path: Path, listening: Any, explain: str | None, told: str
+) -> None:
+    listening(answering(action="admit", tag=TAG, notice="N", decision="D"))
+    environment = {"SLICEWISE_EXPLAIN": explain} if explain else {}
+    job_desc = {**GPU_JOB, "script": "#!/bin/sh\n", "environment": environment}
+    assert run_case(path, job_desc=job_desc)["told"] == told
 
 
 REFUSAL = {"action": "refuse", "code": "SW-QUOTA-NONE", "message": "No 100%s.", "hint": "Ask."}
@@ -206,7 +263,7 @@ def test_advise_tells_but_never_refuses(path: Path, listening: Any) -> None:
 
 @pytest.mark.parametrize("answer", [REFUSAL, {"action": "admit", "qos": "q", "tag": TAG}])
 def test_observe_changes_and_tells_nothing(path: Path, listening: Any, answer: Any) -> None:
-    listening(answering(**answer))
+    listening(answering(**answer, notice="N"))
     result = run_case(path, job_desc=GPU_JOB, configure={"mode": "observe"})
     assert (result["code"], result["told"]) == (SUCCESS, "")
     assert result["job_desc"] == GPU_JOB
@@ -227,155 +284,290 @@ def test_a_daemon_that_observes_lets_pass(
     assert (enforced["code"], enforced["job_desc"], enforced["told"]) == (SUCCESS, GPU_JOB, "")
 
 
-RUBBISH: list[Reply] = [
-    lambda _: b"rubbish\n",
-    lambda _: b"\n",
-    lambda _: b"[]\n",
-    lambda _: b'{"v":1,"action":"destroy"}\n',
-    lambda _: b'{"v":1,"ok":false,"code":"SW-WIRE","message":"m"}\n',
-    lambda _: b"no end of line",
+@pytest.mark.parametrize(
+    ("said", "then"),
+    [
+        ({"SLURM_GPUS": "auto:2"}, {"SLURM_GPUS": "2"}),
+        ({"SLURM_GPUS_PER_NODE": "auto"}, {"SLURM_GPUS_PER_NODE": "1"}),
+        ({"SLURM_GPUS_PER_TASK": "auto=3"}, {"SLURM_GPUS_PER_TASK": "3"}),
+        (
+            {"SLURM_TRES_PER_TASK": "cpu=2,gres/gpu:auto=1"},
+            {"SLURM_TRES_PER_TASK": "cpu=2,gres/gpu:1"},
+        ),
+        ({"SLURM_GPUS": "auto-1:2", "OTHER": "auto:2"}, {"SLURM_GPUS": "auto-1:2"}),
+    ],
+)
+@pytest.mark.parametrize("has_answer", [True, False])
+def test_steps_of_a_script_ask_for_no_type_auto(
+    path: Path, listening: Any, said: Any, then: Any, has_answer: bool
+) -> None:
+    """Slurm knows none, and srun finds there what sbatch was asked for."""
+    if has_answer:
+        listening(answering(action="admit", gres="gpu:1g.10gb:1", tag=TAG))
+    job = {"account": "vision", "gres": "gpu:auto:2", "script": "#!/bin/sh\n", "environment": said}
+    result = run_case(path, job_desc=job)
+    assert result["job_desc"]["environment"] == said | then
+
+
+def test_who_starts_srun_is_told_that_steps_know_no_auto(path: Path, listening: Any) -> None:
+    listening(answering(action="admit", gres="gpu:1g.10gb:1", tag=TAG))
+    auto, typed = run_calls(
+        path, [{"job_desc": {"gres": "gpu:auto"}}, {"job_desc": {"gres": "gpu:1g.10gb:1"}}]
+    )
+    assert "srun can't find the type auto" in auto["told"]
+    assert typed["told"] == ""
+
+
+def test_the_kill_switch_lets_everything_pass(path: Path, listening: Any) -> None:
+    daemon = listening(answering(**REFUSAL))
+    off = path.with_name("off")
+    off.touch()
+    service = {"account": "vision", "script": SERVICE_SCRIPT}
+    release = {"priority": 4294967295}
+    tagged = {"admin_comment": "slicewise:1 token=ab12 tenant=vision service=bert"}
+    results = run_calls(
+        path,
+        [
+            {"job_desc": {"gres": "gpu:1"}},
+            {"job_desc": service},
+            {"call": "job_modify", "job_desc": release, "job_rec": tagged},
+        ],
+    )
+    assert [(result["code"], result["told"]) for result in results] == [(SUCCESS, "")] * 3
+    assert results[0]["job_desc"] == {"gres": "gpu:1"}
+    assert [result["logged"] for result in results] == [f"slicewise: off because of {off}", "", ""]
+    assert daemon.questions == []
+
+
+def undecided(job_desc: dict[str, Any]) -> JobTag | None:
+    """The tag of a job that was let through without an answer."""
+    return JobTag.find(job_desc.get("admin_comment", ""))
+
+
+TYPED = [
+    {"tres_per_node": "gres:gpu:1g.10gb:1,gres:gpu:3g.40gb:1"},
+    {"gres": "gpu:1g.10gb"},
+    {"tres_per_task": "gres/gpu:1g.10gb=1"},
+    {"tres_per_node": "gres:gpu:A-100.x+y:1"},
+    {"ntasks_per_tres": 1, "tres_per_job": "gres:gpu:1g.10gb:2"},
+    {"shared": 0},
+]
+OPEN = [
+    {"gres": "gpu"},
+    {"tres_per_node": "gres:gpu:2"},
+    {"tres_per_job": "gres/gpu:2"},
+    {"tres_per_task": "gres/gpu=1"},
+    {"gres": "gpu:1g.10gb:1", "tres_per_job": "gpu:1"},
+    {"tres_per_node": "gres:gpu:+1"},
+    {"tres_per_job": "gres:gpu:+1"},
+    {"tres_per_node": "gres:gpu: 1"},
+    {"tres_per_node": "gres:gpu:1k"},
+    {"tres_per_node": "gres:gpu:1g.10gb:+1"},
+    {"tres_per_node": "gres:gpu:_x:1"},
+    {"tres_per_node": "gres:gpu::1"},
+    {"tres_per_node": "gres:shard:2"},
+    {"gres": "mps:50"},
+    {"ntasks_per_tres": 1, "num_tasks": 2},
+    {"script": "#!/bin/sh\n#SLICEWISE need=9GiB\n"},
+    {"script": "#!/bin/sh\n#SLICEWISE need=9GiB\n", "gres": "gpu:1g.10gb:1"},
 ]
 
 
-@pytest.mark.parametrize("reply", RUBBISH)
-def test_rubbish_is_no_answer(path: Path, listening: Any, reply: Reply) -> None:
-    listening(reply)
-    result = run_case(path, job_desc=GPU_JOB, configure={"timeout_s": 0.05})
-    assert (result["code"], result["job_desc"]) == (SUCCESS, GPU_JOB)
-    assert "no answer" in result["logged"]
+@pytest.mark.parametrize("request_", TYPED)
+def test_without_an_answer_typed_gpus_go_on_and_are_decided_later(
+    path: Path, request_: Any
+) -> None:
+    job = {"account": "Vision", **request_}
+    result = run_case(path, job_desc=job)
+    changed = result["job_desc"]
+    tag = undecided(changed)
+    assert tag is not None
+    assert (tag.tenant, tag.is_undecided, tag.is_flexible) == ("vision", True, False)
+    assert (result["code"], result["told"]) == (SUCCESS, "")
+    assert changed == job | {"admin_comment": tag.text()}
 
 
-@pytest.mark.parametrize("mode", ["observe", "advise", "enforce"])
-def test_without_a_daemon_plain_jobs_pass(path: Path, mode: str) -> None:
-    assert run_case(path, job_desc=GPU_JOB, configure={"mode": mode})["code"] == SUCCESS
+@pytest.mark.parametrize("request_", OPEN)
+def test_without_an_answer_gpus_that_slurm_can_not_limit_wait(path: Path, request_: Any) -> None:
+    job = {"default_account": "nlp", "admin_comment": "site", **request_}
+    result = run_case(path, job_desc=job)
+    tag = undecided(result["job_desc"])
+    assert tag is not None
+    assert (tag.tenant, tag.is_undecided) == ("nlp", True)
+    assert result["job_desc"] == job | {"admin_comment": f"site {tag.text()}", "priority": 0}
+    assert result["code"] == SUCCESS
+    assert "the job is held" in result["told"].splitlines()[0]
 
 
-def test_without_a_daemon_a_service_is_refused(path: Path) -> None:
-    result = run_case(path, job_desc={"script": SERVICE_SCRIPT})
+@pytest.mark.parametrize(
+    ("request_", "then"),
+    [
+        ({"gres": "gpu:auto"}, {"gres": "gres/gpu"}),
+        ({"gres": "gres:gpu:auto:2,gres:nic:1"}, {"gres": "gres/gpu:2,nic:1"}),
+        ({"tres_per_node": "gres/gpu:auto:2"}, {"gres": "gres/gpu:2"}),
+        ({"tres_per_job": "gres:gpu:auto:2"}, {"tres_per_job": "gres:gpu:2"}),
+        ({"tres_per_task": "gres/gpu:auto=1"}, {"tres_per_task": "gres/gpu=1"}),
+    ],
+)
+def test_without_an_answer_the_type_auto_is_left_out(path: Path, request_: Any, then: Any) -> None:
+    """Slurm 22.05 would keep it beside the type that is chosen later, and start nothing."""
+    job = {"account": "vision", **request_}
+    result = run_case(path, job_desc=job)
+    tag = undecided(result["job_desc"])
+    assert tag is not None
+    assert (tag.is_undecided, tag.was_auto) == (True, True)
+    assert result["job_desc"] == job | then | {"admin_comment": tag.text(), "priority": 0}
+
+
+@pytest.mark.parametrize("account", [{}, {"account": "a b"}, {"account": "é"}, {"account": "a\n"}])
+def test_without_an_answer_and_a_tenant_there_is_no_tag(path: Path, account: Any) -> None:
+    """Nobody could decide on it later."""
+    typed, untyped = run_calls(
+        path,
+        [
+            {"job_desc": account | {"gres": "gpu:1g.10gb:1"}},
+            {"job_desc": account | {"gres": "gpu"}},
+        ],
+    )
+    assert (typed["code"], typed["job_desc"]) == (SUCCESS, account | {"gres": "gpu:1g.10gb:1"})
+    assert untyped["code"] == DENIED
+    assert "--gres=gpu:TYPE:N" in untyped["told"]
+
+
+@pytest.mark.parametrize(
+    "job_desc",
+    [
+        {"gres": "gpumem:1"},
+        {"script": "#!/bin/sh\n#SLICEWISE class=low\n"},
+        {"script": "#!/bin/sh\n#SLICEWISE need=1GiB\n", "partition": "cpu"},
+        {"ntasks_per_tres": UNSET_16},
+    ],
+)
+def test_without_an_answer_a_job_without_gpus_goes_on(path: Path, job_desc: Any) -> None:
+    job = {"account": "vision", **job_desc}
+    result = run_case(path, job_desc=job, configure=ONLY_GPU)
+    assert (result["code"], result["job_desc"], result["told"]) == (SUCCESS, job, "")
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+@pytest.mark.parametrize("request_", [{"gres": "gpu:1"}, {"script": SERVICE_SCRIPT}, GPU_JOB])
+def test_without_an_answer_only_enforce_changes_anything(
+    path: Path, mode: str, request_: Any
+) -> None:
+    job = {"account": "vision", **request_}
+    result = run_case(path, job_desc=job, configure={"mode": mode})
+    assert (result["code"], result["job_desc"], result["told"]) == (SUCCESS, job, "")
+
+
+def test_without_an_answer_a_service_is_refused(path: Path) -> None:
+    result = run_case(path, job_desc={"account": "vision", "script": SERVICE_SCRIPT})
     assert result["code"] == DENIED
     assert "SW-DAEMON-DOWN" in result["told"]
     assert "Try again" in result["told"]
 
 
 @pytest.mark.parametrize(
-    ("gpus", "rc"),
+    ("directive", "is_service"),
     [
-        ({"gres": "gpu"}, DENIED),
-        ({"tres_per_node": "gres:gpu:2"}, DENIED),
-        ({"tres_per_job": "gres/gpu:2"}, DENIED),
-        ({"tres_per_task": "gres/gpu=1"}, DENIED),
-        ({"gres": "gpu:1g.10gb:1", "tres_per_job": "gpu:1"}, DENIED),
-        ({"tres_per_node": "gres:gpu:1g.10gb:1,gres:gpu:3g.40gb:1"}, SUCCESS),
-        ({"gres": "gpu:1g.10gb"}, SUCCESS),
-        ({"tres_per_task": "gres/gpu:1g.10gb=1"}, SUCCESS),
-        ({"tres_per_node": "gres:gpu:+1"}, DENIED),
-        ({"tres_per_job": "gres:gpu:+1"}, DENIED),
-        ({"tres_per_node": "gres:gpu: 1"}, DENIED),
-        ({"tres_per_node": "gres:gpu:1k"}, DENIED),
-        ({"tres_per_node": "gres:gpu:1g.10gb:+1"}, DENIED),
-        ({"tres_per_node": "gres:gpu:_x:1"}, DENIED),
-        ({"tres_per_node": "gres:gpu::1"}, DENIED),
-        ({"tres_per_node": " gpu:1"}, DENIED),
-        ({"tres_per_node": "gres:gpu:a100:1234567890123"}, DENIED),
-        ({"tres_per_node": "gres:gpumem:1"}, SUCCESS),
-        ({"tres_per_node": "gres:gpu:A-100.x+y:1"}, SUCCESS),
-        ({"ntasks_per_tres": 1, "num_tasks": 2}, DENIED),
-        ({"ntasks_per_tres": 1, "tres_per_job": "gres:gpu:1g.10gb:2"}, SUCCESS),
-        ({"ntasks_per_tres": 65534}, SUCCESS),
+        ("#SLICEWISE name=x", True),
+        ("  #SLICEWISE \t name=x", True),
+        ("#SLICEWISE name", False),
+        ("#SLICEWISEname=x", False),
+        ("#SLICEWISE class=low", False),
     ],
 )
-def test_without_a_daemon_only_typed_gpus_are_limited(path: Path, gpus: Any, rc: int) -> None:
-    result = run_case(path, job_desc=gpus)
-    assert result["code"] == rc
-    assert ("--gres=gpu:TYPE:N" in result["told"]) == (rc == DENIED)
+def test_a_name_makes_a_service(path: Path, directive: str, is_service: bool) -> None:
+    result = run_case(path, job_desc={"script": f"#!/bin/sh\n{directive}\n"})
+    assert (result["code"] == DENIED) == is_service
 
 
-@pytest.mark.parametrize(
-    ("partition", "asked"), [("gpu", 1), ("cpu,gpu", 1), ("cpu", 0), ("gpu2", 0), (None, 1)]
-)
-def test_other_partitions_are_not_asked_about(
-    path: Path, listening: Any, partition: str | None, asked: int
-) -> None:
-    daemon = listening(answering(action="pass"))
-    job_desc = {"gres": "gpu:2", **({"partition": partition} if partition else {})}
-    run_case(path, job_desc=job_desc, configure={"partitions": ["gpu"]})
-    assert len(daemon.questions) == asked
-
-
-def test_a_hanging_daemon_costs_the_budget_only(path: Path, listening: Any) -> None:
-    listening(lambda _: None)
-    result = run_case(path, job_desc=GPU_JOB, configure={"timeout_s": 0.010})
-    assert result["code"] == SUCCESS
-    assert result["elapsed_s"] < 0.030
-
-
-def test_a_dripping_daemon_costs_the_budget_only(path: Path, listening: Any) -> None:
-    def drip(_: bytes) -> None:
-        with suppress(OSError):
-            for _i in range(100):
-                time.sleep(0.005)
-                daemon._open[-1].send(b"x")
-
-    daemon = listening(drip)
-    result = run_case(path, job_desc=GPU_JOB, configure={"timeout_s": 0.050})
-    assert result["elapsed_s"] < 0.100
-
-
-def test_an_error_inside_lets_a_plain_job_pass(path: Path) -> None:
+def test_an_error_inside_lets_a_typed_job_pass(path: Path) -> None:
     result = run_case(path, job_desc=GPU_JOB, raise_on_read="tres_per_node")
     assert result["code"] == SUCCESS
     assert "no field tres_per_node" in result["logged"]
 
 
-def test_the_gpus_of_ntasks_per_gpu_are_asked_about(path: Path, listening: Any) -> None:
-    daemon = listening(answering(action="pass"))
-    for field in ({}, {"tres_per_job": "gres:license:1"}):
-        run_case(path, job_desc={"ntasks_per_tres": 1, **field})
-    asked = [parse_gpu_requests(question["tres_per_job"]) for question in daemon.questions]
-    assert asked == [(GpuRequest(None, 1),)] * 2
-
-
-HEAD = 65_536
+HEAD, MIB = 65_536, 2**20
 HOSTILE = {
-    "blanks": "#!/bin/sh\n" + " " * HEAD,
+    "blanks": "#!/bin/sh\n" + " " * MIB + "#SLICEWISE need=1GiB",
     "blanks within": "#SLICEWISE a" + " " * (HEAD - 20) + "b\n",
-    "blanks at the end": "#SLICEWISE a=1" + "\t " * HEAD,
-    "lines of blanks": "  \n" * HEAD,
-    "empty lines": "\n" * HEAD,
-    "comments": "#\n" * HEAD,
-    "one line": "#" * HEAD,
+    "blanks at the end": "#SLICEWISE a=1" + "\t " * MIB,
+    "lines of blanks": "  \n" * HEAD + "#SLICEWISE a=1",
+    "lines of blanks before one": "  \n" * 21_000 + "#SLICEWISE a=1",
+    "empty lines": "\n" * (HEAD - 20) + "#SLICEWISE a=1",
+    "comments": "#\n" * 32_000 + "#SLICEWISE a=1",
+    "one line": "#" * MIB,
     "long directives": ("#SLICEWISE " + "a " * 1500 + "\n") * 20,
-    "one long directive": "#SLICEWISE" * HEAD,
+    "one long directive": "#SLICEWISE" * MIB,
 }
-HOSTILE_GRES = {
-    "letters": "gpu:" + "a" * HEAD,
-    "digits": "gpu:" + "1" * HEAD,
-    "counts": "gpu:a:" + "1" * HEAD,
-    "colons": "gpu" + ":" * HEAD,
-    "commas": "," * HEAD,
-    "parts": "gres:gpu:a:1," * (HEAD // 13),
-    "blanks": " " * HEAD + "gpu",
-    "prefixes": "gres:" * (HEAD // 5) + "gpu",
-}
+BUDGET = {"timeout_s": 0.010}
+LIMIT_S = 0.025
+"""The budget of a question, and what a busy machine takes for itself."""
+
+
+def quick(path: Path, calls: list[dict[str, Any]], **case: Any) -> list[dict[str, Any]]:
+    """The results of the run in which each call took least: others are at work here, too."""
+    runs = [run_calls(path, calls, configure=BUDGET, **case) for _ in range(3)]
+    return [min(same, key=lambda result: result["elapsed_s"]) for same in zip(*runs, strict=True)]
 
 
 @pytest.mark.parametrize("script", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_script_costs_no_time(path: Path, listening: Any, script: str) -> None:
     listening(answering(action="pass"))
-    result = run_case(path, job_desc={"script": script})
-    assert result["elapsed_s"] < 0.1
+    (result,) = quick(path, [{"job_desc": {"script": script}}])
+    assert result["elapsed_s"] < LIMIT_S
+
+
+HOSTILE_GRES = {
+    "letters": "gpu:" + "a" * MIB,
+    "digits": "gpu:" + "1" * MIB,
+    "counts": "gpu:a:" + "1" * MIB,
+    "colons": "gpu" + ":" * MIB,
+    "commas": "," * MIB,
+    "parts": "gres:gpu:a:1," * (MIB // 13),
+    "blanks": " " * MIB + "gpu",
+    "prefixes": "gres:" * (MIB // 5) + "gpu",
+    "short parts": "gpu," * 255,
+    "short commas": ",a" * 511,
+    "short blanks": " " * 1020 + "gpu",
+}
+TEXTS = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "partition")
 
 
 @pytest.mark.parametrize("gres", HOSTILE_GRES.values(), ids=HOSTILE_GRES)
-@pytest.mark.parametrize("call", ["job_submit", "job_modify"])
-def test_hostile_gres_cost_no_time(path: Path, listening: Any, call: str, gres: str) -> None:
+def test_hostile_texts_cost_no_time(path: Path, listening: Any, gres: str) -> None:
     listening(answering(action="pass"))
-    fields = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "partition")
-    job = dict.fromkeys(fields, gres)
-    result = run_case(
-        path, call, job_desc=job, job_rec=job | {"admin_comment": gres, "tres_fmt_req_str": gres}
-    )
-    assert result["elapsed_s"] < 0.1
+    others = dict.fromkeys(("name", "array_inx", "account", "qos", "default_account"), gres)
+    job = dict.fromkeys(TEXTS, gres)
+    rec = job | {"admin_comment": gres}
+    change = {"call": "job_modify", "job_rec": rec}
+    calls = [
+        {"job_desc": job | others},
+        {"job_desc": GPU_JOB | {"name": gres, "array_inx": gres}},
+        {"job_desc": job, **change},
+        {"job_desc": {"partition": "gpu"}, **change},
+    ]
+    for result in quick(path, calls):
+        assert result["elapsed_s"] < LIMIT_S
+
+
+@pytest.mark.parametrize("field", [*TEXTS, "account", "qos"])
+def test_a_text_too_long_to_be_read_is_refused(path: Path, listening: Any, field: str) -> None:
+    daemon = listening(answering(action="pass"))
+    job = {**GPU_JOB, field: "a" * 1025}
+    result = run_case(path, job_desc=job, configure=ONLY_GPU)
+    assert result["code"] == DENIED
+    assert f"The job's {field} has more than 1024 bytes." in result["told"]
+    assert "SW-TEXT-LENGTH" in result["told"]
+    observed = run_case(path, job_desc=job, configure=ONLY_GPU | {"mode": "observe"})
+    assert (observed["code"], observed["told"]) == (SUCCESS, "")
+    assert daemon.questions == []
+    assert run_case(path, job_desc={**GPU_JOB, field: "a" * 1024})["code"] == SUCCESS
+
+
+def test_elsewhere_texts_may_be_as_long_as_they_like(path: Path) -> None:
+    job = {"account": "a" * 2000, "partition": "cpu"}
+    assert run_case(path, job_desc=job, configure=ONLY_GPU)["code"] == SUCCESS
 
 
 def test_a_directive_that_is_too_long_is_cut_so_that_it_is_refused(
@@ -396,122 +588,6 @@ def test_a_long_head_is_bounded(path: Path, listening: Any) -> None:
     script = "#!/bin/sh\n" + "#SLICEWISE a=1\n" * 200 + "# x\n" * 100_000 + "#SLICEWISE z=1\n"
     run_case(path, job_desc={"script": script})
     assert daemon.questions[0]["directives"] == ["#SLICEWISE a=1"] * 64
-
-
-RELEASE, HOLD, UNSET = 4294967295, 0, 4294967294
-MODIFY = [
-    # whose job, the change, by whom, allowed
-    (SERVICE_TAG, {"priority": RELEASE}, ALICE, False),
-    (SERVICE_TAG, {"priority": 5}, ALICE, False),
-    (SERVICE_TAG, {"priority": HOLD}, ALICE, True),
-    (SERVICE_TAG, {"priority": UNSET, "comment": "c"}, ALICE, True),
-    (SERVICE_TAG, {}, ALICE, True),
-    (SERVICE_TAG, {"priority": RELEASE}, ROOT_UID, True),
-    (SERVICE_TAG, {"priority": RELEASE}, SLURM_UID, True),
-    (SERVICE_TAG, {"array_inx": "2"}, ALICE, False),
-    (f"site text {SERVICE_TAG}", {"priority": RELEASE}, ALICE, False),
-    (TAG, {"priority": RELEASE}, ALICE, True),
-    (TAG, {"priority": 7}, ALICE, False),
-    (TAG, {"time_limit": 5}, ALICE, True),
-    *[
-        (TAG, {key: "x"}, ALICE, False)
-        for key in (
-            "qos",
-            "account",
-            "partition",
-            "gres",
-            "tres_per_node",
-            "tres_per_job",
-            "tres_per_socket",
-            "tres_per_task",
-            "array_inx",
-            "admin_comment",
-        )
-    ],
-    (TAG, {"qos": "x"}, ROOT_UID, True),
-    ("", {"qos": "x", "priority": RELEASE}, ALICE, True),
-    ("slicewise is nice", {"qos": "x"}, ALICE, True),
-]
-
-
-@pytest.mark.parametrize(("comment", "change", "uid", "allowed"), MODIFY)
-def test_modify(path: Path, comment: str, change: Any, uid: int, allowed: bool) -> None:
-    result = run_case(
-        path, "job_modify", job_desc=change, job_rec={"admin_comment": comment}, uid=uid
-    )
-    assert result["code"] == (SUCCESS if allowed else DENIED)
-    assert bool(result["told"]) != allowed
-
-
-def test_modify_does_not_talk_where_slurmctld_would_log_an_error(path: Path) -> None:
-    case = {"job_desc": {"qos": "x"}, "job_rec": {"admin_comment": TAG}}
-    result = run_case(path, "job_modify", **case, slurm="22.05")
-    assert (result["code"], result["told"]) == (DENIED, "")
-
-
-TYPED, UNTYPED = {"tres_per_node": "gres:gpu:1g.10gb:1"}, {"tres_per_job": "gres:gpu:2"}
-UNADMITTED = [
-    # the job without a tag, the change, allowed
-    ({"partition": "gpu"}, {"tres_per_node": "gres:gpu:2", "gres": "gres:gpu:2"}, False),
-    ({"partition": "gpu"}, TYPED, False),
-    ({"partition": "gpu"}, {"tres_per_job": "gpu"}, False),
-    ({"partition": "gpu"}, {"tres_per_socket": "gpu:1"}, False),
-    ({"partition": "gpu"}, {"tres_per_task": "gres/gpu=1"}, False),
-    ({"partition": "gpu"}, {"ntasks_per_tres": 1}, False),
-    ({"partition": "gpu"}, {"ntasks_per_tres": 65534, "time_limit": 5}, True),
-    ({"partition": "gpu"}, {"tres_per_node": "gres:license:1"}, True),
-    ({"partition": "gpu"}, {"priority": 4294967295}, True),
-    ({"partition": "gpu", **UNTYPED}, {"comment": "c"}, True),
-    ({"partition": "gpu"}, {"tres_per_node": "gres:none"}, True),
-    ({}, UNTYPED, False),
-    ({"partition": "cpu"}, UNTYPED, True),
-    ({"partition": "cpu"}, UNTYPED | {"partition": "gpu"}, False),
-    ({"partition": "cpu", **UNTYPED}, {"partition": "gpu"}, False),
-    ({"partition": "cpu", **TYPED}, {"partition": "cpu,gpu"}, False),
-    ({"partition": "cpu", "tres_fmt_req_str": "cpu=2,gres/gpu=2"}, {"partition": "gpu"}, False),
-    ({"partition": "cpu", "tres_fmt_req_str": "cpu=2,node=1"}, {"partition": "gpu"}, True),
-    ({"partition": "cpu", **UNTYPED}, {"partition": "cpu2"}, True),
-]
-
-
-@pytest.mark.parametrize(("job_rec", "change", "allowed"), UNADMITTED)
-def test_a_job_that_was_not_admitted_gets_no_gpu_later(
-    path: Path, job_rec: Any, change: Any, allowed: bool
-) -> None:
-    case = {"job_desc": change, "job_rec": job_rec}
-    only_gpu = {"partitions": ["gpu"]}
-    result = run_case(path, "job_modify", **case, configure=only_gpu)
-    assert result["code"] == (SUCCESS if allowed else DENIED)
-    assert ("SW-NOT-ADMITTED" in result["told"]) != allowed
-    for uid in (ROOT_UID, SLURM_UID):
-        assert run_case(path, "job_modify", **case, configure=only_gpu, uid=uid)["code"] == SUCCESS
-
-
-@pytest.mark.parametrize("mode", ["observe", "advise"])
-def test_a_job_that_was_not_admitted_is_logged_only(path: Path, mode: str) -> None:
-    result = run_case(path, "job_modify", job_desc=UNTYPED, job_rec={}, configure={"mode": mode})
-    assert (result["code"], result["told"]) == (SUCCESS, "")
-    assert "SW-NOT-ADMITTED" in result["logged"]
-
-
-@pytest.mark.parametrize("mode", ["observe", "advise"])
-def test_modify_is_refused_in_enforce_only(path: Path, mode: str) -> None:
-    result = run_case(
-        path,
-        "job_modify",
-        job_desc={"qos": "x"},
-        job_rec={"admin_comment": TAG},
-        configure={"mode": mode},
-    )
-    assert result["code"] == SUCCESS
-
-
-def test_modify_that_cannot_be_judged_is_refused_but_to_administrators(path: Path) -> None:
-    case = {"job_desc": {}, "job_rec": {"admin_comment": TAG}, "raise_on_read": "qos"}
-    assert run_case(path, "job_modify", **case)["code"] == DENIED
-    assert run_case(path, "job_modify", **case, uid=ROOT_UID)["code"] == SUCCESS
-    observing = {"mode": "observe"}
-    assert run_case(path, "job_modify", **case, configure=observing)["code"] == SUCCESS
 
 
 @pytest.mark.parametrize("options", [{"mode": "maybe"}, {"timeout_s": 0}, {"sokcet": "/x"}])

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cluster.errors import InvalidInputError
-from cluster.gres import parse_gpu_requests
-from cluster.service import directives_of_script, head_lines
+from cluster.gres import parse_gpu_requests, shared_gpus
+from cluster.service import directives_of_script, head_lines, is_service
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBMIT_EACH = ROOT / "tests" / "lua" / "submit_each.lua"
@@ -34,13 +34,13 @@ class Lua:
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
-    def submit(self, value: bytes) -> tuple[bool, list[str]]:
-        """Is it let through without a daemon; the directives that a daemon would get to see."""
+    def submit(self, value: bytes) -> tuple[str, list[str]]:
+        """What it makes of a job without an answer; the directives that the daemon would see."""
         self._stdin.write(value.hex().encode() + b"\n")
         self._stdin.flush()
-        code, question = self._stdout.readline().decode("utf-8", "replace").split(" ", 1)
+        became, question = self._stdout.readline().decode("utf-8", "replace").split(" ", 1)
         lines = json.loads(question).get("directives", []) if question.strip() else []
-        return code == "0", lines
+        return became, lines
 
     def close(self) -> None:
         self._stdin.close()
@@ -112,9 +112,9 @@ def test_they_read_the_same_of_text_that_is_no_text(lua: Lua, junk: bytes, scrip
 
 
 def is_limited_by_slurm(gres: str) -> bool:
-    """No GPU is of no type, or of none that can be read."""
+    """Each GPU has a type of its own; none is shared, or can't be read."""
     try:
-        return all(gpu.gres_type is not None for gpu in parse_gpu_requests(gres))
+        return not shared_gpus(gres) and not any(gpu.is_open for gpu in parse_gpu_requests(gres))
     except InvalidInputError:
         return False
 
@@ -127,7 +127,11 @@ GRES_PIECES = st.sampled_from(
         "gres/",
         "gpu:1",
         "gpu:a:",
+        "gpu:auto",
         "gpumem",
+        "shard",
+        "mps",
+        "auto",
         "1g.10gb",
         "a100",
         ":1",
@@ -144,5 +148,19 @@ GRES_PIECES = st.sampled_from(
 @example("gpu:a100:123456789")
 @example("gpu:1k")
 @example("gpu:1k:1")
+@example("gpu:auto")
+@example("gpu:auto=2")
+@example("gres/shard:2")
+@example("gres/gpu:a100:1,mps")
 def test_they_call_the_same_gpus_typed(lua: Lua, gres: str) -> None:
-    assert lua.submit(gres.encode())[0] == is_limited_by_slurm(gres)
+    assert lua.submit(gres.encode())[0] == ("pass" if is_limited_by_slurm(gres) else "held")
+
+
+@given(SCRIPTS)
+@settings(max_examples=300, deadline=None)
+@example("#SLICEWISE name=x")
+@example("#SLICEWISE\tname=")
+@example("#SLICEWISE  need=1GiB\n#SLICEWISE name")
+def test_they_call_the_same_a_service(lua: Lua, script: str) -> None:
+    became, lines = lua.submit(script.encode("utf-8", "replace"))
+    assert (became == "refused") == is_service(lines)

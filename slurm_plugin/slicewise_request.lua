@@ -1,0 +1,261 @@
+-- slicewise_request.lua: what Slurm says of a job at its submission or a change, as slicewise.lua
+-- reads it (and loads this file from its own directory). The texts differ by Slurm's version.
+
+local M = {}
+
+local PROTOCOL = 2
+local DIRECTIVE = "#SLICEWISE"
+local HEAD_BYTES = 65536
+local HEAD_DIRECTIVES = 64
+local DIRECTIVE_BYTES = 2048
+-- Slurm's own words for a number that is not set, of 32 and of 16 bits; INFINITE is what `scontrol
+-- release` sends as priority. No text of anybody's is longer than TEXT_BYTES.
+M.NO_VAL, M.NO_VAL16, M.INFINITE = 4294967294, 65534, 4294967295
+M.TEXT_BYTES = 1024
+local NO_VAL, NO_VAL16 = M.NO_VAL, M.NO_VAL16
+
+--- A text; nil if there is none, or none in it.
+function M.text(value)
+    if type(value) == "string" and value ~= "" then
+        return value
+    end
+    return nil
+end
+
+--- A number; nil if it has the value for not set.
+function M.number(value, unset)
+    return type(value) == "number" and value < unset and value or nil
+end
+
+local text, number = M.text, M.number
+
+-- Users write the texts below, and slurmctld stands still while they are read: every pattern must
+-- take time in proportion to the text. "^%s*(.-)%s*$" does not.
+
+local function stripped(part)
+    local first = part:find("%S")
+    return first and part:sub(first):match("^.*%S") or ""
+end
+
+--- The #SLICEWISE lines before the script's first command, without blanks around them, as
+-- cluster/service.py reads them. Of one that is too long so much that the daemon refuses it.
+function M.directives_of(script)
+    local found = {}
+    local head = "\n" .. script:sub(1, HEAD_BYTES)
+    if not head:find(DIRECTIVE, 1, true) then
+        return found
+    end
+    head = head:sub(1, head:find("\n[ \t\v\f\r]*[^#%s]"))
+    for said in head:gmatch("\n[ \t\v\f\r]*(" .. DIRECTIVE .. "[^\n]*)") do
+        if #found == HEAD_DIRECTIVES then
+            break
+        end
+        found[#found + 1] = stripped(said):sub(1, DIRECTIVE_BYTES + 1)
+    end
+    return found
+end
+
+--- Does one of the directives set this key? One that sets a name makes a service.
+function M.says(directives, key)
+    for _, said in ipairs(directives) do
+        if said:find("^" .. DIRECTIVE .. "[ \t]+" .. key .. "=") then
+            return true
+        end
+    end
+    return false
+end
+
+local function default_partition(part_list)
+    for name, partition in pairs(part_list or {}) do
+        if partition.flag_default == 1 then
+            return name
+        end
+    end
+    return nil
+end
+
+--- Where it is to run: what it names, else Slurm's default. Several may be named.
+function M.partition_of(job_desc, part_list)
+    return text(job_desc.partition) or default_partition(part_list)
+end
+
+M.REQUEST_FIELDS = { "tres_per_job", "tres_per_socket", "tres_per_task" }
+
+--- All GRES that a submission or a change asks for, or that a job has.
+function M.gres_of(job)
+    local asked = { text(job.tres_per_node) or text(job.gres) or "" }
+    for _, field in ipairs(M.REQUEST_FIELDS) do
+        asked[#asked + 1] = text(job[field])
+    end
+    return table.concat(asked, ",")
+end
+
+local function without_auto(asked)
+    return asked:gsub("%f[%w]gpu:auto%f[^%w_.+-]", "gpu")
+end
+
+--- Take "auto" out of a job's GRES; whether there was any. Slurm gives a waiting job no other type
+-- than the one it was submitted with, only one where there was none.
+function M.drop_auto(job_desc)
+    local per_node, dropped = without_auto(text(job_desc.tres_per_node) or text(job_desc.gres) or "")
+    if dropped > 0 then
+        job_desc.gres = ("," .. per_node):gsub(",gres[:/]", ","):sub(2)
+    end
+    for _, field in ipairs(M.REQUEST_FIELDS) do
+        local plain, count = without_auto(text(job_desc[field]) or "")
+        if count > 0 then
+            job_desc[field] = plain
+        end
+        dropped = dropped + count
+    end
+    return dropped > 0
+end
+
+-- As --gres=gpu:TYPE:N, and nothing else: what Slurm reads otherwise ("gpu:+1", "gpu:1k") is a
+-- number of any GPUs; "gpu:auto" leaves the type to the daemon. As in cluster/gres.py.
+local function is_typed(gpu)
+    local kind, count = gpu:match("^gpu:(%w[%w_.+-]*)(.*)$")
+    if not kind or kind == "auto" or not kind:find("%a") then
+        return false
+    end
+    if count == "" then
+        return not kind:find("^%d+[kmgtpKMGTP]$")
+    end
+    return count:find("^[:=]%d+$") ~= nil and #count < 10
+end
+
+-- A GRES without its "gres:" or "gres/", and how many of them it had: Slurm takes one.
+local function unprefixed(gres)
+    local prefixes = 0
+    while gres:find("^gres[:/]") do
+        gres, prefixes = gres:sub(6), prefixes + 1
+    end
+    return gres, prefixes
+end
+
+local GPU_NAMES = { gpu = true, shard = true, mps = true }
+
+--- "typed" if each GPU among these GRES has a type that Slurm's limits count, "open" if one has
+-- none or is shared; nil if there is no GPU.
+function M.gpus_among(asked)
+    local found = nil
+    for part in asked:gmatch("[^,]+") do
+        local gres, prefixes = unprefixed(stripped(part))
+        if GPU_NAMES[gres:match("^[^:=]*")] then
+            found = found ~= "open" and prefixes < 2 and is_typed(gres) and "typed" or "open"
+        end
+    end
+    return found
+end
+
+--- How many tasks a GPU has by `--ntasks-per-gpu`: without GPUs in the request Slurm adds as many
+-- of no type as the tasks need.
+function M.tasks_per_gpu(job_desc)
+    local tasks = number(job_desc.ntasks_per_tres, NO_VAL16)
+    return tasks ~= 0 and tasks or nil
+end
+
+-- "gres:" or "gres/", as this Slurm puts it before a GRES when one is set.
+local function gres_prefix(job_desc)
+    local prefix = (text(job_desc.gres) or ""):match("^gres[:/]")
+    if prefix or text(job_desc.gres) then
+        return prefix or ""
+    end
+    job_desc.gres = "gpu"
+    prefix = (text(job_desc.gres) or ""):match("^gres[:/]")
+    job_desc.gres = ""
+    return prefix or ""
+end
+
+local TEXTS = { "account", "partition", "qos", "tres_per_node", "gres", unpack(M.REQUEST_FIELDS) }
+
+--- The first text that is longer than anybody's (to read it would take too long); nil if none is.
+function M.oversized(job_desc)
+    for _, field in ipairs(TEXTS) do
+        if #(text(job_desc[field]) or "") > M.TEXT_BYTES then
+            return field
+        end
+    end
+    return nil
+end
+
+local function start_of(value)
+    return text(value) and value:sub(1, M.TEXT_BYTES)
+end
+
+local function add_implied_gpus(question, job_desc)
+    local per_gpu = M.tasks_per_gpu(job_desc)
+    if per_gpu and not M.gpus_among(M.gres_of(question)) then
+        local gpus = ("%sgpu:%d"):format(
+            gres_prefix(job_desc), math.ceil((question.tasks or 1) / per_gpu))
+        local asked = question.tres_per_job
+        question.tres_per_job = asked and (asked .. "," .. gpus) or gpus
+    end
+end
+
+--- What SubmitRequest of cluster/wire.py has, as far as Slurm says it, but for what stands in the
+-- script.
+function M.question_of(job_desc, part_list, submit_uid)
+    local question = {
+        v = PROTOCOL,
+        op = "submit",
+        uid = submit_uid,
+        account = text(job_desc.account),
+        partition = M.partition_of(job_desc, part_list),
+        qos = text(job_desc.qos),
+        name = start_of(job_desc.name),
+        gres = text(job_desc.tres_per_node) or text(job_desc.gres),
+        tasks = number(job_desc.num_tasks, NO_VAL),
+        min_nodes = number(job_desc.min_nodes, NO_VAL),
+        tasks_per_node = number(job_desc.ntasks_per_node, NO_VAL16),
+        cpus_per_task = number(job_desc.cpus_per_task, NO_VAL16),
+        -- 1 to 4 share the node, or keep it for one user's jobs, but allot no GPU.
+        exclusive = job_desc.shared == 0 or nil,
+        array = start_of(job_desc.array_inx),
+        time_limit_min = number(job_desc.time_limit, NO_VAL),
+    }
+    for _, field in ipairs(M.REQUEST_FIELDS) do
+        question[field] = text(job_desc[field])
+    end
+    if not question.account then
+        question.default_account = text(job_desc.default_account)
+    end
+    local requeue = number(job_desc.requeue, NO_VAL16)
+    if requeue then
+        question.requeue = requeue ~= 0
+    end
+    add_implied_gpus(question, job_desc)
+    return question
+end
+
+--- Adds what script and environment say. sbatch gives both to the first part of a heterogeneous job
+-- only; salloc and srun give neither.
+function M.add_script(question, job_desc, environment, directives)
+    local part = number(job_desc.het_job_offset, NO_VAL) or 0
+    question.interactive = not environment and part == 0 or nil
+    question.explain = environment and environment.SLICEWISE_EXPLAIN == "1" or nil
+    -- An empty Lua table would be encoded as an object, not as a list.
+    question.directives = #directives > 0 and directives or nil
+end
+
+local STEP_VARIABLES = {
+    "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK",
+    "SLURM_TRES_PER_TASK",
+}
+
+--- srun in a batch script asks for the job's GPUs again, as sbatch wrote them into its environment.
+-- There is no type auto for a step: let it ask for as many of the job's own, whatever their type.
+function M.ask_for_any_type_in_steps(environment)
+    for _, name in ipairs(STEP_VARIABLES) do
+        local said = text(environment[name])
+        if said and #said <= M.TEXT_BYTES then
+            local plain = ("," .. said):gsub("([,:])auto[:=](%d)", "%1%2"):gsub(",auto$", ",1")
+                :gsub("gpu:auto$", "gpu:1"):sub(2)
+            if plain ~= said then
+                environment[name] = plain
+            end
+        end
+    end
+end
+
+return M

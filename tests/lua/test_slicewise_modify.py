@@ -1,0 +1,195 @@
+"""Changes of jobs: fixed rules, nobody is asked."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lua_slurmctld import (
+    ALICE,
+    DENIED,
+    ROOT_UID,
+    SLURM_UID,
+    SUCCESS,
+    UNSET,
+    UNSET_16,
+    answering,
+    run_case,
+)
+
+TAG = "slicewise:1 token=ab12 tenant=vision"
+SERVICE_TAG = f"{TAG} service=bert"
+UNDECIDED_TAG = f"{TAG} undecided"
+RELEASE, HOLD = 4294967295, 0
+NOTHING = {
+    "priority": UNSET,
+    "min_nodes": UNSET,
+    "max_nodes": UNSET,
+    "min_cpus": UNSET,
+    "num_tasks": UNSET,
+    "time_limit": UNSET,
+    "ntasks_per_node": UNSET_16,
+    "ntasks_per_socket": UNSET_16,
+    "ntasks_per_tres": UNSET_16,
+    "cpus_per_task": UNSET_16,
+    "shared": UNSET_16,
+    "requeue": UNSET_16,
+}
+"""A change of something else, as slurmctld shows it."""
+MODIFY = [
+    # whose job, the change, by whom, allowed
+    (SERVICE_TAG, {"priority": RELEASE}, ALICE, False),
+    (SERVICE_TAG, {"priority": 5}, ALICE, False),
+    (SERVICE_TAG, {"priority": HOLD}, ALICE, True),
+    (SERVICE_TAG, {"comment": "c"}, ALICE, True),
+    (SERVICE_TAG, {}, ALICE, True),
+    (SERVICE_TAG, {"priority": RELEASE}, ROOT_UID, True),
+    (SERVICE_TAG, {"priority": RELEASE}, SLURM_UID, True),
+    (SERVICE_TAG, {"array_inx": "2"}, ALICE, False),
+    (f"site text {SERVICE_TAG}", {"priority": RELEASE}, ALICE, False),
+    (f"service=x undecided {TAG}", {"priority": RELEASE}, ALICE, True),
+    (TAG, {"priority": RELEASE}, ALICE, True),
+    (TAG, {"priority": 7}, ALICE, False),
+    (f"{TAG} flexible", {"priority": RELEASE}, ALICE, True),
+    (UNDECIDED_TAG, {"priority": RELEASE}, ALICE, False),
+    (UNDECIDED_TAG, {"priority": HOLD}, ALICE, True),
+    (UNDECIDED_TAG, {"priority": RELEASE}, SLURM_UID, True),
+    (TAG, {"time_limit": 5, "requeue": 1, "features": "x", "dependency": "y"}, ALICE, True),
+    *[
+        (TAG, {key: "x"}, ALICE, False)
+        for key in (
+            "qos",
+            "account",
+            "partition",
+            "gres",
+            "tres_per_node",
+            "tres_per_job",
+            "tres_per_socket",
+            "tres_per_task",
+            "array_inx",
+            "admin_comment",
+        )
+    ],
+    *[
+        (TAG, {key: 1}, ALICE, False)
+        for key in (
+            "num_tasks",
+            "ntasks_per_node",
+            "ntasks_per_socket",
+            "ntasks_per_tres",
+            "cpus_per_task",
+        )
+    ],
+    (TAG, {"min_nodes": 2, "max_nodes": 4}, ALICE, True),
+    (TAG, {"min_nodes": 3}, ALICE, False),
+    (TAG, {"min_nodes": 1, "max_nodes": 5}, ALICE, False),
+    (TAG, {"min_nodes": RELEASE}, ALICE, False),
+    (TAG, {"min_nodes": 0}, ALICE, True),
+    (TAG, {"min_cpus": 8}, ALICE, True),
+    (TAG, {"min_cpus": 9}, ALICE, False),
+    (TAG, {"shared": 0}, ALICE, False),
+    (TAG, {"shared": 1}, ALICE, True),
+    (TAG, {"shared": 0, "num_tasks": 9}, ROOT_UID, True),
+    (TAG, {"qos": "x"}, ROOT_UID, True),
+    ("", {"qos": "x", "priority": RELEASE}, ALICE, True),
+    ("slicewise is nice", {"qos": "x"}, ALICE, True),
+]
+
+
+@pytest.mark.parametrize(("comment", "change", "uid", "allowed"), MODIFY)
+def test_modify(path: Path, comment: str, change: Any, uid: int, allowed: bool) -> None:
+    result = run_case(
+        path,
+        "job_modify",
+        job_desc=NOTHING | change,
+        job_rec={"admin_comment": comment, "min_nodes": 2, "max_nodes": 4, "min_cpus": 8},
+        uid=uid,
+    )
+    assert result["code"] == (SUCCESS if allowed else DENIED)
+    assert bool(result["told"]) != allowed
+
+
+def test_a_job_without_a_maximum_of_nodes_may_get_one(path: Path) -> None:
+    rec = {"admin_comment": TAG, "min_nodes": 1, "max_nodes": 0}
+    change = {"min_nodes": 1, "max_nodes": 3}
+    assert run_case(path, "job_modify", job_desc=change, job_rec=rec)["code"] == SUCCESS
+
+
+def test_modify_asks_nobody(path: Path, listening: Any) -> None:
+    daemon = listening(answering(action="pass"))
+    run_case(path, "job_modify", job_desc={"gres": "gpu:1"}, job_rec={})
+    assert daemon.connections == 0
+
+
+def test_modify_does_not_talk_where_slurmctld_would_log_an_error(path: Path) -> None:
+    case = {"job_desc": {"qos": "x"}, "job_rec": {"admin_comment": TAG}}
+    result = run_case(path, "job_modify", **case, slurm="22.05")
+    assert (result["code"], result["told"]) == (DENIED, "")
+
+
+TYPED, UNTYPED = {"tres_per_node": "gres:gpu:1g.10gb:1"}, {"tres_per_job": "gres:gpu:2"}
+UNADMITTED = [
+    # the job without a tag, the change, allowed
+    ({"partition": "gpu"}, {"tres_per_node": "gres:gpu:2", "gres": "gres:gpu:2"}, False),
+    ({"partition": "gpu"}, TYPED, False),
+    ({"partition": "gpu"}, {"tres_per_job": "gpu"}, False),
+    ({"partition": "gpu"}, {"tres_per_socket": "gpu:1"}, False),
+    ({"partition": "gpu"}, {"tres_per_task": "gres/gpu=1"}, False),
+    ({"partition": "gpu"}, {"tres_per_node": "gres:shard:1"}, False),
+    ({"partition": "gpu"}, {"tres_per_node": "gres:mps:1"}, False),
+    ({"partition": "gpu"}, {"shared": 0}, False),
+    ({"partition": "gpu"}, {"ntasks_per_tres": 1}, False),
+    ({"partition": "gpu"}, {"ntasks_per_tres": 65534, "time_limit": 5}, True),
+    ({"partition": "gpu"}, {"tres_per_node": "gres:license:1"}, True),
+    ({"partition": "gpu"}, {"tres_per_node": "," * 2000}, False),
+    ({"partition": "gpu"}, {"priority": 4294967295}, True),
+    ({"partition": "gpu"}, {"num_tasks": 9, "min_nodes": 9}, True),
+    ({"partition": "gpu", **UNTYPED}, {"comment": "c"}, True),
+    ({"partition": "gpu"}, {"tres_per_node": "gres:none"}, True),
+    ({}, UNTYPED, False),
+    ({"partition": "cpu"}, UNTYPED, True),
+    ({"partition": "cpu"}, {"shared": 0}, True),
+    ({"partition": "cpu"}, UNTYPED | {"partition": "gpu"}, False),
+    ({"partition": "cpu", **UNTYPED}, {"partition": "gpu"}, False),
+    ({"partition": "cpu", **TYPED}, {"partition": "cpu,gpu"}, False),
+    ({"partition": "cpu", "tres_per_node": "gres:shard:1"}, {"partition": "gpu"}, False),
+    ({"partition": "cpu", "tres_per_node": "," * 2000}, {"partition": "gpu"}, False),
+    ({"partition": "cpu", "tres_fmt_req_str": "cpu=2,gres/gpu=2"}, {"partition": "gpu"}, False),
+    ({"partition": "cpu", "tres_fmt_req_str": "cpu=2,node=1"}, {"partition": "gpu"}, True),
+    ({"partition": "cpu", **UNTYPED}, {"partition": "cpu2"}, True),
+]
+
+
+@pytest.mark.parametrize(("job_rec", "change", "allowed"), UNADMITTED)
+def test_a_job_that_was_not_admitted_gets_no_gpu_later(
+    path: Path, job_rec: Any, change: Any, allowed: bool
+) -> None:
+    case = {"job_desc": NOTHING | change, "job_rec": job_rec}
+    only_gpu = {"partitions": ["gpu"]}
+    result = run_case(path, "job_modify", **case, configure=only_gpu)
+    assert result["code"] == (SUCCESS if allowed else DENIED)
+    assert ("SW-NOT-ADMITTED" in result["told"]) != allowed
+    for uid in (ROOT_UID, SLURM_UID):
+        assert run_case(path, "job_modify", **case, configure=only_gpu, uid=uid)["code"] == SUCCESS
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+@pytest.mark.parametrize(
+    ("job_rec", "change", "code"),
+    [({}, UNTYPED, "SW-NOT-ADMITTED"), ({"admin_comment": TAG}, {"qos": "x"}, "SW-MANAGED-JOB")],
+)
+def test_a_change_is_refused_in_enforce_only(
+    path: Path, mode: str, job_rec: Any, change: Any, code: str
+) -> None:
+    result = run_case(
+        path, "job_modify", job_desc=change, job_rec=job_rec, configure={"mode": mode}
+    )
+    assert (result["code"], result["told"]) == (SUCCESS, "")
+    assert code in result["logged"]
+
+
+def test_modify_that_cannot_be_judged_is_refused_but_to_administrators(path: Path) -> None:
+    case = {"job_desc": {}, "job_rec": {"admin_comment": TAG}, "raise_on_read": "qos"}
+    assert run_case(path, "job_modify", **case)["code"] == DENIED
+    assert run_case(path, "job_modify", **case, uid=ROOT_UID)["code"] == SUCCESS
+    observing = {"mode": "observe"}
+    assert run_case(path, "job_modify", **case, configure=observing)["code"] == SUCCESS
