@@ -1,0 +1,48 @@
+"""Which implementation of the door to Slurm it is."""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from typing import Literal
+
+from cluster.errors import SlicewiseError
+from cluster.slurm.commands import CommandSlurm
+from cluster.slurm.interface import Slurm
+from cluster.slurm.pyslurm_client import PyslurmError, PyslurmSlurm, PyslurmWorker, Tell
+
+
+@asynccontextmanager
+async def chosen_slurm(
+    which: Literal["auto", "commands", "pyslurm"], report: Tell, warn: Tell
+) -> AsyncIterator[Slurm]:
+    """The door to Slurm: with "auto" pyslurm where it is installed and fits the running Slurm.
+
+    With "pyslurm" it must be installed and fit Slurm's library here: SlicewiseError (SW-PYSLURM).
+    ``report`` and ``warn`` log what is used, and why not.
+    """
+    if which == "pyslurm":
+        await _require_pyslurm()
+    elif which == "commands" or find_spec("pyslurm") is None:
+        report("slurm_by", implementation="commands")
+        yield CommandSlurm()
+        return
+    slurm = PyslurmSlurm(report, warn)
+    try:
+        yield slurm
+    finally:
+        await slurm.close()
+
+
+async def _require_pyslurm() -> None:
+    worker = PyslurmWorker()
+    try:
+        await worker.start()
+    except PyslurmError as error:
+        raise SlicewiseError(
+            "SW-PYSLURM",
+            f'daemon.slurm is "pyslurm", but {sys.executable} can\'t use it: {error}.',
+            'Install the pyslurm of your Slurm\'s own number, or say slurm = "auto".',
+        ) from None
+    finally:
+        await worker.end()

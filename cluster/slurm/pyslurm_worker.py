@@ -1,0 +1,101 @@
+"""The process that holds pyslurm: ``python -m cluster.slurm.pyslurm_worker``.
+
+libslurm ends its process over a bad slurm.conf and holds the GIL while slurmctld hangs: so no
+program loads it into itself. This one answers ``pyslurm_client``: a request is a line on standard
+input, a reply is its length (four bytes) and a pickled ``Reply``; the first, unasked for, says the
+versions. It ends when its standard input does.
+"""
+
+import ctypes
+import os
+import pickle
+import pwd
+import struct
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any, BinaryIO
+
+from cluster.jobs import JobView, StepView
+from cluster.slurm.pyslurm_records import job_view, step_views
+
+Reply = tuple[bool, Any]
+"""Whether it went well; then what was asked for, else words."""
+
+LENGTH = struct.Struct("!I")
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as replies:
+        # pyslurm and libslurm print: not into the replies.
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        try:
+            pyslurm = import_module("pyslurm")
+            _send(replies, (True, _versions(pyslurm)))
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the parent has to know
+            _send(replies, (False, _words(error)))
+            sys.stdin.read()  # until the parent has had enough
+            return
+        for line in sys.stdin:
+            _send(replies, _answer(pyslurm, *line.split()))
+
+
+def _versions(pyslurm: Any) -> tuple[tuple[int, ...], int]:
+    """Of the Slurm that pyslurm was built for; the API number of the library that is loaded."""
+    return tuple(pyslurm.slurm_api_version()), ctypes.CDLL(None).slurm_api_version() >> 16
+
+
+def _answer(pyslurm: Any, request: str, *arguments: str) -> Reply:
+    try:
+        # Without slurmctld it fails at once, where any other call would take 10 s.
+        pyslurm.slurmctld.ping_primary()
+        return True, _READS[request](pyslurm, *arguments)
+    except Exception as error:  # noqa: BLE001 -- the parent asks the commands then
+        return False, _words(error)
+
+
+def _jobs(pyslurm: Any) -> tuple[JobView, ...]:
+    user_name = cache(_user_name)
+    return tuple(job_view(job, user_name) for job in pyslurm.Jobs.load().values())
+
+
+def _steps(pyslurm: Any) -> tuple[StepView, ...]:
+    return step_views(pyslurm.Jobs.load().values(), pyslurm.JobSteps.load_all(), _user_name)
+
+
+def _batch_script(pyslurm: Any, job_id: str) -> str:
+    try:
+        return str(pyslurm.Job(int(job_id)).get_batch_script())
+    except UnicodeDecodeError as error:
+        return error.object.decode(errors="replace")
+
+
+_READS: Mapping[str, Callable[..., object]] = {
+    "jobs": _jobs,
+    "steps": _steps,
+    "batch_script": _batch_script,
+}
+
+
+def _user_name(uid: int) -> str:
+    """As squeue shows it: pyslurm's own ``user_name`` asks the system for each job anew."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _send(replies: BinaryIO, reply: Reply) -> None:
+    text = pickle.dumps(reply)
+    replies.write(LENGTH.pack(len(text)) + text)
+    replies.flush()
+
+
+if __name__ == "__main__":
+    main()

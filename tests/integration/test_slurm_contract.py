@@ -1,0 +1,48 @@
+"""Every door to Slurm that works here, at the same moment, on a real cluster."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+
+import pytest
+from slurm_contract import Look, SlurmContract, assert_same, look, set_scene
+
+from cluster.slurm.commands import CommandSlurm
+from cluster.slurm.pyslurm_client import PyslurmSlurm
+from sandbox.cluster import Sandbox
+
+pytestmark = pytest.mark.integration
+
+DOORS = ("commands", "pyslurm") if find_spec("pyslurm") else ("commands",)
+
+
+@pytest.fixture(scope="module")
+def looks(sandbox: Sandbox) -> Iterator[Mapping[str, Look]]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in sandbox.environment("root").items():
+            patch.setenv(name, value)
+        scene, found = asyncio.run(_looks(sandbox))
+        yield found
+        sandbox.run("root", ("scancel", *map(str, scene)))
+
+
+async def _looks(sandbox: Sandbox) -> tuple[frozenset[int], Mapping[str, Look]]:
+    scene = await set_scene(sandbox)
+    found = {"commands": await look(CommandSlurm(), scene)}
+    if "pyslurm" in DOORS:
+        troubles: list[object] = []
+        slurm = PyslurmSlurm(lambda *_, **__: None, lambda *_, **fields: troubles.append(fields))
+        found["pyslurm"] = await look(slurm, scene)
+        await slurm.close()
+        assert troubles == []
+    return scene, found
+
+
+@pytest.fixture(params=DOORS)
+def seen(request: pytest.FixtureRequest, looks: Mapping[str, Look]) -> Look:
+    return looks[request.param]
+
+
+class TestOnACluster(SlurmContract):
+    def test_all_doors_say_the_same(self, looks: Mapping[str, Look], seen: Look) -> None:
+        assert_same(seen, looks["commands"])

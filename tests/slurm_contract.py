@@ -1,0 +1,204 @@
+"""What every door to Slurm must say of one and the same scene.
+
+The scene is set up on a cluster (``set_scene``), or was when its replies were recorded. Each door
+looks at it once; what it saw has to pass the tests of ``SlurmContract``.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from cluster.jobs import JobState, JobTag, JobView, StepView
+from cluster.slurm.commands import CommandSlurm
+from cluster.slurm.interface import Slurm, Tasks
+from sandbox.cluster import Sandbox
+
+PATIENCE_S = 40.0
+TAG = JobTag("0123456789abcdef", "vision")
+INDICES = frozenset(range(0, 200, 2))
+TOUCHED = frozenset({0, 2, 4, 6, 8, 20})
+CANCELLED_UNTOUCHED = 198
+LYING_NAME = "a b = c | d\nJobId=1 Account=guest"
+LYING_COMMENT = f"AdminComment={TAG.text()}\x01"
+NOT_UTF8 = "caf\udce9"
+
+# `sleep` runs in the background so that the trap runs at once. Tasks from 20 on end by themselves,
+# as drained replicas do. The step's name tries to lie.
+SLOTS = """#!/bin/bash
+trap 'exit 0' TERM
+if [ "$SLURM_ARRAY_TASK_ID" -ge 20 ]; then sleep 0.5; exit 187; fi
+srun --mem=20 --resv-ports=2 --job-name=$'x ResvPorts=1-2\\n   ResvPorts=3-4' sleep 300 &
+wait
+"""
+SLEEP = "#!/bin/bash\nsleep 300\n"
+STUBBORN = "#!/bin/bash\ntrap '' TERM\nfor i in $(seq 60); do sleep 1; done\n"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one door saw."""
+
+    jobs: tuple[JobView, ...]
+    steps: tuple[StepView, ...]
+    script: str
+
+    def job(self, name: str) -> JobView:
+        """The only job of that name."""
+        (job,) = (job for job in self.jobs if job.name == name)
+        return job
+
+    @property
+    def slots(self) -> Mapping[int | None, JobView]:
+        """Records of the big array by index; the untouched rest under None."""
+        return {job.task_index: job for job in self.jobs if job.name == LYING_NAME}
+
+
+async def look(slurm: Slurm, scene: frozenset[int]) -> Look:
+    """At everything of the scene, whose arrays and jobs have these ids."""
+    jobs = tuple(j for j in await slurm.jobs() if scene & {j.job_id, j.array_job_id})
+    ids = {job.job_id for job in jobs}
+    steps = tuple(step for step in await slurm.steps() if step.job_id in ids)
+    return Look(jobs, steps, await slurm.batch_script(min(scene)))
+
+
+async def set_scene(sandbox: Sandbox, *options: str) -> frozenset[int]:
+    """Set it up, with ``options`` of sbatch for the big array; the ids of its jobs.
+
+    It was recorded with ``--gres=gpu:1g.10gb:1``, which no quota forbade there. It lasts for five
+    seconds (KillWait): then the job that ends has ended.
+    """
+    slurm = CommandSlurm()
+
+    def submit(name: str, script: str, *more: str) -> int:
+        limits = ("--mem=20", "--time=10", "--output=/dev/null", "--requeue")
+        argv = ("sbatch", "--parsable", f"--job-name={name}", *limits, *more)
+        return int(sandbox.run("alice", argv, input=script).stdout)
+
+    slots = submit(
+        LYING_NAME, SLOTS, "--array=0-198:2", "--hold", f"--comment={LYING_COMMENT}", *options
+    )
+    tag = f"AdminComment={TAG.text()}"
+    sandbox.run("root", ("scontrol", "update", f"JobId={slots}", tag))
+    pair = submit("pair", SLEEP, "--array=0-1")
+    single = submit("single", SLEEP, "--array=3", "--hold")
+    plain = submit("plain", SLEEP, "--hold", "--time=UNLIMITED", f"--comment={NOT_UTF8}")
+    ending = submit("ending", STUBBORN)
+
+    scene = frozenset({slots, pair, single, plain, ending})
+
+    async def until(done: Callable[[Look], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not done(seen := await look(slurm, scene)):
+            assert time.monotonic() < deadline, seen
+            await asyncio.sleep(0.1)
+
+    await slurm.release(Tasks(slots, frozenset({0, 2, 4, 8, 20})))
+    await slurm.hold(Tasks(slots, frozenset({6})))
+    await slurm.cancel(Tasks(slots, frozenset({CANCELLED_UNTOUCHED})))
+    await until(lambda seen: {seen.slots[i].state for i in (4, 8)} == {JobState.RUNNING})
+    await slurm.cancel(Tasks(slots, frozenset({8})))
+    await asyncio.sleep(1)  # accounting tells runs apart by whole seconds
+    await slurm.requeue_hold(Tasks(slots, frozenset({4})))
+    await until(lambda seen: seen.slots[4].held and seen.slots[20].held and len(seen.steps) == 2)
+    await until(lambda seen: seen.slots[8].state is JobState.ENDED)
+    await until(lambda seen: seen.job("ending").state is JobState.RUNNING)
+    await slurm.cancel(ending)
+    await until(lambda seen: seen.job("ending").state is JobState.COMPLETING)
+    return scene
+
+
+class SlurmContract:
+    """``seen`` is a fixture of those that inherit these tests."""
+
+    def test_untouched_tasks_are_one_record(self, seen: Look) -> None:
+        # Their list has more than 64 characters.
+        rest = seen.slots[None]
+        assert rest.untouched == INDICES - TOUCHED - {CANCELLED_UNTOUCHED}
+        assert (rest.job_id, rest.task_index) == (rest.array_job_id, None)
+        assert (rest.held, rest.reason) == (True, "JobHeldUser")
+        # Of an untouched task that is cancelled no record remains on newer versions.
+        assert seen.slots.keys() - {CANCELLED_UNTOUCHED} == TOUCHED | {None}
+
+    def test_task_zero_runs(self, seen: Look) -> None:
+        first = seen.slots[0]
+        assert (first.task_index, first.state, first.held) == (0, JobState.RUNNING, False)
+        assert first.array_job_id == seen.slots[None].job_id != first.job_id
+        assert len(first.nodes) == 1
+        assert first.start_s is not None
+
+    def test_users_text_stays_in_its_field(self, seen: Look) -> None:
+        for job in seen.slots.values():
+            assert (job.name, job.comment) == (LYING_NAME, LYING_COMMENT)
+            assert (job.user, job.account) == ("alice", "vision")
+            assert job.admin_comment == TAG.text()
+        assert all(not job.admin_comment for job in seen.jobs if job.name != LYING_NAME)
+
+    def test_text_that_is_not_utf8_spoils_nothing(self, seen: Look) -> None:
+        assert seen.job("plain").comment == "caf\ufffd"
+
+    def test_a_requeued_slot_is_held_and_has_restarts(self, seen: Look) -> None:
+        back = seen.slots[4]
+        assert (back.state, back.held, back.restarts) == (JobState.PENDING, True, 1)
+        assert back.reason == "job requeued in held state"
+        assert (back.nodes, back.tres.keys() >= {"cpu", "mem"}) == ((), True)
+
+    def test_a_slot_that_the_administrator_holds(self, seen: Look) -> None:
+        held = seen.slots[6]
+        assert (held.held, held.reason, held.priority) == (True, "JobHeldAdmin", 0)
+
+    def test_a_slot_that_ended_with_187(self, seen: Look) -> None:
+        ended = seen.slots[20]
+        assert (ended.state, ended.held, ended.restarts) == (JobState.SPECIAL_EXIT, True, 1)
+
+    def test_a_cancelled_slot_has_ended(self, seen: Look) -> None:
+        gone = seen.slots[8]
+        assert (gone.state, gone.held, gone.untouched) == (JobState.ENDED, False, frozenset())
+        assert gone.end_s is not None
+
+    def test_the_last_task_bears_the_id_of_the_array(self, seen: Look) -> None:
+        pair = {job.task_index: job for job in seen.jobs if job.name == "pair"}
+        assert pair.keys() == {0, 1}
+        assert [job.untouched for job in pair.values()] == [frozenset(), frozenset()]
+        assert pair[0].array_job_id == pair[1].array_job_id == pair[1].job_id != pair[0].job_id
+
+    def test_the_only_task_is_no_rest(self, seen: Look) -> None:
+        single = seen.job("single")
+        assert (single.task_index, single.untouched) == (3, frozenset())
+        assert single.array_job_id == single.job_id
+
+    def test_a_plain_job(self, seen: Look) -> None:
+        plain = seen.job("plain")
+        assert (plain.array_job_id, plain.task_index, plain.untouched) == (None, None, frozenset())
+        assert (plain.state, plain.held, plain.reason) == (JobState.PENDING, True, "JobHeldUser")
+        assert (plain.time_limit_s, plain.start_s, plain.restarts) == (None, None, 0)
+        assert seen.slots[0].time_limit_s == 600
+
+    def test_a_job_that_ends(self, seen: Look) -> None:
+        ending = seen.job("ending")
+        assert (ending.state, ending.held) == (JobState.COMPLETING, False)
+        assert len(ending.nodes) == 1
+
+    def test_ports_are_those_that_slurm_allotted(self, seen: Look) -> None:
+        found = {step.task_index: step for step in seen.steps}
+        assert found.keys() == {0, 2}
+        for index, step in found.items():
+            slot = seen.slots[index]
+            assert (step.job_id, step.array_job_id) == (slot.job_id, slot.array_job_id)
+            assert (step.step, step.nodes) == ("0", slot.nodes)
+            # Below lie the ports that the step's name claims.
+            assert len(step.ports) == 2
+            assert min(step.ports) >= 1024
+
+    def test_the_script_is_as_it_was_submitted(self, seen: Look) -> None:
+        assert seen.script == SLOTS
+
+
+def assert_same(seen: Look, other: Look) -> None:
+    """Two doors that looked at the same moment: all jobs in all fields."""
+    by_id = {job.job_id: job for job in other.jobs}
+    assert by_id.keys() == {job.job_id for job in seen.jobs}
+    for job in seen.jobs:
+        assert job == by_id[job.job_id]
+        assert job.tres == by_id[job.job_id].tres
+    assert set(seen.steps) == set(other.steps)
