@@ -1,4 +1,4 @@
-"""Commands: services for their tenants; the gateway and the launcher for operators."""
+"""Commands: services for their tenants; the gateway for operators."""
 
 import asyncio
 import time
@@ -11,12 +11,12 @@ from rich.live import Live
 from rich.text import Text
 
 from cluster.console import console, print_json
+from cluster.daemon_client import DaemonClient
 from cluster.errors import InvalidInputError
 from cluster.settings import Settings, load_settings
 from cluster.slurm.submit import submit
-from launcher import haproxy, loop, show
+from launcher import haproxy, show
 from launcher.address import wait_for_route
-from launcher.daemon_client import DaemonClient
 from launcher.observe import ServiceObservation, observe, service_url
 from launcher.render import CONFIGURATION, gateway_files, service_script
 from launcher.service_file import read_service_file, require_model, require_writable
@@ -96,7 +96,10 @@ def render_service(file: File) -> None:
 
 @service_app.command("list", epilog="Example: slicewise service list --json")
 def list_services(as_json: Json = False) -> None:
-    """Every service that you may see."""
+    """Every service that you may see.
+
+    Works on other hosts, too, where daemon.connect names the daemon; requests are not shown there.
+    """
     services = asyncio.run(observe(load_settings()))
     if as_json:
         print_json([show.as_json(service) for service in services])
@@ -115,7 +118,10 @@ def service_status(
     watch: Annotated[bool, typer.Option(help="Go on until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Replicas, requests and quota of a service now."""
+    """Replicas, requests and quota of a service now.
+
+    Works on other hosts, too, where daemon.connect names the daemon; requests are not shown there.
+    """
     settings = load_settings()
     service = _find(name, asyncio.run(observe(settings)))
     if as_json:
@@ -169,7 +175,7 @@ def service_schema(
 
 
 def _daemon(settings: Settings) -> DaemonClient:
-    return DaemonClient(settings.daemon.user_socket)
+    return DaemonClient(settings.daemon)
 
 
 def _find(name: str, services: Sequence[ServiceObservation]) -> ServiceObservation:
@@ -223,19 +229,3 @@ def _write(path: Path, text: str) -> None:
         raise InvalidInputError(
             "SW-GATEWAY-SETTINGS", f"gateway.directory: {path}: {error.strerror}."
         ) from None
-
-
-def run_launcher(
-    config: Annotated[
-        Path | None,
-        typer.Option(help="Settings; else $SLICEWISE_CONFIG or /etc/slicewise/slicewise.toml."),
-    ] = None,
-    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
-) -> None:
-    """Run the launcher, as daemon.launcher_user: it gives each service the replicas it needs.
-
-    Logs to stderr, one line per decision. SIGTERM ends it; killing it loses nothing.
-    """
-    settings = load_settings(config)
-    loop.configure_logging(log_level.upper())
-    asyncio.run(loop.serve(settings))

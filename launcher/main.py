@@ -1,66 +1,67 @@
-"""The one executable, ``slicewise``: mounts every command tree."""
+"""The one executable, ``slicewise``: lists every command tree, and imports the one it runs."""
 
 import os
 import sys
-from importlib import metadata
-from typing import Annotated
+from importlib import import_module, metadata
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
 
-from cluster.errors import SlicewiseError
-from launcher.cli import gateway_app, run_launcher, service_app
-from sandbox.cli import app as sandbox_app
-from slurm_plugin.cli.budget import budget_app
-from slurm_plugin.cli.compile import compile_command, uninstall_command
-from slurm_plugin.cli.daemon import run_daemon
-from slurm_plugin.cli.db import db_app
-from slurm_plugin.cli.explain import explain_tenant, print_costs
-from slurm_plugin.cli.ledger import ledger_app
-from slurm_plugin.cli.quota import tenant_quota_app
-from slurm_plugin.cli.tenant import tenant_app
+from cluster.errors import Refusal, SlicewiseError
+from launcher.commands import COMMANDS, FOR_EVERYBODY, FOR_OPERATORS, Command
+
+
+class LazyGroup(TyperGroup):
+    """Knows its commands' names and first lines; the rest is imported when one is run.
+
+    What it has registered stands in for them in listings and in the shell's completion.
+    """
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The real command in place of the one that stands for it."""
+        name, stand_in, rest = super().resolve_command(ctx, args)
+        one = COMMANDS.get(str(name))
+        return name, stand_in if one is None else loaded(str(name), one), rest
+
+
+def loaded(name: str, one: Command) -> Any:
+    """The command or the tree of commands itself, with all that it imports."""
+    module, _, attribute = one.place.partition(":")
+    target = getattr(import_module(module), attribute)
+    if not isinstance(target, typer.Typer):
+        target = _alone(target, one.epilog)
+    # Only the executable itself installs completion.
+    target._add_completion = False  # noqa: SLF001
+    # A tree has a help text of its own, and stays one while it has a single command.
+    is_tree = isinstance(target.info.help, str)
+    command = get_group(target) if is_tree else get_command(target)
+    command.name = name
+    return command
+
+
+def _alone(function: Any, epilog: str) -> typer.Typer:
+    command = typer.Typer()
+    command.command(epilog=epilog)(function)
+    return command
+
 
 app = typer.Typer(
     name="slicewise",
+    cls=LazyGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
 )
-app.add_typer(service_app, name="service")
-app.add_typer(tenant_app, name="tenant")
-app.add_typer(tenant_quota_app, name="tenant-quota")
-app.add_typer(budget_app, name="budget")
-app.add_typer(ledger_app, name="ledger")
-app.command(
-    "explain",
-    epilog="Examples: slicewise explain vision | slicewise explain vision --json",
-)(explain_tenant)
-app.command(
-    "costs",
-    epilog="Examples: slicewise costs | slicewise costs --all --json",
-)(print_costs)
-app.command(
-    "compile",
-    epilog="Examples: slicewise compile --dry-run | slicewise compile --slurm-conf",
-)(compile_command)
-app.command(
-    "uninstall",
-    epilog="Examples: slicewise uninstall --dry-run | slicewise uninstall --yes",
-)(uninstall_command)
-app.add_typer(gateway_app, name="gateway")
-app.add_typer(db_app, name="db")
-app.add_typer(sandbox_app, name="sandbox")
-app.command(
-    "daemon",
-    epilog="Examples: slicewise daemon --config /etc/slicewise/slicewise.toml"
-    " | systemctl start slicewise-daemon",
-)(run_daemon)
-app.command(
-    "launcher",
-    epilog="Examples: slicewise launcher --config /etc/slicewise/slicewise.toml"
-    " | systemctl start slicewise-launcher",
-)(run_launcher)
+
+
+def _stand_in() -> None: ...
+
+
+for _panel, _commands in (("For everybody", FOR_EVERYBODY), ("For operators", FOR_OPERATORS)):
+    for _name, _one in _commands.items():
+        app.command(_name, help=_one.help, rich_help_panel=_panel)(_stand_in)
 
 
 def _print_version(wanted: bool) -> None:
@@ -91,13 +92,12 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except SlicewiseError as error:
-        refusal, console = error.refusal, Console(stderr=True)
-        # As Text: what others wrote (a log's "[Note]", a user's path) must not be read as markup.
-        console.print(Text(refusal.message, style="red"), soft_wrap=True)
-        if refusal.hint:
-            console.print(Text(refusal.hint), soft_wrap=True)
-        console.print(Text(refusal.code, style="dim"))
+        _tell(error.refusal)
         sys.exit(1)
+
+
+def _tell(refusal: Refusal) -> None:
+    import_module("cluster.console").print_refusal(refusal)
 
 
 if __name__ == "__main__":

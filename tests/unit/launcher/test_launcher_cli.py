@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cluster.daemon_client import DaemonClient
 from cluster.errors import InvalidInputError, SlicewiseError
 from cluster.service import directives_of_script
 from cluster.settings import Settings
 from cluster.slurm.submit import Submitted
 from launcher import cli, loop, main
-from launcher.daemon_client import DaemonClient
 from launcher.service_file import read_service_file
 
 SETTINGS = """\

@@ -1,0 +1,91 @@
+"""Every command of ``slicewise``, where it is, and its line in the listing.
+
+The listing imports nothing for it: so the lines stand here a second time, and a test compares.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, or a tree of them.
+
+    Attributes:
+        place: ``module:name`` of a Typer, or of a function.
+        help: the first paragraph of its help.
+        epilog: of a function; a Typer has its own.
+    """
+
+    place: str
+    help: str
+    epilog: str = ""
+
+
+FOR_EVERYBODY: Mapping[str, Command] = {
+    "why": Command("slurm_plugin.cli.why:why_app", "Say why a job waits, or how a tenant stands."),
+    "sbatch": Command(
+        "slurm_plugin.cli.sbatch:sbatch_app",
+        "Run sbatch, and show what Slicewise decides about the job.",
+    ),
+    "service": Command(
+        "launcher.cli:service_app", "Inference services that follow their requests."
+    ),
+    "explain": Command(
+        "slurm_plugin.cli.explain:explain_tenant",
+        "Show what a tenant may still start of each GPU type, and what allows no more.",
+        "Examples: slicewise explain vision | slicewise explain vision --json",
+    ),
+    "priority": Command(
+        "slurm_plugin.cli.priority:priority_app", "In which order waiting jobs start."
+    ),
+    "costs": Command(
+        "slurm_plugin.cli.explain:print_costs",
+        "Show what one instance of every MIG profile costs, in slices.",
+        "Examples: slicewise costs | slicewise costs --all --json",
+    ),
+    "ledger": Command(
+        "slurm_plugin.cli.ledger:ledger_app", "What was used: statements, balances, checks."
+    ),
+}
+
+FOR_OPERATORS: Mapping[str, Command] = {
+    "tenant": Command(
+        "slurm_plugin.cli.tenant:tenant_app", "Tenants: Slurm accounts that are charged."
+    ),
+    "tenant-quota": Command(
+        "slurm_plugin.cli.quota:tenant_quota_app", "Who may hold how many slices."
+    ),
+    "budget": Command("slurm_plugin.cli.budget:budget_app", "What tenants may use up in a period."),
+    "compile": Command(
+        "slurm_plugin.cli.compile:compile_command",
+        "Bring Slurm's limits to what the ledger says, as the daemon does by itself.",
+        "Examples: slicewise compile --dry-run | slicewise compile --slurm-conf",
+    ),
+    "admission": Command("slurm_plugin.cli.admission:admission_app", "slicewise.lua in slurmctld."),
+    "gateway": Command("launcher.cli:gateway_app", "The gateway in front of all services."),
+    "db": Command("slurm_plugin.cli.db:db_app", "The ledger's PostgreSQL schema."),
+    "daemon": Command(
+        "slurm_plugin.cli.daemon:run_daemon",
+        "Run beside slurmctld, as SlurmUser: decide submissions, follow Slurm, keep the ledger.",
+        "Examples: slicewise daemon --config /etc/slicewise/slicewise.toml"
+        " | systemctl start slicewise-daemon",
+    ),
+    "launcher": Command(
+        "launcher.launcher_command:run_launcher",
+        "Run the launcher, as daemon.launcher_user: it gives each service the replicas it needs.",
+        "Examples: slicewise launcher --config /etc/slicewise/slicewise.toml"
+        " | systemctl start slicewise-launcher",
+    ),
+    "uninstall": Command(
+        "slurm_plugin.cli.compile:uninstall_command",
+        "Put all of Slurm's limits back to what they were before Slicewise, and remove its QOS.",
+        "Examples: slicewise uninstall --dry-run | slicewise uninstall --yes",
+    ),
+    "sandbox": Command(
+        "sandbox.cli:app",
+        "A whole cluster on this machine: Slurm with emulated MIG GPUs, PostgreSQL, HAProxy.",
+    ),
+}
+
+COMMANDS: Mapping[str, Command] = {**FOR_EVERYBODY, **FOR_OPERATORS}
