@@ -4,8 +4,9 @@ import os
 import pwd
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Protocol
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 
 from cluster.errors import InvalidInputError
 from cluster.settings import DaemonSettings
@@ -13,16 +14,27 @@ from cluster.wire import (
     CheckRequest,
     DeleteRequest,
     DoneAnswer,
-    UserRequest,
+    StatusAnswer,
+    StatusRequest,
     ViewAnswer,
     ViewRequest,
     WishRequest,
 )
+from cluster.wire_reads import ReadRequest
 from slurm_plugin.admit import Admission
 from slurm_plugin.line_server import Limits, LineServer, Peer
+from slurm_plugin.reader import Reader
+from slurm_plugin.reads import Reads
 from slurm_plugin.sync import Sync
 
-_REQUEST: TypeAdapter[UserRequest] = TypeAdapter(UserRequest)
+MESSAGE_BYTES = 64 * 1024
+"""Of the longest request: a check, which holds a service's directives."""
+
+_Request = Annotated[
+    ViewRequest | WishRequest | DeleteRequest | CheckRequest | StatusRequest | ReadRequest,
+    Field(discriminator="op"),
+]
+_REQUEST: TypeAdapter[_Request] = TypeAdapter(_Request)
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,10 @@ class Roles:
 
     administrators: frozenset[int]
     launcher: int | None
+
+    def reader(self, uid: int, accounts: frozenset[str]) -> Reader:
+        """What a user of these accounts may read; operators read everything."""
+        return Reader(uid, user_name(uid), None if uid in self.administrators else accounts)
 
     @property
     def trusted(self) -> frozenset[int]:
@@ -52,25 +68,43 @@ def roles(settings: DaemonSettings) -> Roles:
 
 
 def limits(who: Roles) -> Limits:
-    """Of the user socket. Its longest request is a check, which holds a service's directives."""
+    """Of the user socket."""
     return Limits(
         connections=256,
         connections_per_uid=32,
         idle_s=60.0,
-        line_bytes=64 * 1024,
+        line_bytes=MESSAGE_BYTES,
         reserved=64,
         reserved_for=who.trusted,
     )
 
 
-class UserSocket:
-    """Answers view, wish, delete and check by who asks."""
+class Daemon(Protocol):
+    """What is asked about the daemon itself."""
 
-    def __init__(self, path: Path, sync: Sync, admission: Admission, who: Roles) -> None:
+    def status(self) -> StatusAnswer:
+        """As it is now."""
+
+
+class UserSocket:
+    """Answers the launcher and people by who asks."""
+
+    def __init__(
+        self,
+        path: Path,
+        sync: Sync,
+        admission: Admission,
+        who: Roles,
+        *,
+        reads: Reads,
+        daemon: Daemon,
+    ) -> None:
         self._sync = sync
         self._admission = admission
         self._roles = who
-        self._server = LineServer(path, 0o666, self._answer, limits(who))
+        self._reads = reads
+        self._daemon = daemon
+        self._server = LineServer(path, 0o666, self.answer, limits(who))
 
     async def start(self) -> None:
         """Listen, for everybody on this host."""
@@ -80,23 +114,33 @@ class UserSocket:
         """Remove the socket."""
         await self._server.stop()
 
-    async def _answer(self, line: str, peer: Peer) -> BaseModel:
+    async def answer(self, line: str, peer: Peer) -> BaseModel:
+        """Answer one line, of a peer on this host or, by munge, on another one."""
         match _REQUEST.validate_json(line):
             case ViewRequest():
                 return self._view(peer.uid)
             case WishRequest() as wish:
                 self._require(self._roles.sees_all(peer.uid), "The launcher alone wishes slots.")
-                return await self._sync.wish(wish.array_job_id, frozenset(wish.run), wish.note)
+                run = frozenset(wish.run)
+                return await self._sync.wish(wish.array_job_id, run, wish.note, wish.urgency)
             case DeleteRequest() as delete:
                 return await self._delete(delete.array_job_id, peer.uid)
             case CheckRequest() as check:
                 return self._admission.check(check, peer.uid)
+            case StatusRequest():
+                return self._daemon.status()
+            case read:
+                reader = self._roles.reader(peer.uid, self._accounts(peer.uid))
+                return await self._reads.answer(read, reader)
 
     def _view(self, uid: int) -> ViewAnswer:
         view = self._sync.view
         if self._roles.sees_all(uid):
             return view
-        return visible_to(view, user_name(uid), self._sync.accounts_by_uid.get(uid, frozenset()))
+        return visible_to(view, user_name(uid), self._accounts(uid))
+
+    def _accounts(self, uid: int) -> frozenset[str]:
+        return self._sync.accounts_by_uid.get(uid, frozenset())
 
     async def _delete(self, array_job_id: int, uid: int) -> DoneAnswer:
         service = self._sync.service(array_job_id)

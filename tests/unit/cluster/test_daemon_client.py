@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cluster.daemon_client import DaemonClient
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
-from launcher.daemon_client import DaemonClient
+from cluster.settings import DaemonSettings
 
 Ask = Callable[[DaemonClient], Awaitable[object]]
 
@@ -29,14 +30,14 @@ async def daemon(socket: Path, answer: bytes) -> AsyncIterator[list[bytes]]:
 async def ask(tmp_path: Path, answer: bytes, call: Ask) -> tuple[object, bytes]:
     socket = tmp_path / "user.sock"
     async with daemon(socket, answer) as asked:
-        return await call(DaemonClient(socket)), asked[0]
+        return await call(DaemonClient(DaemonSettings(run_dir=tmp_path))), asked[0]
 
 
 async def test_a_wish_names_its_slots_in_order(tmp_path: Path):
     answer, line = await ask(
-        tmp_path, b'{"v":1,"released":[2]}\n', lambda c: c.wish(814, frozenset({2, 0}), "n")
+        tmp_path, b'{"v":1,"released":[2]}\n', lambda c: c.wish(814, frozenset({2, 0}), "n", 0.5)
     )
-    assert line == b'{"v":1,"op":"wish","array_job_id":814,"run":[0,2],"note":"n","urgency":0.0}\n'
+    assert line == b'{"v":1,"op":"wish","array_job_id":814,"run":[0,2],"note":"n","urgency":0.5}\n'
     assert answer.released == (2,)  # type: ignore[attr-defined]
 
 
@@ -69,4 +70,12 @@ async def test_a_daemon_that_hangs_up_or_is_not_there(tmp_path: Path):
     with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
         await ask(tmp_path, b"", lambda c: c.view())
     with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
-        await DaemonClient(tmp_path / "none.sock").view()
+        await DaemonClient(DaemonSettings(run_dir=tmp_path / "none")).view()
+
+
+@pytest.mark.parametrize("name", ["x" * 65, "\udcff"])
+async def test_a_name_that_no_request_can_hold_is_refused_before_it_is_sent(name: str):
+    nowhere = DaemonClient(DaemonSettings(run_dir=Path("/nowhere")))
+    for call in (nowhere.why, nowhere.explain, nowhere.balance):
+        with pytest.raises(InvalidInputError, match="SW-WIRE"):
+            await call(name)

@@ -1,0 +1,93 @@
+"""Asking a daemon on another host: munge says who asks, and that it is the daemon that answers."""
+
+import asyncio
+import pwd
+import secrets
+from itertools import count
+
+from pydantic import ValidationError
+
+from cluster.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.munge import Munge
+from cluster.sealed import CREDENTIAL_LIMIT, PREFIX, Part, seal, unseal
+from cluster.settings import DaemonSettings, host_and_port
+from cluster.wire import LINE_LIMIT, FailureAnswer
+
+_SAID_LIMIT = 300
+
+
+async def ask(settings: DaemonSettings, line: bytes) -> bytes:
+    """The answer of the daemon at ``connect``.
+
+    Raises OSError if it can't be reached, InvalidInputError (SW-DAEMON-USER) if this host has no
+    SlurmUser, OutsideError (SW-MUNGE, SW-WIRE) for an answer that is not the daemon's or not to
+    this question, UnreachableError (SW-BUSY, SW-MUNGE) and what ``Munge`` raises.
+    """
+    munge, nonce = Munge(settings.munge_socket), secrets.token_hex(16)
+    daemon_uid = _slurm_uid(settings.slurm_user)
+    question = await asyncio.to_thread(
+        lambda: b"".join(seal(munge, "question", nonce, line, daemon_uid))
+    )
+    reader, writer = await asyncio.open_connection(
+        *host_and_port(settings.connect), limit=CREDENTIAL_LIMIT
+    )
+    try:
+        writer.write(question)
+        await writer.drain()
+        return await _answer(reader, munge, nonce, frozenset({0, daemon_uid}))
+    finally:
+        writer.close()
+
+
+async def _answer(
+    reader: asyncio.StreamReader, munge: Munge, nonce: str, authors: frozenset[int]
+) -> bytes:
+    answer = bytearray()
+    for number in count():
+        line = await reader.readline()
+        if not line:
+            return b""
+        if not line.startswith(PREFIX):
+            raise _refused(line)
+        part = await asyncio.to_thread(unseal, munge, "answer", line)
+        _check(part, number, nonce, authors)
+        answer += part.data
+        if len(answer) > LINE_LIMIT:
+            raise OutsideError("SW-WIRE", "The daemon's answer is too long.")
+        if part.part + 1 == part.parts:
+            break
+    return bytes(answer)
+
+
+def _check(part: Part, number: int, nonce: str, authors: frozenset[int]) -> None:
+    if part.uid not in authors:
+        raise OutsideError(
+            "SW-MUNGE",
+            f"Uid {part.uid} answered in the daemon's place.",
+            "Is daemon.slurm_user right, and who listens at daemon.connect?",
+        )
+    if (part.nonce, part.part) != (nonce, number):
+        raise OutsideError("SW-WIRE", "The answer belongs to another question.")
+
+
+def _refused(line: bytes) -> InvalidInputError | UnreachableError:
+    """Of a daemon that could not read who asks, so seals nothing: anybody may have written this."""
+    try:
+        said = FailureAnswer.model_validate_json(line)
+    except ValidationError:
+        return UnreachableError("SW-DAEMON-DOWN", "At daemon.connect is no slicewise daemon.")
+    if said.code == "SW-BUSY":
+        return UnreachableError("SW-BUSY", "Too many ask the slicewise daemon.", "Try again.")
+    words = "".join(sign for sign in f"{said.message} {said.hint}" if sign.isprintable())
+    return InvalidInputError(
+        "SW-MUNGE", f"The daemon can't tell who asks. It says: {words[:_SAID_LIMIT]}"
+    )
+
+
+def _slurm_uid(name: str) -> int:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise InvalidInputError(
+            "SW-DAEMON-USER", f"daemon.slurm_user: this host has no user {name!r}."
+        ) from None

@@ -1,0 +1,66 @@
+"""Questions to the daemon and its answers as munge credentials, for the way between two hosts.
+
+A credential proves its author and can be decoded by one user alone, once, for a minute. A nonce
+binds an answer to its question; a long answer goes in numbered parts.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from cluster import wire
+from cluster.errors import OutsideError
+from cluster.munge import PAYLOAD_LIMIT, Munge
+
+PREFIX = b"MUNGE:"
+CREDENTIAL_LIMIT = 512 * 1024
+"""Bytes of one line on the wire: base64 makes a third more of a payload."""
+
+_TTL_S = 60
+_PART_BYTES = PAYLOAD_LIMIT - 1024
+Kind = Literal["question", "answer"]
+
+
+class _Heading(wire.Message):
+    """The first line of each payload; what follows are the bytes of the message."""
+
+    v: Literal[1] = 1
+    kind: Kind
+    nonce: str = Field(pattern=r"^[0-9a-f]{32}$")
+    part: int = Field(ge=0)
+    parts: int = Field(ge=1)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the ``parts`` of a message, and the user who wrote it."""
+
+    uid: int
+    nonce: str
+    part: int
+    parts: int
+    data: bytes
+
+
+def seal(munge: Munge, kind: Kind, nonce: str, message: bytes, for_uid: int) -> Iterator[bytes]:
+    """Credentials, a line each, that only this user can decode. Raises what ``Munge`` raises."""
+    starts = range(0, max(1, len(message)), _PART_BYTES)
+    for part, start in enumerate(starts):
+        heading = _Heading(kind=kind, nonce=nonce, part=part, parts=len(starts))
+        payload = heading.model_dump_json().encode() + b"\n" + message[start : start + _PART_BYTES]
+        yield munge.encode(payload, for_uid, _TTL_S) + b"\n"
+
+
+def unseal(munge: Munge, kind: Kind, line: bytes) -> Part:
+    """A credential's part of a message; raises OutsideError (SW-WIRE) and what ``Munge`` raises."""
+    message = munge.decode(line.rstrip(b"\n"))
+    heading, _, data = message.payload.partition(b"\n")
+    try:
+        found = _Heading.model_validate_json(heading)
+    except ValidationError:
+        found = None
+    if found is None or found.kind != kind:
+        raise OutsideError("SW-WIRE", f"The credential holds no {kind}.")
+    return Part(message.uid, found.nonce, found.part, found.parts, data)

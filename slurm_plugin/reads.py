@@ -1,0 +1,206 @@
+"""What users may read of the ledger and of their tenants, gathered for the user socket.
+
+A slow PostgreSQL holds up whoever asks about it, and nobody else: the ledger is read in a few
+threads of its own, within a deadline.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from pydantic import BaseModel, TypeAdapter
+
+from cluster.errors import InvalidInputError, UnreachableError
+from cluster.settings import Settings
+from cluster.slurm.interface import Slurm
+from cluster.wire_reads import (
+    BalanceAnswer,
+    BalanceRequest,
+    ExplainAnswer,
+    ExplainRequest,
+    PriorityRequest,
+    ReadRequest,
+    StatementAnswer,
+    StatementPlace,
+    StatementRequest,
+    WhyRequest,
+)
+from slurm_plugin.decide.explain import Explanation, explain
+from slurm_plugin.decide.model import BalanceLine, StatementRow
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger_reads import balance_lines, situation
+from slurm_plugin.priority_reads import explain_priority
+from slurm_plugin.reader import Reader
+from slurm_plugin.sync import Sync
+from slurm_plugin.why_reads import why
+
+T = TypeVar("T")
+
+_THREADS = 4
+_WAITING = 32
+_WAITING_PER_UID = 2
+_DEADLINE_S = 10.0
+_ASKS = 2
+"""Of Slurm, at a time."""
+_PAGE_ROWS = 2000
+"""Rows of a statement in one answer: about 1 MB."""
+
+_EXPLANATION = TypeAdapter(Explanation)
+_ROW = TypeAdapter(StatementRow)
+_BALANCE = TypeAdapter(BalanceLine)
+
+
+class Reads:
+    """Answers what only reads, each asker with his own tenants."""
+
+    def __init__(self, settings: Settings, slurm: Slurm, ledger: Ledger, sync: Sync) -> None:
+        self._settings = settings
+        self._slurm = slurm
+        self._ledger = ledger
+        self._sync = sync
+        self._threads = ThreadPoolExecutor(_THREADS, "reads")
+        self._waiting: Counter[int] = Counter()
+        self._slurm_turn = asyncio.Semaphore(_ASKS)
+
+    async def answer(self, request: ReadRequest, reader: Reader) -> BaseModel:
+        """Raises InvalidInputError (SW-TENANT-UNKNOWN) alike for tenants that there are not and
+        for those of others, and SW-FORBIDDEN for jobs; UnreachableError: SW-BUSY,
+        SW-SLURM-DOWN and the ledger's own.
+        """
+        match request:
+            case ExplainRequest():
+                return await self._explain(request.tenant, reader)
+            case StatementRequest():
+                _require_own(request.tenant, reader)
+                return await self.from_ledger(reader.uid, partial(self._statement, request, reader))
+            case BalanceRequest():
+                _require_own(request.tenant, reader)
+                return await self.from_ledger(reader.uid, partial(self._balance, request, reader))
+            case WhyRequest():
+                self.require_sight()
+                settings, ledger, sync = self._settings, self._ledger, self._sync
+                read = partial(why, request.about, reader, ledger, settings, sync)
+                return await self.from_ledger(reader.uid, read)
+            case PriorityRequest():
+                self.require_sight()
+                settings, slurm, sync = self._settings, self._slurm, self._sync
+                async with self._slurm_turn:
+                    return await explain_priority(request.job, reader, slurm, settings, sync)
+
+    async def _explain(self, tenant: str, reader: Reader) -> ExplainAnswer:
+        _require_own(tenant, reader)
+        self.require_sight()
+        return await self.from_ledger(reader.uid, partial(self._explanation, tenant, reader))
+
+    def _explanation(self, tenant: str, reader: Reader) -> ExplainAnswer:
+        policy = self._ledger.policy()
+        _require_known(tenant, policy.keys(), reader)
+        sync = self._sync
+        now = situation(self._ledger, policy, self._settings, sync.jobs, sync.nodes)
+        found = explain(tenant, now)
+        return ExplainAnswer(explanation=_EXPLANATION.dump_python(found, mode="json"))
+
+    def _statement(self, request: StatementRequest, reader: Reader) -> StatementAnswer:
+        self._require_charged(request.tenant, reader)
+        place = request.after
+        now_s = place.now_s if place else int(time.time())
+        rows = self._ledger.statement_page(
+            _tenants(request.tenant, reader),
+            request.since_s,
+            now_s,
+            (place.tenant, place.start_s, place.job_id) if place else None,
+            _PAGE_ROWS,
+        )
+        return StatementAnswer(
+            now_s=now_s,
+            rows=tuple(_ROW.dump_python(row, mode="json") for row in rows),
+            more=_place(rows[-1], now_s) if len(rows) == _PAGE_ROWS else None,
+        )
+
+    def _balance(self, request: BalanceRequest, reader: Reader) -> BalanceAnswer:
+        self._require_charged(request.tenant, reader)
+        lines = balance_lines(self._ledger, _tenants(request.tenant, reader))
+        return BalanceAnswer(
+            balances=tuple(_BALANCE.dump_python(line, mode="json") for line in lines)
+        )
+
+    def _require_charged(self, tenant: str | None, reader: Reader) -> None:
+        """An account that is no tenant may still have runs."""
+        if tenant is not None:
+            known = self._ledger.policy().keys() | self._ledger.charged_tenants()
+            _require_known(tenant, known, reader)
+
+    def require_sight(self) -> None:
+        """Raises UnreachableError (SW-SLURM-DOWN) if what is seen of Slurm is not all of it."""
+        if not self._sync.view.complete:
+            raise UnreachableError(
+                "SW-SLURM-DOWN", "Slurm does not answer the daemon now.", "Try again."
+            )
+
+    async def from_ledger(self, uid: int, read: Callable[[], T]) -> T:
+        """Call what reads the ledger, in a thread.
+
+        Raises UnreachableError: SW-BUSY if too many others are being called, or too many for this
+        user; SW-DATABASE-DOWN at the deadline.
+        """
+        waiting = self._waiting
+        if waiting[uid] >= _WAITING_PER_UID or waiting.total() >= _WAITING:
+            raise UnreachableError("SW-BUSY", "The daemon reads as much as it can.", "Try again.")
+        waiting[uid] += 1
+        reading = asyncio.get_running_loop().run_in_executor(self._threads, read)
+        reading.add_done_callback(partial(self._ended, uid))
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                # The thread itself can't be stopped: it counts until it ends.
+                return await asyncio.shield(reading)
+        except TimeoutError:
+            raise UnreachableError(
+                "SW-DATABASE-DOWN",
+                f"The ledger's database did not answer within {_DEADLINE_S:.0f} s.",
+                "Try again later.",
+            ) from None
+
+    def _ended(self, uid: int, reading: "asyncio.Future[T]") -> None:
+        self._waiting -= Counter([uid])
+        if not reading.cancelled():
+            # Where nobody waits for it any more, asyncio would complain of an error nobody took.
+            reading.exception()
+
+
+def _require_own(tenant: str | None, reader: Reader) -> None:
+    if tenant is not None and not reader.may_read(tenant):
+        raise _unknown(tenant, reader)
+
+
+def _unknown(tenant: str, reader: Reader) -> InvalidInputError:
+    """The same for a tenant of others as for none: nobody shall learn names by asking."""
+    own = ", ".join(sorted(reader.tenants or ())) or "none"
+    hint = "All: slicewise tenant list" if reader.tenants is None else f"Yours: {own}."
+    return InvalidInputError("SW-TENANT-UNKNOWN", f"You have no tenant {tenant!r}.", hint)
+
+
+def _require_known(tenant: str, known: Collection[str], reader: Reader) -> None:
+    if tenant in known:
+        return
+    if reader.tenants is None:
+        raise _unknown(tenant, reader)
+    raise InvalidInputError(
+        "SW-TENANT-UNKNOWN",
+        f"Your account {tenant!r} has no quota.",
+        "The operator can give it one: slicewise tenant-quota set",
+    )
+
+
+def _tenants(tenant: str | None, reader: Reader) -> frozenset[str] | None:
+    return reader.tenants if tenant is None else frozenset({tenant})
+
+
+def _place(last: StatementRow, now_s: int) -> StatementPlace:
+    run = last.run
+    return StatementPlace(
+        tenant=run.tenant, start_s=run.key.start_s, job_id=run.key.job_id, now_s=now_s
+    )

@@ -1,0 +1,95 @@
+"""Who may see and do what at the user socket, from wherever he asks."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
+
+from cluster.errors import SlicewiseError
+from cluster.wire import DoneAnswer, StatusAnswer, ViewAnswer, WishAnswer
+from cluster.wire_reads import ExplainAnswer
+from slurm_plugin import user_socket
+from slurm_plugin.admit import Admission
+from slurm_plugin.line_server import Peer
+from slurm_plugin.reads import Reads
+from slurm_plugin.user_socket import Roles, UserSocket
+
+ROOT, LAUNCHER, ALICE, BOB = 0, 500, 61001, 61002
+NAMES = {ROOT: "root", LAUNCHER: "slicewise", ALICE: "alice", BOB: "bob"}
+STATUS = StatusAnswer(
+    version="1", mode="enforce", host="head", leads=True, complete=True, observed_s=1.0
+)
+
+
+class Daemon:
+    def status(self) -> StatusAnswer:
+        return STATUS
+
+
+class Asked:
+    """The socket, asked as somebody."""
+
+    def __init__(self, socket: UserSocket, slurm: ScriptedSlurm) -> None:
+        self._socket = socket
+        self.slurm = slurm
+
+    async def as_user(self, uid: int, **message: object) -> BaseModel:
+        return await self._socket.answer(json.dumps({"v": 1, **message}), Peer(os.getpid(), uid))
+
+    async def code(self, uid: int, **message: object) -> str:
+        with pytest.raises(SlicewiseError) as raised:
+            await self.as_user(uid, **message)
+        return raised.value.refusal.code
+
+
+@pytest.fixture
+async def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    monkeypatch.setattr(user_socket, "user_name", NAMES.__getitem__)
+    slurm = ScriptedSlurm(job(0), job(1))
+    sync = sync_of(slurm)
+    accounts = {ALICE: frozenset({"vision"}), BOB: frozenset({"nlp"})}
+    policy = policy_of(tenant("vision", 2000), tenant("nlp", 1000))
+    sync.set_policy(policy, accounts)
+    await sync.turn()
+    reads = Reads(settings(), slurm, ScriptedLedger(shown=policy), sync)  # type: ignore[arg-type]
+    who = Roles(frozenset({ROOT}), LAUNCHER)
+    place = tmp_path / "user.sock"
+    socket = UserSocket(place, sync, Admission("enforce"), who, reads=reads, daemon=Daemon())
+    return Asked(socket, slurm)
+
+
+async def test_everybody_may_ask_how_the_daemon_is(asked: Asked):
+    assert await asked.as_user(BOB, op="status") == STATUS
+
+
+async def test_services_are_shown_to_their_tenants_the_launcher_and_operators(asked: Asked):
+    for uid, seen in ((ALICE, 1), (LAUNCHER, 1), (ROOT, 1), (BOB, 0), (61099, 0)):
+        NAMES.setdefault(uid, str(uid))
+        view = await asked.as_user(uid, op="view")
+        assert isinstance(view, ViewAnswer)
+        assert len(view.services) == seen
+
+
+@pytest.mark.parametrize("uid", [ALICE, BOB])
+async def test_only_the_launcher_and_operators_wish(asked: Asked, uid: int):
+    before = list(asked.slurm.actions)
+    assert await asked.code(uid, op="wish", array_job_id=814, run=[0]) == "SW-FORBIDDEN"
+    assert asked.slurm.actions == before
+    answer = await asked.as_user(LAUNCHER, op="wish", array_job_id=814, run=[0])
+    assert isinstance(answer, WishAnswer)
+
+
+@pytest.mark.parametrize("uid", [BOB, LAUNCHER])
+async def test_a_service_is_deleted_by_its_owner_and_operators_only(asked: Asked, uid: int):
+    assert await asked.code(uid, op="delete", array_job_id=814) == "SW-FORBIDDEN"
+    assert isinstance(await asked.as_user(ALICE, op="delete", array_job_id=814), DoneAnswer)
+
+
+async def test_the_launcher_reads_no_more_of_the_ledger_than_a_user(asked: Asked):
+    for uid in (ALICE, ROOT):
+        assert isinstance(await asked.as_user(uid, op="explain", tenant="vision"), ExplainAnswer)
+    for uid in (BOB, LAUNCHER):
+        assert await asked.code(uid, op="explain", tenant="vision") == "SW-TENANT-UNKNOWN"
