@@ -1,0 +1,39 @@
+"""``slicewise why``: asks the daemon about a job or a tenant."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from cluster.console import console, print_json
+from cluster.daemon_client import DaemonClient
+from cluster.settings import load_settings
+from slurm_plugin.cli import present_why as present
+
+why_app = typer.Typer()
+
+
+@why_app.command(
+    epilog="Examples: slicewise why 814 | slicewise why 814_3 | slicewise why vision --json"
+)
+def why(
+    about: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB|TENANT",
+            help="814, 814_3 of an array, or a Slurm account.",
+            show_default=False,
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say why a job waits, or how a tenant stands.
+
+    Slurm's reason in words, who holds what, and when the job starts. Ordinary users see their own
+    jobs and tenants, on every host from which the daemon can be asked.
+    """
+    answer = asyncio.run(DaemonClient(load_settings().daemon).why(about))
+    if as_json:
+        print_json(answer.model_dump(mode="json"))
+    else:
+        console().print(present.screen(answer))

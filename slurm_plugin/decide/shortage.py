@@ -1,0 +1,211 @@
+"""What a job waits for, in numbers: the limit, whose jobs use it up, when enough comes back."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cluster.errors import Refusal
+from cluster.gres import gpu_types_of_tres
+from cluster.jobs import JobState, JobView, NodeView
+from cluster.units import Millislices, slices_text
+from slurm_plugin.decide.charging import run_cost
+from slurm_plugin.decide.explain import Cause, Situation
+from slurm_plugin.decide.free import free_instances
+from slurm_plugin.decide.limits import qos_name, type_limits
+from slurm_plugin.decide.services import ALLOTTED
+from slurm_plugin.decide.tenants import ancestors, payers, subtree
+
+WAITING = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What is known.
+
+    Attributes:
+        now_s: Unix seconds.
+        jobs, nodes: all that Slurm shows, those of other partitions too.
+        partitions: the managed ones.
+        resets_s: when the budget of each tenant begins anew, in Unix seconds; None is never.
+        notes: of services, by their array's job id.
+        refusals: why jobs that were decided late are held, by job id.
+    """
+
+    now_s: int
+    jobs: tuple[JobView, ...] = field(hash=False)
+    nodes: tuple[NodeView, ...] = field(hash=False)
+    partitions: frozenset[str]
+    situation: Situation
+    resets_s: Mapping[str, int | None] = field(hash=False)
+    notes: Mapping[int, str] = field(hash=False)
+    refusals: Mapping[int, Refusal] = field(hash=False)
+
+    def cost(self, job: JobView) -> Millislices:
+        """Of the job or of one task, in millislices."""
+        return run_cost(gpu_types_of_tres(job.tres), self.situation.costs)
+
+    def allotted(self) -> Iterator[JobView]:
+        """Jobs that hold GPUs of managed partitions."""
+        return (
+            job
+            for job in self.jobs
+            if job.state in ALLOTTED and job.partition in self.partitions and self.cost(job)
+        )
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """One limit against one job. Amounts are millislices, or instances if ``of_type`` is set.
+
+    Attributes:
+        words: whose limit, what is in use of it, what the job needs.
+        missing: so much must come back before the job fits; 0 or less: it would fit now.
+        holders: each job under the limit, and how much it would give back.
+        of_type: the GPU type.
+    """
+
+    words: str
+    missing: int
+    holders: tuple[tuple[JobView, int], ...]
+    of_type: str = ""
+
+
+def shortage(job: JobView, cause: Cause, sight: Sight) -> Shortage | None:
+    """What it lacks by that cause; None where that is not known in numbers."""
+    if cause is Cause.NONE_FREE:
+        return _worst(_free(job, sight))
+    if job.account not in sight.situation.policy:
+        return None
+    match cause:
+        case Cause.GUARANTEE:
+            return _guarantee(job, sight)
+        case Cause.CEILING:
+            return _worst(_ceilings(job, sight))
+        case Cause.TYPE_LIMIT:
+            return _worst(_type_limits(job, sight))
+        case _:
+            return None
+
+
+def back_s(short: Shortage, now_s: int) -> int | None:
+    """By when enough comes back if every job runs to its time limit; None if that is not sure."""
+    missing, at_s = short.missing, now_s
+    ends = ((end_s, amount) for job, amount in short.holders if (end_s := ends_s(job)) is not None)
+    for end_s, amount in sorted(ends):
+        if missing <= 0:
+            break
+        missing, at_s = missing - amount, max(now_s, end_s)
+    return at_s if missing <= 0 else None
+
+
+def ends_s(job: JobView) -> int | None:
+    """When a running job reaches its time limit, in Unix seconds; None if it has none."""
+    if job.start_s is None or job.time_limit_s is None:
+        return None
+    return job.start_s + job.time_limit_s
+
+
+def _worst(found: Iterable[Shortage]) -> Shortage | None:
+    """Of several limits the one that lacks most; the nearest of equals."""
+    return max(found, key=lambda one: one.missing, default=None)
+
+
+def _guarantee(job: JobView, sight: Sight) -> Shortage:
+    tenant, own = job.account, qos_name(job.account)
+    limit = sight.situation.ceilings[tenant].guarantee_millislices
+    holders = [pair for pair in _holders(sight, {tenant}) if pair[0].qos == own]
+    return _slices(f"The jobs of {tenant} in QOS {own}", limit, holders, sight.cost(job))
+
+
+def _ceilings(job: JobView, sight: Sight) -> Iterator[Shortage]:
+    policy = sight.situation.policy
+    for name in (job.account, *ancestors(policy, job.account)):
+        below = subtree(policy, name)
+        holders = _holders(sight, below)
+        limit = sight.situation.ceilings[name].ceiling_millislices
+        whose = f"The jobs of {name}{' and of tenants below it' * (len(below) > 1)}"
+        yield _slices(whose, limit, holders, sight.cost(job))
+
+
+def _slices(whose: str, limit: int, holders: Iterable[tuple[JobView, int]], need: int) -> Shortage:
+    found = tuple(holders)
+    held = sum(amount for _, amount in found)
+    words = (
+        f"{whose} hold {slices_text(held)} of {slices_text(limit)} slices;"
+        f" this one needs {slices_text(need)}"
+    )
+    return Shortage(words, held + need - limit, found)
+
+
+def _holders(sight: Sight, accounts: Collection[str]) -> Iterator[tuple[JobView, int]]:
+    return ((job, sight.cost(job)) for job in sight.allotted() if job.account in accounts)
+
+
+def _type_limits(job: JobView, sight: Sight) -> Iterator[Shortage]:
+    now = sight.situation
+    needs = gpu_types_of_tres(job.tres)
+    for name in (job.account, *ancestors(now.policy, job.account)):
+        below = subtree(now.policy, name)
+        bounds = type_limits(now.policy[name].quota, now.costs, now.models)
+        for kind in needs.keys() & bounds.keys():
+            holders = _instances(kind, _holders(sight, below))
+            held = sum(count for _, count in holders)
+            words = (
+                f"Of {kind}, {name} holds {held} of at most {bounds[kind]} instances;"
+                f" this one needs {needs[kind]}"
+            )
+            yield Shortage(words, held + needs[kind] - bounds[kind], holders, kind)
+
+
+def _free(job: JobView, sight: Sight) -> Iterator[Shortage]:
+    partitions = frozenset(job.partition.split(","))
+    nodes = [node for node in sight.nodes if node.partitions & partitions]
+    names = frozenset(node.name for node in nodes)
+    free = free_instances(nodes)
+    on_nodes = [(one, 0) for one in sight.allotted() if not names.isdisjoint(one.nodes)]
+    for kind, need in sorted(gpu_types_of_tres(job.tres).items()):
+        holders = _instances(kind, on_nodes)
+        count = free.get(kind, 0)
+        has = "is" if count == 1 else "are"
+        words = f"{count} of {_there(nodes, kind)} {kind} {has} free; this one needs {need}"
+        yield Shortage(words, need - count, holders, kind)
+
+
+def _there(nodes: Iterable[NodeView], kind: str) -> int:
+    return sum(node.gpus.get(kind, 0) for node in nodes)
+
+
+def _instances(
+    kind: str, holders: Iterable[tuple[JobView, int]]
+) -> tuple[tuple[JobView, int], ...]:
+    """The same jobs as far as they have that type, with how many of it."""
+    found = ((job, gpu_types_of_tres(job.tres).get(kind, 0)) for job, _ in holders)
+    return tuple((job, count) for job, count in found if count)
+
+
+@dataclass(frozen=True)
+class BudgetShortage:
+    """A budget against one job.
+
+    Attributes:
+        startable_millislice_s: what it leaves for new runs.
+        need_millislice_s: what the job could use up; None without a time limit.
+        longest_s: so long the job could run on what is left.
+    """
+
+    payer: str
+    startable_millislice_s: int
+    need_millislice_s: int | None
+    longest_s: int
+
+
+def budget_shortage(job: JobView, sight: Sight) -> BudgetShortage | None:
+    """None where no budget pays for it."""
+    now = sight.situation
+    payer = payers(now.policy)[job.account] if job.account in now.policy else ""
+    budget = now.policy[payer].budget if payer else None
+    if budget is None or payer not in now.available_millislice_s:
+        return None
+    startable = max(0, now.available_millislice_s[payer] + budget.overdraft_millislice_s)
+    cost = sight.cost(job)
+    need = None if job.time_limit_s is None else cost * job.time_limit_s
+    return BudgetShortage(payer, startable, need, startable // max(1, cost))

@@ -1,0 +1,75 @@
+"""When a waiting job starts: what can be said of it, and on what that rests."""
+
+from dataclasses import dataclass
+
+from cluster.jobs import JobView
+from slurm_plugin.decide.explain import Cause
+from slurm_plugin.decide.reasons import Reason
+from slurm_plugin.decide.shortage import BudgetShortage, Shortage, Sight, back_s
+
+
+@dataclass(frozen=True)
+class Start:
+    """An estimate.
+
+    Attributes:
+        at_s: Unix seconds; None without one.
+        words: what it rests on, or why there is none.
+        by_slurm: it is Slurm's own plan.
+    """
+
+    at_s: int | None
+    words: str
+    by_slurm: bool = False
+
+
+def planned_start(
+    job: JobView,
+    reason: Reason,
+    short: Shortage | None,
+    budget: BudgetShortage | None,
+    sight: Sight,
+) -> Start:
+    """Of quota: when enough comes back by time limits, or Slurm's plan if that is later, as Slurm
+    plans by GPUs alone. Of GPUs and of all else: Slurm's plan if it has one.
+    """
+    if job.held:
+        return Start(None, "no estimate while it is held")
+    if job.reason == "BeginTime":
+        return Start(job.eligible_s or job.start_s, "at the earliest: its begin time")
+    if budget is not None:
+        return _by_budget(budget, sight)
+    plan = None
+    if job.start_s is not None and job.start_s > sight.now_s:
+        plan = Start(job.start_s, "as Slurm plans now", by_slurm=True)
+    if short is None:
+        return plan or Start(None, f"no estimate: {reason.words}")
+    ours = _by_time_limits(short, sight)
+    if plan is None or (reason.cause is not Cause.NONE_FREE and short.missing > 0):
+        return _later(plan, ours)
+    return plan
+
+
+def _later(plan: Start | None, ours: Start) -> Start:
+    if plan is None or plan.at_s is None or ours.at_s is None:
+        return ours
+    return max(ours, plan, key=lambda one: one.at_s or 0)
+
+
+def _by_budget(budget: BudgetShortage, sight: Sight) -> Start:
+    resets_s = sight.resets_s.get(budget.payer)
+    if resets_s is None:
+        return Start(None, f"no estimate: the budget of {budget.payer} does not begin anew")
+    return Start(resets_s, f"when the budget of {budget.payer} begins anew, if not before")
+
+
+def _by_time_limits(short: Shortage, sight: Sight) -> Start:
+    if short.missing <= 0:
+        return Start(None, "there is room for it now: as soon as its turn comes")
+    at_s = back_s(short, sight.now_s)
+    if at_s is not None:
+        words = "at the latest, if nothing ahead of it takes it: then enough jobs reach their"
+        return Start(at_s, f"{words} time limits")
+    if sum(amount for _, amount in short.holders) < short.missing:
+        return Start(None, "no estimate: it would not fit even if all of these jobs ended")
+    return Start(None, "no estimate: jobs that must end first have no time limit")

@@ -1,0 +1,84 @@
+"""How a tenant stands: what it holds, what waits and for what, what may start now."""
+
+from collections.abc import Iterable
+
+from cluster.units import slices_text, slices_words
+from cluster.wire_reads import WhyAnswer, WhyRow, WhyTable
+from slurm_plugin.decide.explain import BUDGET_RUN_S, Explanation, TypeRoom, explain
+from slurm_plugin.decide.shortage import WAITING, Sight
+from slurm_plugin.decide.tenants import subtree
+from slurm_plugin.decide.why_words import counted, group_rows, is_resting, own_rows
+
+
+def why_tenant(tenant: str, sight: Sight) -> WhyAnswer:
+    """Of a tenant of the policy; tenants below it appear as a sum."""
+    found = explain(tenant, sight.situation)
+    waiting = [
+        job
+        for job in sight.jobs
+        if job.account == tenant
+        and job.state in WAITING
+        and not sight.partitions.isdisjoint(job.partition.split(","))
+    ]
+    count = sum(max(1, len(job.untouched)) for job in waiting if not is_resting(job))
+    held = slices_text(found.held_millislices)
+    ceiling = slices_words(found.ceiling.ceiling_millislices)
+    wait = "waits" if count == 1 else "wait"
+    return WhyAnswer(
+        about=tenant,
+        headline=f"{tenant} holds {held} of {ceiling}; {counted(count, 'job')} {wait}.",
+        sentences=tuple(_sentences(found)),
+        tables=tuple(
+            table
+            for table in (
+                WhyTable(heading="Holding now", rows=_holding(tenant, found, sight)),
+                WhyTable(heading="Waiting", rows=group_rows(waiting, sight)),
+                WhyTable(heading="May start now", rows=tuple(map(_room, found.types))),
+            )
+            if table.rows
+        ),
+        hints=tuple(_hints(tenant, count)),
+    )
+
+
+def _sentences(found: Explanation) -> Iterable[str]:
+    ceiling = found.ceiling
+    yield (
+        f"Its nominal quota is {slices_words(found.nominal_millislices)};"
+        f" {slices_text(ceiling.lent_millislices)} of it are lent,"
+        f" {slices_text(ceiling.borrowed_millislices)} borrowed from others."
+    )
+    yield (
+        f"Guaranteed in its own QOS: {slices_text(found.guaranteed_millislices)} of"
+        f" {slices_words(ceiling.guarantee_millislices)} in use."
+    )
+    if found.startable_millislice_s is None:
+        yield "No budget limits it."
+    else:
+        hours = slices_text(found.startable_millislice_s // BUDGET_RUN_S)
+        yield f"The budget of {found.payer} leaves {hours} slice-hours for new runs."
+
+
+def _holding(tenant: str, found: Explanation, sight: Sight) -> tuple[WhyRow, ...]:
+    own = [(job, sight.cost(job)) for job in sight.allotted() if job.account == tenant]
+    below = found.held_millislices - sum(cost for _, cost in own)
+    rows = own_rows(own)
+    if len(subtree(sight.situation.policy, tenant)) > 1 and below:
+        return (*rows, WhyRow(what=f"tenants below {tenant}", amount_millislices=below))
+    return rows
+
+
+def _room(room: TypeRoom) -> WhyRow:
+    """Of one type; and what allows no more of it."""
+    bound = room.borrowed_bound if room.borrowed else room.guaranteed_bound
+    counts = ((room.guaranteed, "guaranteed"), (room.borrowed, "borrowed"))
+    some = ", ".join(f"{count} {word}" for count, word in counts if count)
+    return WhyRow(
+        what=room.gres_type, note=f"{f'{some}; no more' if some else 'none'}: {bound.words}"
+    )
+
+
+def _hints(tenant: str, waiting: int) -> Iterable[str]:
+    if waiting:
+        yield "Of one of its jobs: slicewise why JOB"
+    yield f"What allows no more, type by type: slicewise explain {tenant}"

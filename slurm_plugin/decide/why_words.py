@@ -1,0 +1,161 @@
+"""The words and rows that ``slicewise why`` is made of."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
+
+from cluster.gres import gpu_types_of_tres
+from cluster.jobs import JobTag, JobView
+from cluster.wire_reads import WhyRow
+from slurm_plugin.decide.explain import explain
+from slurm_plugin.decide.limits import BORROWED_QOS
+from slurm_plugin.decide.reasons import translate
+from slurm_plugin.decide.services import ALLOTTED
+from slurm_plugin.decide.shortage import WAITING, Shortage, Sight, ends_s
+
+_ROWS = 10
+"""Jobs that are named one by one."""
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+def job_name(job: JobView) -> str:
+    """As a person names it: ``814_3`` or ``814``."""
+    if job.array_job_id is None or job.task_index is None:
+        return str(job.job_id)
+    return f"{job.array_job_id}_{job.task_index}"
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def span_text(seconds: int) -> str:
+    """A time span in its two largest units: ``45 s``, ``14 min``, ``2 h 3 min``, ``3 d 4 h``."""
+    parts: list[str] = []
+    for unit, length_s in _UNITS:
+        count, seconds = divmod(seconds, length_s)
+        if parts:
+            return f"{parts[0]} {count} {unit}" if count else parts[0]
+        if count:
+            parts.append(f"{count} {unit}")
+    return parts[0] if parts else "0 s"
+
+
+def gpus_text(job: JobView) -> str:
+    """``1 × 1g.10gb``; of an array's untouched rest one task's."""
+    return _gpus(gpu_types_of_tres(job.tres)) or "no GPU"
+
+
+def _gpus(counts: Mapping[str, int]) -> str:
+    return " + ".join(f"{count} × {kind}" for kind, count in sorted(counts.items()) if count)
+
+
+def rooms_text(tenant: str, sight: Sight) -> str:
+    """What may start now, by type: ``1g.10gb (2 guaranteed, 1 borrowed)``; "" if nothing."""
+    now = sight.situation
+    rooms = explain(tenant, now).types if tenant in now.policy else ()
+    parts = (
+        (room.gres_type, ((room.guaranteed, "guaranteed"), (room.borrowed, "borrowed")))
+        for room in rooms
+    )
+    texts = (
+        (kind, ", ".join(f"{count} {word}" for count, word in counts if count))
+        for kind, counts in parts
+    )
+    return ", ".join(f"{kind} ({text})" for kind, text in texts if text)
+
+
+# -- Rows
+
+_Group = tuple[int, str]
+"""A place in the order, and words."""
+_RUNS, _WAITS, _RESTS, _ENDED = range(4)
+
+
+def holder_rows(job: JobView, short: Shortage) -> tuple[WhyRow, ...]:
+    """Jobs of the asking one's tenant one by one, the next to end first; others as a sum."""
+    own = [pair for pair in short.holders if pair[0].account == job.account]
+    others = [pair for pair in short.holders if pair[0].account != job.account]
+    return (*own_rows(own, short.of_type), *_sum_row(others, "other tenants", short.of_type))
+
+
+def own_rows(pairs: Iterable[tuple[JobView, int]], of_type: str = "") -> tuple[WhyRow, ...]:
+    """Jobs with what each holds; from the eleventh on as a sum."""
+    order = sorted(pairs, key=lambda pair: (_end_or_never(pair[0]), pair[0].job_id))
+    rows = (_job_row(job, amount, of_type) for job, amount in order[:_ROWS])
+    return (*rows, *_sum_row(order[_ROWS:], "further jobs", of_type))
+
+
+def _end_or_never(job: JobView) -> float:
+    end_s = ends_s(job)
+    return float("inf") if end_s is None else end_s
+
+
+def _job_row(job: JobView, amount: int, of_type: str) -> WhyRow:
+    notes = ["borrowed"] if job.qos == BORROWED_QOS else []
+    if ends_s(job) is None:
+        notes.append("no time limit")
+    return WhyRow(
+        what=f"job {job_name(job)} of {job.user}",
+        gpus=gpus_text(job),
+        amount_millislices=None if of_type else amount,
+        ends_s=ends_s(job),
+        note=", ".join(notes),
+    )
+
+
+def _sum_row(pairs: Iterable[tuple[JobView, int]], whose: str, of_type: str) -> Iterator[WhyRow]:
+    found = list(pairs)
+    if not found:
+        return
+    amount = sum(map(itemgetter(1), found))
+    gpus: Counter[str] = Counter()
+    for job, _ in found:
+        gpus.update(gpu_types_of_tres(job.tres))
+    yield WhyRow(
+        what=f"{whose} ({counted(len(found), 'job')})",
+        gpus=_gpus(gpus),
+        amount_millislices=None if of_type else amount,
+    )
+
+
+def group_rows(jobs: Iterable[JobView], sight: Sight) -> tuple[WhyRow, ...]:
+    """Tasks or jobs by state and reason: those that run first. What rests or ended holds nothing
+    and waits for nothing.
+    """
+    counts: Counter[_Group] = Counter()
+    amounts: Counter[_Group] = Counter()
+    gpus: dict[_Group, Counter[str]] = {}
+    for job in jobs:
+        key, count = _group(job, sight), max(1, len(job.untouched))
+        counts[key] += count
+        amounts[key] += count * sight.cost(job)
+        held = {kind: count * each for kind, each in gpu_types_of_tres(job.tres).items()}
+        gpus.setdefault(key, Counter()).update(held)
+    return tuple(
+        WhyRow(
+            what=f"{counts[key]} {key[1]}",
+            gpus=_gpus(gpus[key]),
+            amount_millislices=amounts[key] if key[0] <= _WAITS else None,
+        )
+        for key in sorted(counts)
+    )
+
+
+def is_resting(job: JobView) -> bool:
+    """Whether it is a slot of a service that nobody needs now."""
+    tag = JobTag.find(job.admin_comment)
+    return job.state in WAITING and job.held and tag is not None and tag.service is not None
+
+
+def _group(job: JobView, sight: Sight) -> _Group:
+    if job.state in ALLOTTED:
+        return _RUNS, "run"
+    if is_resting(job):
+        return _RESTS, "at rest: no request needs it"
+    if job.state not in WAITING:
+        return _ENDED, "ended"
+    if job.job_id in sight.refusals:
+        return _WAITS, "wait: Slicewise refuses it"
+    return _WAITS, f"wait: {translate(job.reason).words}"

@@ -1,0 +1,62 @@
+"""``slicewise why``: gathers what is known of a job or tenant, for whoever may see it."""
+
+import time
+
+from cluster.errors import InvalidInputError
+from cluster.periods import next_start_s
+from cluster.settings import Settings
+from cluster.wire_reads import WhyAnswer
+from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.shortage import Sight
+from slurm_plugin.decide.why import jobs_named, why_job
+from slurm_plugin.decide.why_tenant import why_tenant
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger_reads import situation
+from slurm_plugin.reader import Reader
+from slurm_plugin.sync import Sync
+
+
+def why(about: str, reader: Reader, ledger: Ledger, settings: Settings, sync: Sync) -> WhyAnswer:
+    """Of a job, an array, or a tenant.
+
+    Raises InvalidInputError (SW-FORBIDDEN) alike for what is not there and for what is others'.
+    """
+    jobs = jobs_named(about, sync.jobs)
+    if jobs and all(map(reader.may_see, jobs)):
+        answer = why_job(about, jobs, _sight(ledger, settings, sync))
+        # Who has left a tenant sees his own jobs of it, and not who else is there.
+        whole = reader.may_read(jobs[0].account)
+        return answer if whole else answer.model_copy(update={"tables": ()})
+    if not jobs and reader.may_read(about):
+        sight = _sight(ledger, settings, sync)
+        if about in sight.situation.policy:
+            return why_tenant(about, sight)
+    own = ", ".join(sorted(reader.tenants or ())) or "none"
+    yours = "" if reader.tenants is None else f" Your tenants: {own}."
+    raise InvalidInputError(
+        "SW-FORBIDDEN",
+        f"There is no job and no tenant {about!r} that you may see.",
+        f"One submitted just now is seen in a second; ended ones: sacct -j JOB.{yours}",
+    )
+
+
+def _sight(ledger: Ledger, settings: Settings, sync: Sync) -> Sight:
+    now_s, policy = int(time.time()), ledger.policy()
+    return Sight(
+        now_s=now_s,
+        jobs=sync.jobs,
+        nodes=sync.nodes,
+        partitions=frozenset(settings.cluster.partitions),
+        situation=situation(ledger, policy, settings, sync.jobs, sync.nodes),
+        resets_s=_resets_s(policy, now_s, settings.ledger.time_zone),
+        notes={service.array_job_id: service.note for service in sync.view.services},
+        refusals=sync.refusals,
+    )
+
+
+def _resets_s(policy: Policy, now_s: int, zone: str) -> dict[str, int | None]:
+    return {
+        name: next_start_s(tenant.budget.period, now_s, zone)
+        for name, tenant in policy.items()
+        if tenant.budget is not None
+    }

@@ -1,0 +1,217 @@
+"""`slicewise why` and `slicewise sbatch` on the sandbox: numbers, estimates, who sees what."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from sandbox.cluster import Sandbox
+
+pytestmark = pytest.mark.integration
+
+WRAPPED = ("slicewise", "sbatch")
+_PATIENCE_S = 60.0
+_DAY_S = 86400
+_PLAN_S = 120
+"""Slurm plans in whole minutes, and from the next look on."""
+_KILL_S = 75
+"""Slurm looks at time limits every 30 s, and gives jobs KillWait to end; then it starts others."""
+
+
+class Tenant:
+    """An account of alice's, with a quota; bob is not in it."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.name = f"lab{uuid4().hex[:8]}"
+        alice = sandbox.state.users["alice"].name
+        sandbox.run("slurm", ("sacctmgr", "-i", "add", "account", self.name))
+        sandbox.run("slurm", ("sacctmgr", "-i", "add", "user", alice, f"account={self.name}"))
+
+    def give(self, nominal: str) -> None:
+        quota = ("slicewise", "tenant-quota", "set", self.name, "--nominal", nominal)
+        self.sandbox.run("root", quota)
+        show = ("slicewise", "tenant-quota", "show", self.name, "--json")
+        eventually(lambda: json.loads(self.sandbox.run("root", show).stdout)["in_force"])
+
+    def submit(self, *options: str, gpus: str = "1g.10gb", seconds: int = 600) -> str:
+        where = (f"--account={self.name}", f"--gres=gpu:{gpus}:1", "--output=/dev/null")
+        script = f"#!/bin/sh\nsleep {seconds}\n"
+        argv = ("sbatch", "--parsable", *where, *options)
+        return self.sandbox.run("alice", argv, input=script).stdout.strip()
+
+    def job(self, number: str) -> dict[str, str]:
+        fields = ("state", "reason", "starttime", "endtime")
+        shown = ",".join(f"{field}:40" for field in fields)
+        argv = ("squeue", "--noheader", "-j", number, "--states=all", "-O", shown)
+        line = self.sandbox.run("slurm", argv).stdout
+        return dict(zip(fields, line.split(), strict=True))
+
+    def waits(self, number: str, reason: str) -> None:
+        eventually(lambda: self.job(number)["reason"] == reason)
+
+    def runs(self, number: str) -> None:
+        eventually(lambda: self.job(number)["state"] == "RUNNING")
+
+    def why(self, about: str, user: str = "alice") -> dict[str, Any]:
+        """What it says as soon as the daemon has seen it."""
+        argv = ("slicewise", "why", about, "--json")
+        eventually(lambda: self.sandbox.run(user, argv, check=False).returncode == 0)
+        return json.loads(self.sandbox.run(user, argv).stdout)
+
+
+@pytest.fixture
+def lab(sandbox: Sandbox) -> Iterator[Tenant]:
+    tenant = Tenant(sandbox)
+    yield tenant
+    sandbox.run("slurm", ("scancel", "-A", tenant.name))
+    sandbox.run("root", ("slicewise", "tenant", "remove", tenant.name), check=False)
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    until_s = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until_s, "it never came true"
+        time.sleep(0.3)
+
+
+def second(text: str) -> int:
+    return int(time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
+
+
+def asked_in_vain(sandbox: Sandbox, user: str, about: str) -> str:
+    answer = sandbox.run(user, ("slicewise", "why", about), check=False)
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert "SW-FORBIDDEN" in answer.stderr
+    return answer.stderr.replace(about, "X")
+
+
+def test_quota_with_its_numbers_and_an_estimate_that_comes_true(sandbox: Sandbox, lab: Tenant):
+    lab.give("2")
+    short = lab.submit("--time=1")
+    lab.runs(short)
+    long = lab.submit("--time=30")
+    lab.runs(long)
+    waiting = lab.submit("--time=10")
+    lab.waits(waiting, "MaxBillingPerAccount")
+    ends = {number: second(lab.job(number)["endtime"]) for number in (short, long)}
+    alice = sandbox.state.users["alice"].name
+
+    found = lab.why(waiting)
+    assert found["reason"] == "MaxBillingPerAccount"
+    assert f"The jobs of {lab.name} in QOS slicewise_{lab.name} hold 2 of 2 slices" in str(found)
+    (table,) = found["tables"]
+    assert [(row["what"], row["amount_millislices"], row["ends_s"]) for row in table["rows"]] == [
+        (f"job {short} of {alice}", 1000, ends[short]),
+        (f"job {long} of {alice}", 1000, ends[long]),
+    ]
+    assert found["start_s"] >= ends[short]
+    assert lab.why(waiting, "root")["tables"] == found["tables"]
+
+    tenant = lab.why(lab.name)
+    assert tenant["headline"] == f"{lab.name} holds 2 of 2 slices; 1 job waits."
+
+    eventually(lambda: lab.job(short)["state"] == "RUNNING")
+    until_s = time.monotonic() + 60 + _KILL_S + _PATIENCE_S
+    while lab.job(waiting)["state"] == "PENDING":
+        assert time.monotonic() < until_s
+        time.sleep(1)
+    late_s = second(lab.job(waiting)["starttime"]) - ends[short]
+    assert 0 <= late_s <= _KILL_S
+    running = lab.why(waiting)
+    assert running["state"] == "RUNNING"
+    assert "guaranteed" in str(running["sentences"])
+    assert "it reached its time limit" in lab.why(short)["headline"]
+
+
+def test_nobody_else_learns_that_a_job_or_tenant_exists(sandbox: Sandbox, lab: Tenant):
+    lab.give("1")
+    job = lab.submit("--hold", "--time=5")
+    lab.waits(job, "JobHeldUser")
+    assert lab.why(job)["about"] == job
+    nothing = asked_in_vain(sandbox, "bob", "4000000")
+    assert asked_in_vain(sandbox, "bob", job) == nothing
+    assert asked_in_vain(sandbox, "bob", lab.name) == nothing
+    assert asked_in_vain(sandbox, "bob", f"{job}_0") == nothing
+    assert "4000000" not in nothing
+    assert asked_in_vain(sandbox, "alice", "no such thing; `x`")
+
+
+def test_gpus_a_budget_a_hold_and_an_array(sandbox: Sandbox, lab: Tenant):
+    """One tenant after the other: each what it waits for, with its numbers."""
+    lab.give("9")
+    first = lab.submit("--time=5", gpus="3g.40gb")
+    lab.runs(first)
+    second_job = lab.submit("--time=5", gpus="3g.40gb")
+    lab.waits(second_job, "Resources")
+    eventually(lambda: lab.why(second_job)["reason"] == "Resources")
+    found = lab.why(second_job)
+    assert "0 of 1 3g.40gb are free; this one needs 1." in found["sentences"]
+    end_s = second(lab.job(first)["endtime"])
+    assert end_s <= found["start_s"] <= end_s + _PLAN_S
+    sandbox.run("alice", ("scancel", first, second_job))
+
+    held = lab.submit("--hold", "--time=5")
+    eventually(lambda: lab.why(lab.name)["headline"].endswith("1 job waits."))
+    assert lab.why(held)["start"] == "no estimate while it is held"
+    assert f"Release it: scontrol release {held}" in lab.why(held)["hints"]
+    sandbox.run("alice", ("scancel", held))
+
+    array = lab.submit("--array=0-3%2", "--time=5", gpus="1g.18gb")
+    eventually(lambda: f"Array {array}" in lab.why(array)["headline"])
+    eventually(lambda: lab.why(array)["headline"].endswith(": 2 run, 2 wait."))
+    eventually(lambda: lab.why(f"{array}_3")["reason"] == "JobArrayTaskLimit")
+    assert lab.why(f"{array}_0")["state"] == "RUNNING"
+
+
+def test_a_budget_with_its_numbers(sandbox: Sandbox, lab: Tenant):
+    lab.give("4")
+    budget = ("slicewise", "budget", "set", lab.name, "--period", "day", "--amount", "2")
+    sandbox.run("root", budget)
+    show = ("slicewise", "tenant-quota", "show", lab.name, "--json")
+    eventually(lambda: json.loads(sandbox.run("root", show).stdout)["in_force"])
+    running = lab.submit("--time=90")
+    lab.runs(running)
+    waiting = lab.submit("--time=60")
+    lab.waits(waiting, "AssocGrpBillingRunMinutes")
+    # The run is reserved for in the ledger a moment after it has begun.
+    eventually(lambda: "leaves 0.5 slice-hours" in str(lab.why(waiting)["sentences"]))
+    found = lab.why(waiting)
+    assert "this one could use 1 by its time limit" in str(found["sentences"])
+    assert found["start_s"] % _DAY_S == 0
+    assert 0 < found["start_s"] - time.time() <= _DAY_S
+    (shorter,) = (hint for hint in found["hints"] if "TimeLimit=" in hint)
+    limit = shorter.rpartition("=")[2]
+    sandbox.run("alice", ("scontrol", "update", f"JobId={waiting}", f"TimeLimit={limit}"))
+    lab.runs(waiting)
+
+
+def test_the_wrapper_shows_the_decision_and_is_sbatch_in_all_else(sandbox: Sandbox, lab: Tenant):
+    lab.give("2")
+    where = (f"--account={lab.name}", "--time=5", "--output=/dev/null", "--parsable")
+
+    def submit(*words: str) -> "subprocess.CompletedProcess[str]":
+        argv = (*words, *where, "--gres=gpu:1g.10gb:1")
+        return sandbox.run("alice", argv, input="#!/bin/sh\nsleep 60\n", check=False)
+
+    preview = submit(*WRAPPED, "--preview")
+    assert preview.returncode == 0
+    assert f"guaranteed in QOS slicewise_{lab.name}" in preview.stderr
+    assert "to start at" in preview.stderr
+    assert sandbox.run("slurm", ("squeue", "-h", "-A", lab.name)).stdout == ""
+
+    told = submit(*WRAPPED)
+    assert "guaranteed in QOS" in told.stderr
+    assert told.stdout.strip().isdigit()
+    assert submit("sbatch").stderr == ""
+    assert submit(*WRAPPED, "--export=NONE").stderr == ""
+    assert "in QOS" in submit(*WRAPPED, "--export=SLICEWISE_EXPLAIN").stderr
+
+    refused, plain = (submit(*words, "--partition=x") for words in (WRAPPED, ("sbatch",)))
+    assert refused.returncode == plain.returncode == 1
+    assert refused.stdout == plain.stdout == ""
+    assert refused.stderr == plain.stderr

@@ -1,0 +1,56 @@
+"""Slurm's reasons in plain words."""
+
+import pytest
+
+from slurm_plugin.decide.explain import SLURM_REASONS, Cause
+from slurm_plugin.decide.reasons import REASONS, translate
+
+
+def test_every_reason_that_slicewise_causes_is_known_with_its_cause():
+    for cause, text in SLURM_REASONS.items():
+        if text and cause not in {Cause.CEILING_ABOVE, Cause.MODEL_LIMIT}:
+            assert translate(text).cause is cause
+
+
+@pytest.mark.parametrize(
+    ("shown", "name"),
+    [
+        ("(Resources)", "Resources"),
+        ("ReqNodeNotAvail, UnavailableNodes:node[1-2]", "ReqNodeNotAvail"),
+        ("ReqNodeNotAvail,_May_be_reserved_for_other_job", "ReqNodeNotAvail"),
+        ("job requeued in held state", "job_requeued_in_held_state"),
+    ],
+)
+def test_details_and_blanks_do_not_hide_a_reason(shown: str, name: str):
+    assert translate(shown) is REASONS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("AssocGrpCpuLimit", "its account's limit allows no more CPUs"),
+        ("QOSMaxJobsPerUserLimit", "its QOS' limit allows no more running jobs of one user"),
+        ("QOSGrpMemLimit", "its QOS' limit allows no more memory"),
+        ("QOSMinGRES", "its QOS' limit allows at least so many GPUs"),
+        (
+            "AssocGrpGRESRunMinutes",
+            "its account's limit allows no more GPUs × minutes that running jobs may still take",
+        ),
+        ("QOSMaxBillingPerJob", "its QOS' limit allows no more slices of one job"),
+        ("MaxCpuPerAccount", "its account's limit allows no more CPUs of one account"),
+        (
+            "QOSMaxWallDurationPerJobLimit",
+            "its QOS' limit allows no more running time of one job",
+        ),
+    ],
+)
+def test_limits_that_others_set_are_read_from_their_parts(name: str, words: str):
+    found = translate(name)
+    assert found.words == f"{words} ({name})"
+    assert "Slicewise has not set this limit" in found.hint
+    assert found.cause is None
+
+
+@pytest.mark.parametrize("text", ["", "Max", "AssocGrp", "QOSGrpWeird", "n/a"])
+def test_what_nobody_knows_is_shown_as_it_is(text: str):
+    assert translate(text).words == f"Slurm says {text!r}"

@@ -1,0 +1,395 @@
+"""What `slicewise why` says of jobs."""
+
+from dataclasses import replace
+
+import pytest
+from scripted import tenant
+from why_world import LARGE, NOW_S, SMALL, job, running, sight, task
+
+from cluster.errors import Refusal
+from cluster.jobs import JobState, JobTag, JobView
+from cluster.units import MillisliceSeconds
+from cluster.wire_reads import WhyAnswer
+from slurm_plugin.decide.limits import BORROWED_QOS
+from slurm_plugin.decide.policy import Budget, Period
+from slurm_plugin.decide.shortage import Sight
+from slurm_plugin.decide.why import jobs_named, why_job
+
+VISION = tenant("vision", 2000)
+HOUR_S = 3600
+
+
+def asked(about: str, now: Sight) -> WhyAnswer:
+    return why_job(about, jobs_named(about, now.jobs), now)
+
+
+def rows(answer: WhyAnswer, table: int = 0) -> list[tuple[str, int | None, int | None]]:
+    return [(row.what, row.amount_millislices, row.ends_s) for row in answer.tables[table].rows]
+
+
+# -- Which job
+
+
+def test_a_job_an_array_and_a_task_are_named_as_slurm_names_them():
+    single = job(7)
+    rest = replace(job(814), array_job_id=814, untouched=frozenset({4, 5}))
+    split = task(job(820), 3)
+    every = (single, rest, split)
+    assert jobs_named("7", every) == (single,)
+    assert jobs_named("814", every) == (rest, split)
+    assert jobs_named("820", every) == (split,)
+    assert jobs_named("814_3", every) == (split,)
+    assert jobs_named("814_5", every) == (replace(rest, task_index=5, untouched=frozenset()),)
+    for nothing in ("814_9", "9", "vision", "", "814_", "-7", "7; scancel 8", "٧"):
+        assert jobs_named(nothing, every) == ()
+
+
+# -- Waiting for quota
+
+
+def test_waiting_for_the_guarantee_it_says_who_holds_it_and_until_when():
+    now = sight(
+        running(1, NOW_S + 600),
+        running(2, NOW_S + 60),
+        running(3, account="nlp"),
+        running(4, qos=BORROWED_QOS),
+        job(9, "MaxBillingPerAccount"),
+        tenants=(VISION, tenant("nlp", 2000)),
+    )
+    answer = asked("9", now)
+    assert answer.headline == "Job 9 of alice waits: its tenant's guaranteed part is used up."
+    assert answer.sentences == (
+        "It asks for 1 × 1g.10gb (1 slice) for at most 1 h, guaranteed (QOS slicewise_vision).",
+        "The jobs of vision in QOS slicewise_vision hold 2 of 2 slices; this one needs 1.",
+    )
+    assert rows(answer) == [
+        ("job 2 of alice", 1000, NOW_S + 60),
+        ("job 1 of alice", 1000, NOW_S + 600),
+    ]
+    assert answer.start_s == NOW_S + 60
+    assert "at the latest" in answer.start
+
+
+def test_it_waits_until_enough_has_come_back():
+    now = sight(
+        running(1, NOW_S + 600),
+        running(2, NOW_S + 60),
+        job(9, "MaxBillingPerAccount", tres={f"gres/gpu:{SMALL}": "2"}),
+        tenants=(VISION,),
+    )
+    assert asked("9", now).start_s == NOW_S + 600
+
+
+def test_jobs_without_a_time_limit_allow_no_estimate():
+    now = sight(
+        running(1, None), running(2, None), job(9, "MaxBillingPerAccount"), tenants=(VISION,)
+    )
+    answer = asked("9", now)
+    assert answer.start_s is None
+    assert answer.start == "no estimate: jobs that must end first have no time limit"
+    assert answer.tables[0].rows[0].note == "no time limit"
+
+
+def test_what_can_never_fit_is_told_so():
+    now = sight(job(9, "AssocGrpBilling", tres={f"gres/gpu:{LARGE}": "1"}), tenants=(VISION,))
+    answer = asked("9", now)
+    assert "needs 3.5" in answer.sentences[1]
+    assert "would not fit" in answer.start
+
+
+def test_room_that_has_just_come_is_seen():
+    answer = asked("9", sight(job(9, "AssocGrpBilling"), tenants=(VISION,)))
+    assert answer.start_s is None
+    assert "there is room for it now" in answer.start
+
+
+def test_above_the_tenant_others_are_a_sum_without_names():
+    lab, other = tenant("lab", 3000), tenant("other", 1500, "lab", lending_limit_millislices=500)
+    now = sight(
+        running(1, NOW_S + 900),
+        running(2, NOW_S + 60, account="other", user="mallory"),
+        running(3, NOW_S + 120, account="other", user="mallory"),
+        job(9, "AssocGrpBilling"),
+        tenants=(lab, tenant("vision", 1500, "lab", borrowing_limit_millislices=9000), other),
+        loans={("other", "vision"): 500},
+    )
+    answer = asked("9", now)
+    assert "The jobs of lab and of tenants below it hold 3 of 3 slices" in answer.sentences[1]
+    assert rows(answer) == [
+        ("job 1 of alice", 1000, NOW_S + 900),
+        ("other tenants (2 jobs)", 2000, None),
+    ]
+    assert answer.sentences[2] == "Of its quota vision lends 0 now; it borrows 0.5 of at most 9."
+    assert "mallory" not in answer.model_dump_json()
+    assert '"other"' not in answer.model_dump_json()
+    assert answer.start_s == NOW_S + 60
+
+
+def test_from_the_eleventh_on_jobs_are_a_sum():
+    held = [running(number, NOW_S + number) for number in range(1, 13)]
+    now = sight(*held, job(99, "AssocGrpBilling"), tenants=(tenant("vision", 12000),))
+    found = rows(asked("99", now))
+    assert len(found) == 11
+    assert found[-1] == ("further jobs (2 jobs)", 2000, None)
+
+
+def test_a_type_s_limit_counts_instances():
+    limited = tenant("vision", 9000, type_limits={SMALL: 2})
+    now = sight(
+        running(1, NOW_S + 600),
+        running(2, NOW_S + 60),
+        running(3, tres={f"gres/gpu:{LARGE}": "1"}),
+        job(9, "AssocGrpGRES"),
+        tenants=(limited,),
+    )
+    answer = asked("9", now)
+    assert answer.sentences[1] == (
+        "Of 1g.10gb, vision holds 2 of at most 2 instances; this one needs 1."
+    )
+    assert [row.what for row in answer.tables[0].rows] == ["job 2 of alice", "job 1 of alice"]
+    assert answer.start_s == NOW_S + 60
+
+
+@pytest.mark.parametrize(
+    ("borrowing_limit", "flexible", "hint"),
+    [
+        (0, True, "may not borrow"),
+        (1000, True, "moves to borrowed quota by itself"),
+        (1000, False, f"--qos={BORROWED_QOS}"),
+    ],
+)
+def test_it_says_whether_it_may_borrow(borrowing_limit: int, flexible: bool, hint: str):
+    tag = JobTag("ab", "vision", is_flexible=flexible)
+    waits = job(9, "MaxBillingPerAccount", admin_comment=tag.text())
+    one = tenant("vision", 1000, borrowing_limit_millislices=borrowing_limit)
+    answer = asked("9", sight(running(1), waits, tenants=(one,)))
+    assert any(hint in text for text in answer.hints)
+
+
+def test_those_ahead_of_it_are_counted():
+    now = sight(
+        running(1),
+        job(5, "Priority", priority=2000),
+        job(6, "Priority", priority=2000, account="nlp"),
+        job(7, "JobHeldUser", priority=0, held=True),
+        replace(job(814, "Priority", priority=1500), array_job_id=814, untouched=frozenset({1, 2})),
+        job(9, "AssocGrpBilling"),
+        job(10, "Priority"),
+        tenants=(tenant("vision", 1000), tenant("nlp", 1000)),
+    )
+    assert "3 waiting jobs of vision have a higher priority." in asked("9", now).sentences
+    assert "4 waiting jobs have a higher priority." in asked("10", now).sentences
+
+
+# -- Waiting for a budget
+
+
+def budgeted(available: int, resets_s: int | None = NOW_S + 86400) -> Sight:
+    paid = replace(VISION, budget=Budget(Period.DAY, MillisliceSeconds(10**9)))
+    return sight(
+        job(9, "AssocGrpBillingRunMinutes"),
+        tenants=(paid,),
+        available={"vision": available},
+        resets_s={"vision": resets_s},
+    )
+
+
+def test_a_budget_says_what_is_left_and_how_long_a_run_it_allows():
+    answer = asked("9", budgeted(500 * HOUR_S))
+    assert answer.sentences[1] == (
+        "The budget of vision leaves 0.5 slice-hours for new runs;"
+        " this one could use 1 by its time limit."
+    )
+    assert any("TimeLimit=30" in hint for hint in answer.hints)
+    assert answer.start_s == NOW_S + 86400
+
+
+def test_a_budget_that_never_begins_anew_allows_no_estimate():
+    answer = asked("9", budgeted(0, None))
+    assert answer.start_s is None
+    assert "does not begin anew" in answer.start
+    assert not any("TimeLimit=" in hint for hint in answer.hints)
+
+
+# -- Waiting for GPUs
+
+
+def full(*more: JobView) -> Sight:
+    """All ten are held, two of them by vision."""
+    own = (running(1, NOW_S + 600), running(2, NOW_S + 900))
+    others = [running(n, NOW_S + 60 * n, account="nlp", user="mallory") for n in range(3, 11)]
+    return sight(*own, *others, *more, tenants=(tenant("vision", 5000),), allotted=10)
+
+
+def test_waiting_for_gpus_it_says_how_many_are_free_and_who_holds_them():
+    answer = asked("99", full(job(99, "Resources")))
+    assert answer.sentences[1] == "0 of 10 1g.10gb are free; this one needs 1."
+    assert answer.tables[0].heading == "Who holds 1g.10gb"
+    assert [(row.what, row.gpus) for row in answer.tables[0].rows] == [
+        ("job 1 of alice", "1 × 1g.10gb"),
+        ("job 2 of alice", "1 × 1g.10gb"),
+        ("other tenants (8 jobs)", "8 × 1g.10gb"),
+    ]
+    assert answer.start_s == NOW_S + 180
+    assert "mallory" not in answer.model_dump_json()
+
+
+def test_slurm_s_own_plan_comes_before_ours():
+    answer = asked("99", full(job(99, "Resources", start_s=NOW_S + 77)))
+    assert (answer.start_s, answer.start) == (NOW_S + 77, "as Slurm plans now")
+
+
+@pytest.mark.parametrize(("planned_s", "start_s"), [(77, 600), (601, 601)])
+def test_of_quota_slurm_s_plan_counts_only_if_it_is_later(planned_s: int, start_s: int):
+    """Slurm plans by what is free, whatever the limits say."""
+    waits = job(9, "MaxBillingPerAccount", start_s=NOW_S + planned_s)
+    held = (running(1, NOW_S + 600), running(2, NOW_S + 600))
+    assert asked("9", sight(*held, waits, tenants=(VISION,))).start_s == NOW_S + start_s
+
+
+def test_a_plan_that_has_passed_is_none():
+    assert asked("99", full(job(99, "Resources", start_s=NOW_S - 1))).start_s == NOW_S + 180
+
+
+# -- Other reasons
+
+
+def test_a_held_job_starts_when_somebody_releases_it():
+    answer = asked("9", sight(job(9, "JobHeldUser", held=True), tenants=(VISION,)))
+    assert answer.start == "no estimate while it is held"
+    assert answer.hints == ("Release it: scontrol release 9",)
+
+
+def test_a_begin_time_is_the_earliest_start():
+    waits = job(9, "BeginTime", eligible_s=NOW_S + 500, start_s=NOW_S + 500)
+    answer = asked("9", sight(waits, tenants=(VISION,)))
+    assert answer.start_s == NOW_S + 500
+    assert answer.start.startswith("at the earliest")
+
+
+def test_what_nobody_knows_is_shown_as_it_is():
+    answer = asked("9", sight(job(9, "SomethingNew"), tenants=(VISION,)))
+    assert answer.headline == "Job 9 of alice waits: Slurm says 'SomethingNew'."
+
+
+def test_an_account_that_is_no_tenant_has_no_numbers():
+    answer = asked("9", sight(job(9, "AssocGrpBilling", account="gone"), tenants=(VISION,)))
+    assert answer.tables == ()
+    assert len(answer.sentences) == 1
+
+
+# -- Of Slicewise itself
+
+
+def test_a_slot_at_rest_says_who_decides_about_it():
+    held = replace(task(job(814), 0), held=True, reason="JobHeldAdmin")
+    rests = replace(held, admin_comment=JobTag("ab", "vision", "bert").text())
+    answer = asked("814_0", sight(rests, tenants=(VISION,), notes={814: "quota: 2 of 2 in use"}))
+    assert answer.headline == ("814_0 is a slot of service vision/bert at rest: it costs nothing.")
+    assert answer.sentences[-1] == "Of the service: quota: 2 of 2 in use."
+    assert answer.hints == ("See: slicewise service status vision/bert",)
+
+
+def undecided(**more: object) -> WhyAnswer:
+    tag = JobTag("ab", "vision", is_undecided=True)
+    waits = job(9, "JobHeldUser", held=True, admin_comment=tag.text())
+    return asked("9", sight(waits, tenants=(VISION,), **more))
+
+
+def test_what_nobody_has_decided_about_says_so():
+    assert "has not decided" in undecided().headline
+    why = Refusal("SW-NEED-TOO-LARGE", "No GPU type fits.", "Ask for less.")
+    refused = undecided(refusals={9: why})
+    assert "refuses it" in refused.headline
+    assert refused.sentences[0] == "No GPU type fits. [SW-NEED-TOO-LARGE]"
+    assert refused.hints == ("Ask for less.", "Cancel it (scancel 9) and submit it anew.")
+
+
+# -- Running and ended
+
+
+def test_a_running_job_says_what_it_holds_and_for_how_long():
+    answer = asked("1", sight(running(1), tenants=(VISION,)))
+    assert answer.headline == "Job 1 of alice runs on node1 for 1 min 40 s."
+    assert answer.sentences[0] == (
+        "It holds 1 × 1g.10gb (1 slice), guaranteed (QOS slicewise_vision):"
+        " no other tenant's job takes it away."
+    )
+    assert answer.sentences[1] == (
+        "It ends in 10 min at the latest: its time limit is 11 min 40 s."
+    )
+    assert answer.start == ""
+
+
+def test_a_borrowed_one_may_be_requeued():
+    answer = asked("1", sight(running(1, None, qos=BORROWED_QOS), tenants=(VISION,)))
+    assert "it may be requeued" in answer.sentences[0]
+    assert answer.sentences[1] == "It has no time limit."
+
+
+@pytest.mark.parametrize(
+    ("reason", "ending"),
+    [("None", ""), ("TimeLimit", ": it reached its time limit"), ("Priority", "")],
+)
+def test_an_ended_job_says_what_became_of_it(reason: str, ending: str):
+    over = job(1, reason, state=JobState.ENDED, start_s=NOW_S - 400, end_s=NOW_S - 100)
+    answer = asked("1", sight(over, tenants=(VISION,)))
+    assert answer.headline == f"Job 1 of alice ended 1 min 40 s ago{ending}."
+    assert answer.sentences == ("It ran for 5 min.",)
+
+
+def test_one_that_never_ran_says_so():
+    over = job(1, state=JobState.ENDED, start_s=None, end_s=NOW_S)
+    assert asked("1", sight(over, tenants=(VISION,))).sentences == ("It never ran.",)
+
+
+# -- Arrays
+
+
+def test_an_array_is_summed_up_and_its_next_task_explained():
+    rest = replace(
+        job(814, "MaxBillingPerAccount"), array_job_id=814, untouched=frozenset({4, 5, 6})
+    )
+    throttled = task(job(830, "JobHeldUser", held=True, priority=0), 3)
+    ended = task(job(822, state=JobState.ENDED, end_s=NOW_S), 0)
+    now = sight(
+        rest, throttled, ended, task(running(820), 1), task(running(821), 2), tenants=(VISION,)
+    )
+    answer = asked("814", now)
+    assert answer.headline == "Array 814 of alice: 2 run, 4 wait, 1 ended."
+    assert rows(answer) == [
+        ("2 run", 2000, None),
+        ("3 wait: its tenant's guaranteed part is used up", 3000, None),
+        ("1 wait: its user holds it", 1000, None),
+        ("1 ended", None, None),
+    ]
+    assert answer.sentences[0].startswith("Next: Job 814_4 of alice waits:")
+    assert rows(answer, 1)[0] == ("job 814_1 of alice", 1000, NOW_S + 600)
+    assert answer.start_s == NOW_S + 600
+
+
+def test_an_array_that_only_runs_has_no_next_task():
+    now = sight(task(running(820), 1), task(running(821), 2), tenants=(VISION,))
+    answer = asked("814", now)
+    assert answer.headline == "Array 814 of alice: 2 run."
+    assert (answer.sentences, answer.start) == ((), "")
+
+
+def test_a_service_s_array_tells_slots_at_rest_from_those_that_wait():
+    tag = JobTag("ab", "vision", "bert").text()
+    rest = replace(
+        job(814, "JobHeldAdmin", held=True, priority=0, admin_comment=tag),
+        array_job_id=814,
+        untouched=frozenset({2, 3, 4}),
+    )
+    released = task(job(821, "MaxBillingPerAccount", admin_comment=tag), 1)
+    runs = task(running(820, admin_comment=tag), 0)
+    now = sight(rest, released, runs, tenants=(VISION,))
+    answer = asked("814", now)
+    assert answer.headline == ("Array 814 of alice, service vision/bert: 1 run, 1 wait, 3 at rest.")
+    assert rows(answer)[2] == ("3 at rest: no request needs it", None, None)
+    assert answer.sentences[0].startswith("Next: Job 814_1 of alice waits:")
+    resting = asked("814", sight(rest, runs, tenants=(VISION,)))
+    assert resting.sentences[0] == (
+        "Next: 814_2 is a slot of service vision/bert at rest: it costs nothing."
+    )

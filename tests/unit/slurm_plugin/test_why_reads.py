@@ -1,0 +1,60 @@
+"""Who may see what of `slicewise why`."""
+
+import pytest
+from scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
+from why_world import job, running
+
+from cluster.errors import InvalidInputError
+from cluster.wire_reads import WhyAnswer
+from slurm_plugin.reader import Reader
+from slurm_plugin.why_reads import why
+
+ALICE, MALLORY = 61001, 666
+OTHERS = {"uid": MALLORY, "user": "mallory"}
+
+
+async def asked(about: str, uid: int, *tenants: str, everything: bool = False) -> WhyAnswer:
+    held = running(1), running(2, **OTHERS)
+    waiting = job(9, "MaxBillingPerAccount"), job(10, "MaxBillingPerAccount", **OTHERS)
+    elsewhere = job(11, "Priority", account="nlp", **OTHERS)
+    sync = sync_of(ScriptedSlurm(*held, *waiting, elsewhere))
+    await sync.turn()
+    reader = Reader(uid, "", None if everything else frozenset(tenants))
+    return why(about, reader, ScriptedLedger(), settings(), sync)
+
+
+async def test_everybody_sees_his_own_jobs_and_those_of_his_tenants():
+    for number in ("9", "10"):
+        found = await asked(number, ALICE, "vision")
+        assert [row.what for row in found.tables[0].rows] == [
+            "job 1 of alice",
+            "job 2 of mallory",
+        ]
+    assert (await asked("vision", ALICE, "vision")).headline.startswith("vision holds 2 of")
+
+
+async def test_who_has_left_a_tenant_sees_his_own_jobs_and_nobody_else_s():
+    found = await asked("9", ALICE)
+    assert found.tables == ()
+    assert "mallory" not in found.model_dump_json()
+
+
+async def test_operators_see_everything():
+    assert (await asked("11", 0, everything=True)).reason == "Priority"
+    assert (await asked("vision", 0, everything=True)).about == "vision"
+
+
+@pytest.mark.parametrize("about", ["11", "nlp", "10", "vision", "4711", "814_3", "x;y"])
+async def test_what_is_others_and_what_is_not_get_the_same_answer(about: str):
+    with pytest.raises(InvalidInputError) as refused:
+        await asked(about, ALICE, "guest")
+    refusal = refused.value.refusal
+    assert refusal.code == "SW-FORBIDDEN"
+    assert refusal.message == f"There is no job and no tenant {about!r} that you may see."
+    assert refusal.hint.endswith("Your tenants: guest.")
+    assert about not in refusal.hint
+
+
+async def test_an_account_without_a_quota_is_no_tenant():
+    with pytest.raises(InvalidInputError, match="SW-FORBIDDEN"):
+        await asked("guest", ALICE, "guest")

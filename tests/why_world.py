@@ -1,0 +1,87 @@
+"""Jobs, nodes and tenants for the tests of ``slicewise why``; it is second 10,000."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from scripted import job as slot
+from scripted import policy_of
+
+from cluster.jobs import JobState, JobTag, JobView, NodeView
+from cluster.units import Millislices
+from slurm_plugin.decide.ceilings import ceilings
+from slurm_plugin.decide.demand import held
+from slurm_plugin.decide.explain import Situation
+from slurm_plugin.decide.free import free_instances
+from slurm_plugin.decide.limits import qos_name
+from slurm_plugin.decide.policy import Loan, Tenant
+from slurm_plugin.decide.shortage import Sight
+
+NOW_S = 10_000
+SMALL, LARGE = "1g.10gb", "3g.40gb"
+COSTS = {SMALL: Millislices(1000), LARGE: Millislices(3500)}
+GPU = frozenset({"gpu"})
+
+
+def job(number: int, reason: str = "None", **changes: Any) -> JobView:
+    """A job of alice in vision that waits, in vision's own QOS."""
+    account = changes.get("account", "vision")
+    plain: dict[str, Any] = {
+        "job_id": number,
+        "array_job_id": None,
+        "task_index": None,
+        "account": account,
+        "qos": qos_name(account),
+        "reason": reason,
+        "held": False,
+        "priority": 1000,
+        "admin_comment": JobTag("ab", account).text(),
+        "time_limit_s": 3600,
+    }
+    return replace(slot(0), **{**plain, **changes})
+
+
+def running(number: int, ends_s: int | None = NOW_S + 600, **changes: Any) -> JobView:
+    """One that runs on node1 since 100 s, to its limit at ``ends_s``; None is no limit."""
+    limit_s = None if ends_s is None else ends_s - NOW_S + 100
+    return job(
+        number,
+        state=JobState.RUNNING,
+        nodes=("node1",),
+        start_s=NOW_S - 100,
+        **{"time_limit_s": limit_s, **changes},
+    )
+
+
+def task(job: JobView, index: int) -> JobView:
+    return replace(job, array_job_id=814, task_index=index)
+
+
+def sight(
+    *jobs: JobView,
+    tenants: tuple[Tenant, ...],
+    loans: Mapping[tuple[str, str], int] | None = None,
+    allotted: int = 0,
+    available: Mapping[str, int] | None = None,
+    **more: Any,
+) -> Sight:
+    """Ten instances of 1g.10gb on one node, of which so many are allotted."""
+    policy = policy_of(*tenants)
+    found = [Loan(*ends, Millislices(amount)) for ends, amount in (loans or {}).items()]
+    node = NodeView("node1", "node1", frozenset({"IDLE"}), {SMALL: 10}, {SMALL: allotted}, GPU)
+    return Sight(
+        now_s=NOW_S,
+        jobs=jobs,
+        nodes=(node,),
+        partitions=GPU,
+        situation=Situation(
+            policy=policy,
+            ceilings=ceilings(policy, found, None),
+            held=held(jobs, GPU),
+            free=free_instances([node]),
+            costs=COSTS,
+            models=dict.fromkeys(COSTS, "A100-80GB"),
+            available_millislice_s=available or {},
+        ),
+        **{"resets_s": {}, "notes": {}, "refusals": {}, **more},
+    )
