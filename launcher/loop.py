@@ -5,9 +5,9 @@ import logging
 import signal
 
 from cluster import events
+from cluster.daemon_client import DaemonClient
 from cluster.errors import SlicewiseError
 from cluster.settings import Settings
-from launcher.daemon_client import DaemonClient
 from launcher.decide.services import Plan, ServicePlan, State
 from launcher.decide.slots import loss_text
 from launcher.haproxy import HaproxyRuntime
@@ -31,7 +31,7 @@ async def serve(settings: Settings) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    daemon = DaemonClient(settings.daemon.user_socket)
+    daemon = DaemonClient(settings.daemon)
     runtime = HaproxyRuntime(settings.gateway.runtime_socket, services_map(settings.gateway))
     await Launcher(daemon, runtime).run(settings.launcher.interval_s, ended)
 

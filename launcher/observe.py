@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cluster.daemon_client import DaemonClient
 from cluster.errors import UnreachableError
 from cluster.settings import Settings
 from cluster.wire import ServiceView, ViewAnswer
-from launcher.daemon_client import DaemonClient
 from launcher.decide.gateway import Gateway, Load, Mode, load_of
 from launcher.decide.notes import waiting_text
 from launcher.decide.runs import run_of
@@ -78,22 +78,24 @@ async def observe(settings: Settings) -> tuple[ServiceObservation, ...]:
 
     Raises UnreachableError if the daemon or HAProxy does not answer, or if the daemon could not
     see all of Slurm (SW-VIEW-INCOMPLETE): nobody shall take that for "nothing runs". A user who
-    may not use HAProxy's socket gets everything but the load.
+    may not use HAProxy's socket, or is on another host, gets everything but the load.
     """
-    view = await DaemonClient(settings.daemon.user_socket).view()
+    daemon = DaemonClient(settings.daemon)
+    view = await daemon.view()
     if not view.complete:
         raise UnreachableError(
             "SW-VIEW-INCOMPLETE", "The daemon can't see all of Slurm now.", "Try again."
         )
-    return join(view, await _gateway(settings), settings.gateway.url)
+    hidden = (PermissionError, FileNotFoundError) if daemon.is_remote else (PermissionError,)
+    return join(view, await _gateway(settings, hidden), settings.gateway.url)
 
 
-async def _gateway(settings: Settings) -> Gateway | None:
+async def _gateway(settings: Settings, hidden: tuple[type[OSError], ...]) -> Gateway | None:
     socket = settings.gateway.runtime_socket
     try:
         return await HaproxyRuntime(socket, services_map(settings.gateway)).observe()
     except UnreachableError as error:
-        if isinstance(error.__cause__, PermissionError):
+        if isinstance(error.__cause__, hidden):
             return None
         raise
 

@@ -7,9 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cluster.console import FittingTable, column, slices_words
+from cluster.console import FittingTable, column
 from cluster.service import ServiceSpec
-from cluster.units import slices_text
+from cluster.units import slices_text, slices_words
 from launcher.observe import ServiceObservation
 
 _STYLES = {

@@ -29,7 +29,9 @@ class Daemon(Protocol):
     """The daemon, as the loop uses it."""
 
     async def view(self) -> ViewAnswer: ...  # noqa: D102
-    async def wish(self, array_job_id: int, run: frozenset[int], note: str) -> WishAnswer: ...  # noqa: D102
+    async def wish(  # noqa: D102
+        self, array_job_id: int, run: frozenset[int], note: str, urgency: float
+    ) -> WishAnswer: ...
 
 
 class Runtime(Protocol):
@@ -92,12 +94,14 @@ async def _wish_all(daemon: Daemon, state: State, plan: Plan) -> Turned:
         if service.wish is None:
             continue
         try:
-            answer = await daemon.wish(service.array_job_id, service.wish, service.note)
+            answer = await daemon.wish(
+                service.array_job_id, service.wish, service.note, service.urgency
+            )
         except SlicewiseError as error:
             failures[service.array_job_id] = error
         else:
             answers[service.array_job_id] = answer
-            wish = Wish(service.wish, time.time(), service.note)
+            wish = Wish(service.wish, time.time(), service.note, service.urgency)
             state = with_wish(state, service.array_job_id, wish, frozenset(answer.released))
     return Turned(state, plan, answers, failures)
 

@@ -5,20 +5,32 @@ import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 
+from cluster.errors import OutsideError
 from cluster.jobs import TAG_PREFIX, JobView, NodeView, PartitionView, RunRecord, StepView
 from cluster.slurm import parse
 from cluster.slurm.interface import (
     Association,
     JobChange,
+    JobRequest,
     PriorityRow,
     Qos,
     Slurm,
     Target,
     Tasks,
 )
+from cluster.slurm.priorities import PRIORITY_FORMAT, parse_priorities
+from cluster.slurm.requests import REQUEST_FIELDS, parse_requests
 from cluster.slurm.run import attempt, run
 from cluster.slurm.runs import RUN_FIELDS, RUN_STATES, jobs_without_start, parse_runs
-from cluster.slurm.values import numbers_text, time_text
+from cluster.slurm.updates import (
+    address,
+    fits_on_a_line,
+    own_words,
+    refusals,
+    update_script,
+    update_words,
+)
+from cluster.slurm.values import time_text
 
 _SQUEUE = ("squeue", "--noheader", "--all", "--local")
 _IDS = "--format=%i"
@@ -30,6 +42,9 @@ _UNSTARTABLE = "StartTime=now+60"
 _SACCTMGRS = 32
 """At a time: slurmdbd has 100 threads for everybody (MaxDBDThreads of old versions)."""
 _CHANGE_DEADLINE_S = 30.0
+_SINGLE_UPDATES = 8
+_UPDATES = 200
+"""At a time: slurmctld takes a lock for each."""
 
 
 class CommandSlurm(Slurm):
@@ -77,8 +92,11 @@ class CommandSlurm(Slurm):
         return parse_runs(text, since_s)
 
     async def batch_script(self, job_id: int) -> str:
-        """``scontrol write batch_script`` to its standard output."""
-        return await run(("scontrol", "write", "batch_script", str(job_id), "-"))
+        """``scontrol write batch_script`` to its standard output; its failures have status 0."""
+        reply = await attempt(("scontrol", "write", "batch_script", str(job_id), "-"))
+        if not reply.output:
+            raise OutsideError("SW-SLURM-FAILED", f"scontrol write: {reply.complaint}")
+        return reply.output
 
     async def associations(self) -> tuple[Association, ...]:
         """``sacctmgr show assoc`` of slurmctld's own ClusterName, with and without inheritance."""
@@ -98,17 +116,27 @@ class CommandSlurm(Slurm):
         here, text = await asyncio.gather(self.config(), _show("assoc", parse.USE_FIELDS))
         return parse.parse_qos_elsewhere(text, here["ClusterName"])
 
-    async def hold(self, tasks: Tasks) -> None:
+    async def requests(self, job_ids: Collection[int]) -> Mapping[int, JobRequest]:
+        """``squeue`` of all jobs."""
+        found = parse_requests(await _rows("pending", REQUEST_FIELDS))
+        return {job_id: found[job_id] for job_id in job_ids if job_id in found}
+
+    async def hold(self, target: Target) -> None:
         """``scontrol hold``: as administrator if this process is SlurmUser or root.
 
         For a task that runs by now it would take the eligible time out of its run in accounting,
         and hide that from sacct. So all are first made to wait, which Slurm refuses to those that
         run; what is pending then can't start before it is held.
         """
-        await attempt(("scontrol", "update", f"JobId={_address(tasks)}", _UNSTARTABLE))
-        started = parse.started(await _rows_of(tasks))
-        if pending := tasks.indices - started:
-            await run(("scontrol", "hold", _address(Tasks(tasks.array_job_id, pending))))
+        delay = ("scontrol", "update", f"JobId={address(target)}", _UNSTARTABLE)
+        is_pending = (await attempt(delay)).status == 0
+        if isinstance(target, int):
+            if is_pending:
+                await run(("scontrol", "hold", address(target)))
+            return
+        started = parse.started(await _rows_of(target))
+        if pending := target.indices - started:
+            await run(("scontrol", "hold", address(Tasks(target.array_job_id, pending))))
 
     async def release(self, target: Target) -> None:
         """StartTime=now, else a requeued task waits as long as its old credential lives (120 s).
@@ -117,34 +145,46 @@ class CommandSlurm(Slurm):
         the second in which it revoked the last one for that one, and the task would end FAILED
         ("already killed, do not launch batch job"). For a task that never ran nothing changes.
         """
-        address = _address(target)
+        named = address(target)
         rows = await _rows_of(target)
         now_s = time.time()
         wait_s = parse.last_end_s(rows, int(now_s)) + 1 - now_s
         await asyncio.sleep(min(max(wait_s, 0.0), _LONGEST_WAIT_S))
-        await run(("scontrol",), stdin=f"update JobId={address} StartTime=now\nrelease {address}\n")
+        await run(("scontrol",), stdin=f"update JobId={named} StartTime=now\nrelease {named}\n")
 
     async def requeue_hold(self, target: Target) -> None:
         """``scontrol requeuehold``."""
-        await run(("scontrol", "requeuehold", _address(target)))
+        await run(("scontrol", "requeuehold", address(target)))
 
     async def cancel(self, target: Target) -> None:
         """``scancel``; what has ended already is no error."""
-        await run(("scancel", _address(target)))
+        await run(("scancel", address(target)))
 
     async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
-        """``scontrol update`` for each."""
-        refused = {}
-        for target, change in changes.items():
-            argv = ("scontrol", "update", f"JobId={_address(target)}", *_assignments(change))
-            reply = await attempt(argv)
-            if reply.status:
-                refused[target] = reply.complaint
+        """One ``scontrol`` for 200 of them, and one for each that has blanks in a value.
+
+        A job that has started meanwhile takes a site_factor all the same.
+        """
+        alone = [each for each in changes.items() if not fits_on_a_line(each[1])]
+        together = [each for each in changes.items() if fits_on_a_line(each[1])]
+        refused: dict[Target, str] = {}
+        for start in range(0, len(together), _UPDATES):
+            refused |= await _update(dict(together[start : start + _UPDATES]))
+        turn = asyncio.Semaphore(_SINGLE_UPDATES)
+
+        async def one(target: Target, change: JobChange) -> None:
+            async with turn:
+                reply = await attempt(("scontrol", *update_words(target, change)))
+            if reply.status and (words := own_words(reply.complaint)):
+                refused[target] = words
+
+        await asyncio.gather(*(one(*each) for each in alone))
         return refused
 
     async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
-        """``sprio``."""
-        raise NotImplementedError
+        """``sprio`` of all jobs."""
+        argv = ("sprio", "--noheader", "--local", f"--format={PRIORITY_FORMAT}")
+        return parse_priorities(await run(argv), job_ids)
 
     async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
         """One ``sacctmgr`` each, several at a time: nearly all of its third of a second is waiting.
@@ -161,6 +201,14 @@ class CommandSlurm(Slurm):
         for outcome in ended:
             if isinstance(outcome, BaseException):
                 raise outcome
+
+
+async def _update(changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
+    mark = _secret()
+    reply = await attempt(
+        ("scontrol",), stdin=update_script(changes, mark), deadline_s=_CHANGE_DEADLINE_S
+    )
+    return refusals(reply.complaint, mark, tuple(changes))
 
 
 async def _accounting(since_s: int, which: str) -> str:
@@ -217,19 +265,3 @@ def _secret() -> str:
 
 def _name(job: JobView) -> str:
     return str(job.job_id) if job.task_index is None else f"{job.array_job_id}_{job.task_index}"
-
-
-def _assignments(change: JobChange) -> tuple[str, ...]:
-    values = {
-        "QOS": change.qos,
-        "SiteFactor": change.site_factor,
-        "Gres": change.gres,
-        "AdminComment": change.admin_comment,
-    }
-    return tuple(f"{key}={value}" for key, value in values.items() if value is not None)
-
-
-def _address(target: Target) -> str:
-    if isinstance(target, int):
-        return str(target)
-    return f"{target.array_job_id}_[{numbers_text(target.indices)}]"

@@ -58,13 +58,38 @@ class JobChange:
     """What to change of a pending job; None leaves a thing as it is.
 
     Attributes:
-        gres: as ``--gres`` would say it, for GPUs per node.
+        gres: per node, as ``--gres`` would say it.
+        tres_per_job, tres_per_task: with Slurm's own prefix (``gres:gpu:1g.10gb:1``).
+
+    Of these three "" clears what was asked for. Slurm gives GPUs of no type one only after that.
     """
 
     qos: str | None = None
     site_factor: int | None = None
     gres: str | None = None
+    tres_per_job: str | None = None
+    tres_per_task: str | None = None
     admin_comment: str | None = None
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What a waiting job asks for, in Slurm's own texts, "" and None where unset.
+
+    Attributes:
+        gres: per node.
+        exclusive: whole nodes.
+        requeue: whether it may be requeued.
+    """
+
+    gres: str = ""
+    tres_per_job: str = ""
+    tres_per_socket: str = ""
+    tres_per_task: str = ""
+    min_nodes: int | None = None
+    tasks: int | None = None
+    exclusive: bool = False
+    requeue: bool = True
 
 
 @dataclass(frozen=True)
@@ -129,10 +154,14 @@ class Slurm(Protocol):
         """Names of QOS that associations of other clusters on the same slurmdbd may use."""
         ...
 
-    async def hold(self, tasks: Tasks) -> None:
+    async def requests(self, job_ids: Collection[int]) -> Mapping[int, JobRequest]:
+        """What these jobs ask for, as far as they are pending."""
+        ...
+
+    async def hold(self, target: Target) -> None:
         """Hold as administrator (JobHeldAdmin): their user can't release them.
 
-        Tasks that have started meanwhile are left alone.
+        What has started meanwhile is left alone.
         """
         ...
 

@@ -84,7 +84,7 @@ _ENDED = frozenset(
     }
 )
 _PENDING = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD"})
-_HOLDABLE = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
+HOLDABLE = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 _NODE_GPUS = re.compile(r"gpu:(?P<type>[^:,()]+):(?P<count>\d+)")
 
 
@@ -181,7 +181,7 @@ def _job_view(row: Mapping[str, str]) -> JobView:
         qos=plain(row["QOS"]),
         state=state,
         reason=row["Reason"],
-        held=state in _HOLDABLE and priority == 0,
+        held=state in HOLDABLE and priority == 0,
         priority=priority,
         admin_comment=plain(row["admin_comment"]),
         comment=plain(row["Comment"]),
@@ -218,7 +218,7 @@ def started(rows: Sequence[Mapping[str, str]]) -> frozenset[int]:
     return frozenset(
         int(row["ArrayTaskId"])
         for row in rows
-        if row["ArrayTaskId"].isdigit() and job_state(row["State"]) not in _HOLDABLE
+        if row["ArrayTaskId"].isdigit() and job_state(row["State"]) not in HOLDABLE
     )
 
 

@@ -11,7 +11,7 @@ from cluster.errors import OutsideError, UnreachableError
 
 DEADLINE_S = 10.0
 
-_DEFAULTS_OF_COMMANDS = ("SACCT_", "SACCTMGR_", "SCANCEL_", "SCONTROL_", "SQUEUE_")
+_DEFAULTS_OF_COMMANDS = ("SACCT_", "SACCTMGR_", "SCANCEL_", "SCONTROL_", "SPRIO_", "SQUEUE_")
 """Variables that would change what a command shows or does."""
 
 _PLAIN = {

@@ -22,9 +22,11 @@ from launcher.decide.slots import (
     plan_slots,
     supply,
 )
+from launcher.decide.urgency import urgency
 
 WISH_AGAIN_S = 2.0
-"""A wish that was not (wholly) fulfilled is repeated this often."""
+"""A wish that was not (wholly) fulfilled is repeated this often; and, while slots wait for Slurm,
+one whose urgency has changed."""
 EXPIRES_SOON_S, EXPIRES_NOW_S = 240.0, 130.0
 """The script is warned 60 s before its time limit, and Slurm may do so 60 s earlier (sbatch(1),
 ``--signal``); before that a replica must be drained. ``time_limit_min`` leaves room for it."""
@@ -50,11 +52,12 @@ class Verified:
 
 @dataclass(frozen=True)
 class Wish:
-    """The last wish sent, when its answer came, and what it told the service's users."""
+    """The last wish sent, when its answer came, what it told the service's users and Slurm."""
 
     run: frozenset[int]
     at_s: float
     note: str = ""
+    urgency: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ class ServicePlan:
     Attributes:
         wish: slots to ask the daemon for; None if it knows already.
         note: why the service does not start, for its users; "" if nothing is wrong.
+        urgency: of its backlog, in 0..1.
         lost: slots whose task ended for good.
     """
 
@@ -99,6 +103,7 @@ class ServicePlan:
     route: Route
     wish: frozenset[int] | None
     note: str
+    urgency: float
     lost: frozenset[int]
 
 
@@ -219,10 +224,16 @@ def _service_plan(
     key = key_of(look.view)
     route = Route(key, look.spec.concurrency, _targets(look.view, plan))
     note = failure_text(look.view, state.backoff.failures)
-    newest = Wish(plan.run, state.peaks[-1].at_s, note)
+    pressing = urgency(load_of(look.backend), look.spec.concurrency * _serving(slots))
+    newest = Wish(plan.run, state.peaks[-1].at_s, note, pressing)
     wish = plan.run if _must_wish(look.view, newest, state.wish) else None
     lost = frozenset(slot.index for slot in look.view.slots if slot.state == "gone")
-    return ServicePlan(look.view.array_job_id, key, decision, slots, route, wish, note, lost)
+    array = look.view.array_job_id
+    return ServicePlan(array, key, decision, slots, route, wish, note, pressing, lost)
+
+
+def _serving(slots: tuple[Slot, ...]) -> int:
+    return sum(slot.phase is Phase.SERVING and slot.up for slot in slots)
 
 
 def with_wish(state: State, array_job_id: int, wish: Wish, released: frozenset[int]) -> State:
@@ -322,5 +333,7 @@ def _must_wish(view: ServiceView, newest: Wish, last: Wish | None) -> bool:
     if last is None or (last.run, last.note) != (newest.run, newest.note):
         return True
     held = {slot.index for slot in view.slots if slot.state == "held"}
+    pending = held | {slot.index for slot in view.slots if slot.state == "released"}
     fulfilled = not (held & newest.run) and _alive(view) <= newest.run
-    return not fulfilled and newest.at_s - last.at_s >= WISH_AGAIN_S
+    presses_else = bool(pending & newest.run) and newest.urgency != last.urgency
+    return (presses_else or not fulfilled) and newest.at_s - last.at_s >= WISH_AGAIN_S

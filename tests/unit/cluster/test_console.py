@@ -3,7 +3,8 @@
 import pytest
 from rich.console import Console
 
-from cluster.console import FittingTable, column, fitted, slices_words, table_width
+from cluster.console import FittingTable, column, fitted, table_width
+from cluster.units import slices_words
 
 REASON = "until the paper is out, or the reviewers ask for more of it"
 COLUMNS = (

@@ -7,6 +7,9 @@ from cluster.gres import (
     gres_text,
     parse_gpu_requests,
     parse_tres,
+    plain_gres,
+    shared_gpus,
+    with_type,
 )
 
 
@@ -67,3 +70,47 @@ def test_tres() -> None:
     assert tres["billing"] == "2000"
     assert gpu_types_of_tres(tres) == {"1g.10gb": 2}
     assert parse_tres("") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "typed"),
+    [
+        ("gres:gpu:auto:2", "gres:gpu:a.1:2"),
+        ("gres/gpu=1", "gres/gpu:a.1=1"),
+        ("gres/gpu:auto=1", "gres/gpu:a.1=1"),
+        ("gpu:3", "gpu:a.1:3"),
+        ("gpu", "gpu:a.1:1"),
+        ("gres:gpu:auto", "gres:gpu:a.1:1"),
+        ("gres:nic:1, gres:gpu:2 ,license:gpu", "gres:nic:1, gres:gpu:a.1:2 ,license:gpu"),
+        ("gpu:1g.10gb:1,gpu:automatic:1,gpumem:1", "gpu:1g.10gb:1,gpu:automatic:1,gpumem:1"),
+        ("", ""),
+    ],
+)
+def test_a_type_comes_where_none_was_and_nothing_else_changes(text: str, typed: str) -> None:
+    assert with_type(text, "a.1") == typed
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("gres:gpu:1g.10gb:1,gres:nic:2", "gpu:1g.10gb:1,nic:2"),
+        ("gres/gpu:1g.10gb:1", "gpu:1g.10gb:1"),
+        ("gpu:1", "gpu:1"),
+    ],
+)
+def test_without_slurms_prefix(text: str, plain: str) -> None:
+    assert plain_gres(text) == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("gres:shard:2", "shard"),
+        ("gpu:1,mps:50", "mps"),
+        ("gres/mps", "mps"),
+        ("gpu:shard:1", ""),
+        ("shards:1,mpstat", ""),
+    ],
+)
+def test_shared_gpus_are_known(text: str, name: str) -> None:
+    assert shared_gpus(text) == name

@@ -5,7 +5,14 @@ import math
 import pytest
 
 from cluster.errors import InvalidInputError
-from cluster.service import directives_of_script, head_lines, service_spec
+from cluster.service import (
+    JobDirectives,
+    directives_of_script,
+    head_lines,
+    is_service,
+    job_directives,
+    service_spec,
+)
 
 GOOD: dict[str, object] = {
     "name": "bert",
@@ -153,3 +160,54 @@ def test_missing_keys_are_all_named_at_once() -> None:
         "cpus: a whole number from 1 to 1024, not 0."
     )
     assert caught.value.refusal.hint.startswith(KEYS_FOLLOW)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, JobDirectives()),
+        ({"need": "9GiB"}, JobDirectives(9216)),
+        ({"need": "9.5GiB", "class": "low"}, JobDirectives(9728, "low")),
+        ({"need": "512MiB", "class": "high"}, JobDirectives(512, "high")),
+        ({"need": "0.001GiB", "class": "normal"}, JobDirectives(2)),
+    ],
+)
+def test_what_a_plain_job_may_say(values: dict[str, str], said: JobDirectives) -> None:
+    assert job_directives(values) == said
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"need": "9"}, "need: '9' is no amount of memory"),
+        ({"need": "9GB"}, "'9GB'"),
+        ({"need": "0GiB"}, "'0GiB'"),
+        ({"need": "-1GiB"}, "'-1GiB'"),
+        ({"need": "1e3GiB"}, "'1e3GiB'"),
+        ({"need": "\u0661GiB"}, "no amount"),
+        ({"class": "urgent"}, "class: 'urgent' is no class"),
+        ({"class": ""}, "class: ''"),
+        ({"tenant": "vision"}, "tenant: no such key of a job"),
+    ],
+)
+def test_what_it_may_not_say(values: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidInputError) as failure:
+        job_directives(values)
+    refusal = failure.value.refusal
+    assert refusal.code == "SW-DIRECTIVE"
+    assert words in refusal.message
+    assert "9.5GiB" in refusal.hint
+    assert "low, normal, high" in refusal.hint
+
+
+@pytest.mark.parametrize(
+    ("lines", "service"),
+    [
+        (("#SLICEWISE name=bert",), True),
+        (("#SLICEWISE need=1GiB", "#SLICEWISE \t name="), True),
+        (("#SLICEWISE need=1GiB", "#SLICEWISE model=name=x"), False),
+        ((), False),
+    ],
+)
+def test_a_name_makes_a_service(lines: tuple[str, ...], service: bool) -> None:
+    assert is_service(lines) is service

@@ -4,9 +4,16 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from cluster.errors import InvalidInputError
-from cluster.settings import DatabaseSettings, database_url, load_settings
+from cluster.settings import (
+    DaemonSettings,
+    DatabaseSettings,
+    database_url,
+    host_and_port,
+    load_settings,
+)
 
 MINIMAL = """
 [cluster]
@@ -70,7 +77,7 @@ def test_database_url_has_no_default(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 @pytest.mark.parametrize(
     ("failure", "hint"),
     [
-        (PermissionError(13, "Permission denied"), "slicewise service status NAME"),
+        (PermissionError(13, "Permission denied"), "slicewise explain"),
         (FileNotFoundError(2, "No such file or directory"), "SLICEWISE_DATABASE_URL"),
         (UnicodeDecodeError("utf-8", b"\xffsecret", 0, 1, "invalid"), "SLICEWISE_DATABASE_URL"),
     ],
@@ -90,3 +97,24 @@ def test_who_can_not_read_the_url_is_told_what_to_do(
     assert "/etc/slicewise/url" in refusal.message
     assert hint in refusal.hint
     assert "secret" not in refusal.text()
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("head:6830", ("head", 6830)),
+        ("10.0.0.1:1", ("10.0.0.1", 1)),
+        ("[::1]:65535", ("::1", 65535)),
+    ],
+)
+def test_an_address_is_host_and_port(text: str, parts: tuple[str, int]) -> None:
+    assert DaemonSettings(listen=text).listen == text
+    assert host_and_port(text) == parts
+
+
+@pytest.mark.parametrize(
+    "text", ["head", ":6830", "head:", "head:0", "head:65536", "head:x", "head:٣"]
+)
+def test_anything_else_is_no_address(text: str) -> None:
+    with pytest.raises(ValidationError, match="HOST:PORT"):
+        DaemonSettings(connect=text)

@@ -174,3 +174,12 @@ async def test_changes_are_made_side_by_side_and_a_failure_stops_no_other(
         await CommandSlurm().sacctmgr([("bad",), *(("add", "qos", str(n)) for n in range(8))])
     assert time.monotonic() - began_s < 8 * 0.3
     assert len(noted(tmp_path, "sacctmgr")) == 9
+
+
+async def test_a_script_that_slurm_does_not_hand_out_is_no_empty_script(
+    stand_in: StandIn,
+) -> None:
+    # As scontrol 22.05 and 25.11 do it.
+    stand_in("scontrol", "echo 'job script retrieval failed: Invalid job id specified' >&2\n")
+    with pytest.raises(OutsideError, match="Invalid job id specified"):
+        await CommandSlurm().batch_script(999)

@@ -212,6 +212,24 @@ def test_a_new_note_is_told_at_once():
     assert (plan.services[0].wish, plan.services[0].note) == (frozenset(), "")
 
 
+def test_while_slots_wait_for_slurm_a_changed_urgency_is_told_after_a_while():
+    slots, shown = (running(0), in_state(1, "released")), gateway(server(0, Mode.READY, 2))
+    busy = replace(shown, backends={"pool1": replace(shown.backends["pool1"], sessions=3)})
+    state, plan = decided(view(*slots), busy)
+    assert plan.services[0].urgency == pytest.approx(0.4)  # one waits, two are served
+    told = Wish(frozenset({0, 1}), 100.1, urgency=0.4)
+    state = with_wish(state, ARRAY, told, frozenset())
+    fuller = replace(shown, backends={"pool1": replace(shown.backends["pool1"], sessions=4)})
+    for slot, late_s, wish in (
+        ("released", 1.0, None),
+        ("released", 100.1 + WISH_AGAIN_S, {0, 1}),
+        ("starting", 100.1 + WISH_AGAIN_S, None),
+    ):
+        seen = view(running(0), in_state(1, slot), at_s=100.1 + late_s)
+        _, plan = decided(seen, fuller, state, now_s=100.1 + late_s)
+        assert (plan.services[0].wish, plan.services[0].urgency) == (wish, pytest.approx(0.5))
+
+
 def test_a_replica_that_ends_after_a_long_life_is_no_failure():
     state, _ = decided(view(running(0)), gateway(sessions=1), probes=OURS, now_s=100.0)
     state = with_wish(state, ARRAY, Wish(frozenset({0}), 100.1), frozenset({0}))

@@ -63,7 +63,9 @@ class World:
             observed_s=1.0, complete=self.complete, services=self.services, tenants=()
         )
 
-    async def wish(self, array_job_id: int, run: frozenset[int], note: str) -> WishAnswer:
+    async def wish(
+        self, array_job_id: int, run: frozenset[int], note: str, urgency: float
+    ) -> WishAnswer:
         if array_job_id in self.refused:
             raise InvalidInputError("SW-SERVICE-UNKNOWN", "No such service.")
         self.log.append((array_job_id, run))

@@ -1,0 +1,67 @@
+"""sprio's rows: what each pending job's priority is made of, as Slurm has it now."""
+
+from collections.abc import Collection, Mapping
+
+from cluster.slurm.interface import PriorityRow
+from cluster.slurm.values import plain, tres, unreadable, weights
+
+_PARTS = {
+    "age": "A",
+    "assoc": "B",
+    "fairshare": "F",
+    "jobsize": "J",
+    "partition": "P",
+    "qos": "Q",
+    "nice": "N",
+}
+"""sprio's letters of what it adds; nice it takes off."""
+_WEIGHTS = {
+    "age": "Age",
+    "assoc": "Assoc",
+    "fairshare": "FairShare",
+    "jobsize": "JobSize",
+    "partition": "Partition",
+    "qos": "QOS",
+    "tres": "TRES",
+}
+
+PRIORITY_FORMAT = "|".join(f"%{letter}" for letter in ("i", "Y", "S", *_PARTS.values(), "T"))
+"""For ``sprio -o``. None of it is text of a user."""
+
+
+def parse_priorities(text: str, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
+    """Rows of ``sprio -h -o``; of a job in several partitions the one with the highest priority.
+
+    Rows are chosen here because newer versions' ``-j`` with several ids finds only the first.
+    """
+    wanted = frozenset(job_ids)
+    found: dict[int, PriorityRow] = {}
+    for line in text.splitlines():
+        row = _row(line)
+        known = found.get(row.job_id)
+        if row.job_id in wanted and (known is None or known.priority < row.priority):
+            found[row.job_id] = row
+    return tuple(found.values())
+
+
+def factor_weights(config: Mapping[str, str]) -> Mapping[str, str]:
+    """slurm.conf's PriorityWeight... by the names of a row's parts; "" where none is set.
+
+    That of TRES is several: ``CPU=1000,Mem=2000``.
+    """
+    return {name: plain(config.get(f"PriorityWeight{key}", "")) for name, key in _WEIGHTS.items()}
+
+
+def weight_points(weight: str) -> int:
+    """What a factor of that weight can add."""
+    return round(sum(weights(weight if "=" in weight else f"all={weight or 0}").values()))
+
+
+def _row(line: str) -> PriorityRow:
+    try:
+        job_id, priority, site, *parts, weighted = line.split("|")
+        amounts = {name: int(part) for name, part in zip(_PARTS, parts, strict=True)}
+        amounts["tres"] = round(sum(map(float, tres(weighted.strip()).values())))
+        return PriorityRow(int(job_id), int(priority), int(site), amounts)
+    except ValueError:
+        raise unreadable("priority", line) from None

@@ -1,0 +1,48 @@
+"""What a job's user asked for, in the words of Slurm, from ``squeue``."""
+
+from collections.abc import Mapping, Sequence
+
+from cluster.slurm.interface import JobRequest
+
+REQUEST_FIELDS = (
+    "JobId",
+    "tres-per-node",
+    "tres-per-job",
+    "tres-per-socket",
+    "tres-per-task",
+    "NumNodes",
+    "NumTasks",
+    "OverSubscribe",
+    "Requeue",
+)
+"""What ``squeue -O`` is asked for."""
+
+_NOTHING = frozenset({"N/A", "(null)", "gres:", "gres/"})
+
+
+def parse_requests(rows: Sequence[Mapping[str, str]]) -> Mapping[int, JobRequest]:
+    """By job id; the untouched tasks of an array share theirs."""
+    return {int(row["JobId"]): _request(row) for row in rows}
+
+
+def _request(row: Mapping[str, str]) -> JobRequest:
+    return JobRequest(
+        gres=_text(row["tres-per-node"]),
+        tres_per_job=_text(row["tres-per-job"]),
+        tres_per_socket=_text(row["tres-per-socket"]),
+        tres_per_task=_text(row["tres-per-task"]),
+        min_nodes=_least(row["NumNodes"]),
+        tasks=_least(row["NumTasks"]),
+        exclusive=row["OverSubscribe"] == "NO",
+        requeue=row["Requeue"] == "1",
+    )
+
+
+def _text(value: str) -> str:
+    return "" if value in _NOTHING else value
+
+
+def _least(value: str) -> int | None:
+    """Of ``2`` or ``1-2``."""
+    first = value.split("-", maxsplit=1)[0]
+    return int(first) if first.isdigit() else None

@@ -1,0 +1,43 @@
+"""``slicewise priority``: asks the daemon what a job's place in the queue comes from."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from cluster.console import console, print_json
+from cluster.daemon_client import DaemonClient
+from cluster.settings import load_settings
+from slurm_plugin.cli import present_priority as present
+from slurm_plugin.cli.parts import Json
+
+priority_app = typer.Typer(no_args_is_help=True, help="In which order waiting jobs start.")
+
+
+@priority_app.callback()
+def priority() -> None:
+    """In which order waiting jobs start."""
+
+
+@priority_app.command(
+    epilog="Examples: slicewise priority explain 814 | slicewise priority explain 814_3 --json"
+)
+def explain(
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB", help="A waiting job: 814, or 814_3 of an array.", show_default=False
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Show what a waiting job's priority is made of, and from when no newer job goes before it.
+
+    Class, the tenant's share, a service's urgency and the wait make the site_factor; Slurm adds it
+    to the factors of its own formula, as sprio shows them.
+    """
+    answer = asyncio.run(DaemonClient(load_settings().daemon).priority(job))
+    if as_json:
+        print_json(answer.model_dump(mode="json"))
+    else:
+        console().print(present.screen(answer))

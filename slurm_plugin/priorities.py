@@ -1,0 +1,102 @@
+"""The loop that keeps pending jobs' site_factor as ``decide.priority`` has it."""
+
+from collections.abc import Sequence
+
+from cluster.jobs import JobView
+from cluster.settings import Settings
+from cluster.slurm.interface import JobChange, Slurm, Target, Tasks
+from slurm_plugin.decide.decayed_use import shares
+from slurm_plugin.decide.priority_changes import Ranked, Standing, changes, ranked
+from slurm_plugin.formula import formula_of
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.observe import report
+from slurm_plugin.sync import Sync
+from slurm_plugin.tenant_use import TenantUse
+
+_ASK_S = 5.0
+"""How often Slurm is asked for what it has of jobs that are new here."""
+_ASK_ALL_S = 300.0
+"""How often of all of them: an administrator may have set a site_factor by hand."""
+_SAVED_S = 10.0
+"""For so long changes that were not made may be made up for."""
+
+
+class Priorities:
+    """Tells Slurm each waiting job's site_factor, no faster than [priority] allows."""
+
+    def __init__(self, settings: Settings, slurm: Slurm, ledger: Ledger, sync: Sync) -> None:
+        self._settings = settings.priority
+        self._formula = formula_of(settings.priority)
+        self._slurm = slurm
+        self._sync = sync
+        self._use = TenantUse(settings, ledger, sync)
+        self._known: dict[int, int] = {}
+        self._ask_due_s = self._ask_all_due_s = 0.0
+        self._allowance = 0.0
+        self._looked_s = 0.0
+
+    @property
+    def standing(self) -> Standing:
+        """What counts for jobs now, beside what they say themselves."""
+        own_parts = {tenant.name: tenant.nominal_millislices for tenant in self._sync.view.tenants}
+        by_tenant = shares(self._use.now, own_parts, self._settings.half_life_h * 3600)
+        return Standing(by_tenant, self._sync.urgencies, self._formula)
+
+    async def start(self) -> None:
+        """Learn what tenants have used, so that the first submission is weighed by it."""
+        await self._use.follow()
+        self._sync.set_shares(self.standing.shares)
+
+    async def turn(self) -> None:
+        """Follow what is used, and tell Slurm the site_factors that have changed.
+
+        Does nothing until Slurm was seen whole. Raises SlicewiseError if it does not answer.
+        """
+        if not self._sync.view.complete:
+            return
+        await self.start()
+        if self._sync.acts:
+            wanted = ranked(self._sync.jobs, self._sync.view.observed_s, self.standing)
+            await self._learn(wanted)
+            await self._tell(wanted)
+
+    async def _learn(self, wanted: Sequence[Ranked]) -> None:
+        """Ask Slurm for what it has of jobs of which that is not known."""
+        now_s = self._sync.view.observed_s
+        ids = {each.job.job_id for each in wanted}
+        if now_s >= self._ask_all_due_s:
+            self._known, self._ask_all_due_s = {}, now_s + _ASK_ALL_S
+        self._known = {job_id: factor for job_id, factor in self._known.items() if job_id in ids}
+        unknown = ids - self._known.keys()
+        if unknown and now_s >= self._ask_due_s:
+            self._ask_due_s = now_s + _ASK_S
+            rows = await self._slurm.priorities(unknown)
+            self._known |= {row.job_id: row.site for row in rows}
+
+    async def _tell(self, wanted: Sequence[Ranked]) -> None:
+        """What Slurm refuses is tried again when all are asked for, not before."""
+        due = changes(wanted, self._known, self._formula, self._allowed())
+        if not due:
+            return
+        self._allowance -= len(due)
+        refused = await self._slurm.update(
+            {_target(each.job): JobChange(site_factor=each.site_factor) for each in due}
+        )
+        self._known |= {each.job.job_id: each.site_factor for each in due}
+        report("priorities_set", jobs=len(due) - len(refused), refused=len(refused))
+
+    def _allowed(self) -> int:
+        """How many changes the rate allows by now; after a rest not many more than usual."""
+        rate, now_s = self._settings.updates_per_s, self._sync.view.observed_s
+        passed_s, self._looked_s = max(0.0, now_s - self._looked_s), now_s
+        most = max(1.0, rate * _SAVED_S)
+        self._allowance = min(most, self._allowance + rate * passed_s)
+        return int(self._allowance)
+
+
+def _target(job: JobView) -> Target:
+    """An array's number alone would mean all of its tasks."""
+    if job.array_job_id is None:
+        return job.job_id
+    own = frozenset() if job.task_index is None else frozenset({job.task_index})
+    return Tasks(job.array_job_id, job.untouched | own)

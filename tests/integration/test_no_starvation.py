@@ -1,0 +1,173 @@
+"""Priority on the sandbox: set at submit, refreshed, explained; nobody starves."""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sandbox.cluster import Sandbox
+
+pytestmark = pytest.mark.integration
+
+WAIT_FULL_S = 40.0
+TURNOVER_S = 12.0
+"""A running job's end, Slurm's cycle, and the daemon's look, on a busy machine."""
+PATIENCE_S = 30.0
+SETTINGS = f"""
+[priority]
+wait_full_h = {WAIT_FULL_S / 3600}
+high_class_for = ["nlp"]
+"""
+# Of this type there is one instance: whoever wants it queues behind the others.
+RARE = ("sbatch", "--parsable", "--output=/dev/null", "--time=5", "--gres=gpu:3g.71gb:1")
+
+
+class Queue:
+    """Jobs of two tenants, and what sprio shows of them."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+
+    def submit(self, user: str, *options: str, job_class: str = "normal", runs_s: int = 120) -> int:
+        script = f"#!/bin/bash\n#SLICEWISE class={job_class}\nsleep {runs_s}\n"
+        return int(self.sandbox.run(user, (*RARE, *options), input=script).stdout)
+
+    def site_factors(self) -> dict[int, int]:
+        argv = ("sprio", "--noheader", "--format=%i %S")
+        rows = (line.split() for line in self.sandbox.run("root", argv).stdout.splitlines())
+        return {int(job_id): int(site) for job_id, site in rows}
+
+    def jobs(self, states: str) -> list[str]:
+        argv = ("squeue", "--noheader", f"--states={states}", "--format=%i")
+        return self.sandbox.run("root", argv).stdout.split()
+
+    def is_running(self, job_id: int) -> bool:
+        return str(job_id) in self.jobs("RUNNING")
+
+    def explain(self, user: str, job: str) -> Any:
+        argv = ("slicewise", "priority", "explain", job, "--json")
+        done = self.sandbox.run(user, argv, check=False)
+        return json.loads(done.stdout) if done.returncode == 0 else done.stderr.split()[-1]
+
+    def restart_daemon(self) -> None:
+        self.sandbox.kill("daemon", signal.SIGKILL)
+        self.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
+        until(self._answers)
+
+    def _answers(self) -> bool:
+        argv = ("slicewise", "why", "vision")
+        return self.sandbox.run("root", argv, check=False).returncode == 0
+
+    def cancel_all(self) -> None:
+        for user in ("alice", "bob"):
+            self.sandbox.run("root", ("scancel", f"--user={user}"), check=False)
+        until(lambda: not self.jobs("PENDING,RUNNING,COMPLETING"))
+
+
+def until(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def settled(sandbox: Sandbox) -> Iterator[Queue]:
+    """Waiting for 40 s is enough for the maximum; vision and nlp have quotas."""
+    queue = Queue(sandbox)
+    file = sandbox.layout.settings_file
+    before = file.read_text()
+    file.write_text(f"{before}\n{SETTINGS}")
+    for tenant in ("vision", "nlp"):
+        set_quota = ("tenant-quota", "set", tenant, "--nominal", "4", "--reason", "test")
+        sandbox.run("root", ("slicewise", *set_quota))
+    queue.restart_daemon()
+    yield queue
+    file.write_text(before)
+    queue.restart_daemon()
+
+
+@pytest.fixture
+def queue(settled: Queue) -> Iterator[Queue]:
+    yield settled
+    settled.cancel_all()
+
+
+def test_it_is_set_at_submit_and_grows_while_a_job_waits(queue: Queue) -> None:
+    running = queue.submit("bob")
+    until(lambda: queue.is_running(running))
+    low = queue.submit("alice", job_class="low")
+    high = queue.submit("bob", job_class="high")
+    until(lambda: {low, high} <= queue.site_factors().keys())
+    at_first = queue.site_factors()
+    assert 4500 < at_first[low] < 6500
+    assert at_first[high] > at_first[low] + 1500
+    until(lambda: queue.site_factors()[low] >= at_first[low] + 1000)
+    until(lambda: queue.site_factors()[low] == 10_000, WAIT_FULL_S + TURNOVER_S)
+    assert queue.site_factors()[high] == 10_000
+
+
+def test_an_arrays_waiting_tasks_stay_one_record(queue: Queue) -> None:
+    running = queue.submit("bob")
+    until(lambda: queue.is_running(running))
+    array = queue.submit("alice", "--array=0-9")
+    until(lambda: array in queue.site_factors())
+    at_first = queue.site_factors()[array]
+    until(lambda: queue.site_factors()[array] >= at_first + 500)
+    assert f"{array}_[0-9]" in queue.jobs("PENDING")
+    assert len([job_id for job_id in queue.site_factors() if job_id >= array]) == 1
+
+
+def test_it_is_explained_beside_what_slurm_has(queue: Queue) -> None:
+    running = queue.submit("bob")
+    until(lambda: queue.is_running(running))
+    first, second = queue.submit("bob"), queue.submit("alice", job_class="low")
+    until(lambda: queue.explain("alice", str(second)).get("site_factor_in_slurm") is not None)
+    found = queue.explain("alice", str(second))
+    assert sum(term["points"] for term in found["terms"]) == found["site_factor"]
+    assert (found["tenant"], found["job_class"], found["ahead"]) == ("vision", "low", 1)
+    parts = {one["name"]: one["points"] for one in found["factors"]}
+    of_slurm = sum(parts.values()) - 2 * parts["nice"]
+    assert found["priority"] == found["site_factor_in_slurm"] + of_slurm
+    until(lambda: abs(_drift(queue.explain("root", str(second)))) <= 700)
+    assert queue.explain("alice", str(first)) == "SW-FORBIDDEN"
+    assert queue.explain("bob", str(running)) == "SW-PRIORITY-NONE"
+
+
+def _drift(found: Any) -> int:
+    """Between the formula at the last look and Slurm: a second of waiting is worth 150."""
+    return int(found["site_factor"] - found["site_factor_in_slurm"])
+
+
+def test_a_restart_writes_nothing_that_is_right_already(queue: Queue) -> None:
+    running = queue.submit("bob", runs_s=200)
+    until(lambda: queue.is_running(running))
+    waiting = queue.submit("alice")
+    until(lambda: queue.site_factors().get(waiting) == 10_000, WAIT_FULL_S + TURNOVER_S)
+    log = queue.sandbox.layout.log / "daemon.log"
+    queue.restart_daemon()
+    so_far = log.read_text().count("priorities_set")
+    time.sleep(8)
+    assert log.read_text().count("priorities_set") == so_far
+    assert queue.site_factors()[waiting] == 10_000
+
+
+def test_under_constant_pressure_of_a_higher_class_a_low_job_starts_within_the_bound(
+    queue: Queue,
+) -> None:
+    """nlp always has three jobs of class high in the queue, each of two seconds."""
+    pressing = [queue.submit("bob", job_class="high", runs_s=2) for _ in range(3)]
+    until(lambda: any(map(queue.is_running, pressing)))
+    low = queue.submit("alice", job_class="low", runs_s=2)
+    began_s = time.monotonic()
+    later: list[int] = []
+    while not queue.is_running(low):
+        assert time.monotonic() - began_s < WAIT_FULL_S + TURNOVER_S
+        if len(queue.jobs("PENDING")) < 4:
+            later.append(queue.submit("bob", job_class="high", runs_s=2))
+    waiting = {int(job_id) for job_id in queue.jobs("PENDING")}
+    overtook = len([job_id for job_id in later if job_id not in waiting])
+    assert overtook >= 3, "there was no pressure"

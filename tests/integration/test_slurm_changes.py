@@ -1,0 +1,113 @@
+"""Many changes of jobs in one go, and what sprio shows of them, on a real cluster."""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+import pytest
+
+from cluster.jobs import JobState, JobView
+from cluster.slurm.commands import CommandSlurm
+from cluster.slurm.interface import JobChange, Target, Tasks
+from sandbox.cluster import Sandbox
+
+pytestmark = pytest.mark.integration
+
+PATIENCE_S = 30.0
+MANY = 250
+COMMENT = "slicewise:1 token=ab tenant=vision \"quoted\" and 'so'"
+
+
+@pytest.fixture
+def slurm(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> CommandSlurm:
+    for name, value in sandbox.environment("root").items():
+        monkeypatch.setenv(name, value)
+    return CommandSlurm()
+
+
+@pytest.fixture
+def submit(sandbox: Sandbox) -> Iterator[Callable[..., int]]:
+    """Of alice, without a GPU: the daemon has no part in them."""
+
+    def one(*options: str) -> int:
+        argv = ("sbatch", "--parsable", "--output=/dev/null", "--mem=20", "--time=5", *options)
+        return int(sandbox.run("alice", (*argv, "--wrap=sleep 300")).stdout)
+
+    yield one
+    sandbox.run("root", ("scancel", "--user=alice"), check=False)
+
+
+async def jobs(slurm: CommandSlurm) -> dict[int, JobView]:
+    return {job.job_id: job for job in await slurm.jobs()}
+
+
+async def running(slurm: CommandSlurm, job_id: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while (await jobs(slurm))[job_id].state is not JobState.RUNNING:
+        assert time.monotonic() < deadline
+
+
+async def shown(slurm: CommandSlurm, job_ids: Collection[int], expected: Mapping[int, int]) -> None:
+    """sprio shows a job once the scheduler has looked at it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (now := {row.job_id: row.site for row in await slurm.priorities(job_ids)}) != expected:
+        assert time.monotonic() < deadline, now
+
+
+async def test_what_slurm_takes_is_changed_and_what_it_refuses_is_told(
+    slurm: CommandSlurm, submit: Callable[..., int]
+) -> None:
+    everything = submit("--nodes=4", "--cpus-per-task=16")
+    await running(slurm, everything)
+    plain, below, ended, spoilt, tagged = (submit() for _ in range(5))
+    array, held = submit("--array=0-9"), submit("--hold")
+    await slurm.cancel(ended)
+    rest = Tasks(array, frozenset(range(10)))
+    unknown = 4_000_000
+    changes: dict[Target, JobChange] = {
+        plain: JobChange(site_factor=10_000),
+        below: JobChange(site_factor=-5),
+        ended: JobChange(site_factor=1),
+        everything: JobChange(qos="normal-not"),
+        spoilt: JobChange(site_factor=7, qos="none-of-this-name"),
+        rest: JobChange(site_factor=500),
+        unknown: JobChange(site_factor=1),
+        held: JobChange(site_factor=900),
+        tagged: JobChange(site_factor=55, admin_comment=COMMENT),
+    }
+    refused = await slurm.update(changes)
+    assert refused.keys() == {ended, everything, spoilt, unknown}
+    assert "finished" in refused[ended]
+    assert all("\n" not in words for words in refused.values())
+    # A held job has no priority.
+    expected = {plain: 10_000, below: -5, array: 500, tagged: 55}
+    await shown(slurm, (*expected, held), expected)
+    seen = await jobs(slurm)
+    assert seen[array].untouched == rest.indices
+    assert (seen[held].held, seen[tagged].admin_comment) == (True, COMMENT)
+    assert all(row.priority == max(1, row.site) for row in await slurm.priorities((plain, below)))
+
+
+async def test_a_running_task_does_not_keep_the_others_from_their_change(
+    slurm: CommandSlurm, submit: Callable[..., int]
+) -> None:
+    array = submit("--array=0-5", "--cpus-per-task=16", "--nodelist=gpu01")
+    deadline = time.monotonic() + PATIENCE_S
+    while not any(
+        job.array_job_id == array and job.state is JobState.RUNNING
+        for job in (await jobs(slurm)).values()
+    ):
+        assert time.monotonic() < deadline
+    assert await slurm.update({Tasks(array, frozenset(range(6))): JobChange(site_factor=42)}) == {}
+    await shown(slurm, (array,), {array: 42})
+
+
+async def test_hundreds_take_no_longer_than_they_may(
+    slurm: CommandSlurm, submit: Callable[..., int]
+) -> None:
+    array = submit(f"--array=0-{MANY - 1}", "--hold")
+    changes: dict[Target, JobChange] = {
+        Tasks(array, frozenset({index})): JobChange(site_factor=index) for index in range(MANY)
+    }
+    began_s = time.monotonic()
+    assert await slurm.update(changes) == {}
+    assert time.monotonic() - began_s < 0.02 * MANY

@@ -1,0 +1,73 @@
+"""Property: site_factor is bounded, moves with each of its terms, and lets nobody starve."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_plugin.decide.priority import Formula, Terms, share, site_factor
+
+_SLURM_MOST = 2**31 - 1
+"""slurm.h: site_factor is an unsigned 32-bit number around NICE_OFFSET, 2**31."""
+
+_parts = st.floats(0, 1)
+_weights = st.integers(0, 1000)
+_seconds = st.floats(0, 1e10)
+_classes = st.sampled_from(("low", "normal", "high"))
+_formulas = st.builds(
+    Formula,
+    class_weight=_weights,
+    share_weight=_weights,
+    urgency_weight=_weights,
+    max=st.integers(100, 1_000_000),
+    wait_full_s=st.floats(1, 1e8),
+    quantum=st.integers(1, 10_000),
+)
+_terms = st.builds(Terms, job_class=_classes, share=_parts, urgency=_parts, wait_s=_seconds)
+
+
+@given(_terms, _formulas)
+def test_it_is_within_its_bounds(terms: Terms, formula: Formula) -> None:
+    factor = site_factor(terms, formula)
+    assert isinstance(factor, int)
+    assert 0 <= factor <= formula.max < _SLURM_MOST
+
+
+@given(_terms, _formulas, _parts, _parts, _seconds)
+def test_it_never_falls_as_a_term_rises(
+    terms: Terms, formula: Formula, more_share: float, more_urgency: float, more_wait_s: float
+) -> None:
+    factor = site_factor(terms, formula)
+    higher = (
+        replace(terms, job_class="high"),
+        replace(terms, share=max(terms.share, more_share)),
+        replace(terms, urgency=max(terms.urgency, more_urgency)),
+        replace(terms, wait_s=terms.wait_s + more_wait_s),
+    )
+    assert all(site_factor(each, formula) >= factor for each in higher)
+
+
+@given(_terms, _terms, _formulas, st.floats(0, 1e6))
+def test_none_is_ever_above_one_that_was_submitted_wait_full_s_before(
+    older: Terms, newer: Terms, formula: Formula, newer_wait_s: float
+) -> None:
+    older = replace(older, wait_s=newer_wait_s + formula.wait_full_s)
+    newer = replace(newer, wait_s=newer_wait_s)
+    assert site_factor(older, formula) == formula.max
+    assert site_factor(newer, formula) <= site_factor(older, formula)
+
+
+@given(_formulas, _terms, _seconds)
+def test_of_equal_jobs_the_older_is_never_behind(
+    formula: Formula, terms: Terms, more_s: float
+) -> None:
+    older = replace(terms, wait_s=terms.wait_s + more_s)
+    assert site_factor(older, formula) >= site_factor(terms, formula)
+
+
+@given(st.floats(0, 1e18), st.floats(0, 1e18), st.integers(-7000, 10**9), st.floats(1, 1e8))
+def test_a_share_is_in_bounds_and_falls_with_use(
+    used: float, more: float, own_part: int, half_life_s: float
+) -> None:
+    before, after = (share(each, own_part, half_life_s) for each in (used, used + more))
+    assert 0.0 <= after <= before <= 1.0
