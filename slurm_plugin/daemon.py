@@ -2,111 +2,175 @@
 
 import asyncio
 import fcntl
-import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+import time
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 
-from cluster.errors import OutsideError, SlicewiseError, UnreachableError
-from cluster.settings import DaemonSettings, Settings
+from cluster.errors import SlicewiseError
+from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
-from slurm_plugin.admission_socket import AdmissionSocket
-from slurm_plugin.admit import Admission
+from cluster.wire import StatusAnswer
+from slurm_plugin.admission_process import AdmissionProcess
 from slurm_plugin.bookkeeping import Bookkeeping
 from slurm_plugin.enforcement import Enforcement
+from slurm_plugin.late_decisions import LateDecisions
+from slurm_plugin.leadership import Leadership, led_only
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.line_server import own_directory
-from slurm_plugin.observe import report, report_failure
+from slurm_plugin.metrics import Metrics
+from slurm_plugin.observe import report
+from slurm_plugin.priorities import Priorities
+from slurm_plugin.qos_moves import QosMoves
+from slurm_plugin.reads import Reads
+from slurm_plugin.remote_socket import RemoteSocket
 from slurm_plugin.sync import Sync
+from slurm_plugin.systemd import tell_systemd
+from slurm_plugin.turns import Step, Turns, until_done
 from slurm_plugin.user_socket import UserSocket, roles
-
-_BACKOFF_MAX_S = 15.0
 
 
 async def serve(settings: Settings, slurm: Slurm, ledger: Ledger) -> None:
-    """Run until SIGTERM or SIGINT. Nothing but Slurm and PostgreSQL keeps what must last.
-
-    The sockets open once Slurm has been seen whole and the quotas are in force in it, or can't be
-    brought there now: until then slicewise.lua gets no answer, and the limits compiled before hold.
-    """
+    """Run until SIGTERM or SIGINT. Nothing but Slurm and PostgreSQL keeps what must last."""
     with _only_one(settings.daemon.run_dir):
-        admission = Admission(settings.daemon.mode)
-        sync = Sync(settings, slurm, admission)
-        books = Bookkeeping(settings, slurm, ledger, sync)
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        limits = Enforcement(settings, slurm, ledger, sync)
-        work = asyncio.create_task(_work(settings.daemon, admission, sync, books, limits))
+        work = asyncio.create_task(_Daemon(settings, slurm, ledger).run())
         stop = asyncio.create_task(stopping.wait())
-        await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
-        work.cancel()
-        with suppress(asyncio.CancelledError):
-            await work
+        try:
+            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+            tell_systemd("STOPPING=1")
+            work.cancel()
+            with suppress(asyncio.CancelledError):
+                await work
+        except BaseExceptionGroup as group:
+            known = group.subgroup(SlicewiseError)
+            raise (known.exceptions[0] if known else group) from None
+        finally:
+            stop.cancel()
         report("daemon_ended")
 
 
-_Step = Callable[[], Awaitable[object]]
+class _Daemon:
+    """Its parts, wired."""
 
+    def __init__(self, settings: Settings, slurm: Slurm, ledger: Ledger) -> None:
+        own = settings.daemon
+        self._own = own
+        self._host = socket.gethostname()
+        self._who = roles(own)
+        self._metrics = Metrics()
+        self._turns = Turns(self._turned)
+        self._leader = Leadership(ledger.leader_lock(self._host), pair=own.pair)
+        slurm = led_only(slurm, self._leader)
+        self._admission = AdmissionProcess(
+            own.admission_socket, own.mode, self._who.administrators, self._metrics.decided
+        )
+        self._sync = Sync(settings, slurm, self._admission, self._leader)
+        self._books = Bookkeeping(settings, slurm, ledger, self._sync)
+        self._limits = Enforcement(settings, slurm, ledger, self._sync, self._leader)
+        self._priorities = Priorities(settings, slurm, ledger, self._sync)
+        self._moves = QosMoves(settings, slurm, self._sync)
+        self._late = LateDecisions(settings, slurm, self._sync)
+        self._user_socket = UserSocket(
+            own.user_socket,
+            self._sync,
+            self._admission.preview,
+            self._who,
+            reads=Reads(settings, slurm, ledger, self._sync),
+            daemon=self,
+        )
+        self._remote_socket = RemoteSocket(own, self._user_socket.answer)
+        self._metrics.watch(self._admission, self._sync, self._leader)
 
-async def _work(
-    settings: DaemonSettings,
-    admission: Admission,
-    sync: Sync,
-    books: Bookkeeping,
-    limits: Enforcement,
-) -> None:
-    interval_s = settings.sync_interval_s
-    await _until_done("start_ledger", books.start, interval_s)
-    await _until_done("start_slurm", sync.turn, interval_s)
-    await _until_done("start_limits", limits.start, interval_s)
-    who = roles(settings)
-    admission_socket = AdmissionSocket(settings.admission_socket, admission, who.administrators)
-    user_socket = UserSocket(settings.user_socket, sync, admission, who)
-    admission_socket.start()
-    try:
-        await user_socket.start()
-        report("daemon_ready", mode=settings.mode, run_dir=settings.run_dir)
-        _tell_systemd("READY=1")
-        async with asyncio.TaskGroup() as loops:
-            loops.create_task(_repeat("sync", sync.turn, interval_s, sync.acted))
-            loops.create_task(_repeat("bookkeeping", books.turn, interval_s, asyncio.Event()))
-            loops.create_task(_repeat("limits", limits.turn, interval_s, asyncio.Event()))
-    finally:
-        await user_socket.stop()
-        admission_socket.stop()
+    async def run(self) -> None:
+        """The sockets open once Slurm has been seen whole and the quotas are in force in it, or
+        can't be brought there now: until then slicewise.lua gets no answer, and the limits compiled
+        before hold.
+        """
+        own_directory(self._own.admission_socket.parent, 0o700)
+        interval_s = self._own.sync_interval_s
+        with self._metrics.served(self._own.metrics):
+            await until_done("start_ledger", self._books.start, interval_s)
+            await until_done("start_leader", self._leader.start, interval_s)
+            with self._leader.kept():
+                await until_done("start_slurm", self._sync.turn, interval_s)
+                await until_done("start_priorities", self._priorities.start, interval_s)
+                await until_done("start_limits", self._limits.start, interval_s)
+                async with asyncio.TaskGroup() as loops:
+                    loops.create_task(self._admission.run())
+                    await self._admission.listening.wait()
+                    loops.create_task(self._answer_users())
+                    self._begin(loops)
 
+    def _begin(self, loops: asyncio.TaskGroup) -> None:
+        interval_s, repeat = self._own.sync_interval_s, self._turns.repeat
+        loops.create_task(repeat("sync", self._sync.turn, interval_s, self._sync.acted))
+        loops.create_task(repeat("limits", self._limits.turn, interval_s))
+        for name, turn, otherwise in (
+            ("bookkeeping", self._books.turn, None),
+            ("priorities", self._priorities.turn, self._priorities.start),
+            ("moves", self._moves.turn, None),
+            ("late_decisions", self._late.turn, None),
+        ):
+            loops.create_task(repeat(name, self._led(turn, otherwise), interval_s))
 
-async def _until_done(name: str, step: _Step, interval_s: float) -> None:
-    """Take a step of the start until what it needs from outside is there and lets it."""
-    pause_s = interval_s
-    while True:
+    def _led(self, turn: Step, otherwise: Step | None) -> Step:
+        """A turn of the leader, or what the others do instead."""
+
+        async def led_turn() -> None:
+            if self._leader.leads():
+                await turn()
+            elif otherwise is not None:
+                await otherwise()
+
+        return led_turn
+
+    async def _answer_users(self) -> None:
         try:
-            await step()
-        except (UnreachableError, OutsideError) as error:
-            report_failure(f"{name}_waits", error, retry_s=pause_s)
-        else:
-            return
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, _BACKOFF_MAX_S)
+            await self._user_socket.start()
+            await self._remote_socket.start()
+            report("daemon_ready", mode=self._own.mode, run_dir=self._own.run_dir)
+            tell_systemd("READY=1")
+            await asyncio.Event().wait()
+        finally:
+            await self._remote_socket.stop()
+            await self._user_socket.stop()
 
+    def _turned(self, loop: str, took_s: float, failed: bool) -> None:
+        self._metrics.turned(loop, took_s, failed=failed)
+        if loop == "sync":
+            # A loop that hangs says nothing, and systemd starts the daemon again.
+            tell_systemd(f"WATCHDOG=1\nSTATUS={self._state()}")
 
-async def _repeat(name: str, turn: _Step, interval_s: float, due: asyncio.Event) -> None:
-    """Take turns for ever, at once when ``due`` is set; more slowly while they fail."""
-    pause_s = interval_s
-    while True:
-        due.clear()
-        try:
-            await turn()
-            pause_s = interval_s
-        except SlicewiseError as error:
-            pause_s = min(2 * pause_s, _BACKOFF_MAX_S)
-            report_failure(f"{name}_failed", error, retry_s=pause_s)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await due.wait()
+    def _state(self) -> str:
+        part = "leads" if self._leader.leads() else f"stands by for {self._leader.holder or 'none'}"
+        looked = time.strftime("%H:%M:%S", time.localtime(self._sync.view.observed_s))
+        return f"{part}, mode {self._own.mode}, last look at Slurm {looked}"
+
+    def status(self) -> StatusAnswer:
+        """The daemon's state, for whoever asks."""
+        newest = self._admission.newest
+        by_action: Counter[str] = Counter()
+        for (action, _), count in self._admission.decisions.items():
+            by_action[action] += count
+        return StatusAnswer(
+            version=version("slicewise"),
+            mode=self._own.mode,
+            host=self._host,
+            leads=self._leader.leads(),
+            complete=self._sync.view.complete,
+            observed_s=self._sync.view.observed_s,
+            asked_s=newest.at_s if newest else None,
+            module=newest.module if newest else "",
+            module_mode=newest.module_mode if newest else "",
+            decisions=dict(by_action),
+        )
 
 
 @contextmanager
@@ -121,12 +185,3 @@ def _only_one(run_dir: Path) -> Iterator[None]:
                 "SW-DAEMON-RUNNING", f"A daemon runs already in {run_dir}.", "Stop it first."
             ) from None
         yield
-
-
-def _tell_systemd(message: str) -> None:
-    """As sd_notify(3): one datagram to $NOTIFY_SOCKET, if systemd has set it."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if address:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-            notify.connect("\0" + address[1:] if address.startswith("@") else address)
-            notify.send(message.encode())

@@ -14,6 +14,7 @@ from slurm_plugin.decide.demand import capacity, demand
 from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.policy import Loan, Policy
 from slurm_plugin.decide.reclaim import short_lenders
+from slurm_plugin.leadership import ALONE, Leader
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.observe import report, report_failure, warn
 from slurm_plugin.sync import Sync
@@ -26,9 +27,17 @@ others change limits, jobs come and go, budgets are used up."""
 class Enforcement:
     """Keeps Slurm's limits, and admission, as the ledger says."""
 
-    def __init__(self, settings: Settings, slurm: Slurm, ledger: Ledger, sync: Sync) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        slurm: Slurm,
+        ledger: Ledger,
+        sync: Sync,
+        leader: Leader = ALONE,
+    ) -> None:
         self._settings = settings
-        self._compiles = settings.daemon.mode == "enforce"
+        self._leader = leader
+        self._led = False
         self._slurm = slurm
         self._ledger = ledger
         self._sync = sync
@@ -69,6 +78,7 @@ class Enforcement:
         change_id = await asyncio.to_thread(self._ledger.change_id)
         policy = await asyncio.to_thread(self._ledger.policy)
         granted = await self._grants(policy)
+        self._led = self._leader.leads()
         if self._compiles:
             await self._lend(policy)
             compiled = await compile_limits(self._slurm, self._ledger, self._settings)
@@ -84,6 +94,7 @@ class Enforcement:
     async def _is_due(self) -> bool:
         return (
             time.monotonic() >= self._compile_due_s
+            or self._leader.leads() != self._led
             or await asyncio.to_thread(self._ledger.change_id) != self._compiled_change
             or self._is_lender_short()
             or await self._grants(self._policy) != self._granted
@@ -116,6 +127,11 @@ class Enforcement:
 
     def _demand(self, policy: Policy) -> Mapping[str, int]:
         return demand(policy, self._sync.jobs, self._partitions, self._settings.costs)
+
+    @property
+    def _compiles(self) -> bool:
+        """Else the limits are another daemon's, or nobody's."""
+        return self._settings.daemon.mode == "enforce" and self._led
 
     @property
     def _partitions(self) -> frozenset[str]:

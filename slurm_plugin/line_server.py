@@ -16,6 +16,9 @@ from cluster.errors import Refusal, SlicewiseError
 from cluster.wire import FailureAnswer
 from slurm_plugin.observe import report_failure
 
+BACKLOG = 512
+"""Connections that may wait to be accepted."""
+
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -62,14 +65,11 @@ class LineServer:
 
     async def start(self) -> None:
         """Listen. A socket file that a killed daemon left behind is replaced."""
-        with suppress(FileNotFoundError):
-            self._path.unlink()
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # Nobody can connect before the mode is right: listening comes last.
-        listener.bind(str(self._path))
-        self._path.chmod(self._mode)
         self._server = await asyncio.start_unix_server(
-            self._accept, sock=listener, limit=self._limits.line_bytes, backlog=512
+            self._accept,
+            sock=bound(self._path, self._mode),
+            limit=self._limits.line_bytes,
+            backlog=BACKLOG,
         )
 
     async def stop(self) -> None:
@@ -88,10 +88,10 @@ class LineServer:
         conversation.add_done_callback(self._conversations.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = _peer(writer)
+        peer = peer_of(writer)
         try:
             if self._is_full(peer.uid):
-                await self._send(writer, _failure(_BUSY))
+                await self._send(writer, failure(BUSY))
             else:
                 await self._admitted(reader, writer, peer)
         except (TimeoutError, ConnectionError):
@@ -125,23 +125,11 @@ class LineServer:
                 async with asyncio.timeout(self._limits.idle_s):
                     line = await reader.readline()
             except ValueError:
-                await self._send(writer, _failure(_too_long(self._limits.line_bytes)))
+                await self._send(writer, failure(too_long(self._limits.line_bytes)))
                 return
             if not line:
                 return
-            await self._send(writer, await self._answer_line(line, peer))
-
-    async def _answer_line(self, line: bytes, peer: Peer) -> BaseModel:
-        try:
-            # Text from a batch script may be in any encoding.
-            return await self._answer(line.decode("utf-8", "replace"), peer)
-        except ValidationError as error:
-            return _failure(Refusal("SW-WIRE", f"No such message: {_problem(error)}."))
-        except SlicewiseError as error:
-            return _failure(error.refusal)
-        except Exception as error:  # noqa: BLE001 -- one bad request must not end the daemon
-            report_failure("request_failed", error, kind=type(error).__name__, uid=peer.uid)
-            return _failure(Refusal("SW-INTERNAL", "The daemon failed; its log says how."))
+            await self._send(writer, await answered(self._answer, line, peer))
 
     async def _send(self, writer: asyncio.StreamWriter, answer: BaseModel) -> None:
         writer.write(answer.model_dump_json(exclude_none=True).encode() + b"\n")
@@ -149,15 +137,36 @@ class LineServer:
             await writer.drain()
 
 
-_BUSY = Refusal("SW-BUSY", "Too many connections to the daemon.", "Try again.")
+async def answered(answer: Answer, line: bytes, peer: Peer) -> BaseModel:
+    """The answer to a line; a FailureAnswer for whatever goes wrong with it."""
+    try:
+        # Text from a batch script may be in any encoding.
+        return await answer(line.decode("utf-8", "replace"), peer)
+    except Exception as error:  # noqa: BLE001 -- one bad request must not end the daemon
+        return failure_of(error, peer.uid)
 
 
-def _too_long(line_bytes: int) -> Refusal:
+BUSY = Refusal("SW-BUSY", "Too many connections to the daemon.", "Try again.")
+
+
+def too_long(line_bytes: int) -> Refusal:
+    """To whom sends a longer line."""
     return Refusal("SW-WIRE", f"A message may have {line_bytes} bytes at most here.")
 
 
-def _failure(refusal: Refusal) -> FailureAnswer:
+def failure(refusal: Refusal) -> FailureAnswer:
+    """A refusal as an answer."""
     return FailureAnswer(code=refusal.code, message=refusal.message, hint=refusal.hint)
+
+
+def failure_of(error: Exception, uid: int) -> FailureAnswer:
+    """What the peer is told of an error; what nobody foresaw is logged, and its words kept back."""
+    if isinstance(error, ValidationError):
+        return failure(Refusal("SW-WIRE", f"No such message: {_problem(error)}."))
+    if isinstance(error, SlicewiseError):
+        return failure(error.refusal)
+    report_failure("request_failed", error, kind=type(error).__name__, uid=uid)
+    return failure(Refusal("SW-INTERNAL", "The daemon failed; its log says how."))
 
 
 def _problem(error: ValidationError) -> str:
@@ -165,13 +174,26 @@ def _problem(error: ValidationError) -> str:
     return f"{'.'.join(str(part) for part in first['loc']) or 'line'}: {first['msg']}"
 
 
-def _peer(writer: asyncio.StreamWriter) -> Peer:
-    connection: socket.socket = writer.get_extra_info("socket")
+def peer_of(transport: asyncio.StreamWriter | asyncio.BaseTransport) -> Peer:
+    """Who connected."""
+    connection: socket.socket = transport.get_extra_info("socket")
     size = _CREDENTIALS.size
     pid, uid, _ = _CREDENTIALS.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     )
     return Peer(pid, uid)
+
+
+def bound(path: Path, mode: int) -> socket.socket:
+    """A socket at ``path`` in place of one that may be there; nobody can connect before the mode is
+    right, for listening comes last, and is left to the caller.
+    """
+    with suppress(FileNotFoundError):
+        path.unlink()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    path.chmod(mode)
+    return listener
 
 
 def own_directory(path: Path, mode: int) -> None:

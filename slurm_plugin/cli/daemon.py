@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from cluster.errors import InvalidInputError
-from cluster.settings import DaemonSettings, database_url, load_settings
-from cluster.slurm.commands import CommandSlurm
+from cluster.settings import DaemonSettings, Settings, database_url, load_settings
+from cluster.slurm.choose import chosen_slurm
 from slurm_plugin.daemon import serve
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.observe import configure_logging
+from slurm_plugin.observe import configure_logging, report, warn
 
 
 def run_daemon(
@@ -32,7 +32,12 @@ def run_daemon(
     _require_slurm_user(settings.daemon)
     configure_logging(log_level.upper())
     with Ledger(database_url(settings.database), settings.cluster.name) as ledger:
-        asyncio.run(serve(settings, CommandSlurm(), ledger))
+        asyncio.run(_serve(settings, ledger))
+
+
+async def _serve(settings: Settings, ledger: Ledger) -> None:
+    async with chosen_slurm(settings.daemon.slurm, report, warn) as slurm:
+        await serve(settings, slurm, ledger)
 
 
 def _require_slurm_user(settings: DaemonSettings) -> None:

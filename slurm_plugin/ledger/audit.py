@@ -1,16 +1,17 @@
 """Looking back: statements, exports, and whether everything adds up."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from sqlalchemy import text
 
-from slurm_plugin.decide.model import Statement, Verification
+from slurm_plugin.decide.model import Statement, StatementRow, Verification
 from slurm_plugin.decide.statement import totals
 from slurm_plugin.ledger import queries, replay
 from slurm_plugin.ledger.connection import reading
 from slurm_plugin.ledger.part import LedgerPart
 
 _EXPORTED_AT_ONCE = 2000
+_PAGE_DEADLINE_MS = 8000
 
 
 class Audit(LedgerPart):
@@ -25,6 +26,25 @@ class Audit(LedgerPart):
             found = connection.execute(queries.statement_of(self._cluster, tenant, since_s)).all()
         rows = tuple(queries.statement_row(row, now_s) for row in found)
         return Statement(rows, totals(rows))
+
+    def statement_page(
+        self,
+        tenants: Collection[str] | None,
+        since_s: int,
+        now_s: int,
+        after: tuple[str, int, int] | None,
+        rows: int,
+    ) -> tuple[StatementRow, ...]:
+        """So many rows of such a statement of these tenants (None: of all), in its order.
+
+        ``after`` is tenant, start and job id of the last row of the page before. Raises
+        UnreachableError (SW-DATABASE-DOWN) if PostgreSQL takes too long.
+        """
+        page = queries.statement_page_of(self._cluster, tenants, since_s, after).limit(rows)
+        with reading(self._engine) as connection:
+            connection.execute(text(f"SET LOCAL statement_timeout = {_PAGE_DEADLINE_MS}"))
+            found = connection.execute(page).all()
+        return tuple(queries.statement_row(row, now_s) for row in found)
 
     def export(self, since_s: int) -> Iterator[Mapping[str, object]]:
         """Every transfer recorded at ``since_s`` or later, in the order of booking.

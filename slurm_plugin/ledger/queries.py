@@ -1,6 +1,6 @@
 """What is asked of the ledger's charges and budgets, and their rows as values."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sqlalchemy import (
@@ -13,6 +13,7 @@ from sqlalchemy import (
     or_,
     select,
     true,
+    tuple_,
 )
 
 from cluster.units import Millislices, MillisliceSeconds
@@ -77,6 +78,29 @@ def reservation(row: Any) -> Reservation:
 
 def statement_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
     """Runs with what is open and what was booked, for ``statement_row``."""
+    query = _statement(cluster, since_s)
+    return query if tenant is None else query.where(runs.c.tenant == tenant)
+
+
+def statement_page_of(
+    cluster: str,
+    tenants: Collection[str] | None,
+    since_s: int,
+    after: tuple[str, int, int] | None,
+) -> Select[Any]:
+    """The same of these tenants (None: of all), behind the run with that tenant, start and job."""
+    query = _statement(cluster, since_s)
+    if tenants is not None:
+        query = query.where(runs.c.tenant.in_(tenants))
+    if after is not None:
+        query = query.where(tuple_(*_STATEMENT_ORDER) > tuple_(*after))
+    return query
+
+
+_STATEMENT_ORDER = (runs.c.tenant, runs.c.start_s, runs.c.job_id)
+
+
+def _statement(cluster: str, since_s: int) -> Select[Any]:
     of_run = transfers.c.run_id == runs.c.id
     booked = (
         select(
@@ -90,16 +114,15 @@ def statement_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
     newest = select(transfers.c.until_s).where(of_run).order_by(transfers.c.number.desc())
     last = newest.limit(1).lateral("last")
     is_open = open_reservations.c.run_id.is_not(None)
-    query = (
+    return (
         select(*_RUN_COLUMNS, *_OPEN_COLUMNS, *booked.c, last.c.until_s)
         .select_from(runs)
         .join(booked, true())
         .join(last, true())
         .outerjoin(open_reservations, open_reservations.c.run_id == runs.c.id)
         .where(runs.c.cluster == cluster, or_(is_open, last.c.until_s >= since_s))
-        .order_by(runs.c.tenant, runs.c.start_s, runs.c.job_id)
+        .order_by(*_STATEMENT_ORDER)
     )
-    return query if tenant is None else query.where(runs.c.tenant == tenant)
 
 
 def _sum(kind: TransferKind) -> ColumnElement[int]:

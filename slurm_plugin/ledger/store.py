@@ -10,10 +10,12 @@ from slurm_plugin.ledger.booking import booking_engine
 from slurm_plugin.ledger.budgets import Amend, Budgets
 from slurm_plugin.ledger.charges import Charges
 from slurm_plugin.ledger.connection import ledger_engine, writing
+from slurm_plugin.ledger.lock import LeaderLock
 from slurm_plugin.ledger.policies import Policies
+from slurm_plugin.ledger.recent_use import RecentUse
 
 
-class Ledger(Policies, Charges, Budgets, Audit):
+class Ledger(Policies, Charges, Budgets, Audit, RecentUse):
     """One cluster's policy, charges and budgets. Safe to use from several threads."""
 
     def __init__(self, url: str, cluster: str) -> None:
@@ -50,6 +52,10 @@ class Ledger(Policies, Charges, Budgets, Audit):
             self._change(connection, update, author, reason)
             before = tenant.budget if tenant else None
             return self._amend(connection, update.tenant, before, amend)
+
+    def leader_lock(self, host: str) -> LeaderLock:
+        """The lock of the daemon that leads; ``host`` is what others are told of it."""
+        return LeaderLock(self._engine, self._cluster, host)
 
     def require_current(self) -> None:
         """Raises InvalidInputError (SW-DATABASE-OLD, SW-DATABASE-NEW) unless it is at head."""

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import os
+import re
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +64,9 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def ask(path: Path) -> Mapping[str, Any]:
+async def ask(path: Path, line: bytes = SUBMIT) -> Mapping[str, Any]:
     reader, writer = await asyncio.open_unix_connection(str(path))
-    writer.write(SUBMIT)
+    writer.write(line)
     answer = dict(json.loads(await reader.readline()))
     writer.close()
     return answer
@@ -115,6 +117,67 @@ async def test_without_the_ledger_too_it_waits(tmp_path: Path) -> None:
     async with serving(tmp_path, slurm, ledger) as path:
         assert ledger.failures["policy"] == []
         assert (await ask(path))["code"] == "SW-PROFILE-UNKNOWN"
+
+
+class TakenLock:
+    """Another daemon's, for as many questions as it is told."""
+
+    def __init__(self, questions: int) -> None:
+        self.left = questions
+
+    def hold(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+    def holder(self) -> str:
+        return "ctl2"
+
+
+async def test_while_another_daemon_has_the_lock_it_waits(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, lock = ScriptedLedger(), TakenLock(2)
+    monkeypatch.setattr(ledger, "leader_lock", lambda host: lock)
+    async with serving(tmp_path, Slurm(), ledger) as path:
+        assert lock.left < 0
+        assert (await ask(path))["code"] == "SW-PROFILE-UNKNOWN"
+    assert "start_leader_waits" in caplog.text
+    assert "ctl2" in caplog.text
+
+
+async def test_systemd_hears_that_it_is_ready_and_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+
+        def hear() -> bool:
+            with suppress(BlockingIOError):
+                told.append(systemd.recv(4096).decode())
+            return {one[:8] for one in told} >= {"READY=1", "WATCHDOG"}
+
+        async with serving(tmp_path / "run", Slurm(), ScriptedLedger()):
+            await until(hear)
+    alive = r"WATCHDOG=1\nSTATUS=leads, mode enforce, last look at Slurm \d\d:\d\d:\d\d"
+    assert [one for one in told if one != "READY=1" and not re.fullmatch(alive, one)] == []
+
+
+async def test_it_says_how_it_is(tmp_path: Path) -> None:
+    async with serving(tmp_path, Slurm(), ScriptedLedger()) as path:
+        await ask(path)
+
+        async def status() -> Mapping[str, Any]:
+            return await ask(tmp_path / "user.sock", b'{"v":1,"op":"status"}\n')
+
+        async with asyncio.timeout(5):
+            while not (said := await status())["decisions"]:  # noqa: ASYNC110 -- as above
+                await asyncio.sleep(0.02)
+    assert (said["leads"], said["complete"], said["mode"]) == (True, True, "enforce")
+    assert (said["decisions"], said["host"]) == ({"refuse": 1}, socket.gethostname())
+    assert said["asked_s"] >= said["observed_s"] - 5
 
 
 async def test_an_old_database_ends_the_start(tmp_path: Path) -> None:

@@ -1,0 +1,264 @@
+"""The process that answers slicewise.lua: ``python -m slurm_plugin.admission_worker FD``.
+
+slurmctld stands still while it waits for an answer, so nothing else is done here: the snapshot
+comes from the daemon through FD, and what was decided goes back in batches. It answers on while the
+daemon hangs, and ends when the daemon does.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+
+from pydantic import BaseModel
+
+from cluster.errors import Refusal
+from cluster.wire import SubmitAnswer, SubmitRequest
+from slurm_plugin.admit import Admission
+from slurm_plugin.decide.snapshot import Snapshot
+from slurm_plugin.line_server import BACKLOG, bound, failure, failure_of, peer_of, too_long
+from slurm_plugin.observe import configure_logging
+from slurm_plugin.worker_pipe import (
+    Changes,
+    Decided,
+    Decisions,
+    Frames,
+    Setup,
+    Taken,
+    framed,
+)
+
+_CONNECTIONS = 64
+_LINE_BYTES = 512 * 1024
+"""64 KiB of directives at most, which JSON's escapes may lengthen, and the job's texts."""
+_LINE_S = 1.0
+"""How long a line may take from its first byte to its end."""
+_UNREAD_BYTES = 64 * 1024
+"""Answers that a peer has not read; then it is dropped."""
+_REPORT_S = 0.1
+_REPORT_BYTES = 1024 * 1024
+"""Reports that the daemon has not read; further ones are dropped, and counted."""
+_NICE = -5
+
+
+def main() -> None:
+    """Serve until the daemon closes its end."""
+    # The daemon's end is its end; systemd and a terminal signal both at once.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    with suppress(PermissionError):
+        os.nice(_NICE)
+    # No pause in the middle of an answer: what the requests leave is collected after each change.
+    gc.disable()
+    configure_logging("INFO")
+    asyncio.run(_serve(socket.socket(fileno=int(sys.argv[1]))))
+
+
+async def _serve(daemon: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    await loop.create_unix_connection(lambda: Worker(ended), sock=daemon)
+    await ended
+
+
+class Worker(asyncio.Protocol):
+    """The end of the pipe: takes the snapshot, tells what was decided."""
+
+    def __init__(self, ended: "asyncio.Future[None]") -> None:
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self._frames = Frames()
+        self._setup: Setup | None = None
+        self._snapshot: Snapshot | None = None
+        self._desk: Desk | None = None
+        self._decided: list[Decided] = []
+        self._dropped = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The daemon is there."""
+        self._daemon: asyncio.WriteTransport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """The daemon has ended: so does this process."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what the daemon says."""
+        for message in self._frames.feed(data):
+            match message:
+                case Setup():
+                    self._setup = message
+                case Changes():
+                    self._take(message)
+
+    def report(self, decided: Decided) -> None:
+        """Tell the daemon, soon: slurmctld does not wait for that."""
+        if not self._decided:
+            self._loop.call_later(_REPORT_S, self._flush)
+        self._decided.append(decided)
+
+    def _flush(self) -> None:
+        decided, self._decided = self._decided, []
+        if self._daemon.get_write_buffer_size() > _REPORT_BYTES:
+            self._dropped += len(decided)
+            return
+        self._daemon.write(framed(Decisions(tuple(decided), self._dropped)))
+        self._dropped = 0
+
+    def _take(self, changes: Changes) -> None:
+        self._snapshot = changes.applied(self._snapshot)
+        desk = self._desk or self._open_desk()
+        desk.admission.publish(self._snapshot, changes.observed_s)
+        self._daemon.write(framed(Taken()))
+        # What lives now is not looked at again: the next collection is as short as what is new.
+        gc.collect()
+        gc.freeze()
+
+    def _open_desk(self) -> "Desk":
+        """From now on slurmctld can ask; not before there is something to decide on."""
+        if self._setup is None:
+            raise RuntimeError("changes before the setup")
+        self._desk = desk = Desk(Admission(self._setup.mode), self._setup.uids, self)
+        listener = bound(self._setup.path, 0o600)
+        # At once: the daemon is told that it is there.
+        listener.listen(BACKLOG)
+        self._listening = self._loop.create_task(
+            self._loop.create_unix_server(
+                lambda: _Conversation(desk), sock=listener, backlog=BACKLOG
+            )
+        )
+        return desk
+
+
+class Desk:
+    """Answers lines; keeps the open connections, the one that asked last at the end."""
+
+    def __init__(self, admission: Admission, uids: frozenset[int], worker: Worker) -> None:
+        self.admission = admission
+        self._uids = uids
+        self._worker = worker
+        self._open: dict[_Conversation, None] = {}
+
+    def enter(self, conversation: "_Conversation", uid: int) -> Refusal | None:
+        """Why it may not ask here. If there are too many, the one idle for longest gives way."""
+        if uid not in self._uids:
+            return Refusal("SW-ADMISSION-PEER", f"Uid {uid} may not ask here; slurmctld may.")
+        if len(self._open) >= _CONNECTIONS:
+            next(iter(self._open)).drop()
+        self._open[conversation] = None
+        return None
+
+    def leave(self, conversation: "_Conversation") -> None:
+        """Its connection is closed."""
+        self._open.pop(conversation, None)
+
+    def answer(self, line: bytes, conversation: "_Conversation") -> bytes:
+        """The answer to a line, with its end."""
+        began_s = time.perf_counter()
+        self._open[conversation] = self._open.pop(conversation)
+        request: SubmitRequest | None = None
+        answer: BaseModel
+        try:
+            # Text from a batch script may be in any encoding.
+            request = SubmitRequest.model_validate_json(line.decode("utf-8", "replace"))
+            answer = self.admission.submit(request)
+        except Exception as error:  # noqa: BLE001 -- one bad request must not end the process
+            answer = failure_of(error, conversation.uid)
+        text = encoded(answer)
+        self._worker.report(_decided(request, answer, time.perf_counter() - began_s))
+        return text
+
+
+class _Conversation(asyncio.Protocol):
+    """One connection: slicewise.lua keeps it from one submission to the next."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._rest = b""
+        self._late: asyncio.TimerHandle | None = None
+        self.uid = -1
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._peer: asyncio.Transport = transport  # type: ignore[assignment]
+        self._peer.set_write_buffer_limits(high=_UNREAD_BYTES)
+        self.uid = peer_of(transport).uid
+        self._refusal = self._desk.enter(self, self.uid)
+        if self._refusal is not None:
+            self._set_deadline()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._clear_deadline()
+        self._desk.leave(self)
+
+    def pause_writing(self) -> None:
+        self.drop()
+
+    def drop(self) -> None:
+        """End it without a word."""
+        self._desk.leave(self)
+        self._peer.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._refusal is not None:
+            self._end(self._refusal)
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if self._peer.is_closing():
+                return
+            if len(line) > _LINE_BYTES:
+                break
+            self._peer.write(self._desk.answer(line, self))
+        else:
+            if len(self._rest) <= _LINE_BYTES:
+                self._wait_for_the_rest(anew=bool(lines))
+                return
+        self._end(too_long(_LINE_BYTES))
+
+    def _wait_for_the_rest(self, *, anew: bool) -> None:
+        if self._late is not None and (anew or not self._rest):
+            self._clear_deadline()
+        if self._late is None and self._rest:
+            self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        self._late = asyncio.get_running_loop().call_later(_LINE_S, self.drop)
+
+    def _clear_deadline(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _end(self, refusal: Refusal) -> None:
+        self._peer.write(encoded(failure(refusal)))
+        self._peer.close()
+
+
+def encoded(answer: BaseModel) -> bytes:
+    """One line."""
+    return answer.model_dump_json(exclude_none=True).encode() + b"\n"
+
+
+def _decided(request: SubmitRequest | None, answer: BaseModel, took_s: float) -> Decided:
+    made = answer if isinstance(answer, SubmitAnswer) else None
+    return Decided(
+        action=made.action if made else "failed",
+        code=str(getattr(answer, "code", "")),
+        message=str(getattr(answer, "message", "")),
+        tag=(made.tag or "") if made else "",
+        uid=request.uid if request else -1,
+        account=(request.account or request.default_account) if request else "",
+        module=request.module if request else "",
+        module_mode=request.mode if request else "",
+        at_s=time.time(),
+        took_s=took_s,
+    )
+
+
+if __name__ == "__main__":
+    main()

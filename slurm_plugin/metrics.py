@@ -1,0 +1,148 @@
+"""What Prometheus may read of the daemon: ``daemon.metrics`` = HOST:PORT."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, Summary, start_http_server
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from cluster.errors import SlicewiseError
+from cluster.jobs import JobState, JobTag
+from slurm_plugin.admission_process import AdmissionProcess
+from slurm_plugin.leadership import Leader
+from slurm_plugin.sync import Sync
+from slurm_plugin.worker_pipe import Decided
+
+_SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.1)
+
+
+class Metrics:
+    """Counts what happens; the rest is read when Prometheus asks."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._decision_s = Histogram(
+            "slicewise_decision_seconds",
+            "From a question's arrival at the admission worker to its answer.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._turn_s = Summary(
+            "slicewise_turn_seconds",
+            "Duration of the daemon's turns.",
+            ["loop"],
+            registry=self.registry,
+        )
+        self._failures = Counter(
+            "slicewise_turn_failures",
+            "Turns that failed.",
+            ["loop"],
+            registry=self.registry,
+        )
+
+    def decided(self, decided: Decided) -> None:
+        """A submission was answered."""
+        self._decision_s.observe(decided.took_s)
+
+    def turned(self, loop: str, took_s: float, *, failed: bool) -> None:
+        """A turn of one of the daemon's loops has ended."""
+        self._turn_s.labels(loop).observe(took_s)
+        # Also 0 shows: a rate needs a first value.
+        self._failures.labels(loop).inc(int(failed))
+
+    def watch(self, admission: AdmissionProcess, sync: Sync, leader: Leader) -> None:
+        """Show their state, too."""
+        self.registry.register(_State(admission, sync, leader))
+
+    @contextmanager
+    def served(self, address: str) -> Iterator[None]:
+        """Answer Prometheus at HOST:PORT, in a thread of its own; nowhere if it is empty.
+
+        Raises SlicewiseError (SW-METRICS) if the address can't be had.
+        """
+        if not address:
+            yield
+            return
+        host, _, port = address.rpartition(":")
+        try:
+            server, _ = start_http_server(int(port), host.strip("[]"), self.registry)
+        except (OSError, ValueError, OverflowError) as error:
+            raise SlicewiseError(
+                "SW-METRICS",
+                f"daemon.metrics: can't listen on {address!r}: {error}.",
+                "Write HOST:PORT of this host, with a port that nobody uses.",
+            ) from None
+        try:
+            yield
+        finally:
+            server.shutdown()
+            server.server_close()
+
+
+class _State(Collector):
+    def __init__(self, admission: AdmissionProcess, sync: Sync, leader: Leader) -> None:
+        self._admission = admission
+        self._sync = sync
+        self._leader = leader
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._of_admission()
+        yield from self._of_tenants()
+        view = self._sync.view
+        yield _gauge("slicewise_leads", "Whether this daemon acts.", self._leader.leads())
+        yield _gauge("slicewise_view_complete", "Whether the last look was whole.", view.complete)
+        age_s = time.time() - view.observed_s
+        yield _gauge("slicewise_view_age_seconds", "Since the last complete look began.", age_s)
+        pending = [job for job in self._sync.jobs if job.state is JobState.PENDING]
+        managed = sum(JobTag.find(job.admin_comment) is not None for job in pending)
+        yield _gauge("slicewise_pending_jobs", "Pending jobs and array tasks of ours.", managed)
+
+    def _of_admission(self) -> Iterator[Metric]:
+        decisions = CounterMetricFamily(
+            "slicewise_decisions", "Submissions by answer.", labels=["action", "code"]
+        )
+        for (action, code), count in tuple(self._admission.decisions.items()):
+            decisions.add_metric([action, code], count)
+        yield decisions
+        for name, text, count in (
+            ("worker_restarts", "Admission workers that died.", self._admission.restarts),
+            ("dropped_reports", "Decisions that no log tells of.", self._admission.dropped),
+        ):
+            yield CounterMetricFamily(f"slicewise_{name}", text, value=count)
+        newest = self._admission.newest
+        module = InfoMetricFamily("slicewise_module", "The slicewise.lua that asked last.")
+        if newest is not None:
+            labels = {"version": newest.module, "mode": newest.module_mode}
+            module.add_metric([], labels)
+        yield module
+
+    def _of_tenants(self) -> Iterator[Metric]:
+        tenants = self._sync.view.tenants
+        nominal = {one.name: one.nominal_millislices for one in tenants}
+        used = {one.name: one.used_millislices for one in tenants}
+        yield _by_tenant("nominal", "The tenant's own part.", nominal)
+        yield _by_tenant("used", "What its jobs hold.", used)
+        snapshot = self._sync.snapshot
+        ceilings = snapshot.ceilings if snapshot else {}
+        yield _by_tenant("ceiling", "The most that its jobs could hold.", ceilings)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _by_tenant(what: str, text: str, values: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(f"slicewise_tenant_{what}_millislices", text, labels=["tenant"])
+    for name, value in values.items():
+        family.add_metric([name], value)
+    return family

@@ -1,0 +1,15 @@
+"""What the daemon tells systemd: ready, alive, how it is. Elsewhere nobody hears it."""
+
+import os
+import socket
+from contextlib import suppress
+
+
+def tell_systemd(message: str) -> None:
+    """As sd_notify(3): one datagram to $NOTIFY_SOCKET, if systemd has set it."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, suppress(BlockingIOError):
+            notify.setblocking(False)
+            notify.connect("\0" + address[1:] if address.startswith("@") else address)
+            notify.send(message.encode())

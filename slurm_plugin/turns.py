@@ -1,0 +1,64 @@
+"""Steps of the start, taken until they succeed, and turns of loops, for ever."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from cluster.errors import OutsideError, SlicewiseError, UnreachableError
+from slurm_plugin.observe import report_failure
+
+BACKOFF_MAX_S = 15.0
+
+Step = Callable[[], Awaitable[object]]
+OnTurn = Callable[[str, float, bool], None]
+"""Told of each turn: its loop's name, how long it took in seconds, whether it failed."""
+
+
+async def until_done(name: str, step: Step, interval_s: float) -> None:
+    """Take a step of the start until what it needs from outside is there and lets it."""
+    pause_s = interval_s
+    while True:
+        try:
+            await step()
+        except (UnreachableError, OutsideError) as error:
+            report_failure(f"{name}_waits", error, retry_s=pause_s)
+        else:
+            return
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+
+
+class Turns:
+    """Runs loops, and tells of each turn."""
+
+    def __init__(self, on_turn: OnTurn) -> None:
+        self._on_turn = on_turn
+
+    async def repeat(
+        self, name: str, turn: Step, interval_s: float, due: asyncio.Event | None = None
+    ) -> None:
+        """Take turns for ever, at once when ``due`` is set; more slowly while they fail."""
+        due = due or asyncio.Event()
+        pause_s = interval_s
+        while True:
+            due.clear()
+            error = await self._take(name, turn)
+            if error is None:
+                pause_s = interval_s
+            else:
+                pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+                report_failure(f"{name}_failed", error, retry_s=pause_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await due.wait()
+
+    async def _take(self, name: str, turn: Step) -> SlicewiseError | None:
+        began_s = time.monotonic()
+        failure = None
+        try:
+            await turn()
+        except SlicewiseError as error:
+            failure = error
+        self._on_turn(name, time.monotonic() - began_s, failure is not None)
+        return failure

@@ -1,0 +1,143 @@
+"""What the daemon and its admission worker tell each other: pickles, each behind its length."""
+
+import pickle
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from slurm_plugin.decide.admission import Mode
+from slurm_plugin.decide.snapshot import Snapshot
+
+HEAD = struct.Struct(">Q")
+"""The length of the pickle that follows."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The daemon's first word: where to answer whom, in which mode."""
+
+    path: Path
+    mode: Mode
+    uids: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Of a mapping: what is new or different in it, and the keys that are gone.
+
+    The worker stands still while it takes a change, so it is not sent 10,000 tenants for one.
+    """
+
+    new: Mapping[Any, Any]
+    gone: frozenset[Any]
+
+    def applied(self, before: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """The mapping as it is now."""
+        kept = {key: before[key] for key in before.keys() - self.gone} if self.gone else before
+        return {**kept, **self.new}
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The fields of the snapshot that are new, a mapping as its ``Entries`` unless it is the first
+    snapshot; and when the look at Slurm began (Unix seconds).
+    """
+
+    fields: Mapping[str, Any]
+    observed_s: float
+
+    @staticmethod
+    def between(before: Snapshot | None, after: Snapshot, observed_s: float) -> "Changes":
+        """What makes the one the other."""
+        values = {field.name: getattr(after, field.name) for field in fields(after)}
+        if before is not None:
+            values = {
+                name: _entries(old, new) if isinstance(new, Mapping) else new
+                for name, new in values.items()
+                if new != (old := getattr(before, name))
+            }
+        return Changes(values, observed_s)
+
+    def applied(self, before: Snapshot | None) -> Snapshot:
+        """The snapshot as it is now."""
+        if before is None:
+            return Snapshot(**self.fields)
+        values: dict[str, Any] = {
+            name: new.applied(getattr(before, name)) if isinstance(new, Entries) else new
+            for name, new in self.fields.items()
+        }
+        return replace(before, **values)
+
+
+def _entries(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Entries:
+    new = {key: one for key, one in after.items() if key not in before or before[key] != one}
+    return Entries(new, frozenset(before.keys() - after.keys()))
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The worker answers on the last changes; with the first one the socket is there."""
+
+
+class Decided(NamedTuple):
+    """One question and its answer, for log, status and metrics.
+
+    Attributes:
+        action: "failed" for a line that was no message, or whose answer failed.
+        module, module_mode: of the slicewise.lua that asked.
+        at_s: Unix seconds; ``took_s`` from the line's arrival to the answer's text.
+    """
+
+    action: str
+    code: str
+    message: str
+    tag: str
+    uid: int
+    account: str
+    module: str
+    module_mode: str
+    at_s: float
+    took_s: float
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """A batch; ``dropped`` counts those that the daemon took too long to hear of."""
+
+    decided: tuple[Decided, ...]
+    dropped: int
+
+
+FromDaemon = Setup | Changes
+FromWorker = Taken | Decisions
+
+
+def framed(message: FromDaemon | FromWorker) -> bytes:
+    """A message as it is sent."""
+    body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    return HEAD.pack(len(body)) + body
+
+
+def unframed(body: bytes | bytearray) -> Any:
+    """The message again. Both ends are the same program, run by the same user."""
+    return pickle.loads(body)  # noqa: S301
+
+
+class Frames:
+    """Makes messages of what arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """The messages that are whole now."""
+        self._rest += data
+        while len(self._rest) >= HEAD.size:
+            end = HEAD.size + HEAD.unpack_from(self._rest)[0]
+            if len(self._rest) < end:
+                return
+            body = self._rest[HEAD.size : end]
+            del self._rest[:end]
+            yield unframed(body)

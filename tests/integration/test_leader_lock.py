@@ -1,0 +1,91 @@
+"""The leader's lock on a real PostgreSQL: one session has it, and it ends with that."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from cluster.errors import UnreachableError
+from slurm_plugin.ledger.lock import LeaderLock
+from slurm_plugin.ledger.store import Ledger
+
+pytestmark = pytest.mark.integration
+
+HOLDER = """
+import sys, time
+from slurm_plugin.ledger.store import Ledger
+lock = Ledger(sys.argv[1], "testing").leader_lock("ctl1")
+print(lock.hold(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def lock_of(database: str) -> Iterator[Callable[..., LeaderLock]]:
+    made: list[LeaderLock] = []
+
+    def make(host: str, cluster: str = "testing") -> LeaderLock:
+        with Ledger(database, cluster) as ledger:
+            made.append(ledger.leader_lock(host))
+        return made[-1]
+
+    yield make
+    for lock in made:
+        lock.give_up()
+
+
+LockOf = Callable[..., LeaderLock]
+
+
+def seconds_until_held(lock: LeaderLock) -> float:
+    began_s = time.monotonic()
+    while not lock.hold():
+        assert time.monotonic() - began_s < 20
+        time.sleep(0.02)
+    return time.monotonic() - began_s
+
+
+def test_one_daemon_of_a_cluster_has_it(lock_of: LockOf) -> None:
+    first, second, elsewhere = lock_of("ctl1"), lock_of("ctl2"), lock_of("ctl3", "other")
+    assert second.holder() == ""
+    assert [first.hold(), first.hold(), second.hold(), elsewhere.hold()] == [True] * 2 + [
+        False,
+        True,
+    ]
+    assert (second.holder(), elsewhere.holder()) == ("ctl1", "ctl3")
+    first.give_up()
+    assert seconds_until_held(second) < 5
+    assert not first.hold()
+
+
+def test_it_is_free_as_soon_as_its_daemon_is_killed(lock_of: LockOf, database: str) -> None:
+    argv = (sys.executable, "-c", HOLDER, database)
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "True\n"
+        standby = lock_of("ctl2")
+        assert (standby.hold(), standby.holder()) == (False, "ctl1")
+        # One that hangs keeps it.
+        os.kill(holder.pid, signal.SIGSTOP)
+        time.sleep(0.5)
+        assert not standby.hold()
+        holder.kill()
+        assert seconds_until_held(standby) < 1
+
+
+def test_who_has_lost_its_session_is_told_and_takes_it_anew(lock_of: LockOf, database: str) -> None:
+    lock, other = lock_of("ctl1"), lock_of("ctl2")
+    assert lock.hold()
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'slicewise leader ctl1'"
+        )
+    with pytest.raises(UnreachableError, match="SW-DATABASE-DOWN"):
+        lock.hold()
+    assert [lock.hold(), other.hold()] == [True, False]

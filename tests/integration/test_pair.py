@@ -1,0 +1,137 @@
+"""Two daemons of one cluster (``daemon.pair``) on real PostgreSQL and Slurm: one leads."""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from sandbox.cluster import Sandbox
+from sandbox.probes import unix_socket_answers
+
+pytestmark = pytest.mark.integration
+
+ASK = """
+import socket, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.settimeout(20)
+connection.connect(sys.argv[1])
+connection.sendall(sys.argv[2].encode() + b"\\n")
+print(connection.makefile().readline())
+"""
+TAKEOVER_S = 3.0
+
+
+class Half:
+    """One daemon of the pair, with its own directory."""
+
+    def __init__(self, sandbox: Sandbox, name: str) -> None:
+        self.sandbox = sandbox
+        self.name = name
+        self.run_dir = sandbox.layout.run_dir.parent / name
+        self.settings = sandbox.layout.etc / f"{name}.toml"
+        lines = sandbox.layout.settings_file.read_text().splitlines()
+        kept = [one for one in lines if not one.startswith(("run_dir", "listen", "connect"))]
+        own = f'[daemon]\nrun_dir = "{self.run_dir}"\npair = true'
+        self.settings.write_text("\n".join(kept).replace("[daemon]", own))
+        sandbox.run("root", ("install", "-d", "-o", self.user, str(self.run_dir)))
+
+    @property
+    def user(self) -> str:
+        return self.sandbox.state.users["slurm"].name
+
+    def start(self) -> None:
+        argv = ("slicewise", "daemon", "--config", str(self.settings))
+        self.sandbox.start(self.name, "slurm", argv)
+        until(lambda: unix_socket_answers(self.run_dir / "user.sock"))
+
+    def signal(self, number: signal.Signals) -> None:
+        self.sandbox.kill(self.name, number)
+
+    def ask(self, **message: object) -> dict[str, Any]:
+        line = json.dumps({"v": 1, **message})
+        argv = ("/usr/bin/python3", "-c", ASK, str(self.run_dir / "user.sock"), line)
+        return dict(json.loads(self.sandbox.run("root", argv).stdout))
+
+    def leads(self) -> bool:
+        return bool(self.ask(op="status")["leads"])
+
+    @property
+    def log(self) -> str:
+        return Path(self.sandbox.layout.log, f"{self.name}.log").read_text()
+
+
+def until(condition: Callable[[], object], timeout_s: float = 20) -> float:
+    """How long it took."""
+    began_s = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began_s < timeout_s, "it did not come about in time"
+        time.sleep(0.05)
+    return time.monotonic() - began_s
+
+
+@pytest.fixture(scope="module")
+def pair(sandbox: Sandbox) -> Iterator[tuple[Half, Half]]:
+    """The first one leads."""
+    for name in ("launcher", "daemon"):
+        sandbox.stop(name)
+    first, second = Half(sandbox, "ctl1"), Half(sandbox, "ctl2")
+    first.start()
+    until(first.leads)
+    second.start()
+    yield first, second
+    for each in (first, second):
+        each.signal(signal.SIGKILL)
+    sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
+    until(lambda: unix_socket_answers(sandbox.layout.run_dir / "user.sock"))
+    sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
+
+
+def test_one_leads_and_the_other_answers_and_stands_by(pair: tuple[Half, Half]) -> None:
+    first, second = pair
+    assert (first.leads(), second.leads()) == (True, False)
+    assert second.ask(op="view")["complete"]
+    quota = ("slicewise", "tenant-quota", "set", "vision", "--nominal", "3")
+    assert "in force" in first.sandbox.run("root", quota).stdout
+    # It follows the policy all the same, for its answers.
+    until(lambda: [one["name"] for one in second.ask(op="view")["tenants"]] == ["vision"])
+    assert "limit_set" in first.log
+    assert "limit_set" not in second.log
+
+
+def test_a_leader_that_hangs_leads_no_more_and_goes_on_after_it(pair: tuple[Half, Half]) -> None:
+    first, second = pair
+    first.signal(signal.SIGSTOP)
+    time.sleep(TAKEOVER_S)
+    # It has the lock, so nobody else leads; what it would do next, it does not.
+    assert not second.leads()
+    first.signal(signal.SIGCONT)
+    until(first.leads)
+    assert not second.leads()
+
+
+def test_postgresql_that_ends_the_session_gives_way(pair: tuple[Half, Half]) -> None:
+    first, second = pair
+    server = first.sandbox.layout.database_url(first.user)
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
+        )
+    until(lambda: not first.leads())
+    seen = [(first.leads(), second.leads()) for _ in range(30)]
+    assert (True, True) not in seen
+    assert until(lambda: first.leads() or second.leads()) < TAKEOVER_S
+
+
+def test_a_killed_leader_is_followed_within_three_seconds(pair: tuple[Half, Half]) -> None:
+    first, second = sorted(pair, key=Half.leads, reverse=True)
+    first.signal(signal.SIGKILL)
+    assert until(second.leads) < TAKEOVER_S
+    quota = ("slicewise", "tenant-quota", "set", "vision", "--nominal", "4")
+    assert "in force" in second.sandbox.run("root", quota).stdout
+    first.start()
+    assert (first.leads(), second.leads()) == (False, True)
