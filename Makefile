@@ -7,10 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup packages demo test lint unit integration nightly bench-ledger format clean
+.PHONY: help setup packages demo test lint unit integration nightly bench-ledger bench-admission format clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 # Debian's own interpreter first: the sandbox's jobs run as other users, who often can't read a
 # Python that lies in somebody's home directory. Triton's Python backend needs numpy 1, hence no 3.13.
@@ -69,6 +69,9 @@ nightly: setup ## All tests at full size: 10,000 histories, a storm of 2,000 job
 
 bench-ledger: $(READY) ## How fast the ledger books, beside pgbench: build/reports/ledger.json (minutes)
 	@$(BIN)/python -m benchmarks.ledger
+
+bench-admission: setup ## What admission costs slurmctld and the daemon: build/reports/admission.json (minutes)
+	@$(BIN)/python -m benchmarks.admission
 
 format: $(READY) ## Let ruff format and sort
 	@$(BIN)/ruff check --fix .

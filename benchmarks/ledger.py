@@ -18,6 +18,7 @@ from rich.table import Table
 
 from benchmarks.clients import CLUSTER, Clients, Task
 from benchmarks.compiling import compile_s
+from benchmarks.machine import machine
 from benchmarks.server import SETTINGS, Server, server
 from slurm_plugin.ledger import schema
 from slurm_plugin.ledger.booking import OPTIONS
@@ -231,18 +232,6 @@ def verified(running: Server) -> Mapping[str, object]:
     return {
         "verify_entries_per_s": verification.transfers / took_s,
         "verified_transfers": verification.transfers,
-    }
-
-
-def machine() -> Mapping[str, object]:
-    """What it ran on."""
-    cpus = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    model = re.search(r"^model name\s*:\s*(.+)$", cpus, re.MULTILINE)
-    return {
-        "cpu": model[1] if model else platform.processor(),
-        "cpus": len(re.findall(r"^processor\s*:", cpus, re.MULTILINE)),
-        "kernel": platform.release(),
-        "load": Path("/proc/loadavg").read_text(encoding="utf-8").split()[0],
     }
 
 

@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from cluster.units import slices_text
+from cluster.errors import Refusal
 
 _PIPE_WIDTH = 1000
 """Columns where there is no terminal: nothing is left out, shortened or folded."""
@@ -30,10 +30,14 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
-def slices_words(amount_millislices: int) -> str:
-    """``1 slice``, ``3.5 slices``."""
-    text = slices_text(amount_millislices)
-    return f"{text} slice" if text == "1" else f"{text} slices"
+def print_refusal(refusal: Refusal) -> None:
+    """What happened, what to do and the code, on stderr."""
+    out = Console(stderr=True)
+    # As Text: what others wrote (a log's "[Note]", a user's path) must not be read as markup.
+    out.print(Text(refusal.message, style="red"), soft_wrap=True)
+    if refusal.hint:
+        out.print(Text(refusal.hint), soft_wrap=True)
+    out.print(Text(refusal.code, style="dim"))
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,15 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from string import whitespace
 
 from cluster.errors import InvalidInputError
 
+AUTO = "auto"
+"""As a type: the cheapest that fits."""
+
+_TEXT_LIMIT = 4096
 _PREFIX = r"(?:gres[:/])?gpu"
 _COUNT = r"[:=](?P<count>[0-9]{1,8})"
 _UNTYPED = re.compile(rf"{_PREFIX}(?:{_COUNT})?")
@@ -14,6 +19,9 @@ _TYPED = re.compile(
     rf"{_PREFIX}:(?P<type>(?=[^:=]*[A-Za-z])[A-Za-z0-9][A-Za-z0-9_.+-]*)(?:{_COUNT})?"
 )
 _NUMBER = re.compile(r"[0-9]+[kmgtp]", re.IGNORECASE)
+_SHARED = re.compile(r"(?:gres[:/])*(?P<name>shard|mps)(?![^:=])")
+_OPEN = re.compile(rf"(?P<head>\s*{_PREFIX})(?::{AUTO})?(?P<count>[:=][0-9]{{1,8}})?(?P<end>\s*)")
+"""GPUs of no type, or of type auto."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,13 @@ class GpuRequest:
     gres_type: str | None
     count: int
 
+    @property
+    def is_open(self) -> bool:
+        """Its type has still to be chosen."""
+        return self.gres_type in {None, AUTO}
 
+
+@lru_cache(maxsize=1024)
 def parse_gpu_requests(text: str) -> tuple[GpuRequest, ...]:
     """The GPU parts of a tres_per_* or --gres text; other GRES are left out.
 
@@ -32,12 +46,38 @@ def parse_gpu_requests(text: str) -> tuple[GpuRequest, ...]:
     InvalidInputError (SW-GRES) for every other form: some, such as ``gpu:+1``, Slurm reads as a
     number of any GPUs. slicewise.lua reads the same as typed.
     """
+    if len(text) > _TEXT_LIMIT:
+        raise _unreadable(f"GRES of more than {_TEXT_LIMIT} characters")
     parts = (part.strip(whitespace) for part in text.split(","))
     return tuple(_gpu_request(part) for part in parts if _is_gpu(part))
 
 
+def shared_gpus(text: str) -> str:
+    """``shard`` or ``mps`` if such a part is in the text, else ""."""
+    found = (_SHARED.match(part.strip(whitespace)) for part in text.split(","))
+    return next((match["name"] for match in found if match is not None), "")
+
+
+def with_type(text: str, gres_type: str) -> str:
+    """The text with that type for its GPUs of no type and of type auto; all else as it was."""
+    return ",".join(_typed(part, gres_type) for part in text.split(","))
+
+
+def _typed(part: str, gres_type: str) -> str:
+    match = _OPEN.fullmatch(part)
+    if match is None:
+        return part
+    return f"{match['head']}:{gres_type}{match['count'] or ':1'}{match['end']}"
+
+
+def plain_gres(text: str) -> str:
+    """As ``gres`` takes it in every Slurm version: without the ``gres:`` or ``gres/`` of parts."""
+    return ",".join(re.sub(r"^\s*gres[:/]", "", part) for part in text.split(","))
+
+
 def _is_gpu(part: str) -> bool:
-    return re.match(r"^(?:gres[:/])?gpu(?:[:=]|$)", part) is not None
+    # Slurm refuses "gres:gres:gpu"; it must not become one that it takes.
+    return re.match(r"^(?:gres[:/])*gpu(?:[:=]|$)", part) is not None
 
 
 def _gpu_request(part: str) -> GpuRequest:
@@ -47,12 +87,14 @@ def _gpu_request(part: str) -> GpuRequest:
     # Slurm takes gpu:1k for 1024 GPUs.
     is_number = gres_type is not None and count is None and _NUMBER.fullmatch(gres_type)
     if match is None or is_number:
-        raise InvalidInputError(
-            "SW-GRES",
-            f"GRES {part!r} can't be read.",
-            "Write gpu:TYPE:COUNT, such as gpu:1g.10gb:1.",
-        )
+        raise _unreadable(f"GRES {part!r}")
     return GpuRequest(gres_type, int(count) if count else 1)
+
+
+def _unreadable(what: str) -> InvalidInputError:
+    return InvalidInputError(
+        "SW-GRES", f"{what} can't be read.", "Write gpu:TYPE:COUNT, such as gpu:1g.10gb:1."
+    )
 
 
 def gres_text(request: GpuRequest) -> str:

@@ -136,7 +136,8 @@ TAG_PREFIX = "slicewise:1"
 _TAG = re.compile(
     r"slicewise:1 token=(?P<token>[0-9a-f]+) tenant=(?P<tenant>[A-Za-z0-9_.-]+)"
     r"(?: service=(?P<service>[A-Za-z0-9_.-]+))?"
-    r"(?: class=(?P<job_class>low|high))?(?P<flexible> flexible)?(?P<undecided> undecided)?(?![^ ])"
+    r"(?: class=(?P<job_class>low|high))?(?P<flexible> flexible)?"
+    r"(?P<undecided> undecided(?P<auto> auto)?)?(?![^ ])"
 )
 
 JobClass = Literal["low", "normal", "high"]
@@ -154,6 +155,8 @@ class JobTag:
         is_flexible: whether it may be moved between its tenant's QOS and the borrowed one while it
             waits: its user named no QOS, and it may be requeued.
         is_undecided: slicewise.lua had no answer for it; the daemon decides later.
+        was_auto: until then its GPUs of type auto stand without a type: Slurm gives a waiting job
+            no other type than the one it was submitted with.
     """
 
     token: str
@@ -162,6 +165,7 @@ class JobTag:
     job_class: JobClass = "normal"
     is_flexible: bool = False
     is_undecided: bool = False
+    was_auto: bool = False
 
     def text(self) -> str:
         """As it stands in admin_comment."""
@@ -171,6 +175,7 @@ class JobTag:
             f" class={self.job_class}" if self.job_class != "normal" else "",
             " flexible" if self.is_flexible else "",
             " undecided" if self.is_undecided else "",
+            " auto" if self.is_undecided and self.was_auto else "",
         )
         return "".join(parts)
 
@@ -187,4 +192,5 @@ class JobTag:
             match["job_class"] or "normal",  # type: ignore[arg-type]
             is_flexible=match["flexible"] is not None,
             is_undecided=match["undecided"] is not None,
+            was_auto=match["auto"] is not None,
         )

@@ -1,12 +1,15 @@
-"""What a service is: one schema for TOML files and for the ``#SLICEWISE`` lines of a script."""
+"""What ``#SLICEWISE`` lines say: a service (one schema for them and for TOML files), or a job."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
+from fractions import Fraction
 from itertools import islice
+from math import ceil
 from pathlib import PurePosixPath
 from string import whitespace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -19,6 +22,7 @@ from pydantic import (
 )
 
 from cluster.errors import InvalidInputError
+from cluster.jobs import JobClass
 
 DIRECTIVE = "#SLICEWISE"
 MAX_SLOTS = 256
@@ -136,13 +140,18 @@ def head_lines(script: str) -> Sequence[str]:
     return head.decode(errors="replace").split("\n")
 
 
+def directive_lines(lines: Iterable[str]) -> tuple[str, ...]:
+    """The lines that ``directives_of_script`` reads."""
+    return tuple(islice(_directive_lines(lines), _HEAD_DIRECTIVES))
+
+
 def directives_of_script(lines: Iterable[str]) -> Mapping[str, str]:
     """The first 64 ``#SLICEWISE`` lines before a script's first command; {} if it has none.
 
     Raises InvalidInputError (SW-DIRECTIVE) for a line that is not ``#SLICEWISE key=value``, or is
     longer than 2048 bytes.
     """
-    return dict(map(_directive, islice(_directive_lines(lines), _HEAD_DIRECTIVES)))
+    return dict(map(_directive, directive_lines(lines)))
 
 
 def _directive_lines(lines: Iterable[str]) -> Iterator[str]:
@@ -164,6 +173,61 @@ def _directive(text: str) -> tuple[str, str]:
             f"Write {DIRECTIVE} key=value, in at most {_DIRECTIVE_BYTES} bytes.",
         )
     return match["key"], match["value"]
+
+
+@dataclass(frozen=True)
+class JobDirectives:
+    """What the lines of a job say that is no service.
+
+    Attributes:
+        need_mib: GPU memory that one of its GPUs must have; None leaves that open.
+        job_class: of its priority.
+    """
+
+    need_mib: int | None = None
+    job_class: JobClass = "normal"
+
+
+_SERVICE_LINE = re.compile(rf"{DIRECTIVE}[ \t]+name=")
+_CLASSES: Mapping[str, JobClass] = {one: one for one in get_args(JobClass)}
+_NEED = re.compile(r"(?P<amount>[0-9]{1,7}(\.[0-9]{1,3})?)(?P<unit>GiB|MiB)")
+_JOB_KEYS = (
+    f"A job has need (such as 9.5GiB or 512MiB) and class ({', '.join(_CLASSES)}); "
+    "a service has a name."
+)
+
+
+def is_service(lines: Iterable[str]) -> bool:
+    """Whether these directives are a service's: one of them gives it a name."""
+    return any(_SERVICE_LINE.match(line) for line in lines)
+
+
+def job_directives(values: Mapping[str, str]) -> JobDirectives:
+    """What directives without a name say; InvalidInputError (SW-DIRECTIVE) for all others."""
+    if unknown := sorted(values.keys() - {"need", "class"}):
+        raise _bad_directive(f"{unknown[0]:.{_SHOWN}}: no such key of a job.")
+    need = values.get("need")
+    return JobDirectives(
+        None if need is None else _need_mib(need), _class(values.get("class", "normal"))
+    )
+
+
+def _class(text: str) -> JobClass:
+    if text not in _CLASSES:
+        raise _bad_directive(f"class: {text!r:.{_SHOWN}} is no class.")
+    return _CLASSES[text]
+
+
+def _need_mib(text: str) -> int:
+    match = _NEED.fullmatch(text)
+    amount = Fraction(match["amount"]) if match else Fraction(0)
+    if match is None or not amount:
+        raise _bad_directive(f"need: {text!r:.{_SHOWN}} is no amount of memory.")
+    return ceil(amount * (1024 if match["unit"] == "GiB" else 1))
+
+
+def _bad_directive(problem: str) -> InvalidInputError:
+    return InvalidInputError("SW-DIRECTIVE", problem, _JOB_KEYS)
 
 
 def service_spec(values: Mapping[str, object]) -> ServiceSpec:

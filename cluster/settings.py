@@ -26,6 +26,7 @@ from cluster.units import Millislices
 
 CONFIG_VARIABLE = "SLICEWISE_CONFIG"
 DATABASE_VARIABLE = "SLICEWISE_DATABASE_URL"
+_PORTS = 65536
 DEFAULT_CONFIG = Path("/etc/slicewise/slicewise.toml")
 
 
@@ -40,6 +41,21 @@ def _weight(value: object) -> Fraction:
         raise ValueError('write a number such as "1.5" or "3/2"') from None
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """``head:6820`` or ``[::1]:6820`` in its parts; ValueError for anything else."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < _PORTS:
+        raise ValueError('write "HOST:PORT"')
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _address(text: str) -> str:
+    if text:
+        host_and_port(text)
+    return text
+
+
+Address = Annotated[str, AfterValidator(_address)]
 Weight = Annotated[Fraction, BeforeValidator(_weight), Gt(Fraction(0))]
 
 
@@ -71,10 +87,18 @@ class DaemonSettings(_Section):
         False,
         description="One daemon runs on each of two SlurmctldHosts: only the one that leads acts.",
     )
-    listen: str = Field("", description="HOST:PORT for users of other hosts (munge); empty: none.")
-    connect: str = Field("", description="HOST:PORT where other hosts' commands find the daemon.")
+    listen: Address = Field(
+        "", description="HOST:PORT for users of other hosts (munge); empty: none."
+    )
+    connect: Address = Field(
+        "", description="HOST:PORT where other hosts' commands find the daemon."
+    )
+    slurm: Literal["auto", "commands", "pyslurm"] = Field(
+        "auto",
+        description="How jobs are read: auto is pyslurm where it fits the running Slurm.",
+    )
     munge_socket: Path | None = Field(None, description="munged's, where it is not the default.")
-    metrics: str = Field("", description="HOST:PORT of Prometheus metrics; empty: none.")
+    metrics: Address = Field("", description="HOST:PORT of Prometheus metrics; empty: none.")
 
     @property
     def admission_socket(self) -> Path:
@@ -206,12 +230,17 @@ class Settings(_Section):
         return {t: board(model) for model, gpu in self.gpus.items() for t in gpu.types}
 
 
+def settings_file(path: Path | None = None) -> Path:
+    """``path``, or $SLICEWISE_CONFIG, or /etc/slicewise/slicewise.toml."""
+    return path or Path(os.environ.get(CONFIG_VARIABLE, DEFAULT_CONFIG))
+
+
 def load_settings(path: Path | None = None) -> Settings:
-    """Read and check the file: ``path``, or $SLICEWISE_CONFIG, or /etc/slicewise/slicewise.toml.
+    """Read and check the ``settings_file``.
 
     Raises InvalidInputError (SW-SETTINGS) naming the file, the key and what is wrong with it.
     """
-    place = path or Path(os.environ.get(CONFIG_VARIABLE, DEFAULT_CONFIG))
+    place = settings_file(path)
     try:
         settings = Settings.model_validate(tomllib.loads(place.read_text(encoding="utf-8")))
         _ = settings.costs
@@ -258,7 +287,7 @@ def database_url(settings: DatabaseSettings) -> str:
             raise InvalidInputError(
                 "SW-DATABASE-URL",
                 f"database.url_file {settings.url_file}: {error.strerror}.",
-                "For operators; your own services and what they use: slicewise service status NAME",
+                "For operators. Of your own tenants: slicewise explain, why, ledger statement",
             ) from None
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"

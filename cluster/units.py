@@ -38,3 +38,9 @@ def slices_text(amount: int) -> str:
     """Millislices as slices without a needless tail: 3500 is "3.5", 4000 is "4"."""
     text = f"{Decimal(amount) / 1000:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def slices_words(amount_millislices: int) -> str:
+    """``1 slice``, ``3.5 slices``."""
+    text = slices_text(amount_millislices)
+    return f"{text} slice" if text == "1" else f"{text} slices"

@@ -19,6 +19,9 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+Count = Annotated[int, Field(ge=0, lt=2**32)]
+
+
 class SubmitRequest(Message):
     """slicewise.lua: a job is being submitted. The texts are Slurm's own, "" where unset.
 
@@ -49,15 +52,15 @@ class SubmitRequest(Message):
     tres_per_job: str = ""
     tres_per_socket: str = ""
     tres_per_task: str = ""
-    tasks: int | None = None
-    min_nodes: int | None = None
-    tasks_per_node: int | None = None
-    cpus_per_task: int | None = None
+    tasks: Count | None = None
+    min_nodes: Count | None = None
+    tasks_per_node: Count | None = None
+    cpus_per_task: Count | None = None
     exclusive: bool = False
     interactive: bool = False
     requeue: bool | None = None
     array: str = ""
-    time_limit_min: int | None = None
+    time_limit_min: Count | None = None
     explain: bool = False
     directives: tuple[str, ...] = ()
 
@@ -244,9 +247,3 @@ class FailureAnswer(Message):
     code: str
     message: str
     hint: str = ""
-
-
-UserRequest = Annotated[
-    ViewRequest | WishRequest | DeleteRequest | CheckRequest | StatusRequest,
-    Field(discriminator="op"),
-]

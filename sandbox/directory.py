@@ -151,7 +151,7 @@ def choose_slot(path: Path) -> int:
 
 
 def _ports_are_free(layout: Layout) -> bool:
-    servers = (layout.port(name) for name in ("slurmctld", "slurmdbd", "gateway"))
+    servers = (layout.port(name) for name in ("slurmctld", "slurmdbd", "gateway", "daemon"))
     nodes: Collection[str] = layout.node_addresses.values()
     return (
         all(port_is_free(layout.head_address, port) for port in servers)

@@ -10,7 +10,7 @@ from sandbox.inventory import NODES
 DAEMON_ROLE = "slicewise_daemon"
 """The daemon's role in PostgreSQL, which may alter no entry; Slurm's user owns the tables."""
 
-_SERVERS = ("slurmctld", "slurmdbd", "slurmd", "gateway")
+_SERVERS = ("slurmctld", "slurmdbd", "slurmd", "gateway", "daemon")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Layout:
         return {node.name: f"127.77.{self.slot}.{11 + i}" for i, node in enumerate(NODES)}
 
     def port(self, server: str) -> int:
-        """The port of slurmctld, slurmdbd, slurmd or gateway."""
+        """The port of slurmctld, slurmdbd, slurmd, gateway or Slicewise's daemon."""
         return 10000 + 20 * self.slot + _SERVERS.index(server)
 
     @property

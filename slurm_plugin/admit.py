@@ -1,83 +1,125 @@
 """Snapshot → decide → answer: admission from memory."""
 
 import secrets
-import threading
 import time
-from dataclasses import replace
+from collections import Counter, deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TypeVar
 
 from cluster.errors import Refusal
-from cluster.jobs import JobTag
 from cluster.wire import CheckRequest, SubmitAnswer, SubmitRequest
 from slurm_plugin.decide.admission import (
+    Decision,
     Mode,
-    Snapshot,
     as_mode_allows,
     check_membership,
     decide,
     refused,
     submission_of,
 )
+from slurm_plugin.decide.limits import BORROWED_QOS
+from slurm_plugin.decide.snapshot import Recent, Snapshot
 
 _REMEMBERED_S = 2.0
-"""How long a service that was just admitted counts as living though Slurm doesn't show it: its
-submission may still fail for reasons of Slurm's own."""
+"""How long what was just admitted counts though Slurm doesn't show it: its submission may still
+fail for reasons of Slurm's own."""
+_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class _Admitted:
+    at_s: float
+    tenant: str
+    service: str | None
+    cost_millislices: int
+    is_guaranteed: bool
+
+
+_K = TypeVar("_K", bound=Hashable)
 
 
 class Admission:
-    """Answers submissions; used by the admission thread and by the main one."""
+    """Answers submissions, and counts forward what it has admitted since the last look at Slurm.
+
+    For one thread.
+    """
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
         self._snapshot: Snapshot | None = None
-        self._lock = threading.Lock()
-        self._just_admitted: dict[tuple[str, str], float] = {}
+        self._admitted: deque[_Admitted] = deque()
+        self._used: Counter[str] = Counter()
+        self._guaranteed: Counter[str] = Counter()
+        self._services: Counter[tuple[str, str]] = Counter()
+        self._recent = Recent(self._used, self._guaranteed, self._services)
 
     def publish(self, snapshot: Snapshot, observed_s: float) -> None:
         """Decide on this one from now on; ``observed_s`` is when the look at Slurm began."""
-        with self._lock:
-            self._snapshot = snapshot
-            self._just_admitted = {
-                service: admitted_s
-                for service, admitted_s in self._just_admitted.items()
-                if service not in snapshot.services and admitted_s > observed_s - _REMEMBERED_S
-            }
+        self._snapshot = snapshot
+        while self._admitted and self._admitted[0].at_s <= observed_s - _REMEMBERED_S:
+            self._count(self._admitted.popleft(), -1)
+        for service in self._services.keys() & snapshot.services.keys():
+            del self._services[service]
 
     def submit(self, request: SubmitRequest) -> SubmitAnswer:
-        """Answer, and count a service that is admitted as living."""
-        with self._lock:
-            answer = self._decide(request)
-            service = _service_of(answer)
-            if service is not None:
-                self._just_admitted[service] = time.time()
+        """Answer, and count what is admitted."""
+        answer, decision = self._decide(request)
+        if answer.action == "admit" and decision is not None:
+            self._remember(decision)
         return answer
 
-    def check(self, request: CheckRequest, uid: int) -> SubmitAnswer:
-        """What the answer would be; nothing is left behind. May raise InvalidInputError."""
-        with self._lock:
-            if self._snapshot is None:
-                return _NOT_READY
-            submission = submission_of(request, uid, self._snapshot.partitions)
-            if uid != 0:
-                check_membership(uid, request.tenant.lower(), self._snapshot)
-            return self._decide(submission)
+    def preview(self, request: SubmitRequest) -> SubmitAnswer:
+        """What the answer to a submission would be; nothing is left behind."""
+        return self._decide(request)[0]
 
-    def _decide(self, request: SubmitRequest) -> SubmitAnswer:
+    def check(self, request: CheckRequest, uid: int) -> SubmitAnswer:
+        """What the answer to a service would be; nothing is left behind.
+
+        Raises InvalidInputError: SW-TENANT-UNKNOWN, SW-DIRECTIVE, SW-SERVICE.
+        """
         if self._snapshot is None:
             return _NOT_READY
-        snapshot = self._snapshot
-        if request.directives and self._just_admitted:
-            known = {**dict.fromkeys(self._just_admitted), **snapshot.services}
-            snapshot = replace(snapshot, services=known)
-        answer = decide(request, snapshot, secrets.token_hex(8))
-        return as_mode_allows(answer, request, self._mode)
+        submission = submission_of(request, uid, self._snapshot.partitions)
+        if uid != 0:
+            check_membership(uid, request.tenant.lower(), self._snapshot)
+        return self.preview(submission)
+
+    def _decide(self, request: SubmitRequest) -> tuple[SubmitAnswer, Decision | None]:
+        if self._snapshot is None:
+            return _NOT_READY, None
+        token = request.token or secrets.token_hex(8)
+        decision = decide(request, self._snapshot, token, self._recent)
+        return as_mode_allows(decision.answer, request, self._mode), decision
+
+    def _remember(self, decision: Decision) -> None:
+        if decision.tag is None:
+            return
+        tenant, service = decision.tag.tenant, decision.tag.service
+        is_guaranteed = decision.answer.qos != BORROWED_QOS
+        # A service's slots rest until they are released: they take nothing yet.
+        cost = 0 if service else decision.cost_millislices
+        admitted = _Admitted(time.time(), tenant, service, cost, is_guaranteed)
+        if len(self._admitted) == _REMEMBERED:
+            self._count(self._admitted.popleft(), -1)
+        self._admitted.append(admitted)
+        self._count(admitted, 1)
+
+    def _count(self, one: _Admitted, sign: int) -> None:
+        _add(self._used, one.tenant, sign * one.cost_millislices)
+        if one.is_guaranteed:
+            _add(self._guaranteed, one.tenant, sign * one.cost_millislices)
+        if one.service is not None:
+            _add(self._services, (one.tenant, one.service), sign)
+
+
+def _add(counter: Counter[_K], key: _K, amount: int) -> None:
+    """Leaves no zeros behind."""
+    counter[key] += amount
+    if counter[key] <= 0:
+        del counter[key]
 
 
 _NOT_READY = refused(
     Refusal("SW-DAEMON-DOWN", "The slicewise daemon is still starting.", "Try again.")
 )
-
-
-def _service_of(answer: SubmitAnswer) -> tuple[str, str] | None:
-    """Tenant and name of a service that was just admitted."""
-    tag = JobTag.find(answer.tag or "")
-    return (tag.tenant, tag.service) if tag is not None and tag.service is not None else None

@@ -3,16 +3,17 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from typing import Protocol
 
-from cluster.errors import InvalidInputError, SlicewiseError, UnreachableError
+from cluster.errors import InvalidInputError, Refusal, SlicewiseError, UnreachableError
 from cluster.jobs import JobView, NodeView
 from cluster.service import directives_of_script, head_lines
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from cluster.wire import ServiceView, TenantView, ViewAnswer, WishAnswer
 from slurm_plugin.actuate import Actuator
-from slurm_plugin.admit import Admission
-from slurm_plugin.decide.admission import Snapshot
+from slurm_plugin.decide.bounds import highest_ceilings, period_budgets
+from slurm_plugin.decide.demand import capacity, guaranteed_use, node_costs
 from slurm_plugin.decide.limits import binding_type_limits
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.services import (
@@ -30,25 +31,46 @@ from slurm_plugin.decide.slots import (
     plan_wish,
     wished_after_restart,
 )
+from slurm_plugin.decide.snapshot import Rules, Snapshot
 from slurm_plugin.decide.tenants import own_part
+from slurm_plugin.formula import formula_of
+from slurm_plugin.leadership import ALONE, Leader
 from slurm_plugin.observe import report_failure
 
 _NOTHING = Observation(0.0, (), (), (), {})
+
+
+class Publishes(Protocol):
+    """Takes what admission decides on."""
+
+    def publish(self, snapshot: Snapshot, observed_s: float) -> None:
+        """As ``Admission.publish``."""
 
 
 class Sync:
     """What the daemon knows of Slurm now, and the one sequence of actions on it.
 
     Looking and acting take turns (one lock), so that no view is older than the last action.
+
+    Attributes:
+        view: as the launcher sees it.
+        snapshot: what admission decides on.
+        policy: in force in Slurm now.
+        shares: the share term of tenants, see ``decide/priority.py``.
+        urgencies: of the services' backlogs, as wished last, by array job id.
+        refusals: why jobs that were decided late are held, by job id.
+        acted: set when something was changed: the next look is due at once.
     """
 
-    def __init__(self, settings: Settings, slurm: Slurm, admission: Admission) -> None:
+    def __init__(
+        self, settings: Settings, slurm: Slurm, admission: Publishes, leader: Leader = ALONE
+    ) -> None:
         self._settings = settings
         self._slurm = slurm
         self._admission = admission
+        self._leader = leader
         self._actuator = Actuator(slurm)
         self._mode = settings.daemon.mode
-        self._acts = self._mode == "enforce"
         self._partitions = frozenset(settings.cluster.partitions)
         self._memory_mib = {
             name: board.profiles[name].memory_mib for name, board in settings.boards_by_type.items()
@@ -59,12 +81,24 @@ class Sync:
         self._wished: dict[int, frozenset[int]] | None = None
         self._notes: dict[int, str] = {}
         self._nominal: Mapping[str, int] = {}
-        self._borrowing_limits: Mapping[str, int] = {}
         self._type_limits: Mapping[str, Mapping[str, int]] = {}
+        self._borrowing_limits: Mapping[str, int] = {}
+        self._budgets: Mapping[str, int] = {}
+        self._ceilings: Mapping[str, int] = {}
+        self._capacity: int | None = None
+        self.shares: Mapping[str, float] = {}
+        self.policy: Policy = {}
+        self.urgencies: Mapping[int, float] = {}
+        self.refusals: Mapping[int, Refusal] = {}
         self.accounts_by_uid: Mapping[int, frozenset[str]] = {}
         self.view = ViewAnswer(observed_s=0.0, complete=False, services=(), tenants=())
+        self.snapshot: Snapshot | None = None
         self.acted = asyncio.Event()
-        """Set when something was changed: the next look is due at once."""
+
+    @property
+    def acts(self) -> bool:
+        """Whether anything may be changed in Slurm now, on what was seen of it."""
+        return self._mode == "enforce" and self._leader.leads() and self.view.complete
 
     @property
     def jobs(self) -> tuple[JobView, ...]:
@@ -78,13 +112,20 @@ class Sync:
 
     def set_policy(self, policy: Policy, accounts_by_uid: Mapping[int, frozenset[str]]) -> None:
         """What is in force in Slurm from now on, and who belongs to which account."""
+        self.policy = policy
         self._nominal = own_part(policy)
         self._borrowing_limits = {
             name: tenant.quota.borrowing_limit_millislices for name, tenant in policy.items()
         }
+        self._budgets = period_budgets(policy)
+        self._ceilings = highest_ceilings(policy, self._capacity)
         self._type_limits = binding_type_limits(policy, self._settings.costs, self._settings.models)
         self.accounts_by_uid = accounts_by_uid
         self._publish(self.view.services, complete=self.view.complete)
+
+    def set_shares(self, shares: Mapping[str, float]) -> None:
+        """The share term of each tenant's priority; admission has it from the next look on."""
+        self.shares = shares
 
     async def turn(self) -> None:
         """Look at Slurm once and hold what must not be loose.
@@ -101,10 +142,12 @@ class Sync:
             found = services(self._seen, self._settings.costs)
             self._follow(found)
             self._publish(found, complete=True)
-            if self._acts:
+            if self.acts:
                 await self._guard()
 
-    async def wish(self, array_job_id: int, run: frozenset[int], note: str = "") -> WishAnswer:
+    async def wish(
+        self, array_job_id: int, run: frozenset[int], note: str = "", urgency: float = 0.0
+    ) -> WishAnswer:
         """Make a service's slots as the launcher wishes, as far as its tenant's quota goes.
 
         ``note`` is shown with the service unless quota has one.
@@ -112,7 +155,8 @@ class Sync:
         async with self._lock:
             service = self.service(array_job_id)
             self._require_sight()
-            if not self._acts:
+            self.urgencies = {**self.urgencies, array_job_id: urgency}
+            if self._mode != "enforce":
                 return WishAnswer(kept_back=tuple(sorted(run)), note=self._idle_note())
             plan = plan_wish(service, run, self._tenant(service.tenant), self._committed(service))
             if self._wished is not None:
@@ -133,7 +177,7 @@ class Sync:
         async with self._lock:
             self.service(array_job_id)
             self._require_sight()
-            if not self._acts:
+            if self._mode != "enforce":
                 raise InvalidInputError(
                     "SW-SERVICE-MODE",
                     f"{self._idle_note()}.",
@@ -153,6 +197,7 @@ class Sync:
         return f"mode {self._mode}: the daemon changes nothing in Slurm"
 
     def _require_sight(self) -> None:
+        self._leader.require()
         if not self.view.complete:
             raise UnreachableError(
                 "SW-SLURM-DOWN", "Slurm does not answer the daemon now.", "Try again."
@@ -184,12 +229,15 @@ class Sync:
             return {}
 
     def _follow(self, found: tuple[ServiceView, ...]) -> None:
-        """Keep the wishes of what lives. At the first look all that is under way is wished."""
-        if self._wished is None:
+        """Keep the wishes of what lives. At the first look all that is under way is wished, and so
+        it is while another daemon hears the wishes.
+        """
+        if self._wished is None or not self._leader.leads():
             self._wished = {s.array_job_id: wished_after_restart(s) for s in found}
         before = self._wished
         self._wished = {s.array_job_id: before.get(s.array_job_id, frozenset()) for s in found}
         self._notes = {array: self._notes.get(array, "") for array in self._wished}
+        self.urgencies = {array: self.urgencies.get(array, 0.0) for array in self._wished}
 
     def _publish(self, found: tuple[ServiceView, ...], *, complete: bool) -> None:
         used = self._used()
@@ -201,18 +249,31 @@ class Sync:
             ),
             tenants=tenant_views(self._nominal, used),
         )
-        self._admission.publish(
-            Snapshot(
-                partitions=self._partitions,
-                quotas=self._nominal,
-                borrowing_limits=self._borrowing_limits,
-                type_limits=self._type_limits,
-                used=used,
-                gpu_types=gpu_types(self._seen.nodes, self._settings.costs, self._memory_mib),
-                services={(s.tenant, s.name): s.array_job_id for s in found},
-                accounts_by_uid=self.accounts_by_uid,
-            ),
-            self._seen.at_s,
+        self.snapshot = self._snapshot(found, used)
+        self._admission.publish(self.snapshot, self._seen.at_s)
+
+    def _snapshot(self, found: tuple[ServiceView, ...], used: Mapping[str, int]) -> Snapshot:
+        settings, costs, partitions = self._settings, self._settings.costs, self._partitions
+        jobs, nodes = self._seen.jobs, self._seen.nodes
+        whole = capacity(nodes, partitions, costs) or None
+        if whole != self._capacity:
+            self._capacity, self._ceilings = whole, highest_ceilings(self.policy, whole)
+        return Snapshot(
+            partitions=partitions,
+            quotas=self._nominal,
+            borrowing_limits=self._borrowing_limits,
+            ceilings=self._ceilings,
+            type_limits=self._type_limits,
+            budgets=self._budgets,
+            used=used,
+            guaranteed_used=guaranteed_use(jobs, partitions, costs),
+            shares=self.shares,
+            gpu_types=gpu_types(nodes, costs, self._memory_mib),
+            node_costs=node_costs(nodes, partitions, costs),
+            services={(s.tenant, s.name): s.array_job_id for s in found},
+            accounts_by_uid=self.accounts_by_uid,
+            formula=formula_of(settings.priority),
+            rules=Rules(settings.admission.untyped, frozenset(settings.priority.high_class_for)),
         )
 
     async def _guard(self) -> None:

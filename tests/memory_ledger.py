@@ -1,6 +1,6 @@
 """The ledger's rules in a few lines of Python, and a daemon's death between two writes to it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -130,6 +130,24 @@ class MemoryStore:
         rows = tuple(_row(one, now_s) for one in charges if tenant in (None, one.run.tenant))
         rows = tuple(row for row in rows if row.end_s is None or row.end_s >= since_s)
         return Statement(rows, totals(rows))
+
+    def statement_page(
+        self,
+        tenants: Collection[str] | None,
+        since_s: int,
+        now_s: int,
+        after: tuple[str, int, int] | None,
+        rows: int,
+    ) -> tuple[StatementRow, ...]:
+        def place(row: StatementRow) -> tuple[str, int, int]:
+            return row.run.tenant, row.run.key.start_s, row.run.key.job_id
+
+        found = sorted(self.statement(None, since_s, now_s).rows, key=place)
+        wanted = (row for row in found if tenants is None or row.run.tenant in tenants)
+        return tuple(row for row in wanted if after is None or place(row) > after)[:rows]
+
+    def charged_tenants(self) -> frozenset[str]:
+        return frozenset(one.run.tenant for one in self.charges.values())
 
     def verify(self) -> Verification:
         off = sum(

@@ -10,9 +10,18 @@ from memory_ledger import MemoryStore
 from cluster.errors import SlicewiseError, UnreachableError
 from cluster.jobs import JobState, JobView, NodeView, PartitionView, RunRecord, StepView
 from cluster.settings import DaemonSettings, Settings, load_settings
-from cluster.slurm.interface import Association, JobChange, PriorityRow, Qos, Target, Tasks
+from cluster.slurm.interface import (
+    Association,
+    JobChange,
+    JobRequest,
+    PriorityRow,
+    Qos,
+    Target,
+    Tasks,
+)
 from cluster.units import Millislices
 from slurm_plugin.admit import Admission
+from slurm_plugin.decide.decayed_use import Holding
 from slurm_plugin.decide.lending import within_limits
 from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Quota, Tenant
 from slurm_plugin.sync import Sync
@@ -68,6 +77,8 @@ class ScriptedSlurm:
         self.records: tuple[RunRecord, ...] = ()
         self.script = SCRIPT
         self.unreadable: SlicewiseError | None = None
+        self.requested = JobRequest()
+        self.site_factors: dict[int, int] = {}
 
     def _see(self) -> None:
         if self.failure is not None:
@@ -109,8 +120,12 @@ class ScriptedSlurm:
     async def qos(self) -> tuple[Qos, ...]:
         return ()
 
-    async def hold(self, tasks: Tasks) -> None:
-        self._act("hold", tasks)
+    async def requests(self, job_ids: Collection[int]) -> Mapping[int, JobRequest]:
+        self.done.append(("requests", sorted(job_ids)))
+        return dict.fromkeys(job_ids, self.requested)
+
+    async def hold(self, target: Target) -> None:
+        self._act("hold", target)
 
     async def release(self, target: int | Tasks) -> None:
         self._act("release", target)
@@ -127,7 +142,9 @@ class ScriptedSlurm:
         return {}
 
     async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
-        return ()
+        self.done.append(("priorities", sorted(job_ids)))
+        known = self.site_factors
+        return tuple(PriorityRow(i, known[i], known[i]) for i in job_ids if i in known)
 
     async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
         self.done.extend(("sacctmgr", tuple(change)) for change in changes)
@@ -139,7 +156,8 @@ class ScriptedSlurm:
 
     @property
     def actions(self) -> list[tuple[str, Any]]:
-        return [one for one in self.done if one[0] not in {"script", "runs"}]
+        asked = {"script", "runs", "requests", "priorities"}
+        return [one for one in self.done if one[0] not in asked]
 
 
 def tenant(name: str, nominal: int, parent: str = "", **quota: Any) -> Tenant:
@@ -148,6 +166,16 @@ def tenant(name: str, nominal: int, parent: str = "", **quota: Any) -> Tenant:
 
 def policy_of(*tenants: Tenant) -> Policy:
     return {one.name: one for one in tenants}
+
+
+class FreeLock:
+    """No other daemon has it."""
+
+    def hold(self) -> bool:
+        return True
+
+    def holder(self) -> str:
+        return ""
 
 
 @dataclass
@@ -159,10 +187,18 @@ class ScriptedLedger(MemoryStore):
     lent: tuple[Loan, ...] = ()
     marked: list[int] = field(default_factory=list)
     failures: dict[str, list[SlicewiseError]] = field(default_factory=dict)
+    held_lately: tuple[Holding, ...] = ()
 
     def _fail(self, name: str) -> None:
         if self.failures.get(name):
             raise self.failures[name].pop(0)
+
+    def holdings(self, since_s: int) -> tuple[Holding, ...]:
+        self._fail("holdings")
+        return self.held_lately
+
+    def leader_lock(self, host: str) -> "FreeLock":
+        return FreeLock()
 
     def require_current(self) -> None:
         self._fail("require_current")

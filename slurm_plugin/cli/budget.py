@@ -20,7 +20,7 @@ from slurm_plugin.cli.amounts import (
     signed_slice_hours_from_text,
     slice_hours_from_text,
 )
-from slurm_plugin.cli.gather import left_now, resets_s
+from slurm_plugin.cli.gather import resets_s
 from slurm_plugin.cli.parts import (
     AnyTenant,
     Json,
@@ -38,6 +38,7 @@ from slurm_plugin.decide.policy import Budget, TenantUpdate
 from slurm_plugin.decide.standing import used_since
 from slurm_plugin.decide.tenants import check_words, payers
 from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger_reads import left_now
 
 budget_app = typer.Typer(help="What tenants may use up in a period.", no_args_is_help=True)
 

@@ -1,16 +1,15 @@
 """Reads what the operator's commands show of tenants: the ledger, the clock, Slurm's answer."""
 
 import time
-from collections.abc import Mapping
 
 from cluster.periods import next_start_s
 from cluster.settings import Settings
 from slurm_plugin.cli.parts import SlurmLook, require_tenant, try_to_look_at_slurm
-from slurm_plugin.decide.budgets import left
-from slurm_plugin.decide.policy import Budget, Policy
+from slurm_plugin.decide.policy import Budget
 from slurm_plugin.decide.standing import Details, Gathered, standings
 from slurm_plugin.decide.tenants import children
 from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger_reads import left_now
 
 
 def gathered(ledger: Ledger, look: SlurmLook | None) -> Gathered:
@@ -39,13 +38,6 @@ def details(ledger: Ledger, settings: Settings, name: str) -> Details:
         last=last,
         in_force=ledger.compiled(last.change_id),
     )
-
-
-def left_now(ledger: Ledger, policy: Policy) -> Mapping[str, int]:
-    """Millislice-seconds that each budget that has begun has left, by tenant."""
-    running, now_s = ledger.open_reservations(), int(time.time())
-    found = left(policy, ledger.balances(), ledger.rolls(), running, now_s)
-    return {tenant: one.left_millislice_s for tenant, one in found.items()}
 
 
 def resets_s(budget: Budget | None, settings: Settings) -> int | None:

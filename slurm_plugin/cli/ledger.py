@@ -1,4 +1,4 @@
-"""Commands of the operator: what was used, and that the ledger is right."""
+"""Commands about what was used, for everybody; and that the ledger is right, for operators."""
 
 import csv
 import json
@@ -14,15 +14,14 @@ from typing import IO, Annotated
 import typer
 
 from cluster.console import console, print_json
-from cluster.errors import InvalidInputError, OutsideError
+from cluster.errors import OutsideError
 from cluster.settings import load_settings
 from slurm_plugin.cli import present_ledger as present
-from slurm_plugin.cli.gather import left_now
 from slurm_plugin.cli.output import counting, spinner, whole_file
 from slurm_plugin.cli.parts import TIMES, AnyTenant, Json, opened_ledger
 from slurm_plugin.cli.present import slice_seconds_text
+from slurm_plugin.cli.source import opened_source
 from slurm_plugin.decide.model import Verification
-from slurm_plugin.ledger.store import Ledger
 
 ledger_app = typer.Typer(help="What was used: statements, balances, checks.", no_args_is_help=True)
 
@@ -52,14 +51,11 @@ def statement(
     """Show what was used, run by run, in slice-seconds; running ones up to now.
 
     Each run counts whole, also if it started before --since. Times are local. JSON and CSV have
-    integers in millislice-seconds.
+    integers in millislice-seconds. Users see the tenants that they belong to.
     """
     _require_one_form(as_json=as_json, as_csv=as_csv)
-    now_s = int(time.time())
-    with opened_ledger(load_settings()) as ledger:
-        if tenant is not None:
-            _require_known(ledger, tenant)
-        found = ledger.statement(tenant, _since_s(since), now_s)
+    with opened_source(load_settings()) as source:
+        found, now_s = source.statement(tenant, _since_s(since))
     if as_json:
         print_json(present.statement_json(found, now_s))
     elif as_csv:
@@ -80,17 +76,6 @@ def _since_s(since: datetime | None) -> int:
     return int(since.timestamp()) if since else 0
 
 
-def _require_known(ledger: Ledger, tenant: str) -> None:
-    """An account that is no tenant may still have runs."""
-    known = sorted({*ledger.policy(), *ledger.charged_tenants()})
-    if tenant not in known:
-        raise InvalidInputError(
-            "SW-TENANT-UNKNOWN",
-            f"The ledger knows no tenant {tenant!r}.",
-            f"Known: {', '.join(known) or 'none'}.",
-        )
-
-
 @ledger_app.command(
     "balance",
     epilog="Examples: slicewise ledger balance | slicewise ledger balance vision --json"
@@ -100,18 +85,11 @@ def balance(tenant: AnyTenant = None, as_json: Json = False, as_csv: Csv = False
     """Show every tenant's accounts as they stand, in slice-hours; below zero is an overdraft.
 
     Left now is what is available and reserved, less what running jobs have used so far. JSON and
-    CSV have integers in millislice-seconds.
+    CSV have integers in millislice-seconds. Users see the tenants that they belong to.
     """
     _require_one_form(as_json=as_json, as_csv=as_csv)
-    with opened_ledger(load_settings()) as ledger:
-        if tenant is not None:
-            _require_known(ledger, tenant)
-        left = left_now(ledger, ledger.policy())
-        found = [
-            present.BalanceLine(one, left.get(name))
-            for name, one in sorted(ledger.balances().items())
-            if tenant in {None, name}
-        ]
+    with opened_source(load_settings()) as source:
+        found = source.balances(tenant)
     if as_json:
         print_json([present.balance_json(line) for line in found])
     elif as_csv:

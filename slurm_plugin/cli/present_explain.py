@@ -7,8 +7,8 @@ from fractions import Fraction
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cluster.console import FittingTable, column, slices_words
-from cluster.units import Millislices, slices_text
+from cluster.console import FittingTable, column
+from cluster.units import Millislices, slices_text, slices_words
 from slurm_plugin.cli.present import NOTHING, slice_hours_text
 from slurm_plugin.decide.explain import SLURM_REASONS, Bound, Explanation, TypeRoom
 

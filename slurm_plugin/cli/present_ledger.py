@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from rich.text import Text
 
@@ -17,7 +17,13 @@ from slurm_plugin.cli.present import (
     slices_cells,
     times_column,
 )
-from slurm_plugin.decide.model import Balance, Statement, StatementRow, TenantTotal, Verification
+from slurm_plugin.decide.model import (
+    BalanceLine,
+    Statement,
+    StatementRow,
+    TenantTotal,
+    Verification,
+)
 
 
 def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
@@ -115,14 +121,6 @@ def _seconds(row: StatementRow, now_s: int) -> int:
 
 
 # Balances
-
-
-@dataclass(frozen=True)
-class BalanceLine:
-    """A tenant's accounts, and what its budget has left now; None without one."""
-
-    balance: Balance
-    left_millislice_s: int | None
 
 
 def balances_table(lines: Sequence[BalanceLine]) -> FittingTable:

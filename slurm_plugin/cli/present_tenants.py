@@ -7,8 +7,8 @@ from typing import TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from cluster.console import Column, FittingTable, column, slices_words
-from cluster.units import Millislices, slices_text
+from cluster.console import Column, FittingTable, column
+from cluster.units import Millislices, slices_text, slices_words
 from slurm_plugin.cli.amounts import limit_text
 from slurm_plugin.cli.present import (
     NOTHING,

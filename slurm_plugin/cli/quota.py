@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cluster.console import console, print_json, slices_words
+from cluster.console import console, print_json
 from cluster.errors import InvalidInputError
 from cluster.settings import Settings, load_settings
-from cluster.units import Millislices, millislices_from_text, slices_text
+from cluster.units import Millislices, millislices_from_text, slices_text, slices_words
 from slurm_plugin.cli import present_tenants as present
 from slurm_plugin.cli.amounts import limit_from_text, limits_from_texts
 from slurm_plugin.cli.gather import details, gathered

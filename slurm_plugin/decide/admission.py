@@ -4,86 +4,76 @@ The first rule that applies decides, in this order:
 
 1. no managed partition asked for: pass; SW-SERVICE-PARTITION for a service
 2. directives that can't be read, or a bad service: SW-DIRECTIVE, SW-SERVICE
-3. a service for another tenant than the account that is charged: SW-SERVICE-TENANT
-4. a tenant without quota: SW-TENANT-UNKNOWN if the account is not the user's, else SW-QUOTA-NONE
-5. GRES that can't be read: SW-GRES
-6. a service that needs more memory than any type has: SW-NEED-TOO-LARGE; of a profile that no node
-   has: SW-PROFILE-UNKNOWN; whose script asks for anything but one GPU of it: SW-SERVICE-GRES
-7. GPU by GPU: of no type: SW-GRES-TYPE; of a type that no node has: SW-PROFILE-UNKNOWN
-8. one task in QOS slicewise-borrowed of a tenant that may borrow nothing: SW-QUOTA-BORROW; one
-   that alone costs more than the quota, there with what may be borrowed, or has more instances
-   of a type than the tenant may have: SW-QUOTA-EXCEEDED
-9. a service that lives already: SW-SERVICE-EXISTS
-10. an array that is not the service's slots: SW-SERVICE-ARRAY
-11. otherwise: admit
+3. a job that asks for no GPUs: pass
+4. a service for another tenant than the account that is charged: SW-SERVICE-TENANT
+5. a tenant without quota: SW-TENANT-UNKNOWN if the account is not the user's, else SW-QUOTA-NONE
+6. class high that its tenant may not have: SW-CLASS-FORBIDDEN
+7. GPUs (``asked.py``): shared ones: SW-GRES-SHARED; that can't be read: SW-GRES; of no type:
+   SW-GRES-TYPE; more memory than any type has: SW-NEED-TOO-LARGE; of a type that no node has:
+   SW-PROFILE-UNKNOWN. Of a service: SW-NEED-TOO-LARGE, SW-PROFILE-UNKNOWN, and SW-SERVICE-GRES if
+   its script asks for anything but one GPU of its profile
+8. its QOS (``placement.py``): another tenant's: SW-QOS; borrowed, and its tenant may borrow
+   nothing: SW-QUOTA-BORROW; one task that costs more than it could ever have: SW-QUOTA-EXCEEDED
+9. one task with more instances of a type than the tenant may have: SW-QUOTA-EXCEEDED; that could
+   use up more than a whole period's budget: SW-BUDGET-EXCEEDED
+10. a service that lives already: SW-SERVICE-EXISTS
+11. an array that is not the service's slots: SW-SERVICE-ARRAY
+12. otherwise: admit
 
 What the daemon's own mode makes of the answer comes last: ``as_mode_allows``.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 from cluster.errors import InvalidInputError, Refusal
 from cluster.gres import GpuRequest, gres_text, parse_gpu_requests
-from cluster.jobs import JobTag
-from cluster.service import ServiceSpec, directives_of_script, service_spec
-from cluster.units import Millislices, slices_text
+from cluster.jobs import JobClass, JobTag
+from cluster.service import (
+    JobDirectives,
+    ServiceSpec,
+    directives_of_script,
+    is_service,
+    job_directives,
+    service_spec,
+)
+from cluster.units import slices_text
 from cluster.wire import VERSION, CheckRequest, SubmitAnswer, SubmitRequest
-from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
-from slurm_plugin.decide.priority import site_factor
+from slurm_plugin.decide.asked import Asked, asked, asks_for_gpus, gpu_type, too_large
+from slurm_plugin.decide.choose import choose_type
+from slurm_plugin.decide.placement import Place, Wants, place
+from slurm_plugin.decide.priority import Terms, site_factor
+from slurm_plugin.decide.snapshot import Recent, Snapshot
+
+_NOTHING_RECENT = Recent()
+_TEXT_LIMIT = 1000
 
 
 @dataclass(frozen=True)
-class GpuType:
-    """A GRES type that nodes have.
+class Decision:
+    """An answer, and what it means until the next look at Slurm.
 
     Attributes:
-        memory_mib: of one instance; None where no source gives it.
-        total, free: instances in the cluster.
+        tag: None unless it is admitted.
+        cost_millislices: of one task.
     """
 
-    name: str
-    cost_millislices: Millislices
-    memory_mib: int | None
-    total: int
-    free: int
+    answer: SubmitAnswer
+    tag: JobTag | None = None
+    cost_millislices: int = 0
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """What admission knows of ledger and cluster.
-
-    Attributes:
-        partitions: the managed ones.
-        quotas: nominal millislices in effect by tenant, as they are in force in Slurm.
-        borrowing_limits: how much more it may borrow.
-        type_limits: instances of a type that it may have at most, where there is a limit.
-        used: millislices that a tenant's jobs hold now.
-        gpu_types: by name.
-        services: array job ids of living services by tenant and name; None is one just admitted.
-        accounts_by_uid: accounts that a user may submit to; who is not in it is not known.
-    """
-
-    partitions: frozenset[str]
-    quotas: Mapping[str, int] = field(hash=False)
-    borrowing_limits: Mapping[str, int] = field(hash=False)
-    type_limits: Mapping[str, Mapping[str, int]] = field(hash=False)
-    used: Mapping[str, int] = field(hash=False)
-    gpu_types: Mapping[str, GpuType] = field(hash=False)
-    services: Mapping[tuple[str, str], int | None] = field(hash=False)
-    accounts_by_uid: Mapping[int, frozenset[str]] = field(hash=False)
-
-
-def decide(request: SubmitRequest, snapshot: Snapshot, token: str) -> SubmitAnswer:
+def decide(
+    request: SubmitRequest, snapshot: Snapshot, token: str, recent: Recent = _NOTHING_RECENT
+) -> Decision:
     """The answer to a submission; ``token`` is what marks the job as ours if it is admitted."""
     if not _is_managed(request.partition, snapshot.partitions):
-        return _unmanaged(request, snapshot.partitions)
+        return Decision(_unmanaged(request, snapshot.partitions))
     try:
-        return _admit(request, snapshot, token)
+        return _admit(request, snapshot, token, recent)
     except InvalidInputError as error:
-        return refused(error.refusal)
+        return Decision(refused(error.refusal))
 
 
 Mode = Literal["observe", "advise", "enforce"]
@@ -98,7 +88,8 @@ def as_mode_allows(answer: SubmitAnswer, request: SubmitRequest, mode: Mode) -> 
     """
     if mode == "enforce":
         return answer
-    if answer.action == "admit" and request.directives:
+    service = bool(request.directives) and is_service(request.directives)
+    if answer.action == "admit" and service:
         return refused(
             Refusal(
                 "SW-SERVICE-MODE",
@@ -106,7 +97,7 @@ def as_mode_allows(answer: SubmitAnswer, request: SubmitRequest, mode: Mode) -> 
                 'The operator sets mode = "enforce" in slicewise.toml.',
             )
         )
-    if answer.action == "refuse" and (mode == "advise" or request.directives):
+    if answer.action == "refuse" and (mode == "advise" or service):
         return answer
     return answer.model_copy(update={"action": "pass"})
 
@@ -130,9 +121,9 @@ def submission_of(check: CheckRequest, uid: int, partitions: frozenset[str]) -> 
 
 def refused(refusal: Refusal) -> SubmitAnswer:
     """A refusal as slicewise.lua shows it."""
-    return SubmitAnswer(
-        action="refuse", code=refusal.code, message=refusal.message, hint=refusal.hint
-    )
+    # What users wrote stands in it, of whatever length.
+    message, hint = refusal.message[:_TEXT_LIMIT], refusal.hint[:_TEXT_LIMIT]
+    return SubmitAnswer(action="refuse", code=refusal.code, message=message, hint=hint)
 
 
 def check_membership(uid: int, tenant: str, snapshot: Snapshot) -> None:
@@ -153,14 +144,17 @@ def check_membership(uid: int, tenant: str, snapshot: Snapshot) -> None:
         )
 
 
+_PASS = SubmitAnswer(action="pass")
+
+
 def _is_managed(partitions: str, managed: frozenset[str]) -> bool:
     """A job may name several partitions; it is ours if it might run in a managed one."""
     return any(name in managed for name in partitions.split(","))
 
 
 def _unmanaged(request: SubmitRequest, managed: frozenset[str]) -> SubmitAnswer:
-    if not request.directives:
-        return SubmitAnswer(action="pass")
+    if not is_service(request.directives):
+        return _PASS
     return refused(
         Refusal(
             "SW-SERVICE-PARTITION",
@@ -170,123 +164,149 @@ def _unmanaged(request: SubmitRequest, managed: frozenset[str]) -> SubmitAnswer:
     )
 
 
-def _admit(request: SubmitRequest, snapshot: Snapshot, token: str) -> SubmitAnswer:
+@dataclass(frozen=True)
+class _Submission:
+    """A submission in a managed partition, by the tenant that is charged."""
+
+    request: SubmitRequest
+    tenant: str
+    token: str
+    snapshot: Snapshot
+    recent: Recent
+
+    def place(self, cost_millislices: int, *, may_move: bool) -> Place:
+        wants = Wants(self.tenant, cost_millislices, self.request.qos, may_move)
+        return place(wants, self.snapshot, self.recent)
+
+
+def _admit(request: SubmitRequest, snapshot: Snapshot, token: str, recent: Recent) -> Decision:
     # Slurm stores account names in lower case.
     tenant = (request.account or request.default_account).lower()
-    spec = _service(request, tenant)
-    nominal = _nominal(request.uid, tenant, snapshot)
-    asked = _gpus(request)
-    if spec is not None:
-        asked = (_replica(spec, asked, snapshot),)
-    borrows = request.qos == BORROWED_QOS
-    limit = _borrowing_limit(tenant, snapshot) if borrows else 0
-    _check_cost(tenant, nominal, limit, asked, snapshot)
-    _check_types(tenant, asked, snapshot.type_limits.get(tenant, {}))
-    if spec is not None:
-        _check_is_new(spec, snapshot)
-        _check_array(request.array, spec)
-    return SubmitAnswer(
-        action="admit",
-        gres=gres_text(asked[0]) if spec is not None else None,
-        qos=BORROWED_QOS if borrows else qos_name(tenant),
-        site_factor=site_factor(nominal, snapshot.used.get(tenant, 0)),
-        tag=JobTag(token, tenant, spec.name if spec is not None else None).text(),
-        hold=spec is not None,
-    )
+    submission = _Submission(request, tenant, token, snapshot, recent)
+    said = directives_of_script(request.directives) if request.directives else {}
+    if "name" in said:
+        return _admit_service(service_spec(said), submission)
+    directives = job_directives(said)
+    if not asks_for_gpus(request, directives.need_mib):
+        return Decision(_PASS)
+    return _admit_job(directives, submission)
 
 
-def _service(request: SubmitRequest, tenant: str) -> ServiceSpec | None:
-    if not request.directives:
-        return None
-    spec = service_spec(directives_of_script(request.directives))
+def _admit_job(directives: JobDirectives, submission: _Submission) -> Decision:
+    request, tenant, snapshot = submission.request, submission.tenant, submission.snapshot
+    _require_quota(request.uid, tenant, snapshot)
+    _check_class(directives.job_class, tenant, snapshot)
+    limits = snapshot.type_limits.get(tenant, {})
+    gpus = asked(request, directives.need_mib, limits, snapshot)
+    # Without a script there is nothing that could run again.
+    may_move = request.requeue is not False and not request.interactive
+    where = submission.place(gpus.cost_millislices, may_move=may_move)
+    _check_limits(gpus, submission)
+    job_class, is_flexible = directives.job_class, where.is_flexible
+    tag = JobTag(submission.token, tenant, job_class=job_class, is_flexible=is_flexible)
+    return Decision(_admitted(tag, where, gpus, snapshot), tag, gpus.cost_millislices)
+
+
+def _admit_service(spec: ServiceSpec, submission: _Submission) -> Decision:
+    request, tenant, snapshot = submission.request, submission.tenant, submission.snapshot
     if spec.tenant != tenant:
         raise InvalidInputError(
             "SW-SERVICE-TENANT",
             f"tenant: the service is {spec.tenant!r}'s, but the job is charged to {tenant!r}.",
             f"Write #SBATCH --account={spec.tenant}, or tenant={tenant}.",
         )
-    return spec
+    _require_quota(request.uid, tenant, snapshot)
+    gpus = _replica(spec, request, snapshot)
+    where = submission.place(gpus.cost_millislices, may_move=False)
+    _check_limits(gpus, submission)
+    _check_is_new(spec, snapshot, submission.recent)
+    _check_array(request.array, spec)
+    tag = JobTag(submission.token, tenant, spec.name)
+    answer = _admitted(tag, where, gpus, snapshot).model_copy(update={"hold": True})
+    return Decision(answer, tag, gpus.cost_millislices)
 
 
-def _borrowing_limit(tenant: str, snapshot: Snapshot) -> int:
-    limit = snapshot.borrowing_limits.get(tenant, 0)
-    if not limit:
+def _admitted(tag: JobTag, where: Place, gpus: Asked, snapshot: Snapshot) -> SubmitAnswer:
+    share = snapshot.shares.get(tag.tenant, 1.0) if snapshot.quotas[tag.tenant] else 0.0
+    factor = site_factor(Terms(tag.job_class, share), snapshot.formula)
+    return SubmitAnswer(
+        action="admit",
+        gres=gpus.texts.get("gres"),
+        tres_per_job=gpus.texts.get("tres_per_job"),
+        tres_per_socket=gpus.texts.get("tres_per_socket"),
+        tres_per_task=gpus.texts.get("tres_per_task"),
+        qos=where.qos,
+        site_factor=factor,
+        tag=tag.text(),
+        notice=" ".join((*_chosen_notice(gpus), *where.notices)),
+        decision=", ".join((where.decision, *_types(gpus), f"site_factor {factor}")),
+    )
+
+
+def _chosen_notice(gpus: Asked) -> tuple[str, ...]:
+    return () if gpus.chosen is None else (f"Its GPU type is {gpus.chosen}.",)
+
+
+def _types(gpus: Asked) -> tuple[str, ...]:
+    return () if gpus.chosen is None else (f"GPU type {gpus.chosen}",)
+
+
+def _check_class(job_class: JobClass, tenant: str, snapshot: Snapshot) -> None:
+    if job_class == "high" and tenant not in snapshot.rules.high_class_for:
         raise InvalidInputError(
-            "SW-QUOTA-BORROW",
-            f"QOS {BORROWED_QOS}: {tenant!r} may not borrow quota.",
-            "Leave out --qos, or ask the operator for: "
-            f"slicewise tenant-quota set {tenant} --borrowing-limit N",
+            "SW-CLASS-FORBIDDEN",
+            f"class: the jobs of {tenant!r} may not be of class high.",
+            "Write class=normal; the operator lists tenants in [priority] high_class_for.",
         )
-    return limit
 
 
-def _nominal(uid: int, tenant: str, snapshot: Snapshot) -> int:
-    nominal = snapshot.quotas.get(tenant)
-    if nominal is None:
-        # Whom this host doesn't know Slurm itself judges.
-        if not tenant or uid in snapshot.accounts_by_uid:
-            check_membership(uid, tenant, snapshot)
-        raise InvalidInputError(
-            "SW-QUOTA-NONE",
-            f"tenant: {tenant!r} has no quota, so it may not use GPUs.",
-            f"Ask the operator for: slicewise tenant-quota set {tenant} --nominal N",
-        )
-    return nominal
+def _require_quota(uid: int, tenant: str, snapshot: Snapshot) -> None:
+    if tenant in snapshot.quotas:
+        return
+    # Whom this host doesn't know Slurm itself judges.
+    if not tenant or uid in snapshot.accounts_by_uid:
+        check_membership(uid, tenant, snapshot)
+    raise InvalidInputError(
+        "SW-QUOTA-NONE",
+        f"tenant: {tenant!r} has no quota, so it may not use GPUs.",
+        f"Ask the operator for: slicewise tenant-quota set {tenant} --nominal N",
+    )
 
 
-def _gpus(request: SubmitRequest) -> tuple[GpuRequest, ...]:
-    texts = (request.gres, request.tres_per_job, request.tres_per_socket, request.tres_per_task)
-    return tuple(gpu for text in texts for gpu in parse_gpu_requests(text))
-
-
-def _replica(spec: ServiceSpec, asked: tuple[GpuRequest, ...], snapshot: Snapshot) -> GpuRequest:
+def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> Asked:
     """The one GPU of a service's replica."""
-    profile = spec.profile or _cheapest(spec.need_gib or 0.0, snapshot)
-    replica = GpuRequest(profile, 1)
-    _cost(replica, snapshot)
-    if asked and asked != (replica,):
+    replica = GpuRequest(spec.profile or _cheapest(spec, request, snapshot), 1)
+    known = gpu_type(replica.gres_type or "", snapshot)
+    texts = (request.gres, request.tres_per_job, request.tres_per_socket, request.tres_per_task)
+    gpus = tuple(gpu for text in texts for gpu in parse_gpu_requests(text))
+    if gpus and gpus != (replica,):
         raise InvalidInputError(
             "SW-SERVICE-GRES",
-            f"The script asks for {', '.join(map(gres_text, asked))}, a replica has "
+            f"The script asks for {', '.join(map(gres_text, gpus))}, a replica has "
             f"{gres_text(replica)}.",
             f"Write #SBATCH --gres={gres_text(replica)}, or leave it out.",
         )
-    return replica
+    return Asked({known.name: 1}, known.cost_millislices, None, {"gres": gres_text(replica)})
 
 
-def _cheapest(need_gib: float, snapshot: Snapshot) -> str:
-    """The type of least cost whose memory fits; among equals the freer one, then by name."""
-    types = snapshot.gpu_types.values()
-    fitting = [t for t in types if t.memory_mib is not None and t.memory_mib >= need_gib * 1024]
-    if not fitting:
-        largest = max((t.memory_mib or 0 for t in types), default=0)
-        raise InvalidInputError(
-            "SW-NEED-TOO-LARGE",
-            f"need_gib: {need_gib:g} GiB fit into no GPU slice of this cluster.",
-            f"The largest has {largest / 1024:.1f} GiB; {_types_text(snapshot)}.",
-        )
-    return min(fitting, key=lambda t: (t.cost_millislices, -t.free, t.name)).name
+def _cheapest(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> str:
+    need_gib = spec.need_gib or 0.0
+    best = choose_type(
+        snapshot.gpu_types.values(),
+        count=1,
+        need_mib=ceil(need_gib * 1024),
+        limits=snapshot.type_limits.get(spec.tenant, {}),
+        partitions=snapshot.partitions.intersection(request.partition.split(",")),
+    )
+    if best is None:
+        raise too_large(f"need_gib: {need_gib:g} GiB", snapshot)
+    return best.name
 
 
-def _check_cost(
-    tenant: str, nominal: int, borrowing: int, asked: Iterable[GpuRequest], snapshot: Snapshot
-) -> None:
-    cost = sum(_cost(gpu, snapshot) for gpu in asked)
-    if cost > nominal + borrowing:
-        more = f", with {slices_text(borrowing)} that it may borrow" if borrowing else ""
-        raise InvalidInputError(
-            "SW-QUOTA-EXCEEDED",
-            f"One task costs {slices_text(cost)} slices, the quota of {tenant!r} is "
-            f"{slices_text(nominal)}{more}: it could never start.",
-            f"Ask for less, or the operator for a larger quota; {_types_text(snapshot)}.",
-        )
-
-
-def _check_types(tenant: str, asked: Iterable[GpuRequest], limits: Mapping[str, int]) -> None:
-    counts: Counter[str] = Counter()
-    for gpu in asked:
-        counts[gpu.gres_type or ""] += gpu.count
-    for gres_type, count in counts.items():
+def _check_limits(gpus: Asked, submission: _Submission) -> None:
+    tenant, snapshot = submission.tenant, submission.snapshot
+    limits = snapshot.type_limits.get(tenant, {})
+    for gres_type, count in gpus.instances.items():
         if count > limits.get(gres_type, count):
             raise InvalidInputError(
                 "SW-QUOTA-EXCEEDED",
@@ -294,47 +314,42 @@ def _check_types(tenant: str, asked: Iterable[GpuRequest], limits: Mapping[str, 
                 f"{limits[gres_type]}: it could never start.",
                 "Ask for fewer or another type, or the operator for a higher limit.",
             )
+    budget, time_limit_min = snapshot.budgets.get(tenant), submission.request.time_limit_min
+    if budget is not None and time_limit_min is not None:
+        _check_budget(tenant, gpus.cost_millislices, time_limit_min, budget)
 
 
-def _cost(gpu: GpuRequest, snapshot: Snapshot) -> int:
-    if gpu.gres_type is None:
+def _check_budget(tenant: str, cost: int, time_limit_min: int, budget: int) -> None:
+    """Slurm starts no run that could use up more than is left."""
+    if cost * time_limit_min * 60 > budget:
         raise InvalidInputError(
-            "SW-GRES-TYPE",
-            "A GPU of no type is asked for; here GPUs are given in slices.",
-            f"Write --gres=gpu:TYPE:{gpu.count}; {_types_text(snapshot)}.",
+            "SW-BUDGET-EXCEEDED",
+            f"One task of {slices_text(cost)} slices for {time_limit_min} min could use up "
+            f"{_hours(cost * time_limit_min * 60)} slice-hours, and {tenant!r} gets at most "
+            f"{_hours(budget)} in a period: it could never start.",
+            "Write a shorter --time, or ask for less, or the operator for a larger budget.",
         )
-    known = snapshot.gpu_types.get(gpu.gres_type)
-    if known is None:
-        raise InvalidInputError(
-            "SW-PROFILE-UNKNOWN",
-            f"profile: no node has GPU slices of type {gpu.gres_type!r}.",
-            f"There are {_types_text(snapshot)}.",
-        )
-    return known.cost_millislices * gpu.count
 
 
-def _types_text(snapshot: Snapshot) -> str:
-    types = sorted(snapshot.gpu_types.values(), key=lambda t: (t.cost_millislices, t.name))
-    costs = (f"{t.name} ({slices_text(t.cost_millislices)})" for t in types)
-    return f"types (slices each): {', '.join(costs)}"
+def _hours(millislice_s: int) -> str:
+    return f"{millislice_s / 3_600_000:.2f}"
 
 
-def _check_is_new(spec: ServiceSpec, snapshot: Snapshot) -> None:
+def _check_is_new(spec: ServiceSpec, snapshot: Snapshot, recent: Recent) -> None:
     key = (spec.tenant, spec.name)
-    if key not in snapshot.services:
-        return
-    job_id = snapshot.services[key]
-    if job_id is None:
+    if key in snapshot.services:
+        raise InvalidInputError(
+            "SW-SERVICE-EXISTS",
+            f"name: {spec.tenant!r} already has a service {spec.name!r}: job "
+            f"{snapshot.services[key]}.",
+            f"Choose another name, or first: slicewise service delete {spec.name}",
+        )
+    if key in recent.services:
         raise InvalidInputError(
             "SW-SERVICE-EXISTS",
             f"name: {spec.tenant!r} has submitted a service {spec.name!r} this moment.",
             "If that failed, try again in a few seconds.",
         )
-    raise InvalidInputError(
-        "SW-SERVICE-EXISTS",
-        f"name: {spec.tenant!r} already has a service {spec.name!r}: job {job_id}.",
-        f"Choose another name, or first: slicewise service delete {spec.name}",
-    )
 
 
 def _check_array(array: str, spec: ServiceSpec) -> None:

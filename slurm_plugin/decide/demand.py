@@ -16,6 +16,9 @@ from slurm_plugin.decide.tenants import own_part
 _NOT_BEFORE = frozenset({"BeginTime", "Dependency", "DependencyNeverSatisfied"})
 """Slurm's reasons of jobs that could not start now, whatever was free."""
 
+_NO_LOAN_HELPS = frozenset({"AssocGrpGRES", "AssocGrpBillingRunMinutes", "JobArrayTaskLimit"})
+"""Slurm's reasons of jobs over a limit on a type, over a budget, or over their array's own."""
+
 
 @dataclass(frozen=True)
 class Held:
@@ -40,19 +43,30 @@ def demand(
 
     A task that is held, such as a service's slot at rest, waits for nothing; neither does a job
     that may not start yet. Jobs in a tenant's own QOS count up to its own part: no loan would let
-    more of them start.
+    more of them start. Nor does one count that waits for something else than a loan.
     """
-    guaranteed: Counter[str] = Counter()
+    jobs = tuple(jobs)
+    guaranteed = guaranteed_use(jobs, partitions, costs)
     others: Counter[str] = Counter()
     for job in jobs:
-        if _is_managed(job, partitions) and (job.state in ALLOTTED or _is_waiting(job)):
-            cost = run_cost(gpu_types_of_tres(job.tres), costs)
-            of = guaranteed if job.qos == qos_name(job.account) else others
-            of[job.account] += cost * max(1, len(job.untouched))
+        is_guaranteed = job.qos == qos_name(job.account)
+        if not is_guaranteed and _counts(job, partitions) and not _waits_for_no_loan(job):
+            others[job.account] += _cost(job, costs)
     own = own_part(policy)
     return others + Counter(
         {name: min(amount, own.get(name, 0)) for name, amount in guaranteed.items()}
     )
+
+
+def guaranteed_use(
+    jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+) -> Mapping[str, int]:
+    """Millislices that each account's jobs in its own QOS hold or wait for."""
+    used: Counter[str] = Counter()
+    for job in jobs:
+        if job.qos == qos_name(job.account) and _counts(job, partitions):
+            used[job.account] += _cost(job, costs)
+    return used
 
 
 def capacity(
@@ -67,7 +81,7 @@ def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, He
     instances: dict[str, Counter[str]] = {}
     guaranteed: dict[str, Counter[str]] = {}
     for job in jobs:
-        if job.state in ALLOTTED and _is_managed(job, partitions):
+        if job.state in ALLOTTED and is_managed(job, partitions):
             gpus = gpu_types_of_tres(job.tres)
             instances.setdefault(job.account, Counter()).update(gpus)
             if job.qos == qos_name(job.account):
@@ -75,11 +89,31 @@ def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, He
     return {name: Held(gpus, guaranteed.get(name, {})) for name, gpus in instances.items()}
 
 
-def _is_managed(job: JobView, partitions: frozenset[str]) -> bool:
-    """A waiting job may name several partitions."""
+def node_costs(
+    nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+) -> frozenset[int]:
+    """What all GPUs of each node of managed partitions cost together."""
+    return frozenset(run_cost(node.gpus, costs) for node in nodes if node.partitions & partitions)
+
+
+def is_managed(job: JobView, partitions: frozenset[str]) -> bool:
+    """Whether it is, or may come, in one of the partitions: while it waits it may name several."""
     return not partitions.isdisjoint(job.partition.split(","))
 
 
-def _is_waiting(job: JobView) -> bool:
+def is_waiting(job: JobView) -> bool:
+    """Whether it could start now, if there were room."""
     pending = job.state in {JobState.PENDING, JobState.SPECIAL_EXIT}
     return pending and not job.held and job.reason not in _NOT_BEFORE
+
+
+def _counts(job: JobView, partitions: frozenset[str]) -> bool:
+    return is_managed(job, partitions) and (job.state in ALLOTTED or is_waiting(job))
+
+
+def _waits_for_no_loan(job: JobView) -> bool:
+    return job.state not in ALLOTTED and job.reason in _NO_LOAN_HELPS
+
+
+def _cost(job: JobView, costs: Mapping[str, Millislices]) -> int:
+    return run_cost(gpu_types_of_tres(job.tres), costs) * max(1, len(job.untouched))

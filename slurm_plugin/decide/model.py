@@ -220,6 +220,14 @@ class Balance:
 
 
 @dataclass(frozen=True)
+class BalanceLine:
+    """A tenant's accounts, and what its budget has left now; None without one."""
+
+    balance: Balance
+    left_millislice_s: int | None
+
+
+@dataclass(frozen=True)
 class BudgetEntry:
     """A budget was given or taken.
 

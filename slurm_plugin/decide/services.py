@@ -9,7 +9,7 @@ from cluster.jobs import JobState, JobTag, JobView, NodeView, StepView
 from cluster.service import MAX_SLOTS
 from cluster.units import Millislices
 from cluster.wire import ServiceView, SlotState, SlotView, TenantView
-from slurm_plugin.decide.admission import GpuType
+from slurm_plugin.decide.snapshot import GpuType
 
 ALLOTTED = frozenset(
     {JobState.CONFIGURING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
@@ -171,14 +171,27 @@ def gpu_types(
     memory_mib: Mapping[str, int | None],
 ) -> Mapping[str, GpuType]:
     """The priced GRES types that nodes have."""
-    total: dict[str, int] = defaultdict(int)
-    allotted: dict[str, int] = defaultdict(int)
-    for node in nodes:
-        for name, count in node.gpus.items():
-            total[name] += count
-            allotted[name] += node.gpus_allotted.get(name, 0)
     return {
-        name: GpuType(name, costs[name], memory_mib.get(name), count, count - allotted[name])
-        for name, count in total.items()
-        if count and name in costs
+        name: _gpu_type(name, [node for node in nodes if node.gpus.get(name)], costs, memory_mib)
+        for name in {name for node in nodes for name, count in node.gpus.items() if count}
+        if name in costs
     }
+
+
+def _gpu_type(
+    name: str,
+    nodes: Sequence[NodeView],
+    costs: Mapping[str, Millislices],
+    memory_mib: Mapping[str, int | None],
+) -> GpuType:
+    total = sum(node.gpus[name] for node in nodes)
+    allotted = sum(node.gpus_allotted.get(name, 0) for node in nodes)
+    return GpuType(
+        name=name,
+        cost_millislices=costs[name],
+        memory_mib=memory_mib.get(name),
+        total=total,
+        free=total - allotted,
+        partitions=frozenset().union(*(node.partitions for node in nodes)),
+        beside=frozenset(kind for node in nodes for kind in node.gpus) - {name},
+    )

@@ -169,7 +169,7 @@ def test_a_plain_job_gets_qos_priority_and_tag(daemon: Daemon) -> None:
     assert code == 0, text
     job = daemon.job(int(text))
     assert re.search("QOS=slicewise_vision *$", job, flags=re.MULTILINE)
-    tag = "AdminComment=slicewise:1 token=[0-9a-f]{16} tenant=vision *$"
+    tag = "AdminComment=slicewise:1 token=[0-9a-f]{16} tenant=vision flexible *$"
     assert re.search(tag, job, flags=re.MULTILINE)
     assert daemon.scontrol("alice", "update", f"JobId={text.strip()}", "QOS=normal") != 0
     assert daemon.scontrol("alice", "release", text.strip()) == 0

@@ -2,7 +2,7 @@ from pathlib import Path
 
 from sandbox.layout import Layout
 
-SERVERS = ("slurmctld", "slurmdbd", "slurmd", "gateway")
+SERVERS = ("slurmctld", "slurmdbd", "slurmd", "gateway", "daemon")
 
 
 def test_sandboxes_in_two_slots_share_no_port_and_no_address():

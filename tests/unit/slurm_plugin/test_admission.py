@@ -11,14 +11,14 @@ from cluster.units import Millislices
 from cluster.wire import CheckRequest, SubmitAnswer, SubmitRequest
 from slurm_plugin.admit import Admission
 from slurm_plugin.decide.admission import (
-    GpuType,
     Mode,
-    Snapshot,
     as_mode_allows,
     check_membership,
-    decide,
     submission_of,
 )
+from slurm_plugin.decide.admission import decide as decision
+from slurm_plugin.decide.priority import Formula
+from slurm_plugin.decide.snapshot import GpuType, Rules, Snapshot
 
 ALICE, UNKNOWN = 61001, 7
 TOKEN = "ab12"  # noqa: S105 -- a mark, no secret
@@ -26,22 +26,36 @@ TOKEN = "ab12"  # noqa: S105 -- a mark, no secret
 
 def gpu(name: str, cost: int, gib: int | None, free: int = 1) -> GpuType:
     memory = None if gib is None else gib * 1024
-    return GpuType(name, Millislices(cost), memory, 7, free)
+    return GpuType(name, Millislices(cost), memory, 7, free, frozenset({"gpu"}))
 
 
 SNAPSHOT = Snapshot(
     partitions=frozenset({"gpu", "mig"}),
     quotas={"vision": 6000, "nlp": 1000},
     borrowing_limits={"vision": 2000, "nlp": 0},
+    ceilings={"vision": 8000, "nlp": 1000},
     type_limits={"vision": {"1g.20gb": 1}},
+    budgets={"nlp": 3_600_000},
     used={"vision": 1500},
+    guaranteed_used={"vision": 1500},
+    shares={"vision": 0.75},
     gpu_types={
         t.name: t
         for t in (gpu("1g.10gb", 1000, 9), gpu("1g.20gb", 1750, 19), gpu("3g.40gb", 3500, 39))
     },
+    node_costs=frozenset({5000, 7000}),
     services={("vision", "taken"): 814},
     accounts_by_uid={ALICE: frozenset({"vision", "guest"})},
+    formula=Formula(3, 5, 2, max=1000, wait_full_s=86_400, quantum=10),
+    rules=Rules(high_class_for=frozenset({"nlp"})),
 )
+FACTOR = 525
+"""1000 × (3 × 1/2 + 5 × 3/4) / 10"""
+
+
+def decide(request: SubmitRequest, snapshot: Snapshot, token: str) -> SubmitAnswer:
+    return decision(request, snapshot, token).answer
+
 
 SPEC = {
     "name": "bert",
@@ -76,9 +90,10 @@ def test_a_plain_job_is_admitted() -> None:
         action="admit",
         gres=None,
         qos="slicewise_vision",
-        site_factor=750,
-        tag="slicewise:1 token=ab12 tenant=vision",
-        hold=False,
+        site_factor=FACTOR,
+        tag="slicewise:1 token=ab12 tenant=vision flexible",
+        decision="guaranteed in QOS slicewise_vision (1.5 of 6 slices held or waited for), "
+        "site_factor 525",
     )
 
 
@@ -87,9 +102,11 @@ def test_a_service_is_admitted_held_and_typed() -> None:
         action="admit",
         gres="gpu:1g.10gb:1",
         qos="slicewise_vision",
-        site_factor=750,
+        site_factor=FACTOR,
         tag="slicewise:1 token=ab12 tenant=vision service=bert",
         hold=True,
+        decision="guaranteed in QOS slicewise_vision (1.5 of 6 slices held or waited for), "
+        "site_factor 525",
     )
 
 
@@ -132,7 +149,7 @@ def test_an_unmanaged_partition_passes(request_: SubmitRequest) -> None:
         submit(account="VISION"),
         submit(gres="", tres_per_job="gres:gpu:1g.10gb:2"),
         submit(gres="", tres_per_task="gres/gpu:1g.10gb=1"),
-        submit(gres="gres:gpu:3g.40gb:1,gres:gpu:1g.10gb:2"),
+        submit(gres="gres:gpu:3g.40gb:1,gres:gpu:1g.10gb:1"),
         submit(gres="gpu:1g.10gb:1,license:matlab"),
         submit(qos="normal", array="0-99"),
     ],
@@ -140,7 +157,7 @@ def test_an_unmanaged_partition_passes(request_: SubmitRequest) -> None:
 def test_admitted_in_the_tenants_qos(request_: SubmitRequest) -> None:
     answer = decide(request_, SNAPSHOT, TOKEN)
     assert (answer.action, answer.qos) == ("admit", "slicewise_vision")
-    assert JobTag.find(answer.tag or "") == JobTag(TOKEN, "vision")
+    assert JobTag.find(answer.tag or "") == JobTag(TOKEN, "vision", is_flexible=True)
 
 
 REFUSALS = [
@@ -169,7 +186,7 @@ REFUSALS = [
     (altered(service(), gres="gpu:1g.10gb:2"), "SW-SERVICE-GRES", ["gpu:1g.10gb:2"]),
     (altered(service(), tres_per_task="gpu:1"), "SW-SERVICE-GRES", ["gpu:1"]),
     (service(profile=None, need_gib="40"), "SW-NEED-TOO-LARGE", ["need_gib", "40", "39.0 GiB"]),
-    (submit(gres="gpu:1g.10gb:7"), "SW-QUOTA-EXCEEDED", ["7 slices", "6", "'vision'"]),
+    (submit(gres="gpu:1g.10gb:9"), "SW-QUOTA-EXCEEDED", ["9 slices", "6, with 2", "'vision'"]),
     (submit(account="nlp", gres="gpu:1g.20gb:1"), "SW-QUOTA-EXCEEDED", ["1.75 slices", "is 1:"]),
     (submit(gres="gpu:1g.20gb:2"), "SW-QUOTA-EXCEEDED", ["2 instances of 1g.20gb", "may have 1:"]),
     (service(name="taken"), "SW-SERVICE-EXISTS", ["'taken'", "job 814"]),
@@ -265,6 +282,232 @@ def test_a_check_is_the_submission_it_stands_for() -> None:
     assert submission_of(check, ALICE, SNAPSHOT.partitions) == service()
 
 
+def with_rule(untyped: str) -> Snapshot:
+    return replace(SNAPSHOT, rules=Rules(untyped))
+
+
+class TestTypes:
+    """What is chosen where no type was said, and what is written instead."""
+
+    @pytest.mark.parametrize(
+        ("asked", "answered"),
+        [
+            ({"gres": "gres:gpu:auto:2"}, {"gres": "gpu:1g.10gb:2"}),
+            ({"gres": "gpu:auto"}, {"gres": "gpu:1g.10gb:1"}),
+            ({"gres": "gres/gpu:auto:1,gres/nic:2"}, {"gres": "gpu:1g.10gb:1,nic:2"}),
+            (
+                {"gres": "", "tres_per_job": "gres:gpu:auto:2"},
+                {"tres_per_job": "gres:gpu:1g.10gb:2"},
+            ),
+            (
+                {"gres": "", "tres_per_task": "gres/gpu:auto=1"},
+                {"tres_per_task": "gres/gpu:1g.10gb=1"},
+            ),
+            (
+                {"gres": "", "tres_per_socket": "gres:gpu:auto:1"},
+                {"tres_per_socket": "gres:gpu:1g.10gb:1"},
+            ),
+            (
+                {"gres": "gpu:auto:1", "tres_per_job": "gres:gpu:auto:1"},
+                {"gres": "gpu:1g.10gb:1", "tres_per_job": "gres:gpu:1g.10gb:1"},
+            ),
+            ({"gres": "gpu:1g.10gb:1"}, {}),
+        ],
+    )
+    def test_of_gpu_auto(self, asked: dict[str, str], answered: dict[str, str]) -> None:
+        answer = decide(submit(**asked), SNAPSHOT, TOKEN)
+        written = answer.model_dump(
+            include={"gres", "tres_per_job", "tres_per_socket", "tres_per_task"}, exclude_none=True
+        )
+        assert (answer.action, written) == ("admit", answered)
+        assert answer.notice == ("Its GPU type is 1g.10gb." if answered else "")
+
+    @pytest.mark.parametrize(
+        ("untyped", "gres"), [("auto", "gpu:1g.10gb:2"), ("3g.40gb", "gpu:3g.40gb:2")]
+    )
+    def test_of_no_type_by_the_sites_rule(self, untyped: str, gres: str) -> None:
+        answer = decide(submit(gres="gres:gpu:2"), with_rule(untyped), TOKEN)
+        assert (answer.action, answer.gres) == ("admit", gres)
+
+    def test_a_rule_that_names_a_type_that_no_node_has(self) -> None:
+        answer = decide(submit(gres="gpu:2"), with_rule("a100"), TOKEN)
+        assert answer.code == "SW-PROFILE-UNKNOWN"
+
+    @pytest.mark.parametrize(
+        ("need", "gres", "chosen"),
+        [
+            ("9GiB", "", "gpu:1g.10gb:1"),
+            ("10GiB", "", "gpu:1g.20gb:1"),
+            ("10GiB", "gpu:1", "gpu:1g.20gb:1"),
+            ("20GiB", "gpu:auto:1", "gpu:3g.40gb:1"),
+            ("20GiB", "nic:1", "nic:1,gpu:3g.40gb:1"),
+            ("19GiB", "gpu:2", "gpu:3g.40gb:2"),
+        ],
+    )
+    def test_of_what_a_job_needs(self, need: str, gres: str, chosen: str) -> None:
+        """Of 1g.20gb the tenant may have one only."""
+        request = submit(gres=gres, directives=(f"#SLICEWISE need={need}",))
+        answer = decide(request, SNAPSHOT, TOKEN)
+        assert (answer.action, answer.gres) == ("admit", chosen)
+
+    @pytest.mark.parametrize(
+        ("gres", "need", "code"),
+        [
+            ("gpu:auto:1", "40GiB", "SW-NEED-TOO-LARGE"),
+            ("gpu:1g.10gb:1", "10GiB", "SW-NEED-TOO-LARGE"),
+            ("gpu:auto:1,gpu:auto:2", "1GiB", "SW-GRES"),
+            ("gpu:auto:1,gpu:2", "1GiB", "SW-GRES"),
+            ("gres:shard:1", "1GiB", "SW-GRES-SHARED"),
+            ("mps:50,gpu:1g.10gb:1", "1GiB", "SW-GRES-SHARED"),
+        ],
+    )
+    def test_refused(self, gres: str, need: str, code: str) -> None:
+        request = submit(gres=gres, directives=(f"#SLICEWISE need={need}",))
+        assert decide(request, SNAPSHOT, TOKEN).code == code
+
+    def test_an_older_slicewise_lua_writes_no_other_text_than_gres(self) -> None:
+        """Slurm would start what is left without a type above every limit."""
+        for v, action in ((1, "refuse"), (2, "admit")):
+            request = submit(gres="", tres_per_job="gres:gpu:auto:1")
+            older = request.model_copy(update={"v": v})
+            assert decide(older, SNAPSHOT, TOKEN).action == action
+        older = submit(gres="gpu:auto:1").model_copy(update={"v": 1})
+        assert decide(older, SNAPSHOT, TOKEN).gres == "gpu:1g.10gb:1"
+
+    def test_beside_a_named_type_it_is_another_one_of_the_same_node(self) -> None:
+        types = dict(SNAPSHOT.gpu_types)
+        beside = {"1g.10gb": {"1g.20gb"}, "1g.20gb": {"1g.10gb", "3g.40gb"}, "3g.40gb": {"1g.20gb"}}
+        types = {name: replace(types[name], beside=frozenset(beside[name])) for name in types}
+        request = submit(gres="gpu:auto:1,gpu:1g.10gb:1")
+        answer = decide(request, replace(SNAPSHOT, gpu_types=types), TOKEN)
+        assert answer.gres == "gpu:1g.20gb:1,gpu:1g.10gb:1"
+
+    def test_a_type_of_other_partitions_is_not_chosen(self) -> None:
+        cheap = replace(gpu("a", 1, 9), partitions=frozenset({"mig"}))
+        snapshot = replace(SNAPSHOT, gpu_types={**SNAPSHOT.gpu_types, "a": cheap})
+        assert decide(submit(gres="gpu:auto:1"), snapshot, TOKEN).gres == "gpu:1g.10gb:1"
+        assert decide(submit(gres="gpu:auto", partition="mig"), snapshot, TOKEN).gres == "gpu:a:1"
+
+
+class TestCost:
+    """Of one task of the array: all that its nodes and tasks have together."""
+
+    @pytest.mark.parametrize(
+        ("asked", "slices"),
+        [
+            ({"gres": "gpu:1g.10gb:2"}, 2),
+            ({"gres": "gpu:1g.10gb:2", "min_nodes": 3}, 6),
+            ({"gres": "", "tres_per_job": "gres:gpu:1g.10gb:3", "min_nodes": 3}, 3),
+            ({"gres": "", "tres_per_task": "gres:gpu:1g.10gb:1", "tasks": 4}, 4),
+            (
+                {"gres": "", "tres_per_task": "gpu:1g.10gb", "tasks_per_node": 2, "min_nodes": 2},
+                4,
+            ),
+            ({"gres": "", "tres_per_task": "gres:gpu:1g.10gb:1", "min_nodes": 2}, 2),
+            ({"gres": "", "tres_per_socket": "gres:gpu:1g.10gb:1", "min_nodes": 2}, 2),
+            ({"gres": "gpu:1g.10gb:2", "tres_per_job": "gres:gpu:1g.10gb:4", "min_nodes": 2}, 4),
+            ({"gres": "gpu:1g.10gb:1,gpu:3g.40gb:1"}, 4.5),
+            ({"gres": "gpu:1g.10gb:1", "exclusive": True}, 5),
+            ({"gres": "", "exclusive": True, "min_nodes": 2}, 10),
+        ],
+    )
+    def test_each(self, asked: dict[str, Any], slices: float) -> None:
+        roomy = replace(SNAPSHOT, quotas={"vision": 100_000})
+        assert decision(submit(**asked), roomy, TOKEN).cost_millislices == slices * 1000
+
+    def test_a_whole_node_that_may_have_no_gpu_costs_nothing(self) -> None:
+        snapshot = replace(SNAPSHOT, node_costs=frozenset({0, 7000}))
+        assert decision(submit(gres="", exclusive=True), snapshot, TOKEN).cost_millislices == 0
+        refused = decision(submit(exclusive=True, min_nodes=2), snapshot, TOKEN).answer
+        assert refused.code == "SW-QUOTA-EXCEEDED"
+
+    def test_a_job_without_gpus_passes(self) -> None:
+        request = submit(gres="", directives=("#SLICEWISE class=low",))
+        assert decide(request, SNAPSHOT, TOKEN).action == "pass"
+
+    @pytest.mark.parametrize(
+        ("minutes", "code"), [(60, ""), (61, "SW-BUDGET-EXCEEDED"), (None, "")]
+    )
+    def test_against_a_period_of_the_budget(self, minutes: int | None, code: str) -> None:
+        request = submit(account="nlp", uid=UNKNOWN, time_limit_min=minutes)
+        assert decide(request, SNAPSHOT, TOKEN).code == code
+
+
+class TestPlace:
+    """Guaranteed or borrowed."""
+
+    @pytest.mark.parametrize(
+        ("asked", "qos", "flexible"),
+        [
+            ({"gres": "gpu:1g.10gb:4"}, "slicewise_vision", True),
+            ({"gres": "gpu:1g.10gb:5"}, "slicewise-borrowed", True),
+            ({"gres": "gpu:1g.10gb:7"}, "slicewise-borrowed", True),
+            ({"gres": "gpu:1g.10gb:5", "requeue": True}, "slicewise-borrowed", True),
+            ({"gres": "gpu:1g.10gb:5", "requeue": False}, "slicewise_vision", False),
+            ({"gres": "gpu:1g.10gb:5", "interactive": True}, "slicewise_vision", False),
+            ({"gres": "gpu:1g.10gb:5", "qos": "slicewise_vision"}, "slicewise_vision", False),
+            ({"qos": "slicewise-borrowed"}, "slicewise-borrowed", False),
+            ({"gres": "gpu:1g.10gb:5", "qos": "normal"}, "slicewise-borrowed", True),
+        ],
+    )
+    def test_by_what_is_left_of_the_guarantee(
+        self, asked: dict[str, Any], qos: str, flexible: bool
+    ) -> None:
+        answer = decide(submit(**asked), SNAPSHOT, TOKEN)
+        tag = JobTag.find(answer.tag or "")
+        assert tag is not None
+        assert (answer.qos, tag.is_flexible) == (qos, flexible)
+
+    def test_who_may_borrow_no_more_waits_for_its_own(self) -> None:
+        full = replace(SNAPSHOT, used={"vision": 8000}, guaranteed_used={"vision": 6000})
+        answer = decide(submit(), full, TOKEN)
+        assert answer.qos == "slicewise_vision"
+        assert answer.decision.startswith(
+            "guaranteed in QOS slicewise_vision (6 of 6 slices held or waited for)"
+        )
+
+    def test_the_decision_in_one_line(self) -> None:
+        answer = decide(submit(gres="gpu:auto:5"), SNAPSHOT, TOKEN)
+        assert answer.decision == (
+            "borrowed in QOS slicewise-borrowed (1.5 slices in use, 8 at most with what is lent), "
+            "GPU type 1g.10gb, site_factor 525"
+        )
+
+    def test_the_user_is_told(self) -> None:
+        answer = decide(submit(gres="gpu:1g.10gb:5", qos="normal"), SNAPSHOT, TOKEN)
+        assert answer.notice == (
+            "QOS normal is not used for GPUs here: the quota decides. It runs on borrowed quota: "
+            "it may be requeued when its owner needs that back."
+        )
+        assert decide(submit(), SNAPSHOT, TOKEN).notice == ""
+
+    @pytest.mark.parametrize(
+        ("asked", "code"),
+        [
+            ({"qos": "slicewise_nlp"}, "SW-QOS"),
+            ({"gres": "gpu:1g.10gb:7", "requeue": False}, "SW-QUOTA-EXCEEDED"),
+            ({"gres": "gpu:1g.10gb:7", "qos": "slicewise_vision"}, "SW-QUOTA-EXCEEDED"),
+            ({"directives": ("#SLICEWISE class=high",)}, "SW-CLASS-FORBIDDEN"),
+        ],
+    )
+    def test_refused(self, asked: dict[str, Any], code: str) -> None:
+        assert decide(submit(**asked), SNAPSHOT, TOKEN).code == code
+
+    @pytest.mark.parametrize(
+        ("job_class", "factor"), [("low", 500), ("normal", 650), ("high", 800)]
+    )
+    def test_the_class_counts(self, job_class: str, factor: int) -> None:
+        request = submit(account="nlp", uid=UNKNOWN, directives=(f"#SLICEWISE class={job_class}",))
+        answer = decide(request, SNAPSHOT, TOKEN)
+        tag = JobTag.find(answer.tag or "")
+        assert tag is not None
+        assert (answer.site_factor, tag.job_class) == (factor, job_class)
+
+    def test_a_tenant_without_a_part_of_its_own_has_no_share(self) -> None:
+        own = replace(SNAPSHOT, quotas={"vision": 0})
+        assert decide(submit(qos="slicewise-borrowed"), own, TOKEN).site_factor == 150
+
+
 class TestAdmission:
     """What is counted forward between two looks at Slurm."""
 
@@ -323,6 +566,33 @@ class TestAdmission:
             assert admission.submit(service()).code == "SW-SERVICE-MODE"
             assert admission.check(check, ALICE).code == "SW-SERVICE-MODE"
         assert admission.submit(submit()).action == "pass"
+
+    def test_what_was_admitted_takes_from_the_guarantee(self) -> None:
+        admission = self.admission()
+        qos = [admission.submit(submit()).qos for _ in range(6)]
+        assert qos == ["slicewise_vision"] * 4 + ["slicewise-borrowed"] * 2
+        # Nothing is left to borrow either: it waits for its own.
+        assert admission.preview(submit()).qos == "slicewise_vision"
+
+    def test_until_slurm_has_been_looked_at_two_seconds_after(self) -> None:
+        admission = self.admission()
+        for _ in range(5):
+            admission.submit(submit())
+        assert admission.preview(submit()).qos == "slicewise-borrowed"
+        admission.publish(SNAPSHOT, 1000.0)
+        assert admission.preview(submit()).qos == "slicewise-borrowed"
+        admission.publish(SNAPSHOT, 1e12)
+        assert admission.preview(submit()).qos == "slicewise_vision"
+
+    def test_a_services_slots_at_rest_take_nothing(self) -> None:
+        admission = self.admission()
+        for number in range(5):
+            assert admission.submit(service(name=f"s{number}")).action == "admit"
+        assert admission.preview(submit()).qos == "slicewise_vision"
+
+    def test_the_token_of_slicewise_lua_is_kept(self) -> None:
+        answer = self.admission().submit(submit(token=TOKEN))
+        assert f"token={TOKEN} " in (answer.tag or "")
 
     def test_tokens_differ(self) -> None:
         admission = self.admission()

@@ -7,7 +7,14 @@ import pytest
 
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.units import Millislices
-from slurm_plugin.decide.demand import Held, capacity, demand, held
+from slurm_plugin.decide.demand import (
+    Held,
+    capacity,
+    demand,
+    guaranteed_use,
+    held,
+    node_costs,
+)
 from slurm_plugin.decide.policy import Quota, Tenant
 
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
@@ -113,3 +120,37 @@ def test_what_is_held_in_all_and_in_the_tenant_s_own_qos():
         "a": Held({"1g.10gb": 2, "3g.40gb": 1}, {"1g.10gb": 2}),
         "b": Held({"1g.10gb": 2}, {}),
     }
+
+
+@pytest.mark.parametrize(
+    "reason", ["AssocGrpGRES", "AssocGrpBillingRunMinutes", "JobArrayTaskLimit"]
+)
+def test_borrowed_jobs_that_no_loan_would_start_want_none(reason: str) -> None:
+    waiting = job(state=JobState.PENDING, qos="slicewise-borrowed", reason=reason)
+    assert demand(ROOM, [waiting], MANAGED, COSTS) == {}
+    own = job(state=JobState.PENDING, reason=reason)
+    assert demand(ROOM, [own], MANAGED, COSTS) == {"vision": 2000}
+    runs = job(qos="slicewise-borrowed", reason=reason)
+    assert demand(ROOM, [runs], MANAGED, COSTS) == {"vision": 2000}
+
+
+def test_the_guarantee_is_used_by_what_holds_it_and_what_waits_for_it() -> None:
+    jobs = [
+        job(),
+        job(state=JobState.PENDING, untouched=frozenset({1, 2, 3}), reason="Priority"),
+        job(state=JobState.PENDING, held=True),
+        job(state=JobState.PENDING, reason="Dependency"),
+        job(qos="slicewise-borrowed"),
+        job("a", partition="cpu"),
+        job("a", JobState.ENDED),
+    ]
+    assert guaranteed_use(jobs, MANAGED, COSTS) == {"vision": 8000}
+
+
+def test_what_whole_nodes_cost() -> None:
+    def node(partition: str, gpus: Mapping[str, int]) -> NodeView:
+        return NodeView("n", "n", frozenset(), gpus, {}, frozenset({partition}))
+
+    full = {"1g.10gb": 7}
+    nodes = [node("gpu", full), node("gpu", full), node("gpu", {}), node("cpu", {"3g.40gb": 1})]
+    assert node_costs(nodes, MANAGED, COSTS) == {7000, 0}

@@ -16,7 +16,7 @@ from cluster.errors import SlicewiseError, UnreachableError
 from cluster.periods import period_start_s
 from cluster.settings import Settings
 from launcher.main import app
-from slurm_plugin.cli import budget, explain, gather, parts, quota, tenant
+from slurm_plugin.cli import budget, explain, gather, parts, quota, source, tenant
 from slurm_plugin.cli import ledger as ledger_commands
 from slurm_plugin.cli.parts import SlurmLook
 from slurm_plugin.decide.budgets import unspent
@@ -33,7 +33,7 @@ SETTINGS = Settings.model_validate(
 )
 ACCOUNTS = {"root": "", "physics": "root", "optics": "physics", "bio": "root"}
 TRY_TO_LOOK = parts.try_to_look_at_slurm
-MODULES = (tenant, quota, budget, ledger_commands, explain, parts)
+MODULES = (tenant, quota, budget, ledger_commands, explain, parts, source)
 
 
 class FakeLedger(MemoryStore):
@@ -100,9 +100,10 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
         yield fake
 
     monkeypatch.setattr(parts, "_PATIENCE_S", 0.0)
+    monkeypatch.setenv("SLICEWISE_DATABASE_URL", "postgresql:///ledger")
     for module in MODULES:
-        monkeypatch.setattr(module, "load_settings", lambda: SETTINGS)
-        monkeypatch.setattr(module, "opened_ledger", opened)
+        monkeypatch.setattr(module, "load_settings", lambda: SETTINGS, raising=False)
+        monkeypatch.setattr(module, "opened_ledger", opened, raising=False)
     for module in (*MODULES, gather):
         for name in ("look_at_slurm", "try_to_look_at_slurm"):
             look = SlurmLook(ACCOUNTS, 14_000)

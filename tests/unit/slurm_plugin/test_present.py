@@ -15,6 +15,7 @@ from slurm_plugin.cli.present import (
 from slurm_plugin.decide.ceilings import Ceiling
 from slurm_plugin.decide.model import (
     Balance,
+    BalanceLine,
     BudgetEntry,
     Reservation,
     Run,
@@ -257,9 +258,9 @@ def test_a_budgets_history_mixes_rules_and_entries_the_newest_first():
     assert "paper" in shown(present_budgets.events_table(events))
 
 
-def balance_line(left: int | None, granted: int) -> present_ledger.BalanceLine:
+def balance_line(left: int | None, granted: int) -> BalanceLine:
     amounts = (MillisliceSeconds(3_600_000 * hours) for hours in (granted, -2, 4, 8, 0))
-    return present_ledger.BalanceLine(Balance("vision", *amounts), left)
+    return BalanceLine(Balance("vision", *amounts), left)
 
 
 def test_a_tenant_without_a_budget_shows_no_debt():

@@ -4,11 +4,12 @@ from rich.console import Console
 
 from cluster.jobs import NodeView
 from cluster.units import Millislices
-from slurm_plugin.cli.explain import free_instances, profile_costs
+from slurm_plugin.cli.explain import profile_costs
 from slurm_plugin.cli.present_explain import costs_table, explanation
 from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.demand import Held
 from slurm_plugin.decide.explain import Explanation, Situation, explain
+from slurm_plugin.decide.free import free_instances
 from slurm_plugin.decide.policy import Quota, Tenant
 
 POLICY = {"bio": Tenant("bio", "", Quota(Millislices(3000)))}

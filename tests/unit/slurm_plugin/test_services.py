@@ -184,3 +184,14 @@ def test_gpu_types_are_those_with_a_price() -> None:
     (kind,) = gpu_types((NODE, other), COSTS, {"1g.10gb": 9728}).values()
     assert (kind.name, kind.cost_millislices, kind.memory_mib) == ("1g.10gb", 1000, 9728)
     assert (kind.total, kind.free) == (10, 8)
+
+
+def test_gpu_types_say_where_they_are_and_beside_what() -> None:
+    first = replace(NODE, gpus={"1g.10gb": 3, "3g.40gb": 1}, partitions=frozenset({"gpu"}))
+    second = replace(NODE, gpus={"1g.10gb": 7, "3g.40gb": 0}, partitions=frozenset({"mig"}))
+    kinds = gpu_types((first, second), COSTS, {})
+    where = {name: (kind.partitions, kind.beside) for name, kind in kinds.items()}
+    assert where == {
+        "1g.10gb": ({"gpu", "mig"}, {"3g.40gb"}),
+        "3g.40gb": ({"gpu"}, {"1g.10gb"}),
+    }

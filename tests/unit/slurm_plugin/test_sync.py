@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from scripted import DOWN, ScriptedSlurm, job, sync_of
+from scripted import DOWN, ScriptedSlurm, job, policy_of, sync_of, tenant
 
 from cluster.errors import InvalidInputError, OutsideError, SlicewiseError, UnreachableError
-from cluster.jobs import JobState
+from cluster.jobs import JobState, NodeView
+from cluster.units import Millislices
 
 LOOSE = job(1, held=False, reason="Priority")
 UNTAGGED = job(2, held=False, reason="JobHeldUser", admin_comment="", array_job_id=815)
@@ -167,3 +168,35 @@ async def test_a_deleted_service_is_cancelled_whole() -> None:
     assert slurm.actions == [("cancel", 814)]
     with pytest.raises(SlicewiseError, match="no living service"):
         await sync.delete(815)
+
+
+async def test_admission_decides_on_what_was_seen() -> None:
+    waiting = job(1, held=False, reason="Priority", priority=7)
+    slurm = ScriptedSlurm(job(0, JobState.RUNNING), waiting, job(2))
+    node = {"1g.10gb": 4}
+    slurm.known_nodes = (
+        NodeView("gpu01", "gpu01", frozenset(), node, {"1g.10gb": 1}, frozenset({"gpu"})),
+    )
+    sync = sync_of(slurm)
+    borrows = {"borrowing_limit_millislices": Millislices(9000)}
+    sync.set_policy(policy_of(tenant("vision", 2000, **borrows)), {})
+    sync.set_shares({"vision": 0.25})
+    await sync.turn()
+    seen = sync.snapshot
+    assert seen is not None
+    assert (seen.quotas, seen.ceilings) == ({"vision": 2000}, {"vision": 4000})
+    assert (seen.used, seen.guaranteed_used) == ({"vision": 1000}, {"vision": 2000})
+    assert (seen.gpu_types["1g.10gb"].free, seen.node_costs) == (3, {4000})
+    assert (seen.shares, seen.services) == ({"vision": 0.25}, {("vision", "bert"): 814})
+
+
+async def test_what_the_launcher_says_of_backlogs_is_kept_while_the_service_lives() -> None:
+    slurm = ScriptedSlurm(job(0))
+    sync = sync_of(slurm)
+    await sync.turn()
+    await sync.wish(814, frozenset(), "", 0.75)
+    await sync.turn()
+    assert sync.urgencies == {814: 0.75}
+    slurm.shown = ()
+    await sync.turn()
+    assert sync.urgencies == {}

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ from pydantic import BaseModel
 
 from cluster.errors import InvalidInputError
 from cluster.wire import LINE_LIMIT, DoneAnswer, ServiceView, TenantView, ViewAnswer, ViewRequest
-from slurm_plugin.admission_socket import AdmissionSocket
-from slurm_plugin.admit import Admission
 from slurm_plugin.line_server import Limits, LineServer, Peer
 from slurm_plugin.user_socket import Roles, limits, visible_to
 
@@ -161,38 +158,6 @@ async def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     assert place.stat().st_mode & 0o777 == 0o600
     await server.stop()
     assert not place.exists()
-
-
-@pytest.fixture
-def admission_socket(tmp_path: Path) -> Any:
-    started: list[AdmissionSocket] = []
-
-    def start(uids: frozenset[int]) -> Path:
-        place = tmp_path / "admission" / "a.sock"
-        started.append(AdmissionSocket(place, Admission("enforce"), uids))
-        started[0].start()
-        return place
-
-    yield start
-    for each in started:
-        each.stop()
-
-
-StartAdmission = Callable[[frozenset[int]], Path]
-SUBMIT = b'{"v":1,"op":"submit","uid":7,"account":"vision"}'
-
-
-async def test_admission_answers_slurmctld(admission_socket: StartAdmission) -> None:
-    path = admission_socket(frozenset({os.getuid()}))
-    assert path.parent.stat().st_mode & 0o777 == 0o700
-    reply = await (await connect(path)).ask(SUBMIT)
-    assert (reply["action"], reply["code"]) == ("refuse", "SW-DAEMON-DOWN")
-
-
-async def test_admission_answers_nobody_else(admission_socket: StartAdmission) -> None:
-    path = admission_socket(frozenset({os.getuid() + 1}))
-    reply = await (await connect(path)).ask(SUBMIT)
-    assert reply["code"] == "SW-ADMISSION-PEER"
 
 
 def test_who_sees_all() -> None:

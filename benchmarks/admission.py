@@ -1,0 +1,105 @@
+"""What admission costs: slurmctld for each submission, the daemon for each decision."""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import crowd, decisions, submissions
+from benchmarks.machine import machine
+
+SEED = 41_904_190
+AIMS = {"added_vs_echo": 1.25, "daemon_cpu_us": 100.0, "daemon_p50_vs_echo": 1.25}
+"""At most."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of it.
+
+    Attributes:
+        rounds: every variant has one block in each.
+        submissions, questions: in one block.
+    """
+
+    rounds: int
+    submissions: int
+    questions: int
+
+
+FULL = Size(rounds=24, submissions=60, questions=5000)
+QUICK = Size(rounds=2, submissions=10, questions=500)
+
+
+def measure(size: Size) -> dict[str, Any]:
+    """The whole report."""
+    began_s = time.time()
+    decided = decisions.measure(size.rounds, size.questions, SEED)
+    submitted = submissions.measure(size.rounds, size.submissions, SEED)
+    return {
+        **submitted.figures(SEED),
+        **decided.figures(),
+        "aims": AIMS,
+        "submit_blocks_ms": submissions.rounds_text(submitted.blocks),
+        "snapshot": {"tenants": crowd.TENANTS, "nodes": crowd.NODES, "jobs": crowd.JOBS},
+        "rounds": size.rounds,
+        "submissions_per_block": size.submissions,
+        "questions_per_block": size.questions,
+        "seed": SEED,
+        "command": " ".join(("python -m benchmarks.admission", *sys.argv[1:])),
+        "began": _utc(began_s),
+        "ended": _utc(time.time()),
+        "machine": {**machine(), "root": os.geteuid() == 0},
+        "versions": {"python": platform.python_version(), "slicewise": version("slicewise")},
+    }
+
+
+def _utc(at_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_s))
+
+
+def show(report: Mapping[str, Any]) -> None:
+    """As a table."""
+    table = Table("figure", "value", "95 %", "aim", box=None)
+    for key, value in report.items():
+        found = value["mean"] if isinstance(value, dict) and "mean" in value else value
+        if isinstance(found, float):
+            interval = value["ci95"] if found is not value else report.get(f"{key}_ci95")
+            table.add_row(key, f"{found:,.3f}", _interval(interval), _aim(key, found))
+    Console().print(table)
+
+
+def _interval(interval: list[float] | None) -> str:
+    return f"{interval[0]:.3f} to {interval[1]:.3f}" if interval else ""
+
+
+def _aim(key: str, value: float) -> str:
+    if key not in AIMS:
+        return ""
+    return f"{AIMS[key]:g}" if value <= AIMS[key] else f"{AIMS[key]:g}: missed"
+
+
+def main() -> None:
+    """Write build/reports/admission.json."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a smoke test of a minute")
+    parser.add_argument("--report", type=Path, default=Path("build/reports/admission.json"))
+    options = parser.parse_args()
+    report = measure(QUICK if options.quick else FULL)
+    options.report.parent.mkdir(parents=True, exist_ok=True)
+    options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    show(report)
+
+
+if __name__ == "__main__":
+    main()

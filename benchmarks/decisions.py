@@ -1,0 +1,256 @@
+"""The admission worker alone, with a large snapshot, beside a bare asyncio echo server.
+
+The worker is the daemon's own, and so is the loop that publishes a changed snapshot each second.
+One client asks over one connection that it keeps, in blocks that take turns between the two.
+"""
+
+import asyncio
+import os
+import random
+import socket
+import statistics
+import struct
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks import crowd
+from benchmarks.submissions import ECHO, QUESTION, SLICEWISE
+from cluster.jobs import JobView, NodeView, StepView
+from cluster.settings import DaemonSettings, load_settings
+from cluster.slurm.commands import CommandSlurm
+from slurm_plugin.admission_process import AdmissionProcess
+from slurm_plugin.decide.snapshot import Snapshot
+from slurm_plugin.sync import Sync
+
+_ETC = Path(__file__).resolve().parents[1] / "etc" / "slicewise.toml"
+_LISTENING_S = 60.0
+_CHANGED_TENANTS = 200
+_PACE_S = 0.002
+"""Between two questions of a paced block, as submissions come."""
+_PACED_PART = 20
+"""A paced block has that part of the questions."""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_CREDENTIALS = struct.Struct("3i")
+
+
+class GeneratedSlurm(CommandSlurm):
+    """Shows a large cluster."""
+
+    def __init__(self) -> None:
+        self._jobs, self._nodes = crowd.jobs(), crowd.nodes()
+
+    async def jobs(self) -> tuple[JobView, ...]:
+        """All of them."""
+        return self._jobs
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        """All of them."""
+        return self._nodes
+
+    async def steps(self) -> tuple[StepView, ...]:
+        """None."""
+        return ()
+
+    async def batch_script(self, job_id: int) -> str:
+        """Of a service's array."""
+        return crowd.directives(job_id)
+
+
+class _Published:
+    """Keeps what ``Sync`` publishes."""
+
+    snapshot: Snapshot
+
+    def publish(self, snapshot: Snapshot, observed_s: float) -> None:  # noqa: ARG002
+        self.snapshot = snapshot
+
+
+@dataclass
+class Decided:
+    """Block by block, in the same rounds for both servers: seconds of each round trip.
+
+    Attributes:
+        latencies_s: one question after the other; ``paced_s``: with a pause before each.
+        cpu_s: what the worker computed in its blocks, taking new snapshots included.
+        publishes: snapshots that were published, all together.
+        look_s: one turn of the daemon's loop on that cluster, without Slurm's own part.
+    """
+
+    latencies_s: Mapping[str, list[list[float]]] = field(
+        default_factory=lambda: {ECHO: [], SLICEWISE: []}
+    )
+    paced_s: Mapping[str, list[list[float]]] = field(
+        default_factory=lambda: {ECHO: [], SLICEWISE: []}
+    )
+    look_s: float = 0.0
+    cpu_s: float = 0.0
+    actions: Mapping[str, int] = field(default_factory=dict)
+    publishes: int = 0
+
+    def figures(self) -> Mapping[str, object]:
+        """What is aimed at, and what it consists of. Ratios are medians over the rounds."""
+        ours = [each for block in self.latencies_s[SLICEWISE] for each in block]
+        echo = [each for block in self.latencies_s[ECHO] for each in block]
+        paced = [each for block in self.paced_s[SLICEWISE] for each in block]
+        return {
+            "daemon_cpu_us": self.cpu_s / len(ours) * 1e6,
+            "daemon_p50_vs_echo": _p50_ratio(self.latencies_s),
+            "daemon_p50_vs_echo_paced": _p50_ratio(self.paced_s),
+            "daemon_p50_ms_paced": _percentile_ms(paced, 50),
+            "daemon_p99_ms_paced": _percentile_ms(paced, 99),
+            "daemon_p50_ms": _percentile_ms(ours, 50),
+            "daemon_p99_ms": _percentile_ms(ours, 99),
+            "daemon_max_ms": max(ours) * 1000,
+            "echo_p50_ms": _percentile_ms(echo, 50),
+            "echo_p99_ms": _percentile_ms(echo, 99),
+            "decisions": len(ours),
+            "decisions_by_action": self.actions,
+            "snapshots_published": self.publishes,
+            "daemon_look_s": self.look_s,
+        }
+
+
+def measure(rounds: int, questions: int, seed: int) -> Decided:
+    """So many rounds of two blocks, each of so many questions."""
+    return asyncio.run(_measure(rounds, questions, seed))
+
+
+async def _measure(rounds: int, questions: int, seed: int) -> Decided:
+    measured, order = Decided(), random.Random(seed)  # noqa: S311 -- an order, no secret
+    async with _servers(seed, measured) as sockets:
+        pid = _server_pid(sockets[SLICEWISE])
+        with get_context("spawn").Pool(1) as client:
+            for number in range(rounds):
+                for server in order.sample((ECHO, SLICEWISE), k=2):
+                    before_s = _cpu_s(pid)
+                    task = (sockets[server], questions, seed + number, 0.0)
+                    block = await asyncio.to_thread(client.apply, _ask, task)
+                    measured.latencies_s[server].append(block)
+                    if server == SLICEWISE:
+                        measured.cpu_s += _cpu_s(pid) - before_s
+                    task = (sockets[server], questions // _PACED_PART, seed - number, _PACE_S)
+                    block = await asyncio.to_thread(client.apply, _ask, task)
+                    measured.paced_s[server].append(block)
+    return measured
+
+
+@asynccontextmanager
+async def _servers(seed: int, measured: Decided) -> AsyncIterator[Mapping[str, Path]]:
+    """Both run; one gets a new snapshot each second."""
+    with TemporaryDirectory(prefix="slicewise-bench-") as directory:
+        run_dir = Path(directory)
+        daemon = DaemonSettings(run_dir=run_dir)
+        daemon.admission_socket.parent.mkdir()
+        admission = AdmissionProcess(daemon.admission_socket, "enforce", frozenset({os.geteuid()}))
+        snapshot = await _looked(measured)
+        echo = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "benchmarks.echo", str(run_dir / "echo.sock"))
+        )
+        running = asyncio.create_task(admission.run())
+        publishing = asyncio.create_task(_publish_each_second(admission, snapshot, seed, measured))
+        try:
+            async with asyncio.timeout(_LISTENING_S):
+                await admission.listening.wait()
+            worker = _server_pid(daemon.admission_socket)
+            # Else the one that is nicer would be the slower one.
+            os.setpriority(os.PRIO_PROCESS, echo.pid, os.getpriority(os.PRIO_PROCESS, worker))
+            yield {ECHO: run_dir / "echo.sock", SLICEWISE: daemon.admission_socket}
+            measured.actions = _by_action(admission)
+        finally:
+            echo.kill()
+            for task in (publishing, running):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+            await echo.wait()
+
+
+async def _looked(measured: Decided) -> Snapshot:
+    """What the daemon's own loop makes of the cluster."""
+    published = _Published()
+    sync = Sync(load_settings(_ETC), GeneratedSlurm(), published)
+    sync.set_policy(crowd.policy(), crowd.accounts_by_uid())
+    began_s = time.perf_counter()
+    await sync.turn()
+    measured.look_s = time.perf_counter() - began_s
+    return published.snapshot
+
+
+async def _publish_each_second(
+    admission: AdmissionProcess, snapshot: Snapshot, seed: int, measured: Decided
+) -> None:
+    """In each, some tenants hold more than in the one before, and other GPUs are free."""
+    choose = random.Random(seed)  # noqa: S311 -- no secret
+    while True:
+        more = choose.sample(sorted(snapshot.used), _CHANGED_TENANTS)
+        snapshot = replace(
+            snapshot,
+            used={**snapshot.used, **{name: snapshot.used[name] + 1 for name in more}},
+            guaranteed_used={
+                **snapshot.guaranteed_used,
+                **{name: snapshot.guaranteed_used.get(name, 0) + 1 for name in more},
+            },
+            gpu_types={
+                name: replace(one, free=choose.randrange(one.total + 1))
+                for name, one in snapshot.gpu_types.items()
+            },
+        )
+        admission.publish(snapshot, time.time())
+        measured.publishes += 1
+        await asyncio.sleep(1)
+
+
+def _by_action(admission: AdmissionProcess) -> Mapping[str, int]:
+    actions: dict[str, int] = {}
+    for (action, code), count in admission.decisions.items():
+        name = f"{action} {code}".strip()
+        actions[name] = actions.get(name, 0) + count
+    return actions
+
+
+def _ask(path: Path, questions: int, seed: int, pause_s: float) -> list[float]:
+    """In the client's process: seconds of each round trip."""
+    lines = crowd.submissions(QUESTION, seed, questions)
+    took_s = []
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        for line in lines:
+            time.sleep(pause_s)
+            began_s = time.perf_counter()
+            connection.sendall(line)
+            reply = connection.recv(65536)
+            while not reply.endswith(b"\n"):
+                reply += connection.recv(65536)
+            took_s.append(time.perf_counter() - began_s)
+    return took_s
+
+
+def _server_pid(path: Path) -> int:
+    """Of the process that listens there, as the kernel says."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(found)[0])
+
+
+def _cpu_s(pid: int) -> float:
+    """What the process has computed so far, as user and in the kernel."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def _p50_ratio(blocks: Mapping[str, Sequence[Sequence[float]]]) -> float:
+    pairs = zip(blocks[SLICEWISE], blocks[ECHO], strict=True)
+    return statistics.median(
+        statistics.median(ours) / statistics.median(echo) for ours, echo in pairs
+    )
+
+
+def _percentile_ms(latencies_s: Sequence[float], percent: int) -> float:
+    return statistics.quantiles(latencies_s, n=100)[percent - 1] * 1000

@@ -1,0 +1,18 @@
+"""What a benchmark ran on."""
+
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def machine() -> Mapping[str, object]:
+    """Processors, kernel, and how busy it is."""
+    cpus = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    model = re.search(r"^model name\s*:\s*(.+)$", cpus, re.MULTILINE)
+    return {
+        "cpu": model[1] if model else platform.processor(),
+        "cpus": len(re.findall(r"^processor\s*:", cpus, re.MULTILINE)),
+        "kernel": platform.release(),
+        "load": Path("/proc/loadavg").read_text(encoding="utf-8").split()[0],
+    }

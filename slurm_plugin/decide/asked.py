@@ -1,0 +1,225 @@
+"""What one task of a submission asks for: its GPUs with their types, and what they cost."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cluster.errors import InvalidInputError
+from cluster.gres import AUTO, GpuRequest, parse_gpu_requests, plain_gres, shared_gpus, with_type
+from cluster.wire import SubmitRequest
+from slurm_plugin.decide.choose import choose_type, has_memory
+from slurm_plugin.decide.snapshot import GpuType, Snapshot, types_text
+
+_GPU = f"gpu:{AUTO}:1"
+"""What a job gets that says its need and asks for no GPU."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one task asks for.
+
+    Attributes:
+        instances: by type, of all its nodes and tasks together; at least so many.
+        cost_millislices: at least so much: Slurm itself weighs what it allots.
+        chosen: the type that stands now where none stood; None if all were said.
+        texts: what is to be written anew, by field of the answer.
+    """
+
+    instances: Mapping[str, int] = field(hash=False)
+    cost_millislices: int
+    chosen: str | None = None
+    texts: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """GPUs in one text, and how often a task has them."""
+
+    gpus: GpuRequest
+    times: int
+
+    @property
+    def count(self) -> int:
+        return self.gpus.count * self.times
+
+
+def asks_for_gpus(request: SubmitRequest, need_mib: int | None) -> bool:
+    """Whether the submission has to do with GPUs at all."""
+    asks = need_mib is not None or request.exclusive
+    return asks or any(_has_gpus(text) for _, text, _ in _texts(request))
+
+
+def asked(
+    request: SubmitRequest, need_mib: int | None, limits: Mapping[str, int], snapshot: Snapshot
+) -> Asked:
+    """What one task asks for; ``limits`` are the instances by type that its tenant may have.
+
+    Raises InvalidInputError: SW-GRES-SHARED, SW-GRES, SW-GRES-TYPE, SW-NEED-TOO-LARGE,
+    SW-PROFILE-UNKNOWN.
+    """
+    if need_mib is not None and not any(_has_gpus(text) for _, text, _ in _texts(request)):
+        gres = f"{request.gres},{_GPU}" if request.gres else _GPU
+        request = request.model_copy(update={"gres": gres})
+    parts = list(_parts(request, snapshot))
+    chosen = None
+    if any(part.gpus.is_open for part in parts):
+        chosen = _chosen(request, parts, need_mib, limits, snapshot)
+    instances = _instances(parts, chosen)
+    for name in instances:
+        _check_memory(gpu_type(name, snapshot), need_mib, snapshot)
+    return Asked(
+        instances,
+        _cost(request, instances, snapshot),
+        chosen,
+        dict(_rewritten(request, chosen)) if chosen is not None else {},
+    )
+
+
+def gpu_type(name: str, snapshot: Snapshot) -> GpuType:
+    """Raises InvalidInputError (SW-PROFILE-UNKNOWN)."""
+    known = snapshot.gpu_types.get(name)
+    if known is None:
+        raise InvalidInputError(
+            "SW-PROFILE-UNKNOWN",
+            f"profile: no node has GPU slices of type {name!r}.",
+            f"There are {types_text(snapshot.gpu_types.values())}.",
+        )
+    return known
+
+
+def too_large(need: str, snapshot: Snapshot) -> InvalidInputError:
+    """``need`` in words, such as ``need_gib: 40 GiB``."""
+    types = snapshot.gpu_types.values()
+    largest = max((one.memory_mib or 0 for one in types), default=0)
+    return InvalidInputError(
+        "SW-NEED-TOO-LARGE",
+        f"{need} fit into no GPU slice of this cluster that you may have.",
+        f"The largest has {largest / 1024:.1f} GiB; {types_text(types)}.",
+    )
+
+
+def _has_gpus(text: str) -> bool:
+    return "gpu" in text or bool(text and shared_gpus(text))
+
+
+def _texts(request: SubmitRequest) -> Iterator[tuple[str, str, int]]:
+    """Each field that asks for something, its text, and how often a task has that."""
+    nodes = max(1, request.min_nodes or 1)
+    tasks = request.tasks or (request.tasks_per_node or 1) * nodes
+    if request.gres:
+        yield "gres", request.gres, nodes
+    if request.tres_per_job:
+        yield "tres_per_job", request.tres_per_job, 1
+    if request.tres_per_socket:
+        yield "tres_per_socket", request.tres_per_socket, nodes
+    if request.tres_per_task:
+        yield "tres_per_task", request.tres_per_task, tasks
+
+
+def _parts(request: SubmitRequest, snapshot: Snapshot) -> Iterator[_Part]:
+    for name, text, times in _texts(request):
+        if shared := shared_gpus(text):
+            raise InvalidInputError(
+                "SW-GRES-SHARED",
+                f"Shared GPUs ({shared}) have no cost here, so nobody could charge for them.",
+                f"Ask for slices: {types_text(snapshot.gpu_types.values())}.",
+            )
+        gpus = parse_gpu_requests(text)
+        if any(one.is_open for one in gpus):
+            # The slicewise.lua of protocol 1 writes no other text than gres.
+            _check_open(text, gpus, can_write=request.v > 1 or name == "gres")
+        yield from (_Part(one, times) for one in gpus)
+
+
+def _check_open(text: str, gpus: tuple[GpuRequest, ...], *, can_write: bool) -> None:
+    """One choice in a text, and in one that slicewise.lua will write."""
+    if sum(one.is_open for one in gpus) > 1 or not can_write:
+        raise InvalidInputError(
+            "SW-GRES",
+            f"The types of {text!r} can't be chosen.",
+            f"Write --gres=gpu:{AUTO}:N, or a type for each.",
+        )
+
+
+def _chosen(
+    request: SubmitRequest,
+    parts: Iterable[_Part],
+    need_mib: int | None,
+    limits: Mapping[str, int],
+    snapshot: Snapshot,
+) -> str:
+    """The one type of all GPUs that name none."""
+    parts = [part for part in parts if part.gpus.is_open]
+    untyped = next((part.gpus for part in parts if part.gpus.gres_type is None), None)
+    rule = snapshot.rules.untyped
+    if untyped is not None and need_mib is None and rule != AUTO:
+        if rule == "refuse":
+            raise _untyped(untyped.count, snapshot)
+        return gpu_type(rule, snapshot).name
+    named = _named(request)
+    best = choose_type(
+        (one for one in snapshot.gpu_types.values() if named <= one.beside),
+        count=max(part.count for part in parts),
+        need_mib=need_mib,
+        limits=limits,
+        partitions=snapshot.partitions.intersection(request.partition.split(",")),
+    )
+    if best is None:
+        said = "these GPUs" if need_mib is None else f"need: {need_mib / 1024:g} GiB"
+        raise too_large(said, snapshot)
+    return best.name
+
+
+def _named(request: SubmitRequest) -> frozenset[str]:
+    """Types that stand beside a choice: on one node, and not the same once more, as Slurm takes
+    the larger of two counts of one type, not their sum.
+    """
+    texts = (parse_gpu_requests(text) for _, text, _ in _texts(request))
+    mixed = (gpus for gpus in texts if any(one.is_open for one in gpus))
+    return frozenset(one.gres_type or "" for gpus in mixed for one in gpus if not one.is_open)
+
+
+def _untyped(count: int, snapshot: Snapshot) -> InvalidInputError:
+    return InvalidInputError(
+        "SW-GRES-TYPE",
+        "A GPU of no type is asked for; here GPUs are given in slices.",
+        f"Write --gres=gpu:TYPE:{count}, or gpu:{AUTO}:{count} for the cheapest; "
+        f"{types_text(snapshot.gpu_types.values())}.",
+    )
+
+
+def _instances(parts: Iterable[_Part], chosen: str | None) -> Mapping[str, int]:
+    """By type. What is said per node, task or job must all hold: the largest counts."""
+    instances: dict[str, int] = {}
+    for part in parts:
+        name = chosen if part.gpus.is_open else part.gpus.gres_type
+        if name is not None:
+            instances[name] = max(part.count, instances.get(name, 0))
+    return instances
+
+
+def _check_memory(one: GpuType, need_mib: int | None, snapshot: Snapshot) -> None:
+    if not has_memory(one, need_mib) and need_mib is not None:
+        has = "unknown" if one.memory_mib is None else f"{one.memory_mib / 1024:g} GiB"
+        raise InvalidInputError(
+            "SW-NEED-TOO-LARGE",
+            f"need: {need_mib / 1024:g} GiB; the memory of {one.name} is {has}.",
+            f"Write gpu:{AUTO}, or a larger type; {types_text(snapshot.gpu_types.values())}.",
+        )
+
+
+def _cost(request: SubmitRequest, instances: Mapping[str, int], snapshot: Snapshot) -> int:
+    cost = sum(
+        gpu_type(name, snapshot).cost_millislices * count for name, count in instances.items()
+    )
+    if not request.exclusive:
+        return cost
+    # Whole nodes, and Slurm bills all of their GPUs.
+    least = min((one for one in snapshot.node_costs if one or not instances), default=0)
+    return max(cost, least * max(1, request.min_nodes or 1))
+
+
+def _rewritten(request: SubmitRequest, chosen: str) -> Iterator[tuple[str, str]]:
+    for name, text, _ in _texts(request):
+        if any(one.is_open for one in parse_gpu_requests(text)):
+            typed = with_type(text, chosen)
+            yield name, plain_gres(typed) if name == "gres" else typed

@@ -1,0 +1,39 @@
+"""What a tenant could ever have, whatever the others leave idle: more can be refused at once."""
+
+from collections.abc import Mapping
+
+from slurm_plugin.decide.policy import Period, Policy
+from slurm_plugin.decide.tenants import downward, effective_nominal, parent, payers
+
+
+def highest_ceilings(policy: Policy, capacity: int | None) -> Mapping[str, int]:
+    """Millislices that each tenant's jobs could ever hold, with all that may be borrowed.
+
+    No tenant above it lets more through than its own nominal and borrowing limit. A capacity of
+    None is not known.
+    """
+    nominal = effective_nominal(policy)
+    highest: dict[str, int] = {}
+    for name in downward(policy):
+        most = nominal[name] + policy[name].quota.borrowing_limit_millislices
+        above = highest.get(parent(policy, name), capacity)
+        highest[name] = most if above is None else min(most, above)
+    return highest
+
+
+def period_budgets(policy: Policy) -> Mapping[str, int]:
+    """Millislice-seconds that whoever pays for a tenant has in a period at most.
+
+    Left out are those whom no budget limits, and those whose budget has no period: it grows by
+    grants.
+    """
+    found: dict[str, int] = {}
+    for name, payer in payers(policy).items():
+        budget = policy[payer].budget
+        if budget is not None and budget.period is not Period.NONE:
+            found[name] = (
+                budget.amount_millislice_s
+                + budget.carry_over_millislice_s
+                + budget.overdraft_millislice_s
+            )
+    return found

@@ -1,0 +1,40 @@
+"""Which GPU type a job gets that leaves the choice to us."""
+
+from collections.abc import Iterable, Mapping
+
+from slurm_plugin.decide.snapshot import GpuType
+
+
+def choose_type(
+    types: Iterable[GpuType],
+    *,
+    count: int,
+    need_mib: int | None,
+    limits: Mapping[str, int],
+    partitions: frozenset[str],
+) -> GpuType | None:
+    """The type for ``count`` instances of at least ``need_mib`` each; None if none fits.
+
+    The cheapest; among those one of which as many are free now; then the one with the least memory,
+    which leaves the larger ones to those who need them; then the freer one; then by name. A type
+    fits if a node of one of the partitions has it, and if its tenant may have as many. One
+    of unknown memory fits only where no need is said.
+    """
+    fitting = (
+        one
+        for one in types
+        if not partitions.isdisjoint(one.partitions)
+        and has_memory(one, need_mib)
+        and count <= limits.get(one.name, count)
+    )
+    return min(fitting, key=lambda one: _rank(one, count), default=None)
+
+
+def has_memory(one: GpuType, need_mib: int | None) -> bool:
+    """Whether an instance is known to have that much."""
+    return need_mib is None or (one.memory_mib is not None and one.memory_mib >= need_mib)
+
+
+def _rank(one: GpuType, count: int) -> tuple[int, bool, float, int, str]:
+    memory_mib = float("inf") if one.memory_mib is None else one.memory_mib
+    return one.cost_millislices, one.free < count, memory_mib, -one.free, one.name

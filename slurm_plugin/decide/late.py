@@ -1,0 +1,157 @@
+"""Jobs that were submitted while nobody answered: what is decided of them later, and done."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from cluster.errors import Refusal
+from cluster.gres import AUTO, parse_gpu_requests, plain_gres, with_type
+from cluster.jobs import JobState, JobTag, JobView
+from cluster.slurm.interface import JobChange, JobRequest, Target, Tasks
+from cluster.wire import VERSION, SubmitAnswer, SubmitRequest
+from slurm_plugin.decide.demand import is_managed
+from slurm_plugin.decide.limits import qos_name
+from slurm_plugin.decide.services import ALLOTTED
+
+CLEAR = JobChange(gres="", tres_per_job="", tres_per_task="")
+"""Slurm gives GPUs of no type one only when nothing else is asked for any more."""
+
+
+@dataclass(frozen=True)
+class Late:
+    """What is to be done with an undecided job, in this order.
+
+    Attributes:
+        clear: ``CLEAR`` comes first: its GPUs get a type.
+        release: it was held only for this decision.
+        refusal: then it is held, or stays so, until the decision is another one.
+    """
+
+    clear: bool = False
+    change: JobChange = field(default_factory=JobChange)
+    release: bool = False
+    refusal: Refusal | None = None
+
+
+def is_undecided(job: JobView, partitions: frozenset[str]) -> bool:
+    """Whether it waits for a decision."""
+    tag = JobTag.find(job.admin_comment)
+    waits = job.state is JobState.PENDING and is_managed(job, partitions)
+    return waits and tag is not None and tag.is_undecided
+
+
+def target_of(job: JobView) -> Target:
+    """The job, or the tasks of its array for which the record stands."""
+    if job.array_job_id is None:
+        return job.job_id
+    own = frozenset() if job.task_index is None else frozenset({job.task_index})
+    return Tasks(job.array_job_id, job.untouched | own)
+
+
+def submission_of(
+    job: JobView, request: JobRequest, directives: tuple[str, ...] | None
+) -> SubmitRequest:
+    """The job as if it were submitted now; ``directives`` are None if it has no script.
+
+    The default QOS of an account is its tenant's own, so that one is no wish of its user's.
+    """
+    own = qos_name(job.account)
+    tag = JobTag.find(job.admin_comment)
+    if tag is not None and tag.was_auto:
+        request = replace(
+            request,
+            gres=with_type(request.gres, AUTO),
+            tres_per_job=with_type(request.tres_per_job, AUTO),
+            tres_per_socket=with_type(request.tres_per_socket, AUTO),
+            tres_per_task=with_type(request.tres_per_task, AUTO),
+        )
+    return SubmitRequest(
+        v=VERSION,
+        op="submit",
+        token=tag.token if tag is not None else "",
+        uid=job.uid,
+        account=job.account,
+        partition=job.partition,
+        qos="" if job.qos == own else job.qos,
+        gres=request.gres,
+        tres_per_job=request.tres_per_job,
+        tres_per_socket=request.tres_per_socket,
+        tres_per_task=request.tres_per_task,
+        tasks=request.tasks,
+        min_nodes=request.min_nodes,
+        exclusive=request.exclusive,
+        requeue=request.requeue,
+        time_limit_min=None if job.time_limit_s is None else -(-job.time_limit_s // 60),
+        interactive=directives is None,
+        directives=directives or (),
+    )
+
+
+def late(job: JobView, asked: JobRequest, answer: SubmitAnswer) -> Late:
+    """What becomes of the job by that answer; ``asked`` is what it asks for in Slurm now."""
+    if answer.action == "refuse":
+        return Late(refusal=Refusal(answer.code, answer.message, answer.hint))
+    texts = _texts(asked, answer)
+    if answer.action == "pass" or answer.tres_per_socket is not None or _names_auto(asked):
+        return Late(refusal=_UNSETTABLE)
+    decided = JobChange(
+        qos=answer.qos,
+        site_factor=answer.site_factor,
+        gres=texts.get("gres"),
+        tres_per_job=texts.get("tres_per_job"),
+        tres_per_task=texts.get("tres_per_task"),
+        admin_comment=_retagged(job.admin_comment, answer.tag or ""),
+    )
+    was_ours = bool(texts) or job.reason == "JobHeldAdmin"
+    return Late(
+        clear=bool(texts),
+        change=decided,
+        release=job.held and was_ours and not answer.hold,
+    )
+
+
+def begun(jobs: Iterable[JobView]) -> Mapping[Target, JobChange]:
+    """Of undecided jobs that Slurm has started by itself: there is nothing left to decide."""
+    found: dict[Target, JobChange] = {}
+    for job in jobs:
+        tag = JobTag.find(job.admin_comment)
+        if tag is not None and tag.is_undecided and job.state in ALLOTTED:
+            known = replace(tag, is_undecided=False)
+            comment = _retagged(job.admin_comment, known.text())
+            found[target_of(job)] = JobChange(admin_comment=comment)
+    return found
+
+
+def _texts(asked: JobRequest, answer: SubmitAnswer) -> Mapping[str, str]:
+    """All that it shall ask for, by field; {} if that is nothing new."""
+    chosen = {
+        "gres": answer.gres,
+        "tres_per_job": answer.tres_per_job,
+        "tres_per_task": answer.tres_per_task,
+    }
+    if not any(chosen.values()):
+        return {}
+    before = {
+        "gres": plain_gres(asked.gres),
+        "tres_per_job": asked.tres_per_job,
+        "tres_per_task": asked.tres_per_task,
+    }
+    return {name: text for name in chosen if (text := chosen[name] or before[name])}
+
+
+def _names_auto(asked: JobRequest) -> bool:
+    """Slurm keeps the type that a job was submitted with, and would wait for it for ever."""
+    texts = (asked.gres, asked.tres_per_job, asked.tres_per_socket, asked.tres_per_task)
+    return any(gpus.gres_type == AUTO for text in texts for gpus in parse_gpu_requests(text))
+
+
+_UNSETTABLE = Refusal(
+    "SW-DECIDE-LATE",
+    "It was submitted while the daemon was away, and Slurm can't give its GPUs a type any more.",
+    "Cancel it and submit it again.",
+)
+
+
+def _retagged(admin_comment: str, tag: str) -> str:
+    """With the new tag in the old one's place."""
+    before = JobTag.find(admin_comment)
+    return admin_comment.replace(before.text(), tag) if before is not None else tag

@@ -1,0 +1,155 @@
+"""Waiting jobs between their tenant's own QOS and the borrowed one, as room comes and goes.
+
+An array waits in one QOS as a whole: once Slurm can't start a task of an array, it does not look at
+the others in that cycle, whatever their QOS. So it is where its next task has room; when
+that has started, the others follow to where the one after it has.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from cluster.gres import gpu_types_of_tres
+from cluster.jobs import JobTag, JobView
+from cluster.slurm.interface import Target, Tasks
+from cluster.units import Millislices
+from slurm_plugin.decide.charging import run_cost
+from slurm_plugin.decide.demand import is_managed, is_waiting
+from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
+from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.services import ALLOTTED
+from slurm_plugin.decide.tenants import ancestors, effective_nominal, own_part
+
+MOVES = 200
+"""Changes of one turn: slurmctld takes a lock for each."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One waiting task; ``record`` is of Slurm, which may stand for many."""
+
+    record: JobView
+    index: int | None
+    cost: int
+    is_flexible: bool
+
+
+class _Room:
+    """What is left of guarantees and borrowing limits, with what runs already."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        jobs: Iterable[JobView],
+        partitions: frozenset[str],
+        costs: Mapping[str, Millislices],
+    ) -> None:
+        nominal = effective_nominal(policy)
+        self._above = {name: (name, *ancestors(policy, name)) for name in policy}
+        self._borrows = {
+            name for name in policy if policy[name].quota.borrowing_limit_millislices > 0
+        }
+        self._own = Counter(own_part(policy))
+        self._subtree = {
+            name: nominal[name] + tenant.quota.borrowing_limit_millislices
+            for name, tenant in policy.items()
+        }
+        for job in jobs:
+            if job.state in ALLOTTED and job.account in policy and is_managed(job, partitions):
+                self.take(job.account, job.qos, run_cost(gpu_types_of_tres(job.tres), costs))
+
+    def take(self, tenant: str, qos: str, cost: int) -> None:
+        """Count what runs, or shall, in that QOS."""
+        if qos == qos_name(tenant):
+            self._own[tenant] -= cost
+        for name in self._above[tenant]:
+            self._subtree[name] -= cost
+
+    def has(self, tenant: str, qos: str, cost: int) -> bool:
+        """Whether there is room for that much in that QOS."""
+        if qos == qos_name(tenant):
+            return cost <= self._own[tenant]
+        fits = all(cost <= self._subtree[name] for name in self._above[tenant])
+        return fits and tenant in self._borrows
+
+
+def moves(
+    policy: Policy,
+    jobs: Sequence[JobView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+) -> Mapping[Target, str]:
+    """The QOS of those waiting jobs and arrays that shall have another one than now.
+
+    In order of Slurm's priority those that fit into what is left of the tenant's own part belong in
+    its own QOS, those that fit into what it and those above it may borrow in the borrowed one; the
+    others stay where they are. Only flexible ones move; the others take their room in their turn.
+    With nothing changed but these moves, nothing more is moved.
+    """
+    waiting = sorted(_waiting(policy, jobs, partitions, costs), key=_order)
+    if not any(task.is_flexible for task in waiting):
+        return {}
+    room = _Room(policy, jobs, partitions, costs)
+    belongs: dict[int, str] = {}
+    for task in waiting:
+        tenant, now = task.record.account, task.record.qos
+        choice = (qos_name(tenant), BORROWED_QOS) if task.is_flexible else (now,)
+        qos = next((qos for qos in choice if room.has(tenant, qos, task.cost)), None)
+        if qos is not None:
+            room.take(tenant, qos, task.cost)
+            belongs.setdefault(_unit(task.record), qos)
+    return dict(islice(_changed(waiting, belongs), MOVES))
+
+
+def _unit(record: JobView) -> int:
+    """What moves as one: a job, or all waiting tasks of an array."""
+    return record.array_job_id or record.job_id
+
+
+def _changed(waiting: Iterable[_Task], belongs: Mapping[int, str]) -> Iterator[tuple[Target, str]]:
+    records = {task.record.job_id: task.record for task in waiting if task.is_flexible}
+    moving: dict[int, list[JobView]] = {}
+    for record in records.values():
+        if belongs.get(_unit(record), record.qos) != record.qos:
+            moving.setdefault(_unit(record), []).append(record)
+    for unit, found in moving.items():
+        yield _target(unit, found), belongs[unit]
+
+
+def _target(unit: int, records: Sequence[JobView]) -> Target:
+    if records[0].array_job_id is None:
+        return unit
+    own = frozenset(record.task_index for record in records if record.task_index is not None)
+    return Tasks(unit, own.union(*(record.untouched for record in records)))
+
+
+def _order(task: _Task) -> tuple[int, int, int]:
+    """Tasks of one array by index, whether they have a record of their own or not."""
+    return -task.record.priority, _unit(task.record), task.index or 0
+
+
+def _waiting(
+    policy: Policy,
+    jobs: Iterable[JobView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+) -> Iterator[_Task]:
+    nominal = effective_nominal(policy)
+    for job in jobs:
+        tenant = policy.get(job.account)
+        if tenant is None or not is_waiting(job) or not is_managed(job, partitions):
+            continue
+        cost = run_cost(gpu_types_of_tres(job.tres), costs)
+        if not cost or job.qos not in {BORROWED_QOS, qos_name(job.account)}:
+            continue
+        # More than that many of an array can't be placed at all.
+        most = nominal[job.account] + tenant.quota.borrowing_limit_millislices
+        indices = sorted(job.untouched)[: most // cost] if job.untouched else (job.task_index,)
+        for index in indices:
+            yield _Task(job, index, cost, _is_flexible(job))
+
+
+def _is_flexible(job: JobView) -> bool:
+    tag = JobTag.find(job.admin_comment)
+    return tag is not None and tag.is_flexible and tag.tenant == job.account

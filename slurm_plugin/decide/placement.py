@@ -1,0 +1,136 @@
+"""Guaranteed or borrowed: in which QOS a submission shall wait, if it can ever start."""
+
+from dataclasses import dataclass
+
+from cluster.errors import InvalidInputError
+from cluster.units import slices_text
+from slurm_plugin.decide.limits import BORROWED_QOS, is_ours, qos_name
+from slurm_plugin.decide.snapshot import Recent, Snapshot
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where it waits.
+
+    Attributes:
+        is_flexible: whether it may be moved between the two QOS later.
+        decision: why, in words and numbers.
+        notices: what its user might not expect.
+    """
+
+    qos: str
+    is_flexible: bool
+    decision: str
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wants:
+    """What has a say in where one task waits.
+
+    Attributes:
+        cost_millislices: of the task.
+        qos: as its user named it; "" if he did not.
+        may_move: whether it could be requeued and is no slot of a service.
+    """
+
+    tenant: str
+    cost_millislices: int
+    qos: str
+    may_move: bool
+
+
+def place(wants: Wants, snapshot: Snapshot, recent: Recent) -> Place:
+    """The QOS, as its user says, or what is left of the guarantee.
+
+    Raises InvalidInputError: SW-QOS, SW-QUOTA-BORROW, SW-QUOTA-EXCEEDED.
+    """
+    own_qos = qos_name(wants.tenant)
+    if wants.qos == BORROWED_QOS:
+        _require_may_borrow(wants.tenant, snapshot)
+        _check_cost(wants, snapshot, borrows=True)
+        return Place(BORROWED_QOS, is_flexible=False, decision=_borrowed(wants, snapshot, recent))
+    if wants.qos == own_qos or not wants.may_move:
+        notices = () if wants.qos in {"", own_qos} else _replaced(wants)
+        _check_cost(wants, snapshot, borrows=False)
+        return Place(own_qos, False, _guaranteed(wants, snapshot, recent), notices)
+    return _placed(wants, snapshot, recent)
+
+
+def _placed(wants: Wants, snapshot: Snapshot, recent: Recent) -> Place:
+    """Guaranteed while there is room, then borrowed as far as may be; else it waits for its own."""
+    notices = _replaced(wants) if wants.qos else ()
+    may_borrow = snapshot.borrowing_limits.get(wants.tenant, 0) > 0
+    _check_cost(wants, snapshot, borrows=may_borrow)
+    if may_borrow and _is_borrowed(wants, snapshot, recent):
+        decision = _borrowed(wants, snapshot, recent)
+        return Place(BORROWED_QOS, True, decision, (*notices, _BORROWED))
+    return Place(qos_name(wants.tenant), True, _guaranteed(wants, snapshot, recent), notices)
+
+
+_BORROWED = "It runs on borrowed quota: it may be requeued when its owner needs that back."
+
+
+def _is_borrowed(wants: Wants, snapshot: Snapshot, recent: Recent) -> bool:
+    own = snapshot.quotas[wants.tenant]
+    if _held_in_own(wants, snapshot, recent) + wants.cost_millislices <= own:
+        return False
+    used = _used(wants, snapshot, recent)
+    fits = used + wants.cost_millislices <= snapshot.ceilings.get(wants.tenant, own)
+    return fits or wants.cost_millislices > own
+
+
+def _held_in_own(wants: Wants, snapshot: Snapshot, recent: Recent) -> int:
+    tenant = wants.tenant
+    return snapshot.guaranteed_used.get(tenant, 0) + recent.guaranteed.get(tenant, 0)
+
+
+def _used(wants: Wants, snapshot: Snapshot, recent: Recent) -> int:
+    return snapshot.used.get(wants.tenant, 0) + recent.used.get(wants.tenant, 0)
+
+
+def _replaced(wants: Wants) -> tuple[str, ...]:
+    if is_ours(wants.qos):
+        raise InvalidInputError(
+            "SW-QOS",
+            f"QOS {wants.qos} is another tenant's; this job is charged to {wants.tenant!r}.",
+            f"Leave out --qos, or write --qos={qos_name(wants.tenant)}.",
+        )
+    return (f"QOS {wants.qos} is not used for GPUs here: the quota decides.",)
+
+
+def _guaranteed(wants: Wants, snapshot: Snapshot, recent: Recent) -> str:
+    held, own = _held_in_own(wants, snapshot, recent), snapshot.quotas[wants.tenant]
+    numbers = f"{slices_text(held)} of {slices_text(own)} slices held or waited for"
+    return f"guaranteed in QOS {qos_name(wants.tenant)} ({numbers})"
+
+
+def _borrowed(wants: Wants, snapshot: Snapshot, recent: Recent) -> str:
+    used, most = _used(wants, snapshot, recent), snapshot.ceilings.get(wants.tenant, 0)
+    numbers = f"{slices_text(used)} slices in use, {slices_text(most)} at most with what is lent"
+    return f"borrowed in QOS {BORROWED_QOS} ({numbers})"
+
+
+def _require_may_borrow(tenant: str, snapshot: Snapshot) -> None:
+    if not snapshot.borrowing_limits.get(tenant, 0):
+        raise InvalidInputError(
+            "SW-QUOTA-BORROW",
+            f"QOS {BORROWED_QOS}: {tenant!r} may not borrow quota.",
+            "Leave out --qos, or ask the operator for: "
+            f"slicewise tenant-quota set {tenant} --borrowing-limit N",
+        )
+
+
+def _check_cost(wants: Wants, snapshot: Snapshot, *, borrows: bool) -> None:
+    own = snapshot.quotas[wants.tenant]
+    most = max(own, snapshot.ceilings.get(wants.tenant, own)) if borrows else own
+    if wants.cost_millislices <= most:
+        return
+    more = f", with {slices_text(most - own)} that it may borrow" if most > own else ""
+    raise InvalidInputError(
+        "SW-QUOTA-EXCEEDED",
+        f"One task costs {slices_text(wants.cost_millislices)} slices, the quota of "
+        f"{wants.tenant!r} is {slices_text(own)}{more}: it could never start.",
+        "Ask for less, or the operator for a larger quota; slicewise explain "
+        f"{wants.tenant} shows both.",
+    )

@@ -1,0 +1,98 @@
+"""What admission knows: of ledger and cluster, and of what it has admitted since."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cluster.units import Millislices, slices_text
+from slurm_plugin.decide.priority import Formula
+
+
+@dataclass(frozen=True)
+class GpuType:
+    """A GRES type that nodes have.
+
+    Attributes:
+        memory_mib: of one instance; None where no source gives it.
+        total, free: instances in the cluster.
+        partitions: in which nodes have it.
+        beside: other types that a node with this one has.
+    """
+
+    name: str
+    cost_millislices: Millislices
+    memory_mib: int | None
+    total: int
+    free: int
+    partitions: frozenset[str]
+    beside: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a site has chosen.
+
+    Attributes:
+        untyped: what becomes of GPUs without a type: ``refuse``, ``auto``, or a GRES type.
+        high_class_for: tenants whose jobs may be of class high.
+    """
+
+    untyped: str = "refuse"
+    high_class_for: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What admission knows of ledger and cluster.
+
+    Attributes:
+        partitions: the managed ones.
+        quotas: each tenant's own part of the nominal, in millislices: what its own QOS allows.
+        borrowing_limits: how much more it may borrow.
+        ceilings: the most that its jobs could ever hold, borrowed quota with it.
+        type_limits: instances of a type that it may have at most, where there is a limit.
+        budgets: millislice-seconds that whoever pays for it gets in a period at most.
+        used: millislices that a tenant's jobs hold now.
+        guaranteed_used: what its jobs in its own QOS hold, or wait for.
+        shares: of the tenants that used something lately, see ``priority.share``; 1 for others.
+        gpu_types: by name.
+        node_costs: what all GPUs of a managed node cost, each amount once; 0 if it has none.
+        services: array job ids of living services by tenant and name.
+        accounts_by_uid: accounts that a user may submit to; who is not in it is not known.
+    """
+
+    partitions: frozenset[str]
+    quotas: Mapping[str, int] = field(hash=False)
+    borrowing_limits: Mapping[str, int] = field(hash=False)
+    ceilings: Mapping[str, int] = field(hash=False)
+    type_limits: Mapping[str, Mapping[str, int]] = field(hash=False)
+    budgets: Mapping[str, int] = field(hash=False)
+    used: Mapping[str, int] = field(hash=False)
+    guaranteed_used: Mapping[str, int] = field(hash=False)
+    shares: Mapping[str, float] = field(hash=False)
+    gpu_types: Mapping[str, GpuType] = field(hash=False)
+    node_costs: frozenset[int]
+    services: Mapping[tuple[str, str], int] = field(hash=False)
+    accounts_by_uid: Mapping[int, frozenset[str]] = field(hash=False)
+    formula: Formula
+    rules: Rules
+
+
+@dataclass(frozen=True)
+class Recent:
+    """What was admitted since the snapshot's look at Slurm.
+
+    Attributes:
+        guaranteed: millislices by tenant, in its own QOS; ``used`` in any.
+        services: tenant and name of each, as keys.
+    """
+
+    used: Mapping[str, int] = field(default_factory=dict, hash=False)
+    guaranteed: Mapping[str, int] = field(default_factory=dict, hash=False)
+    services: Mapping[tuple[str, str], object] = field(default_factory=dict, hash=False)
+
+
+def types_text(types: Iterable[GpuType]) -> str:
+    """For a hint: ``types (slices each): 1g.10gb (1), 3g.40gb (3.5)``."""
+    ordered = sorted(types, key=lambda one: (one.cost_millislices, one.name))
+    costs = (f"{one.name} ({slices_text(one.cost_millislices)})" for one in ordered)
+    return f"types (slices each): {', '.join(costs)}"

@@ -1,0 +1,63 @@
+"""Runs a job_submit.lua under real Lua, without slurmctld, and says what came of it."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from cluster.errors import InvalidInputError
+from cluster.slurm.run import attempt
+
+LUA = "lua5.1"
+_TRIAL = Path(__file__).with_suffix(".lua")
+_LIBRARIES = {"socket": "lua-socket", "socket.unix": "lua-socket", "cjson": "lua-cjson"}
+"""Debian's packages by what slicewise.lua requires."""
+_FUNCTIONS = ("slurm_job_submit", "slurm_job_modify")
+
+
+async def tried(script: str) -> Mapping[str, str]:
+    """What came of each step of the trial; ``error`` is what the script logged as one.
+
+    Its functions are called once each, with a job that asks for nothing.
+    Raises InvalidInputError (SW-ADMISSION-LUA) without Lua or a library that slicewise.lua needs.
+    """
+    if shutil.which(LUA) is None:
+        raise _failed(f"{LUA} is not on PATH", "apt install lua5.1 lua-socket lua-cjson")
+    with TemporaryDirectory(prefix="slicewise-") as directory:
+        path = Path(directory) / "job_submit.lua"
+        path.write_text(script, encoding="utf-8")
+        reply = await attempt((LUA, str(_TRIAL), str(path)))
+    if reply.status:
+        raise _failed(reply.complaint, "Report this: the trial itself failed.")
+    outcomes = dict(line.split("\t", 1) for line in reply.output.splitlines() if "\t" in line)
+    for library, package in _LIBRARIES.items():
+        if outcomes[library] != "found":
+            raise _failed(outcomes[library], f"apt install {package}")
+    return {key: text.replace(str(path), "job_submit.lua") for key, text in outcomes.items()}
+
+
+def require_works(proposed: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Raise SW-ADMISSION-LUA unless the script loads, slicewise.lua with it, and both functions
+    give what they give without our lines: ``before``, {} where there was no script.
+    """
+    if proposed["script"] != "loaded":
+        raise _failed(proposed["script"], "Mend the script first; nothing was written.")
+    if "slicewise is off" in proposed.get("error", ""):
+        raise _failed(proposed["error"], "slurmctld's host needs what it misses.")
+    for name in _FUNCTIONS:
+        expected = _expected(before, name)
+        if proposed[name] != expected:
+            raise _failed(
+                f"{name} gives {proposed[name]!r}, where it is {expected!r} without our lines",
+                "Put the lines in by hand: docs/install.md, section 5.",
+            )
+
+
+def _expected(before: Mapping[str, str], name: str) -> str:
+    """A function that a site doesn't have, or that gives nothing, counts as SUCCESS."""
+    outcome = before.get(name, "is no function")
+    return "0" if outcome in {"is no function", "nil"} else outcome
+
+
+def _failed(what: str, hint: str) -> InvalidInputError:
+    return InvalidInputError("SW-ADMISSION-LUA", f"job_submit.lua under {LUA}: {what}.", hint)

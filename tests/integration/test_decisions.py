@@ -1,0 +1,133 @@
+"""Decisions on a real slurmctld: types, moves between the two QOS, what is decided later."""
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jobs_as_users import Users, until
+
+from sandbox.cluster import Sandbox
+from sandbox.probes import unix_socket_answers
+
+pytestmark = pytest.mark.integration
+
+ONE = "--gres=gpu:1g.10gb:1"
+OWN, BORROWED = "slicewise_vision", "slicewise-borrowed"
+LONG_S = 60
+"""Lending looks every 15 s; several test suites may share this machine."""
+
+
+@pytest.fixture(scope="module")
+def users(sandbox: Sandbox) -> Iterator[Users]:
+    sandbox.stop("launcher")
+    users = Users(sandbox)
+    set_quota(users, "vision", "2", "--borrowing-limit", "4")
+    set_quota(users, "nlp", "8", "--lending-limit", "6")
+    yield users
+    set_quota(users, "vision", "2", "--borrowing-limit", "0")
+    set_quota(users, "nlp", "8", "--lending-limit", "0")
+    sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
+
+
+@pytest.fixture(autouse=True)
+def clean(users: Users) -> Iterator[None]:
+    users.clear()
+    yield
+    users.clear()
+
+
+def set_quota(users: Users, tenant: str, *words: str) -> None:
+    users.slicewise("tenant-quota", "set", tenant, "--nominal", *words)
+
+
+def places(users: Users) -> Counter[tuple[str, str]]:
+    """How many tasks are in each QOS and state."""
+    squeue = ("squeue", "--noheader", "--array", "--user=alice", "--format=%q %T")
+    lines = users.sandbox.run("root", squeue).stdout.splitlines()
+    return Counter((line.split()[0], line.split()[1]) for line in lines)
+
+
+def test_jobs_wait_where_there_is_room(users: Users) -> None:
+    """Two fit into the guarantee, four into what may be borrowed; what runs out makes room."""
+    jobs = [users.submit("alice", "sbatch", ONE).jobs[0] for _ in range(8)]
+    full = {(OWN, "RUNNING"): 2, (BORROWED, "RUNNING"): 4, (OWN, "PENDING"): 2}
+    until(lambda: places(users) == full, LONG_S)
+    first = next(job.job_id for job in jobs if users.job(job.job_id)["QOS"] == OWN)
+    users.sandbox.run("root", ("scancel", first))
+    after = {(OWN, "RUNNING"): 2, (BORROWED, "RUNNING"): 4, (OWN, "PENDING"): 1}
+    until(lambda: places(users) == after, LONG_S)
+
+
+def test_an_array_is_split_between_the_two(users: Users) -> None:
+    users.submit("alice", "sbatch", ONE, "--array=0-7")
+
+    def runs() -> tuple[int, int]:
+        now = places(users)
+        return now[OWN, "RUNNING"], now[BORROWED, "RUNNING"]
+
+    until(lambda: runs() == (2, 4), LONG_S)
+
+
+@pytest.fixture
+def daemon_down(users: Users) -> Iterator[Path]:
+    path = users.sandbox.layout.run_dir / "user.sock"
+    users.sandbox.kill("daemon", signal.SIGKILL)
+    until(lambda: not unix_socket_answers(path))
+    yield path
+    if not unix_socket_answers(path):
+        start(users, path)
+
+
+def start(users: Users, path: Path) -> None:
+    users.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
+    until(lambda: unix_socket_answers(path))
+
+
+FORMS = [
+    ("--gres=gpu:auto:1",),
+    ("--gpus=auto:1",),
+    ("--ntasks=2", "--gpus-per-task=auto:1"),
+    ("--array=0-1", "--gres=gpu:auto"),
+]
+
+
+@pytest.mark.parametrize("options", FORMS)
+def test_a_type_that_is_chosen_later_starts(
+    users: Users, daemon_down: Path, options: tuple[str, ...]
+) -> None:
+    job_id = users.submit("alice", "sbatch", *options).jobs[0].job_id
+    assert users.job(job_id)["Reason"] == "JobHeldUser"
+    start(users, daemon_down)
+    until(lambda: set(places(users)) == {(OWN, "RUNNING")}, LONG_S)
+    job = users.job(job_id)
+    assert job.billing == 1000 * int(job.tres["gres/gpu:1g.10gb"])
+    assert job.tag.endswith("tenant=vision flexible")
+
+
+def test_a_need_is_met_later(users: Users, daemon_down: Path) -> None:
+    script = "#!/bin/sh\n#SLICEWISE need=15GiB\nsleep 60\n"
+    job_id = users.submit("alice", "sbatch", script=script).jobs[0].job_id
+    start(users, daemon_down)
+    until(lambda: users.job(job_id)["JobState"] == "RUNNING", LONG_S)
+    assert users.job(job_id).tres["gres/gpu:1g.18gb"] == "1"
+
+
+def test_what_is_refused_later_stays_held(users: Users, daemon_down: Path) -> None:
+    untyped = users.submit("alice", "sbatch", "--gres=gpu:1").jobs[0].job_id
+    large = users.submit("alice", "sbatch", "--gres=gpu:auto:7").jobs[0].job_id
+    start(users, daemon_down)
+    for job_id in (untyped, large):
+        until(lambda job_id=job_id: users.job(job_id)["Reason"] == "JobHeldAdmin", LONG_S)
+        assert users.scontrol("alice", "release", job_id)[0] != 0
+    set_quota(users, "vision", "7")
+    until(lambda: users.job(large)["JobState"] == "RUNNING", LONG_S)
+    assert users.job(large).billing == 7000
+    set_quota(users, "vision", "2")
+
+
+def test_whole_nodes_that_could_never_be_had_are_refused(users: Users) -> None:
+    refused = users.submit("alice", "sbatch", "--exclusive", ONE)
+    assert refused.status == 1
+    assert "One task costs 6.5 slices, the quota of 'vision' is 2" in refused.text

@@ -1,0 +1,284 @@
+"""Every way around admission that a user may try: refused, or charged right."""
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+
+import pytest
+from jobs_as_users import Job, Outcome, Users, until
+
+from sandbox.cluster import Sandbox
+
+pytestmark = pytest.mark.integration
+
+GPU = "--gres=gpu:1g.10gb:1"
+SERVICE = """#!/bin/bash
+#SBATCH --account=vision --array=0-1 --hold --requeue --open-mode=append
+#SLICEWISE name=around
+#SLICEWISE tenant=vision
+#SLICEWISE model_repository=/models
+#SLICEWISE model=bert
+#SLICEWISE profile=1g.10gb
+#SLICEWISE max_replicas=2
+sleep 600
+"""
+FORGED = "slicewise:1 token=0123456789abcdef tenant=nlp"
+
+
+@pytest.fixture(scope="module")
+def users(sandbox: Sandbox) -> Iterator[Users]:
+    """vision has three slices, nlp five; neither may borrow."""
+    sandbox.stop("launcher")
+    users = Users(sandbox)
+    users.slicewise("tenant-quota", "set", "vision", "--nominal", "3")
+    users.slicewise("tenant-quota", "set", "nlp", "--nominal", "5")
+    yield users
+    users.clear()
+    sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
+
+
+@pytest.fixture
+def job(users: Users) -> Iterator[str]:
+    """A plain job of alice's, held by her."""
+    outcome = users.submit("alice", "sbatch", "--hold", GPU)
+    assert outcome.status == 0, outcome.text
+    yield outcome.jobs[0].job_id
+    users.clear()
+
+
+@pytest.fixture
+def slot(users: Users) -> Iterator[str]:
+    """A slot of a service of alice's, held by the daemon."""
+    users.clear()
+    yield submitted_slot(users)
+    users.clear()
+
+
+def submitted_slot(users: Users) -> str:
+    """Once the service of the same name before it is gone."""
+    outcomes: list[Outcome] = []
+
+    def is_submitted() -> bool:
+        outcomes.append(users.submit("alice", "sbatch", script=SERVICE))
+        return outcomes[-1].status == 0
+
+    until(is_submitted)
+    array = outcomes[-1].jobs[0].job_id
+    until(lambda: users.job(array)["Reason"] == "JobHeldAdmin")
+    return f"{array}_0"
+
+
+@pytest.fixture(scope="module")
+def kept(users: Users) -> Mapping[str, str]:
+    """A job and a slot of alice's that stay as they are."""
+    users.clear()
+    job = users.submit("alice", "sbatch", "--hold", GPU).jobs[0].job_id
+    return {"job": job, "slot": submitted_slot(users)}
+
+
+@pytest.fixture
+def clean(users: Users) -> Iterator[None]:
+    yield
+    users.clear()
+
+
+SEEN = ("QOS", "Account", "TRES", "TresPerNode", "AdminComment", "Priority", "ArrayTaskThrottle")
+CHANGES = (
+    "QOS=normal", "QOS=slicewise-borrowed", "QOS=slicewise_nlp", "Account=nlp",
+    "Gres=gpu:1g.10gb:3",
+    "Gres=gpu:3g.40gb:1", "Gres=gpu:1", "Gres=", "TresPerNode=gres/gpu:1g.10gb:3",
+    "NumNodes=3", "NumTasks=3", "NumCPUs=4", "Priority=100000", "Nice=-100", "ArrayTaskThrottle=1",
+    f"AdminComment={FORGED}", "AdminComment=", "Partition=gpu", "OverSubscribe=no",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("what", ["job", "slot"])
+def test_an_owner_changes_nothing_that_is_decided(
+    users: Users, kept: Mapping[str, str], what: str, change: str
+) -> None:
+    target = kept[what]
+    before = users.job(target)
+    users.scontrol("alice", "update", f"JobId={target}", *change.split())
+    after = users.job(target)
+    # Slurm 22.05 takes a throttle before anybody is asked; that lets less run, not more.
+    seen = [name for name in SEEN if name != "ArrayTaskThrottle"]
+    assert [(name, after[name]) for name in seen] == [(name, before[name]) for name in seen]
+
+
+def test_a_slots_owner_can_not_release_it(users: Users, slot: str) -> None:
+    for words in (("release", slot), ("update", f"JobId={slot}", "Priority=1")):
+        status, _ = users.scontrol("alice", *words)
+        assert status != 0
+    assert users.job(slot)["Reason"] == "JobHeldAdmin"
+
+
+def test_an_owner_may_release_what_he_held(users: Users, job: str) -> None:
+    assert users.scontrol("alice", "release", job) == (0, "")
+    until(lambda: users.job(job)["JobState"] == "RUNNING")
+
+
+@pytest.mark.parametrize("other", ["bob", "carol"])
+def test_nobody_else_may_touch_it(users: Users, slot: str, job: str, other: str) -> None:
+    for target in (job, slot):
+        before = users.job(target)
+        for words in (("release",), ("hold",), ("requeue",)):
+            assert users.scontrol(other, *words, target)[0] != 0
+        assert users.scontrol(other, "update", f"JobId={target}", "QOS=normal")[0] != 0
+        after = users.job(target)
+        assert [after[name] for name in SEEN] == [before[name] for name in SEEN]
+
+
+def test_a_forged_tag_is_not_the_jobs(users: Users, clean: None) -> None:
+    """Where users may write, a tag means nothing; sbatch has no option for admin_comment."""
+    outcome = users.submit("alice", "sbatch", "--hold", GPU, f"--comment={FORGED}")
+    (job,) = outcome.jobs
+    assert " tenant=vision " in f"{job.tag} "
+    assert job["QOS"] == "slicewise_vision"
+    assert FORGED not in job["AdminComment"]
+    assert "unrecognized" in users.submit("alice", "sbatch", f"--admin-comment={FORGED}").text
+
+
+def test_a_job_with_a_forged_comment_alone_is_nobodys(users: Users, clean: None) -> None:
+    outcome = users.submit("alice", "sbatch", "--hold", f"--comment={FORGED} service=x")
+    (job,) = outcome.jobs
+    assert job.tag == ""
+    time.sleep(2)
+    assert users.job(job.job_id)["Reason"] == "JobHeldUser"
+
+
+def test_without_an_account_the_default_one_is_charged(users: Users, clean: None) -> None:
+    (job,) = users.submit("bob", "sbatch", "--hold", GPU).jobs
+    assert (job["Account"], job["QOS"]) == ("nlp", "slicewise_nlp")
+
+
+@pytest.mark.parametrize("account", ["nlp", "NLP", "root", "nosuch", "vision,nlp"])
+def test_another_tenants_account_is_refused(users: Users, clean: None, account: str) -> None:
+    outcome = users.submit("alice", "sbatch", "--hold", GPU, f"--account={account}")
+    assert (outcome.status, list(outcome.jobs)) == (1, [])
+
+
+@pytest.mark.parametrize("qos", ["slicewise_nlp", "slicewise-borrowed"])
+def test_a_qos_that_is_not_the_tenants_is_refused(users: Users, clean: None, qos: str) -> None:
+    outcome = users.submit("alice", "sbatch", "--hold", GPU, f"--qos={qos}")
+    assert (outcome.status, list(outcome.jobs)) == (1, [])
+    assert re.search("SW-QOS|SW-QUOTA-BORROW", outcome.text)
+
+
+def test_in_another_qos_the_quota_holds_as_well(users: Users, clean: None) -> None:
+    (job,) = users.submit("alice", "sbatch", "--hold", GPU, "--qos=normal").jobs
+    assert job["QOS"] == "slicewise_vision"
+
+
+def test_only_root_may_submit_as_somebody_else(users: Users, clean: None) -> None:
+    bob = users.sandbox.state.users["bob"]
+    outcome = users.submit("alice", "sbatch", "--hold", GPU, f"--uid={bob.uid}")
+    assert (outcome.status != 0, list(outcome.jobs)) == (True, [])
+    (job,) = users.submit("root", "sbatch", "--hold", GPU, f"--uid={bob.uid}").jobs
+    assert job["UserId"].startswith("bob(")
+    assert " tenant=nlp" in job.tag
+
+
+def test_a_requeue_by_the_owner_is_charged_run_by_run(users: Users, clean: None) -> None:
+    (job,) = users.submit("alice", "sbatch", GPU, "--requeue").jobs
+    until(lambda: users.job(job.job_id)["JobState"] == "RUNNING")
+    time.sleep(2)
+    assert users.scontrol("alice", "requeue", job.job_id)[0] == 0
+    until(lambda: users.job(job.job_id)["Restarts"] == "1")
+    requeued = users.job(job.job_id)
+    assert (requeued.tag, requeued["QOS"]) == (job.tag, job["QOS"])
+    assert requeued.billing == 1000
+    users.sandbox.run("root", ("scancel", job.job_id))
+    runs = lambda: [run for run in statement(users) if run["task"] == job.job_id]  # noqa: E731
+    until(lambda: runs() and all(run["end_s"] for run in runs()), 30)
+    for run in runs():
+        assert run["used_millislice_s"] == 1000 * (run["end_s"] - run["start_s"])
+    assert sum(run["used_millislice_s"] for run in runs()) >= 2000
+
+
+def test_a_whole_node_is_refused_or_charged_as_one(users: Users, clean: None) -> None:
+    for options in (("--exclusive",), ("--exclusive", GPU), ("--exclusive", "--nodes=2")):
+        outcome = users.submit("bob", "sbatch", *options)
+        assert (outcome.status, list(outcome.jobs)) == (1, [])
+        assert "SW-QUOTA-EXCEEDED" in outcome.text
+    users.slicewise("tenant-quota", "set", "nlp", "--nominal", "14")
+    try:
+        until(lambda: users.submit("bob", "sbatch", "--exclusive", "--hold").status == 0)
+        (job,) = users.submit("bob", "sbatch", "--exclusive", GPU).jobs
+        until(lambda: users.job(job.job_id)["JobState"] == "RUNNING")
+        assert users.job(job.job_id).billing in {6500, 7000}
+    finally:
+        users.clear()
+        users.slicewise("tenant-quota", "set", "nlp", "--nominal", "5")
+
+
+def test_no_more_than_the_quota_runs_whatever_is_tried(users: Users, clean: None) -> None:
+    """Each way at once, and then a moment to start."""
+    for options in ((GPU,), ("--gpus=1g.10gb:1",), ("--gpus-per-node=1g.18gb:1",)) * 3:
+        assert users.submit("alice", "sbatch", *options).status == 0
+    assert users.submit("alice", "sbatch", "--array=0-9", GPU).status == 0
+    until(lambda: len(running(users)) == 3)
+    time.sleep(3)
+    assert sum(job.billing for job in running(users)) == 3000
+
+
+def running(users: Users) -> list[Job]:
+    return [job for job in users.jobs(user="alice") if job["JobState"] == "RUNNING"]
+
+
+def statement(users: Users) -> list[dict[str, object]]:
+    return list(json.loads(users.slicewise("ledger", "statement", "vision", "--json"))["runs"])
+
+
+SMUGGLED = (
+    "Gres=gpu:1g.10gb:1",
+    "Gres=gpu:1",
+    "Gres=gpu:auto",
+    "OverSubscribe=no",
+    "QOS=slicewise_nlp",
+)
+
+
+@pytest.mark.parametrize("change", SMUGGLED)
+def test_a_job_without_gpus_gets_none_later(users: Users, clean: None, change: str) -> None:
+    (job,) = users.submit("alice", "sbatch", "--hold").jobs
+    users.scontrol("alice", "update", f"JobId={job.job_id}", change)
+    after = users.job(job.job_id)
+    assert "gres/gpu" not in after["TRES"]
+    assert (after["QOS"], after["OverSubscribe"]) == (job["QOS"], job["OverSubscribe"])
+
+
+HOSTILE = (
+    "'; DROP TABLE entry; --", '"]] .. os.execute("touch /tmp/owned") .. [["', "$(id)`id`",
+    "%s%n%d", "line\nbreak", "x" * 100_000, "\u202e", "vision tenant=nlp", FORGED,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_words_in_a_description_do_nothing(users: Users, clean: None, text: str) -> None:
+    """Real Lua, the real daemon: a job gets its own tenant's quota or none, slurmctld lives on."""
+    for option in ("--comment", "--account", "--qos", "--gres", "--wckey", "--licenses"):
+        started = time.monotonic()
+        outcome = users.submit("alice", "sbatch", "--hold", GPU, f"{option}={text}")
+        assert time.monotonic() - started < 2
+        for job in outcome.jobs:
+            assert (job["Account"], job["QOS"]) == ("vision", "slicewise_vision")
+            assert " tenant=vision" in job.tag
+    script = f"#!/bin/sh\n#SLICEWISE need={text}\n#SLICEWISE {text}\n: {text}\n"
+    for job in users.submit("alice", "sbatch", "--hold", GPU, script=script).jobs:
+        assert " tenant=vision" in job.tag
+    assert users.scontrol("root", "ping")[1].count("is UP") == 1
+
+
+@pytest.mark.parametrize("size", [1_000_000, 4_000_000])
+def test_a_script_of_megabytes_costs_no_more_than_its_budget(
+    users: Users, clean: None, size: int
+) -> None:
+    for filling in ("# " + "x" * 100 + "\n", "#SLICEWISE need=9GiB\n", "\x01" * 99 + "\n"):
+        script = "#!/bin/sh\n" + filling * (size // len(filling))
+        started = time.monotonic()
+        for job in users.submit("alice", "sbatch", "--hold", GPU, script=script).jobs:
+            assert " tenant=vision" in job.tag
+        assert time.monotonic() - started < 3
+    assert users.submit("alice", "sbatch", "--hold", GPU).status == 0

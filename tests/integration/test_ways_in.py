@@ -1,0 +1,168 @@
+"""Every way to ask for GPUs, for two tenants, in all three modes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+from jobs_as_users import Job, Modes, Users
+
+from sandbox.cluster import Sandbox
+
+pytestmark = pytest.mark.integration
+
+OWN = {"alice": 4000, "bob": 2000}
+MOST = {"alice": 4000, "bob": 5000}
+"""In millislices; bob's tenant may borrow three slices."""
+TENANTS = {"alice": "vision", "bob": "nlp"}
+BORROWED = "slicewise-borrowed"
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to ask for GPUs.
+
+    Attributes:
+        cost: of each of its jobs, in millislices; 0 for one that is none of our business.
+        code: of the refusal, for every tenant. Else it follows from cost and quota.
+        is_slurms: without slicewise Slurm itself refuses it.
+        jobs: how many it makes.
+    """
+
+    options: str
+    cost: int = 0
+    code: str = ""
+    command: str = "sbatch"
+    is_slurms: bool = False
+    jobs: int = 1
+
+    def code_for(self, user: str) -> str:
+        return self.code or ("SW-QUOTA-EXCEEDED" if self.cost > MOST[user] else "")
+
+    def qos_for(self, user: str) -> set[str]:
+        own = f"slicewise_{TENANTS[user]}"
+        if self.cost > OWN[user]:
+            return {BORROWED}
+        # What was admitted a moment ago counts until the next look, ended or not.
+        return {own, BORROWED} if MOST[user] > OWN[user] else {own}
+
+
+SOCKET = "--sockets-per-node=1 --gpus-per-socket="
+WAYS = (
+    Way("--gres=gpu:1g.10gb:1", 1000),
+    Way("--gres=gpu:1", code="SW-GRES-TYPE"),
+    Way("--gres=gpu", code="SW-GRES-TYPE"),
+    Way("--gres=gpu:auto", 1000, is_slurms=True),
+    Way("--gres=gpu:auto:2", 2000, is_slurms=True),
+    Way("--gpus=1g.10gb:1", 1000),
+    Way("--gpus=2", code="SW-GRES-TYPE"),
+    Way("--gpus=auto:2", 2000, is_slurms=True),
+    Way("--gpus-per-node=1g.10gb:1 --nodes=2", 2000),
+    Way("--gpus-per-node=2", code="SW-GRES-TYPE"),
+    Way("--gpus-per-node=auto:1 --nodes=2", 2000, is_slurms=True),
+    Way("--ntasks=2 --gpus-per-task=1g.10gb:1", 2000),
+    Way("--ntasks=2 --gpus-per-task=1", code="SW-GRES-TYPE"),
+    Way("--ntasks=2 --gpus-per-task=auto:1", 2000, is_slurms=True),
+    Way(f"{SOCKET}1g.10gb:1", 1000),
+    Way(f"{SOCKET}1", code="SW-GRES-TYPE"),
+    Way(f"{SOCKET}auto:1", 1000, is_slurms=True),
+    Way("--ntasks=2 --ntasks-per-gpu=1", code="SW-GRES-TYPE"),
+    Way("--gpus=1g.10gb:2 --ntasks-per-gpu=1", 2000),
+    Way("--gres=gpu:1g.10gb:1,gpu:1g.18gb:1", 2000),
+    Way("--gres=gpu:1g.10gb:2,gpu:1g.10gb:3", 3000),
+    Way("--gres=gpu:1g.10gb:1 --nodes=3", 3000),
+    Way("--gres=gpu:3g.40gb:1", 3500),
+    Way("--gres=gpu:3g.40gb:1 --nodes=2", 7000, is_slurms=True),
+    Way("--gres=gpu:1g.10gb:5", 5000),
+    Way("--gres=gpu:1g.10gb:6", 6000),
+    Way("--gres=gpu:nosuch:1", code="SW-PROFILE-UNKNOWN", is_slurms=True),
+    Way("--exclusive", 7000),
+    Way("--exclusive --gres=gpu:1g.10gb:1", 7000),
+    Way("--array=0-3 --gres=gpu:1g.10gb:1", 1000),
+    Way("--array=0-3%2 --gpus=1g.10gb:1", 1000),
+    Way("--gres=gpu:1g.10gb:1 : --gres=gpu:1g.18gb:2", jobs=2, cost=1500),
+    Way("--gres=gpu:1g.10gb:1 : --gpus=1", code="SW-GRES-TYPE"),
+    Way("--ntasks=2"),
+    Way("--gres=none"),
+    Way("--gres=gpu:0", code="SW-GRES-TYPE"),
+    Way("--gres=gpu:1g.10gb:1", 1000, command="salloc"),
+    Way("--gpus=1", code="SW-GRES-TYPE", command="salloc"),
+    Way("--gres=gpu:1g.10gb:1", 1000, command="srun"),
+    Way("--gpus-per-node=1", code="SW-GRES-TYPE", command="srun"),
+)
+
+
+def named(way: Way) -> str:
+    return f"{way.command} {way.options}"
+
+
+@pytest.fixture(scope="module")
+def users(sandbox: Sandbox) -> Iterator[Users]:
+    sandbox.stop("launcher")
+    users = Users(sandbox)
+    quota = ("tenant-quota", "set")
+    users.slicewise(*quota, "vision", "--nominal", "4", "--lending-limit", "4")
+    users.slicewise(*quota, "nlp", "--nominal", "2", "--borrowing-limit", "3")
+    yield users
+    users.clear()
+    users.slicewise(*quota, "nlp", "--nominal", "2", "--borrowing-limit", "0")
+    users.slicewise(*quota, "vision", "--nominal", "4", "--lending-limit", "0")
+    sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
+
+
+@pytest.fixture(scope="module", params=["enforce", "advise", "observe"])
+def mode(users: Users, request: pytest.FixtureRequest) -> Iterator[str]:
+    modes = Modes(users.sandbox)
+    if request.param != "enforce":
+        modes.set(request.param)
+    users.submit("alice", "sbatch", "--hold", "--gres=gpu:1g.10gb:1")
+    status = modes.status()
+    assert (status["mode"], status["module_mode"]) == (request.param, request.param)
+    yield str(request.param)
+    users.clear()
+    if request.param != "enforce":
+        modes.set("enforce")
+
+
+@pytest.mark.parametrize("user", ["alice", "bob"])
+@pytest.mark.parametrize("way", WAYS, ids=named)
+def test_a_way_to_ask_for_gpus(users: Users, mode: str, way: Way, user: str) -> None:
+    held = ("--hold",) if way.command == "sbatch" else ()
+    outcome = users.submit(user, way.command, *held, *way.options.split())
+    code = way.code_for(user)
+    if mode == "enforce" and code:
+        assert (outcome.status, list(outcome.jobs)) == (1, [])
+        assert code in outcome.text
+    elif mode == "enforce":
+        assert outcome.status == 0, outcome.text
+        assert len(outcome.jobs) == way.jobs
+        check_admitted(outcome.jobs, way, user)
+    else:
+        assert outcome.status == 0 or way.is_slurms, outcome.text
+        assert [job.tag for job in outcome.jobs if job.tag] == []
+        # Observed ones read nothing of slicewise, advised ones what would be refused.
+        assert ("SW-" in outcome.text) == (mode == "advise" and bool(code)), outcome.text
+    users.sandbox.run("root", ("scancel", "--quiet", f"--user={user}"))
+
+
+def check_admitted(jobs: Sequence[Job], way: Way, user: str) -> None:
+    assert sum(job.billing for job in jobs) == way.cost * len(jobs)
+    for job in jobs:
+        if not way.cost:
+            assert job.tag == ""
+            continue
+        assert f" tenant={TENANTS[user]} flexible" in job.tag
+        assert job["QOS"] in way.qos_for(user)
+
+
+@pytest.mark.parametrize(
+    ("need", "kind"), [("9GiB", "1g.10gb"), ("12GiB", "1g.18gb"), ("30GiB", "3g.40gb")]
+)
+def test_a_job_that_says_its_need_gets_what_fits(
+    users: Users, mode: str, need: str, kind: str
+) -> None:
+    script = f"#!/bin/sh\n#SLICEWISE need={need}\n#SLICEWISE class=low\nsleep 60\n"
+    outcome = users.submit("alice", "sbatch", "--hold", script=script)
+    assert outcome.status == 0, outcome.text
+    (job,) = outcome.jobs
+    assert job.tres.get(f"gres/gpu:{kind}", "0") == str(int(mode == "enforce"))
+    assert ("class=low" in job.tag) == (mode == "enforce")

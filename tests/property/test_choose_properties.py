@@ -1,0 +1,64 @@
+"""The type that is chosen: it fits, none that fits is cheaper, and nothing depends on order."""
+
+from random import Random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.units import Millislices
+from slurm_plugin.decide.choose import choose_type
+from slurm_plugin.decide.snapshot import GpuType
+
+PARTITIONS = st.frozensets(st.sampled_from(["gpu", "mig"]))
+NAMES = "abcdef"
+
+
+@st.composite
+def gpu_types(draw: st.DrawFn) -> list[GpuType]:
+    names = draw(st.lists(st.sampled_from(NAMES), unique=True))
+    return [
+        GpuType(
+            name,
+            Millislices(draw(st.integers(1, 4)) * 500),
+            draw(st.none() | st.integers(1, 5)),
+            total=8,
+            free=draw(st.integers(0, 8)),
+            partitions=draw(PARTITIONS),
+        )
+        for name in names
+    ]
+
+
+@st.composite
+def wishes(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "count": draw(st.integers(1, 4)),
+        "need_mib": draw(st.none() | st.integers(1, 5)),
+        "limits": draw(st.dictionaries(st.sampled_from(NAMES), st.integers(0, 4))),
+        "partitions": draw(PARTITIONS),
+    }
+
+
+def fits(one: GpuType, wish: dict[str, Any]) -> bool:
+    need, count = wish["need_mib"], wish["count"]
+    has_memory = need is None or (one.memory_mib is not None and one.memory_mib >= need)
+    is_allowed = wish["limits"].get(one.name, count) >= count
+    return has_memory and is_allowed and bool(one.partitions & wish["partitions"])
+
+
+@given(gpu_types(), wishes(), st.randoms())
+def test_it_fits_and_none_that_fits_is_cheaper(
+    types: list[GpuType], wish: dict[str, Any], random: Random
+) -> None:
+    best = choose_type(types, **wish)
+    fitting = [one for one in types if fits(one, wish)]
+    assert (best is None) == (fitting == [])
+    if best is None:
+        return
+    assert best in fitting
+    cheapest = [one for one in fitting if one.cost_millislices <= best.cost_millislices]
+    assert all(one.cost_millislices == best.cost_millislices for one in cheapest)
+    if best.free < wish["count"]:
+        assert all(one.free < wish["count"] for one in cheapest)
+    assert choose_type(random.sample(types, len(types)), **wish) == best

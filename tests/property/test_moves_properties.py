@@ -1,0 +1,120 @@
+"""Moves between the two QOS: they settle at once, and keep to what may be held."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import job as slot
+from scripted import policy_of, tenant
+
+from cluster.jobs import JobState, JobTag, JobView
+from cluster.slurm.interface import Target, Tasks
+from cluster.units import Millislices
+from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
+from slurm_plugin.decide.moves import moves
+from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.tenants import ancestors, effective_nominal, own_part
+
+COSTS = {"a": Millislices(1000), "b": Millislices(2500)}
+MANAGED = frozenset({"gpu"})
+TREE = {"lab": "", "vision": "lab", "audio": "lab", "nlp": ""}
+amounts = st.integers(0, 8).map(lambda slices: Millislices(slices * 500))
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    return policy_of(
+        *(
+            tenant(name, draw(amounts), parent, borrowing_limit_millislices=draw(amounts))
+            for name, parent in TREE.items()
+        )
+    )
+
+
+@st.composite
+def queues(draw: st.DrawFn) -> list[JobView]:
+    return [draw(records(number)) for number in range(1, draw(st.integers(1, 13)))]
+
+
+@st.composite
+def records(draw: st.DrawFn, number: int) -> JobView:
+    account = draw(st.sampled_from(sorted(TREE)))
+    size = draw(st.sampled_from([0, 0, 2, 7]))
+    runs = not size and draw(st.booleans())
+    values: dict[str, Any] = {
+        "job_id": 100 * number,
+        "array_job_id": 100 * number if size else None,
+        "task_index": None,
+        "untouched": frozenset(range(size)),
+        "account": account,
+        "qos": draw(st.sampled_from([qos_name(account), BORROWED_QOS])),
+        "priority": draw(st.integers(1, 3)),
+        "held": False,
+        "reason": draw(st.sampled_from(["Resources", "BeginTime"])),
+        "state": JobState.RUNNING if runs else JobState.PENDING,
+        "tres": {f"gres/gpu:{draw(st.sampled_from(sorted(COSTS)))}": str(draw(st.integers(1, 2)))},
+        "admin_comment": JobTag("ab", account, is_flexible=draw(st.booleans())).text(),
+    }
+    return replace(slot(0), **values)
+
+
+def moved(policy: Policy, jobs: Sequence[JobView]) -> list[JobView]:
+    """What Slurm makes of the moves."""
+    after = {job.job_id: job for job in jobs}
+    for target, qos in moves(policy, jobs, MANAGED, COSTS).items():
+        record = record_of(target, after)
+        assert not isinstance(target, Tasks) or target.indices == record.untouched
+        after[record.job_id] = replace(record, qos=qos)
+    return list(after.values())
+
+
+def record_of(target: Target, jobs: Mapping[int, JobView]) -> JobView:
+    return jobs[target.array_job_id if isinstance(target, Tasks) else target]
+
+
+@given(policies(), queues())
+def test_after_one_turn_nothing_is_left_to_move(policy: Policy, jobs: list[JobView]) -> None:
+    assert moves(policy, moved(policy, jobs), MANAGED, COSTS) == {}
+
+
+@given(policies(), queues())
+def test_what_moves_has_room_where_it_goes(policy: Policy, jobs: list[JobView]) -> None:
+    """The next tasks of all that move to a QOS fit there with what runs, in the tenant and in
+    those above it.
+    """
+    own, nominal = own_part(policy), effective_nominal(policy)
+    holds: Counter[tuple[str, str]] = Counter()
+    arrives: Counter[tuple[str, str]] = Counter()
+    for job in jobs:
+        if job.state is JobState.RUNNING:
+            holds[job.account, job.qos] += cost(job)
+    for target, qos in moves(policy, jobs, MANAGED, COSTS).items():
+        job = record_of(target, {job.job_id: job for job in jobs})
+        arrives[job.account, qos] += cost(job)
+    for (name, qos), amount in arrives.items():
+        if qos == qos_name(name):
+            assert holds[name, qos] + amount <= own[name]
+            continue
+        assert policy[name].quota.borrowing_limit_millislices
+        for above in (name, *ancestors(policy, name)):
+            most = nominal[above] + policy[above].quota.borrowing_limit_millislices
+            below = [one for one in policy if above in (one, *ancestors(policy, one))]
+            assert sum(holds[key] for key in holds if key[0] in below) + amount <= most
+
+
+@given(policies(), queues())
+def test_only_flexible_jobs_that_could_start_move(policy: Policy, jobs: list[JobView]) -> None:
+    known = {job.job_id: job for job in jobs}
+    for target in moves(policy, jobs, MANAGED, COSTS):
+        job = record_of(target, known)
+        tag = JobTag.find(job.admin_comment)
+        assert tag is not None
+        assert tag.is_flexible
+        assert (job.state, job.reason) == (JobState.PENDING, "Resources")
+
+
+def cost(job: JobView) -> int:
+    return sum(COSTS[name.removeprefix("gres/gpu:")] * int(n) for name, n in job.tres.items())

@@ -1,0 +1,235 @@
+"""``slicewise admission install``: under real Lua, on scripts as sites have them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cluster.daemon_client import DaemonClient
+from cluster.errors import InvalidInputError
+from cluster.wire import StatusAnswer
+from slurm_plugin.cli import admission
+from slurm_plugin.site_script import Wiring, has_lines, minimal, with_lines, without_lines
+
+TOML = """
+[cluster]
+name = "c"
+partitions = ["gpu", "big"]
+[gpus."A100-80GB"]
+types = ["1g.10gb"]
+[daemon]
+run_dir = "/run/sw"
+"""
+MODULE = """
+local M = {}
+M.VERSION = "9"
+function M.configure(options) assert(options.socket:find("^/")) end
+function M.job_submit() return slurm.SUCCESS end
+function M.job_modify() return slurm.SUCCESS end
+return M
+"""
+SITE = """-- ours
+function slurm_job_submit(job_desc, part_list, submit_uid)
+    if job_desc.partition == "closed" then
+        return slurm.ERROR
+    end
+    return slurm.SUCCESS
+end
+
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+    return slurm.SUCCESS
+end
+
+return slurm.SUCCESS
+-- the end
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place of job_submit.lua beside a slurm.conf."""
+    (tmp_path / "slicewise.toml").write_text(TOML)
+    (tmp_path / "slicewise.lua").write_text(MODULE)
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    monkeypatch.setattr(admission, "MODULE", tmp_path / "slicewise.lua")
+    return tmp_path / "job_submit.lua"
+
+
+def test_a_site_without_a_script_gets_the_minimal_one(site: Path) -> None:
+    admission.install()
+    text = site.read_text()
+    for words in ('"/run/sw/admission/admission.sock"', '"gpu", "big"', 'mode = "observe"'):
+        assert words in text
+    assert f'"{site.parent}/off"' in text
+    admission.install()
+    assert site.read_text() == text
+
+
+def test_a_script_is_never_changed(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site.write_text(SITE)
+    admission.install()
+    assert site.read_text() == SITE
+    assert sorted(path.name for path in site.parent.iterdir()) == [
+        "job_submit.lua",
+        "slicewise.lua",
+        "slicewise.toml",
+    ]
+    shown = capsys.readouterr().out
+    assert "+do\n" in shown
+    assert [line for line in shown.splitlines() if line.startswith("-") and "---" not in line] == []
+
+
+def test_the_proposal_is_written_beside_it_once(site: Path) -> None:
+    site.write_text(SITE)
+    admission.install(write_proposal=True)
+    proposal = site.with_name("job_submit.lua.slicewise-proposed")
+    assert without_lines(proposal.read_text()).replace("\n\n\n", "\n\n") == SITE
+    with pytest.raises(InvalidInputError, match="SW-ADMISSION-FILE"):
+        admission.install(write_proposal=True)
+    assert site.read_text() == SITE
+
+
+def test_a_script_with_the_lines_needs_nothing(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.write_text(SITE)
+    admission.install(write_proposal=True)
+    site.with_name("job_submit.lua.slicewise-proposed").replace(site)
+    enforcing = site.read_text().replace('mode = "observe"', 'mode = "enforce"')
+    site.write_text(enforcing)
+    capsys.readouterr()
+    admission.install(as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["diff"], said["written"]) == ("", None)
+    assert (said["trial"]["slurm_job_submit"], said["trial"]["script"]) == ("0", "loaded")
+
+
+def test_lines_of_older_settings_are_brought_up_to_date(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wiring = Wiring(site.with_name("slicewise.lua"), Path("/old/sock"), Path("/off"), ("gpu",))
+    site.write_text(with_lines(SITE, wiring).replace('"observe"', '"advise"'))
+    admission.install()
+    shown = capsys.readouterr().out
+    assert '-                socket = "/old/sock",' in shown
+    assert 'observe"' not in shown
+
+
+def test_lines_put_in_by_hand_are_left_alone(site: Path) -> None:
+    site.write_text(f'local s = dofile("{site.parent}/slicewise.lua")\n{SITE}')
+    admission.install(write_proposal=True)
+    assert not site.with_name("job_submit.lua.slicewise-proposed").exists()
+
+
+def wrapped(site_result: str) -> str:
+    return f"function slurm_job_submit() {site_result} end\nreturn slurm.SUCCESS\n"
+
+
+@pytest.mark.parametrize("result", ["return slurm.ERROR", "return 2077", "error('boom')", ""])
+def test_what_a_sites_function_gives_stays(
+    site: Path, result: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.write_text(wrapped(result))
+    admission.install(as_json=True)
+    outcome = json.loads(capsys.readouterr().out)["trial"]["slurm_job_submit"]
+    expected = {"return slurm.ERROR": "-1", "return 2077": "2077", "": "0"}
+    assert outcome == expected.get(result, outcome)
+    assert ("boom" in outcome) == ("boom" in result)
+
+
+BROKEN = [
+    # the site's script, slicewise.lua, what is said
+    ("if then", MODULE, "job_submit.lua:1"),
+    (None, "syntax error here", "slicewise is off"),
+    (None, 'require "no.such.library"', "no.such.library"),
+    (None, MODULE.replace("return slurm.SUCCESS", "return 7"), "slurm_job_submit gives '7'"),
+    (None, MODULE.replace('find("^/")', "find(0, {})"), "slicewise is off"),
+]
+
+
+@pytest.mark.parametrize(("script", "module", "words"), BROKEN)
+def test_what_does_not_work_is_refused(
+    site: Path, script: str | None, module: str, words: str
+) -> None:
+    if script is not None:
+        site.write_text(script)
+    site.with_name("slicewise.lua").write_text(module)
+    with pytest.raises(InvalidInputError, match="SW-ADMISSION-LUA") as raised:
+        admission.install(write_proposal=True)
+    assert words in raised.value.refusal.message
+    assert site.exists() == (script is not None)
+    assert not site.with_name("job_submit.lua.slicewise-proposed").exists()
+
+
+def test_without_lua_nothing_is_tried(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(InvalidInputError, match=r"lua5\.1 is not on PATH"):
+        admission.install()
+
+
+def test_a_path_can_say_nothing_in_lua() -> None:
+    evil = Path('/tmp/"]] .. os.execute("x") --\n')
+    script = minimal(Wiring(evil, evil, evil, ('a"b',)))
+    assert has_lines(script)
+    assert 'os.execute(\\"x\\")' in script
+    assert "--\\n" in script
+
+
+def test_the_kill_switch_is_a_file_beside_the_settings(site: Path) -> None:
+    admission.off()
+    assert (site.parent / "off").exists()
+    admission.off()
+    admission.on()
+    assert not (site.parent / "off").exists()
+    admission.on()
+
+
+def test_who_may_not_write_there_is_told(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLICEWISE_CONFIG", "/nowhere/slicewise.toml")
+    with pytest.raises(InvalidInputError, match="SW-ADMISSION-FILE"):
+        admission.off()
+
+
+ANSWER = StatusAnswer(
+    version="1.0",
+    mode="enforce",
+    host="head",
+    leads=True,
+    complete=True,
+    observed_s=0.0,
+    asked_s=1.0,
+    module="9",
+    module_mode="enforce",
+    decisions={"admit": 3},
+)
+STATUS = [
+    ({}, []),
+    ({"module": "8"}, ["on disk is 9: touch job_submit.lua"]),
+    ({"module_mode": "observe"}, ["mode observe, the daemon in enforce"]),
+    ({"module": "", "module_mode": "", "asked_s": None}, ["has not asked this daemon yet"]),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), STATUS)
+def test_status_says_what_differs_and_what_to_do(
+    site: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, object],
+    words: list[str],
+) -> None:
+    async def answer(_: DaemonClient) -> StatusAnswer:
+        return ANSWER.model_copy(update=changes)
+
+    monkeypatch.setattr(DaemonClient, "status", answer)
+    admission.status(as_json=True)
+    advice = json.loads(capsys.readouterr().out)["advice"]
+    assert len(advice) == len(words)
+    assert [word for word, line in zip(words, advice, strict=True) if word not in line] == []
+    admission.off()
+    capsys.readouterr()
+    admission.status()
+    shown = capsys.readouterr().out
+    assert "slicewise admission on" in shown
+    assert "admit 3" in shown
