@@ -18,7 +18,6 @@ from slurm_plugin.worker_pipe import (
     Changes,
     Decided,
     Decisions,
-    FromDaemon,
     Setup,
     Taken,
     framed,
@@ -110,7 +109,7 @@ class AdmissionProcess:
         """Send what is new, one change at a time: what comes meanwhile is sent as one."""
         sent: Snapshot | None = None
         self._due.set()
-        await _send(writer, self._setup)
+        writer.write(framed(self._setup))
         while True:
             await self._due.wait()
             self._due.clear()
@@ -118,7 +117,8 @@ class AdmissionProcess:
                 continue
             snapshot, observed_s = self._newest
             self._taken.clear()
-            await _send(writer, Changes.between(sent, snapshot, observed_s))
+            # It is not waited for that the pipe takes it: one that hangs would keep us.
+            writer.write(framed(Changes.between(sent, snapshot, observed_s)))
             sent = snapshot
             if not await self._is_taken():
                 warn("admission_hung")
@@ -162,12 +162,6 @@ async def _start(pipe: int) -> asyncio.subprocess.Process:
         stdin=asyncio.subprocess.DEVNULL,
         pass_fds=(pipe,),
     )
-
-
-async def _send(writer: asyncio.StreamWriter, message: FromDaemon) -> None:
-    with suppress(ConnectionError):  # It died: ``_hear`` notices.
-        writer.write(framed(message))
-        await writer.drain()
 
 
 def _log(decided: Decided) -> None:

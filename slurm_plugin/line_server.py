@@ -97,7 +97,8 @@ class LineServer:
         except (TimeoutError, ConnectionError):
             pass  # The peer went away or sleeps; there is nobody to tell.
         finally:
-            writer.close()
+            # What a peer has not taken in time is not kept for it, nor its connection.
+            writer.transport.abort()
 
     def _is_full(self, uid: int) -> bool:
         limits = self._limits
@@ -114,6 +115,9 @@ class LineServer:
         self._open[peer.uid] += 1
         try:
             await self._converse(reader, writer, peer)
+            async with asyncio.timeout(self._limits.idle_s):
+                writer.close()
+                await writer.wait_closed()
         finally:
             self._open[peer.uid] -= 1
 

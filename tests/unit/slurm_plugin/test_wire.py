@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from slurm_plugin.line_server import Limits, LineServer, Peer
 from slurm_plugin.user_socket import Roles, limits, visible_to
 
 LIMITS = Limits(connections=3, connections_per_uid=3, idle_s=0.3, line_bytes=200_000)
+LONG = 1_000_000
 
 
 async def answer(line: str, peer: Peer) -> BaseModel:
@@ -23,6 +25,8 @@ async def answer(line: str, peer: Peer) -> BaseModel:
         raise InvalidInputError("SW-X", "no", "hint")
     if line.startswith("crash"):
         raise RuntimeError("inner affairs")
+    if line.startswith("long"):
+        raise InvalidInputError("SW-X", "x" * LONG)
     if line.startswith("whoami"):
         return BaseModel.model_construct(None, uid=peer.uid)
     ViewRequest.model_validate_json(line)
@@ -147,6 +151,21 @@ def test_a_user_can_not_lock_out_launcher_root_and_slurm_user() -> None:
 async def test_a_sleeping_peer_is_dropped(path: Path) -> None:
     client = await connect(path)
     assert await asyncio.wait_for(client.reader.read(), 5) == b""
+
+
+@pytest.mark.parametrize("says_more", [True, False])
+async def test_who_takes_no_answer_keeps_no_connection(path: Path, says_more: bool) -> None:
+    """Else one user could take all of the daemon's file descriptors."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(str(path))
+        peer.sendall(b"long\n")
+        if not says_more:
+            peer.shutdown(socket.SHUT_WR)
+        await asyncio.sleep(2 * LIMITS.idle_s + 0.2)
+        # What the kernel had taken; the rest went with the connection.
+        peer.settimeout(1)
+        taken = sum(map(len, iter(lambda: peer.recv(65_536), b"")))
+        assert taken < LONG
 
 
 async def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
