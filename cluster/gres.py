@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from string import whitespace
 
 from cluster.errors import InvalidInputError
@@ -37,7 +36,6 @@ class GpuRequest:
         return self.gres_type in {None, AUTO}
 
 
-@lru_cache(maxsize=1024)
 def parse_gpu_requests(text: str) -> tuple[GpuRequest, ...]:
     """The GPU parts of a tres_per_* or --gres text; other GRES are left out.
 
@@ -54,6 +52,8 @@ def parse_gpu_requests(text: str) -> tuple[GpuRequest, ...]:
 
 def shared_gpus(text: str) -> str:
     """``shard`` or ``mps`` if such a part is in the text, else ""."""
+    if "shard" not in text and "mps" not in text:
+        return ""
     found = (_SHARED.match(part.strip(whitespace)) for part in text.split(","))
     return next((match["name"] for match in found if match is not None), "")
 

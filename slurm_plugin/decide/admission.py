@@ -42,7 +42,7 @@ from cluster.units import slices_text
 from cluster.wire import VERSION, CheckRequest, SubmitAnswer, SubmitRequest
 from slurm_plugin.decide.asked import Asked, asked, asks_for_gpus, gpu_type, too_large
 from slurm_plugin.decide.choose import choose_type
-from slurm_plugin.decide.placement import Place, Wants, place
+from slurm_plugin.decide.placement import Place, Wants, place, words
 from slurm_plugin.decide.priority import Terms, site_factor
 from slurm_plugin.decide.snapshot import Recent, Snapshot
 
@@ -174,8 +174,10 @@ class _Submission:
     snapshot: Snapshot
     recent: Recent
 
-    def place(self, cost_millislices: int, *, may_move: bool) -> Place:
-        wants = Wants(self.tenant, cost_millislices, self.request.qos, may_move)
+    def wants(self, gpus: Asked, *, may_move: bool) -> Wants:
+        return Wants(self.tenant, gpus.cost_millislices, self.request.qos, may_move)
+
+    def place(self, wants: Wants) -> Place:
         return place(wants, self.snapshot, self.recent)
 
 
@@ -200,11 +202,15 @@ def _admit_job(directives: JobDirectives, submission: _Submission) -> Decision:
     gpus = asked(request, directives.need_mib, limits, snapshot)
     # Without a script there is nothing that could run again.
     may_move = request.requeue is not False and not request.interactive
-    where = submission.place(gpus.cost_millislices, may_move=may_move)
+    wants = submission.wants(gpus, may_move=may_move)
+    where = submission.place(wants)
     _check_limits(gpus, submission)
     job_class, is_flexible = directives.job_class, where.is_flexible
     tag = JobTag(submission.token, tenant, job_class=job_class, is_flexible=is_flexible)
-    return Decision(_admitted(tag, where, gpus, snapshot), tag, gpus.cost_millislices)
+    answer = _admitted(tag, where, gpus, snapshot)
+    if request.explain:
+        answer = _explained(answer, where, wants, gpus, submission)
+    return Decision(answer, tag, gpus.cost_millislices)
 
 
 def _admit_service(spec: ServiceSpec, submission: _Submission) -> Decision:
@@ -217,12 +223,15 @@ def _admit_service(spec: ServiceSpec, submission: _Submission) -> Decision:
         )
     _require_quota(request.uid, tenant, snapshot)
     gpus = _replica(spec, request, snapshot)
-    where = submission.place(gpus.cost_millislices, may_move=False)
+    wants = submission.wants(gpus, may_move=False)
+    where = submission.place(wants)
     _check_limits(gpus, submission)
     _check_is_new(spec, snapshot, submission.recent)
     _check_array(request.array, spec)
     tag = JobTag(submission.token, tenant, spec.name)
     answer = _admitted(tag, where, gpus, snapshot).model_copy(update={"hold": True})
+    if request.explain:
+        answer = _explained(answer, where, wants, gpus, submission)
     return Decision(answer, tag, gpus.cost_millislices)
 
 
@@ -239,8 +248,15 @@ def _admitted(tag: JobTag, where: Place, gpus: Asked, snapshot: Snapshot) -> Sub
         site_factor=factor,
         tag=tag.text(),
         notice=" ".join((*_chosen_notice(gpus), *where.notices)),
-        decision=", ".join((where.decision, *_types(gpus), f"site_factor {factor}")),
     )
+
+
+def _explained(
+    answer: SubmitAnswer, where: Place, wants: Wants, gpus: Asked, submission: _Submission
+) -> SubmitAnswer:
+    why = words(where, wants, submission.snapshot, submission.recent)
+    decision = ", ".join((why, *_types(gpus), f"site_factor {answer.site_factor}"))
+    return answer.model_copy(update={"decision": decision})
 
 
 def _chosen_notice(gpus: Asked) -> tuple[str, ...]:

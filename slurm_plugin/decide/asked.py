@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from cluster.errors import InvalidInputError
 from cluster.gres import AUTO, GpuRequest, parse_gpu_requests, plain_gres, shared_gpus, with_type
@@ -64,8 +65,9 @@ def asked(
     if any(part.gpus.is_open for part in parts):
         chosen = _chosen(request, parts, need_mib, limits, snapshot)
     instances = _instances(parts, chosen)
-    for name in instances:
-        _check_memory(gpu_type(name, snapshot), need_mib, snapshot)
+    if need_mib is not None:
+        for name in instances:
+            _check_memory(gpu_type(name, snapshot), need_mib, snapshot)
     return Asked(
         instances,
         _cost(request, instances, snapshot),
@@ -123,11 +125,19 @@ def _parts(request: SubmitRequest, snapshot: Snapshot) -> Iterator[_Part]:
                 f"Shared GPUs ({shared}) have no cost here, so nobody could charge for them.",
                 f"Ask for slices: {types_text(snapshot.gpu_types.values())}.",
             )
-        gpus = parse_gpu_requests(text)
-        if any(one.is_open for one in gpus):
+        gpus, is_open = _read(text)
+        if is_open:
             # The slicewise.lua of protocol 1 writes no other text than gres.
             _check_open(text, gpus, can_write=request.v > 1 or name == "gres")
-        yield from (_Part(one, times) for one in gpus)
+        for one in gpus:
+            yield _Part(one, times)
+
+
+@lru_cache(maxsize=1024)
+def _read(text: str) -> tuple[tuple[GpuRequest, ...], bool]:
+    """Its GPUs, and whether a type has still to be chosen: most jobs ask as others did."""
+    gpus = parse_gpu_requests(text)
+    return gpus, any(one.is_open for one in gpus)
 
 
 def _check_open(text: str, gpus: tuple[GpuRequest, ...], *, can_write: bool) -> None:
@@ -197,8 +207,8 @@ def _instances(parts: Iterable[_Part], chosen: str | None) -> Mapping[str, int]:
     return instances
 
 
-def _check_memory(one: GpuType, need_mib: int | None, snapshot: Snapshot) -> None:
-    if not has_memory(one, need_mib) and need_mib is not None:
+def _check_memory(one: GpuType, need_mib: int, snapshot: Snapshot) -> None:
+    if not has_memory(one, need_mib):
         has = "unknown" if one.memory_mib is None else f"{one.memory_mib / 1024:g} GiB"
         raise InvalidInputError(
             "SW-NEED-TOO-LARGE",

@@ -14,13 +14,11 @@ class Place:
 
     Attributes:
         is_flexible: whether it may be moved between the two QOS later.
-        decision: why, in words and numbers.
         notices: what its user might not expect.
     """
 
     qos: str
     is_flexible: bool
-    decision: str
     notices: tuple[str, ...] = ()
 
 
@@ -49,11 +47,11 @@ def place(wants: Wants, snapshot: Snapshot, recent: Recent) -> Place:
     if wants.qos == BORROWED_QOS:
         _require_may_borrow(wants.tenant, snapshot)
         _check_cost(wants, snapshot, borrows=True)
-        return Place(BORROWED_QOS, is_flexible=False, decision=_borrowed(wants, snapshot, recent))
+        return Place(BORROWED_QOS, is_flexible=False)
     if wants.qos == own_qos or not wants.may_move:
         notices = () if wants.qos in {"", own_qos} else _replaced(wants)
         _check_cost(wants, snapshot, borrows=False)
-        return Place(own_qos, False, _guaranteed(wants, snapshot, recent), notices)
+        return Place(own_qos, is_flexible=False, notices=notices)
     return _placed(wants, snapshot, recent)
 
 
@@ -63,9 +61,15 @@ def _placed(wants: Wants, snapshot: Snapshot, recent: Recent) -> Place:
     may_borrow = snapshot.borrowing_limits.get(wants.tenant, 0) > 0
     _check_cost(wants, snapshot, borrows=may_borrow)
     if may_borrow and _is_borrowed(wants, snapshot, recent):
-        decision = _borrowed(wants, snapshot, recent)
-        return Place(BORROWED_QOS, True, decision, (*notices, _BORROWED))
-    return Place(qos_name(wants.tenant), True, _guaranteed(wants, snapshot, recent), notices)
+        return Place(BORROWED_QOS, is_flexible=True, notices=(*notices, _BORROWED))
+    return Place(qos_name(wants.tenant), is_flexible=True, notices=notices)
+
+
+def words(where: Place, wants: Wants, snapshot: Snapshot, recent: Recent) -> str:
+    """Why it waits there, in words and numbers."""
+    if where.qos == BORROWED_QOS:
+        return _borrowed(wants, snapshot, recent)
+    return _guaranteed(wants, snapshot, recent)
 
 
 _BORROWED = "It runs on borrowed quota: it may be requeued when its owner needs that back."

@@ -77,11 +77,12 @@ def submit(**changes: Any) -> SubmitRequest:
     return SubmitRequest(v=2, op="submit", **(values | changes))
 
 
-def service(**changes: str | None) -> SubmitRequest:
-    return submit(directives=directives(**changes), array="0-3", gres="")
+def service(*, explain: bool = False, **changes: str | None) -> SubmitRequest:
+    said = directives(**changes)
+    return submit(directives=said, array="0-3", gres="", explain=explain)
 
 
-def altered(request: SubmitRequest, **changes: str) -> SubmitRequest:
+def altered(request: SubmitRequest, **changes: str | bool) -> SubmitRequest:
     return request.model_copy(update=changes)
 
 
@@ -92,8 +93,6 @@ def test_a_plain_job_is_admitted() -> None:
         qos="slicewise_vision",
         site_factor=FACTOR,
         tag="slicewise:1 token=ab12 tenant=vision flexible",
-        decision="guaranteed in QOS slicewise_vision (1.5 of 6 slices held or waited for), "
-        "site_factor 525",
     )
 
 
@@ -105,8 +104,6 @@ def test_a_service_is_admitted_held_and_typed() -> None:
         site_factor=FACTOR,
         tag="slicewise:1 token=ab12 tenant=vision service=bert",
         hold=True,
-        decision="guaranteed in QOS slicewise_vision (1.5 of 6 slices held or waited for), "
-        "site_factor 525",
     )
 
 
@@ -460,14 +457,22 @@ class TestPlace:
 
     def test_who_may_borrow_no_more_waits_for_its_own(self) -> None:
         full = replace(SNAPSHOT, used={"vision": 8000}, guaranteed_used={"vision": 6000})
-        answer = decide(submit(), full, TOKEN)
+        answer = decide(submit(explain=True), full, TOKEN)
         assert answer.qos == "slicewise_vision"
         assert answer.decision.startswith(
             "guaranteed in QOS slicewise_vision (6 of 6 slices held or waited for)"
         )
 
+    @pytest.mark.parametrize("request_", [submit(explain=True), service(explain=True)])
+    def test_only_who_asks_is_told_why(self, request_: SubmitRequest) -> None:
+        assert decide(request_, SNAPSHOT, TOKEN).decision == (
+            "guaranteed in QOS slicewise_vision (1.5 of 6 slices held or waited for), "
+            "site_factor 525"
+        )
+        assert not decide(altered(request_, explain=False), SNAPSHOT, TOKEN).decision
+
     def test_the_decision_in_one_line(self) -> None:
-        answer = decide(submit(gres="gpu:auto:5"), SNAPSHOT, TOKEN)
+        answer = decide(submit(gres="gpu:auto:5", explain=True), SNAPSHOT, TOKEN)
         assert answer.decision == (
             "borrowed in QOS slicewise-borrowed (1.5 slices in use, 8 at most with what is lent), "
             "GPU type 1g.10gb, site_factor 525"
