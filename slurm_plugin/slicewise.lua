@@ -204,6 +204,13 @@ local function decide_later(job_desc, job)
     return slurm.SUCCESS
 end
 
+-- An error came before the job was weighed: what no limit of Slurm's counts goes no further.
+local function unweighed(job_desc, job)
+    local is_open = request.gpus_among(request.gres_of(job_desc)) == "open"
+    local concerns_us = is_managed(request.partition_of(job_desc, job.part_list))
+    return is_open and concerns_us and refuse(UNTYPED) or slurm.SUCCESS
+end
+
 local function unanswered(job_desc, job, problem)
     if problem then
         slurm.log_info("slicewise: no answer from %s: %s", config.socket, problem)
@@ -212,6 +219,8 @@ local function unanswered(job_desc, job, problem)
         return slurm.SUCCESS
     elseif job.is_service then
         return refuse(DAEMON_DOWN)
+    elseif not job.question then
+        return unweighed(job_desc, job)
     elseif job.has_gpus then
         return decide_later(job_desc, job)
     end
@@ -258,17 +267,17 @@ local function refuse_oversized(field)
 end
 
 -- Fills `job` with what must be known of it should something go wrong.
-local function submit(job, job_desc, part_list, submit_uid)
+local function submit(job, job_desc, submit_uid)
     local script = text(job_desc.script)
     local directives = request.directives_of(script or "")
     job.is_service = request.says(directives, "name")
     local long = request.oversized(job_desc)
     if long then
         local concerns_us = #directives > 0 or long == "partition"
-            or is_managed(request.partition_of(job_desc, part_list))
+            or is_managed(request.partition_of(job_desc, job.part_list))
         return concerns_us and not is_off() and refuse_oversized(long) or slurm.SUCCESS
     end
-    local question = request.question_of(job_desc, part_list, submit_uid)
+    local question = request.question_of(job_desc, job.part_list, submit_uid)
     local gpus = request.gpus_among(request.gres_of(question))
     local needs = request.says(directives, "need")
     job.question = question
@@ -289,8 +298,8 @@ end
 
 --- What slurm_job_submit shall return; sets fields of job_desc. Never raises.
 function M.job_submit(job_desc, part_list, submit_uid)
-    local job = {}
-    local worked, result = pcall(submit, job, job_desc, part_list, submit_uid)
+    local job = { part_list = part_list }
+    local worked, result = pcall(submit, job, job_desc, submit_uid)
     if worked then
         return result
     end

@@ -72,19 +72,22 @@ local function smuggling_change(job_desc, job_rec, is_managed)
         return long
     end
     local partition = text(job_desc.partition)
-    if not is_managed(partition or text(job_rec.partition)) then
+    -- One of several reservations may bring its own partition.
+    local reservations = (text(job_desc.reservation) or ""):find(",", 1, true) and "reservation"
+    local move = partition and "partition" or reservations
+    if not reservations and not is_managed(partition or text(job_rec.partition)) then
         return nil
     elseif request.gpus_among(request.gres_of(job_desc)) or request.tasks_per_gpu(job_desc) then
         return "gres"
     elseif job_desc.shared == 0 then
         return "shared"
-    elseif not partition then
+    elseif not move then
         return nil
     elseif request.oversized(job_rec) then
-        return "partition"
+        return move
     end
     local has = request.gres_of(job_rec) .. "," .. (text(job_rec.tres_fmt_req_str) or "")
-    return request.gpus_among(has) and "partition" or nil
+    return request.gpus_among(has) and move or nil
 end
 
 --- What is wrong with a change (field, code, message, hint); nil if nothing is. `is_managed` says

@@ -74,9 +74,21 @@ local function default_partition(part_list)
     return nil
 end
 
---- Where it is to run: what it names, else Slurm's default. Several may be named.
+local function all_partitions(part_list)
+    local names = {}
+    for name in pairs(part_list or {}) do
+        names[#names + 1] = name
+    end
+    table.sort(names)
+    return text(table.concat(names, ","))
+end
+
+--- Where it may run: what it names, else Slurm's default. Several may be named. Who names none gets
+-- his reservation's partition, if that has one: it may be any. (`slurm.reservations` can point to
+-- one that is gone, so it is not asked.)
 function M.partition_of(job_desc, part_list)
-    return text(job_desc.partition) or default_partition(part_list)
+    return text(job_desc.partition)
+        or (text(job_desc.reservation) and all_partitions or default_partition)(part_list)
 end
 
 M.REQUEST_FIELDS = { "tres_per_job", "tres_per_socket", "tres_per_task" }
@@ -97,7 +109,8 @@ end
 --- Take "auto" out of a job's GRES; whether there was any. Slurm gives a waiting job no other type
 -- than the one it was submitted with, only one where there was none.
 function M.drop_auto(job_desc)
-    local per_node, dropped = without_auto(text(job_desc.tres_per_node) or text(job_desc.gres) or "")
+    local asked = text(job_desc.tres_per_node) or text(job_desc.gres) or ""
+    local per_node, dropped = without_auto(asked)
     if dropped > 0 then
         job_desc.gres = ("," .. per_node):gsub(",gres[:/]", ","):sub(2)
     end

@@ -145,11 +145,12 @@ def check_membership(uid: int, tenant: str, snapshot: Snapshot) -> None:
 
 
 _PASS = SubmitAnswer(action="pass")
+_NO_DIRECTIVES = JobDirectives()
 
 
 def _is_managed(partitions: str, managed: frozenset[str]) -> bool:
     """A job may name several partitions; it is ours if it might run in a managed one."""
-    return any(name in managed for name in partitions.split(","))
+    return partitions in managed or any(name in managed for name in partitions.split(","))
 
 
 def _unmanaged(request: SubmitRequest, managed: frozenset[str]) -> SubmitAnswer:
@@ -185,10 +186,12 @@ def _admit(request: SubmitRequest, snapshot: Snapshot, token: str, recent: Recen
     # Slurm stores account names in lower case.
     tenant = (request.account or request.default_account).lower()
     submission = _Submission(request, tenant, token, snapshot, recent)
-    said = directives_of_script(request.directives) if request.directives else {}
-    if "name" in said:
-        return _admit_service(service_spec(said), submission)
-    directives = job_directives(said)
+    directives = _NO_DIRECTIVES
+    if request.directives:
+        said = directives_of_script(request.directives)
+        if "name" in said:
+            return _admit_service(service_spec(said), submission)
+        directives = job_directives(said)
     if not asks_for_gpus(request, directives.need_mib):
         return Decision(_PASS)
     return _admit_job(directives, submission)

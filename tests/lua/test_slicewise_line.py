@@ -184,15 +184,16 @@ def test_a_clock_set_back_does_not_keep_the_breaker_open(path: Path, listening: 
     assert "no answer" in last["logged"]
 
 
-def test_a_question_that_the_daemon_can_not_read_opens_no_breaker(
-    path: Path, listening: Any
+@pytest.mark.parametrize("code", ["SW-WIRE", "SW-INTERNAL"])
+def test_a_question_that_the_daemon_can_not_answer_opens_no_breaker(
+    path: Path, listening: Any, code: str
 ) -> None:
     """Else one user's strange job would be everybody's trouble."""
-    wire = json.dumps({"v": 1, "ok": False, "code": "SW-WIRE", "message": "m"}).encode() + b"\n"
-    daemon = listening(lambda _: wire)
+    failure = json.dumps({"v": 1, "ok": False, "code": code, "message": "m"}).encode() + b"\n"
+    daemon = listening(lambda _: failure)
     results = run_calls(path, [JOB] * 6)
     assert len(daemon.questions) == 6
-    assert all("SW-WIRE" in result["logged"] for result in results)
+    assert all(code in result["logged"] for result in results)
 
 
 def test_a_success_ends_the_count(path: Path, listening: Any) -> None:

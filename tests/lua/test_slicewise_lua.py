@@ -184,6 +184,20 @@ def test_other_partitions_are_not_asked_about(
     assert len(daemon.questions) == asked
 
 
+@pytest.mark.parametrize(("partition", "asked"), [(None, ["cpu,gpu"]), ("cpu", [])])
+def test_a_reservation_may_bring_its_own_partition(
+    path: Path, listening: Any, partition: str | None, asked: list[str]
+) -> None:
+    """Slurm looks at it after us, and takes its default only if the reservation has none."""
+    daemon = listening(answering(action="pass"))
+    job_desc = {"gres": "gpu:2", "reservation": "course"}
+    job_desc |= {"partition": partition} if partition else {}
+    elsewhere = {"cpu": {"flag_default": 1}, "gpu": {"flag_default": 0}}
+    result = run_case(path, job_desc=job_desc, configure=ONLY_GPU, part_list=elsewhere)
+    assert [question["partition"] for question in daemon.questions] == asked
+    assert result["job_desc"].get("partition") == partition
+
+
 @pytest.mark.parametrize(("version", "prefix"), [("22.05", "gres:"), ("24.11", "gres/")])
 def test_the_gpus_of_ntasks_per_gpu_are_asked_about(
     path: Path, listening: Any, version: str, prefix: str
@@ -485,6 +499,25 @@ def test_an_error_inside_lets_a_typed_job_pass(path: Path) -> None:
     result = run_case(path, job_desc=GPU_JOB, raise_on_read="tres_per_node")
     assert result["code"] == SUCCESS
     assert "no field tres_per_node" in result["logged"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "mode", "code"),
+    [
+        ({"tres_per_node": "gres/gpu:1"}, "enforce", DENIED),
+        ({"tres_per_node": "gres/gpu:1"}, "advise", SUCCESS),
+        ({"tres_per_node": "gres/gpu:1", "partition": "cpu"}, "enforce", SUCCESS),
+        (GPU_JOB, "enforce", SUCCESS),
+        ({}, "enforce", SUCCESS),
+    ],
+)
+def test_an_error_inside_lets_no_untyped_job_pass(
+    path: Path, request_: Any, mode: str, code: int
+) -> None:
+    configured = {**ONLY_GPU, "mode": mode}
+    result = run_case(path, job_desc=request_, raise_on_read="num_tasks", configure=configured)
+    assert result["code"] == code
+    assert "no field num_tasks" in result["logged"]
 
 
 HEAD, MIB = 65_536, 2**20

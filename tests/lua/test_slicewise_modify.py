@@ -156,6 +156,10 @@ UNADMITTED = [
     ({"partition": "cpu", "tres_fmt_req_str": "cpu=2,gres/gpu=2"}, {"partition": "gpu"}, False),
     ({"partition": "cpu", "tres_fmt_req_str": "cpu=2,node=1"}, {"partition": "gpu"}, True),
     ({"partition": "cpu", **UNTYPED}, {"partition": "cpu2"}, True),
+    # In newer Slurm one of several reservations brings its own partition.
+    ({"partition": "cpu", **UNTYPED}, {"reservation": "course,gpus"}, False),
+    ({"partition": "cpu", **UNTYPED}, {"reservation": "course"}, True),
+    ({"partition": "cpu"}, {"reservation": "course,gpus"}, True),
 ]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from snapshots import snapshot
 
+from slurm_plugin import admission_process
 from slurm_plugin.admission_process import AdmissionProcess
 from slurm_plugin.line_server import own_directory
 from slurm_plugin.worker_pipe import Decided
@@ -208,6 +209,24 @@ async def test_a_killed_worker_is_replaced_and_knows_everything(admission: Any) 
     await until(lambda: process.restarts == 1)
     await asyncio.wait_for(process.listening.wait(), 20)
     assert (await Peer(path).ask())["code"] == NO_TYPE
+
+
+async def test_a_worker_that_hangs_before_it_has_read_all_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start(_: int) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec("sleep", "60")
+
+    monkeypatch.setattr(admission_process, "_start", start)
+    monkeypatch.setattr(admission_process, "_PATIENCE_S", 0.05)
+    process = AdmissionProcess(tmp_path / "a.sock", "enforce", frozenset())
+    # Much more than the pipe and what waits before it can hold.
+    process.publish(snapshot(**{f"t{number}": 1 for number in range(100_000)}), 1.0)
+    life = asyncio.create_task(process.run())
+    await until(lambda: process.restarts >= 1)
+    life.cancel()
+    with suppress(asyncio.CancelledError):
+        await life
 
 
 async def test_a_signal_meant_for_the_daemon_does_not_end_it(admission: Any) -> None:

@@ -17,6 +17,7 @@ from scripted import ScriptedLedger, ScriptedSlurm, settings
 from cluster.errors import InvalidInputError, OutsideError, SlicewiseError, UnreachableError
 from cluster.slurm.interface import Association
 from slurm_plugin.daemon import serve
+from slurm_plugin.systemd import tell_systemd
 
 REFUSED = OutsideError("SW-SLURM-FAILED", "sacctmgr: no")
 SUBMIT = (
@@ -163,6 +164,14 @@ async def test_systemd_hears_that_it_is_ready_and_alive(
             await until(hear)
     alive = r"WATCHDOG=1\nSTATUS=leads, mode enforce, last look at Slurm \d\d:\d\d:\d\d"
     assert [one for one in told if one != "READY=1" and not re.fullmatch(alive, one)] == []
+
+
+@pytest.mark.parametrize("address", ["/nowhere/notify", "", "@slicewise-nobody"])
+def test_a_systemd_that_does_not_hear_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    tell_systemd("WATCHDOG=1")
 
 
 async def test_it_says_how_it_is(tmp_path: Path) -> None:
