@@ -14,6 +14,7 @@ import sys
 import time
 from contextlib import suppress
 
+import uvloop
 from pydantic import BaseModel
 
 from cluster.errors import Refusal
@@ -35,6 +36,7 @@ from slurm_plugin.worker_pipe import (
 _CONNECTIONS = 64
 _LINE_BYTES = 512 * 1024
 """64 KiB of directives at most, which JSON's escapes may lengthen, and the job's texts."""
+_READ_BYTES = 16 * 1024
 _LINE_S = 1.0
 """How long a line may take from its first byte to its end."""
 _UNREAD_BYTES = 64 * 1024
@@ -55,7 +57,7 @@ def main() -> None:
     # No pause in the middle of an answer: what the requests leave is collected after each change.
     gc.disable()
     configure_logging("INFO")
-    asyncio.run(_serve(socket.socket(fileno=int(sys.argv[1]))))
+    uvloop.run(_serve(socket.socket(fileno=int(sys.argv[1]))))
 
 
 async def _serve(daemon: socket.socket) -> None:
@@ -157,8 +159,8 @@ class Desk:
         """Its connection is closed."""
         self._open.pop(conversation, None)
 
-    def answer(self, line: bytes, conversation: "_Conversation") -> bytes:
-        """The answer to a line, with its end."""
+    def answer(self, line: bytes, conversation: "_Conversation") -> None:
+        """Answer a line, then tell the daemon."""
         began_s = time.perf_counter()
         self._open[conversation] = self._open.pop(conversation)
         request: SubmitRequest | None = None
@@ -169,16 +171,17 @@ class Desk:
             answer = self.admission.submit(request)
         except Exception as error:  # noqa: BLE001 -- one bad request must not end the process
             answer = failure_of(error, conversation.uid)
-        text = encoded(answer)
+        conversation.write(encoded(answer))
         self._worker.report(_decided(request, answer, time.perf_counter() - began_s))
-        return text
 
 
-class _Conversation(asyncio.Protocol):
+class _Conversation(asyncio.BufferedProtocol):
     """One connection: slicewise.lua keeps it from one submission to the next."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
+        # One for all: asyncio's own way allots 256 KiB for each question.
+        self._buffer = bytearray(_READ_BYTES)
         self._rest = b""
         self._late: asyncio.TimerHandle | None = None
         self.uid = -1
@@ -198,22 +201,29 @@ class _Conversation(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.drop()
 
+    def write(self, answer: bytes) -> None:
+        """Send it, at once where the peer reads."""
+        self._peer.write(answer)
+
     def drop(self) -> None:
         """End it without a word."""
         self._desk.leave(self)
         self._peer.abort()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _: int) -> bytearray:
+        return self._buffer
+
+    def buffer_updated(self, count: int) -> None:
         if self._refusal is not None:
             self._end(self._refusal)
             return
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._rest = (self._rest + self._buffer[:count]).split(b"\n")
         for line in lines:
             if self._peer.is_closing():
                 return
             if len(line) > _LINE_BYTES:
                 break
-            self._peer.write(self._desk.answer(line, self))
+            self._desk.answer(line, self)
         else:
             if len(self._rest) <= _LINE_BYTES:
                 self._wait_for_the_rest(anew=bool(lines))

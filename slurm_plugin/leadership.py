@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, cast
 
-from cluster.errors import SlicewiseError, UnreachableError
+from cluster.errors import UnreachableError
 from cluster.slurm.interface import Slurm
 from slurm_plugin.observe import report, report_failure
 
@@ -127,13 +127,13 @@ class Leadership:
         asked_s = self._now_s()
         try:
             held = self._lock.hold()
-        except SlicewiseError as error:
+            self.holder = "" if held else self._lock.holder()
+        except Exception as error:  # noqa: BLE001 -- the thread that keeps the lead must not end
             if self._held or not self._failed:
                 report_failure("leader_lock_failed", error)
             self._held, self._failed = False, True
         else:
             self._note(held, asked_s)
-            self.holder = "" if held else self._lock.holder()
         self._tell()
 
     def _note(self, held: bool, asked_s: float) -> None:

@@ -22,6 +22,7 @@ from slurm_plugin.decide.services import (
     service_arrays,
     services,
     tenant_views,
+    tokens,
     used_by_tenant,
 )
 from slurm_plugin.decide.slots import (
@@ -37,6 +38,8 @@ from slurm_plugin.formula import formula_of
 from slurm_plugin.leadership import ALONE, Leader
 from slurm_plugin.observe import report_failure
 
+_NEWEST_S = 10.0
+"""Longer than admission counts what it has admitted."""
 _NOTHING = Observation(0.0, (), (), (), {})
 
 
@@ -130,18 +133,18 @@ class Sync:
     async def turn(self) -> None:
         """Look at Slurm once and hold what must not be loose.
 
-        Raises SlicewiseError if Slurm does not answer; the view is incomplete then, and nothing
-        is done.
+        Raises SlicewiseError if Slurm does not answer. After that, and after any other failure, the
+        view is incomplete, and nothing is done.
         """
         async with self._lock:
             try:
                 self._seen = await self._look()
-            except SlicewiseError:
+                found = services(self._seen, self._settings.costs)
+                self._follow(found)
+                self._publish(found, complete=True)
+            except Exception:
                 self.view = self.view.model_copy(update={"complete": False})
                 raise
-            found = services(self._seen, self._settings.costs)
-            self._follow(found)
-            self._publish(found, complete=True)
             if self.acts:
                 await self._guard()
 
@@ -274,6 +277,7 @@ class Sync:
             accounts_by_uid=self.accounts_by_uid,
             formula=formula_of(settings.priority),
             rules=Rules(settings.admission.untyped, frozenset(settings.priority.high_class_for)),
+            newest=tokens(jobs, self._seen.at_s - _NEWEST_S),
         )
 
     async def _guard(self) -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from cluster.errors import OutsideError, SlicewiseError, UnreachableError
 from slurm_plugin.observe import report_failure
@@ -48,17 +50,25 @@ class Turns:
                 pause_s = interval_s
             else:
                 pause_s = min(2 * pause_s, BACKOFF_MAX_S)
-                report_failure(f"{name}_failed", error, retry_s=pause_s)
+                report_failure(f"{name}_failed", error, retry_s=pause_s, **_where(error))
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await due.wait()
 
-    async def _take(self, name: str, turn: Step) -> SlicewiseError | None:
+    async def _take(self, name: str, turn: Step) -> Exception | None:
         began_s = time.monotonic()
         failure = None
         try:
             await turn()
-        except SlicewiseError as error:
+        except Exception as error:  # noqa: BLE001 -- one strange job must not end the daemon
             failure = error
         self._on_turn(name, time.monotonic() - began_s, failure is not None)
         return failure
+
+
+def _where(error: Exception) -> Mapping[str, str]:
+    """Of an error that nobody expected: what it is, and the line that raised it."""
+    if isinstance(error, SlicewiseError):
+        return {}
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return {"kind": type(error).__name__, "at": f"{Path(frame.filename).name}:{frame.lineno}"}

@@ -167,6 +167,17 @@ async def test_a_loop_that_is_held_up_does_not_end_the_lead() -> None:
             assert leader.leads()
 
 
+def test_no_failure_of_the_lock_ends_its_thread(daemons: Daemons) -> None:
+    class Odd(Lock):
+        def holder(self) -> str:
+            raise RuntimeError("nobody expected that")
+
+    Lock(daemons.server, "ctl9").hold()
+    standby = Leadership(Odd(daemons.server, "ctl1"), pair=True)
+    standby.turn()
+    assert not standby.leads()
+
+
 async def test_alone_it_gives_way_to_whoever_has_the_lock_when_postgresql_is_back() -> None:
     daemons = Daemons(Postgres(), pair=False)
     first, second = daemons.each.values()
