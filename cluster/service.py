@@ -189,6 +189,7 @@ class JobDirectives:
 
 
 _SERVICE_LINE = re.compile(rf"{DIRECTIVE}[ \t]+name=")
+_NEED_LINE = re.compile(rf"{DIRECTIVE}[ \t]+need=")
 _CLASSES: Mapping[str, JobClass] = {one: one for one in get_args(JobClass)}
 _NEED = re.compile(r"(?P<amount>[0-9]{1,7}(\.[0-9]{1,3})?)(?P<unit>GiB|MiB)")
 _JOB_KEYS = (
@@ -200,6 +201,11 @@ _JOB_KEYS = (
 def is_service(lines: Iterable[str]) -> bool:
     """Whether these directives are a service's: one of them gives it a name."""
     return any(_SERVICE_LINE.match(line) for line in lines)
+
+
+def says_need(lines: Iterable[str]) -> bool:
+    """Whether one of these directives says what GPU memory the job needs."""
+    return any(_NEED_LINE.match(line) for line in lines)
 
 
 def job_directives(values: Mapping[str, str]) -> JobDirectives:

@@ -180,7 +180,7 @@ class _Conversation(asyncio.BufferedProtocol):
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        # One for all: asyncio's own way allots 256 KiB for each question.
+        # Filled again and again: nothing is allotted for a question.
         self._buffer = bytearray(_READ_BYTES)
         self._rest = b""
         self._late: asyncio.TimerHandle | None = None

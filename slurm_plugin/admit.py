@@ -30,6 +30,7 @@ _REMEMBERED = 10_000
 @dataclass(frozen=True)
 class _Admitted:
     at_s: float
+    token: str
     tenant: str
     service: str | None
     cost_millislices: int
@@ -57,8 +58,15 @@ class Admission:
     def publish(self, snapshot: Snapshot, observed_s: float) -> None:
         """Decide on this one from now on; ``observed_s`` is when the look at Slurm began."""
         self._snapshot = snapshot
-        while self._admitted and self._admitted[0].at_s <= observed_s - _REMEMBERED_S:
-            self._count(self._admitted.popleft(), -1)
+        since_s = observed_s - _REMEMBERED_S
+        for _ in range(len(self._admitted)):
+            one = self._admitted.popleft()
+            # A service may be shown before its script is read.
+            is_shown = one.token in snapshot.newest and one.service is None
+            if is_shown or one.at_s <= since_s:
+                self._count(one, -1)
+            else:
+                self._admitted.append(one)
         for service in self._services.keys() & snapshot.services.keys():
             del self._services[service]
 
@@ -99,7 +107,8 @@ class Admission:
         is_guaranteed = decision.answer.qos != BORROWED_QOS
         # A service's slots rest until they are released: they take nothing yet.
         cost = 0 if service else decision.cost_millislices
-        admitted = _Admitted(time.time(), tenant, service, cost, is_guaranteed)
+        token = decision.tag.token
+        admitted = _Admitted(time.time(), token, tenant, service, cost, is_guaranteed)
         if len(self._admitted) == _REMEMBERED:
             self._count(self._admitted.popleft(), -1)
         self._admitted.append(admitted)

@@ -73,7 +73,7 @@ class LateDecisions:
 
     def _decide(self, job: JobView, asked: JobRequest, admission: Admission) -> Late:
         request = submission_of(job, asked, self._directives[job.job_id])
-        return late(job, asked, admission.submit(request))
+        return late(job, asked, admission.submit(request), request.directives)
 
     async def _read(self, job: JobView) -> None:
         """The script's directives, once; a job of srun or salloc has none."""
@@ -95,6 +95,7 @@ class LateDecisions:
         await _side_by_side(
             self._slurm.release(target_of(job)) for job, what in done if what.release
         )
+        await self._changed({target_of(job): what.mark for job, what in done if what.mark})
         for job, what in done:
             self.refusals.pop(job.job_id, None)
             report("decided_late", job=job.job_id, qos=what.change.qos)

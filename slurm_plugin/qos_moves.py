@@ -1,10 +1,14 @@
 """The loop that moves waiting jobs between their tenant's own QOS and the borrowed one."""
 
 from cluster.settings import Settings
-from cluster.slurm.interface import JobChange, Slurm
+from cluster.slurm.interface import JobChange, Slurm, Target
 from slurm_plugin.decide.moves import moves
 from slurm_plugin.observe import report
 from slurm_plugin.sync import Sync
+
+_AGAIN_S = 60.0
+"""How often what Slurm refused is tried again: a user may have a QOS list of his own, without ours.
+"""
 
 
 class QosMoves:
@@ -15,20 +19,26 @@ class QosMoves:
         self._costs = settings.costs
         self._slurm = slurm
         self._sync = sync
-        self._moved_at_s = 0.0
+        self._moved_at_s = self._again_s = 0.0
+        self._refused: set[Target] = set()
 
     async def turn(self) -> None:
         """Move what the last look at Slurm asks for, once. Raises SlicewiseError if Slurm fails.
 
-        What Slurm refuses has started or ended meanwhile.
+        What Slurm refuses has mostly started or ended meanwhile; it is left alone for a while.
         """
         looked_s = self._sync.view.observed_s
         if not self._sync.acts or looked_s == self._moved_at_s:
             return
-        wanted = moves(self._sync.policy, self._sync.jobs, self._partitions, self._costs)
+        if looked_s >= self._again_s:
+            self._refused, self._again_s = set(), looked_s + _AGAIN_S
+        sync = self._sync
+        wanted = moves(sync.policy, sync.jobs, self._partitions, self._costs, self._refused)
         if wanted:
             changes = {target: JobChange(qos=qos) for target, qos in wanted.items()}
             refused = await self._slurm.update(changes)
             report("qos_moved", jobs=len(changes) - len(refused), refused=len(refused))
-            self._sync.acted.set()
+            self._refused |= refused.keys()
+            if len(refused) < len(changes):
+                sync.acted.set()
         self._moved_at_s = looked_s

@@ -6,7 +6,7 @@ The first rule that applies decides, in this order:
 2. directives that can't be read, or a bad service: SW-DIRECTIVE, SW-SERVICE
 3. a job that asks for no GPUs: pass
 4. a service for another tenant than the account that is charged: SW-SERVICE-TENANT
-5. a tenant without quota: SW-TENANT-UNKNOWN if the account is not the user's, else SW-QUOTA-NONE
+5. an account that is not the user's: SW-TENANT-UNKNOWN; one without quota: SW-QUOTA-NONE
 6. class high that its tenant may not have: SW-CLASS-FORBIDDEN
 7. GPUs (``asked.py``): shared ones: SW-GRES-SHARED; that can't be read: SW-GRES; of no type:
    SW-GRES-TYPE; more memory than any type has: SW-NEED-TOO-LARGE; of a type that no node has:
@@ -28,7 +28,7 @@ from math import ceil
 from typing import Literal
 
 from cluster.errors import InvalidInputError, Refusal
-from cluster.gres import GpuRequest, gres_text, parse_gpu_requests
+from cluster.gres import GpuRequest, gres_text
 from cluster.jobs import JobClass, JobTag
 from cluster.service import (
     JobDirectives,
@@ -40,7 +40,7 @@ from cluster.service import (
 )
 from cluster.units import slices_text
 from cluster.wire import VERSION, CheckRequest, SubmitAnswer, SubmitRequest
-from slurm_plugin.decide.asked import Asked, asked, asks_for_gpus, gpu_type, too_large
+from slurm_plugin.decide.asked import Asked, asked, asks_for_gpus, gpu_type, gpus_of, too_large
 from slurm_plugin.decide.choose import choose_type
 from slurm_plugin.decide.placement import Place, Wants, place, words
 from slurm_plugin.decide.priority import Terms, site_factor
@@ -176,7 +176,8 @@ class _Submission:
     recent: Recent
 
     def wants(self, gpus: Asked, *, may_move: bool) -> Wants:
-        return Wants(self.tenant, gpus.cost_millislices, self.request.qos, may_move)
+        # Slurm takes a QOS by any case.
+        return Wants(self.tenant, gpus.cost_millislices, self.request.qos.lower(), may_move)
 
     def place(self, wants: Wants) -> Place:
         return place(wants, self.snapshot, self.recent)
@@ -280,11 +281,11 @@ def _check_class(job_class: JobClass, tenant: str, snapshot: Snapshot) -> None:
 
 
 def _require_quota(uid: int, tenant: str, snapshot: Snapshot) -> None:
+    # Whom this host doesn't know Slurm itself judges; root submits for others, too.
+    if not tenant or (uid != 0 and uid in snapshot.accounts_by_uid):
+        check_membership(uid, tenant, snapshot)
     if tenant in snapshot.quotas:
         return
-    # Whom this host doesn't know Slurm itself judges.
-    if not tenant or uid in snapshot.accounts_by_uid:
-        check_membership(uid, tenant, snapshot)
     raise InvalidInputError(
         "SW-QUOTA-NONE",
         f"tenant: {tenant!r} has no quota, so it may not use GPUs.",
@@ -296,8 +297,7 @@ def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> A
     """The one GPU of a service's replica."""
     replica = GpuRequest(spec.profile or _cheapest(spec, request, snapshot), 1)
     known = gpu_type(replica.gres_type or "", snapshot)
-    texts = (request.gres, request.tres_per_job, request.tres_per_socket, request.tres_per_task)
-    gpus = tuple(gpu for text in texts for gpu in parse_gpu_requests(text))
+    gpus = gpus_of(request, snapshot)
     if gpus and gpus != (replica,):
         raise InvalidInputError(
             "SW-SERVICE-GRES",

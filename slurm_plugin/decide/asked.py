@@ -76,6 +76,14 @@ def asked(
     )
 
 
+def gpus_of(request: SubmitRequest, snapshot: Snapshot) -> tuple[GpuRequest, ...]:
+    """What each part of the texts comes to, in all nodes and tasks of one task of the array.
+
+    Raises InvalidInputError: SW-GRES-SHARED, SW-GRES.
+    """
+    return tuple(GpuRequest(one.gpus.gres_type, one.count) for one in _parts(request, snapshot))
+
+
 def gpu_type(name: str, snapshot: Snapshot) -> GpuType:
     """Raises InvalidInputError (SW-PROFILE-UNKNOWN)."""
     known = snapshot.gpu_types.get(name)

@@ -17,15 +17,15 @@ def choose_type(
 
     The cheapest; among those one of which as many are free now; then the one with the least memory,
     which leaves the larger ones to those who need them; then the freer one; then by name. A type
-    fits if a node of one of the partitions has it, and if its tenant may have as many. One
-    of unknown memory fits only where no need is said.
+    fits if a node of one of the partitions has it, and if there are as many that its tenant may
+    have. One of unknown memory fits only where no need is said.
     """
     fitting = (
         one
         for one in types
         if not partitions.isdisjoint(one.partitions)
         and has_memory(one, need_mib)
-        and count <= limits.get(one.name, count)
+        and count <= min(one.total, limits.get(one.name, count))
     )
     return min(fitting, key=lambda one: _rank(one, count), default=None)
 

@@ -16,8 +16,29 @@ from slurm_plugin.decide.tenants import own_part
 _NOT_BEFORE = frozenset({"BeginTime", "Dependency", "DependencyNeverSatisfied"})
 """Slurm's reasons of jobs that could not start now, whatever was free."""
 
-_NO_LOAN_HELPS = frozenset({"AssocGrpGRES", "AssocGrpBillingRunMinutes", "JobArrayTaskLimit"})
-"""Slurm's reasons of jobs over a limit on a type, over a budget, or over their array's own."""
+_NO_QUOTA_HELPS = frozenset(
+    {
+        "AccountNotAllowed",
+        "AssocGrpBillingRunMinutes",
+        "AssocGrpGRES",
+        "BadConstraints",
+        "Constraints",
+        "DeadLine",
+        "InvalidAccount",
+        "JobArrayTaskLimit",
+        "Licenses",
+        "PartitionConfig",
+        "PartitionDown",
+        "PartitionInactive",
+        "PartitionNodeLimit",
+        "PartitionTimeLimit",
+        "Reservation",
+        "ReservationDeleted",
+    }
+)
+"""Slurm's reasons of jobs that would not start with more slices: over a limit on a type, over a
+budget, over their array's own; or their partition, reservation or account does not let them.
+"""
 
 
 @dataclass(frozen=True)
@@ -50,7 +71,8 @@ def demand(
     others: Counter[str] = Counter()
     for job in jobs:
         is_guaranteed = job.qos == qos_name(job.account)
-        if not is_guaranteed and _counts(job, partitions) and not _waits_for_no_loan(job):
+        wants = job.state in ALLOTTED or waits_for_quota(job)
+        if wants and not is_guaranteed and is_managed(job, partitions):
             others[job.account] += _cost(job, costs)
     own = own_part(policy)
     return others + Counter(
@@ -107,12 +129,13 @@ def is_waiting(job: JobView) -> bool:
     return pending and not job.held and job.reason not in _NOT_BEFORE
 
 
+def waits_for_quota(job: JobView) -> bool:
+    """Whether it could start now, if its tenant might hold more; GPUs may have to come free."""
+    return is_waiting(job) and job.reason not in _NO_QUOTA_HELPS
+
+
 def _counts(job: JobView, partitions: frozenset[str]) -> bool:
     return is_managed(job, partitions) and (job.state in ALLOTTED or is_waiting(job))
-
-
-def _waits_for_no_loan(job: JobView) -> bool:
-    return job.state not in ALLOTTED and job.reason in _NO_LOAN_HELPS
 
 
 def _cost(job: JobView, costs: Mapping[str, Millislices]) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from cluster.errors import Refusal
 from cluster.gres import AUTO, parse_gpu_requests, plain_gres, with_type
 from cluster.jobs import JobState, JobTag, JobView
+from cluster.service import says_need
 from cluster.slurm.interface import JobChange, JobRequest, Target, Tasks
 from cluster.wire import VERSION, SubmitAnswer, SubmitRequest
 from slurm_plugin.decide.demand import is_managed
@@ -23,12 +24,15 @@ class Late:
     Attributes:
         clear: ``CLEAR`` comes first: its GPUs get a type.
         release: it was held only for this decision.
+        mark: after the release, that it is decided: until then another turn, or another daemon,
+            takes up what this one leaves half done.
         refusal: then it is held, or stays so, until the decision is another one.
     """
 
     clear: bool = False
     change: JobChange = field(default_factory=JobChange)
     release: bool = False
+    mark: JobChange | None = None
     refusal: Refusal | None = None
 
 
@@ -86,27 +90,37 @@ def submission_of(
     )
 
 
-def late(job: JobView, asked: JobRequest, answer: SubmitAnswer) -> Late:
-    """What becomes of the job by that answer; ``asked`` is what it asks for in Slurm now."""
+def late(
+    job: JobView, asked: JobRequest, answer: SubmitAnswer, directives: tuple[str, ...]
+) -> Late:
+    """What becomes of the job by that answer; ``asked`` is what it asks for in Slurm now.
+
+    Only a hold that slicewise.lua or the daemon has set is taken off it.
+    """
     if answer.action == "refuse":
         return Late(refusal=Refusal(answer.code, answer.message, answer.hint))
     texts = _texts(asked, answer)
     if answer.action == "pass" or answer.tres_per_socket is not None or _names_auto(asked):
         return Late(refusal=_UNSETTABLE)
-    decided = JobChange(
+    tag = JobTag.find(job.admin_comment)
+    was_auto = tag is not None and tag.was_auto
+    was_ours = texts or was_auto or says_need(directives) or job.reason == "JobHeldAdmin"
+    release = bool(job.held and was_ours and not answer.hold)
+    decided = _retagged(job.admin_comment, answer.tag or "")
+    comment = None if release else decided
+    if release and texts and not was_auto and tag is not None:
+        # With a type, nothing else would say who has held it.
+        comment = _retagged(job.admin_comment, replace(tag, was_auto=True).text())
+    change = JobChange(
         qos=answer.qos,
         site_factor=answer.site_factor,
         gres=texts.get("gres"),
         tres_per_job=texts.get("tres_per_job"),
         tres_per_task=texts.get("tres_per_task"),
-        admin_comment=_retagged(job.admin_comment, answer.tag or ""),
+        admin_comment=comment,
     )
-    was_ours = bool(texts) or job.reason == "JobHeldAdmin"
-    return Late(
-        clear=bool(texts),
-        change=decided,
-        release=job.held and was_ours and not answer.hold,
-    )
+    mark = JobChange(admin_comment=decided) if release else None
+    return Late(bool(texts), change, release, mark)
 
 
 def begun(jobs: Iterable[JobView]) -> Mapping[Target, JobChange]:

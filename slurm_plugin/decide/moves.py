@@ -6,7 +6,7 @@ that has started, the others follow to where the one after it has.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -15,7 +15,7 @@ from cluster.jobs import JobTag, JobView
 from cluster.slurm.interface import Target, Tasks
 from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
-from slurm_plugin.decide.demand import is_managed, is_waiting
+from slurm_plugin.decide.demand import is_managed, is_waiting, waits_for_quota
 from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.services import ALLOTTED
@@ -26,11 +26,17 @@ MOVES = 200
 
 
 @dataclass(frozen=True)
-class _Task:
-    """One waiting task; ``record`` is of Slurm, which may stand for many."""
+class _Waiting:
+    """One record of Slurm's, which may stand for many tasks of an array.
+
+    Attributes:
+        tasks: how many of them may find room: 0 if quota is not what it waits for, as others would
+            wait for it then.
+        cost: of one.
+    """
 
     record: JobView
-    index: int | None
+    tasks: int
     cost: int
     is_flexible: bool
 
@@ -79,27 +85,43 @@ def moves(
     jobs: Sequence[JobView],
     partitions: frozenset[str],
     costs: Mapping[str, Millislices],
+    refused: Collection[Target] = (),
 ) -> Mapping[Target, str]:
     """The QOS of those waiting jobs and arrays that shall have another one than now.
 
     In order of Slurm's priority those that fit into what is left of the tenant's own part belong in
     its own QOS, those that fit into what it and those above it may borrow in the borrowed one; the
     others stay where they are. Only flexible ones move; the others take their room in their turn.
-    With nothing changed but these moves, nothing more is moved.
+    Those that Slurm has ``refused`` to move are left out. With nothing changed but these moves,
+    nothing more is moved.
     """
     waiting = sorted(_waiting(policy, jobs, partitions, costs), key=_order)
-    if not any(task.is_flexible for task in waiting):
+    if not any(one.is_flexible for one in waiting):
         return {}
     room = _Room(policy, jobs, partitions, costs)
     belongs: dict[int, str] = {}
-    for task in waiting:
-        tenant, now = task.record.account, task.record.qos
-        choice = (qos_name(tenant), BORROWED_QOS) if task.is_flexible else (now,)
-        qos = next((qos for qos in choice if room.has(tenant, qos, task.cost)), None)
+    for one in waiting:
+        qos = _fitting(one, room)
         if qos is not None:
-            room.take(tenant, qos, task.cost)
-            belongs.setdefault(_unit(task.record), qos)
-    return dict(islice(_changed(waiting, belongs), MOVES))
+            belongs.setdefault(_unit(one.record), qos)
+        _take(one, room)
+    changes = (each for each in _changed(waiting, belongs) if each[0] not in refused)
+    return dict(islice(changes, MOVES))
+
+
+def _fitting(one: _Waiting, room: _Room) -> str | None:
+    """Where the next of its tasks has room."""
+    tenant, now = one.record.account, one.record.qos
+    choice = (qos_name(tenant), BORROWED_QOS) if one.is_flexible else (now,)
+    return next((qos for qos in choice if room.has(tenant, qos, one.cost)), None)
+
+
+def _take(one: _Waiting, room: _Room) -> None:
+    for _ in range(one.tasks):
+        qos = _fitting(one, room)
+        if qos is None:
+            return
+        room.take(one.record.account, qos, one.cost)
 
 
 def _unit(record: JobView) -> int:
@@ -107,10 +129,12 @@ def _unit(record: JobView) -> int:
     return record.array_job_id or record.job_id
 
 
-def _changed(waiting: Iterable[_Task], belongs: Mapping[int, str]) -> Iterator[tuple[Target, str]]:
-    records = {task.record.job_id: task.record for task in waiting if task.is_flexible}
+def _changed(
+    waiting: Iterable[_Waiting], belongs: Mapping[int, str]
+) -> Iterator[tuple[Target, str]]:
+    records = [one.record for one in waiting if one.is_flexible]
     moving: dict[int, list[JobView]] = {}
-    for record in records.values():
+    for record in records:
         if belongs.get(_unit(record), record.qos) != record.qos:
             moving.setdefault(_unit(record), []).append(record)
     for unit, found in moving.items():
@@ -124,9 +148,11 @@ def _target(unit: int, records: Sequence[JobView]) -> Target:
     return Tasks(unit, own.union(*(record.untouched for record in records)))
 
 
-def _order(task: _Task) -> tuple[int, int, int]:
+def _order(one: _Waiting) -> tuple[int, int, int]:
     """Tasks of one array by index, whether they have a record of their own or not."""
-    return -task.record.priority, _unit(task.record), task.index or 0
+    record = one.record
+    index = min(record.untouched) if record.untouched else record.task_index or 0
+    return -record.priority, _unit(record), index
 
 
 def _waiting(
@@ -134,20 +160,15 @@ def _waiting(
     jobs: Iterable[JobView],
     partitions: frozenset[str],
     costs: Mapping[str, Millislices],
-) -> Iterator[_Task]:
-    nominal = effective_nominal(policy)
+) -> Iterator[_Waiting]:
     for job in jobs:
-        tenant = policy.get(job.account)
-        if tenant is None or not is_waiting(job) or not is_managed(job, partitions):
+        if job.account not in policy or not is_waiting(job) or not is_managed(job, partitions):
             continue
         cost = run_cost(gpu_types_of_tres(job.tres), costs)
         if not cost or job.qos not in {BORROWED_QOS, qos_name(job.account)}:
             continue
-        # More than that many of an array can't be placed at all.
-        most = nominal[job.account] + tenant.quota.borrowing_limit_millislices
-        indices = sorted(job.untouched)[: most // cost] if job.untouched else (job.task_index,)
-        for index in indices:
-            yield _Task(job, index, cost, _is_flexible(job))
+        tasks = max(1, len(job.untouched)) if waits_for_quota(job) else 0
+        yield _Waiting(job, tasks, cost, _is_flexible(job))
 
 
 def _is_flexible(job: JobView) -> bool:

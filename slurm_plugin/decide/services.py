@@ -9,6 +9,7 @@ from cluster.jobs import JobState, JobTag, JobView, NodeView, StepView
 from cluster.service import MAX_SLOTS
 from cluster.units import Millislices
 from cluster.wire import ServiceView, SlotState, SlotView, TenantView
+from slurm_plugin.decide.free import free_instances
 from slurm_plugin.decide.snapshot import GpuType
 
 ALLOTTED = frozenset(
@@ -42,6 +43,13 @@ def service_arrays(jobs: Iterable[JobView]) -> Mapping[int, JobTag]:
         if alive and job.array_job_id is not None and tag is not None and tag.service is not None:
             found[job.array_job_id] = tag
     return found
+
+
+def tokens(jobs: Iterable[JobView], since_s: float) -> frozenset[str]:
+    """Of jobs of ours that were submitted since then."""
+    newest = (job for job in jobs if job.submit_s is not None and job.submit_s >= since_s)
+    tags = (JobTag.find(job.admin_comment) for job in newest)
+    return frozenset(tag.token for tag in tags if tag is not None)
 
 
 def services(observation: Observation, costs: Mapping[str, Millislices]) -> tuple[ServiceView, ...]:
@@ -171,27 +179,21 @@ def gpu_types(
     memory_mib: Mapping[str, int | None],
 ) -> Mapping[str, GpuType]:
     """The priced GRES types that nodes have."""
+    free = free_instances(nodes)
+    by_type: dict[str, list[NodeView]] = defaultdict(list)
+    for node in nodes:
+        for name, count in node.gpus.items():
+            if count and name in costs:
+                by_type[name].append(node)
     return {
-        name: _gpu_type(name, [node for node in nodes if node.gpus.get(name)], costs, memory_mib)
-        for name in {name for node in nodes for name, count in node.gpus.items() if count}
-        if name in costs
+        name: GpuType(
+            name=name,
+            cost_millislices=costs[name],
+            memory_mib=memory_mib.get(name),
+            total=sum(node.gpus[name] for node in those),
+            free=free[name],
+            partitions=frozenset().union(*(node.partitions for node in those)),
+            beside=frozenset(kind for node in those for kind in node.gpus) - {name},
+        )
+        for name, those in by_type.items()
     }
-
-
-def _gpu_type(
-    name: str,
-    nodes: Sequence[NodeView],
-    costs: Mapping[str, Millislices],
-    memory_mib: Mapping[str, int | None],
-) -> GpuType:
-    total = sum(node.gpus[name] for node in nodes)
-    allotted = sum(node.gpus_allotted.get(name, 0) for node in nodes)
-    return GpuType(
-        name=name,
-        cost_millislices=costs[name],
-        memory_mib=memory_mib.get(name),
-        total=total,
-        free=total - allotted,
-        partitions=frozenset().union(*(node.partitions for node in nodes)),
-        beside=frozenset(kind for node in nodes for kind in node.gpus) - {name},
-    )

@@ -58,6 +58,7 @@ class Snapshot:
         node_costs: what all GPUs of a managed node cost, each amount once; 0 if it has none.
         services: array job ids of living services by tenant and name.
         accounts_by_uid: accounts that a user may submit to; who is not in it is not known.
+        newest: tokens of jobs that were submitted just now: they are counted in it.
     """
 
     partitions: frozenset[str]
@@ -75,6 +76,7 @@ class Snapshot:
     accounts_by_uid: Mapping[int, frozenset[str]] = field(hash=False)
     formula: Formula
     rules: Rules
+    newest: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

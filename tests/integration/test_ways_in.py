@@ -43,7 +43,8 @@ class Way:
         if self.cost > OWN[user]:
             return {BORROWED}
         # What was admitted a moment ago counts until the next look, ended or not.
-        return {own, BORROWED} if MOST[user] > OWN[user] else {own}
+        may_borrow = MOST[user] > OWN[user] and self.command == "sbatch"
+        return {own, BORROWED} if may_borrow else {own}
 
 
 SOCKET = "--sockets-per-node=1 --gpus-per-socket="
@@ -150,7 +151,9 @@ def check_admitted(jobs: Sequence[Job], way: Way, user: str) -> None:
         if not way.cost:
             assert job.tag == ""
             continue
-        assert f" tenant={TENANTS[user]} flexible" in job.tag
+        # What is interactive can't be requeued, so it is not moved either.
+        movable = " flexible" if way.command == "sbatch" else ""
+        assert job.tag.endswith(f" tenant={TENANTS[user]}{movable}")
         assert job["QOS"] in way.qos_for(user)
 
 

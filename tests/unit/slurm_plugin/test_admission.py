@@ -182,9 +182,22 @@ REFUSALS = [
     ),
     (altered(service(), gres="gpu:1g.10gb:2"), "SW-SERVICE-GRES", ["gpu:1g.10gb:2"]),
     (altered(service(), tres_per_task="gpu:1"), "SW-SERVICE-GRES", ["gpu:1"]),
+    (
+        altered(service(), tasks=4, tres_per_task="gpu:1g.10gb:1"),
+        "SW-SERVICE-GRES",
+        ["gpu:1g.10gb:4"],
+    ),
+    (altered(service(), min_nodes=2, gres="gpu:1g.10gb:1"), "SW-SERVICE-GRES", ["gpu:1g.10gb:2"]),
+    (altered(service(), tres_per_job="mps:100"), "SW-GRES-SHARED", ["mps"]),
     (service(profile=None, need_gib="40"), "SW-NEED-TOO-LARGE", ["need_gib", "40", "39.0 GiB"]),
     (submit(gres="gpu:1g.10gb:9"), "SW-QUOTA-EXCEEDED", ["9 slices", "6, with 2", "'vision'"]),
-    (submit(account="nlp", gres="gpu:1g.20gb:1"), "SW-QUOTA-EXCEEDED", ["1.75 slices", "is 1:"]),
+    (
+        submit(account="nlp", gres="gpu:1g.20gb:1", uid=UNKNOWN),
+        "SW-QUOTA-EXCEEDED",
+        ["1.75 slices", "is 1:"],
+    ),
+    # Others' numbers are not told.
+    (submit(account="nlp", gres="gpu:1g.20gb:1"), "SW-TENANT-UNKNOWN", ["'nlp'", "guest, vision"]),
     (submit(gres="gpu:1g.20gb:2"), "SW-QUOTA-EXCEEDED", ["2 instances of 1g.20gb", "may have 1:"]),
     (service(name="taken"), "SW-SERVICE-EXISTS", ["'taken'", "job 814"]),
     (altered(service(), array="0-4"), "SW-SERVICE-ARRAY", ["0-3", "0-4"]),
@@ -232,6 +245,24 @@ def test_what_a_mode_allows(mode: Mode, request_: SubmitRequest, action: str, co
     assert (answer.action, answer.code) == (action, code)
     if action == "pass":
         assert answer.tag == decided.tag
+
+
+def test_root_submits_for_everybody() -> None:
+    snapshot = replace(SNAPSHOT, accounts_by_uid={0: frozenset({"root"})})
+    assert decide(submit(uid=0), snapshot, TOKEN).action == "admit"
+
+
+@pytest.mark.parametrize("qos", ["Slicewise-Borrowed", "SLICEWISE_VISION"])
+def test_a_qos_is_known_by_any_case(qos: str) -> None:
+    answer = decide(submit(qos=qos), SNAPSHOT, TOKEN)
+    assert (answer.qos, answer.notice) == (qos.lower(), "")
+
+
+def test_a_type_is_chosen_of_which_there_are_enough() -> None:
+    few = replace(SNAPSHOT.gpu_types["1g.10gb"], total=1)
+    snapshot = replace(SNAPSHOT, gpu_types={**SNAPSHOT.gpu_types, "1g.10gb": few}, type_limits={})
+    assert decide(submit(gres="gpu:auto:1"), snapshot, TOKEN).gres == "gpu:1g.10gb:1"
+    assert decide(submit(gres="gpu:auto:2"), snapshot, TOKEN).gres == "gpu:1g.20gb:2"
 
 
 def test_one_slot_may_be_written_in_two_ways() -> None:
@@ -588,6 +619,22 @@ class TestAdmission:
         assert admission.preview(submit()).qos == "slicewise-borrowed"
         admission.publish(SNAPSHOT, 1e12)
         assert admission.preview(submit()).qos == "slicewise_vision"
+
+    def test_what_a_look_shows_counts_once(self) -> None:
+        admission = self.admission()
+        tokens = [f"{number:02x}" for number in range(4)]
+        for token in tokens:
+            assert admission.submit(submit(token=token)).qos == "slicewise_vision"
+        shown = replace(SNAPSHOT, guaranteed_used={"vision": 5000}, newest=frozenset(tokens))
+        admission.publish(shown, 1000.0)
+        assert admission.submit(submit()).qos == "slicewise_vision"
+        assert admission.submit(submit()).qos == "slicewise-borrowed"
+
+    def test_a_service_exists_until_its_script_is_read(self) -> None:
+        admission = self.admission()
+        admission.submit(service().model_copy(update={"token": TOKEN}))
+        admission.publish(replace(SNAPSHOT, newest=frozenset({TOKEN})), 1000.0)
+        assert admission.submit(service()).code == "SW-SERVICE-EXISTS"
 
     def test_a_services_slots_at_rest_take_nothing(self) -> None:
         admission = self.admission()

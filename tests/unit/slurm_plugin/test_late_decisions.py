@@ -67,10 +67,11 @@ async def decided(slurm: Changing, turns: int = 1) -> LateDecisions:
     return loop
 
 
+DECIDED_MARK = JobChange(admin_comment=f"site {DECIDED}")
+
+
 def change(**values: Any) -> JobChange:
-    return JobChange(
-        qos="slicewise_vision", site_factor=6500, admin_comment=f"site {DECIDED}", **values
-    )
+    return JobChange(qos="slicewise_vision", site_factor=6500, **values)
 
 
 OPEN = [
@@ -92,7 +93,7 @@ async def test_gpus_of_type_auto_get_one_and_the_job_goes_on(
     slurm = Changing(job(AUTO))
     slurm.requested = asked
     await decided(slurm)
-    assert slurm.changes == [(7, CLEAR), (7, change(**texts))]
+    assert slurm.changes == [(7, CLEAR), (7, change(**texts)), (7, DECIDED_MARK)]
     assert slurm.actions == [("release", 7)]
 
 
@@ -103,8 +104,10 @@ async def test_its_script_has_a_say() -> None:
     slurm.requested = JobRequest(gres="gres:gpu:1", requeue=False)
     await decided(slurm, turns=2)
     comment = "site slicewise:1 token=ab12 tenant=vision class=low"
-    last = JobChange("slicewise_vision", 5000, "gpu:1g.10gb:1", admin_comment=comment)
-    assert slurm.changes[:2] == [(7, CLEAR), (7, last)]
+    typed = JobChange("slicewise_vision", 5000, "gpu:1g.10gb:1")
+    held = replace(typed, admin_comment=f"site {AUTO.text()}")
+    mark = JobChange(admin_comment=comment)
+    assert slurm.changes[:3] == [(7, CLEAR), (7, held), (7, mark)]
     assert slurm.done.count(("script", 7)) == 1
 
 
@@ -112,7 +115,7 @@ async def test_typed_gpus_stay_and_only_the_rest_is_set() -> None:
     slurm = Changing(job(held=False, reason="Priority"))
     slurm.requested = JobRequest(gres="gres:gpu:1g.10gb:1")
     await decided(slurm)
-    assert slurm.changes == [(7, change())]
+    assert slurm.changes == [(7, change(admin_comment=DECIDED_MARK.admin_comment))]
     assert slurm.actions == []
 
 
@@ -123,12 +126,30 @@ async def test_what_its_user_holds_stays_held() -> None:
     assert slurm.actions == []
 
 
+async def test_what_was_held_for_its_need_goes_on_with_the_type_that_it_names() -> None:
+    slurm = Changing(job())
+    slurm.script = "#!/bin/sh\n#SLICEWISE need=9GiB\n"
+    slurm.requested = JobRequest(gres="gres:gpu:1g.10gb:1")
+    await decided(slurm)
+    assert slurm.changes == [(7, change()), (7, DECIDED_MARK)]
+    assert slurm.actions == [("release", 7)]
+
+
+async def test_what_got_its_type_and_was_not_released_is_released_by_the_next() -> None:
+    """A daemon may die in between: until the release the tag says undecided."""
+    slurm = Changing(job(AUTO))
+    slurm.requested = JobRequest(gres="gres:gpu:1g.10gb:1")
+    await decided(slurm)
+    assert slurm.changes == [(7, change()), (7, DECIDED_MARK)]
+    assert slurm.actions == [("release", 7)]
+
+
 async def test_an_array_is_addressed_by_its_tasks() -> None:
     tasks = frozenset({0, 1, 4})
     slurm = Changing(job(AUTO, array_job_id=7, untouched=tasks))
     slurm.requested = JobRequest(gres="gres:gpu:1")
     await decided(slurm)
-    assert [target for target, _ in slurm.changes] == [Tasks(7, tasks)] * 2
+    assert [target for target, _ in slurm.changes] == [Tasks(7, tasks)] * 3
     assert slurm.actions == [("release", [0, 1, 4])]
 
 
@@ -148,7 +169,7 @@ class TestRefusals:
         slurm = Changing(job(reason="JobHeldAdmin"))
         slurm.requested = JobRequest(gres="gres:gpu:1g.10gb:1")
         loop = await decided(slurm)
-        assert slurm.changes == [(7, change())]
+        assert slurm.changes == [(7, change()), (7, DECIDED_MARK)]
         assert slurm.actions == [("release", 7)]
         assert loop.refusals == {}
 

@@ -10,7 +10,7 @@ from scripted import job as slot
 from scripted import settings as site
 
 from cluster.jobs import JobState, JobTag, JobView
-from cluster.slurm.interface import Target, Tasks
+from cluster.slurm.interface import JobChange, Target, Tasks
 from cluster.units import Millislices
 from slurm_plugin.decide.moves import MOVES, moves
 from slurm_plugin.qos_moves import QosMoves
@@ -114,6 +114,13 @@ def test_what_does_not_move_takes_its_room_in_its_turn() -> None:
     assert moved(running(1), fixed(2, priority=1), job(3)) == {}
 
 
+@pytest.mark.parametrize("reason", ["JobArrayTaskLimit", "AssocGrpGRES", "PartitionTimeLimit"])
+def test_what_waits_for_no_quota_takes_none_from_others(reason: str) -> None:
+    first = array(2, 2, priority=20, reason=reason)
+    assert moved(running(1), first, job(20, BORROWED)) == {20: OWN}
+    assert moved(running(1), replace(first, reason="Priority"), job(20)) == {20: BORROWED}
+
+
 class TestArrays:
     """All waiting tasks of an array are where the next one has room."""
 
@@ -145,6 +152,18 @@ class TestArrays:
         assert len(moves(wide, [job(number) for number in range(900)], MANAGED, COSTS)) == MOVES
 
 
+class Refusing(ScriptedSlurm):
+    """Takes no change."""
+
+    def __init__(self, *jobs: JobView) -> None:
+        super().__init__(*jobs)
+        self.tried: list[Target] = []
+
+    async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
+        self.tried.extend(changes)
+        return dict.fromkeys(changes, "Invalid qos specification")
+
+
 class TestTurn:
     async def turned(self, mode: str = "enforce", turns: int = 1) -> ScriptedSlurm:
         slurm = ScriptedSlurm(running(1), running(2), job(3))
@@ -162,6 +181,21 @@ class TestTurn:
         slurm = await self.turned(turns=3)
         ((what, target),) = slurm.actions
         assert (target, "qos='slicewise-borrowed'" in what) == (3, True)
+
+    async def test_what_slurm_refuses_holds_up_nothing_else(self) -> None:
+        slurm = Refusing(running(1), running(2), *(job(number) for number in range(3, MOVES + 8)))
+        sync = sync_of(slurm)
+        wide = {"borrowing_limit_millislices": Millislices(10**6)}
+        sync.set_policy(policy_of(tenant("vision", 2000, **wide)), {})
+        loop = QosMoves(site(), slurm, sync)
+        tried = []
+        for _ in range(3):
+            await sync.turn()
+            sync.acted.clear()
+            await loop.turn()
+            tried.append(len(slurm.tried))
+            assert not sync.acted.is_set()
+        assert tried == [MOVES, MOVES + 5, MOVES + 5]
 
     @pytest.mark.parametrize("mode", ["observe", "advise"])
     async def test_it_does_nothing_in_other_modes(self, mode: str) -> None:

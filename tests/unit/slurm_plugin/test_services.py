@@ -186,6 +186,12 @@ def test_gpu_types_are_those_with_a_price() -> None:
     assert (kind.total, kind.free) == (10, 8)
 
 
+def test_what_is_free_on_a_drained_node_is_not_free() -> None:
+    drained = replace(NODE, states=frozenset({"IDLE", "DRAIN"}), gpus={"1g.10gb": 3})
+    (kind,) = gpu_types((drained,), COSTS, {}).values()
+    assert (kind.total, kind.free) == (3, 0)
+
+
 def test_gpu_types_say_where_they_are_and_beside_what() -> None:
     first = replace(NODE, gpus={"1g.10gb": 3, "3g.40gb": 1}, partitions=frozenset({"gpu"}))
     second = replace(NODE, gpus={"1g.10gb": 7, "3g.40gb": 0}, partitions=frozenset({"mig"}))
