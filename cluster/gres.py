@@ -63,6 +63,16 @@ def with_type(text: str, gres_type: str) -> str:
     return ",".join(_typed(part, gres_type) for part in text.split(","))
 
 
+def counted(text: str) -> str:
+    """The text with a count for each GPU of a type: Slurm 22.05 takes no type without one."""
+    return ",".join(f"{part}:1" if _has_no_count(part) else part for part in text.split(","))
+
+
+def _has_no_count(part: str) -> bool:
+    match = _TYPED.fullmatch(part.strip(whitespace))
+    return match is not None and match["count"] is None
+
+
 def _typed(part: str, gres_type: str) -> str:
     match = _OPEN.fullmatch(part)
     if match is None:

@@ -1,6 +1,7 @@
 """The loop that decides what nobody answered at its submission."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
 from cluster.errors import OutsideError, Refusal
@@ -22,6 +23,8 @@ from slurm_plugin.observe import report, warn
 from slurm_plugin.sync import Sync
 
 _CALLS = 8
+_AGAIN_S = 5.0
+"""How often jobs that were refused are decided anew: Slurm is asked for all that wait."""
 
 
 class LateDecisions:
@@ -37,13 +40,14 @@ class LateDecisions:
         self._slurm = slurm
         self._sync = sync
         self._directives: dict[int, tuple[str, ...] | None] = {}
-        self._decided_at_s = 0.0
+        self._decided_at_s = self._again_s = 0.0
         self.refusals: dict[int, Refusal] = {}
 
     async def turn(self) -> None:
         """Decide what the last look at Slurm shows, once. Raises SlicewiseError if Slurm fails."""
         looked_s = self._sync.view.observed_s
-        if not self._sync.acts or looked_s == self._decided_at_s:
+        # A look that began before the last turn ended may show jobs as they were before it.
+        if not self._sync.acts or looked_s <= self._decided_at_s:
             return
         waiting = {
             job.job_id: job for job in self._sync.jobs if is_undecided(job, self._partitions)
@@ -53,9 +57,11 @@ class LateDecisions:
         self._directives = {job: said for job, said in self._directives.items() if job in waiting}
         if started := begun(self._sync.jobs):
             await self._slurm.update(started)
-        if waiting:
+        is_due = looked_s >= self._again_s or waiting.keys() - self.refusals.keys()
+        if waiting and is_due:
             await self._decide_all(waiting)
-        self._decided_at_s = looked_s
+            self._again_s = looked_s + _AGAIN_S
+        self._decided_at_s = time.time()
 
     async def _decide_all(self, waiting: Mapping[int, JobView]) -> None:
         requests = await self._slurm.requests(waiting.keys())

@@ -120,6 +120,10 @@ local function mend_steps(job)
     end
 end
 
+-- Tenants of which the daemon has said that their QOS is in Slurm.
+local has_own_qos = {}
+local OWN_QOS, BORROWED_QOS = "slicewise_", "slicewise-borrowed"
+
 local function admit(job_desc, job, answer)
     for _, field in ipairs(ANSWERED_TEXTS) do
         if text(answer[field]) then
@@ -131,6 +135,7 @@ local function admit(job_desc, job, answer)
     end
     if text(answer.tag) then
         add_tag(job_desc, answer.tag)
+        has_own_qos[answer.tag:match(" tenant=(%S+)") or ""] = true
     end
     if answer.hold == true then
         job_desc.priority = 0
@@ -176,22 +181,30 @@ local UNTYPED = {
 local HELD = "The slicewise daemon does not answer: the job is held, and goes on by itself once "
     .. "the daemon has decided on it (slicewise why JOB). [SW-DAEMON-DOWN]"
 
--- By it the daemon finds the job when it is back. nil if nobody can be charged.
-local function undecided_tag(question)
+-- Who would be charged; nil if nobody could be.
+local function tenant_of(question)
     local tenant = (question.account or question.default_account or ""):lower()
-    if not question.token or not tenant:find("^[a-z0-9_.-]+$") then
-        return nil
+    return question.token and tenant:find("^[a-z0-9_.-]+$") and tenant or nil
+end
+
+-- In another QOS, which a user may name or make his default, the job would not count as his
+-- tenant's guaranteed one, and could not be preempted as a borrowed one.
+local function put_in_own_qos(job_desc, tenant)
+    if has_own_qos[tenant] and (text(job_desc.qos) or ""):lower() ~= BORROWED_QOS then
+        job_desc.qos = OWN_QOS .. tenant
     end
-    return change.TAG .. question.token .. " tenant=" .. tenant .. " undecided"
 end
 
 -- The limits that are compiled into Slurm hold for a job with typed GPUs. Slurm weighs a request by
 -- type, so one without a type would start above every limit: it is held.
 local function decide_later(job_desc, job)
-    local tag = undecided_tag(job.question)
-    if not tag then
+    local tenant = tenant_of(job.question)
+    if not tenant then
         return job.must_wait and refuse(UNTYPED) or slurm.SUCCESS
     end
+    put_in_own_qos(job_desc, tenant)
+    -- By it the daemon finds the job when it is back.
+    local tag = change.TAG .. job.question.token .. " tenant=" .. tenant .. " undecided"
     if job.must_wait and request.drop_auto(job_desc) then
         tag = tag .. " auto"
     end

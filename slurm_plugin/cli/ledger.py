@@ -28,7 +28,9 @@ ledger_app = typer.Typer(help="What was used: statements, balances, checks.", no
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV, with JSON's names and integers.")]
 Since = Annotated[
     datetime | None,
-    typer.Option(formats=TIMES, help="Runs that ended then or later, or still run."),
+    typer.Option(
+        formats=TIMES, metavar="TIME", help="Runs that ended then or later, or still run."
+    ),
 ]
 
 
@@ -136,7 +138,8 @@ def _imbalance(found: Verification) -> OutsideError:
 )
 def export(
     since: Annotated[
-        datetime | None, typer.Option(formats=TIMES, help="Transfers recorded then or later.")
+        datetime | None,
+        typer.Option(formats=TIMES, metavar="TIME", help="Transfers recorded then or later."),
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="One line per transfer.")] = Format.CSV,
     output: Annotated[

@@ -176,7 +176,10 @@ def force_text(took_s: float | None) -> str:
     """Whether a change is in force, in words; None: not within the time that was waited."""
     if took_s is not None:
         return f"in force in Slurm ({took_s:.1f} s)"
-    return "recorded; the daemon is not running (or busy): it comes into force when it does"
+    return (
+        "recorded; it comes into force with the daemon, which is not running, busy, "
+        "or not in mode enforce"
+    )
 
 
 def outcome_json(outcome: Outcome) -> Mapping[str, object]:

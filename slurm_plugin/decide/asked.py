@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from cluster.errors import InvalidInputError
-from cluster.gres import AUTO, GpuRequest, parse_gpu_requests, plain_gres, shared_gpus, with_type
+from cluster.gres import (
+    AUTO,
+    GpuRequest,
+    counted,
+    parse_gpu_requests,
+    plain_gres,
+    shared_gpus,
+    with_type,
+)
 from cluster.wire import SubmitRequest
 from slurm_plugin.decide.choose import choose_type, has_memory
 from slurm_plugin.decide.snapshot import GpuType, Snapshot, types_text
@@ -72,7 +80,7 @@ def asked(
         instances,
         _cost(request, instances, snapshot),
         chosen,
-        dict(_rewritten(request, chosen)) if chosen is not None else {},
+        dict(_rewritten(request, chosen)),
     )
 
 
@@ -133,7 +141,7 @@ def _parts(request: SubmitRequest, snapshot: Snapshot) -> Iterator[_Part]:
                 f"Shared GPUs ({shared}) have no cost here, so nobody could charge for them.",
                 f"Ask for slices: {types_text(snapshot.gpu_types.values())}.",
             )
-        gpus, is_open = _read(text)
+        gpus, is_open, _ = _read(text)
         if is_open:
             # The slicewise.lua of protocol 1 writes no other text than gres.
             _check_open(text, gpus, can_write=request.v > 1 or name == "gres")
@@ -142,10 +150,13 @@ def _parts(request: SubmitRequest, snapshot: Snapshot) -> Iterator[_Part]:
 
 
 @lru_cache(maxsize=1024)
-def _read(text: str) -> tuple[tuple[GpuRequest, ...], bool]:
-    """Its GPUs, and whether a type has still to be chosen: most jobs ask as others did."""
+def _read(text: str) -> tuple[tuple[GpuRequest, ...], bool, str]:
+    """Its GPUs, whether a type has still to be chosen, the text with all counts.
+
+    Most jobs ask as others did.
+    """
     gpus = parse_gpu_requests(text)
-    return gpus, any(one.is_open for one in gpus)
+    return gpus, any(one.is_open for one in gpus), counted(text)
 
 
 def _check_open(text: str, gpus: tuple[GpuRequest, ...], *, can_write: bool) -> None:
@@ -236,8 +247,10 @@ def _cost(request: SubmitRequest, instances: Mapping[str, int], snapshot: Snapsh
     return max(cost, least * max(1, request.min_nodes or 1))
 
 
-def _rewritten(request: SubmitRequest, chosen: str) -> Iterator[tuple[str, str]]:
+def _rewritten(request: SubmitRequest, chosen: str | None) -> Iterator[tuple[str, str]]:
     for name, text, _ in _texts(request):
-        if any(one.is_open for one in parse_gpu_requests(text)):
-            typed = with_type(text, chosen)
-            yield name, plain_gres(typed) if name == "gres" else typed
+        _, is_open, whole = _read(text)
+        if is_open and chosen is not None:
+            whole = with_type(whole, chosen)
+        if whole != text:
+            yield name, plain_gres(whole) if name == "gres" else whole

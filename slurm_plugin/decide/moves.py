@@ -101,27 +101,28 @@ def moves(
     room = _Room(policy, jobs, partitions, costs)
     belongs: dict[int, str] = {}
     for one in waiting:
-        qos = _fitting(one, room)
+        qos = _placed(one, room)
         if qos is not None:
             belongs.setdefault(_unit(one.record), qos)
-        _take(one, room)
     changes = (each for each in _changed(waiting, belongs) if each[0] not in refused)
     return dict(islice(changes, MOVES))
 
 
+def _placed(one: _Waiting, room: _Room) -> str | None:
+    """Where the next of its tasks has room; all take what there is for them."""
+    first = qos = _fitting(one, room)
+    left = one.tasks
+    while qos is not None and left:
+        room.take(one.record.account, qos, one.cost)
+        left -= 1
+        qos = _fitting(one, room) if left else None
+    return first
+
+
 def _fitting(one: _Waiting, room: _Room) -> str | None:
-    """Where the next of its tasks has room."""
     tenant, now = one.record.account, one.record.qos
     choice = (qos_name(tenant), BORROWED_QOS) if one.is_flexible else (now,)
     return next((qos for qos in choice if room.has(tenant, qos, one.cost)), None)
-
-
-def _take(one: _Waiting, room: _Room) -> None:
-    for _ in range(one.tasks):
-        qos = _fitting(one, room)
-        if qos is None:
-            return
-        room.take(one.record.account, qos, one.cost)
 
 
 def _unit(record: JobView) -> int:

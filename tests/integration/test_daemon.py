@@ -525,11 +525,22 @@ class TestWithoutDaemon:
         assert daemon.sbatch("carol", *PLAIN, "--wrap=sleep 60")[0] == 0
         until(lambda: daemon.job_states("carol") == ["PENDING AssocGrpBilling"])
 
-    def test_a_service_and_an_untyped_gpu_are_refused(self, daemon: Daemon) -> None:
+    def test_a_service_is_refused(self, daemon: Daemon) -> None:
         code, text = daemon.sbatch("alice", script=SCRIPT)
         assert code == 1
         assert "SW-DAEMON-DOWN" in text
-        for request in (("--gpus=1",), ("--gpus=+1",), ("-n2", "--ntasks-per-gpu=1")):
-            code, text = daemon.sbatch("alice", "sbatch", *request, "--wrap=true")
-            assert code == 1
-            assert "--gres=gpu:TYPE:N" in text
+
+    @pytest.mark.parametrize(
+        "request_", [("--gpus=1",), ("--gpus=+1",), ("-n2", "--ntasks-per-gpu=1")], ids="".join
+    )
+    def test_an_untyped_gpu_is_held_and_its_user_can_not_let_it_go(
+        self, daemon: Daemon, request_: tuple[str, ...]
+    ) -> None:
+        code, text = daemon.sbatch("alice", "sbatch", *request_, "--wrap=true")
+        assert code == 0
+        assert "the job is held" in text
+        assert daemon.job_states("alice") == ["PENDING JobHeldUser"]
+        (job,) = re.findall(r"Submitted batch job (\d+)", text)
+        released = daemon.sandbox.run("alice", ("scontrol", "release", job), check=False)
+        assert released.returncode != 0
+        assert daemon.job_states("alice") == ["PENDING JobHeldUser"]

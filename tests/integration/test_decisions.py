@@ -103,7 +103,7 @@ def test_a_type_that_is_chosen_later_starts(
     until(lambda: set(places(users)) == {(OWN, "RUNNING")}, LONG_S)
     job = users.job(job_id)
     assert job.billing == 1000 * int(job.tres["gres/gpu:1g.10gb"])
-    assert job.tag.endswith("tenant=vision flexible")
+    until(lambda: users.job(job_id).tag.endswith("tenant=vision flexible"), LONG_S)
 
 
 def test_a_need_is_met_later(users: Users, daemon_down: Path) -> None:

@@ -433,6 +433,38 @@ def test_without_an_answer_the_type_auto_is_left_out(path: Path, request_: Any, 
     assert result["job_desc"] == job | then | {"admin_comment": tag.text(), "priority": 0}
 
 
+@pytest.mark.parametrize(
+    ("named", "then"),
+    [
+        ({}, "slicewise_vision"),
+        ({"qos": "normal"}, "slicewise_vision"),
+        ({"qos": "slicewise_vision"}, "slicewise_vision"),
+        ({"qos": "slicewise-borrowed"}, "slicewise-borrowed"),
+    ],
+)
+def test_without_an_answer_no_job_escapes_into_another_qos(
+    path: Path, listening: Any, named: Any, then: str
+) -> None:
+    """There it would not count as guaranteed, and no lender could take back what it holds."""
+    answer = answering(action="admit", tag="slicewise:1 token=TOKEN tenant=vision", qos="q")
+    silent_from = 1
+
+    def reply(question: dict[str, Any]) -> bytes | None:
+        return answer(question) if len(daemon.questions) <= silent_from else None
+
+    daemon = listening(reply)
+    job = {"account": "Vision", "gres": "gpu:1g.10gb:1"}
+    other = {"account": "nlp", "gres": "gpu:1g.10gb:1", **named}
+    first, late, never_seen = run_calls(
+        path,
+        [{"job_desc": job}, {"job_desc": job | named}, {"job_desc": other}],
+        configure={"timeout_s": 0.05},
+    )
+    assert first["job_desc"]["qos"] == "q"
+    assert late["job_desc"]["qos"] == then
+    assert never_seen["job_desc"].get("qos") == named.get("qos")
+
+
 @pytest.mark.parametrize("account", [{}, {"account": "a b"}, {"account": "é"}, {"account": "a\n"}])
 def test_without_an_answer_and_a_tenant_there_is_no_tag(path: Path, account: Any) -> None:
     """Nobody could decide on it later."""

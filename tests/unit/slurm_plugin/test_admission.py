@@ -107,6 +107,13 @@ def test_a_service_is_admitted_held_and_typed() -> None:
     )
 
 
+def test_a_type_without_a_count_gets_one_as_slurm_wants_it() -> None:
+    answer = decide(submit(gres="gres:gpu:1g.10gb,gres:nic:2"), SNAPSHOT, TOKEN)
+    assert (answer.action, answer.gres) == ("admit", "gpu:1g.10gb:1,nic:2")
+    answer = decide(submit(gres="", tres_per_job="gres/gpu:1g.10gb"), SNAPSHOT, TOKEN)
+    assert (answer.gres, answer.tres_per_job) == (None, "gres/gpu:1g.10gb:1")
+
+
 @pytest.mark.parametrize("gres", ["gres:gpu:1g.10gb:1", "gres:gpu:3g.40gb:2,gres:gpu:1g.10gb:1"])
 def test_a_tenant_that_may_borrow_is_admitted_into_the_borrowed_qos(gres: str) -> None:
     answer = decide(submit(qos="slicewise-borrowed", gres=gres), SNAPSHOT, TOKEN)

@@ -144,6 +144,22 @@ async def test_what_got_its_type_and_was_not_released_is_released_by_the_next() 
     assert slurm.actions == [("release", 7)]
 
 
+async def test_a_look_from_before_it_was_marked_changes_nothing_more() -> None:
+    slurm = Changing(job(AUTO))
+    slurm.requested = JobRequest(gres="gres:gpu:1")
+    sync = sync_of(slurm)
+    loop = LateDecisions(site(), slurm, sync)
+    await sync.turn()
+    await loop.turn()
+    done = list(slurm.changes)
+    at_s = sync.view.observed_s
+    slurm.shown = (job(AUTO, state=JobState.RUNNING, held=False),)
+    await sync.turn()
+    sync.view = sync.view.model_copy(update={"observed_s": at_s + 1e-6})
+    await loop.turn()
+    assert slurm.changes == done
+
+
 async def test_an_array_is_addressed_by_its_tasks() -> None:
     tasks = frozenset({0, 1, 4})
     slurm = Changing(job(AUTO, array_job_id=7, untouched=tasks))
@@ -164,6 +180,12 @@ class TestRefusals:
         await decided(slurm, turns=2)
         assert slurm.actions == [("hold", 7)]
         assert slurm.changes == []
+
+    async def test_slurm_is_not_asked_about_it_at_every_look(self) -> None:
+        slurm = Changing(job(reason="JobHeldAdmin"))
+        slurm.requested = JobRequest(gres="gres:gpu:1")
+        await decided(slurm, turns=4)
+        assert [what for what, _ in slurm.done].count("requests") == 1
 
     async def test_it_goes_on_when_the_decision_is_another_one(self) -> None:
         slurm = Changing(job(reason="JobHeldAdmin"))
