@@ -6,9 +6,9 @@ from slurm_plugin.decide.moves import moves
 from slurm_plugin.observe import report
 from slurm_plugin.sync import Sync
 
-_AGAIN_S = 60.0
-"""How often what Slurm refused is tried again: a user may have a QOS list of his own, without ours.
-"""
+_AGAIN_S = 10.0
+"""How often what Slurm refused is tried again: a user may have a QOS list of his own, without ours,
+or a tenant's list may just be on its way into slurmctld."""
 
 
 class QosMoves:
