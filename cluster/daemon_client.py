@@ -1,6 +1,8 @@
 """The daemon, seen from the launcher and from commands: on this host, else by munge on another."""
 
 import asyncio
+import os
+from socket import gaierror
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -114,7 +116,7 @@ class DaemonClient:
         except (OSError, TimeoutError, ValueError) as error:
             raise UnreachableError(
                 "SW-DAEMON-DOWN",
-                f"The slicewise daemon does not answer {self._place}: {type(error).__name__}.",
+                f"The slicewise daemon does not answer {self._place}: {_words(error)}.",
                 self._hint,
             ) from error
         if not answer:
@@ -148,6 +150,22 @@ class DaemonClient:
         if self.is_remote:
             return "Is it running there, with this daemon.listen, and the port open? Try again."
         return "Is it running on this host? Of another host: set daemon.connect. Try again."
+
+
+def _words(error: OSError | ValueError) -> str:
+    match error:
+        case TimeoutError():
+            return f"no answer within {DEADLINE_S:g} s"
+        case ConnectionRefusedError() | FileNotFoundError():
+            return "nobody listens there"
+        case gaierror() | UnicodeError():
+            return "its host name can't be resolved"
+        case ValueError():
+            return "its answer is too long"
+        case OSError(errno=int(number)):
+            return os.strerror(number)
+    # Of a host with several addresses, each failing in its own way.
+    return "it can't be reached"
 
 
 def _request(kind: type[Request], **fields: str | None) -> Request:

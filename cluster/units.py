@@ -29,7 +29,7 @@ def millislices_from_text(text: str, key: str) -> Millislices:
         raise InvalidInputError(
             "SW-UNITS",
             f"{key}: {text!r} is not a number of slices.",
-            "Give slices from 0 to 9999999 with at most three decimals, such as 3.5 (a GPU has 7).",
+            "Give slices from 0 to 1000000 with at most three decimals, such as 3.5 (a GPU has 7).",
         )
     return Millislices(int(Decimal(text) * 1000))
 

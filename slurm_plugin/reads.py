@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
-from cluster.errors import InvalidInputError, UnreachableError
+from cluster.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from cluster.wire_reads import (
@@ -49,6 +49,11 @@ _ASKS = 2
 _PAGE_ROWS = 2000
 """Rows of a statement in one answer: about 1 MB."""
 
+_TELL_PLACES = frozenset(
+    {"SW-DATABASE-DOWN", "SW-DATABASE-BUSY", "SW-DATABASE-RIGHTS", "SW-DATABASE-FAILED"}
+)
+"""Failures whose words say where the database is, and what PostgreSQL says."""
+
 _EXPLANATION = TypeAdapter(Explanation)
 _ROW = TypeAdapter(StatementRow)
 _BALANCE = TypeAdapter(BalanceLine)
@@ -69,8 +74,18 @@ class Reads:
     async def answer(self, request: ReadRequest, reader: Reader) -> BaseModel:
         """Raises InvalidInputError (SW-TENANT-UNKNOWN) alike for tenants that there are not and
         for those of others, and SW-FORBIDDEN for jobs; UnreachableError: SW-BUSY,
-        SW-SLURM-DOWN and the ledger's own.
+        SW-SLURM-DOWN and the ledger's own; only operators are told where its database is.
         """
+        try:
+            return await self._answer(request, reader)
+        except SlicewiseError as error:
+            if reader.tenants is None or error.refusal.code not in _TELL_PLACES:
+                raise
+            raise UnreachableError(
+                error.refusal.code, "The ledger does not answer now.", "Try again later."
+            ) from None
+
+    async def _answer(self, request: ReadRequest, reader: Reader) -> BaseModel:
         match request:
             case ExplainRequest():
                 return await self._explain(request.tenant, reader)

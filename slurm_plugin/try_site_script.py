@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cluster.errors import InvalidInputError
-from cluster.slurm.run import attempt
+from cluster.errors import InvalidInputError, UnreachableError
+from cluster.slurm.run import Reply, attempt
 
 LUA = "lua5.1"
 _TRIAL = Path(__file__).with_suffix(".lua")
 _LIBRARIES = {"socket": "lua-socket", "socket.unix": "lua-socket", "cjson": "lua-cjson"}
 """Debian's packages by what slicewise.lua requires."""
+_DEADLINE_S = 10.0
 _FUNCTIONS = ("slurm_job_submit", "slurm_job_modify")
 
 
@@ -19,29 +20,51 @@ async def tried(script: str) -> Mapping[str, str]:
     """What came of each step of the trial; ``error`` is what the script logged as one.
 
     Its functions are called once each, with a job that asks for nothing.
-    Raises InvalidInputError (SW-ADMISSION-LUA) without Lua or a library that slicewise.lua needs.
+    Raises InvalidInputError (SW-ADMISSION-LUA) without Lua or a library that slicewise.lua needs,
+    and for a script that does not end in time, or ends Lua itself.
     """
     if shutil.which(LUA) is None:
         raise _failed(f"{LUA} is not on PATH", "apt install lua5.1 lua-socket lua-cjson")
     with TemporaryDirectory(prefix="slicewise-") as directory:
         path = Path(directory) / "job_submit.lua"
         path.write_text(script, encoding="utf-8")
-        reply = await attempt((LUA, str(_TRIAL), str(path)))
-    if reply.status:
-        raise _failed(reply.complaint, "Report this: the trial itself failed.")
+        reply = await _run(path)
     outcomes = dict(line.split("\t", 1) for line in reply.output.splitlines() if "\t" in line)
+    if not outcomes.keys() >= _LIBRARIES.keys():
+        what = reply.complaint or f"it ended with status {reply.status}"
+        raise _failed(what, "Report this: the trial itself failed.")
     for library, package in _LIBRARIES.items():
         if outcomes[library] != "found":
             raise _failed(outcomes[library], f"apt install {package}")
+    if outcomes.pop("trial", "") != "ended":
+        raise _failed(
+            "the script ended the interpreter, as os.exit does",
+            "It would end slurmctld, too: mend the script first; nothing was written.",
+        )
     return {key: text.replace(str(path), "job_submit.lua") for key, text in outcomes.items()}
+
+
+async def _run(path: Path) -> Reply:
+    try:
+        return await attempt((LUA, str(_TRIAL), str(path)), deadline_s=_DEADLINE_S)
+    except UnreachableError:
+        raise _failed(
+            f"the script did not end within {_DEADLINE_S:g} s",
+            "slurmctld would hang: mend the script first; nothing was written.",
+        ) from None
+
+
+def require_loads(script: Mapping[str, str]) -> None:
+    """Raise SW-ADMISSION-LUA unless the script loads."""
+    if script["script"] != "loaded":
+        raise _failed(script["script"], "Mend the script first; nothing was written.")
 
 
 def require_works(proposed: Mapping[str, str], before: Mapping[str, str]) -> None:
     """Raise SW-ADMISSION-LUA unless the script loads, slicewise.lua with it, and both functions
     give what they give without our lines: ``before``, {} where there was no script.
     """
-    if proposed["script"] != "loaded":
-        raise _failed(proposed["script"], "Mend the script first; nothing was written.")
+    require_loads(proposed)
     if "slicewise is off" in proposed.get("error", ""):
         raise _failed(proposed["error"], "slurmctld's host needs what it misses.")
     for name in _FUNCTIONS:

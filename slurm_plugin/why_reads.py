@@ -2,13 +2,13 @@
 
 import time
 
-from cluster.errors import InvalidInputError
+from cluster.errors import InvalidInputError, UnreachableError
 from cluster.periods import next_start_s
 from cluster.settings import Settings
 from cluster.wire_reads import WhyAnswer
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.shortage import Sight
-from slurm_plugin.decide.why import jobs_named, why_job
+from slurm_plugin.decide.why import jobs_named, why_job, why_without_ledger
 from slurm_plugin.decide.why_tenant import why_tenant
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import situation
@@ -23,7 +23,14 @@ def why(about: str, reader: Reader, ledger: Ledger, settings: Settings, sync: Sy
     """
     jobs = jobs_named(about, sync.jobs)
     if jobs and all(map(reader.may_see, jobs)):
-        answer = why_job(about, jobs, _sight(ledger, settings, sync))
+        try:
+            sight = _sight(ledger, settings, sync)
+        except UnreachableError:
+            answer = why_without_ledger(about, jobs)
+            if answer is None:
+                raise
+            return answer
+        answer = why_job(about, jobs, sight)
         # Who has left a tenant sees his own jobs of it, and not who else is there.
         whole = reader.may_read(jobs[0].account)
         return answer if whole else answer.model_copy(update={"tables": ()})

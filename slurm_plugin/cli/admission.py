@@ -5,6 +5,7 @@ import difflib
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +29,7 @@ from slurm_plugin.site_script import (
     with_lines,
     without_lines,
 )
-from slurm_plugin.try_site_script import require_works, tried
+from slurm_plugin.try_site_script import require_loads, require_works, tried
 
 admission_app = typer.Typer(help="slicewise.lua in slurmctld.", no_args_is_help=True)
 
@@ -100,34 +101,54 @@ def off_file() -> Path:
 )
 def status(as_json: Json = False) -> None:
     """Show which slicewise.lua slurmctld runs, in which mode, and how the daemon is."""
-    settings = load_settings()
-    answer = asyncio.run(DaemonClient(settings.daemon).status())
-    on_disk = version_of(MODULE.read_text(encoding="utf-8"))
-    standing = {
-        **answer.model_dump(exclude={"v"}),
-        "module_on_disk": on_disk,
-        "off": off_file().exists(),
-    }
-    advice = _advice(answer, on_disk, is_off=off_file().exists())
+    answer = asyncio.run(_status(load_settings()))
+    on_disk, is_off = version_of(MODULE.read_text(encoding="utf-8")), off_file().exists()
+    failure = answer if isinstance(answer, SlicewiseError) else None
+    known = None if isinstance(answer, SlicewiseError) else answer
+    advice = _advice(known, on_disk, is_off=is_off)
     if as_json:
-        print_json({**standing, "advice": advice})
-        return
-    rows = _rows(answer, on_disk)
+        print_json({**_fields(known), "module_on_disk": on_disk, "off": is_off, "advice": advice})
+    else:
+        _print_standing(_rows(known, on_disk), advice)
+    if failure is not None:
+        raise failure
+
+
+async def _status(settings: Settings) -> StatusAnswer | SlicewiseError:
+    """What is known without the daemon is worth showing, too."""
+    try:
+        return await DaemonClient(settings.daemon).status()
+    except SlicewiseError as error:
+        return error
+
+
+def _fields(answer: StatusAnswer | None) -> dict[str, object]:
+    if answer is None:
+        return {name: None for name in StatusAnswer.model_fields if name != "v"}
+    return answer.model_dump(exclude={"v"})
+
+
+def _print_standing(rows: dict[str, str], advice: Sequence[str]) -> None:
     out = console()
     out.print(FittingTable((column("part", rows), column("state", rows.values(), folds=True))))
     for line in advice:
         out.print(Text(line, style="yellow"), soft_wrap=True)
 
 
-def _rows(answer: StatusAnswer, on_disk: str) -> dict[str, str]:
+def _rows(answer: StatusAnswer | None, on_disk: str) -> dict[str, str]:
+    here = {
+        "slicewise.lua on disk": on_disk,
+        "kill switch": f"{off_file()} is there" if off_file().exists() else "not set",
+    }
+    if answer is None:
+        return {**here, "daemon": "gives no answer"}
     loaded = f"{answer.module}, mode {answer.module_mode}" if answer.module else "never asked"
     ago = "" if answer.asked_s is None else f", asked {time.time() - answer.asked_s:.0f} s ago"
     sees = "complete" if answer.complete else "Slurm does not answer"
     counts = ", ".join(f"{name} {count}" for name, count in sorted(answer.decisions.items()))
     return {
         "slicewise.lua loaded": f"{loaded}{ago}",
-        "slicewise.lua on disk": on_disk,
-        "kill switch": f"{off_file()} is there" if off_file().exists() else "not set",
+        **here,
         "daemon": f"{answer.version}, mode {answer.mode}, on {answer.host}",
         "leads": "yes" if answer.leads else "no, another daemon does",
         "last look at Slurm": f"{time.time() - answer.observed_s:.1f} s ago, {sees}",
@@ -135,11 +156,13 @@ def _rows(answer: StatusAnswer, on_disk: str) -> dict[str, str]:
     }
 
 
-def _advice(answer: StatusAnswer, on_disk: str, *, is_off: bool) -> list[str]:
+def _advice(answer: StatusAnswer | None, on_disk: str, *, is_off: bool) -> list[str]:
     """What differs from what it should be, and what to do about it."""
     advice = []
     if is_off:
         advice.append("slicewise.lua does nothing: slicewise admission on")
+    if answer is None:
+        return advice
     if not answer.module:
         advice.append(
             "slicewise.lua has not asked this daemon yet. Once a GPU job is submitted it should:"
@@ -222,6 +245,9 @@ def _proposal(file: Path, wiring: Wiring) -> Proposal:
 
 async def _try(proposal: Proposal) -> dict[str, str]:
     after = await tried(proposal.after)
+    if proposal.before is not None and after["script"] != "loaded":
+        # A mistake of the script itself is told with its own lines, not the proposal's.
+        require_loads(await tried(proposal.before))
     if proposal.before is None:
         require_works(after, {})
     elif has_lines(proposal.after):
@@ -270,5 +296,18 @@ that writes in place). slurmctld reads it again by itself."""
 def _no_access(path: Path, error: OSError | UnicodeDecodeError) -> InvalidInputError:
     why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
     return InvalidInputError(
-        "SW-ADMISSION-FILE", f"{path}: {why}.", "Nothing was changed; do it as root or SlurmUser."
+        "SW-ADMISSION-FILE", f"{path}: {why}.", f"Nothing was changed. {_remedy(path, error)}"
     )
+
+
+def _remedy(path: Path, error: OSError | UnicodeDecodeError) -> str:
+    match error:
+        case FileExistsError():
+            return "It was made before: look at it, or remove it and try again."
+        case FileNotFoundError() | NotADirectoryError():
+            return f"There must be a directory {path.parent}."
+        case IsADirectoryError() | UnicodeDecodeError():
+            return "A text file must be there, or none."
+        case PermissionError():
+            return "Do it as root or SlurmUser."
+    return "Mend that, and try again."

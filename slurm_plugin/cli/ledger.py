@@ -18,7 +18,7 @@ from cluster.errors import OutsideError
 from cluster.settings import load_settings
 from slurm_plugin.cli import present_ledger as present
 from slurm_plugin.cli.output import counting, spinner, whole_file
-from slurm_plugin.cli.parts import TIMES, AnyTenant, Json, opened_ledger
+from slurm_plugin.cli.parts import AnyTenant, Json, local_time, opened_ledger
 from slurm_plugin.cli.present import slice_seconds_text
 from slurm_plugin.cli.source import opened_source
 from slurm_plugin.decide.model import Verification
@@ -29,7 +29,7 @@ Csv = Annotated[bool, typer.Option("--csv", help="Print CSV, with JSON's names a
 Since = Annotated[
     datetime | None,
     typer.Option(
-        formats=TIMES, metavar="TIME", help="Runs that ended then or later, or still run."
+        parser=local_time, metavar="TIME", help="Runs that ended then or later, or still run."
     ),
 ]
 
@@ -139,7 +139,7 @@ def _imbalance(found: Verification) -> OutsideError:
 def export(
     since: Annotated[
         datetime | None,
-        typer.Option(formats=TIMES, metavar="TIME", help="Transfers recorded then or later."),
+        typer.Option(parser=local_time, metavar="TIME", help="Transfers recorded then or later."),
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="One line per transfer.")] = Format.CSV,
     output: Annotated[

@@ -5,8 +5,9 @@ import os
 import pwd
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -19,7 +20,7 @@ from slurm_plugin.decide.demand import capacity
 from slurm_plugin.decide.policy import ROOT_ACCOUNT, Policy, Tenant
 from slurm_plugin.ledger.store import Ledger
 
-TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
+_TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
 
 _PATIENCE_S = 5.0
 _POLL_S = 0.05
@@ -60,6 +61,16 @@ AnyTenant = Annotated[
         autocompletion=complete_tenant,
     ),
 ]
+
+
+def local_time(text: str) -> datetime:
+    """A day or a time, as an option's parser."""
+    for form in _TIMES:
+        with suppress(ValueError, OverflowError):
+            return datetime.strptime(text, form).astimezone()
+    raise typer.BadParameter(
+        f"{text!r} is no time. Write it as 2026-01-31, 2026-01-31T18:30 or 2026-01-31T18:30:05."
+    )
 
 
 def author_name() -> str:

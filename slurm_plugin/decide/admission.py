@@ -38,7 +38,7 @@ from cluster.service import (
     job_directives,
     service_spec,
 )
-from cluster.units import slices_text
+from cluster.units import slices_words
 from cluster.wire import VERSION, CheckRequest, SubmitAnswer, SubmitRequest
 from slurm_plugin.decide.asked import Asked, asked, asks_for_gpus, gpu_type, gpus_of, too_large
 from slurm_plugin.decide.choose import choose_type
@@ -343,7 +343,7 @@ def _check_budget(tenant: str, cost: int, time_limit_min: int, budget: int) -> N
     if cost * time_limit_min * 60 > budget:
         raise InvalidInputError(
             "SW-BUDGET-EXCEEDED",
-            f"One task of {slices_text(cost)} slices for {time_limit_min} min could use up "
+            f"One task of {slices_words(cost)} for {time_limit_min} min could use up "
             f"{_hours(cost * time_limit_min * 60)} slice-hours, and {tenant!r} gets at most "
             f"{_hours(budget)} in a period: it could never start.",
             "Write a shorter --time, or ask for less, or the operator for a larger budget.",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from cluster.errors import InvalidInputError
-from cluster.units import slices_text
+from cluster.units import slices_text, slices_words
 from slurm_plugin.decide.limits import BORROWED_QOS, is_ours, qos_name
 from slurm_plugin.decide.snapshot import Recent, Snapshot
 
@@ -105,13 +105,13 @@ def _replaced(wants: Wants) -> tuple[str, ...]:
 
 def _guaranteed(wants: Wants, snapshot: Snapshot, recent: Recent) -> str:
     held, own = _held_in_own(wants, snapshot, recent), snapshot.quotas[wants.tenant]
-    numbers = f"{slices_text(held)} of {slices_text(own)} slices held or waited for"
+    numbers = f"{slices_text(held)} of {slices_words(own)} held or waited for"
     return f"guaranteed in QOS {qos_name(wants.tenant)} ({numbers})"
 
 
 def _borrowed(wants: Wants, snapshot: Snapshot, recent: Recent) -> str:
     used, most = _used(wants, snapshot, recent), snapshot.ceilings.get(wants.tenant, 0)
-    numbers = f"{slices_text(used)} slices in use, {slices_text(most)} at most with what is lent"
+    numbers = f"{slices_words(used)} in use, {slices_text(most)} at most with what is lent"
     return f"borrowed in QOS {BORROWED_QOS} ({numbers})"
 
 
@@ -133,7 +133,7 @@ def _check_cost(wants: Wants, snapshot: Snapshot, *, borrows: bool) -> None:
     more = f", with {slices_text(most - own)} that it may borrow" if most > own else ""
     raise InvalidInputError(
         "SW-QUOTA-EXCEEDED",
-        f"One task costs {slices_text(wants.cost_millislices)} slices, the quota of "
+        f"One task costs {slices_words(wants.cost_millislices)}, the quota of "
         f"{wants.tenant!r} is {slices_text(own)}{more}: it could never start.",
         "Ask for less, or the operator for a larger quota; slicewise explain "
         f"{wants.tenant} shows both.",

@@ -80,6 +80,29 @@ def why_job(about: str, jobs: Sequence[JobView], sight: Sight) -> WhyAnswer:
     return _one(about, jobs[0], sight)
 
 
+def why_without_ledger(about: str, jobs: Iterable[JobView]) -> WhyAnswer | None:
+    """Slurm's own reason in words, no numbers; None unless one of the jobs waits for Slurm."""
+    waiting = [job for job in jobs if job.state in WAITING and not _is_ours_to_start(job)]
+    if not waiting:
+        return None
+    job = _next(waiting)
+    return WhyAnswer(
+        about=about,
+        state=job.state.value,
+        reason=job.reason,
+        headline=f"{_title(job)} waits: {translate(job.reason).words}.",
+        sentences=("The ledger does not answer now, so there are no numbers.",),
+        start="no estimate without the ledger",
+        hints=("Ask again later.",),
+    )
+
+
+def _is_ours_to_start(job: JobView) -> bool:
+    """What is held for Slicewise's own reasons, of which Slurm's word says nothing."""
+    tag = JobTag.find(job.admin_comment)
+    return is_resting(job) or (tag is not None and tag.is_undecided)
+
+
 def _one(about: str, job: JobView, sight: Sight) -> WhyAnswer:
     if job.state in WAITING:
         return _waiting(about, job, sight)
@@ -340,8 +363,7 @@ def _array(about: str, jobs: Sequence[JobView], sight: Sight) -> WhyAnswer:
     )
     if not waiting:
         return summary
-    first = min(waiting, key=lambda job: (job.held, -job.priority, _first_index(job)))
-    following = _one(about, _one_of(first, _first_index(first)), sight)
+    following = _one(about, _next(waiting), sight)
     return following.model_copy(
         update={
             "state": "",
@@ -350,6 +372,12 @@ def _array(about: str, jobs: Sequence[JobView], sight: Sight) -> WhyAnswer:
             "tables": (*summary.tables, *following.tables),
         }
     )
+
+
+def _next(waiting: Iterable[JobView]) -> JobView:
+    """The one of an array's tasks that would start next."""
+    first = min(waiting, key=lambda job: (job.held, -job.priority, _first_index(job)))
+    return _one_of(first, _first_index(first)) if first.untouched else first
 
 
 def _counts(jobs: Iterable[JobView]) -> Mapping[str, int]:

@@ -1,6 +1,7 @@
 """The daemon's socket, seen from a client: answers, refusals, silence."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ Ask = Callable[[DaemonClient], Awaitable[object]]
 
 
 @asynccontextmanager
-async def daemon(socket: Path, answer: bytes) -> AsyncIterator[list[bytes]]:
+async def daemon(path: Path, answer: bytes) -> AsyncIterator[list[bytes]]:
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -23,13 +24,13 @@ async def daemon(socket: Path, answer: bytes) -> AsyncIterator[list[bytes]]:
         writer.write(answer)
         writer.close()
 
-    async with await asyncio.start_unix_server(serve, socket):
+    async with await asyncio.start_unix_server(serve, path):
         yield asked
 
 
 async def ask(tmp_path: Path, answer: bytes, call: Ask) -> tuple[object, bytes]:
-    socket = tmp_path / "user.sock"
-    async with daemon(socket, answer) as asked:
+    path = tmp_path / "user.sock"
+    async with daemon(path, answer) as asked:
         return await call(DaemonClient(DaemonSettings(run_dir=tmp_path))), asked[0]
 
 
@@ -71,6 +72,34 @@ async def test_a_daemon_that_hangs_up_or_is_not_there(tmp_path: Path):
         await ask(tmp_path, b"", lambda c: c.view())
     with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
         await DaemonClient(DaemonSettings(run_dir=tmp_path / "none")).view()
+
+
+FAILURES = [
+    (TimeoutError(), "no answer within 15 s"),
+    (ConnectionRefusedError(111, "Connect call failed"), "nobody listens there"),
+    (FileNotFoundError(2, "x"), "nobody listens there"),
+    (socket.gaierror(socket.EAI_NONAME, "x"), "its host name can't be resolved"),
+    (UnicodeError("label empty or too long"), "its host name can't be resolved"),
+    (ValueError("Separator is not found"), "its answer is too long"),
+    (OSError(113, "Connect call failed"), "No route to host"),
+    (OSError("Multiple exceptions"), "it can't be reached"),
+]
+
+
+@pytest.mark.parametrize(("error", "words"), FAILURES)
+async def test_why_nobody_answers_is_said_in_words(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+):
+    async def fail(*_: object) -> bytes:
+        raise error
+
+    monkeypatch.setattr(DaemonClient, "_send", fail)
+    with pytest.raises(UnreachableError) as raised:
+        await DaemonClient(DaemonSettings(run_dir=Path("/nowhere"))).status()
+    place = "on /nowhere/user.sock"
+    assert raised.value.refusal.message == (
+        f"The slicewise daemon does not answer {place}: {words}."
+    )
 
 
 @pytest.mark.parametrize("name", ["x" * 65, "\udcff"])

@@ -509,6 +509,14 @@ class TestPlace:
         )
         assert not decide(altered(request_, explain=False), SNAPSHOT, TOKEN).decision
 
+    def test_one_slice_is_no_slices(self) -> None:
+        one = replace(SNAPSHOT, guaranteed_used={}, quotas={**SNAPSHOT.quotas, "vision": 1000})
+        assert (
+            "(0 of 1 slice held or waited for)" in decide(submit(explain=True), one, TOKEN).decision
+        )
+        none = replace(SNAPSHOT, quotas={**SNAPSHOT.quotas, "vision": 500}, ceilings={})
+        assert decide(submit(), none, TOKEN).message.startswith("One task costs 1 slice, the quota")
+
     def test_the_decision_in_one_line(self) -> None:
         answer = decide(submit(gres="gpu:auto:5", explain=True), SNAPSHOT, TOKEN)
         assert answer.decision == (

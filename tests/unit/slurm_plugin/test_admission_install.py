@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from cluster.daemon_client import DaemonClient
-from cluster.errors import InvalidInputError
+from cluster.errors import InvalidInputError, UnreachableError
 from cluster.wire import StatusAnswer
+from slurm_plugin import try_site_script
 from slurm_plugin.cli import admission
 from slurm_plugin.site_script import Wiring, has_lines, minimal, with_lines, without_lines
 
@@ -85,9 +86,23 @@ def test_the_proposal_is_written_beside_it_once(site: Path) -> None:
     admission.install(write_proposal=True)
     proposal = site.with_name("job_submit.lua.slicewise-proposed")
     assert without_lines(proposal.read_text()).replace("\n\n\n", "\n\n") == SITE
-    with pytest.raises(InvalidInputError, match="SW-ADMISSION-FILE"):
+    with pytest.raises(InvalidInputError, match="made before: look at it, or remove it"):
         admission.install(write_proposal=True)
     assert site.read_text() == SITE
+
+
+def test_a_file_that_is_no_script_is_refused_with_what_to_do(site: Path) -> None:
+    binary = site.with_name("binary")
+    binary.write_bytes(b"\x7fELF\xff")
+    for file, words in (
+        (site.parent, "Is a directory. Nothing was changed. A text file must be there"),
+        (binary, "not UTF-8 text. Nothing was changed. A text file must be there"),
+        (site.parent / "none" / "a.lua", f"There must be a directory {site.parent}/none."),
+        (binary / "a.lua", f"There must be a directory {binary}."),
+    ):
+        with pytest.raises(InvalidInputError, match=r"\[SW-ADMISSION-FILE\]") as raised:
+            admission.install(file=file)
+        assert words in str(raised.value)
 
 
 def test_a_script_with_the_lines_needs_nothing(
@@ -141,6 +156,14 @@ def test_what_a_sites_function_gives_stays(
 BROKEN = [
     # the site's script, slicewise.lua, what is said
     ("if then", MODULE, "job_submit.lua:1"),
+    (
+        "x = 1\nfunction slurm_job_submit()\n",
+        MODULE,
+        "job_submit.lua:3: 'end' expected (to close 'function' at line 2)",
+    ),
+    ("os.exit(3)", MODULE, "the script ended the interpreter, as os.exit does"),
+    ("os.exit(0)", MODULE, "the script ended the interpreter, as os.exit does"),
+    ("function slurm_job_submit() os.exit(0) end", MODULE, "ended the interpreter"),
     (None, "syntax error here", "slicewise is off"),
     (None, 'require "no.such.library"', "no.such.library"),
     (None, MODULE.replace("return slurm.SUCCESS", "return 7"), "slurm_job_submit gives '7'"),
@@ -159,6 +182,14 @@ def test_what_does_not_work_is_refused(
         admission.install(write_proposal=True)
     assert words in raised.value.refusal.message
     assert site.exists() == (script is not None)
+    assert not site.with_name("job_submit.lua.slicewise-proposed").exists()
+
+
+def test_a_script_that_never_ends_is_refused(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(try_site_script, "_DEADLINE_S", 0.2)
+    site.write_text("while true do end")
+    with pytest.raises(InvalidInputError, match=r"did not end within 0\.2 s.*SW-ADMISSION-LUA"):
+        admission.install(write_proposal=True)
     assert not site.with_name("job_submit.lua.slicewise-proposed").exists()
 
 
@@ -233,3 +264,20 @@ def test_status_says_what_differs_and_what_to_do(
     shown = capsys.readouterr().out
     assert "slicewise admission on" in shown
     assert "admit 3" in shown
+
+
+def test_status_without_a_daemon_shows_what_is_known_and_fails(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
+        admission.status(as_json=True)
+    known = {"module_on_disk": "9", "off": False, "advice": []}
+    unknown = StatusAnswer.model_fields.keys() - {"v"}
+    assert json.loads(capsys.readouterr().out) == dict.fromkeys(unknown) | known
+    admission.off()
+    capsys.readouterr()
+    with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
+        admission.status()
+    shown = capsys.readouterr().out
+    for words in ("gives no answer", "off is there", "slicewise admission on"):
+        assert words in shown

@@ -407,6 +407,16 @@ def test_bad_input_has_a_code_and_a_hint_and_writes_nothing(
     assert refused(budgeted, *words).refusal.code == code
 
 
+def test_a_time_that_is_none_is_told_how_to_write_one(budgeted: FakeLedger):
+    for command in ("statement", "export"):
+        result = CliRunner().invoke(app, ("ledger", command, "--since", "yes"))
+        assert result.exit_code == 2
+        assert "--since': 'yes' is no time. Write it as 2026-01-31" in result.output
+    for since in ("2026-01-31", "2026-01-31T18:30", "2026-01-31T18:30:05"):
+        result = CliRunner().invoke(app, ("ledger", "statement", "--since", since))
+        assert result.exit_code == 0
+
+
 def test_an_account_with_an_odd_name_is_left_out_of_an_import(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ):

@@ -167,3 +167,13 @@ async def test_a_hanging_database_holds_up_its_askers_only(
     while reads._waiting[61001]:
         await reads.from_ledger(0, lambda: None)
     assert (await ask(reads, StatementRequest()))["rows"]
+
+
+@pytest.mark.parametrize("code", ["SW-DATABASE-DOWN", "SW-DATABASE-RIGHTS"])
+async def test_only_operators_are_told_where_the_database_is(reads: Reads, code: str):
+    down = UnreachableError(code, "'slicewise' at db.site:5432 does not answer.", "See the URL.")
+    reads._ledger.failures["policy"] = [down] * 2  # type: ignore[attr-defined]
+    request = ExplainRequest(tenant="vision")
+    words = f"The ledger does not answer now. Try again later. [{code}]"
+    assert str(await refusal(reads, request)) == words
+    assert "db.site" in str(await refusal(reads, request, ROOT))

@@ -4,7 +4,8 @@ import pytest
 from scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
 from why_world import job, running
 
-from cluster.errors import InvalidInputError
+from cluster.errors import InvalidInputError, UnreachableError
+from cluster.jobs import JobTag
 from cluster.wire_reads import WhyAnswer
 from slurm_plugin.reader import Reader
 from slurm_plugin.why_reads import why
@@ -13,14 +14,26 @@ ALICE, MALLORY = 61001, 666
 OTHERS = {"uid": MALLORY, "user": "mallory"}
 
 
-async def asked(about: str, uid: int, *tenants: str, everything: bool = False) -> WhyAnswer:
+UNDECIDED = JobTag("ab", "vision", is_undecided=True)
+DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
+
+
+async def asked(
+    about: str,
+    uid: int,
+    *tenants: str,
+    everything: bool = False,
+    failure: UnreachableError | None = None,
+) -> WhyAnswer:
     held = running(1), running(2, **OTHERS)
+    undecided = job(12, "JobHeldUser", admin_comment=UNDECIDED.text())
     waiting = job(9, "MaxBillingPerAccount"), job(10, "MaxBillingPerAccount", **OTHERS)
     elsewhere = job(11, "Priority", account="nlp", **OTHERS)
-    sync = sync_of(ScriptedSlurm(*held, *waiting, elsewhere))
+    sync = sync_of(ScriptedSlurm(*held, *waiting, undecided, elsewhere))
     await sync.turn()
     reader = Reader(uid, "", None if everything else frozenset(tenants))
-    return why(about, reader, ScriptedLedger(), settings(), sync)
+    ledger = ScriptedLedger(failures={"policy": [failure] if failure else []})
+    return why(about, reader, ledger, settings(), sync)
 
 
 async def test_everybody_sees_his_own_jobs_and_those_of_his_tenants():
@@ -58,3 +71,18 @@ async def test_what_is_others_and_what_is_not_get_the_same_answer(about: str):
 async def test_an_account_without_a_quota_is_no_tenant():
     with pytest.raises(InvalidInputError, match="SW-FORBIDDEN"):
         await asked("guest", ALICE, "guest")
+
+
+async def test_without_the_ledger_slurm_s_reason_is_told():
+    found = await asked("9", ALICE, "vision", failure=DOWN)
+    assert found.headline == "Job 9 of alice waits: its tenant's guaranteed part is used up."
+    assert (found.state, found.reason) == ("PENDING", "MaxBillingPerAccount")
+    assert found.sentences == ("The ledger does not answer now, so there are no numbers.",)
+    with pytest.raises(InvalidInputError, match="SW-FORBIDDEN"):
+        await asked("10", ALICE, failure=DOWN)
+
+
+@pytest.mark.parametrize("about", ["1", "12", "vision"])
+async def test_what_slurm_s_reason_does_not_tell_needs_the_ledger(about: str):
+    with pytest.raises(UnreachableError, match="SW-DATABASE-DOWN"):
+        await asked(about, ALICE, "vision", failure=DOWN)
