@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cluster.errors import Refusal
-from cluster.gres import AUTO, parse_gpu_requests, plain_gres, with_type
+from cluster.gres import AUTO, counted, parse_gpu_requests, plain_gres, with_type
 from cluster.jobs import JobState, JobTag, JobView
 from cluster.service import says_need
 from cluster.slurm.interface import JobChange, JobRequest, Target, Tasks
@@ -142,13 +142,14 @@ def _texts(asked: JobRequest, answer: SubmitAnswer) -> Mapping[str, str]:
         "tres_per_job": answer.tres_per_job,
         "tres_per_task": answer.tres_per_task,
     }
-    if not any(chosen.values()):
-        return {}
     before = {
         "gres": plain_gres(asked.gres),
         "tres_per_job": asked.tres_per_job,
         "tres_per_task": asked.tres_per_task,
     }
+    # A type stays as it was submitted: only a count would be new, which Slurm knows already.
+    if all(text is None or text == counted(before[name]) for name, text in chosen.items()):
+        return {}
     return {name: text for name in chosen if (text := chosen[name] or before[name])}
 
 

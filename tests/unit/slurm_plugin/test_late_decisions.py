@@ -111,9 +111,11 @@ async def test_its_script_has_a_say() -> None:
     assert slurm.done.count(("script", 7)) == 1
 
 
-async def test_typed_gpus_stay_and_only_the_rest_is_set() -> None:
+@pytest.mark.parametrize("gres", ["gres:gpu:1g.10gb:1", "gres/gpu:1g.10gb", "gpu:1g.10gb,nic:1"])
+async def test_typed_gpus_stay_and_only_the_rest_is_set(gres: str) -> None:
+    """Slurm would keep the type beside one that is set, be it the same."""
     slurm = Changing(job(held=False, reason="Priority"))
-    slurm.requested = JobRequest(gres="gres:gpu:1g.10gb:1")
+    slurm.requested = JobRequest(gres=gres)
     await decided(slurm)
     assert slurm.changes == [(7, change(admin_comment=DECIDED_MARK.admin_comment))]
     assert slurm.actions == []
