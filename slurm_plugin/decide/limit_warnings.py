@@ -26,8 +26,20 @@ def warnings(allowed: Allowed, found: Found, managed: Collection[str]) -> tuple[
             if f"gres/gpu:{kind}" not in found.tres
         }
     )
+    elsewhere = sorted(
+        (row.account, row.user, row.own_default_qos)
+        for row in found.users
+        if row.account in allowed.policy
+        and row.own_default_qos
+        and not is_ours(row.own_default_qos)
+    )
     return (
         *(f"Slurm has no account {name}: its quota waits." for name in absent),
         *(f"QOS {name} has a GrpTRES=billing, which hides that of accounts." for name in hiding),
         *(f"Slurm does not count GPUs of type {kind}: no limit on them." for kind in unknown),
+        *(
+            f"User {user} of {account} has the default QOS {qos}: should nobody answer his "
+            "submissions, his jobs run outside of the tenant's own QOS and can't be preempted."
+            for account, user, qos in elsewhere
+        ),
     )

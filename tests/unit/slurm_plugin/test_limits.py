@@ -211,6 +211,16 @@ def test_a_group_limit_on_a_sites_own_qos_is_reported():
     assert [words.split()[1] for words in said] == ["long", "part"]
 
 
+def test_a_user_with_a_default_qos_of_his_own_is_named():
+    """Slurm lets every user set his own."""
+    ours = user("bob", "vision", own_default_qos="slicewise_vision")
+    alice = user("alice", "vision", own_default_qos="normal")
+    elsewhere = user("carol", "biology", own_default_qos="normal")
+    has = found_of("c", [ROOT, account("vision"), ours, alice, elsewhere], (), CONFIG)
+    (said,) = warnings(allowed(tenants(vision=6000)), has, ())
+    assert said.startswith("User alice of vision has the default QOS normal")
+
+
 def test_another_clusters_accounts_are_left_alone():
     other = Association("d", "vision", "", "root", frozenset(), "", {})
     assert changes(tenants(vision=6000), [ROOT, other]) == []
