@@ -361,7 +361,8 @@ def check_calls(
 def test_a_daemon_that_hangs_on_stalls_slurmctld_for_next_to_nothing(
     world: World, clean: None
 ) -> None:
-    called = len(world.durations())
+    log = world.sandbox.layout.log / "slurmctld.log"
+    called, logged = len(world.durations()), len(log.read_text())
     recover = both_hang(world)
     began_s = time.time()
     try:
@@ -373,7 +374,9 @@ def test_a_daemon_that_hangs_on_stalls_slurmctld_for_next_to_nothing(
     waited_s = [took_s for took_s in calls_s if took_s > 0.9 * BUDGET_S]
     stalled_ms = sum(waited_s) * 1000 * 60 / HANGS_S
     _keep("hangs_on", {"calls": len(calls_s), "stalled_ms_per_minute": stalled_ms})
-    # Trials after 0.5, 1, 2, 4 and then each 5 seconds.
-    assert len(waited_s) <= 3 + 4 + HANGS_S / 5
+    # Three, then trials after 0.5, 1, 2, 4 and then each 5 seconds. Who asked nobody may have been
+    # kept waiting by the machine, so these are counted by what slurmctld says.
+    asked = log.read_text()[logged:].count("slicewise: no answer from")
+    assert 4 <= asked <= 3 + 4 + HANGS_S / 5
     assert statistics.median(calls_s) < 0.001
     until(lambda: not undecided(world), RECOVERY_S)
