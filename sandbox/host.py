@@ -153,6 +153,8 @@ class Host:
             input=stdin,
             capture_output=True,
             text=True,
+            # Slurm shows what users wrote, in whatever encoding.
+            errors="replace",
             timeout=timeout_s,
             check=check,
             **self.identity(role),

@@ -117,7 +117,7 @@ def at_rest(statement: Any) -> Any:
 def test_users_read_of_their_tenant_what_operators_read_of_it(site: Site, config: Path) -> None:
     for words in (("explain", "vision"), ("ledger", "balance", "vision")):
         assert site.reads("alice", *words, config=config) == site.reads("root", *words)
-    mine = site.reads("alice", "ledger", "statement", config=config)
+    mine = site.reads("alice", "ledger", "statement", "vision", config=config)
     assert at_rest(mine) == at_rest(site.reads("root", "ledger", "statement", "vision"))
     assert {run["tenant"] for run in mine["runs"]} == {"vision"}
     assert mine["tenants"][0]["used_millislice_s"] > 0

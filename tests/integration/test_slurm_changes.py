@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 
 PATIENCE_S = 30.0
 MANY = 250
-COMMENT = "slicewise:1 token=ab tenant=vision \"quoted\" and 'so'"
+COMMENT = "site:1 token=ab tenant=vision \"quoted\" and 'so'"
 
 
 @pytest.fixture

@@ -91,7 +91,10 @@ class Storm:
 
     def bring_back(self) -> None:
         """Start again whatever has ended."""
-        Sandbox.up(Path(self.sandbox.layout.directory), progress=print)
+        up = Sandbox.up(Path(self.sandbox.layout.directory), progress=print)
+        # Those who come after must find the daemon in their own sandbox's list to end it.
+        up.stop("daemon")
+        self.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
 
     def is_running(self, job: str) -> bool:
         argv = ("squeue", "-h", "-j", job, "-t", "R", "-o", "%i")
