@@ -379,4 +379,5 @@ def test_a_daemon_that_hangs_on_stalls_slurmctld_for_next_to_nothing(
     asked = log.read_text()[logged:].count("slicewise: no answer from")
     assert 4 <= asked <= 3 + 4 + HANGS_S / 5
     assert statistics.median(calls_s) < 0.001
-    until(lambda: not undecided(world), RECOVERY_S)
+    # As many as the machine could submit in that time, up to a thousand.
+    until(lambda: not undecided(world), 6 * RECOVERY_S)
