@@ -1,7 +1,5 @@
 """What admission costs: slurmctld for each submission, the daemon for each decision."""
 
-import argparse
-import json
 import os
 import platform
 import sys
@@ -9,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +14,7 @@ from rich.table import Table
 
 from benchmarks import crowd, decisions, submissions
 from benchmarks.machine import machine
+from benchmarks.reporting import run
 
 SEED = 41_904_190
 AIMS = {"added_vs_echo": 1.25, "daemon_cpu_us": 100.0, "daemon_p50_vs_echo": 1.25}
@@ -91,14 +89,13 @@ def _aim(key: str, value: float) -> str:
 
 def main() -> None:
     """Write build/reports/admission.json."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a smoke test of a minute")
-    parser.add_argument("--report", type=Path, default=Path("build/reports/admission.json"))
-    options = parser.parse_args()
-    report = measure(QUICK if options.quick else FULL)
-    options.report.parent.mkdir(parents=True, exist_ok=True)
-    options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    show(report)
+    run(
+        "admission",
+        __doc__,
+        "a smoke test of a minute",
+        lambda quick: measure(QUICK if quick else FULL),
+        show,
+    )
 
 
 if __name__ == "__main__":

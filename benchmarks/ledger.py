@@ -1,7 +1,5 @@
 """How fast the ledger books, beside ``pgbench -N`` on the same server at the same time."""
 
-import argparse
-import json
 import platform
 import re
 import statistics
@@ -10,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -19,6 +16,7 @@ from rich.table import Table
 from benchmarks.clients import CLUSTER, Clients, Task
 from benchmarks.compiling import compile_s
 from benchmarks.machine import machine
+from benchmarks.reporting import run
 from benchmarks.server import SETTINGS, Server, server
 from slurm_plugin.ledger import schema
 from slurm_plugin.ledger.booking import OPTIONS
@@ -259,14 +257,13 @@ def show(report: Mapping[str, Any]) -> None:
 
 def main() -> None:
     """Write build/reports/ledger.json."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a smoke test of some seconds")
-    parser.add_argument("--report", type=Path, default=Path("build/reports/ledger.json"))
-    options = parser.parse_args()
-    report = measure(QUICK if options.quick else FULL)
-    options.report.parent.mkdir(parents=True, exist_ok=True)
-    options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    show(report)
+    run(
+        "ledger",
+        __doc__,
+        "a smoke test of some seconds",
+        lambda quick: measure(QUICK if quick else FULL),
+        show,
+    )
 
 
 if __name__ == "__main__":

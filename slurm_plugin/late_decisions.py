@@ -8,7 +8,7 @@ from cluster.errors import OutsideError, Refusal
 from cluster.jobs import JobView
 from cluster.service import directive_lines, head_lines
 from cluster.settings import Settings
-from cluster.slurm.interface import JobChange, JobRequest, Slurm, Target
+from cluster.slurm.interface import JobChange, JobRequest, Slurm, Target, target_of
 from slurm_plugin.admit import Admission
 from slurm_plugin.decide.late import (
     CLEAR,
@@ -17,7 +17,6 @@ from slurm_plugin.decide.late import (
     is_undecided,
     late,
     submission_of,
-    target_of,
 )
 from slurm_plugin.observe import report, warn
 from slurm_plugin.sync import Sync

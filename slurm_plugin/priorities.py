@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from cluster.jobs import JobView
 from cluster.settings import Settings
-from cluster.slurm.interface import JobChange, Slurm, Target, Tasks
+from cluster.slurm.interface import JobChange, Slurm, target_of
 from slurm_plugin.decide.decayed_use import shares
 from slurm_plugin.decide.priority_changes import Ranked, Standing, changes, ranked
 from slurm_plugin.formula import formula_of
@@ -35,17 +34,17 @@ class Priorities:
         self._allowance = 0.0
         self._looked_s = 0.0
 
-    @property
-    def standing(self) -> Standing:
-        """What counts for jobs now, beside what they say themselves."""
+    async def _follow(self) -> Standing:
+        """What counts for jobs now, beside what they say themselves; admission has it, too."""
+        await self._use.follow()
         own_parts = {tenant.name: tenant.nominal_millislices for tenant in self._sync.view.tenants}
         by_tenant = shares(self._use.now, own_parts, self._settings.half_life_h * 3600)
+        self._sync.set_shares(by_tenant)
         return Standing(by_tenant, self._sync.urgencies, self._formula)
 
     async def start(self) -> None:
         """Learn what tenants have used, so that the first submission is weighed by it."""
-        await self._use.follow()
-        self._sync.set_shares(self.standing.shares)
+        await self._follow()
 
     async def turn(self) -> None:
         """Follow what is used, and tell Slurm the site_factors that have changed.
@@ -54,9 +53,9 @@ class Priorities:
         """
         if not self._sync.view.complete:
             return
-        await self.start()
+        standing = await self._follow()
         if self._sync.acts:
-            wanted = ranked(self._sync.jobs, self._sync.view.observed_s, self.standing)
+            wanted = ranked(self._sync.jobs, self._sync.view.observed_s, standing)
             await self._learn(wanted)
             await self._tell(wanted)
 
@@ -80,7 +79,7 @@ class Priorities:
             return
         self._allowance -= len(due)
         refused = await self._slurm.update(
-            {_target(each.job): JobChange(site_factor=each.site_factor) for each in due}
+            {target_of(each.job): JobChange(site_factor=each.site_factor) for each in due}
         )
         self._known |= {each.job.job_id: each.site_factor for each in due}
         report("priorities_set", jobs=len(due) - len(refused), refused=len(refused))
@@ -92,11 +91,3 @@ class Priorities:
         most = max(1.0, rate * _SAVED_S)
         self._allowance = min(most, self._allowance + rate * passed_s)
         return int(self._allowance)
-
-
-def _target(job: JobView) -> Target:
-    """An array's number alone would mean all of its tasks."""
-    if job.array_job_id is None:
-        return job.job_id
-    own = frozenset() if job.task_index is None else frozenset({job.task_index})
-    return Tasks(job.array_job_id, job.untouched | own)

@@ -19,6 +19,17 @@ Target = int | Tasks
 """A job id, or tasks of an array."""
 
 
+def target_of(job: JobView) -> Target:
+    """The job, or the tasks of its array for which the record stands.
+
+    An array's number alone would mean all of its tasks.
+    """
+    if job.array_job_id is None:
+        return job.job_id
+    own = frozenset() if job.task_index is None else frozenset({job.task_index})
+    return Tasks(job.array_job_id, job.untouched | own)
+
+
 @dataclass(frozen=True)
 class Association:
     """One row of ``sacctmgr show assoc``; ``user`` is "" for the account's own row.

@@ -7,7 +7,7 @@ from cluster.errors import Refusal
 from cluster.gres import AUTO, counted, parse_gpu_requests, plain_gres, with_type
 from cluster.jobs import JobState, JobTag, JobView
 from cluster.service import says_need
-from cluster.slurm.interface import JobChange, JobRequest, Target, Tasks
+from cluster.slurm.interface import JobChange, JobRequest, Target, target_of
 from cluster.wire import VERSION, SubmitAnswer, SubmitRequest
 from slurm_plugin.decide.demand import is_managed
 from slurm_plugin.decide.limits import qos_name
@@ -41,14 +41,6 @@ def is_undecided(job: JobView, partitions: frozenset[str]) -> bool:
     tag = JobTag.find(job.admin_comment)
     waits = job.state is JobState.PENDING and is_managed(job, partitions)
     return waits and tag is not None and tag.is_undecided
-
-
-def target_of(job: JobView) -> Target:
-    """The job, or the tasks of its array for which the record stands."""
-    if job.array_job_id is None:
-        return job.job_id
-    own = frozenset() if job.task_index is None else frozenset({job.task_index})
-    return Tasks(job.array_job_id, job.untouched | own)
 
 
 def submission_of(
