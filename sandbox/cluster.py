@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import SlicewiseError
-from sandbox import lifecycle, packages, process, slurm
+from sandbox import lifecycle, packages, process, restart, slurm
 from sandbox.directory import checked
 from sandbox.host import Host, Progress
 from sandbox.layout import Layout
@@ -86,6 +86,10 @@ class Sandbox:
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Signal such a program."""
         process.send_signal(self._process(name), number)
+
+    def restore(self, progress: Progress) -> None:
+        """Start again what has ended of its servers; SlicewiseError if one does not start."""
+        self._host = restart.restore(self._host, progress)
 
     def _process(self, name: str) -> process.Process:
         try:

@@ -3,11 +3,13 @@
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+from waiting import until
 
 from sandbox.cluster import Sandbox
 from sandbox.probes import unix_socket_answers
@@ -17,13 +19,6 @@ TAG = re.compile(r"slicewise:1 token=[0-9a-f]{16} tenant=(\w+)( service=\w+)?( c
 
 _NUMBERS = count(1)
 """Of all jobs of a session: Slurm remembers those of other tests."""
-
-
-def until(condition: Callable[[], object], timeout_s: float = 20) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.05)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from jobs_as_users import Users, until
+from jobs_as_users import Users
+from waiting import until, until_is
 
 from sandbox import process
 from sandbox.cluster import Sandbox
@@ -308,7 +309,7 @@ def test_a_stream_of_submissions(world: World, watch: Watch, failure: Failure) -
     until(lambda: not undecided(world), RECOVERY_S)
     decided_s = time.monotonic() - recovered_s
     assert sorted(world.squeue("--format=%A")) == sorted(accepted)
-    until(lambda: len(world.squeue("--states=running")) == RUNNING, 10)
+    until_is(lambda: len(world.squeue("--states=running")), RUNNING)
     assert watch.most <= RUNNING
     assert [line for line in log.read_text()[logged:].splitlines() if "error:" in line] == []
     figures = check_calls(world.durations()[called:], failed_s, ended_s, failure)

@@ -5,7 +5,7 @@ import random
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,11 @@ from uuid import uuid4
 
 import pytest
 from second_witness import accounted_runs
+from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
-
-_PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -47,14 +46,14 @@ def without_daemon(sandbox: Sandbox) -> Iterator[None]:
     sandbox.stop("daemon")
     yield
     sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
-    eventually((sandbox.layout.run_dir / "user.sock").exists)
+    until((sandbox.layout.run_dir / "user.sock").exists)
 
 
 def set_quota(sandbox: Sandbox, tenant: str, nominal: str, *options: str) -> dict[str, Any]:
     argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", nominal, *options, "--json")
     change = json.loads(sandbox.run("root", argv).stdout)
     # On a busy machine the command may have stopped waiting before.
-    eventually(lambda: shown(sandbox, tenant)["in_force"])
+    until(lambda: shown(sandbox, tenant)["in_force"])
     return change
 
 
@@ -122,13 +121,6 @@ def accounting_database(sandbox: Sandbox) -> tuple[list[str], str]:
     return lines, sandbox.run("root", ("sacctmgr", "-n", "-P", "show", "qos")).stdout
 
 
-def eventually(condition: Callable[[], object]) -> None:
-    until_s = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until_s, "it never came true"
-        time.sleep(0.3)
-
-
 def test_a_quota_is_in_slurmctld_when_the_command_says_so(sandbox: Sandbox, account: str):
     for nominal, billing in (("2", "2000"), ("3.5", "3500"), ("0", "0")):
         change = set_quota(sandbox, account, nominal)
@@ -145,7 +137,7 @@ def shown(sandbox: Sandbox, tenant: str) -> dict[str, Any]:
 
 
 def test_an_account_without_a_quota_may_run_nothing(sandbox: Sandbox, account: str):
-    eventually(lambda: enforced(sandbox, account) == "0")
+    until_is(lambda: enforced(sandbox, account), "0")
 
 
 def test_bad_input_is_explained_and_writes_nothing(sandbox: Sandbox, account: str):
@@ -162,7 +154,7 @@ def test_bad_input_is_explained_and_writes_nothing(sandbox: Sandbox, account: st
 def test_limits_hold_and_every_run_is_charged_as_accounting_has_it(sandbox: Sandbox, account: str):
     set_quota(sandbox, account, "2")
     array = submit(sandbox, account, "--array=0-4", "--time=5", seconds=4)
-    eventually(lambda: "RUNNING" in states(sandbox, account))
+    until(lambda: "RUNNING" in states(sandbox, account))
     assert shown(sandbox, account)["nominal_millislices"] == 2000
     most = 0
     while remaining := states(sandbox, account):
@@ -174,18 +166,18 @@ def test_limits_hold_and_every_run_is_charged_as_accounting_has_it(sandbox: Sand
     cancelled = submit(sandbox, account, "--time=5", seconds=600)
     requeued = submit(sandbox, account, "--time=5", seconds=600)
     extended = submit(sandbox, account, "--time=5", seconds=600)
-    eventually(lambda: states(sandbox, account).count("RUNNING") == 3)
-    eventually(lambda: len(open_runs(sandbox, account)) == 3)
+    until_is(lambda: states(sandbox, account).count("RUNNING"), 3)
+    until_is(lambda: len(open_runs(sandbox, account)), 3)
     time.sleep(2)
     reserved_ms = reserved(sandbox, account, extended)
     sandbox.run("slurm", ("scontrol", "update", f"JobId={extended}", "TimeLimit=9"))
-    eventually(lambda: reserved(sandbox, account, extended) == reserved_ms + 4 * 60 * 1000)
+    until_is(lambda: reserved(sandbox, account, extended), reserved_ms + 4 * 60 * 1000)
     sandbox.run("slurm", ("scontrol", "requeue", requeued))
-    eventually(lambda: states(sandbox, account).count("RUNNING") == 3)
+    until_is(lambda: states(sandbox, account).count("RUNNING"), 3)
     sandbox.run("alice", ("scancel", cancelled, extended, requeued))
 
-    eventually(lambda: not states(sandbox, account))
-    eventually(lambda: not open_runs(sandbox, account))
+    until(lambda: not states(sandbox, account))
+    until(lambda: not open_runs(sandbox, account))
     runs = {(run["job_id"], run["start_s"]): run for run in statement(sandbox, account)["runs"]}
     expected = accounting(sandbox, account)
     assert {key: run["used_millislice_s"] for key, run in runs.items()} == expected
@@ -206,7 +198,7 @@ def test_ceiling_and_guarantee_bind_and_the_lender_goes_first(sandbox: Sandbox, 
         for qos in [own] * 3 + [borrowed] * 9:
             submit(sandbox, account, f"--qos={qos}", seconds=600)
         sandbox.run("root", ("scontrol", "release", elsewhere))
-        eventually(lambda: running(sandbox, account).total() == 10)
+        until_is(lambda: running(sandbox, account).total(), 10)
         time.sleep(3)
         found = running(sandbox, account)
         assert found.total() == 10, "its two and the eight lent, in whatever QOS"
@@ -219,8 +211,8 @@ def test_ceiling_and_guarantee_bind_and_the_lender_goes_first(sandbox: Sandbox, 
         }
 
         submit(sandbox, lender, seconds=600)
-        eventually(lambda: running(sandbox, lender) == {f"slicewise_{lender}": 1})
-        eventually(lambda: running(sandbox, account).total() <= 9)
+        until_is(lambda: running(sandbox, lender), {f"slicewise_{lender}": 1})
+        until(lambda: running(sandbox, account).total() <= 9)
         assert running(sandbox, account)[own] == found[own], "only borrowed jobs are preempted"
 
 
@@ -228,15 +220,15 @@ def test_types_and_budgets_bind(sandbox: Sandbox, account: str):
     set_quota(sandbox, account, "5", "--limit", "1g.10gb=1")
     for _ in range(2):
         submit(sandbox, account, "--time=5", seconds=600)
-    eventually(lambda: running(sandbox, account).total() == 1)
-    eventually(lambda: reasons(sandbox, account) & {"AssocGrpGRES", "AssocGrpGRESLimit"})
+    until_is(lambda: running(sandbox, account).total(), 1)
+    until(lambda: reasons(sandbox, account) & {"AssocGrpGRES", "AssocGrpGRESLimit"})
     budget = ("slicewise", "budget")
     argv = (*budget, "set", account, "--period", "none", "--amount", "0")
     sandbox.run("root", argv)
     set_quota(sandbox, account, "5", "--limit", "1g.10gb=none")
-    eventually(lambda: reasons(sandbox, account) == {"AssocGrpBillingRunMinutes"})
+    until_is(lambda: reasons(sandbox, account), {"AssocGrpBillingRunMinutes"})
     sandbox.run("root", (*budget, "grant", account, "--amount", "10", "--reason", "test"))
-    eventually(lambda: running(sandbox, account).total() == 2)
+    until_is(lambda: running(sandbox, account).total(), 2)
 
 
 @pytest.mark.usefixtures("without_daemon")

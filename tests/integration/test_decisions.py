@@ -1,22 +1,26 @@
 """Decisions on a real slurmctld: types, moves between the two QOS, what is decided later."""
 
+import asyncio
 import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jobs_as_users import Users, until
+from jobs_as_users import Users
+from waiting import until, until_is
 
+from cluster.daemon_client import DaemonClient
+from cluster.settings import load_settings
 from sandbox.cluster import Sandbox
 from sandbox.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 
 ONE = "--gres=gpu:1g.10gb:1"
+LASTING = "#!/bin/sh\nsleep 600\n"
+"""It outlives every wait."""
 OWN, BORROWED = "slicewise_vision", "slicewise-borrowed"
-LONG_S = 60
-"""Lending looks every 15 s; several test suites may share this machine."""
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +38,20 @@ def users(sandbox: Sandbox) -> Iterator[Users]:
 @pytest.fixture(autouse=True)
 def clean(users: Users) -> Iterator[None]:
     users.clear()
+    until_is(lambda: in_use(users), 0)
     yield
     users.clear()
 
 
 def set_quota(users: Users, tenant: str, *words: str) -> None:
     users.slicewise("tenant-quota", "set", tenant, "--nominal", *words)
+
+
+def in_use(users: Users) -> int:
+    """Millislices of vision's, as the daemon saw them last: what submissions are weighed on."""
+    daemon = DaemonClient(load_settings(users.sandbox.layout.settings_file).daemon)
+    tenants = asyncio.run(daemon.view()).tenants
+    return next(one.used_millislices for one in tenants if one.name == "vision")
 
 
 def places(users: Users) -> Counter[tuple[str, str]]:
@@ -49,25 +61,26 @@ def places(users: Users) -> Counter[tuple[str, str]]:
     return Counter((line.split()[0], line.split()[1]) for line in lines)
 
 
+def placed(users: Users) -> tuple[int, int, int]:
+    """How many tasks run in the own QOS and in the borrowed one, and how many wait."""
+    now = places(users)
+    waiting = now[OWN, "PENDING"] + now[BORROWED, "PENDING"]
+    return now[OWN, "RUNNING"], now[BORROWED, "RUNNING"], waiting
+
+
 def test_jobs_wait_where_there_is_room(users: Users) -> None:
     """Two fit into the guarantee, four into what may be borrowed; what runs out makes room."""
-    jobs = [users.submit("alice", "sbatch", ONE).jobs[0] for _ in range(8)]
-    full = {(OWN, "RUNNING"): 2, (BORROWED, "RUNNING"): 4, (OWN, "PENDING"): 2}
-    until(lambda: places(users) == full, LONG_S)
-    first = next(job.job_id for job in jobs if users.job(job.job_id)["QOS"] == OWN)
-    users.sandbox.run("root", ("scancel", first))
-    after = {(OWN, "RUNNING"): 2, (BORROWED, "RUNNING"): 4, (OWN, "PENDING"): 1}
-    until(lambda: places(users) == after, LONG_S)
+    jobs = [users.submit("alice", "sbatch", ONE, script=LASTING).jobs[0] for _ in range(8)]
+    until_is(lambda: placed(users), (2, 4, 2))
+    now = [users.job(job.job_id) for job in jobs]
+    first = next(job for job in now if (job["QOS"], job["JobState"]) == (OWN, "RUNNING"))
+    users.sandbox.run("root", ("scancel", first.job_id))
+    until_is(lambda: placed(users), (2, 4, 1))
 
 
 def test_an_array_is_split_between_the_two(users: Users) -> None:
-    users.submit("alice", "sbatch", ONE, "--array=0-7")
-
-    def runs() -> tuple[int, int]:
-        now = places(users)
-        return now[OWN, "RUNNING"], now[BORROWED, "RUNNING"]
-
-    until(lambda: runs() == (2, 4), LONG_S)
+    users.submit("alice", "sbatch", ONE, "--array=0-7", script=LASTING)
+    until_is(lambda: placed(users), (2, 4, 2))
 
 
 @pytest.fixture
@@ -100,17 +113,17 @@ def test_a_type_that_is_chosen_later_starts(
     job_id = users.submit("alice", "sbatch", *options).jobs[0].job_id
     assert users.job(job_id)["Reason"] == "JobHeldUser"
     start(users, daemon_down)
-    until(lambda: set(places(users)) == {(OWN, "RUNNING")}, LONG_S)
+    until_is(lambda: set(places(users)), {(OWN, "RUNNING")})
     job = users.job(job_id)
     assert job.billing == 1000 * int(job.tres["gres/gpu:1g.10gb"])
-    until(lambda: users.job(job_id).tag.endswith("tenant=vision flexible"), LONG_S)
+    until(lambda: users.job(job_id).tag.endswith("tenant=vision flexible"))
 
 
 def test_a_need_is_met_later(users: Users, daemon_down: Path) -> None:
     script = "#!/bin/sh\n#SLICEWISE need=15GiB\nsleep 60\n"
     job_id = users.submit("alice", "sbatch", script=script).jobs[0].job_id
     start(users, daemon_down)
-    until(lambda: users.job(job_id)["JobState"] == "RUNNING", LONG_S)
+    until_is(lambda: users.job(job_id)["JobState"], "RUNNING")
     assert users.job(job_id).tres["gres/gpu:1g.18gb"] == "1"
 
 
@@ -119,10 +132,10 @@ def test_what_is_refused_later_stays_held(users: Users, daemon_down: Path) -> No
     large = users.submit("alice", "sbatch", "--gres=gpu:auto:7").jobs[0].job_id
     start(users, daemon_down)
     for job_id in (untyped, large):
-        until(lambda job_id=job_id: users.job(job_id)["Reason"] == "JobHeldAdmin", LONG_S)
+        until(lambda job_id=job_id: users.job(job_id)["Reason"] == "JobHeldAdmin")
         assert users.scontrol("alice", "release", job_id)[0] != 0
     set_quota(users, "vision", "7")
-    until(lambda: users.job(large)["JobState"] == "RUNNING", LONG_S)
+    until_is(lambda: users.job(large)["JobState"], "RUNNING")
     assert users.job(large).billing == 7000
     set_quota(users, "vision", "2")
 

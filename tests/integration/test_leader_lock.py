@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from cluster.errors import UnreachableError
-from slurm_plugin.ledger.lock import LeaderLock
+from cluster.leader_lock import LeaderLock
 from slurm_plugin.ledger.store import Ledger
 
 pytestmark = pytest.mark.integration

@@ -15,8 +15,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from ledger_world import World
 
+from cluster.database import postgres_engine
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.units import Millislices, MillisliceSeconds
+from launcher import store
 from slurm_plugin.decide.model import (
     DEBIT_CREDIT,
     Balance,
@@ -29,9 +31,10 @@ from slurm_plugin.decide.model import (
 )
 from slurm_plugin.decide.policy import Budget, Loan, Period, TenantUpdate
 from slurm_plugin.ledger import schema
-from slurm_plugin.ledger.connection import ledger_engine
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.tables import SCHEMA, metadata
+
+OWN_SCHEMAS = {SCHEMA, "launcher"}
 
 pytestmark = pytest.mark.integration
 
@@ -102,15 +105,15 @@ def test_every_history_in_memory_is_one_in_postgresql(ledger: Ledger, database: 
 
 
 def test_migrations_make_what_the_models_say(ledger: Ledger, database: str):
-    with ledger_engine(database).connect() as connection:
+    with postgres_engine(database).connect() as connection:
         options = {
             "include_schemas": True,
-            "include_name": lambda name, kind, parents: kind != "schema" or name == SCHEMA,
+            "include_name": lambda name, kind, parents: kind != "schema" or name in OWN_SCHEMAS,
             "version_table_schema": SCHEMA,
             "compare_server_default": True,
         }
         context = MigrationContext.configure(connection, opts=options)
-        assert compare_metadata(context, metadata) == []
+        assert compare_metadata(context, [metadata, store.metadata]) == []
 
 
 def test_up_down_and_up_again_on_data(ledger: Ledger, database: str):

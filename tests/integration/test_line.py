@@ -3,12 +3,13 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models, write_service_file
@@ -75,13 +76,6 @@ class Line:
         until(lambda: not self.jobs())
 
 
-def until(condition: Callable[[], object], timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.1)
-
-
 @pytest.fixture(scope="module")
 def line(sandbox: Sandbox) -> Iterator[Line]:
     found = Line(sandbox)
@@ -94,7 +88,7 @@ def line(sandbox: Sandbox) -> Iterator[Line]:
 def address_404(line: Line) -> Iterator[None]:
     yield
     line.cancel_all()
-    until(lambda: line.slicewise("alice", "service", "list", "--json")[1].strip() == "[]")
+    until_is(lambda: json.loads(line.slicewise("alice", "service", "list", "--json")[1]), [])
 
 
 @pytest.mark.usefixtures("address_404")
@@ -105,7 +99,7 @@ def test_plain_sbatch_of_the_rendered_script_is_a_service(line: Line) -> None:
     assert line.replicas() == (0, 0)
     records = asyncio.run(line.send(1))
     assert [record.error for record in records] == [""]
-    until(lambda: line.replicas() == (0, 0))
+    until_is(line.replicas, (0, 0))
     assert done.stdout.strip() in line.jobs()
 
 
@@ -116,8 +110,8 @@ def test_no_request_is_lost_from_zero_to_the_quota_and_back(line: Line) -> None:
     assert [record.error for record in records if record.error] == []
     assert len(records) == 200
     assert line.billing() <= NOMINAL * 1000
-    until(lambda: line.replicas() == (0, 0))
-    until(lambda: line.billing() == 0)
+    until_is(line.replicas, (0, 0))
+    until_is(line.billing, 0)
     assert (
         json.loads(line.slicewise("root", "ledger", "verify", "--json")[1])[
             "imbalance_millislice_s"
@@ -147,9 +141,9 @@ def test_daemon_and_launcher_killed_under_load_the_limits_hold(line: Line) -> No
     line.sandbox.run("root", ("scancel", "--account=vision", "--name=wrap"))
     line.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
     line.sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
-    until(lambda: line.slicewise("alice", "service", "list", check=False)[0] == 0)
+    until_is(lambda: line.slicewise("alice", "service", "list", check=False)[0], 0)
     assert [record.error for record in asyncio.run(line.send(20))] == [""] * 20
-    until(lambda: line.replicas() == (0, 0))
+    until_is(line.replicas, (0, 0))
 
 
 @pytest.mark.usefixtures("address_404")
@@ -160,7 +154,7 @@ def test_the_limits_of_several_qos_do_not_add_up(line: Line) -> None:
         until(line.billing)
     assert most_billed(line) == NOMINAL * 1000
     line.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
-    until(lambda: line.slicewise("alice", "service", "list", check=False)[0] == 0)
+    until_is(lambda: line.slicewise("alice", "service", "list", check=False)[0], 0)
 
 
 def most_billed(line: Line) -> int:

@@ -3,10 +3,11 @@
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
 
@@ -15,7 +16,6 @@ pytestmark = pytest.mark.integration
 WAIT_FULL_S = 40.0
 TURNOVER_S = 12.0
 """A running job's end, Slurm's cycle, and the daemon's look, on a busy machine."""
-PATIENCE_S = 30.0
 SETTINGS = f"""
 [priority]
 wait_full_h = {WAIT_FULL_S / 3600}
@@ -67,13 +67,6 @@ class Queue:
         until(lambda: not self.jobs("PENDING,RUNNING,COMPLETING"))
 
 
-def until(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.1)
-
-
 @pytest.fixture(scope="module")
 def settled(sandbox: Sandbox) -> Iterator[Queue]:
     """Waiting for 40 s is enough for the maximum; vision and nlp have quotas."""
@@ -106,8 +99,8 @@ def test_it_is_set_at_submit_and_grows_while_a_job_waits(queue: Queue) -> None:
     assert 4500 < at_first[low] < 6500
     assert at_first[high] > at_first[low] + 1500
     until(lambda: queue.site_factors()[low] >= at_first[low] + 1000)
-    until(lambda: queue.site_factors()[low] == 10_000, WAIT_FULL_S + TURNOVER_S)
-    assert queue.site_factors()[high] == 10_000
+    until_is(lambda: queue.site_factors()[low], 10_000, WAIT_FULL_S + TURNOVER_S)
+    until_is(lambda: queue.site_factors()[high], 10_000)
 
 
 def test_an_arrays_waiting_tasks_stay_one_record(queue: Queue) -> None:
@@ -146,7 +139,7 @@ def test_a_restart_writes_nothing_that_is_right_already(queue: Queue) -> None:
     running = queue.submit("bob", runs_s=200)
     until(lambda: queue.is_running(running))
     waiting = queue.submit("alice")
-    until(lambda: queue.site_factors().get(waiting) == 10_000, WAIT_FULL_S + TURNOVER_S)
+    until_is(lambda: queue.site_factors().get(waiting), 10_000, WAIT_FULL_S + TURNOVER_S)
     log = queue.sandbox.layout.log / "daemon.log"
     queue.restart_daemon()
     so_far = log.read_text().count("priorities_set")

@@ -5,18 +5,18 @@ import io
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from ledger_rows import rows_of_every_table
+from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
 
-_PATIENCE_S = 60.0
 SLICE_HOUR = 3_600_000
 
 
@@ -59,13 +59,6 @@ def account(sandbox: Sandbox, parent: str = "root", user: str = "") -> str:
     return name
 
 
-def eventually(condition: Callable[[], object]) -> None:
-    until_s = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until_s, "it never came true"
-        time.sleep(0.3)
-
-
 @pytest.fixture
 def served(sandbox: Sandbox) -> Iterator[tuple[Operator, str, str]]:
     """The sandbox's own ledger with a tenant and one below it, for alice."""
@@ -98,15 +91,15 @@ def test_from_an_account_to_a_statement_that_adds_up(served: tuple[Operator, str
 
     # Of the type one instance may run, and that is what explain says.
     job = submit(operator.sandbox, below)
-    eventually(lambda: operator.read("tenant", "show", below)["running"] == 1)
+    until_is(lambda: operator.read("tenant", "show", below)["running"], 1)
     rooms = {room["gres_type"]: room for room in operator.read("explain", below)["types"]}
     assert rooms["1g.10gb"]["guaranteed"] == 0
     assert rooms["1g.10gb"]["guaranteed_bound"]["cause"] == "type-limit"
     assert below in operator.said("explain", below)
-    eventually(lambda: left(operator, above) < 2.5 * SLICE_HOUR)
+    until(lambda: left(operator, above) < 2.5 * SLICE_HOUR)
     time.sleep(2)
     operator.sandbox.run("slurm", ("scancel", job))
-    eventually(lambda: operator.read("tenant", "show", below)["running"] == 0)
+    until_is(lambda: operator.read("tenant", "show", below)["running"], 0)
 
     # It is all in the ledger.
     (run,) = operator.read("ledger", "statement", below)["runs"]

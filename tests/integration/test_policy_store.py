@@ -13,6 +13,7 @@ from ledger_rows import rows_of_every_table
 from policy_world import PolicyWorld, broken_rules
 from psycopg.sql import SQL, Identifier
 
+from cluster.database import postgres_engine
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.units import Millislices, MillisliceSeconds
 from sandbox.cluster import Sandbox
@@ -30,7 +31,6 @@ from slurm_plugin.decide.policy import (
     TenantUpdate,
 )
 from slurm_plugin.ledger import schema
-from slurm_plugin.ledger.connection import ledger_engine
 from slurm_plugin.ledger.policies import QUOTA_CHANNEL
 from slurm_plugin.ledger.store import Ledger
 
@@ -437,7 +437,7 @@ def role(sandbox: Sandbox, database: str) -> Iterator[str]:
 @pytest.fixture
 def own(ledger: Ledger, database: str, role: str) -> Iterator[Ledger]:
     """The ledger as that role sees it."""
-    url = ledger_engine(database).url.set(drivername="postgresql", username=role)
+    url = postgres_engine(database).url.set(drivername="postgresql", username=role)
     with Ledger(url.render_as_string(hide_password=False), "testing") as opened:
         yield opened
 
@@ -475,7 +475,7 @@ _ALTERATIONS = (
 
 def all_tables_refuse(database: str, role: str, kept: frozenset[str]) -> None:
     tables = rows_of_every_table(database).keys() - kept
-    url = ledger_engine(database).url.set(drivername="postgresql", username=role)
+    url = postgres_engine(database).url.set(drivername="postgresql", username=role)
     with psycopg.connect(url.render_as_string(), autocommit=True) as connection:
         for table in tables:
             column = connection.execute(
@@ -539,7 +539,7 @@ def test_no_role_says_itself_when_a_change_was_made(
     database: str, role: str, own: Ledger, duty: schema.Duty, forged: tuple[str, object]
 ):
     schema.grant(database, role, duty)
-    url = ledger_engine(database).url.set(drivername="postgresql", username=role)
+    url = postgres_engine(database).url.set(drivername="postgresql", username=role)
     column, value = forged
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         execute(url.render_as_string(), _FORGED.format(column), value)

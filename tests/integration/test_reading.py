@@ -5,13 +5,14 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
 from sandbox.inventory import CLUSTER
@@ -82,13 +83,6 @@ class Site:
         return str(json.loads(self.sends(line))["code"])
 
 
-def until(condition: Callable[[], object], timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.2)
-
-
 @pytest.fixture(scope="module")
 def site(sandbox: Sandbox) -> Iterator[Site]:
     """Two tenants that have used something, and now rest."""
@@ -97,7 +91,7 @@ def site(sandbox: Sandbox) -> Iterator[Site]:
         site.reads("root", "tenant-quota", "set", tenant, "--nominal", "3")
         sandbox.run(user, (*TASK, "--wrap=sleep 1"))
     runs = ("ledger", "statement")
-    until(lambda: [r["end_s"] for r in site.reads("root", *runs)["runs"]].count(None) == 0)
+    until_is(lambda: [r["end_s"] for r in site.reads("root", *runs)["runs"]].count(None), 0)
     until(lambda: {r["tenant"] for r in site.reads("root", *runs)["runs"]} >= {"vision", "nlp"})
     yield site
     for path in sandbox.layout.etc.glob("elsewhere*.toml"):
@@ -248,7 +242,7 @@ def test_garbage_ends_nothing(site: Site, garbage: bytes) -> None:
 def test_sleeping_peers_go_away_by_themselves(site: Site) -> None:
     sleeping = [socket.create_connection(site.address) for _ in range(16)]
     assert site.code(site.credential("alice") + b"\n") == "SW-BUSY"
-    until(lambda: site.says("alice", "service", "list", config=site.elsewhere)[0] == 0, 15)
+    until_is(lambda: site.says("alice", "service", "list", config=site.elsewhere)[0], 0)
     for connection in sleeping:
         connection.close()
 
@@ -267,4 +261,4 @@ def test_a_slow_database_holds_up_only_who_asks_about_it(site: Site) -> None:
             assert site.reads("bob", "service", "list", config=site.elsewhere) == []
             assert time.monotonic() - began_s < 5
         assert "SW-DATABASE-" in waiting.communicate(timeout=15)[1]
-    until(lambda: site.says("alice", "ledger", "statement")[0] == 0)
+    until_is(lambda: site.says("alice", "ledger", "statement")[0], 0)

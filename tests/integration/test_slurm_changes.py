@@ -12,7 +12,7 @@ from sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 MANY = 250
 COMMENT = "site:1 token=ab tenant=vision \"quoted\" and 'so'"
 

@@ -19,7 +19,7 @@ from sandbox.cluster import Sandbox
 pytestmark = pytest.mark.integration
 
 T = TypeVar("T")
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 TAG = JobTag("0123456789abcdef", "vision")
 INDICES = frozenset(range(0, 200, 2))
 ENDING = frozenset(range(20, 36, 2))

@@ -3,12 +3,13 @@
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from second_witness import AccountedRun, accounted_runs
+from waiting import until
 
 from sandbox.cluster import Sandbox
 
@@ -80,7 +81,7 @@ class Storm:
             self.submit("storm1", _LONG, 1, "1g.18gb", *where, *options)
             for options in ((), ("--no-requeue",))
         ]
-        eventually(lambda: self.disturb() or all(map(self.is_running, victims)))
+        until(lambda: self.disturb() or all(map(self.is_running, victims)), _PATIENCE_S)
         self.sandbox.kill(f"slurmd-{node}")
         self.scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=storm")
 
@@ -137,13 +138,6 @@ def storm(sandbox: Sandbox) -> Iterator[Storm]:
         sandbox.run("root", ("slicewise", "tenant-quota", "set", tenant, "--nominal", "0"))
 
 
-def eventually(condition: Callable[[], object], patience_s: float = _PATIENCE_S) -> None:
-    until_s = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < until_s, "it never came true"
-        time.sleep(0.5)
-
-
 def test_after_a_storm_the_ledger_is_what_accounting_says(storm: Storm):
     for tenant in TENANTS:
         storm.submit(tenant, _TIMED_OUT, 1, "1g.10gb", "--time=1")
@@ -158,15 +152,15 @@ def test_after_a_storm_the_ledger_is_what_accounting_says(storm: Storm):
         if not broken and storm.submitted > JOBS // 2:
             storm.break_node("gpu03")
             broken = True
-        eventually(lambda: storm.disturb() or storm.waiting() < 150)
+        until(lambda: storm.disturb() or storm.waiting() < 150, _PATIENCE_S)
     assert dark_since_s is not None
     while time.monotonic() < dark_since_s + DARK_S:
         storm.disturb()
         time.sleep(0.5)
     storm.mend_node("gpu03")
-    eventually(lambda: storm.disturb() or storm.waiting() == 0)
+    until(lambda: storm.disturb() or storm.waiting() == 0, _PATIENCE_S)
 
-    eventually(lambda: all(run["end_s"] for run in storm.ledger().values()), patience_s=60)
+    until(lambda: all(run["end_s"] for run in storm.ledger().values()))
     charged, accounted = storm.ledger(), storm.accounting()
     assert {key: run["used_millislice_s"] for key, run in charged.items()} == {
         key: run.used_millislice_s for key, run in accounted.items()

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator, Mapping
 
 import pytest
-from jobs_as_users import Job, Outcome, Users, until
+from jobs_as_users import Job, Outcome, Users
+from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
 
@@ -65,7 +66,7 @@ def submitted_slot(users: Users) -> str:
 
     until(is_submitted)
     array = outcomes[-1].jobs[0].job_id
-    until(lambda: users.job(array)["Reason"] == "JobHeldAdmin")
+    until_is(lambda: users.job(array)["Reason"], "JobHeldAdmin")
     return f"{array}_0"
 
 
@@ -116,7 +117,7 @@ def test_a_slots_owner_can_not_release_it(users: Users, slot: str) -> None:
 
 def test_an_owner_may_release_what_he_held(users: Users, job: str) -> None:
     assert users.scontrol("alice", "release", job) == (0, "")
-    until(lambda: users.job(job)["JobState"] == "RUNNING")
+    until_is(lambda: users.job(job)["JobState"], "RUNNING")
 
 
 @pytest.mark.parametrize("other", ["bob", "carol"])
@@ -182,16 +183,16 @@ def test_only_root_may_submit_as_somebody_else(users: Users, clean: None) -> Non
 
 def test_a_requeue_by_the_owner_is_charged_run_by_run(users: Users, clean: None) -> None:
     (job,) = users.submit("alice", "sbatch", GPU, "--requeue").jobs
-    until(lambda: users.job(job.job_id)["JobState"] == "RUNNING")
+    until_is(lambda: users.job(job.job_id)["JobState"], "RUNNING")
     time.sleep(2)
     assert users.scontrol("alice", "requeue", job.job_id)[0] == 0
-    until(lambda: users.job(job.job_id)["Restarts"] == "1")
+    until_is(lambda: users.job(job.job_id)["Restarts"], "1")
     requeued = users.job(job.job_id)
     assert (requeued.tag, requeued["QOS"]) == (job.tag, job["QOS"])
     assert requeued.billing == 1000
     users.sandbox.run("root", ("scancel", job.job_id))
     runs = lambda: [run for run in statement(users) if run["task"] == job.job_id]  # noqa: E731
-    until(lambda: runs() and all(run["end_s"] for run in runs()), 30)
+    until(lambda: runs() and all(run["end_s"] for run in runs()))
     for run in runs():
         assert run["used_millislice_s"] == 1000 * (run["end_s"] - run["start_s"])
     assert sum(run["used_millislice_s"] for run in runs()) >= 2000
@@ -204,9 +205,9 @@ def test_a_whole_node_is_refused_or_charged_as_one(users: Users, clean: None) ->
         assert "SW-QUOTA-EXCEEDED" in outcome.text
     users.slicewise("tenant-quota", "set", "nlp", "--nominal", "14")
     try:
-        until(lambda: users.submit("bob", "sbatch", "--exclusive", "--hold").status == 0)
+        until_is(lambda: users.submit("bob", "sbatch", "--exclusive", "--hold").status, 0)
         (job,) = users.submit("bob", "sbatch", "--exclusive", GPU).jobs
-        until(lambda: users.job(job.job_id)["JobState"] == "RUNNING")
+        until_is(lambda: users.job(job.job_id)["JobState"], "RUNNING")
         assert users.job(job.job_id).billing in {6500, 7000}
     finally:
         users.clear()
@@ -218,7 +219,7 @@ def test_no_more_than_the_quota_runs_whatever_is_tried(users: Users, clean: None
     for options in ((GPU,), ("--gpus=1g.10gb:1",), ("--gpus-per-node=1g.18gb:1",)) * 3:
         assert users.submit("alice", "sbatch", *options).status == 0
     assert users.submit("alice", "sbatch", "--array=0-9", GPU).status == 0
-    until(lambda: len(running(users)) == 3)
+    until_is(lambda: len(running(users)), 3)
     time.sleep(3)
     assert sum(job.billing for job in running(users)) == 3000
 
@@ -261,7 +262,7 @@ def test_hostile_words_in_a_description_do_nothing(users: Users, clean: None, te
     for option in ("--comment", "--account", "--qos", "--gres", "--wckey", "--licenses"):
         started = time.monotonic()
         outcome = users.submit("alice", "sbatch", "--hold", GPU, f"{option}={text}")
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 5
         for job in outcome.jobs:
             assert (job["Account"], job["QOS"]) == ("vision", "slicewise_vision")
             assert " tenant=vision" in job.tag
@@ -280,5 +281,5 @@ def test_a_script_of_megabytes_costs_no_more_than_its_budget(
         started = time.monotonic()
         for job in users.submit("alice", "sbatch", "--hold", GPU, script=script).jobs:
             assert " tenant=vision" in job.tag
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 5
     assert users.submit("alice", "sbatch", "--hold", GPU).status == 0

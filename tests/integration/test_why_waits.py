@@ -3,18 +3,18 @@
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from waiting import PATIENCE_S, until, until_is
 
 from sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
 
 WRAPPED = ("slicewise", "sbatch")
-_PATIENCE_S = 60.0
 _DAY_S = 86400
 _PLAN_S = 120
 """Slurm plans in whole minutes, and from the next look on."""
@@ -36,7 +36,7 @@ class Tenant:
         quota = ("slicewise", "tenant-quota", "set", self.name, "--nominal", nominal)
         self.sandbox.run("root", quota)
         show = ("slicewise", "tenant-quota", "show", self.name, "--json")
-        eventually(lambda: json.loads(self.sandbox.run("root", show).stdout)["in_force"])
+        until(lambda: json.loads(self.sandbox.run("root", show).stdout)["in_force"])
 
     def submit(self, *options: str, gpus: str = "1g.10gb", seconds: int = 600) -> str:
         where = (f"--account={self.name}", f"--gres=gpu:{gpus}:1", "--output=/dev/null")
@@ -52,15 +52,15 @@ class Tenant:
         return dict(zip(fields, line.split(), strict=True))
 
     def waits(self, number: str, reason: str) -> None:
-        eventually(lambda: self.job(number)["reason"] == reason)
+        until_is(lambda: self.job(number)["reason"], reason)
 
     def runs(self, number: str) -> None:
-        eventually(lambda: self.job(number)["state"] == "RUNNING")
+        until_is(lambda: self.job(number)["state"], "RUNNING")
 
     def why(self, about: str, user: str = "alice") -> dict[str, Any]:
         """What it says as soon as the daemon has seen it."""
         argv = ("slicewise", "why", about, "--json")
-        eventually(lambda: self.sandbox.run(user, argv, check=False).returncode == 0)
+        until_is(lambda: self.sandbox.run(user, argv, check=False).returncode, 0)
         return json.loads(self.sandbox.run(user, argv).stdout)
 
 
@@ -70,13 +70,6 @@ def lab(sandbox: Sandbox) -> Iterator[Tenant]:
     yield tenant
     sandbox.run("slurm", ("scancel", "-A", tenant.name))
     sandbox.run("root", ("slicewise", "tenant", "remove", tenant.name), check=False)
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    until_s = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until_s, "it never came true"
-        time.sleep(0.3)
 
 
 def second(text: str) -> int:
@@ -115,11 +108,8 @@ def test_quota_with_its_numbers_and_an_estimate_that_comes_true(sandbox: Sandbox
     tenant = lab.why(lab.name)
     assert tenant["headline"] == f"{lab.name} holds 2 of 2 slices; 1 job waits."
 
-    eventually(lambda: lab.job(short)["state"] == "RUNNING")
-    until_s = time.monotonic() + 60 + _KILL_S + _PATIENCE_S
-    while lab.job(waiting)["state"] == "PENDING":
-        assert time.monotonic() < until_s
-        time.sleep(1)
+    until_is(lambda: lab.job(short)["state"], "RUNNING")
+    until(lambda: lab.job(waiting)["state"] != "PENDING", 60 + _KILL_S + PATIENCE_S)
     late_s = second(lab.job(waiting)["starttime"]) - ends[short]
     assert 0 <= late_s <= _KILL_S
     running = lab.why(waiting)
@@ -148,7 +138,7 @@ def test_gpus_a_budget_a_hold_and_an_array(sandbox: Sandbox, lab: Tenant):
     lab.runs(first)
     second_job = lab.submit("--time=5", gpus="3g.40gb")
     lab.waits(second_job, "Resources")
-    eventually(lambda: lab.why(second_job)["reason"] == "Resources")
+    until_is(lambda: lab.why(second_job)["reason"], "Resources")
     found = lab.why(second_job)
     assert "0 of 1 3g.40gb are free; this one needs 1." in found["sentences"]
     end_s = second(lab.job(first)["endtime"])
@@ -156,15 +146,15 @@ def test_gpus_a_budget_a_hold_and_an_array(sandbox: Sandbox, lab: Tenant):
     sandbox.run("alice", ("scancel", first, second_job))
 
     held = lab.submit("--hold", "--time=5")
-    eventually(lambda: lab.why(lab.name)["headline"].endswith("1 job waits."))
+    until(lambda: lab.why(lab.name)["headline"].endswith("1 job waits."))
     assert lab.why(held)["start"] == "no estimate while it is held"
     assert f"Release it: scontrol release {held}" in lab.why(held)["hints"]
     sandbox.run("alice", ("scancel", held))
 
     array = lab.submit("--array=0-3%2", "--time=5", gpus="1g.18gb")
-    eventually(lambda: f"Array {array}" in lab.why(array)["headline"])
-    eventually(lambda: lab.why(array)["headline"].endswith(": 2 run, 2 wait."))
-    eventually(lambda: lab.why(f"{array}_3")["reason"] == "JobArrayTaskLimit")
+    until(lambda: f"Array {array}" in lab.why(array)["headline"])
+    until(lambda: lab.why(array)["headline"].endswith(": 2 run, 2 wait."))
+    until_is(lambda: lab.why(f"{array}_3")["reason"], "JobArrayTaskLimit")
     assert lab.why(f"{array}_0")["state"] == "RUNNING"
 
 
@@ -173,13 +163,13 @@ def test_a_budget_with_its_numbers(sandbox: Sandbox, lab: Tenant):
     budget = ("slicewise", "budget", "set", lab.name, "--period", "day", "--amount", "2")
     sandbox.run("root", budget)
     show = ("slicewise", "tenant-quota", "show", lab.name, "--json")
-    eventually(lambda: json.loads(sandbox.run("root", show).stdout)["in_force"])
+    until(lambda: json.loads(sandbox.run("root", show).stdout)["in_force"])
     running = lab.submit("--time=90")
     lab.runs(running)
     waiting = lab.submit("--time=60")
     lab.waits(waiting, "AssocGrpBillingRunMinutes")
     # The run is reserved for in the ledger a moment after it has begun.
-    eventually(lambda: "leaves 0.5 slice-hours" in str(lab.why(waiting)["sentences"]))
+    until(lambda: "leaves 0.5 slice-hours" in str(lab.why(waiting)["sentences"]))
     found = lab.why(waiting)
     assert "this one could use 1 by its time limit" in str(found["sentences"])
     assert found["start_s"] % _DAY_S == 0
