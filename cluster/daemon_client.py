@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Sequence
 from socket import gaierror
 from typing import TypeVar
 
@@ -16,6 +17,14 @@ from cluster.wire import (
     DeleteRequest,
     DoneAnswer,
     FailureAnswer,
+    GrantsAnswer,
+    GrantsRequest,
+    KeyCreateRequest,
+    KeyListRequest,
+    KeyRevokeRequest,
+    KeysAnswer,
+    OrderRequest,
+    RetireRequest,
     StatusAnswer,
     StatusRequest,
     SubmitAnswer,
@@ -44,8 +53,16 @@ DEADLINE_S = 15.0
 """A wish waits for Slurm's commands."""
 
 
+_ELSEWHERE = frozenset({"SW-DAEMON-DOWN", "SW-DAEMON-STANDBY"})
+"""Of these another daemon may give a better answer."""
+_HERE = ""
+"""The user socket of this host."""
+
+
 class DaemonClient:
-    """One question per connection: at the user socket if this host has it, else at ``connect``.
+    """One question per connection: at the user socket if this host has it, and at ``connect``.
+
+    The next place is asked if a daemon is down or stands by, and first from then on.
 
     Every call raises UnreachableError (SW-DAEMON-DOWN), InvalidInputError with the daemon's own
     code for a refusal, or OutsideError (SW-WIRE) for an answer that can't be read; asking another
@@ -54,6 +71,7 @@ class DaemonClient:
 
     def __init__(self, settings: DaemonSettings) -> None:
         self._settings = settings
+        self._last = _HERE
 
     async def view(self) -> ViewAnswer:
         """What is there now, as far as this user may see it."""
@@ -71,6 +89,31 @@ class DaemonClient:
     async def delete(self, array_job_id: int) -> None:
         """Cancel a service's array."""
         await self._ask(DeleteRequest(array_job_id=array_job_id), DoneAnswer)
+
+    async def retire(self, array_job_id: int) -> None:
+        """Cancel an array of which no slot is under way; the launcher's."""
+        await self._ask(RetireRequest(array_job_id=array_job_id), DoneAnswer)
+
+    async def order(self, request: OrderRequest) -> None:
+        """Scale, restart or end a service."""
+        await self._ask(request, DoneAnswer)
+
+    async def create_key(self, tenant: str, name: str, key_id: str, sha256: str) -> None:
+        """One more API key of a tenant, by its hash."""
+        request = _request(KeyCreateRequest, tenant=tenant, name=name, key_id=key_id, sha256=sha256)
+        await self._ask(request, DoneAnswer)
+
+    async def keys(self) -> KeysAnswer:
+        """API keys of the user's tenants."""
+        return await self._ask(KeyListRequest(), KeysAnswer)
+
+    async def revoke_key(self, key_id: str) -> None:
+        """Let nobody in with that key any more."""
+        await self._ask(_request(KeyRevokeRequest, key_id=key_id), DoneAnswer)
+
+    async def grants(self) -> GrantsAnswer:
+        """Which keys let whom in; the launcher's."""
+        return await self._ask(GrantsRequest(), GrantsAnswer)
 
     async def check(self, tenant: str, directives: tuple[str, ...]) -> None:
         """Raises InvalidInputError with the reason if the service would be refused."""
@@ -103,29 +146,42 @@ class DaemonClient:
         return await self._ask(_request(PriorityRequest, job=job), PriorityAnswer)
 
     async def _ask(self, request: BaseModel, kind: type[Answer]) -> Answer:
-        line = await self._exchange(request.model_dump_json(exclude_none=True))
-        try:
-            return kind.model_validate_json(line)
-        except ValidationError as error:
-            raise _failure(line, error) from error
+        line = request.model_dump_json(exclude_none=True).encode()
+        places = self._places
+        for place in places[:-1]:
+            try:
+                return await self._answer(place, line, kind)
+            except SlicewiseError as error:
+                if error.refusal.code not in _ELSEWHERE:
+                    raise
+        return await self._answer(places[-1], line, kind)
 
-    async def _exchange(self, line: str) -> bytes:
+    async def _answer(self, place: str, line: bytes, kind: type[Answer]) -> Answer:
+        answer = await self._exchange(place, line)
+        try:
+            read = kind.model_validate_json(answer)
+        except ValidationError as error:
+            raise _failure(answer, error) from error
+        self._last = place
+        return read
+
+    async def _exchange(self, place: str, line: bytes) -> bytes:
         try:
             async with asyncio.timeout(DEADLINE_S):
-                answer = await self._send(line.encode())
+                answer = await self._send(place, line)
         except (OSError, TimeoutError, ValueError) as error:
             raise UnreachableError(
                 "SW-DAEMON-DOWN",
-                f"The slicewise daemon does not answer {self._place}: {_words(error)}.",
-                self._hint,
+                f"The slicewise daemon does not answer {self._words_of(place)}: {_words(error)}.",
+                _hint(place),
             ) from error
         if not answer:
             raise UnreachableError("SW-DAEMON-DOWN", "The slicewise daemon hung up.", "Try again.")
         return answer
 
-    async def _send(self, line: bytes) -> bytes:
-        if self.is_remote:
-            return await ask(self._settings, line)
+    async def _send(self, place: str, line: bytes) -> bytes:
+        if place != _HERE:
+            return await ask(self._settings, place, line)
         socket = str(self._settings.user_socket)
         reader, writer = await asyncio.open_unix_connection(socket, limit=LINE_LIMIT)
         try:
@@ -137,19 +193,26 @@ class DaemonClient:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is another host's daemon that is asked."""
+        """Whether only other hosts' daemons can be asked."""
         return bool(self._settings.connect) and not self._settings.user_socket.exists()
 
     @property
-    def _place(self) -> str:
-        settings = self._settings
-        return f"at {settings.connect}" if self.is_remote else f"on {settings.user_socket}"
-
-    @property
-    def _hint(self) -> str:
+    def _places(self) -> Sequence[str]:
+        own = self._settings
         if self.is_remote:
-            return "Is it running there, with this daemon.listen, and the port open? Try again."
-        return "Is it running on this host? Of another host: set daemon.connect. Try again."
+            places = own.connect
+        else:
+            places = (_HERE, *(place for place in own.connect if place != own.listen))
+        return sorted(places, key=lambda place: place != self._last)
+
+    def _words_of(self, place: str) -> str:
+        return f"on {self._settings.user_socket}" if place == _HERE else f"at {place}"
+
+
+def _hint(place: str) -> str:
+    if place != _HERE:
+        return "Is it running there, with this daemon.listen, and the port open? Try again."
+    return "Is it running on this host? Of another host: set daemon.connect. Try again."
 
 
 def _words(error: OSError | ValueError) -> str:

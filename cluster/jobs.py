@@ -108,6 +108,26 @@ class StepView:
 
 
 @dataclass(frozen=True)
+class PlannedStart:
+    """When and where Slurm's backfill means to start a waiting job."""
+
+    job_id: int
+    start_s: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ReservationView:
+    """One reservation; ``flags`` are Slurm's words, such as MAINT."""
+
+    name: str
+    start_s: int
+    end_s: int
+    nodes: tuple[str, ...]
+    flags: frozenset[str]
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """One run of a job as accounting (``sacct -D -X``) keeps it; a requeued job has several.
 
@@ -139,6 +159,19 @@ _TAG = re.compile(
     r"(?: class=(?P<job_class>low|high))?(?P<flexible> flexible)?"
     r"(?P<undecided> undecided(?P<auto> auto)?)?(?![^ ])"
 )
+
+_SAID = re.compile(r"slicewise:run=(?P<run>\d+) (?P<words>.*)", re.DOTALL)
+
+
+def last_words(job: JobView) -> str:
+    """What the batch script of its last run left in its comment when that failed; else "".
+
+    It counts runs as Slurm does, so the words of an earlier run are none of the last one's.
+    """
+    match = _SAID.fullmatch(job.comment)
+    is_of_the_last = match is not None and int(match["run"]) + 1 == job.restarts
+    return match["words"] if match is not None and is_of_the_last else ""
+
 
 JobClass = Literal["low", "normal", "high"]
 

@@ -16,8 +16,8 @@ from cluster.wire import LINE_LIMIT, FailureAnswer
 _SAID_LIMIT = 300
 
 
-async def ask(settings: DaemonSettings, line: bytes) -> bytes:
-    """The answer of the daemon at ``connect``.
+async def ask(settings: DaemonSettings, place: str, line: bytes) -> bytes:
+    """The answer of the daemon at ``place``, one of ``connect``.
 
     Raises OSError if it can't be reached, InvalidInputError (SW-DAEMON-USER) if this host has no
     SlurmUser, OutsideError (SW-MUNGE, SW-WIRE) for an answer that is not the daemon's or not to
@@ -29,7 +29,7 @@ async def ask(settings: DaemonSettings, line: bytes) -> bytes:
         lambda: b"".join(seal(munge, "question", nonce, line, daemon_uid))
     )
     reader, writer = await asyncio.open_connection(
-        *host_and_port(settings.connect), limit=CREDENTIAL_LIMIT
+        *host_and_port(place), limit=CREDENTIAL_LIMIT
     )
     try:
         writer.write(question)

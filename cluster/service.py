@@ -9,7 +9,7 @@ from itertools import islice
 from math import ceil
 from pathlib import PurePosixPath
 from string import whitespace
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -21,12 +21,15 @@ from pydantic import (
     model_validator,
 )
 
+from cluster.environment import ENVIRONMENT, Environment, encoded
 from cluster.errors import InvalidInputError
 from cluster.jobs import JobClass
 
 DIRECTIVE = "#SLICEWISE"
 MAX_SLOTS = 256
 """Slots of one service: each is an array task that slurmctld keeps in memory."""
+
+DEFAULT_LEASE_S = 900
 
 _HEAD_BYTES = 65_536
 _HEAD_DIRECTIVES = 64
@@ -58,6 +61,10 @@ _SAFE_PATH = (
     "an absolute path of letters, digits and _ . / @ % + = : , -, "
     "at most 1024 characters, with no part '..'"
 )
+Image = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9/][A-Za-z0-9_./:@#+=-]*$", max_length=1024)
+]
+_IMAGE = "at most 1024 letters, digits and _ . / : @ # + = -, the first a letter, a digit or /"
 
 
 class ServiceSpec(BaseModel):
@@ -87,19 +94,46 @@ class ServiceSpec(BaseModel):
     concurrency: int = Field(
         1, ge=1, le=1024, description="Requests that one replica works on at once; more wait."
     )
-    keep_alive_s: float = Field(
-        60,
+    max_queue_s: float | None = Field(
+        None,
+        gt=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="Objective: how long a request may wait for a replica. Not with p95_ms.",
+    )
+    p95_ms: int | None = Field(
+        None,
+        ge=1,
+        le=86_400_000,
+        description="Objective: 95 % of the requests are answered in that time, waiting included.",
+    )
+    keep_alive_s: float | None = Field(
+        None,
         ge=0,
         le=86_400,
         allow_inf_nan=False,
-        description="Idle seconds before a replica is given back.",
+        description="Idle seconds before a replica is given back; unset: what keeping it costs "
+        "is weighed against a start.",
     )
-    time_limit_min: int = Field(
-        60,
-        ge=10,
-        le=43_200,
-        description="Slurm's limit of one run of a replica. A successor starts 4 min "
-        "before it, and Slurm may warn it 2 min before: less than 10 min would cut requests off.",
+    lease_s: int = Field(
+        DEFAULT_LEASE_S,
+        ge=60,
+        le=2_592_000,
+        description="Slurm's time limit of a replica, which is extended while it is wanted.",
+    )
+    priority_class: JobClass = Field("normal", description="Of its waiting slots' priority.")
+    engine: Literal["triton"] = Field("triton", description="What serves the model.")
+    runtime: Literal["bare", "apptainer", "pyxis"] = Field(
+        "bare", description="How the engine starts: the node's own, or out of an image."
+    )
+    image: Image | None = Field(
+        None, description="Container image, such as /images/triton.sif; not with runtime bare."
+    )
+    environment: Environment = Field((), description="Variables of the engine.")
+    readiness: Literal["inference", "model"] = Field(
+        "inference",
+        description="When a replica counts as ready: its model has answered a made-up request, "
+        "or says that it is ready.",
     )
     cpus: int = Field(1, ge=1, le=1024, description="CPUs of one replica.")
     memory_mib: int = Field(1024, ge=64, description="Host memory of one replica.")
@@ -116,16 +150,52 @@ class ServiceSpec(BaseModel):
             )
         if (self.profile is None) == (self.need_gib is None):
             raise ValueError("profile, need_gib: give exactly one of the two")
+        if self.max_queue_s is not None and self.p95_ms is not None:
+            raise ValueError("max_queue_s, p95_ms: give one of the two at most")
         return self
+
+    @model_validator(mode="after")
+    def _container(self) -> Self:
+        if (self.runtime == "bare") != (self.image is None):
+            raise ValueError("image: needed with runtime apptainer or pyxis, and only there")
+        # Both separate the parts of a mount by these.
+        if self.runtime != "bare" and set(self.model_repository) & set(":,"):
+            raise ValueError("model_repository: a container can't be given a path with : or ,")
+        return self
+
+    @property
+    def time_limit_min(self) -> int:
+        """Slurm counts in minutes."""
+        return limit_min(self.lease_s)
+
+    @property
+    def gives_back_s(self) -> int:
+        """As ``gives_back_s`` of its lease."""
+        return gives_back_s(self.lease_s)
+
+    def values(self) -> Mapping[str, str]:
+        """Every key that is set, as text: what directives say."""
+        dumped = self.model_dump(exclude_none=True, exclude={"environment"})
+        said = {key: _plain(value) for key, value in dumped.items()}
+        return said | ({"environment": encoded(self.environment)} if self.environment else {})
 
     def directives(self) -> tuple[str, ...]:
         """The ``#SLICEWISE key=value`` lines that say the same."""
-        values = self.model_dump(exclude_none=True)
-        return tuple(f"{DIRECTIVE} {key}={_plain(value)}" for key, value in values.items())
+        return tuple(f"{DIRECTIVE} {key}={value}" for key, value in self.values().items())
+
+
+def limit_min(lease_s: int) -> int:
+    """Slurm's time limit of a run, in minutes."""
+    return ceil(lease_s / 60)
+
+
+def gives_back_s(lease_s: int) -> int:
+    """How long before its time limit a replica's script ends it, if nobody extends its lease."""
+    return max(15, min(60, lease_s // 4))
 
 
 def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 _SHOWN = 200
@@ -267,11 +337,14 @@ def _problem(item: Any) -> str:
     return f"{key}: {_ALLOWED[key]}, not {item['input']!r:.{_SHOWN}}"
 
 
-def _number(schema: Mapping[str, Any]) -> str:
+def _allowed(schema: Mapping[str, Any]) -> str:
     found = next(one for one in schema.get("anyOf", (schema,)) if one["type"] != "null")
+    if words := found.get("enum", [found["const"]] if "const" in found else []):
+        return " or ".join(words)
     kind = "a whole number" if found["type"] == "integer" else "a number"
     if "exclusiveMinimum" in found:
-        return f"{kind} above {found['exclusiveMinimum']}"
+        most = f", at most {found['maximum']}" if "maximum" in found else ""
+        return f"{kind} above {found['exclusiveMinimum']}{most}"
     if "maximum" in found:
         return f"{kind} from {found['minimum']} to {found['maximum']}"
     return f"{kind} from {found['minimum']} up"
@@ -284,9 +357,11 @@ _TEXTS = {
     "model": _MODEL_NAME,
     "profile": _GRES_TYPE,
     "partition": "1 to 63 letters, digits and _ . -",
+    "image": _IMAGE,
+    "environment": ENVIRONMENT,
 }
 _ALLOWED = _TEXTS | {
-    key: _number(schema)
+    key: _allowed(schema)
     for key, schema in ServiceSpec.model_json_schema()["properties"].items()
     if key not in _TEXTS
 }

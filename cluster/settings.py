@@ -26,6 +26,7 @@ from cluster.units import Millislices
 
 CONFIG_VARIABLE = "SLICEWISE_CONFIG"
 DATABASE_VARIABLE = "SLICEWISE_DATABASE_URL"
+LAUNCHER_DATABASE_VARIABLE = "SLICEWISE_LAUNCHER_DATABASE_URL"
 _PORTS = 65536
 DEFAULT_CONFIG = Path("/etc/slicewise/slicewise.toml")
 
@@ -56,6 +57,14 @@ def _address(text: str) -> str:
 
 
 Address = Annotated[str, AfterValidator(_address)]
+
+
+def _listed(value: object) -> object:
+    return ((value,) if value else ()) if isinstance(value, str) else value
+
+
+Addresses = Annotated[tuple[Address, ...], BeforeValidator(_listed)]
+"""One, or several in a list."""
 Weight = Annotated[Fraction, BeforeValidator(_weight), Gt(Fraction(0))]
 
 
@@ -90,8 +99,9 @@ class DaemonSettings(_Section):
     listen: Address = Field(
         "", description="HOST:PORT for users of other hosts (munge); empty: none."
     )
-    connect: Address = Field(
-        "", description="HOST:PORT where other hosts' commands find the daemon."
+    connect: Addresses = Field(
+        (),
+        description="HOST:PORT where other hosts find the daemon; of a pair a list of both.",
     )
     slurm: Literal["auto", "commands", "pyslurm"] = Field(
         "auto",
@@ -99,6 +109,9 @@ class DaemonSettings(_Section):
     )
     munge_socket: Path | None = Field(None, description="munged's, where it is not the default.")
     metrics: Address = Field("", description="HOST:PORT of Prometheus metrics; empty: none.")
+    extend_leases: bool = Field(
+        True, description="Replicas that are wanted outlive their time limit; false: successors."
+    )
 
     @property
     def admission_socket(self) -> Path:
@@ -159,6 +172,24 @@ class PrioritySettings(_Section):
     )
 
 
+class TenantLimits(_Section):
+    """[gateway.limits.tenants.NAME]: of one tenant's services together; none is unlimited."""
+
+    requests_per_s: int | None = Field(None, ge=1)
+    concurrent: int | None = Field(None, ge=1, description="In flight and waiting.")
+
+
+class LimitSettings(TenantLimits):
+    """[gateway.limits]: of each tenant that has none of its own."""
+
+    tenants: Mapping[str, TenantLimits] = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return bool(self.requests_per_s or self.concurrent or self.tenants)
+
+
 class GatewaySettings(_Section):
     """[gateway]: HAProxy."""
 
@@ -166,23 +197,45 @@ class GatewaySettings(_Section):
     bind: str = "127.0.0.1:8080"
     runtime_socket: Path = Path("/run/haproxy/slicewise.sock")
     directory: Path = Field(
-        Path("/etc/haproxy/slicewise"), description="Where the map and the Lua file are."
+        Path("/etc/haproxy/slicewise"), description="Where the maps and the Lua file are."
     )
+    master_socket: Path | None = Field(
+        None, description="HAProxy's option -S: what processes that a reload replaced still do."
+    )
+    domain: str = Field("", description="Clients may ask SERVICE.TENANT.DOMAIN, too.")
+    certificate: Path | None = Field(None, description="PEM with its key: then TLS only.")
+    require_keys: bool = Field(
+        False,
+        description="Every service wants an API key, whether its tenant has one or not.",
+    )
+    limits: LimitSettings = LimitSettings()
     backends: int = Field(8, ge=1, le=512, description="Services that it can carry at once.")
     servers: int = Field(16, ge=1, le=256, description="Replicas of one service at most.")
-    hold_s: int = Field(300, ge=1, description="How long a request waits for a first replica.")
+    hold_s: int = Field(300, ge=1, description="How long a request waits for a replica at most.")
 
 
 class TritonSettings(_Section):
     """[triton]: how a replica's server is started on a node."""
 
-    command: Path = Path("/opt/tritonserver/bin/tritonserver")
+    command: Path = Field(
+        Path("/opt/tritonserver/bin/tritonserver"), description="On the nodes: runtime bare."
+    )
+    image_command: str = Field("tritonserver", description="In an image: apptainer, pyxis.")
+    apptainer: str = Field("apptainer", description="On the nodes: runtime apptainer.")
 
 
 class LauncherSettings(_Section):
     """[launcher]"""
 
-    interval_s: float = Field(0.5, gt=0, le=10)
+    interval_s: float = Field(
+        0.25, gt=0, le=1, description="How often it looks while nothing happens."
+    )
+    pair: bool = Field(
+        False, description="Two launchers run, on two hosts: only the one that leads acts."
+    )
+    url_file: Path | None = Field(
+        None, description="Where its own database is; without one it forgets what it has learnt."
+    )
 
 
 class Settings(_Section):
@@ -281,21 +334,8 @@ def database_url(settings: DatabaseSettings) -> str:
     """
     url = os.environ.get(DATABASE_VARIABLE, "")
     if not url and settings.url_file is not None:
-        try:
-            url = settings.url_file.read_text(encoding="utf-8").strip()
-        except PermissionError as error:
-            raise InvalidInputError(
-                "SW-DATABASE-URL",
-                f"database.url_file {settings.url_file}: {error.strerror}.",
-                "For operators. Of your own tenants: slicewise explain, why, ledger statement",
-            ) from None
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            raise InvalidInputError(
-                "SW-DATABASE-URL",
-                f"database.url_file {settings.url_file}: {why}.",
-                f"Write postgresql://... into it, or set {DATABASE_VARIABLE}.",
-            ) from None
+        hint = "For operators. Of your own tenants: slicewise explain, why, ledger statement"
+        url = _url_in(settings.url_file, "database", DATABASE_VARIABLE, hint)
     if not url:
         raise InvalidInputError(
             "SW-DATABASE-URL",
@@ -303,3 +343,32 @@ def database_url(settings: DatabaseSettings) -> str:
             f"Set {DATABASE_VARIABLE} to postgresql://..., or [database] url_file.",
         )
     return url
+
+
+def launcher_database_url(settings: LauncherSettings) -> str:
+    """The launcher's own: $SLICEWISE_LAUNCHER_DATABASE_URL first, then [launcher] url_file; "" if
+    neither says it.
+
+    Raises InvalidInputError (SW-DATABASE-URL) if the file can't be read.
+    """
+    url = os.environ.get(LAUNCHER_DATABASE_VARIABLE, "")
+    if url or settings.url_file is None:
+        return url
+    hint = "It must belong to the user that runs the launcher (daemon.launcher_user)."
+    return _url_in(settings.url_file, "launcher", LAUNCHER_DATABASE_VARIABLE, hint)
+
+
+def _url_in(file: Path, section: str, variable: str, denied_hint: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except PermissionError as error:
+        raise InvalidInputError(
+            "SW-DATABASE-URL", f"{section}.url_file {file}: {error.strerror}.", denied_hint
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise InvalidInputError(
+            "SW-DATABASE-URL",
+            f"{section}.url_file {file}: {why}.",
+            f"Write postgresql://... into it, or set {variable}.",
+        ) from None

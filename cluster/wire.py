@@ -98,7 +98,8 @@ class SubmitAnswer(Message):
 
 SlotState = Literal["held", "released", "starting", "running", "ending", "gone"]
 """held: costs nothing. released: pending, waits for Slurm. starting: allotted, ports not known yet.
-running: ports known. ending: completing. gone: its task ended for good, the index is lost."""
+running: ports known. ending: completing. gone: its task has ended; the daemon brings it back if
+Slurm still has a record of it (``job_id``), else the index is lost for good."""
 
 
 class SlotView(Message):
@@ -113,10 +114,42 @@ class SlotView(Message):
     ports: tuple[int, ...] = ()
     start_s: int | None = None
     time_left_s: int | None = None
+    released_s: int | None = None
+    """Unix seconds since when it may start: with ``start_s`` what it waited for Slurm."""
+    leaves_s: int | None = None
+    """Seconds until it must end, whatever is wished; None: its lease is extended while wished."""
+    leaves_why: str = ""
+    """Why it must end, for people: a preemption, a reservation, its node is drained, ..."""
+    is_borrowed: bool = False
+    """It runs or waits in the borrowed QOS: its lender may take it back."""
+    said: str = ""
+    """What its batch script left in the job's comment when it failed: a log's last lines."""
+
+
+class ServiceOrder(Message):
+    """What a service's owner ordered beside its script; kept in the ledger's database.
+
+    Attributes:
+        min_replicas, max_replicas: instead of the script's, until taken back.
+        restart_s: Unix seconds: replicas that started before are replaced without a gap.
+        delete_s: Unix seconds: it is to end: no new request, and what is in flight finishes.
+    """
+
+    min_replicas: int | None = None
+    max_replicas: int | None = None
+    restart_s: float | None = None
+    delete_s: float | None = None
+
+
+NO_ORDER = ServiceOrder()
 
 
 class ServiceView(Message):
-    """One service (one job array that carries our tag)."""
+    """One generation of a service (one job array that carries our tag).
+
+    Applying a service again submits a new array: the one with the largest ``array_job_id`` is the
+    newest generation, which replaces the older ones of the same tenant and name.
+    """
 
     array_job_id: int
     tenant: str
@@ -130,6 +163,10 @@ class ServiceView(Message):
     slots: tuple[SlotView, ...]
     note: str = ""
     """Why slots do not run that should, for people: quota, else the launcher's note, else ""."""
+    order: ServiceOrder = NO_ORDER
+    """Of its owner: the same in all generations."""
+    directory: str = ""
+    """Where its user submitted it: its logs are there."""
 
 
 class TenantView(Message):
@@ -138,6 +175,8 @@ class TenantView(Message):
     name: str
     nominal_millislices: int
     used_millislices: int
+    ceiling_millislices: int | None = None
+    """What its jobs may hold together now: its quota and what is lent to it; None is unknown."""
 
 
 class ViewRequest(Message):
@@ -183,12 +222,106 @@ class WishAnswer(Message):
     note: str = ""
 
 
+class RetireRequest(Message):
+    """The launcher: cancel an array of which no slot is under way.
+
+    Only if a newer generation replaces it, or its owner has ordered its end.
+    """
+
+    v: Literal[1] = 1
+    op: Literal["retire"] = "retire"
+    array_job_id: int
+
+
 class DeleteRequest(Message):
-    """Cancel a service's array; its owner, root or SlurmUser."""
+    """Cancel a service's arrays at once, whatever is in flight; its owner, root or SlurmUser."""
 
     v: Literal[1] = 1
     op: Literal["delete"] = "delete"
     array_job_id: int
+
+
+class OrderRequest(Message):
+    """A service's owner, root or SlurmUser: what shall hold beside its script.
+
+    ``scale`` sets both bounds (None: the script's again). ``restart``: replace every replica.
+    ``end``: finish what is in flight, then cancel.
+    """
+
+    v: Literal[1] = 1
+    op: Literal["order"] = "order"
+    array_job_id: int
+    what: Literal["scale", "restart", "end"]
+    min_replicas: int | None = Field(None, ge=0)
+    max_replicas: int | None = Field(None, ge=1)
+
+
+class KeyView(Message):
+    """One API key of a tenant, without its secret.
+
+    Attributes:
+        key_id: by which it is revoked; public.
+        created_s, revoked_s: Unix seconds.
+    """
+
+    key_id: str
+    tenant: str
+    name: str
+    created_by: str
+    created_s: float
+    revoked_s: float | None = None
+
+
+class KeyCreateRequest(Message):
+    """A member of the tenant, root or SlurmUser: one more key; ``sha256`` is all that is kept."""
+
+    v: Literal[1] = 1
+    op: Literal["key_create"] = "key_create"
+    key_id: str = Field(pattern=r"^[0-9a-f]{12}$")
+    tenant: str = Field(max_length=64)
+    name: str = Field(max_length=63, pattern=r"^[A-Za-z0-9_.-]+$")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class KeyListRequest(Message):
+    """Keys of the tenants that the asking user belongs to; all for root and SlurmUser."""
+
+    v: Literal[1] = 1
+    op: Literal["key_list"] = "key_list"
+
+
+class KeyRevokeRequest(Message):
+    """No request with that key is let in any more, from a few seconds after the answer."""
+
+    v: Literal[1] = 1
+    op: Literal["key_revoke"] = "key_revoke"
+    key_id: str = Field(max_length=32)
+
+
+class KeysAnswer(Message):
+    """Keys, oldest first."""
+
+    v: Literal[1] = 1
+    keys: tuple[KeyView, ...]
+
+
+class GrantsRequest(Message):
+    """The launcher: which keys let whom in now?"""
+
+    v: Literal[1] = 1
+    op: Literal["grants"] = "grants"
+
+
+class GrantsAnswer(Message):
+    """``tenants``: tenant by the key's SHA-256 in hexadecimal; revoked ones are left out.
+
+    ``protected``: tenants that ever had a key, in order: to revoke the last one must not open their
+    services to everybody.
+    """
+
+    v: Literal[1] = 1
+    tenants: dict[str, str]
+    protected: tuple[str, ...] = ()
 
 
 class CheckRequest(Message):

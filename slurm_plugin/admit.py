@@ -33,6 +33,7 @@ class _Admitted:
     token: str
     tenant: str
     service: str | None
+    uid: int
     cost_millislices: int
     is_guaranteed: bool
 
@@ -52,7 +53,7 @@ class Admission:
         self._admitted: deque[_Admitted] = deque()
         self._used: Counter[str] = Counter()
         self._guaranteed: Counter[str] = Counter()
-        self._services: Counter[tuple[str, str]] = Counter()
+        self._services: Counter[tuple[str, str, int]] = Counter()
         self._recent = Recent(self._used, self._guaranteed, self._services)
 
     def publish(self, snapshot: Snapshot, observed_s: float) -> None:
@@ -67,14 +68,15 @@ class Admission:
                 self._count(one, -1)
             else:
                 self._admitted.append(one)
-        for service in self._services.keys() & snapshot.services.keys():
+        shown = {(*key, living.uid) for key, living in snapshot.services.items()}
+        for service in self._services.keys() & shown:
             del self._services[service]
 
     def submit(self, request: SubmitRequest) -> SubmitAnswer:
         """Answer, and count what is admitted."""
         answer, decision = self._decide(request)
         if answer.action == "admit" and decision is not None:
-            self._remember(decision)
+            self._remember(decision, request.uid)
         return answer
 
     def preview(self, request: SubmitRequest) -> SubmitAnswer:
@@ -100,7 +102,7 @@ class Admission:
         decision = decide(request, self._snapshot, token, self._recent)
         return as_mode_allows(decision.answer, request, self._mode), decision
 
-    def _remember(self, decision: Decision) -> None:
+    def _remember(self, decision: Decision, uid: int) -> None:
         if decision.tag is None:
             return
         tenant, service = decision.tag.tenant, decision.tag.service
@@ -108,7 +110,7 @@ class Admission:
         # A service's slots rest until they are released: they take nothing yet.
         cost = 0 if service else decision.cost_millislices
         token = decision.tag.token
-        admitted = _Admitted(time.time(), token, tenant, service, cost, is_guaranteed)
+        admitted = _Admitted(time.time(), token, tenant, service, uid, cost, is_guaranteed)
         if len(self._admitted) == _REMEMBERED:
             self._count(self._admitted.popleft(), -1)
         self._admitted.append(admitted)
@@ -119,7 +121,7 @@ class Admission:
         if one.is_guaranteed:
             _add(self._guaranteed, one.tenant, sign * one.cost_millislices)
         if one.service is not None:
-            _add(self._services, (one.tenant, one.service), sign)
+            _add(self._services, (one.tenant, one.service, one.uid), sign)
 
 
 def _add(counter: Counter[_K], key: _K, amount: int) -> None:

@@ -63,6 +63,7 @@ class Compiled:
 
     policy: Policy
     ceilings: dict[str, Ceiling]
+    run_minutes: dict[str, int]
     associations: tuple[Association, ...]
     changes: tuple[Change, ...]
     by_hand: tuple[HandChange, ...]
@@ -150,6 +151,7 @@ def _compiled(
     return Compiled(
         policy=seen.allowed.policy,
         ceilings=dict(seen.allowed.ceilings),
+        run_minutes=dict(seen.allowed.run_minutes),
         associations=seen.associations,
         changes=applied,
         by_hand=tuple(changed_by_hand),

@@ -19,7 +19,8 @@ from slurm_plugin.admission_process import AdmissionProcess
 from slurm_plugin.bookkeeping import Bookkeeping
 from slurm_plugin.enforcement import Enforcement
 from slurm_plugin.late_decisions import LateDecisions
-from slurm_plugin.leadership import Leadership, led_only
+from slurm_plugin.leadership import Leadership, led_slurm
+from slurm_plugin.leases import Leases
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.line_server import own_directory
 from slurm_plugin.metrics import Metrics
@@ -28,6 +29,8 @@ from slurm_plugin.priorities import Priorities
 from slurm_plugin.qos_moves import QosMoves
 from slurm_plugin.reads import Reads
 from slurm_plugin.remote_socket import RemoteSocket
+from slurm_plugin.service_keys import ServiceKeys
+from slurm_plugin.service_orders import ServiceOrders
 from slurm_plugin.sync import Sync
 from slurm_plugin.systemd import tell_systemd
 from slurm_plugin.turns import Step, Turns, until_done
@@ -67,7 +70,7 @@ class _Daemon:
         self._metrics = Metrics()
         self._turns = Turns(self._turned)
         self._leader = Leadership(ledger.leader_lock(self._host), pair=own.pair)
-        slurm = led_only(slurm, self._leader)
+        slurm = led_slurm(slurm, self._leader)
         self._admission = AdmissionProcess(
             own.admission_socket, own.mode, self._who.administrators, self._metrics.decided
         )
@@ -76,13 +79,19 @@ class _Daemon:
         self._limits = Enforcement(settings, slurm, ledger, self._sync, self._leader)
         self._priorities = Priorities(settings, slurm, ledger, self._sync)
         self._moves = QosMoves(settings, slurm, self._sync)
+        self._leases = Leases(settings, slurm, self._sync)
         self._late = LateDecisions(settings, slurm, self._sync)
+        reads = Reads(settings, slurm, ledger, self._sync)
+        self._orders = ServiceOrders(own.mode, ledger, self._sync, reads, self._leader)
+        self._keys = ServiceKeys(ledger, self._sync, reads, self._leader)
         self._user_socket = UserSocket(
             own.user_socket,
             self._sync,
             self._admission.preview,
             self._who,
-            reads=Reads(settings, slurm, ledger, self._sync),
+            reads=reads,
+            orders=self._orders,
+            keys=self._keys,
             daemon=self,
         )
         self._remote_socket = RemoteSocket(own, self._user_socket.answer)
@@ -97,6 +106,8 @@ class _Daemon:
         interval_s = self._own.sync_interval_s
         with self._metrics.served(self._own.metrics):
             await until_done("start_ledger", self._books.start, interval_s)
+            await until_done("start_orders", self._orders.start, interval_s)
+            await until_done("start_keys", self._keys.turn, interval_s)
             await until_done("start_leader", self._leader.start, interval_s)
             with self._leader.kept():
                 await until_done("start_slurm", self._sync.turn, interval_s)
@@ -112,10 +123,13 @@ class _Daemon:
         interval_s, repeat = self._own.sync_interval_s, self._turns.repeat
         loops.create_task(repeat("sync", self._sync.turn, interval_s, self._sync.acted))
         loops.create_task(repeat("limits", self._limits.turn, interval_s))
+        loops.create_task(repeat("orders", self._orders.turn, interval_s))
+        loops.create_task(repeat("keys", self._keys.turn, interval_s))
         for name, turn, otherwise in (
             ("bookkeeping", self._books.turn, None),
             ("priorities", self._priorities.turn, self._priorities.start),
             ("moves", self._moves.turn, None),
+            ("leases", self._leases.turn, None),
             ("late_decisions", self._late.turn, None),
         ):
             loops.create_task(repeat(name, self._led(turn, otherwise), interval_s))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from cluster.errors import OutsideError, UnreachableError
+from cluster.leadership import ALONE, Leader
 from cluster.settings import Settings
 from cluster.slurm.interface import Association, Slurm
 from cluster.units import slices_text
@@ -14,7 +15,6 @@ from slurm_plugin.decide.demand import capacity, demand
 from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.policy import Loan, Policy
 from slurm_plugin.decide.reclaim import short_lenders
-from slurm_plugin.leadership import ALONE, Leader
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.observe import report, report_failure, warn
 from slurm_plugin.sync import Sync
@@ -83,6 +83,9 @@ class Enforcement:
             await self._lend(policy)
             compiled = await compile_limits(self._slurm, self._ledger, self._settings)
             self._report(compiled)
+            now = compiled.ceilings.items()
+            ceilings = {name: one.ceiling_millislices for name, one in now}
+            self._sync.set_ceilings(ceilings, compiled.run_minutes)
             await self._publish(compiled.policy, compiled.associations)
             # Last: who reads "in force" may submit at once.
             await asyncio.to_thread(self._ledger.mark_compiled, change_id)

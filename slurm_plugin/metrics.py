@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 
 from cluster.errors import SlicewiseError
 from cluster.jobs import JobState, JobTag
+from cluster.leadership import Leader
 from slurm_plugin.admission_process import AdmissionProcess
-from slurm_plugin.leadership import Leader
 from slurm_plugin.sync import Sync
 from slurm_plugin.worker_pipe import Decided
 

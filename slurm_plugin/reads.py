@@ -7,8 +7,9 @@ threads of its own, within a deadline.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -76,24 +77,18 @@ class Reads:
         for those of others, and SW-FORBIDDEN for jobs; UnreachableError: SW-BUSY,
         SW-SLURM-DOWN and the ledger's own; only operators are told where its database is.
         """
-        try:
+        with without_places(reader):
             return await self._answer(request, reader)
-        except SlicewiseError as error:
-            if reader.tenants is None or error.refusal.code not in _TELL_PLACES:
-                raise
-            raise UnreachableError(
-                error.refusal.code, "The ledger does not answer now.", "Try again later."
-            ) from None
 
     async def _answer(self, request: ReadRequest, reader: Reader) -> BaseModel:
         match request:
             case ExplainRequest():
                 return await self._explain(request.tenant, reader)
             case StatementRequest():
-                _require_own(request.tenant, reader)
+                require_own(request.tenant, reader)
                 return await self.from_ledger(reader.uid, partial(self._statement, request, reader))
             case BalanceRequest():
-                _require_own(request.tenant, reader)
+                require_own(request.tenant, reader)
                 return await self.from_ledger(reader.uid, partial(self._balance, request, reader))
             case WhyRequest():
                 self.require_sight()
@@ -107,13 +102,13 @@ class Reads:
                     return await explain_priority(request.job, reader, slurm, settings, sync)
 
     async def _explain(self, tenant: str, reader: Reader) -> ExplainAnswer:
-        _require_own(tenant, reader)
+        require_own(tenant, reader)
         self.require_sight()
         return await self.from_ledger(reader.uid, partial(self._explanation, tenant, reader))
 
     def _explanation(self, tenant: str, reader: Reader) -> ExplainAnswer:
         policy = self._ledger.policy()
-        _require_known(tenant, policy.keys(), reader)
+        require_known(tenant, policy.keys(), reader)
         sync = self._sync
         now = situation(self._ledger, policy, self._settings, sync.jobs, sync.nodes)
         found = explain(tenant, now)
@@ -147,7 +142,7 @@ class Reads:
         """An account that is no tenant may still have runs."""
         if tenant is not None:
             known = self._ledger.policy().keys() | self._ledger.charged_tenants()
-            _require_known(tenant, known, reader)
+            require_known(tenant, known, reader)
 
     def require_sight(self) -> None:
         """Raises UnreachableError (SW-SLURM-DOWN) if what is seen of Slurm is not all of it."""
@@ -186,7 +181,21 @@ class Reads:
             reading.exception()
 
 
-def _require_own(tenant: str | None, reader: Reader) -> None:
+@contextmanager
+def without_places(reader: Reader) -> Iterator[None]:
+    """Only operators are told where the database is, and what PostgreSQL says."""
+    try:
+        yield
+    except SlicewiseError as error:
+        if reader.tenants is None or error.refusal.code not in _TELL_PLACES:
+            raise
+        raise UnreachableError(
+            error.refusal.code, "The ledger does not answer now.", "Try again later."
+        ) from None
+
+
+def require_own(tenant: str | None, reader: Reader) -> None:
+    """Raises InvalidInputError (SW-TENANT-UNKNOWN) for a tenant that is not his to read."""
     if tenant is not None and not reader.may_read(tenant):
         raise _unknown(tenant, reader)
 
@@ -198,7 +207,8 @@ def _unknown(tenant: str, reader: Reader) -> InvalidInputError:
     return InvalidInputError("SW-TENANT-UNKNOWN", f"You have no tenant {tenant!r}.", hint)
 
 
-def _require_known(tenant: str, known: Collection[str], reader: Reader) -> None:
+def require_known(tenant: str, known: Collection[str], reader: Reader) -> None:
+    """Raises InvalidInputError (SW-TENANT-UNKNOWN) for one that has no quota."""
     if tenant in known:
         return
     if reader.tenants is None:

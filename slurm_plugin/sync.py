@@ -7,39 +7,46 @@ from typing import Protocol
 
 from cluster.errors import InvalidInputError, Refusal, SlicewiseError, UnreachableError
 from cluster.jobs import JobView, NodeView
-from cluster.service import directives_of_script, head_lines
+from cluster.leadership import ALONE, Leader
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
-from cluster.wire import ServiceView, TenantView, ViewAnswer, WishAnswer
+from cluster.wire import NO_ORDER, ServiceOrder, ServiceView, SlotView, ViewAnswer, WishAnswer
 from slurm_plugin.actuate import Actuator
 from slurm_plugin.decide.bounds import highest_ceilings, period_budgets
 from slurm_plugin.decide.demand import capacity, guaranteed_use, node_costs
-from slurm_plugin.decide.limits import binding_type_limits
+from slurm_plugin.decide.leases import End, RunKey, with_end
+from slurm_plugin.decide.limits import binding_type_limits, qos_name
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.services import (
     Observation,
     gpu_types,
-    service_arrays,
+    living,
     services,
+    start_age_s,
     tenant_views,
     tokens,
     used_by_tenant,
 )
 from slurm_plugin.decide.slots import (
+    Room,
     after,
-    committed_millislices,
+    check_may_retire,
     plan_guard,
     plan_wish,
+    released_millislices,
     wished_after_restart,
 )
 from slurm_plugin.decide.snapshot import Rules, Snapshot
 from slurm_plugin.decide.tenants import own_part
 from slurm_plugin.formula import formula_of
-from slurm_plugin.leadership import ALONE, Leader
+from slurm_plugin.lost import Lost
 from slurm_plugin.observe import report_failure
+from slurm_plugin.sight import Sight
 
 _NEWEST_S = 10.0
 """Longer than admission counts what it has admitted."""
+_STARTS_S, _AGAIN_S = 5.0, 0.15
+"""While a slot's start is no older, its ports may come any moment: the next look is due so soon."""
 _NOTHING = Observation(0.0, (), (), (), {})
 
 
@@ -60,8 +67,10 @@ class Sync:
         snapshot: what admission decides on.
         policy: in force in Slurm now.
         shares: the share term of tenants, see ``decide/priority.py``.
+        run_minutes: millislice-minutes that jobs may still run, by tenant with a budget.
         urgencies: of the services' backlogs, as wished last, by array job id.
         refusals: why jobs that were decided late are held, by job id.
+        heard_s: when the launcher, or whoever may wish, was heard of last, by the monotonic clock.
         acted: set when something was changed: the next look is due at once.
     """
 
@@ -69,10 +78,11 @@ class Sync:
         self, settings: Settings, slurm: Slurm, admission: Publishes, leader: Leader = ALONE
     ) -> None:
         self._settings = settings
-        self._slurm = slurm
         self._admission = admission
         self._leader = leader
+        self._sight = Sight(slurm)
         self._actuator = Actuator(slurm)
+        self._lost = Lost()
         self._mode = settings.daemon.mode
         self._partitions = frozenset(settings.cluster.partitions)
         self._memory_mib = {
@@ -80,19 +90,23 @@ class Sync:
         }
         self._lock = asyncio.Lock()
         self._seen = _NOTHING
-        self._directives: dict[int, Mapping[str, str]] = {}
         self._wished: dict[int, frozenset[int]] | None = None
         self._notes: dict[int, str] = {}
+        self._orders: Mapping[tuple[str, str], ServiceOrder] = {}
         self._nominal: Mapping[str, int] = {}
         self._type_limits: Mapping[str, Mapping[str, int]] = {}
         self._borrowing_limits: Mapping[str, int] = {}
         self._budgets: Mapping[str, int] = {}
         self._ceilings: Mapping[str, int] = {}
+        self._ceilings_now: Mapping[str, int] = {}
+        self._ends: Mapping[RunKey, End] = {}
         self._capacity: int | None = None
         self.shares: Mapping[str, float] = {}
+        self.run_minutes: Mapping[str, int] = {}
         self.policy: Policy = {}
         self.urgencies: Mapping[int, float] = {}
         self.refusals: Mapping[int, Refusal] = {}
+        self.heard_s = time.monotonic()
         self.accounts_by_uid: Mapping[int, frozenset[str]] = {}
         self.view = ViewAnswer(observed_s=0.0, complete=False, services=(), tenants=())
         self.snapshot: Snapshot | None = None
@@ -113,6 +127,11 @@ class Sync:
         """As of the last complete look."""
         return self._seen.nodes
 
+    @property
+    def wished(self) -> Mapping[int, frozenset[int]]:
+        """Slots that shall run, by array job id."""
+        return self._wished or {}
+
     def set_policy(self, policy: Policy, accounts_by_uid: Mapping[int, frozenset[str]]) -> None:
         """What is in force in Slurm from now on, and who belongs to which account."""
         self.policy = policy
@@ -126,9 +145,29 @@ class Sync:
         self.accounts_by_uid = accounts_by_uid
         self._publish(self.view.services, complete=self.view.complete)
 
+    def set_ceilings(self, ceilings: Mapping[str, int], run_minutes: Mapping[str, int]) -> None:
+        """What each tenant's jobs may hold together in Slurm now, in millislices, and how many
+        millislice-minutes those of a tenant with a budget may still run.
+        """
+        self._ceilings_now, self.run_minutes = ceilings, run_minutes
+
+    def set_ends(self, ends: Mapping[RunKey, End]) -> None:
+        """Which runs of slots must end; the view has it from the next look on."""
+        self._ends = ends
+
+    def hear(self) -> None:
+        """The launcher is there: leases are extended."""
+        self.heard_s = time.monotonic()
+
     def set_shares(self, shares: Mapping[str, float]) -> None:
         """The share term of each tenant's priority; admission has it from the next look on."""
         self.shares = shares
+
+    def set_orders(self, orders: Mapping[tuple[str, str], ServiceOrder]) -> None:
+        """What the owners of services ordered, by tenant and name; the view has it at once."""
+        self._orders = orders
+        shown = tuple(map(self._shown, self.view.services))
+        self.view = self.view.model_copy(update={"services": shown})
 
     async def turn(self) -> None:
         """Look at Slurm once and hold what must not be loose.
@@ -138,7 +177,7 @@ class Sync:
         """
         async with self._lock:
             try:
-                self._seen = await self._look()
+                self._seen = await self._sight.look()
                 found = services(self._seen, self._settings.costs)
                 self._follow(found)
                 self._publish(found, complete=True)
@@ -147,6 +186,9 @@ class Sync:
                 raise
             if self.acts:
                 await self._guard()
+            age_s = start_age_s(found, self._seen.at_s)
+            if age_s is not None and age_s < _STARTS_S:
+                asyncio.get_running_loop().call_later(_AGAIN_S, self.acted.set)
 
     async def wish(
         self, array_job_id: int, run: frozenset[int], note: str = "", urgency: float = 0.0
@@ -155,17 +197,18 @@ class Sync:
 
         ``note`` is shown with the service unless quota has one.
         """
+        self.hear()
         async with self._lock:
             service = self.service(array_job_id)
             self._require_sight()
             self.urgencies = {**self.urgencies, array_job_id: urgency}
             if self._mode != "enforce":
                 return WishAnswer(kept_back=tuple(sorted(run)), note=self._idle_note())
-            plan = plan_wish(service, run, self._tenant(service.tenant), self._committed(service))
+            plan = plan_wish(service, run, self._room(service.tenant))
             if self._wished is not None:
                 self._wished[array_job_id] = run
             self._notes[array_job_id] = plan.note or note
-            if await self._actuator.apply(array_job_id, plan):
+            if await self._actuator.apply(service, plan):
                 self._replace(after(service, plan))
                 self.acted.set()
             return WishAnswer(
@@ -175,19 +218,28 @@ class Sync:
                 note=plan.note,
             )
 
+    async def retire(self, array_job_id: int) -> None:
+        """Cancel an array that nothing needs any more; InvalidInputError: SW-SERVICE-NEEDED."""
+        async with self._lock:
+            check_may_retire(self.service(array_job_id), self.view.services)
+            await self._cancel(array_job_id)
+
     async def delete(self, array_job_id: int) -> None:
         """Cancel a service's array; InvalidInputError (SW-SERVICE-MODE) in no mode but enforce."""
         async with self._lock:
             self.service(array_job_id)
-            self._require_sight()
-            if self._mode != "enforce":
-                raise InvalidInputError(
-                    "SW-SERVICE-MODE",
-                    f"{self._idle_note()}.",
-                    f"The service's owner can: scancel {array_job_id}",
-                )
-            await self._actuator.cancel(array_job_id)
-            self.acted.set()
+            await self._cancel(array_job_id)
+
+    async def _cancel(self, array_job_id: int) -> None:
+        self._require_sight()
+        if self._mode != "enforce":
+            raise InvalidInputError(
+                "SW-SERVICE-MODE",
+                f"{self._idle_note()}.",
+                f"The service's owner can: scancel {array_job_id}",
+            )
+        await self._actuator.cancel(array_job_id)
+        self.acted.set()
 
     def service(self, array_job_id: int) -> ServiceView:
         """The living service with that array; InvalidInputError (SW-SERVICE-UNKNOWN) if none."""
@@ -206,31 +258,6 @@ class Sync:
                 "SW-SLURM-DOWN", "Slurm does not answer the daemon now.", "Try again."
             )
 
-    async def _look(self) -> Observation:
-        at_s = time.time()
-        jobs, nodes, steps = await asyncio.gather(
-            self._slurm.jobs(), self._slurm.nodes(), self._slurm.steps()
-        )
-        arrays = service_arrays(jobs)
-        known = {array: said for array, said in self._directives.items() if array in arrays}
-        self._directives = known
-        for array in sorted(arrays.keys() - known.keys()):
-            known[array] = await self._read_directives(array)
-        return Observation(at_s, jobs, nodes, steps, dict(known))
-
-    async def _read_directives(self, array_job_id: int) -> Mapping[str, str]:
-        """{} if admission would not have let the script through: then it is no service.
-
-        A script that Slurm does not hand out now says nothing; the array may be gone at the next
-        look, or the script be there. Until then the look is not complete.
-        """
-        script = await self._slurm.batch_script(array_job_id)
-        try:
-            return directives_of_script(head_lines(script))
-        except InvalidInputError as error:
-            report_failure("script_unreadable", error, array=array_job_id)
-            return {}
-
     def _follow(self, found: tuple[ServiceView, ...]) -> None:
         """Keep the wishes of what lives. At the first look all that is under way is wished, and so
         it is while another daemon hears the wishes.
@@ -247,10 +274,8 @@ class Sync:
         self.view = ViewAnswer(
             observed_s=self._seen.at_s,
             complete=complete,
-            services=tuple(
-                s.model_copy(update={"note": self._notes.get(s.array_job_id, "")}) for s in found
-            ),
-            tenants=tenant_views(self._nominal, used),
+            services=tuple(map(self._shown, found)),
+            tenants=tenant_views(self._nominal, used, self._ceilings_now),
         )
         self.snapshot = self._snapshot(found, used)
         self._admission.publish(self.snapshot, self._seen.at_s)
@@ -273,7 +298,7 @@ class Sync:
             shares=self.shares,
             gpu_types=gpu_types(nodes, costs, self._memory_mib),
             node_costs=node_costs(nodes, partitions, costs),
-            services={(s.tenant, s.name): s.array_job_id for s in found},
+            services=living(found, jobs),
             accounts_by_uid=self.accounts_by_uid,
             formula=formula_of(settings.priority),
             rules=Rules(settings.admission.untyped, frozenset(settings.priority.high_class_for)),
@@ -281,17 +306,31 @@ class Sync:
         )
 
     async def _guard(self) -> None:
+        self._lost.follow(self.view.services, self._seen.at_s)
         for service in self.view.services:
-            plan = plan_guard(service, (self._wished or {})[service.array_job_id])
+            array = service.array_job_id
+            revive = self._lost.due(array, self._seen.at_s)
+            plan = plan_guard(service, self.wished[array], revive)
             try:
-                if await self._actuator.apply(service.array_job_id, plan):
+                if await self._actuator.apply(service, plan):
                     self._replace(after(service, plan))
             except SlicewiseError as error:
-                report_failure("guard_failed", error, array=service.array_job_id)
+                report_failure("guard_failed", error, array=array)
+
+    def _shown(self, service: ServiceView) -> ServiceView:
+        note = self._notes.get(service.array_job_id, "")
+        order = self._orders.get((service.tenant, service.name), NO_ORDER)
+        array, ends, now_s = service.array_job_id, self._ends, self._seen.at_s
+
+        def with_its_end(slot: SlotView) -> SlotView:
+            return with_end(slot, ends.get((array, slot.index, slot.start_s)), now_s)
+
+        return service.model_copy(
+            update={"note": note, "order": order, "slots": tuple(map(with_its_end, service.slots))}
+        )
 
     def _replace(self, service: ServiceView) -> None:
-        note = self._notes.get(service.array_job_id, "")
-        changed = service.model_copy(update={"note": note})
+        changed = self._shown(service)
         self.view = self.view.model_copy(
             update={
                 "services": tuple(
@@ -304,8 +343,17 @@ class Sync:
     def _used(self) -> Mapping[str, int]:
         return used_by_tenant(self._seen.jobs, self._partitions, self._settings.costs)
 
-    def _tenant(self, name: str) -> TenantView | None:
-        return next((tenant for tenant in self.view.tenants if tenant.name == name), None)
-
-    def _committed(self, service: ServiceView) -> int:
-        return committed_millislices(service.tenant, self.view.services, self._used())
+    def _room(self, tenant: str) -> Room | None:
+        """In the tenant's own QOS, and with what it may borrow; None if it has no quota."""
+        if tenant not in self._nominal:
+            return None
+        own = self._nominal[tenant]
+        jobs = (job for job in self._seen.jobs if job.qos == qos_name(tenant))
+        in_own = used_by_tenant(jobs, self._partitions, self._settings.costs).get(tenant, 0)
+        services = self.view.services
+        in_own += released_millislices(tenant, services, borrowed=False)
+        held = self._used().get(tenant, 0) + sum(
+            released_millislices(tenant, services, borrowed=borrowed) for borrowed in (False, True)
+        )
+        borrows = self._borrowing_limits.get(tenant, 0) > 0
+        return Room(own, in_own, self._ceilings[tenant] if borrows else own, held)

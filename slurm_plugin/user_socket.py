@@ -14,6 +14,13 @@ from cluster.wire import (
     CheckRequest,
     DeleteRequest,
     DoneAnswer,
+    GrantsRequest,
+    KeyCreateRequest,
+    KeyListRequest,
+    KeyRevokeRequest,
+    OrderRequest,
+    RetireRequest,
+    ServiceView,
     StatusAnswer,
     StatusRequest,
     ViewAnswer,
@@ -25,13 +32,26 @@ from slurm_plugin.admit import Admission
 from slurm_plugin.line_server import Limits, LineServer, Peer
 from slurm_plugin.reader import Reader
 from slurm_plugin.reads import Reads
+from slurm_plugin.service_keys import KeyRequest, ServiceKeys
+from slurm_plugin.service_orders import ServiceOrders
 from slurm_plugin.sync import Sync
 
 MESSAGE_BYTES = 64 * 1024
 """Of the longest request: a check, which holds a service's directives."""
 
 _Request = Annotated[
-    ViewRequest | WishRequest | DeleteRequest | CheckRequest | StatusRequest | ReadRequest,
+    ViewRequest
+    | WishRequest
+    | RetireRequest
+    | GrantsRequest
+    | DeleteRequest
+    | OrderRequest
+    | KeyCreateRequest
+    | KeyListRequest
+    | KeyRevokeRequest
+    | CheckRequest
+    | StatusRequest
+    | ReadRequest,
     Field(discriminator="op"),
 ]
 _REQUEST: TypeAdapter[_Request] = TypeAdapter(_Request)
@@ -97,12 +117,16 @@ class UserSocket:
         who: Roles,
         *,
         reads: Reads,
+        orders: ServiceOrders,
+        keys: ServiceKeys,
         daemon: Daemon,
     ) -> None:
         self._sync = sync
         self._admission = admission
         self._roles = who
         self._reads = reads
+        self._orders = orders
+        self._keys = keys
         self._daemon = daemon
         self._server = LineServer(path, 0o666, self.answer, limits(who))
 
@@ -117,24 +141,50 @@ class UserSocket:
     async def answer(self, line: str, peer: Peer) -> BaseModel:
         """Answer one line, of a peer on this host or, by munge, on another one."""
         match _REQUEST.validate_json(line):
+            case WishRequest() | RetireRequest() | GrantsRequest() as request:
+                self._require(self._roles.sees_all(peer.uid), "The launcher alone may do that.")
+                return await self._of_launcher(request)
             case ViewRequest():
                 return self._view(peer.uid)
-            case WishRequest() as wish:
-                self._require(self._roles.sees_all(peer.uid), "The launcher alone wishes slots.")
-                run = frozenset(wish.run)
-                return await self._sync.wish(wish.array_job_id, run, wish.note, wish.urgency)
-            case DeleteRequest() as delete:
-                return await self._delete(delete.array_job_id, peer.uid)
             case CheckRequest() as check:
                 return self._admission.check(check, peer.uid)
             case StatusRequest():
                 return self._daemon.status()
-            case read:
+            case asked:
                 reader = self._roles.reader(peer.uid, self._accounts(peer.uid))
+                return await self._of_user(asked, reader)
+
+    async def _of_launcher(self, request: WishRequest | RetireRequest | GrantsRequest) -> BaseModel:
+        match request:
+            case WishRequest() as wish:
+                run = frozenset(wish.run)
+                return await self._sync.wish(wish.array_job_id, run, wish.note, wish.urgency)
+            case RetireRequest():
+                await self._sync.retire(request.array_job_id)
+                return DoneAnswer()
+            case GrantsRequest():
+                return self._keys.grants()
+
+    async def _of_user(
+        self, request: DeleteRequest | OrderRequest | KeyRequest | ReadRequest, reader: Reader
+    ) -> BaseModel:
+        match request:
+            case DeleteRequest():
+                service = self._own_service(request.array_job_id, reader)
+                await self._sync.delete(service.array_job_id)
+                return DoneAnswer()
+            case OrderRequest():
+                service = self._own_service(request.array_job_id, reader)
+                return await self._orders.order(request, service, reader)
+            case KeyCreateRequest() | KeyListRequest() | KeyRevokeRequest():
+                return await self._keys.answer(request, reader)
+            case read:
                 return await self._reads.answer(read, reader)
 
     def _view(self, uid: int) -> ViewAnswer:
         view = self._sync.view
+        if uid == self._roles.launcher:
+            self._sync.hear()
         if self._roles.sees_all(uid):
             return view
         return visible_to(view, user_name(uid), self._accounts(uid))
@@ -142,15 +192,13 @@ class UserSocket:
     def _accounts(self, uid: int) -> frozenset[str]:
         return self._sync.accounts_by_uid.get(uid, frozenset())
 
-    async def _delete(self, array_job_id: int, uid: int) -> DoneAnswer:
+    def _own_service(self, array_job_id: int, reader: Reader) -> ServiceView:
         service = self._sync.service(array_job_id)
-        owner = service.user == user_name(uid)
         self._require(
-            owner or uid in self._roles.administrators,
+            service.user == reader.user or reader.uid in self._roles.administrators,
             f"Service {service.name!r} belongs to {service.user!r}.",
         )
-        await self._sync.delete(array_job_id)
-        return DoneAnswer()
+        return service
 
     @staticmethod
     def _require(allowed: bool, message: str) -> None:

@@ -8,7 +8,16 @@ from typing import Any
 from memory_ledger import MemoryStore
 
 from cluster.errors import SlicewiseError, UnreachableError
-from cluster.jobs import JobState, JobView, NodeView, PartitionView, RunRecord, StepView
+from cluster.jobs import (
+    JobState,
+    JobView,
+    NodeView,
+    PartitionView,
+    PlannedStart,
+    ReservationView,
+    RunRecord,
+    StepView,
+)
 from cluster.settings import DaemonSettings, Settings, load_settings
 from cluster.slurm.interface import (
     Association,
@@ -20,9 +29,11 @@ from cluster.slurm.interface import (
     Tasks,
 )
 from cluster.units import Millislices
+from cluster.wire import GrantsAnswer, KeyView
 from slurm_plugin.admit import Admission
 from slurm_plugin.decide.decayed_use import Holding
 from slurm_plugin.decide.lending import within_limits
+from slurm_plugin.decide.orders import Ordered
 from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Quota, Tenant
 from slurm_plugin.sync import Sync
 
@@ -78,6 +89,8 @@ class ScriptedSlurm:
         self.script = SCRIPT
         self.unreadable: SlicewiseError | None = None
         self.requested = JobRequest()
+        self.planned: tuple[PlannedStart, ...] = ()
+        self.reserved: tuple[ReservationView, ...] = ()
         self.site_factors: dict[int, int] = {}
 
     def _see(self) -> None:
@@ -103,6 +116,12 @@ class ScriptedSlurm:
     async def steps(self) -> tuple[StepView, ...]:
         return ()
 
+    async def plans(self) -> tuple[PlannedStart, ...]:
+        return self.planned
+
+    async def reservations(self) -> tuple[ReservationView, ...]:
+        return self.reserved
+
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
         self.done.append(("runs", since_s))
         self._see()
@@ -113,6 +132,9 @@ class ScriptedSlurm:
         if self.unreadable is not None:
             raise self.unreadable
         return self.script
+
+    async def work_directory(self, job_id: int) -> str:
+        return "/home/alice"
 
     async def associations(self) -> tuple[Association, ...]:
         return ()
@@ -127,7 +149,7 @@ class ScriptedSlurm:
     async def hold(self, target: Target) -> None:
         self._act("hold", target)
 
-    async def release(self, target: int | Tasks) -> None:
+    async def release(self, target: int | Tasks, limit_min: int | None = None) -> None:
         self._act("release", target)
 
     async def requeue_hold(self, target: int | Tasks) -> None:
@@ -188,6 +210,9 @@ class ScriptedLedger(MemoryStore):
     marked: list[int] = field(default_factory=list)
     failures: dict[str, list[SlicewiseError]] = field(default_factory=dict)
     held_lately: tuple[Holding, ...] = ()
+    ordered: Mapping[tuple[str, str], Ordered] = field(default_factory=dict)
+    said: list[tuple[tuple[str, str], str, str]] = field(default_factory=list)
+    known_keys: dict[str, tuple[KeyView, str]] = field(default_factory=dict)
 
     def _fail(self, name: str) -> None:
         if self.failures.get(name):
@@ -224,6 +249,37 @@ class ScriptedLedger(MemoryStore):
 
     def mark_compiled(self, change_id: int) -> None:
         self.marked.append(change_id)
+
+    def orders(self) -> Mapping[tuple[str, str], Ordered]:
+        self._fail("orders")
+        return dict(self.ordered)
+
+    def set_order(self, key: tuple[str, str], what: str, ordered: Ordered, author: str) -> None:
+        self._fail("set_order")
+        self.said.append((key, what, author))
+        others = {one: o for one, o in self.ordered.items() if one != key}
+        self.ordered = others if what == "over" else {**others, key: ordered}
+
+    def api_keys(self) -> tuple[KeyView, ...]:
+        self._fail("api_keys")
+        return tuple(key for key, _ in self.known_keys.values())
+
+    def grants(self) -> GrantsAnswer:
+        self._fail("grants")
+        known = self.known_keys.values()
+        return GrantsAnswer(
+            tenants={sha256: key.tenant for key, sha256 in known if key.revoked_s is None},
+            protected=tuple(sorted({key.tenant for key, _ in known})),
+        )
+
+    def add_key(self, key_id: str, tenant: str, name: str, sha256: str, author: str) -> None:
+        self._fail("add_key")
+        key = KeyView(key_id=key_id, tenant=tenant, name=name, created_by=author, created_s=1.0)
+        self.known_keys[key_id] = (key, sha256)
+
+    def revoke_key(self, key_id: str, author: str) -> None:
+        key, sha256 = self.known_keys[key_id]
+        self.known_keys[key_id] = (key.model_copy(update={"revoked_s": 2.0}), sha256)
 
 
 def sync_of(slurm: ScriptedSlurm, mode: str = "enforce") -> Sync:

@@ -65,7 +65,7 @@ async def look(slurm: Slurm, scene: frozenset[int]) -> Look:
 async def set_scene(sandbox: Sandbox, *options: str) -> frozenset[int]:
     """Set it up, with ``options`` of sbatch for the big array; the ids of its jobs.
 
-    It was recorded with ``--gres=gpu:1g.10gb:1``, which no quota forbade there. It lasts for five
+    It was recorded with ``--gres=gpu:1g.10gb:1``, which no quota forbade there. It lasts for eight
     seconds (KillWait): then the job that ends has ended.
     """
     slurm = CommandSlurm()

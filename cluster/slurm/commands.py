@@ -6,7 +6,16 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from cluster.errors import OutsideError
-from cluster.jobs import TAG_PREFIX, JobView, NodeView, PartitionView, RunRecord, StepView
+from cluster.jobs import (
+    TAG_PREFIX,
+    JobView,
+    NodeView,
+    PartitionView,
+    PlannedStart,
+    ReservationView,
+    RunRecord,
+    StepView,
+)
 from cluster.slurm import parse
 from cluster.slurm.interface import (
     Association,
@@ -18,6 +27,7 @@ from cluster.slurm.interface import (
     Target,
     Tasks,
 )
+from cluster.slurm.plans import PLAN_FIELDS, parse_plans, parse_reservations
 from cluster.slurm.priorities import PRIORITY_FORMAT, parse_priorities
 from cluster.slurm.requests import REQUEST_FIELDS, parse_requests
 from cluster.slurm.run import attempt, run
@@ -79,6 +89,15 @@ class CommandSlurm(Slurm):
         asked = [(tagged[job], step) for job, step in listed if job in tagged]
         return await _steps(asked) if asked else ()
 
+    async def plans(self) -> tuple[PlannedStart, ...]:
+        """``squeue`` of pending jobs."""
+        return parse_plans(await _rows("pending", PLAN_FIELDS))
+
+    async def reservations(self) -> tuple[ReservationView, ...]:
+        """``scontrol show reservation``."""
+        shown = await run(("scontrol", "--oneliner", "show", "reservation"))
+        return parse_reservations(shown)
+
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
         """``sacct``, requeued runs (``-D``) of whole jobs (``-X``), by state.
 
@@ -97,6 +116,11 @@ class CommandSlurm(Slurm):
         if not reply.output:
             raise OutsideError("SW-SLURM-FAILED", f"scontrol write: {reply.complaint}")
         return reply.output
+
+    async def work_directory(self, job_id: int) -> str:
+        """``squeue``: a path may hold anything that a line of ``scontrol`` would be cut by."""
+        rows = await _rows("all", ("WorkDir",), job_id)
+        return rows[0]["WorkDir"] if rows else ""
 
     async def associations(self) -> tuple[Association, ...]:
         """``sacctmgr show assoc`` of slurmctld's own ClusterName, with and without inheritance."""
@@ -138,7 +162,7 @@ class CommandSlurm(Slurm):
         if pending := target.indices - started:
             await run(("scontrol", "hold", address(Tasks(target.array_job_id, pending))))
 
-    async def release(self, target: Target) -> None:
+    async def release(self, target: Target, limit_min: int | None = None) -> None:
         """StartTime=now, else a requeued task waits as long as its old credential lives (120 s).
 
         Up to a second late for a task whose run has just ended: slurmd takes a credential made in
@@ -150,7 +174,9 @@ class CommandSlurm(Slurm):
         now_s = time.time()
         wait_s = parse.last_end_s(rows, int(now_s)) + 1 - now_s
         await asyncio.sleep(min(max(wait_s, 0.0), _LONGEST_WAIT_S))
-        await run(("scontrol",), stdin=f"update JobId={named} StartTime=now\nrelease {named}\n")
+        limit = "" if limit_min is None else f" TimeLimit={limit_min}"
+        lines = f"update JobId={named} StartTime=now{limit}\nrelease {named}\n"
+        await run(("scontrol",), stdin=lines)
 
     async def requeue_hold(self, target: Target) -> None:
         """``scontrol requeuehold``."""

@@ -4,7 +4,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cluster.jobs import JobView, NodeView, PartitionView, RunRecord, StepView
+from cluster.jobs import (
+    JobView,
+    NodeView,
+    PartitionView,
+    PlannedStart,
+    ReservationView,
+    RunRecord,
+    StepView,
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,7 @@ class JobChange:
     """What to change of a pending job; None leaves a thing as it is.
 
     Attributes:
+        time_limit_min: of a running job, too: its end moves by the difference.
         gres: per node, as ``--gres`` would say it.
         tres_per_job, tres_per_task: with Slurm's own prefix (``gres:gpu:1g.10gb:1``).
 
@@ -81,6 +90,7 @@ class JobChange:
     tres_per_job: str | None = None
     tres_per_task: str | None = None
     admin_comment: str | None = None
+    time_limit_min: int | None = None
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,14 @@ class Slurm(Protocol):
         """Every running step with reserved ports, of jobs that carry a tag."""
         ...
 
+    async def plans(self) -> tuple[PlannedStart, ...]:
+        """Waiting jobs for which Slurm has found a place and a time."""
+        ...
+
+    async def reservations(self) -> tuple[ReservationView, ...]:
+        """Every reservation that has not ended."""
+        ...
+
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
         """Accounting's runs that ended after ``since_s`` or still run, requeued ones one by one.
 
@@ -151,6 +169,10 @@ class Slurm(Protocol):
 
     async def batch_script(self, job_id: int) -> str:
         """The script of a job or array."""
+        ...
+
+    async def work_directory(self, job_id: int) -> str:
+        """Where a job or array was submitted; "" if Slurm knows it no more."""
         ...
 
     async def associations(self) -> tuple[Association, ...]:
@@ -176,8 +198,11 @@ class Slurm(Protocol):
         """
         ...
 
-    async def release(self, target: Target) -> None:
-        """Make eligible at once and release: StartTime=now first, else a requeued task waits."""
+    async def release(self, target: Target, limit_min: int | None = None) -> None:
+        """Make eligible at once and release: StartTime=now first, else a requeued task waits.
+
+        With ``limit_min`` that is its time limit: a requeued task keeps the one it had got to.
+        """
         ...
 
     async def requeue_hold(self, target: Target) -> None:

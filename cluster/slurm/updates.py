@@ -26,6 +26,7 @@ def _values(change: JobChange) -> Mapping[str, int | str]:
         "TresPerJob": change.tres_per_job,
         "TresPerTask": change.tres_per_task,
         "AdminComment": change.admin_comment,
+        "TimeLimit": change.time_limit_min,
     }
     return {key: value for key, value in values.items() if value is not None}
 

@@ -20,6 +20,7 @@ class Duty(StrEnum):
     DAEMON = "daemon"
     OPERATOR = "operator"
     READER = "reader"
+    LAUNCHER = "launcher"
 
 
 @db_app.command("upgrade", epilog="Example: slicewise db upgrade")
@@ -61,7 +62,8 @@ def grant(
     """Let a role do its work in the ledger and nothing else.
 
     No role may change or delete an entry. A reader only reads; an operator sets quotas and budgets;
-    the daemon charges. Run it as the owner of the tables.
+    the daemon charges; the launcher keeps what it has learnt and sees nothing of the ledger. Run it
+    as the owner of the tables.
     """
     schema.grant(_url(), role, duty.value)
     console().print(f"{role} may do what a {duty} does.", markup=False)

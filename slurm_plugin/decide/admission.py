@@ -16,7 +16,7 @@ The first rule that applies decides, in this order:
    nothing: SW-QUOTA-BORROW; one task that costs more than it could ever have: SW-QUOTA-EXCEEDED
 9. one task with more instances of a type than the tenant may have: SW-QUOTA-EXCEEDED; that could
    use up more than a whole period's budget: SW-BUDGET-EXCEEDED
-10. a service that lives already: SW-SERVICE-EXISTS
+10. a service that lives already, of another user: SW-SERVICE-EXISTS
 11. an array that is not the service's slots: SW-SERVICE-ARRAY
 12. otherwise: admit
 
@@ -201,7 +201,7 @@ def _admit(request: SubmitRequest, snapshot: Snapshot, token: str, recent: Recen
 def _admit_job(directives: JobDirectives, submission: _Submission) -> Decision:
     request, tenant, snapshot = submission.request, submission.tenant, submission.snapshot
     _require_quota(request.uid, tenant, snapshot)
-    _check_class(directives.job_class, tenant, snapshot)
+    _check_class("class", directives.job_class, tenant, snapshot)
     limits = snapshot.type_limits.get(tenant, {})
     gpus = asked(request, directives.need_mib, limits, snapshot)
     # Without a script there is nothing that could run again.
@@ -226,13 +226,14 @@ def _admit_service(spec: ServiceSpec, submission: _Submission) -> Decision:
             f"Write #SBATCH --account={spec.tenant}, or tenant={tenant}.",
         )
     _require_quota(request.uid, tenant, snapshot)
+    _check_class("priority_class", spec.priority_class, tenant, snapshot)
     gpus = _replica(spec, request, snapshot)
     wants = submission.wants(gpus, may_move=False)
     where = submission.place(wants)
     _check_limits(gpus, submission)
-    _check_is_new(spec, snapshot, submission.recent)
+    _check_owner(spec, submission)
     _check_array(request.array, spec)
-    tag = JobTag(submission.token, tenant, spec.name)
+    tag = JobTag(submission.token, tenant, spec.name, spec.priority_class)
     answer = _admitted(tag, where, gpus, snapshot).model_copy(update={"hold": True})
     if request.explain:
         answer = _explained(answer, where, wants, gpus, submission)
@@ -271,12 +272,12 @@ def _types(gpus: Asked) -> tuple[str, ...]:
     return () if gpus.chosen is None else (f"GPU type {gpus.chosen}",)
 
 
-def _check_class(job_class: JobClass, tenant: str, snapshot: Snapshot) -> None:
+def _check_class(key: str, job_class: JobClass, tenant: str, snapshot: Snapshot) -> None:
     if job_class == "high" and tenant not in snapshot.rules.high_class_for:
         raise InvalidInputError(
             "SW-CLASS-FORBIDDEN",
-            f"class: the jobs of {tenant!r} may not be of class high.",
-            "Write class=normal; the operator lists tenants in [priority] high_class_for.",
+            f"{key}: the jobs of {tenant!r} may not be of class high.",
+            f"Write {key}=normal; the operator lists tenants in [priority] high_class_for.",
         )
 
 
@@ -297,6 +298,12 @@ def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> A
     """The one GPU of a service's replica."""
     replica = GpuRequest(spec.profile or _cheapest(spec, request, snapshot), 1)
     known = gpu_type(replica.gres_type or "", snapshot)
+    if request.exclusive or (request.min_nodes or 1) > 1:
+        raise InvalidInputError(
+            "SW-SERVICE-GRES",
+            f"The script asks for whole or several nodes, a replica has {gres_text(replica)}.",
+            "Leave out --exclusive, and write #SBATCH --nodes=1.",
+        )
     gpus = gpus_of(request, snapshot)
     if gpus and gpus != (replica,):
         raise InvalidInputError(
@@ -354,21 +361,19 @@ def _hours(millislice_s: int) -> str:
     return f"{millislice_s / 3_600_000:.2f}"
 
 
-def _check_is_new(spec: ServiceSpec, snapshot: Snapshot, recent: Recent) -> None:
-    key = (spec.tenant, spec.name)
-    if key in snapshot.services:
-        raise InvalidInputError(
-            "SW-SERVICE-EXISTS",
-            f"name: {spec.tenant!r} already has a service {spec.name!r}: job "
-            f"{snapshot.services[key]}.",
-            f"Choose another name, or first: slicewise service delete {spec.name}",
-        )
-    if key in recent.services:
-        raise InvalidInputError(
-            "SW-SERVICE-EXISTS",
-            f"name: {spec.tenant!r} has submitted a service {spec.name!r} this moment.",
-            "If that failed, try again in a few seconds.",
-        )
+def _check_owner(spec: ServiceSpec, submission: _Submission) -> None:
+    """To apply one's own service again makes a new generation of it."""
+    uid, recent = submission.request.uid, submission.recent.services
+    living = submission.snapshot.services.get((spec.tenant, spec.name))
+    others = {one for tenant, name, one in recent if (tenant, name) == (spec.tenant, spec.name)}
+    if (living is None or living.uid == uid) and others <= {uid}:
+        return
+    job = f"job {living.array_job_id}" if living else "just submitted"
+    raise InvalidInputError(
+        "SW-SERVICE-EXISTS",
+        f"name: {spec.tenant!r} already has a service {spec.name!r} of another user: {job}.",
+        "Choose another name.",
+    )
 
 
 def _check_array(array: str, spec: ServiceSpec) -> None:

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster.gres import gpu_types_of_tres
-from cluster.jobs import JobState, JobTag, JobView, NodeView, StepView
+from cluster.jobs import JobState, JobTag, JobView, NodeView, StepView, last_words
 from cluster.service import MAX_SLOTS
 from cluster.units import Millislices
 from cluster.wire import ServiceView, SlotState, SlotView, TenantView
 from slurm_plugin.decide.free import free_instances
-from slurm_plugin.decide.snapshot import GpuType
+from slurm_plugin.decide.limits import BORROWED_QOS
+from slurm_plugin.decide.snapshot import GpuType, Living
 
 ALLOTTED = frozenset(
     {JobState.CONFIGURING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
@@ -25,6 +26,7 @@ class Observation:
     Attributes:
         at_s: Unix seconds when it began.
         directives: of the arrays of services, by array job id, as their scripts say.
+        directories: where their users submitted them, by array job id.
     """
 
     at_s: float
@@ -32,6 +34,7 @@ class Observation:
     nodes: tuple[NodeView, ...]
     steps: tuple[StepView, ...]
     directives: Mapping[int, Mapping[str, str]] = field(hash=False)
+    directories: Mapping[int, str] = field(default_factory=dict, hash=False)
 
 
 def service_arrays(jobs: Iterable[JobView]) -> Mapping[int, JobTag]:
@@ -67,6 +70,17 @@ def services(observation: Observation, costs: Mapping[str, Millislices]) -> tupl
     return tuple(view for view in views if view is not None)
 
 
+def living(
+    found: Iterable[ServiceView], jobs: Iterable[JobView]
+) -> Mapping[tuple[str, str], Living]:
+    """Of each service its oldest array, by tenant and name."""
+    owners = {job.array_job_id: job.uid for job in jobs}
+    newest_first = sorted(found, key=lambda service: -service.array_job_id)
+    return {
+        (s.tenant, s.name): Living(s.array_job_id, owners[s.array_job_id]) for s in newest_first
+    }
+
+
 def _service(
     array: int,
     tag: JobTag,
@@ -89,7 +103,21 @@ def _service(
         profile=next(iter(gpus), ""),
         cost_millislices=_cost(gpus, costs),
         slots=_slots(jobs, _slot_count(directives), observation),
+        directory=observation.directories.get(array, ""),
     )
+
+
+def start_age_s(services: Iterable[ServiceView], now_s: float) -> float | None:
+    """Seconds since the last slot was released or allotted whose ports are not known yet."""
+    times = (
+        s.start_s if s.state == "starting" else s.released_s
+        for service in services
+        for s in service.slots
+        if s.state in {"released", "starting"}
+    )
+    # One that is not eligible yet, such as a requeued one, can't start.
+    ages = (now_s - at_s for at_s in times if at_s is not None and at_s <= now_s)
+    return min(ages, default=None)
 
 
 def _slot_count(directives: Mapping[str, str]) -> int:
@@ -103,12 +131,12 @@ def _cost(gpus: Mapping[str, int], costs: Mapping[str, Millislices]) -> int:
 
 
 def _slots(jobs: Iterable[JobView], count: int, observation: Observation) -> tuple[SlotView, ...]:
-    addresses = {node.name: node.address for node in observation.nodes}
+    nodes = {node.name: node for node in observation.nodes}
     steps = {step.job_id: step for step in observation.steps if step.ports}
     found: dict[int, SlotView] = {}
     for job in jobs:
         for index in job.untouched if job.task_index is None else {job.task_index}:
-            found[index] = _slot(job, index, steps.get(job.job_id), addresses, observation.at_s)
+            found[index] = _slot(job, index, steps.get(job.job_id), nodes, observation.at_s)
     return tuple(found.get(i, SlotView(index=i, state="gone")) for i in range(count))
 
 
@@ -116,24 +144,55 @@ def _slot(
     job: JobView,
     index: int,
     step: StepView | None,
-    addresses: Mapping[str, str],
+    nodes: Mapping[str, NodeView],
     now_s: float,
 ) -> SlotView:
     state = _slot_state(job, step)
-    if state in {"held", "released", "gone"}:
-        return SlotView(index=index, state=state, reason=job.reason)
-    node = job.nodes[0] if job.nodes else ""
-    return SlotView(
+    resting = SlotView(
         index=index,
         state=state,
-        job_id=job.job_id,
         reason=job.reason,
-        node=node,
-        address=addresses.get(node, ""),
-        ports=step.ports if step is not None else (),
-        start_s=job.start_s,
-        time_left_s=_time_left_s(job, now_s),
+        released_s=None if state == "held" else job.eligible_s,
+        is_borrowed=job.qos == BORROWED_QOS,
+        said=last_words(job),
+        job_id=job.job_id if state == "gone" else None,
     )
+    if state in {"held", "released", "gone"}:
+        return resting
+    node = nodes.get(job.nodes[0]) if job.nodes else None
+    leaves_s, why = (None, "") if state == "ending" else _leaves(job, node, now_s)
+    return resting.model_copy(
+        update={
+            "job_id": job.job_id,
+            "node": job.nodes[0] if job.nodes else "",
+            "address": node.address if node is not None else "",
+            "ports": step.ports if step is not None else (),
+            "start_s": job.start_s,
+            "time_left_s": _time_left_s(job, now_s),
+            "leaves_s": leaves_s,
+            "leaves_why": why,
+        }
+    )
+
+
+_DRAINED_LEAVES_S = 3600
+"""Of a replica on a drained node: it may finish, but an administrator waits for it."""
+_PREEMPTED_BY_S = 60
+"""Slurm itself moves an end by half a minute where it rounds a limit."""
+
+
+def _leaves(job: JobView, node: NodeView | None, now_s: float) -> tuple[int | None, str]:
+    """In how many seconds it must end, and why, as far as job and node say so.
+
+    A preemption with GraceTime shows as an end before the time limit's.
+    """
+    if job.end_s is not None and job.start_s is not None and job.time_limit_s is not None:
+        early_s = job.start_s + job.time_limit_s - job.end_s
+        if early_s > _PREEMPTED_BY_S:
+            return max(0, int(job.end_s - now_s)), "it is preempted"
+    if node is not None and "DRAIN" in node.states:
+        return _DRAINED_LEAVES_S, f"node {node.name} is drained"
+    return None, ""
 
 
 def _slot_state(job: JobView, step: StepView | None) -> SlotState:
@@ -151,7 +210,7 @@ def _slot_state(job: JobView, step: StepView | None) -> SlotState:
 def _time_left_s(job: JobView, now_s: float) -> int | None:
     if job.start_s is None or job.time_limit_s is None:
         return None
-    return max(0, int(job.start_s + job.time_limit_s - now_s))
+    return max(0, int((job.end_s or job.start_s + job.time_limit_s) - now_s))
 
 
 def used_by_tenant(
@@ -165,10 +224,17 @@ def used_by_tenant(
     return dict(used)
 
 
-def tenant_views(quotas: Mapping[str, int], used: Mapping[str, int]) -> tuple[TenantView, ...]:
-    """Every tenant with a quota, by name."""
+def tenant_views(
+    quotas: Mapping[str, int], used: Mapping[str, int], ceilings: Mapping[str, int]
+) -> tuple[TenantView, ...]:
+    """Every tenant with a quota, by name; ``ceilings`` as they are in force, where known."""
     return tuple(
-        TenantView(name=tenant, nominal_millislices=nominal, used_millislices=used.get(tenant, 0))
+        TenantView(
+            name=tenant,
+            nominal_millislices=nominal,
+            used_millislices=used.get(tenant, 0),
+            ceiling_millislices=ceilings.get(tenant),
+        )
         for tenant, nominal in sorted(quotas.items())
     )
 

@@ -1,10 +1,11 @@
 """Slots: what to do with a service's array so that it becomes as it is wished."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
+from cluster.errors import InvalidInputError
 from cluster.units import slices_text
-from cluster.wire import ServiceView, SlotView, TenantView
+from cluster.wire import ServiceView, SlotView
 
 
 @dataclass(frozen=True)
@@ -12,47 +13,101 @@ class SlotPlan:
     """What to do with the slots of one array.
 
     Attributes:
+        guarantee: waiting ones in the borrowed QOS that their tenant's own one has room for.
+        borrow: held ones that shall run on borrowed quota, and are not in that QOS yet.
         release: held ones that shall run.
         hold: pending ones that shall not run (or that their user could release).
         requeue_hold: running ones that shall give their GPU back.
+        revive: ended ones that Slurm can bring back, held.
         kept_back: wished ones that are not released, because of the tenant's quota.
         note: why they are kept back, for people.
     """
 
+    guarantee: frozenset[int] = frozenset()
+    borrow: frozenset[int] = frozenset()
     release: frozenset[int] = frozenset()
     hold: frozenset[int] = frozenset()
     requeue_hold: frozenset[int] = frozenset()
+    revive: frozenset[int] = frozenset()
     kept_back: frozenset[int] = frozenset()
     note: str = ""
 
 
-def plan_wish(
-    service: ServiceView, wished: frozenset[int], tenant: TenantView | None, held_millislices: int
-) -> SlotPlan:
-    """Turn the launcher's wish into actions.
+@dataclass(frozen=True)
+class Room:
+    """What a tenant may have, and what its jobs hold or may take at any moment, in millislices.
 
-    ``held_millislices`` is what the tenant's jobs hold or may take at any moment
-    (``committed_millislices``). Held slots are released, lowest index first, while that stays
-    within the tenant's nominal quota; slots that the wish gives up make room only once they are
-    free.
+    Attributes:
+        own: what its own QOS allows.
+        own_held: of that.
+        most: with all that it might ever borrow; as much as ``own`` if it may borrow nothing.
+        held: of that, in any QOS.
     """
-    release, kept_back = _within_quota(service, wished, tenant, held_millislices)
-    taken = len(release) * service.cost_millislices
-    return SlotPlan(
-        release=release,
+
+    own: int
+    own_held: int
+    most: int
+    held: int
+
+
+def plan_wish(service: ServiceView, wished: frozenset[int], room: Room | None) -> SlotPlan:
+    """Turn the launcher's wish into actions; ``room`` is None for a tenant without quota.
+
+    Held slots are released, lowest index first, as far as the tenant's own QOS has room, then as
+    far as it may borrow; slots that the wish gives up make room only once they are free. What
+    waits in the borrowed QOS goes back to the tenant's own one when there is room.
+    """
+    plan = _within_quota(service, wished, room)
+    taken = len(plan.release) * service.cost_millislices
+    return replace(
+        plan,
         hold=_indices(service, {"released"}) - wished,
         requeue_hold=_indices(service, {"starting", "running"}) - wished,
-        kept_back=kept_back,
-        note=_note(service, tenant, held_millislices + taken) if kept_back else "",
+        note=_note(service, room, taken) if plan.kept_back else "",
     )
 
 
-def plan_guard(service: ServiceView, wished: frozenset[int]) -> SlotPlan:
-    """What to hold on sight: slots that their user could release, and unheld ones nobody wished."""
-    releasable = frozenset(
-        s.index for s in service.slots if s.state == "held" and s.reason == "JobHeldUser"
+def plan_guard(
+    service: ServiceView, wished: frozenset[int], revive: frozenset[int] = frozenset()
+) -> SlotPlan:
+    """What to hold on sight: slots that their user could release, unheld ones nobody wished, and
+    those that Slurm has requeued by itself: released anew, they need not wait until it lets them.
+
+    ``revive`` are lost slots whose time to come back it is.
+    """
+    releasable = _indices_of(service, lambda s: s.state == "held" and s.reason == "JobHeldUser")
+    requeued = _indices_of(service, lambda s: s.state == "released" and s.reason == "BeginTime")
+    loose = _indices(service, {"released"}) - wished
+    return SlotPlan(hold=releasable | requeued | loose, revive=revive & lost_slots(service))
+
+
+def lost_slots(service: ServiceView) -> frozenset[int]:
+    """Ended slots of which Slurm still has a record: it can bring them back, held.
+
+    None of a service of which every slot has ended, or ends: it was cancelled.
+    """
+    if not _indices(service, {"held", "released", "starting", "running"}):
+        return frozenset()
+    return _indices_of(service, lambda s: s.state == "gone" and s.job_id is not None)
+
+
+def check_may_retire(service: ServiceView, others: Iterable[ServiceView]) -> None:
+    """Raise InvalidInputError (SW-SERVICE-NEEDED) unless nothing of the array is under way, and a
+    newer one replaces it or its owner has ordered its end.
+    """
+    key = (service.tenant, service.name, service.user)
+    is_replaced = any(
+        other.array_job_id > service.array_job_id and (other.tenant, other.name, other.user) == key
+        for other in others
     )
-    return SlotPlan(hold=releasable | (_indices(service, {"released"}) - wished))
+    under_way = _indices(service, {"released", "starting", "running", "ending"})
+    if not under_way and (is_replaced or service.order.delete_s is not None):
+        return
+    raise InvalidInputError(
+        "SW-SERVICE-NEEDED",
+        f"Job {service.array_job_id}: slots are under way, or nothing replaces it.",
+        f"To end it at once, its owner can: scancel {service.array_job_id}",
+    )
 
 
 def wished_after_restart(service: ServiceView) -> frozenset[int]:
@@ -60,16 +115,14 @@ def wished_after_restart(service: ServiceView) -> frozenset[int]:
     return _indices(service, {"released", "starting", "running"})
 
 
-def committed_millislices(
-    tenant: str, services: Iterable[ServiceView], used: Mapping[str, int]
-) -> int:
-    """What a tenant's jobs hold now, and what its services' released slots may take any moment."""
-    released = sum(
-        len(_indices(service, {"released"})) * service.cost_millislices
+def released_millislices(tenant: str, services: Iterable[ServiceView], *, borrowed: bool) -> int:
+    """What a tenant's released slots may take any moment, in its own QOS or in the borrowed one."""
+    return sum(
+        slot.state == "released" and slot.is_borrowed is borrowed and service.cost_millislices
         for service in services
         if service.tenant == tenant
+        for slot in service.slots
     )
-    return used.get(tenant, 0) + released
 
 
 def after(service: ServiceView, plan: SlotPlan) -> ServiceView:
@@ -80,33 +133,51 @@ def after(service: ServiceView, plan: SlotPlan) -> ServiceView:
 
 
 def _slot_after(slot: SlotView, plan: SlotPlan) -> SlotView:
+    if slot.index in plan.guarantee | plan.borrow:
+        slot = slot.model_copy(update={"is_borrowed": slot.index in plan.borrow})
     if slot.index in plan.release:
-        return SlotView(index=slot.index, state="released")
+        return SlotView(index=slot.index, state="released", is_borrowed=slot.is_borrowed)
     if slot.index in plan.hold:
-        return SlotView(index=slot.index, state="held", reason="JobHeldAdmin")
+        return slot.model_copy(update={"state": "held", "reason": "JobHeldAdmin"})
     if slot.index in plan.requeue_hold:
         return slot.model_copy(update={"state": "ending"})
     return slot
 
 
 def _indices(service: ServiceView, states: set[str]) -> frozenset[int]:
-    return frozenset(slot.index for slot in service.slots if slot.state in states)
+    return _indices_of(service, lambda slot: slot.state in states)
 
 
-def _within_quota(
-    service: ServiceView, wished: frozenset[int], tenant: TenantView | None, held_millislices: int
-) -> tuple[frozenset[int], frozenset[int]]:
-    wanted = sorted(_indices(service, {"held"}) & wished)
-    room = (tenant.nominal_millislices if tenant else 0) - held_millislices
-    fitting = max(0, room // service.cost_millislices) if service.cost_millislices else 0
-    return frozenset(wanted[:fitting]), frozenset(wanted[fitting:])
+def _indices_of(service: ServiceView, is_one: Callable[[SlotView], bool]) -> frozenset[int]:
+    return frozenset(slot.index for slot in service.slots if is_one(slot))
 
 
-def _note(service: ServiceView, tenant: TenantView | None, held_millislices: int) -> str:
-    if tenant is None:
+def _within_quota(service: ServiceView, wished: frozenset[int], room: Room | None) -> SlotPlan:
+    """What waits in the borrowed QOS and is released has its place within ``most`` already."""
+    held = sorted(_indices(service, {"held"}) & wished)
+    borrowed = _indices_of(service, lambda slot: slot.is_borrowed)
+    waiting = sorted(_indices(service, {"released"}) & wished & borrowed)
+    if room is None or not service.cost_millislices:
+        return SlotPlan(kept_back=frozenset(held))
+    own = max(0, room.own - room.own_held) // service.cost_millislices
+    more = max(0, room.most - room.held) // service.cost_millislices
+    back = waiting[:own]
+    release = held[:more]
+    guaranteed = frozenset(release[: own - len(back)])
+    return SlotPlan(
+        guarantee=frozenset(back) | (guaranteed & borrowed),
+        borrow=frozenset(release) - guaranteed - borrowed,
+        release=frozenset(release),
+        kept_back=frozenset(held[more:]),
+    )
+
+
+def _note(service: ServiceView, room: Room | None, taken: int) -> str:
+    if room is None:
         return f"quota: {service.tenant} has none"
+    borrows = f", {slices_text(room.most)} with what it may borrow" if room.most > room.own else ""
     return (
-        f"quota: {service.tenant} holds {slices_text(held_millislices)} of "
-        f"{slices_text(tenant.nominal_millislices)} slices, a replica needs "
+        f"quota: {service.tenant} holds {slices_text(room.held + taken)} of "
+        f"{slices_text(room.own)} slices{borrows}, a replica needs "
         f"{slices_text(service.cost_millislices)}"
     )

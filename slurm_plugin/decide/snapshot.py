@@ -41,6 +41,14 @@ class Rules:
 
 
 @dataclass(frozen=True)
+class Living:
+    """A service that lives: one of its arrays, and who submitted it."""
+
+    array_job_id: int
+    uid: int
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """What admission knows of ledger and cluster.
 
@@ -56,7 +64,7 @@ class Snapshot:
         shares: of the tenants that used something lately, see ``priority.share``; 1 for others.
         gpu_types: by name.
         node_costs: what all GPUs of a managed node cost, each amount once; 0 if it has none.
-        services: array job ids of living services by tenant and name.
+        services: by tenant and name.
         accounts_by_uid: accounts that a user may submit to; who is not in it is not known.
         newest: tokens of jobs that were submitted just now: they are counted in it.
     """
@@ -72,7 +80,7 @@ class Snapshot:
     shares: Mapping[str, float] = field(hash=False)
     gpu_types: Mapping[str, GpuType] = field(hash=False)
     node_costs: frozenset[int]
-    services: Mapping[tuple[str, str], int] = field(hash=False)
+    services: Mapping[tuple[str, str], Living] = field(hash=False)
     accounts_by_uid: Mapping[int, frozenset[str]] = field(hash=False)
     formula: Formula
     rules: Rules
@@ -85,12 +93,12 @@ class Recent:
 
     Attributes:
         guaranteed: millislices by tenant, in its own QOS; ``used`` in any.
-        services: tenant and name of each, as keys.
+        services: tenant, name and uid of each, as keys.
     """
 
     used: Mapping[str, int] = field(default_factory=dict, hash=False)
     guaranteed: Mapping[str, int] = field(default_factory=dict, hash=False)
-    services: Mapping[tuple[str, str], object] = field(default_factory=dict, hash=False)
+    services: Mapping[tuple[str, str, int], object] = field(default_factory=dict, hash=False)
 
 
 def types_text(types: Iterable[GpuType]) -> str:

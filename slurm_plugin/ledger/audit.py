@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterator, Mapping
 
 from sqlalchemy import text
 
+from cluster.database import reading
 from slurm_plugin.decide.model import Statement, StatementRow, Verification
 from slurm_plugin.decide.statement import totals
 from slurm_plugin.ledger import queries, replay
-from slurm_plugin.ledger.connection import reading
 from slurm_plugin.ledger.part import LedgerPart
 
 _EXPORTED_AT_ONCE = 2000

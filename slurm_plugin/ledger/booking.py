@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import Engine, PoolProxiedConnection, create_engine
 from sqlalchemy.exc import DBAPIError
 
-from slurm_plugin.ledger.connection import CONNECT, translated
+from cluster.database import CONNECT, translated
 
 # By index alone: a plan that was made while the tables were small outlives their growth.
 _SETTINGS = {

@@ -6,11 +6,11 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection, text
 
+from cluster.database import reading, writing
 from slurm_plugin.decide.budgets import unspent
 from slurm_plugin.decide.model import Balance, BudgetEntry
 from slurm_plugin.decide.policy import Budget
 from slurm_plugin.ledger import queries
-from slurm_plugin.ledger.connection import reading, writing
 from slurm_plugin.ledger.part import LedgerPart
 
 _ENTER = text("SELECT slicewise.enter_budget(CAST(:entry AS jsonb), :unspent)")

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import BigInteger, cast, extract, func, select
 from sqlalchemy.dialects.postgresql import insert
 
+from cluster.database import reading, writing
 from slurm_plugin.decide.model import Charge, Reservation, RunKey, Transfer
 from slurm_plugin.ledger import queries
 from slurm_plugin.ledger.booking import book
-from slurm_plugin.ledger.connection import reading, writing
 from slurm_plugin.ledger.part import LedgerPart
 from slurm_plugin.ledger.tables import accounts, watermarks
 

@@ -1,6 +1,9 @@
 """What the parts of the ledger share."""
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
+
+DEADLINE = text("SET LOCAL statement_timeout = '4s'")
+"""For what somebody waits for: it is done, or never will be, before he is told that it failed."""
 
 
 class LedgerPart:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from sqlalchemy import Connection, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
+from cluster.database import reading, writing
 from cluster.units import Millislices
 from slurm_plugin.decide.lending import within_limits
 from slurm_plugin.decide.policy import (
@@ -19,7 +20,6 @@ from slurm_plugin.decide.policy import (
 )
 from slurm_plugin.decide.tenants import changed, check_words
 from slurm_plugin.ledger import policy_rows as rows
-from slurm_plugin.ledger.connection import reading, writing
 from slurm_plugin.ledger.part import LedgerPart
 from slurm_plugin.ledger.tables import (
     compilations,

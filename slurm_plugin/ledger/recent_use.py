@@ -2,8 +2,8 @@
 
 from sqlalchemy import or_, select, true
 
+from cluster.database import reading
 from slurm_plugin.decide.decayed_use import Holding
-from slurm_plugin.ledger.connection import reading
 from slurm_plugin.ledger.part import LedgerPart
 from slurm_plugin.ledger.tables import open_reservations, runs, transfers
 

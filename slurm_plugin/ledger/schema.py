@@ -1,6 +1,6 @@
 """Bring the ledger's schema up to date, or back, by Alembic; say what roles may do with it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from typing import Literal
 
@@ -8,19 +8,31 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, select, text
+from sqlalchemy import Connection, Engine, Table, select, text
 
+from cluster.database import postgres_engine, reading, translated, writing
 from cluster.errors import InvalidInputError
-from slurm_plugin.ledger.connection import ledger_engine, reading, translated, writing
-from slurm_plugin.ledger.tables import SCHEMA, loan_changes, quota_changes, served_revisions
+from slurm_plugin.ledger.tables import (
+    SCHEMA,
+    api_key_revocations,
+    api_keys,
+    loan_changes,
+    quota_changes,
+    served_revisions,
+    service_orders,
+)
 
 BASE = "base"
 """The revision before the first: no tables."""
 
-Duty = Literal["daemon", "operator", "reader"]
+Duty = Literal["daemon", "operator", "reader", "launcher"]
 """What a role of PostgreSQL is for."""
 
+LAUNCHER_SCHEMA = "launcher"
+"""The launcher's own, in which no other role does anything."""
+
 _APPENDED = (loan_changes, quota_changes)
+_APPENDED_BY_DAEMON = (service_orders, api_keys, api_key_revocations)
 _OWN_WORDS = frozenset({"id", "recorded_at"})
 """What the database itself writes of an appended row: neither its order nor its time is forged."""
 
@@ -58,7 +70,7 @@ def current(engine: Engine) -> str:
 
 def current_of(url: str) -> str:
     """The same of the database at ``url``."""
-    return current(ledger_engine(url))
+    return current(postgres_engine(url))
 
 
 def require_current(engine: Engine) -> None:
@@ -112,7 +124,7 @@ def downgrade(url: str, revision: str) -> tuple[str, str]:
     Tables that the older revision lacks are lost with what is in them. Raises InvalidInputError
     (SW-REVISION) for a revision that does not exist or is newer than the database.
     """
-    engine = ledger_engine(url)
+    engine = postgres_engine(url)
     known = revisions()
     older = known[: known.index(found) + 1] if (found := current(engine)) in known else ()
     if revision not in older:
@@ -125,7 +137,7 @@ def downgrade(url: str, revision: str) -> tuple[str, str]:
 
 
 def _migrate(url: str, target: str) -> tuple[str, str]:
-    engine = ledger_engine(url)
+    engine = postgres_engine(url)
     before = current(engine)
     if before not in revisions():
         raise _too_new(before)
@@ -144,7 +156,7 @@ def grant(url: str, role: str, duty: Duty) -> None:
     entries by triggers. Raises InvalidInputError (SW-DATABASE-ROLE) for a role that does not exist
     or is allowed everything anyway, and what ``require_current`` raises.
     """
-    engine = ledger_engine(url)
+    engine = postgres_engine(url)
     require_current(engine)
     with writing(engine) as connection:
         _check_role(connection, role)
@@ -175,21 +187,33 @@ def _check_role(connection: Connection, role: str) -> None:
 def _grants(role: str, duty: Duty) -> Iterator[str]:
     """The statements; ``role`` is quoted already."""
     tables, functions = f"ALL TABLES IN SCHEMA {SCHEMA}", f"ALL FUNCTIONS IN SCHEMA {SCHEMA}"
+    own = f"ALL TABLES IN SCHEMA {LAUNCHER_SCHEMA}"
     yield f"REVOKE ALL ON {tables} FROM {role}"
     yield f"REVOKE ALL ON {functions} FROM {role}"
+    yield f"REVOKE ALL ON {own} FROM {role}"
+    yield f"REVOKE ALL ON SCHEMA {SCHEMA}, {LAUNCHER_SCHEMA} FROM {role}"
+    if duty == "launcher":
+        yield f"GRANT USAGE ON SCHEMA {LAUNCHER_SCHEMA} TO {role}"
+        yield f"GRANT SELECT, INSERT, UPDATE, DELETE ON {own} TO {role}"
+        return
     yield f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}"
     yield f"GRANT SELECT ON {tables} TO {role}"
     if duty == "reader":
         return
-    for table in _APPENDED:
-        columns = ", ".join(
-            column.name for column in table.columns if column.name not in _OWN_WORDS
-        )
-        yield f"GRANT INSERT ({columns}) ON {SCHEMA}.{table.name} TO {role}"
+    yield from _may_append(role, _APPENDED)
     for name in _CALLED:
         yield f"GRANT EXECUTE ON FUNCTION {SCHEMA}.{name} TO {role}"
     if duty == "operator":
         return
+    yield from _may_append(role, _APPENDED_BY_DAEMON)
     for name in _KEPT:
         yield f"GRANT INSERT, UPDATE, DELETE ON {SCHEMA}.{name} TO {role}"
     yield f"GRANT EXECUTE ON FUNCTION {SCHEMA}.book TO {role}"
+
+
+def _may_append(role: str, appended: Iterable[Table]) -> Iterator[str]:
+    for table in appended:
+        columns = ", ".join(
+            column.name for column in table.columns if column.name not in _OWN_WORDS
+        )
+        yield f"GRANT INSERT ({columns}) ON {SCHEMA}.{table.name} TO {role}"

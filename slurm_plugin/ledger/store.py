@@ -3,24 +3,26 @@
 from types import TracebackType
 from typing import Self
 
+from cluster.database import postgres_engine, writing
+from cluster.leader_lock import LeaderLock
 from slurm_plugin.decide.policy import TenantUpdate
 from slurm_plugin.ledger import schema
 from slurm_plugin.ledger.audit import Audit
 from slurm_plugin.ledger.booking import booking_engine
 from slurm_plugin.ledger.budgets import Amend, Budgets
 from slurm_plugin.ledger.charges import Charges
-from slurm_plugin.ledger.connection import ledger_engine, writing
-from slurm_plugin.ledger.lock import LeaderLock
+from slurm_plugin.ledger.keys import Keys
+from slurm_plugin.ledger.orders import Orders
 from slurm_plugin.ledger.policies import Policies
 from slurm_plugin.ledger.recent_use import RecentUse
 
 
-class Ledger(Policies, Charges, Budgets, Audit, RecentUse):
-    """One cluster's policy, charges and budgets. Safe to use from several threads."""
+class Ledger(Policies, Charges, Budgets, Audit, RecentUse, Orders, Keys):
+    """One cluster's policy, charges, budgets, orders and keys. Safe to use from several threads."""
 
     def __init__(self, url: str, cluster: str) -> None:
         """``url`` as postgresql://..., ``cluster`` is Slurm's ClusterName; connects later."""
-        self._engine = ledger_engine(url)
+        self._engine = postgres_engine(url)
         self._booking = booking_engine(self._engine)
         self._cluster = cluster
 
@@ -55,7 +57,7 @@ class Ledger(Policies, Charges, Budgets, Audit, RecentUse):
 
     def leader_lock(self, host: str) -> LeaderLock:
         """The lock of the daemon that leads; ``host`` is what others are told of it."""
-        return LeaderLock(self._engine, self._cluster, host)
+        return LeaderLock(self._engine, "slicewise leader", self._cluster, host)
 
     def require_current(self) -> None:
         """Raises InvalidInputError (SW-DATABASE-OLD, SW-DATABASE-NEW) unless it is at head."""

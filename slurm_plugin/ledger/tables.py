@@ -6,7 +6,9 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     DateTime,
+    Double,
     ForeignKey,
+    ForeignKeyConstraint,
     Identity,
     Index,
     Integer,
@@ -301,4 +303,64 @@ open_reservations = Table(
     CheckConstraint("reserved_millislice_s > 0", name="never_overdrawn"),
     CheckConstraint("posted_millislice_s >= 0", name="never_reversed_beyond"),
     comment="What is reserved and not settled, and posted so far; kept by a trigger on transfers.",
+)
+
+_ORDERS = ("scale", "restart", "end", "over")
+
+service_orders = Table(
+    "service_orders",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("array_job_id", BigInteger, nullable=False),
+    Column("what", Text, nullable=False),
+    Column("min_replicas", Integer),
+    Column("max_replicas", Integer),
+    Column("restart_s", Double),
+    Column("delete_s", Double),
+    Column("author", Text, nullable=False),
+    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    CheckConstraint(f"what IN {_ORDERS}", name="what_known"),
+    CheckConstraint(
+        "min_replicas >= 0 AND max_replicas >= 1 AND min_replicas <= max_replicas",
+        name="replicas_in_range",
+    ),
+    CheckConstraint(
+        "what <> 'over' OR num_nonnulls(min_replicas, max_replicas, restart_s, delete_s) = 0",
+        name="over_is_none",
+    ),
+    Index("ix_service_orders_latest", "cluster", "tenant", "name", "id"),
+    comment="What a service's owner ordered beside its script: its newest row holds. Append-only.",
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("cluster", Text, primary_key=True),
+    Column("key_id", Text, primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    UniqueConstraint("cluster", "sha256", name="uq_api_keys_sha256"),
+    CheckConstraint("sha256 ~ '^[0-9a-f]{64}$'", name="sha256_hexadecimal"),
+    comment="Who may send requests to a tenant's services: hashes, no key. Append-only.",
+)
+
+api_key_revocations = Table(
+    "api_key_revocations",
+    metadata,
+    Column("cluster", Text, primary_key=True),
+    Column("key_id", Text, primary_key=True),
+    Column("author", Text, nullable=False),
+    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    ForeignKeyConstraint(
+        ("cluster", "key_id"),
+        (api_keys.c.cluster, api_keys.c.key_id),
+        name="fk_api_key_revocations_cluster",
+    ),
+    comment="Keys that let nobody in any more. Append-only.",
 )

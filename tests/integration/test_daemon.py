@@ -5,11 +5,12 @@ import re
 import signal
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 from second_witness import accounted_runs, sacct
+from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
 from sandbox.probes import unix_socket_answers
@@ -120,12 +121,9 @@ class Daemon:
         runs = accounted_runs(self.sandbox)
         return {(run.task, run.start_s): run.used_millislice_s for run in runs}
 
-
-def until(condition: Callable[[], object], timeout_s: float = 20) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.05)
+    def differences(self) -> set[tuple[tuple[str, int], int]]:
+        """What only one of the two says."""
+        return set(self.statement().items() ^ self.accounting().items())
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +143,7 @@ def array(daemon: Daemon) -> Iterator[int]:
     code, text = daemon.sbatch("alice", script=SCRIPT)
     assert code == 0, text
     array = int(text)
-    until(lambda: [slot["reason"] for slot in daemon.slots(array)] == ["JobHeldAdmin"] * 4)
+    until_is(lambda: [slot["reason"] for slot in daemon.slots(array)], ["JobHeldAdmin"] * 4)
     yield array
     cancel_all(daemon)
 
@@ -238,58 +236,58 @@ def test_who_may_ask_what(daemon: Daemon, array: int) -> None:
     assert bobs["services"] == []
     assert [tenant["name"] for tenant in bobs["tenants"]] == ["nlp"]
     assert daemon.ask("alice", op="delete", array_job_id=array) == {"v": 1, "ok": True}
-    until(lambda: daemon.slots(array) == [])
+    until_is(lambda: daemon.slots(array), [])
 
 
 def test_wishes_within_the_quota(daemon: Daemon, array: int) -> None:
     reply = daemon.wish(array, 0, 1, 2, 3)
     assert (reply["released"], reply["kept_back"]) == ([0, 1, 2], [3])
     assert reply["note"] == "quota: vision holds 3 of 3 slices, a replica needs 1"
-    until(lambda: daemon.states(array) == ["running"] * 3 + ["held"])
+    until_is(lambda: daemon.states(array), ["running"] * 3 + ["held"])
     for slot in daemon.slots(array)[:3]:
         assert slot["address"] == daemon.sandbox.layout.node_addresses[slot["node"]]
         assert len(slot["ports"]) == 3
     assert daemon.wish(array, 1, 2)["held"] == [0]
-    until(lambda: daemon.states(array)[0] == "held")
+    until_is(lambda: daemon.states(array)[0], "held")
     assert daemon.wish(array, 1, 2, 3)["released"] == [3]
-    until(lambda: daemon.states(array) == ["held"] + ["running"] * 3)
+    until_is(lambda: daemon.states(array), ["held"] + ["running"] * 3)
 
 
 def test_a_quota_raised_lets_more_start(daemon: Daemon, array: int) -> None:
     daemon.wish(array, 0, 1, 2, 3)
-    until(lambda: daemon.states(array) == ["running"] * 3 + ["held"])
+    until_is(lambda: daemon.states(array), ["running"] * 3 + ["held"])
     daemon.set_quota("vision", "4")
     try:
-        until(lambda: daemon.wish(array, 0, 1, 2, 3)["released"] == [3])
-        until(lambda: daemon.states(array) == ["running"] * 4)
+        until_is(lambda: daemon.wish(array, 0, 1, 2, 3)["released"], [3])
+        until_is(lambda: daemon.states(array), ["running"] * 4)
     finally:
         daemon.set_quota("vision", "3")
 
 
 def test_a_replica_that_ends_gives_its_slot_back(daemon: Daemon, array: int) -> None:
     daemon.wish(array, 0, 1)
-    until(lambda: daemon.states(array)[:2] == ["running"] * 2)
+    until_is(lambda: daemon.states(array)[:2], ["running"] * 2)
     mark = daemon.sandbox.layout.home / daemon.sandbox.state.users["alice"].name / "end-1"
     daemon.sandbox.run("alice", ("touch", str(mark)))
-    until(lambda: daemon.states(array)[:2] == ["running", "held"])
+    until_is(lambda: daemon.states(array)[:2], ["running", "held"])
     mark.unlink()
-    until(lambda: daemon.slots(array)[1]["reason"] == "JobHeldAdmin")
+    until_is(lambda: daemon.slots(array)[1]["reason"], "JobHeldAdmin")
     assert daemon.wish(array, 0, 1)["released"] == [1]
-    until(lambda: daemon.states(array)[:2] == ["running"] * 2)
+    until_is(lambda: daemon.states(array)[:2], ["running"] * 2)
 
 
 def test_a_slot_released_by_others_is_held_on_sight(daemon: Daemon, array: int) -> None:
     daemon.wish(array, 0, 1, 2)
-    until(lambda: daemon.states(array) == ["running"] * 3 + ["held"])
+    until_is(lambda: daemon.states(array), ["running"] * 3 + ["held"])
     # The quota is full, so what root releases here stays pending.
     assert daemon.scontrol("root", "release", f"{array}_3") == 0
-    until(lambda: [slot["reason"] for slot in daemon.slots(array)][3] == "JobHeldAdmin")
+    until_is(lambda: [slot["reason"] for slot in daemon.slots(array)][3], "JobHeldAdmin")
     assert daemon.states(array)[3] == "held"
 
 
 def test_killed_and_started_again_nothing_is_lost(daemon: Daemon, array: int) -> None:
     daemon.wish(array, 0, 1)
-    until(lambda: daemon.states(array)[:2] == ["running"] * 2)
+    until_is(lambda: daemon.states(array)[:2], ["running"] * 2)
     before = daemon.slots(array)[:2]
     daemon.kill()
     daemon.start()
@@ -299,23 +297,23 @@ def test_killed_and_started_again_nothing_is_lost(daemon: Daemon, array: int) ->
         [slot[key] for key in kept] for slot in before
     ]
     daemon.wish(array)
-    until(lambda: daemon.states(array) == ["held"] * 4)
-    until(lambda: daemon.statement() == daemon.accounting())
+    until_is(lambda: daemon.states(array), ["held"] * 4)
+    until_is(daemon.differences, set())
     assert len(daemon.statement()) >= 2
 
 
 def test_a_run_that_its_user_hides_from_sacct_is_charged(daemon: Daemon, array: int) -> None:
     daemon.wish(array, 0)
-    until(lambda: daemon.states(array)[0] == "running")
+    until_is(lambda: daemon.states(array)[0], "running")
     start_s = daemon.slots(array)[0]["start_s"]
     time.sleep(2)
     assert daemon.scontrol("alice", "hold", f"{array}_0") == 0
     assert daemon.states(array)[0] == "running"
     daemon.wish(array)
-    until(lambda: daemon.states(array)[0] == "held")
+    until_is(lambda: daemon.states(array)[0], "held")
     until(lambda: (f"{array}_0", start_s) in daemon.statement())
     assert daemon.statement()[f"{array}_0", start_s] >= 2000
-    assert daemon.statement() == daemon.accounting()
+    until_is(daemon.differences, set())
     # Without states, sacct shows nothing of it.
     rows = sacct(daemon.sandbox, "--allocations")
     assert [row for row in rows if row[1] == f"{array}_0" and row[3] == str(start_s)] == []
@@ -366,9 +364,9 @@ def test_a_run_whose_start_accounting_loses_is_charged(daemon: Daemon) -> None:
     code, text = daemon.sbatch("alice", script=SCRIPT.replace("trap '", "trap 'sleep 4; "))
     assert code == 0, text
     array = int(text)
-    until(lambda: daemon.states(array) == ["held"] * 4)
+    until_is(lambda: daemon.states(array), ["held"] * 4)
     daemon.wish(array, 0)
-    until(lambda: daemon.states(array)[0] == "running")
+    until_is(lambda: daemon.states(array)[0], "running")
     slot = daemon.slots(array)[0]
     # Only a run that slurmdbd knows of already can lose its start this way.
     until(lambda: str(slot["start_s"]) in [row[3] for row in sacct(daemon.sandbox)])
@@ -376,14 +374,14 @@ def test_a_run_whose_start_accounting_loses_is_charged(daemon: Daemon) -> None:
     for _ in range(4):
         assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")[0] == 0
     daemon.wish(array)
-    until(lambda: daemon.states(array)[0] == "ending")
+    until_is(lambda: daemon.states(array)[0], "ending")
     time.sleep(2)
     daemon.scontrol("root", "update", f"JobId={array}_0", "StartTime=now")
-    until(lambda: daemon.states(array)[0] == "held")
+    until_is(lambda: daemon.states(array)[0], "held")
     rows = sacct(daemon.sandbox, "--allocations", f"--jobs={slot['job_id']}")
     assert [row[3].isdigit() for row in rows if row[4].isdigit()] == [False]
     until(lambda: (f"{array}_0", slot["start_s"]) in daemon.statement())
-    until(lambda: daemon.statement() == daemon.accounting())
+    until_is(daemon.differences, set())
 
 
 @pytest.fixture
@@ -404,11 +402,11 @@ def test_idle_quota_is_lent_and_given_back_at_once(daemon: Daemon) -> None:
     for _ in range(4):
         assert daemon.sbatch("bob", *borrowed)[0] == 0
     expected = ["PENDING AssocGrpBilling"] + ["RUNNING None"] * 3
-    until(lambda: daemon.job_states("bob") == expected, 25)
+    until_is(lambda: daemon.job_states("bob"), expected)
     for _ in range(3):
         assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")[0] == 0
     before = time.monotonic()
-    until(lambda: daemon.job_states("alice") == ["RUNNING None"] * 3)
+    until_is(lambda: daemon.job_states("alice"), ["RUNNING None"] * 3)
     assert time.monotonic() - before < 12
     # What it borrowed runs on as long as there are GPUs; nothing more starts.
     assert daemon.job_states("bob") == expected
@@ -429,12 +427,12 @@ def test_what_a_budget_has_no_room_for_waits_for_a_grant(daemon: Daemon) -> None
         show = ("sacctmgr", "-n", "show", "assoc", "account=vision", "user=", "format=grptresrunm")
         return daemon.sandbox.run("root", show).stdout.strip()
 
-    until(lambda: run_minutes() == "billing=3000", 25)
+    until_is(run_minutes, "billing=3000")
     assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")[0] == 0
-    until(lambda: daemon.job_states("alice") == ["PENDING AssocGrpBillingRunMinutes"])
+    until_is(lambda: daemon.job_states("alice"), ["PENDING AssocGrpBillingRunMinutes"])
     grant = ("budget", "grant", "vision", "--amount", "0.05", "--reason", "for the deadline")
     daemon.slicewise(*grant)
-    until(lambda: daemon.job_states("alice") == ["RUNNING None"])
+    until_is(lambda: daemon.job_states("alice"), ["RUNNING None"])
 
 
 def zone_file(offset_s: int) -> bytes:
@@ -448,7 +446,7 @@ def test_a_new_day_begins_with_its_amount_and_what_ran_before_is_posted(daemon: 
     daemon.slicewise("budget", "set", "vision", "--period", "day", "--amount", "1")
     code, text = daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")
     assert code == 0, text
-    until(lambda: daemon.job_states("alice") == ["RUNNING None"])
+    until_is(lambda: daemon.job_states("alice"), ["RUNNING None"])
     daemon.kill()
     midnight_s = int(time.time()) + 10
     try:
@@ -464,7 +462,7 @@ def test_a_new_day_begins_with_its_amount_and_what_ran_before_is_posted(daemon: 
         unspent = balance["available_millislice_s"] + balance["reserved_millislice_s"]
         assert unspent == 3_600_000
         cancel_all(daemon)
-        until(lambda: daemon.statement() == daemon.accounting())
+        until_is(daemon.differences, set())
     finally:
         daemon.kill()
         daemon.start()
@@ -489,7 +487,7 @@ def operator_bears(daemon: Daemon, clean: None) -> Iterator[None]:
 def test_what_a_failed_node_ends_is_waived_where_that_is_the_rule(daemon: Daemon) -> None:
     code, text = daemon.sbatch("alice", *PLAIN, "--no-requeue", "--wrap=sleep 60")
     assert code == 0, text
-    until(lambda: daemon.job_states("alice") == ["RUNNING None"])
+    until_is(lambda: daemon.job_states("alice"), ["RUNNING None"])
     time.sleep(2)
     (node,) = re.findall(r" NodeList=(\w+)", daemon.job(int(text)))
     assert daemon.scontrol("root", "update", f"NodeName={node}", "State=DOWN", "Reason=test") == 0
@@ -513,17 +511,17 @@ class TestWithoutDaemon:
         yield
         cancel_all(daemon)
         daemon.start()
-        until(lambda: daemon.statement() == daemon.accounting())
+        until_is(daemon.differences, set())
 
     def test_a_tenant_keeps_within_its_quota(self, daemon: Daemon) -> None:
         for _ in range(5):
             assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")[0] == 0
         expected = ["PENDING MaxBillingPerAccount"] * 2 + ["RUNNING None"] * 3
-        until(lambda: daemon.job_states("alice") == expected)
+        until_is(lambda: daemon.job_states("alice"), expected)
 
     def test_an_account_without_quota_runs_nothing(self, daemon: Daemon) -> None:
         assert daemon.sbatch("carol", *PLAIN, "--wrap=sleep 60")[0] == 0
-        until(lambda: daemon.job_states("carol") == ["PENDING AssocGrpBilling"])
+        until_is(lambda: daemon.job_states("carol"), ["PENDING AssocGrpBilling"])
 
     def test_a_service_is_refused(self, daemon: Daemon) -> None:
         code, text = daemon.sbatch("alice", script=SCRIPT)

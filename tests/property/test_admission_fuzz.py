@@ -19,7 +19,7 @@ import pytest
 
 from slurm_plugin.admission_process import AdmissionProcess
 from slurm_plugin.decide.priority import Formula
-from slurm_plugin.decide.snapshot import GpuType, Rules, Snapshot
+from slurm_plugin.decide.snapshot import GpuType, Living, Rules, Snapshot
 
 MESSAGES = 100_000
 SEED = 41
@@ -47,7 +47,7 @@ SNAPSHOT = Snapshot(
         for name, cost in COSTS.items()
     },
     node_costs=frozenset({7000, 6500}),
-    services={("vision", "taken"): 814},
+    services={("vision", "taken"): Living(814, 1002)},
     accounts_by_uid=ACCOUNTS,
     formula=Formula(3, 5, 2, 10_000, 86_400.0, 100),
     rules=Rules(high_class_for=frozenset({"nlp"})),

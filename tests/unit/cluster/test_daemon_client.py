@@ -108,3 +108,79 @@ async def test_a_name_that_no_request_can_hold_is_refused_before_it_is_sent(name
     for call in (nowhere.why, nowhere.explain, nowhere.balance):
         with pytest.raises(InvalidInputError, match="SW-WIRE"):
             await call(name)
+
+
+# Of a pair
+
+
+STANDBY = '{"v":1,"ok":false,"code":"SW-DAEMON-STANDBY","message":"No.","hint":""}'
+DONE = '{"v":1,"ok":true}'
+
+
+class Pair:
+    """What each daemon answers ("" is one that is down), and who was asked."""
+
+    def __init__(self, run_dir: Path, **answers: str) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+        addresses = [f"{name}:6830" for name in answers if name != "here"]
+        settings = DaemonSettings.model_validate({"run_dir": run_dir, "connect": addresses})
+        self.client = DaemonClient(settings)
+        self.client._send = self._send  # type: ignore[method-assign]
+
+    async def _send(self, place: str, line: bytes) -> bytes:
+        name = place.removesuffix(":6830") or "here"
+        self.asked.append(name)
+        if not self.answers[name]:
+            raise ConnectionRefusedError
+        return self.answers[name].encode()
+
+    async def delete(self) -> list[str]:
+        """Who was asked on the way."""
+        self.asked.clear()
+        await self.client.delete(814)
+        return list(self.asked)
+
+
+def with_socket(tmp_path: Path) -> Path:
+    (tmp_path / "user.sock").touch()
+    return tmp_path
+
+
+async def test_who_stands_by_sends_on_to_the_other_who_is_asked_first_from_then_on(tmp_path: Path):
+    pair = Pair(with_socket(tmp_path), here=STANDBY, ctl1=STANDBY, ctl2=DONE)
+    assert await pair.delete() == ["here", "ctl1", "ctl2"]
+    assert await pair.delete() == ["ctl2"]
+    pair.answers |= {"here": DONE, "ctl2": ""}
+    assert await pair.delete() == ["ctl2", "here"]
+    assert await pair.delete() == ["here"]
+
+
+async def test_a_refusal_is_the_answer_whoever_else_there_is(tmp_path: Path):
+    no = '{"v":1,"ok":false,"code":"SW-FORBIDDEN","message":"No.","hint":""}'
+    pair = Pair(with_socket(tmp_path), here=no, ctl1=DONE)
+    with pytest.raises(InvalidInputError, match="SW-FORBIDDEN"):
+        await pair.delete()
+    assert pair.asked == ["here"]
+
+
+async def test_if_none_will_the_last_says_why(tmp_path: Path):
+    pair = Pair(tmp_path, ctl1=STANDBY, ctl2="")
+    with pytest.raises(UnreachableError, match=r"at ctl2:6830: nobody listens.*SW-DAEMON-DOWN"):
+        await pair.delete()
+    assert pair.asked == ["ctl1", "ctl2"]
+
+
+async def test_this_hosts_own_address_is_not_asked_beside_its_socket(tmp_path: Path):
+    run_dir = with_socket(tmp_path)
+    pair = Pair(run_dir, here="", ctl1=DONE)
+    own = DaemonSettings(run_dir=run_dir, listen="ctl1:6830", connect=("ctl1:6830",))
+    pair.client._settings = own
+    with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
+        await pair.delete()
+    assert pair.asked == ["here"]
+
+
+def test_one_address_or_a_list_of_them(tmp_path: Path):
+    for value, places in (("", ()), ("a:1", ("a:1",)), (["a:1", "b:2"], ("a:1", "b:2"))):
+        assert DaemonSettings.model_validate({"connect": value}).connect == places

@@ -25,9 +25,23 @@ GOOD: dict[str, object] = {
 
 
 def test_directives_say_the_same_as_the_spec() -> None:
-    spec = service_spec(GOOD | {"keep_alive_s": 12.5, "min_replicas": 1})
+    spec = service_spec(
+        GOOD
+        | {"keep_alive_s": 12.5, "min_replicas": 1, "environment": {"B": "two words", "A": "1&2=%"}}
+    )
     script = ("#!/bin/bash", "#SBATCH --array=0-3", *spec.directives(), "srun true")
     assert service_spec(directives_of_script(script)) == spec
+
+
+def test_a_lease_is_whole_minutes_in_slurm():
+    leases = (60, 61, 900, 3601)
+    limits = [service_spec(GOOD | {"lease_s": one}).time_limit_min for one in leases]
+    assert limits == [1, 2, 15, 61]
+
+
+def test_an_environment_may_be_as_long_as_is_said():
+    spec = service_spec(GOOD | {"environment": {"A": "x" * 1898}})
+    assert service_spec(directives_of_script(spec.directives())) == spec
 
 
 def test_directives_after_the_first_command_do_not_count() -> None:
@@ -102,7 +116,30 @@ KEYS_FOLLOW = "Keys: name, tenant, model_repository"
         ({"min_replicas": 5}, "min_replicas: 5 is above max_replicas 4; allowed: 0 to 4."),
         ({"concurrency": 1.5}, "concurrency: a whole number from 1 to 1024, not 1.5."),
         ({"keep_alive_s": math.nan}, "keep_alive_s: a number from 0 to 86400, not nan."),
-        ({"time_limit_min": 9}, "time_limit_min: a whole number from 10 to 43200, not 9."),
+        ({"lease_s": 59}, "lease_s: a whole number from 60 to 2592000, not 59."),
+        ({"max_queue_s": 0}, "max_queue_s: a number above 0, at most 86400, not 0."),
+        ({"p95_ms": 0}, "p95_ms: a whole number from 1 to 86400000, not 0."),
+        ({"max_queue_s": 1, "p95_ms": 9}, "max_queue_s, p95_ms: give one of the two at most."),
+        ({"priority_class": "urgent"}, "priority_class: low or normal or high, not 'urgent'."),
+        ({"engine": "vllm"}, "engine: triton, not 'vllm'."),
+        ({"runtime": "docker"}, "runtime: bare or apptainer or pyxis, not 'docker'."),
+        ({"readiness": "port"}, "readiness: inference or model, not 'port'."),
+        ({"runtime": "pyxis"}, "image: needed with runtime apptainer or pyxis, and only there."),
+        ({"image": "/x.sif"}, "image: needed with runtime apptainer or pyxis, and only there."),
+        ({"runtime": "pyxis", "image": "$(reboot)"}, "image: at most 1024 letters, digits"),
+        (
+            {"runtime": "apptainer", "image": "/x.sif", "model_repository": "/a:b"},
+            "model_repository: a container can't be given a path with : or ,",
+        ),
+        ({"environment": "A"}, "environment: a table of NAME = text"),
+        ({"environment": "A=1&A=2"}, "environment: a table of NAME = text"),
+        ({"environment": "A=%ff"}, "environment: a table of NAME = text"),
+        ({"environment": {"A B": "1"}}, "environment: a table of NAME = text"),
+        ({"environment": {"A": 1}}, "environment: a table of NAME = text"),
+        ({"environment": {"A": "1\n2"}}, "environment: a table of NAME = text"),
+        ({"environment": {"A": "x" * 1899}}, "at most 1900 bytes when percent-encoded"),
+        ({"environment": {"SLURM_JOB_ID": "1"}}, "not SLURM_*, SLICEWISE_* or CUDA_VISIBLE_"),
+        ({"environment": {"CUDA_VISIBLE_DEVICES": "0"}}, "environment: a table of"),
         ({"cpus": 0}, "cpus: a whole number from 1 to 1024, not 0."),
         ({"memory_mib": 63}, "memory_mib: a whole number from 64 up, not 63."),
         ({"partition": "a b"}, "partition: 1 to 63 letters, digits and _ . -"),
@@ -116,7 +153,7 @@ def test_a_bad_value_is_told_with_what_is_allowed(change: dict[str, object], sai
     refusal = caught.value.refusal
     assert said in refusal.message
     assert "pattern" not in refusal.message
-    assert len(refusal.message) < 400
+    assert len(refusal.message) < 450
     assert refusal.hint == ""
 
 

@@ -18,9 +18,9 @@ from slurm_plugin.decide.admission import (
 )
 from slurm_plugin.decide.admission import decide as decision
 from slurm_plugin.decide.priority import Formula
-from slurm_plugin.decide.snapshot import GpuType, Rules, Snapshot
+from slurm_plugin.decide.snapshot import GpuType, Living, Rules, Snapshot
 
-ALICE, UNKNOWN = 61001, 7
+ALICE, BOB, UNKNOWN = 61001, 61002, 7
 TOKEN = "ab12"  # noqa: S105 -- a mark, no secret
 
 
@@ -44,7 +44,7 @@ SNAPSHOT = Snapshot(
         for t in (gpu("1g.10gb", 1000, 9), gpu("1g.20gb", 1750, 19), gpu("3g.40gb", 3500, 39))
     },
     node_costs=frozenset({5000, 7000}),
-    services={("vision", "taken"): 814},
+    services={("vision", "taken"): Living(814, BOB)},
     accounts_by_uid={ALICE: frozenset({"vision", "guest"})},
     formula=Formula(3, 5, 2, max=1000, wait_full_s=86_400, quantum=10),
     rules=Rules(high_class_for=frozenset({"nlp"})),
@@ -194,7 +194,8 @@ REFUSALS = [
         "SW-SERVICE-GRES",
         ["gpu:1g.10gb:4"],
     ),
-    (altered(service(), min_nodes=2, gres="gpu:1g.10gb:1"), "SW-SERVICE-GRES", ["gpu:1g.10gb:2"]),
+    (altered(service(), min_nodes=2), "SW-SERVICE-GRES", ["several nodes", "--nodes=1"]),
+    (altered(service(), exclusive=True), "SW-SERVICE-GRES", ["gpu:1g.10gb:1", "--exclusive"]),
     (altered(service(), tres_per_job="mps:100"), "SW-GRES-SHARED", ["mps"]),
     (service(profile=None, need_gib="40"), "SW-NEED-TOO-LARGE", ["need_gib", "40", "39.0 GiB"]),
     (submit(gres="gpu:1g.10gb:9"), "SW-QUOTA-EXCEEDED", ["9 slices", "6, with 2", "'vision'"]),
@@ -554,6 +555,16 @@ class TestPlace:
         assert tag is not None
         assert (answer.site_factor, tag.job_class) == (factor, job_class)
 
+    def test_the_class_of_a_service_counts(self) -> None:
+        answer = decide(service(priority_class="low"), SNAPSHOT, TOKEN)
+        tag = JobTag.find(answer.tag or "")
+        assert tag is not None
+        assert (tag.job_class, tag.service) == ("low", "bert")
+        assert (answer.site_factor or 0) < FACTOR
+        refused = decide(service(priority_class="high"), SNAPSHOT, TOKEN)
+        assert refused.code == "SW-CLASS-FORBIDDEN"
+        assert "priority_class=normal" in refused.hint
+
     def test_a_tenant_without_a_part_of_its_own_has_no_share(self) -> None:
         own = replace(SNAPSHOT, quotas={"vision": 0})
         assert decide(submit(qos="slicewise-borrowed"), own, TOKEN).site_factor == 150
@@ -567,33 +578,35 @@ class TestAdmission:
         admission.publish(SNAPSHOT, 1000.0)
         return admission
 
-    def test_a_service_just_admitted_exists(self) -> None:
+    def test_a_service_just_admitted_is_its_users(self) -> None:
         admission = self.admission()
         assert admission.submit(service()).action == "admit"
-        assert admission.submit(service()).code == "SW-SERVICE-EXISTS"
-        assert admission.submit(service(name="other")).action == "admit"
+        assert "just submitted" in admission.submit(altered_uid(service())).message
+        assert admission.submit(service()).action == "admit"
+        assert admission.submit(altered_uid(service(name="other"))).action == "admit"
 
     def test_until_slurm_has_been_looked_at_long_after(self) -> None:
         admission = self.admission()
         admission.submit(service())
         admission.publish(SNAPSHOT, 1e12)
-        assert admission.submit(service()).action == "admit"
+        assert admission.submit(altered_uid(service())).action == "admit"
 
     def test_until_slurm_has_shown_it(self) -> None:
         admission = self.admission()
         admission.submit(service())
-        shown = replace(SNAPSHOT, services={("vision", "bert"): 900})
+        shown = replace(SNAPSHOT, services={("vision", "bert"): Living(900, ALICE)})
         admission.publish(shown, 1001.0)
-        assert "job 900" in admission.submit(service()).message
-        admission.publish(SNAPSHOT, 1002.0)
+        assert "job 900" in admission.submit(altered_uid(service())).message
         assert admission.submit(service()).action == "admit"
+        admission.publish(SNAPSHOT, 1e12)
+        assert admission.submit(altered_uid(service())).action == "admit"
 
     def test_a_check_leaves_nothing_behind(self) -> None:
         admission = self.admission()
         check = CheckRequest(tenant="vision", directives=directives())
         assert admission.check(check, ALICE).action == "admit"
         assert admission.check(check, ALICE).action == "admit"
-        assert admission.submit(service()).action == "admit"
+        assert admission.submit(altered_uid(service())).action == "admit"
         assert admission.check(check, ALICE).code == "SW-SERVICE-EXISTS"
 
     def test_a_check_of_anothers_tenant_is_refused(self) -> None:
@@ -649,7 +662,7 @@ class TestAdmission:
         admission = self.admission()
         admission.submit(service().model_copy(update={"token": TOKEN}))
         admission.publish(replace(SNAPSHOT, newest=frozenset({TOKEN})), 1000.0)
-        assert admission.submit(service()).code == "SW-SERVICE-EXISTS"
+        assert admission.submit(altered_uid(service())).code == "SW-SERVICE-EXISTS"
 
     def test_a_services_slots_at_rest_take_nothing(self) -> None:
         admission = self.admission()

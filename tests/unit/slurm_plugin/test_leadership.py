@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from scripted import ScriptedSlurm, job, policy_of, settings, tenant
 
 from cluster.errors import UnreachableError
+from cluster.leadership import ALONE
 from cluster.slurm.interface import Slurm, Tasks
 from slurm_plugin.admit import Admission
-from slurm_plugin.leadership import ALONE, Leadership, led_only
+from slurm_plugin.leadership import Leadership, led_slurm
 from slurm_plugin.sync import Sync
 
 TURN_S = 0.3
@@ -240,6 +241,7 @@ CHANGES = {
 READS = {
     *("version", "config", "partitions", "jobs", "nodes", "steps", "runs", "batch_script"),
     *("associations", "qos", "qos_elsewhere", "priorities", "requests"),
+    *("work_directory", "plans", "reservations"),
 }
 
 
@@ -253,8 +255,8 @@ async def test_on_standby_nothing_is_changed_in_slurm(name: str) -> None:
     standby = Leadership(Lock(Postgres(session=object(), holder="ctl1"), "ctl2"), pair=True)
     slurm = ScriptedSlurm()
     with pytest.raises(UnreachableError, match="SW-DAEMON-STANDBY"):
-        await getattr(led_only(slurm, standby), name)(*CHANGES[name])
+        await getattr(led_slurm(slurm, standby), name)(*CHANGES[name])
     assert slurm.done == []
-    assert await led_only(slurm, standby).jobs() == ()
-    await getattr(led_only(slurm, ALONE), name)(*CHANGES[name])
+    assert await led_slurm(slurm, standby).jobs() == ()
+    await getattr(led_slurm(slurm, ALONE), name)(*CHANGES[name])
     assert slurm.done != [] or name == "update"

@@ -2,8 +2,8 @@
 
 import pytest
 
+from cluster.database import postgres_engine
 from cluster.errors import InvalidInputError
-from slurm_plugin.ledger.connection import ledger_engine
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from slurm_plugin.ledger.connection import ledger_engine
 )
 def test_a_url_that_can_not_be_read_is_not_shown(url: str):
     with pytest.raises(InvalidInputError) as caught:
-        ledger_engine(url)
+        postgres_engine(url)
     refusal = caught.value.refusal
     assert refusal.code == "SW-DATABASE-URL"
     assert not {"geh", "eim", "geheim", "vision"} & set(refusal.text().replace("@", " ").split())
@@ -39,5 +39,5 @@ def test_a_url_that_can_not_be_read_is_not_shown(url: str):
     ],
 )
 def test_a_url_that_can_be_read(url: str, host: str | None, password: str | None):
-    parsed = ledger_engine(url).url
+    parsed = postgres_engine(url).url
     assert (parsed.host, parsed.password, parsed.database) == (host, password, "ledger")

@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from scripted import ScriptedSlurm, job, sync_of
 
 from cluster.errors import SlicewiseError
+from cluster.leadership import ALONE
 from slurm_plugin.admission_process import AdmissionProcess
-from slurm_plugin.leadership import ALONE
 from slurm_plugin.metrics import Metrics
 from slurm_plugin.worker_pipe import Decided, Decisions
 

@@ -46,7 +46,7 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
     def made(*jobs: JobView, mode: str = "enforce") -> World:
         one = World(*jobs, mode=mode)
-        monkeypatch.setattr("slurm_plugin.sync.time.time", lambda: one.now_s)
+        monkeypatch.setattr("slurm_plugin.sight.time.time", lambda: one.now_s)
         return one
 
     return made

@@ -250,7 +250,7 @@ async def impostor(own: DaemonSettings, *answers: bytes) -> AsyncIterator[None]:
         writer.write(b"".join(answers))
         writer.close()
 
-    host, _, port = own.connect.partition(":")
+    host, _, port = own.connect[0].partition(":")
     async with await asyncio.start_server(serve, host, int(port)):
         yield
 
@@ -328,7 +328,7 @@ async def test_another_server_is_no_daemon(
 
 
 async def test_nobody_listens(own: DaemonSettings, munge: ScriptedMunge):
-    with pytest.raises(UnreachableError, match=f"at {own.connect}"):
+    with pytest.raises(UnreachableError, match=f"at {own.connect[0]}"):
         await DaemonClient(own).view()
 
 

@@ -116,6 +116,20 @@ def test_slot_states(job: JobView, state: str) -> None:
     assert slots_of(look(untouched(0), job))[1].state == state
 
 
+def test_the_youngest_start_whose_ports_are_not_known_counts() -> None:
+    def slot(state: str, **times: int) -> SlotView:
+        return SlotView.model_validate({"index": 0, "state": state, **times})
+
+    (service,) = decide.services(look(untouched(0, 1, 2, 3)), COSTS)
+
+    def age_s(*slots: SlotView) -> float | None:
+        return decide.start_age_s([service.model_copy(update={"slots": slots})], 100.0)
+
+    assert age_s(slot("released", released_s=90), slot("starting", start_s=97)) == 3
+    assert age_s(slot("released", released_s=130), slot("running", start_s=99)) is None
+    assert age_s(slot("held"), slot("released")) is None
+
+
 def test_a_step_of_another_task_gives_no_ports() -> None:
     assert slots_of(look(untouched(0), running(1), steps=(step(2, 7001),)))[1].state == "starting"
     assert slots_of(look(untouched(0), running(1), steps=(step(1),)))[1].state == "starting"
@@ -172,10 +186,10 @@ def test_used_counts_what_is_allotted_on_managed_partitions() -> None:
 
 def test_tenants_are_those_with_a_quota() -> None:
     quotas = {"vision": Millislices(6000), "nlp": Millislices(1000)}
-    found = tenant_views(quotas, {"vision": 1500, "guest": 9})
-    assert [(t.name, t.nominal_millislices, t.used_millislices) for t in found] == [
-        ("nlp", 1000, 0),
-        ("vision", 6000, 1500),
+    found = tenant_views(quotas, {"vision": 1500, "guest": 9}, {"vision": 7000})
+    assert [tuple(t.model_dump().values()) for t in found] == [
+        ("nlp", 1000, 0, None),
+        ("vision", 6000, 1500, 7000),
     ]
 
 

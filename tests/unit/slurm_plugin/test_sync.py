@@ -8,6 +8,7 @@ from scripted import DOWN, ScriptedSlurm, job, policy_of, sync_of, tenant
 from cluster.errors import InvalidInputError, OutsideError, SlicewiseError, UnreachableError
 from cluster.jobs import JobState, NodeView
 from cluster.units import Millislices
+from slurm_plugin.decide.snapshot import Living
 
 LOOSE = job(1, held=False, reason="Priority")
 UNTAGGED = job(2, held=False, reason="JobHeldUser", admin_comment="", array_job_id=815)
@@ -187,7 +188,8 @@ async def test_admission_decides_on_what_was_seen() -> None:
     assert (seen.quotas, seen.ceilings) == ({"vision": 2000}, {"vision": 4000})
     assert (seen.used, seen.guaranteed_used) == ({"vision": 1000}, {"vision": 2000})
     assert (seen.gpu_types["1g.10gb"].free, seen.node_costs) == (3, {4000})
-    assert (seen.shares, seen.services) == ({"vision": 0.25}, {("vision", "bert"): 814})
+    living = {("vision", "bert"): Living(814, 61001)}
+    assert (seen.shares, seen.services) == ({"vision": 0.25}, living)
 
 
 async def test_what_the_launcher_says_of_backlogs_is_kept_while_the_service_lives() -> None:

@@ -3,18 +3,22 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
 from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
 
 from cluster.errors import SlicewiseError
-from cluster.wire import DoneAnswer, StatusAnswer, ViewAnswer, WishAnswer
+from cluster.leadership import ALONE
+from cluster.wire import DoneAnswer, GrantsAnswer, KeysAnswer, StatusAnswer, ViewAnswer, WishAnswer
 from cluster.wire_reads import ExplainAnswer
 from slurm_plugin import user_socket
 from slurm_plugin.admit import Admission
 from slurm_plugin.line_server import Peer
 from slurm_plugin.reads import Reads
+from slurm_plugin.service_keys import ServiceKeys
+from slurm_plugin.service_orders import ServiceOrders
 from slurm_plugin.user_socket import Roles, UserSocket
 
 ROOT, LAUNCHER, ALICE, BOB = 0, 500, 61001, 61002
@@ -54,10 +58,20 @@ async def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     policy = policy_of(tenant("vision", 2000), tenant("nlp", 1000))
     sync.set_policy(policy, accounts)
     await sync.turn()
-    reads = Reads(settings(), slurm, ScriptedLedger(shown=policy), sync)  # type: ignore[arg-type]
+    ledger: Any = ScriptedLedger(shown=policy)
+    reads = Reads(settings(), slurm, ledger, sync)
     who = Roles(frozenset({ROOT}), LAUNCHER)
     place = tmp_path / "user.sock"
-    socket = UserSocket(place, sync, Admission("enforce"), who, reads=reads, daemon=Daemon())
+    socket = UserSocket(
+        place,
+        sync,
+        Admission("enforce"),
+        who,
+        reads=reads,
+        orders=ServiceOrders("enforce", ledger, sync, reads, ALONE),
+        keys=ServiceKeys(ledger, sync, reads, ALONE),
+        daemon=Daemon(),
+    )
     return Asked(socket, slurm)
 
 
@@ -93,3 +107,51 @@ async def test_the_launcher_reads_no_more_of_the_ledger_than_a_user(asked: Asked
         assert isinstance(await asked.as_user(uid, op="explain", tenant="vision"), ExplainAnswer)
     for uid in (BOB, LAUNCHER):
         assert await asked.code(uid, op="explain", tenant="vision") == "SW-TENANT-UNKNOWN"
+
+
+@pytest.mark.parametrize("uid", [ALICE, BOB])
+async def test_only_the_launcher_and_operators_retire_and_know_what_keys_grant(
+    asked: Asked, uid: int
+):
+    before = list(asked.slurm.actions)
+    assert await asked.code(uid, op="retire", array_job_id=814) == "SW-FORBIDDEN"
+    assert await asked.code(uid, op="grants") == "SW-FORBIDDEN"
+    assert asked.slurm.actions == before
+
+
+@pytest.mark.parametrize("uid", [BOB, LAUNCHER])
+async def test_a_service_is_ordered_by_its_owner_and_operators_only(asked: Asked, uid: int):
+    order = {"op": "order", "array_job_id": 814, "what": "restart"}
+    assert await asked.code(uid, **order) == "SW-FORBIDDEN"
+    for owner in (ALICE, ROOT):
+        assert isinstance(await asked.as_user(owner, **order), DoneAnswer)
+
+
+KEY = {"op": "key_create", "tenant": "vision", "name": "ci", "sha256": "a" * 64}
+
+
+async def test_keys_are_made_seen_and_revoked_by_members_of_their_tenant(asked: Asked):
+    for uid, key_id in ((ALICE, "a" * 12), (ROOT, "b" * 12)):
+        assert isinstance(await asked.as_user(uid, **KEY, key_id=key_id), DoneAnswer)
+    assert await asked.code(BOB, **KEY, key_id="c" * 12) == "SW-TENANT-UNKNOWN"
+    for uid, seen in ((ALICE, 2), (ROOT, 2), (BOB, 0), (LAUNCHER, 0)):
+        answer = await asked.as_user(uid, op="key_list")
+        assert isinstance(answer, KeysAnswer)
+        assert len(answer.keys) == seen
+    assert await asked.code(BOB, op="key_revoke", key_id="a" * 12) == "SW-KEY-UNKNOWN"
+    assert await asked.code(ALICE, op="key_revoke", key_id="f" * 12) == "SW-KEY-UNKNOWN"
+    assert isinstance(await asked.as_user(ALICE, op="key_revoke", key_id="b" * 12), DoneAnswer)
+
+
+async def test_the_launcher_is_told_what_keys_grant_at_once_and_without_revoked_ones(asked: Asked):
+    await asked.as_user(ALICE, **KEY, key_id="a" * 12)
+    granted = await asked.as_user(LAUNCHER, op="grants")
+    assert granted == GrantsAnswer(tenants={"a" * 64: "vision"}, protected=("vision",))
+    await asked.as_user(ALICE, op="key_revoke", key_id="a" * 12)
+    granted = await asked.as_user(LAUNCHER, op="grants")
+    assert granted == GrantsAnswer(tenants={}, protected=("vision",))
+
+
+async def test_an_operators_key_for_a_tenant_that_there_is_not_is_refused(asked: Asked):
+    key = {**KEY, "tenant": "visoin"}
+    assert await asked.code(ROOT, **key, key_id="a" * 12) == "SW-TENANT-UNKNOWN"

@@ -1,11 +1,10 @@
-"""The lock in PostgreSQL that one daemon of a cluster has: who has it leads."""
+"""A lock in PostgreSQL that one of several processes has: who has it leads."""
 
 from sqlalchemy import Connection, Engine, create_engine, text
 
+from cluster.database import CONNECT, translated
 from cluster.errors import SlicewiseError
-from slurm_plugin.ledger.connection import CONNECT, translated
 
-_NAME = "slicewise leader "
 _SETTINGS = {
     "statement_timeout": "1500ms",
     # A host that dies without a word: its lock is free some 11 s later.
@@ -32,14 +31,16 @@ class LeaderLock:
     Not safe to use from two threads at once.
     """
 
-    def __init__(self, engine: Engine, cluster: str, host: str) -> None:
-        """``host`` is what other daemons are told of the one that has it."""
+    def __init__(self, engine: Engine, purpose: str, cluster: str, host: str) -> None:
+        """``purpose`` and ``cluster`` are its name; ``host`` is what others are told of the one
+        that has it.
+        """
         options = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
         self._engine = create_engine(
             engine.url,
             connect_args={
                 **CONNECT,
-                "application_name": f"{_NAME}{host}",
+                "application_name": f"{purpose} {host}",
                 "connect_timeout": 2,
                 "tcp_user_timeout": 2000,
                 "options": options,
@@ -47,14 +48,15 @@ class LeaderLock:
             isolation_level="AUTOCOMMIT",
             pool_size=1,
         )
-        self._name = f"{_NAME}{cluster}"
+        self._purpose = f"{purpose} "
+        self._name = f"{purpose} {cluster}"
         self._session: Connection | None = None
         self._has = False
 
     def hold(self) -> bool:
         """Take it, or make sure of it; False if another session has it.
 
-        Raises what the ledger's methods raise; it is not held then.
+        Raises what ``database.reading`` raises; it is not held then.
         """
         try:
             with translated(self._engine):
@@ -69,7 +71,7 @@ class LeaderLock:
             raise
 
     def holder(self) -> str:
-        """The host of the daemon that has it; "" if none, or if PostgreSQL does not answer."""
+        """The host of the one that has it; "" if none, or if PostgreSQL does not answer."""
         try:
             with translated(self._engine):
                 session = self._session = self._session or self._engine.connect()
@@ -77,7 +79,7 @@ class LeaderLock:
         except SlicewiseError:
             self.give_up()
             return ""
-        return str(name or "").removeprefix(_NAME)
+        return str(name or "").removeprefix(self._purpose)
 
     def give_up(self) -> None:
         """End the session, and the lock with it."""

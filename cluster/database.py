@@ -1,4 +1,4 @@
-"""Reaching the ledger's PostgreSQL; its failures as the project's own errors."""
+"""Reaching PostgreSQL; its failures as the project's own errors."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,9 +20,10 @@ CONNECT: Mapping[str, object] = {"connect_timeout": 5, "application_name": "slic
 
 _LOCK_NOT_AVAILABLE = "55P03"
 _INSUFFICIENT_PRIVILEGE = "42501"
+_UNDEFINED_TABLE = "42P01"
 
 
-def ledger_engine(url: str) -> Engine:
+def postgres_engine(url: str) -> Engine:
     """An engine for ``postgresql://...``; nothing is connected yet.
 
     Raises InvalidInputError (SW-DATABASE-URL) for anything else, without showing it: it may hold a
@@ -32,7 +33,7 @@ def ledger_engine(url: str) -> Engine:
     if parsed is None or parsed.get_backend_name() != "postgresql":
         raise InvalidInputError(
             "SW-DATABASE-URL",
-            "The ledger's URL can't be read as a PostgreSQL one.",
+            "The database's URL can't be read as a PostgreSQL one.",
             "Write postgresql://USER@HOST/DATABASE; in a password @ is %40 and / is %2F.",
         )
     return create_engine(
@@ -92,13 +93,13 @@ def translated(engine: Engine) -> Iterator[None]:
         if _state(error) == _LOCK_NOT_AVAILABLE:
             raise UnreachableError(
                 "SW-DATABASE-BUSY",
-                f"A table of the ledger's database {_place(engine)} is in use for too long.",
+                f"A table of the database {_place(engine)} is in use for too long.",
                 "Nothing was changed. Try again; a long query or a dump may be running.",
             ) from None
         raise UnreachableError(
             "SW-DATABASE-DOWN",
-            f"The ledger's database {_place(engine)} does not answer: {_reason(engine, error)}.",
-            "Is PostgreSQL running, and does SLICEWISE_DATABASE_URL name it?",
+            f"The database {_place(engine)} does not answer: {_reason(engine, error)}.",
+            "Is PostgreSQL running, and does the URL name it?",
         ) from None
     except IntegrityError as error:
         raise OutsideError(
@@ -111,11 +112,17 @@ def translated(engine: Engine) -> Iterator[None]:
             raise OutsideError(
                 "SW-DATABASE-RIGHTS",
                 f"The role may not do this in {_place(engine)}: {_reason(engine, error)}.",
-                "As the tables' owner: slicewise db grant ROLE --as daemon|operator|reader",
+                "As the tables' owner: slicewise db grant ROLE --as DUTY",
+            ) from None
+        if _state(error) == _UNDEFINED_TABLE:
+            raise InvalidInputError(
+                "SW-DATABASE-OLD",
+                f"The database {_place(engine)} lacks a table: {_reason(engine, error)}.",
+                "Run: slicewise db upgrade",
             ) from None
         raise OutsideError(
             "SW-DATABASE-FAILED",
-            f"The ledger's database {_place(engine)} failed: {_reason(engine, error)}.",
+            f"The database {_place(engine)} failed: {_reason(engine, error)}.",
         ) from None
 
 

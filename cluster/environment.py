@@ -1,0 +1,66 @@
+"""A service's environment: variables of its server, as one word of a ``#SLICEWISE`` line."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, quote
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+ENCODED_BYTES = 1900
+"""Of all variables together: a line of a script that slicewise.lua reads has 2048."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_OURS = re.compile(
+    r"(SLURM|SBATCH|SLICEWISE|SPANK)_.*|PMIX?_.*"
+    r"|(CUDA|NVIDIA)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL"
+)
+"""Slurm says by these which slice, ports and node a replica has."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+ENVIRONMENT = (
+    "a table of NAME = text, without control characters, all together at most "
+    f"{ENCODED_BYTES} bytes when percent-encoded; not SLURM_*, SLICEWISE_* or CUDA_VISIBLE_DEVICES"
+)
+
+
+def encoded(variables: Iterable[tuple[str, str]]) -> str:
+    """As in a directive: ``A=1&B=two%20words``."""
+    return "&".join(f"{name}={quote(value, safe='/:,@')}" for name, value in variables)
+
+
+def _variables(value: object) -> tuple[tuple[str, str], ...]:
+    """Of a table, or of a directive's text; sorted by name. ValueError for what is refused."""
+    pairs = _pairs(value)
+    if len({name for name, _ in pairs}) != len(pairs) or not all(map(_is_allowed, pairs)):
+        raise ValueError("a name or a value")
+    if len(encoded(pairs)) > ENCODED_BYTES:
+        raise ValueError("too long")
+    return tuple(sorted(pairs))
+
+
+def _pairs(value: Any) -> list[tuple[str, str]]:
+    if isinstance(value, str):
+        return parse_qsl(value, keep_blank_values=True, strict_parsing=True, errors="strict")
+    if isinstance(value, Mapping):
+        return list(value.items())
+    raise ValueError("no table")
+
+
+def _is_allowed(pair: tuple[object, object]) -> bool:
+    name, value = pair
+    return (
+        isinstance(name, str)
+        and isinstance(value, str)
+        and _NAME.fullmatch(name) is not None
+        and _OURS.fullmatch(name) is None
+        and _CONTROL.search(value) is None
+    )
+
+
+Environment = Annotated[
+    tuple[tuple[str, str], ...],
+    BeforeValidator(_variables),
+    WithJsonSchema({"type": "table", "additionalProperties": {"type": "string"}}),
+]
+"""Pairs, sorted by name: a spec stays hashable."""

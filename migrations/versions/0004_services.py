@@ -1,0 +1,104 @@
+"""Orders of services' owners, API keys, and the launcher's own schema.
+
+Only additions: programs of 0003 go on with it.
+"""
+
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+_ORDERS = """
+CREATE TABLE slicewise.service_orders (
+    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_service_orders PRIMARY KEY,
+    cluster text NOT NULL,
+    tenant text NOT NULL,
+    name text NOT NULL,
+    array_job_id bigint NOT NULL,
+    what text NOT NULL
+        CONSTRAINT ck_service_orders_what_known
+        CHECK (what IN ('scale', 'restart', 'end', 'over')),
+    min_replicas integer,
+    max_replicas integer,
+    restart_s double precision,
+    delete_s double precision,
+    author text NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT ck_service_orders_replicas_in_range
+        CHECK (min_replicas >= 0 AND max_replicas >= 1 AND min_replicas <= max_replicas),
+    CONSTRAINT ck_service_orders_over_is_none
+        CHECK (what <> 'over' OR num_nonnulls(min_replicas, max_replicas, restart_s, delete_s) = 0)
+);
+CREATE INDEX ix_service_orders_latest ON slicewise.service_orders (cluster, tenant, name, id);
+COMMENT ON TABLE slicewise.service_orders
+    IS 'What a service''s owner ordered beside its script: its newest row holds. Append-only.';
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.service_orders
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+"""
+
+_KEYS = """
+CREATE TABLE slicewise.api_keys (
+    cluster text,
+    key_id text,
+    tenant text NOT NULL,
+    name text NOT NULL,
+    sha256 text NOT NULL
+        CONSTRAINT ck_api_keys_sha256_hexadecimal CHECK (sha256 ~ '^[0-9a-f]{64}$'),
+    author text NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT pk_api_keys PRIMARY KEY (cluster, key_id),
+    CONSTRAINT uq_api_keys_sha256 UNIQUE (cluster, sha256)
+);
+COMMENT ON TABLE slicewise.api_keys
+    IS 'Who may send requests to a tenant''s services: hashes, no key. Append-only.';
+
+CREATE TABLE slicewise.api_key_revocations (
+    cluster text,
+    key_id text,
+    author text NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT pk_api_key_revocations PRIMARY KEY (cluster, key_id),
+    CONSTRAINT fk_api_key_revocations_cluster FOREIGN KEY (cluster, key_id)
+        REFERENCES slicewise.api_keys (cluster, key_id)
+);
+COMMENT ON TABLE slicewise.api_key_revocations
+    IS 'Keys that let nobody in any more. Append-only.';
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.api_keys
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.api_key_revocations
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+"""
+
+_LAUNCHER = """
+CREATE SCHEMA IF NOT EXISTS launcher;
+CREATE TABLE launcher.service_state (
+    cluster text,
+    tenant text,
+    name text,
+    state jsonb NOT NULL,
+    saved_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT pk_service_state PRIMARY KEY (cluster, tenant, name)
+);
+COMMENT ON TABLE launcher.service_state
+    IS 'What the launcher has learnt of a service; without it the launcher learns anew.';
+"""
+
+_SERVED = "INSERT INTO slicewise.served_revisions VALUES ('0004');"
+
+_DOWN = """
+DROP TABLE slicewise.service_orders, slicewise.api_key_revocations, slicewise.api_keys,
+    launcher.service_state;
+DROP SCHEMA launcher;
+DELETE FROM slicewise.served_revisions WHERE revision = '0004';
+"""
+
+
+def upgrade() -> None:
+    for step in (_ORDERS, _KEYS, _LAUNCHER, _SERVED):
+        op.execute(step)
+
+
+def downgrade() -> None:
+    op.execute(_DOWN)

@@ -1,0 +1,51 @@
+"""Orders of services' owners, as they hold now."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from cluster.database import reading, writing
+from cluster.wire import NO_ORDER, ServiceOrder
+from slurm_plugin.decide.orders import Key, Ordered
+from slurm_plugin.ledger.part import DEADLINE, LedgerPart
+from slurm_plugin.ledger.tables import service_orders
+
+What = Literal["scale", "restart", "end", "over"]
+"""``over``: nothing is ordered any more."""
+
+
+class Orders(LedgerPart):
+    """Each order is a row of its own; the newest of a service holds."""
+
+    def orders(self) -> Mapping[Key, Ordered]:
+        """What is ordered now, of every service."""
+        of = service_orders.c
+        mine = of.cluster == self._cluster
+        ids = select(func.max(of.id)).where(mine).group_by(of.tenant, of.name)
+        newest = select(service_orders).where(mine, of.id.in_(ids))
+        with reading(self._engine) as connection:
+            connection.execute(DEADLINE)
+            found = connection.execute(newest).all()
+        return {(row.tenant, row.name): _ordered(row) for row in found if row.what != "over"}
+
+    def set_order(self, key: Key, what: What, ordered: Ordered, author: str) -> None:
+        """From now on this holds."""
+        values = {
+            "cluster": self._cluster,
+            "tenant": key[0],
+            "name": key[1],
+            "array_job_id": ordered.array_job_id,
+            "what": what,
+            **(ordered.order if what != "over" else NO_ORDER).model_dump(),
+            "author": author,
+        }
+        with writing(self._engine) as connection:
+            connection.execute(DEADLINE)
+            connection.execute(insert(service_orders).values(values))
+
+
+def _ordered(row: object) -> Ordered:
+    order = {name: getattr(row, name) for name in ServiceOrder.model_fields}
+    return Ordered(ServiceOrder(**order), getattr(row, "array_job_id", 0))

@@ -1,0 +1,82 @@
+"""API keys of tenants: made and revoked by their members, told to the launcher as hashes."""
+
+import asyncio
+from functools import partial
+
+from pydantic import BaseModel
+
+from cluster.errors import InvalidInputError
+from cluster.leadership import Leader
+from cluster.wire import (
+    DoneAnswer,
+    GrantsAnswer,
+    KeyCreateRequest,
+    KeyListRequest,
+    KeyRevokeRequest,
+    KeysAnswer,
+    KeyView,
+)
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.observe import report
+from slurm_plugin.reader import Reader
+from slurm_plugin.reads import Reads, require_known, require_own, without_places
+from slurm_plugin.sync import Sync
+
+KeyRequest = KeyCreateRequest | KeyListRequest | KeyRevokeRequest
+
+
+class ServiceKeys:
+    """Whose key lets in is held in memory, too: the gateway goes on while PostgreSQL is away."""
+
+    def __init__(self, ledger: Ledger, sync: Sync, reads: Reads, leader: Leader) -> None:
+        self._ledger = ledger
+        self._sync = sync
+        self._reads = reads
+        self._leader = leader
+        self._grants = GrantsAnswer(tenants={})
+
+    async def turn(self) -> None:
+        """Read which keys let in; raises what the ledger raises."""
+        self._grants = await asyncio.to_thread(self._ledger.grants)
+
+    def grants(self) -> GrantsAnswer:
+        """Which keys let whom in."""
+        return self._grants
+
+    async def answer(self, request: KeyRequest, reader: Reader) -> BaseModel:
+        """Raises InvalidInputError (SW-TENANT-UNKNOWN, SW-KEY-UNKNOWN, SW-KEY-LIMIT, SW-KEY-TWICE),
+        UnreachableError (SW-DAEMON-STANDBY) and what the ledger raises.
+        """
+        with without_places(reader):
+            if isinstance(request, KeyListRequest):
+                return KeysAnswer(keys=await self._visible(reader))
+            self._leader.require()
+            if isinstance(request, KeyCreateRequest):
+                await self._create(request, reader)
+            else:
+                await self._revoke(request.key_id, reader)
+            await self.turn()
+            return DoneAnswer()
+
+    async def _create(self, request: KeyCreateRequest, reader: Reader) -> None:
+        require_own(request.tenant, reader)
+        require_known(request.tenant, self._sync.policy.keys(), reader)
+        words = (request.key_id, request.tenant, request.name, request.sha256, reader.user)
+        await self._reads.from_ledger(reader.uid, partial(self._ledger.add_key, *words))
+        fields = {"key": request.key_id, "tenant": request.tenant, "user": reader.user}
+        report("key_created", **fields)
+
+    async def _revoke(self, key_id: str, reader: Reader) -> None:
+        known = {one.key_id for one in await self._visible(reader)}
+        if key_id not in known:
+            # The same for a key of others as for none.
+            raise InvalidInputError(
+                "SW-KEY-UNKNOWN", f"You have no key {key_id!r}.", "Yours: slicewise key list"
+            )
+        revoke = partial(self._ledger.revoke_key, key_id, reader.user)
+        await self._reads.from_ledger(reader.uid, revoke)
+        report("key_revoked", key=key_id, user=reader.user)
+
+    async def _visible(self, reader: Reader) -> tuple[KeyView, ...]:
+        keys = await self._reads.from_ledger(reader.uid, self._ledger.api_keys)
+        return tuple(one for one in keys if reader.may_read(one.tenant))

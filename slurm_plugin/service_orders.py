@@ -1,0 +1,102 @@
+"""Orders of services' owners: taken, kept in the ledger's database, shown in the view."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from cluster.errors import InvalidInputError
+from cluster.leadership import Leader
+from cluster.wire import NO_ORDER, DoneAnswer, OrderRequest, ServiceView
+from slurm_plugin.decide.orders import (
+    Bounds,
+    Key,
+    Ordered,
+    missing_since,
+    newest_arrays,
+    ordered,
+    over,
+)
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.observe import report
+from slurm_plugin.reader import Reader
+from slurm_plugin.reads import Reads, without_places
+from slurm_plugin.sync import Sync
+
+_AUTHOR = "slicewise"
+
+
+class ServiceOrders:
+    """What is ordered now. Only the daemon that leads changes it; the others read it again."""
+
+    def __init__(self, mode: str, ledger: Ledger, sync: Sync, reads: Reads, leader: Leader) -> None:
+        self._mode = mode
+        self._ledger = ledger
+        self._sync = sync
+        self._reads = reads
+        self._leader = leader
+        self._lock = asyncio.Lock()
+        self._orders: Mapping[Key, Ordered] = {}
+        self._missing_s: Mapping[Key, float] = {}
+
+    async def start(self) -> None:
+        """Read what is ordered; raises what the ledger raises."""
+        async with self._lock:
+            self._show(await asyncio.to_thread(self._ledger.orders))
+
+    async def turn(self) -> None:
+        """Read it again, and end what is over."""
+        await self.start()
+        if not self._sync.acts:
+            self._missing_s = {}
+            return
+        async with self._lock:
+            arrays, now_s = newest_arrays(self._sync.view.services), time.time()
+            self._missing_s = missing_since(self._orders, arrays, self._missing_s, now_s)
+            for key in sorted(over(self._orders, arrays, self._missing_s, now_s)):
+                nothing = Ordered(NO_ORDER, self._orders[key].array_job_id)
+                await asyncio.to_thread(self._ledger.set_order, key, "over", nothing, _AUTHOR)
+                self._show({one: o for one, o in self._orders.items() if one != key})
+                report("order_over", service="/".join(key))
+
+    async def order(
+        self, request: OrderRequest, service: ServiceView, reader: Reader
+    ) -> DoneAnswer:
+        """Take an order of somebody who may give it.
+
+        It holds once it is on disk. Raises InvalidInputError (SW-SERVICE-SCALE, SW-SERVICE-MODE),
+        and UnreachableError: SW-DAEMON-STANDBY, SW-SLURM-DOWN, and what the ledger raises.
+        """
+        self._leader.require()
+        self._require_enforced()
+        key = (service.tenant, service.name)
+        async with self._lock:
+            self._reads.require_sight()
+            newest = newest_arrays(self._sync.view.services).get(key, service.array_job_id)
+            known = self._orders.get(key)
+            before = known.order if known else NO_ORDER
+            after = Ordered(ordered(before, request, _bounds(service), time.time()), newest)
+            write = partial(self._ledger.set_order, key, request.what, after, reader.user)
+            with without_places(reader):
+                await self._reads.from_ledger(reader.uid, write)
+            self._show({**self._orders, key: after})
+        report("ordered", service="/".join(key), what=request.what, user=reader.user)
+        return DoneAnswer()
+
+    def _require_enforced(self) -> None:
+        if self._mode != "enforce":
+            raise InvalidInputError(
+                "SW-SERVICE-MODE",
+                f"mode {self._mode}: the daemon changes nothing in Slurm.",
+                "The service's owner can: scancel",
+            )
+
+    def _show(self, orders: Mapping[Key, Ordered]) -> None:
+        self._orders = orders
+        self._sync.set_orders({key: one.order for key, one in orders.items()})
+
+
+def _bounds(service: ServiceView) -> Bounds:
+    least = service.directives.get("min_replicas", "0")
+    # Also where the script is of another version, whose service can be ended all the same.
+    return Bounds(int(least) if least.isdecimal() else 0, len(service.slots))

@@ -1,0 +1,131 @@
+"""API keys through the gateway: made by a member, revoked by another, closed for all others."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import psycopg
+import pytest
+from waiting import until, until_is
+
+from sandbox.cluster import Sandbox
+from sandbox.demo.commands import publish_models
+
+pytestmark = pytest.mark.integration
+
+NAME = "keyed"
+AT_THE_GATEWAY_S = 5.0
+FILE = """\
+[service]
+name = "keyed"
+tenant = "{tenant}"
+model_repository = {models}
+model = "tokens"
+profile = "1g.18gb"
+max_replicas = 1
+min_replicas = 1
+lease_s = 600
+memory_mib = 512
+"""
+
+
+class Site:
+    """A service of bob's in nlp, and one of alice's in vision."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        models = json.dumps(str(publish_models(sandbox.layout.models)))
+        for user, tenant in (("bob", "nlp"), ("alice", "vision")):
+            self.slicewise("root", "tenant-quota", "set", tenant, "--nominal", "1")
+            file = sandbox.layout.home / sandbox.state.users[user].name / "keyed.toml"
+            file.write_text(FILE.format(tenant=tenant, models=models))
+            self.slicewise(user, "service", "apply", str(file))
+
+    def slicewise(self, user: str, *words: str) -> str:
+        return self.sandbox.run(user, ("slicewise", *words)).stdout
+
+    def refusal(self, user: str, *words: str) -> str:
+        """The last line of what is said."""
+        ran = self.sandbox.run(user, ("slicewise", *words), check=False)
+        assert ran.returncode == 1
+        return ran.stderr.splitlines()[-1]
+
+    def status(self, tenant: str, headers: Mapping[str, str] | None = None) -> int:
+        url = f"{self.sandbox.layout.gateway_url}/{tenant}/{NAME}/v2/models/tokens"
+        try:
+            asked = Request(url, headers=dict(headers or {}))  # noqa: S310 -- the gateway's
+            with urlopen(asked, timeout=30) as answer:  # noqa: S310
+                return int(answer.status)
+        except HTTPError as error:
+            return error.code
+
+    def forget_keys(self) -> None:
+        """As nobody else can: other tests send to these tenants without a key."""
+        url = self.sandbox.layout.database_url(self.sandbox.state.users["slurm"].name)
+        with psycopg.connect(url) as connection:
+            connection.execute("SET session_replication_role = replica")
+            connection.execute("DELETE FROM slicewise.api_key_revocations")
+            connection.execute("DELETE FROM slicewise.api_keys")
+
+    def create(self, user: str, tenant: str) -> Mapping[str, str]:
+        answer = self.slicewise(user, "key", "create", tenant, "--name", "ci", "--json")
+        return dict(json.loads(answer))
+
+
+@pytest.fixture(scope="module")
+def site(sandbox: Sandbox) -> Iterator[Site]:
+    found = Site(sandbox)
+    yield found
+    for user, tenant in (("bob", "nlp"), ("alice", "vision")):
+        found.slicewise(user, "service", "delete", f"{tenant}/{NAME}", "--now")
+    until(lambda: NAME not in sandbox.run("root", ("squeue", "-h", "-o", "%j")).stdout)
+    found.forget_keys()
+    until_is(lambda: found.status("nlp"), 404)
+
+
+def test_the_first_key_closes_a_tenants_services_and_opens_them_to_who_has_it(site: Site) -> None:
+    until_is(lambda: site.status("nlp"), 200)
+    own = site.create("bob", "nlp")
+    until_is(lambda: site.status("nlp"), 401, AT_THE_GATEWAY_S)
+    assert site.status("nlp", {"Authorization": f"Bearer {own['key']}"}) == 200
+    assert site.status("nlp", {"x-api-key": own["key"]}) == 200
+    assert site.status("nlp", {"x-api-key": own["key"][:-1]}) == 401
+    # No key is asked for where there is none; a key of another tenant opens nothing.
+    assert site.status("vision") == 200
+    other = site.create("alice", "vision")
+    until_is(lambda: site.status("vision"), 401, AT_THE_GATEWAY_S)
+    assert site.status("vision", {"x-api-key": other["key"]}) == 200
+    assert site.status("nlp", {"x-api-key": other["key"]}) == 403
+
+
+def test_a_key_is_shown_once_and_kept_as_a_hash_alone(site: Site) -> None:
+    made = site.create("bob", "nlp")
+    for user in ("bob", "root"):
+        listed = site.slicewise(user, "key", "list", "--json")
+        assert made["key_id"] in listed
+        assert made["key"] not in listed
+    assert made["key_id"] not in site.slicewise("alice", "key", "list", "--json")
+    for log in site.sandbox.layout.log.glob("*.log"):
+        assert made["key"] not in log.read_text(errors="replace")
+
+
+def test_a_revoked_key_opens_nothing_and_its_tenant_stays_closed(site: Site) -> None:
+    keys = [site.create("bob", "nlp") for _ in range(2)]
+    headers = [{"x-api-key": key["key"]} for key in keys]
+    until_is(lambda: [site.status("nlp", one) for one in headers], [200, 200], AT_THE_GATEWAY_S)
+    assert site.refusal("alice", "key", "revoke", keys[0]["key_id"]) == "SW-KEY-UNKNOWN"
+    site.slicewise("bob", "key", "revoke", keys[0]["key_id"])
+    until_is(lambda: [site.status("nlp", one) for one in headers], [401, 200], AT_THE_GATEWAY_S)
+    for key in json.loads(site.slicewise("bob", "key", "list", "--json")):
+        site.slicewise("bob", "key", "revoke", key["key_id"])
+    until_is(lambda: [site.status("nlp", one) for one in headers], [401, 401], AT_THE_GATEWAY_S)
+    time.sleep(AT_THE_GATEWAY_S)
+    assert site.status("nlp") == 401
+
+
+def test_strangers_make_no_keys(site: Site) -> None:
+    assert site.refusal("alice", "key", "create", "nlp", "--name", "a") == "SW-TENANT-UNKNOWN"
+    assert site.refusal("root", "key", "create", "typo", "--name", "a") == "SW-TENANT-UNKNOWN"
+    assert site.refusal("bob", "key", "create", "nlp", "--name", "a b") == "SW-WIRE"

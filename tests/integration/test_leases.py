@@ -1,0 +1,222 @@
+"""Leases of a minute under steady load: extended, or ended in good order where others come."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from effort import is_nightly
+from steady_load import SteadyLoad
+from waiting import until, until_is
+
+from sandbox.cluster import Sandbox
+from sandbox.demo.commands import publish_models
+
+pytestmark = pytest.mark.integration
+
+SERVICE = "nlp/leased"
+LEASE_S = 60
+RATE_PER_S = 2.0
+EXTENDED_S = 600.0 if is_nightly() else 170.0
+AFTER_S = 5.0
+GPU = "gpu:1g.18gb"
+INSTANCES = {"gpu03": 7, "gpu04": 3}
+"""Of that type."""
+FILE = """\
+[service]
+name = "leased"
+tenant = "nlp"
+model_repository = {models}
+model = "tokens"
+profile = "1g.18gb"
+min_replicas = 1
+max_replicas = 3
+concurrency = 2
+lease_s = {lease_s}
+memory_mib = 512
+"""
+
+
+class Leased:
+    """A service of bob's that keeps one replica, by short leases."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.home = sandbox.layout.home / sandbox.state.users["bob"].name
+        self.array = 0
+
+    def apply(self) -> None:
+        models = json.dumps(str(publish_models(self.sandbox.layout.models)))
+        file = self.home / "leased.toml"
+        file.write_text(FILE.format(models=models, lease_s=LEASE_S))
+        argv = ("slicewise", "service", "apply", str(file), "--json")
+        self.array = json.loads(self.sandbox.run("bob", argv).stdout)["array_job_id"]
+        until_is(lambda: len(self.runs()), 1)
+
+    def delete(self) -> None:
+        self.sandbox.run("root", ("scancel", str(self.array)))
+        until(lambda: not self.squeue("%i", "pending,running,completing"))
+
+    def squeue(self, fields: str, states: str) -> list[list[str]]:
+        which = (f"--jobs={self.array}", f"--states={states}", f"--format={fields}")
+        argv = ("env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--array", *which)
+        # Slurm forgets arrays after a while.
+        lines = self.sandbox.run("root", argv, check=False).stdout.splitlines()
+        return [line.split() for line in lines]
+
+    def runs(self) -> dict[str, tuple[str, int, int]]:
+        """Node, start and end of what runs, by task."""
+        rows = self.squeue("%i %N %S %e", "running")
+        return {task: (node, int(start), int(end)) for task, node, start, end in rows}
+
+    def states(self) -> dict[int, str]:
+        return {int(index): state for index, state in self.squeue("%K %T", "all")}
+
+    def starts(self) -> int:
+        return sum(log.read_text().count("starting on") for log in self.logs())
+
+    def logs(self) -> Iterator[Path]:
+        return self.home.glob("leased-*.log")
+
+    def whys(self) -> list[str]:
+        """Why replicas must end, as their owner is told."""
+        argv = ("slicewise", "service", "status", SERVICE, "--json")
+        shown = self.sandbox.run("bob", argv, check=False).stdout
+        return [one.split(": ", 1)[1] for one in _texts(json.loads(shown)) if "ends in" in one]
+
+    def while_asked(self, happens: Callable[[], None]) -> SteadyLoad:
+        """Clients before, during and after it."""
+        url = f"{self.sandbox.layout.gateway_url}/{SERVICE}"
+
+        async def load() -> SteadyLoad:
+            async with SteadyLoad(url, RATE_PER_S) as clients:
+                await asyncio.sleep(AFTER_S)
+                await asyncio.to_thread(happens)
+                await asyncio.sleep(AFTER_S)
+            return clients
+
+        return asyncio.run(load())
+
+    @contextmanager
+    def settings(self, line: str) -> Iterator[None]:
+        """Of the daemon, for a while."""
+        file = self.sandbox.layout.settings_file
+        text = file.read_text()
+        file.write_text(text.replace("[daemon]\n", f"[daemon]\n{line}\n"))
+        self.restart_daemon()
+        yield
+        file.write_text(text)
+        self.restart_daemon()
+
+    def restart_daemon(self) -> None:
+        self.sandbox.stop("daemon")
+        self.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
+
+
+def _texts(shown: object) -> Iterator[str]:
+    if isinstance(shown, str):
+        yield shown
+    elif isinstance(shown, dict | list):
+        for one in shown.values() if isinstance(shown, dict) else shown:
+            yield from _texts(one)
+
+
+@pytest.fixture(scope="module")
+def world(sandbox: Sandbox) -> Leased:
+    for tenant, slices in (("nlp", "3"), ("vision", "7")):
+        argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", slices)
+        sandbox.run("root", argv)
+    return Leased(sandbox)
+
+
+@pytest.fixture
+def leased(world: Leased) -> Iterator[Leased]:
+    for log in world.logs():
+        log.unlink()
+    world.apply()
+    yield world
+    world.delete()
+
+
+def passes(seconds: float) -> Callable[[], None]:
+    return lambda: time.sleep(seconds)
+
+
+def test_a_lease_of_a_minute_is_extended_for_minutes(leased: Leased) -> None:
+    ((task, (node, start_s, _)),) = leased.runs().items()
+    clients = leased.while_asked(passes(EXTENDED_S))
+    assert clients.failed == []
+    *same_run, end_s = leased.runs()[task]
+    assert same_run == [node, start_s]
+    # Never much more than the lease ahead: Slurm plans with it.
+    assert end_s - time.time() <= LEASE_S + 60
+
+
+def test_where_leases_are_not_extended_a_successor_takes_over(leased: Leased) -> None:
+    with leased.settings("extend_leases = false"):
+        (first,) = leased.runs().values()
+        clients = leased.while_asked(lambda: until(lambda: first not in leased.runs().values()))
+        assert clients.failed == []
+        assert leased.starts() >= 2
+        assert all(end_s == start_s + LEASE_S for _, start_s, end_s in leased.runs().values())
+        assert "TIMEOUT" not in leased.states().values()
+
+
+def test_nothing_runs_into_a_maintenance_reservation(leased: Leased) -> None:
+    ((node, _, _),) = leased.runs().values()
+    begins_s = int(time.time()) + 100
+    name = "reservationname=lease-test"
+    what = ("flags=maint,ignore_jobs", "users=root", "duration=60", f"nodes={node}")
+    argv = ("scontrol", "create", "reservation", name, f"starttime=uts{begins_s}", *what)
+    leased.sandbox.run("root", argv)
+
+    def until_it_begins() -> None:
+        until(lambda: f"reservation lease-test of {node} begins" in leased.whys(), 100)
+        while time.time() < begins_s:
+            assert all(
+                end_s <= begins_s for where, _, end_s in leased.runs().values() if where == node
+            )
+            time.sleep(1)
+
+    try:
+        clients = leased.while_asked(until_it_begins)
+        assert clients.failed == []
+        assert node not in {where for where, _, _ in leased.runs().values()}
+    finally:
+        leased.sandbox.run("root", ("scontrol", "delete", name))
+
+
+def test_a_bigger_job_starts_when_slurm_has_planned_it(leased: Leased) -> None:
+    ((node, _, _),) = leased.runs().values()
+    gres = f"--gres={GPU}:{INSTANCES[node]}"
+    options = ("--parsable", gres, f"--nodelist={node}", "--time=1", "--output=/dev/null")
+    argv = ("sbatch", *options, "--wrap=sleep 20")
+    job = leased.sandbox.run("alice", argv).stdout.strip()
+
+    def until_it_runs() -> None:
+        until(lambda: f"job {job} is to start on {node}" in leased.whys(), 100)
+        which = ("squeue", "--noheader", f"--jobs={job}", "--states=running", "--format=%T")
+        until(lambda: leased.sandbox.run("root", which).stdout, 150)
+
+    assert leased.while_asked(until_it_runs).failed == []
+    leased.sandbox.run("root", ("scancel", job))
+
+
+def test_a_slot_whose_task_was_cancelled_comes_back(leased: Leased) -> None:
+    (task,) = leased.runs()
+    index = int(task.partition("_")[2])
+    leased.sandbox.run("bob", ("scancel", task))
+    until(lambda: leased.states()[index] == "CANCELLED")
+    until(lambda: leased.states()[index] in {"PENDING", "RUNNING"})
+    until_is(lambda: len(leased.runs()), 1)
+
+
+def test_a_service_that_was_cancelled_as_a_whole_stays_so(leased: Leased) -> None:
+    (task,) = leased.runs()
+    leased.sandbox.run("bob", ("scancel", task.partition("_")[0]))
+    until(lambda: set(leased.states().values()) <= {"CANCELLED"})
+    time.sleep(10)
+    assert set(leased.states().values()) <= {"CANCELLED"}

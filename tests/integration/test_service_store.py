@@ -1,0 +1,225 @@
+"""Orders, API keys and the launcher's states in a real PostgreSQL."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from cluster.database import postgres_engine
+from cluster.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.wire import GrantsAnswer, ServiceOrder
+from launcher.store import StateStore
+from sandbox.cluster import Sandbox
+from slurm_plugin.decide.orders import Ordered
+from slurm_plugin.ledger import schema
+from slurm_plugin.ledger.keys import MOST_KEYS
+from slurm_plugin.ledger.store import Ledger
+
+pytestmark = pytest.mark.integration
+
+BERT, GPT = ("vision", "bert"), ("nlp", "gpt")
+HASHES = [f"{number:064x}" for number in range(MOST_KEYS + 1)]
+IDS = [f"{number:012x}" for number in range(MOST_KEYS + 1)]
+
+
+@pytest.fixture
+def ledger(database: str) -> Iterator[Ledger]:
+    schema.upgrade(database)
+    with Ledger(database, "testing") as opened:
+        yield opened
+
+
+@pytest.fixture
+def role_url(sandbox: Sandbox, database: str, ledger: Ledger) -> Iterator[Callable[..., str]]:
+    """Gives a role of its own a duty, and its URL."""
+    name = f"role{uuid4().hex}"
+    server = sandbox.layout.database_url(sandbox.state.users["slurm"].name)
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {name} LOGIN")
+
+    def url_as(duty: schema.Duty) -> str:
+        schema.grant(database, name, duty)
+        url = postgres_engine(database).url.set(drivername="postgresql", username=name)
+        return url.render_as_string(hide_password=False)
+
+    yield url_as
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"DROP OWNED BY {name}")
+        connection.execute(f"DROP ROLE {name}")
+
+
+def ordered(array_job_id: int = 814, **order: float) -> Ordered:
+    return Ordered(ServiceOrder.model_validate(order), array_job_id)
+
+
+# Orders
+
+
+def test_the_newest_order_of_a_service_holds_until_it_is_over(ledger: Ledger) -> None:
+    assert ledger.orders() == {}
+    ledger.set_order(BERT, "scale", ordered(max_replicas=2), "alice")
+    ledger.set_order(GPT, "restart", ordered(820, restart_s=7.25), "bob")
+    ledger.set_order(BERT, "end", ordered(max_replicas=2, delete_s=9.5), "alice")
+    assert ledger.orders() == {
+        BERT: ordered(max_replicas=2, delete_s=9.5),
+        GPT: ordered(820, restart_s=7.25),
+    }
+    ledger.set_order(BERT, "over", ordered(max_replicas=2), "slicewise")
+    assert ledger.orders() == {GPT: ordered(820, restart_s=7.25)}
+    ledger.set_order(BERT, "scale", ordered(min_replicas=1), "alice")
+    assert ledger.orders()[BERT] == ordered(min_replicas=1)
+
+
+def test_clusters_that_share_a_database_do_not_share_orders_keys_or_states(
+    ledger: Ledger, database: str
+) -> None:
+    ledger.set_order(BERT, "scale", ordered(max_replicas=2), "alice")
+    ledger.add_key(IDS[0], "vision", "ci", HASHES[0], "alice")
+    StateStore(database, "testing").save({"vision/bert": {"a": 1}}, ())
+    with Ledger(database, "other") as other:
+        assert (other.orders(), other.api_keys()) == ({}, ())
+        assert other.grants() == GrantsAnswer(tenants={})
+    assert StateStore(database, "other").load() == {}
+
+
+def test_no_order_and_no_key_is_ever_altered(ledger: Ledger, database: str) -> None:
+    ledger.set_order(BERT, "scale", ordered(max_replicas=2), "alice")
+    ledger.add_key(IDS[0], "vision", "ci", HASHES[0], "alice")
+    ledger.revoke_key(IDS[0], "alice")
+    for table in ("service_orders", "api_keys", "api_key_revocations"):
+        for statement in ("UPDATE {} SET author = 'x'", "DELETE FROM {}"):
+            with (
+                psycopg.connect(database) as connection,
+                pytest.raises(psycopg.Error, match="append-only"),
+            ):
+                connection.execute(SQL(statement).format(Identifier("slicewise", table)))
+
+
+def test_an_impossible_order_is_refused_by_the_database_itself(ledger: Ledger) -> None:
+    with pytest.raises(OutsideError, match="SW-LEDGER-REFUSED"):
+        ledger.set_order(BERT, "scale", ordered(min_replicas=3, max_replicas=2), "alice")
+    assert ledger.orders() == {}
+
+
+# Keys
+
+
+def test_a_key_lets_in_until_it_is_revoked_and_its_tenant_stays_protected(ledger: Ledger) -> None:
+    for number in range(2):
+        ledger.add_key(IDS[number], "vision", "ci", HASHES[number], "alice")
+    both = {HASHES[0]: "vision", HASHES[1]: "vision"}
+    assert ledger.grants() == GrantsAnswer(tenants=both, protected=("vision",))
+    for _ in range(2):
+        ledger.revoke_key(IDS[0], "olga")
+    left = GrantsAnswer(tenants={HASHES[1]: "vision"}, protected=("vision",))
+    assert ledger.grants() == left
+    assert [(key.key_id, key.revoked_s is None) for key in ledger.api_keys()] == [
+        (IDS[0], False),
+        (IDS[1], True),
+    ]
+    ledger.revoke_key(IDS[1], "olga")
+    assert ledger.grants() == GrantsAnswer(tenants={}, protected=("vision",))
+
+
+def test_a_tenant_has_so_many_keys_even_if_all_are_made_at_once(ledger: Ledger) -> None:
+    for number in range(MOST_KEYS - 1):
+        ledger.add_key(IDS[number], "vision", "ci", HASHES[number], "alice")
+
+    def add(number: int) -> str:
+        try:
+            ledger.add_key(IDS[number], "vision", "ci", HASHES[number], "alice")
+        except InvalidInputError as error:
+            return error.refusal.code
+        return ""
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(add, (MOST_KEYS - 1, MOST_KEYS))) == ["", "SW-KEY-LIMIT"]
+    ledger.revoke_key(IDS[0], "alice")
+    free = next(i for i in (MOST_KEYS - 1, MOST_KEYS) if IDS[i] not in str(ledger.api_keys()))
+    assert add(free) == ""
+
+
+def test_an_id_or_a_hash_that_is_there_is_refused(ledger: Ledger) -> None:
+    ledger.add_key(IDS[0], "vision", "ci", HASHES[0], "alice")
+    for key_id, sha256 in ((IDS[0], HASHES[1]), (IDS[1], HASHES[0])):
+        with pytest.raises(InvalidInputError, match="SW-KEY-TWICE"):
+            ledger.add_key(key_id, "nlp", "ci", sha256, "bob")
+    assert len(ledger.api_keys()) == 1
+
+
+def test_what_waits_for_a_lock_is_given_up_before_anybody_is_told_that_it_failed(
+    ledger: Ledger, database: str
+) -> None:
+    with psycopg.connect(database) as other:
+        other.execute("LOCK TABLE slicewise.service_orders")
+        with pytest.raises(UnreachableError, match="SW-DATABASE-DOWN"):
+            ledger.set_order(BERT, "restart", ordered(restart_s=7.0), "alice")
+    assert ledger.orders() == {}
+
+
+# States
+
+
+def test_states_are_replaced_and_forgotten(database: str, ledger: Ledger) -> None:
+    store = StateStore(database, "testing")
+    assert store.load() == {}
+    store.save({"vision/bert": {"a": [1, None]}, "nlp/gpt": {}}, ())
+    store.save({"vision/bert": {"a": 2.5}}, ("nlp/gpt", "nlp/never"))
+    assert store.load() == {"vision/bert": {"a": 2.5}}
+
+
+# Roles
+
+
+def test_the_daemons_role_orders_and_makes_keys_and_sees_no_state(
+    role_url: Callable[..., str],
+) -> None:
+    url = role_url("daemon")
+    with Ledger(url, "testing") as own:
+        own.set_order(BERT, "scale", ordered(max_replicas=2), "alice")
+        own.add_key(IDS[0], "vision", "ci", HASHES[0], "alice")
+        own.revoke_key(IDS[0], "alice")
+        assert (len(own.orders()), len(own.api_keys())) == (1, 1)
+    with pytest.raises(OutsideError, match="SW-DATABASE-RIGHTS"):
+        StateStore(url, "testing").load()
+
+
+def test_the_launchers_role_keeps_its_states_and_sees_nothing_else(
+    role_url: Callable[..., str],
+) -> None:
+    # Whatever it was allowed before is taken away.
+    role_url("daemon")
+    url = role_url("launcher")
+    store = StateStore(url, "testing")
+    store.save({"vision/bert": {}}, ())
+    store.save({}, ("vision/bert",))
+    assert store.load() == {}
+    assert store.lock("gw1").hold()
+    with Ledger(url, "testing") as own:
+        for read in (own.orders, own.api_keys, own.policy):
+            with pytest.raises(OutsideError, match="SW-DATABASE-RIGHTS"):
+                read()
+
+
+@pytest.mark.parametrize("duty", ["operator", "reader"])
+def test_no_other_role_orders_or_makes_keys(
+    role_url: Callable[..., str], duty: schema.Duty
+) -> None:
+    url = role_url(duty)
+    with Ledger(url, "testing") as own:
+        with pytest.raises(OutsideError, match="SW-DATABASE-RIGHTS"):
+            own.set_order(BERT, "scale", ordered(max_replicas=2), "olga")
+        with pytest.raises(OutsideError, match="SW-DATABASE-RIGHTS"):
+            own.add_key(IDS[0], "vision", "ci", HASHES[0], "olga")
+    with pytest.raises(OutsideError, match="SW-DATABASE-RIGHTS"):
+        StateStore(url, "testing").load()
+
+
+def test_a_database_without_the_launchers_schema_says_what_to_do(database: str) -> None:
+    schema.upgrade(database)
+    schema.downgrade(database, "0003")
+    with pytest.raises(InvalidInputError, match="SW-DATABASE-OLD"):
+        StateStore(database, "testing").load()

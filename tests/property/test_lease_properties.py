@@ -1,0 +1,99 @@
+"""Whatever runs, waits and is reserved: what never happens to a lease."""
+
+from dataclasses import replace
+
+from effort import examples
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from scripted import job
+
+from cluster.jobs import JobState
+from cluster.units import Millislices
+from slurm_plugin.decide.leases import Leased, Wall, plan_leases
+
+NOW_S = 1_000_000
+NODES = ("gpu01", "gpu02")
+COSTS = {"1g.10gb": Millislices(1000)}
+WAITING = job(9, tres={"gres/gpu:1g.10gb": "7"})
+
+walls = st.dictionaries(
+    st.sampled_from(NODES),
+    st.lists(
+        st.builds(
+            Wall,
+            st.integers(NOW_S - 5000, NOW_S + 5000),
+            st.just("why"),
+            st.sampled_from((None, WAITING)),
+        ),
+        max_size=3,
+    ),
+)
+
+budgets = st.dictionaries(st.just("vision"), st.integers(-5000, 30_000))
+
+
+@st.composite
+def slots(draw: st.DrawFn) -> list[Leased]:
+    found = []
+    for index in range(draw(st.integers(1, 4))):
+        lease_s = draw(st.integers(60, 4000))
+        run = job(
+            index,
+            JobState.RUNNING,
+            nodes=(draw(st.sampled_from(NODES)),),
+            tres={"gres/gpu:1g.10gb": "1"},
+        )
+        end_s = NOW_S + draw(st.integers(-100, 5000))
+        limit_min, is_wanted = draw(st.integers(1, 100)), draw(st.booleans())
+        found.append(Leased((814, index), run, end_s, limit_min, lease_s, is_wanted=is_wanted))
+    return found
+
+
+@given(slots(), walls, budgets, st.booleans())
+@hypothesis_settings(max_examples=examples(300))
+def test_a_lease(
+    found: list[Leased], standing: dict[str, list[Wall]], spare: dict[str, int], extends: bool
+) -> None:
+    plan = plan_leases(found, standing, spare, NOW_S, COSTS, extends=extends)
+    by_key = {one.key: one for one in found}
+    for key, limit_min in plan.limits_min.items():
+        slot = by_key[key]
+        more_min = limit_min - slot.limit_min
+        end_s = slot.end_s + 60 * more_min
+        # Never shorter, never of what nobody wants, never while there is enough left.
+        assert more_min > 0
+        assert slot.is_wanted
+        assert extends
+        assert slot.end_s - NOW_S < slot.lease_s / 2
+        first_s = min((wall.at_s for wall in standing.get(slot.run.nodes[0], ())), default=None)
+        # Never past a wall or the budget, and to a whole lease where there is none near.
+        assert first_s is None or end_s <= first_s
+        most = spare.get("vision", 10**9)
+        assert 1000 * more_min <= most
+        is_whole = NOW_S + slot.lease_s <= end_s < NOW_S + slot.lease_s + 60
+        is_stopped = first_s is not None and end_s + 60 > first_s
+        assert is_whole or is_stopped or 1000 * (more_min + 1) > most
+    for (array, index, _), end in plan.ends.items():
+        slot = by_key[array, index]
+        new_min = plan.limits_min.get(slot.key, slot.limit_min) - slot.limit_min
+        assert end.at_s < slot.end_s + 60 * new_min or new_min == 0
+    for slot in found:
+        first_s = min((wall.at_s for wall in standing.get(slot.run.nodes[0], ())), default=0)
+        # Who must end soon is told.
+        is_told = (*slot.key, slot.run.start_s) in plan.ends
+        assert is_told or (extends and not NOW_S < first_s <= NOW_S + 900)
+    again = [
+        replace(
+            one,
+            limit_min=plan.limits_min.get(one.key, one.limit_min),
+            end_s=one.end_s + 60 * (plan.limits_min.get(one.key, one.limit_min) - one.limit_min),
+        )
+        for one in found
+    ]
+    assert (
+        plan_leases(
+            again, standing, dict.fromkeys(spare, 0), NOW_S, COSTS, extends=extends
+        ).limits_min
+        == {}
+    )
