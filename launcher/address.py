@@ -28,7 +28,8 @@ async def _trouble(session: aiohttp.ClientSession, url: str) -> str:
     """The bare address is refused (403) if it is known: a question that wakes no replica."""
     try:
         async with session.get(f"{url}/") as answer:
-            if answer.status == HTTPStatus.FORBIDDEN:
+            # Without a key a protected tenant's services tell nothing.
+            if answer.status in {HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED}:
                 return ""
             return f"the gateway answers {answer.status}; is the launcher running?"
     except (aiohttp.ClientError, TimeoutError) as error:

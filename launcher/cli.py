@@ -1,27 +1,32 @@
-"""Commands: services for their tenants; the gateway for operators."""
+"""Commands: services, for their tenants. Here: what begins with a service's file."""
 
 import asyncio
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.live import Live
 from rich.text import Text
 
 from cluster.console import console, print_json
 from cluster.daemon_client import DaemonClient
-from cluster.errors import InvalidInputError
+from cluster.service import ServiceSpec
 from cluster.settings import Settings, load_settings
-from cluster.slurm.submit import submit
-from launcher import haproxy, show
+from cluster.slurm.submit import Submitted, submit
+from launcher import show_file
 from launcher.address import wait_for_route
-from launcher.observe import ServiceObservation, observe, service_url
-from launcher.render import CONFIGURATION, gateway_files, service_script
-from launcher.service_file import read_service_file, require_model, require_writable
+from launcher.decide.changes import ApplyPlan, plan_apply
+from launcher.observe import service_url
+from launcher.order_cli import order_app
+from launcher.render import service_script
+from launcher.service_file import (
+    read_service_file,
+    require_image,
+    require_model,
+    require_writable,
+)
+from launcher.service_names import Json, whole_view
+from launcher.view_cli import view_app
 
-_WATCH_S = 0.5
 _EXAMPLE = """\
 # bert.toml
 [service]
@@ -32,132 +37,120 @@ model = "bert"
 profile = "1g.10gb"
 max_replicas = 8
 concurrency = 2
-keep_alive_s = 60
+max_queue_s = 0.5                   # objective: or p95_ms = 800, or neither
+environment = { OMP_NUM_THREADS = "4" }
 """
 
 service_app = typer.Typer(
     help="Inference services that follow their requests.", no_args_is_help=True
 )
-gateway_app = typer.Typer(help="The gateway in front of all services.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(help="A service's TOML file.", show_default=False)]
-Name = Annotated[
-    str, typer.Argument(help="NAME, or TENANT/NAME where that is ambiguous.", show_default=False)
+SkipModelCheck = Annotated[
+    bool, typer.Option(help="Only the nodes see the model repository and the image.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Force = Annotated[
+    bool, typer.Option(help="Roll over though nothing has changed: the engine has, say.")
+]
 
 
 @service_app.command(
     "apply",
     epilog="Examples: slicewise service apply bert.toml"
-    " | slicewise service apply bert.toml --dry-run",
+    " | slicewise service apply bert.toml --dry-run"
+    " | slicewise service apply bert.toml --force",
 )
 def apply_service(
     file: File,
-    dry_run: Annotated[bool, typer.Option(help="Check everything, submit nothing.")] = False,
-    skip_model_check: Annotated[
-        bool, typer.Option(help="Only the nodes see the model repository.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option(help="As plan: check, submit nothing.")] = False,
+    force: Force = False,
+    skip_model_check: SkipModelCheck = False,
     as_json: Json = False,
 ) -> None:
     """Check a service and submit it as a held job array; its replicas start with its requests.
+
+    A service of that name that runs already rolls over: new replicas take the old ones' place, one
+    by one, and no request is lost. Without any change nothing is submitted.
 
     The file, the model repository, and what Slurm will be told are checked first; nothing is
     submitted if anything is wrong. Then it waits until the address answers, for 5 s at most.
     """
     settings = load_settings()
+    spec, plan = _checked(settings, file, force=force, skip_model_check=skip_model_check)
+    if dry_run:
+        _print_plan(settings, spec, plan, as_json=as_json)
+        return
+    url = service_url(settings.gateway.url, spec.tenant, spec.name)
+    idle = plan.action == "nothing"
+    submitted = None if idle else submit(service_script(spec, settings.triton))
+    trouble = asyncio.run(wait_for_route(url))
+    job_id = submitted.job_id if submitted is not None else plan.array_job_id
+    if as_json:
+        print_json({"array_job_id": job_id, "url": url, "action": plan.action})
+    else:
+        _print_applied(spec, plan, submitted, url)
+    if trouble:
+        typer.echo(f"The address can't be used yet: {trouble}", err=True)
+
+
+def _checked(
+    settings: Settings, file: Path, *, force: bool, skip_model_check: bool
+) -> tuple[ServiceSpec, ApplyPlan]:
+    """The file and what it would change; raises what apply would refuse."""
     spec = read_service_file(file)
     if not skip_model_check:
         require_model(spec)
+        require_image(spec)
     require_writable(Path.cwd())
-    script = service_script(spec, settings.triton)
-    asyncio.run(_daemon(settings).check(spec.tenant, spec.directives()))
+    return spec, asyncio.run(_plan(settings, spec, force=force))
+
+
+async def _plan(settings: Settings, spec: ServiceSpec, *, force: bool) -> ApplyPlan:
+    daemon = DaemonClient(settings.daemon)
+    _, view = await asyncio.gather(daemon.check(spec.tenant, spec.directives()), whole_view(daemon))
+    return plan_apply(spec, view, settings.costs, force=force)
+
+
+def _print_applied(
+    spec: ServiceSpec, plan: ApplyPlan, submitted: Submitted | None, url: str
+) -> None:
+    out = console()
+    for message in submitted.messages if submitted is not None else ():
+        out.print(Text(message))
+    out.print(Text(show_file.applied(spec, plan, submitted, url)))
+
+
+@service_app.command(
+    "plan",
+    epilog="Examples: slicewise service plan bert.toml | slicewise service plan bert.toml --json",
+)
+def plan_service(
+    file: File,
+    force: Force = False,
+    skip_model_check: SkipModelCheck = False,
+    as_json: Json = False,
+) -> None:
+    """Show what apply would do: a new service, which keys of a running one change, or nothing.
+
+    Everything is checked as apply does; nothing is submitted.
+    """
+    settings = load_settings()
+    spec, plan = _checked(settings, file, force=force, skip_model_check=skip_model_check)
+    _print_plan(settings, spec, plan, as_json=as_json)
+
+
+def _print_plan(settings: Settings, spec: ServiceSpec, plan: ApplyPlan, *, as_json: bool) -> None:
     url = service_url(settings.gateway.url, spec.tenant, spec.name)
-    submitted = None if dry_run else submit(script)
-    job_id = submitted.job_id if submitted is not None else None
-    trouble = "" if dry_run else asyncio.run(wait_for_route(url))
     if as_json:
-        print_json({"array_job_id": job_id, "url": url})
+        print_json(show_file.plan_as_json(spec, plan, url))
     else:
-        out = console()
-        for message in submitted.messages if submitted is not None else ():
-            out.print(Text(message))
-        done = f"is array job {job_id}" if job_id is not None else "would be accepted"
-        out.print(Text(f"{spec.tenant}/{spec.name} {done}; its address: {url}"))
-    if trouble:
-        typer.echo(f"The address can't be used yet: {trouble}", err=True)
+        console().print(show_file.plan_text(spec, plan, url))
 
 
 @service_app.command("render", epilog="Example: slicewise service render bert.toml > bert.sbatch")
 def render_service(file: File) -> None:
     """Print the batch script that apply would submit; plain sbatch of it does the same."""
     typer.echo(service_script(read_service_file(file), load_settings().triton), nl=False)
-
-
-@service_app.command("list", epilog="Example: slicewise service list --json")
-def list_services(as_json: Json = False) -> None:
-    """Every service that you may see.
-
-    Works on other hosts, too, where daemon.connect names the daemon; requests are not shown there.
-    """
-    services = asyncio.run(observe(load_settings()))
-    if as_json:
-        print_json([show.as_json(service) for service in services])
-    elif services:
-        console().print(show.services_overview(services))
-    else:
-        console().print("No services. Start one: slicewise service apply FILE.toml")
-
-
-@service_app.command(
-    "status",
-    epilog="Examples: slicewise service status bert | slicewise service status bert --watch",
-)
-def service_status(
-    name: Name,
-    watch: Annotated[bool, typer.Option(help="Go on until Ctrl-C.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Replicas, requests and quota of a service now.
-
-    Works on other hosts, too, where daemon.connect names the daemon; requests are not shown there.
-    """
-    settings = load_settings()
-    service = _find(name, asyncio.run(observe(settings)))
-    if as_json:
-        print_json(show.as_json(service))
-    elif watch:
-        _watch(settings, name, service)
-    else:
-        console().print(show.service_details(service))
-
-
-def _watch(settings: Settings, name: str, service: ServiceObservation) -> None:
-    with Live(show.service_details(service), console=console(), auto_refresh=False) as live:
-        while True:
-            try:
-                time.sleep(_WATCH_S)
-                service = _find(name, asyncio.run(observe(settings)))
-            except KeyboardInterrupt:
-                return
-            live.update(show.service_details(service), refresh=True)
-
-
-@service_app.command("delete", epilog="Example: slicewise service delete bert")
-def delete_service(name: Name, as_json: Json = False) -> None:
-    """Cancel a service: its array leaves Slurm, its address answers 404.
-
-    Requests in flight are cut off, waiting ones are refused.
-    """
-    settings = load_settings()
-    views = asyncio.run(_daemon(settings).view()).services
-    keys = {view.array_job_id: f"{view.tenant}/{view.name}" for view in views}
-    array_job_id = _choose(name, keys)
-    asyncio.run(_daemon(settings).delete(array_job_id))
-    if as_json:
-        print_json({"array_job_id": array_job_id, "service": keys[array_job_id]})
-    else:
-        console().print(Text(f"{keys[array_job_id]}: array job {array_job_id} is cancelled"))
 
 
 @service_app.command("schema", epilog="Example: slicewise service schema --example > bert.toml")
@@ -169,63 +162,11 @@ def service_schema(
     if example:
         typer.echo(_EXAMPLE, nl=False)
     elif as_json:
-        print_json(show.schema_rows())
+        print_json(show_file.schema_rows())
     else:
-        console().print(show.schema_table())
+        console().print(show_file.schema_table())
 
 
-def _daemon(settings: Settings) -> DaemonClient:
-    return DaemonClient(settings.daemon)
-
-
-def _find(name: str, services: Sequence[ServiceObservation]) -> ServiceObservation:
-    chosen = _choose(name, {s.array_job_id: s.service for s in services})
-    return next(service for service in services if service.array_job_id == chosen)
-
-
-def _choose(name: str, keys: dict[int, str]) -> int:
-    """The array job of NAME or TENANT/NAME."""
-    found = [array for array, key in keys.items() if name in {key, key.partition("/")[2]}]
-    if len(found) == 1:
-        return found[0]
-    known = ", ".join(sorted(keys.values())) or "none"
-    if not found:
-        raise InvalidInputError(
-            "SW-SERVICE-UNKNOWN", f"There is no service {name!r}.", f"You may see: {known}."
-        )
-    raise InvalidInputError(
-        "SW-SERVICE-AMBIGUOUS", f"Several services are named {name!r}.", f"Name one of: {known}."
-    )
-
-
-@gateway_app.command(
-    "render",
-    epilog="Examples: slicewise gateway render --check"
-    " | slicewise gateway render --socket-user slicewise --socket-group haproxy > /dev/null",
-)
-def render_gateway(
-    check: Annotated[bool, typer.Option(help="Let HAProxy read it, too.")] = False,
-    socket_user: Annotated[str, typer.Option(help="Owner of the runtime socket.")] = "",
-    socket_group: Annotated[str, typer.Option(help="Group of the runtime socket.")] = "",
-) -> None:
-    """Write HAProxy's configuration into gateway.directory, and print haproxy.cfg.
-
-    Beside it: hold.lua, and services.map, which is empty. Services and replicas come later, at
-    run time: render again only after settings have changed.
-    """
-    gateway = load_settings().gateway
-    files = gateway_files(gateway, socket_user, socket_group)
-    for name, text in files.items():
-        _write(gateway.directory / name, text)
-    if check:
-        asyncio.run(haproxy.check_configuration(gateway.directory / CONFIGURATION))
-    typer.echo(files[CONFIGURATION], nl=False)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        haproxy.replace_file(path, text)
-    except OSError as error:
-        raise InvalidInputError(
-            "SW-GATEWAY-SETTINGS", f"gateway.directory: {path}: {error.strerror}."
-        ) from None
+# Without a name: their commands stand beside the ones above.
+service_app.add_typer(view_app)
+service_app.add_typer(order_app)

@@ -31,6 +31,9 @@ FOR_EVERYBODY: Mapping[str, Command] = {
     "service": Command(
         "launcher.cli:service_app", "Inference services that follow their requests."
     ),
+    "key": Command(
+        "launcher.key_cli:key_app", "API keys: who may send requests to a tenant's services."
+    ),
     "explain": Command(
         "slurm_plugin.cli.explain:explain_tenant",
         "Show what a tenant may still start of each GPU type, and what allows no more.",
@@ -63,7 +66,7 @@ FOR_OPERATORS: Mapping[str, Command] = {
         "Examples: slicewise compile --dry-run | slicewise compile --slurm-conf",
     ),
     "admission": Command("slurm_plugin.cli.admission:admission_app", "slicewise.lua in slurmctld."),
-    "gateway": Command("launcher.cli:gateway_app", "The gateway in front of all services."),
+    "gateway": Command("launcher.gateway_cli:gateway_app", "The gateway in front of all services."),
     "db": Command("slurm_plugin.cli.db:db_app", "The ledger's PostgreSQL schema."),
     "daemon": Command(
         "slurm_plugin.cli.daemon:run_daemon",

@@ -1,38 +1,36 @@
-"""The only door to HAProxy: its Runtime API on a unix socket, and the check of a configuration."""
+"""The only door to HAProxy: its Runtime API on unix sockets, and the check of a configuration."""
 
 import asyncio
-import csv
 import os
 import shutil
 from asyncio.subprocess import PIPE
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
-from launcher.decide.gateway import Backend, Gateway, Mode, Server
-from launcher.decide.routing import (
-    AddRoute,
-    Change,
-    EndSessions,
-    MarkComplete,
-    RemoveRoute,
-    SendRound,
-    SetHealthy,
-    SetMode,
-    SetTarget,
+from cluster.settings import GatewaySettings
+from launcher.decide.gateway import Gateway, with_replaced
+from launcher.decide.routing import Change
+from launcher.haproxy_text import (
+    TOLD_KEY,
+    Maps,
+    commands,
+    entry_commands,
+    map_text,
+    old_workers,
+    parse,
+    parse_map,
+    questions,
 )
 
 DEADLINE_S = 2.0
 _READ_LIMIT = 64 * 1024 * 1024
-_FORCED_DRAIN, _FORCED_MAINT = 0x08, 0x01
-"""Bits of srv_admin_state (management guide, "show servers state")."""
+_AT_ONCE = 64
+"""Commands in one line, which must fit into HAProxy's buffer (16 KiB)."""
 _QUIET = ("no need to change", "changed from")
 """``set server addr`` answers in words also when all is well."""
-AGAIN = "again"
-"""The server of each backend that leads back into HAProxy, used while no replica is up."""
-COMPLETE_KEY = ".complete"
-"""In the map beside the services; no ``tenant/service`` is like it."""
+_MAY_READ = 0o640
 
 
 class HaproxyRuntime:
@@ -42,35 +40,62 @@ class HaproxyRuntime:
     HAProxy's own words.
     """
 
-    def __init__(self, socket: Path, services_map: Path) -> None:
-        self._socket = socket
-        self._map = services_map
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._socket = settings.runtime_socket
+        self._master = settings.master_socket
+        self._maps = Maps(settings.directory)
 
     async def observe(self) -> Gateway:
-        """Routes, servers and requests.
+        """Routes, servers and requests, those of processes that a reload has replaced included.
 
-        Administrative states are read before the counters: a server that is seen to drain with
-        nothing in flight had nothing in flight after it began to drain.
+        Those are looked for afterwards: a reload in between may count requests twice for a moment,
+        but never lose sight of one.
         """
-        text = await self._ask(f"show map {self._map};show servers state;show stat")
-        try:
-            return parse(text)
-        except (KeyError, ValueError, IndexError) as error:
-            raise OutsideError(
-                "SW-GATEWAY-FAILED",
-                f"HAProxy's state can't be read: {type(error).__name__} {error}.",
-                "Run HAProxy with the configuration of: slicewise gateway render",
-            ) from error
+        gateway = _parsed(await self._ask(self._socket, ";".join(questions(self._maps))))
+        if self._master is None:
+            return gateway
+        replaced = old_workers(await self._ask(self._master, "show proc"))
+        found = [await self._replaced(self._master, process) for process in replaced]
+        return with_replaced(gateway, (old for old in found if old is not None))
+
+    async def _replaced(self, master: Path, process: int) -> Gateway | None:
+        """None if that process has just ended, or has an older Slicewise's configuration.
+
+        The master takes one question at a time.
+        """
+        answers = [
+            await self._ask(master, f"@!{process} {question}") for question in questions(self._maps)
+        ]
+        with suppress(OutsideError):
+            return _parsed("".join(answers))
+        return None
 
     async def apply(self, changes: Iterable[Change]) -> None:
         """Make the changes, in order; stops at the first that fails."""
         for change in changes:
-            for command in commands(change, self._map):
-                answer = (await self._ask(command)).strip()
-                if answer and not any(words in answer for words in _QUIET):
-                    raise OutsideError(
-                        "SW-GATEWAY-FAILED", f"HAProxy refused {command!r}: {answer}"
-                    )
+            await self._tell(commands(change, self._maps))
+
+    async def set_keys(self, tenants: Mapping[str, str], protected: Iterable[str] = ()) -> None:
+        """Let these API keys in, and no other; tenants that have one want one from now on.
+
+        ``tenants`` is by SHA-256 in lower-case hexadecimal; ``protected`` are further tenants that
+        want a key. Both are written down, too: HAProxy starts with them. Raises OSError if this
+        user may not write there, after HAProxy was told.
+        """
+        asked = dict.fromkeys({*tenants.values(), *protected, TOLD_KEY}, "yes")
+        # In this order nobody whose key is good is refused in between.
+        wanted = {self._maps.keys: dict(tenants), self._maps.protected: asked}
+        unwritten: OSError | None = None
+        for path, entries in wanted.items():
+            try:
+                _write_if_other(path, map_text(entries))
+            except OSError as error:
+                unwritten = error
+        for path, entries in wanted.items():
+            shown = _parsed_map(await self._ask(self._socket, f"show map {path}"))
+            await self._tell(entry_commands(path, shown, entries))
+        if unwritten is not None:
+            raise unwritten
 
     def keep(self, routes: Mapping[str, str]) -> None:
         """Write the routes into the map's file, if it says others: HAProxy starts with them.
@@ -78,41 +103,81 @@ class HaproxyRuntime:
         Not the mark of completeness: a service may come while HAProxy is down. Raises OSError if
         this user may not write there.
         """
-        text = "".join(f"{service} {backend}\n" for service, backend in sorted(routes.items()))
-        if self._map.read_text(encoding="utf-8") != text:
-            replace_file(self._map, text)
+        _write_if_other(self._maps.services, map_text(routes))
 
-    async def _ask(self, command: str) -> str:
+    async def _tell(self, told: Sequence[str]) -> None:
+        for first in range(0, len(told), _AT_ONCE):
+            line = ";".join(told[first : first + _AT_ONCE])
+            answer = await self._ask(self._socket, line)
+            words = [word for word in answer.splitlines() if word.strip()]
+            if any(not any(quiet in word for quiet in _QUIET) for word in words):
+                raise OutsideError(
+                    "SW-GATEWAY-FAILED", f"HAProxy refused {line!r}: {answer.strip()}"
+                )
+
+    async def _ask(self, socket: Path, command: str) -> str:
         try:
             async with asyncio.timeout(DEADLINE_S):
-                return await self._exchange(command)
+                return await _exchange(socket, command)
         except PermissionError as error:
             raise UnreachableError(
                 "SW-GATEWAY-DOWN",
-                f"{self._socket} may not be used by this user.",
+                f"{socket} may not be used by this user.",
                 "Only root and the launcher's user may: slicewise gateway render --socket-user.",
             ) from error
         except (OSError, TimeoutError) as error:
             raise UnreachableError(
                 "SW-GATEWAY-DOWN",
-                f"HAProxy does not answer on {self._socket}: {type(error).__name__}.",
+                f"HAProxy does not answer on {socket}: {type(error).__name__}.",
                 "Is it running, with the configuration of: slicewise gateway render?",
             ) from error
 
-    async def _exchange(self, command: str) -> str:
-        reader, writer = await asyncio.open_unix_connection(str(self._socket), limit=_READ_LIMIT)
-        try:
-            writer.write(f"{command}\n".encode())
-            await writer.drain()
-            return (await reader.read(-1)).decode("utf-8", "replace")
-        finally:
-            writer.close()
+
+async def _exchange(socket: Path, command: str) -> str:
+    reader, writer = await asyncio.open_unix_connection(str(socket), limit=_READ_LIMIT)
+    try:
+        writer.write(f"{command}\n".encode())
+        writer.write_eof()  # The master's socket would wait for more commands.
+        await writer.drain()
+        return (await reader.read(-1)).decode("utf-8", "replace")
+    finally:
+        writer.close()
+
+
+def _parsed(text: str) -> Gateway:
+    try:
+        return parse(text)
+    except (KeyError, ValueError, IndexError) as error:
+        raise _unreadable(error) from error
+
+
+def _parsed_map(text: str) -> Mapping[str, str]:
+    try:
+        return parse_map(text)
+    except ValueError as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> OutsideError:
+    return OutsideError(
+        "SW-GATEWAY-FAILED",
+        f"HAProxy's state can't be read: {type(error).__name__} {error}.",
+        "Run HAProxy with the configuration of: slicewise gateway render",
+    )
+
+
+def _write_if_other(path: Path, text: str) -> None:
+    with suppress(FileNotFoundError, PermissionError):
+        if path.read_text(encoding="utf-8") == text:
+            return
+    replace_file(path, text)
 
 
 def replace_file(path: Path, text: str) -> None:
-    """All or nothing: HAProxy never reads half a file. Raises OSError."""
+    """All or nothing: HAProxy never reads half a file; not for everybody. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        draft.touch(_MAY_READ)
         draft.write_text(text, encoding="utf-8")
         with suppress(FileNotFoundError):
             shutil.copymode(path, draft)
@@ -121,109 +186,6 @@ def replace_file(path: Path, text: str) -> None:
         with suppress(OSError):
             draft.unlink()
         raise
-
-
-def commands(change: Change, services_map: Path) -> tuple[str, ...]:
-    """The Runtime API's words for a change."""
-    match change:
-        case SetMode(backend, index, mode):
-            return (f"set server {_server(backend, index)} state {mode}",)
-        case SetHealthy(backend, index):
-            return (f"set server {_server(backend, index)} health up",)
-        case EndSessions(backend, index):
-            return (f"shutdown sessions server {_server(backend, index)}",)
-        case SetTarget(backend, index, address, port, concurrency):
-            server = _server(backend, index)
-            return (
-                f"set server {server} addr {address} port {port}",
-                f"set maxconn server {server} {concurrency}",
-            )
-        case SendRound(backend):
-            server = f"set server {backend}/{AGAIN} state"
-            return (f"{server} maint;{server} ready",)
-        case AddRoute() | RemoveRoute() | MarkComplete():
-            return (_map_command(change, services_map),)
-
-
-def _map_command(change: AddRoute | RemoveRoute | MarkComplete, services_map: Path) -> str:
-    match change:
-        case AddRoute(service, backend):
-            return f"add map {services_map} {service} {backend}"
-        case RemoveRoute(service):
-            return f"del map {services_map} {service}"
-        case MarkComplete():
-            return f"add map {services_map} {COMPLETE_KEY} yes"
-
-
-def _server(backend: str, index: int) -> str:
-    return f"{backend}/r{index + 1}"
-
-
-def parse(text: str) -> Gateway:
-    """The answers to ``show map``, ``show servers state`` and ``show stat``, one after another.
-
-    Raises KeyError, ValueError or IndexError for anything else.
-    """
-    before_states, _, rest = text.partition("\n1\n# be_id ")
-    states_text, _, stat_text = rest.partition("\n# pxname,")
-    rows = tuple(csv.DictReader(f"pxname,{stat_text}".splitlines()))
-    admin = _admin_states(states_text)
-    servers: dict[str, dict[int, Server]] = {}
-    totals: dict[str, Mapping[str, str]] = {}
-    again: dict[str, int] = {}
-    for row in rows:
-        backend, name = row["pxname"], row["svname"]
-        if name == "BACKEND":
-            totals[backend] = row
-        elif name == AGAIN:
-            again[backend] = int(row["scur"])
-        elif (backend, name) in admin:
-            servers.setdefault(backend, {})[int(name[1:]) - 1] = _parse_server(
-                row, admin[backend, name]
-            )
-    if not servers:
-        raise ValueError("no backend of the pool")
-    backends = {
-        name: _parse_backend(totals[name], again[name], found) for name, found in servers.items()
-    }
-    routes = _parse_map(before_states)
-    complete = routes.pop(COMPLETE_KEY, None) is not None
-    return Gateway(routes, backends, complete)
-
-
-def _parse_backend(row: Mapping[str, str], again: int, servers: Mapping[int, Server]) -> Backend:
-    """What goes round ``again`` is in the backend twice: there, and where it came to."""
-    in_order = tuple(servers[index] for index in range(len(servers)))
-    return Backend(int(row["scur"]) - again, int(row["qcur"]), in_order)
-
-
-def _parse_server(row: Mapping[str, str], admin: int) -> Server:
-    address, _, port = row["addr"].rpartition(":")
-    return Server(
-        address.strip("[]"),
-        int(port),
-        _mode(admin),
-        row["status"].split()[0] in {"UP", "DRAIN"},
-        int(row["scur"]),
-        int(row["qcur"]),
-    )
-
-
-def _mode(admin: int) -> Mode:
-    if admin & _FORCED_MAINT:
-        return Mode.MAINT
-    return Mode.DRAIN if admin & _FORCED_DRAIN else Mode.READY
-
-
-def _admin_states(text: str) -> Mapping[tuple[str, str], int]:
-    rows = (line.split() for line in text.splitlines()[1:] if line.strip())
-    return {(row[1], row[3]): int(row[6]) for row in rows}
-
-
-def _parse_map(text: str) -> dict[str, str]:
-    """Lines ``0x55d0 tenant/service pool3``."""
-    rows = (line.split() for line in text.splitlines() if line.startswith("0x"))
-    return {row[1]: row[2] for row in rows}
 
 
 async def check_configuration(path: Path) -> None:

@@ -3,16 +3,31 @@
 import asyncio
 import logging
 import signal
+import time
+from collections.abc import Awaitable, Callable
+from typing import Literal
 
 from cluster import events
 from cluster.daemon_client import DaemonClient
 from cluster.errors import SlicewiseError
+from cluster.leadership import ALONE, Leader, led_only
 from cluster.settings import Settings
-from launcher.decide.services import Plan, ServicePlan, State
+from launcher.decide.services import Plan, ServicePlan
 from launcher.decide.slots import loss_text
+from launcher.decide.state import State
 from launcher.haproxy import HaproxyRuntime
-from launcher.render import services_map
-from launcher.tick import Daemon, Runtime, Turned, turn
+from launcher.leadership import leadership, own_store
+from launcher.saved_state import SavedState
+from launcher.tick import Daemon, Replicas, Runtime, Turned, turn
+from launcher.triton import Prober
+
+BUSY_S = 0.15
+"""So soon the next turn begins while requests wait or something has just been changed."""
+LONGEST_S = 1.0
+SIDE_EVERY_S = 2.0
+"""How often the state is saved, and the gateway told of keys."""
+_DAEMON_CHANGES = frozenset({"wish", "retire"})
+_RUNTIME_CHANGES = frozenset({"apply", "keep", "set_keys"})
 
 _LOG = logging.getLogger("slicewise.launcher")
 
@@ -23,43 +38,88 @@ def configure_logging(level: str) -> None:
 
 
 async def serve(settings: Settings) -> None:
-    """Turn every ``interval_s`` until SIGTERM or SIGINT.
+    """Turn until SIGTERM or SIGINT, while this launcher leads.
 
     Nothing that matters is kept here: after a kill the next launcher finds routes and draining
-    servers at HAProxy, and slots at the daemon.
+    servers at HAProxy, slots and orders at the daemon, and what it has learnt in its database.
+    Raises InvalidInputError (SW-LAUNCHER-PAIR, SW-DATABASE-URL).
     """
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    store = own_store(settings)
     daemon = DaemonClient(settings.daemon)
-    runtime = HaproxyRuntime(settings.gateway.runtime_socket, services_map(settings.gateway))
-    await Launcher(daemon, runtime).run(settings.launcher.interval_s, ended)
+    runtime = HaproxyRuntime(settings.gateway)
+    if store is None:
+        report("no_database", state="in memory only")
+        await Launcher(daemon, runtime).run(settings.launcher.interval_s, ended)
+        return
+    leader = leadership(store, pair=settings.launcher.pair)
+    await asyncio.to_thread(leader.turn)
+    with leader.kept():
+        launcher = Launcher(
+            led_only(daemon, leader, _DAEMON_CHANGES),
+            led_only(runtime, leader, _RUNTIME_CHANGES),
+            leader=leader,
+            saved=SavedState(store),
+        )
+        await launcher.run(settings.launcher.interval_s, ended)
 
 
 class Launcher:
     """Keeps the state between turns and reports what changes."""
 
-    def __init__(self, daemon: Daemon, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        daemon: Daemon,
+        runtime: Runtime,
+        *,
+        replicas: Replicas | None = None,
+        leader: Leader = ALONE,
+        saved: SavedState | None = None,
+    ) -> None:
         self._daemon = daemon
         self._runtime = runtime
-        self._state: State = {}
+        self._due = asyncio.Event()
+        self._replicas = replicas or Prober(self._due)
+        self._leader = leader
+        self._saved = saved or SavedState(None)
+        self._state: State | None = None
         self._reporter = Reporter()
 
     async def run(self, interval_s: float, ended: asyncio.Event) -> None:
         """Turn until ``ended``; a failed look changes nothing and is tried again."""
-        report("started", interval_s=interval_s)
+        report("started", interval_s=interval_s, leads=self._leader.leads())
+        beside = [
+            asyncio.create_task(_repeat(turn, SIDE_EVERY_S)) for turn in (self.save, self.tell_keys)
+        ]
+        end = asyncio.create_task(ended.wait())
         while not ended.is_set():
-            await self.turn()
-            try:
-                await asyncio.wait_for(ended.wait(), interval_s)
-            except TimeoutError:
-                continue
+            began_s = time.monotonic()
+            is_busy = await self.turn()
+            # A cluster so large that a turn takes long gets as much time for everything else.
+            pause_s = max(BUSY_S if is_busy else interval_s, time.monotonic() - began_s)
+            await self._pause(min(pause_s, LONGEST_S), end)
+        for task in beside:
+            task.cancel()
+        await self.save()
         report("ended")
 
-    async def turn(self) -> None:
-        """One turn, reported."""
+    async def _pause(self, pause_s: float, end: "asyncio.Task[Literal[True]]") -> None:
+        due = asyncio.create_task(self._due.wait())
+        await asyncio.wait({due, end}, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+        due.cancel()
+        self._due.clear()
+
+    async def turn(self) -> bool:
+        """One turn, reported; whether the next is due soon. On standby it does nothing."""
+        if not self._leader.leads():
+            self._state = None
+            return False
+        if self._state is None:
+            self._state = await self._saved.load()
         try:
-            turned = await turn(self._daemon, self._runtime, self._state)
+            turned = await turn(self._daemon, self._runtime, self._replicas, self._state)
         except SlicewiseError as error:
             self._reporter.failed(str(error))
         except Exception as error:  # noqa: BLE001 -- one bad turn must not end the launcher
@@ -68,6 +128,34 @@ class Launcher:
         else:
             self._state = turned.state
             self._reporter.turned(turned)
+            return turned.is_busy
+        return False
+
+    async def save(self) -> None:
+        """Keep what was learnt for the launcher that comes next."""
+        if self._state is not None and self._leader.leads():
+            await self._saved.save(self._state)
+
+    async def tell_keys(self) -> None:
+        """Tell the gateway which API keys let whom in."""
+        if self._state is None or not self._leader.leads():
+            return
+        try:
+            granted = await self._daemon.grants()
+            await self._runtime.set_keys(granted.tenants, granted.protected)
+        except (SlicewiseError, OSError) as error:
+            self._reporter.once("", "keys_not_set", str(error))
+        else:
+            self._reporter.once("", "keys_not_set", "")
+
+
+async def _repeat(step: Callable[[], Awaitable[None]], pause_s: float) -> None:
+    while True:
+        try:
+            await step()
+        except Exception:  # noqa: BLE001 -- as for a turn
+            _LOG.exception("step_failed")
+        await asyncio.sleep(pause_s)
 
 
 class Reporter:
@@ -95,7 +183,7 @@ class Reporter:
         for service in turned.plan.services:
             self._service(service, turned)
         self._troubles(turned.plan)
-        self._once("", "routes_not_kept", turned.unkept)
+        self.once("", "routes_not_kept", turned.unkept)
         for array, error in turned.failures.items():
             report("wish_failed", logging.WARNING, array=array, why=str(error))
 
@@ -118,13 +206,13 @@ class Reporter:
 
     def _troubles(self, plan: Plan) -> None:
         for name in plan.routes.unrouted:
-            self._once(name, "no_backend_free", "raise gateway.backends and render again")
+            self.once(name, "no_backend_free", "raise gateway.backends and render again")
         for name, why in plan.unreadable.items():
-            self._once(name, "service_unreadable", why)
+            self.once(name, "service_unreadable", why)
         for service in plan.services:
-            self._once(service.service, "slots_lost", loss_text(service.lost))
+            self.once(service.service, "slots_lost", loss_text(service.lost))
 
-    def _once(self, service: str, event: str, why: str) -> None:
+    def once(self, service: str, event: str, why: str) -> None:
         """A warning, once until it changes; "" is no trouble."""
         if why and self._warned.get((service, event)) != why:
             report(event, logging.WARNING, service=service or "-", why=why)

@@ -1,40 +1,71 @@
 """What every service does now: the daemon's view joined with the gateway's."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from cluster.daemon_client import DaemonClient
 from cluster.errors import UnreachableError
 from cluster.settings import Settings
-from cluster.wire import ServiceView, ViewAnswer
-from launcher.decide.gateway import Gateway, Load, Mode, load_of
+from cluster.wire import ServiceView, SlotView, TenantView, ViewAnswer
+from launcher.decide.changes import generations_of
+from launcher.decide.gateway import Backend, Gateway, Load, Mode, load_of
 from launcher.decide.notes import waiting_text
 from launcher.decide.runs import run_of
 from launcher.decide.services import key_of
 from launcher.decide.slots import loss_text
 from launcher.haproxy import HaproxyRuntime
-from launcher.render import services_map
+from launcher.service_names import whole_view
+
+State = Literal["ready", "starting", "draining", "held", "gone"]
+"""ready: gets requests and passes its health checks. starting: waits for Slurm, or runs and is not
+ready yet. draining: finishes what it has or has finished it, ending ones included. held: costs
+nothing. gone: lost for good."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One slot of one generation now.
+
+    Attributes:
+        age_s: since Slurm started it; None if it has not.
+        lease_left_s: until its time limit, which is extended while it is wanted.
+        is_outdated: one of a newer generation, or one that has started since, replaces it.
+        why: why it waits or must end; "" if there is nothing to say.
+    """
+
+    array_job_id: int
+    slot: int
+    state: State
+    node: str = ""
+    age_s: int | None = None
+    lease_left_s: int | None = None
+    is_borrowed: bool = False
+    is_outdated: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True)
 class ServiceObservation:
-    """One service now.
+    """One service now, all of its generations together.
 
     Attributes:
+        array_job_id: of the newest generation.
+        older: array jobs of the generations that it replaces, the newest first.
         url: where its clients send ``v2/...``.
+        min_replicas, max_replicas: as ordered, else as its script says.
+        is_scaled: whether they are ordered.
+        is_ending: its owner has ordered its end.
         load: requests at the gateway; None if this user may not see the gateway or the service has
             no route yet.
-        ready: slots that get requests and pass their health checks.
-        starting: slots that wait for Slurm, or run and are not ready yet.
-        draining: slots that finish what they have or have finished it, ending ones included.
-        held: slots that cost nothing.
-        gone: slots that were lost for good.
+        replicas: slots of all generations, the newest first.
         used_millislices, nominal_millislices: of the tenant; None if this user may not see them.
         note: why slots do not run that should: quota, failed starts, Slurm's reason; "" if all is
             well.
     """
 
     array_job_id: int
+    older: tuple[int, ...]
     tenant: str
     name: str
     user: str
@@ -42,12 +73,10 @@ class ServiceObservation:
     profile: str
     min_replicas: int
     max_replicas: int
+    is_scaled: bool
+    is_ending: bool
     load: Load | None
-    ready: frozenset[int]
-    starting: frozenset[int]
-    draining: frozenset[int]
-    held: frozenset[int]
-    gone: frozenset[int]
+    replicas: tuple[Replica, ...]
     used_millislices: int | None
     nominal_millislices: int | None
     note: str
@@ -57,10 +86,18 @@ class ServiceObservation:
         """As in the address: ``tenant/name``."""
         return f"{self.tenant}/{self.name}"
 
+    def in_state(self, state: State, array_job_id: int | None = None) -> tuple[Replica, ...]:
+        """Replicas that do that, of all generations or of one."""
+        return tuple(
+            one
+            for one in self.replicas
+            if one.state == state and array_job_id in {None, one.array_job_id}
+        )
+
     @property
     def loss(self) -> str:
         """What to know about slots that were lost for good; "" if none was."""
-        return loss_text(self.gone)
+        return loss_text([one.slot for one in self.in_state("gone", self.array_job_id)])
 
     @property
     def backlog(self) -> int | None:
@@ -77,23 +114,18 @@ async def observe(settings: Settings) -> tuple[ServiceObservation, ...]:
     """Every service that this user may see, by tenant and name.
 
     Raises UnreachableError if the daemon or HAProxy does not answer, or if the daemon could not
-    see all of Slurm (SW-VIEW-INCOMPLETE): nobody shall take that for "nothing runs". A user who
-    may not use HAProxy's socket, or is on another host, gets everything but the load.
+    see all of Slurm (SW-VIEW-INCOMPLETE). A user who may not use HAProxy's socket, or is on another
+    host, gets everything but the load.
     """
     daemon = DaemonClient(settings.daemon)
-    view = await daemon.view()
-    if not view.complete:
-        raise UnreachableError(
-            "SW-VIEW-INCOMPLETE", "The daemon can't see all of Slurm now.", "Try again."
-        )
+    view = await whole_view(daemon)
     hidden = (PermissionError, FileNotFoundError) if daemon.is_remote else (PermissionError,)
     return join(view, await _gateway(settings, hidden), settings.gateway.url)
 
 
 async def _gateway(settings: Settings, hidden: tuple[type[OSError], ...]) -> Gateway | None:
-    socket = settings.gateway.runtime_socket
     try:
-        return await HaproxyRuntime(socket, services_map(settings.gateway)).observe()
+        return await HaproxyRuntime(settings.gateway).observe()
     except UnreachableError as error:
         if isinstance(error.__cause__, hidden):
             return None
@@ -104,34 +136,52 @@ def join(
     view: ViewAnswer, gateway: Gateway | None, gateway_url: str
 ) -> tuple[ServiceObservation, ...]:
     """The two looks as one, service by service."""
-    found = (_service(service, view, gateway, gateway_url) for service in view.services)
-    return tuple(sorted(found, key=lambda service: service.service))
+    tenants = {one.name: one for one in view.tenants}
+    services = sorted({(one.tenant, one.name) for one in view.services})
+    return tuple(
+        _service(
+            generations_of(view.services, tenant, name),
+            tenants.get(tenant),
+            _Look(view.observed_s, gateway),
+            service_url(gateway_url, tenant, name),
+        )
+        for tenant, name in services
+    )
+
+
+@dataclass(frozen=True)
+class _Look:
+    at_s: float
+    gateway: Gateway | None
 
 
 def _service(
-    service: ServiceView, view: ViewAnswer, gateway: Gateway | None, gateway_url: str
+    living: Sequence[ServiceView], tenant: TenantView | None, look: _Look, url: str
 ) -> ServiceObservation:
-    tenant = next((t for t in view.tenants if t.name == service.tenant), None)
-    backend = gateway.backend_of(key_of(service)) if gateway is not None else None
-    states = _states(service, gateway)
+    newest, order = living[0], living[0].order
+    backend = look.gateway.backend_of(key_of(newest)) if look.gateway is not None else None
+    least, most = order.min_replicas, order.max_replicas
     return ServiceObservation(
-        array_job_id=service.array_job_id,
-        tenant=service.tenant,
-        name=service.name,
-        user=service.user,
-        url=service_url(gateway_url, service.tenant, service.name),
-        profile=service.profile,
-        min_replicas=int(service.directives.get("min_replicas", "0")),
-        max_replicas=len(service.slots),
+        array_job_id=newest.array_job_id,
+        older=tuple(view.array_job_id for view in living[1:]),
+        tenant=newest.tenant,
+        name=newest.name,
+        user=newest.user,
+        url=url,
+        profile=newest.profile,
+        min_replicas=int(newest.directives.get("min_replicas", "0")) if least is None else least,
+        max_replicas=len(newest.slots) if most is None else most,
+        is_scaled=least is not None,
+        is_ending=order.delete_s is not None,
         load=load_of(backend) if backend is not None else None,
-        ready=_with(states, "ready"),
-        starting=_with(states, "starting"),
-        draining=_with(states, "draining"),
-        held=_with(states, "held"),
-        gone=_with(states, "gone"),
+        replicas=tuple(
+            _replica(view, slot, _state(slot, backend, look), look.at_s, is_old=view is not newest)
+            for view in living
+            for slot in view.slots
+        ),
         used_millislices=tenant.used_millislices if tenant is not None else None,
         nominal_millislices=tenant.nominal_millislices if tenant is not None else None,
-        note="; ".join(filter(None, (service.note, waiting_text(service)))),
+        note="; ".join(filter(None, (newest.note, waiting_text(newest)))),
     )
 
 
@@ -140,34 +190,43 @@ def service_url(gateway_url: str, tenant: str, name: str) -> str:
     return f"{gateway_url.rstrip('/')}/{tenant}/{name}"
 
 
-def _with(states: Mapping[int, str], state: str) -> frozenset[int]:
-    return frozenset(index for index, found in states.items() if found == state)
+def _replica(
+    view: ServiceView, slot: SlotView, state: State, now_s: float, *, is_old: bool
+) -> Replica:
+    is_before = slot.start_s is not None and slot.start_s < (view.order.restart_s or 0)
+    return Replica(
+        array_job_id=view.array_job_id,
+        slot=slot.index,
+        state=state,
+        node=slot.node,
+        age_s=None if slot.start_s is None else max(0, int(now_s - slot.start_s)),
+        lease_left_s=slot.time_left_s,
+        is_borrowed=slot.is_borrowed,
+        is_outdated=is_old or is_before,
+        why=_why(slot),
+    )
 
 
-_WORDS = {"held": "held", "gone": "gone", "ending": "draining"}
+def _why(slot: SlotView) -> str:
+    if slot.leaves_s is not None:
+        return f"ends in {slot.leaves_s} s: {slot.leaves_why}"
+    if slot.state == "released" and slot.reason != "None":
+        return slot.reason
+    return slot.said if slot.state == "held" else ""
 
 
-def _states(service: ServiceView, gateway: Gateway | None) -> Mapping[int, str]:
+_STATES: Mapping[str, State] = {"held": "held", "gone": "gone", "ending": "draining"}
+
+
+def _state(slot: SlotView, backend: Backend | None, look: _Look) -> State:
     """Without the gateway a running replica counts as ready: it is the best guess."""
-    if gateway is None:
-        return {
-            s.index: _WORDS.get(s.state, "ready" if s.state == "running" else "starting")
-            for s in service.slots
-        }
-    return {
-        s.index: _WORDS.get(s.state) or _running(service, s.index, gateway) for s in service.slots
-    }
-
-
-def _running(service: ServiceView, index: int, gateway: Gateway) -> str:
-    backend = gateway.backend_of(key_of(service))
-    run = run_of(next(slot for slot in service.slots if slot.index == index))
-    if backend is None or run is None or index >= len(backend.servers):
-        return "starting"
-    server = backend.servers[index]
-    # A server gets its run's address with its route. Slurm gives out its ports in turn, so an
-    # earlier run's address is another one.
-    if (server.address, server.port) != (run.address, run.port):
+    if (known := _STATES.get(slot.state)) is not None:
+        return known
+    if look.gateway is None:
+        return "ready" if slot.state == "running" else "starting"
+    run = run_of(slot)
+    server = backend.server_of(run.endpoint) if backend is not None and run is not None else None
+    if server is None:
         return "starting"
     if server.mode is not Mode.READY:
         return "draining"

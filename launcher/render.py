@@ -11,12 +11,18 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from cluster.errors import InvalidInputError
 from cluster.service import ServiceSpec
 from cluster.settings import GatewaySettings, TritonSettings
-from launcher.haproxy import COMPLETE_KEY
+from launcher.haproxy_text import COMPLETE_KEY, GRPC, TOLD_KEY, Maps, map_text
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
-CONFIGURATION, HOLD, SERVICES_MAP = "haproxy.cfg", "hold.lua", "services.map"
+CONFIGURATION, HOLD = "haproxy.cfg", "hold.lua"
+RATE_MAP, CONCURRENT_MAP = "rate.map", "concurrent.map"
 _SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
+_NO_LIMIT = 1_000_000_000
+_RETRY_AFTER_S = 30
+"""What a request that is given up on is told where the launcher has no estimate."""
 _SAFE_BIND = re.compile(r"[A-Za-z0-9_.:*\[\],-]+")
+_SAFE_DOMAIN = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*")
+_SAFE_TENANT = re.compile(r"[a-z0-9_][a-z0-9_.-]*")
 _SAFE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -36,44 +42,73 @@ def _environment() -> Environment:
 def service_script(spec: ServiceSpec, triton: TritonSettings) -> str:
     """The batch script of a service; ``sbatch`` takes it as it is."""
     template = _environment().get_template("service.sbatch.j2")
-    return template.render(spec=spec, triton_command=triton.command)
+    return template.render(spec=spec, engine=tuple(map(shlex.quote, _engine(spec, triton))))
 
 
-def services_map(settings: GatewaySettings) -> Path:
-    """The map's file: also its name in the Runtime API."""
-    return settings.directory / SERVICES_MAP
+def _engine(spec: ServiceSpec, triton: TritonSettings) -> tuple[str, ...]:
+    """The words that start Triton; its options follow. Pyxis has put it into its image already."""
+    variables = tuple(f"{name}={value}" for name, value in spec.environment)
+    # Inside of the container, and of no program but Triton.
+    inside = ("env", *variables) if variables else ()
+    match spec.runtime:
+        case "bare":
+            return (*inside, str(triton.command))
+        case "apptainer":
+            models = f"{spec.model_repository}:{spec.model_repository}"
+            mounted = ("exec", "--nv", "--bind", models, str(spec.image))
+            return (triton.apptainer, *mounted, *inside, triton.image_command)
+        case "pyxis":
+            return (*inside, triton.image_command)
 
 
 def gateway_files(
     settings: GatewaySettings, socket_user: str = "", socket_group: str = ""
 ) -> Mapping[str, str]:
-    """Text by file name, for ``settings.directory``; services come later, at run time.
+    """Text by file name, for ``settings.directory``; services and keys come later, at run time.
 
     Raises InvalidInputError (SW-GATEWAY-SETTINGS) for a value that HAProxy would misread.
     """
-    _require("gateway.directory", str(settings.directory), _SAFE_PATH)
-    _require("gateway.runtime_socket", str(settings.runtime_socket), _SAFE_PATH)
-    _require("gateway.bind", settings.bind, _SAFE_BIND)
-    for option, value in (("--socket-user", socket_user), ("--socket-group", socket_group)):
-        if value:
-            _require(option, value, _SAFE_NAME)
+    _check(settings, socket_user, socket_group)
+    limits = settings.limits
     values = {
-        "directory": settings.directory,
-        "services_map": services_map(settings),
+        "settings": settings,
+        "maps": Maps(settings.directory),
+        "rate_map": settings.directory / RATE_MAP,
+        "concurrent_map": settings.directory / CONCURRENT_MAP,
+        "no_limit": _NO_LIMIT,
         "complete_key": COMPLETE_KEY,
-        "socket": settings.runtime_socket,
+        "told_key": TOLD_KEY,
+        "grpc_suffix": GRPC,
         "socket_user": socket_user,
         "socket_group": socket_group,
-        "bind": settings.bind,
-        "backends": settings.backends,
-        "servers": settings.servers,
-        "hold_s": settings.hold_s,
+        "retry_after_s": _RETRY_AFTER_S,
     }
     texts = {
         name: _environment().get_template(f"{name}.j2").render(values)
         for name in (CONFIGURATION, HOLD)
     }
-    return {**texts, SERVICES_MAP: ""}
+    rates = {name: limit.requests_per_s for name, limit in limits.tenants.items()}
+    concurrent = {name: limit.concurrent for name, limit in limits.tenants.items()}
+    return {**texts, RATE_MAP: _limits_text(rates), CONCURRENT_MAP: _limits_text(concurrent)}
+
+
+def _limits_text(limits: Mapping[str, int | None]) -> str:
+    return map_text({name: str(limit or _NO_LIMIT) for name, limit in limits.items()})
+
+
+def _check(settings: GatewaySettings, socket_user: str, socket_group: str) -> None:
+    _require("gateway.directory", str(settings.directory), _SAFE_PATH)
+    _require("gateway.runtime_socket", str(settings.runtime_socket), _SAFE_PATH)
+    _require("gateway.bind", settings.bind, _SAFE_BIND)
+    if settings.domain:
+        _require("gateway.domain", settings.domain, _SAFE_DOMAIN)
+    if settings.certificate is not None:
+        _require("gateway.certificate", str(settings.certificate), _SAFE_PATH)
+    for tenant in settings.limits.tenants:
+        _require("gateway.limits.tenants", tenant, _SAFE_TENANT)
+    for option, value in (("--socket-user", socket_user), ("--socket-group", socket_group)):
+        if value:
+            _require(option, value, _SAFE_NAME)
 
 
 def _require(key: str, value: str, allowed: re.Pattern[str]) -> None:

@@ -62,6 +62,20 @@ def _no_model(message: str) -> InvalidInputError:
     )
 
 
+def require_image(spec: ServiceSpec) -> None:
+    """Raises InvalidInputError (SW-SERVICE-IMAGE) unless an image that is a path is there.
+
+    Others are names of a registry: only the nodes can tell.
+    """
+    image = spec.image
+    if image is not None and image.startswith("/") and not Path(image).exists():
+        raise InvalidInputError(
+            "SW-SERVICE-IMAGE",
+            f"image: there is no {image} that you can see here.",
+            "If only the nodes see that path, add --skip-model-check.",
+        )
+
+
 def require_writable(directory: Path) -> None:
     """Raises InvalidInputError (SW-SERVICE-DIRECTORY) if Slurm could not write the logs there.
 

@@ -1,29 +1,30 @@
 """Services for people and as JSON."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import get_args
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from cluster.console import FittingTable, column
-from cluster.service import ServiceSpec
 from cluster.units import slices_text, slices_words
-from launcher.observe import ServiceObservation
+from launcher.observe import Replica, ServiceObservation, State
 
-_STYLES = {
+_STATES: tuple[State, ...] = get_args(State)
+_STYLES: Mapping[State, str] = {
     "ready": "green",
     "starting": "yellow",
     "draining": "magenta",
     "held": "dim",
     "gone": "red",
 }
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
 def as_json(service: ServiceObservation) -> Mapping[str, object]:
-    """The keys of ``--json``; slots by state as sorted lists of their indices."""
-    slots = {state: sorted(getattr(service, state)) for state in _STYLES}
+    """The keys of ``--json``; ``slots`` are the newest generation's, by state."""
+    generations = (service.array_job_id, *service.older)
     return {
         "service": service.service,
         "tenant": service.tenant,
@@ -34,14 +35,44 @@ def as_json(service: ServiceObservation) -> Mapping[str, object]:
         "profile": service.profile,
         "min_replicas": service.min_replicas,
         "max_replicas": service.max_replicas,
+        "is_scaled": service.is_scaled,
+        "is_ending": service.is_ending,
         "backlog": service.backlog,
         "in_flight": service.in_flight,
-        "slots": slots,
+        "slots": _slots_by_state(service, service.array_job_id),
+        "generations": [
+            {"array_job_id": array, "slots": _slots_by_state(service, array)}
+            for array in generations
+        ],
+        "replicas": [_replica_as_json(one) for one in service.replicas if _is_shown(one)],
         "used_millislices": service.used_millislices,
         "nominal_millislices": service.nominal_millislices,
         "note": service.note,
         "loss": service.loss,
     }
+
+
+def _slots_by_state(service: ServiceObservation, array: int) -> Mapping[State, Sequence[int]]:
+    return {state: sorted(one.slot for one in service.in_state(state, array)) for state in _STATES}
+
+
+def _replica_as_json(one: Replica) -> Mapping[str, object]:
+    return {
+        "array_job_id": one.array_job_id,
+        "slot": one.slot,
+        "state": one.state,
+        "node": one.node,
+        "age_s": one.age_s,
+        "lease_left_s": one.lease_left_s,
+        "is_borrowed": one.is_borrowed,
+        "is_outdated": one.is_outdated,
+        "why": one.why,
+    }
+
+
+def _is_shown(one: Replica) -> bool:
+    """Held slots cost nothing: of these only what has something to say."""
+    return one.state in {"ready", "starting", "draining"} or bool(one.why)
 
 
 def services_overview(services: Sequence[ServiceObservation]) -> RenderableType:
@@ -54,11 +85,12 @@ def _services_table(services: Sequence[ServiceObservation]) -> FittingTable:
     return FittingTable(
         (
             column("service", (s.service for s in services)),
-            column("profile", (s.profile for s in services), rank=1),
+            column("array job", (s.array_job_id for s in services), right=True, rank=3),
+            column("profile", (s.profile for s in services), rank=2),
             column("ready", _counts(services, "ready"), right=True),
             column("starting", _counts(services, "starting"), right=True),
             column("draining", _counts(services, "draining"), right=True, rank=2),
-            column("held", _counts(services, "held"), right=True, rank=3),
+            column("outdated", (_outdated_count(s) for s in services), right=True, rank=1),
             column("backlog", (_number(s.backlog) for s in services), right=True),
             column("in flight", (_number(s.in_flight) for s in services), right=True),
             column("address", (s.url for s in services), rank=4),
@@ -66,9 +98,20 @@ def _services_table(services: Sequence[ServiceObservation]) -> FittingTable:
     )
 
 
-def _counts(services: Iterable[ServiceObservation], state: str) -> Iterable[Text]:
-    counts = (len(getattr(service, state)) for service in services)
+def _counts(services: Iterable[ServiceObservation], state: State) -> Iterable[Text]:
+    counts = (len(service.in_state(state)) for service in services)
     return (Text(str(count), style=_STYLES[state] if count else "dim") for count in counts)
+
+
+def _outdated(service: ServiceObservation) -> tuple[Replica, ...]:
+    return tuple(
+        one for one in service.replicas if one.is_outdated and one.state not in {"held", "gone"}
+    )
+
+
+def _outdated_count(service: ServiceObservation) -> Text:
+    count = len(_outdated(service))
+    return Text(str(count), style="yellow" if count else "dim")
 
 
 def _number(value: int | None) -> str:
@@ -80,37 +123,91 @@ def service_details(service: ServiceObservation) -> RenderableType:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("service", f"{service.service} (array job {service.array_job_id})")
+    table.add_row("service", f"{service.service} ({_arrays(service)})")
     table.add_row("address", f"{service.url}/v2/...")
     table.add_row("replicas", _replicas(service))
     table.add_row("requests", _requests(service))
-    table.add_row("slice", f"{service.profile}, {service.min_replicas} to {service.max_replicas}")
+    table.add_row("slice", _slice(service))
     table.add_row("quota", _quota(service))
+    for heading, text, style in _remarks(service):
+        table.add_row(heading, Text(text, style=style))
+    shown = tuple(one for one in service.replicas if _is_shown(one))
+    return Group(table, _replicas_table(shown)) if shown else Group(table)
+
+
+def _arrays(service: ServiceObservation) -> str:
+    newest = f"array job {service.array_job_id}"
+    older = ", ".join(map(str, service.older))
+    return f"{newest}, replaces {older}" if older else newest
+
+
+def _slice(service: ServiceObservation) -> str:
+    bounds = f"{service.profile}, {service.min_replicas} to {service.max_replicas}"
+    return f"{bounds} as ordered by service scale" if service.is_scaled else bounds
+
+
+def _remarks(service: ServiceObservation) -> Iterable[tuple[str, str, str]]:
+    """Heading, text and style of what is not always so."""
+    if service.is_ending:
+        yield "ends", "its owner has deleted it; what is in flight finishes", "yellow"
+    elif outdated := len(_outdated(service)):
+        yield "rolls over", f"{outdated} outdated, each ends when a new one serves", "yellow"
     if service.note:
-        table.add_row("waits", Text(service.note, style="yellow"))
+        yield "waits", service.note, "yellow"
     if service.loss:
-        table.add_row("lost", Text(service.loss, style="red"))
-    return Group(table)
+        yield "lost", service.loss, "red"
 
 
 def _replicas(service: ServiceObservation) -> Text:
     parts = (
-        Text(f"{len(slots)} {state} ({_slots(slots)})", style=style)
-        for state, style in _STYLES.items()
-        if (slots := getattr(service, state))
+        Text(f"{len(slots)} {state} ({_ranges(slots)})", style=_STYLES[state])
+        for state, slots in _slots_by_state(service, service.array_job_id).items()
+        if slots
     )
     return Text(", ").join(parts)
 
 
-def _slots(indices: frozenset[int]) -> str:
+def _ranges(indices: Iterable[int]) -> str:
     """Slots as ranges: ``0-2,5``."""
     ranges: list[list[int]] = []
-    for index in sorted(indices):
+    for index in indices:
         if ranges and ranges[-1][1] == index - 1:
             ranges[-1][1] = index
         else:
             ranges.append([index, index])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+
+
+def _replicas_table(replicas: Sequence[Replica]) -> FittingTable:
+    return FittingTable(
+        (
+            column("replica", (f"{one.array_job_id}_{one.slot}" for one in replicas)),
+            column("state", (Text(one.state, style=_STYLES[one.state]) for one in replicas)),
+            column("node", (one.node for one in replicas), rank=2),
+            column("age", (_span(one.age_s) for one in replicas), right=True, rank=1),
+            column("lease left", (_span(one.lease_left_s) for one in replicas), right=True, rank=1),
+            column("why", (_remark(one) for one in replicas), folds=True),
+        )
+    )
+
+
+def _remark(one: Replica) -> str:
+    marks = ("outdated" if one.is_outdated else "", "borrowed" if one.is_borrowed else "")
+    return "; ".join(filter(None, (*marks, one.why)))
+
+
+def _span(seconds: int | None) -> str:
+    match seconds:
+        case None:
+            return "–"
+        case _ if seconds < 2 * _MINUTE_S:
+            return f"{seconds} s"
+        case _ if seconds < 2 * _HOUR_S:
+            return f"{seconds // _MINUTE_S} min"
+        case _ if seconds < 2 * _DAY_S:
+            return f"{seconds // _HOUR_S} h"
+        case _:
+            return f"{seconds // _DAY_S} days"
 
 
 def _requests(service: ServiceObservation) -> str:
@@ -125,41 +222,3 @@ def _quota(service: ServiceObservation) -> str:
         return "none"
     used, nominal = service.used_millislices, service.nominal_millislices
     return f"{service.tenant} holds {slices_text(used)} of {slices_words(nominal)}"
-
-
-def schema_rows() -> tuple[Mapping[str, Any], ...]:
-    """Every key of a service file: its type, default and meaning."""
-    properties = ServiceSpec.model_json_schema()["properties"]
-    return tuple(
-        {
-            "key": key,
-            "type": _type(properties[key]),
-            "required": field.is_required(),
-            "default": None if field.is_required() else field.default,
-            "meaning": field.description,
-        }
-        for key, field in ServiceSpec.model_fields.items()
-    )
-
-
-def _type(found: Mapping[str, Any]) -> str:
-    kinds = [str(option["type"]) for option in found.get("anyOf", (found,)) if "type" in option]
-    return " or ".join(kind for kind in kinds if kind != "null")
-
-
-def schema_table() -> FittingTable:
-    """The same for people."""
-    rows = schema_rows()
-    defaults = ("required" if row["required"] else _default(row["default"]) for row in rows)
-    return FittingTable(
-        (
-            column("key", (row["key"] for row in rows)),
-            column("type", (row["type"] for row in rows)),
-            column("default", defaults),
-            column("meaning", (row["meaning"] for row in rows), folds=True),
-        )
-    )
-
-
-def _default(value: object) -> str:
-    return "–" if value is None else str(value)

@@ -3,26 +3,26 @@
 import asyncio
 import ipaddress
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cluster.errors import SlicewiseError
-from cluster.wire import ServiceView, SlotView, ViewAnswer, WishAnswer
-from launcher import triton
+from cluster.wire import GrantsAnswer, ServiceView, SlotView, ViewAnswer, WishAnswer
 from launcher.decide.gateway import Gateway
+from launcher.decide.replicas import Answers, unverified
 from launcher.decide.routing import Change
-from launcher.decide.services import (
-    Plan,
-    Probe,
-    Probes,
+from launcher.decide.runs import Answer
+from launcher.decide.services import Plan, decide, key_of
+from launcher.decide.state import (
+    GenerationState,
     ServiceState,
     State,
     Wish,
-    decide,
-    unverified,
-    with_wish,
+    after_retirement,
+    after_wish,
 )
+from launcher.triton import Replica
 
 
 class Daemon(Protocol):
@@ -32,6 +32,8 @@ class Daemon(Protocol):
     async def wish(  # noqa: D102
         self, array_job_id: int, run: frozenset[int], note: str, urgency: float
     ) -> WishAnswer: ...
+    async def retire(self, array_job_id: int) -> None: ...  # noqa: D102
+    async def grants(self) -> GrantsAnswer: ...  # noqa: D102
 
 
 class Runtime(Protocol):
@@ -40,6 +42,15 @@ class Runtime(Protocol):
     async def observe(self) -> Gateway: ...  # noqa: D102
     async def apply(self, changes: tuple[Change, ...]) -> None: ...  # noqa: D102
     def keep(self, routes: Mapping[str, str]) -> None: ...  # noqa: D102
+    async def set_keys(  # noqa: D102
+        self, tenants: Mapping[str, str], protected: Collection[str] = ()
+    ) -> None: ...
+
+
+class Replicas(Protocol):
+    """The replicas, as the loop uses them."""
+
+    def look(self, replicas: Collection[Replica]) -> Mapping[Replica, Answer]: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -49,32 +60,43 @@ class Turned:
     Attributes:
         plan: None if the daemon could not see all of Slurm: nothing was changed.
         answers: of the daemon to wishes, by array job id.
-        failures: wishes that the daemon refused, by array job id.
+        retired: generations that the daemon has cancelled.
+        failures: wishes and retirements that the daemon refused, by array job id.
         unkept: why the routes could not be written down for HAProxy's next start; "" if they were.
     """
 
     state: State
     plan: Plan | None
     answers: Mapping[int, WishAnswer]
+    retired: tuple[int, ...]
     failures: Mapping[int, SlicewiseError]
     unkept: str = ""
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether the next look is due soon: something was changed, or requests wait."""
+        if self.plan is None:
+            return False
+        changed = self.plan.routes.changes or self.answers or self.retired
+        return bool(changed) or any(service.urgency > 0 for service in self.plan.services)
 
-async def turn(daemon: Daemon, runtime: Runtime, state: State) -> Turned:
+
+async def turn(daemon: Daemon, runtime: Runtime, replicas: Replicas, state: State) -> Turned:
     """Look at everything, decide, then change the gateway, and only then the slots.
 
     Raises UnreachableError or OutsideError if a look or a change at the gateway fails; what was
     changed until then is seen by the next turn's look.
     """
     view = await _with_numeric_addresses(await daemon.view())
-    gateway, probes = await asyncio.gather(runtime.observe(), _probe_all(view, state))
-    decided = decide(view, gateway, probes, state, time.time())
+    gateway = await runtime.observe()
+    answers = _ask_all(replicas, view, state)
+    decided = decide(view, gateway, answers, state, time.time())
     if decided is None:
-        return Turned(state, None, {}, {})
+        return Turned(state, None, {}, (), {})
     found, plan = decided
     await runtime.apply(plan.routes.changes)
     unkept = _keep(runtime, plan.routes.routes)
-    return replace(await _wish_all(daemon, found, plan), unkept=unkept)
+    return replace(await _ask_daemon(daemon, found, plan), unkept=unkept)
 
 
 def _keep(runtime: Runtime, routes: Mapping[str, str]) -> str:
@@ -86,45 +108,64 @@ def _keep(runtime: Runtime, routes: Mapping[str, str]) -> str:
     return ""
 
 
-async def _wish_all(daemon: Daemon, state: State, plan: Plan) -> Turned:
-    """A refused wish concerns its own service only (it may have ended in between)."""
+async def _ask_daemon(daemon: Daemon, state: State, plan: Plan) -> Turned:
+    """What it refuses concerns its own generation only (it may have ended in between)."""
+    found = dict(state)
     answers: dict[int, WishAnswer] = {}
+    retired: list[int] = []
     failures: dict[int, SlicewiseError] = {}
     for service in plan.services:
-        if service.wish is None:
-            continue
-        try:
-            answer = await daemon.wish(
-                service.array_job_id, service.wish, service.note, service.urgency
-            )
-        except SlicewiseError as error:
-            failures[service.array_job_id] = error
-        else:
-            answers[service.array_job_id] = answer
-            wish = Wish(service.wish, time.time(), service.note, service.urgency)
-            state = with_wish(state, service.array_job_id, wish, frozenset(answer.released))
-    return Turned(state, plan, answers, failures)
+        for array, wish in service.wishes.items():
+            try:
+                answers[array] = await daemon.wish(array, wish.run, wish.note, wish.urgency)
+            except SlicewiseError as error:
+                failures[array] = error
+            else:
+                found[service.service] = _wished(found[service.service], array, wish, answers)
+        for array in service.retired:
+            try:
+                await daemon.retire(array)
+            except SlicewiseError as error:
+                failures[array] = error
+            else:
+                retired.append(array)
+            known = found[service.service]
+            found[service.service] = after_retirement(known, array, time.time())
+    return Turned(found, plan, answers, tuple(retired), failures)
 
 
-async def _probe_all(view: ViewAnswer, state: State) -> Probes:
-    """Ask every replica that was not verified yet, all at once."""
-    asked = [
-        (service, slot)
+def _wished(
+    known: ServiceState, array: int, wish: Wish, answers: Mapping[int, WishAnswer]
+) -> ServiceState:
+    return after_wish(known, array, replace(wish, at_s=time.time()), answers[array])
+
+
+def _ask_all(replicas: Replicas, view: ViewAnswer, state: State) -> Answers:
+    """What every replica that was not verified yet has said of itself."""
+    asked = {
+        (service.array_job_id, slot.index): _replica(service, slot)
         for service in view.services
         if view.complete
-        for slot in unverified(service, state.get(service.array_job_id, ServiceState()))
-    ]
-    answers = await asyncio.gather(*(_probe(service, slot) for service, slot in asked))
-    return {
-        (service.array_job_id, slot.index): answer
-        for (service, slot), answer in zip(asked, answers, strict=True)
+        for slot in unverified(service, _known(state, service))
     }
+    answers = replicas.look(asked.values())
+    return {place: answers[replica] for place, replica in asked.items()}
 
 
-async def _probe(service: ServiceView, slot: SlotView) -> Probe:
-    identity = f"{service.name}.{service.array_job_id}.{slot.index}"
-    model = service.directives.get("model", "")
-    return await triton.probe(slot.address, slot.ports[0], model, identity)
+def _known(state: State, service: ServiceView) -> GenerationState:
+    known = state.get(key_of(service), ServiceState())
+    return known.generations.get(service.array_job_id, GenerationState())
+
+
+def _replica(service: ServiceView, slot: SlotView) -> Replica:
+    return Replica(
+        slot.address,
+        slot.ports[0],
+        slot.start_s or 0,
+        service.directives.get("model", ""),
+        f"{service.name}.{service.array_job_id}.{slot.index}",
+        infers=service.directives.get("readiness") != "model",
+    )
 
 
 async def _with_numeric_addresses(view: ViewAnswer) -> ViewAnswer:

@@ -1,35 +1,164 @@
-"""The only door to a replica: asks a Triton server who it is and whether it is ready."""
+"""The only door to a replica: asks a Triton server who it is and whether it answers."""
 
 import asyncio
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from tritonclient.http.aio import InferenceServerClient
+from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 
-from launcher.decide.services import Probe
+from launcher.decide.inference import Inference, smallest_inference
+from launcher.decide.runs import Answer, Probe
 
 DEADLINE_S = 1.0
+INFERENCE_DEADLINE_S = 60.0
+"""A model's first inference may compile it."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.1, 0.25, 5.0
+_OK, _UNAVAILABLE = 200, 503
+_SAID = 200
+"""Characters of a model's own words."""
+_SILENT = Answer(Probe.SILENT)
 
 
-async def probe(address: str, port: int, model: str, identity: str) -> Probe:
-    """OURS if server and model are ready and it calls itself ``identity``; never raises.
+@dataclass(frozen=True)
+class Replica:
+    """One run of a slot's replica, which shall say who it is.
 
-    The identity is Triton's ``--id``, so a port that Slurm has given to somebody else since is
-    found out.
+    Attributes:
+        identity: Triton's ``--id``, so a port that Slurm has given to somebody else since is found
+            out.
+        start_s: when the run began, which tells it from the slot's run before.
+        infers: its model must answer an inference; else it is enough that it says it is ready.
     """
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            return await _ask(f"{address}:{port}", model, identity)
-    except Exception:  # noqa: BLE001 -- whatever a stranger's server answers, it is not ready
-        return Probe.SILENT
+
+    address: str
+    port: int
+    start_s: int
+    model: str
+    identity: str
+    infers: bool = True
+
+    @property
+    def url(self) -> str:
+        """Of its server."""
+        return f"http://{self.address}:{self.port}/v2"
+
+    @property
+    def model_url(self) -> str:
+        """Of its model."""
+        return f"{self.url}/models/{self.model}"
 
 
-async def _ask(url: str, model: str, identity: str) -> Probe:
-    # Any: tritonclient has no type hints.
-    client: Any = InferenceServerClient(url, conn_timeout=DEADLINE_S)
-    try:
-        if (await client.get_server_metadata())["name"] != identity:
+class Prober:
+    """Asks replicas until they are found to be ours, beside the turns: none of them delays one."""
+
+    def __init__(
+        self, news: asyncio.Event, ask: Callable[[Replica], Awaitable[Answer]] | None = None
+    ) -> None:
+        """``news`` is set when an answer differs from the one before."""
+        self._news = news
+        self._ask = ask or probe
+        self._asking: dict[Replica, asyncio.Task[None]] = {}
+        self._answers: dict[Replica, Answer] = {}
+
+    def look(self, replicas: Collection[Replica]) -> Mapping[Replica, Answer]:
+        """What these have said so far; they are asked on, and all others no more."""
+        for one in self._asking.keys() - frozenset(replicas):
+            self._asking.pop(one).cancel()
+            self._answers.pop(one, None)
+        for one in frozenset(replicas) - self._asking.keys():
+            self._asking[one] = asyncio.create_task(self._follow(one))
+        return {one: self._answers.get(one, _SILENT) for one in replicas}
+
+    async def _follow(self, replica: Replica) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            answer = await self._ask(replica)
+            if answer != self._answers.get(replica, _SILENT):
+                self._answers[replica] = answer
+                self._news.set()
+            if answer.probe is Probe.OURS:
+                return
+            await asyncio.sleep(_REFUSED_PAUSE_S if answer.said else pause_s)
+            pause_s = min(1.2 * pause_s, _LONGEST_PAUSE_S)
+
+
+async def probe(replica: Replica) -> Answer:
+    """OURS if server and model are ready, it is the one that is meant, and its model answers.
+
+    Never raises: whatever a stranger's server answers, it is not ready.
+    """
+    # A connection of its own: of a replica that has ended none is left open.
+    connector = TCPConnector(force_close=True)
+    async with ClientSession(connector=connector, raise_for_status=True) as session:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                found = await _introduced(session, replica)
+        except (ClientError, TimeoutError, ValueError, KeyError, TypeError, OSError):
+            return _SILENT
+        if found is not Probe.OURS or not replica.infers:
+            return Answer(found)
+        return await _inferred(session, replica)
+
+
+async def _introduced(session: ClientSession, replica: Replica) -> Probe:
+    async with session.get(replica.url) as answer:
+        if (await answer.json())["name"] != replica.identity:
             return Probe.STRANGER
-        ready = await client.is_server_ready() and await client.is_model_ready(model)
-        return Probe.OURS if ready else Probe.SILENT
-    finally:
-        await client.close()
+    for place in (f"{replica.url}/health/ready", f"{replica.model_url}/ready"):
+        async with session.get(place):
+            pass
+    return Probe.OURS
+
+
+async def _inferred(session: ClientSession, replica: Replica) -> Answer:
+    try:
+        metadata = await _read(session, replica.model_url)
+        config = await _read(session, f"{replica.model_url}/config")
+        request = smallest_inference(metadata, config, 1 + secrets.randbits(62))
+        if request is None:
+            return Answer(Probe.OURS)
+        return await _answer(session, replica, request)
+    except TimeoutError:
+        return _refused(f"no answer within {INFERENCE_DEADLINE_S:.0f} s")
+    except ValueError as error:
+        return _refused(str(error))
+    except (ClientError, KeyError, TypeError, OSError):
+        return _SILENT
+
+
+async def _answer(session: ClientSession, replica: Replica, request: Inference) -> Answer:
+    async with session.post(
+        f"{replica.model_url}/infer",
+        data=request.head + request.tensors,
+        headers={
+            "Content-Type": "application/octet-stream",
+            "Inference-Header-Content-Length": str(len(request.head)),
+        },
+        timeout=ClientTimeout(INFERENCE_DEADLINE_S),
+        raise_for_status=False,
+    ) as answer:
+        if answer.status == _OK:
+            return Answer(Probe.OURS)
+        # Its server is not ready, or full: nothing is wrong with the model.
+        is_busy = answer.status == _UNAVAILABLE
+        return _SILENT if is_busy else _refused(await answer.text(errors="replace"))
+
+
+async def _read(session: ClientSession, url: str) -> Any:
+    async with session.get(url, timeout=ClientTimeout(DEADLINE_S)) as answer:
+        return await answer.json()
+
+
+def _refused(words: str) -> Answer:
+    with suppress(ValueError, KeyError, TypeError):
+        words = str(json.loads(words)["error"])
+    plain = " ".join("".join(sign if " " <= sign <= "~" else " " for sign in words).split())
+    return Answer(
+        Probe.SILENT,
+        f"the model refused an inference of zeros: {plain[:_SAID]};"
+        ' if that is how it is, set readiness = "model"',
+    )

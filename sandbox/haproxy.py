@@ -1,6 +1,9 @@
 """HAProxy: the gateway."""
 
+from functools import partial
+
 from sandbox.host import Host
+from sandbox.layout import Layout
 from sandbox.probes import unix_socket_answers
 from sandbox.render import render
 
@@ -25,9 +28,15 @@ def configure_bare(host: Host) -> None:
     host.file(layout.gateway_directory / CONFIGURATION, text, role="slicewise", mode=0o640)
 
 
+def command(layout: Layout) -> tuple[str, ...]:
+    """HAProxy, in the foreground: a master, and a worker that a reload replaces."""
+    configuration = layout.gateway_directory / CONFIGURATION
+    return ("haproxy", "-W", "-S", str(layout.haproxy_master_socket), "-f", str(configuration))
+
+
 async def up(host: Host) -> None:
     """Start HAProxy with the configuration in the gateway's directory, now or again."""
     layout = host.layout
-    path = layout.gateway_directory / CONFIGURATION
-    host.spawn("haproxy", "slicewise", ("haproxy", "-db", "-f", str(path)))
-    await host.ready("haproxy", lambda: unix_socket_answers(layout.haproxy_socket))
+    host.spawn("haproxy", "slicewise", command(layout))
+    for socket in (layout.haproxy_socket, layout.haproxy_master_socket):
+        await host.ready("haproxy", partial(unix_socket_answers, socket))

@@ -9,6 +9,8 @@ from sandbox.inventory import NODES
 
 DAEMON_ROLE = "slicewise_daemon"
 """The daemon's role in PostgreSQL, which may alter no entry; Slurm's user owns the tables."""
+LAUNCHER_ROLE = "slicewise_launcher"
+"""The launcher's, which has its own schema and sees nothing else."""
 
 _SERVERS = ("slurmctld", "slurmdbd", "slurmd", "gateway", "daemon")
 
@@ -146,8 +148,13 @@ class Layout:
         return self.run / "haproxy" / "runtime.sock"
 
     @property
+    def haproxy_master_socket(self) -> Path:
+        """HAProxy's processes, those among them that a reload has replaced."""
+        return self.run / "haproxy" / "master.sock"
+
+    @property
     def gateway_directory(self) -> Path:
-        """The gateway's map and Lua file."""
+        """The gateway's maps and Lua file."""
         return self.etc / "gateway"
 
     @property

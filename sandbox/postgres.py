@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cluster.errors import SlicewiseError
 from sandbox.host import Host
-from sandbox.layout import DAEMON_ROLE, Layout
+from sandbox.layout import DAEMON_ROLE, LAUNCHER_ROLE, Layout
 from sandbox.state import Program
 
 DATABASE = "slicewise"
@@ -58,7 +58,8 @@ async def up(host: Host) -> None:
     await host.command(
         "slurm", (str(place / "createdb"), f"--host={sockets}", f"--owner={owner.name}", DATABASE)
     )
-    await host.command("slurm", (str(place / "createuser"), f"--host={sockets}", DAEMON_ROLE))
+    for role in (DAEMON_ROLE, LAUNCHER_ROLE):
+        await host.command("slurm", (str(place / "createuser"), f"--host={sockets}", role))
 
 
 async def start(host: Host) -> None:
@@ -79,9 +80,9 @@ async def start(host: Host) -> None:
 
 
 def _ident(host: Host) -> str:
-    """Root and Slurm's user may act as any role; the launcher's user as itself."""
+    """Root and Slurm's user may act as any role; the launcher's user as the launcher."""
     owner, launcher = host.user("slurm").name, host.user("slicewise").name
-    pairs = dict.fromkeys(((owner, "all"), ("root", "all"), (launcher, launcher)))
+    pairs = dict.fromkeys(((owner, "all"), ("root", "all"), (launcher, LAUNCHER_ROLE)))
     return "".join(f"sandbox {user} {role}\n" for user, role in pairs)
 
 

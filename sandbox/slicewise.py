@@ -5,19 +5,25 @@ import asyncio
 from sandbox import haproxy, triton
 from sandbox.host import Host
 from sandbox.inventory import CLUSTER, PARTITION, gpu_types
-from sandbox.layout import DAEMON_ROLE
+from sandbox.layout import DAEMON_ROLE, LAUNCHER_ROLE
 from sandbox.probes import unix_socket_answers
 from sandbox.render import render
 
 
 def configure(host: Host) -> None:
-    """Write slicewise.toml and the ledger's URL, and make the daemon's directory."""
+    """Write slicewise.toml and the databases' URLs, and make the daemon's directory."""
     layout = host.layout
     owner = host.user("slurm").name
     url_file = host.file(
         layout.etc / "database-url",
         layout.database_url(DAEMON_ROLE) + "\n",
         role="slurm",
+        mode=0o600,
+    )
+    launcher_url_file = host.file(
+        layout.etc / "launcher-database-url",
+        layout.database_url(LAUNCHER_ROLE) + "\n",
+        role="slicewise",
         mode=0o600,
     )
     host.directory(layout.run_dir, "slurm", 0o755)
@@ -32,14 +38,16 @@ def configure(host: Host) -> None:
             slurm_user=owner,
             launcher_user=host.user("slicewise").name,
             url_file=url_file,
+            launcher_url_file=launcher_url_file,
         ),
     )
 
 
 async def up_ledger(host: Host) -> None:
-    """Create the ledger's tables and let the daemon use them; PostgreSQL must run."""
+    """Create the tables and let daemon and launcher use theirs; PostgreSQL must run."""
     await host.command("root", ("slicewise", "db", "upgrade"))
-    await host.command("root", ("slicewise", "db", "grant", DAEMON_ROLE, "--as", "daemon"))
+    for role, duty in ((DAEMON_ROLE, "daemon"), (LAUNCHER_ROLE, "launcher")):
+        await host.command("root", ("slicewise", "db", "grant", role, "--as", duty))
 
 
 async def up_gateway(host: Host) -> None:

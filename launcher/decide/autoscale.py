@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
-from cluster.service import ServiceSpec
 from launcher.decide.gateway import Load
+from launcher.decide.scaling import Decision, Look, Scaling, Supply
+
+_KEEP_ALIVE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -15,37 +17,33 @@ class Peak:
 
 
 @dataclass(frozen=True)
-class Decision:
-    """How many replicas are wanted, and why, in one line for people."""
+class Memory:
+    """What the autoscaler remembers of a service; ``Memory()`` is one that was never seen."""
 
-    wanted: int
-    reason: str
+    peaks: tuple[Peak, ...] = ()
 
 
-def first_peaks(supply: int, now_s: float) -> tuple[Peak, ...]:
-    """The memory of a launcher that has just started.
+def initial(supply: Supply, at_s: float) -> Memory:
+    """The memory of a launcher that has just started and knows nothing.
 
-    What runs already counts as wanted now, so a restart never shrinks a service before a whole
-    keep-alive was seen.
+    What runs already counts as wanted now, so a restart never shrinks a service at once.
     """
-    return (Peak(now_s, supply),)
+    return Memory((Peak(at_s, supply.coming),))
 
 
-def autoscale(
-    spec: ServiceSpec, peaks: tuple[Peak, ...], load: Load, most: int, now_s: float
-) -> tuple[tuple[Peak, ...], Decision]:
+def autoscale(scaling: Scaling, memory: Memory, look: Look) -> tuple[Memory, Decision]:
     """The new memory and the decision.
 
     Wanted is ``ceil(load / concurrency)``: in flight, queued and held requests together, since each
     needs a place in a replica. The largest value of the last ``keep_alive_s`` counts (peak-hold),
-    so zero is reached only after a whole keep-alive without a request. ``most`` bounds it besides
-    ``max_replicas``: what the gateway can carry.
+    so zero is reached only after a whole keep-alive without a request.
     """
-    asked = -(-load.total // spec.concurrency)
-    remembered = _remember(peaks, Peak(now_s, asked), now_s - spec.keep_alive_s)
-    peak = remembered[0].replicas
-    wanted = min(max(peak, spec.min_replicas), spec.max_replicas, most)
-    return remembered, Decision(wanted, _reason(spec, load, asked, peak, wanted))
+    keep_s = _KEEP_ALIVE_S if scaling.keep_alive_s is None else scaling.keep_alive_s
+    asked = -(-look.load.total // scaling.concurrency) if look.is_known else look.supply.coming
+    peaks = _remember(memory.peaks, Peak(look.at_s, asked), look.at_s - keep_s)
+    peak = peaks[0].replicas
+    wanted = min(max(peak, scaling.min_replicas), scaling.max_replicas)
+    return Memory(peaks), Decision(wanted, _reason(scaling, look.load, asked, peak, wanted))
 
 
 def _remember(peaks: tuple[Peak, ...], newest: Peak, after_s: float) -> tuple[Peak, ...]:
@@ -54,12 +52,12 @@ def _remember(peaks: tuple[Peak, ...], newest: Peak, after_s: float) -> tuple[Pe
     return (*higher, newest)
 
 
-def _reason(spec: ServiceSpec, load: Load, asked: int, peak: int, wanted: int) -> str:
-    need = f"{load.in_flight} in flight + {load.waiting} waiting, {spec.concurrency} per replica"
+def _reason(scaling: Scaling, load: Load, asked: int, peak: int, wanted: int) -> str:
+    need = f"{load.in_flight} in flight + {load.waiting} waiting, {scaling.concurrency} per replica"
     if wanted < peak:
         return f"{need}: {peak}, bounded by max {wanted}"
     if wanted > peak:
         return f"{need}: {peak}, raised to min {wanted}"
     if peak > asked:
-        return f"{need}: {asked}, peak of the last {spec.keep_alive_s:g} s {peak}"
+        return f"{need}: {asked}, peak before {peak}"
     return f"{need}: {wanted}"

@@ -1,7 +1,7 @@
 """The gateway as HAProxy shows it: backends of a pool, their servers, which service has which."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -13,13 +13,23 @@ class Mode(StrEnum):
     MAINT = "maint"
 
 
+@dataclass(frozen=True, order=True)
+class Endpoint:
+    """Where a replica listens."""
+
+    address: str
+    http_port: int
+    grpc_port: int
+
+
 @dataclass(frozen=True)
 class Server:
-    """One server line; line ``r<i + 1>`` belongs to slot ``i`` of the service.
+    """One server line, which carries one replica: its HTTP port and its gRPC port together.
 
     Attributes:
+        port: of HTTP.
         up: health checks pass.
-        in_flight: requests that it works on (``scur``).
+        in_flight: requests that it works on (``scur``), of both protocols.
         queued: requests that wait for this server alone (``qcur``).
     """
 
@@ -33,16 +43,43 @@ class Server:
 
 @dataclass(frozen=True)
 class Backend:
-    """One backend of the pool.
+    """One backend of the pool, of both protocols.
 
     Attributes:
         sessions: every request in it: in flight, queued and held (``scur`` of BACKEND).
         queued: requests that wait for any server (``qcur`` of BACKEND).
+        servers: its lines, ``r1`` first; any line may carry any replica.
+        arrived: requests that have come since HAProxy began to count.
+        answered: those of them that have left a replica.
+        elsewhere: what processes of HAProxy that a reload has replaced still work on, by replica.
     """
 
     sessions: int
     queued: int
     servers: tuple[Server, ...]
+    arrived: int = 0
+    answered: int = 0
+    elsewhere: tuple[Server, ...] = ()
+
+    def server_of(self, endpoint: Endpoint) -> Server | None:
+        """The line of that replica, with what replaced processes work on there; None if none has.
+
+        Once its line has been given to another one, a replica is in maintenance no more, but
+        unknown. What only a replaced process works on counts as draining.
+        """
+        found = [line for line in self.servers if is_at(line, endpoint)]
+        line = min(found, key=lambda server: server.mode is Mode.MAINT, default=None)
+        rest = sum(old.in_flight for old in self.elsewhere if is_at(old, endpoint))
+        if not rest:
+            return line
+        if line is None or line.mode is Mode.MAINT:
+            line = Server(endpoint.address, endpoint.http_port, Mode.DRAIN, True, 0, 0)
+        return replace(line, in_flight=line.in_flight + rest)
+
+
+def is_at(server: Server, endpoint: Endpoint) -> bool:
+    """Whether that line leads to that replica; no two replicas share an HTTP port."""
+    return (server.address, server.port) == (endpoint.address, endpoint.http_port)
 
 
 @dataclass(frozen=True)
@@ -54,15 +91,40 @@ class Gateway:
         backends: by name.
         complete: every service had its route once since HAProxy started; until then requests of
             a service without one wait.
+        closing: services that take no new request, by ``tenant/service``.
+        retry_after_s: what a request that is given up on is told, by ``tenant/service``.
     """
 
     routes: Mapping[str, str] = field(hash=False)
     backends: Mapping[str, Backend] = field(hash=False)
     complete: bool
+    closing: frozenset[str] = frozenset()
+    retry_after_s: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def backend_of(self, service: str) -> Backend | None:
         """The backend of ``tenant/service``; None if it has no route."""
         return self.backends.get(self.routes.get(service, ""))
+
+
+def with_replaced(gateway: Gateway, replaced: Iterable[Gateway]) -> Gateway:
+    """Count what processes that a reload has replaced still have, service by service."""
+    backends = dict(gateway.backends)
+    for old in replaced:
+        for service, name in gateway.routes.items():
+            rest = old.backend_of(service)
+            if rest is not None and rest.sessions and name in backends:
+                backends[name] = _and(backends[name], rest)
+    return replace(gateway, backends=backends)
+
+
+def _and(backend: Backend, rest: Backend) -> Backend:
+    busy = tuple(server for server in rest.servers if server.in_flight)
+    return replace(
+        backend,
+        sessions=backend.sessions + rest.sessions,
+        queued=backend.queued + rest.queued,
+        elsewhere=(*backend.elsewhere, *busy),
+    )
 
 
 @dataclass(frozen=True)
@@ -73,11 +135,16 @@ class Load:
         in_flight: a replica works on them.
         queued: replicas are there, but full.
         held: no replica is there.
+        arrived: requests that have come since the gateway began to count; less than before: it
+            began anew.
+        answered: of these, those that a replica has answered.
     """
 
     in_flight: int = 0
     queued: int = 0
     held: int = 0
+    arrived: int = 0
+    answered: int = 0
 
     @property
     def waiting(self) -> int:
@@ -94,6 +161,8 @@ def load_of(backend: Backend | None) -> Load:
     """What is asked of a service now; nothing, if it has no backend."""
     if backend is None:
         return Load()
-    in_flight = sum(server.in_flight for server in backend.servers)
+    everywhere = (*backend.servers, *backend.elsewhere)
+    in_flight = sum(server.in_flight for server in everywhere)
     queued = backend.queued + sum(server.queued for server in backend.servers)
-    return Load(in_flight, queued, max(0, backend.sessions - in_flight - queued))
+    held = max(0, backend.sessions - in_flight - queued)
+    return Load(in_flight, queued, held, backend.arrived, backend.answered)

@@ -1,25 +1,41 @@
 """What a service's users are told about replicas that do not start."""
 
+from collections.abc import Iterable
+
 from cluster.wire import ServiceView, SlotView
 
+LONGEST = 500
+"""Characters of a note that the daemon takes."""
+_SAID = 300
 _USUAL = frozenset({"", "None", "Resources", "Priority", "BeginTime"})
 _HELD_BY_SLURM = frozenset({"BadConstraints"})
 """Slurm holds by itself what no node can ever run."""
 
 
-def failure_text(view: ServiceView, failures: int) -> str:
-    """After that many starts in a row that failed; "" after none."""
+def failure_text(view: ServiceView, failures: int, *, falls_back: bool = False) -> str:
+    """After that many starts in a row that failed; "" after none.
+
+    ``falls_back``: an earlier generation serves meanwhile.
+    """
     if not failures:
         return ""
     starts = "1 start has" if failures == 1 else f"{failures} starts in a row have"
-    log = f"{view.name}-{view.array_job_id}_*.log"
-    return f"{starts} failed: see {log} in the directory where the service was applied"
+    serves = "; the generation before it serves on" if falls_back else ""
+    words = max((slot.said for slot in view.slots), key=len, default="")
+    ends = f"; its log ends: {words[-_SAID:]}" if words else ""
+    return f"{starts} failed: slicewise service logs {view.name}{serves}{ends}"
 
 
 def waiting_text(view: ServiceView) -> str:
     """Slurm's own reasons, other than the usual ones, for slots that should run; "" if none."""
     reasons = sorted({slot.reason for slot in view.slots if _is_stuck(slot)})
     return f"Slurm: {', '.join(reasons)}" if reasons else ""
+
+
+def note(parts: Iterable[str]) -> str:
+    """One line that the daemon takes."""
+    text = "; ".join(filter(None, parts))
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)[:LONGEST]
 
 
 def _is_stuck(slot: SlotView) -> bool:

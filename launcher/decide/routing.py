@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from launcher.decide.gateway import Backend, Gateway, Mode, Server
+from launcher.decide.gateway import Backend, Endpoint, Gateway, Mode, Server
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,11 @@ class SetMode:
 
 @dataclass(frozen=True)
 class SetTarget:
-    """``set server BACKEND/rN addr A port P`` and its ``maxconn``; the server is in maintenance."""
+    """Address and ports of ``BACKEND/rN`` and its ``maxconn``; the server is in maintenance."""
 
     backend: str
     index: int
-    address: str
-    port: int
+    endpoint: Endpoint
     concurrency: int
 
 
@@ -69,6 +68,27 @@ class MarkComplete:
     """Every service has its route: what has none is refused from now on."""
 
 
+@dataclass(frozen=True)
+class SetClosing:
+    """Whether new requests of ``tenant/service`` are refused; what it has is finished."""
+
+    service: str
+    closing: bool
+
+
+@dataclass(frozen=True)
+class SetRetryAfter:
+    """What a request of ``tenant/service`` that is given up on is told; None: the usual.
+
+    Attributes:
+        before_s: what it was told until now.
+    """
+
+    service: str
+    retry_after_s: int | None
+    before_s: int | None
+
+
 Change = (
     SetMode
     | SetTarget
@@ -78,16 +98,9 @@ Change = (
     | AddRoute
     | RemoveRoute
     | MarkComplete
+    | SetClosing
+    | SetRetryAfter
 )
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where a replica listens and whether it shall get requests."""
-
-    address: str
-    port: int
-    mode: Mode
 
 
 @dataclass(frozen=True)
@@ -97,13 +110,17 @@ class Route:
     Attributes:
         service: ``tenant/service``.
         concurrency: requests at once per replica; more wait in the backend's queue.
-        targets: by slot index; every other server goes into maintenance. None: leave its servers
-            as they are.
+        targets: which replicas shall get requests, drain, or be closed; every other server goes
+            into maintenance. None: leave its servers as they are.
+        retry_after_s: what a request that is given up on is told; None: the usual.
+        closing: it is to end: new requests are refused, what it has is finished.
     """
 
     service: str
     concurrency: int
-    targets: Mapping[int, Target] | None = field(hash=False)
+    targets: Mapping[Endpoint, Mode] | None = field(hash=False)
+    retry_after_s: int | None = None
+    closing: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,11 +131,13 @@ class RoutePlan:
         changes: in the order in which to make them.
         routes: what is routed then: backend name by ``tenant/service``.
         unrouted: services for which no backend is free.
+        crowded: services with a replica for which no server of their backend is free.
     """
 
     changes: tuple[Change, ...]
     routes: Mapping[str, str] = field(hash=False)
     unrouted: tuple[str, ...]
+    crowded: tuple[str, ...] = ()
 
 
 def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
@@ -131,16 +150,25 @@ def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
     ended = tuple(service for service in gateway.routes if service not in living)
     backends, unrouted = _assign(gateway, routes)
     changes: list[Change] = [RemoveRoute(service) for service in ended]
+    changes += [SetClosing(name, closing=False) for name in sorted(gateway.closing - living)]
+    changes += [
+        SetRetryAfter(name, None, before_s)
+        for name, before_s in gateway.retry_after_s.items()
+        if name not in living
+    ]
     used = {name for service, name in gateway.routes.items() if service in living}
     for name, backend in gateway.backends.items():
         if name not in used:
             changes += _vacate(name, backend)
+    crowded: list[str] = []
     for route in routes:
         if route.service in backends:
-            changes += _route_changes(gateway, route, backends[route.service])
+            found, fits = _route_changes(gateway, route, backends[route.service])
+            changes += found
+            crowded += () if fits else (route.service,)
     if not gateway.complete:
         changes.append(MarkComplete())
-    return RoutePlan(tuple(changes), backends, unrouted)
+    return RoutePlan(tuple(changes), backends, unrouted, tuple(crowded))
 
 
 def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -168,22 +196,62 @@ def _vacate(name: str, backend: Backend) -> Iterable[Change]:
         yield SendRound(name)
 
 
-def _route_changes(gateway: Gateway, route: Route, name: str) -> Iterable[Change]:
+def _route_changes(gateway: Gateway, route: Route, name: str) -> tuple[Sequence[Change], bool]:
+    """The changes, and whether every replica has a server."""
     backend = gateway.backends[name]
+    changes: list[Change] = []
     before = gateway.routes.get(route.service)
     if before != name:
-        if before is not None:
-            yield RemoveRoute(route.service)
-        yield AddRoute(route.service, name)
+        changes += [RemoveRoute(route.service)] if before is not None else []
+        changes.append(AddRoute(route.service, name))
         backend = _clean(backend)
+    changes += _told(gateway, route)
     if route.targets is None:
-        return
+        return changes, True
+    lines = _lines(backend, route.targets)
     for index, server in enumerate(backend.servers):
-        target = route.targets.get(index)
+        target = lines.get(index)
         if target is None:
-            yield from _maintenance(name, index, server)
+            changes += _maintenance(name, index, server)
         else:
-            yield from _server_changes(name, index, server, target, route.concurrency)
+            changes += _server_changes(route, target, name, index, server)
+    ready = {target for target, mode in route.targets.items() if mode is Mode.READY}
+    return changes, ready <= set(lines.values())
+
+
+def _told(gateway: Gateway, route: Route) -> Iterable[Change]:
+    """What clients of the service are told."""
+    if route.closing != (route.service in gateway.closing):
+        yield SetClosing(route.service, route.closing)
+    before_s = gateway.retry_after_s.get(route.service)
+    if route.retry_after_s != before_s:
+        yield SetRetryAfter(route.service, route.retry_after_s, before_s)
+
+
+def _lines(backend: Backend, targets: Mapping[Endpoint, Mode]) -> Mapping[int, Endpoint]:
+    """Which server carries which replica: the one that does already, else one that is free.
+
+    A replica that shall not begin gets none.
+    """
+    at: dict[tuple[str, int], int] = {}
+    for index, server in enumerate(backend.servers):
+        if server.mode is not Mode.MAINT or (server.address, server.port) not in at:
+            at[server.address, server.port] = index
+    found = {
+        at[place]: target
+        for target in targets
+        if (place := (target.address, target.http_port)) in at
+    }
+    placed = set(found.values())
+    new = (t for t in sorted(targets) if targets[t] is Mode.READY and t not in placed)
+    lines = enumerate(backend.servers)
+    free = [index for index, server in lines if index not in found and _is_free(server)]
+    return found | dict(zip(free, new, strict=False))
+
+
+def _is_free(server: Server) -> bool:
+    """What an earlier replica has in flight must not be counted as the next one's."""
+    return server.mode is Mode.MAINT and not server.in_flight
 
 
 def _clean(backend: Backend) -> Backend:
@@ -193,16 +261,17 @@ def _clean(backend: Backend) -> Backend:
 
 
 def _server_changes(
-    name: str, index: int, server: Server, target: Target, concurrency: int
+    route: Route, target: Endpoint, name: str, index: int, server: Server
 ) -> Iterable[Change]:
-    here = (server.address, server.port) == (target.address, target.port)
-    if here and server.mode is target.mode:
+    mode = Mode.MAINT if route.targets is None else route.targets[target]
+    if server.mode is mode:
         return
-    if here and server.mode is not Mode.MAINT:
-        yield SetMode(name, index, target.mode)
-    elif target.mode is Mode.READY:
+    if mode is Mode.MAINT:
         yield from _maintenance(name, index, server)
-        yield SetTarget(name, index, target.address, target.port, concurrency)
+    elif server.mode is not Mode.MAINT:
+        yield SetMode(name, index, mode)
+    elif mode is Mode.READY:
+        yield SetTarget(name, index, target, route.concurrency)
         yield SetMode(name, index, Mode.READY)
         yield SetHealthy(name, index)
 

@@ -1,13 +1,36 @@
-"""Runs of a slot's replica: where they listen, and whether they are fit for requests."""
+"""Runs of a slot's replica: where they listen, who they are, whether they are fit for requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
-from cluster.wire import ServiceView, SlotView
+from cluster.wire import SlotView
+from launcher.decide.gateway import Endpoint
 from launcher.decide.slots import Phase, Slot
 
 UNHEALTHY_S = 60.0
 """A replica whose health checks fail for this long gives its slot back."""
+START_DEADLINE_S = 1800.0
+"""So does one that is not ready this long after Slurm has given it a slice."""
+_HTTP_AND_GRPC = 2
+
+
+class Probe(StrEnum):
+    """What a replica said when it was asked who it is."""
+
+    OURS = "ours"
+    SILENT = "silent"
+    """No answer, or not ready yet."""
+    STRANGER = "stranger"
+    """Another server has the port."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A replica's answer; ``said`` is why it is not ready, for people, if that is odd."""
+
+    probe: Probe
+    said: str = ""
 
 
 @dataclass(frozen=True)
@@ -16,16 +39,23 @@ class Run:
 
     job_id: int
     start_s: int
-    address: str
-    port: int
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True)
+class Verified:
+    """That run was found to be ours and ready at that time."""
+
+    run: Run
+    at_s: float
 
 
 @dataclass(frozen=True)
 class Down:
-    """A run whose replica gets requests and fails its health checks.
+    """A run whose replica gets requests and fails its health checks, or is not ready for long.
 
     Attributes:
-        unfit: it did for ``UNHEALTHY_S``; whatever it does now, its slot is given back.
+        unfit: it is for too long; whatever it does now, its slot is given back.
     """
 
     run: Run
@@ -35,29 +65,35 @@ class Down:
 
 def run_of(slot: SlotView) -> Run | None:
     """The run that can be asked; None unless the slot runs and its ports are known."""
-    if slot.state != "running" or not slot.ports or not slot.address:
+    return _run(slot) if slot.state == "running" else None
+
+
+def last_run(slot: SlotView, verified: Verified | None) -> Run | None:
+    """The run that Slurm is ending: where its last requests are in flight."""
+    if slot.state != "ending":
+        return run_of(slot)
+    return _run(slot) or (verified.run if verified is not None else None)
+
+
+def _run(slot: SlotView) -> Run | None:
+    if len(slot.ports) < _HTTP_AND_GRPC or not slot.address:
         return None
-    return Run(slot.job_id or 0, slot.start_s or 0, slot.address, slot.ports[0])
+    endpoint = Endpoint(slot.address, slot.ports[0], slot.ports[1])
+    return Run(slot.job_id or 0, slot.start_s or 0, endpoint)
 
 
-def down_runs(
-    view: ServiceView, slots: tuple[Slot, ...], known: Mapping[int, Down], now_s: float
-) -> Mapping[int, Down]:
-    """Those that fail their health checks now or are unfit, by slot index.
-
-    A run that comes up again in time is forgotten.
-    """
-    found: dict[int, Down] = {}
-    for seen, slot in zip(view.slots, slots, strict=True):
-        run, before = run_of(seen), known.get(slot.index)
-        if run is None:
-            continue
-        down = before if before is not None and before.run == run else Down(run, now_s, unfit=False)
-        fails = slot.phase in {Phase.SERVING, Phase.DRAINING} and not slot.up
-        if fails or down.unfit:
-            long = now_s - down.since_s >= UNHEALTHY_S
-            found[slot.index] = replace(down, unfit=down.unfit or long)
-    return found
+def down_run(
+    seen: SlotView, slot: Slot, run: Run | None, before: Down | None, now_s: float
+) -> Down | None:
+    """What is wrong with the slot's run now; one that comes up again in time is forgotten."""
+    if run is None or seen.state != "running":
+        return None
+    down = before if before is not None and before.run == run else Down(run, now_s, unfit=False)
+    fails = slot.phase in {Phase.SERVING, Phase.DRAINING} and not slot.up
+    overdue = slot.phase is Phase.STARTING and 0 < run.start_s <= now_s - START_DEADLINE_S
+    if not (fails or overdue or down.unfit):
+        return None
+    return replace(down, unfit=down.unfit or overdue or now_s - down.since_s >= UNHEALTHY_S)
 
 
 def unfit(down: Mapping[int, Down]) -> frozenset[int]:

@@ -1,88 +1,35 @@
-"""One tick, decided: from what daemon, gateway and replicas showed to what shall be done."""
+"""One turn, decided: from what daemon, gateway and replicas showed to what shall be done."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from math import ceil
 
 from cluster.errors import InvalidInputError
 from cluster.service import ServiceSpec, service_spec
-from cluster.wire import ServiceView, SlotView, ViewAnswer
-from launcher.decide.autoscale import Decision, Peak, autoscale, first_peaks
-from launcher.decide.backoff import SETTLED_S, Backoff
-from launcher.decide.gateway import Backend, Gateway, Mode, Server, load_of
-from launcher.decide.notes import failure_text
-from launcher.decide.routing import Route, RoutePlan, Target, plan_routes
-from launcher.decide.runs import Down, Run, down_runs, run_of, unfit
+from cluster.wire import ServiceView, ViewAnswer
+from launcher.decide import demand, scaling
+from launcher.decide.autoscale import Memory, autoscale, initial
+from launcher.decide.gateway import Backend, Endpoint, Gateway, Load, Mode, load_of
+from launcher.decide.notes import failure_text, note
+from launcher.decide.replicas import Answers, Generation, Sight, generation
+from launcher.decide.routing import Route, RoutePlan, plan_routes
+from launcher.decide.scaling import Decision, Supply
 from launcher.decide.slots import (
     DRAIN_DEADLINE_S,
-    Expiry,
+    Goal,
     Phase,
     Slot,
+    SlotId,
     SlotPlan,
     plan_slots,
-    supply,
 )
+from launcher.decide.state import GenerationState, ServiceState, State, Wish
 from launcher.decide.urgency import urgency
 
-WISH_AGAIN_S = 2.0
-"""A wish that was not (wholly) fulfilled is repeated this often; and, while slots wait for Slurm,
-one whose urgency has changed."""
-EXPIRES_SOON_S, EXPIRES_NOW_S = 240.0, 130.0
-"""The script is warned 60 s before its time limit, and Slurm may do so 60 s earlier (sbatch(1),
-``--signal``); before that a replica must be drained. ``time_limit_min`` leaves room for it."""
-
-
-class Probe(StrEnum):
-    """What a replica said when it was asked who it is."""
-
-    OURS = "ours"
-    SILENT = "silent"
-    """No answer, or not ready yet."""
-    STRANGER = "stranger"
-    """Another server has the port."""
-
-
-@dataclass(frozen=True)
-class Verified:
-    """That run was found to be ours and ready at that time."""
-
-    run: Run
-    at_s: float
-
-
-@dataclass(frozen=True)
-class Wish:
-    """The last wish sent, when its answer came, what it told the service's users and Slurm."""
-
-    run: frozenset[int]
-    at_s: float
-    note: str = ""
-    urgency: float = 0.0
-
-
-@dataclass(frozen=True)
-class ServiceState:
-    """What the launcher remembers of a service; all of it can be lost (see ``decide``).
-
-    Attributes:
-        alive: slots that were under way at the last look, or were released since.
-        draining_since_s: by slot index.
-        down: runs that fail their health checks, by slot index.
-    """
-
-    peaks: tuple[Peak, ...] = ()
-    backoff: Backoff = field(default_factory=Backoff)
-    verified: Mapping[int, Verified] = field(default_factory=dict, hash=False)
-    draining_since_s: Mapping[int, float] = field(default_factory=dict, hash=False)
-    down: Mapping[int, Down] = field(default_factory=dict, hash=False)
-    alive: frozenset[int] = frozenset()
-    wish: Wish | None = None
-
-
-State = Mapping[int, ServiceState]
-"""By array job id."""
-Probes = Mapping[tuple[int, int], Probe]
-"""By array job id and slot index."""
+ASK_AGAIN_S = 2.0
+"""A wish that was not (wholly) fulfilled is repeated this often; so is a retirement, and, while
+slots wait for Slurm, a wish whose urgency has changed."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +37,14 @@ class ServicePlan:
     """What shall be done for one service.
 
     Attributes:
-        wish: slots to ask the daemon for; None if it knows already.
+        array_job_id: of its newest generation.
+        slots: of all generations.
+        wishes: what to ask the daemon for, by array job id, older generations first; those that it
+            knows already are left out.
+        retired: generations to cancel.
         note: why the service does not start, for its users; "" if nothing is wrong.
         urgency: of its backlog, in 0..1.
-        lost: slots whose task ended for good.
+        lost: slots of the newest generation whose task ended for good.
     """
 
     array_job_id: int
@@ -101,15 +52,22 @@ class ServicePlan:
     decision: Decision
     slots: tuple[Slot, ...]
     route: Route
-    wish: frozenset[int] | None
+    wishes: Mapping[int, Wish] = field(hash=False)
+    retired: tuple[int, ...]
     note: str
     urgency: float
     lost: frozenset[int]
 
+    @property
+    def wish(self) -> frozenset[int] | None:
+        """What the newest generation is wished to run; None if the daemon knows already."""
+        found = self.wishes.get(self.array_job_id)
+        return found.run if found is not None else None
+
 
 @dataclass(frozen=True)
 class Plan:
-    """What shall be done: the changes at the gateway first, then the wishes.
+    """What shall be done: the changes at the gateway first, then the wishes, then the ends.
 
     Attributes:
         unreadable: why a service can't be looked after, by its name.
@@ -125,18 +83,16 @@ def key_of(view: ServiceView) -> str:
     return f"{view.tenant}/{view.name}"
 
 
-def unverified(view: ServiceView, state: ServiceState) -> tuple[SlotView, ...]:
-    """Slots whose replica must be asked who it is."""
-    return tuple(
-        slot
-        for slot in view.slots
-        if (run := run_of(slot)) is not None
-        and ((known := state.verified.get(slot.index)) is None or known.run != run)
-    )
+def by_service(view: ViewAnswer) -> Mapping[str, Sequence[ServiceView]]:
+    """The generations of each service, the newest last."""
+    found: dict[str, list[ServiceView]] = defaultdict(list)
+    for service in sorted(view.services, key=lambda one: one.array_job_id):
+        found[key_of(service)].append(service)
+    return found
 
 
 def decide(
-    view: ViewAnswer, gateway: Gateway, probes: Probes, state: State, now_s: float
+    view: ViewAnswer, gateway: Gateway, answers: Answers, state: State, now_s: float
 ) -> tuple[State, Plan] | None:
     """The whole decision; None if the daemon could not see all of Slurm: then nothing changes.
 
@@ -145,26 +101,26 @@ def decide(
     """
     if not view.complete:
         return None
-    newest = {key_of(service): service for service in view.services}
-    found: dict[int, ServiceState] = {}
+    found: dict[str, ServiceState] = {}
     plans: list[ServicePlan] = []
     waiting: list[Route] = []
     unreadable: dict[str, str] = {}
-    for key, service in newest.items():
-        known = state.get(service.array_job_id, ServiceState())
+    free, most = demand.free_millislices(view), _most(gateway)
+    for key, views in by_service(view).items():
+        known = state.get(key, ServiceState())
         try:
-            spec = service_spec(service.directives)
+            spec = service_spec(views[-1].directives)
         except InvalidInputError as error:
-            waiting.append(Route(key, 1, None))
+            waiting.append(_as_it_is(gateway, key, 1))
             unreadable[key] = str(error)
+            found[key] = known
             continue
-        if known.wish is not None and view.observed_s <= known.wish.at_s:
-            found[service.array_job_id] = known
-            waiting.append(Route(key, spec.concurrency, None))
+        if any(_is_stale(view, known.generations.get(one.array_job_id)) for one in views):
+            waiting.append(_as_it_is(gateway, key, spec.concurrency))
+            found[key] = known
             continue
-        asked = {i: p for (array, i), p in probes.items() if array == service.array_job_id}
-        look = Look(spec, service, gateway.backend_of(key), _most(gateway), asked)
-        found[service.array_job_id], plan = decide_service(look, known, now_s)
+        look = Look(key, spec, views, gateway.backend_of(key), most, answers, free)
+        found[key], plan = decide_service(look, known, now_s)
         plans.append(plan)
     routes = plan_routes(gateway, (*waiting, *(plan.route for plan in plans)))
     return found, Plan(tuple(plans), routes, unreadable)
@@ -174,166 +130,242 @@ def _most(gateway: Gateway) -> int:
     return min((len(backend.servers) for backend in gateway.backends.values()), default=0)
 
 
+def _as_it_is(gateway: Gateway, key: str, concurrency: int) -> Route:
+    """Nothing is decided: neither its servers nor what its clients are told change."""
+    return Route(
+        key,
+        concurrency,
+        None,
+        retry_after_s=gateway.retry_after_s.get(key),
+        closing=key in gateway.closing,
+    )
+
+
+def _is_stale(view: ViewAnswer, known: GenerationState | None) -> bool:
+    """The view is older than what was asked of the daemon last."""
+    if known is None:
+        return False
+    asked_s = known.wish.at_s if known.wish is not None else 0.0
+    return view.observed_s <= max(asked_s, known.retired_s)
+
+
 @dataclass(frozen=True)
 class Look:
     """What was seen of one service.
 
     Attributes:
+        spec: of its newest generation.
+        views: its generations, the newest last.
         most: replicas that a backend can carry.
-        probes: by slot index.
+        free: millislices that each tenant may still take.
     """
 
+    key: str
     spec: ServiceSpec
-    view: ServiceView
+    views: Sequence[ServiceView]
     backend: Backend | None
     most: int
-    probes: Mapping[int, Probe] = field(hash=False)
+    answers: Answers = field(hash=False)
+    free: Mapping[str, int] = field(hash=False)
+
+    @property
+    def newest(self) -> ServiceView:
+        """Its newest generation."""
+        return self.views[-1]
+
+    @property
+    def load(self) -> Load:
+        """Requests at the gateway."""
+        return load_of(self.backend)
 
 
 def decide_service(
     look: Look, known: ServiceState, now_s: float
 ) -> tuple[ServiceState, ServicePlan]:
-    """One service: how many, which slots, which of them get requests."""
-    verified = _verified(look, known, now_s)
-    seen = tuple(_slot(look, slot, verified) for slot in look.view.slots)
-    down = down_runs(look.view, seen, known.down, now_s)
-    slots = tuple(Slot(s.index, Phase.OUT) if s.index in unfit(down) else s for s in seen)
-    backoff = _backoff(look.view, known, verified, down, now_s)
-    draining = {s.index: s for s in slots if s.phase is Phase.DRAINING}
-    since_s = {i: known.draining_since_s.get(i, now_s) for i in draining}
-    peaks, decision = autoscale(
-        look.spec,
-        known.peaks or first_peaks(supply(slots), now_s),
-        load_of(look.backend),
-        look.most,
-        now_s,
+    """One service: how many, which slots of which generation, which of them get requests."""
+    seen = tuple(_generation(look, view, known, now_s) for view in look.views)
+    fallback = _fallback(seen)
+    memory, decision = _scaled(look, seen, known, now_s, falls_back=fallback is not None)
+    slots = tuple(slot for one in seen for slot in one.slots)
+    plan = plan_slots(slots, _goal(look, seen, decision, fallback, now_s))
+    state = ServiceState(memory, {one.array_job_id: one.state for one in seen})
+    return state, _service_plan(look, seen, decision, plan, now_s)
+
+
+def _generation(look: Look, view: ServiceView, known: ServiceState, now_s: float) -> Generation:
+    sight = Sight(view, look.backend, look.answers, view is look.newest, now_s)
+    return generation(sight, known.generations.get(view.array_job_id, GenerationState()))
+
+
+def _fallback(seen: Sequence[Generation]) -> Generation | None:
+    """Who takes over while no start of the newest generation succeeds."""
+    if not seen[-1].state.backoff.is_failing:
+        return None
+    return next((one for one in reversed(seen[:-1]) if one.state.is_proved), None)
+
+
+def _scaled(
+    look: Look, seen: Sequence[Generation], known: ServiceState, now_s: float, *, falls_back: bool
+) -> tuple[Memory | None, Decision]:
+    slots = [slot for one in seen for slot in one.slots]
+    counted = slots if falls_back else [slot for slot in slots if not slot.is_replaced]
+    newest, load = seen[-1], look.load
+    usable = sum(slot.state != "gone" for slot in look.newest.slots)
+    asked = demand.scaling(look.spec, look.newest.order, min(look.most, usable))
+    if look.newest.order.delete_s is not None:
+        since_s = now_s - look.newest.order.delete_s
+        can_serve = not newest.state.backoff.failures or bool(_serving(slots))
+        return known.memory, demand.ending(asked, load, since_s, can_serve=can_serve)
+    memory, decision = autoscale(
+        asked,
+        known.memory or initial(_first_supply(slots, counted), now_s),
+        scaling.Look(
+            now_s,
+            load,
+            demand.supply(counted),
+            newest.starts,
+            demand.room(seen, look.free),
+            is_known=look.backend is not None,
+        ),
     )
-    plan = plan_slots(
-        slots,
-        decision.wanted,
-        may_start=now_s >= backoff.until_s,
-        drained_out=frozenset(i for i, t in since_s.items() if now_s - t >= DRAIN_DEADLINE_S),
-    )
-    state = ServiceState(peaks, backoff, verified, since_s, down, _alive(look.view), known.wish)
-    return state, _service_plan(look, _with_backoff(decision, backoff, now_s), slots, plan, state)
+    return memory, _with_backoff(decision, newest, now_s)
 
 
-def _service_plan(
-    look: Look, decision: Decision, slots: tuple[Slot, ...], plan: SlotPlan, state: ServiceState
-) -> ServicePlan:
-    key = key_of(look.view)
-    route = Route(key, look.spec.concurrency, _targets(look.view, plan))
-    note = failure_text(look.view, state.backoff.failures)
-    pressing = urgency(load_of(look.backend), look.spec.concurrency * _serving(slots))
-    newest = Wish(plan.run, state.peaks[-1].at_s, note, pressing)
-    wish = plan.run if _must_wish(look.view, newest, state.wish) else None
-    lost = frozenset(slot.index for slot in look.view.slots if slot.state == "gone")
-    array = look.view.array_job_id
-    return ServicePlan(array, key, decision, slots, route, wish, note, pressing, lost)
+def _first_supply(slots: Sequence[Slot], counted: Sequence[Slot]) -> Supply:
+    """Of a launcher that knows nothing: a generation that is being replaced counts as well."""
+    either = (demand.supply(counted), demand.supply(_serving(slots)))
+    return max(either, key=lambda supply: supply.coming)
 
 
-def _serving(slots: tuple[Slot, ...]) -> int:
-    return sum(slot.phase is Phase.SERVING and slot.up for slot in slots)
-
-
-def with_wish(state: State, array_job_id: int, wish: Wish, released: frozenset[int]) -> State:
-    """Remember what the daemon answered; a released slot may have failed before the next look."""
-    known = state[array_job_id]
-    return {**state, array_job_id: replace(known, wish=wish, alive=known.alive | released)}
-
-
-def _with_backoff(decision: Decision, backoff: Backoff, now_s: float) -> Decision:
+def _with_backoff(decision: Decision, newest: Generation, now_s: float) -> Decision:
+    backoff = newest.state.backoff
     left_s = backoff.until_s - now_s
     if left_s <= 0:
         return decision
-    note = f"{backoff.failures} failed start(s) in a row, the next one in {left_s:.0f} s"
-    return replace(decision, reason=f"{decision.reason}; {note}")
+    pause = f"{backoff.failures} failed start(s) in a row, the next one in {left_s:.0f} s"
+    return replace(decision, reason=f"{decision.reason}; {pause}")
 
 
-def _alive(view: ServiceView) -> frozenset[int]:
-    under_way = {"released", "starting", "running"}
-    return frozenset(slot.index for slot in view.slots if slot.state in under_way)
-
-
-def _verified(look: Look, known: ServiceState, now_s: float) -> Mapping[int, Verified]:
-    """Runs known to be ours; that of an ended slot is kept for one look, to judge its end."""
-    found = {i: v for i, v in known.verified.items() if i in known.alive}
-    for slot in look.view.slots:
-        run = run_of(slot)
-        before = found.get(slot.index)
-        if run is None or (before is not None and before.run == run):
-            continue
-        found.pop(slot.index, None)
-        if look.probes.get(slot.index) is Probe.OURS:
-            found[slot.index] = Verified(run, now_s)
-    return found
-
-
-def _backoff(
-    view: ServiceView,
-    known: ServiceState,
-    verified: Mapping[int, Verified],
-    down: Mapping[int, Down],
+def _goal(
+    look: Look,
+    seen: Sequence[Generation],
+    decision: Decision,
+    fallback: Generation | None,
     now_s: float,
-) -> Backoff:
-    """A failed start: it was wished and ended by itself before it had settled, or it was unfit."""
-    wished = known.wish.run if known.wish is not None else frozenset()
-    over = {"held", "ending", "gone"}
-    ended = {slot.index for slot in view.slots if slot.state in over} & known.alive
-    settled = {i for i, v in verified.items() if now_s - v.at_s >= SETTLED_S}
-    if (ended & unfit(known.down)) | ((ended & wished) - settled):
-        return known.backoff.failed(now_s)
-    backoff = known.backoff
-    for index, found in verified.items():
-        if index not in down:
-            backoff = backoff.settled(found.at_s, now_s)
-    return backoff
+) -> Goal:
+    newest = seen[-1]
+    wish, backoff = newest.state.wish, newest.state.backoff
+    held = {slot.id.index for slot in newest.slots if slot.phase is Phase.HELD}
+    return Goal(
+        wanted=decision.wanted,
+        newest=newest.array_job_id,
+        fallback=fallback.array_job_id if fallback is not None else None,
+        failures=backoff.failures,
+        may_start=now_s >= backoff.until_s,
+        most=look.most,
+        kept_back=frozenset(wish.kept_back & held if wish is not None else ()),
+        is_firm=wish is not None and wish.is_firm,
+        late=frozenset(
+            SlotId(one.array_job_id, index)
+            for one in seen
+            for index, since_s in one.state.draining_since_s.items()
+            if now_s - since_s >= DRAIN_DEADLINE_S
+        ),
+    )
 
 
-def _slot(look: Look, view: SlotView, verified: Mapping[int, Verified]) -> Slot:
-    if view.index >= look.most or view.state in {"ending", "gone"}:
-        return Slot(view.index, Phase.OUT)
-    if view.state == "held":
-        return Slot(view.index, Phase.HELD)
-    run = run_of(view)
-    if run is None or look.probes.get(view.index) is Probe.STRANGER:
-        return Slot(view.index, Phase.STARTING, allotted=view.state != "released")
-    server = look.backend.servers[view.index] if look.backend is not None else None
-    return _running_slot(view, run, server, ready=view.index in verified)
-
-
-def _running_slot(view: SlotView, run: Run, server: Server | None, *, ready: bool) -> Slot:
-    """The gateway tells whether it serves or drains: that survives the launcher."""
-    expiry = _expiry(view.time_left_s)
-    here = server is not None and (server.address, server.port) == (run.address, run.port)
-    if server is None or not here or server.mode is Mode.MAINT:
-        phase = Phase.WARM if ready else Phase.STARTING
-        return Slot(view.index, phase, allotted=True, expiry=expiry)
-    phase = Phase.SERVING if server.mode is Mode.READY else Phase.DRAINING
-    busy = server.in_flight + server.queued
-    return Slot(view.index, phase, busy, server.up, allotted=True, expiry=expiry)
-
-
-def _expiry(time_left_s: int | None) -> Expiry:
-    if time_left_s is None or time_left_s >= EXPIRES_SOON_S:
-        return Expiry.FAR
-    return Expiry.NOW if time_left_s < EXPIRES_NOW_S else Expiry.SOON
-
-
-def _targets(view: ServiceView, plan: SlotPlan) -> Mapping[int, Target]:
-    runs = {slot.index: run_of(slot) for slot in view.slots}
-    return {
-        index: Target(run.address, run.port, mode)
-        for index, mode in plan.modes.items()
-        if (run := runs[index]) is not None
+def _service_plan(
+    look: Look, seen: Sequence[Generation], decision: Decision, plan: SlotPlan, now_s: float
+) -> ServicePlan:
+    slots = tuple(slot for one in seen for slot in one.slots)
+    pressing = urgency(look.load, look.spec.concurrency * len(_serving(slots)))
+    newest, told = seen[-1], _note(seen)
+    wishes = {
+        one.array_job_id: wish
+        for one in seen
+        if _must_wish(one, wish := _wish(one, plan, told, pressing, now_s))
     }
+    return ServicePlan(
+        array_job_id=newest.array_job_id,
+        service=look.key,
+        decision=decision,
+        slots=slots,
+        route=_route(look, seen, decision, plan),
+        wishes=wishes,
+        retired=_retired(look, seen, decision, now_s),
+        note=told,
+        urgency=pressing,
+        lost=frozenset(
+            slot.index for slot in newest.view.slots if slot.state == "gone" and slot.job_id is None
+        ),
+    )
 
 
-def _must_wish(view: ServiceView, newest: Wish, last: Wish | None) -> bool:
-    if last is None or (last.run, last.note) != (newest.run, newest.note):
+def _serving(slots: Sequence[Slot]) -> Sequence[Slot]:
+    return [slot for slot in slots if slot.phase is Phase.SERVING and slot.up]
+
+
+def _route(look: Look, seen: Sequence[Generation], decision: Decision, plan: SlotPlan) -> Route:
+    targets: dict[Endpoint, Mode] = {
+        one.runs[slot].endpoint: mode
+        for one in seen
+        for slot, mode in plan.modes.items()
+        if slot in one.runs
+    }
+    ready_in_s = decision.ready_in_s
+    return Route(
+        look.key,
+        look.spec.concurrency,
+        targets,
+        retry_after_s=max(1, ceil(ready_in_s)) if ready_in_s is not None else None,
+        closing=look.newest.order.delete_s is not None,
+    )
+
+
+def _note(seen: Sequence[Generation]) -> str:
+    newest = seen[-1]
+    serves = any(_serving(one.slots) for one in seen[:-1])
+    failed = failure_text(newest.view, newest.state.backoff.failures, falls_back=serves)
+    return note((failed, *newest.said))
+
+
+def _wish(one: Generation, plan: SlotPlan, told: str, pressing: float, now_s: float) -> Wish:
+    run = frozenset(slot.index for slot in plan.run if slot.array_job_id == one.array_job_id)
+    return Wish(run, now_s, told, pressing, is_firm=plan.is_quiet)
+
+
+def _must_wish(one: Generation, wish: Wish) -> bool:
+    last = one.state.wish
+    if last is None or (last.run, last.note) != (wish.run, wish.note):
         return True
-    held = {slot.index for slot in view.slots if slot.state == "held"}
-    pending = held | {slot.index for slot in view.slots if slot.state == "released"}
-    fulfilled = not (held & newest.run) and _alive(view) <= newest.run
-    presses_else = bool(pending & newest.run) and newest.urgency != last.urgency
-    return (presses_else or not fulfilled) and newest.at_s - last.at_s >= WISH_AGAIN_S
+    if last.kept_back and wish.is_firm and not last.is_firm:
+        return True
+    held = {slot.index for slot in one.view.slots if slot.state == "held"}
+    waiting = [slot for slot in one.view.slots if slot.state == "released"]
+    pending = held | {slot.index for slot in waiting}
+    # One that waits for borrowed quota may have its tenant's own by now: the daemon looks again.
+    borrows = any(slot.is_borrowed for slot in waiting)
+    fulfilled = not (held & wish.run) and one.state.alive <= wish.run and not borrows
+    presses_else = bool(pending & wish.run) and wish.urgency != last.urgency
+    return (presses_else or not fulfilled) and wish.at_s - last.at_s >= ASK_AGAIN_S
+
+
+def _retired(
+    look: Look, seen: Sequence[Generation], decision: Decision, now_s: float
+) -> tuple[int, ...]:
+    """Generations that nobody needs any more.
+
+    An older one is needed until a replica of the newest was ready, if any was tried; one that is
+    to end, while it has requests.
+    """
+    closing = look.newest.order.delete_s is not None
+    older = () if closing else seen[:-1]
+    newest = seen[-1].state
+    tries = not newest.is_proved and bool(decision.wanted or newest.backoff.failures)
+    kept = next((one for one in reversed(older) if one.state.is_proved), None) if tries else None
+    ends = seen if closing and not decision.wanted else older
+    return tuple(
+        one.array_job_id
+        for one in ends
+        if one is not kept and not one.is_under_way and now_s - one.state.retired_s >= ASK_AGAIN_S
+    )

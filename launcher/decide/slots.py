@@ -1,13 +1,22 @@
 """Which slots run, which drain, which are given back."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
 from launcher.decide.gateway import Mode
 
-DRAIN_DEADLINE_S = 60.0
-"""A draining replica that still works after this is cut off."""
+DRAIN_DEADLINE_S = 600.0
+"""A draining replica that still works after this is cut off; the gateway waits no longer for a
+replica that says nothing either."""
+
+
+@dataclass(frozen=True, order=True)
+class SlotId:
+    """A slot of a service: its generation, and which task of the array it is."""
+
+    array_job_id: int
+    index: int
 
 
 class Phase(StrEnum):
@@ -22,12 +31,14 @@ class Phase(StrEnum):
     SERVING = "serving"
     DRAINING = "draining"
     """Finishes what it has."""
+    ENDING = "ending"
+    """Slurm ends it; it finishes what it has, as far as Slurm lets it."""
     OUT = "out"
-    """Ending, gone, failing its health checks for long, or beyond what the gateway can carry."""
+    """Gone, or unfit for requests."""
 
 
 class Expiry(IntEnum):
-    """How near the end of the slot's time limit is."""
+    """How near the announced end of the slot's run is."""
 
     FAR = 0
     SOON = 1
@@ -43,14 +54,54 @@ class Slot:
     Attributes:
         up: what serves or drains passes its health checks.
         allotted: Slurm has given it a slice.
+        is_outdated: of an older generation, or started before its owner ordered a restart.
+        is_borrowed: it holds what another tenant may take back.
+        is_drained: it has drained, and gets no requests any more.
+        is_stuck: it waits for a slice that Slurm does not find by itself.
     """
 
-    index: int
+    id: SlotId
     phase: Phase
     in_flight: int = 0
     up: bool = True
     allotted: bool = False
     expiry: Expiry = Expiry.FAR
+    is_outdated: bool = False
+    is_borrowed: bool = False
+    is_drained: bool = False
+    is_stuck: bool = False
+
+    @property
+    def is_replaced(self) -> bool:
+        """Another one takes its place."""
+        return self.is_outdated or (bool(self.expiry) and self.phase is not Phase.STARTING)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What the slots of all generations of a service shall come to.
+
+    Attributes:
+        wanted: replicas.
+        newest: generation of which new ones start.
+        fallback: an older generation that starts what the newest fails to; None: nobody does.
+        failures: starts of the newest that failed in a row: one probing start at a time then.
+        may_start: the pause after the last of them is over.
+        most: replicas that the gateway can carry for one service.
+        kept_back: held ones of the newest's slots that quota kept from starting.
+        is_firm: they were kept back while no slot was on its way out.
+        late: drained for so long that what they have in flight is cut.
+    """
+
+    wanted: int
+    newest: int
+    fallback: int | None = None
+    failures: int = 0
+    may_start: bool = True
+    most: int = 256
+    kept_back: frozenset[int] = frozenset()
+    is_firm: bool = False
+    late: frozenset[SlotId] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -60,10 +111,12 @@ class SlotPlan:
     Attributes:
         run: the wish for the daemon; every other slot is held.
         modes: of the servers that shall not be in maintenance.
+        is_quiet: no slot is on its way out: what quota keeps back now stays kept back.
     """
 
-    run: frozenset[int]
-    modes: Mapping[int, Mode] = field(hash=False)
+    run: frozenset[SlotId]
+    modes: Mapping[SlotId, Mode] = field(hash=False)
+    is_quiet: bool
 
 
 def loss_text(lost: Collection[int]) -> str:
@@ -74,70 +127,151 @@ def loss_text(lost: Collection[int]) -> str:
     if not lost:
         return ""
     slots, them = ("1 slot is", "it") if len(lost) == 1 else (f"{len(lost)} slots are", "them")
-    return f"{slots} lost for good; delete and apply the service to get {them} back"
+    return f"{slots} lost for good; apply the service again to get {them} back"
 
 
 _COSTS = frozenset({Phase.STARTING, Phase.WARM, Phase.SERVING, Phase.DRAINING})
+_COMES = _COSTS - {Phase.DRAINING}
 _RANK = {Phase.SERVING: 0, Phase.WARM: 1, Phase.DRAINING: 2, Phase.STARTING: 3}
 
 
-def supply(slots: Iterable[Slot]) -> int:
+def coming(slots: Iterable[Slot]) -> int:
     """Replicas that serve or will: a slow queue must not multiply jobs."""
-    return sum(slot.phase in _COSTS - {Phase.DRAINING} for slot in slots)
+    return sum(slot.phase in _COMES for slot in slots)
 
 
-def plan_slots(
-    slots: tuple[Slot, ...],
-    wanted: int,
-    *,
-    may_start: bool,
-    drained_out: frozenset[int],
-) -> SlotPlan:
+def plan_slots(slots: Sequence[Slot], goal: Goal) -> SlotPlan:
     """Keep the best ``wanted`` slots, start what is missing, let the others go in good order.
 
-    Kept first: serving ones (the busiest first, so the victim is the one with the least to do),
-    then warm, draining (taking one back is quicker than a start), starting, allotted before
-    pending. Slots near the end of their time limit don't count, so successors start beside them.
+    Kept first: serving ones, then warm, draining (taking one back is quicker than a start),
+    starting, allotted before pending. Among equals what is borrowed goes first, then what has the
+    least to do. Slots that are replaced (outdated ones, those whose end is near) don't count, so
+    that successors start beside them; as many of them stay as successors are not ready.
 
-    A serving victim drains first and stays wished; once it has nothing in flight, or is in
-    ``drained_out`` (past the deadline), its server goes into maintenance; the next look finds it
-    without a route, and only then is it left out of the wish.
+    A serving victim drains first and stays wished; once it has nothing in flight, or is late, its
+    server goes into maintenance; the next look finds it without a route, and only then is it left
+    out of the wish.
     """
-    expiring = tuple(s for s in slots if s.expiry and s.phase in _COSTS - {Phase.STARTING})
-    staying = sorted((s for s in slots if s.phase in _COSTS and s not in expiring), key=_order)
-    keep = _indices(staying[:wanted])
-    serving = sum(s.phase is Phase.SERVING and s.up and s.index in keep for s in slots)
-    keep |= {s.index for s in expiring if _waits_for_successor(s, serving >= wanted)}
-    modes = {s.index: mode for s in slots if (mode := _mode(s, keep, drained_out)) is not None}
-    start = _starts(slots, wanted - len(staying)) if may_start else frozenset()
-    leaving = {s.index for s in slots if s.phase in {Phase.SERVING, Phase.DRAINING}} - keep
-    return SlotPlan(keep | start | leaving, modes)
+    costing = sorted((s for s in slots if s.phase in _COSTS), key=_order)
+    staying = _one_probing([s for s in costing if not s.is_replaced], goal)
+    replaced = [s for s in costing if s.is_replaced and _may_stay(s, goal)]
+    held = [s for s in slots if s.phase is Phase.HELD]
+    kept = staying[: goal.wanted]
+    missing = goal.wanted - len(staying)
+    start = _starts(held, goal.newest, min(missing, _startable(kept, replaced, held, goal)))
+    ready = sum(s.phase is Phase.SERVING and s.up for s in kept)
+    if _is_short(kept, missing, start, goal):
+        kept_replaced = _making_room(slots, replaced, goal, ready, start)
+    else:
+        kept_replaced = replaced[: max(0, goal.wanted - ready)]
+    keep = _ids(kept) | _ids(kept_replaced)
+    if goal.fallback is not None:
+        start |= _starts(held, goal.fallback, goal.wanted - ready - len(kept_replaced))
+    leaving = _ids(s for s in slots if s.phase in {Phase.SERVING, Phase.DRAINING}) - keep
+    modes = {s.id: mode for s in slots if (mode := _mode(s, keep, goal.late)) is not None}
+    return SlotPlan(keep | start | leaving, modes, is_quiet=not any(map(_goes, slots)))
 
 
-def _order(slot: Slot) -> tuple[int, bool, int, bool, int]:
-    return (_RANK[slot.phase], not slot.up, -slot.in_flight, not slot.allotted, slot.index)
+def _order(slot: Slot) -> tuple[int, bool, bool, int, bool, SlotId]:
+    return (
+        _RANK[slot.phase],
+        not slot.up,
+        slot.is_borrowed,
+        -slot.in_flight,
+        not slot.allotted,
+        slot.id,
+    )
 
 
-def _indices(slots: Iterable[Slot]) -> frozenset[int]:
-    return frozenset(slot.index for slot in slots)
+def _ids(slots: Iterable[Slot]) -> frozenset[SlotId]:
+    return frozenset(slot.id for slot in slots)
 
 
-def _waits_for_successor(slot: Slot, replaced: bool) -> bool:
-    return slot.phase is Phase.SERVING and slot.expiry is Expiry.SOON and not replaced
+def _one_probing(staying: list[Slot], goal: Goal) -> list[Slot]:
+    """After a failed start what only waits for Slurm is not started besides the one that probes."""
+    if not goal.failures:
+        return staying
+    first = next((s for s in staying if s.phase is Phase.STARTING), None)
+    return [s for s in staying if s.phase is not Phase.STARTING or s.allotted or s is first]
 
 
-def _mode(slot: Slot, keep: frozenset[int], drained_out: frozenset[int]) -> Mode | None:
+def _may_stay(slot: Slot, goal: Goal) -> bool:
+    if slot.expiry is Expiry.NOW and slot.phase is not Phase.STARTING:
+        return False
+    return slot.allotted or slot.id.array_job_id == goal.fallback
+
+
+def _startable(
+    kept: Sequence[Slot], replaced: Sequence[Slot], held: Iterable[Slot], goal: Goal
+) -> int:
+    """Slots of the newest generation that may start now; quota is the daemon's."""
+    lines = goal.most - len(kept) - len(replaced)
+    count = min(lines, sum(s.id.array_job_id == goal.newest for s in held))
+    if goal.failures:
+        count = min(count, 1 - sum(s.phase is Phase.STARTING for s in kept))
+    return max(0, count) if goal.may_start else 0
+
+
+def _is_short(kept: Sequence[Slot], missing: int, start: frozenset[SlotId], goal: Goal) -> bool:
+    """Successors are wanted for which there is no room."""
+    is_stuck = any(s.is_stuck for s in kept)
+    kept_back = any(slot.index in goal.kept_back for slot in start)
+    return not goal.failures and (is_stuck or kept_back or missing > len(start))
+
+
+def _making_room(
+    slots: Iterable[Slot],
+    replaced: Iterable[Slot],
+    goal: Goal,
+    ready: int,
+    start: frozenset[SlotId],
+) -> Sequence[Slot]:
+    """Those that are replaced and stay while successors find no room: one less at a time."""
+    serving = [s for s in replaced if s.phase in {Phase.SERVING, Phase.WARM} and not _goes(s)]
+    is_new = any(slot.index not in goal.kept_back for slot in start)
+    gives = not is_new and _gives_way(slots, len(serving), goal, ready)
+    return serving[: max(0, min(goal.wanted - ready, len(serving) - gives))]
+
+
+def _gives_way(slots: Iterable[Slot], serving: int, goal: Goal, ready: int) -> bool:
+    """Whether one outdated replica goes now, to make room for a successor.
+
+    Not while another is on its way out or a successor on its way in. Where Slurm has no slice
+    for a successor, what is given up may be lost to others: then only one is missing at a time.
+    """
+    outdated = is_stuck = False
+    for slot in slots:
+        if slot.is_stuck:
+            is_stuck = True
+        elif _goes(slot) or (not slot.is_replaced and slot.phase in {Phase.STARTING, Phase.WARM}):
+            return False
+        outdated = outdated or (slot.is_outdated and slot.phase is Phase.SERVING)
+    if not outdated or (goal.kept_back and not goal.is_firm):
+        return False
+    return not is_stuck or ready + serving >= goal.wanted
+
+
+def _goes(slot: Slot) -> bool:
+    """On its way out: its slice is free soon."""
+    if slot.phase in {Phase.DRAINING, Phase.ENDING}:
+        return True
+    return slot.is_drained or (slot.is_outdated and slot.phase is Phase.STARTING)
+
+
+def _starts(held: Iterable[Slot], array_job_id: int, count: int) -> frozenset[SlotId]:
+    own = sorted(slot.id for slot in held if slot.id.array_job_id == array_job_id)
+    return frozenset(own[: max(0, count)])
+
+
+def _mode(slot: Slot, keep: frozenset[SlotId], late: frozenset[SlotId]) -> Mode | None:
     """None is maintenance."""
+    if slot.phase is Phase.ENDING:
+        return Mode.DRAIN if slot.in_flight else None
     if slot.phase not in {Phase.WARM, Phase.SERVING, Phase.DRAINING}:
         return None
-    if slot.index in keep:
+    if slot.id in keep:
         return Mode.READY
     if slot.phase is Phase.SERVING:
         return Mode.DRAIN
-    unfinished = slot.in_flight > 0 and slot.index not in drained_out
+    unfinished = slot.in_flight > 0 and slot.id not in late
     return Mode.DRAIN if slot.phase is Phase.DRAINING and unfinished else None
-
-
-def _starts(slots: Iterable[Slot], missing: int) -> frozenset[int]:
-    held = sorted(slot.index for slot in slots if slot.phase is Phase.HELD)
-    return frozenset(held[: max(0, missing)])

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 import shutil
 import signal
@@ -15,8 +16,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from waiting import until, until_is
 
-from launcher.render import CONFIGURATION, SERVICES_MAP
+from launcher.haproxy_text import Maps
+from sandbox import haproxy
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
 from sandbox.demo.load import Load
@@ -29,7 +32,7 @@ NAME, SERVICE = "launched", "nlp/launched"
 NOMINAL = 3
 TOKENS = (500, 200)
 TOKEN_S = 0.0012
-KILL_WAIT_S = 5
+KILL_WAIT_S = 8
 """Of the sandbox's Slurm."""
 FILE = """\
 [service]
@@ -41,7 +44,7 @@ profile = "1g.18gb"
 max_replicas = 4
 concurrency = 2
 keep_alive_s = 3
-time_limit_min = 10
+lease_s = 600
 memory_mib = 512
 """
 BROKEN = """
@@ -92,7 +95,7 @@ class Service:
         return [pid for pid, line in _command_lines() if f"--id={NAME}." in line]
 
     def warn(self) -> None:
-        """As Slurm does it near the time limit."""
+        """As the batch script itself does near the end of its lease."""
         place = str(self.sandbox.layout.lib).encode()
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
@@ -125,13 +128,6 @@ def _command_lines() -> Iterator[tuple[int, str]]:
                 line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 if "bin/tritonserver " in line.split(" --")[0] + " ":
                     yield int(entry.name), line
-
-
-def until(condition: Callable[[], object], timeout_s: float = 30) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not come about in time"
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +165,7 @@ def test_fifty_at_once_from_zero_up_to_the_quota_and_back_to_zero(service: Servi
 
     records, most = asyncio.run(observed())
     assert (errors(records), len(records), most) == ([], 150, NOMINAL)
-    until(lambda: service.slots("held") == [0, 1, 2, 3])
+    until_is(lambda: service.slots("held"), [0, 1, 2, 3])
     assert service.tritons() == []
 
 
@@ -185,19 +181,18 @@ def test_the_launcher_killed_in_mid_flight_loses_nothing(service: Service) -> No
 
     records = asyncio.run(killed())
     assert (errors(records), len(records)) == ([], 250)
-    until(lambda: service.slots("held") == [0, 1, 2, 3])
+    until_is(lambda: service.slots("held"), [0, 1, 2, 3])
 
 
 def test_haproxy_killed_gets_its_routes_back(service: Service) -> None:
     assert errors(asyncio.run(service.send(4))) == []
     sandbox = service.sandbox
-    kept = sandbox.layout.gateway_directory / SERVICES_MAP
+    kept = Maps(sandbox.layout.gateway_directory).services
     until(lambda: f"{SERVICE} pool" in kept.read_text())
-    configuration = sandbox.layout.gateway_directory / CONFIGURATION
     for routes in (kept.read_text(), ""):
         sandbox.kill("haproxy", signal.SIGKILL)
         kept.write_text(routes)
-        sandbox.start("haproxy", "slicewise", ("haproxy", "-db", "-f", str(configuration)))
+        sandbox.start("haproxy", "slicewise", haproxy.command(sandbox.layout))
         until(lambda: listens(sandbox.layout.gateway_url))
         assert errors(asyncio.run(service.send(20))) == []
 
@@ -216,7 +211,7 @@ def test_a_killed_triton_costs_its_own_requests_only_and_its_slot_comes_back(
     # Its concurrency was in flight on it; as many again may be handed to it while it dies.
     assert len(errors(records)) <= 2 * 2
     assert len(records) == 200
-    until(lambda: service.slots("held") == [0, 1, 2, 3])
+    until_is(lambda: service.slots("held"), [0, 1, 2, 3])
     array = service.status()["array_job_id"]
     assert any("Triton ended with 137" in service.log(array, index) for index in range(NOMINAL))
 
@@ -230,8 +225,8 @@ def test_whatever_a_killed_triton_leaves_behind_its_slot_comes_back(world: Servi
     assert errors(asyncio.run(world.send(1))) == []
     (index,), (server,) = world.slots("ready"), world.tritons()
     os.kill(server, signal.SIGKILL)
-    until(lambda: "Triton ended with 137" in world.log(array, index), timeout_s=5)
-    until(lambda: world.slots("held") == [0, 1, 2, 3])
+    until(lambda: "Triton ended with 137" in world.log(array, index))
+    until_is(lambda: world.slots("held"), [0, 1, 2, 3])
     world.delete()
 
 
@@ -257,7 +252,7 @@ def test_a_long_answer_survives_the_warning_but_not_the_order_to_end(service: Se
     records = asyncio.run(service.ask_long(2.0 * KILL_WAIT_S, service.warn))
     assert (errors(records), len(records)) == ([], 1)
     until(lambda: index in service.slots("held"))
-    assert "time limit is near: ending Triton within 55 s" in service.log(array, index)
+    assert "its lease ends: ending Triton within 55 s" in service.log(array, index)
 
     service.sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
     assert errors(asyncio.run(service.send(1))) == []
@@ -279,9 +274,11 @@ def test_a_model_that_fails_at_its_start_is_not_started_over_and_over(world: Ser
     (broken / "tokens" / "config.pbtxt").write_text(configuration)
     array = world.apply(broken, "tokens")
 
+    began_s = time.monotonic()
+
     async def asking() -> None:
         sending = asyncio.create_task(world.send(1))
-        await asyncio.sleep(12)
+        await asyncio.to_thread(until, lambda: "3 starts in a row" in world.status()["note"])
         sending.cancel()
         with suppress(asyncio.CancelledError):
             await sending
@@ -289,8 +286,10 @@ def test_a_model_that_fails_at_its_start_is_not_started_over_and_over(world: Ser
     asyncio.run(asking())
     logs = list(world.home.glob(f"{NAME}-{array}_*.log"))
     starts = sum(log.read_text().count("starting on") for log in logs)
+    elapsed_s = time.monotonic() - began_s
     slots, note = world.status()["slots"], world.status()["note"]
     world.delete()
-    assert f"failed: see {NAME}-{array}_*.log" in note
-    assert 2 <= starts <= 5  # at about 0, 2, 5 and 10 s
+    assert f"slicewise service logs {NAME}; its log ends: " in note
+    assert "this model can't start" in note
+    assert 3 <= starts <= 2 + math.log2(1 + elapsed_s)  # 1, 2, 4 ... s after each other
     assert slots["gone"] == []

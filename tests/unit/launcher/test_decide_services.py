@@ -3,28 +3,27 @@
 from dataclasses import replace
 
 import pytest
+from pydantic import TypeAdapter
 
-from cluster.wire import ServiceView, SlotView, ViewAnswer
-from launcher.decide.autoscale import Peak
-from launcher.decide.backoff import Backoff
-from launcher.decide.gateway import Backend, Gateway, Mode, Server
-from launcher.decide.routing import AddRoute, Change, EndSessions, SetMode, SetTarget
-from launcher.decide.runs import UNHEALTHY_S, Run
-from launcher.decide.services import (
-    WISH_AGAIN_S,
-    Plan,
-    Probe,
-    Probes,
-    ServiceState,
-    State,
-    Verified,
-    Wish,
-    decide,
-    unverified,
-    with_wish,
+from cluster.wire import (
+    ServiceOrder,
+    ServiceView,
+    SlotView,
+    ViewAnswer,
+    WishAnswer,
 )
+from launcher.decide.autoscale import initial
+from launcher.decide.backoff import Backoff
+from launcher.decide.gateway import Backend, Endpoint, Gateway, Mode, Server
+from launcher.decide.replicas import Answers, Sight, generation, unverified
+from launcher.decide.routing import AddRoute, Change, EndSessions, SetMode, SetTarget
+from launcher.decide.runs import START_DEADLINE_S, UNHEALTHY_S, Answer, Probe, Run, Verified
+from launcher.decide.scaling import Start, Supply
+from launcher.decide.services import ASK_AGAIN_S, Plan, decide
 from launcher.decide.slots import DRAIN_DEADLINE_S, Expiry, Phase, loss_text
+from launcher.decide.state import GenerationState, ServiceState, State, Wish, after_wish
 
+SERVICE = "vision/chat"
 ARRAY = 814
 NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
 DIRECTIVES = {
@@ -36,11 +35,18 @@ DIRECTIVES = {
     "max_replicas": "3",
     "concurrency": "2",
     "keep_alive_s": "10",
-    "time_limit_min": "60",
+    "lease_s": "3600",
 }
 
 
-def running(index: int, *, left_s: int | None = 3000, job_id: int = 900) -> SlotView:
+def running(
+    index: int,
+    *,
+    left_s: int | None = 3000,
+    leaves_s: int | None = None,
+    job_id: int = 900,
+    released_s: int | None = None,
+) -> SlotView:
     return SlotView(
         index=index,
         state="running",
@@ -49,6 +55,8 @@ def running(index: int, *, left_s: int | None = 3000, job_id: int = 900) -> Slot
         ports=(21001 + index, 22001, 23001),
         start_s=50,
         time_left_s=left_s,
+        leaves_s=leaves_s,
+        released_s=released_s,
     )
 
 
@@ -85,10 +93,10 @@ def decided(
     seen: ViewAnswer,
     shown: Gateway,
     state: State | None = None,
-    probes: Probes | None = None,
+    answers: Answers | None = None,
     now_s: float = 100.0,
 ) -> tuple[State, Plan]:
-    found = decide(seen, shown, probes or {}, state or {}, now_s)
+    found = decide(seen, shown, answers or {}, state or {}, now_s)
     assert found is not None
     return found
 
@@ -97,7 +105,27 @@ def changes(plan: Plan) -> tuple[Change, ...]:
     return plan.routes.changes
 
 
-OURS = {(ARRAY, 0): Probe.OURS}
+def with_order(seen: ViewAnswer, order: ServiceOrder) -> ViewAnswer:
+    ordered = tuple(one.model_copy(update={"order": order}) for one in seen.services)
+    return seen.model_copy(update={"services": ordered})
+
+
+def with_wish(state: State, wish: Wish, released: frozenset[int]) -> State:
+    answer = WishAnswer(released=tuple(released))
+    return {SERVICE: after_wish(state[SERVICE], ARRAY, wish, answer)}
+
+
+def known(state: State, array: int = ARRAY) -> GenerationState:
+    return state[SERVICE].generations[array]
+
+
+def having(generation: GenerationState, replicas: int = 0) -> State:
+    """A launcher that has seen so many replicas run long ago."""
+    memory = initial(Supply(ready=replicas), 0.0)
+    return {SERVICE: ServiceState(memory, {ARRAY: generation})}
+
+
+OURS = {(ARRAY, 0): Answer(Probe.OURS)}
 
 
 def test_an_incomplete_look_decides_nothing():
@@ -118,15 +146,15 @@ def test_a_held_request_wakes_it():
 
 def test_a_replica_gets_its_route_once_it_says_who_it_is():
     seen, shown = view(running(0)), gateway(sessions=1)
-    _, silent = decided(seen, shown, probes={(ARRAY, 0): Probe.SILENT})
-    _, ours = decided(seen, shown, probes=OURS)
+    _, silent = decided(seen, shown, answers={(ARRAY, 0): Answer(Probe.SILENT)})
+    _, ours = decided(seen, shown, answers=OURS)
     assert changes(silent) == ()
-    assert SetTarget("pool1", 0, "10.0.0.1", 21001, 2) in changes(ours)
+    assert SetTarget("pool1", 0, Endpoint("10.0.0.1", 21001, 22001), 2) in changes(ours)
 
 
 def test_a_stranger_on_its_port_gets_no_request():
     shown = gateway(server(0, Mode.READY), sessions=1)
-    _, plan = decided(view(running(0)), shown, probes={(ARRAY, 0): Probe.STRANGER})
+    _, plan = decided(view(running(0)), shown, answers={(ARRAY, 0): Answer(Probe.STRANGER)})
     assert changes(plan) == (SetMode("pool1", 0, Mode.MAINT),)
 
 
@@ -145,7 +173,7 @@ def test_after_a_restart_an_idle_service_is_kept_for_a_whole_keep_alive():
     assert (changes(early), changes(late)) == ((), (SetMode("pool1", 0, Mode.DRAIN),))
 
 
-IDLE = {ARRAY: ServiceState(peaks=(Peak(0.0, 0),))}
+IDLE = having(GenerationState())
 
 
 def test_a_drain_goes_on_after_a_restart():
@@ -154,7 +182,7 @@ def test_a_drain_goes_on_after_a_restart():
     state, plan = decided(seen, shown, IDLE, now_s=20.0)
     assert plan.services[0].slots[0].phase is Phase.DRAINING
     assert (changes(plan), plan.services[0].wish) == ((), {0, 1})
-    assert state[ARRAY].draining_since_s == {0: 20.0}
+    assert known(state).draining_since_s == {0: 20.0}
 
 
 @pytest.mark.parametrize(
@@ -165,24 +193,24 @@ def test_a_drain_goes_on_after_a_restart():
     ],
 )
 def test_draining_work_is_cut_at_the_deadline(after_s: float, expected: tuple[Change, ...]):
-    known = {ARRAY: replace(IDLE[ARRAY], draining_since_s={0: 0.0})}
+    late = having(GenerationState(draining_since_s={0: 0.0}))
     busy = gateway(server(0, Mode.DRAIN, 1), server(1, Mode.READY, 2))
     seen = view(running(0), running(1), at_s=after_s, concurrency="1024")
-    _, plan = decided(seen, busy, known, now_s=after_s)
+    _, plan = decided(seen, busy, late, now_s=after_s)
     assert changes(plan) == expected
 
 
 def test_a_look_older_than_the_last_wish_leaves_the_service_alone():
     state, _ = decided(view(in_state(0, "held")), gateway(sessions=1))
-    state = with_wish(state, ARRAY, Wish(frozenset({0}), 105.0), frozenset({0}))
+    state = with_wish(state, Wish(frozenset({0}), 105.0), frozenset({0}))
     after, plan = decided(view(in_state(0, "held"), at_s=104.0), gateway(), state, now_s=106.0)
     assert (plan.services, changes(plan), after) == ((), (), state)
 
 
 def test_a_kept_wish_is_repeated_only_after_a_while():
     state, _ = decided(view(in_state(0, "held")), gateway(sessions=1), now_s=100.0)
-    state = with_wish(state, ARRAY, Wish(frozenset({0}), 100.5), frozenset())
-    soon, late = 101.0, 100.5 + WISH_AGAIN_S
+    state = with_wish(state, Wish(frozenset({0}), 100.5), frozenset())
+    soon, late = 101.0, 100.5 + ASK_AGAIN_S
     _, first = decided(view(in_state(0, "held"), at_s=soon), gateway(sessions=1), state, now_s=soon)
     _, then = decided(view(in_state(0, "held"), at_s=late), gateway(sessions=1), state, now_s=late)
     assert (first.services[0].wish, then.services[0].wish) == (None, {0})
@@ -192,12 +220,12 @@ def test_a_kept_wish_is_repeated_only_after_a_while():
 def test_a_failed_start_is_not_repeated_at_once(end: str):
     slots = (in_state(0, "held"), in_state(1, "held"))
     state, _ = decided(view(*slots), gateway(sessions=1))
-    state = with_wish(state, ARRAY, Wish(frozenset({0}), 100.1), frozenset({0}))
+    state = with_wish(state, Wish(frozenset({0}), 100.1), frozenset({0}))
     failed = view(in_state(0, end), slots[1], at_s=101.0)
     state, plan = decided(failed, gateway(sessions=1), state, now_s=101.0)
     assert plan.services[0].wish == frozenset()
     assert "1 failed start" in plan.services[0].decision.reason
-    assert f"-{ARRAY}_*.log" in plan.services[0].note
+    assert plan.services[0].note == "1 start has failed: slicewise service logs chat"
     _, then = decided(
         view(in_state(0, end), slots[1], at_s=102.5), gateway(sessions=1), state, now_s=102.5
     )
@@ -206,9 +234,9 @@ def test_a_failed_start_is_not_repeated_at_once(end: str):
 
 def test_a_new_note_is_told_at_once():
     state, _ = decided(view(in_state(0, "held")), gateway(), now_s=100.0)
-    known = {ARRAY: replace(state[ARRAY], wish=Wish(frozenset(), 100.0, "old"))}
+    told = with_wish(state, Wish(frozenset(), 100.0, "old"), frozenset())
     seen = view(in_state(0, "held"), at_s=100.5)
-    _, plan = decided(seen, gateway(), known, now_s=100.5)
+    _, plan = decided(seen, gateway(), told, now_s=100.5)
     assert (plan.services[0].wish, plan.services[0].note) == (frozenset(), "")
 
 
@@ -218,12 +246,12 @@ def test_while_slots_wait_for_slurm_a_changed_urgency_is_told_after_a_while():
     state, plan = decided(view(*slots), busy)
     assert plan.services[0].urgency == pytest.approx(0.4)  # one waits, two are served
     told = Wish(frozenset({0, 1}), 100.1, urgency=0.4)
-    state = with_wish(state, ARRAY, told, frozenset())
+    state = with_wish(state, told, frozenset())
     fuller = replace(shown, backends={"pool1": replace(shown.backends["pool1"], sessions=4)})
     for slot, late_s, wish in (
         ("released", 1.0, None),
-        ("released", 100.1 + WISH_AGAIN_S, {0, 1}),
-        ("starting", 100.1 + WISH_AGAIN_S, None),
+        ("released", 100.1 + ASK_AGAIN_S, {0, 1}),
+        ("starting", 100.1 + ASK_AGAIN_S, None),
     ):
         seen = view(running(0), in_state(1, slot), at_s=100.1 + late_s)
         _, plan = decided(seen, fuller, state, now_s=100.1 + late_s)
@@ -231,8 +259,8 @@ def test_while_slots_wait_for_slurm_a_changed_urgency_is_told_after_a_while():
 
 
 def test_a_replica_that_ends_after_a_long_life_is_no_failure():
-    state, _ = decided(view(running(0)), gateway(sessions=1), probes=OURS, now_s=100.0)
-    state = with_wish(state, ARRAY, Wish(frozenset({0}), 100.1), frozenset({0}))
+    state, _ = decided(view(running(0)), gateway(sessions=1), answers=OURS, now_s=100.0)
+    state = with_wish(state, Wish(frozenset({0}), 100.1), frozenset({0}))
     shown = gateway(server(0, Mode.READY, 1), sessions=1)
     state, _ = decided(view(running(0), at_s=200.0), shown, state, now_s=200.0)
     _, plan = decided(view(in_state(0, "held"), at_s=201.0), shown, state, now_s=201.0)
@@ -241,43 +269,150 @@ def test_a_replica_that_ends_after_a_long_life_is_no_failure():
 
 def test_a_slot_that_was_not_released_has_not_failed():
     state, _ = decided(view(in_state(0, "held")), gateway(sessions=1))
-    state = with_wish(state, ARRAY, Wish(frozenset({0}), 100.1), frozenset())
+    state = with_wish(state, Wish(frozenset({0}), 100.1), frozenset())
     state, _ = decided(view(in_state(0, "held"), at_s=101.0), gateway(sessions=1), state)
-    assert state[ARRAY].backoff.failures == 0
+    assert known(state).backoff.failures == 0
 
 
 def test_a_new_run_of_a_slot_is_asked_again():
-    state, _ = decided(view(running(0)), gateway(), probes=OURS)
-    known = state[ARRAY]
-    assert unverified(view(running(0)).services[0], known) == ()
+    state, _ = decided(view(running(0)), gateway(), answers=OURS)
+    before = known(state)
+    assert unverified(view(running(0)).services[0], before) == ()
     again = view(running(0, job_id=950)).services[0]
-    assert [slot.index for slot in unverified(again, known)] == [0]
+    assert [slot.index for slot in unverified(again, before)] == [0]
 
 
-def test_near_its_time_limit_a_successor_starts_first():
+def test_before_an_announced_end_a_successor_starts_first():
     shown = gateway(server(0, Mode.READY, 1), sessions=1)
-    seen = view(running(0, left_s=200), in_state(1, "held"))
+    seen = view(running(0, leaves_s=200), in_state(1, "held"))
     _, plan = decided(seen, shown)
     assert (plan.services[0].wish, changes(plan)) == ({0, 1}, ())
 
 
-def test_at_its_time_limit_it_drains():
+def test_at_the_announced_end_it_drains():
     shown = gateway(server(0, Mode.READY, 1), sessions=1)
-    _, plan = decided(view(running(0, left_s=100), in_state(1, "held")), shown)
+    _, plan = decided(view(running(0, leaves_s=60), in_state(1, "held")), shown)
     assert changes(plan) == (SetMode("pool1", 0, Mode.DRAIN),)
 
 
-@pytest.mark.parametrize("limit_min", ["10", "60"])
 @pytest.mark.parametrize(
-    ("left_s", "expiry"),
-    [(240, Expiry.FAR), (239, Expiry.SOON), (130, Expiry.SOON), (129, Expiry.NOW)],
+    ("lease_s", "left_s", "leaves_s", "expiry"),
+    [
+        (900, 900, None, Expiry.FAR),
+        (900, 65, None, Expiry.FAR),  # the daemon extends its lease
+        (900, 64, None, Expiry.NOW),  # it should have: the script gives back at 60
+        (60, 20, None, Expiry.FAR),
+        (60, 19, None, Expiry.NOW),
+        (900, 240, 240, Expiry.FAR),
+        (900, 239, 239, Expiry.SOON),
+        (900, 70, 70, Expiry.SOON),
+        (900, 69, 69, Expiry.NOW),
+        (60, 60, 40, Expiry.FAR),  # a short lease has less time for both
+        (60, 60, 39, Expiry.SOON),
+        (60, 60, 20, Expiry.SOON),
+        (60, 60, 19, Expiry.NOW),
+        (900, 900, 3600, Expiry.SOON),  # its node is drained
+        (900, 900, 3, Expiry.NOW),  # it is preempted
+    ],
 )
-def test_every_time_limit_leaves_the_same_time_to_drain(
-    limit_min: str, left_s: int, expiry: Expiry
-):
+def test_how_near_the_end_is(lease_s: int, left_s: int, leaves_s: int | None, expiry: Expiry):
     shown = gateway(server(0, Mode.READY))
-    _, plan = decided(view(running(0, left_s=left_s), time_limit_min=limit_min), shown)
+    slot = running(0, left_s=left_s, leaves_s=leaves_s)
+    _, plan = decided(view(slot, lease_s=str(lease_s)), shown)
     assert plan.services[0].slots[0].expiry is expiry
+
+
+@pytest.mark.parametrize(
+    ("reason", "waited_s", "is_stuck"),
+    [
+        ("Priority", 59, False),
+        ("Priority", 60, True),
+        ("Resources", 60, True),
+        ("QOSGrpBilling", 1, True),
+        ("AssocGrpBilling", 1, True),
+    ],
+)
+def test_when_a_slot_is_stuck_in_slurms_queue(reason: str, waited_s: int, is_stuck: bool):
+    change = {"reason": reason, "released_s": 100 - waited_s}
+    slot = in_state(0, "released").model_copy(update=change)
+    _, plan = decided(view(slot), gateway(sessions=1))
+    assert plan.services[0].slots[0].is_stuck is is_stuck
+
+
+def test_what_slurm_ends_finishes_what_it_has_and_gets_no_more():
+    ending = running(0).model_copy(update={"state": "ending"})
+    for in_flight, mode in ((1, Mode.DRAIN), (0, Mode.MAINT)):
+        shown = gateway(server(0, Mode.READY, in_flight), sessions=in_flight)
+        _, plan = decided(view(ending, in_state(1, "held")), shown)
+        assert changes(plan) == (SetMode("pool1", 0, mode),)
+
+
+def test_what_slurm_ends_is_known_by_its_run_when_its_ports_are_not_shown_any_more():
+    state, _ = decided(view(running(0)), gateway(sessions=1), answers=OURS)
+    shown = gateway(server(0, Mode.READY, 1), sessions=1)
+    for at_s in (101.0, 102.0, 103.0):
+        seen = view(in_state(0, "ending"), in_state(1, "held"), at_s=at_s)
+        state, plan = decided(seen, shown, state, now_s=at_s)
+        assert changes(plan) == (SetMode("pool1", 0, Mode.DRAIN),)
+
+
+def test_an_announced_end_is_no_failed_start():
+    state, _ = decided(view(running(0, leaves_s=3)), gateway(sessions=1), answers=OURS)
+    state = with_wish(state, Wish(frozenset({0}), 100.1), frozenset())
+    state, _ = decided(view(in_state(0, "held"), at_s=104.0), gateway(), state, now_s=104.0)
+    assert known(state).backoff.failures == 0
+
+
+def test_a_start_is_measured_when_its_model_has_answered():
+    state, _ = decided(view(in_state(0, "released")), gateway(sessions=1))
+    seen = view(running(0, released_s=40), at_s=101.0)
+    state, _ = decided(seen, gateway(sessions=1), state, now_s=101.0)
+    before, after = known(state), Sight(seen.services[0], None, OURS, is_newest=True, now_s=102.0)
+    assert generation(after, before).starts == (Start(queue_s=10.0, load_s=52.0),)
+    unseen = generation(after, GenerationState())
+    assert unseen.starts == ()  # it may have been ready for long
+
+
+def test_a_replica_that_never_gets_ready_gives_its_slot_back():
+    late_s = 50 + START_DEADLINE_S
+    for at_s, wish in ((late_s - 1, {0}), (late_s, {1})):
+        seen = view(running(0), in_state(1, "held"), at_s=at_s)
+        _, plan = decided(seen, gateway(sessions=1), now_s=at_s)
+        assert plan.services[0].wish == wish
+
+
+def test_after_a_failed_start_one_at_a_time_is_tried():
+    failed = having(GenerationState(backoff=Backoff(1, 90.0)))
+    slots = (in_state(0, "released"), running(1), in_state(2, "released"), in_state(3, "held"))
+    shown = Gateway({SERVICE: "pool1"}, {"pool1": Backend(8, 0, (NOWHERE,) * 4)}, complete=True)
+    _, plan = decided(view(*slots, max_replicas="4"), shown, failed)
+    assert plan.services[0].wish == {1}
+    _, plan = decided(view(*slots, max_replicas="4"), shown)
+    assert plan.services[0].wish == {0, 1, 2, 3}
+
+
+def test_an_order_to_restart_ends_the_pause():
+    failed = having(GenerationState(backoff=Backoff(12, 90.0)))
+    asked = gateway(sessions=1)
+    _, waits = decided(view(in_state(0, "held")), asked, failed)
+    ordered = with_order(view(in_state(0, "held")), ServiceOrder(restart_s=95.0))
+    _, starts = decided(ordered, asked, failed)
+    assert (waits.services[0].wish, starts.services[0].wish) == (frozenset(), {0})
+
+
+def test_the_last_words_of_a_failed_start_are_told():
+    said = in_state(0, "held").model_copy(update={"said": "out of memory"})
+    state = having(GenerationState(backoff=Backoff(2, 99.0)))
+    _, plan = decided(view(said), gateway(sessions=1), state)
+    assert plan.services[0].note == (
+        "2 starts in a row have failed: slicewise service logs chat; its log ends: out of memory"
+    )
+
+
+def test_why_a_replica_is_not_ready_is_told():
+    refused = {(ARRAY, 0): Answer(Probe.SILENT, "the model refused the probe: é")}
+    _, plan = decided(view(running(0)), gateway(sessions=1), answers=refused)
+    assert plan.services[0].note == "the model refused the probe: ?"
 
 
 HUNG = gateway(replace(server(0, Mode.READY, 1), up=False), sessions=1)
@@ -293,22 +428,23 @@ def hung(until_s: float, state: State, shown: Gateway = HUNG) -> tuple[State, Pl
             return state, plan
         wished = plan.services[0].wish
         if wished is not None:
-            state = with_wish(state, ARRAY, Wish(wished, seen_s), frozenset())
+            state = with_wish(state, Wish(wished, seen_s), frozenset())
         seen_s += 10.0
 
 
+RUN = Run(900, 50, Endpoint("10.0.0.1", 21001, 22001))
+
+
 def verified() -> State:
-    run = Run(900, 50, "10.0.0.1", 21001)
     wish = Wish(frozenset({0}), 40.0)
-    known = ServiceState((Peak(0.0, 1),), verified={0: Verified(run, 40.0)}, wish=wish)
-    return {ARRAY: known}
+    return having(GenerationState(verified={0: Verified(RUN, 40.0)}, wish=wish), replicas=1)
 
 
-@pytest.mark.parametrize("known", [{}, verified()], ids=["restarted", "verified"])
-def test_a_replica_that_stays_unhealthy_gives_its_slot_back(known: State):
-    _, plan = hung(100.0 + UNHEALTHY_S - 10, known)
+@pytest.mark.parametrize("before", [{}, verified()], ids=["restarted", "verified"])
+def test_a_replica_that_stays_unhealthy_gives_its_slot_back(before: State):
+    _, plan = hung(100.0 + UNHEALTHY_S - 10, before)
     assert (changes(plan), plan.services[0].slots[0].phase) == ((), Phase.SERVING)
-    _, plan = hung(100.0 + UNHEALTHY_S, known)
+    _, plan = hung(100.0 + UNHEALTHY_S, before)
     assert changes(plan) == (SetMode("pool1", 0, Mode.MAINT), EndSessions("pool1", 0))
     assert plan.services[0].wish == {1}
 
@@ -323,33 +459,36 @@ def test_it_is_given_back_though_it_looks_well_when_the_wish_had_failed():
 
 def test_an_unhealthy_replica_counts_as_a_failed_start_once():
     state, plan = hung(100.0 + UNHEALTHY_S, verified())
-    state = with_wish(state, ARRAY, Wish(plan.services[0].wish or frozenset(), 160.1), frozenset())
+    state = with_wish(state, Wish(plan.services[0].wish or frozenset(), 160.1), frozenset())
     for at_s, end in ((161.0, "ending"), (162.0, "held"), (163.0, "held")):
         seen = view(in_state(0, end), in_state(1, "released"), at_s=at_s)
         state, plan = decided(seen, gateway(sessions=1), state, now_s=at_s)
-    assert state[ARRAY].backoff == Backoff(1, 161.0)
+    assert known(state).backoff == Backoff(1, 161.0)
 
 
 def test_a_replica_that_recovers_in_time_stays():
     state, _ = hung(150.0, verified())
     shown = gateway(server(0, Mode.READY, 1), sessions=1)
     state, plan = decided(view(running(0), at_s=160.0), shown, state, now_s=160.0)
-    assert (changes(plan), state[ARRAY].down) == ((), {})
+    assert (changes(plan), known(state).down) == ((), {})
 
 
 def test_a_new_run_does_not_answer_for_the_old_one():
     state, _ = hung(100.0 + UNHEALTHY_S, verified())
     shown = gateway(server(0, Mode.MAINT), sessions=1)
     seen = view(running(0, job_id=950), at_s=165.0)
-    state, plan = decided(seen, shown, state, probes=OURS, now_s=165.0)
+    state, plan = decided(seen, shown, state, answers=OURS, now_s=165.0)
     assert SetMode("pool1", 0, Mode.READY) in changes(plan)
 
 
 def test_an_unhealthy_replica_does_not_settle_the_service():
-    run = Run(900, 50, "10.0.0.1", 21001)
-    known = replace(verified()[ARRAY], backoff=Backoff(2, 30.0), verified={0: Verified(run, 95.0)})
-    state, _ = hung(140.0, {ARRAY: known})
-    assert state[ARRAY].backoff.failures == 2
+    before = GenerationState(
+        backoff=Backoff(2, 30.0),
+        verified={0: Verified(RUN, 95.0)},
+        wish=Wish(frozenset({0}), 40.0),
+    )
+    state, _ = hung(140.0, having(before, replicas=1))
+    assert known(state).backoff.failures == 2
 
 
 def test_lost_slots_are_told():
@@ -372,3 +511,11 @@ def test_directives_that_are_no_service_change_nothing():
     _, plan = decided(view(in_state(0, "held"), concurrency="many"), gateway(sessions=1))
     assert (plan.services, changes(plan)) == ((), ())
     assert "concurrency" in plan.unreadable["vision/chat"]
+
+
+def test_what_is_remembered_can_be_written_down_and_read_again():
+    state, plan = decided(view(running(0), in_state(1, "held")), HUNG, answers=OURS)
+    wish = replace(plan.services[0].wishes[ARRAY], kept_back=frozenset({1}))
+    state = with_wish(state, wish, frozenset({1}))
+    written = TypeAdapter(State).dump_json(state)
+    assert TypeAdapter(State).validate_json(written) == state

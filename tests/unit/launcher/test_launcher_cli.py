@@ -11,8 +11,10 @@ from cluster.errors import InvalidInputError, SlicewiseError
 from cluster.service import directives_of_script
 from cluster.settings import Settings
 from cluster.slurm.submit import Submitted
+from cluster.wire import ServiceView, ViewAnswer
 from launcher import cli, loop, main
 from launcher.service_file import read_service_file
+from launcher.service_names import choose, complete_service
 
 SETTINGS = """\
 [cluster]
@@ -24,6 +26,9 @@ types = ["1g.10gb"]
 url = "http://gw:8080"
 directory = "{directory}/gateway"
 """
+
+
+EMPTY = ViewAnswer(observed_s=1.0, complete=True, services=(), tenants=())
 
 
 @pytest.fixture
@@ -58,7 +63,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The daemon admits every tenant but guest."""
+    """The daemon admits every tenant but guest, and has no service yet."""
     tenants: list[str] = []
 
     async def check(self: DaemonClient, tenant: str, directives: tuple[str, ...]) -> None:
@@ -66,15 +71,37 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         if tenant == "guest":
             raise InvalidInputError("SW-QUOTA-NONE", "No quota.")
 
+    async def view(self: DaemonClient) -> ViewAnswer:
+        return EMPTY
+
     monkeypatch.setattr(DaemonClient, "check", check)
+    monkeypatch.setattr(DaemonClient, "view", view)
     return tenants
 
 
+def lives(monkeypatch: pytest.MonkeyPatch, script: str, **change: object) -> None:
+    """The daemon has the service of that script, as array job 800."""
+    service = ServiceView(
+        array_job_id=800,
+        tenant="vision",
+        name="chat",
+        user="alice",
+        submit_s=1,
+        directives=dict(directives_of_script(script.splitlines())),
+        profile="1g.10gb",
+        cost_millislices=1000,
+        slots=(),
+    )
+    seen = EMPTY.model_copy(update={"services": (service,)} | change)
+
+    async def view(self: DaemonClient) -> ViewAnswer:
+        return seen
+
+    monkeypatch.setattr(DaemonClient, "view", view)
+
+
 def invoke(*words: str) -> str:
-    app = cli.gateway_app if words[0] == "gateway" else cli.service_app
-    # A Typer application of one command takes no command name.
-    arguments = words[2:] if words[0] == "gateway" else words
-    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    result = CliRunner().invoke(cli.service_app, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -94,7 +121,7 @@ def test_apply_checks_submits_and_prints_the_address(place, submitted, checked):
 
 
 def test_apply_as_json(place, submitted, checked):
-    expected = {"array_job_id": 814, "url": "http://gw:8080/vision/chat"}
+    expected = {"array_job_id": 814, "url": "http://gw:8080/vision/chat", "action": "create"}
     assert json.loads(invoke("apply", "chat.toml", "--json")) == expected
 
 
@@ -109,8 +136,55 @@ def test_apply_says_if_the_address_is_not_there_yet(place, submitted, checked, o
 
 
 def test_a_dry_run_submits_nothing(place, submitted, checked):
-    assert "would be accepted" in invoke("apply", "chat.toml", "--dry-run")
+    said = invoke("apply", "chat.toml", "--dry-run")
+    assert "vision/chat would be new: 0 to 3 replicas; its address: http://gw:8080/v" in said
     assert (submitted, checked) == ([], ["vision"])
+
+
+def test_plan_says_what_a_dry_run_says(place, submitted, checked):
+    assert invoke("plan", "chat.toml") == invoke("apply", "chat.toml", "--dry-run")
+    assert json.loads(invoke("plan", "chat.toml", "--json")) == {
+        "service": "vision/chat",
+        "url": "http://gw:8080/vision/chat",
+        "action": "create",
+        "array_job_id": None,
+        "changes": [],
+        "notes": [],
+    }
+
+
+def test_what_is_as_the_file_says_is_not_submitted_again(place, submitted, checked, monkeypatch):
+    lives(monkeypatch, invoke("render", "chat.toml"))
+    said = invoke("apply", "chat.toml")
+    assert "vision/chat is as the file says: array job 800. Nothing was submitted" in said
+    assert json.loads(invoke("apply", "chat.toml", "--json"))["array_job_id"] == 800
+    assert submitted == []
+    assert "rolls over from array job 800 to 814" in invoke("apply", "chat.toml", "--force")
+    assert len(submitted) == 1
+
+
+def test_a_changed_file_rolls_over_and_plan_shows_the_keys(place, submitted, checked, monkeypatch):
+    lives(monkeypatch, invoke("render", "chat.toml"))
+    file = place / "chat.toml"
+    file.write_text(file.read_text() + 'concurrency = 4\nenvironment = { A = "b c" }\n')
+    said = invoke("plan", "chat.toml").splitlines()
+    assert said == [
+        "vision/chat would roll over from array job 800",
+        "  - concurrency = 1",
+        "  + concurrency = 4",
+        "  + environment = A=b%20c",
+    ]
+    assert submitted == []
+    said = invoke("apply", "chat.toml")
+    assert "vision/chat rolls over from array job 800 to 814; its address stays: http" in said
+    assert "#SLICEWISE concurrency=4" in submitted[0]
+
+
+def test_a_daemon_that_sees_only_a_part_is_no_ground_to_submit_on(
+    place, submitted, checked, monkeypatch
+):
+    lives(monkeypatch, invoke("render", "chat.toml"), complete=False)
+    assert (refusal("apply", "chat.toml"), submitted) == ("SW-VIEW-INCOMPLETE", [])
 
 
 @pytest.mark.parametrize(
@@ -118,9 +192,10 @@ def test_a_dry_run_submits_nothing(place, submitted, checked):
     [
         (('"vision"', '"guest"'), "SW-QUOTA-NONE"),
         (("max_replicas = 3", "min_replicas = 9"), "SW-SERVICE"),
-        (("max_replicas = 3", "time_limit_min = 9"), "SW-SERVICE"),
+        (("max_replicas = 3", "lease_s = 59"), "SW-SERVICE"),
         (('"m"', '"other"'), "SW-SERVICE-MODEL"),
         (("/models", "/missing"), "SW-SERVICE-MODEL"),
+        (("max_r", 'runtime = "apptainer"\nimage = "/no.sif"\nmax_r'), "SW-SERVICE-IMAGE"),
         (("/models", "/models;reboot"), "SW-SERVICE"),
         (("[service]", "[services]"), "SW-SERVICE-FILE"),
     ],
@@ -149,25 +224,17 @@ def test_the_example_is_a_service(tmp_path: Path):
     assert read_service_file(file).name == "bert"
 
 
-def test_gateway_render_writes_three_files_and_prints_the_configuration(place):
-    said = invoke("gateway", "render", "--socket-user", "slicewise")
-    files = sorted(path.name for path in (place / "gateway").iterdir())
-    assert files == ["haproxy.cfg", "hold.lua", "services.map"]
-    assert said == (place / "gateway" / "haproxy.cfg").read_text()
-    assert "user slicewise" in said
-
-
-def test_gateway_render_into_nowhere_names_the_key(place):
-    (place / "gateway").rmdir()
-    assert refusal("gateway", "render") == "SW-GATEWAY-SETTINGS"
-
-
 @pytest.mark.parametrize(
-    ("name", "expected"), [("chat", 1), ("vision/chat", 1), ("nlp/bert", 3), ("vision/bert", 2)]
+    ("name", "expected"),
+    [
+        ("chat", "vision/chat"),
+        ("vision/chat", "vision/chat"),
+        ("nlp/bert", "nlp/bert"),
+        ("vision/bert", "vision/bert"),
+    ],
 )
-def test_a_service_is_found_by_name(name: str, expected: int):
-    keys = {1: "vision/chat", 2: "vision/bert", 3: "nlp/bert"}
-    assert cli._choose(name, keys) == expected
+def test_a_service_is_found_by_name(name: str, expected: str):
+    assert choose(name, ("vision/chat", "vision/chat", "vision/bert", "nlp/bert")) == expected
 
 
 @pytest.mark.parametrize(
@@ -175,8 +242,17 @@ def test_a_service_is_found_by_name(name: str, expected: int):
 )
 def test_a_name_that_is_nobodys_or_everybodys(name: str, code: str):
     with pytest.raises(InvalidInputError) as caught:
-        cli._choose(name, {2: "vision/bert", 3: "nlp/bert"})
+        choose(name, ("vision/bert", "nlp/bert"))
     assert caught.value.refusal.code == code
+
+
+def test_the_shell_completes_names(place, checked, monkeypatch):
+    lives(monkeypatch, invoke("render", "chat.toml"))
+    assert (complete_service("ch"), complete_service("b")) == (["chat"], [])
+
+
+def test_without_a_daemon_the_shell_completes_nothing(place):
+    assert complete_service("") == []
 
 
 @pytest.mark.parametrize("program", ["daemon", "launcher"])

@@ -3,7 +3,7 @@
 import pytest
 
 from cluster.wire import ServiceView, SlotState, SlotView, WishRequest
-from launcher.decide.notes import failure_text, waiting_text
+from launcher.decide.notes import LONGEST, failure_text, note, waiting_text
 
 
 def view(*slots: tuple[SlotState, str]) -> ServiceView:
@@ -23,9 +23,21 @@ def view(*slots: tuple[SlotState, str]) -> ServiceView:
 
 
 @pytest.mark.parametrize(("failures", "start"), [(1, "1 start has"), (3, "3 starts in a row have")])
-def test_failed_starts_name_the_log(failures: int, start: str):
-    text = failure_text(view(), failures)
-    assert text.startswith(f"{start} failed: see bert-814_*.log")
+def test_failed_starts_name_the_command_that_shows_the_log(failures: int, start: str):
+    assert failure_text(view(), failures) == f"{start} failed: slicewise service logs bert"
+
+
+def test_they_say_what_the_log_ended_with_and_who_serves_meanwhile():
+    slots = (SlotView(index=0, state="held", said="x" * 400), SlotView(index=1, state="held"))
+    said = view().model_copy(update={"slots": slots})
+    text = failure_text(said, 3, falls_back=True)
+    assert "; the generation before it serves on; its log ends: xxx" in text
+    assert len(text) < LONGEST
+
+
+def test_a_note_is_one_that_the_daemon_takes():
+    text = note(("", "caf\u00e9\n", "y" * 600))
+    assert text.startswith("caf??; yyy")
     assert WishRequest(array_job_id=814, run=(), note=text).note == text
 
 

@@ -1,36 +1,52 @@
-"""What people see of a service: slots by state, load, and what they may not see."""
+"""What people see of a service: replicas by state, load, and what they may not see."""
 
 import pytest
 from rich.console import Console
 
-from cluster.wire import ServiceView, SlotView, TenantView, ViewAnswer
-from launcher import show
+from cluster.wire import NO_ORDER, ServiceOrder, ServiceView, SlotView, TenantView, ViewAnswer
+from launcher import show, show_file
 from launcher.decide.gateway import Backend, Gateway, Load, Mode, Server
-from launcher.observe import ServiceObservation, join
+from launcher.observe import ServiceObservation, State, join
 
 
-def slot(index: int, state: str) -> SlotView:
+def slot(index: int, state: str, **more: object) -> SlotView:
     values: dict[str, object] = {"index": index, "state": state}
     if state == "running":
-        values |= {"job_id": 9, "address": "10.0.0.1", "ports": (21001 + index,), "start_s": 1}
-    return SlotView.model_validate(values)
+        ports = (21001 + index, 22001 + index)
+        values |= {"job_id": 9, "address": "10.0.0.1", "ports": ports, "start_s": 1, "node": "n1"}
+    return SlotView.model_validate(values | more)
+
+
+def service(
+    array: int, *slots: SlotView, note: str = "", order: ServiceOrder = NO_ORDER
+) -> ServiceView:
+    return ServiceView(
+        array_job_id=array,
+        tenant="vision",
+        name="chat",
+        user="alice",
+        submit_s=0,
+        directives={"min_replicas": "1"},
+        profile="1g.10gb",
+        cost_millislices=1000,
+        slots=slots,
+        note=note,
+        order=order,
+    )
 
 
 STATES = ("running", "running", "running", "starting", "released", "ending", "held", "held", "gone")
-SERVICE = ServiceView(
-    array_job_id=7,
-    tenant="vision",
-    name="chat",
-    user="alice",
-    submit_s=0,
-    directives={"min_replicas": "1"},
-    profile="1g.10gb",
-    cost_millislices=1000,
-    slots=tuple(slot(index, state) for index, state in enumerate(STATES)),
+SERVICE = service(
+    7,
+    *(slot(index, state) for index, state in enumerate(STATES)),
     note="quota: vision holds 4 of 4 slices",
 )
 TENANT = TenantView(name="vision", nominal_millislices=4000, used_millislices=3500)
 VIEW = ViewAnswer(observed_s=1.0, complete=True, services=(SERVICE,), tenants=(TENANT,))
+
+
+def of(*services: ServiceView, at_s: float = 1.0) -> ViewAnswer:
+    return VIEW.model_copy(update={"services": services, "observed_s": at_s})
 
 
 def server(index: int, mode: Mode, *, up: bool = True) -> Server:
@@ -41,7 +57,7 @@ GATEWAY = Gateway(
     {"vision/chat": "pool1"},
     {
         "pool1": Backend(
-            9, 4, (server(0, Mode.READY), server(1, Mode.DRAIN), server(2, Mode.READY, up=False))
+            9, 4, (server(1, Mode.DRAIN), server(0, Mode.READY), server(2, Mode.READY, up=False))
         )
     },
     complete=True,
@@ -52,28 +68,96 @@ def observed(gateway: Gateway | None = GATEWAY, view: ViewAnswer = VIEW) -> Serv
     return join(view, gateway, "http://gw:8080/")[0]
 
 
+def slots(found: ServiceObservation, state: State) -> set[int]:
+    return {one.slot for one in found.in_state(state)}
+
+
 def test_slots_by_what_they_do():
     found = observed()
-    assert (found.ready, found.draining, found.starting) == ({0}, {1, 5}, {2, 3, 4})
-    assert (found.held, found.gone) == ({6, 7}, {8})
+    assert slots(found, "ready") == {0}
+    assert slots(found, "draining") == {1, 5}
+    assert slots(found, "starting") == {2, 3, 4}
+    assert (slots(found, "held"), slots(found, "gone")) == ({6, 7}, {8})
 
 
-def test_what_was_drained_is_told_from_what_starts():
+def test_a_replica_without_a_line_of_the_gateway_starts():
     earlier_run = Server("10.0.0.1", 20001, Mode.MAINT, up=False, in_flight=0, queued=0)
     lines = (server(0, Mode.MAINT), earlier_run, server(2, Mode.READY))
     found = observed(Gateway(GATEWAY.routes, {"pool1": Backend(0, 0, lines)}, complete=True))
-    assert (found.ready, found.draining, found.starting) == ({2}, {0, 5}, {1, 3, 4})
+    assert slots(found, "ready") == {2}
+    assert slots(found, "draining") == {0, 5}
+    assert slots(found, "starting") == {1, 3, 4}
 
 
-LOSS = "1 slot is lost for good; delete and apply the service to get it back"
+OLD = service(5, slot(1, "running"), slot(4, "held"))
+NEW = service(12, slot(0, "running"), slot(3, "held"))
+
+
+def test_generations_are_one_service():
+    found = observed(view=of(OLD, NEW))
+    assert (found.array_job_id, found.older) == (12, (5,))
+    assert [(one.array_job_id, one.slot) for one in found.in_state("ready")] == [(12, 0)]
+    assert [(one.array_job_id, one.slot) for one in found.in_state("draining")] == [(5, 1)]
+    assert [one.array_job_id for one in found.replicas if one.is_outdated] == [5, 5]
+    said = printed(show.service_details(found))
+    assert "vision/chat (array job 12, replaces 5)" in said
+    assert "1 outdated, each ends when a new one serves" in said
+    assert show.as_json(found)["slots"] == {
+        "ready": [0],
+        "starting": [],
+        "draining": [],
+        "held": [3],
+        "gone": [],
+    }
+
+
+def test_a_restart_makes_outdated_what_started_before():
+    order = ServiceOrder(restart_s=50.0)
+    seen = service(7, slot(0, "running", start_s=49), slot(1, "running", start_s=51), order=order)
+    found = observed(view=of(seen))
+    assert [one.slot for one in found.replicas if one.is_outdated] == [0]
+
+
+def test_an_order_to_scale_is_shown():
+    seen = service(7, slot(0, "held"), order=ServiceOrder(min_replicas=2, max_replicas=3))
+    found = observed(view=of(seen))
+    assert (found.min_replicas, found.max_replicas, found.is_scaled) == (2, 3, True)
+    assert "1g.10gb, 2 to 3 as ordered by service scale" in printed(show.service_details(found))
+
+
+def test_an_ordered_end_is_shown():
+    seen = service(7, slot(0, "running"), order=ServiceOrder(delete_s=1.0))
+    assert "its owner has deleted it" in printed(show.service_details(observed(view=of(seen))))
+
+
+def test_each_replica_tells_age_lease_and_why_it_must_end():
+    leaves = {"leaves_s": 90, "leaves_why": "node n1 is drained", "is_borrowed": True}
+    seen = service(
+        7,
+        slot(0, "running", start_s=100, time_left_s=900),
+        slot(1, "running", start_s=100, time_left_s=90, **leaves),
+        slot(2, "held", said="out of memory"),
+        slot(3, "released", reason="Priority"),
+        slot(4, "held"),
+    )
+    lines = printed(show.service_details(observed(view=of(seen, at_s=400.0)))).splitlines()
+    table = [" ".join(line.split()) for line in lines if line.strip().startswith("7_")]
+    assert table == [
+        "7_0 ready n1 5 min 15 min",
+        "7_1 draining n1 5 min 90 s borrowed; ends in 90 s: node n1 is drained",
+        "7_2 held – – out of memory",
+        "7_3 starting – – Priority",
+    ]
+
+
+LOSS = "1 slot is lost for good; apply the service again to get it back"
 
 
 def test_lost_slots_are_told_with_what_to_do():
     assert LOSS in printed(show.service_details(observed()))
     assert f"vision/chat: {LOSS}" in printed(show.services_overview([observed()]))
     assert show.as_json(observed())["loss"] == LOSS
-    whole = SERVICE.model_copy(update={"slots": SERVICE.slots[:-1]})
-    kept = observed(view=VIEW.model_copy(update={"services": (whole,)}))
+    kept = observed(view=of(SERVICE.model_copy(update={"slots": SERVICE.slots[:-1]})))
     assert "lost" not in printed(show.service_details(kept))
     assert "lost" not in printed(show.services_overview([kept]))
 
@@ -87,12 +171,12 @@ def test_load_address_and_quota():
 
 def test_without_the_gateway_load_is_unknown_not_zero():
     found = observed(None)
-    assert (found.load, found.backlog, found.ready) == (None, None, {0, 1, 2})
+    assert (found.load, found.backlog, slots(found, "ready")) == (None, None, {0, 1, 2})
 
 
 def test_without_a_route_nothing_is_ready():
     found = observed(Gateway({}, GATEWAY.backends, complete=True))
-    assert (found.ready, found.load) == (frozenset(), None)
+    assert (found.in_state("ready"), found.load) == ((), None)
 
 
 def test_a_tenant_that_one_may_not_see_has_no_figures():
@@ -148,6 +232,14 @@ def test_a_list_fits_the_terminal_with_names_and_numbers_whole(width: int):
     assert ("http://gw:8080/vision/chat" in said) == (width >= 120)
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_details_fit_the_terminal_with_replicas_whole(width: int):
+    said = printed(show.service_details(observed()), width)
+    assert max(map(len, said.splitlines())) <= width
+    assert all(f"7_{index}" in said for index in range(6))
+    assert "…" not in said
+
+
 def test_one_slice_is_not_slices():
     tenants = (TENANT.model_copy(update={"nominal_millislices": 1000}),)
     one = observed(view=VIEW.model_copy(update={"tenants": tenants}))
@@ -156,8 +248,9 @@ def test_one_slice_is_not_slices():
 
 
 def test_the_schema_names_every_key():
-    rows = {row["key"]: row for row in show.schema_rows()}
+    rows = {row["key"]: row for row in show_file.schema_rows()}
     assert rows["name"]["required"]
     assert rows["max_replicas"]["default"] == 1
     assert rows["need_gib"]["type"] == "number"
+    assert rows["environment"]["type"] == "table"
     assert all(row["meaning"] for row in rows.values())

@@ -2,7 +2,16 @@
 
 from dataclasses import replace
 
-from launcher.decide.gateway import Backend, Gateway, Load, Mode, Server, load_of
+from launcher.decide.gateway import (
+    Backend,
+    Endpoint,
+    Gateway,
+    Load,
+    Mode,
+    Server,
+    load_of,
+    with_replaced,
+)
 from launcher.decide.routing import (
     AddRoute,
     EndSessions,
@@ -10,10 +19,11 @@ from launcher.decide.routing import (
     RemoveRoute,
     Route,
     SendRound,
+    SetClosing,
     SetHealthy,
     SetMode,
+    SetRetryAfter,
     SetTarget,
-    Target,
     plan_routes,
 )
 
@@ -33,12 +43,14 @@ def gateway(routes: dict[str, str], **backends: Backend) -> Gateway:
     return Gateway(routes, backends, complete=True)
 
 
-def route(targets: dict[int, Target] | None, service: str = "t/a") -> Route:
-    return Route(service, 4, targets)
+def end(port: int) -> Endpoint:
+    return Endpoint("10.0.0.1", port, port + 1)
 
 
-def target(port: int, mode: Mode) -> Target:
-    return Target("10.0.0.1", port, mode)
+def route(targets: dict[int, Mode] | None, service: str = "t/a") -> Route:
+    """Targets by port."""
+    found = None if targets is None else {end(port): mode for port, mode in targets.items()}
+    return Route(service, 4, found)
 
 
 def test_a_new_service_gets_a_free_backend_so_that_requests_are_held():
@@ -63,30 +75,88 @@ def test_stale_servers_are_closed_before_the_route_is_added():
 
 def test_a_replica_gets_its_address_in_maintenance():
     plan = plan_routes(
-        gateway({"t/a": "pool1"}, pool1=backend()), [route({1: target(21001, READY)})]
+        gateway({"t/a": "pool1"}, pool1=backend(at(7, READY), NOWHERE)),
+        [route({7: READY, 21001: READY})],
     )
     assert plan.changes == (
-        SetTarget("pool1", 1, "10.0.0.1", 21001, 4),
+        SetTarget("pool1", 1, end(21001), 4),
         SetMode("pool1", 1, READY),
         SetHealthy("pool1", 1),
     )
 
 
-def test_another_address_goes_through_maintenance():
-    plan = plan_routes(
-        gateway({"t/a": "pool1"}, pool1=backend(at(7, READY))), [route({0: target(8, READY)})]
+def test_another_address_gets_a_line_that_is_free_already():
+    shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, READY, 1), NOWHERE))
+    assert plan_routes(shown, [route({8: READY})]).changes == (
+        SetMode("pool1", 0, MAINT),
+        EndSessions("pool1", 0),
+        SetTarget("pool1", 1, end(8), 4),
+        SetMode("pool1", 1, READY),
+        SetHealthy("pool1", 1),
     )
-    assert plan.changes[:2] == (SetMode("pool1", 0, MAINT), SetTarget("pool1", 0, "10.0.0.1", 8, 4))
+
+
+def test_a_line_is_not_free_while_an_earlier_replica_has_requests_there():
+    shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, MAINT, 1)))
+    plan = plan_routes(shown, [route({8: READY})])
+    assert (plan.changes, plan.crowded) == ((), ("t/a",))
+
+
+def test_two_generations_share_the_lines_and_the_same_replica_keeps_its_own():
+    old, new = {7: READY, 8: READY}, {9: READY}
+    shown = gateway({"t/a": "pool1"}, pool1=backend(at(8, READY), at(5, MAINT), at(7, READY)))
+    plan = plan_routes(shown, [route(old | new)])
+    assert plan.changes[0] == SetTarget("pool1", 1, end(9), 4)
+    assert (len(plan.changes), plan.crowded) == (3, ())
+
+
+def test_more_replicas_than_lines_is_said():
+    shown = gateway({"t/a": "pool1"}, pool1=backend(NOWHERE))
+    plan = plan_routes(shown, [route({7: READY, 8: READY})])
+    assert SetTarget("pool1", 0, end(7), 4) in plan.changes
+    assert plan.crowded == ("t/a",)
+
+
+def test_a_replica_that_shall_not_begin_gets_no_line():
+    shown = gateway({"t/a": "pool1"}, pool1=backend(NOWHERE))
+    plan = plan_routes(shown, [route({7: DRAIN, 8: MAINT})])
+    assert (plan.changes, plan.crowded) == ((), ())
+
+
+def test_a_closing_service_is_told_so_once_and_forgotten_with_its_route():
+    shown = gateway({"t/a": "pool1"}, pool1=backend())
+    closing = replace(route({}), closing=True)
+    assert plan_routes(shown, [closing]).changes == (SetClosing("t/a", closing=True),)
+    closed = replace(shown, closing=frozenset({"t/a"}))
+    assert plan_routes(closed, [closing]).changes == ()
+    assert plan_routes(closed, [route({})]).changes == (SetClosing("t/a", closing=False),)
+    assert plan_routes(closed, []).changes == (
+        RemoveRoute("t/a"),
+        SetClosing("t/a", closing=False),
+    )
+
+
+def test_estimates_are_told_when_they_change():
+    shown = gateway({"t/a": "pool1"}, pool1=backend())
+    told = replace(route({}), retry_after_s=40)
+    assert plan_routes(shown, [told]).changes == (SetRetryAfter("t/a", 40, None),)
+    known = replace(shown, retry_after_s={"t/a": 40})
+    assert plan_routes(known, [told]).changes == ()
+    assert plan_routes(known, [route({})]).changes == (SetRetryAfter("t/a", None, 40),)
+    assert plan_routes(known, []).changes == (
+        RemoveRoute("t/a"),
+        SetRetryAfter("t/a", None, 40),
+    )
 
 
 def test_what_is_right_is_left_alone():
     shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, READY), at(8, DRAIN)))
-    assert plan_routes(shown, [route({0: target(7, READY), 1: target(8, DRAIN)})]).changes == ()
+    assert plan_routes(shown, [route({7: READY, 8: DRAIN})]).changes == ()
 
 
 def test_drain_and_back():
     shown = gateway({"t/a": "pool1"}, pool1=backend(at(7, READY, 2), at(8, DRAIN)))
-    plan = plan_routes(shown, [route({0: target(7, DRAIN), 1: target(8, READY)})])
+    plan = plan_routes(shown, [route({7: DRAIN, 8: READY})])
     assert plan.changes == (SetMode("pool1", 0, DRAIN), SetMode("pool1", 1, READY))
 
 
@@ -134,7 +204,7 @@ def test_a_service_that_must_be_left_alone_keeps_route_and_servers():
 
 def test_after_a_start_of_haproxy_the_mark_comes_last():
     shown = replace(gateway({}, pool1=backend()), complete=False)
-    plan = plan_routes(shown, [route({0: target(7, READY)})])
+    plan = plan_routes(shown, [route({7: READY})])
     assert (plan.changes[0], plan.changes[-1]) == (AddRoute("t/a", "pool1"), MarkComplete())
     assert MarkComplete() not in plan_routes(replace(shown, complete=True), [route({})]).changes
 
@@ -156,3 +226,25 @@ def test_load_is_told_apart():
     servers = (at(7, READY, 3), Server("10.0.0.1", 8, READY, up=True, in_flight=2, queued=1))
     assert load_of(backend(*servers, sessions=12, queued=4)) == Load(5, 5, 2)
     assert load_of(None) == Load()
+
+
+def test_a_replica_is_found_by_its_address_whatever_its_line():
+    lines = backend(at(7, MAINT), at(7, READY), at(8, MAINT))
+    assert lines.server_of(end(7)) == at(7, READY)
+    assert lines.server_of(end(8)) == at(8, MAINT)
+    assert lines.server_of(end(9)) is None
+
+
+def test_what_a_replaced_process_works_on_is_counted():
+    now = gateway({"t/a": "pool2"}, pool2=backend(at(7, READY, 1), at(8, MAINT), sessions=1))
+    old = gateway(
+        {"t/a": "pool1", "t/b": "pool2"},
+        pool1=backend(at(8, READY, 3), at(7, READY, 2), at(6, READY, 1), sessions=8, queued=2),
+        pool2=backend(sessions=5),
+    )
+    found = with_replaced(now, [old]).backends["pool2"]
+    assert load_of(found) == Load(in_flight=7, queued=2, held=0)
+    assert found.server_of(end(7)) == at(7, READY, 3)
+    assert found.server_of(end(8)) == at(8, DRAIN, 3)
+    assert found.server_of(end(6)) == at(6, DRAIN, 1)
+    assert found.servers == now.backends["pool2"].servers

@@ -2,18 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
 from cluster.errors import InvalidInputError, UnreachableError
-from cluster.wire import ServiceView, SlotView, ViewAnswer, WishAnswer
-from launcher import tick, triton
-from launcher.decide.gateway import Backend, Gateway, Mode, Server
+from cluster.wire import GrantsAnswer, ServiceView, SlotView, ViewAnswer, WishAnswer
+from launcher import tick
+from launcher.decide.gateway import Backend, Endpoint, Gateway, Mode, Server
 from launcher.decide.routing import AddRoute, Change, SetTarget
-from launcher.decide.services import Probe
+from launcher.decide.runs import Answer, Probe
 from launcher.loop import Launcher
 from launcher.tick import turn
+from launcher.triton import Replica
 
 NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
 GATEWAY = Gateway({}, {f"pool{n}": Backend(0, 0, (NOWHERE,) * 2) for n in (1, 2)}, True)
@@ -41,26 +43,30 @@ def service(array: int, name: str, slot: SlotView) -> ServiceView:
 
 
 HELD = SlotView(index=0, state="held")
-RUNNING = SlotView(index=0, state="running", job_id=9, address="10.0.0.1", ports=(5,), start_s=1)
+RUNNING = SlotView(
+    index=0, state="running", job_id=9, address="10.0.0.1", ports=(5, 6, 7), start_s=1
+)
 
 
 class World:
-    """Daemon and gateway that write down what is asked of them."""
+    """Daemon, gateway and replicas that write down what is asked of them; all are ready."""
 
     def __init__(self, *services: ServiceView, complete: bool = True) -> None:
         self.log: list[object] = []
+        self.asked: list[Replica] = []
         self.services = services
         self.complete = complete
         self.failure: Exception | None = None
         self.refused: set[int] = set()
         self.kept: Mapping[str, str] = {}
         self.may_write = True
+        self.seen_s = 1.0
 
     async def view(self) -> ViewAnswer:
         if self.failure is not None:
             raise self.failure
         return ViewAnswer(
-            observed_s=1.0, complete=self.complete, services=self.services, tenants=()
+            observed_s=self.seen_s, complete=self.complete, services=self.services, tenants=()
         )
 
     async def wish(
@@ -70,6 +76,21 @@ class World:
             raise InvalidInputError("SW-SERVICE-UNKNOWN", "No such service.")
         self.log.append((array_job_id, run))
         return WishAnswer(released=tuple(run))
+
+    async def retire(self, array_job_id: int) -> None:
+        if array_job_id in self.refused:
+            raise InvalidInputError("SW-SERVICE-UNKNOWN", "No such service.")
+        self.log.append(("retire", array_job_id))
+
+    async def grants(self) -> GrantsAnswer:
+        return GrantsAnswer(tenants={})
+
+    async def set_keys(self, tenants: Mapping[str, str], protected: Collection[str] = ()) -> None:
+        self.granted = tenants
+
+    def look(self, replicas: Collection[Replica]) -> Mapping[Replica, Answer]:
+        self.asked.extend(replicas)
+        return dict.fromkeys(replicas, Answer(Probe.OURS))
 
     async def observe(self) -> Gateway:
         return GATEWAY
@@ -83,72 +104,69 @@ class World:
         self.kept = routes
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
-    """Who was asked who he is; all say they are ours."""
-    found: list[tuple[object, ...]] = []
-
-    async def probe(*who: object) -> Probe:
-        found.append(who)
-        return Probe.OURS
-
-    monkeypatch.setattr(triton, "probe", probe)
-    return found
-
-
-async def test_the_gateway_changes_before_the_slots(asked):
+async def test_the_gateway_changes_before_the_slots():
     world = World(service(7, "a", HELD))
-    await turn(world, world, {})
+    await turn(world, world, world, {})
     assert world.log == [AddRoute("t/a", "pool1"), (7, frozenset({0}))]
 
 
-async def test_a_running_replica_is_asked_by_its_full_name_and_only_once(asked):
+async def test_a_running_replica_is_asked_by_its_full_name_and_only_once():
     world = World(service(7, "a", RUNNING))
-    turned = await turn(world, world, {})
-    assert asked == [("10.0.0.1", 5, "model", "a.7.0")]
-    assert SetTarget("pool1", 0, "10.0.0.1", 5, 1) in world.log
-    await turn(world, world, turned.state)
-    assert len(asked) == 1
+    turned = await turn(world, world, world, {})
+    assert world.asked == [Replica("10.0.0.1", 5, 1, "model", "a.7.0", infers=True)]
+    assert SetTarget("pool1", 0, Endpoint("10.0.0.1", 5, 6), 1) in world.log
+    await turn(world, world, world, turned.state)
+    assert len(world.asked) == 1
 
 
-async def test_a_node_name_is_resolved_as_the_gateway_needs_it(asked):
+async def test_a_node_name_is_resolved_as_the_gateway_needs_it():
     named = RUNNING.model_copy(update={"address": "localhost"})
     world = World(service(7, "a", named))
-    await turn(world, world, {})
-    assert asked == [("127.0.0.1", 5, "model", "a.7.0")]
+    await turn(world, world, world, {})
+    assert [replica.address for replica in world.asked] == ["127.0.0.1"]
 
 
-async def test_an_unknown_node_name_is_not_asked(asked, monkeypatch: pytest.MonkeyPatch):
+async def test_an_unknown_node_name_is_not_asked(monkeypatch: pytest.MonkeyPatch):
     async def unknown(name: str) -> str:
         return ""
 
     monkeypatch.setattr(tick, "_resolve", unknown)
     world = World(service(7, "a", RUNNING.model_copy(update={"address": "nowhere"})))
-    await turn(world, world, {})
-    assert asked == []
+    await turn(world, world, world, {})
+    assert world.asked == []
 
 
-async def test_an_incomplete_view_touches_nothing(asked):
+async def test_an_incomplete_view_touches_nothing():
     world = World(service(7, "a", RUNNING), complete=False)
-    turned = await turn(world, world, {})
-    assert (world.log, asked, turned.plan) == ([], [], None)
+    turned = await turn(world, world, world, {})
+    assert (world.log, world.asked, turned.plan) == ([], [], None)
 
 
-async def test_a_refused_wish_concerns_its_own_service_only(asked):
+async def test_an_older_generation_is_retired_once_and_then_left_to_end():
+    world = World(service(7, "a", HELD), service(8, "a", RUNNING))
+    turned = await turn(world, world, world, {})
+    assert turned.retired == (7,)
+    world.refused = {7}
+    world.seen_s = time.time() + 1
+    turned = await turn(world, world, world, turned.state)
+    assert (turned.retired, turned.failures) == ((), {})
+
+
+async def test_a_refused_wish_concerns_its_own_service_only():
     world = World(service(7, "a", HELD), service(8, "b", HELD))
     world.refused = {7}
-    turned = await turn(world, world, {})
+    turned = await turn(world, world, world, {})
     assert (8, frozenset({0})) in world.log
     assert list(turned.failures) == [7]
-    assert turned.state[7].wish is None
+    assert turned.state["t/a"].generations[7].wish is None
 
 
 async def test_the_loop_outlives_bad_turns_and_says_each_trouble_once(
-    asked, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ):
     caplog.set_level(logging.INFO, "slicewise.launcher")
     world = World(service(7, "a", HELD))
-    launcher = Launcher(world, world)
+    launcher = Launcher(world, world, replicas=world)
     world.failure = UnreachableError("SW-DAEMON-DOWN", "Gone.")
     await launcher.turn()
     await launcher.turn()
@@ -160,44 +178,44 @@ async def test_the_loop_outlives_bad_turns_and_says_each_trouble_once(
     assert said == ["no_decision", "turn_failed", "no_decision", "deciding_again", "decided"]
 
 
-async def test_a_decision_is_reported_with_its_reason(asked, caplog: pytest.LogCaptureFixture):
+async def test_a_decision_is_reported_with_its_reason(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "slicewise.launcher")
     world = World(service(7, "a", HELD))
-    await Launcher(world, world).turn()
+    await Launcher(world, world, replicas=world).turn()
     reason = "0 in flight + 0 waiting, 1 per replica: 0, raised to min 1"
     assert caplog.messages == [
         f'decided service=t/a array=7 wanted=1 run=0 reason="{reason}" kept_back=-'
     ]
 
 
-async def test_the_routes_are_kept_for_haproxys_next_start(asked):
+async def test_the_routes_are_kept_for_haproxys_next_start():
     world = World(service(7, "a", HELD), service(8, "b", HELD), service(9, "c", HELD))
-    turned = await turn(world, world, {})
+    turned = await turn(world, world, world, {})
     assert world.kept == {"t/a": "pool1", "t/b": "pool2"}
     assert turned.unkept == ""
 
 
 async def test_routes_that_can_not_be_kept_and_lost_slots_are_said_once(
-    asked, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ):
     gone = SlotView(index=0, state="gone")
     world = World(service(7, "a", HELD), service(8, "b", gone))
     world.may_write = False
-    launcher = Launcher(world, world)
+    launcher = Launcher(world, world, replicas=world)
     await launcher.turn()
     await launcher.turn()
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    loss = "1 slot is lost for good; delete and apply the service to get it back"
+    loss = "1 slot is lost for good; apply the service again to get it back"
     assert warnings == [
         f'slots_lost service=t/b why="{loss}"',
         'routes_not_kept service=- why="services.map: Permission denied"',
     ]
 
 
-async def test_it_ends_when_told(asked):
+async def test_it_ends_when_told():
     world = World()
     ended = asyncio.Event()
-    running = asyncio.create_task(Launcher(world, world).run(30.0, ended))
+    running = asyncio.create_task(Launcher(world, world, replicas=world).run(30.0, ended))
     await asyncio.sleep(0)
     ended.set()
     await asyncio.wait_for(running, 1.0)

@@ -7,7 +7,7 @@ from rich.console import Console, RenderableType
 
 from cluster.errors import Refusal
 from launcher.decide.gateway import Load
-from launcher.observe import ServiceObservation
+from launcher.observe import Replica, ServiceObservation
 from sandbox.demo.live import Display, Scene, picture, sparkline
 from sandbox.demo.observe import service_states
 from sandbox.demo.plot import save
@@ -44,6 +44,7 @@ def text_of(renderable: RenderableType, width: int = 110) -> str:
 
 OBSERVED = ServiceObservation(
     array_job_id=1,
+    older=(),
     tenant="vision",
     name="captions",
     user="alice",
@@ -51,12 +52,14 @@ OBSERVED = ServiceObservation(
     profile="1g.10gb",
     min_replicas=0,
     max_replicas=8,
+    is_scaled=False,
+    is_ending=False,
     load=Load(in_flight=2, queued=4, held=5),
-    ready=frozenset({0, 1, 2}),
-    starting=frozenset({3}),
-    draining=frozenset(),
-    held=frozenset({4, 5, 6, 7}),
-    gone=frozenset(),
+    replicas=(
+        *(Replica(1, slot, "ready") for slot in range(3)),
+        Replica(1, 3, "starting"),
+        *(Replica(1, slot, "held") for slot in range(4, 8)),
+    ),
     used_millislices=4000,
     nominal_millislices=5000,
     note="",

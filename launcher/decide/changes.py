@@ -1,0 +1,123 @@
+"""What applying a service's file would do: a new service, a new generation, or nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cluster.errors import InvalidInputError
+from cluster.service import ServiceSpec, service_spec
+from cluster.units import Millislices, slices_text, slices_words
+from cluster.wire import ServiceView, TenantView, ViewAnswer
+
+Action = Literal["create", "roll over", "nothing"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One key of the service: as the newest generation has it, and as the file says."""
+
+    key: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True)
+class ApplyPlan:
+    """What ``apply`` would do.
+
+    Attributes:
+        array_job_id: of the newest generation, which is replaced; None if there is none.
+        notes: what its user should know besides, such as quota for the surge.
+    """
+
+    action: Action
+    array_job_id: int | None = None
+    changes: tuple[Change, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def generations_of(views: Sequence[ServiceView], tenant: str, name: str) -> tuple[ServiceView, ...]:
+    """The living arrays of one service, the newest first."""
+    found = (view for view in views if (view.tenant, view.name) == (tenant, name))
+    return tuple(sorted(found, key=lambda view: -view.array_job_id))
+
+
+def plan_apply(
+    spec: ServiceSpec, view: ViewAnswer, costs: Mapping[str, Millislices], *, force: bool = False
+) -> ApplyPlan:
+    """Compare the file with the newest generation; ``costs`` are a replica's, by profile.
+
+    ``force`` rolls over to the same again: after an update of the engine, or of Slicewise; slots
+    that were lost do, too. Raises InvalidInputError (SW-SERVICE-ENDING) while it is deleted.
+    """
+    living = generations_of(view.services, spec.tenant, spec.name)
+    if not living:
+        return ApplyPlan("create")
+    newest = living[0]
+    if newest.order.delete_s is not None:
+        raise InvalidInputError(
+            "SW-SERVICE-ENDING",
+            f"{spec.tenant}/{spec.name} is being deleted; what is in flight finishes.",
+            f"Wait until it has ended (slicewise service delete {spec.name} does), and apply then.",
+        )
+    changes = changed_keys(newest.directives, spec)
+    lost = _lost_note(newest)
+    if not (changes or lost or force):
+        return ApplyPlan("nothing", newest.array_job_id, (), _order_note(newest))
+    tenant = next((one for one in view.tenants if one.name == spec.tenant), None)
+    cost = costs.get(spec.profile or newest.profile, newest.cost_millislices)
+    notes = (*lost, *_surge_note(tenant, cost, _under_way(living)), *_order_note(newest))
+    return ApplyPlan("roll over", newest.array_job_id, changes, notes)
+
+
+def changed_keys(before: Mapping[str, str], spec: ServiceSpec) -> tuple[Change, ...]:
+    """Keys that differ, in the schema's order; a key that was left out then has its default."""
+    old, new = _values(before), spec.values()
+    keys = (*new, *(key for key in old if key not in new))
+    return tuple(
+        Change(key, old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)
+    )
+
+
+def _values(directives: Mapping[str, str]) -> Mapping[str, str]:
+    try:
+        return service_spec(directives).values()
+    except InvalidInputError:
+        # Of an older version: its keys as they stand.
+        return directives
+
+
+def _lost_note(newest: ServiceView) -> tuple[str, ...]:
+    lost = sum(slot.state == "gone" for slot in newest.slots)
+    return (f"{lost} of its {len(newest.slots)} slots are lost: a new array has all",) * bool(lost)
+
+
+def _under_way(living: Sequence[ServiceView]) -> int:
+    under_way = {"released", "starting", "running"}
+    return sum(slot.state in under_way for view in living for slot in view.slots)
+
+
+def _surge_note(tenant: TenantView | None, cost: int, replicas: int) -> tuple[str, ...]:
+    """The rule when quota has nothing to spare: replicas make room, one at a time."""
+    if tenant is None or not replicas or not cost:
+        return ()
+    ceiling = tenant.ceiling_millislices or tenant.nominal_millislices
+    room = max(0, ceiling - tenant.used_millislices) // cost
+    held = (
+        f"{tenant.name} holds {slices_text(tenant.used_millislices)} of {slices_words(ceiling)}, "
+        f"a new replica needs {slices_text(cost)}"
+    )
+    if room >= replicas:
+        return (f"quota: {held}: new replicas start beside the old ones",)
+    if room:
+        return (f"quota: {held}: at most {room} at a time start beside the old ones",)
+    gap = "; requests wait at the gateway meanwhile" if replicas == 1 else ""
+    return (f"quota: {held}: old replicas make room, one at a time, drained{gap}",)
+
+
+def _order_note(newest: ServiceView) -> tuple[str, ...]:
+    order = newest.order
+    if order.min_replicas is None or order.max_replicas is None:
+        return ()
+    bounds = f"{order.min_replicas} to {order.max_replicas}"
+    return (f"it stays scaled to {bounds} until: slicewise service scale {newest.name} --reset",)

@@ -1,0 +1,90 @@
+"""What the autoscaler is told of a service: its bounds, its supply, the room that quota leaves."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+
+from cluster.service import ServiceSpec
+from cluster.wire import ServiceOrder, ServiceView, TenantView, ViewAnswer
+from launcher.decide.gateway import Load
+from launcher.decide.replicas import Generation
+from launcher.decide.scaling import Decision, Scaling, Supply
+from launcher.decide.slots import DRAIN_DEADLINE_S, Phase, Slot
+
+_HOLDS = frozenset({"released", "starting", "running", "ending"})
+
+
+def scaling(spec: ServiceSpec, order: ServiceOrder, most: int) -> Scaling:
+    """What its owner asks for; ``most`` is what slots and gateway can carry."""
+    highest = spec.max_replicas if order.max_replicas is None else order.max_replicas
+    lowest = spec.min_replicas if order.min_replicas is None else order.min_replicas
+    highest = min(highest, most)
+    return Scaling(
+        min_replicas=min(lowest, highest),
+        max_replicas=highest,
+        concurrency=spec.concurrency,
+        max_queue_s=spec.max_queue_s,
+        p95_s=None if spec.p95_ms is None else spec.p95_ms / 1000,
+        keep_alive_s=spec.keep_alive_s,
+    )
+
+
+def ending(asked: Scaling, load: Load, since_s: float, *, can_serve: bool) -> Decision:
+    """What a service that is to end needs to finish what it has, for as long as a drain may take.
+
+    ``can_serve`` is False if no replica serves and the last start failed: nobody waits for that.
+    """
+    goes_on = can_serve and since_s < DRAIN_DEADLINE_S
+    left = ceil(load.total / asked.concurrency) if goes_on else 0
+    reason = f"ends by order: {load.in_flight} in flight + {load.waiting} waiting"
+    return Decision(min(left, asked.max_replicas), reason)
+
+
+def supply(slots: Iterable[Slot]) -> Supply:
+    """Those that count as replicas, by what they do."""
+    counted = [slot for slot in slots if slot.phase in _COUNTED]
+    waiting = [slot for slot in counted if slot.phase in {Phase.STARTING, Phase.WARM}]
+    allotted = sum(slot.allotted for slot in waiting)
+    return Supply(
+        pending=len(waiting) - allotted,
+        starting=allotted,
+        ready=sum(slot.phase is Phase.SERVING for slot in counted),
+        draining=sum(slot.phase is Phase.DRAINING for slot in counted),
+        borrowed=sum(slot.is_borrowed for slot in counted),
+    )
+
+
+_COUNTED = frozenset({Phase.STARTING, Phase.WARM, Phase.SERVING, Phase.DRAINING})
+
+
+def free_millislices(view: ViewAnswer) -> Mapping[str, int]:
+    """What each tenant's jobs may still take, what waits for Slurm taken off."""
+    free = {tenant.name: _limit(tenant) - tenant.used_millislices for tenant in view.tenants}
+    for service in view.services:
+        if service.tenant in free:
+            pending = sum(slot.state == "released" for slot in service.slots)
+            free[service.tenant] -= pending * service.cost_millislices
+    return free
+
+
+def _limit(tenant: TenantView) -> int:
+    ceiling = tenant.ceiling_millislices
+    return tenant.nominal_millislices if ceiling is None else ceiling
+
+
+def room(generations: Sequence[Generation], free: Mapping[str, int]) -> int | None:
+    """Replicas of the newest generation that may still come; those it replaces make room."""
+    newest = generations[-1].view
+    left = free.get(newest.tenant)
+    if left is None or not newest.cost_millislices:
+        return None
+    replaced = sum(map(_replaced_millislices, generations))
+    return max(0, (left + replaced) // newest.cost_millislices)
+
+
+def _replaced_millislices(generation: Generation) -> int:
+    view: ServiceView = generation.view
+    count = sum(
+        slot.is_outdated and seen.state in _HOLDS
+        for slot, seen in zip(generation.slots, view.slots, strict=True)
+    )
+    return count * view.cost_millislices

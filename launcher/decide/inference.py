@@ -1,0 +1,80 @@
+"""The smallest inference that a model accepts, from what its server says of it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+_BYTES_OF: Mapping[str, int] = {
+    "BOOL": 1,
+    "UINT8": 1,
+    "UINT16": 2,
+    "UINT32": 4,
+    "UINT64": 8,
+    "INT8": 1,
+    "INT16": 2,
+    "INT32": 4,
+    "INT64": 8,
+    "FP16": 2,
+    "FP32": 4,
+    "FP64": 8,
+    "BF16": 2,
+    "BYTES": 4,
+}
+"""Of one zero; an empty text is its length, 0, in 4 bytes."""
+
+
+@dataclass(frozen=True)
+class Inference:
+    """A request of KServe's protocol with Triton's binary data: a JSON head, then the tensors."""
+
+    head: bytes
+    tensors: bytes
+
+
+def smallest_inference(
+    metadata: Mapping[str, Any], config: Mapping[str, Any], sequence_id: int
+) -> Inference | None:
+    """Zeros and empty texts in every input that must be there, with 1 for each free dimension.
+
+    None if a plain request can't be answered: a decoupled model answers by streaming only. Of a
+    model that takes sequences it is a whole one. Raises ValueError for a type of tensor that is not
+    known, KeyError for an answer that is none of Triton's.
+    """
+    if config.get("model_transaction_policy", {}).get("decoupled"):
+        return None
+    optional = {one["name"] for one in config.get("input", ()) if one.get("optional")}
+    inputs = [_Tensor.of(one) for one in metadata["inputs"] if one["name"] not in optional]
+    parameters: dict[str, object] = {"binary_data_output": True}
+    if "sequence_batching" in config:
+        ends = {"sequence_start": True, "sequence_end": True}
+        parameters |= {"sequence_id": sequence_id, **ends}
+    head = {"inputs": [one.head() for one in inputs], "parameters": parameters}
+    return Inference(json.dumps(head).encode(), bytes(sum(one.size for one in inputs)))
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    name: str
+    datatype: str
+    shape: Sequence[int]
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> "_Tensor":
+        shape = [max(1, int(length)) for length in said["shape"]]
+        if said["datatype"] not in _BYTES_OF:
+            raise ValueError(f"type {said['datatype']} of input {said['name']} is not known")
+        return cls(said["name"], said["datatype"], shape)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape) * _BYTES_OF[self.datatype]
+
+    def head(self) -> Mapping[str, object]:
+        return {
+            "name": self.name,
+            "datatype": self.datatype,
+            "shape": self.shape,
+            "parameters": {"binary_data_size": self.size},
+        }

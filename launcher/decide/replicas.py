@@ -1,0 +1,280 @@
+"""The replicas of one generation: the daemon's view joined with the gateway's and what is known."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from cluster.service import DEFAULT_LEASE_S, gives_back_s
+from cluster.wire import ServiceView, SlotView
+from launcher.decide.backoff import SETTLED_S, Backoff
+from launcher.decide.gateway import Backend, Mode, Server
+from launcher.decide.runs import (
+    Answer,
+    Down,
+    Probe,
+    Run,
+    Verified,
+    down_run,
+    last_run,
+    run_of,
+    unfit,
+)
+from launcher.decide.scaling import Start
+from launcher.decide.slots import Expiry, Phase, Slot, SlotId
+from launcher.decide.state import GenerationState
+
+SOON_S, NOW_S = 240.0, 70.0
+"""So long before its end a replica's successor starts, and it drains at the latest. Short leases
+have less: two thirds and one third of the lease."""
+_UNEXTENDED_S = 5.0
+"""A lease that the daemon extends has more left than this when its script gives it back."""
+PENDING_LONG_S = 60.0
+_LIMITS = ("QOSGrp", "AssocGrp", "QOSMax", "AssocMax")
+"""How Slurm's reasons begin that name a limit."""
+WHEN_REPLACED_S = 3600
+"""``leaves_s`` of a slot that may stay until its successor serves: that of a drained node."""
+_UNDER_WAY = frozenset({"released", "starting", "running"})
+_OVER = frozenset({"held", "ending", "gone"})
+
+Answers = Mapping[tuple[int, int], Answer]
+"""Of replicas that were asked who they are, by array job id and slot index."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generation at this look.
+
+    Attributes:
+        state: what is remembered from now on; its wish is still the last one.
+        slots: of the array, in order.
+        runs: where the slots' replicas listen.
+        starts: those that have come to their end at this look.
+        said: why replicas are not ready, in their own words.
+    """
+
+    view: ServiceView
+    state: GenerationState
+    slots: tuple[Slot, ...]
+    runs: Mapping[SlotId, Run] = field(hash=False)
+    starts: tuple[Start, ...] = ()
+    said: tuple[str, ...] = ()
+
+    @property
+    def array_job_id(self) -> int:
+        """Its job array."""
+        return self.view.array_job_id
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether any of its slots holds a slice, or may at any moment."""
+        return any(s.state in _UNDER_WAY or s.state == "ending" for s in self.view.slots)
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What one generation is seen by.
+
+    Attributes:
+        is_newest: no newer one of the service is there.
+        now_s: Unix seconds.
+    """
+
+    view: ServiceView
+    backend: Backend | None
+    answers: Answers = field(hash=False)
+    is_newest: bool
+    now_s: float
+
+
+def unverified(view: ServiceView, known: GenerationState) -> tuple[SlotView, ...]:
+    """Slots whose replica must be asked who it is."""
+    return tuple(
+        slot
+        for slot in view.slots
+        if (run := run_of(slot)) is not None
+        and ((before := known.verified.get(slot.index)) is None or before.run != run)
+    )
+
+
+def generation(sight: Sight, known: GenerationState) -> Generation:
+    """Join what was seen with what is known."""
+    view, now_s = sight.view, sight.now_s
+    verified = _verified(sight, known)
+    runs = {
+        slot.index: run
+        for slot in view.slots
+        if (run := last_run(slot, verified.get(slot.index))) is not None
+    }
+    lease_s = _lease_s(view)
+    slots, down = [], {}
+    for seen in view.slots:
+        run = runs.get(seen.index)
+        slot = _slot(sight, seen, run, lease_s, is_ready=seen.index in verified)
+        if slot.phase is Phase.WARM and seen.index in known.draining_since_s:
+            slot = replace(slot, is_drained=True)
+        wrong = down_run(seen, slot, run, known.down.get(seen.index), now_s)
+        if wrong is not None:
+            down[seen.index] = wrong
+            slot = replace(slot, phase=Phase.OUT) if wrong.unfit else slot
+        slots.append(slot)
+    state = GenerationState(
+        backoff=_backoff(view, known, verified, down, now_s),
+        is_proved=known.is_proved or bool(verified),
+        verified=verified,
+        draining_since_s=_draining_since_s(slots, known, now_s),
+        down=down,
+        alive=frozenset(s.index for s in view.slots if s.state in _UNDER_WAY),
+        leaving=frozenset(s.index for s in view.slots if s.leaves_s is not None),
+        wish=known.wish,
+        retired_s=known.retired_s,
+    )
+    array = view.array_job_id
+    return Generation(
+        view,
+        state,
+        tuple(slots),
+        {SlotId(array, index): run for index, run in runs.items()},
+        _starts(sight, known, verified),
+        _said(sight),
+    )
+
+
+def _verified(sight: Sight, known: GenerationState) -> Mapping[int, Verified]:
+    """Runs known to be ours; that of an ended slot is kept for one look, to judge its end.
+
+    While Slurm ends it, its last requests are where it listened.
+    """
+    found = dict[int, Verified]()
+    for slot in sight.view.slots:
+        before, run = known.verified.get(slot.index), run_of(slot)
+        if run is None:
+            if before is not None and (slot.index in known.alive or slot.state == "ending"):
+                found[slot.index] = before
+        elif before is not None and before.run == run:
+            found[slot.index] = before
+        elif _probe(sight, slot) is Probe.OURS:
+            found[slot.index] = Verified(run, sight.now_s)
+    return found
+
+
+def _probe(sight: Sight, slot: SlotView) -> Probe:
+    answer = sight.answers.get((sight.view.array_job_id, slot.index))
+    return answer.probe if answer is not None else Probe.SILENT
+
+
+def _said(sight: Sight) -> tuple[str, ...]:
+    array = sight.view.array_job_id
+    answers = (sight.answers.get((array, slot.index)) for slot in sight.view.slots)
+    return tuple(sorted({a.said for a in answers if a is not None and a.said}))
+
+
+def _starts(
+    sight: Sight, known: GenerationState, verified: Mapping[int, Verified]
+) -> tuple[Start, ...]:
+    """Replicas that this launcher saw on their way, and that have become ready since."""
+    found: list[Start] = []
+    for slot in sight.view.slots:
+        now = verified.get(slot.index)
+        is_new = now is not None and now.at_s == sight.now_s and slot.index in known.alive
+        if is_new and slot.released_s is not None and slot.start_s is not None:
+            queue_s = max(0.0, float(slot.start_s - slot.released_s))
+            found.append(Start(queue_s, max(0.0, sight.now_s - slot.start_s)))
+    return tuple(found)
+
+
+def _draining_since_s(
+    slots: list[Slot], known: GenerationState, now_s: float
+) -> Mapping[int, float]:
+    return {
+        slot.id.index: known.draining_since_s.get(slot.id.index, now_s)
+        for slot in slots
+        if slot.phase is Phase.DRAINING or slot.is_drained
+    }
+
+
+def _backoff(
+    view: ServiceView,
+    known: GenerationState,
+    verified: Mapping[int, Verified],
+    down: Mapping[int, Down],
+    now_s: float,
+) -> Backoff:
+    """A failed start: it was wished and ended by itself before it had settled, or it was unfit."""
+    wished = known.wish.run if known.wish is not None else frozenset()
+    over = {s.index for s in view.slots if s.state in _OVER and s.leaves_s is None}
+    ended = over & (known.alive - known.leaving)
+    settled = {i for i, v in verified.items() if now_s - v.at_s >= SETTLED_S}
+    if (ended & unfit(known.down)) | ((ended & wished) - settled):
+        return known.backoff.failed(now_s)
+    backoff = known.backoff.restarted(view.order.restart_s)
+    for index, found in verified.items():
+        if index not in down:
+            backoff = backoff.settled(found.at_s, now_s)
+    return backoff
+
+
+def _slot(sight: Sight, seen: SlotView, run: Run | None, lease_s: int, *, is_ready: bool) -> Slot:
+    server = _server(sight, seen, run)
+    phase = _phase(sight, seen, run, server, is_ready=is_ready)
+    return Slot(
+        SlotId(sight.view.array_job_id, seen.index),
+        phase,
+        in_flight=server.in_flight + server.queued if server is not None else 0,
+        up=server is None or server.up,
+        allotted=seen.state != "released",
+        expiry=_expiry(seen, lease_s) if seen.state == "running" else Expiry.FAR,
+        is_outdated=not sight.is_newest or _is_before_restart(sight.view, seen),
+        is_borrowed=seen.is_borrowed,
+        is_stuck=_is_stuck(seen, sight.now_s),
+    )
+
+
+def _is_stuck(seen: SlotView, now_s: float) -> bool:
+    """Limits keep it from starting, or no slice has become free for long."""
+    if seen.state != "released":
+        return False
+    waited_s = now_s - seen.released_s if seen.released_s is not None else 0.0
+    return waited_s >= PENDING_LONG_S or seen.reason.startswith(_LIMITS)
+
+
+def _server(sight: Sight, seen: SlotView, run: Run | None) -> Server | None:
+    """Its line at the gateway, unless it is in maintenance: that survives the launcher."""
+    if run is None or sight.backend is None or _probe(sight, seen) is Probe.STRANGER:
+        return None
+    server = sight.backend.server_of(run.endpoint)
+    return None if server is None or server.mode is Mode.MAINT else server
+
+
+def _phase(
+    sight: Sight, seen: SlotView, run: Run | None, server: Server | None, *, is_ready: bool
+) -> Phase:
+    if seen.state != "running":
+        return _PHASES.get(seen.state, Phase.STARTING)
+    if server is not None:
+        return Phase.SERVING if server.mode is Mode.READY else Phase.DRAINING
+    is_ours = run is not None and _probe(sight, seen) is not Probe.STRANGER
+    return Phase.WARM if is_ready and is_ours else Phase.STARTING
+
+
+_PHASES = {"held": Phase.HELD, "gone": Phase.OUT, "ending": Phase.ENDING}
+
+
+def _is_before_restart(view: ServiceView, seen: SlotView) -> bool:
+    ordered_s = view.order.restart_s
+    return ordered_s is not None and seen.start_s is not None and seen.start_s < ordered_s
+
+
+def _lease_s(view: ServiceView) -> int:
+    text = view.directives.get("lease_s", "")
+    return int(text) if text.isdecimal() else DEFAULT_LEASE_S
+
+
+def _expiry(seen: SlotView, lease_s: int) -> Expiry:
+    """A short announcement leaves no time for a successor; a far one needs none yet."""
+    if seen.leaves_s is None:
+        last_s = gives_back_s(lease_s) + _UNEXTENDED_S
+        is_near = seen.time_left_s is not None and seen.time_left_s < last_s
+        return Expiry.NOW if is_near else Expiry.FAR
+    if seen.leaves_s < min(NOW_S, lease_s / 3):
+        return Expiry.NOW
+    is_soon = seen.leaves_s < min(SOON_S, lease_s * 2 / 3) or seen.leaves_s == WHEN_REPLACED_S
+    return Expiry.SOON if is_soon else Expiry.FAR

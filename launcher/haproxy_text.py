@@ -1,0 +1,282 @@
+"""HAProxy's Runtime API in words: what it is told, what it shows."""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from launcher.decide.gateway import Backend, Gateway, Mode, Server
+from launcher.decide.routing import (
+    AddRoute,
+    Change,
+    EndSessions,
+    MarkComplete,
+    RemoveRoute,
+    SendRound,
+    SetClosing,
+    SetHealthy,
+    SetMode,
+    SetRetryAfter,
+    SetTarget,
+)
+
+AGAIN = "again"
+"""The server of each backend that leads back into HAProxy, used while no replica is up."""
+GRPC = "-grpc"
+"""Ends the name of a backend's other half: its server ``rN`` is the gRPC port of the same replica.
+It tracks the HTTP one, so health and administrative state are set there only."""
+COMPLETE_KEY = ".complete"
+"""In the map beside the services; no ``tenant/service`` is like it."""
+TOLD_KEY = ".told"
+"""Beside the protected tenants once a launcher has said which there are; no tenant is named so."""
+_FORCED_DRAIN, _FORCED_MAINT = 0x08, 0x01
+"""Bits of srv_admin_state (management guide, "show servers state")."""
+
+
+@dataclass(frozen=True)
+class Maps:
+    """The maps that change at run time. Each one's file is its name in the Runtime API, too."""
+
+    directory: Path
+
+    @property
+    def services(self) -> Path:
+        """Backend by ``tenant/service``."""
+        return self.directory / "services.map"
+
+    @property
+    def closing(self) -> Path:
+        """The services that take no new request."""
+        return self.directory / "closing.map"
+
+    @property
+    def retry_after(self) -> Path:
+        """Seconds by ``tenant/service``."""
+        return self.directory / "retry.map"
+
+    @property
+    def keys(self) -> Path:
+        """Tenant by the SHA-256 of an API key, in lower-case hexadecimal."""
+        return self.directory / "keys.map"
+
+    @property
+    def protected(self) -> Path:
+        """The tenants whose services want a key."""
+        return self.directory / "protected.map"
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """Each of them."""
+        return (self.services, self.closing, self.retry_after, self.keys, self.protected)
+
+
+def commands(change: Change, maps: Maps) -> tuple[str, ...]:
+    """The Runtime API's words for a change."""
+    match change:
+        case SetMode(backend, index, mode):
+            return (f"set server {_server(backend, index)} state {mode}",)
+        case SetHealthy(backend, index):
+            return (f"set server {_server(backend, index)} health up",)
+        case EndSessions(backend, index):
+            halves = (backend, f"{backend}{GRPC}")
+            return tuple(f"shutdown sessions server {_server(half, index)}" for half in halves)
+        case SetTarget():
+            return _target_commands(change)
+        case SendRound(backend):
+            halves = (f"{backend}/{AGAIN}", f"{backend}{GRPC}/{AGAIN}")
+            return tuple(
+                f"set server {half} state maint;set server {half} state ready" for half in halves
+            )
+        case AddRoute() | RemoveRoute() | MarkComplete() | SetClosing() | SetRetryAfter():
+            return (_map_command(change, maps),)
+
+
+def _target_commands(change: SetTarget) -> tuple[str, ...]:
+    http = _server(change.backend, change.index)
+    grpc = _server(f"{change.backend}{GRPC}", change.index)
+    to = change.endpoint
+    return (
+        f"set server {http} addr {to.address} port {to.http_port}",
+        f"set server {grpc} addr {to.address} port {to.grpc_port}",
+        f"set maxconn server {http} {change.concurrency}",
+        f"set maxconn server {grpc} {change.concurrency}",
+    )
+
+
+def _map_command(
+    change: AddRoute | RemoveRoute | MarkComplete | SetClosing | SetRetryAfter, maps: Maps
+) -> str:
+    match change:
+        case AddRoute(service, backend):
+            return f"add map {maps.services} {service} {backend}"
+        case RemoveRoute(service):
+            return f"del map {maps.services} {service}"
+        case MarkComplete():
+            return f"add map {maps.services} {COMPLETE_KEY} yes"
+        case SetClosing(service, closing):
+            return f"{_verb(closing)} map {maps.closing} {service}{' yes' * closing}"
+        case SetRetryAfter(service, None, _):
+            return f"del map {maps.retry_after} {service}"
+        case SetRetryAfter(service, retry_after_s, before_s):
+            verb = "add" if before_s is None else "set"
+            return f"{verb} map {maps.retry_after} {service} {retry_after_s}"
+
+
+def _verb(there: bool) -> str:
+    return "add" if there else "del"
+
+
+def entry_commands(
+    path: Path, shown: Mapping[str, str], wanted: Mapping[str, str]
+) -> Sequence[str]:
+    """What makes a map that shows ``shown`` say ``wanted``: first what it lacks, a mark last."""
+    missing = sorted(wanted.keys() - shown.keys(), key=lambda key: (key.startswith("."), key))
+    return (
+        *(f"add map {path} {key} {wanted[key]}" for key in missing),
+        *(
+            f"set map {path} {key} {wanted[key]}"
+            for key in sorted(wanted.keys() & shown.keys())
+            if wanted[key] != shown[key]
+        ),
+        *(f"del map {path} {key}" for key in sorted(shown.keys() - wanted.keys())),
+    )
+
+
+def map_text(entries: Mapping[str, str]) -> str:
+    """A map's file."""
+    return "".join(f"{key} {value}\n" for key, value in sorted(entries.items()))
+
+
+def _server(backend: str, index: int) -> str:
+    return f"{backend}/r{index + 1}"
+
+
+def questions(maps: Maps) -> tuple[str, ...]:
+    """What ``parse`` reads the answers to, one after another.
+
+    Administrative states come before the counters: a server that is seen to drain with nothing in
+    flight had nothing in flight after it began to drain.
+    """
+    shown = (maps.services, maps.closing, maps.retry_after)
+    return (
+        *(f"show map {path}" for path in shown),
+        "show servers state",
+        "show stat -1 6 -1",
+    )
+
+
+def parse(text: str) -> Gateway:
+    """The answers to the ``questions``.
+
+    Raises KeyError, ValueError or IndexError for anything else.
+    """
+    before_states, _, rest = text.partition("\n1\n# be_id ")
+    states_text, _, stat_text = rest.partition("\n# pxname,")
+    lines = iter(before_states.splitlines())
+    routes, closing, retry_after = (_parse_map(lines) for _ in range(3))
+    rows = _parse_rows(f"pxname,{stat_text}")
+    admin = _admin_states(states_text)
+    names = [name for name in rows if f"{name}{GRPC}" in rows and "r1" in rows[name]]
+    if not names:
+        raise ValueError("no backend of the pool")
+    backends = {
+        name: _parse_backend(rows[name], rows[f"{name}{GRPC}"], admin[name]) for name in names
+    }
+    complete = routes.pop(COMPLETE_KEY, None) is not None
+    seconds = {service: int(value) for service, value in retry_after.items()}
+    return Gateway(routes, backends, complete, frozenset(closing), seconds)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A line of ``show stat``: sessions are requests."""
+
+    queued: int
+    sessions: int
+    total: int
+    status: str
+    place: str
+
+
+def _parse_rows(text: str) -> Mapping[str, Mapping[str, _Row]]:
+    """By backend and server; a csv.DictReader would take ten times as long."""
+    lines = csv.reader(text.splitlines())
+    header = next(lines)
+    names = ("qcur", "scur", "stot", "status", "addr")
+    queued, sessions, total, status, place = (header.index(name) for name in names)
+    rows: dict[str, dict[str, _Row]] = {}
+    for line in lines:
+        if line:
+            rows.setdefault(line[0], {})[line[1]] = _Row(
+                int(line[queued]),
+                int(line[sessions]),
+                int(line[total]),
+                line[status],
+                line[place],
+            )
+    return rows
+
+
+def _parse_backend(
+    http: Mapping[str, _Row], grpc: Mapping[str, _Row], admin: Mapping[str, int]
+) -> Backend:
+    """What goes round ``again`` is in the backend twice: there, and where it came to."""
+    lines = [f"r{number}" for number in range(1, len(http) - 1)]
+    halves = (http, grpc)
+    return Backend(
+        sum(half["BACKEND"].sessions - half[AGAIN].sessions for half in halves),
+        sum(half["BACKEND"].queued for half in halves),
+        tuple(_parse_server(http[line], grpc[line], admin[line]) for line in lines),
+        arrived=sum(half["BACKEND"].total - half[AGAIN].total for half in halves),
+        answered=sum(half[line].total - half[line].sessions for half in halves for line in lines),
+    )
+
+
+def _parse_server(http: _Row, grpc: _Row, admin: int) -> Server:
+    address, _, port = http.place.rpartition(":")
+    return Server(
+        address.strip("[]"),
+        int(port),
+        _mode(admin),
+        http.status.split()[0] in {"UP", "DRAIN"},
+        http.sessions + grpc.sessions,
+        http.queued + grpc.queued,
+    )
+
+
+def _mode(admin: int) -> Mode:
+    if admin & _FORCED_MAINT:
+        return Mode.MAINT
+    return Mode.DRAIN if admin & _FORCED_DRAIN else Mode.READY
+
+
+def _admin_states(text: str) -> Mapping[str, Mapping[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for line in text.splitlines()[1:]:
+        if fields := line.split():
+            found.setdefault(fields[1], {})[fields[3]] = int(fields[6])
+    return found
+
+
+def parse_map(text: str) -> Mapping[str, str]:
+    """The answer to ``show map``; raises ValueError for anything else."""
+    return _parse_map(iter(text.splitlines()))
+
+
+def _parse_map(lines: Iterator[str]) -> dict[str, str]:
+    """Lines ``0x55d0 tenant/service pool3``, until an empty one."""
+    found = {}
+    for line in takewhile(bool, lines):
+        address, key, value = line.split()
+        if not address.startswith("0x"):
+            raise ValueError(line)
+        found[key] = value
+    return found
+
+
+def old_workers(text: str) -> tuple[int, ...]:
+    """Of the master's ``show proc``: process ids of those that a reload has replaced."""
+    _, _, rest = text.partition("# old workers\n")
+    rows = takewhile(lambda line: line and not line.startswith("#"), rest.splitlines())
+    return tuple(int(row.split()[0]) for row in rows)

@@ -1,0 +1,115 @@
+"""``slicewise key``: API keys, by which the gateway lets requests in."""
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from cluster.console import Column, FittingTable, column, console, print_json
+from cluster.daemon_client import DaemonClient
+from cluster.settings import load_settings
+from cluster.wire import KeyView
+
+key_app = typer.Typer(
+    help="API keys: who may send requests to a tenant's services.", no_args_is_help=True
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_PREFIX = "swk"
+_KEY_ID_BYTES, _SECRET_BYTES = 6, 32
+_AT_THE_GATEWAY = "within 5 s"
+
+
+@key_app.command(
+    "create",
+    epilog="Examples: slicewise key create vision --name ci"
+    " | slicewise key create vision --name ci --json",
+)
+def create_key(
+    tenant: Annotated[str, typer.Argument(help="A tenant of yours.", show_default=False)],
+    name: Annotated[
+        str, typer.Option(help="What it is for: letters, digits and _ . -", show_default=False)
+    ],
+    as_json: Json = False,
+) -> None:
+    """Make a key for a tenant's services, and print it: it is shown this once and kept nowhere.
+
+    Clients send it as "Authorization: Bearer KEY" or "x-api-key: KEY". From its
+    first key on a tenant's services answer nobody without one.
+    """
+    key_id, key = new_key()
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    asyncio.run(_daemon().create_key(tenant, name, key_id, digest))
+    if as_json:
+        print_json({"key_id": key_id, "tenant": tenant, "name": name, "key": key})
+        return
+    out = console()
+    out.print(Text(key), soft_wrap=True)
+    out.print(
+        Text(
+            f"Key {key_id} of {tenant} opens the gateway {_AT_THE_GATEWAY}. Keep it: it is not"
+            " shown again.",
+            style="dim",
+        )
+    )
+
+
+@key_app.command("list", epilog="Examples: slicewise key list | slicewise key list --json")
+def list_keys(
+    all_keys: Annotated[bool, typer.Option("--all", help="Revoked ones, too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the keys of your tenants, without their secrets."""
+    answer = asyncio.run(_daemon().keys())
+    keys = [one for one in answer.keys if all_keys or one.revoked_s is None]
+    if as_json:
+        print_json([one.model_dump() for one in keys])
+    elif keys:
+        console().print(FittingTable(_columns(keys) if all_keys else _columns(keys)[:-1]))
+    else:
+        console().print(Text("No keys. Make one: slicewise key create TENANT --name NAME"))
+
+
+@key_app.command("revoke", epilog="Example: slicewise key revoke 3f9a1c0d77e2")
+def revoke_key(
+    key_id: Annotated[
+        str, typer.Argument(help="As slicewise key list shows it.", show_default=False)
+    ],
+) -> None:
+    """Let no request with that key in any more; what is in flight finishes.
+
+    A tenant that ever had a key stays closed to requests without one.
+    """
+    asyncio.run(_daemon().revoke_key(key_id))
+    console().print(Text(f"Key {key_id} opens nothing any more, {_AT_THE_GATEWAY}."))
+
+
+def new_key() -> tuple[str, str]:
+    """A key's id, which is public and part of it, and the key."""
+    key_id = secrets.token_hex(_KEY_ID_BYTES)
+    return key_id, f"{_PREFIX}_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
+
+
+def _daemon() -> DaemonClient:
+    return DaemonClient(load_settings().daemon)
+
+
+def _columns(keys: Sequence[KeyView]) -> tuple[Column, ...]:
+    return (
+        column("key", (one.key_id for one in keys)),
+        column("tenant", (one.tenant for one in keys)),
+        column("name", (one.name for one in keys)),
+        column("made by", (one.created_by for one in keys), rank=2),
+        column("made", (_day(one.created_s) for one in keys), rank=3),
+        column("revoked", (_day(one.revoked_s) for one in keys), rank=1),
+    )
+
+
+def _day(at_s: float | None) -> str:
+    return "–" if at_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))

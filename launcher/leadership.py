@@ -1,0 +1,55 @@
+"""Which of two launchers acts."""
+
+import logging
+import socket
+
+from cluster.errors import InvalidInputError, UnreachableError
+from cluster.leadership import Lead, Lock
+from cluster.settings import Settings, launcher_database_url
+from launcher.store import StateStore
+
+_LOG = logging.getLogger("slicewise.launcher")
+
+
+class Leadership(Lead):
+    """Of a pair the one with the lock leads. One alone leads until PostgreSQL says that another has
+    the lock: services are looked after while PostgreSQL is away, from the start on.
+    """
+
+    def __init__(self, lock: Lock, *, pair: bool) -> None:
+        super().__init__(lock, _LOG, pair=pair)
+
+    def leads(self) -> bool:
+        """Whether this launcher may act now."""
+        return super().leads() if self._pair else not self.denied
+
+    def require(self) -> None:
+        """Raises UnreachableError (SW-LAUNCHER-STANDBY) unless it leads."""
+        if not self.leads():
+            raise UnreachableError(
+                "SW-LAUNCHER-STANDBY",
+                f"This launcher leads no more: {self.holder or 'none'} does.",
+                "It stands by; nothing need be done.",
+            )
+
+
+def own_store(settings: Settings) -> StateStore | None:
+    """The launcher's database, if it has one.
+
+    Raises InvalidInputError: SW-LAUNCHER-PAIR for one of a pair that has none, SW-DATABASE-URL.
+    """
+    url = launcher_database_url(settings.launcher)
+    if url:
+        return StateStore(url, settings.cluster.name)
+    if settings.launcher.pair:
+        raise InvalidInputError(
+            "SW-LAUNCHER-PAIR",
+            "launcher.pair is true, and the launcher has no database.",
+            "Which of the two leads is a lock there: set [launcher] url_file on both hosts.",
+        )
+    return None
+
+
+def leadership(store: StateStore, *, pair: bool) -> Leadership:
+    """Of this host's launcher."""
+    return Leadership(store.lock(socket.gethostname()), pair=pair)

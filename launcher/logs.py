@@ -1,0 +1,139 @@
+"""The logs of a service's replicas: files that Slurm writes as its user, one a slot."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.errors import InvalidInputError
+from cluster.wire import ServiceView
+
+_CHUNK_BYTES = 65_536
+_UNDER_WAY = frozenset({"starting", "running", "ending"})
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a slot's log, without what a terminal would obey."""
+
+    slot: int
+    text: str
+
+
+def log_file(view: ServiceView, index: int) -> Path:
+    """Where its batch script tells Slurm to write."""
+    return Path(view.directory) / f"{view.name}-{view.array_job_id}_{index}.log"
+
+
+def chosen_slots(view: ServiceView, slot: int | None) -> tuple[int, ...]:
+    """The given slot; else those under way that have a log, else the one that was written last.
+
+    Raises InvalidInputError (SW-SERVICE-LOGS) if there is nothing to read.
+    """
+    if slot is not None:
+        return (_require_slot(view, slot),)
+    written = _written(view)
+    running = tuple(s.index for s in view.slots if s.state in _UNDER_WAY and s.index in written)
+    if not written:
+        raise _no_logs(view, "no replica has written one, or this host does not see them")
+    return running or (max(written, key=written.__getitem__),)
+
+
+def _require_slot(view: ServiceView, slot: int) -> int:
+    if not 0 <= slot < len(view.slots):
+        raise InvalidInputError(
+            "SW-SERVICE-LOGS",
+            f"--slot {slot}: there is no such slot.",
+            f"Its array has the slots 0 to {len(view.slots) - 1}.",
+        )
+    return slot
+
+
+def _written(view: ServiceView) -> Mapping[int, float]:
+    """When each log was written last."""
+    found: dict[int, float] = {}
+    for slot in view.slots:
+        try:
+            found[slot.index] = log_file(view, slot.index).stat().st_mtime
+        except OSError:
+            continue
+    return found
+
+
+def _no_logs(view: ServiceView, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        "SW-SERVICE-LOGS",
+        f"No log of {view.tenant}/{view.name} (array job {view.array_job_id}) can be read: {why}.",
+        f"They are {view.name}-{view.array_job_id}_SLOT.log in {view.directory or 'its directory'},"
+        f" and belong to {view.user}.",
+    )
+
+
+Offsets = Mapping[int, int]
+"""Bytes read so far, by slot."""
+
+
+def last_lines(
+    view: ServiceView, slots: Iterable[int], count: int
+) -> tuple[tuple[Line, ...], Offsets]:
+    """The last lines of each log, and how far they reach.
+
+    Raises InvalidInputError (SW-SERVICE-LOGS) for a log that can't be read.
+    """
+    lines: list[Line] = []
+    reached: dict[int, int] = {}
+    for index in slots:
+        try:
+            texts, reached[index] = _tail(log_file(view, index), count)
+        except OSError as error:
+            raise _no_logs(view, f"slot {index}: {error.strerror}") from None
+        lines += (Line(index, _plain(text)) for text in texts)
+    return tuple(lines), reached
+
+
+def _tail(path: Path, count: int) -> tuple[list[bytes], int]:
+    with path.open("rb") as file:
+        start = end = file.seek(0, os.SEEK_END)
+        found = b""
+        while start and found.count(b"\n") <= count:
+            step = min(_CHUNK_BYTES, start)
+            start = file.seek(start - step)
+            found = file.read(step) + found
+    lines = found.removesuffix(b"\n").split(b"\n") if found else []
+    return lines[-count:] if count else [], end
+
+
+def _plain(text: bytes) -> str:
+    """As it may stand on a terminal: a log's control characters would move its cursor."""
+    shown = text.decode(errors="replace").rstrip("\r")
+    return "".join(one if one.isprintable() or one == "\t" else "\ufffd" for one in shown)
+
+
+def offsets_now(view: ServiceView, slots: Iterable[int]) -> Offsets:
+    """Where each log ends now; one that is not there yet begins at 0."""
+    return {index: _size(log_file(view, index)) for index in slots}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def new_lines(view: ServiceView, read: Offsets) -> tuple[tuple[Line, ...], Offsets]:
+    """Whole lines that were written since, and how far they reach; what can't be read has none."""
+    lines: list[Line] = []
+    reached: dict[int, int] = {}
+    for index, offset in read.items():
+        path = log_file(view, index)
+        start = offset if _size(path) >= offset else 0
+        try:
+            with path.open("rb") as file:
+                file.seek(start)
+                whole, newline, _ = file.read().rpartition(b"\n")
+        except OSError:
+            whole = newline = b""
+        reached[index] = start + len(whole) + len(newline)
+        lines += (Line(index, _plain(text)) for text in whole.split(b"\n") if newline)
+    return tuple(lines), reached

@@ -1,0 +1,87 @@
+"""What the launcher remembers, saved behind its back and read again by the one that leads next."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+
+from pydantic import TypeAdapter, ValidationError
+
+from cluster.errors import SlicewiseError
+from cluster.events import event_line
+from launcher.decide.state import ServiceState, State
+from launcher.store import Saved, Store
+
+STATE_BYTES = 256 * 1024
+"""Of one service; a larger one is not saved: it is a fault of the program, and must not grow."""
+
+_LOG = logging.getLogger("slicewise.launcher")
+_STATE = TypeAdapter(ServiceState)
+
+
+class SavedState:
+    """Keeps in the store what has changed; what fails is said once, and tried again.
+
+    A launcher without a store forgets all when it ends.
+    """
+
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
+        self._saved: Mapping[str, bytes] = {}
+        self._failed = False
+
+    async def load(self) -> State:
+        """What was saved last; nothing, if the database can't be read now."""
+        if self._store is None:
+            return {}
+        try:
+            saved = await asyncio.to_thread(self._store.load)
+        except SlicewiseError as error:
+            _warn("state_not_loaded", error=error)
+            return {}
+        self._saved = dict.fromkeys(saved, b"")
+        return _restored(saved)
+
+    async def save(self, state: State) -> None:
+        """Save what differs from what was saved last."""
+        if self._store is None:
+            return
+        try:
+            self._saved = await asyncio.to_thread(self._write, self._store, dict(state))
+        except SlicewiseError as error:
+            if not self._failed:
+                _warn("state_not_saved", error=error)
+            self._failed = True
+        else:
+            self._failed = False
+
+    def _write(self, store: Store, state: State) -> Mapping[str, bytes]:
+        now = {key: line for key, one in state.items() if (line := _line(key, one))}
+        changed = {key: line for key, line in now.items() if self._saved.get(key) != line}
+        ended = self._saved.keys() - now.keys()
+        if changed or ended:
+            store.save({key: json.loads(line) for key, line in changed.items()}, ended)
+        return now
+
+
+def _line(key: str, state: ServiceState) -> bytes:
+    line = _STATE.dump_json(state)
+    if len(line) <= STATE_BYTES:
+        return line
+    _warn("state_too_large", service=key, bytes=len(line))
+    return b""
+
+
+def _restored(saved: Saved) -> State:
+    """Those that this program can read; what another version wrote is learnt anew."""
+    found: dict[str, ServiceState] = {}
+    for key, value in saved.items():
+        try:
+            found[key] = _STATE.validate_json(json.dumps(value))
+        except ValidationError as error:
+            _warn("state_unreadable", service=key, problems=error.error_count())
+    return found
+
+
+def _warn(event: str, **fields: object) -> None:
+    _LOG.warning("%s", event_line(event, fields))

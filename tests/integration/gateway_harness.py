@@ -1,0 +1,269 @@
+"""A real HAProxy with the gateway's configuration, clients of it, and replicas that only sleep."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import aiohttp
+import grpc
+from aiohttp import web
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from cluster.errors import UnreachableError
+from cluster.settings import GatewaySettings
+from launcher.decide.gateway import Endpoint, Load, Mode, load_of
+from launcher.decide.routing import MarkComplete, Route, plan_routes
+from launcher.haproxy import HaproxyRuntime, check_configuration
+from launcher.haproxy_text import Maps
+from launcher.render import CONFIGURATION, gateway_files
+
+INFER = "/v2/models/m/infer"
+STREAM = "/v2/models/m/generate_stream"
+WORK_S = 0.1
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class Replica:
+    """A server that answers like Triton's front: readiness, and inference that takes a while."""
+
+    def __init__(self) -> None:
+        self.port, self.grpc_port = free_port(), free_port()
+        self.served = 0
+        self.headers: dict[str, str] = {}
+        application = web.Application()
+        application.router.add_get("/v2/health/ready", self._ready)
+        application.router.add_post(INFER, self._infer)
+        application.router.add_post(STREAM, self._stream)
+        self._runner = web.AppRunner(application, keepalive_timeout=60, shutdown_timeout=0)
+        self._grpc = grpc.aio.server()
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_Calls(self), self._grpc)
+        self._grpc.add_insecure_port(f"127.0.0.1:{self.grpc_port}")
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint("127.0.0.1", self.port, self.grpc_port)
+
+    async def work(self) -> None:
+        await asyncio.sleep(WORK_S)
+        self.served += 1
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _infer(self, request: web.Request) -> web.Response:
+        self.headers = {key.lower(): value for key, value in request.headers.items()}
+        await self.work()
+        return web.json_response({"by": self.port})
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await answer.prepare(request)
+        for number in range((await request.json())["n"]):
+            await self.work()
+            await answer.write(f"data: {number}\n\n".encode())
+        return answer
+
+    def connections(self) -> int:
+        """Open ones, idle ones included."""
+        server = self._runner.server
+        return len(server.connections) if server is not None else 0
+
+    async def start(self) -> "Replica":
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        await self._grpc.start()
+        return self
+
+    async def stop(self) -> None:
+        server = self._runner.server
+        await self._grpc.stop(None)
+        await self._runner.cleanup()
+        await asyncio.sleep(0.05)
+        if server is not None:
+            await server.shutdown(0)  # what was being accepted at that moment
+
+
+class _Calls(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """The same by gRPC."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    async def ModelInfer(self, request, context):  # noqa: N802
+        self._replica.headers = dict(context.invocation_metadata())
+        await self._replica.work()
+        return service_pb2.ModelInferResponse(model_name=str(self._replica.port))
+
+    async def ModelStreamInfer(self, requests, context):  # noqa: N802
+        async for request in requests:
+            await self._replica.work()
+            answer = service_pb2.ModelInferResponse(id=request.id)
+            yield service_pb2.ModelStreamInferResponse(infer_response=answer)
+
+
+class Harness:
+    """A running gateway, and clients of it."""
+
+    def __init__(self, settings: GatewaySettings, session: aiohttp.ClientSession) -> None:
+        self.settings = settings
+        self.session = session
+        self.runtime = HaproxyRuntime(settings)
+        self._master: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """HAProxy, until it answers."""
+        self._master = await asyncio.create_subprocess_exec(
+            *("haproxy", "-W", "-S", str(self.settings.master_socket)),
+            *("-f", str(self.settings.directory / CONFIGURATION)),
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        await eventually(self._is_up)
+
+    async def _is_up(self) -> bool:
+        with suppress(UnreachableError):
+            await self.runtime.observe()
+            return True
+        return False
+
+    async def kill(self) -> None:
+        """All its processes at once."""
+        if self._master is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._master.pid, signal.SIGKILL)
+            await self._master.wait()
+
+    async def reload(self) -> None:
+        """As ``systemctl reload`` does it; returns when a new process has taken over."""
+        before = await self._worker()
+        assert self._master is not None
+        self._master.send_signal(signal.SIGUSR2)
+        await eventually(lambda: self._is_replaced(before))
+
+    async def _is_replaced(self, before: str) -> bool:
+        return await self._worker() not in {before, ""}
+
+    async def _worker(self) -> str:
+        """Process id of the worker that takes connections; "" while there is none."""
+        shown = ""
+        with suppress(OSError):  # It starts itself anew with a reload.
+            reader, writer = await asyncio.open_unix_connection(str(self.settings.master_socket))
+            writer.write(b"show proc\n")
+            writer.write_eof()
+            shown = (await reader.read(-1)).decode()
+            writer.close()
+        words = shown.partition("# workers\n")[2].split()
+        return words[0] if words and words[0].isdigit() else ""
+
+    async def ask(
+        self, path: str = f"/t/a{INFER}", method: str = "POST", **headers: str
+    ) -> tuple[int, str]:
+        url = f"{self.settings.url}{path}"
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.session.request(method, url, json={"n": 1}, headers=sent) as answer:
+            return answer.status, await answer.text()
+
+    def asking(self, count: int) -> list["asyncio.Task[tuple[int, str]]"]:
+        return [asyncio.create_task(self.ask()) for _ in range(count)]
+
+    def channel(self, authority: str = "") -> grpc.aio.Channel:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        options += [("grpc.default_authority", authority)] if authority else []
+        return grpc.aio.insecure_channel(self.settings.bind, options=options)
+
+    async def set_replicas(
+        self, *replicas: tuple[Replica, Mode], concurrency: int = 2, **more: object
+    ) -> None:
+        """As the launcher would: compare with what is there and change it."""
+        targets = {replica.endpoint: mode for replica, mode in replicas}
+        route = Route("t/a", concurrency, targets, **more)
+        await self.route(route)
+
+    async def route(self, *routes: Route) -> None:
+        plan = plan_routes(await self.runtime.observe(), routes)
+        await self.runtime.apply(plan.changes)
+
+    async def load(self) -> Load:
+        return load_of((await self.runtime.observe()).backend_of("t/a"))
+
+    async def waits(self, load: Load) -> bool:
+        """Whether that is in flight, queued, held now."""
+        now = await self.load()
+        return (now.in_flight, now.queued, now.held) == (load.in_flight, load.queued, load.held)
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float = 5.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not await holds():
+        assert time.monotonic() < deadline_s, "it never came true"
+        await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def gateway_up(
+    directory: Path, tls: ssl.SSLContext | None = None, **settings: object
+) -> AsyncIterator[Harness]:
+    address = f"127.0.0.1:{free_port()}"
+    values: dict[str, object] = {
+        "url": f"http://{address}" if tls is None else f"https://localhost:{address[10:]}",
+        "bind": address,
+        "runtime_socket": directory / "haproxy.sock",
+        "master_socket": directory / "master.sock",
+        "directory": directory,
+        "backends": 2,
+        "servers": 4,
+        "hold_s": 30,
+    }
+    chosen = GatewaySettings.model_validate(values | settings)
+    write_files(chosen)
+    await check_configuration(directory / CONFIGURATION)
+    connector = aiohttp.TCPConnector(limit=0, ssl=tls or True)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        harness = Harness(chosen, session)
+        try:
+            await harness.start()
+            await harness.runtime.apply([MarkComplete()])
+            await harness.runtime.set_keys({})
+            yield harness
+        finally:
+            await harness.kill()
+
+
+def write_files(settings: GatewaySettings) -> None:
+    """As ``slicewise gateway render`` does it."""
+    for path in Maps(settings.directory).all:
+        path.touch()
+    for name, text in gateway_files(settings).items():
+        (settings.directory / name).write_text(text)
+
+
+@asynccontextmanager
+async def replicas_up() -> AsyncIterator[tuple[Replica, Replica]]:
+    pair = (await Replica().start(), await Replica().start())
+    yield pair
+    for replica in pair:
+        await replica.stop()
+
+
+def statuses(answers: list[tuple[int, str]]) -> set[int]:
+    return {status for status, _ in answers}
+
+
+def error_of(text: str) -> str:
+    """The message of a refusal."""
+    found = json.loads(text)
+    assert isinstance(found, dict)
+    return str(found["error"])

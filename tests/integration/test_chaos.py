@@ -1,0 +1,288 @@
+"""Everything that serves a request is killed, under steady load: what fails, and what must not.
+
+Only the hard kill of a Triton, a node or HAProxy may cost requests: those in flight on it.
+"""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from effort import is_nightly
+from steady_load import SteadyLoad
+from waiting import until, until_is
+
+from sandbox.cluster import Sandbox
+from sandbox.demo.commands import publish_models
+
+pytestmark = pytest.mark.integration
+
+SERVICE = "nlp/chaos"
+REPLICAS, CONCURRENCY = 2, 2
+RATE_PER_S = 5.0
+"""One replica alone could answer them."""
+AFTER_S = 4.0
+"""So long the load goes on after the last disturbance."""
+KILLS = 50 if is_nightly() else 12
+GPU = "--gres=gpu:1g.18gb:1"
+INSTANCES = 10
+"""Of that type in the sandbox."""
+FILE = """\
+[service]
+name = "chaos"
+tenant = "nlp"
+model_repository = {models}
+model = "tokens"
+profile = "1g.18gb"
+min_replicas = {replicas}
+max_replicas = {replicas}
+concurrency = {concurrency}
+lease_s = 600
+memory_mib = 512
+"""
+
+
+class Chaos:
+    """A service of bob's that keeps two replicas, and what is done to it."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self._home = sandbox.layout.home / sandbox.state.users["bob"].name
+
+    def apply(self) -> None:
+        models = publish_models(self.sandbox.layout.models)
+        file = self._home / "chaos.toml"
+        text = FILE.format(
+            models=json.dumps(str(models)), replicas=REPLICAS, concurrency=CONCURRENCY
+        )
+        file.write_text(text)
+        self.sandbox.run("bob", ("slicewise", "service", "apply", str(file)))
+
+    def delete(self) -> None:
+        self.sandbox.run("bob", ("slicewise", "service", "delete", SERVICE), check=False)
+        until(lambda: not self.jobs("bob"))
+
+    def jobs(self, user: str, states: str = "pending,running,completing") -> list[str]:
+        argv = ("squeue", "--noheader", "--array", f"--user={user}", f"--states={states}")
+        return self.sandbox.run("root", (*argv, "--format=%i %T %q %N")).stdout.splitlines()
+
+    def ready(self) -> int:
+        """Replicas that answer; -1 while nobody can say."""
+        argv = ("slicewise", "service", "status", SERVICE, "--json")
+        shown = self.sandbox.run("root", argv, check=False)
+        return len(json.loads(shown.stdout)["slots"]["ready"]) if shown.returncode == 0 else -1
+
+    def set_quota(self, tenant: str, *words: str) -> None:
+        argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", *words)
+        self.sandbox.run("root", argv)
+
+    def while_asked(
+        self,
+        disturb: Callable[[SteadyLoad], None],
+        *,
+        retries_refused: bool = False,
+        replicas: int = REPLICAS,
+    ) -> SteadyLoad:
+        """Clients before, during and after it; then so many replicas answer."""
+        url = f"{self.sandbox.layout.gateway_url}/{SERVICE}"
+
+        async def load() -> SteadyLoad:
+            async with SteadyLoad(url, RATE_PER_S, retries_refused=retries_refused) as clients:
+                await asyncio.sleep(AFTER_S)
+                await asyncio.to_thread(disturb, clients)
+                await asyncio.sleep(AFTER_S)
+            return clients
+
+        clients = asyncio.run(load())
+        print(len(clients.answers), 'answers', clients.failed)  # TEMP
+        until_is(self.ready, replicas)
+        return clients
+
+    def tritons(self) -> list[int]:
+        """Pids of its servers."""
+        return [pid for pid, line in command_lines() if "--id=chaos." in line]
+
+    def kill_node(self, node: str) -> int:
+        """Its slurmd, and whatever runs of its jobs, at once; how many of the tritons died."""
+        on_it = [line.split()[0] for line in self.jobs("bob", "running") if line.endswith(node)]
+        doomed = [pid for pid in processes() if environment(pid).get("SLURMD_NODENAME") == node]
+        self.sandbox.kill(f"slurmd-{node}")
+        for pid in doomed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
+        return len(on_it)
+
+    def mend_node(self, node: str) -> None:
+        self.sandbox.restore(print)
+        self.scontrol("update", f"NodeName={node}", "State=RESUME")
+
+    def scontrol(self, *words: str) -> None:
+        self.sandbox.run("root", ("scontrol", *words))
+
+    def restart(self, name: str) -> None:
+        """As systemd does it."""
+        user = {"daemon": "slurm"}.get(name, "slicewise")
+        self.sandbox.start(name, user, ("slicewise", name))
+
+
+def processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def command_lines() -> Iterator[tuple[int, str]]:
+    for pid in processes():
+        with suppress(OSError):
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            if "bin/tritonserver " in line.split(" --")[0] + " ":
+                yield pid, line
+
+
+def environment(pid: int) -> dict[str, str]:
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+    return {}
+
+
+@pytest.fixture(scope="module")
+def world(sandbox: Sandbox) -> Iterator[Chaos]:
+    chaos = Chaos(sandbox)
+    chaos.set_quota("nlp", str(REPLICAS))
+    chaos.apply()
+    yield chaos
+    chaos.delete()
+
+
+@pytest.fixture
+def chaos(world: Chaos) -> Chaos:
+    """Once all its replicas answer."""
+    until_is(world.ready, REPLICAS)
+    return world
+
+
+def test_a_killed_triton_costs_what_was_in_flight_on_it(chaos: Chaos) -> None:
+    clients = chaos.while_asked(lambda _: os.kill(chaos.tritons()[0], signal.SIGKILL))
+    # As many again may be handed to it in the moment in which it dies.
+    assert len(clients.failed) <= 2 * CONCURRENCY, clients.failed
+
+
+def test_a_killed_node_costs_what_was_in_flight_on_its_replicas(chaos: Chaos) -> None:
+    node = chaos.jobs("bob", "running")[0].split()[-1]
+    died: list[int] = []
+
+    def kill(_: SteadyLoad) -> None:
+        died.append(chaos.kill_node(node))
+        until_is(chaos.ready, REPLICAS)
+
+    try:
+        clients = chaos.while_asked(kill)
+    finally:
+        chaos.mend_node(node)
+    assert died[0] > 0
+    assert len(clients.failed) <= 2 * CONCURRENCY * died[0], clients.failed
+
+
+def test_a_killed_haproxy_costs_what_was_in_flight(chaos: Chaos) -> None:
+    """Nobody accepts connections until it is up again: clients try those again, and only those."""
+    killed: list[tuple[int, float]] = []
+
+    def kill(clients: SteadyLoad) -> None:
+        killed.append((clients.in_flight, time.monotonic()))
+        chaos.sandbox.kill("haproxy")
+        chaos.sandbox.restore(print)
+
+    clients = chaos.while_asked(kill, retries_refused=True)
+    ((in_flight, killed_s),) = killed
+    # Sending goes on until the signal has arrived.
+    assert len(clients.failed) <= in_flight + 2, clients.failed
+    assert all(one.sent_s < killed_s + 0.2 for one in clients.failed), clients.failed
+
+
+def test_a_reload_costs_nothing(chaos: Chaos) -> None:
+    def reload(_: SteadyLoad) -> None:
+        for _ in range(3):
+            chaos.sandbox.kill("haproxy", signal.SIGUSR2)
+            time.sleep(2)
+
+    assert chaos.while_asked(reload).failed == []
+
+
+def test_launcher_and_daemon_killed_at_any_moment_cost_nothing(chaos: Chaos) -> None:
+    chance = random.Random(5)  # noqa: S311 -- no secret
+
+    def kill(_: SteadyLoad) -> None:
+        for _ in range(KILLS):
+            time.sleep(chance.uniform(0.2, 4.0))
+            name = chance.choice(("launcher", "daemon"))
+            chaos.sandbox.kill(name)
+            time.sleep(chance.uniform(0.2, 1.0))
+            chaos.restart(name)
+        chaos.sandbox.restore(print)
+
+    clients = chaos.while_asked(kill)
+    assert clients.failed == []
+    assert len(clients.answers) > KILLS * RATE_PER_S
+
+
+@pytest.fixture
+def second(chaos: Chaos) -> Iterator[str]:
+    """Two launchers, of which the first leads; the name of the second."""
+    sandbox = chaos.sandbox
+    settings = sandbox.layout.etc / "pair-of-launchers.toml"
+    text = sandbox.layout.settings_file.read_text()
+    settings.write_text(text.replace("[launcher]", "[launcher]\npair = true"))
+    argv = ("slicewise", "launcher", "--config", str(settings))
+    sandbox.stop("launcher")
+    for name in ("launcher", "launcher2"):
+        sandbox.start(name, "slicewise", argv)
+        until(lambda name=name: "started" in log_of(sandbox, name))
+    yield "launcher2"
+    for name in ("launcher", "launcher2"):
+        sandbox.stop(name)
+    chaos.restart("launcher")
+
+
+def log_of(sandbox: Sandbox, name: str) -> str:
+    return (sandbox.layout.log / f"{name}.log").read_text()
+
+
+def test_the_second_launcher_takes_over_and_that_costs_nothing(chaos: Chaos, second: str) -> None:
+    def take_over(_: SteadyLoad) -> None:
+        chaos.sandbox.kill("launcher")
+        until(lambda: " leads " in log_of(chaos.sandbox, second))
+        chaos.scontrol("requeuehold", chaos.jobs("bob", "running")[0].split()[0])
+        until_is(lambda: len(chaos.jobs("bob", "running")), REPLICAS)
+
+    assert chaos.while_asked(take_over).failed == []
+
+
+@pytest.fixture
+def borrowing(chaos: Chaos) -> Iterator[None]:
+    """One of the replicas is on what vision lends."""
+    chaos.set_quota("vision", str(INSTANCES), "--lending-limit", "1")
+    chaos.set_quota("nlp", "1", "--borrowing-limit", "1")
+    until(lambda: any("slicewise-borrowed" in job for job in chaos.jobs("bob", "running")))
+    until_is(chaos.ready, REPLICAS)
+    yield
+    chaos.sandbox.run("root", ("scancel", "--user=alice"))
+    until(lambda: not chaos.jobs("alice"))
+    chaos.set_quota("vision", "0", "--lending-limit", "0")
+    chaos.set_quota("nlp", str(REPLICAS), "--borrowing-limit", "0")
+
+
+@pytest.mark.usefixtures("borrowing")
+def test_a_borrowed_replica_that_its_lender_takes_back_costs_nothing(chaos: Chaos) -> None:
+    def take_back(_: SteadyLoad) -> None:
+        array = f"--array=1-{INSTANCES - 1}"
+        argv = ("sbatch", GPU, array, "--time=5", "--output=/dev/null", "--wrap=sleep 600")
+        chaos.sandbox.run("alice", argv)
+        until_is(lambda: len(chaos.jobs("alice", "running")), INSTANCES - 1)
+
+    assert chaos.while_asked(take_back, replicas=1).failed == []

@@ -1,0 +1,173 @@
+"""gRPC through a real HAProxy: routes, errors that gRPC clients understand, streams."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+from gateway_harness import WORK_S, Harness, Replica, eventually, gateway_up, replicas_up
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from launcher.decide.gateway import Load, Mode
+from launcher.decide.routing import RemoveRoute
+
+pytestmark = pytest.mark.integration
+
+METADATA = (("slicewise-service", "t/a"),)
+REQUEST = service_pb2.ModelInferRequest(model_name="m")
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with gateway_up(tmp_path, domain="models.example.org", hold_s=3) as harness:
+        yield harness
+
+
+@pytest.fixture
+async def replicas() -> AsyncIterator[tuple[Replica, Replica]]:
+    async with replicas_up() as pair:
+        yield pair
+
+
+def stub(channel: grpc.aio.Channel) -> service_pb2_grpc.GRPCInferenceServiceStub:
+    return service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+async def asked(gateway: Harness, count: int = 1) -> list[str]:
+    """Which replica answered each of them, over one connection."""
+    async with gateway.channel() as channel:
+        calls = (stub(channel).ModelInfer(REQUEST, metadata=METADATA) for _ in range(count))
+        return [answer.model_name for answer in await asyncio.gather(*calls)]
+
+
+async def refused(gateway: Harness, authority: str = "", **metadata: str) -> grpc.aio.AioRpcError:
+    sent = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
+    async with gateway.channel(authority) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub(channel).ModelInfer(REQUEST, metadata=sent)
+    return caught.value
+
+
+async def test_calls_are_held_from_zero_and_spread(gateway: Harness, replicas):
+    await gateway.set_replicas()
+    asking = asyncio.create_task(asked(gateway, 20))
+    await eventually(lambda: gateway.waits(Load(held=20)))
+    await gateway.set_replicas(*((replica, Mode.READY) for replica in replicas))
+    assert set(await asking) == {str(replica.port) for replica in replicas}
+    load = await gateway.load()
+    assert (load.arrived, load.answered) == (20, 20)
+
+
+async def test_a_call_waits_for_a_place_beside_http(gateway: Harness, replicas):
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    asking = asyncio.create_task(asked(gateway, 5))
+    http = gateway.asking(3)
+    await eventually(lambda: gateway.waits(Load(in_flight=4, queued=4)))
+    assert len(await asking) == 5
+    assert {status for status, _ in await asyncio.gather(*http)} == {200}
+
+
+async def test_the_host_names_the_service(gateway: Harness, replicas):
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    async with gateway.channel("a.t.models.example.org") as channel:
+        answer = await stub(channel).ModelInfer(REQUEST)
+    assert answer.model_name == str(replicas[0].port)
+    status, _ = await gateway.ask("/v2/models/m/infer", Host="a.t.models.example.org:80")
+    assert status == 200
+    status, _ = await gateway.ask("/t/a/v2/models/m/infer", Host="other.example.org")
+    assert status == 200
+
+
+@pytest.mark.parametrize(
+    ("authority", "metadata"),
+    [
+        ("", {}),
+        ("", {"slicewise_service": "t/none"}),
+        ("", {"slicewise_service": "t"}),
+        ("none.t.models.example.org", {}),
+        ("none.t.models.example.org", {"slicewise_service": "t/a"}),
+    ],
+)
+async def test_an_unknown_service_is_not_found(
+    gateway: Harness, authority: str, metadata: dict[str, str]
+):
+    await gateway.set_replicas()
+    error = await refused(gateway, authority, **metadata)
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+    assert "SW-GATEWAY-UNKNOWN" in str(error.details())
+
+
+async def test_a_hold_that_is_too_long_is_unavailable_with_the_estimate(gateway: Harness):
+    await gateway.set_replicas(retry_after_s=42)
+    error = await refused(gateway, slicewise_service="t/a")
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert "SW-GATEWAY-WAKING" in str(error.details())
+    told = {*error.initial_metadata(), *error.trailing_metadata()}
+    assert ("retry-after", "42") in told
+
+
+async def test_a_replica_that_dies_is_unavailable(gateway: Harness, replicas):
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    asking = asyncio.create_task(refused(gateway, slicewise_service="t/a"))
+    await eventually(lambda: gateway.waits(Load(in_flight=1)))
+    await replicas[0].stop()
+    error = await asking
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_deleted_services_held_calls_are_not_found(gateway: Harness):
+    await gateway.set_replicas()
+    asking = asyncio.create_task(refused(gateway, slicewise_service="t/a"))
+    await eventually(lambda: gateway.waits(Load(held=1)))
+    await gateway.runtime.apply([RemoveRoute("t/a")])
+    assert (await asking).code() is grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "RepositoryIndex",
+        "RepositoryModelLoad",
+        "RepositoryModelUnload",
+        "SystemSharedMemoryStatus",
+        "SystemSharedMemoryRegister",
+        "CudaSharedMemoryStatus",
+        "TraceSetting",
+        "LogSettings",
+    ],
+)
+async def test_administration_of_replicas_is_denied(gateway: Harness, replicas, method: str):
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    async with gateway.channel() as channel:
+        call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"", metadata=METADATA)
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_a_stream_outlives_its_replicas_drain_and_a_reload(gateway: Harness, replicas):
+    one, two = replicas
+    await gateway.set_replicas((one, Mode.READY))
+    async with gateway.channel() as channel:
+        stream = stub(channel).ModelStreamInfer(metadata=METADATA)
+        assert await _echo(stream, "0") == "0"
+        await gateway.set_replicas((one, Mode.DRAIN), (two, Mode.READY))
+        assert await _echo(stream, "1") == "1"
+        await gateway.reload()
+        assert await _echo(stream, "2") == "2"
+        seen = (await gateway.runtime.observe()).backend_of("t/a")
+        await gateway.set_replicas((two, Mode.READY))
+        assert await asked(gateway) == [str(two.port)]
+        if seen is not None:
+            drained = seen.server_of(one.endpoint)
+            assert drained is not None
+            assert (drained.mode, drained.in_flight) == (Mode.DRAIN, 1)
+        assert await _echo(stream, "3") == "3"
+        await stream.done_writing()
+
+
+async def _echo(stream: grpc.aio.StreamStreamCall, word: str) -> str:
+    await stream.write(service_pb2.ModelInferRequest(model_name="m", id=word))
+    answer = await asyncio.wait_for(stream.read(), 20 * WORK_S)
+    return str(answer.infer_response.id)

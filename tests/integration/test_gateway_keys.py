@@ -1,0 +1,193 @@
+"""Who is let in by a real HAProxy: API keys, limits, TLS; and services that are to end."""
+
+import asyncio
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from pathlib import Path
+
+import grpc
+import pytest
+from gateway_harness import (
+    INFER,
+    Harness,
+    Replica,
+    error_of,
+    eventually,
+    gateway_up,
+    replicas_up,
+    statuses,
+)
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from launcher.decide.gateway import Load, Mode
+from launcher.decide.routing import MarkComplete, Route
+from launcher.haproxy_text import Maps
+
+pytestmark = pytest.mark.integration
+
+KEY, OTHER, REVOKED = "swk_0123_secret", "swk_4567_secret", "swk_89ab_secret"
+KEYS = {sha256(key.encode()).hexdigest(): of for key, of in ((KEY, "t"), (OTHER, "u"))}
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with gateway_up(tmp_path) as harness:
+        yield harness
+
+
+@pytest.fixture
+async def replicas() -> AsyncIterator[tuple[Replica, Replica]]:
+    async with replicas_up() as pair:
+        yield pair
+
+
+async def test_a_tenant_with_a_key_is_protected(gateway: Harness, replicas):
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    assert (await gateway.ask())[0] == 200
+    await gateway.runtime.set_keys(KEYS)
+    for headers, expected in (
+        ({}, (401, "SW-GATEWAY-KEY:")),
+        ({"x_api_key": "nonsense"}, (401, "SW-GATEWAY-KEY:")),
+        ({"Authorization": f"Bearer {REVOKED}"}, (401, "SW-GATEWAY-KEY:")),
+        ({"x_api_key": OTHER}, (403, "SW-GATEWAY-KEY-TENANT:")),
+    ):
+        status, text = await gateway.ask(**headers)
+        assert (status, error_of(text).split()[0]) == expected
+    for headers in ({"x_api_key": KEY}, {"Authorization": f"Bearer {KEY}"}):
+        assert (await gateway.ask(**headers))[0] == 200
+        assert "secret" not in str(replicas[0].headers)
+    assert (await gateway.ask("/open/none/v2"))[0] == 404
+
+
+async def test_who_may_not_use_a_tenants_services_does_not_learn_which_there_are(gateway: Harness):
+    await gateway.runtime.set_keys(KEYS)
+    assert (await gateway.ask("/t/none/v2"))[0] == 401
+    assert (await gateway.ask("/t/none/v2", x_api_key=KEY))[0] == 404
+
+
+async def test_keys_go_with_grpc_metadata(gateway: Harness, replicas):
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.runtime.set_keys(KEYS)
+    found = {}
+    async with gateway.channel() as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for key in ("", OTHER, KEY):
+            metadata = (("slicewise-service", "t/a"), ("authorization", f"Bearer {key}"))
+            try:
+                await stub.ModelInfer(service_pb2.ModelInferRequest(), metadata=metadata)
+                found[key] = grpc.StatusCode.OK
+            except grpc.aio.AioRpcError as error:
+                found[key] = error.code()
+    assert found == {
+        "": grpc.StatusCode.UNAUTHENTICATED,
+        OTHER: grpc.StatusCode.PERMISSION_DENIED,
+        KEY: grpc.StatusCode.OK,
+    }
+    assert "secret" not in str(replicas[0].headers)
+
+
+async def test_a_revoked_key_lets_nobody_in_and_its_tenant_may_stay_protected(
+    gateway: Harness, replicas
+):
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.runtime.set_keys(KEYS)
+    await gateway.runtime.set_keys({}, protected=["t"])
+    assert (await gateway.ask(x_api_key=KEY))[0] == 401
+    await gateway.runtime.set_keys({})
+    assert (await gateway.ask())[0] == 200
+
+
+async def test_after_a_start_keys_hold_before_any_launcher_says_so(gateway: Harness, replicas):
+    await gateway.runtime.set_keys(KEYS)
+    keys = Maps(gateway.settings.directory).keys
+    assert "secret" not in keys.read_text()
+    await gateway.kill()
+    await gateway.start()
+    assert (await gateway.ask())[0] == 401
+    await gateway.runtime.apply([MarkComplete()])
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    assert (await gateway.ask(x_api_key=KEY))[0] == 200
+
+
+async def test_nobody_comes_in_before_the_first_word_about_keys(gateway: Harness, replicas):
+    """The files are lost, or could never be written."""
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.kill()
+    for path in Maps(gateway.settings.directory).all:
+        path.write_text("")
+    await gateway.start()
+    await gateway.runtime.apply([MarkComplete()])
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    asked = gateway.asking(3)
+    await asyncio.sleep(0.5)
+    assert not any(request.done() for request in asked)
+    await gateway.runtime.set_keys(KEYS)
+    assert statuses(await asyncio.gather(*asked)) == {401}
+    assert (await gateway.ask(x_api_key=KEY))[0] == 200
+
+
+async def test_every_service_may_want_a_key(tmp_path: Path):
+    async with gateway_up(tmp_path, require_keys=True) as gateway:
+        assert (await gateway.ask())[0] == 401
+        await gateway.runtime.set_keys(KEYS)
+        assert (await gateway.ask(x_api_key=KEY))[0] == 404
+
+
+async def test_a_tenants_requests_are_limited(tmp_path: Path, replicas):
+    limits = {"concurrent": 3, "tenants": {"slow": {"requests_per_s": 5}}}
+    async with gateway_up(tmp_path, limits=limits) as gateway:
+        slow = Route("slow/b", 4, {replicas[1].endpoint: Mode.READY})
+        await gateway.route(Route("t/a", 4, {replicas[0].endpoint: Mode.READY}), slow)
+        answers = await asyncio.gather(*gateway.asking(8))
+        assert sorted(status for status, _ in answers) == [200] * 3 + [429] * 5
+        assert (await gateway.ask())[0] == 200
+        url = f"/slow/b{INFER}"
+        answers = await asyncio.gather(*(gateway.ask(url) for _ in range(8)))
+        refused = [text for status, text in answers if status == 429]
+        assert len(refused) == 3
+        assert error_of(refused[0]).startswith("SW-GATEWAY-RATE")
+
+
+async def test_a_closing_service_refuses_new_requests_and_finishes_what_it_has(
+    gateway: Harness, replicas
+):
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    asked = gateway.asking(10)
+    await eventually(lambda: gateway.waits(Load(in_flight=2, queued=8)))
+    await gateway.set_replicas((replicas[0], Mode.READY), closing=True)
+    status, text = await gateway.ask()
+    assert (status, error_of(text)[:18]) == (404, "SW-GATEWAY-UNKNOWN")
+    assert statuses(await asyncio.gather(*asked)) == {200}
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    assert (await gateway.ask())[0] == 200
+
+
+def self_sign(directory: Path) -> None:
+    subprocess.run(
+        (
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
+            *("-keyout", str(directory / "key.pem"), "-out", str(directory / "cert.pem")),
+        ),
+        check=True,
+        capture_output=True,
+    )
+
+
+async def test_with_a_certificate_both_protocols_are_encrypted(tmp_path: Path, replicas):
+    certificate = tmp_path / "gateway.pem"
+    await asyncio.to_thread(self_sign, tmp_path)
+    certificate.write_text((tmp_path / "cert.pem").read_text() + (tmp_path / "key.pem").read_text())
+    trusted = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    async with gateway_up(tmp_path, certificate=certificate, tls=trusted) as gateway:
+        await gateway.set_replicas((replicas[0], Mode.READY))
+        assert (await gateway.ask())[0] == 200
+        credentials = grpc.ssl_channel_credentials((tmp_path / "cert.pem").read_bytes())
+        address = gateway.settings.bind.replace("127.0.0.1", "localhost")
+        async with grpc.aio.secure_channel(address, credentials) as channel:
+            answer = await service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(
+                service_pb2.ModelInferRequest(), metadata=(("slicewise-service", "t/a"),)
+            )
+        assert answer.model_name == str(replicas[0].port)

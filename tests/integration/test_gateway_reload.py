@@ -1,0 +1,146 @@
+"""A reload of a real HAProxy under load fails no request: it is for a larger pool."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from gateway_harness import (
+    STREAM,
+    Harness,
+    Replica,
+    eventually,
+    gateway_up,
+    replicas_up,
+    statuses,
+    write_files,
+)
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from cluster.errors import SlicewiseError
+from launcher.decide.gateway import Load, Mode
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with gateway_up(tmp_path) as harness:
+        yield harness
+
+
+@pytest.fixture
+async def replicas() -> AsyncIterator[tuple[Replica, Replica]]:
+    async with replicas_up() as pair:
+        yield pair
+
+
+@contextmanager
+def launcher(gateway: Harness, *replicas: Replica) -> Iterator[None]:
+    """Looks and routes every 0.2 s, as the launcher does."""
+
+    async def turn() -> None:
+        while True:
+            with suppress(SlicewiseError):  # HAProxy's master is being replaced
+                await gateway.set_replicas(*((replica, Mode.READY) for replica in replicas))
+            await asyncio.sleep(0.2)
+
+    turning = asyncio.create_task(turn())
+    try:
+        yield
+    finally:
+        turning.cancel()
+
+
+async def test_reloads_under_load_fail_no_request(gateway: Harness, replicas):
+    await gateway.set_replicas(*((replica, Mode.READY) for replica in replicas))
+    failures: list[object] = []
+    asked = 0
+    ended = asyncio.Event()
+
+    async def http() -> None:
+        nonlocal asked
+        while not ended.is_set():
+            asked += 1
+            try:
+                status, text = await gateway.ask()
+                failures.extend([text] * (status != 200))
+            except Exception as error:  # noqa: BLE001 -- each one counts
+                failures.append(error)
+
+    async def grpc_calls() -> None:
+        nonlocal asked
+        async with gateway.channel() as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            while not ended.is_set():
+                asked += 1
+                try:
+                    await stub.ModelInfer(
+                        service_pb2.ModelInferRequest(), metadata=(("slicewise-service", "t/a"),)
+                    )
+                except Exception as error:  # noqa: BLE001 -- each one counts
+                    failures.append(error)
+
+    with launcher(gateway, *replicas):
+        clients = [asyncio.create_task(http()) for _ in range(12)]
+        clients += [asyncio.create_task(grpc_calls()) for _ in range(4)]
+        for _ in range(3):
+            await asyncio.sleep(1)
+            await gateway.reload()
+        await asyncio.sleep(1)
+        ended.set()
+        await asyncio.gather(*clients)
+    assert (failures, asked > 100) == ([], True)
+
+
+async def test_what_is_held_and_queued_goes_on_in_the_next_process(gateway: Harness, replicas):
+    await gateway.set_replicas()
+    held = gateway.asking(3)
+    await eventually(lambda: gateway.waits(Load(held=3)))
+    await gateway.reload()
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    assert statuses(await asyncio.gather(*held)) == {200}
+    queued = gateway.asking(30)
+    await eventually(lambda: gateway.waits(Load(in_flight=2, queued=28)))
+    await gateway.reload()
+    await gateway.set_replicas((replicas[1], Mode.READY))
+    assert statuses(await asyncio.gather(*queued)) == {200}
+    assert replicas[1].served > 20
+
+
+async def test_a_request_without_a_route_waits_in_the_next_process(gateway: Harness, replicas):
+    await gateway.kill()
+    await gateway.start()
+    asked = gateway.asking(3)
+    await asyncio.sleep(0.3)
+    await gateway.reload()
+    await asyncio.sleep(0.3)
+    assert not any(request.done() for request in asked)
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    assert statuses(await asyncio.gather(*asked)) == {200}
+
+
+async def test_a_larger_pool_comes_with_a_reload(gateway: Harness, replicas):
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    write_files(gateway.settings.model_copy(update={"backends": 5, "servers": 6}))
+    await gateway.reload()
+    seen = await gateway.runtime.observe()
+    assert {len(backend.servers) for backend in seen.backends.values()} == {6}
+    assert len(seen.backends) == 5
+
+
+async def test_a_streamed_answer_outlives_drain_and_reload(gateway: Harness, replicas):
+    one, two = replicas
+    await gateway.set_replicas((one, Mode.READY))
+    url = f"{gateway.settings.url}/t/a{STREAM}"
+    async with gateway.session.post(url, json={"n": 12}) as answer:
+        assert await answer.content.readline() == b"data: 0\n"
+        await gateway.set_replicas((one, Mode.DRAIN), (two, Mode.READY))
+        await gateway.reload()
+        await gateway.set_replicas((two, Mode.READY))
+        drained = (await gateway.runtime.observe()).backends["pool1"].server_of(one.endpoint)
+        assert drained is not None
+        assert (drained.mode, drained.in_flight) == (Mode.DRAIN, 1)
+        assert (await answer.read()).endswith(b"data: 11\n\n")
+    await eventually(lambda: gateway.waits(Load()))

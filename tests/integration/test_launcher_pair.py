@@ -1,0 +1,192 @@
+"""Two launchers of one cluster (``launcher.pair``): one leads, and no request notices which."""
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from waiting import seconds_until, until, until_is
+
+from sandbox.cluster import Sandbox
+from sandbox.demo.commands import publish_models
+from sandbox.demo.load import Load
+from sandbox.demo.record import RequestRecord
+from sandbox.demo.trace import Arrival
+
+pytestmark = pytest.mark.integration
+
+NAME, SERVICE = "paired", "nlp/paired"
+TAKEOVER_S = 3.0
+SETTLED_S = 1.7
+"""A new leader waits so long, that the one before has stopped for certain."""
+FILE = """\
+[service]
+name = "paired"
+tenant = "nlp"
+model_repository = {models}
+model = "tokens"
+profile = "1g.18gb"
+max_replicas = 3
+concurrency = 2
+keep_alive_s = 8
+lease_s = 600
+memory_mib = 512
+"""
+
+
+class Half:
+    """One launcher of the pair, with settings of its own."""
+
+    def __init__(self, sandbox: Sandbox, name: str) -> None:
+        self.sandbox = sandbox
+        self.name = name
+        self.settings = sandbox.layout.etc / f"{name}.toml"
+        text = sandbox.layout.settings_file.read_text()
+        self.settings.write_text(text.replace("[launcher]", "[launcher]\npair = true"))
+
+    def start(self) -> None:
+        began = len(self.lines)
+        argv = ("slicewise", "launcher", "--config", str(self.settings))
+        self.sandbox.start(self.name, "slicewise", argv)
+        until(lambda: any("started" in line for line in self.lines[began:]))
+
+    def signal(self, number: signal.Signals) -> None:
+        self.sandbox.kill(self.name, number)
+
+    @property
+    def lines(self) -> list[str]:
+        log = Path(self.sandbox.layout.log, f"{self.name}.log")
+        return log.read_text().splitlines() if log.exists() else []
+
+    def leads(self) -> bool:
+        """By its own last word; a killed one has none."""
+        words = [line.split(" slicewise.launcher ")[-1].split()[0] for line in self.lines]
+        told = [one for one in words if one in {"leads", "stands_by", "started"}]
+        return told[-1:] == ["leads"]
+
+
+class Pair:
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.halves = (Half(sandbox, "launcher1"), Half(sandbox, "launcher2"))
+
+    @property
+    def leader(self) -> Half:
+        (found,) = [half for half in self.halves if half.leads()]
+        return found
+
+    @property
+    def other(self) -> Half:
+        return next(half for half in self.halves if half is not self.leader)
+
+    def sql(self, statement: str, *values: object) -> list[tuple[object, ...]]:
+        url = self.sandbox.layout.database_url(self.sandbox.state.users["slurm"].name)
+        with psycopg.connect(url, autocommit=True) as connection:
+            found = connection.execute(statement, values or None)
+            return found.fetchall() if found.description else []
+
+    async def load(self, seconds: float) -> list[RequestRecord]:
+        """Ten requests a second."""
+        due = [Arrival(0.1 * i, SERVICE, 20, 40) for i in range(int(10 * seconds))]
+        async with Load(self.sandbox.layout.gateway_url, [SERVICE], 60.0) as load:
+            await load.replay(due)
+            return list(load.records)
+
+
+@pytest.fixture(scope="module")
+def pair(sandbox: Sandbox) -> Iterator[Pair]:
+    models = json.dumps(str(publish_models(sandbox.layout.models)))
+    sandbox.run("root", ("slicewise", "tenant-quota", "set", "nlp", "--nominal", "3"))
+    file = sandbox.layout.home / sandbox.state.users["bob"].name / f"{NAME}.toml"
+    file.write_text(FILE.format(models=models))
+    sandbox.stop("launcher")
+    found = Pair(sandbox)
+    for half in found.halves:
+        half.start()
+    until(lambda: any(half.leads() for half in found.halves))
+    sandbox.run("bob", ("slicewise", "service", "apply", str(file)))
+    yield found
+    for half in found.halves:
+        half.signal(signal.SIGKILL)
+    sandbox.run("bob", ("slicewise", "service", "delete", SERVICE, "--now"), check=False)
+    sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
+    until(lambda: NAME not in sandbox.run("root", ("squeue", "-h", "-o", "%j")).stdout)
+
+
+async def test_a_leader_killed_under_load_is_followed_in_time_and_no_request_fails(
+    pair: Pair,
+) -> None:
+    assert len([half for half in pair.halves if half.leads()]) == 1
+    sending = asyncio.create_task(pair.load(18))
+    for _ in range(2):
+        await asyncio.sleep(4)
+        killed, follower = pair.leader, pair.other
+        killed.signal(signal.SIGKILL)
+        took_s = await asyncio.to_thread(seconds_until, follower.leads)
+        assert SETTLED_S - 0.5 < took_s < TAKEOVER_S
+        await asyncio.to_thread(killed.start)
+        assert not killed.leads()
+    records = await sending
+    assert len(records) == 180
+    assert [record.error for record in records if record.error] == []
+
+
+def test_what_was_learnt_is_saved_and_read_by_the_one_that_follows(pair: Pair) -> None:
+    until_is(lambda: pair.sql("SELECT tenant, name FROM launcher.service_state"), [("nlp", NAME)])
+    # What nobody but the launcher knows: the one that follows goes on with it.
+    (array,) = pair.sql(
+        "SELECT jsonb_object_keys(state -> 'generations') FROM launcher.service_state"
+    )
+    place = ["generations", array[0], "backoff", "failures"]
+    killed, follower = pair.leader, pair.other
+    killed.signal(signal.SIGSTOP)
+    pair.sql("UPDATE launcher.service_state SET state = jsonb_set(state, %s, '7')", place)
+    killed.signal(signal.SIGKILL)
+    until(follower.leads)
+    look = "SELECT saved_at, state #>> %s FROM launcher.service_state"
+    ((then, _),) = pair.sql(look, place)
+
+    def saved_since() -> list[tuple[object, ...]]:
+        return [row for row in pair.sql(look, place) if row[0] != then]
+
+    asyncio.run(pair.load(1))
+    ((_, failures),) = until(saved_since)
+    assert failures == "7"
+    killed.start()
+
+
+def test_a_leader_that_hangs_leads_no_more_and_goes_on_after_it(pair: Pair) -> None:
+    leader, other = pair.leader, pair.other
+    leader.signal(signal.SIGSTOP)
+    time.sleep(TAKEOVER_S)
+    # It has the lock, so nobody else leads.
+    assert not other.leads()
+    leader.signal(signal.SIGCONT)
+    assert [record.error for record in asyncio.run(pair.load(1))] == [""] * 10
+    until(leader.leads)
+    assert not other.leads()
+
+
+def test_postgresql_that_ends_the_session_changes_the_leader_or_not_and_requests_go_on(
+    pair: Pair,
+) -> None:
+    pair.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name LIKE 'slicewise launcher %'"
+    )
+    until(lambda: not any(half.leads() for half in pair.halves))
+    assert seconds_until(lambda: any(half.leads() for half in pair.halves)) < TAKEOVER_S
+    assert [half.leads() for half in pair.halves].count(True) == 1
+    assert [record.error for record in asyncio.run(pair.load(1))] == [""] * 10
+
+
+def test_the_launchers_role_sees_nothing_of_the_ledger(pair: Pair) -> None:
+    url = pair.sandbox.layout.database_url("slicewise_launcher")
+    with psycopg.connect(url, autocommit=True) as connection:
+        for table in ("quota_changes", "service_orders", "api_keys"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(f"SELECT FROM slicewise.{table}")

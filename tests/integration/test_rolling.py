@@ -1,0 +1,212 @@
+"""Replicas are replaced under steady load: by a new generation, by a restart, and at the end."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from steady_load import WORK_S, SteadyLoad
+from waiting import until, until_is
+
+from sandbox.cluster import Sandbox
+from sandbox.demo.commands import publish_models
+from sandbox.demo.load import Load
+from sandbox.demo.trace import Arrival
+
+pytestmark = pytest.mark.integration
+
+NAME, SERVICE = "rolled", "nlp/rolled"
+REPLICAS, CONCURRENCY = 2, 2
+RATE_PER_S = 5.0
+"""One replica alone can answer them."""
+FILE = """\
+[service]
+name = "rolled"
+tenant = "nlp"
+model_repository = {models}
+model = "{model}"
+profile = "1g.18gb"
+min_replicas = {replicas}
+max_replicas = {slots}
+concurrency = {concurrency}
+keep_alive_s = 5
+memory_mib = 512
+environment = {{ GENERATION = "{generation}" }}
+"""
+BROKEN = """
+class TritonPythonModel:
+    def initialize(self, args):
+        raise RuntimeError("this model can't start")
+"""
+
+
+class Rolled:
+    """A service of bob's that keeps two replicas."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.home = sandbox.layout.home / sandbox.state.users["bob"].name
+        self.models = publish_models(sandbox.layout.models)
+        self.url = f"{sandbox.layout.gateway_url}/{SERVICE}"
+        self._generation = 0
+
+    def slicewise(self, user: str, *words: str) -> str:
+        return self.sandbox.run(user, ("slicewise", *words)).stdout
+
+    def give(self, slices: int) -> None:
+        self.slicewise("root", "tenant-quota", "set", "nlp", "--nominal", str(slices))
+
+    def apply(self, models: Path | None = None, slots: int = REPLICAS) -> int:
+        self._generation += 1
+        file = self.home / f"{NAME}.toml"
+        text = FILE.format(
+            models=json.dumps(str(models or self.models)),
+            model="tokens",
+            replicas=min(REPLICAS, slots),
+            slots=slots,
+            concurrency=CONCURRENCY,
+            generation=self._generation,
+        )
+        file.write_text(text)
+        answer = json.loads(self.slicewise("bob", "service", "apply", str(file), "--json"))
+        return int(answer["array_job_id"])
+
+    def status(self) -> Mapping[str, Any]:
+        return dict(json.loads(self.slicewise("root", "service", "status", SERVICE, "--json")))
+
+    def ready(self) -> dict[int, list[int]]:
+        """Slots that serve, by generation."""
+        found = self.status()["generations"]
+        return {one["array_job_id"]: one["slots"]["ready"] for one in found}
+
+    def starts(self) -> dict[tuple[int, int], int]:
+        """Age of each replica that runs: how long ago it began."""
+        return {
+            (one["array_job_id"], one["slot"]): one["age_s"]
+            for one in self.status()["replicas"]
+            if one["state"] == "ready"
+        }
+
+    def under_load(self, change: Callable[[], object], wanted: Callable[[], object]) -> SteadyLoad:
+        """Make that change, and go on until it has come to what is wanted."""
+
+        async def loaded() -> SteadyLoad:
+            async with SteadyLoad(self.url, RATE_PER_S) as load:
+                await asyncio.sleep(2.0)
+                await asyncio.to_thread(change)
+                await asyncio.to_thread(until, wanted)
+                await asyncio.sleep(2.0)
+            return load
+
+        return asyncio.run(loaded())
+
+    def delete(self) -> None:
+        self.sandbox.run("bob", ("slicewise", "service", "delete", SERVICE, "--now"), check=False)
+        until(lambda: NAME not in self.sandbox.run("root", ("squeue", "-h", "-o", "%j")).stdout)
+        until(lambda: SERVICE not in self.slicewise("root", "service", "list"))
+
+
+@pytest.fixture(scope="module")
+def world(sandbox: Sandbox) -> Rolled:
+    return Rolled(sandbox)
+
+
+@pytest.fixture
+def service(world: Rolled) -> Iterator[Rolled]:
+    world.give(2 * REPLICAS)
+    array = world.apply()
+    until_is(world.ready, {array: [0, 1]})
+    yield world
+    world.delete()
+
+
+def test_a_new_generation_takes_over_without_a_failed_request(service: Rolled) -> None:
+    """There is room for both: no replica is missing meanwhile."""
+    arrays: list[int] = []
+    fewest = REPLICAS
+
+    def taken_over() -> bool:
+        nonlocal fewest
+        ready = service.ready()
+        fewest = min(fewest, sum(map(len, ready.values())))
+        return ready == {arrays[0]: [0, 1]}
+
+    load = service.under_load(lambda: arrays.append(service.apply()), taken_over)
+    assert (load.failed, fewest) == ([], REPLICAS)
+    assert len(load.answers) > RATE_PER_S
+
+
+def test_where_quota_has_no_room_replicas_are_replaced_one_at_a_time(service: Rolled) -> None:
+    service.give(REPLICAS)
+    arrays: list[int] = []
+    load = service.under_load(
+        lambda: arrays.append(service.apply()), lambda: service.ready() == {arrays[0]: [0, 1]}
+    )
+    assert load.failed == []
+
+
+def test_with_a_quota_of_one_replica_requests_wait_for_the_new_one(world: Rolled) -> None:
+    world.give(1)
+    array = world.apply(slots=1)
+    until_is(world.ready, {array: [0]})
+    arrays: list[int] = []
+    load = world.under_load(
+        lambda: arrays.append(world.apply(slots=1)), lambda: world.ready() == {arrays[0]: [0]}
+    )
+    world.delete()
+    assert load.failed == []
+
+
+def test_a_restart_replaces_every_replica_without_a_failed_request(service: Rolled) -> None:
+    """Its array has no slot to spare: one at a time."""
+    (array,) = service.ready()
+    before = until(service.starts)
+
+    def replaced() -> bool:
+        return service.ready() == {array: [0, 1]} and all(
+            age_s < before[slot] for slot, age_s in service.starts().items()
+        )
+
+    load = service.under_load(
+        lambda: service.slicewise("bob", "service", "restart", SERVICE), replaced
+    )
+    assert load.failed == []
+
+
+def test_a_generation_that_can_not_start_takes_nothing_from_the_one_before(
+    service: Rolled,
+) -> None:
+    (array,) = service.ready()
+    broken = service.sandbox.layout.models / "rolled-broken"
+    (broken / "tokens" / "1").mkdir(parents=True, exist_ok=True)
+    (broken / "tokens" / "1" / "model.py").write_text(BROKEN)
+    configuration = (service.models / "tokens" / "config.pbtxt").read_text()
+    (broken / "tokens" / "config.pbtxt").write_text(configuration)
+    load = service.under_load(
+        lambda: service.apply(broken),
+        lambda: "the generation before it serves on" in service.status()["note"],
+    )
+    assert load.failed == []
+    assert service.ready()[array] == [0, 1]
+    repaired = service.apply()
+    until_is(service.ready, {repaired: [0, 1]})
+
+
+def test_a_deleted_service_finishes_what_it_has(service: Rolled) -> None:
+    """More than its places hold: some are in flight, the others wait in its queue."""
+    count = 6 * REPLICAS * CONCURRENCY
+
+    async def deleted() -> list[str]:
+        async with Load(service.sandbox.layout.gateway_url, [SERVICE], 60.0) as load:
+            arrivals = [Arrival(0.0, SERVICE, 500, 200)] * count
+            sending = asyncio.create_task(load.replay(arrivals))
+            await asyncio.sleep(WORK_S)
+            words = ("service", "delete", SERVICE)
+            deleting = asyncio.to_thread(service.slicewise, "bob", *words)
+            await asyncio.gather(sending, deleting)
+            return [record.error for record in load.records]
+
+    assert asyncio.run(deleted()) == [""] * count
+    assert SERVICE not in service.slicewise("root", "service", "list")

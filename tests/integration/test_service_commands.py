@@ -1,0 +1,162 @@
+"""The commands for services as their user types them, on the sandbox: one service's life."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from waiting import until, until_is
+
+from sandbox.cluster import Sandbox
+from sandbox.demo.commands import publish_models
+from sandbox.demo.load import Load
+from sandbox.demo.trace import Arrival
+
+pytestmark = pytest.mark.integration
+
+NAME, SERVICE, USER = "commanded", "vision/commanded", "alice"
+FILE = """\
+[service]
+name = "commanded"
+tenant = "vision"
+model_repository = "{models}"
+model = "tokens"
+profile = "1g.10gb"
+max_replicas = 2
+keep_alive_s = 1
+memory_mib = 512
+environment = {{ GREETING = "it's \\"$HOME\\" & more" }}
+"""
+
+
+class User:
+    """Who types, and his service's file."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.home = sandbox.layout.home / sandbox.state.users[USER].name
+        self.file = self.home / f"{NAME}.toml"
+
+    def types(self, *words: str, check: bool = True) -> str:
+        """What ``slicewise service ...`` prints."""
+        return self.sandbox.run(USER, ("slicewise", "service", *words), check=check).stdout
+
+    def reads(self, *words: str) -> Any:
+        return json.loads(self.types(*words, "--json"))
+
+    def status(self) -> Any:
+        return self.reads("status", NAME)
+
+    def slots(self, state: str) -> list[int]:
+        return list(self.status()["slots"][state])
+
+    def arrays(self) -> list[int]:
+        return [one["array_job_id"] for one in self.status()["generations"]]
+
+    def asks(self) -> None:
+        """One inference through the gateway, answered."""
+
+        async def answered() -> str:
+            async with Load(self.sandbox.layout.gateway_url, [SERVICE], 60.0) as load:
+                return (await load.request(Arrival(0.0, SERVICE, 1, 1))).error
+
+        assert asyncio.run(answered()) == ""
+
+    def is_there(self) -> bool:
+        return any(one["service"] == SERVICE for one in self.reads("list"))
+
+
+@pytest.fixture(scope="module")
+def user(sandbox: Sandbox) -> Iterator[User]:
+    found = User(sandbox)
+    sandbox.run("root", ("slicewise", "tenant-quota", "set", "vision", "--nominal", "3"))
+    found.file.write_text(FILE.format(models=publish_models(sandbox.layout.models)))
+    yield found
+    if found.is_there():
+        found.types("delete", NAME, "--now", check=False)
+
+
+@pytest.fixture(scope="module")
+def service(user: User) -> User:
+    assert "would be new: 0 to 2 replicas" in user.types("plan", str(user.file))
+    applied = user.reads("apply", str(user.file))
+    assert applied["action"] == "create"
+    assert (user.status()["array_job_id"], user.arrays()) == (
+        applied["array_job_id"],
+        [applied["array_job_id"]],
+    )
+    return user
+
+
+def test_the_same_file_again_changes_nothing(service: User):
+    before = service.arrays()
+    assert service.reads("plan", str(service.file))["action"] == "nothing"
+    assert "Nothing was submitted" in service.types("apply", str(service.file))
+    assert service.arrays() == before
+
+
+def test_the_first_request_wakes_it_and_its_log_is_there(service: User):
+    service.asks()
+    (slot,) = service.slots("ready")
+    lines = [
+        json.loads(line)
+        for line in service.types("logs", NAME, "--lines", "500", "--json").splitlines()
+    ]
+    assert {line["slot"] for line in lines} == {slot}
+    assert any("starting on" in line["line"] for line in lines)
+
+
+def test_scale_holds_replicas_until_it_is_reset(service: User):
+    service.types("scale", NAME, "--min", "2")
+    until_is(lambda: service.slots("ready"), [0, 1])
+    assert service.status()["min_replicas"] == 2
+    service.types("scale", NAME, "--reset")
+    until_is(lambda: service.slots("held"), [0, 1])
+
+
+def test_restart_replaces_what_runs(service: User):
+    service.types("scale", NAME, "--min", "1")
+    until(lambda: service.slots("ready"))
+    (before,) = (one for one in service.status()["replicas"] if one["state"] == "ready")
+    service.types("restart", NAME)
+
+    def replaced() -> bool:
+        ready = [one for one in service.status()["replicas"] if one["state"] == "ready"]
+        return [one["slot"] for one in ready] not in ([], [before["slot"]])
+
+    until(replaced)
+    service.types("scale", NAME, "--reset")
+
+
+def test_a_changed_file_rolls_over_also_by_plain_sbatch(service: User):
+    (before,) = service.arrays()
+    text = service.file.read_text()
+    service.file.write_text(text.replace("max_replicas = 2", "max_replicas = 3"))
+    plan = service.reads("plan", str(service.file))
+    assert plan["changes"] == [{"key": "max_replicas", "before": "2", "after": "3"}]
+    script = service.types("render", str(service.file))
+    said = service.sandbox.run(USER, ("sbatch", "--parsable"), input=script).stdout
+    after = int(said.strip().splitlines()[-1])
+    assert after > before
+    until_is(service.arrays, [after])
+    service.asks()
+    assert service.reads("plan", str(service.file))["action"] == "nothing"
+
+
+def test_delete_lets_what_is_in_flight_finish_and_ends(service: User):
+    service.asks()
+    assert service.types("delete", NAME).endswith(f"{SERVICE}: has ended\n")
+    assert not service.is_there()
+
+
+def test_delete_now_does_not_wait(user: User):
+    user.types("apply", str(user.file))
+    user.asks()
+    user.types("delete", NAME, "--now")
+    assert not user.is_there()
+
+
+def test_names_of_nobody_are_refused(user: User):
+    done = user.sandbox.run(USER, ("slicewise", "service", "restart", "nobody"), check=False)
+    assert (done.returncode, "SW-SERVICE-UNKNOWN" in done.stderr) == (1, True)

@@ -1,0 +1,70 @@
+"""The smallest inference that a model accepts."""
+
+import json
+from typing import Any
+
+import pytest
+
+from launcher.decide.inference import smallest_inference
+
+
+def tensor(name: str, datatype: str, *shape: int) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": list(shape)}
+
+
+def head_of(inputs: list[dict[str, Any]], **config: Any) -> tuple[dict[str, Any], bytes]:
+    request = smallest_inference({"inputs": inputs}, config, 77)
+    assert request is not None
+    return json.loads(request.head), request.tensors
+
+
+def test_free_dimensions_are_one_and_all_is_zero() -> None:
+    head, tensors = head_of([tensor("A", "FP32", -1, 3, 2), tensor("B", "INT64", 1)])
+    assert head["inputs"] == [
+        {
+            "name": "A",
+            "datatype": "FP32",
+            "shape": [1, 3, 2],
+            "parameters": {"binary_data_size": 24},
+        },
+        {"name": "B", "datatype": "INT64", "shape": [1], "parameters": {"binary_data_size": 8}},
+    ]
+    assert tensors == bytes(32)
+
+
+def test_a_text_is_empty() -> None:
+    """Its length, 0, in four bytes."""
+    head, tensors = head_of([tensor("TEXT", "BYTES", -1, 1)])
+    assert head["inputs"][0]["parameters"] == {"binary_data_size": 4}
+    assert tensors == b"\0\0\0\0"
+
+
+def test_half_precision_has_no_json_and_needs_none() -> None:
+    assert head_of([tensor("A", "FP16", -1, 4), tensor("B", "BF16", 2)])[1] == bytes(12)
+
+
+def test_an_optional_input_is_left_out() -> None:
+    given = [{"name": "A"}, {"name": "SEED", "optional": True}]
+    head, _ = head_of([tensor("A", "INT32", 1), tensor("SEED", "UINT64", 1)], input=given)
+    assert [one["name"] for one in head["inputs"]] == ["A"]
+
+
+def test_a_sequence_begins_and_ends_with_it() -> None:
+    head, _ = head_of([tensor("A", "INT32", 1)], sequence_batching={"max_sequence_idle": 1})
+    assert head["parameters"] == {
+        "binary_data_output": True,
+        "sequence_id": 77,
+        "sequence_start": True,
+        "sequence_end": True,
+    }
+    assert "sequence_id" not in head_of([tensor("A", "INT32", 1)])[0]["parameters"]
+
+
+def test_a_decoupled_model_answers_by_streaming_only() -> None:
+    config = {"model_transaction_policy": {"decoupled": True}}
+    assert smallest_inference({"inputs": [tensor("A", "INT32", 1)]}, config, 77) is None
+
+
+def test_a_type_that_nobody_knows_is_said() -> None:
+    with pytest.raises(ValueError, match="FP8 of input A"):
+        head_of([tensor("A", "FP8", 1)])

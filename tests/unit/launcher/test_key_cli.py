@@ -1,0 +1,84 @@
+"""``slicewise key``: the secret is made here, printed once, and only its hash is sent."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster.errors import InvalidInputError
+from cluster.wire import KeysAnswer, KeyView
+from launcher import key_cli
+from launcher.key_cli import key_app, new_key
+
+LIVING = KeyView(key_id="a" * 12, tenant="vision", name="ci", created_by="alice", created_s=1.0)
+REVOKED = LIVING.model_copy(update={"key_id": "b" * 12, "revoked_s": 2.0})
+
+
+class Daemon:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, ...]] = []
+        self.known: tuple[KeyView, ...] = (LIVING, REVOKED)
+
+    async def create_key(self, *words: str) -> None:
+        self.told.append(words)
+
+    async def keys(self) -> KeysAnswer:
+        return KeysAnswer(keys=self.known)
+
+    async def revoke_key(self, key_id: str) -> None:
+        if key_id != LIVING.key_id:
+            raise InvalidInputError("SW-KEY-UNKNOWN", "No.")
+        self.told.append((key_id,))
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    found = Daemon()
+    monkeypatch.setattr(key_cli, "_daemon", lambda: found)
+    return found
+
+
+def run(*words: str) -> str:
+    ran = CliRunner().invoke(key_app, words)
+    assert ran.exception is None
+    return ran.output
+
+
+def test_a_key_bears_its_id_and_256_random_bits() -> None:
+    found = {new_key() for _ in range(50)}
+    assert len(found) == 50
+    for key_id, key in found:
+        assert re.fullmatch(rf"swk_{key_id}_[A-Za-z0-9_-]{{43}}", key)
+        assert re.fullmatch("[0-9a-f]{12}", key_id)
+
+
+def test_the_daemon_is_told_the_hash_and_the_user_the_key(daemon: Daemon) -> None:
+    shown = json.loads(run("create", "vision", "--name", "ci", "--json"))
+    digest = hashlib.sha256(shown["key"].encode()).hexdigest()
+    assert daemon.told == [("vision", "ci", shown["key_id"], digest)]
+    assert (shown["tenant"], shown["name"]) == ("vision", "ci")
+    assert re.match(r"swk_[0-9a-f]{12}_\S{43}\n", run("create", "vision", "--name", "ci"))
+
+
+def test_revoked_keys_are_shown_when_asked_for(daemon: Daemon) -> None:
+    assert [one["key_id"] for one in json.loads(run("list", "--json"))] == ["a" * 12]
+    assert [one["key_id"] for one in json.loads(run("list", "--all", "--json"))] == [
+        "a" * 12,
+        "b" * 12,
+    ]
+    assert ("b" * 12 in run("list"), "revoked" in run("list")) == (False, False)
+    assert ("b" * 12 in run("list", "--all"), "revoked" in run("list", "--all")) == (True, True)
+    daemon.known = (REVOKED,)
+    assert "slicewise key create" in run("list")
+
+
+def test_revoking_names_the_key(daemon: Daemon) -> None:
+    assert "a" * 12 in run("revoke", "a" * 12)
+    assert daemon.told == [("a" * 12,)]
+    ran = CliRunner().invoke(key_app, ["revoke", "c" * 12])
+    assert isinstance(ran.exception, InvalidInputError)

@@ -1,0 +1,114 @@
+"""What the launcher remembers outlives it; no failure of its database holds it up."""
+
+import json
+import logging
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from cluster.errors import UnreachableError
+from launcher import saved_state
+from launcher.decide.autoscale import Memory
+from launcher.decide.backoff import Backoff
+from launcher.decide.gateway import Endpoint
+from launcher.decide.runs import Run, Verified
+from launcher.decide.state import GenerationState, ServiceState, Wish
+from launcher.saved_state import SavedState
+from launcher.store import Saved
+
+RUN = Run(900, 1000, Endpoint("10.0.0.1", 8000, 8001))
+BERT = ServiceState(
+    Memory(),
+    {
+        814: GenerationState(
+            backoff=Backoff().failed(5.0),
+            verified={3: Verified(RUN, 7.0)},
+            draining_since_s={1: 2.0},
+            alive=frozenset({1, 3}),
+            wish=Wish(frozenset({1, 3}), 9.5, "why", 0.5),
+        )
+    },
+)
+DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
+
+
+class Rows:
+    """A store, and what was written to it."""
+
+    def __init__(self, **rows: object) -> None:
+        self.rows: dict[str, object] = {key.replace("__", "/"): row for key, row in rows.items()}
+        self.writes: list[tuple[set[str], set[str]]] = []
+        self.is_down = False
+
+    def load(self) -> Saved:
+        if self.is_down:
+            raise DOWN
+        return dict(self.rows)
+
+    def save(self, changed: Saved, ended: Collection[str]) -> None:
+        if self.is_down:
+            raise DOWN
+        self.writes.append((set(changed), set(ended)))
+        self.rows.update(json.loads(json.dumps(changed)))
+        for key in ended:
+            del self.rows[key]
+
+
+async def test_the_next_launcher_knows_what_the_last_one_knew() -> None:
+    rows = Rows()
+    await SavedState(rows).save({"vision/bert": BERT})
+    assert await SavedState(rows).load() == {"vision/bert": BERT}
+
+
+async def test_only_what_has_changed_is_written_and_what_has_ended_is_deleted() -> None:
+    rows = Rows()
+    saved = SavedState(rows)
+    await saved.save({"a/b": BERT, "a/c": BERT})
+    await saved.save({"a/b": BERT, "a/c": BERT})
+    await saved.save({"a/b": replace(BERT, memory=None)})
+    assert rows.writes == [({"a/b", "a/c"}, set()), ({"a/b"}, {"a/c"})]
+
+
+async def test_what_another_version_has_written_is_learnt_anew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = Rows(a__b={"generations": "of 2030"})
+    await SavedState(rows).save({})
+    saved = SavedState(rows)
+    assert await saved.load() == {}
+    assert ["state_unreadable service=a/b" in one for one in caplog.messages] == [True]
+    await saved.save({"a/b": BERT})
+    assert await SavedState(rows).load() == {"a/b": BERT}
+
+
+async def test_without_its_database_it_begins_with_nothing_and_saves_when_that_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = Rows()
+    rows.is_down = True
+    saved = SavedState(rows)
+    assert await saved.load() == {}
+    for _ in range(3):
+        await saved.save({"a/b": BERT})
+    assert [one.split()[0] for one in caplog.messages] == ["state_not_loaded", "state_not_saved"]
+    rows.is_down = False
+    await saved.save({"a/b": BERT})
+    assert "a/b" in rows.rows
+
+
+async def test_a_state_that_grows_without_end_is_not_saved(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    rows = Rows()
+    monkeypatch.setattr(saved_state, "STATE_BYTES", 20)
+    await SavedState(rows).save({"a/b": BERT})
+    assert rows.rows == {}
+    assert caplog.messages[0].startswith("state_too_large service=a/b bytes=")
+
+
+async def test_a_launcher_without_a_database_forgets() -> None:
+    saved = SavedState(None)
+    await saved.save({"a/b": BERT})
+    assert await saved.load() == {}
