@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup packages demo test lint unit integration nightly bench-ledger bench-admission format clean
+.PHONY: help setup packages demo test lint unit integration nightly bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -70,8 +70,20 @@ nightly: setup ## All tests at full size: 10,000 histories, a storm of 2,000 job
 bench-ledger: $(READY) ## How fast the ledger books, beside pgbench: build/reports/ledger.json (minutes)
 	@$(BIN)/python -m benchmarks.ledger
 
+bench-gateway: setup ## What the gateway adds to a request: build/reports/gateway.json (minutes)
+	@$(BIN)/python -m benchmarks.gateway
+
 bench-admission: setup ## What admission costs slurmctld and the daemon: build/reports/admission.json (minutes)
 	@$(BIN)/python -m benchmarks.admission
+
+bench-autoscale: $(READY) ## Autoscaling policies replayed on real arrivals: build/reports/autoscale.json (minutes)
+	@$(BIN)/python -m benchmarks.autoscale
+
+bench-wake: setup ## Waking from zero beside a bare sbatch of the same Triton: build/reports/wake.json (minutes)
+	@$(BIN)/python -m benchmarks.wake
+
+bench-tick: $(READY) ## What one turn of the launcher costs to decide: build/reports/tick.json (a minute)
+	@$(BIN)/python -m benchmarks.tick
 
 format: $(READY) ## Let ruff format and sort
 	@$(BIN)/ruff check --fix .

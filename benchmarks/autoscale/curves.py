@@ -1,0 +1,58 @@
+"""What a policy costs at a given attainment: between its replayed settings, on their lower edge."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from math import log
+from typing import Any
+
+ATTAINMENTS = (0.9, 0.95, 0.99, 0.999)
+_LEAST_MISSED = 1e-6
+"""Where no request was late."""
+
+Point = Mapping[str, Any]
+
+
+def slice_hours_at(points: Iterable[Point], attainment: float) -> float | None:
+    """The fewest slice-hours; None where no setting attains that.
+
+    Between two settings it is linear in the logarithm of the share of late requests.
+    """
+    late = _late(attainment)
+    edge = lower_edge(points)
+    for (more, cheap), (less, dear) in pairwise(edge):
+        if less <= late < more:
+            share = log(more / late) / log(more / less)
+            return cheap + share * (dear - cheap)
+    return edge[0][1] if edge and edge[0][0] <= late else None
+
+
+def saving(
+    policies: Mapping[str, Sequence[Point]], ours: str, others: Iterable[str]
+) -> dict[str, float | None]:
+    """Share of slice-hours that ours saves beside the best of the others, by attainment in %."""
+    return {
+        f"{100 * attainment:g}": _saving_at(policies, ours, others, attainment)
+        for attainment in ATTAINMENTS
+    }
+
+
+def _saving_at(
+    policies: Mapping[str, Sequence[Point]], ours: str, others: Iterable[str], attainment: float
+) -> float | None:
+    mine = slice_hours_at(policies.get(ours, ()), attainment)
+    found = (slice_hours_at(policies.get(other, ()), attainment) for other in others)
+    costs = [cost for cost in found if cost is not None]
+    return round(1 - mine / min(costs), 4) if mine is not None and costs else None
+
+
+def lower_edge(points: Iterable[Point]) -> list[tuple[float, float]]:
+    """(share of late requests, slice-hours) that no other point beats in both; late ones first."""
+    edge: list[tuple[float, float]] = []
+    for late, hours in sorted((_late(p["attainment"]), p["slice_hours"]) for p in points):
+        if not edge or hours < edge[-1][1]:
+            edge.append((late, hours))
+    return edge[::-1]
+
+
+def _late(attainment: float) -> float:
+    return max(1 - attainment, _LEAST_MISSED)

@@ -1,0 +1,104 @@
+"""A clairvoyant: it knows all arrivals, service times and start delays. A heuristic, no proof.
+
+It plans replicas that appear when somebody has waited nearly as long as the SLO allows, and go as
+soon as the others can take the rest: the fewest that keep up. Of that staircase, peaks shorter than
+the target are cut off, and each layer stays through gaps that are shorter than a load and a drain.
+The plan is carried out in the same world as any policy, and each replica is released so early that
+it is ready when it is needed.
+"""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from math import ceil, inf
+
+import numpy as np
+
+from benchmarks.autoscale.workload import SLO_S, Starts, Workload
+from benchmarks.autoscale.world import Outcome, World
+
+_PATIENCE = 0.95
+"""Of the SLO: what is planned to the last moment comes too late by a rounding."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A replica that is needed from ``ready_s`` to ``end_s``."""
+
+    ready_s: float
+    end_s: float
+
+
+def replay_optimum(workload: Workload, target: float) -> Outcome:
+    """``target``: peaks shorter than that, in seconds, get no replica of their own."""
+    runs = planned(workload, target)
+    starts, releases = _releases(runs[workload.first_replicas :], workload.starts)
+    world = World(replace(workload, starts=starts))
+    ends = _by_second([run.end_s for run in runs])
+    for second in range(workload.duration_s):
+        world.pass_until(second)
+        for _ in range(releases[second]):
+            world.release()
+        for _ in range(min(ends[second], len(world.ready))):
+            world.drain()
+    world.pass_until(workload.duration_s)
+    return world.outcome()
+
+
+def planned(workload: Workload, shortest_s: float) -> list[Run]:
+    """Runs by when they must be ready."""
+    keep_s = float(workload.starts.load_s.mean() + workload.service_s.mean())
+    layers: defaultdict[int, list[Run]] = defaultdict(list)
+    begun: list[float] = []
+    for at_s, replicas in needed(workload, _PATIENCE * SLO_S):
+        while len(begun) < replicas:
+            begun.append(at_s)
+        while len(begun) > replicas:
+            run = Run(begun.pop(), at_s)
+            if at_s - run.ready_s >= shortest_s:
+                _extend(layers[len(begun)], run, keep_s)
+    return sorted((run for layer in layers.values() for run in layer), key=lambda run: run.ready_s)
+
+
+def _extend(layer: list[Run], run: Run, keep_s: float) -> None:
+    if layer and run.ready_s - layer[-1].end_s <= keep_s:
+        run = Run(layer.pop().ready_s, run.end_s)
+    layer.append(run)
+
+
+def needed(workload: Workload, patience_s: float) -> Iterator[tuple[float, int]]:
+    """Steps (time, replicas): one more when a request has waited so long, fewer when they idle."""
+    arrivals, service = [*workload.arrivals_s.tolist(), inf], workload.service_s.tolist()
+    queue: deque[int] = deque()
+    ends: list[float] = []
+    replicas = arrived = 0
+    while arrived < len(service) or ends or queue:
+        hurry_s = arrivals[queue[0]] + patience_s if queue else inf
+        at_s = min(arrivals[arrived], hurry_s, ends[0] if ends else inf)
+        if ends and ends[0] == at_s:
+            heappop(ends)
+        elif hurry_s == at_s:
+            replicas += 1
+            yield at_s, replicas
+        else:
+            queue.append(arrived)
+            arrived += 1
+        while queue and len(ends) < replicas * workload.concurrency:
+            heappush(ends, at_s + service[queue.popleft()])
+        if ceil(len(ends) / workload.concurrency) < replicas:
+            replicas -= 1
+            yield at_s, replicas
+
+
+def _releases(runs: Sequence[Run], starts: Starts) -> tuple[Starts, Counter[int]]:
+    """Start delays in the order of the releases, and how many releases in each second."""
+    queue_s, load_s = starts.queue_s[: len(runs)], starts.load_s[: len(runs)]
+    ready_s = np.array([run.ready_s for run in runs])
+    release_s = np.maximum(np.floor(ready_s - queue_s - load_s), 0)
+    order = np.argsort(release_s, kind="stable")
+    return Starts(queue_s[order], load_s[order]), _by_second(release_s.tolist())
+
+
+def _by_second(times_s: Iterable[float]) -> Counter[int]:
+    return Counter(ceil(time_s) for time_s in times_s)

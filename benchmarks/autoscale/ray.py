@@ -1,0 +1,59 @@
+"""Ray Serve's default policy (python/ray/serve/autoscaling_policy.py)."""
+
+from collections import deque
+from math import ceil
+
+from benchmarks.autoscale.policy import Seen
+
+_LOOK_BACK_S = 30
+_PUSH_S = 10
+_UP_DELAY_S = 30
+_DOWN_DELAY_S = 600
+
+
+class Ray:
+    """``target``: ongoing requests per replica as a share of its concurrency.
+
+    Defaults besides: the mean over 30 s, pushed each 10 s; a rise must last for 30 s, a fall
+    for 600 s; then the last number counts. Its loop of 0.1 s is one of a second here: a delay of
+    30 s is 300 loops there and 30 here.
+    """
+
+    def __init__(self, concurrency: int, target: float) -> None:
+        self._target = concurrency * target
+        self._work_s: deque[float] = deque(maxlen=_LOOK_BACK_S + 1)
+        self._load = 0.0
+        self._wish: int | None = None
+        self._counter = 0
+
+    def wanted(self, seen: Seen) -> int:
+        """Each second."""
+        if self._wish is None:
+            self._wish = seen.coming
+        self._work_s.append(seen.work_s)
+        if seen.at_s % _PUSH_S == 0 and len(self._work_s) > 1:
+            span_s = len(self._work_s) - 1
+            self._load = (self._work_s[-1] - self._work_s[0]) / span_s
+        self._wish = self._decide(seen, self._wish)
+        return self._wish
+
+    def _decide(self, seen: Seen, wish: int) -> int:
+        if not seen.ready:
+            # Handles tell of their requests at once when nothing runs.
+            return max(1, wish) if seen.load else wish
+        number = self._number(wish)
+        if number == wish:
+            self._counter = 0
+        elif number > wish:
+            self._counter = max(self._counter, 0) + 1
+        else:
+            self._counter = min(self._counter, 0) - 1
+        if self._counter > _UP_DELAY_S or self._counter < -_DOWN_DELAY_S:
+            self._counter = 0
+            return number
+        return wish
+
+    def _number(self, wish: int) -> int:
+        """Zero is reached from one only."""
+        number = ceil(self._load / self._target)
+        return max(number, 1) if wish > 1 else number

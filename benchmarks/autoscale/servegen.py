@@ -1,0 +1,90 @@
+"""ServeGen's traces: rates of each client in windows of ten minutes, made into arrivals.
+
+A row is: window start in seconds, mean rate, coefficient of variation, fitted distribution of the
+gaps (Gamma, Weibull, or none), and its two parameters, of which the first is the shape.
+"""
+
+import csv
+import io
+import tarfile
+from dataclasses import dataclass
+from math import gamma
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.autoscale.workload import Floats
+
+_WINDOW_S = 600
+_BUSIEST_PLACES = 104.0
+"""Rates are scaled so that the busiest window needs 26 replicas of four places."""
+_SIGMA = 0.8
+"""Of the lognormal service times: a coefficient of variation of 0.95."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Ten minutes of one client; gaps have a shape, their mean follows from the rate."""
+
+    start_s: float
+    rate: float
+    is_weibull: bool
+    shape: float
+
+
+def clients(path: Path, first_s: int, span_s: int) -> list[list[Window]]:
+    """Windows of each client, within the span, from its beginning."""
+    with tarfile.open(path) as archive:
+        members = sorted(archive.getnames())
+        texts = [archive.extractfile(name) for name in members if name.endswith(".csv")]
+        return [
+            _windows(io.TextIOWrapper(text, encoding="utf-8"), first_s, span_s)
+            for text in texts
+            if text is not None
+        ]
+
+
+def _windows(text: io.TextIOWrapper, first_s: int, span_s: int) -> list[Window]:
+    rows = ([*row] for row in csv.reader(text))
+    return [
+        Window(float(start) - first_s, float(rate), kind == "Weibull", float(shape))
+        for start, rate, _, kind, shape, _ in rows
+        if 0 <= float(start) - first_s < span_s and float(rate) > 0 and kind
+    ]
+
+
+def requests(
+    found: list[list[Window]], span_s: int, mean_s: float, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Arrivals and lognormal service times of that mean.
+
+    All rates are scaled by one factor, and the gaps keep their shape.
+    """
+    totals = np.zeros(span_s // _WINDOW_S)
+    for client in found:
+        for window in client:
+            totals[int(window.start_s) // _WINDOW_S] += window.rate
+    factor = _BUSIEST_PLACES / mean_s / totals.max()
+    parts = [_arrivals(window, factor, rng) for client in found for window in client]
+    arrivals = np.sort(np.concatenate(parts))
+    work = rng.lognormal(np.log(mean_s) - _SIGMA**2 / 2, _SIGMA, arrivals.size)
+    return arrivals, work
+
+
+def _arrivals(window: Window, factor: float, rng: np.random.Generator) -> Floats:
+    """A renewal process that begins somewhere within its first gap."""
+    mean_s = 1 / (window.rate * factor)
+    count = int(_WINDOW_S / mean_s) + 10
+    times = np.zeros(0)
+    while not times.size or times[-1] < _WINDOW_S:
+        gaps = mean_s * _gaps(window, count, rng)
+        first = times[-1] if times.size else -rng.random() * gaps[0]
+        times = np.concatenate((times, first + np.cumsum(gaps)))
+    return window.start_s + times[times < _WINDOW_S]
+
+
+def _gaps(window: Window, count: int, rng: np.random.Generator) -> Floats:
+    """Of mean 1."""
+    if window.is_weibull:
+        return np.divide(rng.weibull(window.shape, count), gamma(1 + 1 / window.shape))
+    return rng.gamma(window.shape, 1 / window.shape, count)

@@ -1,0 +1,33 @@
+"""The launcher's own decision, as it is."""
+
+from benchmarks.autoscale.policy import Seen
+from benchmarks.autoscale.workload import MAX_REPLICAS, SLO_S
+from launcher.decide.autoscale import Memory, autoscale, initial
+from launcher.decide.gateway import Load
+from launcher.decide.scaling import Look, Scaling, Start, Supply
+
+
+class Slicewise:
+    """``target``: the share of requests that shall get a place within the SLO."""
+
+    def __init__(self, concurrency: int, target: float) -> None:
+        self._scaling = Scaling(0, MAX_REPLICAS, concurrency, max_queue_s=SLO_S, aim=target)
+        self._memory: Memory | None = None
+
+    def wanted(self, seen: Seen) -> int:
+        """Each second. It begins as a launcher that finds a service it has not seen before."""
+        look = _look(seen)
+        if self._memory is None:
+            self._memory = initial(look.supply, look.at_s)
+        self._memory, decision = autoscale(self._scaling, self._memory, look)
+        return decision.wanted
+
+
+def _look(seen: Seen) -> Look:
+    queued, held = (seen.waiting, 0) if seen.ready else (0, seen.waiting)
+    return Look(
+        at_s=seen.at_s,
+        load=Load(seen.in_flight, queued, held, seen.arrived, seen.answered),
+        supply=Supply(seen.pending, seen.starting, seen.ready, seen.draining),
+        starts=tuple(Start(queue_s, load_s) for queue_s, load_s in seen.started),
+    )

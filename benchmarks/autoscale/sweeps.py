@@ -1,0 +1,45 @@
+"""The policies and the settings of their own target that each is replayed with."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from benchmarks.autoscale.dynamo import Dynamo
+from benchmarks.autoscale.hpa import Hpa
+from benchmarks.autoscale.kpa import Kpa
+from benchmarks.autoscale.optimum import replay_optimum
+from benchmarks.autoscale.peak_hold import PeakHold
+from benchmarks.autoscale.policy import Policy
+from benchmarks.autoscale.ray import Ray
+from benchmarks.autoscale.slicewise import Slicewise
+from benchmarks.autoscale.workload import Workload
+from benchmarks.autoscale.world import Outcome, replay
+
+USE = (0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.6)
+"""Requests per replica as a share of its concurrency."""
+AIMS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9995)
+PEAKS_S = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0)
+"""Of the clairvoyant: peaks that it lets be late."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A policy, and the targets that it is replayed with."""
+
+    replay: Callable[[Workload, float], Outcome]
+    targets: tuple[float, ...]
+
+
+def _of(policy: Callable[[int, float], Policy]) -> Callable[[Workload, float], Outcome]:
+    return lambda workload, target: replay(workload, policy(workload.concurrency, target))
+
+
+SWEEPS: Mapping[str, Sweep] = {
+    "kpa": Sweep(_of(Kpa), USE),
+    "hpa": Sweep(_of(Hpa), USE),
+    "ray": Sweep(_of(Ray), USE),
+    "dynamo": Sweep(_of(Dynamo), USE),
+    "peak_hold": Sweep(_of(PeakHold), USE),
+    "optimum": Sweep(replay_optimum, PEAKS_S),
+    "slicewise": Sweep(_of(Slicewise), AIMS),
+}
+BASELINES = ("kpa", "hpa", "ray", "dynamo", "peak_hold")

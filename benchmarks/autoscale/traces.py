@@ -1,0 +1,210 @@
+"""The public traces as workloads; what each is, and where from: docs/autoscaling-replay.md.
+
+Nothing of them is in this repository: ``--traces`` or SLICEWISE_TRACES says where they lie.
+"""
+
+import csv
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from benchmarks.autoscale import servegen
+from benchmarks.autoscale.workload import (
+    FULL_REPLICAS,
+    Floats,
+    Workload,
+    busiest,
+    draw_starts,
+    enough,
+    fitting_concurrency,
+    warm_up_s,
+)
+
+PROMPT_TOKEN_S, OUTPUT_TOKEN_S = 0.000_2, 0.03
+"""A model of some 8 billion parameters on a slice: 5,000 tokens/s in, 33 tokens/s out."""
+_DAY_S = 86_400
+_MOST_REQUESTS = 300_000
+_PLAIN_MEAN_S, _PLAIN_SIGMA = 5.0, 0.8
+_LONGEST_MEAN_S = 30.0
+_FEWEST_REQUESTS = 2
+_LOADS = "alibaba_gentd26_basemodel_update_latency_anon.csv.xz"
+
+Requests = tuple[Floats, Floats]
+"""Arrivals (ascending, from 0 on) and seconds of service."""
+Reader = Callable[[Path, np.random.Generator], Requests]
+
+
+class TraceError(Exception):
+    """A trace is not there or not in a known format: what happened and what to do."""
+
+
+def _azure(path: Path, _: np.random.Generator) -> Requests:
+    """Arrival times and tokens of one hour."""
+    rows = _rows(path)
+    times = [datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp() for row in rows]
+    tokens = [(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in rows]
+    return _from_zero(np.array(times), _by_tokens(np.array(tokens)))
+
+
+def _mooncake(path: Path, rng: np.random.Generator) -> Requests:
+    """Its clock ticks each 3 s: arrivals are spread over that."""
+    with opened(path) as text:
+        rows = [json.loads(line) for line in text]
+    times = np.array([row["timestamp"] / 1000 for row in rows])
+    tokens = np.array([(row["input_length"], row["output_length"]) for row in rows])
+    return _from_zero(_spread(times, rng), _by_tokens(tokens))
+
+
+def _gentd26(path: Path, rng: np.random.Generator) -> Requests:
+    """Image requests of 23 days, folded into one day, with their own execution times."""
+    rows = [row for row in _rows(path) if row["exec_time_seconds"]]
+    times = np.array([datetime.fromisoformat(row["gmt_create"]).timestamp() for row in rows])
+    work = np.array([float(row["exec_time_seconds"]) for row in rows])
+    days = _spread(times - times.min(), rng) % _DAY_S
+    return _from_zero(days, work)
+
+
+def _plain(path: Path, rng: np.random.Generator) -> Requests:
+    """Arrival seconds, one a line: service times are drawn, lognormal.
+
+    Their mean is 5 s, or up to 30 s where a rare service would fill less than 26 places else.
+    """
+    with opened(path) as text:
+        times = np.array(
+            [float(line.split(",", maxsplit=1)[0]) for line in text if _is_number(line)]
+        )
+    shape = rng.lognormal(-(_PLAIN_SIGMA**2) / 2, _PLAIN_SIGMA, times.size)
+    if times.size < _FEWEST_REQUESTS:
+        raise TraceError(
+            f"{path} has fewer than {_FEWEST_REQUESTS} arrivals. Give a file whose first column is "
+            "seconds, one request a line, or one of the formats in docs/autoscaling-replay.md."
+        )
+    arrivals, work = _from_zero(times, shape)
+    mean_s = FULL_REPLICAS / busiest(arrivals, work)
+    return arrivals, work * min(max(mean_s, _PLAIN_MEAN_S), _LONGEST_MEAN_S)
+
+
+def _servegen(mean_s: float, first_s: int, span_s: int) -> Reader:
+    def read(path: Path, rng: np.random.Generator) -> Requests:
+        clients = servegen.clients(path, first_s, span_s)
+        return servegen.requests(clients, span_s, mean_s, rng)
+
+    return read
+
+
+_HOUR_S = 3600
+STORED: dict[str, tuple[str, Reader]] = {
+    "azure": ("AzureLLMInferenceTrace_conv.csv.xz", _azure),
+    "mooncake": ("mooncake_fast25_conversation_trace.jsonl.xz", _mooncake),
+    "servegen-large": (
+        "servegen_language-m-large-trace.tar.xz",
+        _servegen(12.0, 8 * _DAY_S, 12 * _HOUR_S),
+    ),
+    "servegen-small": (
+        "servegen_language-m-small-trace.tar.xz",
+        _servegen(12.0, _DAY_S + 4 * _HOUR_S, 12 * _HOUR_S),
+    ),
+    "servegen-reason": ("servegen_reason-deepseek-r1-trace.tar.xz", _servegen(40.0, 0, _DAY_S)),
+    "gentd26": ("alibaba_gentd26_lora_request_trace.csv.xz", _gentd26),
+}
+
+
+def stored(name: str, traces: Path, seed: int) -> Workload:
+    """One of the traces that the benchmark always uses."""
+    file, reader = STORED[name]
+    return _workload(name, traces / file, reader, traces, seed)
+
+
+def given(path: Path, traces: Path, seed: int) -> Workload:
+    """Any other trace: its format is known by its name or its first line."""
+    return _workload(path.name.split(".")[0], path, _reader_of(path), traces, seed)
+
+
+def _reader_of(path: Path) -> Reader:
+    if ".tar" in path.suffixes:
+        return _servegen(12.0, 0, _DAY_S)
+    with opened(path) as text:
+        first = text.readline()
+    if first.startswith("{"):
+        return _mooncake
+    if "ContextTokens" in first:
+        return _azure
+    if "gmt_create" in first:
+        return _gentd26
+    return _plain
+
+
+def _workload(name: str, path: Path, reader: Reader, traces: Path, seed: int) -> Workload:
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    arrivals, work = _within_a_day(*reader(path, rng), rng)
+    loads = np.array([float(row["value"]) / 1000 for row in _rows(traces / _LOADS)])
+    concurrency, duration_s = fitting_concurrency(arrivals, work), int(arrivals[-1]) + 1
+    warm_s = warm_up_s(duration_s)
+    return Workload(
+        name=name,
+        arrivals_s=arrivals,
+        service_s=work,
+        duration_s=duration_s,
+        concurrency=concurrency,
+        starts=draw_starts(loads, rng),
+        first_replicas=enough(arrivals, work, concurrency, warm_s),
+        warm_s=warm_s,
+    )
+
+
+def _within_a_day(arrivals: Floats, work: Floats, rng: np.random.Generator) -> Requests:
+    """The first day, of at most so many requests that a replay takes seconds."""
+    keep = (arrivals < _DAY_S) & (rng.random(arrivals.size) * arrivals.size < _MOST_REQUESTS)
+    return arrivals[keep], work[keep]
+
+
+def _by_tokens(tokens: Floats) -> Floats:
+    return tokens[:, 0] * PROMPT_TOKEN_S + tokens[:, 1] * OUTPUT_TOKEN_S
+
+
+def _spread(times: Floats, rng: np.random.Generator) -> Floats:
+    """Over the tick of the clock that has recorded them."""
+    tick_s = np.diff(np.unique(times)).min()
+    return times + rng.uniform(0, tick_s, times.size)
+
+
+def _from_zero(times: Floats, work: Floats) -> Requests:
+    order = np.argsort(times, kind="stable")
+    return times[order] - times[order[0]], work[order]
+
+
+def _is_number(line: str) -> bool:
+    try:
+        float(line.split(",", maxsplit=1)[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with opened(path) as text:
+        return list(csv.DictReader(text))
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    """A trace's text, packed or not.
+
+    Raises:
+        TraceError: there is none.
+    """
+    if not path.exists():
+        raise TraceError(
+            f"The trace {path} is not there. Say where the traces lie: --traces DIR or "
+            "SLICEWISE_TRACES; docs/autoscaling-replay.md names their sources."
+        )
+    packed = path.suffix == ".xz"
+    with lzma.open(path, "rt") if packed else path.open(encoding="utf-8") as text:
+        yield text

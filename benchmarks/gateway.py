@@ -1,0 +1,248 @@
+"""What the gateway adds: the same Triton asked through it and directly, in turn, in one run.
+
+An open loop at half of what can be answered: requests leave at their time, whatever became of those
+before them.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import aiohttp
+import uvloop
+from rich.table import Table
+
+from benchmarks import reporting
+from benchmarks.gateway_clients import MODEL, SERVICE, Connection, GrpcConnection, HttpConnection
+from benchmarks.machine import machine
+from cluster.console import console
+from cluster.errors import SlicewiseError
+from cluster.settings import GatewaySettings
+from launcher.decide.gateway import Endpoint, Mode
+from launcher.decide.routing import Route, plan_routes
+from launcher.haproxy import HaproxyRuntime
+from launcher.haproxy_text import Maps
+from launcher.render import CONFIGURATION, gateway_files
+from sandbox import triton
+from sandbox.demo.commands import publish_models
+
+CONNECTIONS = (1, 16, 256)
+INSTANCES, SERVICE_S = 4, 0.005
+"""Of the model; an answer takes a little longer than it sleeps."""
+_GATEWAY, _HTTP, _GRPC, _METRICS = range(28080, 28084)
+_START_S = 60.0
+_WARM_UP_S = 2.0
+
+
+@dataclass
+class Arm:
+    """One of the two ways to the same Triton."""
+
+    connections: Sequence[Connection]
+    latencies_s: list[float] = field(default_factory=list)
+    errors: int = 0
+
+    async def ask(self, number: int) -> None:
+        """Over the connection whose turn it is."""
+        begin_s = time.perf_counter()
+        try:
+            await self.connections[number % len(self.connections)].ask()
+        except Exception:  # noqa: BLE001 -- whatever it was, no answer came
+            self.errors += 1
+        else:
+            self.latencies_s.append(time.perf_counter() - begin_s)
+
+
+def main() -> None:
+    """Measure, keep the report, show it."""
+    reporting.run("gateway", __doc__, "3 s at each point instead of 20", _measured, _show)
+
+
+def _measured(quick: bool) -> Mapping[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="slicewise-bench-") as place, _triton(Path(place)):
+        return uvloop.run(_report(Path(place), 3.0 if quick else 20.0))
+
+
+async def _report(place: Path, seconds: float) -> Mapping[str, Any]:
+    await _until(_triton_answers)
+    report: dict[str, Any] = {}
+    async with _haproxy(place) as worker:
+        for protocol, opened in (("http", _http), ("grpc", _grpc)):
+            report[protocol] = {
+                str(count): await _point(opened, count, seconds, worker) for count in CONNECTIONS
+            }
+    return {**report, "machine": machine()}
+
+
+async def _point(
+    opened: Callable[[int], Awaitable[tuple[Arm, Arm]]], count: int, seconds: float, worker: int
+) -> Mapping[str, Any]:
+    """Both arms together ask half of what the model, or their connections, can answer."""
+    arms = await opened(count)
+    rate = min(INSTANCES, 2 * count) / SERVICE_S / 2
+    await _offer(arms, rate, max(_WARM_UP_S, 3 * 2 * count / rate))
+    for arm in arms:
+        arm.latencies_s.clear()
+        arm.errors = 0
+    before_s = _cpu_s(worker)
+    await _offer(arms, rate, seconds)
+    used_s = _cpu_s(worker) - before_s
+    for arm in arms:
+        for connection in arm.connections:
+            await connection.close()
+    return _figures(*arms, used_s)
+
+
+async def _offer(arms: tuple[Arm, Arm], rate: float, seconds: float) -> None:
+    """Direct and through the gateway in turn, evenly spaced."""
+    begin_s = time.perf_counter()
+    asked = []
+    for number in range(int(rate * seconds)):
+        await asyncio.sleep(max(0.0, begin_s + number / rate - time.perf_counter()))
+        asked.append(asyncio.create_task(arms[number % 2].ask(number // 2)))
+    await asyncio.gather(*asked)
+
+
+def _figures(direct: Arm, gateway: Arm, used_s: float) -> Mapping[str, Any]:
+    ours, theirs = (quantiles(arm.latencies_s, n=100) for arm in (gateway, direct))
+    return {
+        "p50_added_ms": 1e3 * (ours[49] - theirs[49]),
+        "p99_added_ms": 1e3 * (ours[98] - theirs[98]),
+        "haproxy_cpu_us": 1e6 * used_s / len(gateway.latencies_s),
+        "errors": gateway.errors,
+        "direct": {
+            "p50_ms": 1e3 * theirs[49],
+            "p99_ms": 1e3 * theirs[98],
+            "errors": direct.errors,
+        },
+        "requests": len(gateway.latencies_s),
+    }
+
+
+async def _http(count: int) -> tuple[Arm, Arm]:
+    direct = [await HttpConnection.open(f"127.0.0.1:{_HTTP}", "") for _ in range(count)]
+    ours = [await HttpConnection.open(f"127.0.0.1:{_GATEWAY}", f"/{SERVICE}") for _ in range(count)]
+    return Arm(direct), Arm(ours)
+
+
+async def _grpc(count: int) -> tuple[Arm, Arm]:
+    direct = [GrpcConnection(f"127.0.0.1:{_GRPC}", ()) for _ in range(count)]
+    metadata = (("slicewise-service", SERVICE),)
+    ours = [GrpcConnection(f"127.0.0.1:{_GATEWAY}", metadata) for _ in range(count)]
+    return Arm(direct), Arm(ours)
+
+
+@contextmanager
+def _triton(place: Path) -> Iterator[None]:
+    models = publish_models(place)
+    settings = models / MODEL / "config.pbtxt"
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(text.replace("count: 2", f"count: {INSTANCES}"), encoding="utf-8")
+    server = triton.stage(place / "bin", place / "triton")
+    process = subprocess.Popen(
+        (
+            *(str(server), f"--model-repository={models}"),
+            *("--http-address=127.0.0.1", f"--http-port={_HTTP}"),
+            *("--grpc-address=127.0.0.1", f"--grpc-port={_GRPC}"),
+            *("--metrics-address=127.0.0.1", f"--metrics-port={_METRICS}"),
+        ),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+        triton.remove_shared_memory(place / "triton")
+
+
+@asynccontextmanager
+async def _haproxy(place: Path) -> AsyncIterator[int]:
+    """The gateway with that Triton behind it; yields the process id of HAProxy's worker."""
+    directory = place / "gateway"
+    directory.mkdir()
+    settings = GatewaySettings(
+        bind=f"127.0.0.1:{_GATEWAY}",
+        runtime_socket=directory / "haproxy.sock",
+        directory=directory,
+    )
+    for path in Maps(directory).all:
+        path.touch()
+    for name, text in gateway_files(settings).items():
+        (directory / name).write_text(text, encoding="utf-8")
+    process = await asyncio.create_subprocess_exec(
+        *("haproxy", "-W", "-f", str(directory / CONFIGURATION)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        runtime = HaproxyRuntime(settings)
+        await _until(lambda: _routed(runtime))
+        yield _child(process.pid)
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def _routed(runtime: HaproxyRuntime) -> bool:
+    target = Endpoint("127.0.0.1", _HTTP, _GRPC)
+    route = Route(SERVICE, 2 * INSTANCES, {target: Mode.READY})
+    try:
+        await runtime.set_keys({})
+        await runtime.apply(plan_routes(await runtime.observe(), [route]).changes)
+    except SlicewiseError:
+        return False
+    return True
+
+
+async def _triton_answers() -> bool:
+    url = f"http://127.0.0.1:{_HTTP}/v2/models/{MODEL}/ready"
+    try:
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return answer.ok
+    except aiohttp.ClientError:
+        return False
+
+
+async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
+    deadline_s = time.monotonic() + _START_S
+    while not await holds():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(holds.__name__)
+        await asyncio.sleep(0.1)
+
+
+def _child(process: int) -> int:
+    return int(Path(f"/proc/{process}/task/{process}/children").read_text().split()[0])
+
+
+def _cpu_s(process: int) -> float:
+    """Time on a processor, of all its threads."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def _show(report: Mapping[str, Any]) -> None:
+    table = Table("", "connections", "p50 +ms", "p99 +ms", "HAProxy µs", "errors", "direct p50 ms")
+    for protocol in ("http", "grpc"):
+        for count, found in report[protocol].items():
+            added = (f"{found[key]:.2f}" for key in ("p50_added_ms", "p99_added_ms"))
+            used = f"{found['haproxy_cpu_us']:.0f}"
+            direct = f"{found['direct']['p50_ms']:.2f}"
+            table.add_row(protocol, count, *added, used, str(found["errors"]), direct)
+    console().print(table)
+
+
+if __name__ == "__main__":
+    main()

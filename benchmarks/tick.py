@@ -1,0 +1,149 @@
+"""What it costs to decide one turn of the launcher: 1,000 services with 8 slots each, one core.
+
+Half of the services are busy: their slots run and serve, and their load goes up and down. The
+others sleep, but for one request now and then. The launcher's memory is carried from turn to turn.
+"""
+
+import statistics
+import time
+from collections.abc import Mapping
+from random import Random
+
+from benchmarks.machine import machine
+from benchmarks.reporting import run
+from cluster.wire import ServiceView, SlotView, TenantView, ViewAnswer, WishAnswer
+from launcher.decide.gateway import Backend, Gateway, Mode, Server
+from launcher.decide.runs import Answer, Probe
+from launcher.decide.services import Plan, decide
+from launcher.decide.state import State, after_wish
+
+SERVICES, SLOTS, LINES, TENANTS, COST = 1000, 8, 16, 50, 1000
+_SEED = 5
+_START_S = 1_700_000_000.0
+_NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
+
+
+def view(at_s: float, services: int = SERVICES) -> ViewAnswer:
+    """Every second service runs on all of its slots; the others' slots are held."""
+    found = tuple(_service(number) for number in range(services))
+    tenants = tuple(
+        TenantView(
+            name=f"t{number}", nominal_millislices=services * SLOTS * COST, used_millislices=0
+        )
+        for number in range(TENANTS)
+    )
+    return ViewAnswer(observed_s=at_s, complete=True, services=found, tenants=tenants)
+
+
+def _service(number: int) -> ServiceView:
+    tenant, name = f"t{number % TENANTS}", f"s{number}"
+    return ServiceView(
+        array_job_id=number + 1,
+        tenant=tenant,
+        name=name,
+        user="u",
+        submit_s=0,
+        directives={
+            "tenant": tenant,
+            "name": name,
+            "model_repository": "/models",
+            "model": "m",
+            "profile": "1g.10gb",
+            "max_replicas": str(SLOTS),
+            "concurrency": "4",
+        },
+        profile="1g.10gb",
+        cost_millislices=COST,
+        slots=tuple(_slot(number, index) for index in range(SLOTS)),
+    )
+
+
+def _slot(number: int, index: int) -> SlotView:
+    if number % 2:
+        return SlotView(index=index, state="held")
+    return SlotView(
+        index=index,
+        state="running",
+        job_id=number * SLOTS + index,
+        address=_address(number),
+        ports=(20_000 + index, 30_000 + index, 40_000 + index),
+        released_s=int(_START_S) - 60,
+        start_s=int(_START_S) - 50,
+        time_left_s=900,
+    )
+
+
+def _address(number: int) -> str:
+    return f"10.0.{number // 256}.{number % 256}"
+
+
+def gateway(random: Random, turn: int, services: int = SERVICES) -> Gateway:
+    """Every service has a backend; the busy ones' servers have two requests in flight each."""
+    routes = {f"t{n % TENANTS}/s{n}": f"pool{n}" for n in range(services)}
+    backends = {f"pool{n}": _backend(random, n, turn) for n in range(services)}
+    return Gateway(routes, backends, complete=True)
+
+
+def _backend(random: Random, number: int, turn: int) -> Backend:
+    if number % 2:
+        return Backend(int(not random.randrange(100)), 0, (_NOWHERE,) * LINES)
+    serving = (
+        Server(_address(number), 20_000 + index, Mode.READY, up=True, in_flight=2, queued=0)
+        for index in range(SLOTS)
+    )
+    waiting = random.randrange(8)
+    lines = (*serving, *(_NOWHERE,) * (LINES - SLOTS))
+    answered = turn * 8
+    return Backend(2 * SLOTS + waiting, waiting, lines, answered + 2 * SLOTS + waiting, answered)
+
+
+def seconds(turns: int, services: int = SERVICES) -> list[float]:
+    """CPU seconds that each of so many turns took to decide."""
+    random = Random(_SEED)  # noqa: S311 -- seeded on purpose
+    state: State = {}
+    taken: list[float] = []
+    answers = {
+        (n + 1, index): Answer(Probe.OURS) for n in range(0, services, 2) for index in range(SLOTS)
+    }
+    for turn in range(turns):
+        at_s = _START_S + turn
+        seen, shown = view(at_s, services), gateway(random, turn, services)
+        began_s = time.process_time()
+        decided = decide(seen, shown, answers if turn == 0 else {}, state, at_s)
+        taken.append(time.process_time() - began_s)
+        state = _heard(*decided) if decided is not None else state
+    return taken
+
+
+def _heard(found: State, plan: Plan) -> State:
+    """Every wish was heard and fulfilled."""
+    known = dict(found)
+    for service in plan.services:
+        for array, wish in service.wishes.items():
+            known[service.service] = after_wish(known[service.service], array, wish, WishAnswer())
+    return known
+
+
+def _measure(quick: bool) -> Mapping[str, object]:
+    taken = seconds(10 if quick else 100)
+    return {
+        "machine": machine(),
+        "seed": _SEED,
+        "services": SERVICES,
+        "slots": SLOTS,
+        "turns": len(taken),
+        "first_s": taken[0],
+        "median_s": statistics.median(taken[1:]),
+        "longest_s": max(taken[1:]),
+    }
+
+
+def _show(report: Mapping[str, object]) -> None:
+    print(  # noqa: T201
+        f"{report['services']} services: median {report['median_s']:.3f} s, "
+        f"longest {report['longest_s']:.3f} s, first {report['first_s']:.3f} s"
+    )
+
+
+if __name__ == "__main__":
+    run("tick", __doc__, "10 turns instead of 100", _measure, _show)

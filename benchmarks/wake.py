@@ -1,0 +1,246 @@
+"""Waking from zero beside a bare sbatch: the same Triton, until its first answer, taking turns.
+
+Once with a model that loads at once, which shows what waking costs in seconds; and once with one
+that takes ``LOAD_S``: that ratio is the report's.
+"""
+
+import json
+import random
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import mkdtemp
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import machine
+from benchmarks.reporting import run
+from sandbox.cluster import Sandbox
+from sandbox.demo.commands import publish_models
+
+SEED = 20_261_122
+AIM = 1.15
+"""At most: medians of wake and bare."""
+LOAD_S = 5.0
+"""Real models: 22.7 s in the median (Alibaba's GenTD26 trace)."""
+POLL_S = 0.02
+DEADLINE_S = 60.0
+TENANT, USER, PROFILE = "nlp", "bob", "1g.18gb"
+BARE_PORTS = (31_001, 31_002, 31_003)
+FULL_ROUNDS, QUICK_ROUNDS = 10, 3
+
+QUESTION = json.dumps(
+    {
+        "inputs": [
+            {"name": name, "shape": [1], "datatype": "INT32", "data": [1]}
+            for name in ("CONTEXT_TOKENS", "GENERATED_TOKENS")
+        ]
+    }
+).encode()
+FILE = """\
+[service]
+name = "{name}"
+tenant = "{tenant}"
+model_repository = "{models}"
+model = "tokens"
+profile = "{profile}"
+max_replicas = 1
+keep_alive_s = 1
+memory_mib = 512
+"""
+LOADING = f"""
+import time as _time
+
+_initialize = TritonPythonModel.initialize
+
+
+def _load(self, args):
+    _time.sleep({LOAD_S})
+    _initialize(self, args)
+
+
+TritonPythonModel.initialize = _load
+"""
+BARE = """\
+#!/bin/bash
+#SBATCH --job-name=bare
+#SBATCH --account={tenant}
+#SBATCH --gres=gpu:{profile}:1
+#SBATCH --cpus-per-task=1
+#SBATCH --mem=512M
+#SBATCH --time=10
+#SBATCH --output=bare-%j.log
+exec {triton} --model-repository={models} \\
+    --http-address=127.0.0.1 --http-port={ports[0]} \\
+    --grpc-address=127.0.0.1 --grpc-port={ports[1]} \\
+    --metrics-address=127.0.0.1 --metrics-port={ports[2]}
+"""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A service at zero, and the script of a job with the same Triton.
+
+    Attributes:
+        url: of the service.
+        script: of the job.
+    """
+
+    sandbox: Sandbox
+    name: str
+    url: str
+    script: str
+
+    def slots(self, state: str) -> Any:
+        """Of the service."""
+        said = self.sandbox.run(USER, ("slicewise", "service", "status", self.name, "--json"))
+        return json.loads(said.stdout)["slots"][state]
+
+    def jobs(self) -> str:
+        """Of the user, in any state that holds something."""
+        return self.sandbox.run(USER, ("squeue", "--me", "-h", "-t", "R,CG,CF")).stdout
+
+
+@contextmanager
+def _sandbox() -> Iterator[Sandbox]:
+    sandbox = Sandbox.up(Path(mkdtemp(prefix="slicewise-wake-")), progress=print)
+    try:
+        sandbox.run("root", ("slicewise", "tenant-quota", "set", TENANT, "--nominal", "2"))
+        yield sandbox
+    finally:
+        sandbox.down()
+
+
+def _site(sandbox: Sandbox, name: str, models: Path) -> Site:
+    values = {"name": name, "tenant": TENANT, "profile": PROFILE, "models": models}
+    file = sandbox.layout.home / sandbox.state.users[USER].name / f"{name}.toml"
+    file.write_text(FILE.format_map(values))
+    applied = sandbox.run(USER, ("slicewise", "service", "apply", str(file), "--json"))
+    script = BARE.format(**values, triton=sandbox.layout.bin / "tritonserver", ports=BARE_PORTS)
+    return Site(sandbox, name, json.loads(applied.stdout)["url"], script)
+
+
+def _loading(models: Path) -> Path:
+    """The same repository, with a model of one instance that takes ``LOAD_S`` to load."""
+    slow = models.with_name("loading")
+    shutil.copytree(models, slow)
+    with (slow / "tokens" / "1" / "model.py").open("a") as program:
+        program.write(LOADING)
+    configuration = slow / "tokens" / "config.pbtxt"
+    configuration.write_text(configuration.read_text().replace("count: 2", "count: 1"))
+    return slow
+
+
+def measure(rounds: int) -> Mapping[str, Any]:
+    """The whole report."""
+    with _sandbox() as sandbox:
+        models = publish_models(sandbox.layout.models)
+        at_once = _compare(_site(sandbox, "at-once", models), rounds)
+        loading = _compare(_site(sandbox, "loading", _loading(models)), rounds)
+    return {
+        "wake_vs_bare": loading["wake_vs_bare"],
+        "wake_vs_bare_without_load": at_once["wake_vs_bare"],
+        "load_s": LOAD_S,
+        "with_load": loading,
+        "without_load": at_once,
+        "rounds": rounds,
+        "aim": AIM,
+        "seed": SEED,
+        "machine": machine(),
+    }
+
+
+def _compare(site: Site, rounds: int) -> Mapping[str, Any]:
+    phases = random.Random(SEED)  # noqa: S311 -- when a wake meets the loops, not a secret
+    # The first of each finds cold files.
+    pairs = [
+        (_wake(site, phases.random()), _bare(site, phases.random())) for _ in range(rounds + 1)
+    ][1:]
+    wake_s, bare_s = (list(one) for one in zip(*pairs, strict=True))
+    return {
+        "wake_vs_bare": median(wake_s) / median(bare_s),
+        "wake_median_s": median(wake_s),
+        "bare_median_s": median(bare_s),
+        "wake_s": wake_s,
+        "bare_s": bare_s,
+    }
+
+
+def _wake(site: Site, phase_s: float) -> float:
+    """Seconds from a request to a service at zero until its answer."""
+    _until(lambda: not site.jobs() and site.slots("held"))
+    time.sleep(1 + phase_s)
+    began_s = time.perf_counter()
+    _infer(site.url)
+    return time.perf_counter() - began_s
+
+
+def _bare(site: Site, phase_s: float) -> float:
+    """Seconds from sbatch until the first answer, asked for every 20 ms."""
+    _until(lambda: not site.jobs())
+    time.sleep(1 + phase_s)
+    began_s = time.perf_counter()
+    said = site.sandbox.run(USER, ("sbatch", "--parsable"), input=site.script).stdout
+    _until(lambda: _answers(f"http://127.0.0.1:{BARE_PORTS[0]}"), POLL_S)
+    took_s = time.perf_counter() - began_s
+    site.sandbox.run(USER, ("scancel", said.strip()))
+    return took_s
+
+
+def _infer(url: str) -> None:
+    request = urllib.request.Request(f"{url}/v2/models/tokens/infer", QUESTION)  # noqa: S310
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:  # noqa: S310
+        json.load(answer)
+
+
+def _answers(url: str) -> bool:
+    try:
+        _infer(url)
+    except OSError:
+        return False
+    return True
+
+
+def _until(condition: Callable[[], object], poll_s: float = 0.2) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"not within {DEADLINE_S:g} s")
+        time.sleep(poll_s)
+
+
+def show(report: Mapping[str, Any]) -> None:
+    """As a table."""
+    table = Table("model", "wake s", "bare s", "ratio", "aim", box=None)
+    for words, key, aim in (
+        ("loads at once", "without_load", ""),
+        (f"loads in {LOAD_S:g} s", "with_load", f"{AIM:g}"),
+    ):
+        found = report[key]
+        missed = ": missed" if aim and found["wake_vs_bare"] > AIM else ""
+        figures = (found[one] for one in ("wake_median_s", "bare_median_s", "wake_vs_bare"))
+        table.add_row(words, *(f"{one:.3f}" for one in figures), aim + missed)
+    Console().print(table)
+
+
+def main() -> None:
+    """Write build/reports/wake.json."""
+    run(
+        "wake",
+        __doc__,
+        "three rounds",
+        lambda quick: measure(QUICK_ROUNDS if quick else FULL_ROUNDS),
+        show,
+    )
+
+
+if __name__ == "__main__":
+    main()
