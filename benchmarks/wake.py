@@ -99,10 +99,13 @@ class Site:
     url: str
     script: str
 
-    def slots(self, state: str) -> Any:
-        """Of the service."""
-        said = self.sandbox.run(USER, ("slicewise", "service", "status", self.name, "--json"))
-        return json.loads(said.stdout)["slots"][state]
+    def rests(self) -> bool:
+        """Whether the daemon shows the service, and nothing of the user's runs or ends."""
+        words = ("slicewise", "service", "status", self.name, "--json")
+        said = self.sandbox.run(USER, words, check=False)
+        if said.returncode or self.jobs():
+            return False
+        return bool(json.loads(said.stdout)["slots"]["held"])
 
     def jobs(self) -> str:
         """Of the user, in any state that holds something."""
@@ -176,7 +179,7 @@ def _compare(site: Site, rounds: int) -> Mapping[str, Any]:
 
 def _wake(site: Site, phase_s: float) -> float:
     """Seconds from a request to a service at zero until its answer."""
-    _until(lambda: not site.jobs() and site.slots("held"))
+    _until(site.rests)
     time.sleep(1 + phase_s)
     began_s = time.perf_counter()
     _infer(site.url)

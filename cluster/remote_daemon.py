@@ -28,9 +28,7 @@ async def ask(settings: DaemonSettings, place: str, line: bytes) -> bytes:
     question = await asyncio.to_thread(
         lambda: b"".join(seal(munge, "question", nonce, line, daemon_uid))
     )
-    reader, writer = await asyncio.open_connection(
-        *host_and_port(place), limit=CREDENTIAL_LIMIT
-    )
+    reader, writer = await asyncio.open_connection(*host_and_port(place), limit=CREDENTIAL_LIMIT)
     try:
         writer.write(question)
         await writer.drain()

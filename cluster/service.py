@@ -121,19 +121,21 @@ class ServiceSpec(BaseModel):
         le=2_592_000,
         description="Slurm's time limit of a replica, which is extended while it is wanted.",
     )
-    priority_class: JobClass = Field("normal", description="Of its waiting slots' priority.")
-    engine: Literal["triton"] = Field("triton", description="What serves the model.")
+    priority_class: JobClass = Field(
+        "normal", description="low, normal or high: of its waiting slots' priority."
+    )
+    engine: Literal["triton"] = Field("triton", description="triton: what serves the model.")
     runtime: Literal["bare", "apptainer", "pyxis"] = Field(
-        "bare", description="How the engine starts: the node's own, or out of an image."
+        "bare", description="How the engine starts: bare (the node's own), apptainer, pyxis."
     )
     image: Image | None = Field(
         None, description="Container image, such as /images/triton.sif; not with runtime bare."
     )
-    environment: Environment = Field((), description="Variables of the engine.")
+    environment: Environment = Field((), description='Variables of the engine: { NAME = "text" }.')
     readiness: Literal["inference", "model"] = Field(
         "inference",
-        description="When a replica counts as ready: its model has answered a made-up request, "
-        "or says that it is ready.",
+        description="A replica is ready once: inference: its model has answered a made-up "
+        "request; model: Triton says so.",
     )
     cpus: int = Field(1, ge=1, le=1024, description="CPUs of one replica.")
     memory_mib: int = Field(1024, ge=64, description="Host memory of one replica.")

@@ -102,6 +102,10 @@ running: ports known. ending: completing. gone: its task has ended; the daemon b
 Slurm still has a record of it (``job_id``), else the index is lost for good."""
 
 
+WHEN_REPLACED_S = 3600
+"""``leaves_s`` of a slot on a drained node: it may stay until another one serves in its place."""
+
+
 class SlotView(Message):
     """One slot of a service as Slurm shows it."""
 

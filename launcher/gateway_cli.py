@@ -10,7 +10,7 @@ from cluster.errors import InvalidInputError
 from cluster.settings import load_settings
 from launcher import haproxy
 from launcher.haproxy_text import Maps
-from launcher.render import CONFIGURATION, gateway_files
+from launcher.render import CONFIGURATION, Owners, gateway_files
 
 gateway_app = typer.Typer(help="The gateway in front of all services.", no_args_is_help=True)
 
@@ -18,10 +18,12 @@ gateway_app = typer.Typer(help="The gateway in front of all services.", no_args_
 @gateway_app.command(
     "render",
     epilog="Examples: slicewise gateway render --check"
-    " | slicewise gateway render --socket-user slicewise --socket-group haproxy > /dev/null",
+    " | slicewise gateway render --user haproxy --group haproxy --socket-user slicewise",
 )
 def render_gateway(
     check: Annotated[bool, typer.Option(help="Let HAProxy read it, too.")] = False,
+    user: Annotated[str, typer.Option(help="As whom HAProxy works, if root starts it.")] = "",
+    group: Annotated[str, typer.Option(help="Likewise.")] = "",
     socket_user: Annotated[str, typer.Option(help="Owner of the runtime socket.")] = "",
     socket_group: Annotated[str, typer.Option(help="Group of the runtime socket.")] = "",
 ) -> None:
@@ -31,7 +33,7 @@ def render_gateway(
     is known of them stays: render again only after settings have changed, then reload HAProxy.
     """
     gateway = load_settings().gateway
-    files = gateway_files(gateway, socket_user, socket_group)
+    files = gateway_files(gateway, Owners(user, group, socket_user, socket_group))
     for name, text in files.items():
         _write(gateway.directory / name, text)
     for path in Maps(gateway.directory).all:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 from launcher.decide.gateway import Backend, Gateway, Mode, Server
 from launcher.decide.routing import (
@@ -188,8 +189,7 @@ def parse(text: str) -> Gateway:
     return Gateway(routes, backends, complete, frozenset(closing), seconds)
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     """A line of ``show stat``: sessions are requests."""
 
     queued: int

@@ -12,6 +12,7 @@ from cluster.daemon_client import DaemonClient
 from cluster.errors import SlicewiseError
 from cluster.leadership import ALONE, Leader, led_only
 from cluster.settings import Settings
+from cluster.systemd import tell_systemd
 from launcher.decide.services import Plan, ServicePlan
 from launcher.decide.slots import loss_text
 from launcher.decide.state import State
@@ -90,6 +91,7 @@ class Launcher:
     async def run(self, interval_s: float, ended: asyncio.Event) -> None:
         """Turn until ``ended``; a failed look changes nothing and is tried again."""
         report("started", interval_s=interval_s, leads=self._leader.leads())
+        tell_systemd("READY=1")
         beside = [
             asyncio.create_task(_repeat(turn, SIDE_EVERY_S)) for turn in (self.save, self.tell_keys)
         ]
@@ -97,6 +99,8 @@ class Launcher:
         while not ended.is_set():
             began_s = time.monotonic()
             is_busy = await self.turn()
+            # A loop that hangs says nothing, and systemd starts the launcher again.
+            tell_systemd(f"WATCHDOG=1\nSTATUS={'leads' if self._leader.leads() else 'stands by'}")
             # A cluster so large that a turn takes long gets as much time for everything else.
             pause_s = max(BUSY_S if is_busy else interval_s, time.monotonic() - began_s)
             await self._pause(min(pause_s, LONGEST_S), end)
@@ -115,6 +119,7 @@ class Launcher:
         """One turn, reported; whether the next is due soon. On standby it does nothing."""
         if not self._leader.leads():
             self._state = None
+            self._replicas.look(())
             return False
         if self._state is None:
             self._state = await self._saved.load()
@@ -207,6 +212,8 @@ class Reporter:
     def _troubles(self, plan: Plan) -> None:
         for name in plan.routes.unrouted:
             self.once(name, "no_backend_free", "raise gateway.backends and render again")
+        for name in plan.routes.crowded:
+            self.once(name, "no_server_free", "raise gateway.servers and render again")
         for name, why in plan.unreadable.items():
             self.once(name, "service_unreadable", why)
         for service in plan.services:

@@ -41,8 +41,8 @@ def scale_service(
 ) -> None:
     """Change how many replicas a service may have, without a new generation.
 
-    What is not given stays as it is. It holds until --reset, also for generations to come; the
-    array's slots bound it: for more, apply a file with a larger max_replicas.
+    What is not given stays as it is. It holds until --reset, also for generations to come.
+    The array's slots bound it: for more, apply a file with a larger max_replicas.
     """
     settings = load_settings()
     if reset == (least is not None or most is not None):

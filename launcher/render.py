@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -61,14 +62,27 @@ def _engine(spec: ServiceSpec, triton: TritonSettings) -> tuple[str, ...]:
             return (*inside, triton.image_command)
 
 
-def gateway_files(
-    settings: GatewaySettings, socket_user: str = "", socket_group: str = ""
-) -> Mapping[str, str]:
+@dataclass(frozen=True)
+class Owners:
+    """Users and groups in HAProxy's configuration; "" is whoever starts it.
+
+    Attributes:
+        user, group: as whom it works, where root starts it.
+        socket_user, socket_group: who may use the runtime socket.
+    """
+
+    user: str = ""
+    group: str = ""
+    socket_user: str = ""
+    socket_group: str = ""
+
+
+def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mapping[str, str]:
     """Text by file name, for ``settings.directory``; services and keys come later, at run time.
 
     Raises InvalidInputError (SW-GATEWAY-SETTINGS) for a value that HAProxy would misread.
     """
-    _check(settings, socket_user, socket_group)
+    _check(settings, owners)
     limits = settings.limits
     values = {
         "settings": settings,
@@ -79,8 +93,7 @@ def gateway_files(
         "complete_key": COMPLETE_KEY,
         "told_key": TOLD_KEY,
         "grpc_suffix": GRPC,
-        "socket_user": socket_user,
-        "socket_group": socket_group,
+        "owners": owners,
         "retry_after_s": _RETRY_AFTER_S,
     }
     texts = {
@@ -96,7 +109,7 @@ def _limits_text(limits: Mapping[str, int | None]) -> str:
     return map_text({name: str(limit or _NO_LIMIT) for name, limit in limits.items()})
 
 
-def _check(settings: GatewaySettings, socket_user: str, socket_group: str) -> None:
+def _check(settings: GatewaySettings, owners: Owners) -> None:
     _require("gateway.directory", str(settings.directory), _SAFE_PATH)
     _require("gateway.runtime_socket", str(settings.runtime_socket), _SAFE_PATH)
     _require("gateway.bind", settings.bind, _SAFE_BIND)
@@ -106,9 +119,9 @@ def _check(settings: GatewaySettings, socket_user: str, socket_group: str) -> No
         _require("gateway.certificate", str(settings.certificate), _SAFE_PATH)
     for tenant in settings.limits.tenants:
         _require("gateway.limits.tenants", tenant, _SAFE_TENANT)
-    for option, value in (("--socket-user", socket_user), ("--socket-group", socket_group)):
+    for name, value in asdict(owners).items():
         if value:
-            _require(option, value, _SAFE_NAME)
+            _require(f"--{name.replace('_', '-')}", value, _SAFE_NAME)
 
 
 def _require(key: str, value: str, allowed: re.Pattern[str]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from cluster.errors import SlicewiseError
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
+from cluster.systemd import tell_systemd
 from cluster.wire import StatusAnswer
 from slurm_plugin.admission_process import AdmissionProcess
 from slurm_plugin.bookkeeping import Bookkeeping
@@ -32,7 +33,6 @@ from slurm_plugin.remote_socket import RemoteSocket
 from slurm_plugin.service_keys import ServiceKeys
 from slurm_plugin.service_orders import ServiceOrders
 from slurm_plugin.sync import Sync
-from slurm_plugin.systemd import tell_systemd
 from slurm_plugin.turns import Step, Turns, until_done
 from slurm_plugin.user_socket import UserSocket, roles
 

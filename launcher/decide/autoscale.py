@@ -1,63 +1,248 @@
-"""How many replicas a service wants: up at once, down only after the peak has passed."""
+"""How many replicas a service wants: enough for what may come until a start would have helped.
 
-from dataclasses import dataclass
+The method, its sources and why each number is what it is: docs/autoscaling.md.
+"""
 
-from launcher.decide.gateway import Load
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from launcher.decide.arrivals import Arrivals, cases, learn_arrivals
+from launcher.decide.delays import Delays, learn_starts
+from launcher.decide.idle import Idle, is_worth_keeping, learn_pause
 from launcher.decide.scaling import Decision, Look, Scaling, Supply
+from launcher.decide.work import Work, learn_work
 
-_KEEP_ALIVE_S = 60.0
+_HOLD_LOADS = 2.0
+"""What is not needed is kept for so many loads: a start costs one, and a drain besides."""
+_SETTLE_S = 60.0
+"""After a start of the launcher nothing shrinks for so long."""
+_LEAST_HORIZON_S, _MOST_HORIZON_S = 3.0, 600.0
+_DEAREST_S, _DEAREST_IDLE_S = 3600.0, 900.0
+"""A late request is worth that many slice-seconds at most; to a service without any, fewer."""
+_USUAL_WAIT_S = 5.0
+_TAIL = 3.0
+"""The slowest requests take so many times the mean: what a latency objective leaves for waiting."""
+_NEARLY = 0.001
 
 
 @dataclass(frozen=True)
 class Peak:
-    """At ``at_s`` the load alone wanted ``replicas``."""
+    """Until ``until_s`` at least ``replicas`` are wanted."""
+
+    until_s: float
+    replicas: int
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Counters at the last look."""
 
     at_s: float
-    replicas: int
+    arrived: int
+    answered: int
+    in_flight: int
 
 
 @dataclass(frozen=True)
 class Memory:
     """What the autoscaler remembers of a service; ``Memory()`` is one that was never seen."""
 
+    seen: Seen | None = None
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    work: Work = field(default_factory=Work)
+    delays: Delays = field(default_factory=Delays)
+    idle: Idle = field(default_factory=Idle)
     peaks: tuple[Peak, ...] = ()
 
 
 def initial(supply: Supply, at_s: float) -> Memory:
     """The memory of a launcher that has just started and knows nothing.
 
-    What runs already counts as wanted now, so a restart never shrinks a service at once.
+    What runs already counts as wanted for a while, so a restart never shrinks a service at once.
     """
-    return Memory((Peak(at_s, supply.coming),))
+    return Memory(peaks=(Peak(at_s + _SETTLE_S, supply.coming),))
 
 
 def autoscale(scaling: Scaling, memory: Memory, look: Look) -> tuple[Memory, Decision]:
     """The new memory and the decision.
 
-    Wanted is ``ceil(load / concurrency)``: in flight, queued and held requests together, since each
-    needs a place in a replica. The largest value of the last ``keep_alive_s`` counts (peak-hold),
-    so zero is reached only after a whole keep-alive without a request.
+    While the gateway can't be seen, what is there is wanted, and nothing is learnt.
     """
-    keep_s = _KEEP_ALIVE_S if scaling.keep_alive_s is None else scaling.keep_alive_s
-    asked = -(-look.load.total // scaling.concurrency) if look.is_known else look.supply.coming
-    peaks = _remember(memory.peaks, Peak(look.at_s, asked), look.at_s - keep_s)
-    peak = peaks[0].replicas
-    wanted = min(max(peak, scaling.min_replicas), scaling.max_replicas)
-    return Memory(peaks), Decision(wanted, _reason(scaling, look.load, asked, peak, wanted))
+    if not look.is_known:
+        wanted = _bounded(scaling, look.supply.coming)
+        return memory, Decision(wanted, "the gateway can't be seen: as it is")
+    memory = _learnt(memory, look)
+    need = _need(scaling, memory, look)
+    until_s = look.at_s + _hold_s(scaling, memory, look)
+    peaks = _remember(memory.peaks, Peak(until_s, need.replicas), look.at_s)
+    wanted = _bounded(scaling, peaks[0].replicas)
+    reason = _reason(scaling, need, peaks[0].replicas, wanted, look)
+    return replace(memory, peaks=peaks), Decision(
+        wanted, reason, _ready_in_s(memory, look, scaling)
+    )
 
 
-def _remember(peaks: tuple[Peak, ...], newest: Peak, after_s: float) -> tuple[Peak, ...]:
-    """Keep falling peaks only: the first is the largest of the window."""
-    higher = (peak for peak in peaks if peak.at_s > after_s and peak.replicas > newest.replicas)
+def _bounded(scaling: Scaling, replicas: int) -> int:
+    return min(max(replicas, scaling.min_replicas), scaling.max_replicas)
+
+
+def _learnt(memory: Memory, look: Look) -> Memory:
+    load, delays = look.load, learn_starts(memory.delays, look.starts)
+    seen = Seen(look.at_s, load.arrived, load.answered, load.in_flight)
+    idle = learn_pause(memory.idle, load.total, look.at_s)
+    before = memory.seen
+    if before is None or look.at_s <= before.at_s:
+        return replace(memory, seen=seen, delays=delays, idle=idle)
+    elapsed_s = look.at_s - before.at_s
+    arrivals = learn_arrivals(
+        memory.arrivals,
+        _more(before.arrived, load.arrived),
+        elapsed_s,
+        look.at_s,
+        _horizon_s(delays),
+    )
+    busy_s = elapsed_s * (before.in_flight + load.in_flight) / 2
+    work = learn_work(memory.work, busy_s, _more(before.answered, load.answered))
+    return Memory(seen, arrivals, work, delays, idle, memory.peaks)
+
+
+def _more(before: int, now: int) -> int:
+    """A counter that is lower than before began anew."""
+    return now - before if now >= before else now
+
+
+def _horizon_s(delays: Delays) -> float:
+    return min(max(delays.start_s, _LEAST_HORIZON_S), _MOST_HORIZON_S)
+
+
+@dataclass(frozen=True)
+class Need:
+    """What is needed now, and of what it follows.
+
+    Attributes:
+        rate: requests per second that are reckoned with.
+    """
+
+    replicas: int
+    rate: float
+    service_s: float
+    horizon_s: float
+
+
+def _need(scaling: Scaling, memory: Memory, look: Look) -> Need:
+    horizon_s, service_s = _horizon_s(memory.delays), memory.work.service_s
+    price_s = _price_s(scaling, memory.arrivals)
+    arrivals = _arrivals_to_serve(memory.arrivals, horizon_s, price_s)
+    keep = _places(look.load.total + arrivals, horizon_s, scaling, service_s)
+    order = _places_after_start(arrivals, horizon_s, scaling, service_s, look)
+    needed = max(order, min(keep, look.supply.coming * scaling.concurrency))
+    replicas = ceil(needed / scaling.concurrency - _NEARLY)
+    if look.load.total or _is_kept(scaling, memory, look, price_s):
+        replicas = max(replicas, 1)
+    else:
+        replicas = 0
+    return Need(replicas, arrivals / horizon_s, service_s, horizon_s)
+
+
+def _is_kept(scaling: Scaling, memory: Memory, look: Look, price_s: float) -> bool:
+    """Whether what runs is kept though there is no request; nothing starts without one."""
+    if not memory.peaks or not memory.peaks[0].replicas:
+        return False
+    if scaling.keep_alive_s is not None:
+        return memory.idle.age_s(look.at_s) < scaling.keep_alive_s
+    costs_s = memory.delays.load_s + min(price_s, _DEAREST_IDLE_S)
+    return is_worth_keeping(memory.idle, look.at_s, costs_s)
+
+
+def _price_s(scaling: Scaling, arrivals: Arrivals) -> float:
+    """Slice-seconds that it is worth to have one request less late.
+
+    With one replica more for that price whenever more than ``1 - aim`` of the usual requests would
+    be late without it, ``aim`` are in time.
+    """
+    return 1 / max((1 - scaling.aim) * arrivals.usual_rate, 1 / _DEAREST_S)
+
+
+def _arrivals_to_serve(arrivals: Arrivals, horizon_s: float, price_s: float) -> float:
+    """Requests within the horizon for which a replica still pays.
+
+    As a newsvendor reckons: so many that in the cases with more, the requests that would be late
+    per second cost just as much as one replica.
+    """
+    costs = 0.0
+    for case in cases(arrivals, horizon_s):
+        costs += case.probability * price_s * case.arrivals / horizon_s
+        if costs >= 1:
+            return case.arrivals
+    return 0.0
+
+
+def _places(requests: float, span_s: float, scaling: Scaling, service_s: float) -> float:
+    """Places that can begin so many requests within the span, none later than its objective.
+
+    Each place begins one at once (it is in flight then) and one more each ``service_s``.
+    """
+    return requests * service_s / (span_s + _wait_s(scaling, service_s) + service_s)
+
+
+def _places_after_start(
+    arrivals: float, horizon_s: float, scaling: Scaling, service_s: float, look: Look
+) -> float:
+    """Places that must be there once a start is over, for what has piled up and what goes on."""
+    supply = look.supply
+    started = (supply.pending + supply.starting) / 2
+    served = (supply.ready + started) * scaling.concurrency * horizon_s / service_s
+    left = max(0.0, look.load.total + arrivals - served)
+    return _places(left + arrivals, horizon_s, scaling, service_s)
+
+
+def _wait_s(scaling: Scaling, service_s: float) -> float:
+    """How long a request may wait for its place."""
+    if scaling.max_queue_s is not None:
+        return scaling.max_queue_s
+    if scaling.p95_s is not None:
+        return max(0.0, scaling.p95_s - _TAIL * service_s)
+    return _USUAL_WAIT_S
+
+
+def _hold_s(scaling: Scaling, memory: Memory, look: Look) -> float:
+    """How long this need counts; what is borrowed goes back sooner: others may need it."""
+    if not look.load.total:
+        return 0.0
+    if scaling.keep_alive_s is not None:
+        return scaling.keep_alive_s
+    hold_s = _HOLD_LOADS * memory.delays.load_s
+    return hold_s / 2 if look.supply.borrowed else hold_s
+
+
+def _remember(peaks: tuple[Peak, ...], newest: Peak, at_s: float) -> tuple[Peak, ...]:
+    """Keep falling peaks only: the first is the largest that still counts."""
+    higher = (p for p in peaks if p.until_s > at_s and p.replicas > newest.replicas)
     return (*higher, newest)
 
 
-def _reason(scaling: Scaling, load: Load, asked: int, peak: int, wanted: int) -> str:
-    need = f"{load.in_flight} in flight + {load.waiting} waiting, {scaling.concurrency} per replica"
-    if wanted < peak:
-        return f"{need}: {peak}, bounded by max {wanted}"
-    if wanted > peak:
-        return f"{need}: {peak}, raised to min {wanted}"
-    if peak > asked:
-        return f"{need}: {asked}, peak before {peak}"
-    return f"{need}: {wanted}"
+def _ready_in_s(memory: Memory, look: Look, scaling: Scaling) -> float | None:
+    """When the last of those who wait now gets its place, as things stand."""
+    supply, load = look.supply, look.load
+    if supply.ready:
+        return load.waiting * memory.work.service_s / (supply.ready * scaling.concurrency)
+    if supply.starting:
+        return memory.delays.load_s
+    return None if look.room == 0 and not supply.pending else memory.delays.start_s
+
+
+def _reason(scaling: Scaling, need: Need, peak: int, wanted: int, look: Look) -> str:
+    load = look.load
+    said = (
+        f"{load.in_flight} in flight + {load.waiting} waiting, {need.rate:.3g}/s of "
+        f"{need.service_s:.2g} s reckoned for the next {need.horizon_s:.0f} s, "
+        f"{scaling.concurrency} per replica: {need.replicas}"
+    )
+    if peak > need.replicas:
+        said += f", held at {peak}"
+    if wanted != peak:
+        said += f", bounded by {'max' if wanted < peak else 'min'} {wanted}"
+    lacking = wanted - look.supply.coming
+    if look.room is not None and lacking > look.room:
+        said += f", quota has room for {look.room} of {lacking} more"
+    return said

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 
 
 class Mode(StrEnum):
@@ -20,6 +21,11 @@ class Endpoint:
     address: str
     http_port: int
     grpc_port: int
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """By which it is found at the gateway: no two replicas share an HTTP port."""
+        return self.address, self.http_port
 
 
 @dataclass(frozen=True)
@@ -61,25 +67,31 @@ class Backend:
     answered: int = 0
     elsewhere: tuple[Server, ...] = ()
 
+    @cached_property
+    def lines(self) -> Mapping[tuple[str, int], int]:
+        """Index of the server by address and HTTP port: one that is not in maintenance, if any."""
+        found: dict[tuple[str, int], int] = {}
+        for index, server in enumerate(self.servers):
+            place = (server.address, server.port)
+            if server.mode is not Mode.MAINT or place not in found:
+                found[place] = index
+        return found
+
     def server_of(self, endpoint: Endpoint) -> Server | None:
         """The line of that replica, with what replaced processes work on there; None if none has.
 
         Once its line has been given to another one, a replica is in maintenance no more, but
         unknown. What only a replaced process works on counts as draining.
         """
-        found = [line for line in self.servers if is_at(line, endpoint)]
-        line = min(found, key=lambda server: server.mode is Mode.MAINT, default=None)
-        rest = sum(old.in_flight for old in self.elsewhere if is_at(old, endpoint))
+        place = endpoint.place
+        index = self.lines.get(place)
+        line = self.servers[index] if index is not None else None
+        rest = sum(old.in_flight for old in self.elsewhere if (old.address, old.port) == place)
         if not rest:
             return line
         if line is None or line.mode is Mode.MAINT:
-            line = Server(endpoint.address, endpoint.http_port, Mode.DRAIN, True, 0, 0)
+            line = Server(*place, Mode.DRAIN, up=True, in_flight=0, queued=0)
         return replace(line, in_flight=line.in_flight + rest)
-
-
-def is_at(server: Server, endpoint: Endpoint) -> bool:
-    """Whether that line leads to that replica; no two replicas share an HTTP port."""
-    return (server.address, server.port) == (endpoint.address, endpoint.http_port)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from cluster.service import DEFAULT_LEASE_S, gives_back_s
-from cluster.wire import ServiceView, SlotView
+from cluster.wire import WHEN_REPLACED_S, ServiceView, SlotView
 from launcher.decide.backoff import SETTLED_S, Backoff
 from launcher.decide.gateway import Backend, Mode, Server
 from launcher.decide.runs import (
@@ -30,8 +30,6 @@ _UNEXTENDED_S = 5.0
 PENDING_LONG_S = 60.0
 _LIMITS = ("QOSGrp", "AssocGrp", "QOSMax", "AssocMax")
 """How Slurm's reasons begin that name a limit."""
-WHEN_REPLACED_S = 3600
-"""``leaves_s`` of a slot that may stay until its successor serves: that of a drained node."""
 _UNDER_WAY = frozenset({"released", "starting", "running"})
 _OVER = frozenset({"held", "ending", "gone"})
 
@@ -97,6 +95,7 @@ def unverified(view: ServiceView, known: GenerationState) -> tuple[SlotView, ...
 
 def generation(sight: Sight, known: GenerationState) -> Generation:
     """Join what was seen with what is known."""
+    sight = replace(sight, view=_with_known_ports(sight.view, known))
     view, now_s = sight.view, sight.now_s
     verified = _verified(sight, known)
     runs = {
@@ -136,6 +135,25 @@ def generation(sight: Sight, known: GenerationState) -> Generation:
         _starts(sight, known, verified),
         _said(sight),
     )
+
+
+def _with_known_ports(view: ServiceView, known: GenerationState) -> ServiceView:
+    """A look that missed a run's step shows no ports: it listens where it did, and serves on."""
+    slots = tuple(_with_ports(slot, known.verified.get(slot.index)) for slot in view.slots)
+    is_whole = all(now is seen for now, seen in zip(slots, view.slots, strict=True))
+    return view if is_whole else view.model_copy(update={"slots": slots})
+
+
+def _with_ports(slot: SlotView, before: Verified | None) -> SlotView:
+    if slot.state != "starting" or before is None:
+        return slot
+    run = before.run
+    if (slot.job_id, slot.start_s) != (run.job_id, run.start_s):
+        return slot
+    where = run.endpoint
+    ports = (where.http_port, where.grpc_port)
+    change = {"state": "running", "address": where.address, "ports": ports}
+    return slot.model_copy(update=change)
 
 
 def _verified(sight: Sight, known: GenerationState) -> Mapping[int, Verified]:
@@ -222,7 +240,7 @@ def _slot(sight: Sight, seen: SlotView, run: Run | None, lease_s: int, *, is_rea
         up=server is None or server.up,
         allotted=seen.state != "released",
         expiry=_expiry(seen, lease_s) if seen.state == "running" else Expiry.FAR,
-        is_outdated=not sight.is_newest or _is_before_restart(sight.view, seen),
+        is_outdated=_is_outdated(sight, seen),
         is_borrowed=seen.is_borrowed,
         is_stuck=_is_stuck(seen, sight.now_s),
     )
@@ -258,9 +276,11 @@ def _phase(
 _PHASES = {"held": Phase.HELD, "gone": Phase.OUT, "ending": Phase.ENDING}
 
 
-def _is_before_restart(view: ServiceView, seen: SlotView) -> bool:
-    ordered_s = view.order.restart_s
-    return ordered_s is not None and seen.start_s is not None and seen.start_s < ordered_s
+def _is_outdated(sight: Sight, seen: SlotView) -> bool:
+    """Another one is to take its place, however long it might stay."""
+    ordered_s = sight.view.order.restart_s
+    is_older = ordered_s is not None and seen.start_s is not None and seen.start_s < ordered_s
+    return not sight.is_newest or is_older or seen.leaves_s == WHEN_REPLACED_S
 
 
 def _lease_s(view: ServiceView) -> int:
@@ -276,5 +296,5 @@ def _expiry(seen: SlotView, lease_s: int) -> Expiry:
         return Expiry.NOW if is_near else Expiry.FAR
     if seen.leaves_s < min(NOW_S, lease_s / 3):
         return Expiry.NOW
-    is_soon = seen.leaves_s < min(SOON_S, lease_s * 2 / 3) or seen.leaves_s == WHEN_REPLACED_S
-    return Expiry.SOON if is_soon else Expiry.FAR
+    is_far = seen.leaves_s == WHEN_REPLACED_S or seen.leaves_s >= min(SOON_S, lease_s * 2 / 3)
+    return Expiry.FAR if is_far else Expiry.SOON

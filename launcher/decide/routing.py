@@ -233,15 +233,8 @@ def _lines(backend: Backend, targets: Mapping[Endpoint, Mode]) -> Mapping[int, E
 
     A replica that shall not begin gets none.
     """
-    at: dict[tuple[str, int], int] = {}
-    for index, server in enumerate(backend.servers):
-        if server.mode is not Mode.MAINT or (server.address, server.port) not in at:
-            at[server.address, server.port] = index
-    found = {
-        at[place]: target
-        for target in targets
-        if (place := (target.address, target.http_port)) in at
-    }
+    at = backend.lines
+    found = {at[target.place]: target for target in targets if target.place in at}
     placed = set(found.values())
     new = (t for t in sorted(targets) if targets[t] is Mode.READY and t not in placed)
     lines = enumerate(backend.servers)

@@ -69,9 +69,9 @@ def run_of(slot: SlotView) -> Run | None:
 
 
 def last_run(slot: SlotView, verified: Verified | None) -> Run | None:
-    """The run that Slurm is ending: where its last requests are in flight."""
-    if slot.state != "ending":
-        return run_of(slot)
+    """Where the slot's last requests are in flight; also of a run that Slurm is ending."""
+    if slot.state not in {"running", "ending"}:
+        return None
     return _run(slot) or (verified.run if verified is not None else None)
 
 

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
 
 from cluster.errors import InvalidInputError
 from cluster.service import ServiceSpec, service_spec
@@ -27,6 +26,8 @@ from launcher.decide.slots import (
 from launcher.decide.state import GenerationState, ServiceState, State, Wish
 from launcher.decide.urgency import urgency
 
+RETRY_AFTER_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+"""What a client is told who asks a service of which nothing serves."""
 ASK_AGAIN_S = 2.0
 """A wish that was not (wholly) fulfilled is repeated this often; so is a retirement, and, while
 slots wait for Slurm, a wish whose urgency has changed."""
@@ -312,14 +313,22 @@ def _route(look: Look, seen: Sequence[Generation], decision: Decision, plan: Slo
         for slot, mode in plan.modes.items()
         if slot in one.runs
     }
-    ready_in_s = decision.ready_in_s
+    serves = any(_serving(one.slots) for one in seen)
     return Route(
         look.key,
         look.spec.concurrency,
         targets,
-        retry_after_s=max(1, ceil(ready_in_s)) if ready_in_s is not None else None,
+        retry_after_s=None if serves else _retry_after_s(decision),
         closing=look.newest.order.delete_s is not None,
     )
+
+
+def _retry_after_s(decision: Decision) -> int | None:
+    """In steps, so that the gateway is not told each second."""
+    ready_in_s = decision.ready_in_s
+    if ready_in_s is None:
+        return None
+    return next((step for step in RETRY_AFTER_S if step >= ready_in_s), RETRY_AFTER_S[-1])
 
 
 def _note(seen: Sequence[Generation]) -> str:

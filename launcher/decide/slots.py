@@ -54,7 +54,8 @@ class Slot:
     Attributes:
         up: what serves or drains passes its health checks.
         allotted: Slurm has given it a slice.
-        is_outdated: of an older generation, or started before its owner ordered a restart.
+        is_outdated: of an older generation, started before its owner ordered a restart, or on a
+            node that is drained.
         is_borrowed: it holds what another tenant may take back.
         is_drained: it has drained, and gets no requests any more.
         is_stuck: it waits for a slice that Slurm does not find by itself.

@@ -8,7 +8,7 @@ from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobState, JobTag, JobView, NodeView, StepView, last_words
 from cluster.service import MAX_SLOTS
 from cluster.units import Millislices
-from cluster.wire import ServiceView, SlotState, SlotView, TenantView
+from cluster.wire import WHEN_REPLACED_S, ServiceView, SlotState, SlotView, TenantView
 from slurm_plugin.decide.free import free_instances
 from slurm_plugin.decide.limits import BORROWED_QOS
 from slurm_plugin.decide.snapshot import GpuType, Living
@@ -175,8 +175,6 @@ def _slot(
     )
 
 
-_DRAINED_LEAVES_S = 3600
-"""Of a replica on a drained node: it may finish, but an administrator waits for it."""
 _PREEMPTED_BY_S = 60
 """Slurm itself moves an end by half a minute where it rounds a limit."""
 
@@ -191,7 +189,7 @@ def _leaves(job: JobView, node: NodeView | None, now_s: float) -> tuple[int | No
         if early_s > _PREEMPTED_BY_S:
             return max(0, int(job.end_s - now_s)), "it is preempted"
     if node is not None and "DRAIN" in node.states:
-        return _DRAINED_LEAVES_S, f"node {node.name} is drained"
+        return WHEN_REPLACED_S, f"node {node.name} is drained"
     return None, ""
 
 

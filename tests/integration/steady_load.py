@@ -13,6 +13,7 @@ RAMP_S = 3.0
 """So long it takes until the full rate is reached."""
 _CONTEXT_TOKENS = 500
 _GENERATED_TOKENS = 200
+"""A replica takes 0.27 s for one request."""
 _BODY = {
     "inputs": [
         {"name": name, "shape": [1], "datatype": "INT32", "data": [value]}
@@ -22,8 +23,6 @@ _BODY = {
         )
     ]
 }
-WORK_S = 0.27
-"""What a replica takes for one of them."""
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,18 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from effort import is_nightly
-from steady_load import SteadyLoad
+from steady_load import Answer, SteadyLoad
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
+from sandbox.process import is_alive
 
 pytestmark = pytest.mark.integration
 
@@ -41,7 +42,7 @@ model_repository = {models}
 model = "tokens"
 profile = "1g.18gb"
 min_replicas = {replicas}
-max_replicas = {replicas}
+max_replicas = {slots}
 concurrency = {concurrency}
 lease_s = 600
 memory_mib = 512
@@ -59,7 +60,10 @@ class Chaos:
         models = publish_models(self.sandbox.layout.models)
         file = self._home / "chaos.toml"
         text = FILE.format(
-            models=json.dumps(str(models)), replicas=REPLICAS, concurrency=CONCURRENCY
+            models=json.dumps(str(models)),
+            replicas=REPLICAS,
+            slots=2 * REPLICAS,
+            concurrency=CONCURRENCY,
         )
         file.write_text(text)
         self.sandbox.run("bob", ("slicewise", "service", "apply", str(file)))
@@ -72,11 +76,13 @@ class Chaos:
         argv = ("squeue", "--noheader", "--array", f"--user={user}", f"--states={states}")
         return self.sandbox.run("root", (*argv, "--format=%i %T %q %N")).stdout.splitlines()
 
-    def ready(self) -> int:
-        """Replicas that answer; -1 while nobody can say."""
+    def ready(self) -> int | str:
+        """How many replicas answer, or why nobody can say."""
         argv = ("slicewise", "service", "status", SERVICE, "--json")
         shown = self.sandbox.run("root", argv, check=False)
-        return len(json.loads(shown.stdout)["slots"]["ready"]) if shown.returncode == 0 else -1
+        if shown.returncode:
+            return shown.stderr
+        return len(json.loads(shown.stdout)["slots"]["ready"])
 
     def set_quota(self, tenant: str, *words: str) -> None:
         argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", *words)
@@ -100,28 +106,27 @@ class Chaos:
             return clients
 
         clients = asyncio.run(load())
-        print(len(clients.answers), 'answers', clients.failed)  # TEMP
         until_is(self.ready, replicas)
         return clients
 
     def tritons(self) -> list[int]:
         """Pids of its servers."""
-        return [pid for pid, line in command_lines() if "--id=chaos." in line]
+        return running("bin/tritonserver --", "--id=chaos.")
 
     def kill_node(self, node: str) -> int:
-        """Its slurmd, and whatever runs of its jobs, at once; how many of the tritons died."""
-        on_it = [line.split()[0] for line in self.jobs("bob", "running") if line.endswith(node)]
-        doomed = [pid for pid in processes() if environment(pid).get("SLURMD_NODENAME") == node]
+        """All that Slurm runs there, those first that would tell of it; how many replicas died."""
+        argv = ("squeue", "--noheader", f"--nodelist={node}", "--format=%A")
+        jobs = self.sandbox.run("root", argv).stdout.split()
         self.sandbox.kill(f"slurmd-{node}")
-        for pid in doomed:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill(pid for job in jobs for pid in running(f"slurmstepd: [{job}."))
+        kill(pid for pid in processes() if environment(pid).get("SLURMD_NODENAME") == node)
         self.scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
-        return len(on_it)
+        return len(jobs)
 
     def mend_node(self, node: str) -> None:
+        """As it registers, Slurm takes it back."""
         self.sandbox.restore(print)
-        self.scontrol("update", f"NodeName={node}", "State=RESUME")
+        until_is(lambda: self.sandbox.node_states()[node], "idle")
 
     def scontrol(self, *words: str) -> None:
         self.sandbox.run("root", ("scontrol", *words))
@@ -136,12 +141,32 @@ def processes() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
 
 
-def command_lines() -> Iterator[tuple[int, str]]:
-    for pid in processes():
-        with suppress(OSError):
-            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            if "bin/tritonserver " in line.split(" --")[0] + " ":
-                yield pid, line
+def running(*words: str) -> list[int]:
+    """Pids of those with all these words in their command lines."""
+    return [pid for pid in processes() if all(word in command_line(pid) for word in words)]
+
+
+def command_line(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return ""
+
+
+def kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def cut_off(clients: SteadyLoad) -> list[Answer]:
+    """Those whose replica ended before it had answered; nothing else may have failed.
+
+    HAProxy closes without a word if the connection to the replica had served others before.
+    """
+    words = ("SW-GATEWAY-LOST", "ServerDisconnectedError")
+    lost = [one for one in clients.failed if any(word in one.error for word in words)]
+    assert lost == clients.failed
+    return lost
 
 
 def environment(pid: int) -> dict[str, str]:
@@ -170,39 +195,44 @@ def chaos(world: Chaos) -> Chaos:
 def test_a_killed_triton_costs_what_was_in_flight_on_it(chaos: Chaos) -> None:
     clients = chaos.while_asked(lambda _: os.kill(chaos.tritons()[0], signal.SIGKILL))
     # As many again may be handed to it in the moment in which it dies.
-    assert len(clients.failed) <= 2 * CONCURRENCY, clients.failed
+    assert len(cut_off(clients)) <= 2 * CONCURRENCY, clients.failed
 
 
 def test_a_killed_node_costs_what_was_in_flight_on_its_replicas(chaos: Chaos) -> None:
     node = chaos.jobs("bob", "running")[0].split()[-1]
     died: list[int] = []
 
-    def kill(_: SteadyLoad) -> None:
+    def kill_node(_: SteadyLoad) -> None:
         died.append(chaos.kill_node(node))
         until_is(chaos.ready, REPLICAS)
 
     try:
-        clients = chaos.while_asked(kill)
+        clients = chaos.while_asked(kill_node)
     finally:
         chaos.mend_node(node)
     assert died[0] > 0
-    assert len(clients.failed) <= 2 * CONCURRENCY * died[0], clients.failed
+    assert len(cut_off(clients)) <= 2 * CONCURRENCY * died[0], clients.failed
 
 
-def test_a_killed_haproxy_costs_what_was_in_flight(chaos: Chaos) -> None:
+@pytest.mark.parametrize("part", ["master", "worker"])
+def test_a_killed_haproxy_costs_what_was_in_flight(chaos: Chaos, part: str) -> None:
     """Nobody accepts connections until it is up again: clients try those again, and only those."""
+    master = chaos.sandbox.state.processes["haproxy"]
+    children = Path(f"/proc/{master.pid}/task/{master.pid}/children").read_text().split()
+    doomed = {"master": [master.pid], "worker": [int(pid) for pid in children]}[part]
     killed: list[tuple[int, float]] = []
 
-    def kill(clients: SteadyLoad) -> None:
+    def kill_haproxy(clients: SteadyLoad) -> None:
         killed.append((clients.in_flight, time.monotonic()))
-        chaos.sandbox.kill("haproxy")
+        kill(doomed)
+        until(lambda: not is_alive(master))
         chaos.sandbox.restore(print)
 
-    clients = chaos.while_asked(kill, retries_refused=True)
+    clients = chaos.while_asked(kill_haproxy, retries_refused=True)
     ((in_flight, killed_s),) = killed
     # Sending goes on until the signal has arrived.
     assert len(clients.failed) <= in_flight + 2, clients.failed
-    assert all(one.sent_s < killed_s + 0.2 for one in clients.failed), clients.failed
+    assert all(one.sent_s < killed_s + 1 for one in clients.failed), clients.failed
 
 
 def test_a_reload_costs_nothing(chaos: Chaos) -> None:
@@ -217,7 +247,7 @@ def test_a_reload_costs_nothing(chaos: Chaos) -> None:
 def test_launcher_and_daemon_killed_at_any_moment_cost_nothing(chaos: Chaos) -> None:
     chance = random.Random(5)  # noqa: S311 -- no secret
 
-    def kill(_: SteadyLoad) -> None:
+    def kill_one_by_one(_: SteadyLoad) -> None:
         for _ in range(KILLS):
             time.sleep(chance.uniform(0.2, 4.0))
             name = chance.choice(("launcher", "daemon"))
@@ -226,7 +256,7 @@ def test_launcher_and_daemon_killed_at_any_moment_cost_nothing(chaos: Chaos) -> 
             chaos.restart(name)
         chaos.sandbox.restore(print)
 
-    clients = chaos.while_asked(kill)
+    clients = chaos.while_asked(kill_one_by_one)
     assert clients.failed == []
     assert len(clients.answers) > KILLS * RATE_PER_S
 
@@ -268,7 +298,9 @@ def borrowing(chaos: Chaos) -> Iterator[None]:
     """One of the replicas is on what vision lends."""
     chaos.set_quota("vision", str(INSTANCES), "--lending-limit", "1")
     chaos.set_quota("nlp", "1", "--borrowing-limit", "1")
-    until(lambda: any("slicewise-borrowed" in job for job in chaos.jobs("bob", "running")))
+    # What runs stays as it is: the next that starts is the one beyond the guarantee.
+    chaos.scontrol("requeuehold", chaos.jobs("bob", "running")[0].split()[0])
+    until(lambda: [job for job in chaos.jobs("bob", "running") if "slicewise-borrowed" in job])
     until_is(chaos.ready, REPLICAS)
     yield
     chaos.sandbox.run("root", ("scancel", "--user=alice"))

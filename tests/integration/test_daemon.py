@@ -201,11 +201,22 @@ def test_a_wrong_service_is_refused(daemon: Daemon) -> None:
     assert "model_repository" in daemon.sbatch("alice", script=script)[1]
 
 
-def test_a_service_exists_once(daemon: Daemon, array: int) -> None:
+def test_submitted_again_it_is_a_new_generation_that_replaces_the_old(
+    daemon: Daemon, array: int
+) -> None:
+    def arrays() -> list[int]:
+        return [one["array_job_id"] for one in daemon.ask("alice", op="view")["services"]]
+
+    def retire(generation: int) -> str | None:
+        return daemon.ask("slicewise", op="retire", array_job_id=generation).get("code")
+
+    assert retire(array) == "SW-SERVICE-NEEDED"
     code, text = daemon.sbatch("alice", script=SCRIPT)
-    assert code == 1
-    assert "SW-SERVICE-EXISTS" in text
-    assert str(array) in text
+    assert code == 0, text
+    until_is(arrays, [array, int(text)])
+    assert retire(int(text)) == "SW-SERVICE-NEEDED"
+    assert retire(array) is None
+    until_is(arrays, [int(text)])
 
 
 def test_check_is_the_same_decision(daemon: Daemon) -> None:

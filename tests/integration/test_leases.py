@@ -5,12 +5,13 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 from effort import is_nightly
 from steady_load import SteadyLoad
-from waiting import until, until_is
+from waiting import until
 
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
@@ -54,7 +55,7 @@ class Leased:
         file.write_text(FILE.format(models=models, lease_s=LEASE_S))
         argv = ("slicewise", "service", "apply", str(file), "--json")
         self.array = json.loads(self.sandbox.run("bob", argv).stdout)["array_job_id"]
-        until_is(lambda: len(self.runs()), 1)
+        until(self.runs)
 
     def delete(self) -> None:
         self.sandbox.run("root", ("scancel", str(self.array)))
@@ -71,6 +72,9 @@ class Leased:
         """Node, start and end of what runs, by task."""
         rows = self.squeue("%i %N %S %e", "running")
         return {task: (node, int(start), int(end)) for task, node, start, end in rows}
+
+    def a_run(self) -> tuple[str, tuple[str, int, int]]:
+        return next(iter(self.runs().items()))
 
     def states(self) -> dict[int, str]:
         return {int(index): state for index, state in self.squeue("%K %T", "all")}
@@ -107,9 +111,11 @@ class Leased:
         text = file.read_text()
         file.write_text(text.replace("[daemon]\n", f"[daemon]\n{line}\n"))
         self.restart_daemon()
-        yield
-        file.write_text(text)
-        self.restart_daemon()
+        try:
+            yield
+        finally:
+            file.write_text(text)
+            self.restart_daemon()
 
     def restart_daemon(self) -> None:
         self.sandbox.stop("daemon")
@@ -146,7 +152,7 @@ def passes(seconds: float) -> Callable[[], None]:
 
 
 def test_a_lease_of_a_minute_is_extended_for_minutes(leased: Leased) -> None:
-    ((task, (node, start_s, _)),) = leased.runs().items()
+    task, (node, start_s, _) = leased.a_run()
     clients = leased.while_asked(passes(EXTENDED_S))
     assert clients.failed == []
     *same_run, end_s = leased.runs()[task]
@@ -157,8 +163,9 @@ def test_a_lease_of_a_minute_is_extended_for_minutes(leased: Leased) -> None:
 
 def test_where_leases_are_not_extended_a_successor_takes_over(leased: Leased) -> None:
     with leased.settings("extend_leases = false"):
-        (first,) = leased.runs().values()
-        clients = leased.while_asked(lambda: until(lambda: first not in leased.runs().values()))
+        first = set(leased.runs().values())
+        over = partial(until, lambda: first.isdisjoint(leased.runs().values()), 2 * LEASE_S)
+        clients = leased.while_asked(over)
         assert clients.failed == []
         assert leased.starts() >= 2
         assert all(end_s == start_s + LEASE_S for _, start_s, end_s in leased.runs().values())
@@ -166,7 +173,7 @@ def test_where_leases_are_not_extended_a_successor_takes_over(leased: Leased) ->
 
 
 def test_nothing_runs_into_a_maintenance_reservation(leased: Leased) -> None:
-    ((node, _, _),) = leased.runs().values()
+    node, _, _ = leased.a_run()[1]
     begins_s = int(time.time()) + 100
     name = "reservationname=lease-test"
     what = ("flags=maint,ignore_jobs", "users=root", "duration=60", f"nodes={node}")
@@ -190,7 +197,7 @@ def test_nothing_runs_into_a_maintenance_reservation(leased: Leased) -> None:
 
 
 def test_a_bigger_job_starts_when_slurm_has_planned_it(leased: Leased) -> None:
-    ((node, _, _),) = leased.runs().values()
+    node, _, _ = leased.a_run()[1]
     gres = f"--gres={GPU}:{INSTANCES[node]}"
     options = ("--parsable", gres, f"--nodelist={node}", "--time=1", "--output=/dev/null")
     argv = ("sbatch", *options, "--wrap=sleep 20")
@@ -206,16 +213,16 @@ def test_a_bigger_job_starts_when_slurm_has_planned_it(leased: Leased) -> None:
 
 
 def test_a_slot_whose_task_was_cancelled_comes_back(leased: Leased) -> None:
-    (task,) = leased.runs()
+    task, _ = leased.a_run()
     index = int(task.partition("_")[2])
     leased.sandbox.run("bob", ("scancel", task))
     until(lambda: leased.states()[index] == "CANCELLED")
     until(lambda: leased.states()[index] in {"PENDING", "RUNNING"})
-    until_is(lambda: len(leased.runs()), 1)
+    until(leased.runs)
 
 
 def test_a_service_that_was_cancelled_as_a_whole_stays_so(leased: Leased) -> None:
-    (task,) = leased.runs()
+    task, _ = leased.a_run()
     leased.sandbox.run("bob", ("scancel", task.partition("_")[0]))
     until(lambda: set(leased.states().values()) <= {"CANCELLED"})
     time.sleep(10)

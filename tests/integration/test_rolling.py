@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from steady_load import WORK_S, SteadyLoad
+from steady_load import SteadyLoad
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
@@ -19,6 +19,8 @@ pytestmark = pytest.mark.integration
 
 NAME, SERVICE = "rolled", "nlp/rolled"
 REPLICAS, CONCURRENCY = 2, 2
+WORK_S = 0.27
+"""What a replica takes for one request."""
 RATE_PER_S = 5.0
 """One replica alone can answer them."""
 FILE = """\
@@ -88,6 +90,14 @@ class Rolled:
             for one in self.status()["replicas"]
             if one["state"] == "ready"
         }
+
+    def nodes(self) -> list[str]:
+        """Of the replicas that serve."""
+        return [one["node"] for one in self.status()["replicas"] if one["state"] == "ready"]
+
+    def drain(self, node: str) -> None:
+        words = (f"NodeName={node}", "State=DRAIN", "Reason=test")
+        self.sandbox.run("slurm", ("scontrol", "update", *words))
 
     def under_load(self, change: Callable[[], object], wanted: Callable[[], object]) -> SteadyLoad:
         """Make that change, and go on until it has come to what is wanted."""
@@ -172,6 +182,17 @@ def test_a_restart_replaces_every_replica_without_a_failed_request(service: Roll
     load = service.under_load(
         lambda: service.slicewise("bob", "service", "restart", SERVICE), replaced
     )
+    assert load.failed == []
+
+
+def test_a_drained_node_is_left_without_a_failed_request(service: Rolled) -> None:
+    """Its array has no slot to spare: one at a time."""
+    (node,) = set(service.nodes())
+    load = service.under_load(
+        lambda: service.drain(node),
+        lambda: len(service.nodes()) == REPLICAS and node not in service.nodes(),
+    )
+    service.sandbox.run("slurm", ("scontrol", "update", f"NodeName={node}", "State=RESUME"))
     assert load.failed == []
 
 

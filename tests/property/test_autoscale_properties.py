@@ -1,101 +1,108 @@
 """The autoscaler under any load."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
-from cluster.service import ServiceSpec
-from launcher.decide.autoscale import Peak, autoscale
+from launcher.decide.autoscale import Memory, autoscale, initial
 from launcher.decide.gateway import Load
-from launcher.decide.slots import Phase, Slot, plan_slots, supply
+from launcher.decide.scaling import Decision, Look, Scaling, Start, Supply
 
 COUNTS = st.integers(0, 500)
-LOADS = st.builds(Load, COUNTS, COUNTS, COUNTS)
-STEPS = st.lists(st.tuples(st.floats(0.1, 30), LOADS), min_size=1, max_size=40)
+REPLICAS = st.integers(0, 20)
+LOADS = st.builds(Load, COUNTS, COUNTS, COUNTS, st.integers(0, 5000), st.integers(0, 5000))
+STARTS = st.builds(Start, st.floats(0, 10_000), st.floats(0, 10_000))
+SUPPLIES = st.builds(Supply, REPLICAS, REPLICAS, REPLICAS, REPLICAS)
+STEPS = st.lists(
+    st.tuples(st.floats(0, 3000), LOADS, SUPPLIES, st.lists(STARTS, max_size=3), st.booleans()),
+    min_size=1,
+    max_size=40,
+)
 
 
 @st.composite
-def specs(draw: st.DrawFn) -> ServiceSpec:
+def scalings(draw: st.DrawFn) -> Scaling:
     most = draw(st.integers(1, 64))
-    return ServiceSpec(
-        name="a",
-        tenant="t",
-        model_repository="/m",
-        model="m",
-        profile="1g.10gb",
+    return Scaling(
         min_replicas=draw(st.integers(0, most)),
         max_replicas=most,
         concurrency=draw(st.integers(1, 64)),
-        keep_alive_s=draw(st.floats(0, 60)),
+        max_queue_s=draw(st.none() | st.floats(0, 100)),
+        p95_s=draw(st.none() | st.floats(0.01, 100)),
+        keep_alive_s=draw(st.none() | st.floats(0, 60)),
+        aim=draw(st.floats(0, 0.99999)),
     )
 
 
-@given(specs(), STEPS)
-def test_it_is_the_largest_need_of_the_last_keep_alive_within_its_bounds(
-    spec: ServiceSpec, steps: list[tuple[float, Load]]
+def gone_through(
+    scaling: Scaling, steps: list[tuple[float, Load, Supply, list[Start], bool]]
+) -> tuple[Memory, list[tuple[Look, Decision]]]:
+    memory, now_s, found = Memory(), 1e9, []
+    for pause_s, load, supply, starts, is_known in steps:
+        now_s += pause_s
+        look = Look(now_s, load, supply, tuple(starts), is_known=is_known)
+        memory, decision = autoscale(scaling, memory, look)
+        found.append((look, decision))
+    return memory, found
+
+
+@given(scalings(), STEPS)
+def test_it_stays_within_its_bounds_and_wakes_for_any_request(
+    scaling: Scaling, steps: list[tuple[float, Load, Supply, list[Start], bool]]
 ):
-    peaks: tuple[Peak, ...] = ()
-    history: list[tuple[float, int]] = []
-    now_s = 0.0
-    for pause_s, load in steps:
-        now_s += pause_s
-        peaks, decision = autoscale(spec, peaks, load, 64, now_s)
-        history.append((now_s, -(-load.total // spec.concurrency)))
-        recent = [n for at_s, n in history[:-1] if at_s > now_s - spec.keep_alive_s]
-        need = max([*recent, history[-1][1]])
-        assert decision.wanted == min(max(need, spec.min_replicas), spec.max_replicas)
-        assert decision.wanted > 0 or load.total == 0
+    _, found = gone_through(scaling, steps)
+    for look, decision in found:
+        assert scaling.min_replicas <= decision.wanted <= scaling.max_replicas
+        assert decision.wanted > 0 or not look.is_known or look.load.total == 0
+        assert decision.ready_in_s is None or decision.ready_in_s >= 0
 
 
-@given(specs(), STEPS)
-def test_its_memory_stays_small(spec: ServiceSpec, steps: list[tuple[float, Load]]):
-    peaks: tuple[Peak, ...] = ()
-    now_s = 0.0
-    for pause_s, load in steps:
-        now_s += pause_s
-        peaks, _ = autoscale(spec, peaks, load, 64, now_s)
-        falling = [peak.replicas for peak in peaks]
-        assert falling == sorted(set(falling), reverse=True)
+@given(scalings(), STEPS)
+def test_its_memory_stays_small_and_survives_as_json(
+    scaling: Scaling, steps: list[tuple[float, Load, Supply, list[Start], bool]]
+):
+    memory, _ = gone_through(scaling, steps)
+    adapter = TypeAdapter(Memory)
+    text = adapter.dump_json(memory)
+    assert adapter.validate_json(text) == memory
+    assert len(text) < 20_000
+    assert all(one.replicas > other.replicas for one, other in pairwise(memory.peaks))
 
 
-@st.composite
-def slot_sets(draw: st.DrawFn) -> tuple[Slot, ...]:
-    phases = draw(st.lists(st.sampled_from(Phase), min_size=1, max_size=24))
-    busy = st.integers(0, 5)
-    return tuple(
-        Slot(
-            index,
-            phase,
-            in_flight=draw(busy) if phase in {Phase.SERVING, Phase.DRAINING} else 0,
-            up=draw(st.booleans()),
-        )
-        for index, phase in enumerate(phases)
+@given(scalings(), STEPS, LOADS, COUNTS)
+def test_more_that_waits_never_wants_fewer(
+    scaling: Scaling,
+    steps: list[tuple[float, Load, Supply, list[Start], bool]],
+    load: Load,
+    more: int,
+):
+    memory, found = gone_through(scaling, steps)
+    look = Look(found[-1][0].at_s + 1, load, Supply(1, 1, 1))
+    fuller = replace(look, load=replace(load, queued=load.queued + more))
+    assert (
+        autoscale(scaling, memory, look)[1].wanted <= autoscale(scaling, memory, fuller)[1].wanted
     )
 
 
-@given(slot_sets(), st.integers(0, 24), st.booleans())
-def test_the_wish_never_drops_a_slot_that_the_gateway_still_sends_to(
-    slots: tuple[Slot, ...], wanted: int, may_start: bool
+@given(scalings(), STEPS, SUPPLIES)
+def test_the_same_look_again_wants_the_same(
+    scaling: Scaling, steps: list[tuple[float, Load, Supply, list[Start], bool]], supply: Supply
 ):
-    plan = plan_slots(slots, wanted, may_start=may_start, drained_out=frozenset())
-    at_gateway = {s.index for s in slots if s.phase in {Phase.SERVING, Phase.DRAINING}}
-    assert at_gateway <= plan.run
-    working = {s.index for s in slots if s.in_flight}
-    assert working <= set(plan.modes)
+    """Nothing flaps: with what it wanted there, it wants no fewer at once."""
+    memory, found = gone_through(scaling, steps)
+    look = replace(found[-1][0], supply=supply, starts=(), is_known=True)
+    again, first = autoscale(scaling, memory, look)
+    _, second = autoscale(scaling, again, replace(look, supply=Supply(ready=first.wanted)))
+    assert second.wanted >= first.wanted or scaling.keep_alive_s == 0
 
 
-@given(slot_sets(), st.integers(0, 24))
-def test_no_more_is_started_than_is_missing(slots: tuple[Slot, ...], wanted: int):
-    plan = plan_slots(slots, wanted, may_start=True, drained_out=frozenset())
-    draining = sum(slot.phase is Phase.DRAINING for slot in slots)
-    held = {slot.index for slot in slots if slot.phase is Phase.HELD}
-    started = plan.run & held
-    assert len(started) == min(len(held), max(0, wanted - supply(slots) - draining))
-    assert not plan.run & {slot.index for slot in slots if slot.phase is Phase.OUT}
-
-
-@given(slot_sets(), st.integers(0, 24))
-def test_a_plan_is_stable(slots: tuple[Slot, ...], wanted: int):
-    """The same look gives the same plan: nothing flaps."""
-    first = plan_slots(slots, wanted, may_start=True, drained_out=frozenset())
-    second = plan_slots(slots[::-1], wanted, may_start=True, drained_out=frozenset())
-    assert (first.run, first.modes) == (second.run, second.modes)
+@given(scalings(), st.integers(0, 20), st.lists(st.floats(0, 5), max_size=10))
+def test_a_restart_never_shrinks_at_once(scaling: Scaling, running: int, pauses: list[float]):
+    memory, now_s = initial(Supply(ready=running), 1000.0), 1000.0
+    for pause_s in pauses:
+        now_s += pause_s
+        memory, decision = autoscale(scaling, memory, Look(now_s, Load(), Supply(ready=running)))
+        assert decision.wanted >= min(running, scaling.max_replicas)

@@ -10,6 +10,7 @@ from itertools import count
 
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_scaling import decide
 
 from cluster.wire import (
     NO_ORDER,
@@ -32,7 +33,7 @@ from launcher.decide.routing import (
     SetTarget,
 )
 from launcher.decide.runs import Answer, Probe
-from launcher.decide.services import Plan, decide
+from launcher.decide.services import Plan
 from launcher.decide.slots import Phase
 from launcher.decide.state import ServiceState, State, after_retirement, after_wish
 

@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from plain_scaling import decide
 from pydantic import TypeAdapter
 
 from cluster.wire import (
+    WHEN_REPLACED_S,
     ServiceOrder,
     ServiceView,
     SlotView,
@@ -16,10 +18,10 @@ from launcher.decide.autoscale import initial
 from launcher.decide.backoff import Backoff
 from launcher.decide.gateway import Backend, Endpoint, Gateway, Mode, Server
 from launcher.decide.replicas import Answers, Sight, generation, unverified
-from launcher.decide.routing import AddRoute, Change, EndSessions, SetMode, SetTarget
+from launcher.decide.routing import AddRoute, Change, EndSessions, SetMode, SetRetryAfter, SetTarget
 from launcher.decide.runs import START_DEADLINE_S, UNHEALTHY_S, Answer, Probe, Run, Verified
 from launcher.decide.scaling import Start, Supply
-from launcher.decide.services import ASK_AGAIN_S, Plan, decide
+from launcher.decide.services import ASK_AGAIN_S, Plan
 from launcher.decide.slots import DRAIN_DEADLINE_S, Expiry, Phase, loss_text
 from launcher.decide.state import GenerationState, ServiceState, State, Wish, after_wish
 
@@ -102,7 +104,8 @@ def decided(
 
 
 def changes(plan: Plan) -> tuple[Change, ...]:
-    return plan.routes.changes
+    """But what clients are told."""
+    return tuple(one for one in plan.routes.changes if not isinstance(one, SetRetryAfter))
 
 
 def with_order(seen: ViewAnswer, order: ServiceOrder) -> ViewAnswer:
@@ -165,12 +168,11 @@ def test_after_a_restart_nothing_changes_while_nothing_has_changed():
     assert plan.services[0].wish == {0, 1}
 
 
-def test_after_a_restart_an_idle_service_is_kept_for_a_whole_keep_alive():
+def test_after_a_restart_an_idle_service_is_kept_for_a_while():
     shown = gateway(server(0, Mode.READY))
-    state, _ = decided(view(running(0)), shown, now_s=100.0)
-    state, early = decided(view(running(0), at_s=109.0), shown, state, now_s=109.0)
-    _, late = decided(view(running(0), at_s=111.0), shown, state, now_s=111.0)
-    assert (changes(early), changes(late)) == ((), (SetMode("pool1", 0, Mode.DRAIN),))
+    state, first = decided(view(running(0)), shown, now_s=100.0)
+    _, late = decided(view(running(0), at_s=900.0), shown, state, now_s=900.0)
+    assert (changes(first), changes(late)) == ((), (SetMode("pool1", 0, Mode.DRAIN),))
 
 
 IDLE = having(GenerationState())
@@ -264,7 +266,7 @@ def test_a_replica_that_ends_after_a_long_life_is_no_failure():
     shown = gateway(server(0, Mode.READY, 1), sessions=1)
     state, _ = decided(view(running(0), at_s=200.0), shown, state, now_s=200.0)
     _, plan = decided(view(in_state(0, "held"), at_s=201.0), shown, state, now_s=201.0)
-    assert plan.services[0].decision.reason.endswith(": 1")
+    assert plan.services[0].decision.reason == "1 wanted"
 
 
 def test_a_slot_that_was_not_released_has_not_failed():
@@ -311,7 +313,7 @@ def test_at_the_announced_end_it_drains():
         (60, 60, 39, Expiry.SOON),
         (60, 60, 20, Expiry.SOON),
         (60, 60, 19, Expiry.NOW),
-        (900, 900, 3600, Expiry.SOON),  # its node is drained
+        (7200, 3599, 3599, Expiry.FAR),
         (900, 900, 3, Expiry.NOW),  # it is preempted
     ],
 )
@@ -339,6 +341,21 @@ def test_when_a_slot_is_stuck_in_slurms_queue(reason: str, waited_s: int, is_stu
     assert plan.services[0].slots[0].is_stuck is is_stuck
 
 
+def test_on_a_drained_node_it_is_outdated_and_makes_room_for_its_successor():
+    drained = running(0, leaves_s=WHEN_REPLACED_S)
+    shown = gateway(server(0, Mode.READY, 1), sessions=1)
+    _, plan = decided(view(drained, in_state(1, "held"), lease_s="7200"), shown)
+    assert (plan.services[0].wish, changes(plan)) == ({0, 1}, ())
+    assert plan.services[0].slots[0].is_outdated
+    full = Wish(frozenset({0, 1}), 99.0, kept_back=frozenset({1}), is_firm=True)
+    _, plan = decided(
+        view(drained, in_state(1, "held"), lease_s="7200"),
+        shown,
+        having(GenerationState(wish=full), replicas=1),
+    )
+    assert changes(plan) == (SetMode("pool1", 0, Mode.DRAIN),)
+
+
 def test_what_slurm_ends_finishes_what_it_has_and_gets_no_more():
     ending = running(0).model_copy(update={"state": "ending"})
     for in_flight, mode in ((1, Mode.DRAIN), (0, Mode.MAINT)):
@@ -354,6 +371,17 @@ def test_what_slurm_ends_is_known_by_its_run_when_its_ports_are_not_shown_any_mo
         seen = view(in_state(0, "ending"), in_state(1, "held"), at_s=at_s)
         state, plan = decided(seen, shown, state, now_s=at_s)
         assert changes(plan) == (SetMode("pool1", 0, Mode.DRAIN),)
+
+
+def test_a_look_that_misses_its_ports_cuts_nothing():
+    state, _ = decided(view(running(0)), gateway(sessions=1), answers=OURS)
+    shown = gateway(server(0, Mode.READY, 1), sessions=1)
+    blind = running(0).model_copy(update={"state": "starting", "ports": ()})
+    _, plan = decided(view(blind, at_s=101.0), shown, state, now_s=101.0)
+    assert changes(plan) == ()
+    other = blind.model_copy(update={"start_s": 99})
+    _, plan = decided(view(other, at_s=101.0), shown, state, now_s=101.0)
+    assert SetMode("pool1", 0, Mode.MAINT) in changes(plan)
 
 
 def test_an_announced_end_is_no_failed_start():
@@ -519,3 +547,10 @@ def test_what_is_remembered_can_be_written_down_and_read_again():
     state = with_wish(state, wish, frozenset({1}))
     written = TypeAdapter(State).dump_json(state)
     assert TypeAdapter(State).validate_json(written) == state
+
+
+def test_clients_are_told_when_to_come_back_while_nothing_serves():
+    _, asleep = decided(view(in_state(0, "held")), gateway(sessions=1))
+    _, awake = decided(view(running(0)), gateway(server(0, Mode.READY)))
+    told = [plan.services[0].route.retry_after_s for plan in (asleep, awake)]
+    assert told == [30, None]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
+from plain_scaling import decide
 
 from cluster.wire import NO_ORDER, ServiceOrder, ServiceView, SlotView, TenantView, ViewAnswer
 from launcher.decide import demand
@@ -12,7 +13,7 @@ from launcher.decide.gateway import Backend, Endpoint, Gateway, Mode, Server
 from launcher.decide.replicas import Generation, Sight, generation
 from launcher.decide.runs import Answer, Probe
 from launcher.decide.scaling import Supply
-from launcher.decide.services import ASK_AGAIN_S, ServicePlan, decide
+from launcher.decide.services import ASK_AGAIN_S, ServicePlan
 from launcher.decide.slots import DRAIN_DEADLINE_S, Phase, Slot, SlotId
 from launcher.decide.state import GenerationState, ServiceState, State
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -179,3 +180,41 @@ async def test_it_ends_when_told_and_saves_once_more() -> None:
     ended.set()
     await asyncio.wait_for(running, 1.0)
     assert list(kept.known) == ["a"]
+
+
+# Its pace
+
+
+class Paced(Launcher):
+    """Takes turns that do nothing; the first is as busy as it is told to be."""
+
+    def __init__(self, *, is_busy: bool) -> None:
+        super().__init__(World(), World())  # type: ignore[arg-type]
+        self.turned_s: list[float] = []
+        self.busy = is_busy
+
+    async def turn(self) -> bool:
+        self.turned_s.append(asyncio.get_running_loop().time())
+        return self.busy
+
+    async def gaps_s(self, seconds: float, meanwhile: float | None = None) -> list[float]:
+        ended = asyncio.Event()
+        running = asyncio.create_task(self.run(1.0, ended))
+        if meanwhile is not None:
+            await asyncio.sleep(meanwhile)
+            self._due.set()
+            seconds -= meanwhile
+        await asyncio.sleep(seconds)
+        ended.set()
+        await running
+        return [b - a for a, b in pairwise(self.turned_s)]
+
+
+async def test_the_next_turn_comes_soon_while_there_is_something_to_do() -> None:
+    assert await Paced(is_busy=False).gaps_s(0.7) == []
+    assert len(await Paced(is_busy=True).gaps_s(0.7)) >= 3
+
+
+async def test_a_replicas_answer_makes_the_next_turn_due_at_once() -> None:
+    (gap_s,) = await Paced(is_busy=False).gaps_s(0.6, meanwhile=0.2)
+    assert gap_s < 0.5

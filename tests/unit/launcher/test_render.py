@@ -9,7 +9,7 @@ import pytest
 from cluster.errors import InvalidInputError
 from cluster.service import directives_of_script, service_spec
 from cluster.settings import GatewaySettings, TritonSettings
-from launcher.render import gateway_files, service_script
+from launcher.render import Owners, gateway_files, service_script
 
 TRITON = TritonSettings(command=Path("/opt/triton server/bin/it's"))
 VALUES: dict[str, object] = {
@@ -154,12 +154,14 @@ def test_ports_are_read_in_every_form(ports: str, expected: list[str]):
 
 def test_the_gateway_has_its_pool():
     settings = GatewaySettings(backends=2, servers=3, directory=Path("/etc/gw"), hold_s=42)
-    files = gateway_files(settings, "slicewise", "haproxy")
+    files = gateway_files(settings, Owners("haproxy", "haproxy", "slicewise", "clients"))
     text = files["haproxy.cfg"]
     assert text.count("\nbackend pool") == 2 * 2
     assert text.count("server-template r 1-3 ") == 2
     assert text.count("proto h2 maxconn 1 track pool2/r") == 3
-    assert "user slicewise group haproxy mode 660" in text
+    assert "user slicewise group clients mode 660" in text
+    assert text.count("user haproxy\n") == 1
+    assert '.again" user haproxy mode 600' in text
     assert "42 * 1000" in files["hold.lua"]
     assert '"/etc/gw/services.map"' in files["hold.lua"]
     assert '".complete"' in files["hold.lua"]
@@ -197,6 +199,6 @@ def test_with_a_certificate_clients_find_tls_only():
 )
 def test_what_haproxy_would_misread_is_refused(settings: dict[str, object], user: str, key: str):
     with pytest.raises(InvalidInputError) as caught:
-        gateway_files(GatewaySettings.model_validate(settings), user)
+        gateway_files(GatewaySettings.model_validate(settings), Owners(socket_user=user))
     assert caught.value.refusal.code == "SW-GATEWAY-SETTINGS"
     assert caught.value.refusal.message.startswith(key)

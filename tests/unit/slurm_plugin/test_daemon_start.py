@@ -16,8 +16,8 @@ from scripted import ScriptedLedger, ScriptedSlurm, settings
 
 from cluster.errors import InvalidInputError, OutsideError, SlicewiseError, UnreachableError
 from cluster.slurm.interface import Association
+from cluster.systemd import tell_systemd
 from slurm_plugin.daemon import serve
-from slurm_plugin.systemd import tell_systemd
 
 REFUSED = OutsideError("SW-SLURM-FAILED", "sacctmgr: no")
 SUBMIT = (

@@ -1,4 +1,4 @@
-"""What the daemon tells systemd: ready, alive, how it is. Elsewhere nobody hears it."""
+"""What daemon and launcher tell systemd: ready, alive, how they are. Elsewhere nobody hears it."""
 
 import os
 import socket

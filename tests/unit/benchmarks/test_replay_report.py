@@ -1,0 +1,44 @@
+"""The replay's command, from a trace of ten minutes to its report."""
+
+import json
+import lzma
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.autoscale.__main__ import main
+
+POLICIES = ["kpa", "hpa", "ray", "dynamo", "peak_hold", "optimum", "slicewise"]
+
+
+def test_every_policy_has_a_curve_and_ours_is_set_beside_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    loads = tmp_path / "alibaba_gentd26_basemodel_update_latency_anon.csv.xz"
+    loads.write_bytes(lzma.compress(b"timestamp_anon,value,container_ip\n1,20000.0,a\n"))
+    arrivals = np.random.default_rng(1).uniform(0, 600, 600)
+    trace = tmp_path / "minutes.csv"
+    trace.write_text("".join(f"{at_s}\n" for at_s in arrivals))
+    report = tmp_path / "reports" / "autoscale.json"
+    arguments = ["--only", "", "--trace", trace, "--traces", tmp_path, "--report", report]
+    monkeypatch.setattr(sys, "argv", ["bench", *map(str, arguments)])
+    main()
+    found = json.loads(report.read_text())
+    assert list(found["traces"]) == ["minutes"]
+    assert list(found["traces"]["minutes"]) == POLICIES
+    for points in found["traces"]["minutes"].values():
+        assert len(points) >= 8
+        assert {*points[0]} == {"target", "attainment", "slice_hours", "changes", "wake_p99_s"}
+        assert all(0 <= point["attainment"] <= 1 for point in points)
+    assert list(found["saving_vs_best"]["minutes"]) == ["90", "95", "99", "99.9"]
+    assert report.with_suffix(".png").stat().st_size > 10_000
+
+
+def test_a_missing_trace_ends_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    report = tmp_path / "autoscale.json"
+    monkeypatch.setattr(sys, "argv", ["bench", "--traces", str(tmp_path), "--report", str(report)])
+    with pytest.raises(SystemExit, match="SLICEWISE_TRACES"):
+        main()
+    assert not report.exists()
