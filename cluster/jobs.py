@@ -160,7 +160,9 @@ _TAG = re.compile(
     r"(?P<undecided> undecided(?P<auto> auto)?)?(?![^ ])"
 )
 
-_SAID = re.compile(r"slicewise:run=(?P<run>\d+) (?P<words>.*)", re.DOTALL)
+_SAID = re.compile(r"slicewise:run=(?P<run>[0-9]{1,9}) (?P<words>[ -~]{0,500})")
+"""As the batch script writes it. A comment is its user's own, and others read these words: anything
+longer or with control characters is none of the script's."""
 
 
 def last_words(job: JobView) -> str:

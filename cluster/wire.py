@@ -9,8 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 VERSION = 2
 """Of submissions. 1 is answered as well: the daemon is upgraded before slicewise.lua."""
-LINE_LIMIT = 4 * 1024 * 1024
-"""Bytes of one answer; those of requests are narrower, see the sockets."""
+LINE_LIMIT = 64 * 1024 * 1024
+"""Bytes of one answer (a view of 1,000 services has 3 MiB); those of requests are narrower, see the
+sockets."""
 
 
 class Message(BaseModel):

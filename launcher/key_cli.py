@@ -53,8 +53,8 @@ def create_key(
     out.print(Text(key), soft_wrap=True)
     out.print(
         Text(
-            f"Key {key_id} of {tenant} opens the gateway {_AT_THE_GATEWAY}. Keep it: it is not"
-            " shown again.",
+            f"Key {key_id} of {tenant} opens the gateway {_AT_THE_GATEWAY}; from then on {tenant}'s"
+            " services answer nobody without a key. Keep it: it is not shown again.",
             style="dim",
         )
     )

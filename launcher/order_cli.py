@@ -172,8 +172,9 @@ async def _wait_until_gone(daemon: DaemonClient, service: ServiceView, wait_s: i
         living = generations_of(view.services, service.tenant, service.name)
         if view.complete and not living:
             return True
-        progress = f"waits for {_counted(_under_way(living))} to finish"
-        if progress != told:
+        replicas = _under_way(living)
+        progress = f"waits for {_counted(replicas)} to finish"
+        if replicas and progress != told:
             typer.echo(progress, err=True)
             told = progress
         if clock.time() >= until_s:

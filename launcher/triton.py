@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
 from launcher.decide.inference import Inference, smallest_inference
 from launcher.decide.runs import Answer, Probe
@@ -20,7 +20,19 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.1, 0.25, 5.0
 _OK, _UNAVAILABLE = 200, 503
 _SAID = 200
 """Characters of a model's own words."""
+_MOST_BYTES = 4 * 1024 * 1024
+"""Of an answer: what runs in a replica is its tenant's, and the launcher is everybody's."""
 _SILENT = Answer(Probe.SILENT)
+_NO_ANSWER = (
+    ClientError,
+    TimeoutError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OSError,
+)
+"""Nobody is there, or what answers is no Triton."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +101,8 @@ class Prober:
 async def probe(replica: Replica) -> Answer:
     """OURS if server and model are ready, it is the one that is meant, and its model answers.
 
-    Never raises: whatever a stranger's server answers, it is not ready.
+    Never raises: whatever a stranger's server answers, it is not ready. Asks nobody else that it
+    names.
     """
     # A connection of its own: of a replica that has ended none is left open.
     connector = TCPConnector(force_close=True)
@@ -97,7 +110,7 @@ async def probe(replica: Replica) -> Answer:
         try:
             async with asyncio.timeout(DEADLINE_S):
                 found = await _introduced(session, replica)
-        except (ClientError, TimeoutError, ValueError, KeyError, TypeError, OSError):
+        except _NO_ANSWER:
             return _SILENT
         if found is not Probe.OURS or not replica.infers:
             return Answer(found)
@@ -105,11 +118,10 @@ async def probe(replica: Replica) -> Answer:
 
 
 async def _introduced(session: ClientSession, replica: Replica) -> Probe:
-    async with session.get(replica.url) as answer:
-        if (await answer.json())["name"] != replica.identity:
-            return Probe.STRANGER
+    if (await _read(session, replica.url))["name"] != replica.identity:
+        return Probe.STRANGER
     for place in (f"{replica.url}/health/ready", f"{replica.model_url}/ready"):
-        async with session.get(place):
+        async with session.get(place, allow_redirects=False):
             pass
     return Probe.OURS
 
@@ -118,6 +130,9 @@ async def _inferred(session: ClientSession, replica: Replica) -> Answer:
     try:
         metadata = await _read(session, replica.model_url)
         config = await _read(session, f"{replica.model_url}/config")
+    except _NO_ANSWER:
+        return _SILENT
+    try:
         request = smallest_inference(metadata, config, 1 + secrets.randbits(62))
         if request is None:
             return Answer(Probe.OURS)
@@ -126,7 +141,7 @@ async def _inferred(session: ClientSession, replica: Replica) -> Answer:
         return _refused(f"no answer within {INFERENCE_DEADLINE_S:.0f} s")
     except ValueError as error:
         return _refused(str(error))
-    except (ClientError, KeyError, TypeError, OSError):
+    except _NO_ANSWER:
         return _SILENT
 
 
@@ -140,17 +155,29 @@ async def _answer(session: ClientSession, replica: Replica, request: Inference) 
         },
         timeout=ClientTimeout(INFERENCE_DEADLINE_S),
         raise_for_status=False,
+        allow_redirects=False,
     ) as answer:
         if answer.status == _OK:
             return Answer(Probe.OURS)
         # Its server is not ready, or full: nothing is wrong with the model.
         is_busy = answer.status == _UNAVAILABLE
-        return _SILENT if is_busy else _refused(await answer.text(errors="replace"))
+        return _SILENT if is_busy else _refused(await _text(answer))
 
 
 async def _read(session: ClientSession, url: str) -> Any:
-    async with session.get(url, timeout=ClientTimeout(DEADLINE_S)) as answer:
-        return await answer.json()
+    timeout = ClientTimeout(DEADLINE_S)
+    async with session.get(url, timeout=timeout, allow_redirects=False) as answer:
+        return json.loads(await _text(answer))
+
+
+async def _text(answer: ClientResponse) -> str:
+    """Raises ValueError if it is too long."""
+    found = bytearray()
+    async for part in answer.content.iter_any():
+        found += part
+        if len(found) > _MOST_BYTES:
+            raise ValueError(f"an answer of more than {_MOST_BYTES} bytes")
+    return found.decode(errors="replace")
 
 
 def _refused(words: str) -> Answer:

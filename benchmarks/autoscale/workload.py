@@ -10,7 +10,8 @@ Floats = NDArray[np.float64]
 SLO_S = 2.0
 """A request is served in time if it waits at most that long for a place in a replica.
 
-What a person at a chat notices as a wait; 5 s was tried first, and leaves less between the policies.
+What a person at a chat notices as a wait; 5 s was tried first, and leaves less between
+policies.
 """
 MAX_REPLICAS = 40
 FULL_REPLICAS = 26

@@ -8,6 +8,7 @@ Poisson (bursts, drift) makes it wider, and is learnt.
 
 from dataclasses import dataclass, replace
 from math import exp, sqrt
+from operator import add
 
 from launcher.decide.sketch import added
 
@@ -20,9 +21,10 @@ _MARKS = 8
 """Forecasts under way at a time, each a start's delay long."""
 _SURPRISE_S = 1800.0
 _EDGES = (-2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 13, 17)
-_POISSON = (0.4, 2.8, 3, 3.8, 3.8, 3, 1.8, 0.8, 0.4, 0.12, 0.06, 0.02, 0.01, 0.004, 0.002, 0.001)
-_ASSUMED = (*_POISSON, 0.0004, 0.0002)
-"""Surprises of a service that nothing is known of: nearly Poisson, with a heavier upper tail."""
+_BODY = (0.4, 2.8, 3.0, 3.8, 3.8, 3.0, 1.8, 0.8, 0.4)
+_TAIL = (0.12, 0.06, 0.02, 0.01, 0.004, 0.002, 0.001, 0.0004, 0.0002)
+_ALWAYS = (*_BODY, *_TAIL)
+"""Besides what was seen: nearly Poisson, with the heavier upper tail that a burst comes from."""
 _CALM = 0.375
 """Makes the deviation 1 at small numbers too."""
 
@@ -54,7 +56,7 @@ class Arrivals:
     spans: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
     losses: tuple[float, ...] = (0.0, 0.0, 0.0)
     marks: tuple[Mark, ...] = ()
-    surprises: tuple[float, ...] = _ASSUMED
+    surprises: tuple[float, ...] = (0.0,) * len(_ALWAYS)
 
     @property
     def rate(self) -> float:
@@ -124,9 +126,10 @@ class Case:
 def cases(known: Arrivals, horizon_s: float) -> list[Case]:
     """What may come within ``horizon_s``, the most first."""
     calm = sqrt(known.rate * horizon_s + _CALM)
-    total = sum(known.surprises)
+    weights = tuple(map(add, known.surprises, _ALWAYS))
+    total = sum(weights)
     lows = (_EDGES[0] - 1, *_EDGES)
     return [
         Case(weight / total, max(0.0, max(0.0, calm + low / 2 + 0.125) ** 2 - _CALM))
-        for low, weight in zip(reversed(lows), reversed(known.surprises), strict=True)
+        for low, weight in zip(reversed(lows), reversed(weights), strict=True)
     ]

@@ -5,6 +5,7 @@ The method, its sources and why each number is what it is: docs/autoscaling.md.
 
 from dataclasses import dataclass, field, replace
 from math import ceil
+from operator import attrgetter
 
 from launcher.decide.arrivals import Arrivals, cases, learn_arrivals
 from launcher.decide.delays import Delays, learn_starts
@@ -216,9 +217,19 @@ def _hold_s(scaling: Scaling, memory: Memory, look: Look) -> float:
 
 
 def _remember(peaks: tuple[Peak, ...], newest: Peak, at_s: float) -> tuple[Peak, ...]:
-    """Keep falling peaks only: the first is the largest that still counts."""
-    higher = (p for p in peaks if p.until_s > at_s and p.replicas > newest.replicas)
-    return (*higher, newest)
+    """What still counts, the largest first: none is both smaller and sooner over than another."""
+    left = [
+        peak
+        for peak in peaks
+        if peak.until_s > at_s
+        and (peak.replicas > newest.replicas or peak.until_s > newest.until_s)
+    ]
+    if all(peak.replicas < newest.replicas or peak.until_s < newest.until_s for peak in left):
+        left.append(newest)
+    return tuple(sorted(left, key=_size, reverse=True))
+
+
+_size = attrgetter("replicas")
 
 
 def _ready_in_s(memory: Memory, look: Look, scaling: Scaling) -> float | None:

@@ -23,6 +23,8 @@ _BYTES_OF: Mapping[str, int] = {
     "BYTES": 4,
 }
 """Of one zero; an empty text is its length, 0, in 4 bytes."""
+_MOST_BYTES = 64 * 1024 * 1024
+"""Of the tensors: a tenant's model says how large they are, and the launcher is everybody's."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +42,21 @@ def smallest_inference(
 
     None if a plain request can't be answered: a decoupled model answers by streaming only. Of a
     model that takes sequences it is a whole one. Raises ValueError for a type of tensor that is not
-    known, KeyError for an answer that is none of Triton's.
+    known and for more than 64 MiB, KeyError for an answer that is none of Triton's.
     """
     if config.get("model_transaction_policy", {}).get("decoupled"):
         return None
     optional = {one["name"] for one in config.get("input", ()) if one.get("optional")}
     inputs = [_Tensor.of(one) for one in metadata["inputs"] if one["name"] not in optional]
+    size = sum(one.size for one in inputs)
+    if size > _MOST_BYTES:
+        raise ValueError(f"its smallest input has {size} bytes; {_MOST_BYTES} are tried at most")
     parameters: dict[str, object] = {"binary_data_output": True}
     if "sequence_batching" in config:
         ends = {"sequence_start": True, "sequence_end": True}
         parameters |= {"sequence_id": sequence_id, **ends}
     head = {"inputs": [one.head() for one in inputs], "parameters": parameters}
-    return Inference(json.dumps(head).encode(), bytes(sum(one.size for one in inputs)))
+    return Inference(json.dumps(head).encode(), bytes(size))
 
 
 @dataclass(frozen=True)

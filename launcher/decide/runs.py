@@ -1,7 +1,7 @@
 """Runs of a slot's replica: where they listen, who they are, whether they are fit for requests."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from cluster.wire import SlotView
@@ -11,8 +11,10 @@ from launcher.decide.slots import Phase, Slot
 UNHEALTHY_S = 60.0
 """A replica whose health checks fail for this long gives its slot back."""
 START_DEADLINE_S = 1800.0
-"""So does one that is not ready this long after Slurm has given it a slice."""
+"""So does one that is not ready after this launcher (or the one whose state it has) has seen it on
+its slice for so long: how long before that it was ready nobody knows."""
 _HTTP_AND_GRPC = 2
+_NOWHERE = Endpoint("", 0, 0)
 
 
 class Probe(StrEnum):
@@ -52,14 +54,16 @@ class Verified:
 
 @dataclass(frozen=True)
 class Down:
-    """A run whose replica gets requests and fails its health checks, or is not ready for long.
+    """A run whose replica gets requests and fails its health checks, or is not ready yet.
 
     Attributes:
+        starts: it is not ready yet.
         unfit: it is for too long; whatever it does now, its slot is given back.
     """
 
     run: Run
     since_s: float
+    starts: bool
     unfit: bool
 
 
@@ -85,15 +89,27 @@ def _run(slot: SlotView) -> Run | None:
 def down_run(
     seen: SlotView, slot: Slot, run: Run | None, before: Down | None, now_s: float
 ) -> Down | None:
-    """What is wrong with the slot's run now; one that comes up again in time is forgotten."""
-    if run is None or seen.state != "running":
+    """What is wrong with the slot's run now; one that comes up again in time is forgotten.
+
+    One whose ports are not known (its step does not start) holds a slice as well.
+    """
+    if seen.state not in {"starting", "running"}:
         return None
-    down = before if before is not None and before.run == run else Down(run, now_s, unfit=False)
+    run = run or Run(seen.job_id or 0, seen.start_s or 0, _NOWHERE)
+    starts = slot.phase is Phase.STARTING
+    down = (
+        before
+        if before is not None and before.run == run
+        else Down(run, now_s, starts, unfit=False)
+    )
+    if down.unfit:
+        return down
     fails = slot.phase in {Phase.SERVING, Phase.DRAINING} and not slot.up
-    overdue = slot.phase is Phase.STARTING and 0 < run.start_s <= now_s - START_DEADLINE_S
-    if not (fails or overdue or down.unfit):
+    if not (starts or fails):
         return None
-    return replace(down, unfit=down.unfit or overdue or now_s - down.since_s >= UNHEALTHY_S)
+    since_s = down.since_s if down.starts == starts else now_s
+    longest_s = START_DEADLINE_S if starts else UNHEALTHY_S
+    return Down(run, since_s, starts, unfit=now_s - since_s >= longest_s)
 
 
 def unfit(down: Mapping[int, Down]) -> frozenset[int]:

@@ -116,7 +116,8 @@ def decide(
             unreadable[key] = str(error)
             found[key] = known
             continue
-        if any(_is_stale(view, known.generations.get(one.array_job_id)) for one in views):
+        last = (known.generations.get(one.array_job_id) for one in views)
+        if any(_is_stale(view, one, now_s) for one in last):
             waiting.append(_as_it_is(gateway, key, spec.concurrency))
             found[key] = known
             continue
@@ -142,12 +143,15 @@ def _as_it_is(gateway: Gateway, key: str, concurrency: int) -> Route:
     )
 
 
-def _is_stale(view: ViewAnswer, known: GenerationState | None) -> bool:
-    """The view is older than what was asked of the daemon last."""
+def _is_stale(view: ViewAnswer, known: GenerationState | None, now_s: float) -> bool:
+    """The view is older than what was asked of the daemon last.
+
+    What was asked in the future, by a clock that has been set back since, says nothing.
+    """
     if known is None:
         return False
     asked_s = known.wish.at_s if known.wish is not None else 0.0
-    return view.observed_s <= max(asked_s, known.retired_s)
+    return view.observed_s <= max(asked_s, known.retired_s) <= now_s
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,19 @@ class End:
 
 
 @dataclass(frozen=True)
+class Spare:
+    """What budgets leave for extensions, in millislice-minutes.
+
+    Attributes:
+        left: of each limit, by the tenant that has it.
+        limits: which of them count for a tenant's jobs: its own, and those of tenants above it.
+    """
+
+    left: Mapping[str, int] = field(default_factory=dict, hash=False)
+    limits: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
 class LeasePlan:
     """New time limits in minutes by slot, and ends by run."""
 
@@ -75,21 +88,23 @@ class LeasePlan:
 def plan_leases(
     slots: Iterable[Leased],
     walls: Mapping[str, Sequence[Wall]],
-    spare: Mapping[str, int],
+    spare: Spare,
     now_s: float,
     costs: Mapping[str, Millislices],
     *,
     extends: bool,
 ) -> LeasePlan:
-    """``walls`` by node, ``spare`` as ``spare_minutes``; with ``extends`` False every replica ends
-    with its lease.
-    """
+    """``walls`` by node; with ``extends`` False every replica ends with its lease."""
+    left = dict(spare.left)
     limits_min: dict[Key, int] = {}
     ends: dict[RunKey, End] = {}
     for slot in slots:
-        wall = _first((*_standing(walls, slot, costs), *_unpaid(spare, slot, costs)))
+        limits = spare.limits.get(slot.run.account, ())
+        paid = [left[name] for name in limits]
+        wall = _first((*_standing(walls, slot, costs), *_unpaid(paid, slot, costs)))
         if extends and slot.is_wanted and (more := _minutes(slot, wall, now_s)):
             limits_min[slot.key] = slot.limit_min + more
+            left |= {name: left[name] - more * _cost(slot, costs) for name in limits}
         if (end := _end(slot, wall, now_s, extends=extends)) is not None:
             ends[*slot.key, slot.run.start_s] = end
     return LeasePlan(limits_min, ends)
@@ -150,25 +165,21 @@ def spare_minutes(
     jobs: Iterable[JobView],
     now_s: float,
     costs: Mapping[str, Millislices],
-) -> Mapping[str, int]:
-    """Millislice-minutes that running jobs of each tenant may be extended by; tenants that no
-    budget limits are left out. ``run_minutes`` are the limits, as Slurm has them.
-    """
+) -> Spare:
+    """What running jobs leave of ``run_minutes``, the limits as Slurm has them."""
     held: Counter[str] = Counter()
     for job in jobs:
         if job.state is JobState.RUNNING and job.end_s is not None and job.account in policy:
             cost = run_cost(gpu_types_of_tres(job.tres), costs)
             for name in (job.account, *ancestors(policy, job.account)):
                 held[name] += max(0, int(job.end_s - now_s)) * cost // 60
-    limited = {
-        name: [one for one in (name, *ancestors(policy, name)) if one in run_minutes]
-        for name in policy
-    }
-    return {
-        name: min(run_minutes[one] - held[one] for one in above)
-        for name, above in limited.items()
-        if above
-    }
+    return Spare(
+        {name: limit - held[name] for name, limit in run_minutes.items()},
+        {
+            name: tuple(one for one in (name, *ancestors(policy, name)) if one in run_minutes)
+            for name in policy
+        },
+    )
 
 
 def with_end(slot: SlotView, end: End | None, now_s: float) -> SlotView:
@@ -183,14 +194,15 @@ def _first(walls: Iterable[Wall]) -> Wall | None:
     return min(walls, key=lambda wall: wall.at_s, default=None)
 
 
-def _unpaid(
-    spare: Mapping[str, int], slot: Leased, costs: Mapping[str, Millislices]
-) -> Iterator[Wall]:
-    """The end of what its tenant's budget pays for."""
-    cost, tenant = run_cost(gpu_types_of_tres(slot.run.tres), costs), slot.run.account
-    if cost and tenant in spare:
-        more_min = max(0, spare[tenant] // cost)
-        yield Wall(slot.end_s + 60 * more_min, f"the budget of {tenant} is used up then")
+def _unpaid(left: Sequence[int], slot: Leased, costs: Mapping[str, Millislices]) -> Iterator[Wall]:
+    """The end of what its tenant's budget pays for, where ``left`` is of each limit."""
+    if left and (cost := _cost(slot, costs)):
+        at_s = slot.end_s + 60 * max(0, min(left) // cost)
+        yield Wall(at_s, f"the budget of {slot.run.account} is used up then")
+
+
+def _cost(slot: Leased, costs: Mapping[str, Millislices]) -> int:
+    return run_cost(gpu_types_of_tres(slot.run.tres), costs)
 
 
 def _standing(

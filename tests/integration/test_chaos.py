@@ -20,7 +20,7 @@ from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
-from sandbox.process import is_alive
+from sandbox.process import MARK, is_alive
 
 pytestmark = pytest.mark.integration
 
@@ -111,7 +111,12 @@ class Chaos:
 
     def tritons(self) -> list[int]:
         """Pids of its servers."""
-        return running("bin/tritonserver --", "--id=chaos.")
+        return [pid for pid in running("bin/tritonserver --", "--id=chaos.") if self.owns(pid)]
+
+    def owns(self, pid: int, **said: str) -> bool:
+        """Whether it is a process of this sandbox with that in its environment."""
+        wanted = {MARK: str(self.sandbox.layout.directory)} | said
+        return wanted.items() <= environment(pid).items()
 
     def kill_node(self, node: str) -> int:
         """All that Slurm runs there, those first that would tell of it; how many replicas died."""
@@ -119,7 +124,7 @@ class Chaos:
         jobs = self.sandbox.run("root", argv).stdout.split()
         self.sandbox.kill(f"slurmd-{node}")
         kill(pid for job in jobs for pid in running(f"slurmstepd: [{job}."))
-        kill(pid for pid in processes() if environment(pid).get("SLURMD_NODENAME") == node)
+        kill(pid for pid in processes() if self.owns(pid, SLURMD_NODENAME=node))
         self.scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
         return len(jobs)
 

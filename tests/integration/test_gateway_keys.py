@@ -67,6 +67,22 @@ async def test_who_may_not_use_a_tenants_services_does_not_learn_which_there_are
     assert (await gateway.ask("/t/none/v2", x_api_key=KEY))[0] == 404
 
 
+async def test_nothing_that_a_client_says_leads_round_a_key(gateway: Harness, replicas):
+    closed, free = (
+        Route(service, 4, {one.endpoint: Mode.READY})
+        for service, one in zip(("t/a", "open/b"), replicas, strict=True)
+    )
+    await gateway.route(closed, free)
+    await gateway.runtime.set_keys(KEYS)
+    named = {"x_slicewise_service": "t/a", "slicewise_service": "t/a"}
+    assert (await gateway.ask(f"/open/b{INFER}", **named))[0] == 200
+    assert replicas[1].headers["x-slicewise-service"] == "open/b"
+    assert (await gateway.ask(x_slicewise_service="open/b"))[0] == 401
+    two = {"x_api_key": OTHER, "Authorization": f"Bearer {KEY}"}
+    assert (await gateway.ask(**two))[0] == 403
+    assert replicas[0].served == 0
+
+
 async def test_keys_go_with_grpc_metadata(gateway: Harness, replicas):
     await gateway.set_replicas((replicas[0], Mode.READY))
     await gateway.runtime.set_keys(KEYS)

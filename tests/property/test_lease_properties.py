@@ -10,7 +10,7 @@ from scripted import job
 
 from cluster.jobs import JobState
 from cluster.units import Millislices
-from slurm_plugin.decide.leases import Leased, Wall, plan_leases
+from slurm_plugin.decide.leases import Leased, Spare, Wall, plan_leases
 
 NOW_S = 1_000_000
 NODES = ("gpu01", "gpu02")
@@ -33,6 +33,10 @@ walls = st.dictionaries(
 budgets = st.dictionaries(st.just("vision"), st.integers(-5000, 30_000))
 
 
+def spare_of(budget: dict[str, int]) -> Spare:
+    return Spare(budget, {name: (name,) for name in budget})
+
+
 @st.composite
 def slots(draw: st.DrawFn) -> list[Leased]:
     found = []
@@ -53,10 +57,11 @@ def slots(draw: st.DrawFn) -> list[Leased]:
 @given(slots(), walls, budgets, st.booleans())
 @hypothesis_settings(max_examples=examples(300))
 def test_a_lease(
-    found: list[Leased], standing: dict[str, list[Wall]], spare: dict[str, int], extends: bool
+    found: list[Leased], standing: dict[str, list[Wall]], budget: dict[str, int], extends: bool
 ) -> None:
-    plan = plan_leases(found, standing, spare, NOW_S, COSTS, extends=extends)
+    plan = plan_leases(found, standing, spare_of(budget), NOW_S, COSTS, extends=extends)
     by_key = {one.key: one for one in found}
+    left = budget.get("vision", 10**9)
     for key, limit_min in plan.limits_min.items():
         slot = by_key[key]
         more_min = limit_min - slot.limit_min
@@ -67,13 +72,13 @@ def test_a_lease(
         assert extends
         assert slot.end_s - NOW_S < slot.lease_s / 2
         first_s = min((wall.at_s for wall in standing.get(slot.run.nodes[0], ())), default=None)
-        # Never past a wall or the budget, and to a whole lease where there is none near.
+        # Never past a wall, all together never past the budget, and else to a whole lease.
         assert first_s is None or end_s <= first_s
-        most = spare.get("vision", 10**9)
-        assert 1000 * more_min <= most
+        assert 1000 * more_min <= left
         is_whole = NOW_S + slot.lease_s <= end_s < NOW_S + slot.lease_s + 60
         is_stopped = first_s is not None and end_s + 60 > first_s
-        assert is_whole or is_stopped or 1000 * (more_min + 1) > most
+        assert is_whole or is_stopped or 1000 * (more_min + 1) > left
+        left -= 1000 * more_min
     for (array, index, _), end in plan.ends.items():
         slot = by_key[array, index]
         new_min = plan.limits_min.get(slot.key, slot.limit_min) - slot.limit_min
@@ -91,9 +96,5 @@ def test_a_lease(
         )
         for one in found
     ]
-    assert (
-        plan_leases(
-            again, standing, dict.fromkeys(spare, 0), NOW_S, COSTS, extends=extends
-        ).limits_min
-        == {}
-    )
+    nothing = spare_of(dict.fromkeys(budget, 0))
+    assert plan_leases(again, standing, nothing, NOW_S, COSTS, extends=extends).limits_min == {}

@@ -11,6 +11,7 @@ import pytest
 from cluster.daemon_client import DaemonClient
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.settings import DaemonSettings
+from cluster.wire import GrantsAnswer
 
 Ask = Callable[[DaemonClient], Awaitable[object]]
 
@@ -46,6 +47,13 @@ async def test_a_refusal_keeps_its_code_and_hint(tmp_path: Path):
     failure = b'{"v":1,"ok":false,"code":"SW-FORBIDDEN","message":"No.","hint":"Ask."}\n'
     with pytest.raises(InvalidInputError, match=r"No\. Ask\. \[SW-FORBIDDEN\]"):
         await ask(tmp_path, failure, lambda c: c.delete(814))
+
+
+async def test_the_keys_of_a_large_site_are_read(tmp_path: Path):
+    grants = GrantsAnswer(tenants={f"{key:064x}": "language-models" for key in range(50_000)})
+    line = grants.model_dump_json().encode() + b"\n"
+    answer, _ = await ask(tmp_path, line, lambda client: client.grants())
+    assert answer == grants
 
 
 async def test_a_refused_check_is_an_error(tmp_path: Path):

@@ -132,7 +132,7 @@ def test_keep_alive_is_kept_to_the_second():
     memory, _ = lived(60, lambda second: float(second < 2), scaling)
     _, decisions = lived(300, steady(0.0), scaling, memory, 60)
     first_zero = next(second for second, d in enumerate(decisions, 60) if d.wanted == 0)
-    assert first_zero == 160
+    assert first_zero == 102
 
 
 def test_a_restart_does_not_shrink_what_runs():

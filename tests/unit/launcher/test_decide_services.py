@@ -401,12 +401,35 @@ def test_a_start_is_measured_when_its_model_has_answered():
     assert unseen.starts == ()  # it may have been ready for long
 
 
-def test_a_replica_that_never_gets_ready_gives_its_slot_back():
-    late_s = 50 + START_DEADLINE_S
-    for at_s, wish in ((late_s - 1, {0}), (late_s, {1})):
-        seen = view(running(0), in_state(1, "held"), at_s=at_s)
-        _, plan = decided(seen, gateway(sessions=1), now_s=at_s)
+_NO_PORTS = {"state": "starting", "ports": ()}
+
+
+@pytest.mark.parametrize("seen_so", [{}, _NO_PORTS])
+def test_a_replica_that_never_gets_ready_gives_its_slot_back(seen_so: dict[str, object]):
+    state: State | None = None
+    late_s = 100.0 + START_DEADLINE_S
+    for at_s, wish in ((100.0, {0}), (late_s - 1, {0}), (late_s, {1})):
+        slot = running(0).model_copy(update=seen_so)
+        seen = view(slot, in_state(1, "held"), at_s=at_s)
+        state, plan = decided(seen, gateway(sessions=1), state, now_s=at_s)
         assert plan.services[0].wish == wish
+
+
+def test_an_old_replica_is_asked_first_by_a_launcher_and_a_gateway_that_know_nothing():
+    late_s = 50.0 + 2 * START_DEADLINE_S
+    seen = view(running(0), at_s=late_s)
+    state, plan = decided(seen, gateway(), now_s=late_s)
+    assert plan.services[0].wish == {0}
+    seen = view(running(0), at_s=late_s + 1)
+    _, plan = decided(seen, gateway(), state, OURS, now_s=late_s + 1)
+    assert SetMode("pool1", 0, Mode.READY) in changes(plan)
+
+
+def test_a_clock_that_was_set_back_stops_no_decision():
+    state, _ = decided(view(running(0)), gateway(), answers=OURS)
+    state = with_wish(state, Wish(frozenset({0}), 5000.0), frozenset())
+    _, plan = decided(view(running(0), at_s=101.0), gateway(), state, now_s=101.0)
+    assert [one.service for one in plan.services] == [SERVICE]
 
 
 def test_after_a_failed_start_one_at_a_time_is_tried():

@@ -68,3 +68,12 @@ def test_a_decoupled_model_answers_by_streaming_only() -> None:
 def test_a_type_that_nobody_knows_is_said() -> None:
     with pytest.raises(ValueError, match="FP8 of input A"):
         head_of([tensor("A", "FP8", 1)])
+
+
+def test_no_model_makes_the_launcher_hold_its_giant_input() -> None:
+    mib = 1024 * 1024
+    assert (
+        len(head_of([tensor("A", "UINT8", 32, mib), tensor("B", "UINT8", 32, mib)])[1]) == 64 * mib
+    )
+    with pytest.raises(ValueError, match="4000000000000 bytes"):
+        head_of([tensor("A", "FP32", 1_000_000, 1_000_000)])

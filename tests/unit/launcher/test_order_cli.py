@@ -134,6 +134,12 @@ def test_delete_waits_until_no_generation_is_left_and_tells_what_is(looks):
     assert result.stderr == "waits for 2 replicas to finish\nwaits for 1 replica to finish\n"
 
 
+def test_delete_of_what_runs_nowhere_tells_of_no_waiting(looks):
+    looks((generation(814, "held"),), (generation(814, "held"),), ())
+    result = run("delete", "chat")
+    assert (result.stdout, result.stderr) == ("vision/chat: has ended\n", "")
+
+
 def test_delete_now_cancels_every_generation(looks):
     told = looks((OLD, NEW), ())
     result = run("delete", "vision/chat", "--now", "--json")

@@ -22,9 +22,11 @@ class Triton:
     def __init__(self) -> None:
         self.name = ME
         self.ready = True
-        self.config: dict[str, Any] = {}
+        self.config: Any = {}
         self.status, self.words = 200, "{}"
-        self.delay_s = 0.0
+        self.headers: dict[str, str] = {}
+        self.delay_s = self.metadata_delay_s = 0.0
+        self.secrets_read = 0
         self.asked: list[bytes] = []
 
     async def server(self, request: web.Request) -> web.Response:
@@ -34,6 +36,7 @@ class Triton:
         return web.Response(status=200 if self.ready else 400)
 
     async def metadata(self, request: web.Request) -> web.Response:
+        await asyncio.sleep(self.metadata_delay_s)
         return web.json_response(METADATA)
 
     async def configuration(self, request: web.Request) -> web.Response:
@@ -43,7 +46,11 @@ class Triton:
         head = int(request.headers["Inference-Header-Content-Length"])
         self.asked.append((await request.read())[head:])
         await asyncio.sleep(self.delay_s)
-        return web.Response(status=self.status, text=self.words)
+        return web.Response(status=self.status, text=self.words, headers=self.headers)
+
+    async def secret(self, request: web.Request) -> web.Response:
+        self.secrets_read += 1
+        return web.Response(status=400, text="secret")
 
 
 @pytest.fixture
@@ -52,6 +59,7 @@ async def served() -> AsyncIterator[tuple[Triton, Replica]]:
     app = web.Application()
     model = "/v2/models/bert"
     app.router.add_get("/v2", server.server)
+    app.router.add_get("/secret", server.secret)
     app.router.add_get("/v2/health/ready", server.health)
     app.router.add_get(f"{model}/ready", server.health)
     app.router.add_get(model, server.metadata)
@@ -126,6 +134,39 @@ async def test_a_model_that_never_answers_is_told_of(
     server.delay_s = 0.5
     monkeypatch.setattr(triton, "INFERENCE_DEADLINE_S", 0.1)
     assert "no answer within" in (await probe(replica)).said
+
+
+async def test_a_slow_server_is_not_said_to_refuse(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, replica = served
+    server.metadata_delay_s = 0.5
+    monkeypatch.setattr(triton, "DEADLINE_S", 0.2)
+    assert await probe(replica) == Answer(Probe.SILENT)
+
+
+async def test_a_replica_leads_the_launcher_nowhere_else(served: Served) -> None:
+    """Its words are told to people: they must not be another server's."""
+    server, replica = served
+    server.status, server.headers = 303, {"Location": "/secret"}
+    assert "secret" not in (await probe(replica)).said
+    assert server.secrets_read == 0
+
+
+async def test_an_answer_without_end_is_not_read_to_its_end(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, replica = served
+    server.status, server.words = 400, "x" * 2000
+    monkeypatch.setattr(triton, "_MOST_BYTES", 1000)
+    assert "an answer of more than 1000 bytes" in (await probe(replica)).said
+
+
+@pytest.mark.parametrize("config", [[], "x", None])
+async def test_a_configuration_that_is_none_is_no_answer(served: Served, config: Any) -> None:
+    server, replica = served
+    server.config = config
+    assert await probe(replica) == Answer(Probe.SILENT)
 
 
 # The prober

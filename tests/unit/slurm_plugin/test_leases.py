@@ -16,6 +16,7 @@ from slurm_plugin.decide.leases import (
     End,
     Leased,
     LeasePlan,
+    Spare,
     Wall,
     leased,
     plan_leases,
@@ -44,7 +45,8 @@ def slot(left_s: int, **changes: Any) -> Leased:
 def planned(
     one: Leased, *walls: Wall, extends: bool = True, spare: dict[str, int] | None = None
 ) -> LeasePlan:
-    return plan_leases((one,), {"gpu01": walls}, spare or {}, NOW_S, COSTS, extends=extends)
+    paid = Spare(spare or {}, {name: (name,) for name in spare or {}})
+    return plan_leases((one,), {"gpu01": walls}, paid, NOW_S, COSTS, extends=extends)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_behind_a_wall_it_ends_with_its_lease() -> None:
 
 def test_a_wall_on_another_node_is_none() -> None:
     elsewhere = {"gpu02": (Wall(NOW_S + 100, "maint"),)}
-    assert plan_leases((slot(100),), elsewhere, {}, NOW_S, COSTS, extends=True).ends == {}
+    assert plan_leases((slot(100),), elsewhere, Spare(), NOW_S, COSTS, extends=True).ends == {}
 
 
 def test_as_far_as_the_budget_pays() -> None:
@@ -106,6 +108,14 @@ def test_as_far_as_the_budget_pays() -> None:
     assert planned(slot(280), spare={"nlp": 0, "vision": 10**6}) == LeasePlan({KEY: 16})
 
 
+def test_what_the_budget_pays_for_is_given_once() -> None:
+    of_sibling = slot(280, key=(815, 0), run=replace(RUN, account="nlp"))
+    slots = (slot(280), of_sibling, slot(280, key=(814, 1)))
+    spare = Spare({"site": 8000, "nlp": 9000}, {"vision": ("site",), "nlp": ("nlp", "site")})
+    plan = plan_leases(slots, {}, spare, NOW_S, COSTS, extends=True)
+    assert plan.limits_min == {KEY: 16, (815, 0): 12}
+
+
 def test_what_a_budget_spares_is_what_running_jobs_leave_of_it() -> None:
     policy = policy_of(tenant("site", 9000), tenant("vision", 3000, "site"), tenant("nlp", 1))
     runs = tuple(replace(RUN, job_id=n, end_s=NOW_S + 600) for n in (1, 2))
@@ -116,9 +126,11 @@ def test_what_a_budget_spares_is_what_running_jobs_leave_of_it() -> None:
     )
     limits = {"site": 90_000, "vision": 25_000}
     spare = spare_minutes(policy, limits, runs + others, NOW_S, COSTS)
-    assert spare == {"site": 70_000, "vision": 5_000}
-    assert spare_minutes(policy, {"site": 20_000}, runs, NOW_S, COSTS) == {"site": 0, "vision": 0}
-    assert spare_minutes(policy, {}, runs, NOW_S, COSTS) == {}
+    assert spare.left == {"site": 70_000, "vision": 5_000}
+    assert spare.limits == {"site": ("site",), "vision": ("vision", "site"), "nlp": ()}
+    of_site = spare_minutes(policy, {"site": 20_000}, runs, NOW_S, COSTS)
+    assert (of_site.left, of_site.limits["vision"]) == ({"site": 0}, ("site",))
+    assert spare_minutes(policy, {}, runs, NOW_S, COSTS).left == {}
 
 
 WAITING = replace(RUN, job_id=7, state=JobState.PENDING, nodes=())

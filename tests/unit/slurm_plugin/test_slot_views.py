@@ -79,6 +79,11 @@ COMMENT = "slicewise:run=2 ended with 1: E1122 no such model"
         (COMMENT, 4, ""),
         (COMMENT, 2, ""),
         ("my own words", 1, ""),
+        # Its user wrote that, not the script.
+        ("slicewise:run=2 \x1b[2Jall is well", 3, ""),
+        ("slicewise:run=2 two\nlines", 3, ""),
+        (f"slicewise:run=2 {'x' * 501}", 3, ""),
+        (f"slicewise:run={'2' * 5000} x", 3, ""),
         ("", 1, ""),
     ],
 )
