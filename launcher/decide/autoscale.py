@@ -17,6 +17,8 @@ _HOLD_LOADS = 2.0
 """What is not needed is kept for so many loads: a start costs one, and a drain besides."""
 _SETTLE_S = 60.0
 """After a start of the launcher nothing shrinks for so long."""
+_GAP_S = 10.0
+"""A longer pause between two looks is as a start: nobody knows how busy the replicas were."""
 _LEAST_HORIZON_S, _MOST_HORIZON_S = 3.0, 600.0
 _DEAREST_S, _DEAREST_IDLE_S = 3600.0, 900.0
 """A late request is worth that many slice-seconds at most; to a service without any, fewer."""
@@ -95,6 +97,9 @@ def _learnt(memory: Memory, look: Look) -> Memory:
     if before is None or look.at_s <= before.at_s:
         return replace(memory, seen=seen, delays=delays, idle=idle)
     elapsed_s = look.at_s - before.at_s
+    if elapsed_s > _GAP_S:
+        peaks = _remember(memory.peaks, *initial(look.supply, look.at_s).peaks, look.at_s)
+        return replace(memory, seen=seen, delays=delays, idle=idle, peaks=peaks)
     arrivals = learn_arrivals(
         memory.arrivals,
         _more(before.arrived, load.arrived),

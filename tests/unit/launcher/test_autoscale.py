@@ -142,6 +142,15 @@ def test_a_restart_does_not_shrink_what_runs():
         assert decision.wanted == 3
 
 
+def test_a_launcher_that_was_away_learns_nothing_of_that_time_and_shrinks_nothing_at_once():
+    memory, before = lived(600, steady(2.0))
+    running, answered = before[-1].wanted, memory.seen.answered
+    load = Load(8, arrived=1210, answered=answered + 2)
+    back, decision = autoscale(SCALING, memory, Look(1200.0, load, Supply(ready=running)))
+    assert back.work == memory.work
+    assert decision.wanted >= running
+
+
 def test_a_gateway_that_can_not_be_seen_changes_nothing():
     memory, _ = lived(300, steady(2.0))
     look = Look(301.0, Load(), Supply(pending=1, ready=4), is_known=False)
