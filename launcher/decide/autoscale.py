@@ -98,7 +98,8 @@ def _learnt(memory: Memory, look: Look) -> Memory:
         return replace(memory, seen=seen, delays=delays, idle=idle)
     elapsed_s = look.at_s - before.at_s
     if elapsed_s > _GAP_S:
-        peaks = _remember(memory.peaks, *initial(look.supply, look.at_s).peaks, look.at_s)
+        settled = Peak(look.at_s + _SETTLE_S, look.supply.coming)
+        peaks = _remember(memory.peaks, settled, look.at_s)
         return replace(memory, seen=seen, delays=delays, idle=idle, peaks=peaks)
     arrivals = learn_arrivals(
         memory.arrivals,
