@@ -172,6 +172,8 @@ class ServiceView(Message):
     """Of its owner: the same in all generations."""
     directory: str = ""
     """Where its user submitted it: its logs are there."""
+    is_followed: bool = False
+    """The launcher has wished for it: its address leads to it."""
 
 
 class TenantView(Message):

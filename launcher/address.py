@@ -1,9 +1,11 @@
-"""A service's address, asked as its clients see it."""
+"""A service's address: until it leads to the service."""
 
 import asyncio
 from http import HTTPStatus
 
 import aiohttp
+
+from cluster.daemon_client import DaemonClient
 
 PATIENCE_S = 5.0
 _POLL_S = 0.1
@@ -22,6 +24,27 @@ async def wait_for_route(url: str, patience_s: float = PATIENCE_S) -> str:
                 return trouble
             await asyncio.sleep(_POLL_S)
     return ""
+
+
+async def wait_until_followed(
+    daemon: DaemonClient, array_job_id: int, patience_s: float = PATIENCE_S
+) -> str:
+    """Wait until the launcher looks after a new array: it has made the route before.
+
+    A protected tenant's address does not tell, since it answers nobody without a key. Returns why
+    not, in one line; "" if it does.
+    """
+    deadline_s = asyncio.get_running_loop().time() + patience_s
+    while not await _is_followed(daemon, array_job_id):
+        if asyncio.get_running_loop().time() >= deadline_s:
+            return "the launcher has not taken it up; is it running?"
+        await asyncio.sleep(_POLL_S)
+    return ""
+
+
+async def _is_followed(daemon: DaemonClient, array_job_id: int) -> bool:
+    services = (await daemon.view()).services
+    return any(one.is_followed for one in services if one.array_job_id == array_job_id)
 
 
 async def _trouble(session: aiohttp.ClientSession, url: str) -> str:

@@ -13,7 +13,7 @@ from cluster.service import ServiceSpec
 from cluster.settings import Settings, load_settings
 from cluster.slurm.submit import Submitted, submit
 from launcher import show_file
-from launcher.address import wait_for_route
+from launcher.address import wait_for_route, wait_until_followed
 from launcher.decide.changes import ApplyPlan, plan_apply
 from launcher.observe import service_url
 from launcher.order_cli import order_app
@@ -83,14 +83,22 @@ def apply_service(
     url = service_url(settings.gateway.url, spec.tenant, spec.name)
     idle = plan.action == "nothing"
     submitted = None if idle else submit(service_script(spec, settings.triton))
-    trouble = asyncio.run(wait_for_route(url))
     job_id = submitted.job_id if submitted is not None else plan.array_job_id
+    trouble = asyncio.run(_trouble(settings, submitted, url))
     if as_json:
         print_json({"array_job_id": job_id, "url": url, "action": plan.action})
     else:
         _print_applied(spec, plan, submitted, url)
     if trouble:
         typer.echo(f"The address can't be used yet: {trouble}", err=True)
+
+
+async def _trouble(settings: Settings, submitted: Submitted | None, url: str) -> str:
+    """Why the address can't be used yet; "" if it can."""
+    trouble = await wait_for_route(url)
+    if trouble or submitted is None:
+        return trouble
+    return await wait_until_followed(DaemonClient(settings.daemon), submitted.job_id)
 
 
 def _checked(

@@ -86,6 +86,7 @@ def revoke_key(
 
     A tenant that ever had a key stays closed to requests without one.
     """
+    key_id = _id_of(key_id)
     asyncio.run(_daemon().revoke_key(key_id))
     console().print(Text(f"Key {key_id} opens nothing any more, {_AT_THE_GATEWAY}."))
 
@@ -94,6 +95,11 @@ def new_key() -> tuple[str, str]:
     """A key's id, which is public and part of it, and the key."""
     key_id = secrets.token_hex(_KEY_ID_BYTES)
     return key_id, f"{_PREFIX}_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
+
+
+def _id_of(given: str) -> str:
+    """Who gives the whole key is understood, and its secret goes nowhere."""
+    return given.split("_")[1] if given.startswith(f"{_PREFIX}_") else given
 
 
 def _daemon() -> DaemonClient:

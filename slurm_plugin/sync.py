@@ -92,6 +92,7 @@ class Sync:
         self._seen = _NOTHING
         self._wished: dict[int, frozenset[int]] | None = None
         self._notes: dict[int, str] = {}
+        self._followed: frozenset[int] = frozenset()
         self._orders: Mapping[tuple[str, str], ServiceOrder] = {}
         self._nominal: Mapping[str, int] = {}
         self._type_limits: Mapping[str, Mapping[str, int]] = {}
@@ -202,6 +203,7 @@ class Sync:
             service = self.service(array_job_id)
             self._require_sight()
             self.urgencies = {**self.urgencies, array_job_id: urgency}
+            self._followed |= {array_job_id}
             if self._mode != "enforce":
                 return WishAnswer(kept_back=tuple(sorted(run)), note=self._idle_note())
             plan = plan_wish(service, run, self._room(service.tenant))
@@ -267,6 +269,7 @@ class Sync:
         before = self._wished
         self._wished = {s.array_job_id: before.get(s.array_job_id, frozenset()) for s in found}
         self._notes = {array: self._notes.get(array, "") for array in self._wished}
+        self._followed &= self._wished.keys()
         self.urgencies = {array: self.urgencies.get(array, 0.0) for array in self._wished}
 
     def _publish(self, found: tuple[ServiceView, ...], *, complete: bool) -> None:
@@ -326,7 +329,12 @@ class Sync:
             return with_end(slot, ends.get((array, slot.index, slot.start_s)), now_s)
 
         return service.model_copy(
-            update={"note": note, "order": order, "slots": tuple(map(with_its_end, service.slots))}
+            update={
+                "note": note,
+                "order": order,
+                "slots": tuple(map(with_its_end, service.slots)),
+                "is_followed": array in self._followed,
+            }
         )
 
     def _replace(self, service: ServiceView) -> None:

@@ -57,6 +57,11 @@ def test_a_key_bears_its_id_and_256_random_bits() -> None:
         assert re.fullmatch("[0-9a-f]{12}", key_id)
 
 
+def test_the_whole_key_is_revoked_by_its_id_and_told_to_nobody(daemon: Daemon) -> None:
+    assert "secret" not in run("revoke", f"swk_{LIVING.key_id}_secret_more")
+    assert daemon.told == [(LIVING.key_id,)]
+
+
 def test_the_daemon_is_told_the_hash_and_the_user_the_key(daemon: Daemon) -> None:
     shown = json.loads(run("create", "vision", "--name", "ci", "--json"))
     digest = hashlib.sha256(shown["key"].encode()).hexdigest()

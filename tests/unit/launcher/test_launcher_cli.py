@@ -43,7 +43,12 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return "" if not url.endswith("/slow") else "the gateway answers 404"
 
     monkeypatch.setattr(cli, "submit", submit)
+
+    async def wait_until_followed(daemon: DaemonClient, array_job_id: int) -> str:
+        return ""
+
     monkeypatch.setattr(cli, "wait_for_route", wait_for_route)
+    monkeypatch.setattr(cli, "wait_until_followed", wait_until_followed)
     return scripts
 
 

@@ -103,6 +103,15 @@ async def test_a_wish_is_done_and_lasts() -> None:
     assert slurm.actions[1:] == [("hold", [1])]
 
 
+async def test_a_service_is_followed_from_its_first_wish_on() -> None:
+    sync = sync_of(ScriptedSlurm(job(0), job(1), job(2)))
+    await sync.turn()
+    assert not sync.view.services[0].is_followed
+    await sync.wish(814, frozenset())
+    await sync.turn()
+    assert sync.view.services[0].is_followed
+
+
 async def test_the_launchers_note_is_shown_unless_quota_has_one() -> None:
     sync = sync_of(ScriptedSlurm(job(0), job(1), job(2)))
     await sync.turn()
