@@ -60,9 +60,9 @@ class Arrivals:
 
     @property
     def rate(self) -> float:
-        """Requests per second to be expected next."""
+        """Requests per second to be expected next; a first one is no rate of one a second."""
         best = self.losses.index(min(self.losses))
-        return self.counts[best] / max(self.spans[best], 1.0)
+        return self.counts[best] / max(self.spans[best], _AVERAGED_S[0])
 
     @property
     def usual_rate(self) -> float:

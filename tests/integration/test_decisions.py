@@ -20,6 +20,8 @@ pytestmark = pytest.mark.integration
 ONE = "--gres=gpu:1g.10gb:1"
 LASTING = "#!/bin/sh\nsleep 600\n"
 """It outlives every wait."""
+IN_FORCE = {"vision": 2000, "nlp": 8000}
+"""Millislices; a submission before that is weighed on what another module has left."""
 OWN, BORROWED = "slicewise_vision", "slicewise-borrowed"
 
 
@@ -29,6 +31,7 @@ def users(sandbox: Sandbox) -> Iterator[Users]:
     users = Users(sandbox)
     set_quota(users, "vision", "2", "--borrowing-limit", "4")
     set_quota(users, "nlp", "8", "--lending-limit", "6")
+    until_is(lambda: {name: seen(users, name)[0] for name in ("vision", "nlp")}, IN_FORCE)
     yield users
     set_quota(users, "vision", "2", "--borrowing-limit", "0")
     set_quota(users, "nlp", "8", "--lending-limit", "0")
@@ -38,7 +41,7 @@ def users(sandbox: Sandbox) -> Iterator[Users]:
 @pytest.fixture(autouse=True)
 def clean(users: Users) -> Iterator[None]:
     users.clear()
-    until_is(lambda: in_use(users), 0)
+    until_is(lambda: seen(users, "vision")[1], 0)
     yield
     users.clear()
 
@@ -47,11 +50,12 @@ def set_quota(users: Users, tenant: str, *words: str) -> None:
     users.slicewise("tenant-quota", "set", tenant, "--nominal", *words)
 
 
-def in_use(users: Users) -> int:
-    """Millislices of vision's, as the daemon saw them last: what submissions are weighed on."""
+def seen(users: Users, tenant: str) -> tuple[int, int]:
+    """Quota and use in millislices as the daemon has them: what submissions are weighed on."""
     daemon = DaemonClient(load_settings(users.sandbox.layout.settings_file).daemon)
     tenants = asyncio.run(daemon.view()).tenants
-    return next(one.used_millislices for one in tenants if one.name == "vision")
+    found = next(one for one in tenants if one.name == tenant)
+    return found.nominal_millislices, found.used_millislices
 
 
 def places(users: Users) -> Counter[tuple[str, str]]:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import socket
@@ -90,9 +91,11 @@ class Service:
     def log(self, array: int, index: int) -> str:
         return (self.home / f"{NAME}-{array}_{index}.log").read_text()
 
-    def tritons(self) -> list[int]:
-        """Pids of this service's servers."""
-        return [pid for pid, line in _command_lines() if f"--id={NAME}." in line]
+    def tritons(self, index: int | None = None) -> list[int]:
+        """Pids of this service's servers, or of that slot's."""
+        slot = r"\d+" if index is None else index
+        mine = re.compile(rf"--id={NAME}\.\d+\.{slot}\b")
+        return [pid for pid, line in _command_lines() if mine.search(line)]
 
     def warn(self) -> None:
         """As the batch script itself does near the end of its lease."""
@@ -262,7 +265,7 @@ def test_a_long_answer_survives_the_warning_but_not_the_order_to_end(service: Se
     assert errors(asyncio.run(service.ask_long(4.0 * KILL_WAIT_S, order))) != []
     until(lambda: index in service.slots("held"))
     assert "Triton ended with 137" in service.log(array, index)
-    assert service.tritons() == []
+    assert service.tritons(index) == []
     service.sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
 
 
