@@ -79,7 +79,8 @@ def test_jobs_wait_where_there_is_room(users: Users) -> None:
     now = [users.job(job.job_id) for job in jobs]
     first = next(job for job in now if (job["QOS"], job["JobState"]) == (OWN, "RUNNING"))
     users.sandbox.run("root", ("scancel", first.job_id))
-    until_is(lambda: placed(users), (2, 4, 1))
+    # In which QOS the next one starts depends on where it waited, and on who is quicker: Slurm.
+    until_is(lambda: (sum(placed(users)[:2]), placed(users)[2]), (6, 1))
 
 
 def test_an_array_is_split_between_the_two(users: Users) -> None:
