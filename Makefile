@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup packages demo test lint unit integration nightly bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick format clean
+.PHONY: help setup packages demo test lint unit integration nightly bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick bench-placement format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -35,7 +35,7 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { missing=python3-venv; $(INSTALL); }
 	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Python packages into $(VENV) (about 20 s, once)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[sandbox,node,dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[sandbox,dev]'
 	@touch $@
 
 packages: $(READY) ## Install the Debian packages that the sandbox runs (root or sudo)
@@ -48,9 +48,14 @@ setup: packages ## Install everything, run nothing
 demo: setup ## The main job: a cluster on this machine, two tenants, real arrivals, a report
 	@$(BIN)/python -m sandbox.demo
 
+# So many modules at a time, each worker with a sandbox of its own: most of a test is waiting. In
+# alphabetical order the integration tests come first, and the short ones fill the gaps at the end.
+WORKERS ?= 2
+SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: setup ## Lint, types, import contracts, unit, property and integration tests
 	@$(MAKE) --no-print-directory lint
-	@$(BIN)/pytest
+	@$(BIN)/pytest $(SIDE_BY_SIDE)
 
 lint: $(READY) ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .
@@ -62,10 +67,10 @@ unit: $(READY) ## Only the tests that need no server (seconds)
 	@$(BIN)/pytest -m "not integration"
 
 integration: setup ## Only the tests on the sandbox cluster
-	@$(BIN)/pytest -m integration
+	@$(BIN)/pytest $(SIDE_BY_SIDE) -m integration
 
-nightly: setup ## All tests at full size: 10,000 histories, a storm of 2,000 jobs (hours)
-	@SLICEWISE_NIGHTLY=1 $(BIN)/pytest
+nightly: setup ## All tests at full size: 10,000 histories, 2,000 jobs, 50 kills, ten minutes of leases (hours)
+	@SLICEWISE_NIGHTLY=1 $(BIN)/pytest $(SIDE_BY_SIDE)
 
 bench-ledger: $(READY) ## How fast the ledger books, beside pgbench: build/reports/ledger.json (minutes)
 	@$(BIN)/python -m benchmarks.ledger
@@ -84,6 +89,9 @@ bench-wake: setup ## Waking from zero beside a bare sbatch of the same Triton: b
 
 bench-tick: $(READY) ## What one turn of the launcher costs to decide: build/reports/tick.json (a minute)
 	@$(BIN)/python -m benchmarks.tick
+
+bench-placement: $(READY) ## MIG placement and profiles, beside others and the optimum: build/reports/placement.json (minutes)
+	@$(BIN)/python -m benchmarks.placement
 
 format: $(READY) ## Let ruff format and sort
 	@$(BIN)/ruff check --fix .

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from cluster.errors import InvalidInputError
 from cluster.units import GPU_MILLISLICES, Millislices
@@ -21,44 +22,84 @@ class MigProfile:
     Attributes:
         name: as in a GRES type, such as ``1g.10gb``.
         compute_slices: of the board's ``compute_slices``.
-        memory_slices: of the board's ``memory_slices``.
+        memory_slices: of the board's ``memory_slices``; as many an instance takes from its start.
         memory_mib: what a process in the instance sees; None where no source gives it.
+        starts: memory slices where an instance may begin, in order.
+        max_instances: on an empty board. Of ``+me`` profiles the engines are the limit, not the
+            starts, which they share with the plain profile.
+        gi_profile_id: the GPU-instance profile's id, as ``nvidia-smi mig -lgip`` prints it.
+        aliases: names that other drivers have for it.
+        sources: where the row comes from: keys of the table's ``sources``, or ``nvml``.
+        multiprocessors: SMs; None where no source gives them.
     """
 
     name: str
     compute_slices: int
     memory_slices: int
     memory_mib: int | None
+    starts: tuple[int, ...]
+    max_instances: int
+    gi_profile_id: int
+    aliases: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    multiprocessors: int | None = None
 
 
 @dataclass(frozen=True)
 class Board:
-    """A GPU model and its profiles by name."""
+    """A GPU model and its profiles by name.
+
+    Attributes:
+        pci_device_ids: of the boards that are cut so: 0x2335 is an H200.
+    """
 
     model: str
     compute_slices: int
     memory_slices: int
     profiles: Mapping[str, MigProfile]
+    pci_device_ids: tuple[int, ...] = ()
 
 
 @cache
 def boards() -> Mapping[str, Board]:
     """Every board of the table, by model name."""
+    return {model: _board(model, row) for model, row in _table()["models"].items()}
+
+
+def sources() -> Mapping[str, str]:
+    """What the keys in ``MigProfile.sources`` stand for."""
+    found: Mapping[str, str] = _table()["sources"]
+    return found
+
+
+@cache
+def _table() -> Any:
     text = resources.files("cluster").joinpath("mig_profiles.json").read_text(encoding="utf-8")
-    models = json.loads(text)["models"]
-    return {model: _board(model, row) for model, row in models.items()}
+    return json.loads(text)
 
 
-def _board(model: str, row: Mapping[str, object]) -> Board:
-    profiles = (
-        MigProfile(p["profile"], p["compute_slices"], p["memory_slices"], p["memory_mb"])
-        for p in row["profiles"]  # type: ignore[attr-defined]
-    )
+def _board(model: str, row: Any) -> Board:
     return Board(
         model,
-        int(row["axis_compute_slices"]),  # type: ignore[call-overload]
-        int(row["axis_memory_slices"]),  # type: ignore[call-overload]
-        {profile.name: profile for profile in profiles},
+        row["axis_compute_slices"],
+        row["axis_memory_slices"],
+        {profile["profile"]: _profile(profile) for profile in row["profiles"]},
+        tuple(int(text, 16) for text in row["pci_device_ids"]),
+    )
+
+
+def _profile(row: Any) -> MigProfile:
+    return MigProfile(
+        name=row["profile"],
+        compute_slices=row["compute_slices"],
+        memory_slices=row["size"],
+        memory_mib=row["memory_mb"],
+        starts=tuple(row["placements"]),
+        max_instances=row["max_instances"],
+        gi_profile_id=row["gi_profile_id"],
+        aliases=tuple(row.get("aliases", ())),
+        sources=tuple(row["src"]),
+        multiprocessors=row["sm"],
     )
 
 
@@ -74,19 +115,34 @@ def board(model: str) -> Board:
         ) from None
 
 
-def cost_millislices(on: Board, profile_name: str, weight: Fraction) -> Millislices:
+def model_of(pci_device_id: int) -> str | None:
+    """The model of the table that such a board is; None if it lacks it."""
+    found = (one.model for one in boards().values() if pci_device_id in one.pci_device_ids)
+    return next(found, None)
+
+
+def profile_of(on: Board, gres_type: str) -> MigProfile:
+    """The profile of a GRES type: ``1g.10gb``, or with the GPU's name as ``nvidia_a100_1g.10gb``.
+
+    Raises InvalidInputError (SW-MIG-PROFILE) if the board has no such.
+    """
+    profile = on.profiles.get(gres_type.rpartition("_")[2])
+    if profile is None:
+        raise InvalidInputError(
+            "SW-MIG-PROFILE",
+            f"{on.model} has no MIG profile {gres_type!r}.",
+            f"It has: {', '.join(sorted(on.profiles))}.",
+        )
+    return profile
+
+
+def cost_millislices(on: Board, gres_type: str, weight: Fraction) -> Millislices:
     """What one instance costs: 7 slices × the larger of its compute and memory share × weight.
 
     On an 80 GB A100 of weight 1: 1g.10gb 1000, 1g.20gb 1750, 3g.40gb 3500, 7g.80gb 7000. Rounded
     up to a whole millislice, so that the parts of a GPU never cost less than the GPU.
     """
-    profile = on.profiles.get(profile_name)
-    if profile is None:
-        raise InvalidInputError(
-            "SW-MIG-PROFILE",
-            f"{on.model} has no MIG profile {profile_name!r}.",
-            f"It has: {', '.join(sorted(on.profiles))}.",
-        )
+    profile = profile_of(on, gres_type)
     share = max(
         Fraction(profile.compute_slices, on.compute_slices),
         Fraction(profile.memory_slices, on.memory_slices),

@@ -65,6 +65,17 @@ FOR_OPERATORS: Mapping[str, Command] = {
         "Bring Slurm's limits to what the ledger says, as the daemon does by itself.",
         "Examples: slicewise compile --dry-run | slicewise compile --slurm-conf",
     ),
+    "node": Command(
+        "slurm_plugin.cli.node_cli:node_app", "A GPU node: what is in it, by its driver."
+    ),
+    "mig": Command(
+        "slurm_plugin.cli.mig_cli:mig_app", "How GPUs can be cut: profiles, layouts, costs."
+    ),
+    "doctor": Command(
+        "slurm_plugin.cli.node_cli:doctor",
+        "Compare a node's GPUs with what Slurm and slicewise.toml say of them.",
+        "Examples: slicewise doctor | slicewise doctor --node gpu07 --json",
+    ),
     "admission": Command("slurm_plugin.cli.admission:admission_app", "slicewise.lua in slurmctld."),
     "gateway": Command("launcher.gateway_cli:gateway_app", "The gateway in front of all services."),
     "db": Command("slurm_plugin.cli.db:db_app", "The ledger's PostgreSQL schema."),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cluster.errors import SlicewiseError
 from sandbox import triton
+from sandbox.nvml import library
 
 REQUIRED_FILES: tuple[tuple[str, str], ...] = (
     ("slurmctld", "slurmctld"),
@@ -25,8 +26,8 @@ REQUIRED_FILES: tuple[tuple[str, str], ...] = (
 )
 """A command, or a pattern of an absolute path, and the Debian or Ubuntu package that has it."""
 
-EVERYTHING = (*REQUIRED_FILES, *triton.REQUIRED_FILES)
-"""With what Triton needs."""
+EVERYTHING = (*REQUIRED_FILES, *triton.REQUIRED_FILES, *library.REQUIRED_FILES)
+"""With what Triton and the emulated NVIDIA driver need."""
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Servers lie in sbin, which an ordinary user's PATH may lack."""

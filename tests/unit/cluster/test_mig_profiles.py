@@ -3,7 +3,16 @@ from fractions import Fraction
 import pytest
 
 from cluster.errors import InvalidInputError
-from cluster.mig_profiles import Board, MigProfile, board, boards, cost_millislices
+from cluster.mig_profiles import (
+    Board,
+    MigProfile,
+    board,
+    boards,
+    cost_millislices,
+    model_of,
+    profile_of,
+    sources,
+)
 
 ONE = Fraction(1)
 
@@ -26,7 +35,7 @@ def test_no_cost_is_above_the_whole_board_or_below_a_share() -> None:
 
 def test_weights_scale_and_round_up() -> None:
     assert cost_millislices(board("A100-80GB"), "3g.40gb", Fraction(3, 2)) == 5250
-    third = Board("b", 3, 3, {"1g": MigProfile("1g", 1, 1, None)})
+    third = Board("b", 3, 3, {"1g": MigProfile("1g", 1, 1, None, (0, 1, 2), 3, 19)})
     assert cost_millislices(third, "1g", ONE) == 2334
 
 
@@ -35,3 +44,31 @@ def test_unknown_names_list_the_known_ones() -> None:
         board("GTX")
     with pytest.raises(InvalidInputError, match=r"1g\.10gb.*\[SW-MIG-PROFILE\]"):
         cost_millislices(board("A100-80GB"), "9g.90gb", ONE)
+
+
+def test_a_full_type_name_costs_what_its_profile_does() -> None:
+    on = board("A100-80GB")
+    assert profile_of(on, "nvidia_a100_3g.40gb") == profile_of(on, "3g.40gb")
+    assert cost_millislices(on, "nvidia_a100_3g.40gb", ONE) == 3500
+    with pytest.raises(InvalidInputError, match="SW-MIG-PROFILE"):
+        profile_of(on, "nvidia_a100_3g.20gb")
+
+
+def test_a_board_is_known_by_its_pci_device() -> None:
+    assert model_of(0x2335) == "H200-141GB"
+    assert model_of(0xFFFF) is None
+    numbers = [number for one in boards().values() for number in one.pci_device_ids]
+    assert len(numbers) == len(set(numbers))
+
+
+@pytest.mark.parametrize("model", sorted(boards()))
+def test_every_row_has_sources_and_starts_that_lie_on_the_board(model: str) -> None:
+    on = board(model)
+    for profile in on.profiles.values():
+        assert profile.sources
+        assert set(profile.sources) <= sources().keys()
+        assert profile.starts == tuple(sorted(set(profile.starts)))
+        assert profile.starts[-1] + profile.memory_slices <= on.memory_slices
+        assert 1 <= profile.max_instances <= len(profile.starts)
+    ids = [one.gi_profile_id for one in on.profiles.values()]
+    assert len(ids) == len(set(ids))

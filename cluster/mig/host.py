@@ -1,0 +1,71 @@
+"""What a node's /proc and /dev say of its GPUs, where NVML has no answer."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+_MINORS = Path("proc/driver/nvidia-caps/mig-minors")
+_MINOR = re.compile(r"(gpu\d+/gi\d+(?:/ci\d+)?)/access (\d+)")
+_JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)\): (\d+)")
+_RECORD_BYTES = 8192
+
+
+def capability_minors(root: Path) -> Mapping[str, int]:
+    """Minor numbers in /dev/nvidia-caps: ``gpu0/gi3`` and ``gpu0/gi3/ci0``; empty without MIG."""
+    try:
+        text = (root / _MINORS).read_text(encoding="ascii")
+    except OSError:
+        return {}
+    return {name: int(minor) for name, minor in _MINOR.findall(text)}
+
+
+def job_of(root: Path, pid: int) -> int | None:
+    """The Slurm job in whose cgroup a process is."""
+    try:
+        text = (root / "proc" / str(pid) / "cgroup").read_text(encoding="ascii")
+    except OSError:
+        return None
+    match = _JOB.search(text)
+    return int(match[1]) if match else None
+
+
+def xids(root: Path) -> Mapping[str, tuple[int, ...]] | None:
+    """Errors that the kernel has logged, by ``bus_key``; None where its log may not be read."""
+    found: dict[str, tuple[int, ...]] = {}
+    try:
+        for domain, bus, device, number in _XID.findall(_kernel_log(root / "dev" / "kmsg")):
+            key = f"{int(domain, 16):x}:{int(bus, 16):x}:{int(device, 16):x}"
+            found[key] = tuple(dict.fromkeys((*found.get(key, ()), int(number))))
+    except OSError:
+        return None
+    return found
+
+
+def bus_key(pci_bus_id: str) -> str:
+    """NVML's ``00000000:0F:00.0`` as the keys of ``xids`` are: ``0:f:0``."""
+    parts = pci_bus_id.partition(".")[0].split(":")
+    return ":".join(f"{int(part, 16):x}" for part in parts)
+
+
+def _kernel_log(place: Path) -> str:
+    file = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return "\n".join(_records(file))
+    finally:
+        os.close(file)
+
+
+def _records(file: int) -> Iterator[str]:
+    """The log's records: each read gives one, and an error says that there is none at present."""
+    with suppress(BlockingIOError):
+        while True:
+            try:
+                record = os.read(file, _RECORD_BYTES)
+            except BrokenPipeError:
+                continue  # overwritten before it was read; the next one is there
+            if not record:
+                return
+            yield record.decode(errors="replace")

@@ -1,0 +1,123 @@
+"""What is in a node: its GPUs, the instances that they are cut into, and who holds them."""
+
+from dataclasses import dataclass
+
+from cluster.mig.layouts import Placement
+from cluster.mig_profiles import Board
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that uses a GPU or an instance.
+
+    Attributes:
+        memory_mib: None where the driver does not say it.
+        job_id: of the Slurm job that it belongs to, by its cgroup; None if to none.
+    """
+
+    pid: int
+    memory_mib: int | None
+    job_id: int | None
+
+
+@dataclass(frozen=True)
+class ComputeInstance:
+    """What CUDA sees of an instance: a MIG device.
+
+    Attributes:
+        uuid: as in CUDA_VISIBLE_DEVICES: ``MIG-...``.
+        minor: of its capability, /dev/nvidia-caps/nvidia-cap<minor>; None if unknown.
+    """
+
+    ci_id: int
+    uuid: str
+    minor: int | None
+    holders: tuple[Holder, ...]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A GPU instance.
+
+    Attributes:
+        gi_id: the driver's number of it, unique on its GPU.
+        minor: of its capability, as of a compute instance.
+        computes: one, as Slicewise makes them; others make none or several.
+    """
+
+    gi_id: int
+    placement: Placement
+    memory_mib: int | None
+    minor: int | None
+    computes: tuple[ComputeInstance, ...]
+
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        """Of all its compute instances."""
+        return tuple(holder for compute in self.computes for holder in compute.holders)
+
+
+@dataclass(frozen=True)
+class Health:
+    """A board's errors since its driver was loaded; None is what can't be read.
+
+    Attributes:
+        xids: the kernel's error numbers, in the order of their first appearance.
+    """
+
+    ecc_corrected: int | None
+    ecc_uncorrected: int | None
+    remap_pending: bool | None
+    remap_failed: bool | None
+    xids: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One board.
+
+    Attributes:
+        index: NVML's, which another boot may change; ``uuid`` stays.
+        name: the driver's, such as ``NVIDIA H200``.
+        minor: of /dev/nvidia<minor>.
+        board: its profiles as the driver has them; None if it can't be cut.
+        mig: whether MIG mode is on.
+        mig_pending: whether it will be after the GPU's next reset.
+        instances: in the order of their first memory slices.
+        holders: of a board that is not cut.
+    """
+
+    index: int
+    name: str
+    uuid: str
+    pci_bus_id: str
+    pci_device_id: int
+    minor: int
+    board: Board | None
+    mig: bool
+    mig_pending: bool
+    memory_mib: int
+    memory_used_mib: int
+    power_mw: int | None
+    power_limit_mw: int | None
+    temperature_c: int | None
+    health: Health
+    instances: tuple[Instance, ...]
+    holders: tuple[Holder, ...]
+
+
+@dataclass(frozen=True)
+class LostGpu:
+    """A board that the driver counts but can't reach, and what it says."""
+
+    index: int
+    error: str
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """One look at a node."""
+
+    driver: str
+    gpus: tuple[Gpu, ...]
+    lost: tuple[LostGpu, ...]

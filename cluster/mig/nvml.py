@@ -1,0 +1,341 @@
+"""NVIDIA's management library, by pynvml: reads a node's GPUs, makes and removes instances.
+
+Every other module sees the words of ``inventory``. The driver's own profiles and placements are
+what counts; the table only names the model.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from ctypes import byref, c_uint
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pynvml as nv
+
+from cluster.errors import OutsideError, SlicewiseError, UnreachableError
+from cluster.mig import host
+from cluster.mig.inventory import (
+    ComputeInstance,
+    Gpu,
+    Health,
+    Holder,
+    Instance,
+    Inventory,
+    LostGpu,
+)
+from cluster.mig.layouts import Placement
+from cluster.mig_profiles import Board, MigProfile, model_of
+
+ROOT = Path("/")
+_MIB = 1024 * 1024
+_UNKNOWN = (nv.NVML_ERROR_NOT_SUPPORTED, nv.NVML_ERROR_NO_PERMISSION, nv.NVML_ERROR_NO_DATA)
+
+
+@dataclass(frozen=True)
+class _Host:
+    """What the node says beside NVML."""
+
+    root: Path
+    minors: Mapping[str, int]
+    xids: Mapping[str, tuple[int, ...]] | None
+
+
+def read_inventory(root: Path = ROOT) -> Inventory:
+    """Everything that is there, changing nothing; ``root`` is where the node's /proc and /dev are.
+
+    Raises UnreachableError (SW-NVML-MISSING) without a driver, OutsideError (SW-NVML) for an answer
+    that it can't do without.
+    """
+    with opened():
+        node = _Host(root, host.capability_minors(root), host.xids(root))
+        gpus: list[Gpu] = []
+        lost: list[LostGpu] = []
+        for index in range(nv.nvmlDeviceGetCount()):
+            try:
+                gpus.append(_gpu(index, nv.nvmlDeviceGetHandleByIndex(index), node))
+            except nv.NVMLError_GpuIsLost as error:
+                lost.append(LostGpu(index, str(error)))
+        return Inventory(nv.nvmlSystemGetDriverVersion(), tuple(gpus), tuple(lost))
+
+
+def create_instance(gpu_uuid: str, placement: Placement, root: Path = ROOT) -> Instance:
+    """Cut an instance there, with one compute instance that has all of it. Needs root.
+
+    Either both are there in the end or neither. Raises OutsideError: SW-MIG-NO-ROOM where other
+    instances lie, SW-MIG-PLACEMENT for one that the board has not, SW-NVML for all else.
+    """
+    with opened():
+        handle = nv.nvmlDeviceGetHandleByUUID(gpu_uuid)
+        profile = _profile_of(handle, gpu_uuid, placement)
+        where = nv.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
+        try:
+            gi = nv.nvmlDeviceCreateGpuInstanceWithPlacement(
+                handle, profile.gi_profile_id, byref(where)
+            )
+        except nv.NVMLError_InsufficientResources:
+            raise _no_room(gpu_uuid, placement) from None
+        try:
+            nv.nvmlGpuInstanceCreateComputeInstance(gi, _whole_compute_profile(gi))
+        except nv.NVMLError:
+            nv.nvmlGpuInstanceDestroy(gi)
+            raise
+        node = _Host(root, host.capability_minors(root), None)
+        gi_id = nv.nvmlGpuInstanceGetInfo(gi).id
+        return next(one for one in _instances(handle, node) if one.gi_id == gi_id)
+
+
+def destroy_instance(gpu_uuid: str, gi_id: int) -> None:
+    """Remove an instance and its compute instances; nothing if it is gone already. Needs root.
+
+    Raises OutsideError (SW-MIG-IN-USE) if a process holds it; then it is as it was.
+    """
+    with opened():
+        handle = nv.nvmlDeviceGetHandleByUUID(gpu_uuid)
+        try:
+            gi = nv.nvmlDeviceGetGpuInstanceById(handle, gi_id)
+        except nv.NVMLError_NotFound:
+            return
+        devices = _mig_devices(handle).get(gi_id, {})
+        if any(_processes(device) for device in devices.values()):
+            raise _in_use(gpu_uuid, gi_id)
+        try:
+            for ci_id in devices:
+                nv.nvmlComputeInstanceDestroy(nv.nvmlGpuInstanceGetComputeInstanceById(gi, ci_id))
+            nv.nvmlGpuInstanceDestroy(gi)
+        except nv.NVMLError_InUse:
+            raise _in_use(gpu_uuid, gi_id) from None
+
+
+@contextmanager
+def opened() -> Iterator[None]:
+    """NVML, ready; the functions here open it themselves, and it may be open already."""
+    try:
+        nv.nvmlInit()
+    except (nv.NVMLError_LibraryNotFound, nv.NVMLError_DriverNotLoaded) as error:
+        raise UnreachableError(
+            "SW-NVML-MISSING",
+            f"This host has no NVIDIA driver that answers: {error}.",
+            "Run it on a GPU node. There, nvidia-smi must work.",
+        ) from None
+    try:
+        yield
+    except nv.NVMLError as error:
+        raise _failure(error) from None
+    finally:
+        nv.nvmlShutdown()
+
+
+def _failure(error: Any) -> SlicewiseError:
+    hint = (
+        "Run it as root."
+        if error.value == nv.NVML_ERROR_NO_PERMISSION
+        else "See the kernel's log (dmesg), and nvidia-smi -q."
+    )
+    return OutsideError("SW-NVML", f"The NVIDIA driver answered: {error}.", hint)
+
+
+def _no_room(gpu_uuid: str, placement: Placement) -> SlicewiseError:
+    return OutsideError(
+        "SW-MIG-NO-ROOM",
+        f"{gpu_uuid} has no room for {placement.profile} at memory slice {placement.start}.",
+        "See what lies there: slicewise node probe",
+    )
+
+
+def _in_use(gpu_uuid: str, gi_id: int) -> SlicewiseError:
+    return OutsideError(
+        "SW-MIG-IN-USE",
+        f"A process holds GPU instance {gi_id} of {gpu_uuid}: it stays.",
+        "See which: slicewise node probe",
+    )
+
+
+def _profile_of(handle: Any, gpu_uuid: str, placement: Placement) -> MigProfile:
+    found = next((one for one in _profiles(handle) if one.name == placement.profile), None)
+    if (
+        found is None
+        or placement.start not in found.starts
+        or placement.size != found.memory_slices
+    ):
+        raise OutsideError(
+            "SW-MIG-PLACEMENT",
+            f"The driver offers no {placement.profile} of {placement.size} memory slices at slice"
+            f" {placement.start} on {gpu_uuid}.",
+            "See what it offers: slicewise node probe --json",
+        )
+    return found
+
+
+def _whole_compute_profile(gi: Any) -> int:
+    """The id of the compute instance with all processors of its GPU instance."""
+    found = []
+    for kind in range(nv.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        shared = nv.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+        with suppress(nv.NVMLError_NotSupported, nv.NVMLError_InvalidArgument):
+            found.append(nv.nvmlGpuInstanceGetComputeInstanceProfileInfo(gi, kind, shared))
+    most = max(found, key=lambda info: (info.sliceCount, info.multiprocessorCount))
+    return int(most.id)
+
+
+def _gpu(index: int, handle: Any, node: _Host) -> Gpu:
+    name = nv.nvmlDeviceGetName(handle)
+    pci = nv.nvmlDeviceGetPciInfo(handle)
+    memory = nv.nvmlDeviceGetMemoryInfo(handle)
+    mig, mig_pending = _reading(nv.nvmlDeviceGetMigMode, handle) or (0, 0)
+    return Gpu(
+        index=index,
+        name=name,
+        uuid=nv.nvmlDeviceGetUUID(handle),
+        pci_bus_id=pci.busId,
+        pci_device_id=pci.pciDeviceId >> 16,
+        minor=nv.nvmlDeviceGetMinorNumber(handle),
+        board=_board(handle, name, pci.pciDeviceId >> 16),
+        mig=bool(mig),
+        mig_pending=bool(mig_pending),
+        memory_mib=memory.total // _MIB,
+        memory_used_mib=memory.used // _MIB,
+        power_mw=_reading(nv.nvmlDeviceGetPowerUsage, handle),
+        power_limit_mw=_reading(nv.nvmlDeviceGetEnforcedPowerLimit, handle),
+        temperature_c=_reading(nv.nvmlDeviceGetTemperature, handle, nv.NVML_TEMPERATURE_GPU),
+        health=_health(handle, pci.busId, node),
+        instances=_instances(handle, node) if mig else (),
+        holders=() if mig else _holders(handle, node),
+    )
+
+
+def _reading(call: Callable[..., Any], *args: Any) -> Any:
+    """None where this board or this user gets no answer."""
+    try:
+        return call(*args)
+    except nv.NVMLError as error:
+        if error.value in _UNKNOWN:
+            return None
+        raise
+
+
+def _health(handle: Any, bus_id: str, node: _Host) -> Health:
+    volatile = nv.NVML_VOLATILE_ECC
+    remapped = _reading(nv.nvmlDeviceGetRemappedRows, handle)
+    corrected, uncorrected = (
+        _reading(nv.nvmlDeviceGetTotalEccErrors, handle, kind, volatile)
+        for kind in (nv.NVML_MEMORY_ERROR_TYPE_CORRECTED, nv.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+    )
+    return Health(
+        ecc_corrected=corrected,
+        ecc_uncorrected=uncorrected,
+        remap_pending=None if remapped is None else bool(remapped[2]),
+        remap_failed=None if remapped is None else bool(remapped[3]),
+        xids=None if node.xids is None else node.xids.get(host.bus_key(bus_id), ()),
+    )
+
+
+def _board(handle: Any, name: str, pci_device_id: int) -> Board | None:
+    profiles = {profile.name: profile for profile in _profiles(handle)}
+    if not profiles:
+        return None
+    return Board(
+        model=model_of(pci_device_id) or name,
+        compute_slices=max(one.compute_slices for one in profiles.values()),
+        memory_slices=max(one.starts[-1] + one.memory_slices for one in profiles.values()),
+        profiles=profiles,
+        pci_device_ids=(pci_device_id,),
+    )
+
+
+def _profiles(handle: Any) -> Iterator[MigProfile]:
+    for kind in range(nv.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        with suppress(nv.NVMLError_NotSupported, nv.NVMLError_InvalidArgument):
+            info = nv.nvmlDeviceGetGpuInstanceProfileInfo(handle, kind)
+            placements = _possible_placements(handle, info.id)
+            if placements:
+                yield _profile(info, placements)
+
+
+def _profile(info: Any, placements: Sequence[Any]) -> MigProfile:
+    return MigProfile(
+        name=info.name.removeprefix("MIG "),
+        compute_slices=info.sliceCount,
+        memory_slices=placements[0].size,
+        memory_mib=info.memorySizeMB or None,
+        starts=tuple(sorted(one.start for one in placements)),
+        max_instances=info.instanceCount,
+        gi_profile_id=info.id,
+        sources=("nvml",),
+        multiprocessors=info.multiprocessorCount or None,
+    )
+
+
+def _possible_placements(handle: Any, profile_id: int) -> list[Any]:
+    count = c_uint()
+    nv.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile_id, None, byref(count))
+    found = (nv.c_nvmlGpuInstancePlacement_t * count.value)()
+    nv.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile_id, found, byref(count))
+    return list(found[: count.value])
+
+
+def _instances(handle: Any, node: _Host) -> tuple[Instance, ...]:
+    gpu = f"gpu{nv.nvmlDeviceGetMinorNumber(handle)}"
+    devices = _mig_devices(handle)
+    found = (
+        _instance(gi, profile, devices, gpu, node)
+        for profile in _profiles(handle)
+        for gi in _gpu_instances(handle, profile)
+    )
+    return tuple(sorted(found, key=lambda one: one.placement.start))
+
+
+def _gpu_instances(handle: Any, profile: MigProfile) -> list[Any]:
+    count = c_uint(profile.max_instances)
+    found = (nv.c_nvmlGpuInstance_t * profile.max_instances)()
+    nv.nvmlDeviceGetGpuInstances(handle, profile.gi_profile_id, found, byref(count))
+    return list(found[: count.value])
+
+
+def _instance(
+    gi: Any, profile: MigProfile, devices: Mapping[int, Mapping[int, Any]], gpu: str, node: _Host
+) -> Instance:
+    info = nv.nvmlGpuInstanceGetInfo(gi)
+    name = f"{gpu}/gi{info.id}"
+    computes = (
+        ComputeInstance(
+            ci_id,
+            nv.nvmlDeviceGetUUID(device),
+            node.minors.get(f"{name}/ci{ci_id}"),
+            _holders(device, node),
+        )
+        for ci_id, device in sorted(devices.get(info.id, {}).items())
+    )
+    return Instance(
+        gi_id=info.id,
+        placement=Placement(profile.name, info.placement.start, info.placement.size),
+        memory_mib=profile.memory_mib,
+        minor=node.minors.get(name),
+        computes=tuple(computes),
+    )
+
+
+def _mig_devices(handle: Any) -> Mapping[int, Mapping[int, Any]]:
+    """Devices of compute instances by the ids of their GPU instance and their own."""
+    found: dict[int, dict[int, Any]] = {}
+    for index in range(nv.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        with suppress(nv.NVMLError_NotFound):
+            device = nv.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+            gi_id = nv.nvmlDeviceGetGpuInstanceId(device)
+            found.setdefault(gi_id, {})[nv.nvmlDeviceGetComputeInstanceId(device)] = device
+    return found
+
+
+def _holders(device: Any, node: _Host) -> tuple[Holder, ...]:
+    return tuple(
+        Holder(
+            one.pid,
+            None if one.usedGpuMemory is None else one.usedGpuMemory // _MIB,
+            host.job_of(node.root, one.pid),
+        )
+        for one in _processes(device)
+    )
+
+
+def _processes(device: Any) -> list[Any]:
+    return _reading(nv.nvmlDeviceGetComputeRunningProcesses, device) or []

@@ -1,0 +1,183 @@
+"""A node's emulated NVIDIA driver: which boards it has, and what befalls them.
+
+The state is one text file (read and written by ``state.c``), so that a person can look at it and
+several processes see the same boards. It stays as the driver's own would until a reboot.
+"""
+
+import fcntl
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import NAMESPACE_OID, uuid5
+
+from cluster.mig_profiles import Board, MigProfile, board
+from sandbox.nvml.library import library
+
+VERSION = "570.86.15"
+DIRECTORY_VARIABLE = "SLICEWISE_NVML_DIR"
+"""Where the library looks for its state."""
+
+_NAMES = {
+    "A30-24GB": "NVIDIA A30",
+    "A100-40GB": "NVIDIA A100-SXM4-40GB",
+    "A100-80GB": "NVIDIA A100-SXM4-80GB",
+    "H100-80GB": "NVIDIA H100 80GB HBM3",
+    "H200-141GB": "NVIDIA H200",
+    "B200-180GB": "NVIDIA B200",
+}
+"""As the driver calls them, where a log shows it."""
+
+_SUFFIXES = {"+me": 7, "+gfx": 10, "-me": 13, "+me.all": 15}
+"""NVML_GPU_INSTANCE_PROFILE_1_SLICE_*; 2_SLICE_* follow each."""
+_GFX_4_SLICES, _DOUBLE_MEMORY = 12, 9
+_PLAIN = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
+
+_GPUS_OF_MINORS, _INSTANCES_OF_MINORS, _COMPUTES_OF_MINORS = 8, 15, 8
+
+
+@dataclass(frozen=True)
+class EmulatedGpu:
+    """A board of the node.
+
+    Attributes:
+        model: as in ``cluster.mig_profiles``.
+        mig: whether MIG mode is on.
+    """
+
+    model: str
+    mig: bool = True
+
+
+class EmulatedDriver:
+    """The driver of one node, in a directory of its own.
+
+    Attributes:
+        host_root: stands for the node's ``/``: its /proc has the capabilities' minor numbers, its
+            /dev/kmsg the kernel's messages.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.host_root = directory / "root"
+
+    def load(self, gpus: Sequence[EmulatedGpu]) -> None:
+        """Begin anew with these boards, none of them cut."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        (self._directory / "lock").touch()
+        with self._lines() as lines:
+            lines[:] = [f"driver {VERSION}", *_gpu_lines(gpus)]
+        minors = self.host_root / "proc" / "driver" / "nvidia-caps" / "mig-minors"
+        minors.parent.mkdir(parents=True, exist_ok=True)
+        minors.write_text("\n".join(_minor_lines()) + "\n", encoding="ascii")
+        (self.host_root / "dev").mkdir(exist_ok=True)
+        (self.host_root / "dev" / "kmsg").write_text("", encoding="ascii")
+
+    def environment(self, builds: Path) -> Mapping[str, str]:
+        """What a process needs to see this driver; ``builds`` is where the library is made."""
+        return {
+            "LD_LIBRARY_PATH": str(library(builds).parent),
+            DIRECTORY_VARIABLE: str(self._directory),
+        }
+
+    def hold(self, gpu: int, gi_id: int, ci_id: int, pid: int, memory_mib: int) -> None:
+        """A process begins to use a MIG device; ids of -1 mean a board that is not cut."""
+        with self._lines() as lines:
+            lines.append(f"process {gpu} {gi_id} {ci_id} {pid} {memory_mib}")
+
+    def release(self, pid: int) -> None:
+        """A process ends."""
+        with self._lines() as lines:
+            lines[:] = [line for line in lines if not _is_of_process(line, pid)]
+
+    def fail(self, function: str, at_call: int, code: int) -> None:
+        """The ``at_call``-th call of that function from now on (1: the next) fails, once."""
+        with self._lines() as lines:
+            lines.append(f"fail {function} {at_call} {code}")
+
+    def ecc(self, gpu: int, *, corrected: int = 0, uncorrected: int = 0) -> None:
+        """Memory errors since the driver was loaded; uncorrected ones leave a row to remap."""
+        with self._lines() as lines:
+            lines[:] = [line for line in lines if not line.startswith(f"errors {gpu} ")]
+            lines.append(f"errors {gpu} {corrected} {uncorrected} {int(uncorrected > 0)} 0")
+
+    def xid(self, bus_id: str, number: int, text: str) -> None:
+        """The kernel logs an error of a board: ``xid("0000:07:00", 79, "GPU has fallen ...")``."""
+        with (self.host_root / "dev" / "kmsg").open("a", encoding="ascii") as log:
+            log.write(f"4,1201,8035412,-;NVRM: Xid (PCI:{bus_id}): {number}, {text}\n")
+
+    @contextmanager
+    def _lines(self) -> Iterator[list[str]]:
+        """The state's lines, to be changed in place; locked as the library locks it."""
+        state, fresh = self._directory / "state", self._directory / "state.new"
+        with (self._directory / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            lines = state.read_text(encoding="ascii").splitlines() if state.exists() else []
+            yield lines
+            fresh.write_text("\n".join(lines) + "\n", encoding="ascii")
+            fresh.replace(state)
+
+
+def _is_of_process(line: str, pid: int) -> bool:
+    words = line.split()
+    return words[0] == "process" and words[4] == str(pid)
+
+
+def _gpu_lines(gpus: Sequence[EmulatedGpu]) -> Iterator[str]:
+    for number, gpu in enumerate(gpus):
+        yield from _board_lines(number, gpu, board(gpu.model))
+
+
+def _board_lines(number: int, gpu: EmulatedGpu, on: Board) -> Iterator[str]:
+    whole = max(on.profiles.values(), key=lambda one: one.memory_slices)
+    memory_mib = whole.memory_mib or int(whole.name.split(".")[1].removesuffix("gb")) * 1000
+    name = _NAMES.get(gpu.model, f"NVIDIA {gpu.model}")
+    uuid, bus = uuid5(NAMESPACE_OID, f"{gpu.model} {number}"), 7 + 8 * number
+    mode = f"{int(gpu.mig)} {int(gpu.mig)}"
+    yield (
+        f"board {number} {on.pci_device_ids[0]:x} {number} {mode} {memory_mib} {on.memory_slices}"
+        f" 00000000:{bus:02X}:00.0 GPU-{uuid} {name}"
+    )
+    yield f"reading {number} 68000 700000 31"
+    for profile in on.profiles.values():
+        yield _profile_line(number, on, profile)
+
+
+def _profile_line(number: int, on: Board, profile: MigProfile) -> str:
+    memory_mib = profile.memory_mib or int(profile.name.split(".")[1].split("gb")[0]) * 1000
+    fields = (
+        nvml_kind(on, profile),
+        profile.gi_profile_id,
+        profile.compute_slices,
+        profile.memory_slices,
+        memory_mib,
+        profile.multiprocessors or 0,
+        profile.max_instances,
+        profile.name,
+        ",".join(map(str, profile.starts)),
+    )
+    return f"profile {number} {' '.join(map(str, fields))}"
+
+
+def nvml_kind(on: Board, profile: MigProfile) -> int:
+    """``NVML_GPU_INSTANCE_PROFILE_*`` of a profile, by its name."""
+    slices = profile.compute_slices
+    for suffix, kind in _SUFFIXES.items():
+        if profile.name.endswith(f"gb{suffix}"):
+            return _GFX_4_SLICES if (suffix, slices) == ("+gfx", 4) else kind + slices - 1
+    smallest = min(one.memory_slices for one in on.profiles.values())
+    if slices == 1 and profile.memory_slices > smallest:
+        return _DOUBLE_MEMORY
+    return _PLAIN[slices]
+
+
+def _minor_lines() -> Iterator[str]:
+    """As the driver has them in /proc: each instance's number, then those of its computes."""
+    minor = 3
+    yield from ("config 1", "monitor 2")
+    for gpu in range(_GPUS_OF_MINORS):
+        for gi in range(_INSTANCES_OF_MINORS):
+            yield f"gpu{gpu}/gi{gi}/access {minor}"
+            for ci in range(_COMPUTES_OF_MINORS):
+                yield f"gpu{gpu}/gi{gi}/ci{ci}/access {minor + 1 + ci}"
+            minor += 1 + _COMPUTES_OF_MINORS

@@ -1,0 +1,115 @@
+"""A node's GPUs as Slurm is told of them, and what slurmctld has of them instead."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cluster.jobs import NodeView
+from cluster.mig.inventory import Gpu, Instance, Inventory
+from cluster.mig_profiles import Board, profile_of
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU or instance that a job can be given.
+
+    Attributes:
+        files: all that its job must be let at: the GPU's own, and an instance's capabilities.
+    """
+
+    gres_type: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A profile of a model of the table."""
+
+    model: str
+    profile: str
+
+
+def types_by_kind(boards_by_type: Mapping[str, Board]) -> Mapping[Kind, str]:
+    """The GRES type that a site gives each kind; a board by GRES type, as the settings have it."""
+    return {
+        Kind(board.model, profile_of(board, gres_type).name): gres_type
+        for gres_type, board in boards_by_type.items()
+    }
+
+
+def devices(inventory: Inventory, types: Mapping[Kind, str]) -> tuple[Device, ...]:
+    """What can be given, in the order of its GPUs and memory slices.
+
+    A kind without a type of the site's gets a full one, such as ``nvidia_h200_1g.18gb``. Instances
+    without exactly one compute instance, or without capabilities, are left out.
+    """
+    return tuple(device for gpu in inventory.gpus for device in _devices_of(gpu, types))
+
+
+def _devices_of(gpu: Gpu, types: Mapping[Kind, str]) -> Iterator[Device]:
+    if not gpu.mig:
+        yield Device(_slurm_name(gpu.name), (f"/dev/nvidia{gpu.minor}",))
+    for one in gpu.instances:
+        minors = (one.minor, *(compute.minor for compute in one.computes))
+        if len(one.computes) == 1 and None not in minors:
+            capabilities = (f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in minors)
+            yield Device(_type_of(gpu, one, types), (f"/dev/nvidia{gpu.minor}", *capabilities))
+
+
+def _type_of(gpu: Gpu, instance: Instance, types: Mapping[Kind, str]) -> str:
+    profile = instance.placement.profile
+    model = gpu.board.model if gpu.board is not None else ""
+    short_name = gpu.name.partition("-")[0]
+    return types.get(Kind(model, profile)) or f"{_slurm_name(short_name)}_{profile}"
+
+
+def _slurm_name(name: str) -> str:
+    """As Slurm writes a device's name in a type."""
+    return name.lower().replace(" ", "_")
+
+
+def gres_conf(node: str, found: Sequence[Device]) -> tuple[str, ...]:
+    """The node's lines in gres.conf: each device by itself, with all of its files."""
+    return tuple(f"NodeName={node} AutoDetect=off Name=gpu {_named(one)}" for one in found)
+
+
+def _named(device: Device) -> str:
+    key = "MultipleFiles" if len(device.files) > 1 else "File"
+    return f"Type={device.gres_type} {key}={','.join(device.files)}"
+
+
+def node_gres(found: Sequence[Device]) -> str:
+    """``Gres`` of the node in slurm.conf: ``gpu:1g.10gb:3,gpu:3g.40gb:1``."""
+    counts = Counter(one.gres_type for one in found)
+    return ",".join(f"gpu:{gres_type}:{count}" for gres_type, count in counts.items())
+
+
+def gres_faults(name: str, node: NodeView | None, found: Sequence[Device]) -> tuple[str, ...]:
+    """Where slurmctld's node is not what is there, one sentence each."""
+    if node is None:
+        return (f"Slurm has no node {name}.",)
+    here = Counter(one.gres_type for one in found)
+    types = dict.fromkeys((*here, *node.gpus))
+    return tuple(
+        fault for kind in types for fault in _count_faults(kind, here[kind], node.gpus.get(kind, 0))
+    )
+
+
+def _count_faults(kind: str, here: int, slurm: int) -> Iterator[str]:
+    if here < slurm:
+        yield (
+            f"Slurm counts on {slurm} gpu:{kind}, the node has {here}: its slurmd will be INVALID"
+            " and drained."
+        )
+    elif here > slurm:
+        yield f"The node has {here} gpu:{kind}, Slurm counts on {slurm}: the rest lies idle."
+
+
+def unmanaged(found: Sequence[Device], costs: Mapping[str, int]) -> tuple[str, ...]:
+    """Types that nobody is charged for, one sentence each."""
+    kinds = dict.fromkeys(one.gres_type for one in found)
+    return tuple(
+        f"gpu:{kind} is no type of [gpus] in slicewise.toml: it is not charged."
+        for kind in kinds
+        if kind not in costs
+    )

@@ -1,0 +1,200 @@
+"""slicewise node, slicewise mig and slicewise doctor, on an emulated GPU node."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from emulated_gpus import gpu_node
+from typer.testing import CliRunner, Result
+
+from cluster.errors import InvalidInputError, UnreachableError
+from cluster.jobs import NodeView
+from cluster.mig.layouts import Placement
+from cluster.mig.nvml import create_instance, read_inventory
+from sandbox.nvml.driver import EmulatedDriver, EmulatedGpu
+from slurm_plugin.cli import node_cli
+from slurm_plugin.cli.mig_cli import mig_app
+from slurm_plugin.cli.node_cli import node_app
+
+SETTINGS = """
+[cluster]
+name = "test"
+partitions = ["gpu"]
+[gpus."A100-80GB"]
+types = ["1g.10gb"]
+"""
+CONFIG = """
+version: v1
+mig-configs:
+  halves:
+    - {devices: all, device-filter: "0x20B210DE", mig-enabled: true, mig-devices: {3g.40gb: 2}}
+  whole:
+    - {devices: [0], mig-enabled: false}
+  too-much:
+    - {devices: all, mig-enabled: true, mig-devices: {3g.40gb: 3}}
+"""
+
+doctor_app = typer.Typer()
+doctor_app.command()(node_cli.doctor)
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDriver]:
+    """An A100 with 3g and 1g, the 1g held by job 88; an H200 that is not cut."""
+    (tmp_path / "slicewise.toml").write_text(SETTINGS)
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+    with gpu_node(EmulatedGpu("A100-80GB"), EmulatedGpu("H200-141GB", mig=False)) as driver:
+        monkeypatch.setenv("SLICEWISE_HOST_ROOT", str(driver.host_root))
+        uuid = read_inventory(driver.host_root).gpus[0].uuid
+        create_instance(uuid, Placement("3g.40gb", 4, 4))
+        held = create_instance(uuid, Placement("1g.10gb", 1, 1))
+        cgroup = driver.host_root / "proc" / "7" / "cgroup"
+        cgroup.parent.mkdir()
+        cgroup.write_text("0::/system.slice/slurmstepd.scope/job_88/step_batch\n")
+        driver.hold(0, held.gi_id, 0, pid=7, memory_mib=900)
+        yield driver
+
+
+def run(app: typer.Typer, *args: str) -> Result:
+    return CliRunner().invoke(app, args)
+
+
+def answer(app: typer.Typer, *args: str) -> Any:
+    result = run(app, *args, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_probe_draws_each_board_and_lists_its_instances(node: EmulatedDriver) -> None:
+    shown = run(node_app, "probe").stdout
+    assert " ·  [1g] ·   ·  [   3g.40gb    ]" in shown
+    assert "MIG is off, whole" in shown
+    (one_g,) = [line for line in shown.splitlines() if "1:1" in line]
+    assert "job 88" in one_g
+
+
+def test_probe_as_json_has_everything(node: EmulatedDriver) -> None:
+    shown = answer(node_app, "probe")
+    a100, h200 = shown["gpus"]
+    assert [one["placement"]["start"] for one in a100["instances"]] == [1, 4]
+    assert a100["board"]["profiles"]["3g.40gb"]["starts"] == [0, 4]
+    assert h200["instances"] == []
+    assert (shown["faults"], shown["notes"]) == ([], [])
+
+
+def test_probe_says_what_is_wrong(node: EmulatedDriver) -> None:
+    node.xid("0000:07:00", 79, "GPU has fallen off the bus")
+    shown = run(node_app, "probe").stdout
+    assert "GPU 0: the kernel logged Xid 79." in shown
+
+
+def test_gres_prints_both_files_with_the_site_s_types(node: EmulatedDriver) -> None:
+    lines = run(node_app, "gres", "--node", "gpu07").stdout.splitlines()
+    assert lines[0] == "# gres.conf"
+    assert lines[1].startswith("NodeName=gpu07 AutoDetect=off Name=gpu Type=1g.10gb MultipleFiles=")
+    assert lines[-1] == (
+        "NodeName=gpu07 Gres=gpu:1g.10gb:1,gpu:nvidia_a100_3g.40gb:1,gpu:nvidia_h200:1"
+    )
+
+
+def slurm_has(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, int]) -> None:
+    class Slurm:
+        async def nodes(self) -> tuple[NodeView, ...]:
+            return (NodeView("gpu07", "gpu07", frozenset(), gpus, {}),)
+
+    monkeypatch.setattr(node_cli, "CommandSlurm", Slurm)
+
+
+ALL = {"1g.10gb": 1, "nvidia_a100_3g.40gb": 1, "nvidia_h200": 1}
+
+
+def test_doctor_is_content_with_a_node_that_slurm_has_as_it_is(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, ALL)
+    result = run(doctor_app, "--node", "gpu07")
+    assert result.exit_code == 0
+    assert "The node is well, and as Slurm has it." in result.stdout
+    assert "gpu:nvidia_h200 is no type of [gpus]" in result.stdout
+
+
+def test_doctor_finds_what_would_drain_the_node(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, {**ALL, "1g.10gb": 7})
+    result = run(doctor_app, "--node", "gpu07", "--json")
+    assert result.exit_code == 1
+    (fault,) = json.loads(result.stdout)["faults"]
+    assert fault.startswith("Slurm counts on 7 gpu:1g.10gb, the node has 1:")
+
+
+def test_doctor_without_slurm_says_so(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slurm:
+        async def nodes(self) -> tuple[NodeView, ...]:
+            raise UnreachableError("SW-SLURM-DOWN", "slurmctld does not answer.\nMore of it.")
+
+    monkeypatch.setattr(node_cli, "CommandSlurm", Slurm)
+    result = run(doctor_app, "--node", "gpu07")
+    assert result.exit_code == 1
+    assert "Slurm does not say what it has: slurmctld does not answer." in result.stdout
+    assert "More of it" not in result.stdout
+
+
+def test_profiles_show_one_board_or_all() -> None:
+    shown = run(mig_app, "profiles", "A30-24GB").stdout
+    assert "2g.12gb+me" in shown
+    boards = answer(mig_app, "profiles")["boards"]
+    assert len(boards) == 13
+    assert all(one["sources"] for board in boards for one in board["profiles"].values())
+
+
+def test_layouts_are_those_that_nothing_can_join() -> None:
+    assert len(answer(mig_app, "layouts", "A100-80GB")) == 78
+    assert len(answer(mig_app, "layouts", "A100-80GB", "--every")) == 723
+    halves = answer(mig_app, "layouts", "A100-80GB", "--with", "3g.40gb", "--with", "3g.40gb")
+    assert [[one["start"] for one in layout] for layout in halves] == [[0, 4]]
+    assert "2 × 3g.40gb" in run(mig_app, "layouts", "A100-80GB", "--with", "3g.40gb").stdout
+
+
+def test_a_profile_that_the_board_lacks_is_refused() -> None:
+    result = run(mig_app, "layouts", "A100-80GB", "--with", "1g.5gb")
+    assert isinstance(result.exception, InvalidInputError)
+    assert result.exception.refusal.code == "SW-MIG-PROFILE"
+
+
+def test_export_and_import_tell_the_same(node: EmulatedDriver, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(run(mig_app, "export", "--config", "now").stdout)
+    on, off = answer(mig_app, "import", str(file), "--model", "A100-80GB")
+    assert (on["config"], on["devices"], on["mig"]) == ("now", [0], True)
+    assert sorted(one["profile"] for one in on["layout"]) == ["1g.10gb", "3g.40gb"]
+    assert (off["devices"], off["mig"], off["layout"]) == ([1], False, [])
+
+
+def test_import_places_what_a_file_counts(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIG)
+    (halves,) = answer(mig_app, "import", str(file), "--config", "halves")
+    assert (halves["model"], halves["devices"]) == ("A100-80GB", None)
+    assert [one["start"] for one in halves["layout"]] == [0, 4]
+    too_much = run(mig_app, "import", str(file), "--config", "too-much")
+    assert too_much.exit_code == 1
+    assert "does not fit" in too_much.stdout
+    # Without a filter it is about every board that has such a profile.
+    assert {"A100-80GB", "H100-80GB"} <= set(too_much.stdout.split())
+
+
+def test_import_names_what_it_can_t_take(tmp_path: Path) -> None:
+    for args in (("/nowhere.yaml",), (__file__,)):
+        result = run(mig_app, "import", *args)
+        assert isinstance(result.exception, InvalidInputError)
+        assert result.exception.refusal.code == "SW-MIG-PARTED"
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIG)
+    result = run(mig_app, "import", str(file), "--config", "other")
+    assert "halves, whole, too-much" in str(result.exception)
