@@ -1,0 +1,115 @@
+"""What a clairvoyant reaches that knows all requests in advance: an integer program, for few GPUs.
+
+With ``refuses`` it may also turn away what fits, to keep the place for something better. Without,
+it keeps the rule of every policy here: what fits is accepted. The difference between the two is
+the price of that rule; what a policy lacks to the second is what placement could still bring.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.placement.pods import BOARD, SLICES, Request
+from benchmarks.placement.policies import GEOMETRY
+from cluster.mig.layouts import Placement
+from slurm_plugin.decide.mig.solver import Program
+
+_Row = tuple[float, Mapping[int, float]]
+"""The columns' sum is at least that."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Of slice-hours accepted ÷ asked for.
+
+    Attributes:
+        found: reached by the best plan that was found.
+        most: no plan reaches more.
+    """
+
+    found: float
+    most: float
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One request at one place."""
+
+    request: int
+    gpu: int
+    placement: Placement
+
+
+def optimum(requests: Sequence[Request], gpus: int, *, refuses: bool) -> Bounds:
+    """The most that can be accepted."""
+    columns = [
+        _Column(number, gpu, placement)
+        for number, request in enumerate(requests)
+        for gpu in range(gpus)
+        for placement in GEOMETRY.placements
+        if placement.profile == request.profile
+    ]
+    worth = [SLICES[request.profile] * request.held_s for request in requests]
+    rows = [*_one_each(columns), *_no_overlaps(requests, columns)]
+    if not refuses:
+        rows += _accepts_what_fits(requests, gpus, columns)
+    return _solved([worth[column.request] / sum(worth) for column in columns], rows)
+
+
+def _solved(worth: Sequence[float], rows: Sequence[_Row]) -> Bounds:
+    entries: dict[int, dict[int, float]] = defaultdict(dict)
+    for row, (_, factors) in enumerate(rows):
+        for column, factor in factors.items():
+            entries[column][row] = factor
+    program = Program([least for least, _ in rows])
+    for column, share in enumerate(worth):
+        program.add(-share, entries[column], whole=True)
+    solution = program.solve()
+    return Bounds(-solution.cost, -solution.floor)
+
+
+def _one_each(columns: Sequence[_Column]) -> Iterator[_Row]:
+    places = defaultdict[int, list[int]](list)
+    for number, column in enumerate(columns):
+        places[column.request].append(number)
+    for numbers in places.values():
+        yield _at_most_one(numbers)
+
+
+def _no_overlaps(requests: Sequence[Request], columns: Sequence[_Column]) -> Iterator[_Row]:
+    """Who is there when a request comes; that is when a slice can become too full."""
+    for request in requests:
+        takers = defaultdict[tuple[int, int], list[int]](list)
+        for number, column in enumerate(columns):
+            if _is_there(requests[column.request], request.at_s):
+                for bit in range(BOARD.memory_slices):
+                    if GEOMETRY.cuts[column.placement].takes >> bit & 1:
+                        takers[column.gpu, bit].append(number)
+        for numbers in takers.values():
+            yield _at_most_one(numbers)
+
+
+def _accepts_what_fits(
+    requests: Sequence[Request], gpus: int, columns: Sequence[_Column]
+) -> Iterator[_Row]:
+    """Each place where a request is not accepted has somebody in its way."""
+    for number, request in enumerate(requests):
+        earlier = [
+            (index, column)
+            for index, column in enumerate(columns)
+            if column.request < number and _is_there(requests[column.request], request.at_s)
+        ]
+        own = [index for index, column in enumerate(columns) if column.request == number]
+        for gpu in range(gpus):
+            for placement in (columns[index].placement for index in own[: len(own) // gpus]):
+                conflicts = GEOMETRY.conflicts[placement]
+                there = [i for i, c in earlier if c.gpu == gpu and c.placement in conflicts]
+                yield 1.0, dict.fromkeys((*own, *there), 1.0)
+
+
+def _is_there(request: Request, at_s: float) -> bool:
+    return request.at_s <= at_s < request.at_s + request.held_s
+
+
+def _at_most_one(columns: Sequence[int]) -> _Row:
+    return -1.0, dict.fromkeys(columns, -1.0)

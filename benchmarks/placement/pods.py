@@ -1,0 +1,95 @@
+"""Requests for MIG instances, derived from a pod list in openb's format (Alibaba's GPU trace 2023).
+
+A pod that asks for one GPU or a part of one becomes a request for the smallest plain profile with
+as large a share of the compute slices. Pods for several GPUs, and for none, are left out. A
+request holds its instance as long as its pod was there, at most a week: no partition allows more.
+"""
+
+import csv
+import lzma
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+from cluster.mig_profiles import Board, MigProfile, board, cost_millislices
+
+_WEEK_S = 7 * 86_400
+_GPU_MILLI = 1000
+_COLUMNS = {"num_gpu", "gpu_milli", "creation_time", "deletion_time"}
+
+
+class PodListError(Exception):
+    """A file that is not there, or not in openb's format."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One instance, wanted from ``at_s`` on for ``held_s``."""
+
+    at_s: float
+    profile: str
+    held_s: float
+
+
+def plain_board() -> Board:
+    """An A100 without the profiles that add media engines: nobody asks for those here."""
+    found = board("A100-80GB")
+    return replace(found, profiles={n: p for n, p in found.profiles.items() if "+" not in n})
+
+
+BOARD = plain_board()
+SLICES = {name: int(cost_millislices(BOARD, name, Fraction(1))) / 1000 for name in BOARD.profiles}
+"""What an instance of each profile costs."""
+
+
+def read(path: Path) -> Sequence[Request]:
+    """One request a pod, all from second 0 on.
+
+    Raises:
+        PodListError: there is no such file, or it is none.
+    """
+    if not path.exists():
+        raise PodListError(f"The pod list {path} is not there. Say where one lies: --pods FILE.")
+    packed = path.suffix == ".xz"
+    with lzma.open(path, "rt") if packed else path.open(encoding="utf-8") as text:
+        rows = csv.DictReader(text)
+        if not set(rows.fieldnames or ()) >= _COLUMNS:
+            raise PodListError(f"{path} lacks columns of openb's pod lists: {sorted(_COLUMNS)}.")
+        found = [_request(row) for row in rows if row["num_gpu"] == "1"]
+    return [one for one in found if one.held_s > 0]
+
+
+def _request(row: Mapping[str, str]) -> Request:
+    held_s = float(row["deletion_time"]) - float(row["creation_time"])
+    return Request(0.0, _profile(int(row["gpu_milli"])), min(held_s, _WEEK_S))
+
+
+def _profile(gpu_milli: int) -> str:
+    enough = (p for p in BOARD.profiles.values() if _has(p, gpu_milli))
+    return min(enough, key=lambda p: (p.compute_slices, p.memory_slices)).name
+
+
+def _has(profile: MigProfile, gpu_milli: int) -> bool:
+    return profile.compute_slices * _GPU_MILLI >= gpu_milli * BOARD.compute_slices
+
+
+def mix(pods: Sequence[Request]) -> Mapping[str, float]:
+    """How often each profile is asked for."""
+    return Counter(pod.profile for pod in pods)
+
+
+def drawn(
+    pods: Sequence[Request], count: int, gpus: int, load: float, chance: random.Random
+) -> Sequence[Request]:
+    """So many pods, drawn with repetition, as a Poisson stream.
+
+    ``load``: what is asked for, in slices at a time, is that part of what the GPUs have.
+    """
+    chosen = [chance.choice(pods) for _ in range(count)]
+    slice_s = sum(SLICES[pod.profile] * pod.held_s for pod in chosen)
+    span_s = slice_s / (BOARD.compute_slices * gpus * load)
+    times = sorted(chance.uniform(0, span_s) for _ in chosen)
+    return [replace(pod, at_s=at_s) for at_s, pod in zip(times, chosen, strict=True)]

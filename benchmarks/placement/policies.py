@@ -1,0 +1,159 @@
+"""Where requests go: the published ways, adapted to MIG, and ours.
+
+None refuses what fits. Except for random, the lowest start is taken where a policy has no view
+on it, and the GPU with the lowest number.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from benchmarks.placement.pods import BOARD
+from cluster.mig.layouts import Placement, geometry
+from slurm_plugin.decide.mig.fragmentation import outlook
+from slurm_plugin.decide.mig.placement import Gpu, Instance, Pool
+
+GEOMETRY = geometry(BOARD)
+
+
+class Cluster:
+    """GPUs by number, and those that are taken alike."""
+
+    def __init__(self, gpus: int) -> None:
+        self.held: list[dict[Placement, float]] = [{} for _ in range(gpus)]
+        self.occupancies = [0] * gpus
+        self.alike: dict[int, set[int]] = {0: set(range(gpus))}
+
+    def place(self, gpu: int, placement: Placement, at_s: float) -> None:
+        """From now on it is held."""
+        self.held[gpu][placement] = at_s
+        self._move(gpu)
+
+    def free(self, gpu: int, placement: Placement) -> None:
+        """Nobody holds it any more."""
+        del self.held[gpu][placement]
+        self._move(gpu)
+
+    def _move(self, gpu: int) -> None:
+        before, after = self.occupancies[gpu], GEOMETRY.occupancy(self.held[gpu])
+        if after is None:
+            raise ValueError(f"GPU {gpu} can't be cut so: {sorted(self.held[gpu])}")
+        self.alike[before].discard(gpu)
+        self.alike.setdefault(after, set()).add(gpu)
+        self.occupancies[gpu] = after
+
+
+class Choice(NamedTuple):
+    """A GPU and where on it."""
+
+    gpu: int
+    placement: Placement
+
+
+class Policy(Protocol):
+    """Chooses. It is told of every change."""
+
+    def choose(self, cluster: Cluster, profile: str) -> Choice | None:
+        """None if it fits nowhere."""
+        ...
+
+    def changed(self, cluster: Cluster, gpu: int) -> None:
+        """Something was placed there or is gone."""
+        ...
+
+
+class Option(NamedTuple):
+    """A place that is open, on all GPUs of that occupancy; ``first`` has the lowest number."""
+
+    occupancy: int
+    placement: Placement
+    after: int
+    first: int
+
+
+class Ranked:
+    """Takes the option of least rank."""
+
+    def __init__(self, rank: Callable[[Option], tuple[float, ...]]) -> None:
+        self._rank = rank
+
+    def choose(self, cluster: Cluster, profile: str) -> Choice | None:
+        """Ties go to the lowest number, then to the lowest start."""
+        found = min(
+            _options(cluster, profile),
+            key=lambda one: (*self._rank(one), one.first, one.placement.start),
+            default=None,
+        )
+        return None if found is None else Choice(found.first, found.placement)
+
+    def changed(self, cluster: Cluster, gpu: int) -> None:
+        """It remembers nothing."""
+
+
+class Random:
+    """Any GPU with room, any start there."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+
+    def choose(self, cluster: Cluster, profile: str) -> Choice | None:
+        """Each GPU is as likely."""
+        options = list(_options(cluster, profile))
+        gpus = sorted({gpu for one in options for gpu in cluster.alike[one.occupancy]})
+        if not gpus:
+            return None
+        gpu = self._chance.choice(gpus)
+        places = GEOMETRY.room[cluster.occupancies[gpu]][profile]
+        return Choice(gpu, self._chance.choice(places)[0])
+
+    def changed(self, cluster: Cluster, gpu: int) -> None:
+        """It remembers nothing."""
+
+
+class Slicewise:
+    """The product's decision, as it is."""
+
+    def __init__(self, mix: Mapping[str, float], gpus: int) -> None:
+        self._pool = Pool(outlook(BOARD, mix))
+        for gpu in range(gpus):
+            self._pool.put(_gpu(gpu, {}))
+
+    def choose(self, cluster: Cluster, profile: str) -> Choice | None:  # noqa: ARG002
+        """By the pool alone."""
+        spot = self._pool.best((profile,))
+        return None if spot is None else Choice(int(spot.gpu.name), spot.placement)
+
+    def changed(self, cluster: Cluster, gpu: int) -> None:
+        """The pool follows."""
+        self._pool.put(_gpu(gpu, cluster.held[gpu]))
+
+
+def policies(mix: Mapping[str, float], gpus: int, seed: int) -> Mapping[str, Policy]:
+    """All of them by name."""
+    stranded = outlook(BOARD, mix).stranded
+    return {
+        "random": Random(random.Random(seed)),  # noqa: S311
+        "first_fit": Ranked(lambda _: ()),
+        "best_fit": Ranked(lambda one: (GEOMETRY.free_slices(one.after),)),
+        "packing": Ranked(lambda one: (one.occupancy == 0,)),
+        "fgd": Ranked(
+            lambda one: (
+                stranded[one.after] - stranded[one.occupancy],
+                GEOMETRY.free_slices(one.after),
+            )
+        ),
+        "slicewise": Slicewise(mix, gpus),
+    }
+
+
+def _options(cluster: Cluster, profile: str) -> Iterator[Option]:
+    for occupancy, gpus in cluster.alike.items():
+        if gpus:
+            first = min(gpus)
+            for placement, after in GEOMETRY.room[occupancy].get(profile, ()):
+                yield Option(occupancy, placement, after, first)
+
+
+def _gpu(number: int, held: Mapping[Placement, float]) -> Gpu:
+    instances = tuple(Instance(placement, begun_s) for placement, begun_s in held.items())
+    return Gpu(str(number), str(number), instances)

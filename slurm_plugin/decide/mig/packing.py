@@ -1,0 +1,179 @@
+"""How many instances of which profiles serve each demand, so that all fit on the fewest GPUs.
+
+A linear program over covers prices the profiles: no GPU's instances are worth more than a GPU, so
+what the demands cost at these prices is a floor for the GPUs. An integer program then makes whole
+numbers of what the linear one left in parts.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_plugin.decide.mig.covers import Cover, Demand, Priced, cheapest_cover
+from slurm_plugin.decide.mig.solver import Program, Solution
+
+Filling = Mapping[str, int]
+"""Instances by profile that fill a GPU."""
+
+_PRICE_OF_GPU = 10**9
+_TOLERANCE = 1e-6
+_DECIDED_ANEW = 16
+"""Demands that the integer program decides too, where the linear one's covers need more GPUs."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The answer.
+
+    Attributes:
+        covers: of each demand.
+        gpus: how many GPUs are filled so, of each filling.
+        at_least: fewer GPUs can't serve the demands.
+        prices: of a profile's instance, in billionths of a GPU. They prove the linear program's
+            floor: what all cheapest covers cost, by what the dearest filling costs.
+    """
+
+    covers: Sequence[Cover]
+    gpus: Sequence[int]
+    at_least: int
+    prices: Mapping[str, int]
+
+
+def pack(demands: Sequence[Demand], fillings: Sequence[Filling]) -> Packing:
+    """All demands on the fewest GPUs; where they are many, perhaps a few above ``at_least``."""
+    relaxed = _Relaxation(demands, fillings).solve()
+    found = _rounded(relaxed, demands, fillings, 0)
+    if sum(found.gpus) > found.at_least:
+        again = _rounded(relaxed, demands, fillings, _DECIDED_ANEW)
+        found = min(again, found, key=lambda packing: sum(packing.gpus))
+    return found
+
+
+def _rounded(
+    relaxed: "_Relaxed", demands: Sequence[Demand], fillings: Sequence[Filling], anew: int
+) -> Packing:
+    """The linear program's covers, but what it divided and some more the integer one decides."""
+    order = sorted(range(len(demands)), key=lambda index: index not in relaxed.divided)
+    split = len(relaxed.divided) + anew
+    covers = dict(enumerate(relaxed.covers))
+    held = sum((Counter(covers[index]) for index in order[split:]), Counter[str]())
+    whole = _whole([demands[index] for index in order[:split]], fillings, held)
+    covers |= dict(zip(order, whole.covers, strict=False))
+    all_decided = split >= len(demands)
+    at_least = max(relaxed.at_least, whole.at_least if all_decided else 0)
+    return Packing(list(covers.values()), whole.gpus, at_least, relaxed.prices)
+
+
+def _floor(
+    cheapest: Iterable[Priced], fillings: Iterable[Filling], prices: Mapping[str, int]
+) -> int:
+    """What the demands cost at least, by what the dearest filling of a GPU costs."""
+    dearest = max(sum(prices[p] * n for p, n in filling.items()) for filling in fillings)
+    return -(-sum(priced.floor for priced in cheapest) // max(dearest, 1))
+
+
+@dataclass(frozen=True)
+class _Relaxed:
+    """The linear program's answer.
+
+    Attributes:
+        covers: of each demand, the one that serves most of it.
+        divided: demands that several covers share.
+    """
+
+    covers: Sequence[Cover]
+    divided: frozenset[int]
+    at_least: int
+    prices: Mapping[str, int]
+
+
+class _Relaxation:
+    """The linear program: parts of covers on parts of GPUs. Covers join while one is cheaper."""
+
+    def __init__(self, demands: Sequence[Demand], fillings: Sequence[Filling]) -> None:
+        self._demands, self._fillings = demands, fillings
+        self._rows = _rows(fillings)
+        self._program = Program([0] * len(self._rows) + [1] * len(demands))
+        _add_gpus(self._program, fillings, self._rows)
+        self._covers: list[tuple[int, Cover]] = []
+        for index, demand in enumerate(demands):
+            for cover in demand.by_one_profile():
+                self._add(index, cover)
+
+    def solve(self) -> _Relaxed:
+        """Until no cover is cheaper at the prices, or the floor is the answer rounded up."""
+        while True:
+            solution = self._program.solve()
+            prices = self._prices(solution)
+            cheapest = [cheapest_cover(demand, prices) for demand in self._demands]
+            at_least = _floor(cheapest, self._fillings, prices)
+            better = self._better(cheapest, solution)
+            if not better or at_least >= _round_up(solution.cost):
+                return self._relaxed(solution, at_least, prices)
+            for index, cover in better:
+                self._add(index, cover)
+
+    def _add(self, index: int, cover: Cover) -> None:
+        self._covers.append((index, cover))
+        takes = {self._rows[profile]: -count for profile, count in cover.items()}
+        self._program.add(0, takes | {len(self._rows) + index: 1})
+
+    def _prices(self, solution: Solution) -> Mapping[str, int]:
+        return {
+            profile: max(0, int(solution.prices[row] * _PRICE_OF_GPU))
+            for profile, row in self._rows.items()
+        }
+
+    def _better(self, cheapest: Sequence[Priced], solution: Solution) -> list[tuple[int, Cover]]:
+        """Covers worth adding; never one that is there, whose price is only rounded down."""
+        offers = solution.prices[len(self._rows) :]
+        return [
+            (index, priced.cover)
+            for index, (priced, offer) in enumerate(zip(cheapest, offers, strict=True))
+            if priced.price + sum(priced.cover.values()) < (offer - _TOLERANCE) * _PRICE_OF_GPU
+        ]
+
+    def _relaxed(self, solution: Solution, at_least: int, prices: Mapping[str, int]) -> _Relaxed:
+        parts = solution.values[len(self._fillings) :]
+        covers: dict[int, tuple[float, Cover]] = {}
+        divided = set()
+        for (index, cover), part in zip(self._covers, parts, strict=True):
+            if _TOLERANCE < part < 1 - _TOLERANCE:
+                divided.add(index)
+            if index not in covers or part > covers[index][0]:
+                covers[index] = part, cover
+        most = [covers[index][1] for index in range(len(self._demands))]
+        return _Relaxed(most, frozenset(divided), at_least, prices)
+
+
+def _whole(demands: Sequence[Demand], fillings: Sequence[Filling], held: Filling) -> Packing:
+    """The integer program: these demands, and the instances that are held besides."""
+    rows = _rows(fillings)
+    loads = [demand.load_mrps / 1000 for demand in demands]
+    program = Program([*(held.get(profile, 0) for profile in rows), *loads])
+    _add_gpus(program, fillings, rows, whole=True)
+    for load_row, demand in enumerate(demands, len(rows)):
+        for profile, rate_mrps in demand.rates_mrps.items():
+            program.add(0, {rows[profile]: -1, load_row: rate_mrps / 1000}, whole=True)
+    solution = program.solve()
+    counts = [round(value) for value in solution.values]
+    rest = iter(counts[len(fillings) :])
+    covers = [demand.enough({p: next(rest) for p in demand.rates_mrps}) for demand in demands]
+    return Packing(covers, counts[: len(fillings)], _round_up(solution.floor), {})
+
+
+def _add_gpus(
+    program: Program, fillings: Iterable[Filling], rows: Mapping[str, int], *, whole: bool = False
+) -> None:
+    for filling in fillings:
+        program.add(1, {rows[profile]: count for profile, count in filling.items()}, whole=whole)
+
+
+def _rows(fillings: Iterable[Filling]) -> Mapping[str, int]:
+    profiles = sorted({profile for filling in fillings for profile in filling})
+    return {profile: row for row, profile in enumerate(profiles)}
+
+
+def _round_up(gpus: float) -> int:
+    return math.ceil(gpus - _TOLERANCE)

@@ -1,0 +1,55 @@
+"""HiGHS as arithmetic: linear programs over columns of at least 0, some of them whole numbers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from highspy import Highs, HighsVarType, kHighsInf, kSolutionStatusFeasible
+
+_NODES = 2_000
+"""Of the tree of branches, at most: what is found until then is taken."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What HiGHS found.
+
+    Attributes:
+        values: of the columns.
+        prices: of the rows: what one more of what a row asks would cost; 0 with whole columns.
+        cost: of these values.
+        floor: no solution costs less.
+    """
+
+    values: Sequence[float]
+    prices: Sequence[float]
+    cost: float
+    floor: float
+
+
+class Program:
+    """Minimise the cost of columns, so that each row's sum is at least what it asks."""
+
+    def __init__(self, rows: Sequence[float]) -> None:
+        self._highs = Highs()  # type: ignore[no-untyped-call]
+        options = {"output_flag": False, "threads": 1, "mip_max_nodes": _NODES, "mip_rel_gap": 0.0}
+        for name, value in options.items():
+            self._highs.setOptionValue(name, value)
+        for asked in rows:
+            self._highs.addRow(float(asked), kHighsInf, 0, [], [])
+
+    def add(self, cost: float, entries: Mapping[int, float], *, whole: bool = False) -> None:
+        """A column, by what one of it adds to which rows."""
+        rows, amounts = list(entries), [float(amount) for amount in entries.values()]
+        self._highs.addCol(float(cost), 0.0, kHighsInf, len(rows), rows, amounts)
+        if whole:
+            last = self._highs.getNumCol() - 1
+            self._highs.changeColIntegrality(last, HighsVarType.kInteger)
+
+    def solve(self) -> Solution:
+        """The cheapest values; begins where the last call ended. ArithmeticError if none serve."""
+        self._highs.run()
+        found, info = self._highs.getSolution(), self._highs.getInfo()
+        if info.primal_solution_status != int(kSolutionStatusFeasible):
+            raise ArithmeticError(self._highs.modelStatusToString(self._highs.getModelStatus()))
+        cost = info.objective_function_value
+        return Solution(found.col_value, found.row_dual, cost, info.mip_dual_bound)
