@@ -163,9 +163,10 @@ class PyslurmWorker:
         with suppress(ProcessLookupError):
             process.kill()
         while process.returncode is None:
-            # Also if it is cancelled meanwhile: what is killed ends at once.
+            # Also if it is cancelled meanwhile: what is killed ends at once. Its answer is read to
+            # the end, or ``wait`` would wait for ever for a pipe that asyncio has stopped reading.
             with suppress(asyncio.CancelledError):
-                await process.wait()
+                await process.communicate()
         return process.returncode
 
     async def _answer(self, process: Process) -> Any:

@@ -107,13 +107,17 @@ def _environment() -> dict[str, str]:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """No command outlives its call, whether it was late or the call was cancelled."""
+    """No command outlives its call, whether it was late or the call was cancelled.
+
+    What it has printed is read to its end: asyncio stops reading a pipe of which nobody takes, and
+    ``wait`` alone would wait for that pipe for ever.
+    """
     if process.returncode is None:
         process.kill()
         # Also if it is cancelled meanwhile: what is killed ends at once.
         while process.returncode is None:
             with suppress(asyncio.CancelledError):
-                await process.wait()
+                await process.communicate()
 
 
 def _down(command: str, words: str) -> UnreachableError:

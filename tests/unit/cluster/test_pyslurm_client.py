@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
+from signal import SIGKILL
 
 import pytest
 from pyslurm_stand_in import ASSETS, stand_in
@@ -166,6 +168,14 @@ async def test_the_process_ends_with_the_one_that_asks(place: Path) -> None:
     assert process.stdin is not None
     process.stdin.close()
     assert await process.wait() == 0
+
+
+async def test_it_ends_though_nobody_has_read_its_answer() -> None:
+    worker = PyslurmWorker()
+    worker._process = await asyncio.create_subprocess_exec("yes", stdin=PIPE, stdout=PIPE)
+    await asyncio.sleep(0.2)
+    async with asyncio.timeout(20):
+        assert await worker.end() == -SIGKILL
 
 
 async def test_closing_leaves_no_process(place: Path, log: Log) -> None:

@@ -75,6 +75,13 @@ async def test_a_late_command_is_killed(tmp_path: Path) -> None:
     assert is_gone(int((tmp_path / "pid").read_text()))
 
 
+async def test_a_late_command_that_prints_on_and_on_is_killed_too() -> None:
+    """More than asyncio keeps of a pipe that nobody reads."""
+    async with asyncio.timeout(20):
+        with pytest.raises(UnreachableError, match=r"no answer within 0\.2 s"):
+            await run(("yes",), deadline_s=0.2)
+
+
 async def test_a_cancelled_call_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(run(shell(f"echo $$ >{tmp_path}/pid; exec sleep 60")), 0.3)
