@@ -12,7 +12,7 @@ import statistics
 import struct
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
@@ -24,6 +24,7 @@ from benchmarks.submissions import ECHO, QUESTION, SLICEWISE
 from cluster.jobs import JobView, NodeView, StepView
 from cluster.settings import DaemonSettings, load_settings
 from cluster.slurm.commands import CommandSlurm
+from cluster.slurm.interface import Submission
 from slurm_plugin.admission_process import AdmissionProcess
 from slurm_plugin.decide.snapshot import Snapshot
 from slurm_plugin.sync import Sync
@@ -57,9 +58,9 @@ class GeneratedSlurm(CommandSlurm):
         """None."""
         return ()
 
-    async def batch_script(self, job_id: int) -> str:
-        """Of a service's array."""
-        return crowd.directives(job_id)
+    async def submissions(self, job_ids: Collection[int]) -> Mapping[int, Submission]:
+        """Of services' arrays."""
+        return {job_id: Submission(crowd.directives(job_id), "") for job_id in job_ids}
 
 
 class _Published:

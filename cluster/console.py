@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cluster.errors import Refusal
 
-_PIPE_WIDTH = 1000
+_PIPE_WIDTH = 10_000
 """Columns where there is no terminal: nothing is left out, shortened or folded."""
 _FOLD_WIDTH = 30
 """Free text gets at least so many columns before others are left out for it."""
@@ -20,9 +20,16 @@ _GAP, _EDGE = 2, 1
 """What a column takes beside its cells, and a table beside its columns (``FittingTable``)."""
 
 
+class PipeConsole(Console):
+    """Where there is no terminal: a row is a line, for ``grep`` and ``awk``."""
+
+    def __init__(self) -> None:
+        super().__init__(width=_PIPE_WIDTH)
+
+
 def console() -> Console:
     """Colours and the terminal's width on a terminal only."""
-    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+    return Console() if sys.stdout.isatty() else PipeConsole()
 
 
 def print_json(value: object) -> None:
@@ -104,8 +111,13 @@ class FittingTable:
 
     columns: tuple[Column, ...]
 
-    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
         """Rich asks here, with the width."""
+        if isinstance(out, PipeConsole):
+            yield from _lines(
+                _padded((Text(one.heading), *one.cells), right=one.right) for one in self.columns
+            )
+            return
         shown = fitted(self.columns, options.max_width)
         fits = table_width(shown) <= options.max_width
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -120,3 +132,38 @@ class FittingTable:
         for cells in zip(*(one.cells for one in shown), strict=True):
             table.add_row(*cells)
         yield table
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Headings and what stands behind each; on a terminal what is too long folds."""
+
+    rows: tuple[tuple[str, Text], ...]
+
+    def __rich_console__(self, out: Console, _options: ConsoleOptions) -> RenderResult:
+        """Rich asks here."""
+        if isinstance(out, PipeConsole):
+            headings, texts = zip(*self.rows, strict=True)
+            yield from _lines((_padded(_texts(headings)), _padded(texts)))
+            return
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for heading, text in self.rows:
+            table.add_row(Text(heading), text)
+        yield table
+
+
+def _lines(columns: Iterable[Sequence[str]]) -> Iterable[Text]:
+    """A line a row, two spaces between columns, nothing behind the last word."""
+    for row in zip(*columns, strict=True):
+        yield Text("  ".join(row).rstrip())
+
+
+def _padded(cells: Sequence[Text], *, right: bool = False) -> Sequence[str]:
+    width = max((cell.cell_len for cell in cells), default=0)
+    gaps = (" " * (width - cell.cell_len) for cell in cells)
+    texts = (cell.plain.replace("\n", " ") for cell in cells)
+    return [
+        f"{gap}{text}" if right else f"{text}{gap}" for gap, text in zip(gaps, texts, strict=True)
+    ]

@@ -17,14 +17,10 @@ from cluster.wire import (
     DeleteRequest,
     DoneAnswer,
     FailureAnswer,
-    GrantsAnswer,
-    GrantsRequest,
-    KeyCreateRequest,
-    KeyListRequest,
-    KeyRevokeRequest,
-    KeysAnswer,
+    NewsRequest,
     OrderRequest,
     RetireRequest,
+    ServiceNews,
     StatusAnswer,
     StatusRequest,
     SubmitAnswer,
@@ -32,6 +28,15 @@ from cluster.wire import (
     ViewRequest,
     WishAnswer,
     WishRequest,
+)
+from cluster.wire_keys import (
+    GrantsAnswer,
+    GrantsRequest,
+    KeyCreateRequest,
+    KeyListRequest,
+    KeyOpenRequest,
+    KeyRevokeRequest,
+    KeysAnswer,
 )
 from cluster.wire_reads import (
     BalanceAnswer,
@@ -94,6 +99,10 @@ class DaemonClient:
         """Cancel an array of which no slot is under way; the launcher's."""
         await self._ask(RetireRequest(array_job_id=array_job_id), DoneAnswer)
 
+    async def tell(self, services: tuple[ServiceNews, ...]) -> None:
+        """What the launcher sees of services, for their users."""
+        await self._ask(NewsRequest(services=services), DoneAnswer)
+
     async def order(self, request: OrderRequest) -> None:
         """Scale, restart or end a service."""
         await self._ask(request, DoneAnswer)
@@ -111,15 +120,20 @@ class DaemonClient:
         """Let nobody in with that key any more."""
         await self._ask(_request(KeyRevokeRequest, key_id=key_id), DoneAnswer)
 
+    async def open_tenant(self, tenant: str) -> None:
+        """Let everybody in to a tenant's services, until a key is made again."""
+        await self._ask(_request(KeyOpenRequest, tenant=tenant), DoneAnswer)
+
     async def grants(self) -> GrantsAnswer:
         """Which keys let whom in; the launcher's."""
         return await self._ask(GrantsRequest(), GrantsAnswer)
 
-    async def check(self, tenant: str, directives: tuple[str, ...]) -> None:
-        """Raises InvalidInputError with the reason if the service would be refused."""
+    async def check(self, tenant: str, directives: tuple[str, ...]) -> SubmitAnswer:
+        """What a service would get; InvalidInputError with the reason if it would be refused."""
         answer = await self._ask(CheckRequest(tenant=tenant, directives=directives), SubmitAnswer)
         if answer.action == "refuse":
             raise InvalidInputError(answer.code, answer.message, answer.hint)
+        return answer
 
     async def status(self) -> StatusAnswer:
         """How the daemon is."""

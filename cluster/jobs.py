@@ -37,6 +37,7 @@ class JobView:
         submit_s, start_s, end_s, eligible_s: Unix seconds; None where Slurm says Unknown.
         time_limit_s: None is unlimited.
         restarts: how often it was requeued.
+        ended: Slurm's word for how it ended, such as ``CANCELLED``; "" of what has not.
     """
 
     job_id: int
@@ -63,6 +64,7 @@ class JobView:
     eligible_s: int | None
     time_limit_s: int | None
     restarts: int
+    ended: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,13 +120,19 @@ class PlannedStart:
 
 @dataclass(frozen=True)
 class ReservationView:
-    """One reservation; ``flags`` are Slurm's words, such as MAINT."""
+    """One reservation.
+
+    Attributes:
+        flags: Slurm's words, such as MAINT.
+        cores: which of a node's cores it has, by node, where it has not all of them.
+    """
 
     name: str
     start_s: int
     end_s: int
     nodes: tuple[str, ...]
     flags: frozenset[str]
+    cores: Mapping[str, frozenset[int]] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -171,7 +179,8 @@ def last_words(job: JobView) -> str:
     It counts runs as Slurm does, so the words of an earlier run are none of the last one's.
     """
     match = _SAID.fullmatch(job.comment)
-    is_of_the_last = match is not None and int(match["run"]) + 1 == job.restarts
+    last = job.restarts if job.state is JobState.ENDED else job.restarts - 1
+    is_of_the_last = match is not None and int(match["run"]) == last
     return match["words"] if match is not None and is_of_the_last else ""
 
 

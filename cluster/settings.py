@@ -212,6 +212,9 @@ class GatewaySettings(_Section):
     backends: int = Field(8, ge=1, le=512, description="Services that it can carry at once.")
     servers: int = Field(16, ge=1, le=256, description="Replicas of one service at most.")
     hold_s: int = Field(300, ge=1, description="How long a request waits for a replica at most.")
+    max_json_mib: int = Field(
+        16, ge=1, le=1024, description="JSON of one inference at most; binary tensors are free."
+    )
 
 
 class TritonSettings(_Section):
@@ -233,6 +236,7 @@ class LauncherSettings(_Section):
     pair: bool = Field(
         False, description="Two launchers run, on two hosts: only the one that leads acts."
     )
+    metrics: Address = Field("", description="HOST:PORT of Prometheus metrics; empty: none.")
     url_file: Path | None = Field(
         None, description="Where its own database is; without one it forgets what it has learnt."
     )

@@ -129,6 +129,8 @@ class SlotView(Message):
     """It runs or waits in the borrowed QOS: its lender may take it back."""
     said: str = ""
     """What its batch script left in the job's comment when it failed: a log's last lines."""
+    ended: str = ""
+    """How its task ended if it is gone, in Slurm's word: CANCELLED, FAILED, TIMEOUT, ..."""
 
 
 class ServiceOrder(Message):
@@ -176,6 +178,46 @@ class ServiceView(Message):
     """The launcher has wished for it: its address leads to it."""
 
 
+SlotPlace = tuple[int, int]
+"""Array job id and slot."""
+
+
+class ServiceNews(Message):
+    """What the launcher saw of a service last, and what it decided, for people.
+
+    Attributes:
+        in_flight, queued, held: requests that replicas work on, that wait for a place in one, and
+            that wait for a first one.
+        rate_per_s: requests that have come within the last seconds, per second.
+        wanted: replicas; ``reason``: why so many.
+        ready: replicas that get requests and pass their health checks.
+        draining: those that finish what they have.
+        failures: starts of the newest generation that failed in a row.
+        next_start_s: Unix seconds before which no other is tried; None if none has failed.
+    """
+
+    tenant: str = Field(max_length=64)
+    name: str = Field(max_length=64)
+    in_flight: int
+    queued: int
+    held: int
+    rate_per_s: float
+    wanted: int
+    reason: str = Field(max_length=500, pattern=r"^[ -~]*$")
+    ready: tuple[SlotPlace, ...] = ()
+    draining: tuple[SlotPlace, ...] = ()
+    failures: int = 0
+    next_start_s: float | None = None
+
+
+class NewsRequest(Message):
+    """The launcher: what there is new of these services."""
+
+    v: Literal[1] = 1
+    op: Literal["news"] = "news"
+    services: tuple[ServiceNews, ...]
+
+
 class TenantView(Message):
     """A tenant's quota and what it holds now, in millislices."""
 
@@ -194,13 +236,20 @@ class ViewRequest(Message):
 
 
 class ViewAnswer(Message):
-    """``observed_s``: Unix seconds of the look at Slurm; ``complete`` False means: don't act."""
+    """What there is.
+
+    Attributes:
+        observed_s: Unix seconds of the look at Slurm.
+        complete: False means: don't act.
+        news: of these services, as far as the launcher has told lately; not told to itself.
+    """
 
     v: Literal[1] = 1
     observed_s: float
     complete: bool
     services: tuple[ServiceView, ...]
     tenants: tuple[TenantView, ...]
+    news: tuple[ServiceNews, ...] = ()
 
 
 class WishRequest(Message):
@@ -261,74 +310,6 @@ class OrderRequest(Message):
     what: Literal["scale", "restart", "end"]
     min_replicas: int | None = Field(None, ge=0)
     max_replicas: int | None = Field(None, ge=1)
-
-
-class KeyView(Message):
-    """One API key of a tenant, without its secret.
-
-    Attributes:
-        key_id: by which it is revoked; public.
-        created_s, revoked_s: Unix seconds.
-    """
-
-    key_id: str
-    tenant: str
-    name: str
-    created_by: str
-    created_s: float
-    revoked_s: float | None = None
-
-
-class KeyCreateRequest(Message):
-    """A member of the tenant, root or SlurmUser: one more key; ``sha256`` is all that is kept."""
-
-    v: Literal[1] = 1
-    op: Literal["key_create"] = "key_create"
-    key_id: str = Field(pattern=r"^[0-9a-f]{12}$")
-    tenant: str = Field(max_length=64)
-    name: str = Field(max_length=63, pattern=r"^[A-Za-z0-9_.-]+$")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-
-
-class KeyListRequest(Message):
-    """Keys of the tenants that the asking user belongs to; all for root and SlurmUser."""
-
-    v: Literal[1] = 1
-    op: Literal["key_list"] = "key_list"
-
-
-class KeyRevokeRequest(Message):
-    """No request with that key is let in any more, from a few seconds after the answer."""
-
-    v: Literal[1] = 1
-    op: Literal["key_revoke"] = "key_revoke"
-    key_id: str = Field(max_length=32)
-
-
-class KeysAnswer(Message):
-    """Keys, oldest first."""
-
-    v: Literal[1] = 1
-    keys: tuple[KeyView, ...]
-
-
-class GrantsRequest(Message):
-    """The launcher: which keys let whom in now?"""
-
-    v: Literal[1] = 1
-    op: Literal["grants"] = "grants"
-
-
-class GrantsAnswer(Message):
-    """``tenants``: tenant by the key's SHA-256 in hexadecimal; revoked ones are left out.
-
-    ``protected``: tenants that ever had a key, in order: to revoke the last one must not open their
-    services to everybody.
-    """
-
-    v: Literal[1] = 1
-    tenants: dict[str, str]
-    protected: tuple[str, ...] = ()
 
 
 class CheckRequest(Message):

@@ -28,6 +28,7 @@ from slurm_plugin.metrics import Metrics
 from slurm_plugin.observe import report
 from slurm_plugin.priorities import Priorities
 from slurm_plugin.qos_moves import QosMoves
+from slurm_plugin.rates import Rates
 from slurm_plugin.reads import Reads
 from slurm_plugin.remote_socket import RemoteSocket
 from slurm_plugin.service_keys import ServiceKeys
@@ -35,6 +36,9 @@ from slurm_plugin.service_orders import ServiceOrders
 from slurm_plugin.sync import Sync
 from slurm_plugin.turns import Step, Turns, until_done
 from slurm_plugin.user_socket import UserSocket, roles
+
+_KEYS_S = 2.0
+"""How often keys are read that another daemon took; one's own are known at once."""
 
 
 async def serve(settings: Settings, slurm: Slurm, ledger: Ledger) -> None:
@@ -82,8 +86,10 @@ class _Daemon:
         self._leases = Leases(settings, slurm, self._sync)
         self._late = LateDecisions(settings, slurm, self._sync)
         reads = Reads(settings, slurm, ledger, self._sync)
-        self._orders = ServiceOrders(own.mode, ledger, self._sync, reads, self._leader)
-        self._keys = ServiceKeys(ledger, self._sync, reads, self._leader)
+        rates = Rates()
+        sync, leader = self._sync, self._leader
+        self._orders = ServiceOrders(own.mode, ledger, sync, reads, leader, rates=rates)
+        self._keys = ServiceKeys(ledger, sync, reads, leader, rates=rates)
         self._user_socket = UserSocket(
             own.user_socket,
             self._sync,
@@ -124,7 +130,7 @@ class _Daemon:
         loops.create_task(repeat("sync", self._sync.turn, interval_s, self._sync.acted))
         loops.create_task(repeat("limits", self._limits.turn, interval_s))
         loops.create_task(repeat("orders", self._orders.turn, interval_s))
-        loops.create_task(repeat("keys", self._keys.turn, interval_s))
+        loops.create_task(repeat("keys", self._keys.turn, _KEYS_S))
         for name, turn, otherwise in (
             ("bookkeeping", self._books.turn, None),
             ("priorities", self._priorities.turn, self._priorities.start),

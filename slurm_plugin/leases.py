@@ -1,11 +1,18 @@
 """The loop that extends leases, and says which replicas must end."""
 
 import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
+from cluster.jobs import JobState, ReservationView
+from cluster.service import limit_min
 from cluster.settings import Settings
 from cluster.slurm.interface import JobChange, Slurm, Target, Tasks
 from slurm_plugin.decide.leases import (
+    Leased,
     LeasePlan,
+    RunKey,
+    lease_of,
     leased,
     plan_leases,
     spare_minutes,
@@ -48,21 +55,77 @@ class Leases:
         slots = tuple(leased(sync.view.services, sync.jobs, sync.wished, unheard_s))
         if not slots:
             return LeasePlan()
-        walls = walls_of(await self._slurm.reservations(), await self._slurm.plans(), sync.jobs)
+        nodes = {node for slot in slots for node in slot.run.nodes}
+        reservations = await self._slurm.reservations()
+        if near := [one for one in reservations if nodes.intersection(one.nodes)]:
+            slots = await self._beside(near, slots)
+        walls = walls_of(near, await self._slurm.plans(), sync.jobs)
         now_s, costs = time.time(), self._costs
         spare = spare_minutes(sync.policy, sync.run_minutes, sync.jobs, now_s, costs)
         return plan_leases(slots, walls, spare, now_s, costs, extends=self._extends)
 
+    async def _beside(
+        self, reservations: Sequence[ReservationView], slots: Sequence[Leased]
+    ) -> tuple[Leased, ...]:
+        """Which of the reservations the slots run in, and on which cores beside the others."""
+        inside = await self._slurm.reserved()
+        divided = {node for one in reservations for node in one.cores}
+        asked = [slot.run for slot in slots if divided.intersection(slot.run.nodes)]
+        cores = await self._slurm.cores(asked) if asked else {}
+        return tuple(
+            replace(
+                slot,
+                reservations=inside.get(slot.run.job_id, frozenset()),
+                cores=cores.get(slot.run.job_id, {}),
+            )
+            for slot in slots
+        )
+
     async def _extend(self, plan: LeasePlan) -> None:
-        """What Slurm refuses has mostly ended meanwhile; it is told once."""
-        changes: dict[Target, JobChange] = {
-            Tasks(array, frozenset({index})): JobChange(time_limit_min=minutes)
-            for (array, index), minutes in plan.limits_min.items()
-        }
-        refused = dict(await self._slurm.update(changes))
-        if len(refused) < len(changes):
-            report("leases_extended", slots=len(changes) - len(refused))
+        """A limit is a task's, not a run's: its run is looked at right before, and right after.
+
+        What Slurm refuses has mostly ended meanwhile; it is told once.
+        """
+        running = await self._running(plan.limits_min)
+        limits_min = {run: limit for run, limit in plan.limits_min.items() if run in running}
+        refused = dict(await self._slurm.update(_changes(limits_min)))
+        changed = [run for run in limits_min if _task(run) not in refused]
+        if changed:
+            await self._undo(changed)
+            report("leases_extended", slots=len(changed))
             self._sync.acted.set()
         if refused and refused != self._refused:
             warn("leases_refused", slots=len(refused), why=next(iter(refused.values())))
         self._refused = refused
+
+    async def _undo(self, changed: Sequence[RunKey]) -> None:
+        """Of a run that ended meanwhile, the task has its first lease again for the next one."""
+        running = await self._running(changed)
+        leases_s = {one.array_job_id: lease_of(one) for one in self._sync.view.services}
+        ended = {
+            run: limit_min(leases_s[run[0]])
+            for run in changed
+            if run not in running and run[0] in leases_s
+        }
+        if ended:
+            report("leases_undone", slots=len(ended))
+            await self._slurm.update(_changes(ended))
+
+    async def _running(self, runs: Collection[RunKey]) -> frozenset[RunKey]:
+        """Which of these runs go on."""
+        tasks = await self._slurm.tasks({array for array, _, _ in runs})
+        now = {
+            (job.array_job_id, job.task_index, job.start_s)
+            for job in tasks
+            if job.state is JobState.RUNNING
+        }
+        return frozenset(run for run in runs if run in now)
+
+
+def _changes(limits_min: Mapping[RunKey, int]) -> Mapping[Target, JobChange]:
+    return {_task(run): JobChange(time_limit_min=limit) for run, limit in limits_min.items()}
+
+
+def _task(run: RunKey) -> Tasks:
+    array, index, _ = run
+    return Tasks(array, frozenset({index}))

@@ -1,9 +1,9 @@
-"""When slots whose task has ended are brought back."""
+"""When slots whose task has ended are brought back, and when their owner had cancelled them all."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from cluster.wire import ServiceView
-from slurm_plugin.decide.slots import lost_slots
+from slurm_plugin.decide.slots import lost_slots, were_cancelled
 
 _SETTLED_S = 5.0
 """Who cancels a service task by task is done by then."""
@@ -12,10 +12,11 @@ _AGAIN_S = 60.0
 
 
 class Lost:
-    """Remembers since when slots are lost."""
+    """Remembers since when slots are lost, and which were just brought back."""
 
     def __init__(self) -> None:
         self._due_s: dict[tuple[int, int], float] = {}
+        self._beside: Mapping[int, frozenset[int]] = {}
 
     def follow(self, services: Iterable[ServiceView], at_s: float) -> None:
         """What was seen then; slots that are not lost any more are forgotten."""
@@ -28,7 +29,11 @@ class Lost:
         }
 
     def due(self, array_job_id: int, at_s: float) -> frozenset[int]:
-        """Slots of that array to be brought back now; asked for again a minute later."""
+        """Slots of that array to be brought back now; asked for again a minute later. None while
+        it is not known whether the last ones came back to an array that was cancelled.
+        """
+        if array_job_id in self._beside:
+            return frozenset()
         found = frozenset(
             index
             for (array, index), due_s in self._due_s.items()
@@ -36,3 +41,19 @@ class Lost:
         )
         self._due_s |= {(array_job_id, index): at_s + _AGAIN_S for index in found}
         return found
+
+    def revive(self, array_job_id: int, beside: frozenset[int]) -> None:
+        """Slots of it are brought back; those ``beside`` lived right before."""
+        self._beside = {**self._beside, array_job_id: beside}
+
+    def cancelled(self, services: Iterable[ServiceView]) -> frozenset[int]:
+        """Arrays that their owner cancelled in the moment in which slots of them were brought back:
+        what lived beside those was cancelled. While some of that still ends nothing is known.
+        """
+        judged = {
+            one.array_job_id: were_cancelled(one, self._beside[one.array_job_id])
+            for one in services
+            if one.array_job_id in self._beside
+        }
+        self._beside = {a: those for a, those in self._beside.items() if judged.get(a, 0) is None}
+        return frozenset(array for array, is_so in judged.items() if is_so)

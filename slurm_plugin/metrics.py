@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Summary, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -13,9 +13,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from cluster.errors import SlicewiseError
 from cluster.jobs import JobState, JobTag
 from cluster.leadership import Leader
+from cluster.prometheus import gauge, served
 from slurm_plugin.admission_process import AdmissionProcess
 from slurm_plugin.sync import Sync
 from slurm_plugin.worker_pipe import Decided
@@ -61,29 +61,9 @@ class Metrics:
         """Show their state, too."""
         self.registry.register(_State(admission, sync, leader))
 
-    @contextmanager
-    def served(self, address: str) -> Iterator[None]:
-        """Answer Prometheus at HOST:PORT, in a thread of its own; nowhere if it is empty.
-
-        Raises SlicewiseError (SW-METRICS) if the address can't be had.
-        """
-        if not address:
-            yield
-            return
-        host, _, port = address.rpartition(":")
-        try:
-            server, _ = start_http_server(int(port), host.strip("[]"), self.registry)
-        except (OSError, ValueError, OverflowError) as error:
-            raise SlicewiseError(
-                "SW-METRICS",
-                f"daemon.metrics: can't listen on {address!r}: {error}.",
-                "Write HOST:PORT of this host, with a port that nobody uses.",
-            ) from None
-        try:
-            yield
-        finally:
-            server.shutdown()
-            server.server_close()
+    def served(self, address: str) -> AbstractContextManager[None]:
+        """Answer Prometheus at HOST:PORT: what ``prometheus.served`` does and raises."""
+        return served(self.registry, address, "daemon.metrics")
 
 
 class _State(Collector):
@@ -99,13 +79,13 @@ class _State(Collector):
         yield from self._of_admission()
         yield from self._of_tenants()
         view = self._sync.view
-        yield _gauge("slicewise_leads", "Whether this daemon acts.", self._leader.leads())
-        yield _gauge("slicewise_view_complete", "Whether the last look was whole.", view.complete)
+        yield gauge("slicewise_leads", "Whether this daemon acts.", self._leader.leads())
+        yield gauge("slicewise_view_complete", "Whether the last look was whole.", view.complete)
         age_s = time.time() - view.observed_s
-        yield _gauge("slicewise_view_age_seconds", "Since the last complete look began.", age_s)
+        yield gauge("slicewise_view_age_seconds", "Since the last complete look began.", age_s)
         pending = [job for job in self._sync.jobs if job.state is JobState.PENDING]
         managed = sum(JobTag.find(job.admin_comment) is not None for job in pending)
-        yield _gauge("slicewise_pending_jobs", "Pending jobs and array tasks of ours.", managed)
+        yield gauge("slicewise_pending_jobs", "Pending jobs and array tasks of ours.", managed)
 
     def _of_admission(self) -> Iterator[Metric]:
         decisions = CounterMetricFamily(
@@ -135,10 +115,6 @@ class _State(Collector):
         snapshot = self._sync.snapshot
         ceilings = snapshot.ceilings if snapshot else {}
         yield _by_tenant("ceiling", "The most that its jobs could hold.", ceilings)
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=value)
 
 
 def _by_tenant(what: str, text: str, values: Mapping[str, int]) -> Metric:

@@ -7,32 +7,37 @@ from pydantic import BaseModel
 
 from cluster.errors import InvalidInputError
 from cluster.leadership import Leader
-from cluster.wire import (
-    DoneAnswer,
+from cluster.wire import DoneAnswer
+from cluster.wire_keys import (
     GrantsAnswer,
     KeyCreateRequest,
     KeyListRequest,
+    KeyOpenRequest,
     KeyRevokeRequest,
     KeysAnswer,
     KeyView,
 )
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.observe import report
+from slurm_plugin.rates import Rates
 from slurm_plugin.reader import Reader
 from slurm_plugin.reads import Reads, require_known, require_own, without_places
 from slurm_plugin.sync import Sync
 
-KeyRequest = KeyCreateRequest | KeyListRequest | KeyRevokeRequest
+KeyRequest = KeyCreateRequest | KeyListRequest | KeyRevokeRequest | KeyOpenRequest
 
 
 class ServiceKeys:
     """Whose key lets in is held in memory, too: the gateway goes on while PostgreSQL is away."""
 
-    def __init__(self, ledger: Ledger, sync: Sync, reads: Reads, leader: Leader) -> None:
+    def __init__(
+        self, ledger: Ledger, sync: Sync, reads: Reads, leader: Leader, *, rates: Rates
+    ) -> None:
         self._ledger = ledger
         self._sync = sync
         self._reads = reads
         self._leader = leader
+        self._rates = rates
         self._grants = GrantsAnswer(tenants={})
 
     async def turn(self) -> None:
@@ -44,38 +49,54 @@ class ServiceKeys:
         return self._grants
 
     async def answer(self, request: KeyRequest, reader: Reader) -> BaseModel:
-        """Raises InvalidInputError (SW-TENANT-UNKNOWN, SW-KEY-UNKNOWN, SW-KEY-LIMIT, SW-KEY-TWICE),
-        UnreachableError (SW-DAEMON-STANDBY) and what the ledger raises.
+        """Raises InvalidInputError (SW-TENANT-UNKNOWN, SW-KEY-UNKNOWN, SW-KEY-LIMIT, SW-KEY-TWICE,
+        SW-KEY-VALID, SW-RATE), UnreachableError (SW-DAEMON-STANDBY) and what the ledger raises.
         """
         with without_places(reader):
             if isinstance(request, KeyListRequest):
                 return KeysAnswer(keys=await self._visible(reader))
             self._leader.require()
-            if isinstance(request, KeyCreateRequest):
-                await self._create(request, reader)
-            else:
-                await self._revoke(request.key_id, reader)
+            match request:
+                case KeyCreateRequest():
+                    await self._create(request, reader)
+                case KeyRevokeRequest():
+                    await self._revoke(request.key_id, reader)
+                case KeyOpenRequest():
+                    await self._open(request.tenant, reader)
             await self.turn()
             return DoneAnswer()
 
     async def _create(self, request: KeyCreateRequest, reader: Reader) -> None:
         require_own(request.tenant, reader)
         require_known(request.tenant, self._sync.policy.keys(), reader)
+        self._rates.take(reader, request.tenant)
         words = (request.key_id, request.tenant, request.name, request.sha256, reader.user)
         await self._reads.from_ledger(reader.uid, partial(self._ledger.add_key, *words))
         fields = {"key": request.key_id, "tenant": request.tenant, "user": reader.user}
         report("key_created", **fields)
 
     async def _revoke(self, key_id: str, reader: Reader) -> None:
-        known = {one.key_id for one in await self._visible(reader)}
+        known = {one.key_id: one for one in await self._visible(reader)}
         if key_id not in known:
             # The same for a key of others as for none.
             raise InvalidInputError(
                 "SW-KEY-UNKNOWN", f"You have no key {key_id!r}.", "Yours: slicewise key list"
             )
+        if known[key_id].revoked_s is not None:
+            return
+        self._rates.take(reader, known[key_id].tenant)
         revoke = partial(self._ledger.revoke_key, key_id, reader.user)
         await self._reads.from_ledger(reader.uid, revoke)
         report("key_revoked", key=key_id, user=reader.user)
+
+    async def _open(self, tenant: str, reader: Reader) -> None:
+        require_own(tenant, reader)
+        if tenant not in self._grants.protected:
+            return
+        self._rates.take(reader, tenant)
+        opens = partial(self._ledger.open_tenant, tenant, reader.user)
+        await self._reads.from_ledger(reader.uid, opens)
+        report("tenant_opened", tenant=tenant, user=reader.user)
 
     async def _visible(self, reader: Reader) -> tuple[KeyView, ...]:
         keys = await self._reads.from_ledger(reader.uid, self._ledger.api_keys)

@@ -12,48 +12,69 @@ from slurm_plugin.decide.orders import (
     Bounds,
     Key,
     Ordered,
-    missing_since,
-    newest_arrays,
+    arrays_of,
     ordered,
     over,
+    rolled_over,
 )
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.observe import report
+from slurm_plugin.rates import Rates
 from slurm_plugin.reader import Reader
 from slurm_plugin.reads import Reads, without_places
 from slurm_plugin.sync import Sync
 
 _AUTHOR = "slicewise"
+_READ_AGAIN_S = 60.0
+"""Also if nothing seems new: of two rows that were written at once the later may have been seen
+first."""
 
 
 class ServiceOrders:
     """What is ordered now. Only the daemon that leads changes it; the others read it again."""
 
-    def __init__(self, mode: str, ledger: Ledger, sync: Sync, reads: Reads, leader: Leader) -> None:
+    def __init__(
+        self,
+        mode: str,
+        ledger: Ledger,
+        sync: Sync,
+        reads: Reads,
+        leader: Leader,
+        *,
+        rates: Rates,
+    ) -> None:
         self._mode = mode
         self._ledger = ledger
         self._sync = sync
         self._reads = reads
         self._leader = leader
+        self._rates = rates
         self._lock = asyncio.Lock()
         self._orders: Mapping[Key, Ordered] = {}
-        self._missing_s: Mapping[Key, float] = {}
+        self._read_id = 0
+        self._read_again_s = 0.0
 
     async def start(self) -> None:
-        """Read what is ordered; raises what the ledger raises."""
+        """Read what is ordered, if anything is new; raises what the ledger raises."""
         async with self._lock:
+            newest = await asyncio.to_thread(self._ledger.newest_order_id)
+            now_s = time.monotonic()
+            if newest == self._read_id and now_s < self._read_again_s:
+                return
             self._show(await asyncio.to_thread(self._ledger.orders))
+            self._read_id, self._read_again_s = newest, now_s + _READ_AGAIN_S
 
     async def turn(self) -> None:
-        """Read it again, and end what is over."""
+        """Read it again, end what is over, and let what is not roll over with its service."""
         await self.start()
         if not self._sync.acts:
-            self._missing_s = {}
             return
         async with self._lock:
-            arrays, now_s = newest_arrays(self._sync.view.services), time.time()
-            self._missing_s = missing_since(self._orders, arrays, self._missing_s, now_s)
-            for key in sorted(over(self._orders, arrays, self._missing_s, now_s)):
+            arrays = arrays_of(self._sync.view.services)
+            for key, one in rolled_over(self._orders, arrays).items():
+                await asyncio.to_thread(self._ledger.set_order, key, "scale", one, _AUTHOR)
+                self._show({**self._orders, key: one})
+            for key in sorted(over(self._orders, arrays)):
                 nothing = Ordered(NO_ORDER, self._orders[key].array_job_id)
                 await asyncio.to_thread(self._ledger.set_order, key, "over", nothing, _AUTHOR)
                 self._show({one: o for one, o in self._orders.items() if one != key})
@@ -64,18 +85,23 @@ class ServiceOrders:
     ) -> DoneAnswer:
         """Take an order of somebody who may give it.
 
-        It holds once it is on disk. Raises InvalidInputError (SW-SERVICE-SCALE, SW-SERVICE-MODE),
-        and UnreachableError: SW-DAEMON-STANDBY, SW-SLURM-DOWN, and what the ledger raises.
+        It holds once it is on disk; one that changes nothing is not written. Raises
+        InvalidInputError (SW-SERVICE-SCALE, SW-SERVICE-MODE, SW-RATE), and UnreachableError:
+        SW-DAEMON-STANDBY, SW-SLURM-DOWN, and what the ledger raises.
         """
         self._leader.require()
         self._require_enforced()
         key = (service.tenant, service.name)
         async with self._lock:
             self._reads.require_sight()
-            newest = newest_arrays(self._sync.view.services).get(key, service.array_job_id)
+            newest = max(arrays_of(self._sync.view.services).get(key, {service.array_job_id}))
             known = self._orders.get(key)
             before = known.order if known else NO_ORDER
-            after = Ordered(ordered(before, request, _bounds(service), time.time()), newest)
+            script = _bounds(self._sync.service(newest))
+            after = Ordered(ordered(before, request, script, time.time()), newest)
+            if after.order == before:
+                return DoneAnswer()
+            self._rates.take(reader, service.tenant)
             write = partial(self._ledger.set_order, key, request.what, after, reader.user)
             with without_places(reader):
                 await self._reads.from_ledger(reader.uid, write)

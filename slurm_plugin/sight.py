@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
-from cluster.errors import InvalidInputError
+from cluster.errors import InvalidInputError, OutsideError
 from cluster.service import directives_of_script, head_lines
-from cluster.slurm.interface import Slurm
+from cluster.slurm.interface import Slurm, Submission
 from slurm_plugin.decide.services import Observation, service_arrays
 from slurm_plugin.observe import report_failure
 
@@ -38,8 +38,8 @@ class Sight:
         arrays = service_arrays(jobs)
         known = {array: one for array, one in self._known.items() if array in arrays}
         self._known = known
-        for array in sorted(arrays.keys() - known.keys()):
-            known[array] = await self._read(array)
+        if unread := arrays.keys() - known.keys():
+            await self._read(unread)
         return Observation(
             at_s,
             jobs,
@@ -49,16 +49,27 @@ class Sight:
             {array: one.directory for array, one in known.items()},
         )
 
-    async def _read(self, array_job_id: int) -> _Submitted:
-        """Nothing if admission would not have let the script through: then it is no service.
+    async def look_again(self, seen: Observation, array_job_id: int) -> Observation:
+        """At the jobs of that array alone, right now; SlicewiseError if Slurm does not answer."""
+        return replace(seen, jobs=await self._slurm.tasks({array_job_id}))
 
-        A script that Slurm does not hand out now says nothing; the array may be gone at the next
+    async def _read(self, arrays: Collection[int]) -> None:
+        """A script that Slurm does not hand out now says nothing; the array may be gone at the next
         look, or the script be there. Until then the look is not complete.
         """
-        script = await self._slurm.batch_script(array_job_id)
-        try:
-            directives = directives_of_script(head_lines(script))
-        except InvalidInputError as error:
-            report_failure("script_unreadable", error, array=array_job_id)
-            return _Submitted()
-        return _Submitted(directives, await self._slurm.work_directory(array_job_id))
+        found = await self._slurm.submissions(arrays)
+        self._known.update({array: _submitted(array, one) for array, one in found.items()})
+        if missing := sorted(set(arrays) - found.keys()):
+            raise OutsideError(
+                "SW-SLURM-FAILED", f"Slurm does not hand out the script of job {missing[0]}."
+            )
+
+
+def _submitted(array_job_id: int, submission: Submission) -> _Submitted:
+    """Nothing if admission would not have let the script through: then it is no service."""
+    try:
+        directives = directives_of_script(head_lines(submission.script))
+    except InvalidInputError as error:
+        report_failure("script_unreadable", error, array=array_job_id)
+        return _Submitted()
+    return _Submitted(directives, submission.directory)

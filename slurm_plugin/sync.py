@@ -8,6 +8,7 @@ from typing import Protocol
 from cluster.errors import InvalidInputError, Refusal, SlicewiseError, UnreachableError
 from cluster.jobs import JobView, NodeView
 from cluster.leadership import ALONE, Leader
+from cluster.mig_profiles import profile_of
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from cluster.wire import NO_ORDER, ServiceOrder, ServiceView, SlotView, ViewAnswer, WishAnswer
@@ -31,6 +32,8 @@ from slurm_plugin.decide.slots import (
     Room,
     after,
     check_may_retire,
+    living_slots,
+    lost_slots,
     plan_guard,
     plan_wish,
     released_millislices,
@@ -41,6 +44,7 @@ from slurm_plugin.decide.tenants import own_part
 from slurm_plugin.formula import formula_of
 from slurm_plugin.lost import Lost
 from slurm_plugin.observe import report_failure
+from slurm_plugin.service_news import News
 from slurm_plugin.sight import Sight
 
 _NEWEST_S = 10.0
@@ -70,6 +74,7 @@ class Sync:
         run_minutes: millislice-minutes that jobs may still run, by tenant with a budget.
         urgencies: of the services' backlogs, as wished last, by array job id.
         refusals: why jobs that were decided late are held, by job id.
+        news: what the launcher tells of services, for people.
         heard_s: when the launcher, or whoever may wish, was heard of last, by the monotonic clock.
         acted: set when something was changed: the next look is due at once.
     """
@@ -86,7 +91,8 @@ class Sync:
         self._mode = settings.daemon.mode
         self._partitions = frozenset(settings.cluster.partitions)
         self._memory_mib = {
-            name: board.profiles[name].memory_mib for name, board in settings.boards_by_type.items()
+            name: profile_of(board, name).memory_mib
+            for name, board in settings.boards_by_type.items()
         }
         self._lock = asyncio.Lock()
         self._seen = _NOTHING
@@ -107,6 +113,7 @@ class Sync:
         self.policy: Policy = {}
         self.urgencies: Mapping[int, float] = {}
         self.refusals: Mapping[int, Refusal] = {}
+        self.news = News(leader)
         self.heard_s = time.monotonic()
         self.accounts_by_uid: Mapping[int, frozenset[str]] = {}
         self.view = ViewAnswer(observed_s=0.0, complete=False, services=(), tenants=())
@@ -310,15 +317,33 @@ class Sync:
 
     async def _guard(self) -> None:
         self._lost.follow(self.view.services, self._seen.at_s)
+        cancelled = self._lost.cancelled(self.view.services)
         for service in self.view.services:
             array = service.array_job_id
-            revive = self._lost.due(array, self._seen.at_s)
-            plan = plan_guard(service, self.wished[array], revive)
             try:
-                if await self._actuator.apply(service, plan):
-                    self._replace(after(service, plan))
+                if array in cancelled:
+                    await self._actuator.cancel(array)
+                else:
+                    await self._guard_slots(service)
             except SlicewiseError as error:
                 report_failure("guard_failed", error, array=array)
+
+    async def _guard_slots(self, service: ServiceView) -> None:
+        array = service.array_job_id
+        due = self._lost.due(array, self._seen.at_s)
+        revive = await self._still_lost(array, due) if due else due
+        plan = plan_guard(service, self.wished[array], revive)
+        if await self._actuator.apply(service, plan):
+            self._replace(after(service, plan))
+
+    async def _still_lost(self, array_job_id: int, due: frozenset[int]) -> frozenset[int]:
+        """Its owner may have cancelled the whole array since the look: then it stays so."""
+        looked = await self._sight.look_again(self._seen, array_job_id)
+        found: frozenset[int] = frozenset()
+        for now in services(looked, self._settings.costs):
+            if found := lost_slots(now) & due:
+                self._lost.revive(array_job_id, living_slots(now))
+        return found
 
     def _shown(self, service: ServiceView) -> ServiceView:
         note = self._notes.get(service.array_job_id, "")

@@ -14,10 +14,7 @@ from cluster.wire import (
     CheckRequest,
     DeleteRequest,
     DoneAnswer,
-    GrantsRequest,
-    KeyCreateRequest,
-    KeyListRequest,
-    KeyRevokeRequest,
+    NewsRequest,
     OrderRequest,
     RetireRequest,
     ServiceView,
@@ -26,6 +23,13 @@ from cluster.wire import (
     ViewAnswer,
     ViewRequest,
     WishRequest,
+)
+from cluster.wire_keys import (
+    GrantsRequest,
+    KeyCreateRequest,
+    KeyListRequest,
+    KeyOpenRequest,
+    KeyRevokeRequest,
 )
 from cluster.wire_reads import ReadRequest
 from slurm_plugin.admit import Admission
@@ -44,11 +48,13 @@ _Request = Annotated[
     | WishRequest
     | RetireRequest
     | GrantsRequest
+    | NewsRequest
     | DeleteRequest
     | OrderRequest
     | KeyCreateRequest
     | KeyListRequest
     | KeyRevokeRequest
+    | KeyOpenRequest
     | CheckRequest
     | StatusRequest
     | ReadRequest,
@@ -141,7 +147,7 @@ class UserSocket:
     async def answer(self, line: str, peer: Peer) -> BaseModel:
         """Answer one line, of a peer on this host or, by munge, on another one."""
         match _REQUEST.validate_json(line):
-            case WishRequest() | RetireRequest() | GrantsRequest() as request:
+            case WishRequest() | RetireRequest() | GrantsRequest() | NewsRequest() as request:
                 self._require(self._roles.sees_all(peer.uid), "The launcher alone may do that.")
                 return await self._of_launcher(request)
             case ViewRequest():
@@ -154,7 +160,9 @@ class UserSocket:
                 reader = self._roles.reader(peer.uid, self._accounts(peer.uid))
                 return await self._of_user(asked, reader)
 
-    async def _of_launcher(self, request: WishRequest | RetireRequest | GrantsRequest) -> BaseModel:
+    async def _of_launcher(
+        self, request: WishRequest | RetireRequest | GrantsRequest | NewsRequest
+    ) -> BaseModel:
         match request:
             case WishRequest() as wish:
                 run = frozenset(wish.run)
@@ -164,6 +172,8 @@ class UserSocket:
                 return DoneAnswer()
             case GrantsRequest():
                 return self._keys.grants()
+            case NewsRequest():
+                return self._sync.news.take(request)
 
     async def _of_user(
         self, request: DeleteRequest | OrderRequest | KeyRequest | ReadRequest, reader: Reader
@@ -176,7 +186,7 @@ class UserSocket:
             case OrderRequest():
                 service = self._own_service(request.array_job_id, reader)
                 return await self._orders.order(request, service, reader)
-            case KeyCreateRequest() | KeyListRequest() | KeyRevokeRequest():
+            case KeyCreateRequest() | KeyListRequest() | KeyRevokeRequest() | KeyOpenRequest():
                 return await self._keys.answer(request, reader)
             case read:
                 return await self._reads.answer(read, reader)
@@ -185,9 +195,10 @@ class UserSocket:
         view = self._sync.view
         if uid == self._roles.launcher:
             self._sync.hear()
-        if self._roles.sees_all(uid):
             return view
-        return visible_to(view, user_name(uid), self._accounts(uid))
+        if not self._roles.sees_all(uid):
+            view = visible_to(view, user_name(uid), self._accounts(uid))
+        return view.model_copy(update={"news": self._sync.news.of(view.services)})
 
     def _accounts(self, uid: int) -> frozenset[str]:
         return self._sync.accounts_by_uid.get(uid, frozenset())

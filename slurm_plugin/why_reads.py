@@ -57,6 +57,7 @@ def _sight(ledger: Ledger, settings: Settings, sync: Sync) -> Sight:
         situation=situation(ledger, policy, settings, sync.jobs, sync.nodes),
         resets_s=_resets_s(policy, now_s, settings.ledger.time_zone),
         notes={service.array_job_id: service.note for service in sync.view.services},
+        news={(one.tenant, one.name): one for one in sync.news.of(sync.view.services)},
         refusals=sync.refusals,
     )
 

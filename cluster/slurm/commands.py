@@ -24,14 +24,22 @@ from cluster.slurm.interface import (
     PriorityRow,
     Qos,
     Slurm,
+    Submission,
     Target,
     Tasks,
 )
-from cluster.slurm.plans import PLAN_FIELDS, parse_plans, parse_reservations
+from cluster.slurm.plans import (
+    PLAN_FIELDS,
+    parse_cores,
+    parse_plans,
+    parse_reservations,
+    parse_threads,
+)
 from cluster.slurm.priorities import PRIORITY_FORMAT, parse_priorities
 from cluster.slurm.requests import REQUEST_FIELDS, parse_requests
 from cluster.slurm.run import attempt, run
 from cluster.slurm.runs import RUN_FIELDS, RUN_STATES, jobs_without_start, parse_runs
+from cluster.slurm.submissions import parse_scripts, script_questions
 from cluster.slurm.updates import (
     address,
     fits_on_a_line,
@@ -40,7 +48,7 @@ from cluster.slurm.updates import (
     update_script,
     update_words,
 )
-from cluster.slurm.values import time_text
+from cluster.slurm.values import named, names, time_text
 
 _SQUEUE = ("squeue", "--noheader", "--all", "--local")
 _IDS = "--format=%i"
@@ -55,6 +63,7 @@ _CHANGE_DEADLINE_S = 30.0
 _SINGLE_UPDATES = 8
 _UPDATES = 200
 """At a time: slurmctld takes a lock for each."""
+_SCRIPTS = 200
 
 
 class CommandSlurm(Slurm):
@@ -77,6 +86,10 @@ class CommandSlurm(Slurm):
         pending = parse.parse_pending(await run((*_SQUEUE, "--states=pending", _IDS)))
         return parse.parse_jobs(await _rows("all"), pending)
 
+    async def tasks(self, array_job_ids: Collection[int]) -> tuple[JobView, ...]:
+        """``squeue`` of these arrays."""
+        return parse.parse_jobs(await _rows("all", job_ids=array_job_ids), {})
+
     async def nodes(self) -> tuple[NodeView, ...]:
         """``scontrol show node -d``."""
         return parse.parse_nodes(await run(("scontrol", "show", "node", "-d")))
@@ -98,6 +111,23 @@ class CommandSlurm(Slurm):
         shown = await run(("scontrol", "--oneliner", "show", "reservation"))
         return parse_reservations(shown)
 
+    async def reserved(self) -> Mapping[int, frozenset[str]]:
+        """``squeue`` of running jobs."""
+        rows = await _rows("running", ("JobId", "Reservation"))
+        found = {int(row["JobId"]): names(named(row["Reservation"])) for row in rows}
+        return {job_id: those for job_id, those in found.items() if those}
+
+    async def cores(self, jobs: Collection[JobView]) -> Mapping[int, Mapping[str, frozenset[int]]]:
+        """One ``scontrol show job -d`` for all of them, and ``scontrol show node``."""
+        threads = parse_threads(await run(("scontrol", "show", "node")))
+        mark = _secret()
+        # By its own number the last task of an array would be shown with all the others.
+        lines = (f"show job {_name(job)}\nshow hostnames {mark}\n" for job in jobs)
+        # A job that has ended meanwhile is no failure.
+        reply = await attempt(("scontrol", "-d"), stdin="".join(lines))
+        answers = zip(jobs, reply.output.split(f"\n{mark}\n"), strict=False)
+        return {job.job_id: parse_cores(text, threads) for job, text in answers}
+
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
         """``sacct``, requeued runs (``-D``) of whole jobs (``-X``), by state.
 
@@ -117,10 +147,17 @@ class CommandSlurm(Slurm):
             raise OutsideError("SW-SLURM-FAILED", f"scontrol write: {reply.complaint}")
         return reply.output
 
-    async def work_directory(self, job_id: int) -> str:
-        """``squeue``: a path may hold anything that a line of ``scontrol`` would be cut by."""
-        rows = await _rows("all", ("WorkDir",), job_id)
-        return rows[0]["WorkDir"] if rows else ""
+    async def submissions(self, job_ids: Collection[int]) -> Mapping[int, Submission]:
+        """One ``scontrol`` for 200 scripts, one ``squeue`` for the directories: a path may hold
+        anything that a line of ``scontrol`` would be cut by.
+        """
+        asked = sorted(job_ids)
+        rows = await _rows("all", ("JobId", "ArrayJobId", "WorkDir"), asked) if asked else ()
+        places = {int(row[key]): row["WorkDir"] for row in rows for key in ("JobId", "ArrayJobId")}
+        scripts: dict[int, str] = {}
+        for start in range(0, len(asked), _SCRIPTS):
+            scripts |= await _scripts(asked[start : start + _SCRIPTS])
+        return {job_id: Submission(scripts[job_id], places.get(job_id, "")) for job_id in scripts}
 
     async def associations(self) -> tuple[Association, ...]:
         """``sacctmgr show assoc`` of slurmctld's own ClusterName, with and without inheritance."""
@@ -254,13 +291,22 @@ async def _show(what: str, fields: Sequence[str], *where: str) -> str:
     return await run(("sacctmgr", *_PLAIN, "show", what, *where, columns))
 
 
+async def _scripts(job_ids: Sequence[int]) -> Mapping[int, str]:
+    """Where scontrol fails to reach slurmctld it says so for each job, and ends well."""
+    mark = _secret()
+    questions = script_questions(job_ids, mark)
+    reply = await attempt(("scontrol",), stdin=questions, deadline_s=_CHANGE_DEADLINE_S)
+    return parse_scripts(reply.output, job_ids, mark)
+
+
 async def _rows(
-    states: str, fields: Sequence[str] = parse.JOB_FIELDS, job_id: int | None = None
+    states: str, fields: Sequence[str] = parse.JOB_FIELDS, job_ids: Collection[int] = ()
 ) -> tuple[Mapping[str, str], ...]:
+    """Of all jobs unless some are named."""
     separator = _secret()
     # Not as an argument: those of a running command can be read by everybody.
     variables = {"SQUEUE_FORMAT2": parse.job_format(fields, separator)}
-    only = () if job_id is None else (f"--jobs={job_id}",)
+    only = (f"--jobs={','.join(map(str, sorted(job_ids)))}",) if job_ids else ()
     argv = (*_SQUEUE, "--array", f"--states={states}", *only)
     return parse.parse_rows(await run(argv, variables=variables), fields, separator)
 
@@ -268,8 +314,8 @@ async def _rows(
 async def _rows_of(target: Target) -> Sequence[Mapping[str, str]]:
     """RELEASE_FIELDS of these tasks; squeue 22.05 finds only some of ``--jobs=814_[0-2]``."""
     if isinstance(target, int):
-        return await _rows("all", parse.RELEASE_FIELDS, target)
-    rows = await _rows("all", parse.RELEASE_FIELDS, target.array_job_id)
+        return await _rows("all", parse.RELEASE_FIELDS, (target,))
+    rows = await _rows("all", parse.RELEASE_FIELDS, (target.array_job_id,))
     indices = {str(index) for index in target.indices}
     return [row for row in rows if row["ArrayTaskId"] in indices]
 

@@ -114,6 +114,14 @@ class JobRequest:
 
 
 @dataclass(frozen=True)
+class Submission:
+    """What never changes of a job: its script, and where it was submitted."""
+
+    script: str
+    directory: str
+
+
+@dataclass(frozen=True)
 class PriorityRow:
     """A pending job's row of ``sprio``: each factor's weighted part, as Slurm has it now."""
 
@@ -144,6 +152,13 @@ class Slurm(Protocol):
         """Every job that slurmctld still knows, array tasks one by one."""
         ...
 
+    async def tasks(self, array_job_ids: Collection[int]) -> tuple[JobView, ...]:
+        """As ``jobs``, of these arrays alone: for who is about to change them.
+
+        Of the untouched tasks not all may be named.
+        """
+        ...
+
     async def nodes(self) -> tuple[NodeView, ...]:
         """Every node."""
         ...
@@ -160,6 +175,16 @@ class Slurm(Protocol):
         """Every reservation that has not ended."""
         ...
 
+    async def reserved(self) -> Mapping[int, frozenset[str]]:
+        """Names of the reservations in which running jobs run, by job id."""
+        ...
+
+    async def cores(self, jobs: Collection[JobView]) -> Mapping[int, Mapping[str, frozenset[int]]]:
+        """Which cores of its node each of these running jobs has, as far as that is beyond doubt:
+        by job id and node. Jobs of several nodes are not asked about.
+        """
+        ...
+
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
         """Accounting's runs that ended after ``since_s`` or still run, requeued ones one by one.
 
@@ -171,8 +196,8 @@ class Slurm(Protocol):
         """The script of a job or array."""
         ...
 
-    async def work_directory(self, job_id: int) -> str:
-        """Where a job or array was submitted; "" if Slurm knows it no more."""
+    async def submissions(self, job_ids: Collection[int]) -> Mapping[int, Submission]:
+        """Of jobs or arrays, as far as Slurm hands out their scripts now."""
         ...
 
     async def associations(self) -> tuple[Association, ...]:

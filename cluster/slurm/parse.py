@@ -167,7 +167,6 @@ def _job(row: Mapping[str, str]) -> JobView:
 def _job_view(row: Mapping[str, str]) -> JobView:
     task_index = int(row["ArrayTaskId"]) if row["ArrayTaskId"].isdigit() else None
     state = job_state(row["State"])
-    priority = int(row["PriorityLong"])
     return JobView(
         job_id=int(row["JobId"]),
         array_job_id=None if task_index is None else int(row["ArrayJobId"]),
@@ -181,8 +180,8 @@ def _job_view(row: Mapping[str, str]) -> JobView:
         qos=plain(row["QOS"]),
         state=state,
         reason=row["Reason"],
-        held=state in HOLDABLE and priority == 0,
-        priority=priority,
+        held=state in HOLDABLE and row["PriorityLong"] == "0",
+        priority=int(row["PriorityLong"]),
         admin_comment=plain(row["admin_comment"]),
         comment=plain(row["Comment"]),
         tres=tres(row["tres-alloc"]),
@@ -193,6 +192,7 @@ def _job_view(row: Mapping[str, str]) -> JobView:
         eligible_s=time_s(row["EligibleTime"]),
         time_limit_s=duration_s(row["TimeLimit"]),
         restarts=int(row["RestartCnt"]),
+        ended=row["State"] if state is JobState.ENDED else "",
     )
 
 

@@ -1,13 +1,17 @@
-"""What Slurm has planned: starts of waiting jobs, reservations."""
+"""What Slurm has planned: starts of waiting jobs, reservations; who has which cores beside them."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from cluster.jobs import PlannedStart, ReservationView
-from cluster.slurm.values import hosts, names, time_s
+from cluster.slurm.values import hosts, names, numbers, time_s
 
 PLAN_FIELDS = ("JobId", "StartTime", "SchedNodes")
 """What ``squeue -O`` is asked for."""
+_IDS = r"\d{1,5}(?:-\d{1,5})?"
+_CORES = re.compile(rf"^ +Nodes=([\w.-]+) CPU_IDs=({_IDS}(?:,{_IDS})*) Mem=", re.MULTILINE)
+_THREADS = re.compile(r"NodeName=(\S+)[^\n]*\n(?:[^\n]+\n)*? +State=\S+ ThreadsPerCore=(\d+)")
 
 
 def parse_plans(rows: Sequence[Mapping[str, str]]) -> tuple[PlannedStart, ...]:
@@ -22,15 +26,39 @@ def parse_plans(rows: Sequence[Mapping[str, str]]) -> tuple[PlannedStart, ...]:
 
 def parse_reservations(text: str) -> tuple[ReservationView, ...]:
     """``scontrol --oneliner show reservation``."""
-    found = (dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines())
-    return tuple(_reservation(one) for one in found if "ReservationName" in one)
+    return tuple(
+        _reservation(dict(re.findall(r"(\w+)=(\S*)", line)), line)
+        for line in text.splitlines()
+        if "ReservationName=" in line
+    )
 
 
-def _reservation(found: Mapping[str, str]) -> ReservationView:
+def _reservation(found: Mapping[str, str], line: str) -> ReservationView:
+    cores = re.findall(r" NodeName=(\S+) CoreIDs=(\S+)", line)
     return ReservationView(
         name=found["ReservationName"],
         start_s=time_s(found["StartTime"]) or 0,
         end_s=time_s(found["EndTime"]) or 0,
         nodes=hosts(found.get("Nodes", "")),
         flags=names(found.get("Flags", "")),
+        cores={node: frozenset(numbers(ids)) for node, ids in cores},
     )
+
+
+def parse_cores(text: str, threads: Mapping[str, int]) -> Mapping[str, frozenset[int]]:
+    """``scontrol show job -d`` of a job with one node: its cores there; ``threads`` is by node.
+
+    Its owner may have written such lines into its name: a node that is in two is left out.
+    """
+    said = _CORES.findall(text)
+    count = Counter(node for node, _ in said)
+    return {
+        node: frozenset(cpu // threads[node] for cpu in numbers(ids))
+        for node, ids in said
+        if count[node] == 1 and node in threads
+    }
+
+
+def parse_threads(text: str) -> Mapping[str, int]:
+    """``scontrol show node``: threads of a core, by node."""
+    return {node: int(threads) for node, threads in _THREADS.findall(text)}

@@ -43,6 +43,7 @@ def job_view(job: Any, user_name: Callable[[int], str]) -> JobView:
         eligible_s=job.eligible_time,
         time_limit_s=None if job.time_limit is None else 60 * job.time_limit,
         restarts=int(job.requeue_count),
+        ended=str(job.state) if state is JobState.ENDED else "",
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from cluster.errors import OutsideError, UnreachableError
 
 _DEADLINE_S = 60.0
+_TRIAL_DEADLINE_S = 5.0
 _PREFIX = re.compile(r"^sbatch: (?:error: ?)?", flags=re.MULTILINE)
 
 
@@ -44,6 +45,33 @@ def submit(script: str) -> Submitted:
             "The job may have been submitted all the same: see squeue --me.",
         ) from None
     return read_reply(reply.returncode, reply.stdout, reply.stderr)
+
+
+def why_no_start(script: str) -> str:
+    """What Slurm says against a script that it could start on no node as they are now.
+
+    Nothing is submitted (``sbatch --test-only``). "" if it could, or where nobody can ask: then
+    sbatch itself says so.
+    """
+    try:
+        reply = subprocess.run(
+            ("sbatch", "--test-only"),
+            input=script,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_TRIAL_DEADLINE_S,
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return ""
+    return read_trial(reply.returncode, reply.stderr)
+
+
+def read_trial(status: int, complaint: str) -> str:
+    """Of what ``sbatch --test-only`` has printed the last line, if it failed."""
+    lines = _PREFIX.sub("", complaint).split("\n")
+    said = next((line for line in reversed(lines) if line.strip()), f"sbatch ended with {status}")
+    return said.removeprefix("allocation failure: ") if status else ""
 
 
 def read_reply(status: int, output: str, complaint: str) -> Submitted:

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
-from rich.table import Table
 from rich.text import Text
 
-from cluster.console import Column, FittingTable, column
+from cluster.console import Column, Facts, FittingTable, column
 from cluster.units import Millislices, slices_text, slices_words
 from slurm_plugin.cli.amounts import limit_text
 from slurm_plugin.cli.present import (
@@ -196,12 +195,12 @@ def outcome_json(outcome: Outcome) -> Mapping[str, object]:
 # One tenant
 
 
-def details_table(details: Details) -> Table:
+def details_table(details: Details) -> Facts:
     """Everything on one screen."""
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for heading, text in _details(details):
-        table.add_row(Text(heading, style="dim"), text if isinstance(text, Text) else Text(text))
-    return table
+    found = _details(details)
+    return Facts(
+        tuple((heading, text if isinstance(text, Text) else Text(text)) for heading, text in found)
+    )
 
 
 def _details(details: Details) -> Iterable[tuple[str, str | Text]]:

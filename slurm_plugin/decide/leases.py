@@ -37,6 +37,8 @@ class Leased:
     Attributes:
         run: as Slurm shows it, with its end and its limit.
         is_wanted: the launcher wishes it, and was heard of within the lease.
+        reservations: names of those that it runs in.
+        cores: of its nodes, where that matters and is known.
     """
 
     key: Key
@@ -45,15 +47,25 @@ class Leased:
     limit_min: int
     lease_s: int
     is_wanted: bool
+    reservations: frozenset[str] = frozenset()
+    cores: Mapping[str, frozenset[int]] = field(default_factory=dict, hash=False)
+
+    @property
+    def run_key(self) -> RunKey:
+        """Which run of the slot it is."""
+        return (*self.key, self.run.start_s)
 
 
 @dataclass(frozen=True)
 class Wall:
-    """At ``at_s`` a replica has to be gone; ``job`` is whose start it would be in the way of."""
+    """At ``at_s`` a replica has to be gone; ``job`` is whose start it would be in the way of, or
+    ``reservation`` which begins then.
+    """
 
     at_s: int
     why: str
     job: JobView | None = None
+    reservation: ReservationView | None = None
 
 
 @dataclass(frozen=True)
@@ -79,9 +91,9 @@ class Spare:
 
 @dataclass(frozen=True)
 class LeasePlan:
-    """New time limits in minutes by slot, and ends by run."""
+    """New time limits in minutes, and ends, by run."""
 
-    limits_min: Mapping[Key, int] = field(default_factory=dict, hash=False)
+    limits_min: Mapping[RunKey, int] = field(default_factory=dict, hash=False)
     ends: Mapping[RunKey, End] = field(default_factory=dict, hash=False)
 
 
@@ -96,17 +108,17 @@ def plan_leases(
 ) -> LeasePlan:
     """``walls`` by node; with ``extends`` False every replica ends with its lease."""
     left = dict(spare.left)
-    limits_min: dict[Key, int] = {}
+    limits_min: dict[RunKey, int] = {}
     ends: dict[RunKey, End] = {}
     for slot in slots:
         limits = spare.limits.get(slot.run.account, ())
         paid = [left[name] for name in limits]
         wall = _first((*_standing(walls, slot, costs), *_unpaid(paid, slot, costs)))
         if extends and slot.is_wanted and (more := _minutes(slot, wall, now_s)):
-            limits_min[slot.key] = slot.limit_min + more
+            limits_min[slot.run_key] = slot.limit_min + more
             left |= {name: left[name] - more * _cost(slot, costs) for name in limits}
         if (end := _end(slot, wall, now_s, extends=extends)) is not None:
-            ends[*slot.key, slot.run.start_s] = end
+            ends[slot.run_key] = end
     return LeasePlan(limits_min, ends)
 
 
@@ -151,7 +163,8 @@ def walls_of(
     found: dict[str, list[Wall]] = defaultdict(list)
     for one in reservations:
         for node in one.nodes:
-            found[node].append(Wall(one.start_s, f"reservation {one.name} of {node} begins"))
+            why = f"reservation {one.name} of {node} begins"
+            found[node].append(Wall(one.start_s, why, reservation=one))
     for plan in plans:
         for node in plan.nodes if plan.job_id in waiting else ():
             why = f"job {plan.job_id} is to start on {node}"
@@ -208,12 +221,27 @@ def _cost(slot: Leased, costs: Mapping[str, Millislices]) -> int:
 def _standing(
     walls: Mapping[str, Sequence[Wall]], slot: Leased, costs: Mapping[str, Millislices]
 ) -> Iterator[Wall]:
-    return (
-        wall
-        for node in slot.run.nodes
-        for wall in walls.get(node, ())
-        if wall.job is None or _is_bigger(wall.job, slot.run, costs)
-    )
+    for node in slot.run.nodes:
+        for wall in walls.get(node, ()):
+            if wall.reservation is not None:
+                yield from _of_reservation(wall, wall.reservation, node, slot)
+            elif wall.job is None or _is_bigger(wall.job, slot.run, costs):
+                yield wall
+
+
+def _of_reservation(
+    begin: Wall, reservation: ReservationView, node: str, slot: Leased
+) -> Iterator[Wall]:
+    """None for a replica on other cores of the node than those that are reserved; and of its own
+    reservation the end: Slurm ends it then, unless that is a flexible one.
+    """
+    if reservation.name in slot.reservations:
+        if "FLEX" not in reservation.flags:
+            yield Wall(reservation.end_s, f"reservation {reservation.name} of {node} ends")
+        return
+    theirs, own = reservation.cores.get(node), slot.cores.get(node)
+    if not theirs or not own or theirs & own:
+        yield begin
 
 
 def _is_bigger(job: JobView, run: JobView, costs: Mapping[str, Millislices]) -> bool:

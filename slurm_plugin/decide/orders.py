@@ -6,16 +6,13 @@ from dataclasses import dataclass
 from cluster.errors import InvalidInputError
 from cluster.wire import OrderRequest, ServiceOrder, ServiceView
 
-FORGOTTEN_S = 60.0
-"""A service that was not seen for so long has ended, and its orders with it."""
-
 Key = tuple[str, str]
 """Tenant and name of a service."""
 
 
 @dataclass(frozen=True)
 class Ordered:
-    """An order, and the newest array that the service had when it was given."""
+    """An order, and the service's newest array, of which it is."""
 
     order: ServiceOrder
     array_job_id: int
@@ -59,40 +56,33 @@ def _check(request: OrderRequest, script: Bounds) -> None:
         )
 
 
-def newest_arrays(services: Iterable[ServiceView]) -> Mapping[Key, int]:
-    """The newest generation of each service."""
-    newest: dict[Key, int] = {}
+def arrays_of(services: Iterable[ServiceView]) -> Mapping[Key, frozenset[int]]:
+    """The generations of each service."""
+    found: dict[Key, frozenset[int]] = {}
     for one in services:
         key = (one.tenant, one.name)
-        newest[key] = max(one.array_job_id, newest.get(key, 0))
-    return newest
+        found[key] = found.get(key, frozenset()) | {one.array_job_id}
+    return found
 
 
-def missing_since(
-    orders: Mapping[Key, Ordered],
-    arrays: Mapping[Key, int],
-    before_s: Mapping[Key, float],
-    now_s: float,
-) -> Mapping[Key, float]:
-    """Since when there is no array of a service that has an order, in Unix seconds."""
-    return {key: before_s.get(key, now_s) for key in orders.keys() - arrays.keys()}
-
-
-def over(
-    orders: Mapping[Key, Ordered],
-    arrays: Mapping[Key, int],
-    missing_s: Mapping[Key, float],
-    now_s: float,
-) -> frozenset[Key]:
-    """Orders of services that have ended, and ends of those that were applied again since."""
-    ended = {
-        key
-        for key, since_s in missing_s.items()
-        if orders[key].order.delete_s is not None or now_s - since_s >= FORGOTTEN_S
+def rolled_over(
+    orders: Mapping[Key, Ordered], arrays: Mapping[Key, frozenset[int]]
+) -> Mapping[Key, Ordered]:
+    """Orders that hold on for a newer generation, which came while the ordered one lived."""
+    return {
+        key: Ordered(one.order, max(arrays[key]))
+        for key, one in orders.items()
+        if one.order.delete_s is None
+        and one.array_job_id in arrays.get(key, frozenset())
+        and one.array_job_id < max(arrays[key])
     }
-    renewed = {
+
+
+def over(orders: Mapping[Key, Ordered], arrays: Mapping[Key, frozenset[int]]) -> frozenset[Key]:
+    """Orders of services that have ended, and ends of those that were applied again since."""
+    return frozenset(
         key
         for key, one in orders.items()
-        if one.order.delete_s is not None and arrays.get(key, 0) > one.array_job_id
-    }
-    return frozenset(ended | renewed)
+        if one.array_job_id not in (lives := arrays.get(key, frozenset()))
+        or (one.order.delete_s is not None and one.array_job_id < max(lives))
+    )

@@ -156,6 +156,7 @@ def _slot(
         is_borrowed=job.qos == BORROWED_QOS,
         said=last_words(job),
         job_id=job.job_id if state == "gone" else None,
+        ended=job.ended,
     )
     if state in {"held", "released", "gone"}:
         return resting

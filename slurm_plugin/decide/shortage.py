@@ -7,6 +7,7 @@ from cluster.errors import Refusal
 from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.units import Millislices, slices_text
+from cluster.wire import ServiceNews
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.explain import Cause, Situation
 from slurm_plugin.decide.free import free_instances
@@ -27,6 +28,7 @@ class Sight:
         partitions: the managed ones.
         resets_s: when the budget of each tenant begins anew, in Unix seconds; None is never.
         notes: of services, by their array's job id.
+        news: what the launcher told of services lately, by tenant and name.
         refusals: why jobs that were decided late are held, by job id.
     """
 
@@ -37,6 +39,7 @@ class Sight:
     situation: Situation
     resets_s: Mapping[str, int | None] = field(hash=False)
     notes: Mapping[int, str] = field(hash=False)
+    news: Mapping[tuple[str, str], ServiceNews] = field(hash=False)
     refusals: Mapping[int, Refusal] = field(hash=False)
 
     def cost(self, job: JobView) -> Millislices:

@@ -86,9 +86,27 @@ def lost_slots(service: ServiceView) -> frozenset[int]:
 
     None of a service of which every slot has ended, or ends: it was cancelled.
     """
-    if not _indices(service, {"held", "released", "starting", "running"}):
+    if not living_slots(service):
         return frozenset()
     return _indices_of(service, lambda s: s.state == "gone" and s.job_id is not None)
+
+
+def living_slots(service: ServiceView) -> frozenset[int]:
+    """Those that have not ended and do not end."""
+    return _indices(service, {"held", "released", "starting", "running"})
+
+
+def were_cancelled(service: ServiceView, slots: frozenset[int]) -> bool | None:
+    """Whether all of these slots were cancelled; None while some of them still end.
+
+    Of a task that was cancelled before it ever started Slurm has no record.
+    """
+    those = [slot for slot in service.slots if slot.index in slots]
+    if living_slots(service) & slots or not those:
+        return False
+    if any(slot.state == "ending" for slot in those):
+        return None
+    return all(slot.ended == "CANCELLED" or slot.job_id is None for slot in those)
 
 
 def check_may_retire(service: ServiceView, others: Iterable[ServiceView]) -> None:

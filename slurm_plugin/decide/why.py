@@ -23,6 +23,7 @@ from slurm_plugin.decide.shortage import (
     shortage,
 )
 from slurm_plugin.decide.start import Start, planned_start
+from slurm_plugin.decide.why_slot import why_slot
 from slurm_plugin.decide.why_words import (
     counted,
     gpus_text,
@@ -47,6 +48,10 @@ _ENDS = {
     "InactiveLimit": "it was inactive for too long",
 }
 """Slurm's reasons of jobs that ended badly."""
+
+
+_HELD_BY_SLURM = frozenset({"BadConstraints"})
+"""Reasons for which Slurm itself holds what no node can ever run."""
 
 
 def jobs_named(about: str, jobs: Iterable[JobView]) -> tuple[JobView, ...]:
@@ -116,8 +121,8 @@ def _waiting(about: str, job: JobView, sight: Sight) -> WhyAnswer:
     tag = JobTag.find(job.admin_comment)
     if tag is not None and tag.is_undecided:
         return _undecided(about, job, sight)
-    if tag is not None and is_resting(job):
-        return _resting(about, job, tag, sight)
+    if tag is not None and is_resting(job) and job.reason not in _HELD_BY_SLURM:
+        return why_slot(about, job, tag, sight)
     reason = translate(job.reason)
     short = shortage(job, reason.cause, sight) if reason.cause is not None else None
     budget = budget_shortage(job, sight) if reason.cause is Cause.BUDGET else None
@@ -264,24 +269,6 @@ def _undecided(about: str, job: JobView, sight: Sight) -> WhyAnswer:
         sentences=("It was submitted while the daemon did not answer.",),
         start="no estimate before that",
         hints=("Ask again in some seconds.",),
-    )
-
-
-def _resting(about: str, job: JobView, tag: JobTag, sight: Sight) -> WhyAnswer:
-    service = f"{tag.tenant}/{tag.service}"
-    note = sight.notes.get(job.array_job_id or 0, "")
-    return WhyAnswer(
-        about=about,
-        state=job.state.value,
-        reason=job.reason,
-        headline=f"{job_name(job)} is a slot of service {service} at rest: it costs nothing.",
-        sentences=(
-            "The launcher decides when it runs, by the service's requests.",
-            f"The daemon releases it then, within the quota of {tag.tenant}.",
-            *((f"Of the service: {note}.",) if note else ()),
-        ),
-        start="when requests need it",
-        hints=(f"See: slicewise service status {service}",),
     )
 
 

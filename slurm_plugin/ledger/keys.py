@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from sqlalchemy import Select, and_, extract, func, select
+from sqlalchemy import ColumnElement, Select, and_, exists, extract, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
 from cluster.errors import InvalidInputError
-from cluster.wire import GrantsAnswer, KeyView
+from cluster.wire_keys import GrantsAnswer, KeyView
 from slurm_plugin.ledger.part import DEADLINE, LedgerPart
-from slurm_plugin.ledger.tables import api_key_revocations, api_keys
+from slurm_plugin.ledger.tables import api_key_openings, api_key_revocations, api_keys
 
 MOST_KEYS = 100
 """Of one tenant at a time: each is a line of the gateway's map."""
@@ -25,14 +25,19 @@ class Keys(LedgerPart):
             return tuple(_key(row) for row in connection.execute(self._known()))
 
     def grants(self) -> GrantsAnswer:
-        """Which keys let whom in."""
+        """Which keys let whom in; those that were revoked don't leave the database."""
+        key = api_keys.c
+        mine = key.cluster == self._cluster
+        valid = select(key.sha256, key.tenant).where(mine, ~_is_revoked())
         with reading(self._engine) as connection:
             connection.execute(DEADLINE)
-            found = connection.execute(self._known()).all()
-        return GrantsAnswer(
-            tenants={row.sha256: row.tenant for row in found if row.revoked_s is None},
-            protected=tuple(sorted({row.tenant for row in found})),
-        )
+            granted = connection.execute(valid).all()
+            closed = select(key.tenant).where(mine, ~_is_opened()).distinct()
+            tenants = connection.execute(closed).scalars()
+            return GrantsAnswer(
+                tenants={row.sha256: row.tenant for row in granted},
+                protected=tuple(sorted(tenants)),
+            )
 
     def add_key(self, key_id: str, tenant: str, name: str, sha256: str, author: str) -> None:
         """Raises InvalidInputError: SW-KEY-LIMIT if the tenant has too many, SW-KEY-TWICE if its id
@@ -49,14 +54,16 @@ class Keys(LedgerPart):
         with writing(self._engine) as connection:
             connection.execute(DEADLINE)
             connection.execute(select(func.slicewise.lock_policy(f"keys of {self._cluster}")))
-            known = connection.execute(self._known()).all()
-            if sum(row.tenant == tenant and row.revoked_s is None for row in known) >= MOST_KEYS:
+            key = api_keys.c
+            mine = select(func.count()).where(key.cluster == self._cluster)
+            same = mine.where(or_(key.key_id == key_id, key.sha256 == sha256))
+            if connection.execute(self._valid(tenant)).scalar_one() >= MOST_KEYS:
                 raise InvalidInputError(
                     "SW-KEY-LIMIT",
                     f"Tenant {tenant!r} has {MOST_KEYS} keys already.",
                     "Revoke one that nobody uses: slicewise key list",
                 )
-            if any(row.key_id == key_id or row.sha256 == sha256 for row in known):
+            if connection.execute(same).scalar_one():
                 raise InvalidInputError("SW-KEY-TWICE", "That key is there already.", "Try again.")
             connection.execute(insert(api_keys).values(values))
 
@@ -67,6 +74,28 @@ class Keys(LedgerPart):
         with writing(self._engine) as connection:
             connection.execute(DEADLINE)
             connection.execute(revoked)
+
+    def open_tenant(self, tenant: str, author: str) -> None:
+        """From now on its services want no key, until another one is made.
+
+        Raises InvalidInputError (SW-KEY-VALID) while it has one.
+        """
+        values = {"cluster": self._cluster, "tenant": tenant, "author": author}
+        with writing(self._engine) as connection:
+            connection.execute(DEADLINE)
+            connection.execute(select(func.slicewise.lock_policy(f"keys of {self._cluster}")))
+            if connection.execute(self._valid(tenant)).scalar_one():
+                raise InvalidInputError(
+                    "SW-KEY-VALID",
+                    f"Tenant {tenant!r} has keys that let in.",
+                    "Revoke them first: slicewise key list",
+                )
+            connection.execute(insert(api_key_openings).values(values))
+
+    def _valid(self, tenant: str) -> Select[Any]:
+        key = api_keys.c
+        mine = select(func.count()).where(key.cluster == self._cluster, key.tenant == tenant)
+        return mine.where(~_is_revoked())
 
     def _known(self) -> Select[Any]:
         key, revoked = api_keys.c, api_key_revocations.c
@@ -81,6 +110,20 @@ class Keys(LedgerPart):
             .where(key.cluster == self._cluster)
             .order_by(key.recorded_at, key.key_id)
         )
+
+
+def _is_revoked() -> ColumnElement[bool]:
+    key, revoked = api_keys.c, api_key_revocations.c
+    return exists().where(revoked.cluster == key.cluster, revoked.key_id == key.key_id)
+
+
+def _is_opened() -> ColumnElement[bool]:
+    key, opened = api_keys.c, api_key_openings.c
+    return exists().where(
+        opened.cluster == key.cluster,
+        opened.tenant == key.tenant,
+        opened.recorded_at >= key.recorded_at,
+    )
 
 
 def _key(row: Any) -> KeyView:

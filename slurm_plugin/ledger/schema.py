@@ -14,6 +14,7 @@ from cluster.database import postgres_engine, reading, translated, writing
 from cluster.errors import InvalidInputError
 from slurm_plugin.ledger.tables import (
     SCHEMA,
+    api_key_openings,
     api_key_revocations,
     api_keys,
     loan_changes,
@@ -32,7 +33,7 @@ LAUNCHER_SCHEMA = "launcher"
 """The launcher's own, in which no other role does anything."""
 
 _APPENDED = (loan_changes, quota_changes)
-_APPENDED_BY_DAEMON = (service_orders, api_keys, api_key_revocations)
+_APPENDED_BY_DAEMON = (service_orders, api_keys, api_key_revocations, api_key_openings)
 _OWN_WORDS = frozenset({"id", "recorded_at"})
 """What the database itself writes of an appended row: neither its order nor its time is forged."""
 

@@ -364,3 +364,14 @@ api_key_revocations = Table(
     ),
     comment="Keys that let nobody in any more. Append-only.",
 )
+
+api_key_openings = Table(
+    "api_key_openings",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    comment="Since then a tenant's services want no key, until one is made again. Append-only.",
+)

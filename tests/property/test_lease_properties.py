@@ -62,8 +62,8 @@ def test_a_lease(
     plan = plan_leases(found, standing, spare_of(budget), NOW_S, COSTS, extends=extends)
     by_key = {one.key: one for one in found}
     left = budget.get("vision", 10**9)
-    for key, limit_min in plan.limits_min.items():
-        slot = by_key[key]
+    for (array, index, _), limit_min in plan.limits_min.items():
+        slot = by_key[array, index]
         more_min = limit_min - slot.limit_min
         end_s = slot.end_s + 60 * more_min
         # Never shorter, never of what nobody wants, never while there is enough left.
@@ -81,7 +81,7 @@ def test_a_lease(
         left -= 1000 * more_min
     for (array, index, _), end in plan.ends.items():
         slot = by_key[array, index]
-        new_min = plan.limits_min.get(slot.key, slot.limit_min) - slot.limit_min
+        new_min = plan.limits_min.get(slot.run_key, slot.limit_min) - slot.limit_min
         assert end.at_s < slot.end_s + 60 * new_min or new_min == 0
     for slot in found:
         first_s = min((wall.at_s for wall in standing.get(slot.run.nodes[0], ())), default=0)
@@ -91,8 +91,9 @@ def test_a_lease(
     again = [
         replace(
             one,
-            limit_min=plan.limits_min.get(one.key, one.limit_min),
-            end_s=one.end_s + 60 * (plan.limits_min.get(one.key, one.limit_min) - one.limit_min),
+            limit_min=plan.limits_min.get(one.run_key, one.limit_min),
+            end_s=one.end_s
+            + 60 * (plan.limits_min.get(one.run_key, one.limit_min) - one.limit_min),
         )
         for one in found
     ]

@@ -2,8 +2,9 @@
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
-from cluster.console import FittingTable, column, fitted, table_width
+from cluster.console import Facts, FittingTable, column, console, fitted, table_width
 from cluster.units import slices_words
 
 REASON = "until the paper is out, or the reviewers ask for more of it"
@@ -59,6 +60,26 @@ def test_what_matters_least_goes_first(width: int, headings: list[str], start: s
 def test_free_text_takes_the_room_that_is_left():
     assert REASON not in printed(101)
     assert REASON in printed(1000)
+
+
+def piped(shown: object, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    console().print(shown)
+    return capsys.readouterr().out.split("\n")
+
+
+def test_where_there_is_no_terminal_a_row_is_a_line(capsys: pytest.CaptureFixture[str]):
+    table = FittingTable((*COLUMNS[:1], COLUMNS[2], column("why", ["a\nb" * 3000, ""])))
+    assert piped(table, capsys) == [
+        "name         runs  why",
+        f"vision/bert     3  {'a b' * 3000}",
+        "nlp/a          10",
+        "",
+    ]
+
+
+def test_where_there_is_no_terminal_a_fact_is_a_line(capsys: pytest.CaptureFixture[str]):
+    facts = Facts((("service", Text("vision/bert")), ("waits", Text("x " * 200 + "y"))))
+    assert piped(facts, capsys) == ["service  vision/bert", f"waits    {'x ' * 200}y", ""]
 
 
 def test_what_others_wrote_is_no_markup():

@@ -11,7 +11,8 @@ import pytest
 from cluster.daemon_client import DaemonClient
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.settings import DaemonSettings
-from cluster.wire import GrantsAnswer
+from cluster.wire import SubmitAnswer
+from cluster.wire_keys import GrantsAnswer
 
 Ask = Callable[[DaemonClient], Awaitable[object]]
 
@@ -62,11 +63,11 @@ async def test_a_refused_check_is_an_error(tmp_path: Path):
         await ask(tmp_path, refusal, lambda c: c.check("guest", ("#SLICEWISE name=a",)))
 
 
-async def test_an_admitted_check_is_silent(tmp_path: Path):
+async def test_an_admitted_check_says_what_it_would_get(tmp_path: Path):
     answer, _ = await ask(
-        tmp_path, b'{"v":1,"action":"admit","hold":true}\n', lambda c: c.check("vision", ())
+        tmp_path, b'{"v":1,"action":"admit","gres":"gpu:1g:1"}\n', lambda c: c.check("vision", ())
     )
-    assert answer is None
+    assert answer == SubmitAnswer(action="admit", gres="gpu:1g:1")
 
 
 @pytest.mark.parametrize("answer", [b"hello\n", b'{"v":2}\n', b'{"v":1,"services":3}\n'])

@@ -4,7 +4,12 @@ import pytest
 
 from cluster.errors import OutsideError
 from cluster.jobs import PlannedStart, ReservationView
-from cluster.slurm.plans import parse_plans, parse_reservations
+from cluster.slurm.plans import (
+    parse_cores,
+    parse_plans,
+    parse_reservations,
+    parse_threads,
+)
 
 RESERVATIONS = """\
 ReservationName=maint StartTime=1795312067 EndTime=1795315667 Duration=01:00:00 Nodes=gpu[01-02] \
@@ -27,6 +32,61 @@ def test_reservations() -> None:
         ReservationView("maint", 1795312067, 1795315667, ("gpu01", "gpu02"), flags),
         ReservationView("licenses", 1795312000, 1795315000, (), frozenset()),
     )
+
+
+DIVIDED = """\
+ReservationName=half StartTime=1795312067 EndTime=1795315667 Duration=01:00:00 Nodes=gpu[01-02] \
+NodeCnt=2 CoreCnt=5 Features=(null) PartitionName=gpu Flags=SPEC_NODES   NodeName=gpu01 CoreIDs=0-1\
+   NodeName=gpu02 CoreIDs=4,6-7 TRES=cpu=5 Users=root,alice Groups=(null) Accounts=(null) \
+Licenses=(null) State=INACTIVE BurstBuffer=(null) Watts=n/a MaxStartDelay=(null)
+"""
+
+
+def test_of_a_node_that_is_reserved_in_part_the_cores_are_known() -> None:
+    (half,) = parse_reservations(DIVIDED)
+    assert half.cores == {"gpu01": frozenset({0, 1}), "gpu02": frozenset({4, 6, 7})}
+    assert all(one.cores == {} for one in parse_reservations(RESERVATIONS))
+
+
+JOB = """\
+JobId=5 JobName={name}
+   NodeList=gpu01
+   NumNodes=1 NumCPUs=3 NumTasks=1 CPUs/Task=3 ReqB:S:C:T=0:0:*:*
+     Nodes=gpu01 CPU_IDs=4,6-7 Mem=20 GRES=gpu:1g.10gb:1(IDX:0)
+   MinCPUsNode=1 MinMemoryNode=20M MinTmpDiskNode=0
+"""
+NODES = """\
+NodeName=gpu01 Arch=x86_64 CoresPerSocket=1
+   State=IDLE+RESERVED ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A
+
+NodeName=gpu02 Arch=x86_64 CoresPerSocket=8
+   State=MIXED ThreadsPerCore=2 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A
+"""
+
+
+def test_a_jobs_cores_are_those_of_its_cpus() -> None:
+    threads = parse_threads(NODES)
+    assert threads == {"gpu01": 1, "gpu02": 2}
+    job = JOB.format(name="bert")
+    assert parse_cores(job, threads) == {"gpu01": frozenset({4, 6, 7})}
+    assert parse_cores(job, {"gpu01": 2}) == {"gpu01": frozenset({2, 3})}
+    assert parse_cores("", threads) == parse_cores(job, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("x\n     Nodes=gpu01 CPU_IDs=99 Mem=1 GRES=", False),
+        ("x\n     Nodes=gpu09 CPU_IDs=99 Mem=1 GRES=", True),
+        # A list that would fill the memory, or can't be read.
+        ("x\n     Nodes=gpu02 CPU_IDs=0-999999999 Mem=1 GRES=", True),
+        ("x\n     Nodes=gpu[0-999999999] CPU_IDs=1 Mem=1 GRES=", True),
+        ("x\n     Nodes=gpu02 CPU_IDs=a Mem=1 GRES=", True),
+    ],
+)
+def test_what_a_name_says_of_cores_deceives_nobody(name: str, known: bool) -> None:
+    cores = {"gpu01": frozenset({4, 6, 7})} if known else {}
+    assert parse_cores(JOB.format(name=name), parse_threads(NODES)) == cores
 
 
 def test_without_reservations_there_are_none() -> None:

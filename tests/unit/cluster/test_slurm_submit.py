@@ -1,7 +1,7 @@
 import pytest
 
 from cluster.errors import OutsideError
-from cluster.slurm.submit import Submitted, read_reply
+from cluster.slurm.submit import Submitted, read_reply, read_trial
 
 
 def test_the_id_and_what_the_user_is_told() -> None:
@@ -30,3 +30,20 @@ def test_no_words_and_no_id_are_failures_too() -> None:
         read_reply(13, "", "")
     with pytest.raises(OutsideError, match="SW-SBATCH"):
         read_reply(0, "Submitted\n", "")
+
+
+@pytest.mark.parametrize(
+    ("status", "complaint", "against"),
+    [
+        (0, "sbatch: Job 3 to start at 2026-11-22T05:57:04 using 1 processors on n1\n", ""),
+        (1, "allocation failure: Requested node configuration is not available\n", "Requested"),
+        (1, "sbatch: error: Line one.\nallocation failure: Access/permission denied\n", "Access"),
+        (1, "sbatch: error: Unable to open file x\n", "Unable"),
+        (2, "", "sbatch ended with 2"),
+    ],
+)
+def test_a_trial_that_fails_says_why_in_one_line(status: int, complaint: str, against: str) -> None:
+    said = read_trial(status, complaint)
+    assert said.startswith(against)
+    assert bool(said) == bool(status)
+    assert "\n" not in said

@@ -241,7 +241,7 @@ CHANGES = {
 READS = {
     *("version", "config", "partitions", "jobs", "nodes", "steps", "runs", "batch_script"),
     *("associations", "qos", "qos_elsewhere", "priorities", "requests"),
-    *("work_directory", "plans", "reservations"),
+    *("submissions", "tasks", "plans", "reservations", "reserved", "cores"),
 }
 
 

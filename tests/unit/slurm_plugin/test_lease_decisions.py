@@ -53,7 +53,7 @@ def planned(
     ("left_s", "more_min"), [(600, 0), (300, 0), (299, 6), (240, 6), (10, 10), (-20, 11)]
 )
 def test_a_lease_that_is_half_over_is_made_whole_again(left_s: int, more_min: int) -> None:
-    expected = {KEY: 10 + more_min} if more_min else {}
+    expected = {RUN_KEY: 10 + more_min} if more_min else {}
     assert planned(slot(left_s)) == LeasePlan(expected)
 
 
@@ -70,7 +70,7 @@ def test_up_to_a_wall_and_no_further() -> None:
     maintenance = Wall(NOW_S + 399, "reservation maint of gpu01 begins")
     last_s = NOW_S + 280 + 60
     assert planned(slot(280), maintenance) == LeasePlan(
-        {KEY: 11}, {RUN_KEY: End(last_s - EARLY_S, maintenance.why)}
+        {RUN_KEY: 11}, {RUN_KEY: End(last_s - EARLY_S, maintenance.why)}
     )
     assert planned(slot(340), maintenance) == LeasePlan(
         {}, {RUN_KEY: End(NOW_S + 340 - EARLY_S, maintenance.why)}
@@ -78,7 +78,7 @@ def test_up_to_a_wall_and_no_further() -> None:
 
 
 def test_a_far_wall_is_no_news() -> None:
-    assert planned(slot(280), Wall(NOW_S + 2000, "far")) == LeasePlan({KEY: 16})
+    assert planned(slot(280), Wall(NOW_S + 2000, "far")) == LeasePlan({RUN_KEY: 16})
 
 
 def test_a_wall_before_the_end_is_the_end() -> None:
@@ -100,12 +100,12 @@ def test_a_wall_on_another_node_is_none() -> None:
 def test_as_far_as_the_budget_pays() -> None:
     why = "the budget of vision is used up then"
     assert planned(slot(280), spare={"vision": 3999, "nlp": 0}) == LeasePlan(
-        {KEY: 13}, {RUN_KEY: End(NOW_S + 280 + 180 - EARLY_S, why)}
+        {RUN_KEY: 13}, {RUN_KEY: End(NOW_S + 280 + 180 - EARLY_S, why)}
     )
     assert planned(slot(280), spare={"vision": -1}) == LeasePlan(
         {}, {RUN_KEY: End(NOW_S + 280 - EARLY_S, why)}
     )
-    assert planned(slot(280), spare={"nlp": 0, "vision": 10**6}) == LeasePlan({KEY: 16})
+    assert planned(slot(280), spare={"nlp": 0, "vision": 10**6}) == LeasePlan({RUN_KEY: 16})
 
 
 def test_what_the_budget_pays_for_is_given_once() -> None:
@@ -113,7 +113,7 @@ def test_what_the_budget_pays_for_is_given_once() -> None:
     slots = (slot(280), of_sibling, slot(280, key=(814, 1)))
     spare = Spare({"site": 8000, "nlp": 9000}, {"vision": ("site",), "nlp": ("nlp", "site")})
     plan = plan_leases(slots, {}, spare, NOW_S, COSTS, extends=True)
-    assert plan.limits_min == {KEY: 16, (815, 0): 12}
+    assert plan.limits_min == {RUN_KEY: 16, (815, 0, 1000): 12}
 
 
 def test_what_a_budget_spares_is_what_running_jobs_leave_of_it() -> None:
@@ -157,11 +157,49 @@ def test_walls_are_reservations_and_planned_starts_of_waiting_jobs() -> None:
     plans = (PlannedStart(7, 60, ("gpu01",)), PlannedStart(8, 70, ("gpu01",)))
     assert walls_of((reservation,), plans, (WAITING,)) == {
         "gpu01": [
-            Wall(50, "reservation maint of gpu01 begins"),
+            Wall(50, "reservation maint of gpu01 begins", reservation=reservation),
             Wall(60, "job 7 is to start on gpu01", WAITING),
         ],
-        "gpu02": [Wall(50, "reservation maint of gpu02 begins")],
+        "gpu02": [Wall(50, "reservation maint of gpu02 begins", reservation=reservation)],
     }
+
+
+def reserved(**changes: Any) -> Wall:
+    one = ReservationView("mine", NOW_S - 900, NOW_S + 399, ("gpu01",), frozenset())
+    return Wall(NOW_S - 900, "mine begins", reservation=replace(one, **changes))
+
+
+def test_in_its_own_reservation_a_lease_is_extended_until_that_ends() -> None:
+    inside = slot(280, reservations=frozenset({"mine"}))
+    end = End(NOW_S + 280 + 60 - EARLY_S, "reservation mine of gpu01 ends")
+    assert planned(inside, reserved()) == LeasePlan({RUN_KEY: 11}, {RUN_KEY: end})
+    assert planned(inside, reserved(end_s=NOW_S + 9999)) == LeasePlan({RUN_KEY: 16})
+    # One that lets its jobs run on after its end.
+    assert planned(inside, reserved(flags=frozenset({"FLEX"}))) == LeasePlan({RUN_KEY: 16})
+
+
+def test_a_reservation_of_others_stands_beside_its_own() -> None:
+    inside = slot(280, reservations=frozenset({"mine"}))
+    maintenance = Wall(NOW_S + 300, "maint")
+    assert planned(inside, reserved(end_s=NOW_S + 9999), maintenance).limits_min == {}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "own", "is_wall"),
+    [
+        ({0, 1}, {2}, False),
+        ({0, 1}, {1, 2}, True),
+        # Not said, or not known: as if it were the whole node.
+        ({0, 1}, None, True),
+        (None, {2}, True),
+    ],
+)
+def test_on_other_cores_than_the_reserved_ones_a_replica_stays(
+    theirs: set[int] | None, own: set[int] | None, is_wall: bool
+) -> None:
+    cores = {"gpu01": frozenset(theirs)} if theirs else {}
+    beside = slot(280, cores={"gpu01": frozenset(own)} if own else {})
+    assert (planned(beside, reserved(cores=cores)).limits_min == {}) is is_wall
 
 
 def test_the_launcher_sees_what_comes_first() -> None:
@@ -207,6 +245,60 @@ async def test_the_loop_extends_what_is_wished(monkeypatch: pytest.MonkeyPatch) 
     assert loop.limits() == MORE
 
 
+async def test_in_its_own_reservation_the_loop_extends(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(280)
+    one = ReservationView("mine", NOW_S - 9, NOW_S + 9999, ("gpu01",), frozenset())
+    loop.slurm.known_reservations = (one,)
+    await loop.turn(monkeypatch)
+    assert loop.limits() == []
+    loop.slurm.run_in = {RUN.job_id: frozenset({"mine"})}
+    await loop.turn(monkeypatch, NOW_S + 5)
+    assert loop.limits() == MORE
+
+
+async def test_on_other_cores_than_the_reserved_ones_the_loop_extends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(280)
+    cores = {"gpu01": frozenset({0, 1})}
+    loop.slurm.known_reservations = (
+        ReservationView("theirs", NOW_S - 9, NOW_S + 9999, ("gpu01",), frozenset(), cores),
+    )
+    await loop.turn(monkeypatch)
+    assert loop.limits() == []
+    loop.slurm.known_cores = {RUN.job_id: {"gpu01": frozenset({2})}}
+    await loop.turn(monkeypatch, NOW_S + 5)
+    assert loop.limits() == MORE
+
+
+NEXT_RUN = replace(RUN, start_s=NOW_S, end_s=NOW_S + 600, time_limit_s=600)
+
+
+@pytest.mark.parametrize("now", [NEXT_RUN, job(0), job(0, JobState.COMPLETING)])
+async def test_a_run_that_ended_since_the_look_leaves_its_slot_alone(
+    monkeypatch: pytest.MonkeyPatch, now: JobView
+) -> None:
+    loop = Loop(280)
+    loop.slurm.meanwhile = (now, job(1))
+    await loop.turn(monkeypatch)
+    assert loop.limits() == []
+
+
+async def test_what_a_run_was_given_that_ended_just_then_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(280)
+    update = loop.slurm.update
+
+    async def runs_anew(changes: Any) -> Any:
+        loop.slurm.meanwhile = (NEXT_RUN, job(1))
+        return await update(changes)
+
+    monkeypatch.setattr(loop.slurm, "update", runs_anew)
+    await loop.turn(monkeypatch)
+    assert loop.limits() == [*MORE, (f"update {JobChange(time_limit_min=10)}", [0])]
+
+
 async def test_the_loop_lets_end_what_is_not_wished(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(500)
     await loop.turn(monkeypatch)
@@ -230,7 +322,9 @@ async def test_an_end_is_in_the_next_view_and_of_that_run_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop = Loop(280)
-    loop.slurm.reserved = (ReservationView("maint", NOW_S + 300, 0, ("gpu01",), frozenset()),)
+    loop.slurm.known_reservations = (
+        ReservationView("maint", NOW_S + 300, 0, ("gpu01",), frozenset()),
+    )
     await loop.turn(monkeypatch)
     assert loop.limits() == []
     await loop.sync.turn()

@@ -6,7 +6,7 @@ import pytest
 from scripted import ScriptedSlurm, job, policy_of, sync_of, tenant
 
 from cluster.errors import InvalidInputError
-from cluster.jobs import JobState
+from cluster.jobs import JobState, JobView
 from cluster.slurm.interface import JobChange
 from cluster.units import Millislices
 from cluster.wire import ServiceOrder
@@ -63,6 +63,94 @@ async def test_a_cancelled_service_does_not_come_back(monkeypatch: pytest.Monkey
     loop.slurm.shown = (job(0, JobState.COMPLETING), GONE)
     for at_s in (100.0, 105.0, 200.0):
         assert await loop.turn(at_s) == []
+
+
+def cancelled(index: int, **changes: Any) -> JobView:
+    return job(index, JobState.ENDED, ended="CANCELLED", **changes)
+
+
+async def test_what_was_cancelled_whole_since_the_look_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    await loop.turn(100.0)
+    loop.slurm.meanwhile = (cancelled(0), GONE)
+    assert await loop.turn(105.0) == []
+
+
+async def test_a_slot_comes_back_while_another_lives_right_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    await loop.turn(100.0)
+    loop.slurm.meanwhile = (job(0, JobState.RUNNING), GONE)
+    assert await loop.turn(105.0) == [("requeue_hold", [1])]
+
+
+REVIVED = ("requeue_hold", [1])
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param((cancelled(0),), id="held or running"),
+        pytest.param((), id="never started: Slurm keeps no record"),
+    ],
+)
+async def test_an_array_that_was_cancelled_while_a_slot_came_back_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch, others: tuple[JobView, ...]
+) -> None:
+    loop = Loop(monkeypatch)
+    for at_s in (100.0, 105.0):
+        await loop.turn(at_s)
+    loop.slurm.shown = (*others, job(1))
+    assert await loop.turn(106.0) == [REVIVED, ("cancel", 814)]
+
+
+async def test_while_what_lived_beside_it_still_ends_nothing_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    loop.slurm.shown = (job(0, JobState.RUNNING), GONE, job(2))
+    for at_s in (100.0, 105.0):
+        await loop.turn(at_s)
+    loop.slurm.shown = (job(0, JobState.COMPLETING), job(1), cancelled(2))
+    for at_s in (106.0, 120.0):
+        assert await loop.turn(at_s) == [REVIVED]
+    loop.slurm.shown = (cancelled(0), job(1), cancelled(2))
+    assert await loop.turn(121.0) == [REVIVED, ("cancel", 814)]
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        pytest.param((HELD, job(2)), id="it lives"),
+        pytest.param((cancelled(0), job(2)), id="one of two was cancelled"),
+        pytest.param((cancelled(0), job(2, JobState.ENDED, ended="TIMEOUT")), id="a limit"),
+    ],
+)
+async def test_what_ended_otherwise_while_a_slot_came_back_cancels_nothing(
+    monkeypatch: pytest.MonkeyPatch, beside: tuple[JobView, ...]
+) -> None:
+    loop = Loop(monkeypatch)
+    loop.slurm.shown = (HELD, GONE, job(2))
+    for at_s in (100.0, 105.0):
+        await loop.turn(at_s)
+    loop.slurm.shown = (*beside, job(1))
+    for at_s in (106.0, 110.0):
+        assert await loop.turn(at_s) == [REVIVED]
+
+
+async def test_a_whole_cancel_long_after_is_slurms_own_affair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    for at_s in (100.0, 105.0):
+        await loop.turn(at_s)
+    loop.slurm.shown = (HELD, job(1))
+    await loop.turn(106.0)
+    loop.slurm.shown = (cancelled(0), job(1))
+    assert await loop.turn(107.0) == [REVIVED]
 
 
 async def borrowing(*jobs: Any) -> tuple[ScriptedSlurm, Sync]:

@@ -1,5 +1,7 @@
 """What owners order beside a service's script: kept before it holds, and over in time."""
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,15 +10,16 @@ from scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 from cluster.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.leadership import ALONE, Leader
 from cluster.wire import NO_ORDER, OrderRequest, ServiceOrder
-from slurm_plugin import service_orders
+from slurm_plugin import rates, service_orders
 from slurm_plugin.decide.orders import (
-    FORGOTTEN_S,
     Bounds,
     Ordered,
-    missing_since,
     ordered,
     over,
+    rolled_over,
 )
+from slurm_plugin.decide.rates import Rate
+from slurm_plugin.rates import Rates
 from slurm_plugin.reader import Reader
 from slurm_plugin.reads import Reads
 from slurm_plugin.service_orders import ServiceOrders
@@ -74,27 +77,33 @@ SCALED = Ordered(ServiceOrder(max_replicas=2), 814)
 ENDING = Ordered(ServiceOrder(delete_s=50.0), 814)
 
 
-def test_an_order_ends_a_minute_after_its_service() -> None:
-    orders = {BERT: SCALED}
-    since = missing_since(orders, {}, {}, 100.0)
-    assert since == {BERT: 100.0}
-    assert over(orders, {}, missing_since(orders, {}, since, 130.0), 130.0) == frozenset()
-    since = missing_since(orders, {}, since, 100.0 + FORGOTTEN_S)
-    assert over(orders, {}, since, 100.0 + FORGOTTEN_S) == {BERT}
+def arrays(*those: int) -> dict[Any, frozenset[int]]:
+    return {BERT: frozenset(those)}
 
 
-def test_a_service_that_is_there_again_has_not_ended() -> None:
-    orders = {BERT: SCALED}
-    since = missing_since(orders, {BERT: 820}, {BERT: 100.0}, 130.0)
-    assert since == {}
-    assert over(orders, {BERT: 820}, since, 130.0) == frozenset()
+def test_an_order_ends_with_its_service() -> None:
+    assert over({BERT: SCALED}, arrays(814)) == frozenset()
+    assert over({BERT: SCALED}, {}) == {BERT}
+
+
+def test_the_next_service_of_that_name_is_another() -> None:
+    assert over({BERT: SCALED}, arrays(820)) == {BERT}
+    assert rolled_over({BERT: SCALED}, arrays(820)) == {}
+
+
+def test_a_newer_generation_takes_the_order_over_while_the_ordered_one_lives() -> None:
+    assert rolled_over({BERT: SCALED}, arrays(814)) == {}
+    taken = rolled_over({BERT: SCALED}, arrays(814, 817, 820))
+    assert taken == {BERT: Ordered(SCALED.order, 820)}
+    assert over(taken, arrays(820)) == frozenset()
 
 
 def test_an_end_is_over_when_its_last_array_is_gone_or_it_was_applied_again() -> None:
     orders = {BERT: ENDING}
-    assert over(orders, {BERT: 814}, {}, 60.0) == frozenset()
-    assert over(orders, {}, {BERT: 60.0}, 60.0) == {BERT}
-    assert over(orders, {BERT: 815}, {}, 60.0) == {BERT}
+    assert over(orders, arrays(814)) == frozenset()
+    assert over(orders, {}) == {BERT}
+    assert over(orders, arrays(814, 815)) == {BERT}
+    assert rolled_over(orders, arrays(814, 815)) == {}
 
 
 # Taken, kept, shown
@@ -106,10 +115,11 @@ class World:
         self.ledger: Any = ScriptedLedger()
         self.sync = sync_of(self.slurm)
         reads = Reads(settings(), self.slurm, self.ledger, self.sync)
-        self.orders = ServiceOrders(mode, self.ledger, self.sync, reads, leader)
+        rates = Rates()
+        self.orders = ServiceOrders(mode, self.ledger, self.sync, reads, leader, rates=rates)
 
-    async def order(self, what: str, **bounds: int) -> None:
-        await self.orders.order(request(what, **bounds), self.sync.service(814), ALICE)
+    async def order(self, what: str, by: Reader = ALICE, **bounds: int) -> None:
+        await self.orders.order(request(what, **bounds), self.sync.service(814), by)
 
     @property
     def shown(self) -> ServiceOrder:
@@ -151,9 +161,76 @@ async def test_what_could_not_be_kept_does_not_hold(world: World) -> None:
 
 
 async def test_another_daemons_orders_are_read_at_the_next_turn(world: World) -> None:
-    world.ledger.ordered = {BERT: SCALED}
+    await world.orders.turn()
+    world.ledger.set_order(BERT, "scale", SCALED, "alice")
     await world.orders.turn()
     assert world.shown == SCALED.order
+
+
+async def test_orders_are_read_again_only_if_there_is_a_new_one(world: World) -> None:
+    await world.orders.turn()
+    world.ledger.failures["orders"] = [DOWN]
+    await world.orders.turn()
+    world.ledger.set_order(BERT, "scale", SCALED, "alice")
+    with pytest.raises(UnreachableError):
+        await world.orders.turn()
+    await world.orders.turn()
+    assert world.shown == SCALED.order
+
+
+async def test_an_order_that_changes_nothing_is_not_kept(world: World) -> None:
+    for _ in range(3):
+        await world.order("scale", max_replicas=2)
+    await world.order("end")
+    await world.order("end")
+    assert [what for _, what, _ in world.ledger.said] == ["scale", "end"]
+
+
+async def taken(world: World, by: Reader) -> int:
+    """How many of ten orders of that user were taken."""
+    before = len(world.ledger.said)
+    for _ in range(10):
+        with suppress(InvalidInputError):
+            await world.order("scale", by, max_replicas=2 if world.shown.max_replicas == 1 else 1)
+    return len(world.ledger.said) - before
+
+
+async def test_a_user_and_a_tenant_order_at_a_bounded_rate(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates, "OF_USER", Rate(4, 3600.0))
+    monkeypatch.setattr(rates, "OF_TENANT", Rate(7, 3600.0))
+    bob, operator = replace(ALICE, uid=61002), replace(ALICE, uid=0, tenants=None)
+    assert [await taken(world, by) for by in (ALICE, ALICE, bob, operator)] == [4, 0, 3, 10]
+    with pytest.raises(InvalidInputError, match=r"You have .* 4 times .*\[SW-RATE\]"):
+        await world.order("end")
+    with pytest.raises(InvalidInputError, match=r"vision has .* 7 times .*\[SW-RATE\]"):
+        await world.order("end", replace(ALICE, uid=61003))
+
+
+async def test_bounds_are_those_of_the_newest_generation(world: World) -> None:
+    """Whichever of them was named."""
+    smaller = world.slurm.script.replace("max_replicas=3", "max_replicas=1")
+    world.slurm.scripts = {815: smaller}
+    world.slurm.shown = (job(0), job(0, array_job_id=815))
+    await world.sync.turn()
+    with pytest.raises(InvalidInputError, match="has 1 slots, not 2"):
+        await world.order("scale", max_replicas=2)
+
+
+async def test_a_scale_order_goes_on_with_the_next_generation_and_ends_with_the_service(
+    world: World,
+) -> None:
+    await world.order("scale", max_replicas=2)
+    for those in ((job(0), job(0, array_job_id=815)), (job(0, array_job_id=815),)):
+        world.slurm.shown = those
+        await world.sync.turn()
+        await world.orders.turn()
+        assert world.sync.service(815).order.max_replicas == 2
+    world.slurm.shown = (job(0, array_job_id=820),)
+    await world.sync.turn()
+    await world.orders.turn()
+    assert world.sync.service(820).order == NO_ORDER
 
 
 async def test_an_end_is_taken_back_by_applying_again(world: World) -> None:

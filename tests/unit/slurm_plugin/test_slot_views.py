@@ -91,15 +91,25 @@ def test_what_its_last_run_said(comment: str, restarts: int, said: str) -> None:
     assert slot_of(job(0, comment=comment, restarts=restarts)).said == said
 
 
+def test_a_task_that_ended_for_good_said_nothing_in_its_earlier_runs() -> None:
+    def said(restarts: int) -> str:
+        ended = job(0, JobState.ENDED, comment=COMMENT, restarts=restarts)
+        look = Observation(NOW_S, (ended, job(1)), (), (), {814: SAID})
+        (service,) = services(look, COSTS)
+        return service.slots[0].said
+
+    assert (said(2), said(3)) == ("ended with 1: E1122 no such model", "")
+
+
 def test_of_an_ended_task_the_record_is_known() -> None:
-    ended = job(0, JobState.ENDED)
+    ended = job(0, JobState.ENDED, ended="CANCELLED")
     others = job(1)
     look = Observation(NOW_S, (ended, others), (), (), {814: SAID | {"max_replicas": "3"}})
     (service,) = services(look, COSTS)
-    assert [(s.state, s.job_id) for s in service.slots] == [
-        ("gone", 900),
-        ("held", None),
-        ("gone", None),
+    assert [(s.state, s.job_id, s.ended) for s in service.slots] == [
+        ("gone", 900, "CANCELLED"),
+        ("held", None, ""),
+        ("gone", None, ""),
     ]
 
 

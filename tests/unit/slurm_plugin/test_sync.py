@@ -14,23 +14,24 @@ LOOSE = job(1, held=False, reason="Priority")
 UNTAGGED = job(2, held=False, reason="JobHeldUser", admin_comment="", array_job_id=815)
 
 
-async def test_the_script_of_an_array_is_read_once() -> None:
-    slurm = ScriptedSlurm(job(0), UNTAGGED)
+async def test_the_scripts_of_all_arrays_are_read_at_once_and_once() -> None:
+    slurm = ScriptedSlurm(job(0), UNTAGGED, job(0, array_job_id=816))
     sync = sync_of(slurm)
     for _ in range(3):
         await sync.turn()
-    assert slurm.done == [("script", 814)]
-    assert [service.name for service in sync.view.services] == ["bert"]
+    assert slurm.done == [("scripts", [814, 816])]
+    services = sync.view.services
+    assert [(one.name, one.directory) for one in services] == [("bert", "/home/alice")] * 2
 
 
 async def test_a_script_that_slurm_does_not_hand_out_is_asked_for_again() -> None:
     slurm = ScriptedSlurm(job(0))
-    slurm.unreadable = OutsideError("SW-SLURM-FAILED", "scontrol write: error")
+    slurm.scriptless = {814}
     sync = sync_of(slurm)
-    with pytest.raises(OutsideError):
+    with pytest.raises(OutsideError, match=r"script of job 814\. \[SW-SLURM-FAILED\]"):
         await sync.turn()
     assert not sync.view.complete
-    slurm.unreadable = None
+    slurm.scriptless = set()
     await sync.turn()
     assert sync.view.complete
     assert [service.name for service in sync.view.services] == ["bert"]
@@ -38,25 +39,26 @@ async def test_a_script_that_slurm_does_not_hand_out_is_asked_for_again() -> Non
 
 async def test_the_script_of_an_array_that_is_gone_is_not_missed() -> None:
     slurm = ScriptedSlurm(job(0))
-    slurm.unreadable = OutsideError("SW-SLURM-FAILED", "Invalid job id specified")
+    slurm.scriptless = {814}
     sync = sync_of(slurm)
     with pytest.raises(OutsideError):
         await sync.turn()
     slurm.shown = ()
     await sync.turn()
     assert sync.view.complete
-    assert slurm.done == [("script", 814)]
+    assert slurm.done == [("scripts", [814])]
 
 
 async def test_one_script_that_fails_costs_the_others_nothing() -> None:
     slurm = ScriptedSlurm(job(0), job(0, array_job_id=813))
     sync = sync_of(slurm)
     await sync.turn()
-    slurm.shown += (job(0, array_job_id=815),)
-    slurm.unreadable = OutsideError("SW-SLURM-FAILED", "no")
-    with pytest.raises(OutsideError):
-        await sync.turn()
-    assert [one for one in slurm.done if one == ("script", 814)] == [("script", 814)]
+    slurm.shown += (job(0, array_job_id=815), job(0, array_job_id=816))
+    slurm.scriptless = {815}
+    for _ in range(2):
+        with pytest.raises(OutsideError):
+            await sync.turn()
+    assert slurm.done == [("scripts", each) for each in ([813, 814], [815, 816], [815])]
     assert len(sync.view.services) == 2
 
 
@@ -67,7 +69,7 @@ async def test_a_script_that_is_no_services_is_read_once() -> None:
     for _ in range(2):
         await sync.turn()
     assert (sync.view.complete, sync.view.services) == (True, ())
-    assert slurm.done == [("script", 814)]
+    assert slurm.done == [("scripts", [814])]
 
 
 async def test_what_is_loose_is_held_on_sight() -> None:

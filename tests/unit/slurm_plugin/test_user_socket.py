@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sy
 
 from cluster.errors import SlicewiseError
 from cluster.leadership import ALONE
-from cluster.wire import DoneAnswer, GrantsAnswer, KeysAnswer, StatusAnswer, ViewAnswer, WishAnswer
+from cluster.wire import DoneAnswer, StatusAnswer, ViewAnswer, WishAnswer
+from cluster.wire_keys import GrantsAnswer, KeysAnswer
 from cluster.wire_reads import ExplainAnswer
 from slurm_plugin import user_socket
 from slurm_plugin.admit import Admission
 from slurm_plugin.line_server import Peer
+from slurm_plugin.rates import OF_USER, Rates
 from slurm_plugin.reads import Reads
 from slurm_plugin.service_keys import ServiceKeys
+from slurm_plugin.service_news import OLD_S
 from slurm_plugin.service_orders import ServiceOrders
 from slurm_plugin.user_socket import Roles, UserSocket
 
@@ -61,6 +65,7 @@ async def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     ledger: Any = ScriptedLedger(shown=policy)
     reads = Reads(settings(), slurm, ledger, sync)
     who = Roles(frozenset({ROOT}), LAUNCHER)
+    rates = Rates()
     place = tmp_path / "user.sock"
     socket = UserSocket(
         place,
@@ -68,8 +73,8 @@ async def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
         Admission("enforce"),
         who,
         reads=reads,
-        orders=ServiceOrders("enforce", ledger, sync, reads, ALONE),
-        keys=ServiceKeys(ledger, sync, reads, ALONE),
+        orders=ServiceOrders("enforce", ledger, sync, reads, ALONE, rates=rates),
+        keys=ServiceKeys(ledger, sync, reads, ALONE, rates=rates),
         daemon=Daemon(),
     )
     return Asked(socket, slurm)
@@ -94,6 +99,31 @@ async def test_only_the_launcher_and_operators_wish(asked: Asked, uid: int):
     assert asked.slurm.actions == before
     answer = await asked.as_user(LAUNCHER, op="wish", array_job_id=814, run=[0])
     assert isinstance(answer, WishAnswer)
+
+
+NEWS = {"tenant": "vision", "in_flight": 1, "queued": 0, "held": 0, "rate_per_s": 0.5}
+TOLD = NEWS | {"name": "bert", "wanted": 1, "reason": "1 in flight: 1"}
+
+
+async def test_the_launcher_tells_and_who_may_see_the_service_reads_it(asked: Asked):
+    others = TOLD | {"name": "nobody"}
+    assert await asked.code(ALICE, op="news", services=[TOLD]) == "SW-FORBIDDEN"
+    await asked.as_user(LAUNCHER, op="news", services=[TOLD, others])
+    for uid, seen in ((ALICE, ["bert"]), (ROOT, ["bert"]), (BOB, []), (LAUNCHER, [])):
+        view = await asked.as_user(uid, op="view")
+        assert isinstance(view, ViewAnswer)
+        assert [one.name for one in view.news] == seen
+
+
+async def test_what_the_launcher_told_long_ago_says_nothing(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+):
+    await asked.as_user(LAUNCHER, op="news", services=[TOLD])
+    late_s = time.monotonic() + OLD_S
+    monkeypatch.setattr(time, "monotonic", lambda: late_s)
+    view = await asked.as_user(ALICE, op="view")
+    assert isinstance(view, ViewAnswer)
+    assert view.news == ()
 
 
 @pytest.mark.parametrize("uid", [BOB, LAUNCHER])
@@ -143,6 +173,21 @@ async def test_keys_are_made_seen_and_revoked_by_members_of_their_tenant(asked: 
     assert isinstance(await asked.as_user(ALICE, op="key_revoke", key_id="b" * 12), DoneAnswer)
 
 
+async def test_keys_are_made_at_a_bounded_rate(asked: Asked):
+    for number in range(OF_USER.at_once):
+        await asked.as_user(ALICE, **KEY, key_id=f"{number:012x}")
+    assert await asked.code(ALICE, **KEY, key_id="f" * 12) == "SW-RATE"
+    assert await asked.code(ALICE, op="key_revoke", key_id=f"{1:012x}") == "SW-RATE"
+    # He has made what he may; an operator, and other orders of others, are not concerned.
+    assert isinstance(await asked.as_user(ROOT, **KEY, key_id="e" * 12), DoneAnswer)
+
+
+async def test_a_key_that_was_revoked_is_not_revoked_again(asked: Asked):
+    await asked.as_user(ALICE, **KEY, key_id="a" * 12)
+    for _ in range(2 * OF_USER.at_once):
+        await asked.as_user(ALICE, op="key_revoke", key_id="a" * 12)
+
+
 async def test_the_launcher_is_told_what_keys_grant_at_once_and_without_revoked_ones(asked: Asked):
     await asked.as_user(ALICE, **KEY, key_id="a" * 12)
     granted = await asked.as_user(LAUNCHER, op="grants")
@@ -150,6 +195,14 @@ async def test_the_launcher_is_told_what_keys_grant_at_once_and_without_revoked_
     await asked.as_user(ALICE, op="key_revoke", key_id="a" * 12)
     granted = await asked.as_user(LAUNCHER, op="grants")
     assert granted == GrantsAnswer(tenants={}, protected=("vision",))
+
+
+async def test_a_tenant_is_opened_again_by_its_members(asked: Asked):
+    await asked.as_user(ALICE, **KEY, key_id="a" * 12)
+    await asked.as_user(ALICE, op="key_revoke", key_id="a" * 12)
+    assert await asked.code(BOB, op="key_open", tenant="vision") == "SW-TENANT-UNKNOWN"
+    assert isinstance(await asked.as_user(ALICE, op="key_open", tenant="vision"), DoneAnswer)
+    assert await asked.as_user(LAUNCHER, op="grants") == GrantsAnswer(tenants={})
 
 
 async def test_an_operators_key_for_a_tenant_that_there_is_not_is_refused(asked: Asked):

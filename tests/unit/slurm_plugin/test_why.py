@@ -9,6 +9,7 @@ from why_world import LARGE, NOW_S, SMALL, job, running, sight, task
 from cluster.errors import Refusal
 from cluster.jobs import JobState, JobTag, JobView
 from cluster.units import MillisliceSeconds
+from cluster.wire import ServiceNews
 from cluster.wire_reads import WhyAnswer
 from slurm_plugin.decide.limits import BORROWED_QOS
 from slurm_plugin.decide.policy import Budget, Period
@@ -288,6 +289,60 @@ def test_a_slot_at_rest_says_who_decides_about_it():
     assert answer.headline == ("814_0 is a slot of service vision/bert at rest: it costs nothing.")
     assert answer.sentences[-1] == "Of the service: quota: 2 of 2 in use."
     assert answer.hints == ("See: slicewise service status vision/bert",)
+
+
+def test_a_slot_that_slurm_holds_because_no_node_can_run_it_says_so():
+    held = replace(failed(0), reason="BadConstraints")
+    assert "no node can ever give" in asked("814_0", sight(held, tenants=(VISION,))).headline
+
+
+FAILED = "slicewise:run=2 ended with 1: no such model"
+
+
+def failing(*jobs: JobView, wanted: int = 1, next_start_s: float = NOW_S + 90) -> WhyAnswer:
+    told = ServiceNews(
+        tenant="vision",
+        name="bert",
+        in_flight=0,
+        queued=0,
+        held=2,
+        rate_per_s=0.0,
+        wanted=wanted,
+        reason="2 waiting: 1",
+        failures=3,
+        next_start_s=next_start_s,
+    )
+    return asked("814_0", sight(*jobs, tenants=(VISION,), news={("vision", "bert"): told}))
+
+
+def failed(index: int, **more: object) -> JobView:
+    held = replace(task(job(814 + index), index), held=True, reason="JobHeldAdmin", **more)
+    return replace(held, admin_comment=JobTag("ab", "vision", "bert").text())
+
+
+def test_a_slot_of_a_service_that_fails_to_start_says_when_the_next_start_is_tried():
+    answer = failing(failed(0, comment=FAILED, restarts=3))
+    assert answer.headline == "814_0 is a slot of service vision/bert, which fails to start."
+    assert answer.sentences == (
+        "3 starts in a row have failed; the next one is tried in 1 min 30 s.",
+        "Its log ends: ended with 1: no such model",
+    )
+    assert answer.start_s == NOW_S + 90
+
+
+def test_a_slot_that_was_not_tried_itself_tells_what_another_one_has_left():
+    words = failing(failed(0), failed(1, comment=FAILED, restarts=3)).sentences
+    assert words[-1] == "Its log ends: ended with 1: no such model"
+    assert len(failing(failed(0), failed(1)).sentences) == 1
+
+
+def test_a_pause_that_is_over_is_none():
+    answer = failing(failed(0), next_start_s=NOW_S - 5)
+    assert (answer.sentences[0], answer.start_s) == ("3 starts in a row have failed.", NOW_S)
+
+
+def test_a_slot_that_nobody_needs_rests_whatever_failed_before():
+    assert "at rest" in failing(failed(0), wanted=0).headline
 
 
 def undecided(**more: object) -> WhyAnswer:

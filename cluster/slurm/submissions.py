@@ -1,0 +1,21 @@
+"""Batch scripts of many jobs by one ``scontrol``."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+
+def script_questions(job_ids: Sequence[int], mark: str) -> str:
+    """Lines for the standard input; the mark ends each script, whatever that ends with."""
+    return "".join(f"write batch_script {job_id} -\nshow hostnames {mark}\n" for job_id in job_ids)
+
+
+def parse_scripts(text: str, job_ids: Sequence[int], mark: str) -> Mapping[int, str]:
+    """By job id; those that Slurm does not hand out are left out.
+
+    scontrol echoes what it reads, with a prompt before it, if it was built with readline.
+    """
+    parts = re.split(rf"(?:scontrol: )?(?:show hostnames {mark}\n)?{mark}\n", text)
+    scripts = (
+        re.sub(r"\A(?:scontrol: )?(?:write batch_script \d+ -\n)?", "", part) for part in parts
+    )
+    return {job_id: script for job_id, script in zip(job_ids, scripts, strict=False) if script}
