@@ -2,14 +2,17 @@
 
 import asyncio
 from http import HTTPStatus
-
-import aiohttp
+from http.client import HTTPException
+from urllib.error import HTTPError, URLError
+from urllib.request import ProxyHandler, build_opener
 
 from cluster.daemon_client import DaemonClient
 
 PATIENCE_S = 5.0
 _POLL_S = 0.1
 _DEADLINE_S = 1.0
+_DIRECT = build_opener(ProxyHandler({}))
+"""The gateway is asked itself, whatever proxy the user's environment names."""
 
 
 async def wait_for_route(url: str, patience_s: float = PATIENCE_S) -> str:
@@ -18,11 +21,10 @@ async def wait_for_route(url: str, patience_s: float = PATIENCE_S) -> str:
     Returns why it does not, in one line; "" if it does.
     """
     deadline_s = asyncio.get_running_loop().time() + patience_s
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_DEADLINE_S)) as session:
-        while trouble := await _trouble(session, url):
-            if asyncio.get_running_loop().time() >= deadline_s:
-                return trouble
-            await asyncio.sleep(_POLL_S)
+    while trouble := await asyncio.to_thread(_trouble, url):
+        if asyncio.get_running_loop().time() >= deadline_s:
+            return trouble
+        await asyncio.sleep(_POLL_S)
     return ""
 
 
@@ -47,13 +49,18 @@ async def _is_followed(daemon: DaemonClient, array_job_id: int) -> bool:
     return any(one.is_followed for one in services if one.array_job_id == array_job_id)
 
 
-async def _trouble(session: aiohttp.ClientSession, url: str) -> str:
+def _trouble(url: str) -> str:
     """The bare address is refused (403) if it is known: a question that wakes no replica."""
     try:
-        async with session.get(f"{url}/") as answer:
-            # Without a key a protected tenant's services tell nothing.
-            if answer.status in {HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED}:
-                return ""
-            return f"the gateway answers {answer.status}; is the launcher running?"
-    except (aiohttp.ClientError, TimeoutError) as error:
-        return f"the gateway does not answer: {type(error).__name__}"
+        # urllib, for every command imports this: a client that can more takes long to import.
+        with _DIRECT.open(f"{url}/", timeout=_DEADLINE_S) as answer:
+            status = answer.status
+    except HTTPError as error:
+        status = error.code
+    except (OSError, HTTPException, ValueError) as error:
+        cause = error.reason if isinstance(error, URLError) else error
+        return f"the gateway does not answer: {cause}"
+    # Without a key a protected tenant's services tell nothing.
+    if status in {HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED}:
+        return ""
+    return f"the gateway answers {status}; is the launcher running?"

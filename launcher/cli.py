@@ -1,6 +1,7 @@
 """Commands: services, for their tenants. Here: what begins with a service's file."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +10,11 @@ from rich.text import Text
 
 from cluster.console import console, print_json
 from cluster.daemon_client import DaemonClient
+from cluster.gres import parse_gpu_requests
 from cluster.service import ServiceSpec
 from cluster.settings import Settings, load_settings
-from cluster.slurm.submit import Submitted, submit
+from cluster.slurm.submit import Submitted, submit, why_no_start
+from cluster.units import Millislices
 from launcher import show_file
 from launcher.address import wait_for_route, wait_until_followed
 from launcher.decide.changes import ApplyPlan, plan_apply
@@ -86,7 +89,8 @@ def apply_service(
     job_id = submitted.job_id if submitted is not None else plan.array_job_id
     trouble = asyncio.run(_trouble(settings, submitted, url))
     if as_json:
-        print_json({"array_job_id": job_id, "url": url, "action": plan.action})
+        notes = list(plan.notes)
+        print_json({"array_job_id": job_id, "url": url, "action": plan.action, "notes": notes})
     else:
         _print_applied(spec, plan, submitted, url)
     if trouble:
@@ -115,8 +119,23 @@ def _checked(
 
 async def _plan(settings: Settings, spec: ServiceSpec, *, force: bool) -> ApplyPlan:
     daemon = DaemonClient(settings.daemon)
-    _, view = await asyncio.gather(daemon.check(spec.tenant, spec.directives()), whole_view(daemon))
-    return plan_apply(spec, view, settings.costs, force=force)
+    answer, view, against = await asyncio.gather(
+        daemon.check(spec.tenant, spec.directives()),
+        whole_view(daemon),
+        asyncio.to_thread(why_no_start, service_script(spec, settings.triton)),
+    )
+    types = {one.gres_type or "" for one in parse_gpu_requests(answer.gres or "")}
+    cost = Millislices(sum(settings.costs.get(name, 0) for name in types))
+    plan = plan_apply(spec, view, cost, force=force)
+    return replace(plan, notes=(*plan.notes, *_no_start_note(against)))
+
+
+def _no_start_note(against: str) -> tuple[str, ...]:
+    if not against:
+        return ()
+    waits = "It waits if nodes are down or drained (sinfo -R)"
+    never = "else no node ever has such cpus, memory_mib and GPU together"
+    return (f"Slurm could start no replica of it now: {against}. {waits}; {never}",)
 
 
 def _print_applied(
@@ -126,6 +145,8 @@ def _print_applied(
     for message in submitted.messages if submitted is not None else ():
         out.print(Text(message))
     out.print(Text(show_file.applied(spec, plan, submitted, url)))
+    for note in plan.notes:
+        out.print(Text(note, style="yellow"))
 
 
 @service_app.command(

@@ -22,9 +22,12 @@ from launcher.haproxy_text import (
     parse,
     parse_map,
     questions,
+    without_digests,
 )
 
 DEADLINE_S = 2.0
+REPLACED_DEADLINE_S = 0.5
+"""Of all processes that a reload has replaced together."""
 _READ_LIMIT = 64 * 1024 * 1024
 _AT_ONCE = 64
 """Commands in one line, which must fit into HAProxy's buffer (16 KiB)."""
@@ -42,8 +45,9 @@ class HaproxyRuntime:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._socket = settings.runtime_socket
-        self._master = settings.master_socket
         self._maps = Maps(settings.directory)
+        master = settings.master_socket
+        self._replaced = _Replaced(master, self._maps) if master is not None else None
 
     async def observe(self) -> Gateway:
         """Routes, servers and requests, those of processes that a reload has replaced included.
@@ -51,24 +55,10 @@ class HaproxyRuntime:
         Those are looked for afterwards: a reload in between may count requests twice for a moment,
         but never lose sight of one.
         """
-        gateway = _parsed(await self._ask(self._socket, ";".join(questions(self._maps))))
-        if self._master is None:
+        gateway = _parsed(await _ask(self._socket, ";".join(questions(self._maps))))
+        if self._replaced is None:
             return gateway
-        replaced = old_workers(await self._ask(self._master, "show proc"))
-        found = [await self._replaced(self._master, process) for process in replaced]
-        return with_replaced(gateway, (old for old in found if old is not None))
-
-    async def _replaced(self, master: Path, process: int) -> Gateway | None:
-        """None if that process has just ended, or has an older Slicewise's configuration.
-
-        The master takes one question at a time.
-        """
-        answers = [
-            await self._ask(master, f"@!{process} {question}") for question in questions(self._maps)
-        ]
-        with suppress(OutsideError):
-            return _parsed("".join(answers))
-        return None
+        return with_replaced(gateway, await self._replaced.observe())
 
     async def apply(self, changes: Iterable[Change]) -> None:
         """Make the changes, in order; stops at the first that fails."""
@@ -92,7 +82,7 @@ class HaproxyRuntime:
             except OSError as error:
                 unwritten = error
         for path, entries in wanted.items():
-            shown = _parsed_map(await self._ask(self._socket, f"show map {path}"))
+            shown = _parsed_map(await _ask(self._socket, f"show map {path}"))
             await self._tell(entry_commands(path, shown, entries))
         if unwritten is not None:
             raise unwritten
@@ -108,29 +98,76 @@ class HaproxyRuntime:
     async def _tell(self, told: Sequence[str]) -> None:
         for first in range(0, len(told), _AT_ONCE):
             line = ";".join(told[first : first + _AT_ONCE])
-            answer = await self._ask(self._socket, line)
+            answer = await _ask(self._socket, line)
             words = [word for word in answer.splitlines() if word.strip()]
             if any(not any(quiet in word for quiet in _QUIET) for word in words):
                 raise OutsideError(
-                    "SW-GATEWAY-FAILED", f"HAProxy refused {line!r}: {answer.strip()}"
+                    "SW-GATEWAY-FAILED",
+                    without_digests(f"HAProxy refused {line!r}: {answer.strip()}"),
                 )
 
-    async def _ask(self, socket: Path, command: str) -> str:
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                return await _exchange(socket, command)
-        except PermissionError as error:
-            raise UnreachableError(
-                "SW-GATEWAY-DOWN",
-                f"{socket} may not be used by this user.",
-                "Only root and the launcher's user may: slicewise gateway render --socket-user.",
-            ) from error
-        except (OSError, TimeoutError) as error:
-            raise UnreachableError(
-                "SW-GATEWAY-DOWN",
-                f"HAProxy does not answer on {socket}: {type(error).__name__}.",
-                "Is it running, with the configuration of: slicewise gateway render?",
-            ) from error
+
+class _Replaced:
+    """Asks processes that a reload has replaced what they still work on.
+
+    One that hangs is waited for once. It owes one answer at a time, as the master has few
+    connections and never closes one that waits; until it gives that, what it said last counts.
+    """
+
+    def __init__(self, master: Path, maps: Maps) -> None:
+        self._master = master
+        self._questions = questions(maps)
+        self._asking: dict[int, asyncio.Task[Gateway | None]] = {}
+        self._said: dict[int, Gateway | None] = {}
+
+    async def observe(self) -> Sequence[Gateway]:
+        """What each has; nothing of one that never answered."""
+        living = frozenset(old_workers(await _ask(self._master, "show proc")))
+        self._forget(self._said.keys() - living, self._asking.keys() - living)
+        new = {one: asyncio.create_task(self._ask(one)) for one in living - self._asking.keys()}
+        self._asking |= new
+        if new:
+            await asyncio.wait(new.values(), timeout=REPLACED_DEADLINE_S)
+        for process in [one for one, task in self._asking.items() if task.done()]:
+            self._said[process] = self._asking.pop(process).result()
+        return [found for found in self._said.values() if found is not None]
+
+    def _forget(self, said: Iterable[int], asking: Iterable[int]) -> None:
+        for process in said:
+            del self._said[process]
+        for process in asking:
+            self._asking.pop(process).cancel()
+
+    async def _ask(self, process: int) -> Gateway | None:
+        """None if that process has just ended, or has an older Slicewise's configuration.
+
+        The master takes one question at a time.
+        """
+        answers = [
+            await _ask(self._master, f"@!{process} {question}", deadline_s=None)
+            for question in self._questions
+        ]
+        with suppress(OutsideError):
+            return _parsed("".join(answers))
+        return None
+
+
+async def _ask(socket: Path, command: str, deadline_s: float | None = DEADLINE_S) -> str:
+    try:
+        async with asyncio.timeout(deadline_s):
+            return await _exchange(socket, command)
+    except PermissionError as error:
+        raise UnreachableError(
+            "SW-GATEWAY-DOWN",
+            f"{socket} may not be used by this user.",
+            "Only root and the launcher's user may: slicewise gateway render --socket-user.",
+        ) from error
+    except (OSError, TimeoutError) as error:
+        raise UnreachableError(
+            "SW-GATEWAY-DOWN",
+            f"HAProxy does not answer on {socket}: {type(error).__name__}.",
+            "Is it running, with the configuration of: slicewise gateway render?",
+        ) from error
 
 
 async def _exchange(socket: Path, command: str) -> str:
@@ -161,7 +198,7 @@ def _parsed_map(text: str) -> Mapping[str, str]:
 def _unreadable(error: Exception) -> OutsideError:
     return OutsideError(
         "SW-GATEWAY-FAILED",
-        f"HAProxy's state can't be read: {type(error).__name__} {error}.",
+        without_digests(f"HAProxy's state can't be read: {type(error).__name__} {error}."),
         "Run HAProxy with the configuration of: slicewise gateway render",
     )
 

@@ -13,13 +13,14 @@ from rich.text import Text
 from cluster.console import Column, FittingTable, column, console, print_json
 from cluster.daemon_client import DaemonClient
 from cluster.settings import load_settings
-from cluster.wire import KeyView
+from cluster.wire_keys import KeysAnswer, KeyView
 
 key_app = typer.Typer(
     help="API keys: who may send requests to a tenant's services.", no_args_is_help=True
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
 
 _PREFIX = "swk"
 _KEY_ID_BYTES, _SECRET_BYTES = 6, 32
@@ -76,19 +77,60 @@ def list_keys(
         console().print(Text("No keys. Make one: slicewise key create TENANT --name NAME"))
 
 
-@key_app.command("revoke", epilog="Example: slicewise key revoke 3f9a1c0d77e2")
+@key_app.command(
+    "revoke",
+    epilog="Examples: slicewise key revoke 3f9a1c0d77e2 | slicewise key revoke 3f9a1c0d77e2 --yes",
+)
 def revoke_key(
     key_id: Annotated[
         str, typer.Argument(help="As slicewise key list shows it.", show_default=False)
     ],
+    yes: Yes = False,
 ) -> None:
     """Let no request with that key in any more; what is in flight finishes.
 
-    A tenant that ever had a key stays closed to requests without one.
+    After its last key a tenant's services answer nobody, until another one is made, or "slicewise
+    key open TENANT" lets everybody in.
     """
     key_id = _id_of(key_id)
+    if not yes and (tenant := _tenant_of_last(key_id, asyncio.run(_daemon().keys()))):
+        typer.confirm(
+            f"{tenant}'s services answer nobody without its last key, until another one is made,"
+            f" or: slicewise key open {tenant}. Revoke it?",
+            abort=True,
+            err=True,
+        )
     asyncio.run(_daemon().revoke_key(key_id))
     console().print(Text(f"Key {key_id} opens nothing any more, {_AT_THE_GATEWAY}."))
+
+
+def _tenant_of_last(key_id: str, known: KeysAnswer) -> str:
+    """The tenant that would have no key left; "" if there is none."""
+    valid = [one for one in known.keys if one.revoked_s is None]
+    tenant = next((one.tenant for one in valid if one.key_id == key_id), "")
+    return tenant if sum(one.tenant == tenant for one in valid) == 1 else ""
+
+
+@key_app.command(
+    "open", epilog="Examples: slicewise key open vision | slicewise key open vision --yes"
+)
+def open_tenant(
+    tenant: Annotated[str, typer.Argument(help="A tenant of yours.", show_default=False)],
+    yes: Yes = False,
+) -> None:
+    """Let requests without a key in again, once all of a tenant's keys are revoked.
+
+    Until another key is made. A site that wants keys of everybody (gateway.require_keys) goes on
+    wanting them.
+    """
+    if not yes:
+        typer.confirm(
+            f"Everybody who reaches the gateway may use {tenant}'s services then. Go on?",
+            abort=True,
+            err=True,
+        )
+    asyncio.run(_daemon().open_tenant(tenant))
+    console().print(Text(f"{tenant}'s services want no key any more, {_AT_THE_GATEWAY}."))
 
 
 def new_key() -> tuple[str, str]:

@@ -11,14 +11,16 @@ from cluster import events
 from cluster.daemon_client import DaemonClient
 from cluster.errors import SlicewiseError
 from cluster.leadership import ALONE, Leader, led_only
-from cluster.settings import Settings
+from cluster.settings import LauncherSettings, Settings
 from cluster.systemd import tell_systemd
 from launcher.decide.services import Plan, ServicePlan
 from launcher.decide.slots import loss_text
-from launcher.decide.state import State
+from launcher.decide.state import State, with_saved
 from launcher.haproxy import HaproxyRuntime
 from launcher.leadership import leadership, own_store
+from launcher.metrics import Metrics
 from launcher.saved_state import SavedState
+from launcher.teller import Teller
 from launcher.tick import Daemon, Replicas, Runtime, Turned, turn
 from launcher.triton import Prober
 
@@ -27,7 +29,9 @@ BUSY_S = 0.15
 LONGEST_S = 1.0
 SIDE_EVERY_S = 2.0
 """How often the state is saved, and the gateway told of keys."""
-_DAEMON_CHANGES = frozenset({"wish", "retire"})
+TELL_EVERY_S = 1.0
+"""How often services' users can see something new."""
+_DAEMON_CHANGES = frozenset({"wish", "retire", "tell"})
 _RUNTIME_CHANGES = frozenset({"apply", "keep", "set_keys"})
 
 _LOG = logging.getLogger("slicewise.launcher")
@@ -53,7 +57,7 @@ async def serve(settings: Settings) -> None:
     runtime = HaproxyRuntime(settings.gateway)
     if store is None:
         report("no_database", state="in memory only")
-        await Launcher(daemon, runtime).run(settings.launcher.interval_s, ended)
+        await Launcher(daemon, runtime).serve(settings.launcher, ended)
         return
     leader = leadership(store, pair=settings.launcher.pair)
     await asyncio.to_thread(leader.turn)
@@ -64,7 +68,7 @@ async def serve(settings: Settings) -> None:
             leader=leader,
             saved=SavedState(store),
         )
-        await launcher.run(settings.launcher.interval_s, ended)
+        await launcher.serve(settings.launcher, ended)
 
 
 class Launcher:
@@ -86,7 +90,19 @@ class Launcher:
         self._leader = leader
         self._saved = saved or SavedState(None)
         self._state: State | None = None
+        self._late: State = {}
+        self._left: frozenset[str] = frozenset()
         self._reporter = Reporter()
+        self._teller = Teller(daemon)
+        self._metrics = Metrics(leader)
+
+    async def serve(self, settings: LauncherSettings, ended: asyncio.Event) -> None:
+        """Turn until ``ended``, and answer Prometheus meanwhile.
+
+        Raises SlicewiseError (SW-METRICS).
+        """
+        with self._metrics.served(settings.metrics):
+            await self.run(settings.interval_s, ended)
 
     async def run(self, interval_s: float, ended: asyncio.Event) -> None:
         """Turn until ``ended``; a failed look changes nothing and is tried again."""
@@ -95,6 +111,7 @@ class Launcher:
         beside = [
             asyncio.create_task(_repeat(turn, SIDE_EVERY_S)) for turn in (self.save, self.tell_keys)
         ]
+        beside.append(asyncio.create_task(_repeat(self.tell_users, TELL_EVERY_S)))
         end = asyncio.create_task(ended.wait())
         while not ended.is_set():
             began_s = time.monotonic()
@@ -120,25 +137,45 @@ class Launcher:
         if not self._leader.leads():
             self._state = None
             self._replicas.look(())
+            self._metrics.stands_by()
             return False
         if self._state is None:
-            self._state = await self._saved.load()
+            self._state, self._late = await self._saved.load(), {}
+        if self._late:
+            self._state, self._late = with_saved(self._state, self._late), {}
+        begin_s = time.monotonic()
         try:
-            turned = await turn(self._daemon, self._runtime, self._replicas, self._state)
+            turned = await turn(
+                self._daemon, self._runtime, self._replicas, self._state, self._left
+            )
         except SlicewiseError as error:
-            self._reporter.failed(str(error))
+            self._failed(str(error), error.refusal.code, time.monotonic() - begin_s)
         except Exception as error:  # noqa: BLE001 -- one bad turn must not end the launcher
             _LOG.exception("turn_failed")
-            self._reporter.failed(type(error).__name__)
+            name = type(error).__name__
+            self._failed(name, name, time.monotonic() - begin_s)
         else:
-            self._state = turned.state
+            self._state, self._left = turned.state, turned.left
+            self._metrics.turned(turned, time.monotonic() - begin_s)
             self._reporter.turned(turned)
+            if turned.plan is not None:
+                self._teller.turned(turned.plan, turned.state)
             return turned.is_busy
         return False
 
+    def _failed(self, why: str, code: str, took_s: float) -> None:
+        self._metrics.failed(code, took_s)
+        self._reporter.failed(why)
+
     async def save(self) -> None:
-        """Keep what was learnt for the launcher that comes next."""
-        if self._state is not None and self._leader.leads():
+        """Keep what was learnt for the launcher that comes next, once this one has read what the
+        last one kept for it.
+        """
+        if self._state is None or not self._leader.leads():
+            return
+        if not self._saved.is_loaded:
+            self._late = await self._saved.load()
+        elif not self._late:
             await self._saved.save(self._state)
 
     async def tell_keys(self) -> None:
@@ -152,6 +189,17 @@ class Launcher:
             self._reporter.once("", "keys_not_set", str(error))
         else:
             self._reporter.once("", "keys_not_set", "")
+
+    async def tell_users(self) -> None:
+        """Tell the daemon what users may see of their services."""
+        if not self._leader.leads():
+            return
+        try:
+            await self._teller.tell()
+        except SlicewiseError as error:
+            self._reporter.once("", "users_not_told", str(error))
+        else:
+            self._reporter.once("", "users_not_told", "")
 
 
 async def _repeat(step: Callable[[], Awaitable[None]], pause_s: float) -> None:
@@ -189,6 +237,10 @@ class Reporter:
             self._service(service, turned)
         self._troubles(turned.plan)
         self.once("", "routes_not_kept", turned.unkept)
+        slow = "the daemon answers slowly: the next turn goes on" if turned.left else ""
+        self.once("", "wishes_left", slow)
+        if turned.retired:
+            report("retired", arrays=frozenset(turned.retired))
         for array, error in turned.failures.items():
             report("wish_failed", logging.WARNING, array=array, why=str(error))
 

@@ -7,12 +7,19 @@ from typing import Literal
 from cluster.daemon_client import DaemonClient
 from cluster.errors import UnreachableError
 from cluster.settings import Settings
-from cluster.wire import ServiceView, SlotView, TenantView, ViewAnswer
+from cluster.wire import (
+    WHEN_REPLACED_S,
+    ServiceNews,
+    ServiceView,
+    SlotPlace,
+    SlotView,
+    TenantView,
+    ViewAnswer,
+)
 from launcher.decide.changes import generations_of
 from launcher.decide.gateway import Backend, Gateway, Load, Mode, load_of
 from launcher.decide.notes import waiting_text
 from launcher.decide.runs import run_of
-from launcher.decide.services import key_of
 from launcher.decide.slots import loss_text
 from launcher.haproxy import HaproxyRuntime
 from launcher.service_names import whole_view
@@ -56,8 +63,8 @@ class ServiceObservation:
         min_replicas, max_replicas: as ordered, else as its script says.
         is_scaled: whether they are ordered.
         is_ending: its owner has ordered its end.
-        load: requests at the gateway; None if this user may not see the gateway or the service has
-            no route yet.
+        load: requests at the gateway; None if neither it nor the launcher's news can be seen.
+        news: what the launcher has told of it lately; None: nothing.
         replicas: slots of all generations, the newest first.
         used_millislices, nominal_millislices: of the tenant; None if this user may not see them.
         note: why slots do not run that should: quota, failed starts, Slurm's reason; "" if all is
@@ -76,6 +83,7 @@ class ServiceObservation:
     is_scaled: bool
     is_ending: bool
     load: Load | None
+    news: ServiceNews | None
     replicas: tuple[Replica, ...]
     used_millislices: int | None
     nominal_millislices: int | None
@@ -100,6 +108,11 @@ class ServiceObservation:
         return loss_text([one.slot for one in self.in_state("gone", self.array_job_id)])
 
     @property
+    def wanted(self) -> int | None:
+        """Replicas, as the launcher has decided last."""
+        return self.news.wanted if self.news is not None else None
+
+    @property
     def backlog(self) -> int | None:
         """Requests that wait for a replica."""
         return self.load.waiting if self.load is not None else None
@@ -115,7 +128,7 @@ async def observe(settings: Settings) -> tuple[ServiceObservation, ...]:
 
     Raises UnreachableError if the daemon or HAProxy does not answer, or if the daemon could not
     see all of Slurm (SW-VIEW-INCOMPLETE). A user who may not use HAProxy's socket, or is on another
-    host, gets everything but the load.
+    host, gets of the gateway what the launcher has told within the last second.
     """
     daemon = DaemonClient(settings.daemon)
     view = await whole_view(daemon)
@@ -137,12 +150,13 @@ def join(
 ) -> tuple[ServiceObservation, ...]:
     """The two looks as one, service by service."""
     tenants = {one.name: one for one in view.tenants}
+    news = {(one.tenant, one.name): one for one in view.news}
     services = sorted({(one.tenant, one.name) for one in view.services})
     return tuple(
         _service(
             generations_of(view.services, tenant, name),
             tenants.get(tenant),
-            _Look(view.observed_s, gateway),
+            _Look(view.observed_s, gateway, news.get((tenant, name))),
             service_url(gateway_url, tenant, name),
         )
         for tenant, name in services
@@ -153,13 +167,15 @@ def join(
 class _Look:
     at_s: float
     gateway: Gateway | None
+    news: ServiceNews | None
 
 
 def _service(
     living: Sequence[ServiceView], tenant: TenantView | None, look: _Look, url: str
 ) -> ServiceObservation:
     newest, order = living[0], living[0].order
-    backend = look.gateway.backend_of(key_of(newest)) if look.gateway is not None else None
+    key = f"{newest.tenant}/{newest.name}"
+    backend = look.gateway.backend_of(key) if look.gateway is not None else None
     least, most = order.min_replicas, order.max_replicas
     return ServiceObservation(
         array_job_id=newest.array_job_id,
@@ -173,9 +189,12 @@ def _service(
         max_replicas=len(newest.slots) if most is None else most,
         is_scaled=least is not None,
         is_ending=order.delete_s is not None,
-        load=load_of(backend) if backend is not None else None,
+        load=_load(backend, look),
+        news=look.news,
         replicas=tuple(
-            _replica(view, slot, _state(slot, backend, look), look.at_s, is_old=view is not newest)
+            _replica(
+                view, slot, _state(view, slot, backend, look), look.at_s, is_old=view is not newest
+            )
             for view in living
             for slot in view.slots
         ),
@@ -183,6 +202,14 @@ def _service(
         nominal_millislices=tenant.nominal_millislices if tenant is not None else None,
         note="; ".join(filter(None, (newest.note, waiting_text(newest)))),
     )
+
+
+def _load(backend: Backend | None, look: _Look) -> Load | None:
+    if backend is not None:
+        return load_of(backend)
+    if look.gateway is not None or look.news is None:
+        return None
+    return Load(look.news.in_flight, look.news.queued, look.news.held)
 
 
 def service_url(gateway_url: str, tenant: str, name: str) -> str:
@@ -193,7 +220,7 @@ def service_url(gateway_url: str, tenant: str, name: str) -> str:
 def _replica(
     view: ServiceView, slot: SlotView, state: State, now_s: float, *, is_old: bool
 ) -> Replica:
-    is_before = slot.start_s is not None and slot.start_s < (view.order.restart_s or 0)
+    is_before = slot.start_s is not None and slot.start_s < int(view.order.restart_s or 0)
     return Replica(
         array_job_id=view.array_job_id,
         slot=slot.index,
@@ -208,6 +235,8 @@ def _replica(
 
 
 def _why(slot: SlotView) -> str:
+    if slot.leaves_s == WHEN_REPLACED_S:
+        return f"ends once another one serves: {slot.leaves_why}"
     if slot.leaves_s is not None:
         return f"ends in {slot.leaves_s} s: {slot.leaves_why}"
     if slot.state == "released" and slot.reason != "None":
@@ -218,12 +247,11 @@ def _why(slot: SlotView) -> str:
 _STATES: Mapping[str, State] = {"held": "held", "gone": "gone", "ending": "draining"}
 
 
-def _state(slot: SlotView, backend: Backend | None, look: _Look) -> State:
-    """Without the gateway a running replica counts as ready: it is the best guess."""
+def _state(view: ServiceView, slot: SlotView, backend: Backend | None, look: _Look) -> State:
     if (known := _STATES.get(slot.state)) is not None:
         return known
     if look.gateway is None:
-        return "ready" if slot.state == "running" else "starting"
+        return _told_state((view.array_job_id, slot.index), slot, look.news)
     run = run_of(slot)
     server = backend.server_of(run.endpoint) if backend is not None and run is not None else None
     if server is None:
@@ -231,3 +259,12 @@ def _state(slot: SlotView, backend: Backend | None, look: _Look) -> State:
     if server.mode is not Mode.READY:
         return "draining"
     return "ready" if server.up else "starting"
+
+
+def _told_state(place: SlotPlace, slot: SlotView, news: ServiceNews | None) -> State:
+    """Without gateway and news a running replica counts as ready: it is the best guess."""
+    if news is None:
+        return "ready" if slot.state == "running" else "starting"
+    if place in news.draining:
+        return "draining"
+    return "ready" if place in news.ready else "starting"

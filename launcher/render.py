@@ -19,6 +19,8 @@ CONFIGURATION, HOLD = "haproxy.cfg", "hold.lua"
 RATE_MAP, CONCURRENT_MAP = "rate.map", "concurrent.map"
 _SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
 _NO_LIMIT = 1_000_000_000
+_HEADER_BYTES = 8000
+"""Triton takes 8 KiB a line."""
 _RETRY_AFTER_S = 30
 """What a request that is given up on is told where the launcher has no estimate."""
 _SAFE_BIND = re.compile(r"[A-Za-z0-9_.:*\[\],-]+")
@@ -95,6 +97,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "grpc_suffix": GRPC,
         "owners": owners,
         "retry_after_s": _RETRY_AFTER_S,
+        "header_bytes": _HEADER_BYTES,
     }
     texts = {
         name: _environment().get_template(f"{name}.j2").render(values)

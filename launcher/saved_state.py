@@ -28,32 +28,45 @@ class SavedState:
     def __init__(self, store: Store | None) -> None:
         self._store = store
         self._saved: Mapping[str, bytes] = {}
+        self._is_loaded = store is None
         self._failed = False
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the last ``load`` could read what there is."""
+        return self._is_loaded
 
     async def load(self) -> State:
         """What was saved last; nothing, if the database can't be read now."""
         if self._store is None:
             return {}
+        self._is_loaded = False
         try:
             saved = await asyncio.to_thread(self._store.load)
         except SlicewiseError as error:
-            _warn("state_not_loaded", error=error)
+            self._fail("state_not_loaded", error)
             return {}
+        self._is_loaded, self._failed = True, False
         self._saved = dict.fromkeys(saved, b"")
         return _restored(saved)
 
     async def save(self, state: State) -> None:
-        """Save what differs from what was saved last."""
-        if self._store is None:
+        """Save what differs from what was saved last; nothing before that was read: a launcher
+        that began without it must not put its own little in its place.
+        """
+        if self._store is None or not self._is_loaded:
             return
         try:
             self._saved = await asyncio.to_thread(self._write, self._store, dict(state))
         except SlicewiseError as error:
-            if not self._failed:
-                _warn("state_not_saved", error=error)
-            self._failed = True
+            self._fail("state_not_saved", error)
         else:
             self._failed = False
+
+    def _fail(self, event: str, error: SlicewiseError) -> None:
+        if not self._failed:
+            _warn(event, error=error)
+        self._failed = True
 
     def _write(self, store: Store, state: State) -> Mapping[str, bytes]:
         now = {key: line for key, one in state.items() if (line := _line(key, one))}

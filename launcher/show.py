@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from cluster.console import FittingTable, column
+from cluster.console import Facts, FittingTable, column
 from cluster.units import slices_text, slices_words
 from launcher.observe import Replica, ServiceObservation, State
 
@@ -24,7 +23,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 def as_json(service: ServiceObservation) -> Mapping[str, object]:
     """The keys of ``--json``; ``slots`` are the newest generation's, by state."""
-    generations = (service.array_job_id, *service.older)
+    generations, news = (service.array_job_id, *service.older), service.news
     return {
         "service": service.service,
         "tenant": service.tenant,
@@ -39,6 +38,11 @@ def as_json(service: ServiceObservation) -> Mapping[str, object]:
         "is_ending": service.is_ending,
         "backlog": service.backlog,
         "in_flight": service.in_flight,
+        "rate_per_s": news.rate_per_s if news is not None else None,
+        "wanted": news.wanted if news is not None else None,
+        "reason": news.reason if news is not None else None,
+        "failed_starts": news.failures if news is not None else None,
+        "next_start_s": news.next_start_s if news is not None else None,
         "slots": _slots_by_state(service, service.array_job_id),
         "generations": [
             {"array_job_id": array, "slots": _slots_by_state(service, array)}
@@ -87,6 +91,7 @@ def _services_table(services: Sequence[ServiceObservation]) -> FittingTable:
             column("service", (s.service for s in services)),
             column("array job", (s.array_job_id for s in services), right=True, rank=3),
             column("profile", (s.profile for s in services), rank=2),
+            column("wanted", (_number(s.wanted) for s in services), right=True, rank=5),
             column("ready", _counts(services, "ready"), right=True),
             column("starting", _counts(services, "starting"), right=True),
             column("draining", _counts(services, "draining"), right=True, rank=2),
@@ -120,19 +125,22 @@ def _number(value: int | None) -> str:
 
 def service_details(service: ServiceObservation) -> RenderableType:
     """Everything about one service."""
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row("service", f"{service.service} ({_arrays(service)})")
-    table.add_row("address", f"{service.url}/v2/...")
-    table.add_row("replicas", _replicas(service))
-    table.add_row("requests", _requests(service))
-    table.add_row("slice", _slice(service))
-    table.add_row("quota", _quota(service))
-    for heading, text, style in _remarks(service):
-        table.add_row(heading, Text(text, style=style))
+    facts = Facts(tuple(_facts(service)))
     shown = tuple(one for one in service.replicas if _is_shown(one))
-    return Group(table, _replicas_table(shown)) if shown else Group(table)
+    return Group(facts, _replicas_table(shown)) if shown else facts
+
+
+def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
+    yield "service", Text(f"{service.service} ({_arrays(service)})")
+    yield "address", Text(f"{service.url}/v2/...")
+    yield "replicas", _replicas(service)
+    yield "requests", Text(_requests(service))
+    if service.news is not None:
+        yield "wanted", Text(f"{_replicas_words(service.news.wanted)}: {service.news.reason}")
+    yield "slice", Text(_slice(service))
+    yield "quota", Text(_quota(service))
+    for heading, text, style in _remarks(service):
+        yield heading, Text(text, style=style)
 
 
 def _arrays(service: ServiceObservation) -> str:
@@ -212,9 +220,17 @@ def _span(seconds: int | None) -> str:
 
 def _requests(service: ServiceObservation) -> str:
     if service.load is None:
-        return "not visible to you"
-    load = service.load
-    return f"{load.in_flight} in flight, {load.queued} queued, {load.held} held for a first replica"
+        return "not known: the launcher has told nothing lately"
+    load, news = service.load, service.news
+    rate = f"; {news.rate_per_s:g} came per second" if news is not None and news.rate_per_s else ""
+    return (
+        f"{load.in_flight} in flight, {load.waiting} waiting"
+        f"{' for a first replica' if load.held else ''}{rate}"
+    )
+
+
+def _replicas_words(count: int) -> str:
+    return "1 replica" if count == 1 else f"{count} replicas"
 
 
 def _quota(service: ServiceObservation) -> str:

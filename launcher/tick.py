@@ -4,25 +4,28 @@ import asyncio
 import ipaddress
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from cluster.errors import SlicewiseError
-from cluster.wire import GrantsAnswer, ServiceView, SlotView, ViewAnswer, WishAnswer
+from cluster.wire import ServiceNews, ServiceView, SlotView, ViewAnswer, WishAnswer
+from cluster.wire_keys import GrantsAnswer
 from launcher.decide.gateway import Gateway
 from launcher.decide.replicas import Answers, unverified
 from launcher.decide.routing import Change
 from launcher.decide.runs import Answer
-from launcher.decide.services import Plan, decide, key_of
+from launcher.decide.services import Plan, ServicePlan, decide, key_of
 from launcher.decide.state import (
     GenerationState,
     ServiceState,
     State,
-    Wish,
     after_retirement,
     after_wish,
 )
 from launcher.triton import Replica
+
+ASKING_S = 5.0
+"""A daemon that is slow is asked for nothing more after so long: the next turn goes on with it."""
 
 
 class Daemon(Protocol):
@@ -34,6 +37,7 @@ class Daemon(Protocol):
     ) -> WishAnswer: ...
     async def retire(self, array_job_id: int) -> None: ...  # noqa: D102
     async def grants(self) -> GrantsAnswer: ...  # noqa: D102
+    async def tell(self, services: tuple[ServiceNews, ...]) -> None: ...  # noqa: D102
 
 
 class Runtime(Protocol):
@@ -62,6 +66,7 @@ class Turned:
         answers: of the daemon to wishes, by array job id.
         retired: generations that the daemon has cancelled.
         failures: wishes and retirements that the daemon refused, by array job id.
+        left: services for which the daemon was not asked any more; they come first next time.
         unkept: why the routes could not be written down for HAProxy's next start; "" if they were.
     """
 
@@ -70,6 +75,7 @@ class Turned:
     answers: Mapping[int, WishAnswer]
     retired: tuple[int, ...]
     failures: Mapping[int, SlicewiseError]
+    left: frozenset[str] = frozenset()
     unkept: str = ""
 
     @property
@@ -77,12 +83,19 @@ class Turned:
         """Whether the next look is due soon: something was changed, or requests wait."""
         if self.plan is None:
             return False
-        changed = self.plan.routes.changes or self.answers or self.retired
+        changed = self.plan.routes.changes or self.answers or self.retired or self.left
         return bool(changed) or any(service.urgency > 0 for service in self.plan.services)
 
 
-async def turn(daemon: Daemon, runtime: Runtime, replicas: Replicas, state: State) -> Turned:
-    """Look at everything, decide, then change the gateway, and only then the slots.
+async def turn(
+    daemon: Daemon,
+    runtime: Runtime,
+    replicas: Replicas,
+    state: State,
+    left: frozenset[str] = frozenset(),
+) -> Turned:
+    """Look at everything, decide, then change the gateway, and only then the slots; of these what
+    the turn before has ``left`` comes first.
 
     Raises UnreachableError or OutsideError if a look or a change at the gateway fails; what was
     changed until then is seen by the next turn's look.
@@ -96,7 +109,7 @@ async def turn(daemon: Daemon, runtime: Runtime, replicas: Replicas, state: Stat
     found, plan = decided
     await runtime.apply(plan.routes.changes)
     unkept = _keep(runtime, plan.routes.routes)
-    return replace(await _ask_daemon(daemon, found, plan), unkept=unkept)
+    return replace(await _ask_daemon(daemon, found, plan, left), unkept=unkept)
 
 
 def _keep(runtime: Runtime, routes: Mapping[str, str]) -> str:
@@ -108,36 +121,55 @@ def _keep(runtime: Runtime, routes: Mapping[str, str]) -> str:
     return ""
 
 
-async def _ask_daemon(daemon: Daemon, state: State, plan: Plan) -> Turned:
+async def _ask_daemon(daemon: Daemon, state: State, plan: Plan, first: frozenset[str]) -> Turned:
     """What it refuses concerns its own generation only (it may have ended in between)."""
-    found = dict(state)
-    answers: dict[int, WishAnswer] = {}
-    retired: list[int] = []
-    failures: dict[int, SlicewiseError] = {}
-    for service in plan.services:
+    until_s = time.monotonic() + ASKING_S
+    turned = _Turning(dict(state), plan)
+    asking = [service for service in plan.services if service.wishes or service.retired]
+    asking.sort(key=lambda one: one.service not in first)
+    for number, service in enumerate(asking):
+        if number and time.monotonic() >= until_s:
+            turned.left.add(service.service)
+        else:
+            await turned.ask(daemon, service)
+    return turned.ended()
+
+
+@dataclass
+class _Turning:
+    """A turn that is still asking."""
+
+    state: dict[str, ServiceState]
+    plan: Plan
+    answers: dict[int, WishAnswer] = field(default_factory=dict)
+    retired: list[int] = field(default_factory=list)
+    failures: dict[int, SlicewiseError] = field(default_factory=dict)
+    left: set[str] = field(default_factory=set)
+
+    async def ask(self, daemon: Daemon, service: ServicePlan) -> None:
         for array, wish in service.wishes.items():
             try:
-                answers[array] = await daemon.wish(array, wish.run, wish.note, wish.urgency)
+                answer = await daemon.wish(array, wish.run, wish.note, wish.urgency)
             except SlicewiseError as error:
-                failures[array] = error
+                self.failures[array] = error
             else:
-                found[service.service] = _wished(found[service.service], array, wish, answers)
+                self.answers[array] = answer
+                at = replace(wish, at_s=time.time())
+                known = self.state[service.service]
+                self.state[service.service] = after_wish(known, array, at, answer)
         for array in service.retired:
             try:
                 await daemon.retire(array)
             except SlicewiseError as error:
-                failures[array] = error
+                self.failures[array] = error
             else:
-                retired.append(array)
-            known = found[service.service]
-            found[service.service] = after_retirement(known, array, time.time())
-    return Turned(found, plan, answers, tuple(retired), failures)
+                self.retired.append(array)
+            known = self.state[service.service]
+            self.state[service.service] = after_retirement(known, array, time.time())
 
-
-def _wished(
-    known: ServiceState, array: int, wish: Wish, answers: Mapping[int, WishAnswer]
-) -> ServiceState:
-    return after_wish(known, array, replace(wish, at_s=time.time()), answers[array])
+    def ended(self) -> Turned:
+        retired, left = tuple(self.retired), frozenset(self.left)
+        return Turned(self.state, self.plan, self.answers, retired, self.failures, left)
 
 
 def _ask_all(replicas: Replicas, view: ViewAnswer, state: State) -> Answers:

@@ -25,11 +25,12 @@ from cluster.slurm.interface import (
     JobRequest,
     PriorityRow,
     Qos,
+    Submission,
     Target,
     Tasks,
 )
 from cluster.units import Millislices
-from cluster.wire import GrantsAnswer, KeyView
+from cluster.wire_keys import GrantsAnswer, KeyView
 from slurm_plugin.admit import Admission
 from slurm_plugin.decide.decayed_use import Holding
 from slurm_plugin.decide.lending import within_limits
@@ -82,15 +83,20 @@ class ScriptedSlurm:
 
     def __init__(self, *jobs: JobView) -> None:
         self.shown: tuple[JobView, ...] = jobs
+        self.meanwhile: tuple[JobView, ...] | None = None
         self.failure: SlicewiseError | None = None
         self.done: list[tuple[str, Any]] = []
         self.known_nodes: tuple[NodeView, ...] = ()
         self.records: tuple[RunRecord, ...] = ()
         self.script = SCRIPT
+        self.scripts: Mapping[int, str] = {}
+        self.scriptless: set[int] = set()
         self.unreadable: SlicewiseError | None = None
         self.requested = JobRequest()
         self.planned: tuple[PlannedStart, ...] = ()
-        self.reserved: tuple[ReservationView, ...] = ()
+        self.known_reservations: tuple[ReservationView, ...] = ()
+        self.run_in: Mapping[int, frozenset[str]] = {}
+        self.known_cores: Mapping[int, Mapping[str, frozenset[int]]] = {}
         self.site_factors: dict[int, int] = {}
 
     def _see(self) -> None:
@@ -103,6 +109,11 @@ class ScriptedSlurm:
     async def jobs(self) -> tuple[JobView, ...]:
         self._see()
         return self.shown
+
+    async def tasks(self, array_job_ids: Collection[int]) -> tuple[JobView, ...]:
+        """What has become of them since the last look, if that is said."""
+        now = self.shown if self.meanwhile is None else self.meanwhile
+        return tuple(job for job in now if job.array_job_id in array_job_ids)
 
     async def nodes(self) -> tuple[NodeView, ...]:
         return self.known_nodes
@@ -120,7 +131,13 @@ class ScriptedSlurm:
         return self.planned
 
     async def reservations(self) -> tuple[ReservationView, ...]:
-        return self.reserved
+        return self.known_reservations
+
+    async def reserved(self) -> Mapping[int, frozenset[str]]:
+        return self.run_in
+
+    async def cores(self, jobs: Collection[JobView]) -> Mapping[int, Mapping[str, frozenset[int]]]:
+        return {job.job_id: self.known_cores.get(job.job_id, {}) for job in jobs}
 
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
         self.done.append(("runs", since_s))
@@ -133,8 +150,13 @@ class ScriptedSlurm:
             raise self.unreadable
         return self.script
 
-    async def work_directory(self, job_id: int) -> str:
-        return "/home/alice"
+    async def submissions(self, job_ids: Collection[int]) -> Mapping[int, Submission]:
+        self.done.append(("scripts", sorted(job_ids)))
+        return {
+            job_id: Submission(self.scripts.get(job_id, self.script), "/home/alice")
+            for job_id in job_ids
+            if job_id not in self.scriptless
+        }
 
     async def associations(self) -> tuple[Association, ...]:
         return ()
@@ -178,7 +200,7 @@ class ScriptedSlurm:
 
     @property
     def actions(self) -> list[tuple[str, Any]]:
-        asked = {"script", "runs", "requests", "priorities"}
+        asked = {"script", "scripts", "runs", "requests", "priorities"}
         return [one for one in self.done if one[0] not in asked]
 
 
@@ -213,6 +235,7 @@ class ScriptedLedger(MemoryStore):
     ordered: Mapping[tuple[str, str], Ordered] = field(default_factory=dict)
     said: list[tuple[tuple[str, str], str, str]] = field(default_factory=list)
     known_keys: dict[str, tuple[KeyView, str]] = field(default_factory=dict)
+    opened: set[str] = field(default_factory=set)
 
     def _fail(self, name: str) -> None:
         if self.failures.get(name):
@@ -254,6 +277,10 @@ class ScriptedLedger(MemoryStore):
         self._fail("orders")
         return dict(self.ordered)
 
+    def newest_order_id(self) -> int:
+        self._fail("newest_order_id")
+        return len(self.said)
+
     def set_order(self, key: tuple[str, str], what: str, ordered: Ordered, author: str) -> None:
         self._fail("set_order")
         self.said.append((key, what, author))
@@ -269,13 +296,16 @@ class ScriptedLedger(MemoryStore):
         known = self.known_keys.values()
         return GrantsAnswer(
             tenants={sha256: key.tenant for key, sha256 in known if key.revoked_s is None},
-            protected=tuple(sorted({key.tenant for key, _ in known})),
+            protected=tuple(sorted({key.tenant for key, _ in known} - self.opened)),
         )
 
     def add_key(self, key_id: str, tenant: str, name: str, sha256: str, author: str) -> None:
         self._fail("add_key")
         key = KeyView(key_id=key_id, tenant=tenant, name=name, created_by=author, created_s=1.0)
         self.known_keys[key_id] = (key, sha256)
+
+    def open_tenant(self, tenant: str, author: str) -> None:
+        self.opened |= {tenant}
 
     def revoke_key(self, key_id: str, author: str) -> None:
         key, sha256 = self.known_keys[key_id]

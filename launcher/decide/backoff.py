@@ -41,6 +41,10 @@ class Backoff:
         """After one more failure (several at the same look are one: they have one cause)."""
         return Backoff(self.failures + 1, now_s)
 
+    def forgiven(self) -> "Backoff":
+        """The last one was none."""
+        return Backoff(max(0, self.failures - 1), self.failed_s)
+
     def settled(self, ready_since_s: float, now_s: float) -> "Backoff":
         """After a replica that is ready since then: one that came after the failure ends it."""
         good = ready_since_s > self.failed_s and now_s - ready_since_s >= SETTLED_S

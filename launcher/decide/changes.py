@@ -43,17 +43,20 @@ def generations_of(views: Sequence[ServiceView], tenant: str, name: str) -> tupl
 
 
 def plan_apply(
-    spec: ServiceSpec, view: ViewAnswer, costs: Mapping[str, Millislices], *, force: bool = False
+    spec: ServiceSpec, view: ViewAnswer, cost: Millislices, *, force: bool = False
 ) -> ApplyPlan:
-    """Compare the file with the newest generation; ``costs`` are a replica's, by profile.
+    """Compare the file with the newest generation; ``cost`` is a replica's.
 
     ``force`` rolls over to the same again: after an update of the engine, or of Slicewise; slots
     that were lost do, too. Raises InvalidInputError (SW-SERVICE-ENDING) while it is deleted.
     """
     living = generations_of(view.services, spec.tenant, spec.name)
+    tenant = next((one for one in view.tenants if one.name == spec.tenant), None)
+    quota = _quota_note(tenant, cost, spec)
     if not living:
-        return ApplyPlan("create")
+        return ApplyPlan("create", notes=quota)
     newest = living[0]
+    bounds = (*quota, *_order_note(newest))
     if newest.order.delete_s is not None:
         raise InvalidInputError(
             "SW-SERVICE-ENDING",
@@ -63,10 +66,8 @@ def plan_apply(
     changes = changed_keys(newest.directives, spec)
     lost = _lost_note(newest)
     if not (changes or lost or force):
-        return ApplyPlan("nothing", newest.array_job_id, (), _order_note(newest))
-    tenant = next((one for one in view.tenants if one.name == spec.tenant), None)
-    cost = costs.get(spec.profile or newest.profile, newest.cost_millislices)
-    notes = (*lost, *_surge_note(tenant, cost, _under_way(living)), *_order_note(newest))
+        return ApplyPlan("nothing", newest.array_job_id, (), bounds)
+    notes = (*lost, *_surge_note(tenant, cost, _under_way(living)), *bounds)
     return ApplyPlan("roll over", newest.array_job_id, changes, notes)
 
 
@@ -101,7 +102,7 @@ def _surge_note(tenant: TenantView | None, cost: int, replicas: int) -> tuple[st
     """The rule when quota has nothing to spare: replicas make room, one at a time."""
     if tenant is None or not replicas or not cost:
         return ()
-    ceiling = tenant.ceiling_millislices or tenant.nominal_millislices
+    ceiling = _ceiling(tenant)
     room = max(0, ceiling - tenant.used_millislices) // cost
     held = (
         f"{tenant.name} holds {slices_text(tenant.used_millislices)} of {slices_words(ceiling)}, "
@@ -115,9 +116,30 @@ def _surge_note(tenant: TenantView | None, cost: int, replicas: int) -> tuple[st
     return (f"quota: {held}: old replicas make room, one at a time, drained{gap}",)
 
 
+def _ceiling(tenant: TenantView) -> int:
+    known = tenant.ceiling_millislices
+    return tenant.nominal_millislices if known is None else known
+
+
+def _quota_note(tenant: TenantView | None, cost: int, spec: ServiceSpec) -> tuple[str, ...]:
+    """Fewer replicas than the file asks for, even if nothing else of the tenant ran."""
+    if tenant is None or not cost:
+        return ()
+    most = _ceiling(tenant) // cost
+    if most >= spec.max_replicas:
+        return ()
+    key, asked = "max_replicas", spec.max_replicas
+    if most < spec.min_replicas:
+        key, asked = "min_replicas", spec.min_replicas
+    holds = f"{tenant.name} may hold {slices_words(_ceiling(tenant))} now, loans included"
+    need = f"of {key} {asked}, {slices_words(cost)} each, {most or 'none'} can run"
+    return (f"quota: {holds}: {need}",)
+
+
 def _order_note(newest: ServiceView) -> tuple[str, ...]:
     order = newest.order
     if order.min_replicas is None or order.max_replicas is None:
         return ()
     bounds = f"{order.min_replicas} to {order.max_replicas}"
-    return (f"it stays scaled to {bounds} until: slicewise service scale {newest.name} --reset",)
+    said = f"it stays scaled to {bounds}, whatever the file says, until"
+    return (f"{said}: slicewise service scale {newest.name} --reset",)

@@ -28,14 +28,23 @@ def failure_text(view: ServiceView, failures: int, *, falls_back: bool = False) 
 
 def waiting_text(view: ServiceView) -> str:
     """Slurm's own reasons, other than the usual ones, for slots that should run; "" if none."""
-    reasons = sorted({slot.reason for slot in view.slots if _is_stuck(slot)})
-    return f"Slurm: {', '.join(reasons)}" if reasons else ""
+    stuck = [slot for slot in view.slots if _is_stuck(slot)]
+    # Of the same reason the one with details: "ReqNodeNotAvail, UnavailableNodes:node[1-2]".
+    reasons = {slot.reason.partition(",")[0]: slot.reason for slot in sorted(stuck, key=_detail)}
+    if not reasons:
+        return ""
+    said = "; ".join(reasons[name] for name in sorted(reasons))
+    return f"Slurm: {said} (in words: slicewise why {view.array_job_id}_{stuck[0].index})"
 
 
 def note(parts: Iterable[str]) -> str:
     """One line that the daemon takes."""
     text = "; ".join(filter(None, parts))
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)[:LONGEST]
+
+
+def _detail(slot: SlotView) -> int:
+    return len(slot.reason)
 
 
 def _is_stuck(slot: SlotView) -> bool:

@@ -28,6 +28,10 @@ have less: two thirds and one third of the lease."""
 _UNEXTENDED_S = 5.0
 """A lease that the daemon extends has more left than this when its script gives it back."""
 PENDING_LONG_S = 60.0
+SETTLES_S = 5.0
+"""So long after a generation was seen first the daemon may not know the ports of what ran before:
+its look can miss a step, and this launcher has not seen them itself.
+"""
 _LIMITS = ("QOSGrp", "AssocGrp", "QOSMax", "AssocMax")
 """How Slurm's reasons begin that name a limit."""
 _UNDER_WAY = frozenset({"released", "starting", "running"})
@@ -47,6 +51,8 @@ class Generation:
         runs: where the slots' replicas listen.
         starts: those that have come to their end at this look.
         said: why replicas are not ready, in their own words.
+        unknown: addresses where a run listens that is older than this launcher's first look, on
+            ports that nobody has told it.
     """
 
     view: ServiceView
@@ -55,6 +61,7 @@ class Generation:
     runs: Mapping[SlotId, Run] = field(hash=False)
     starts: tuple[Start, ...] = ()
     said: tuple[str, ...] = ()
+    unknown: frozenset[str] = frozenset()
 
     @property
     def array_job_id(self) -> int:
@@ -115,8 +122,9 @@ def generation(sight: Sight, known: GenerationState) -> Generation:
             down[seen.index] = wrong
             slot = replace(slot, phase=Phase.OUT) if wrong.unfit else slot
         slots.append(slot)
+    failed = _failed(view, known, verified, now_s)
     state = GenerationState(
-        backoff=_backoff(view, known, verified, down, now_s),
+        backoff=_backoff(view, known, verified, down, now_s, failed=failed),
         is_proved=known.is_proved or bool(verified),
         verified=verified,
         draining_since_s=_draining_since_s(slots, known, now_s),
@@ -125,6 +133,9 @@ def generation(sight: Sight, known: GenerationState) -> Generation:
         leaving=frozenset(s.index for s in view.slots if s.leaves_s is not None),
         wish=known.wish,
         retired_s=known.retired_s,
+        seen_s=known.seen_s or now_s,
+        failing=frozenset(s.index for s in view.slots if s.state == "ending")
+        & (failed | known.failing),
     )
     array = view.array_job_id
     return Generation(
@@ -134,6 +145,19 @@ def generation(sight: Sight, known: GenerationState) -> Generation:
         {SlotId(array, index): run for index, run in runs.items()},
         _starts(sight, known, verified),
         _said(sight),
+        _unknown(sight, known),
+    )
+
+
+def _unknown(sight: Sight, known: GenerationState) -> frozenset[str]:
+    first_s = known.seen_s or sight.now_s
+    if sight.now_s - first_s >= SETTLES_S:
+        return frozenset()
+    return frozenset(
+        slot.address
+        for slot in sight.view.slots
+        if slot.state == "starting" and slot.index not in known.verified
+        if slot.start_s is not None and slot.start_s < first_s
     )
 
 
@@ -209,21 +233,34 @@ def _draining_since_s(
     }
 
 
+def _failed(
+    view: ServiceView, known: GenerationState, verified: Mapping[int, Verified], now_s: float
+) -> frozenset[int]:
+    """Failed starts: wished and ended by itself before it had settled, or unfit; not cancelled."""
+    wished = known.wish.run if known.wish is not None else frozenset()
+    over = frozenset(s.index for s in view.slots if s.state in _OVER and s.leaves_s is None)
+    ended = over & (known.alive - known.leaving) - _cancelled(view)
+    settled = {i for i, v in verified.items() if now_s - v.at_s >= SETTLED_S}
+    return (ended & unfit(known.down)) | ((ended & wished) - settled)
+
+
+def _cancelled(view: ServiceView) -> frozenset[int]:
+    return frozenset(slot.index for slot in view.slots if slot.ended == "CANCELLED")
+
+
 def _backoff(
     view: ServiceView,
     known: GenerationState,
     verified: Mapping[int, Verified],
     down: Mapping[int, Down],
     now_s: float,
+    *,
+    failed: frozenset[int],
 ) -> Backoff:
-    """A failed start: it was wished and ended by itself before it had settled, or it was unfit."""
-    wished = known.wish.run if known.wish is not None else frozenset()
-    over = {s.index for s in view.slots if s.state in _OVER and s.leaves_s is None}
-    ended = over & (known.alive - known.leaving)
-    settled = {i for i, v in verified.items() if now_s - v.at_s >= SETTLED_S}
-    if (ended & unfit(known.down)) | ((ended & wished) - settled):
-        return known.backoff.failed(now_s)
-    backoff = known.backoff.restarted(view.order.restart_s)
+    before = known.backoff.forgiven() if known.failing & _cancelled(view) else known.backoff
+    if failed:
+        return before.failed(now_s)
+    backoff = before.restarted(view.order.restart_s)
     for index, found in verified.items():
         if index not in down:
             backoff = backoff.settled(found.at_s, now_s)
@@ -279,7 +316,8 @@ _PHASES = {"held": Phase.HELD, "gone": Phase.OUT, "ending": Phase.ENDING}
 def _is_outdated(sight: Sight, seen: SlotView) -> bool:
     """Another one is to take its place, however long it might stay."""
     ordered_s = sight.view.order.restart_s
-    is_older = ordered_s is not None and seen.start_s is not None and seen.start_s < ordered_s
+    # Slurm counts in whole seconds: one that started in that second may be the successor.
+    is_older = ordered_s is not None and seen.start_s is not None and seen.start_s < int(ordered_s)
     return not sight.is_newest or is_older or seen.leaves_s == WHEN_REPLACED_S
 
 

@@ -112,6 +112,8 @@ class Route:
         concurrency: requests at once per replica; more wait in the backend's queue.
         targets: which replicas shall get requests, drain, or be closed; every other server goes
             into maintenance. None: leave its servers as they are.
+        spared: addresses at which servers beside those stay as they are: one may be a replica's
+            whose ports are not known now.
         retry_after_s: what a request that is given up on is told; None: the usual.
         closing: it is to end: new requests are refused, what it has is finished.
     """
@@ -121,6 +123,7 @@ class Route:
     targets: Mapping[Endpoint, Mode] | None = field(hash=False)
     retry_after_s: int | None = None
     closing: bool = False
+    spared: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -211,10 +214,10 @@ def _route_changes(gateway: Gateway, route: Route, name: str) -> tuple[Sequence[
     lines = _lines(backend, route.targets)
     for index, server in enumerate(backend.servers):
         target = lines.get(index)
-        if target is None:
-            changes += _maintenance(name, index, server)
-        else:
+        if target is not None:
             changes += _server_changes(route, target, name, index, server)
+        elif server.address not in route.spared:
+            changes += _maintenance(name, index, server)
     ready = {target for target, mode in route.targets.items() if mode is Mode.READY}
     return changes, ready <= set(lines.values())
 

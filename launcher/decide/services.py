@@ -44,6 +44,7 @@ class ServicePlan:
             knows already are left out.
         retired: generations to cancel.
         note: why the service does not start, for its users; "" if nothing is wrong.
+        load: requests at the gateway.
         urgency: of its backlog, in 0..1.
         lost: slots of the newest generation whose task ended for good.
     """
@@ -56,6 +57,7 @@ class ServicePlan:
     wishes: Mapping[int, Wish] = field(hash=False)
     retired: tuple[int, ...]
     note: str
+    load: Load
     urgency: float
     lost: frozenset[int]
 
@@ -299,6 +301,7 @@ def _service_plan(
         wishes=wishes,
         retired=_retired(look, seen, decision, now_s),
         note=told,
+        load=look.load,
         urgency=pressing,
         lost=frozenset(
             slot.index for slot in newest.view.slots if slot.state == "gone" and slot.job_id is None
@@ -324,6 +327,7 @@ def _route(look: Look, seen: Sequence[Generation], decision: Decision, plan: Slo
         targets,
         retry_after_s=None if serves else _retry_after_s(decision),
         closing=look.newest.order.delete_s is not None,
+        spared=frozenset().union(*(one.unknown for one in seen)),
     )
 
 

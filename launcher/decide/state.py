@@ -37,6 +37,9 @@ class GenerationState:
         alive: slots that were under way at the last look, or were released since.
         leaving: of these, those whose end was announced.
         retired_s: when the daemon was asked to cancel it.
+        seen_s: when it was seen first.
+        failing: slots that count as a failed start, and still end: if it turns out that they were
+            cancelled, that is taken back.
     """
 
     backoff: Backoff = field(default_factory=Backoff)
@@ -48,6 +51,8 @@ class GenerationState:
     leaving: frozenset[int] = frozenset()
     wish: Wish | None = None
     retired_s: float = 0.0
+    seen_s: float = 0.0
+    failing: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -84,3 +89,16 @@ def after_retirement(state: ServiceState, array_job_id: int, at_s: float) -> Ser
     """Remember that the daemon was asked to cancel that generation."""
     found = replace(state.generations[array_job_id], retired_s=at_s)
     return replace(state, generations={**state.generations, array_job_id: found})
+
+
+def with_saved(state: State, saved: State) -> State:
+    """What a launcher knows that has worked before it could read what the last one had saved.
+
+    What was learnt over time is the last one's, what goes on now its own.
+    """
+    joined = dict(saved)
+    for key, now in state.items():
+        before = saved.get(key, now)
+        generations = {**before.generations, **now.generations}
+        joined[key] = ServiceState(before.memory or now.memory, generations)
+    return joined

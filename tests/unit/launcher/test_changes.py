@@ -16,7 +16,7 @@ VALUES: dict[str, object] = {
     "profile": "1g.10gb",
     "max_replicas": 4,
 }
-COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(4000)}
+COST = Millislices(1000)
 
 
 def spec(**change: object) -> ServiceSpec:
@@ -58,31 +58,31 @@ def test_the_newest_generation_has_the_largest_array():
 
 
 def test_a_service_that_is_not_there_is_created():
-    assert plan_apply(spec(), view(), COSTS) == ApplyPlan("create")
+    assert plan_apply(spec(), view(), COST) == ApplyPlan("create")
 
 
 def test_the_same_again_is_nothing_unless_forced():
     seen = view(generation(7, 0))
-    assert plan_apply(spec(), seen, COSTS) == ApplyPlan("nothing", 7)
-    assert plan_apply(spec(), seen, COSTS, force=True) == ApplyPlan("roll over", 7)
+    assert plan_apply(spec(), seen, COST) == ApplyPlan("nothing", 7)
+    assert plan_apply(spec(), seen, COST, force=True) == ApplyPlan("roll over", 7)
 
 
 def test_lost_slots_come_back_by_applying_the_same_again():
     slots = (SlotView(index=0, state="gone"), SlotView(index=1, state="held"))
     seen = view(generation(7, 0).model_copy(update={"slots": slots}))
     said = "1 of its 2 slots are lost: a new array has all"
-    assert plan_apply(spec(), seen, COSTS) == ApplyPlan("roll over", 7, (), (said,))
+    assert plan_apply(spec(), seen, COST) == ApplyPlan("roll over", 7, (), (said,))
 
 
 def test_what_is_being_deleted_is_not_applied_to():
     seen = view(generation(7, 1, ServiceOrder(delete_s=5.0)))
     with pytest.raises(InvalidInputError, match="SW-SERVICE-ENDING"):
-        plan_apply(spec(), seen, COSTS)
+        plan_apply(spec(), seen, COST)
 
 
 def test_only_keys_that_differ_are_changes():
     changed = spec(profile=None, need_gib=8, concurrency=2)
-    plan = plan_apply(changed, view(generation(7, 0)), COSTS)
+    plan = plan_apply(changed, view(generation(7, 0)), COST)
     assert (plan.action, plan.changes) == (
         "roll over",
         (
@@ -96,33 +96,56 @@ def test_only_keys_that_differ_are_changes():
 def test_a_generation_of_an_older_version_is_compared_as_it_stands():
     old = generation(7, 0)
     old = old.model_copy(update={"directives": {**old.directives, "time_limit_min": "60"}})
-    plan = plan_apply(spec(), view(old), COSTS)
+    plan = plan_apply(spec(), view(old), COST)
     assert plan.changes == (Change("time_limit_min", "60", None),)
 
 
 @pytest.mark.parametrize(
-    ("running", "used", "ceiling", "profile", "said"),
+    ("running", "used", "ceiling", "cost", "said"),
     [
-        (2, 2000, None, "1g.10gb", "vision holds 2 of 4 slices, a new replica needs 1: new re"),
-        (3, 3000, None, "1g.10gb", "needs 1: at most 1 at a time start beside the old ones"),
-        (4, 4000, None, "1g.10gb", "old replicas make room, one at a time, drained"),
-        (4, 4000, 8000, "1g.10gb", "vision holds 4 of 8 slices, a new replica needs 1: new re"),
-        (2, 2000, None, "3g.40gb", "needs 4: old replicas make room, one at a time, drained"),
-        (1, 4000, None, "1g.10gb", "drained; requests wait at the gateway meanwhile"),
+        (2, 2000, None, 1000, "vision holds 2 of 4 slices, a new replica needs 1: new re"),
+        (3, 3000, None, 1000, "needs 1: at most 1 at a time start beside the old ones"),
+        (4, 4000, None, 1000, "old replicas make room, one at a time, drained"),
+        (4, 4000, 8000, 1000, "vision holds 4 of 8 slices, a new replica needs 1: new re"),
+        (2, 2000, None, 4000, "needs 4: old replicas make room, one at a time, drained"),
+        (1, 4000, None, 1000, "drained; requests wait at the gateway meanwhile"),
     ],
 )
-def test_quota_for_the_surge(running: int, used: int, ceiling: int | None, profile: str, said: str):
+def test_quota_for_the_surge(running: int, used: int, ceiling: int | None, cost: int, said: str):
     seen = view(generation(7, running), used=used, ceiling=ceiling)
-    (note,) = plan_apply(spec(profile=profile, cpus=2), seen, COSTS).notes
+    note, *_ = plan_apply(spec(cpus=2), seen, Millislices(cost)).notes
     assert said in note
 
 
 def test_a_service_at_zero_needs_no_surge():
     seen = view(generation(7, 0), used=4000)
-    assert plan_apply(spec(cpus=2), seen, COSTS).notes == ()
+    assert plan_apply(spec(cpus=2), seen, COST).notes == ()
 
 
 def test_an_ordered_scale_stays():
     order = ServiceOrder(min_replicas=2, max_replicas=3)
-    (note,) = plan_apply(spec(min_replicas=1), view(generation(7, 0, order)), COSTS).notes
-    assert note == "it stays scaled to 2 to 3 until: slicewise service scale chat --reset"
+    (note,) = plan_apply(spec(min_replicas=1), view(generation(7, 0, order)), COST).notes
+    assert note == (
+        "it stays scaled to 2 to 3, whatever the file says, until: "
+        "slicewise service scale chat --reset"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "cost", "said"),
+    [
+        (None, 1000, ()),
+        (
+            3000,
+            1000,
+            ("may hold 3 slices now, loans included: of max_replicas 4, 1 slice each",),
+        ),
+        (1000, 1000, ("may hold 1 slice now, loans included: of min_replicas 2, 1 slice each,",)),
+        (0, 1000, ("may hold 0 slices now, loans included: of min_replicas 2, 1 slice each,",)),
+        (6000, 1000, ()),
+        (6000, 3500, ("loans included: of min_replicas 2, 3.5 slices each, 1 can run",)),
+    ],
+)
+def test_a_quota_that_is_too_small_is_said(ceiling: int | None, cost: int, said: tuple[str, ...]):
+    notes = plan_apply(spec(min_replicas=2), view(ceiling=ceiling), Millislices(cost)).notes
+    assert [part in note for part, note in zip(said, notes, strict=True)] == [True] * len(said)

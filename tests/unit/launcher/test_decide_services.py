@@ -234,6 +234,25 @@ def test_a_failed_start_is_not_repeated_at_once(end: str):
     assert len(then.services[0].wish or ()) == 1
 
 
+CANCELLED = SlotView(index=0, state="gone", ended="CANCELLED")
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_slot_that_somebody_cancelled_has_not_failed(ends: bool):
+    """While it ends that is not known yet."""
+    state, _ = decided(view(in_state(0, "held")), gateway(sessions=1))
+    state = with_wish(state, Wish(frozenset({0}), 100.1), frozenset({0}))
+    if ends:
+        for at_s in (101.0, 101.5):
+            ending = view(in_state(0, "ending"), at_s=at_s)
+            state, _ = decided(ending, gateway(sessions=1), state, now_s=at_s)
+            assert known(state).backoff.failures == 1
+    state, plan = decided(view(CANCELLED, at_s=102.0), gateway(sessions=1), state, now_s=102.0)
+    assert (known(state).backoff.failures, plan.services[0].note) == (0, "")
+    state, _ = decided(view(CANCELLED, at_s=103.0), gateway(sessions=1), state, now_s=103.0)
+    assert known(state).backoff == Backoff(0, known(state).backoff.failed_s)
+
+
 def test_a_new_note_is_told_at_once():
     state, _ = decided(view(in_state(0, "held")), gateway(), now_s=100.0)
     told = with_wish(state, Wish(frozenset(), 100.0, "old"), frozenset())
@@ -382,6 +401,34 @@ def test_a_look_that_misses_its_ports_cuts_nothing():
     other = blind.model_copy(update={"start_s": 99})
     _, plan = decided(view(other, at_s=101.0), shown, state, now_s=101.0)
     assert SetMode("pool1", 0, Mode.MAINT) in changes(plan)
+
+
+def half_seen(at_s: float, start_s: int = 50) -> ViewAnswer:
+    slot = in_state(0, "starting").model_copy(
+        update={"job_id": 900, "address": "10.0.0.1", "start_s": start_s}
+    )
+    return view(slot, in_state(1, "held"), at_s=at_s)
+
+
+def test_a_first_look_that_misses_a_step_leaves_what_serves_at_its_address():
+    """As after a restart without a database: nobody remembers its ports."""
+    shown = gateway(server(0, Mode.READY, 1), sessions=1)
+    state, plan = decided(half_seen(100.0), shown)
+    assert (changes(plan), plan.services[0].wish) == ((), {0})
+    state, plan = decided(half_seen(101.0), shown, state, now_s=101.0)
+    assert changes(plan) == ()
+    asked = {(ARRAY, 0): Answer(Probe.OURS)}
+    _, plan = decided(view(running(0), in_state(1, "held")), shown, state, asked, now_s=102.0)
+    assert changes(plan) == ()
+    _, plan = decided(half_seen(106.0), shown, state, now_s=106.0)
+    assert changes(plan) == (SetMode("pool1", 0, Mode.MAINT), EndSessions("pool1", 0))
+
+
+def test_what_nobody_runs_any_more_at_the_address_of_a_start_is_taken_out_at_once():
+    state, _ = decided(half_seen(100.0), gateway())
+    shown = gateway(server(1, Mode.READY))
+    _, plan = decided(half_seen(102.0, start_s=101), shown, state, now_s=102.0)
+    assert changes(plan) == (SetMode("pool1", 0, Mode.MAINT),)
 
 
 def test_an_announced_end_is_no_failed_start():

@@ -178,7 +178,7 @@ def test_a_generation_that_was_never_ready_is_none_to_fall_back_to():
     assert (wished(plan)[OLD], plan.retired) == (frozenset(), (OLD,))
 
 
-RESTART = ServiceOrder(restart_s=60.0)
+RESTART = ServiceOrder(restart_s=60.7)
 
 
 def test_a_restart_replaces_replicas_that_started_before_it():

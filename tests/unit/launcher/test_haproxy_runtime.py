@@ -216,6 +216,24 @@ async def test_a_refused_change_carries_haproxys_words(tmp_path: Path):
             await HaproxyRuntime(settings(tmp_path)).observe()
 
 
+@pytest.mark.parametrize(
+    "answer", ["\n", f"0x1 {'a' * 64} vision more\n\n", f"oops {'a' * 64} b\n\n"]
+)
+async def test_what_haproxy_refuses_of_keys_tells_no_digest(tmp_path: Path, answer: str):
+    socket = tmp_path / "haproxy.sock"
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await reader.readline()
+        known = asked.startswith(b"show map")
+        writer.write(answer.encode() if known else b"Unknown command " + asked)
+        writer.close()
+
+    async with await asyncio.start_unix_server(refuse, socket):
+        with pytest.raises(OutsideError, match="SW-GATEWAY-FAILED") as raised:
+            await HaproxyRuntime(settings(tmp_path)).set_keys({"a" * 64: "vision"})
+    assert "aaaa" not in str(raised.value)
+
+
 async def test_nobody_there_is_unreachable(tmp_path: Path):
     with pytest.raises(UnreachableError, match="SW-GATEWAY-DOWN"):
         await HaproxyRuntime(settings(tmp_path, "none.sock")).observe()

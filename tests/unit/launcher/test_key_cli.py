@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.errors import InvalidInputError
-from cluster.wire import KeysAnswer, KeyView
+from cluster.wire_keys import KeysAnswer, KeyView
 from launcher import key_cli
 from launcher.key_cli import key_app, new_key
 
@@ -30,6 +30,9 @@ class Daemon:
     async def keys(self) -> KeysAnswer:
         return KeysAnswer(keys=self.known)
 
+    async def open_tenant(self, tenant: str) -> None:
+        self.told.append((tenant,))
+
     async def revoke_key(self, key_id: str) -> None:
         if key_id != LIVING.key_id:
             raise InvalidInputError("SW-KEY-UNKNOWN", "No.")
@@ -43,8 +46,8 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     return found
 
 
-def run(*words: str) -> str:
-    ran = CliRunner().invoke(key_app, words)
+def run(*words: str, says: str = "y") -> str:
+    ran = CliRunner().invoke(key_app, words, input=says)
     assert ran.exception is None
     return ran.output
 
@@ -85,5 +88,32 @@ def test_revoked_keys_are_shown_when_asked_for(daemon: Daemon) -> None:
 def test_revoking_names_the_key(daemon: Daemon) -> None:
     assert "a" * 12 in run("revoke", "a" * 12)
     assert daemon.told == [("a" * 12,)]
-    ran = CliRunner().invoke(key_app, ["revoke", "c" * 12])
+    ran = CliRunner().invoke(key_app, ["revoke", "c" * 12, "--yes"])
     assert isinstance(ran.exception, InvalidInputError)
+
+
+def aborts(*words: str) -> bool:
+    return CliRunner().invoke(key_app, words, input="n").exit_code == 1
+
+
+def test_the_last_key_is_revoked_on_confirmation_only(daemon: Daemon) -> None:
+    assert aborts("revoke", LIVING.key_id)
+    assert daemon.told == []
+    assert "slicewise key open vision" in run("revoke", LIVING.key_id)
+    assert daemon.told == [(LIVING.key_id,)]
+    run("revoke", LIVING.key_id, "--yes", says="")
+
+
+def test_one_of_several_keys_is_revoked_without_a_question(daemon: Daemon) -> None:
+    other = LIVING.model_copy(update={"key_id": "c" * 12})
+    daemon.known = (LIVING, other, REVOKED)
+    run("revoke", LIVING.key_id, says="")
+    assert daemon.told == [(LIVING.key_id,)]
+
+
+def test_a_tenant_is_opened_to_everybody_on_confirmation_only(daemon: Daemon) -> None:
+    assert aborts("open", "vision")
+    assert daemon.told == []
+    run("open", "vision")
+    run("open", "nlp", "--yes", says="")
+    assert daemon.told == [("vision",), ("nlp",)]

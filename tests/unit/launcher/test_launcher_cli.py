@@ -11,7 +11,7 @@ from cluster.errors import InvalidInputError, SlicewiseError
 from cluster.service import directives_of_script
 from cluster.settings import Settings
 from cluster.slurm.submit import Submitted
-from cluster.wire import ServiceView, ViewAnswer
+from cluster.wire import ServiceView, SubmitAnswer, TenantView, ViewAnswer
 from launcher import cli, loop, main
 from launcher.service_file import read_service_file
 from launcher.service_names import choose, complete_service
@@ -71,16 +71,18 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The daemon admits every tenant but guest, and has no service yet."""
     tenants: list[str] = []
 
-    async def check(self: DaemonClient, tenant: str, directives: tuple[str, ...]) -> None:
+    async def check(self: DaemonClient, tenant: str, directives: tuple[str, ...]) -> SubmitAnswer:
         tenants.append(tenant)
         if tenant == "guest":
             raise InvalidInputError("SW-QUOTA-NONE", "No quota.")
+        return SubmitAnswer(action="admit", gres="gpu:1g.10gb:1")
 
     async def view(self: DaemonClient) -> ViewAnswer:
         return EMPTY
 
     monkeypatch.setattr(DaemonClient, "check", check)
     monkeypatch.setattr(DaemonClient, "view", view)
+    monkeypatch.setattr(cli, "why_no_start", lambda script: "")
     return tenants
 
 
@@ -127,7 +129,7 @@ def test_apply_checks_submits_and_prints_the_address(place, submitted, checked):
 
 def test_apply_as_json(place, submitted, checked):
     expected = {"array_job_id": 814, "url": "http://gw:8080/vision/chat", "action": "create"}
-    assert json.loads(invoke("apply", "chat.toml", "--json")) == expected
+    assert json.loads(invoke("apply", "chat.toml", "--json")) == expected | {"notes": []}
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
@@ -156,6 +158,18 @@ def test_plan_says_what_a_dry_run_says(place, submitted, checked):
         "changes": [],
         "notes": [],
     }
+
+
+def test_plan_and_apply_say_what_would_keep_it_from_running(place, submitted, checked, monkeypatch):
+    vision = TenantView(name="vision", nominal_millislices=2000, used_millislices=0)
+    lives(monkeypatch, "", services=(), tenants=(vision,))
+    monkeypatch.setattr(cli, "why_no_start", lambda script: "no such node")
+    quota = "quota: vision may hold 2 slices now, loans included: of max_replicas 3, 1"
+    for words in (("plan", "chat.toml"), ("apply", "chat.toml")):
+        said = invoke(*words)
+        assert quota in said
+        assert "Slurm could start no replica of it now: no such node." in said
+        assert len(json.loads(invoke(*words, "--json"))["notes"]) == 2
 
 
 def test_what_is_as_the_file_says_is_not_submitted_again(place, submitted, checked, monkeypatch):

@@ -110,6 +110,18 @@ class Kept(SavedState):
         self.known = state
 
 
+class Late(Kept):
+    """Can be read from the second time on."""
+
+    @property
+    def is_loaded(self) -> bool:
+        return self.loads > 1
+
+    async def load(self) -> Mapping[str, ServiceState]:
+        found = await super().load()
+        return found if self.is_loaded else {}
+
+
 class World:
     """A daemon and a gateway that only remember that they were asked."""
 
@@ -141,6 +153,20 @@ async def test_each_time_that_it_comes_to_lead_it_begins_with_what_was_saved() -
         await launcher.turn()
     assert kept.loads == 2
     assert world.asked == ["view"] * 3
+    kept.known = {}
+    await launcher.save()
+    assert list(kept.known) == ["a"]
+
+
+async def test_what_the_last_one_saved_may_be_read_late_and_is_never_lost() -> None:
+    world, kept = World(), Late(a=ServiceState())
+    launcher = Launcher(world, world, saved=kept)  # type: ignore[arg-type]
+    await launcher.turn()
+    # Read now; no turn has taken it over until the next one.
+    for _ in range(2):
+        await launcher.save()
+        assert list(kept.known) == ["a"]
+    await launcher.turn()
     kept.known = {}
     await launcher.save()
     assert list(kept.known) == ["a"]

@@ -45,11 +45,20 @@ def test_nothing_failed_nothing_said():
     assert failure_text(view(), 0) == ""
 
 
+WHY = "(in words: slicewise why 814_0)"
+
+
+def test_of_one_reason_the_details_are_told_once():
+    plain, whole = "ReqNodeNotAvail", "ReqNodeNotAvail, UnavailableNodes:gpu[01-02]"
+    seen = view(("released", whole), ("released", plain), ("released", "Reservation"))
+    assert waiting_text(seen) == f"Slurm: {whole}; Reservation {WHY}"
+
+
 @pytest.mark.parametrize(
     ("slot", "expected"),
     [
-        (("held", "BadConstraints"), "Slurm: BadConstraints"),
-        (("released", "ReqNodeNotAvail"), "Slurm: ReqNodeNotAvail"),
+        (("held", "BadConstraints"), f"Slurm: BadConstraints {WHY}"),
+        (("released", "ReqNodeNotAvail"), f"Slurm: ReqNodeNotAvail {WHY}"),
         (("released", "Resources"), ""),
         (("released", "Priority"), ""),
         (("held", "JobHeldAdmin"), ""),

@@ -3,7 +3,16 @@
 import pytest
 from rich.console import Console
 
-from cluster.wire import NO_ORDER, ServiceOrder, ServiceView, SlotView, TenantView, ViewAnswer
+from cluster.wire import (
+    NO_ORDER,
+    WHEN_REPLACED_S,
+    ServiceNews,
+    ServiceOrder,
+    ServiceView,
+    SlotView,
+    TenantView,
+    ViewAnswer,
+)
 from launcher import show, show_file
 from launcher.decide.gateway import Backend, Gateway, Load, Mode, Server
 from launcher.observe import ServiceObservation, State, join
@@ -112,8 +121,8 @@ def test_generations_are_one_service():
 
 
 def test_a_restart_makes_outdated_what_started_before():
-    order = ServiceOrder(restart_s=50.0)
-    seen = service(7, slot(0, "running", start_s=49), slot(1, "running", start_s=51), order=order)
+    order = ServiceOrder(restart_s=50.7)
+    seen = service(7, slot(0, "running", start_s=49), slot(1, "running", start_s=50), order=order)
     found = observed(view=of(seen))
     assert [one.slot for one in found.replicas if one.is_outdated] == [0]
 
@@ -139,6 +148,7 @@ def test_each_replica_tells_age_lease_and_why_it_must_end():
         slot(2, "held", said="out of memory"),
         slot(3, "released", reason="Priority"),
         slot(4, "held"),
+        slot(5, "running", start_s=100, leaves_s=WHEN_REPLACED_S, leaves_why="node n1 is drained"),
     )
     lines = printed(show.service_details(observed(view=of(seen, at_s=400.0)))).splitlines()
     table = [" ".join(line.split()) for line in lines if line.strip().startswith("7_")]
@@ -147,6 +157,7 @@ def test_each_replica_tells_age_lease_and_why_it_must_end():
         "7_1 draining n1 5 min 90 s borrowed; ends in 90 s: node n1 is drained",
         "7_2 held – – out of memory",
         "7_3 starting – – Priority",
+        "7_5 starting n1 5 min – ends once another one serves: node n1 is drained",
     ]
 
 
@@ -172,6 +183,39 @@ def test_load_address_and_quota():
 def test_without_the_gateway_load_is_unknown_not_zero():
     found = observed(None)
     assert (found.load, found.backlog, slots(found, "ready")) == (None, None, {0, 1, 2})
+
+
+NEWS = ServiceNews(
+    tenant="vision",
+    name="chat",
+    in_flight=3,
+    queued=4,
+    held=0,
+    rate_per_s=1.25,
+    wanted=4,
+    reason="3 in flight + 4 waiting: 4",
+    ready=((7, 0),),
+    draining=((7, 1),),
+)
+TOLD = VIEW.model_copy(update={"news": (NEWS,)})
+
+
+def test_who_may_not_see_the_gateway_reads_what_the_launcher_has_told():
+    found = observed(None, TOLD)
+    assert (found.backlog, found.in_flight, found.wanted) == (4, 3, 4)
+    assert [slots(found, state) for state in ("ready", "draining")] == [{0}, {1, 5}]
+    assert slots(found, "starting") == {2, 3, 4}
+    said = printed(show.service_details(found))
+    assert "3 in flight, 4 waiting; 1.25 came per second" in said
+    assert "4 replicas: 3 in flight + 4 waiting: 4" in said
+    shown = show.as_json(found)
+    keys = ("backlog", "rate_per_s", "wanted", "reason", "failed_starts", "next_start_s")
+    assert [shown[key] for key in keys] == [4, 1.25, 4, "3 in flight + 4 waiting: 4", 0, None]
+
+
+def test_who_may_see_the_gateway_reads_the_requests_there():
+    found = observed(GATEWAY, TOLD)
+    assert (found.backlog, found.wanted, slots(found, "draining")) == (6, 4, {1, 5})
 
 
 def test_without_a_route_nothing_is_ready():
@@ -208,7 +252,7 @@ def printed(value: object, width: int = 200) -> str:
     [
         "http://gw:8080/vision/chat/v2/...",
         "1 ready (0), 3 starting (2-4), 2 draining (1,5), 2 held (6-7), 1 gone (8)",
-        "3 in flight, 4 queued, 2 held for a first replica",
+        "3 in flight, 6 waiting for a first replica",
         "vision holds 3.5 of 4 slices",
         "quota: vision holds 4 of 4 slices",
     ],
@@ -218,7 +262,7 @@ def test_people_read_it(said: str):
 
 
 def test_people_read_what_they_may_not_see():
-    assert "not visible to you" in printed(show.service_details(observed(None)))
+    assert "the launcher has told nothing lately" in printed(show.service_details(observed(None)))
     assert "–" in printed(show.services_overview([observed(None)]))
 
 

@@ -181,7 +181,8 @@ def test_limits_are_rendered_only_if_there_are_any():
 
 def test_with_a_certificate_clients_find_tls_only():
     text = gateway_files(GatewaySettings(certificate=Path("/etc/gw.pem")))["haproxy.cfg"]
-    assert 'bind 127.0.0.1:8080 ssl crt "/etc/gw.pem" alpn h2,http/1.1\n' in text
+    for port in ("127.0.0.1:8080", "fd@3"):
+        assert f'bind {port} ssl crt "/etc/gw.pem" alpn h2,http/1.1\n' in text
 
 
 @pytest.mark.parametrize(

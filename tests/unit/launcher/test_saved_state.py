@@ -9,11 +9,11 @@ import pytest
 
 from cluster.errors import UnreachableError
 from launcher import saved_state
-from launcher.decide.autoscale import Memory
+from launcher.decide.autoscale import Memory, Seen
 from launcher.decide.backoff import Backoff
 from launcher.decide.gateway import Endpoint
 from launcher.decide.runs import Run, Verified
-from launcher.decide.state import GenerationState, ServiceState, Wish
+from launcher.decide.state import GenerationState, ServiceState, Wish, with_saved
 from launcher.saved_state import SavedState
 from launcher.store import Saved
 
@@ -30,6 +30,7 @@ BERT = ServiceState(
         )
     },
 )
+SEEN = Seen(9.0, 4, 3, 1)
 DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
 
 
@@ -55,15 +56,21 @@ class Rows:
             del self.rows[key]
 
 
+async def loaded(rows: Rows) -> SavedState:
+    saved = SavedState(rows)
+    await saved.load()
+    return saved
+
+
 async def test_the_next_launcher_knows_what_the_last_one_knew() -> None:
     rows = Rows()
-    await SavedState(rows).save({"vision/bert": BERT})
+    await (await loaded(rows)).save({"vision/bert": BERT})
     assert await SavedState(rows).load() == {"vision/bert": BERT}
 
 
 async def test_only_what_has_changed_is_written_and_what_has_ended_is_deleted() -> None:
     rows = Rows()
-    saved = SavedState(rows)
+    saved = await loaded(rows)
     await saved.save({"a/b": BERT, "a/c": BERT})
     await saved.save({"a/b": BERT, "a/c": BERT})
     await saved.save({"a/b": replace(BERT, memory=None)})
@@ -74,7 +81,6 @@ async def test_what_another_version_has_written_is_learnt_anew(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rows = Rows(a__b={"generations": "of 2030"})
-    await SavedState(rows).save({})
     saved = SavedState(rows)
     assert await saved.load() == {}
     assert ["state_unreadable service=a/b" in one for one in caplog.messages] == [True]
@@ -82,19 +88,41 @@ async def test_what_another_version_has_written_is_learnt_anew(
     assert await SavedState(rows).load() == {"a/b": BERT}
 
 
-async def test_without_its_database_it_begins_with_nothing_and_saves_when_that_is_back(
+async def test_what_could_not_be_read_is_not_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    rows = Rows()
+    await (await loaded(rows)).save({"a/b": BERT})
+    rows.is_down = True
+    saved = await loaded(rows)
+    rows.is_down = False
+    await saved.save({"a/b": ServiceState(), "a/c": BERT})
+    assert (list(rows.rows), saved.is_loaded) == (["a/b"], False)
+    assert [one.split()[0] for one in caplog.messages] == ["state_not_loaded"]
+    assert await saved.load() == {"a/b": BERT}
+    await saved.save({"a/b": BERT, "a/c": BERT})
+    assert set(rows.rows) == {"a/b", "a/c"}
+
+
+async def test_what_can_not_be_saved_is_said_once_and_saved_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rows = Rows()
+    saved = await loaded(rows)
     rows.is_down = True
-    saved = SavedState(rows)
-    assert await saved.load() == {}
     for _ in range(3):
         await saved.save({"a/b": BERT})
-    assert [one.split()[0] for one in caplog.messages] == ["state_not_loaded", "state_not_saved"]
+    assert [one.split()[0] for one in caplog.messages] == ["state_not_saved"]
     rows.is_down = False
     await saved.save({"a/b": BERT})
     assert "a/b" in rows.rows
+
+
+def test_what_is_read_late_is_joined_with_what_goes_on() -> None:
+    now = ServiceState(Memory(seen=SEEN), {814: GenerationState(alive=frozenset({7}))})
+    older = replace(BERT, generations={**BERT.generations, 700: GenerationState()})
+    joined = with_saved({"a/b": now, "a/new": now}, {"a/b": older, "a/away": BERT})
+    assert joined["a/b"].memory == older.memory
+    assert joined["a/b"].generations == {**now.generations, 700: GenerationState()}
+    assert (joined["a/new"], joined["a/away"]) == (now, BERT)
 
 
 async def test_a_state_that_grows_without_end_is_not_saved(
@@ -103,7 +131,7 @@ async def test_a_state_that_grows_without_end_is_not_saved(
     caplog.set_level(logging.WARNING)
     rows = Rows()
     monkeypatch.setattr(saved_state, "STATE_BYTES", 20)
-    await SavedState(rows).save({"a/b": BERT})
+    await (await loaded(rows)).save({"a/b": BERT})
     assert rows.rows == {}
     assert caplog.messages[0].startswith("state_too_large service=a/b bytes=")
 

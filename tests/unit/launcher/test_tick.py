@@ -8,8 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 import pytest
 
 from cluster.errors import InvalidInputError, UnreachableError
-from cluster.wire import GrantsAnswer, ServiceView, SlotView, ViewAnswer, WishAnswer
+from cluster.wire import ServiceView, SlotView, ViewAnswer, WishAnswer
+from cluster.wire_keys import GrantsAnswer
 from launcher import tick
+from launcher.decide import services
 from launcher.decide.gateway import Backend, Endpoint, Gateway, Mode, Server
 from launcher.decide.routing import AddRoute, Change, SetTarget
 from launcher.decide.runs import Answer, Probe
@@ -159,6 +161,42 @@ async def test_a_refused_wish_concerns_its_own_service_only():
     assert (8, frozenset({0})) in world.log
     assert list(turned.failures) == [7]
     assert turned.state["t/a"].generations[7].wish is None
+
+
+async def test_a_slow_daemon_is_asked_on_where_the_turn_before_stopped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(tick, "ASKING_S", 0.0)
+    world = World(service(7, "a", HELD), service(8, "b", HELD))
+    launcher = Launcher(world, world, replicas=world)
+    for _ in range(3):
+        await launcher.turn()
+        world.seen_s = time.time() + 1
+        # Its wish is repeated at once.
+        monkeypatch.setattr(services, "ASK_AGAIN_S", 0.0)
+    asked = [entry[0] for entry in world.log if isinstance(entry, tuple)]
+    assert asked == [7, 8, 7]
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert [one.split()[0] for one in warnings] == ["wishes_left"]
+
+
+async def test_a_retired_generation_is_reported(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "slicewise.launcher")
+    world = World(service(7, "a", HELD), service(8, "a", RUNNING))
+    await Launcher(world, world, replicas=world).turn()
+    assert "retired arrays=7" in caplog.messages
+
+
+async def test_turns_and_their_failures_are_counted():
+    world = World(service(7, "a", HELD))
+    launcher = Launcher(world, world, replicas=world)
+    await launcher.turn()
+    world.failure = UnreachableError("SW-DAEMON-DOWN", "Gone.")
+    await launcher.turn()
+    value = launcher._metrics.registry.get_sample_value
+    assert value("slicewise_launcher_turn_seconds_count") == 2
+    assert value("slicewise_launcher_turn_failures_total", {"code": "SW-DAEMON-DOWN"}) == 1
+    assert value("slicewise_service_wanted_replicas", {"tenant": "t", "service": "a"}) == 1
 
 
 async def test_the_loop_outlives_bad_turns_and_says_each_trouble_once(

@@ -1,0 +1,61 @@
+"""Tells the daemon what the launcher sees of services: there their users read it."""
+
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+from cluster.wire import ServiceNews
+from launcher.decide.news import Samples, news, sampled
+from launcher.decide.services import Plan
+from launcher.decide.state import ServiceState, State
+
+AGAIN_S = 10.0
+"""What has not changed is told again so often: the daemon may have begun anew."""
+_AT_A_TIME = 25
+"""Services in one message: 256 slots each, that fits into the longest one."""
+
+
+class Hears(Protocol):
+    """The daemon, as far as it is told."""
+
+    async def tell(self, services: tuple[ServiceNews, ...]) -> None: ...  # noqa: D102
+
+
+class Teller:
+    """Knows what it has told, and what the last turn found."""
+
+    def __init__(self, daemon: Hears) -> None:
+        self._daemon = daemon
+        self._plan: Plan | None = None
+        self._state: State = {}
+        self._samples: dict[str, Samples] = {}
+        self._told: dict[str, tuple[float, ServiceNews]] = {}
+
+    def turned(self, plan: Plan, state: State) -> None:
+        """After a turn."""
+        self._plan, self._state = plan, state
+
+    async def tell(self) -> None:
+        """Tell what is new since, or was told long ago; raises as ``DaemonClient.tell``."""
+        plan, self._plan = self._plan, None
+        if plan is None:
+            return
+        now_s = time.time()
+        found = dict(self._found(plan, now_s))
+        self._told = {key: told for key, told in self._told.items() if key in found}
+        due = [key for key, one in found.items() if self._is_due(key, one, now_s)]
+        for first in range(0, len(due), _AT_A_TIME):
+            some = due[first : first + _AT_A_TIME]
+            await self._daemon.tell(tuple(found[key] for key in some))
+            self._told |= {key: (now_s, found[key]) for key in some}
+
+    def _found(self, plan: Plan, now_s: float) -> Iterator[tuple[str, ServiceNews]]:
+        before, self._samples = self._samples, {}
+        for one in plan.services:
+            key = one.service
+            self._samples[key] = sampled(before.get(key, ()), now_s, one.load)
+            yield key, news(one, self._state.get(key, ServiceState()), self._samples[key])
+
+    def _is_due(self, key: str, found: ServiceNews, now_s: float) -> bool:
+        told_s, told = self._told.get(key, (0.0, None))
+        return found != told or now_s - told_s >= AGAIN_S
