@@ -69,7 +69,7 @@ class Sandbox:
         argv: Sequence[str],
         *,
         input: str = "",  # noqa: A002 -- as subprocess.run names it
-        timeout_s: float = 60,
+        timeout_s: float = 120,
         check: bool = True,
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command as that user, in its home; raises as ``subprocess.run`` does."""

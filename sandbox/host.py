@@ -141,7 +141,7 @@ class Host:
         argv: Sequence[str],
         *,
         stdin: str = "",
-        timeout_s: float = 60,
+        timeout_s: float = 120,
         check: bool = True,
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command as that user to its end; as ``subprocess.run`` with its output captured."""
@@ -228,7 +228,7 @@ class Host:
         state.save(self.state)
 
     async def ready(
-        self, name: str, condition: Callable[[], bool], *, timeout_s: float = 30
+        self, name: str, condition: Callable[[], bool], *, timeout_s: float = 60
     ) -> None:
         """Wait for a program; SlicewiseError (SW-SANDBOX-START) with its log if that fails."""
         program = self.state.processes[name]

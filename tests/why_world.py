@@ -83,5 +83,5 @@ def sight(
             models=dict.fromkeys(COSTS, "A100-80GB"),
             available_millislice_s=available or {},
         ),
-        **{"resets_s": {}, "notes": {}, "refusals": {}, **more},
+        **{"resets_s": {}, "notes": {}, "news": {}, "refusals": {}, **more},
     )

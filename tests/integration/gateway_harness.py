@@ -43,6 +43,8 @@ class Replica:
         self.port, self.grpc_port = free_port(), free_port()
         self.served = 0
         self.headers: dict[str, str] = {}
+        self._goes_on = asyncio.Event()
+        self._goes_on.set()
         application = web.Application()
         application.router.add_get("/v2/health/ready", self._ready)
         application.router.add_post(INFER, self._infer)
@@ -56,8 +58,16 @@ class Replica:
     def endpoint(self) -> Endpoint:
         return Endpoint("127.0.0.1", self.port, self.grpc_port)
 
+    def pause(self) -> None:
+        """It finishes nothing any more, so that there is time to look at what waits."""
+        self._goes_on.clear()
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
     async def work(self) -> None:
         await asyncio.sleep(WORK_S)
+        await self._goes_on.wait()
         self.served += 1
 
     async def _ready(self, request: web.Request) -> web.Response:
@@ -123,15 +133,26 @@ class Harness:
         self.runtime = HaproxyRuntime(settings)
         self._master: asyncio.subprocess.Process | None = None
 
-    async def start(self) -> None:
-        """HAProxy, until it answers."""
+    async def start(self, port: socket.socket | None = None) -> None:
+        """HAProxy, until it answers; ``port`` is handed over as systemd does it."""
+        command = ["haproxy", "-W", "-S", str(self.settings.master_socket)]
+        command += ["-f", str(self.settings.directory / CONFIGURATION)]
+        if port is not None:
+            here = f'LISTEN_FDS=1 exec "$@" 3<&{port.fileno()}'
+            command = ["bash", "-c", here, "bash", *command]
         self._master = await asyncio.create_subprocess_exec(
-            *("haproxy", "-W", "-S", str(self.settings.master_socket)),
-            *("-f", str(self.settings.directory / CONFIGURATION)),
+            *command,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
+            pass_fds=[] if port is None else [port.fileno()],
         )
         await eventually(self._is_up)
+
+    async def kill_worker(self) -> None:
+        """Its master ends with it."""
+        os.kill(int(await self.worker()), signal.SIGKILL)
+        assert self._master is not None
+        await self._master.wait()
 
     async def _is_up(self) -> bool:
         with suppress(UnreachableError):
@@ -148,15 +169,15 @@ class Harness:
 
     async def reload(self) -> None:
         """As ``systemctl reload`` does it; returns when a new process has taken over."""
-        before = await self._worker()
+        before = await self.worker()
         assert self._master is not None
         self._master.send_signal(signal.SIGUSR2)
         await eventually(lambda: self._is_replaced(before))
 
     async def _is_replaced(self, before: str) -> bool:
-        return await self._worker() not in {before, ""}
+        return await self.worker() not in {before, ""}
 
-    async def _worker(self) -> str:
+    async def worker(self) -> str:
         """Process id of the worker that takes connections; "" while there is none."""
         shown = ""
         with suppress(OSError):  # It starts itself anew with a reload.
@@ -205,7 +226,7 @@ class Harness:
         return (now.in_flight, now.queued, now.held) == (load.in_flight, load.queued, load.held)
 
 
-async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float = 5.0) -> None:
+async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not await holds():
         assert time.monotonic() < deadline_s, "it never came true"

@@ -75,7 +75,7 @@ class Users:
             argv = (*argv, "--output=/dev/null", *(() if script else ("--wrap=sleep 60",)))
         else:
             argv = (*argv, "true")
-        done = self.sandbox.run(user, argv, input=script, check=False, timeout_s=30)
+        done = self.sandbox.run(user, argv, input=script, check=False)
         return Outcome(done.returncode, done.stdout + done.stderr, self.jobs(name=name))
 
     def jobs(self, **which: str) -> Sequence[Job]:

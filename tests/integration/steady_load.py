@@ -47,7 +47,6 @@ class SteadyLoad:
 
     Attributes:
         answers: in the order of ending.
-        in_flight: requests that were sent and have no answer yet.
     """
 
     def __init__(self, url: str, rate_per_s: float, *, retries_refused: bool = False) -> None:
@@ -56,7 +55,6 @@ class SteadyLoad:
         self._retries_refused = retries_refused
         self._ended = asyncio.Event()
         self.answers: list[Answer] = []
-        self.in_flight = 0
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -91,11 +89,7 @@ class SteadyLoad:
 
     async def _request(self) -> None:
         sent_s = time.monotonic()
-        self.in_flight += 1
-        try:
-            error = await self._error(sent_s)
-        finally:
-            self.in_flight -= 1
+        error = await self._error(sent_s)
         self.answers.append(Answer(sent_s, time.monotonic(), error))
 
     async def _error(self, sent_s: float) -> str:

@@ -34,6 +34,8 @@ from launcher.haproxy_text import Maps
 
 pytestmark = pytest.mark.integration
 
+BINARY = "Inference-Header-Content-Length"
+
 
 @pytest.fixture
 async def gateway(tmp_path: Path) -> AsyncIterator[Harness]:
@@ -59,8 +61,10 @@ async def test_requests_are_held_from_zero_and_all_answered(gateway: Harness, re
 
 async def test_what_does_not_fit_waits_and_is_counted(gateway: Harness, replicas):
     await gateway.set_replicas((replicas[0], Mode.READY))
+    replicas[0].pause()
     asked = gateway.asking(10)
     await eventually(lambda: gateway.waits(Load(in_flight=2, queued=8, held=0)))
+    replicas[0].go_on()
     assert statuses(await asyncio.gather(*asked)) == {200}
     assert await gateway.waits(Load())
 
@@ -101,14 +105,20 @@ async def test_draining_the_last_one_holds_new_requests_until_another_comes(
 ):
     one, two = replicas
     await gateway.set_replicas((one, Mode.READY))
+    one.pause()
     asked = gateway.asking(10)
-    await asyncio.sleep(WORK_S / 2)
+    await eventually(lambda: gateway.waits(Load(in_flight=2, queued=8)))
     await gateway.set_replicas((one, Mode.DRAIN))
     asked += gateway.asking(10)
+    one.go_on()
     await eventually(lambda: _drained(gateway, one))
-    assert (await gateway.load()).waiting == 18
+    await eventually(lambda: _waiting(gateway, 18))
     await gateway.set_replicas((two, Mode.READY))
     assert statuses(await asyncio.gather(*asked)) == {200}
+
+
+async def _waiting(gateway: Harness, count: int) -> bool:
+    return (await gateway.load()).waiting == count
 
 
 async def test_a_dead_replica_is_taken_out_by_itself(gateway: Harness, replicas):
@@ -156,6 +166,24 @@ async def test_a_hold_ends_with_retry_after(tmp_path: Path):
             body = await answer.json()
             assert (answer.status, int(answer.headers["retry-after"]) > 0) == (503, True)
         assert "SW-GATEWAY-WAKING" in body["error"]
+
+
+async def test_what_clients_are_told_is_right_again_a_turn_after_a_start(
+    gateway: Harness, replicas
+):
+    """Neither is written down."""
+    told: dict[str, object] = {"closing": True, "retry_after_s": 7}
+    await gateway.set_replicas((replicas[0], Mode.READY), **told)
+    gateway.runtime.keep({"t/a": "pool1"})
+    assert (await gateway.ask())[0] == 404
+    await gateway.kill()
+    await gateway.start()
+    asked = gateway.asking(1)
+    await gateway.set_replicas((replicas[0], Mode.READY), **told)
+    seen = await gateway.runtime.observe()
+    assert (seen.closing, seen.retry_after_s) == ({"t/a"}, {"t/a": 7})
+    assert (await gateway.ask())[0] == 404
+    await asyncio.gather(*asked)
 
 
 KEPT = pytest.mark.parametrize("kept", [False, True], ids=["no routes kept", "routes kept"])
@@ -258,6 +286,31 @@ async def raw_status(gateway: Harness, path: str) -> tuple[str, int]:
     return line, int(line.split()[1])
 
 
+async def test_what_triton_hangs_up_on_is_refused(gateway: Harness, replicas):
+    """Its line is 8 KiB at most; without a word it looks as if it had died."""
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    for length, expected in ((7000, 200), (8001, 431)):
+        by_header = await gateway.ask(x_long="a" * length)
+        by_path = await gateway.ask(f"/t/a{INFER}?{'a' * length}")
+        assert {by_header[0], by_path[0]} == {expected}
+    assert {error_of(text)[:18] for _, text in (by_header, by_path)} == {"SW-GATEWAY-HEADERS"}
+
+
+async def test_json_has_a_limit_and_binary_tensors_have_none(tmp_path: Path, replicas):
+    async with gateway_up(tmp_path, max_json_mib=1) as gateway:
+        await gateway.set_replicas((replicas[0], Mode.READY))
+
+        async def send(json_bytes: int | None = None) -> tuple[int, str]:
+            names = {} if json_bytes is None else {BINARY: str(json_bytes)}
+            url = f"{gateway.settings.url}/t/a{INFER}"
+            async with gateway.session.post(url, data=b" " * 3_000_000, headers=names) as answer:
+                return answer.status, await answer.text()
+
+        assert (await send(100))[0] == 200
+        for refused in (await send(), await send(2_000_000)):
+            assert (refused[0], error_of(refused[1])[:15]) == (413, "SW-GATEWAY-JSON")
+
+
 @pytest.mark.parametrize("path", ["/v2/health/ready", INFER])
 async def test_inference_passes_with_its_prefix_removed(gateway: Harness, replicas, path: str):
     await gateway.set_replicas((replicas[0], Mode.READY))
@@ -295,12 +348,14 @@ async def test_a_deleted_service_answers_all_that_wait_and_its_backend_is_free(
 ):
     one, two = replicas
     await gateway.set_replicas((one, Mode.READY))
+    one.pause()
     asked = gateway.asking(60)
     await eventually(lambda: gateway.waits(Load(in_flight=2, queued=58)))
     begin_s = time.monotonic()
     await gateway.route()
+    one.go_on()
     answers = await asyncio.gather(*asked)
-    assert time.monotonic() - begin_s < 2
+    assert time.monotonic() - begin_s < gateway.settings.hold_s / 2
     refused = [text for status, text in answers if status == 404]
     assert (statuses(answers), len(answers) - len(refused)) == ({200, 404}, replicas[0].served)
     assert {error_of(text)[:18] for text in refused} == {"SW-GATEWAY-UNKNOWN"}

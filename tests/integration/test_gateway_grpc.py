@@ -61,9 +61,11 @@ async def test_calls_are_held_from_zero_and_spread(gateway: Harness, replicas):
 
 async def test_a_call_waits_for_a_place_beside_http(gateway: Harness, replicas):
     await gateway.set_replicas((replicas[0], Mode.READY))
+    replicas[0].pause()
     asking = asyncio.create_task(asked(gateway, 5))
     http = gateway.asking(3)
     await eventually(lambda: gateway.waits(Load(in_flight=4, queued=4)))
+    replicas[0].go_on()
     assert len(await asking) == 5
     assert {status for status, _ in await asyncio.gather(*http)} == {200}
 
@@ -109,6 +111,7 @@ async def test_a_hold_that_is_too_long_is_unavailable_with_the_estimate(gateway:
 
 async def test_a_replica_that_dies_is_unavailable(gateway: Harness, replicas):
     await gateway.set_replicas((replicas[0], Mode.READY))
+    replicas[0].pause()
     asking = asyncio.create_task(refused(gateway, slicewise_service="t/a"))
     await eventually(lambda: gateway.waits(Load(in_flight=1)))
     await replicas[0].stop()

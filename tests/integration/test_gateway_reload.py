@@ -1,6 +1,10 @@
 """A reload of a real HAProxy under load fails no request: it is for a larger pool."""
 
 import asyncio
+import os
+import signal
+import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +24,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from cluster.errors import SlicewiseError
 from launcher.decide.gateway import Load, Mode
+from launcher.decide.routing import MarkComplete
+from launcher.haproxy import REPLACED_DEADLINE_S
 
 pytestmark = pytest.mark.integration
 
@@ -101,10 +107,12 @@ async def test_what_is_held_and_queued_goes_on_in_the_next_process(gateway: Harn
     await gateway.reload()
     await gateway.set_replicas((replicas[0], Mode.READY))
     assert statuses(await asyncio.gather(*held)) == {200}
+    replicas[0].pause()
     queued = gateway.asking(30)
     await eventually(lambda: gateway.waits(Load(in_flight=2, queued=28)))
     await gateway.reload()
     await gateway.set_replicas((replicas[1], Mode.READY))
+    replicas[0].go_on()
     assert statuses(await asyncio.gather(*queued)) == {200}
     assert replicas[1].served > 20
 
@@ -119,6 +127,29 @@ async def test_a_request_without_a_route_waits_in_the_next_process(gateway: Harn
     assert not any(request.done() for request in asked)
     await gateway.set_replicas((replicas[0], Mode.READY))
     assert statuses(await asyncio.gather(*asked)) == {200}
+
+
+async def test_a_port_that_is_held_open_refuses_nobody_while_haproxy_is_killed(
+    gateway: Harness, replicas
+):
+    await gateway.kill()
+    host, _, number = gateway.settings.bind.rpartition(":")
+    with socket.create_server((host, int(number)), backlog=128) as port:
+        await gateway.start(port)
+        await gateway.runtime.apply([MarkComplete()])
+        await gateway.set_replicas((replicas[0], Mode.READY))
+        gateway.runtime.keep({"t/a": "pool1"})
+        assert (await gateway.ask())[0] == 200
+        for end in (gateway.kill, gateway.kill_worker):
+            await end()
+            asked = gateway.asking(20)
+            await asyncio.sleep(0.2)
+            await gateway.start(port)
+            await gateway.set_replicas((replicas[0], Mode.READY))
+            assert statuses(await asyncio.gather(*asked)) == {200}
+        await gateway.reload()
+        await gateway.set_replicas((replicas[0], Mode.READY))
+        assert (await gateway.ask())[0] == 200
 
 
 async def test_a_larger_pool_comes_with_a_reload(gateway: Harness, replicas):
@@ -144,3 +175,23 @@ async def test_a_streamed_answer_outlives_drain_and_reload(gateway: Harness, rep
         assert (drained.mode, drained.in_flight) == (Mode.DRAIN, 1)
         assert (await answer.read()).endswith(b"data: 11\n\n")
     await eventually(lambda: gateway.waits(Load()))
+
+
+async def test_a_replaced_process_that_hangs_holds_up_one_look_and_is_asked_once(
+    gateway: Harness, replicas
+):
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    url = f"{gateway.settings.url}/t/a{STREAM}"
+    async with gateway.session.post(url, json={"n": 20}) as answer:
+        old = int(await gateway.worker())
+        await gateway.reload()
+        os.kill(old, signal.SIGSTOP)
+        begin_s = time.monotonic()
+        # The master would have refused to answer after some 20 questions to it.
+        for _ in range(40):
+            await gateway.set_replicas((replicas[0], Mode.READY))
+        assert time.monotonic() - begin_s < REPLACED_DEADLINE_S + 2
+        assert (await gateway.ask())[0] == 200
+        os.kill(old, signal.SIGCONT)
+        await eventually(lambda: gateway.waits(Load(in_flight=1)))
+        assert await answer.text() != ""

@@ -137,6 +137,7 @@ def test_daemon_and_launcher_killed_under_load_the_limits_hold(line: Line) -> No
     assert line.billing() > 0
     for extra in ((), ("--qos=normal",), ("--array=0-4",)):
         line.sandbox.run("alice", (*TASK, *extra, "--wrap=sleep 30"), check=False)
+    until_is(line.billing, NOMINAL * 1000)
     assert most_billed(line) == NOMINAL * 1000
     line.sandbox.run("root", ("scancel", "--account=vision", "--name=wrap"))
     line.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
@@ -153,6 +154,7 @@ def test_the_limits_of_several_qos_do_not_add_up(line: Line) -> None:
     for extra in (("--qos=normal", "--array=0-1"), ("--array=0-4",)):
         line.sandbox.run("alice", (*TASK, *extra, "--wrap=sleep 30"))
         until(line.billing)
+    until_is(line.billing, NOMINAL * 1000)
     assert most_billed(line) == NOMINAL * 1000
     line.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
     until_is(lambda: line.slicewise("alice", "service", "list", check=False)[0], 0)

@@ -22,6 +22,8 @@ NAME, SERVICE = "rolled", "nlp/rolled"
 REPLICAS, CONCURRENCY = 2, 2
 WORK_S = 0.27
 """What a replica takes for one request."""
+PATIENCE_S = 240.0
+"""Replicas that are replaced one at a time, on a machine that has much else to do."""
 RATE_PER_S = 5.0
 """One replica alone can answer them."""
 FILE = """\
@@ -107,7 +109,7 @@ class Rolled:
             async with SteadyLoad(self.url, RATE_PER_S) as load:
                 await asyncio.sleep(2.0)
                 await asyncio.to_thread(change)
-                await asyncio.to_thread(until, wanted)
+                await asyncio.to_thread(until, wanted, PATIENCE_S)
                 await asyncio.sleep(2.0)
             return load
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until, until_is
 
 from cluster.errors import SlicewiseError
 from sandbox import process
@@ -82,7 +83,7 @@ def test_a_job_s_billing_is_its_millislices(bare: Sandbox):
     def charged() -> bool:
         return "billing=3500," in bare.run("slurm", argv).stdout
 
-    assert process.wait_until(charged, 10)
+    until(charged)
 
 
 @pytest.mark.parametrize("node", [node.name for node in NODES])
@@ -125,7 +126,7 @@ def test_exit_187_gives_the_slot_back_held(bare: Sandbox):
         shown = bare.run("alice", ("squeue", "-h", "-j", job, "-o", "%T %r")).stdout
         return shown == "SPECIAL_EXIT JobHeldUser\n"
 
-    assert process.wait_until(held, 10)
+    until(held)
     bare.run("alice", ("scancel", job))
 
 
@@ -195,7 +196,7 @@ def test_a_limit_that_sacctmgr_sets_reaches_slurmctld(bare: Sandbox):
     def arrived() -> bool:
         return "billing=123(" in bare.run("slurm", show).stdout
 
-    assert process.wait_until(arrived, 5)
+    until(arrived)
     bare.run("slurm", (*argv[:-1], "grptres=billing=-1"))
 
 
@@ -217,7 +218,7 @@ def test_another_sandbox_beside_it_ends_without_a_trace_in_the_middle_of_its_sta
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
-        assert process.wait_until((directory / "log" / "slurmdbd.log").exists, 30)
+        until((directory / "log" / "slurmdbd.log").exists)
         starting.send_signal(number)
         starting.communicate(timeout=60)
         assert starting.returncode == 130
@@ -231,9 +232,7 @@ def test_down_sweeps_what_a_killed_up_left_and_jobs_that_hide():
     sandbox = Sandbox.up(directory, progress=print, services=False)
     hidden = "setsid env -i sleep 4321 & disown; sleep 4321"
     sandbox.run("alice", ("sbatch", "--output=/dev/null"), input=f"#!/bin/bash\n{hidden}\n")
-    assert process.wait_until(
-        lambda: sandbox.run("alice", ("squeue", "-h", "-t", "R")).stdout != "", 10
-    )
+    until(lambda: sandbox.run("alice", ("squeue", "-h", "-t", "R")).stdout)
     sandbox.kill("slurmctld")
     sandbox.kill("postgres")
     assert command(directory, "status").returncode == 0
@@ -259,7 +258,7 @@ def test_up_starts_again_what_has_ended_and_keeps_all_data():
                 sandbox.kill(name)
                 # This process started it and must reap it: others would take it for running.
                 ended = sandbox.state.processes[name]
-                assert process.wait_until(lambda ended=ended: not process.is_alive(ended), 5)
+                until(lambda ended=ended: not process.is_alive(ended))
         answer = command(directory, "up")
         assert answer.returncode == 0, answer.stderr
         again = Sandbox.attach(directory)
@@ -270,11 +269,11 @@ def test_up_starts_again_what_has_ended_and_keeps_all_data():
         )
         assert "vision" in json.dumps(listed)
         assert file.read_text() == "kept"
-        assert process.wait_until(lambda: set(again.node_states().values()) == {"idle"}, 20)
+        until_is(lambda: set(again.node_states().values()), {"idle"})
         assert in_job(again, "echo done", "--gres=gpu:1g.10gb:1").strip() == "done"
 
         again.kill("launcher")
-        assert process.wait_until(lambda: "ended" in command(directory, "status").stdout, 5)
+        until(lambda: "ended" in command(directory, "status").stdout)
         again.layout.settings_file.rename(directory / "hidden")
         answer = command(directory, "up")
         assert answer.returncode == 1

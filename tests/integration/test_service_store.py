@@ -10,7 +10,8 @@ from psycopg.sql import SQL, Identifier
 
 from cluster.database import postgres_engine
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
-from cluster.wire import GrantsAnswer, ServiceOrder
+from cluster.wire import ServiceOrder
+from cluster.wire_keys import GrantsAnswer
 from launcher.store import StateStore
 from sandbox.cluster import Sandbox
 from slurm_plugin.decide.orders import Ordered
@@ -73,6 +74,17 @@ def test_the_newest_order_of_a_service_holds_until_it_is_over(ledger: Ledger) ->
     assert ledger.orders()[BERT] == ordered(min_replicas=1)
 
 
+def test_whether_an_order_is_new_is_known_by_its_number(ledger: Ledger, database: str) -> None:
+    assert ledger.newest_order_id() == 0
+    ledger.set_order(BERT, "scale", ordered(max_replicas=2), "alice")
+    first = ledger.newest_order_id()
+    ledger.set_order(GPT, "restart", ordered(820, restart_s=7.25), "bob")
+    second = ledger.newest_order_id()
+    assert 0 < first < second == ledger.newest_order_id()
+    with Ledger(database, "other") as other:
+        assert other.newest_order_id() == 0
+
+
 def test_clusters_that_share_a_database_do_not_share_orders_keys_or_states(
     ledger: Ledger, database: str
 ) -> None:
@@ -89,7 +101,8 @@ def test_no_order_and_no_key_is_ever_altered(ledger: Ledger, database: str) -> N
     ledger.set_order(BERT, "scale", ordered(max_replicas=2), "alice")
     ledger.add_key(IDS[0], "vision", "ci", HASHES[0], "alice")
     ledger.revoke_key(IDS[0], "alice")
-    for table in ("service_orders", "api_keys", "api_key_revocations"):
+    ledger.open_tenant("vision", "alice")
+    for table in ("service_orders", "api_keys", "api_key_revocations", "api_key_openings"):
         for statement in ("UPDATE {} SET author = 'x'", "DELETE FROM {}"):
             with (
                 psycopg.connect(database) as connection,
@@ -122,6 +135,18 @@ def test_a_key_lets_in_until_it_is_revoked_and_its_tenant_stays_protected(ledger
     ]
     ledger.revoke_key(IDS[1], "olga")
     assert ledger.grants() == GrantsAnswer(tenants={}, protected=("vision",))
+
+
+def test_a_tenant_without_a_valid_key_is_opened_until_one_is_made_again(ledger: Ledger) -> None:
+    ledger.add_key(IDS[0], "vision", "ci", HASHES[0], "alice")
+    ledger.add_key(IDS[1], "nlp", "ci", HASHES[1], "bob")
+    with pytest.raises(InvalidInputError, match="SW-KEY-VALID"):
+        ledger.open_tenant("vision", "alice")
+    ledger.revoke_key(IDS[0], "alice")
+    ledger.open_tenant("vision", "alice")
+    assert ledger.grants() == GrantsAnswer(tenants={HASHES[1]: "nlp"}, protected=("nlp",))
+    ledger.add_key(IDS[2], "vision", "ci", HASHES[2], "alice")
+    assert ledger.grants().protected == ("nlp", "vision")
 
 
 def test_a_tenant_has_so_many_keys_even_if_all_are_made_at_once(ledger: Ledger) -> None:

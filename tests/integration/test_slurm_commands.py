@@ -12,7 +12,7 @@ import pytest
 from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import JobState, JobTag, JobView
 from cluster.slurm.commands import CommandSlurm
-from cluster.slurm.interface import Tasks
+from cluster.slurm.interface import Submission, Tasks
 from cluster.slurm.submit import submit
 from sandbox.cluster import Sandbox
 
@@ -189,7 +189,8 @@ async def test_cancelled_tasks_end_and_the_rest_stays(slurm: CommandSlurm, array
     tasks = await until(
         lambda: tasks_of(slurm, array), lambda tasks: tasks[None].untouched == INDICES - gone
     )
-    assert all(job.state is JobState.ENDED for index, job in tasks.items() if index in gone)
+    ended = {(job.state, job.ended) for index, job in tasks.items() if index in gone}
+    assert ended == {(JobState.ENDED, "CANCELLED")}
 
 
 async def test_scripts_come_back_as_they_were_submitted(slurm: CommandSlurm) -> None:
@@ -197,6 +198,57 @@ async def test_scripts_come_back_as_they_were_submitted(slurm: CommandSlurm) -> 
     submitted = submit(script)
     assert await slurm.batch_script(submitted.job_id) == script
     await slurm.cancel(submitted.job_id)
+
+
+async def test_scripts_and_directories_of_many_come_in_one_go(
+    slurm: CommandSlurm, array: int
+) -> None:
+    # Without a line break at its end, and with words of scontrol's own in it.
+    script = "#!/bin/bash\n#SBATCH --hold --mem=20\nscontrol: show hostnames x\ntrue"
+    job = submit(script).job_id
+    found = await slurm.submissions({job, array, 4_000_000})
+    assert found.keys() == {job, array}
+    assert found[job] == Submission(script, str(Path.cwd()))
+    assert found[array].script.startswith("#!/bin/bash\n")
+    await slurm.cancel(job)
+
+
+async def test_the_tasks_of_one_array_are_seen_alone(slurm: CommandSlurm, array: int) -> None:
+    own = {job.array_job_id for job in await slurm.tasks({array})}
+    assert own == {array}
+
+
+async def test_who_is_in_a_reservation_and_who_beside_it(
+    slurm: CommandSlurm, sandbox: Sandbox
+) -> None:
+    what = ("users=alice", "starttime=now", "duration=5", "nodes=gpu02", "corecnt=2")
+    create = ("scontrol", "create", "reservation", "reservationname=part", *what)
+    sandbox.run("root", create)
+    argv = ("sbatch", "--parsable", "--mem=20", "--output=/dev/null", "--nodelist=gpu02")
+    wrap = "--wrap=sleep 300"
+    inside = int(sandbox.run("alice", (*argv, "--reservation=part", "--time=1", wrap)).stdout)
+    beside = int(sandbox.run("alice", (*argv, "--array=0-1", "--time=1", wrap)).stdout)
+    try:
+        seen = await until(
+            lambda: slurm.tasks({inside, beside}),
+            lambda jobs: [job.state for job in jobs] == [JobState.RUNNING] * 3,
+        )
+        # Slurm tells which cores once it has saved its state.
+        (part,) = await until(slurm.reservations, lambda those: bool(those[0].cores))
+        assert await slurm.reserved() == {inside: frozenset({"part"})}
+        cores = {job_id: found["gpu02"] for job_id, found in (await slurm.cores(seen)).items()}
+        assert cores.keys() == {job.job_id for job in seen}
+        assert all(
+            (own <= part.cores["gpu02"]) is (job_id == inside) for job_id, own in cores.items()
+        )
+    finally:
+        for job in (inside, beside):
+            await slurm.cancel(job)
+        await until(
+            lambda: slurm.tasks({inside, beside}),
+            lambda jobs: all(job.state is JobState.ENDED for job in jobs),
+        )
+        sandbox.run("root", ("scontrol", "delete", "reservationname=part"))
 
 
 async def test_failures_carry_the_words_of_slurm(slurm: CommandSlurm) -> None:

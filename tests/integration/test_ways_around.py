@@ -262,7 +262,7 @@ def test_hostile_words_in_a_description_do_nothing(users: Users, clean: None, te
     for option in ("--comment", "--account", "--qos", "--gres", "--wckey", "--licenses"):
         started = time.monotonic()
         outcome = users.submit("alice", "sbatch", "--hold", GPU, f"{option}={text}")
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
         for job in outcome.jobs:
             assert (job["Account"], job["QOS"]) == ("vision", "slicewise_vision")
             assert " tenant=vision" in job.tag
@@ -281,5 +281,5 @@ def test_a_script_of_megabytes_costs_no_more_than_its_budget(
         started = time.monotonic()
         for job in users.submit("alice", "sbatch", "--hold", GPU, script=script).jobs:
             assert " tenant=vision" in job.tag
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
     assert users.submit("alice", "sbatch", "--hold", GPU).status == 0

@@ -53,7 +53,7 @@ local function make(call)
     socket.sleep(call.sleep_s or 0)
     shift_s = shift_s + (call.shift_s or 0)
     local job_desc, values = record(call.job_desc)
-    local started_s = clock()
+    local started_s, worked_s = clock(), os.clock()
     local code
     if call.call == "job_submit" then
         code = module.job_submit(job_desc, case.part_list, call.uid)
@@ -64,6 +64,7 @@ local function make(call)
     return {
         code = code,
         elapsed_s = clock() - started_s,
+        processor_s = os.clock() - worked_s,
         told = table.concat(told, "\n"),
         logged = table.concat(logged, "\n"),
         job_desc = values,

@@ -89,7 +89,7 @@ def test_it_is_never_below_zero_and_never_above_plain_use(
     after = folded(DecayedUse(0.0, before), held, passed_s, half_life_s)
     for tenant, amount in after.millislice_s.items():
         most = before.get(tenant, 0.0) + held.get(tenant, 0) * passed_s
-        assert 0.0 <= amount <= most * (1 + 1e-9)
+        assert 0.0 <= amount <= most * (1 + 1e-9) + 1e-9  # Floats near zero are coarse.
 
 
 def test_half_of_it_is_left_after_a_half_life() -> None:

@@ -55,6 +55,7 @@ OBSERVED = ServiceObservation(
     is_scaled=False,
     is_ending=False,
     load=Load(in_flight=2, queued=4, held=5),
+    news=None,
     replicas=(
         *(Replica(1, slot, "ready") for slot in range(3)),
         Replica(1, 3, "starting"),
