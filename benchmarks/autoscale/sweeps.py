@@ -16,7 +16,7 @@ from benchmarks.autoscale.world import Outcome, replay
 
 USE = (0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.6)
 """Requests per replica as a share of its concurrency."""
-AIMS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.997, 0.9995, 0.99999)
+AIMS = (0.8, 0.9, 0.94, 0.96, 0.98, 0.99, 0.996, 0.999, 0.9999, 0.999999)
 PEAKS_S = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0)
 """Of the clairvoyant: peaks that it lets be late."""
 

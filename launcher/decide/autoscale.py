@@ -1,4 +1,4 @@
-"""How many replicas a service wants: enough for what may come until a start would have helped.
+"""How many replicas a service wants: enough for the load that may be there when a start ends.
 
 The method, its sources and why each number is what it is: docs/autoscaling.md.
 """
@@ -7,21 +7,31 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from operator import attrgetter
 
-from launcher.decide.arrivals import Arrivals, cases, learn_arrivals
+from launcher.decide.arrivals import Arrivals, learn_arrivals
 from launcher.decide.delays import Delays, learn_starts
+from launcher.decide.forecasts import Forecasts, at_once, expected, learn_forecasts
 from launcher.decide.idle import Idle, is_worth_keeping, learn_pause
 from launcher.decide.scaling import Decision, Look, Scaling, Supply
 from launcher.decide.work import Work, learn_work
 
-_HOLD_LOADS = 2.0
-"""What is not needed is kept for so many loads: a start costs one, and a drain besides."""
+_HOLD_LOADS = 0.5
+"""What is not needed any more is kept for that part of a load: less of it flaps."""
 _SETTLE_S = 60.0
 """After a start of the launcher nothing shrinks for so long."""
 _GAP_S = 10.0
 """A longer pause between two looks is as a start: nobody knows how busy the replicas were."""
 _LEAST_HORIZON_S, _MOST_HORIZON_S = 3.0, 600.0
-_DEAREST_S, _DEAREST_IDLE_S = 3600.0, 900.0
-"""A late request is worth that many slice-seconds at most; to a service without any, fewer."""
+_RAREST_S = 36.0
+"""Who gets fewer requests than one in so many seconds pays for one as if it got that many."""
+_DEAREST_IDLE_S = 900.0
+"""To a service without any request a late one is worth that many slice-seconds at most."""
+_LATE_AFTER, _LATE_WITHIN = 0.2, 0.1
+"""Where the peak of a while finds no places, that part of its requests is late: a peak is short.
+
+Less of them until a start could help: that is the longer while.
+"""
+_MARGIN = 0.5
+"""Of the time that a request may wait, what is planned with; the rest is for what is uneven."""
 _USUAL_WAIT_S = 5.0
 _TAIL = 3.0
 """The slowest requests take so many times the mean: what a latency objective leaves for waiting."""
@@ -52,6 +62,7 @@ class Memory:
 
     seen: Seen | None = None
     arrivals: Arrivals = field(default_factory=Arrivals)
+    forecasts: Forecasts = field(default_factory=Forecasts)
     work: Work = field(default_factory=Work)
     delays: Delays = field(default_factory=Delays)
     idle: Idle = field(default_factory=Idle)
@@ -101,16 +112,21 @@ def _learnt(memory: Memory, look: Look) -> Memory:
         settled = Peak(look.at_s + _SETTLE_S, look.supply.coming)
         peaks = _remember(memory.peaks, settled, look.at_s)
         return replace(memory, seen=seen, delays=delays, idle=idle, peaks=peaks)
-    arrivals = learn_arrivals(
-        memory.arrivals,
-        _more(before.arrived, load.arrived),
-        elapsed_s,
-        look.at_s,
-        _horizon_s(delays),
-    )
+    arrivals = learn_arrivals(memory.arrivals, _more(before.arrived, load.arrived), elapsed_s)
     busy_s = elapsed_s * (before.in_flight + load.in_flight) / 2
     work = learn_work(memory.work, busy_s, _more(before.answered, load.answered))
-    return Memory(seen, arrivals, work, delays, idle, memory.peaks)
+    forecasts = _forecasts(memory.forecasts, arrivals, work, look, _horizon_s(delays))
+    return Memory(seen, arrivals, forecasts, work, delays, idle, memory.peaks)
+
+
+def _forecasts(
+    known: Forecasts, arrivals: Arrivals, work: Work, look: Look, horizon_s: float
+) -> Forecasts:
+    load, made = look.load.total, None
+    if arrivals.seen_s >= 2 * horizon_s:
+        rates = arrivals.rates
+        made = tuple(expected(load, rate, horizon_s, work.service_s) for rate in rates)
+    return learn_forecasts(known, load, look.at_s, horizon_s, made)
 
 
 def _more(before: int, now: int) -> int:
@@ -127,37 +143,42 @@ class Need:
     """What is needed now, and of what it follows.
 
     Attributes:
-        rate: requests per second that are reckoned with.
+        expected: requests at once after ``horizon_s``.
+        reckoned: how many of them are reckoned with, surprises included.
     """
 
     replicas: int
-    rate: float
-    service_s: float
+    expected: float
+    reckoned: float
     horizon_s: float
 
 
 def _need(scaling: Scaling, memory: Memory, look: Look) -> Need:
     horizon_s, service_s = _horizon_s(memory.delays), memory.work.service_s
-    price_s = _price_s(scaling, memory.arrivals)
-    arrivals = _arrivals_to_serve(memory.arrivals, horizon_s, price_s)
-    keep = _places(look.load.total + arrivals, horizon_s, scaling, service_s)
-    order = _places_after_start(arrivals, horizon_s, scaling, service_s, look)
-    needed = max(order, min(keep, look.supply.coming * scaling.concurrency))
-    replicas = ceil(needed / scaling.concurrency - _NEARLY)
-    if look.load.total or _is_kept(scaling, memory, look, price_s):
-        replicas = max(replicas, 1)
-    else:
-        replicas = 0
-    return Need(replicas, arrivals / horizon_s, service_s, horizon_s)
+    best = memory.forecasts.best
+    errors, rate = memory.forecasts.errors[best], memory.arrivals.rates[best]
+    forecast = expected(look.load.total, rate, horizon_s, service_s)
+    worth, bursts = _price_s(scaling, memory.arrivals) / service_s, min(1.0, service_s / horizon_s)
+    after = at_once(errors.after, bursts, forecast, _LATE_AFTER * worth)
+    within = at_once(errors.within, bursts, forecast, _LATE_WITHIN * worth)
+    patience = service_s / (service_s + _MARGIN * _wait_s(scaling, service_s))
+    needed = max(
+        after * patience,
+        min(within * patience, look.supply.coming * scaling.concurrency),
+        _places_for_backlog(forecast / service_s * horizon_s, horizon_s, scaling, service_s, look),
+    )
+    is_used = look.load.total or _is_kept(scaling, memory, look)
+    replicas = max(1, ceil(needed / scaling.concurrency - _NEARLY)) if is_used else 0
+    return Need(replicas, forecast, needed, horizon_s)
 
 
-def _is_kept(scaling: Scaling, memory: Memory, look: Look, price_s: float) -> bool:
+def _is_kept(scaling: Scaling, memory: Memory, look: Look) -> bool:
     """Whether what runs is kept though there is no request; nothing starts without one."""
     if not memory.peaks or not memory.peaks[0].replicas:
         return False
     if scaling.keep_alive_s is not None:
         return memory.idle.age_s(look.at_s) < scaling.keep_alive_s
-    costs_s = memory.delays.load_s + min(price_s, _DEAREST_IDLE_S)
+    costs_s = memory.delays.load_s + min(_price_s(scaling, memory.arrivals), _DEAREST_IDLE_S)
     return is_worth_keeping(memory.idle, look.at_s, costs_s)
 
 
@@ -167,40 +188,23 @@ def _price_s(scaling: Scaling, arrivals: Arrivals) -> float:
     With one replica more for that price whenever more than ``1 - aim`` of the usual requests would
     be late without it, ``aim`` are in time.
     """
-    return 1 / max((1 - scaling.aim) * arrivals.usual_rate, 1 / _DEAREST_S)
+    return 1 / ((1 - scaling.aim) * max(arrivals.usual_rate, 1 / _RAREST_S))
 
 
-def _arrivals_to_serve(arrivals: Arrivals, horizon_s: float, price_s: float) -> float:
-    """Requests within the horizon for which a replica still pays.
-
-    As a newsvendor reckons: so many that in the cases with more, the requests that would be late
-    per second cost just as much as one replica.
-    """
-    costs = 0.0
-    for case in cases(arrivals, horizon_s):
-        costs += case.probability * price_s * case.arrivals / horizon_s
-        if costs >= 1:
-            return case.arrivals
-    return 0.0
-
-
-def _places(requests: float, span_s: float, scaling: Scaling, service_s: float) -> float:
-    """Places that can begin so many requests within the span, none later than its objective.
-
-    Each place begins one at once (it is in flight then) and one more each ``service_s``.
-    """
-    return requests * service_s / (span_s + _wait_s(scaling, service_s) + service_s)
-
-
-def _places_after_start(
+def _places_for_backlog(
     arrivals: float, horizon_s: float, scaling: Scaling, service_s: float, look: Look
 ) -> float:
-    """Places that must be there once a start is over, for what has piled up and what goes on."""
+    """Places that must be there once a start is over, for what has piled up and what goes on.
+
+    Each place begins one request at once and one more each ``service_s``, and none may begin later
+    than its objective. Until then ready replicas serve, and those on their way for half of it.
+    """
     supply = look.supply
     started = (supply.pending + supply.starting) / 2
     served = (supply.ready + started) * scaling.concurrency * horizon_s / service_s
     left = max(0.0, look.load.total + arrivals - served)
-    return _places(left + arrivals, horizon_s, scaling, service_s)
+    span_s = horizon_s + _wait_s(scaling, service_s) + service_s
+    return (left + arrivals) * service_s / span_s
 
 
 def _wait_s(scaling: Scaling, service_s: float) -> float:
@@ -251,8 +255,8 @@ def _ready_in_s(memory: Memory, look: Look, scaling: Scaling) -> float | None:
 def _reason(scaling: Scaling, need: Need, peak: int, wanted: int, look: Look) -> str:
     load = look.load
     said = (
-        f"{load.in_flight} in flight + {load.waiting} waiting, {need.rate:.3g}/s of "
-        f"{need.service_s:.2g} s reckoned for the next {need.horizon_s:.0f} s, "
+        f"{load.in_flight} in flight + {load.waiting} waiting, {need.expected:.3g} at once "
+        f"expected in {need.horizon_s:.0f} s, reckoned with {need.reckoned:.3g}, "
         f"{scaling.concurrency} per replica: {need.replicas}"
     )
     if peak > need.replicas:

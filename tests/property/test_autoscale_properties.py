@@ -87,6 +87,21 @@ def test_more_that_waits_never_wants_fewer(
     )
 
 
+@given(scalings(), STEPS, st.floats(0, 0.999999))
+def test_a_higher_aim_never_wants_fewer(
+    scaling: Scaling,
+    steps: list[tuple[float, Load, Supply, list[Start], bool]],
+    other: float,
+):
+    memory, found = gone_through(scaling, steps)
+    look = replace(found[-1][0], at_s=found[-1][0].at_s + 1)
+    less, more = sorted((scaling.aim, other))
+    modest, ambitious = (
+        autoscale(replace(scaling, aim=aim), memory, look)[1].wanted for aim in (less, more)
+    )
+    assert modest <= ambitious
+
+
 @given(scalings(), STEPS, SUPPLIES)
 def test_the_same_look_again_wants_the_same(
     scaling: Scaling, steps: list[tuple[float, Load, Supply, list[Start], bool]], supply: Supply

@@ -91,6 +91,14 @@ def test_a_higher_aim_takes_no_fewer(aim: float, more_than: float):
     assert found[0] <= found[1]
 
 
+@pytest.mark.parametrize("aim", [0.9, 0.99, 0.999])
+def test_rare_short_requests_never_get_a_crowd_of_replicas(aim: float):
+    """Nobody knows yet what bursts such a service has."""
+    scaling = replace(SCALING, aim=aim)
+    _, decisions = lived(3600, lambda second: float(second % 20 == 0), scaling)
+    assert max(decision.wanted for decision in decisions) <= 2
+
+
 def test_longer_starts_look_further_ahead():
     quick, slow = (
         autoscale(SCALING, Memory(), Look(0.0, Load(), Supply(), (Start(1.0, load_s),) * 20))[0]

@@ -1,0 +1,153 @@
+"""How many requests there are at once when a start ends: forecasts, and how far they are off.
+
+Numbers are compared by twice the difference of their square roots: where requests come at random
+that has a deviation of 1 at any rate (Anscombe, 1948), so one distribution of surprises serves a
+service that gets a request a minute and one that gets a thousand a second. What is not random
+(bursts, drift, long requests) makes it wider, and is learnt.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp, sqrt
+from operator import add
+
+from launcher.decide.arrivals import AVERAGED_S
+from launcher.decide.sketch import added
+
+_STEPS = 8
+"""Steps of a start's delay: each begins a forecast."""
+_AFTER = 1.25
+"""Until then, in delays, a start that is ordered now must carry the load: the next ones follow."""
+_COMPARED_S = 600.0
+_SURPRISE_S = 3600.0
+_EDGES = (-2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 13, 17)
+_LOWS = (_EDGES[0] - 1, *_EDGES)
+_BODY = (0.4, 2.8, 3.0, 3.8, 3.8, 3.0, 1.8, 0.8, 0.4)
+_TAIL = (0.12, 0.06, 0.02, 0.01, 0.004, 0.002, 0.001, 0.0004, 0.0002)
+"""Besides what was seen: nearly at random, with the heavier upper tail that a burst comes from."""
+_NOTHING = (0.0,) * len(_LOWS)
+_CALM = 0.375
+"""Makes the deviation 1 at small numbers too."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """An eighth of a start's delay: what was forecast when it began, and the most at once in it."""
+
+    at_s: float
+    forecasts: tuple[float, ...]
+    most: int
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far one average's forecasts were off.
+
+    Attributes:
+        weight, total, squares: of its surprises, of which old ones fade away.
+        within: weights of the surprises of the peak until a start would have ended.
+        after: of the peak when it would have ended.
+    """
+
+    weight: float = 0.0
+    total: float = 0.0
+    squares: float = 0.0
+    within: tuple[float, ...] = _NOTHING
+    after: tuple[float, ...] = _NOTHING
+
+    @property
+    def spread(self) -> float:
+        """What an offset can't mend; the offset itself is in the distributions."""
+        return self.squares - self.total * self.total / self.weight if self.weight else 0.0
+
+
+@dataclass(frozen=True)
+class Forecasts:
+    """Forecasts under way, and what has become of those before; by average."""
+
+    steps: tuple[Step, ...] = ()
+    errors: tuple[Errors, ...] = (Errors(),) * len(AVERAGED_S)
+
+    @property
+    def best(self) -> int:
+        """The average that has been off most evenly."""
+        spreads = [errors.spread for errors in self.errors]
+        return spreads.index(min(spreads))
+
+
+def expected(load: int, rate: float, horizon_s: float, service_s: float) -> float:
+    """Requests at once after ``horizon_s``: what is left of those there, and those that come."""
+    left = exp(-horizon_s / service_s)
+    return load * left + rate * service_s * (1 - left)
+
+
+def learn_forecasts(
+    known: Forecasts,
+    load: int,
+    at_s: float,
+    horizon_s: float,
+    forecasts: tuple[float, ...] | None,
+) -> Forecasts:
+    """With a look at how many requests there are, and what is forecast of them.
+
+    None: too little is known to forecast anything. What is judged now does not depend on ``load``.
+    """
+    while known.steps and at_s - known.steps[0].at_s >= _AFTER * horizon_s:
+        known = _judged(known, at_s, horizon_s)
+    steps = known.steps
+    if steps and at_s - steps[-1].at_s < horizon_s / _STEPS:
+        newest = steps[-1]
+        if load <= newest.most:
+            return known
+        return replace(known, steps=(*steps[:-1], Step(newest.at_s, newest.forecasts, load)))
+    if forecasts is None:
+        return known
+    return replace(known, steps=(*steps, Step(at_s, forecasts, load)))
+
+
+def _judged(known: Forecasts, at_s: float, horizon_s: float) -> Forecasts:
+    """The oldest forecast has come to its end."""
+    oldest, *later = known.steps
+    if at_s - oldest.at_s > 2 * _AFTER * horizon_s:
+        return replace(known, steps=())
+    until_s = oldest.at_s + horizon_s
+    within = max(step.most for step in known.steps if step.at_s < until_s)
+    after = max((step.most for step in later if step.at_s >= until_s), default=within)
+    judged = zip(known.errors, oldest.forecasts, strict=True)
+    errors = tuple(_with(e, f, within, after, horizon_s / _STEPS) for e, f in judged)
+    return Forecasts(tuple(later), errors)
+
+
+def _with(known: Errors, forecast: float, within: int, after: int, step_s: float) -> Errors:
+    calm = sqrt(forecast + _CALM)
+    off = 2 * (sqrt(after + _CALM) - calm)
+    fade, keep = exp(-step_s / _COMPARED_S), exp(-step_s / _SURPRISE_S)
+    return Errors(
+        known.weight * fade + 1,
+        known.total * fade + off,
+        known.squares * fade + off * off,
+        added(known.within, _EDGES, 2 * (sqrt(within + _CALM) - calm), keep),
+        added(known.after, _EDGES, off, keep),
+    )
+
+
+def at_once(
+    surprises: Sequence[float], bursts: float, forecast: float, worth_per_s: float
+) -> float:
+    """Requests at once for which a replica still pays.
+
+    As a newsvendor reckons: so many that in the cases with more, the requests that come meanwhile
+    and would be late cost just as much as one replica. ``bursts`` is which part of the assumed
+    bursts counts: one lasts for about a request's time. ``worth_per_s`` is how many replicas it
+    is worth to have one request more in time, each second.
+    """
+    always = [*_BODY, *(bursts * weight for weight in _TAIL)]
+    weights = [*map(add, surprises, always)]
+    calm, share = sqrt(forecast + _CALM), worth_per_s / sum(weights)
+    costs = 0.0
+    for low, weight in zip(reversed(_LOWS), reversed(weights), strict=True):
+        case = max(0.0, max(0.0, calm + low / 2 + 0.125) ** 2 - _CALM)
+        costs += weight * share * case
+        if costs >= 1:
+            return case
+    return 0.0
