@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Literal
 
 from cluster import events
@@ -233,6 +233,7 @@ class Reporter:
         if self._trouble:
             report("deciding_again")
         self._trouble = ""
+        self._forget_all_but(turned.state.keys())
         for service in turned.plan.services:
             self._service(service, turned)
         self._troubles(turned.plan)
@@ -262,20 +263,34 @@ class Reporter:
         )
 
     def _troubles(self, plan: Plan) -> None:
-        for name in plan.routes.unrouted:
-            self.once(name, "no_backend_free", "raise gateway.backends and render again")
-        for name in plan.routes.crowded:
-            self.once(name, "no_server_free", "raise gateway.servers and render again")
-        for name, why in plan.unreadable.items():
-            self.once(name, "service_unreadable", why)
-        for service in plan.services:
-            self.once(service.service, "slots_lost", loss_text(service.lost))
+        more = "raise gateway.{} and render again"
+        found: Mapping[str, Mapping[str, str]] = {
+            "no_backend_free": dict.fromkeys(plan.routes.unrouted, more.format("backends")),
+            "no_server_free": dict.fromkeys(plan.routes.crowded, more.format("servers")),
+            "service_unreadable": plan.unreadable,
+            "slots_lost": {one.service: loss_text(one.lost) for one in plan.services},
+        }
+        # Of a service that was not decided in this turn nothing is known to be over.
+        decided = {one.service: "" for one in plan.services}
+        for event, whys in found.items():
+            for name, why in {**decided, **whys}.items():
+                self.once(name, event, why)
+
+    def _forget_all_but(self, services: Collection[str]) -> None:
+        self._said = {name: said for name, said in self._said.items() if name in services}
+        self._warned = {
+            (name, event): why
+            for (name, event), why in self._warned.items()
+            if not name or name in services
+        }
 
     def once(self, service: str, event: str, why: str) -> None:
         """A warning, once until it changes; "" is no trouble."""
-        if why and self._warned.get((service, event)) != why:
+        if not why:
+            self._warned.pop((service, event), None)
+        elif self._warned.get((service, event)) != why:
             report(event, logging.WARNING, service=service or "-", why=why)
-        self._warned[service, event] = why
+            self._warned[service, event] = why
 
 
 def report(event: str, level: int = logging.INFO, **fields: object) -> None:

@@ -1,7 +1,7 @@
 """Tells the daemon what the launcher sees of services: there their users read it."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from cluster.wire import ServiceNews
@@ -11,8 +11,8 @@ from launcher.decide.state import ServiceState, State
 
 AGAIN_S = 10.0
 """What has not changed is told again so often: the daemon may have begun anew."""
-_AT_A_TIME = 25
-"""Services in one message: 256 slots each, that fits into the longest one."""
+_MESSAGE_BYTES = 48 * 1024
+"""Of the services in one message; the daemon takes 64 KiB."""
 
 
 class Hears(Protocol):
@@ -43,11 +43,10 @@ class Teller:
         now_s = time.time()
         found = dict(self._found(plan, now_s))
         self._told = {key: told for key, told in self._told.items() if key in found}
-        due = [key for key, one in found.items() if self._is_due(key, one, now_s)]
-        for first in range(0, len(due), _AT_A_TIME):
-            some = due[first : first + _AT_A_TIME]
-            await self._daemon.tell(tuple(found[key] for key in some))
-            self._told |= {key: (now_s, found[key]) for key in some}
+        due = {key: one for key, one in found.items() if self._is_due(key, one, now_s)}
+        for some in _messages(due):
+            await self._daemon.tell(tuple(some.values()))
+            self._told |= {key: (now_s, one) for key, one in some.items()}
 
     def _found(self, plan: Plan, now_s: float) -> Iterator[tuple[str, ServiceNews]]:
         before, self._samples = self._samples, {}
@@ -59,3 +58,17 @@ class Teller:
     def _is_due(self, key: str, found: ServiceNews, now_s: float) -> bool:
         told_s, told = self._told.get(key, (0.0, None))
         return found != told or now_s - told_s >= AGAIN_S
+
+
+def _messages(due: Mapping[str, ServiceNews]) -> Iterator[Mapping[str, ServiceNews]]:
+    some: dict[str, ServiceNews] = {}
+    left = _MESSAGE_BYTES
+    for key, one in due.items():
+        size = len(one.model_dump_json())
+        if some and size > left:
+            yield some
+            some, left = {}, _MESSAGE_BYTES
+        some[key] = one
+        left -= size
+    if some:
+        yield some

@@ -48,12 +48,17 @@ class Lost:
 
     def cancelled(self, services: Iterable[ServiceView]) -> frozenset[int]:
         """Arrays that their owner cancelled in the moment in which slots of them were brought back:
-        what lived beside those was cancelled. While some of that still ends nothing is known.
+        what lived beside those was cancelled. While some of that still ends nothing is known. They
+        are named until they have ended: to cancel them may fail.
         """
         judged = {
             one.array_job_id: were_cancelled(one, self._beside[one.array_job_id])
             for one in services
             if one.array_job_id in self._beside
         }
-        self._beside = {a: those for a, those in self._beside.items() if judged.get(a, 0) is None}
+        self._beside = {
+            array: those
+            for array, those in self._beside.items()
+            if judged.get(array, False) is not False
+        }
         return frozenset(array for array, is_so in judged.items() if is_so)

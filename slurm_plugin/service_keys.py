@@ -84,7 +84,7 @@ class ServiceKeys:
             )
         if known[key_id].revoked_s is not None:
             return
-        self._rates.take(reader, known[key_id].tenant)
+        # At no bounded rate: each key once at most, and a key that has leaked can't wait.
         revoke = partial(self._ledger.revoke_key, key_id, reader.user)
         await self._reads.from_ledger(reader.uid, revoke)
         report("key_revoked", key=key_id, user=reader.user)
@@ -92,6 +92,7 @@ class ServiceKeys:
     async def _open(self, tenant: str, reader: Reader) -> None:
         require_own(tenant, reader)
         if tenant not in self._grants.protected:
+            require_known(tenant, self._sync.policy.keys(), reader)
             return
         self._rates.take(reader, tenant)
         opens = partial(self._ledger.open_tenant, tenant, reader.user)

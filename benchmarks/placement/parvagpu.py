@@ -39,6 +39,7 @@ _BOARD = board("A100-80GB")
 _PROFILES = {"1": "1g.10gb", "2": "2g.20gb", "3": "3g.40gb", "4": "4g.40gb", "7": "7g.80gb"}
 _MANY = 1_000
 _REPEATS = 5
+_TOLERANCE = 1e-6
 _FILES = ("SLO_latency.csv", "SLO_req_rate.csv")
 _PARTS = ("Mig instance", "Batch size", "Workload Number", "Throughput", "Latency")
 _Row = Sequence[Decimal | None]
@@ -106,8 +107,11 @@ def many(models: Tables, count: int, seed: int) -> Services:
     return services
 
 
-def optimum(services: Services) -> int:
-    """The fewest GPUs by one integer program over instances and layouts of the whole board."""
+def optimum(services: Services) -> int | None:
+    """The fewest GPUs by one integer program over instances and layouts of the whole board.
+
+    None where the search ended before it was proven.
+    """
     rows = {profile: row for row, profile in enumerate(_PROFILES.values())}
     program = Program([0] * len(rows) + [load.rate_mrps / 1000 for load in services.values()])
     for layout in geometry(_BOARD).maximal:
@@ -116,7 +120,9 @@ def optimum(services: Services) -> int:
     for row, load in enumerate(services.values(), len(rows)):
         for profile, rate_rps in _rates_rps(load).items():
             program.add(0, {rows[profile]: -1, row: rate_rps}, whole=True)
-    return round(program.solve().cost)
+    solution = program.solve()
+    gpus = round(solution.cost)
+    return gpus if solution.floor > gpus - 1 + _TOLERANCE else None
 
 
 def _rates_rps(load: ServiceLoad) -> Mapping[str, float]:

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from cluster.mig.inventory import Gpu, Instance, Inventory
 from cluster.mig_profiles import Board, MigProfile, boards
 
-_OF_APPLICATIONS = frozenset({13, 31, 43, 45})
-"""Xids that a program brings about, on a board that is well: NVIDIA's list of Xid errors."""
+_OF_APPLICATIONS = frozenset({13, 31, 43, 45, 68, 109})
+"""Xids that a program brings about, on a board that is well: those that NVIDIA's device plugin
+for Kubernetes passes over too."""
 
 
 def faults(inventory: Inventory) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from pathlib import Path
 _MINORS = Path("proc/driver/nvidia-caps/mig-minors")
 _MINOR = re.compile(r"(gpu\d+/gi\d+(?:/ci\d+)?)/access (\d+)")
 _JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)\): (\d+)")
+# On a GPU that is cut the numbers of its instances may follow: (PCI:0000:07:00 GPU-I:05).
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)[^)]*\): (\d+)")
 _RECORD_BYTES = 8192
 
 

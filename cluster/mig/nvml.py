@@ -1,7 +1,7 @@
 """NVIDIA's management library, by pynvml: reads a node's GPUs, makes and removes instances.
 
 Every other module sees the words of ``inventory``. The driver's own profiles and placements are
-what counts; the table only names the model.
+what counts; the table names the model, and stands in where the driver gives none.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,11 +25,13 @@ from cluster.mig.inventory import (
     LostGpu,
 )
 from cluster.mig.layouts import Placement
-from cluster.mig_profiles import Board, MigProfile, model_of
+from cluster.mig_profiles import Board, MigProfile, boards, model_of
 
 ROOT = Path("/")
 _MIB = 1024 * 1024
 _UNKNOWN = (nv.NVML_ERROR_NOT_SUPPORTED, nv.NVML_ERROR_NO_PERMISSION, nv.NVML_ERROR_NO_DATA)
+_LOST = (nv.NVML_ERROR_GPU_IS_LOST, nv.NVML_ERROR_UNKNOWN, nv.NVML_ERROR_RESET_REQUIRED)
+"""What the driver answers of a board that fell off the bus or hangs."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ def read_inventory(root: Path = ROOT) -> Inventory:
         for index in range(nv.nvmlDeviceGetCount()):
             try:
                 gpus.append(_gpu(index, nv.nvmlDeviceGetHandleByIndex(index), node))
-            except nv.NVMLError_GpuIsLost as error:
+            except nv.NVMLError as error:
+                if error.value not in _LOST:
+                    raise
                 lost.append(LostGpu(index, str(error)))
         return Inventory(nv.nvmlSystemGetDriverVersion(), tuple(gpus), tuple(lost))
 
@@ -118,6 +122,8 @@ def opened() -> Iterator[None]:
             f"This host has no NVIDIA driver that answers: {error}.",
             "Run it on a GPU node. There, nvidia-smi must work.",
         ) from None
+    except nv.NVMLError as error:
+        raise _failure(error) from None
     try:
         yield
     except nv.NVMLError as error:
@@ -132,7 +138,7 @@ def _failure(error: Any) -> SlicewiseError:
         if error.value == nv.NVML_ERROR_NO_PERMISSION
         else "See the kernel's log (dmesg), and nvidia-smi -q."
     )
-    return OutsideError("SW-NVML", f"The NVIDIA driver answered: {error}.", hint)
+    return OutsideError("SW-NVML", f"The NVIDIA driver answered: {str(error).rstrip('.')}.", hint)
 
 
 def _no_room(gpu_uuid: str, placement: Placement) -> SlicewiseError:
@@ -182,7 +188,8 @@ def _gpu(index: int, handle: Any, node: _Host) -> Gpu:
     name = nv.nvmlDeviceGetName(handle)
     pci = nv.nvmlDeviceGetPciInfo(handle)
     memory = nv.nvmlDeviceGetMemoryInfo(handle)
-    mig, mig_pending = _reading(nv.nvmlDeviceGetMigMode, handle) or (0, 0)
+    modes = _reading(nv.nvmlDeviceGetMigMode, handle)
+    mig, mig_pending = modes or (0, 0)
     return Gpu(
         index=index,
         name=name,
@@ -190,7 +197,7 @@ def _gpu(index: int, handle: Any, node: _Host) -> Gpu:
         pci_bus_id=pci.busId,
         pci_device_id=pci.pciDeviceId >> 16,
         minor=nv.nvmlDeviceGetMinorNumber(handle),
-        board=_board(handle, name, pci.pciDeviceId >> 16),
+        board=_board(handle, name, pci.pciDeviceId >> 16) if modes else None,
         mig=bool(mig),
         mig_pending=bool(mig_pending),
         memory_mib=memory.total // _MIB,
@@ -231,11 +238,13 @@ def _health(handle: Any, bus_id: str, node: _Host) -> Health:
 
 
 def _board(handle: Any, name: str, pci_device_id: int) -> Board | None:
+    """By the driver; by the table where it says nothing, as it may where MIG mode is off."""
+    model = model_of(pci_device_id)
     profiles = {profile.name: profile for profile in _profiles(handle)}
     if not profiles:
-        return None
+        return boards().get(model or name)
     return Board(
-        model=model_of(pci_device_id) or name,
+        model=model or name,
         compute_slices=max(one.compute_slices for one in profiles.values()),
         memory_slices=max(one.starts[-1] + one.memory_slices for one in profiles.values()),
         profiles=profiles,

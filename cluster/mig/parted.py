@@ -125,11 +125,11 @@ def placed(board: Board, counts: Mapping[str, int]) -> Layout | None:
 
     None if the board lacks one of the profiles, or they don't fit beside each other.
     """
-    names = {_known(board, name): count for name, count in counts.items()}
+    names: Counter[str | None] = Counter()
+    for name, count in counts.items():
+        names[_known(board, name)] += count
     found = geometry(board)
-    fitting = [
-        one for one in found.layouts if Counter(each.profile for each in one) == Counter(names)
-    ]
+    fitting = [one for one in found.layouts if Counter(each.profile for each in one) == names]
     return max(fitting, key=lambda one: len(found.fitting(found.occupancy(one) or 0)), default=None)
 
 

@@ -48,7 +48,7 @@ from cluster.slurm.updates import (
     update_script,
     update_words,
 )
-from cluster.slurm.values import named, names, time_text
+from cluster.slurm.values import answers, named, names, time_text
 
 _SQUEUE = ("squeue", "--noheader", "--all", "--local")
 _IDS = "--format=%i"
@@ -63,7 +63,8 @@ _CHANGE_DEADLINE_S = 30.0
 _SINGLE_UPDATES = 8
 _UPDATES = 200
 """At a time: slurmctld takes a lock for each."""
-_SCRIPTS = 200
+_SCRIPTS = 20
+"""At a time: each may have 4 MB (max_script_size), and all are in memory at once."""
 
 
 class CommandSlurm(Slurm):
@@ -125,8 +126,8 @@ class CommandSlurm(Slurm):
         lines = (f"show job {_name(job)}\nshow hostnames {mark}\n" for job in jobs)
         # A job that has ended meanwhile is no failure.
         reply = await attempt(("scontrol", "-d"), stdin="".join(lines))
-        answers = zip(jobs, reply.output.split(f"\n{mark}\n"), strict=False)
-        return {job.job_id: parse_cores(text, threads) for job, text in answers}
+        answered = zip(jobs, answers(reply.output, mark), strict=False)
+        return {job.job_id: parse_cores(text, threads) for job, text in answered}
 
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
         """``sacct``, requeued runs (``-D``) of whole jobs (``-X``), by state.
@@ -148,7 +149,7 @@ class CommandSlurm(Slurm):
         return reply.output
 
     async def submissions(self, job_ids: Collection[int]) -> Mapping[int, Submission]:
-        """One ``scontrol`` for 200 scripts, one ``squeue`` for the directories: a path may hold
+        """One ``scontrol`` for 20 scripts, one ``squeue`` for the directories: a path may hold
         anything that a line of ``scontrol`` would be cut by.
         """
         asked = sorted(job_ids)
@@ -326,8 +327,8 @@ async def _steps(asked: Sequence[tuple[JobView, str]]) -> tuple[StepView, ...]:
     lines = (f"show step {job.job_id}.{step}\nshow hostnames {mark}\n" for job, step in asked)
     # A step that has ended meanwhile is no failure.
     reply = await attempt(("scontrol",), stdin="".join(lines))
-    answers = zip(asked, reply.output.split(f"\n{mark}\n"), strict=False)
-    views = (parse.parse_step(text, job, step) for (job, step), text in answers)
+    answered = zip(asked, answers(reply.output, mark), strict=False)
+    views = (parse.parse_step(text, job, step) for (job, step), text in answered)
     return tuple(view for view in views if view is not None)
 
 

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from cluster.slurm.values import answers
+
 
 def script_questions(job_ids: Sequence[int], mark: str) -> str:
     """Lines for the standard input; the mark ends each script, whatever that ends with."""
@@ -10,12 +12,9 @@ def script_questions(job_ids: Sequence[int], mark: str) -> str:
 
 
 def parse_scripts(text: str, job_ids: Sequence[int], mark: str) -> Mapping[int, str]:
-    """By job id; those that Slurm does not hand out are left out.
-
-    scontrol echoes what it reads, with a prompt before it, if it was built with readline.
-    """
-    parts = re.split(rf"(?:scontrol: )?(?:show hostnames {mark}\n)?{mark}\n", text)
+    """By job id; those that Slurm does not hand out are left out."""
     scripts = (
-        re.sub(r"\A(?:scontrol: )?(?:write batch_script \d+ -\n)?", "", part) for part in parts
+        re.sub(r"\A(?:scontrol: )?(?:write batch_script \d+ -\n)?", "", part)
+        for part in answers(text, mark)
     )
     return {job_id: script for job_id, script in zip(job_ids, scripts, strict=False) if script}

@@ -1,7 +1,7 @@
 """Single values in Slurm's text: times, durations, lists of numbers and hosts, limits."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby, product
 
@@ -145,3 +145,11 @@ def _count(value: str) -> int:
     if match is None:
         raise unreadable("limit", value)
     return int(float(match["number"]) * _MIB[match["unit"]])
+
+
+def answers(text: str, mark: str) -> Sequence[str]:
+    """What one ``scontrol`` printed for each of its lines, with ``show hostnames MARK`` after each.
+
+    It prints its prompt before each answer, and echoes what it reads if it was built with readline.
+    """
+    return re.split(rf"(?:scontrol: )?(?:show hostnames {mark}\n)?{mark}\n", text)

@@ -10,6 +10,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, un
     ENTER();
     Board *board = gpu(device);
     NEED(board && kind < NVML_GPU_INSTANCE_PROFILE_COUNT, NVML_ERROR_INVALID_ARGUMENT);
+    NEED(board->mig, NVML_ERROR_NOT_SUPPORTED);
     for (unsigned int i = 0; i < board->profile_count; i++) {
         const Profile *one = &board->profiles[i];
         if (one->kind != kind)
@@ -37,6 +38,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t d
     ENTER();
     Profile *profile = gpu(device) ? profile_by_id(gpu(device), profile_id) : NULL;
     NEED(profile, NVML_ERROR_INVALID_ARGUMENT);
+    NEED(gpu(device)->mig, NVML_ERROR_NOT_SUPPORTED);
     unsigned int room = *count;
     *count = profile->start_count;
     if (!placements)

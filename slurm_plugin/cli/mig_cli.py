@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -78,11 +78,12 @@ def layouts(
 ) -> None:
     """Show how a GPU can be cut: the layouts to which nothing can be added.
 
-    Profiles that differ from another one by their media or graphics engines alone are left out.
+    Profiles that differ from another one by their media or graphics engines alone are left out
+    unless they are asked for.
     """
-    on = _plain(board(model))
+    least = Counter(profile_of(board(model), name).name for name in wanted or ())
+    on = _plain(board(model), besides=least)
     found = geometry(on)
-    least = Counter(profile_of(on, name).name for name in wanted or ())
     shown = [one for one in (found.layouts if every else found.maximal) if _has(one, least)]
     if as_json:
         print_json([[asdict(each) for each in sorted(one, key=_start)] for one in shown])
@@ -91,9 +92,11 @@ def layouts(
     console().print(Text(f"{len(shown)} layouts"))
 
 
-def _plain(on: Board) -> Board:
-    plain = {name: one for name, one in on.profiles.items() if name.endswith("gb")}
-    return replace(on, profiles=plain)
+def _plain(on: Board, besides: Collection[str]) -> Board:
+    shown = {
+        name: one for name, one in on.profiles.items() if name.endswith("gb") or name in besides
+    }
+    return replace(on, profiles=shown)
 
 
 def _has(layout: Layout, least: Counter[str]) -> bool:
@@ -128,7 +131,7 @@ class Wish:
     """What one entry of a file makes of one GPU model.
 
     Attributes:
-        board: None is any.
+        board: None is any; without a layout: none of the table.
         layout: where the instances could lie; None if they can't.
     """
 
@@ -157,7 +160,8 @@ def import_(
     """Read a configuration file of mig-parted, and show where its instances would lie.
 
     Nothing is cut. An entry without a device-filter is shown for each model that has its
-    profiles. Exits 1 if instances of an entry don't fit beside each other, or a model lacks one.
+    profiles, or for --model. Exits 1 if instances of an entry don't fit beside each other, or a
+    model that is shown lacks one, or none has them.
     """
     found = list(_wishes(_chosen(parted.parse(_read(file)), config), model))
     if as_json:
@@ -193,9 +197,12 @@ def _wishes(entries: Iterable[tuple[str, parted.Entry]], model: str | None) -> I
         if not entry.counts and not entry.pci_device_ids:
             yield Wish(config, entry, None, frozenset())
             continue
-        for on in models:
-            if entry.concerns(on) and (entry.pci_device_ids or not _lacking(entry, on)):
-                yield Wish(config, entry, on, parted.placed(on, entry.counts))
+        about = [on for on in models if entry.concerns(on)]
+        named = model or entry.pci_device_ids
+        shown = [on for on in about if named or not _lacking(entry, on)]
+        yield from (Wish(config, entry, on, parted.placed(on, entry.counts)) for on in shown)
+        if not shown and not model:
+            yield Wish(config, entry, None, None if entry.counts else frozenset())
 
 
 def _lacking(entry: parted.Entry, on: Board) -> tuple[str, ...]:
@@ -217,9 +224,7 @@ def _wishes_table(wishes: Sequence[Wish]) -> FittingTable:
     return FittingTable(
         (
             column("configuration", (one.config for one in wishes)),
-            column(
-                "GPU model", ("any" if one.board is None else one.board.model for one in wishes)
-            ),
+            column("GPU model", map(_model, wishes)),
             column("GPUs", map(_devices, wishes), rank=1),
             column("memory slices", map(_bar, wishes), brief=map(_brief, wishes)),
             column("instances", map(_instances, wishes), rank=2),
@@ -228,7 +233,9 @@ def _wishes_table(wishes: Sequence[Wish]) -> FittingTable:
 
 
 def _model(wish: Wish) -> str:
-    return "any" if wish.board is None else wish.board.model
+    if wish.board is not None:
+        return wish.board.model
+    return "none" if wish.layout is None else "any"
 
 
 def _devices(wish: Wish) -> str:
@@ -251,7 +258,9 @@ def _brief(wish: Wish) -> object:
 
 
 def _refusal(wish: Wish) -> str:
-    lacking = () if wish.board is None else _lacking(wish.entry, wish.board)
+    if wish.board is None:
+        return f"no such GPU model is known to have {', '.join(wish.entry.counts)}"
+    lacking = _lacking(wish.entry, wish.board)
     return f"has no {', '.join(lacking)}" if lacking else "does not fit"
 
 

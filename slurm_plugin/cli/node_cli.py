@@ -82,14 +82,18 @@ def gres(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fals
 
     Types are those that slicewise.toml has for a profile; without one the full name, such as
     nvidia_h200_1g.18gb. Each instance is let at its own capability devices only. Slurm's own
-    detection is off on these lines: it finds types by a part of their name.
+    detection is off on these lines: it finds types by a part of their name. The node's faults are
+    printed as comments: what can't be reached or has no capability device has no line.
     """
-    found = _devices(read_inventory(host_root), _settings())
+    inventory = read_inventory(host_root)
+    found, wrong = _devices(inventory, _settings()), faults(inventory)
     name = node or _node_name()
     lines = slurm_gres.gres_conf(name, found)
     if as_json:
-        print_json({"gres.conf": lines, "slurm.conf": slurm_gres.node_gres(found)})
+        gres = slurm_gres.node_gres(found)
+        print_json({"gres.conf": lines, "slurm.conf": gres, "faults": wrong})
         return
+    sys.stdout.writelines(f"# {fault}\n" for fault in wrong)
     sys.stdout.write("# gres.conf\n")
     sys.stdout.writelines(f"{line}\n" for line in lines)
     sys.stdout.write(f"# slurm.conf\nNodeName={name} Gres={slurm_gres.node_gres(found)}\n")

@@ -23,7 +23,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Kind:
-    """A profile of a model of the table."""
+    """A profile of a model of the table, by any of the names that drivers have for it."""
 
     model: str
     profile: str
@@ -31,9 +31,11 @@ class Kind:
 
 def types_by_kind(boards_by_type: Mapping[str, Board]) -> Mapping[Kind, str]:
     """The GRES type that a site gives each kind; a board by GRES type, as the settings have it."""
+    profiles = {kind: profile_of(board, kind) for kind, board in boards_by_type.items()}
     return {
-        Kind(board.model, profile_of(board, gres_type).name): gres_type
-        for gres_type, board in boards_by_type.items()
+        Kind(boards_by_type[gres_type].model, name): gres_type
+        for gres_type, profile in profiles.items()
+        for name in (profile.name, *profile.aliases)
     }
 
 

@@ -33,13 +33,19 @@ class Demand:
 
     def enough(self, cover: Cover) -> Cover:
         """The cover without instances that the load does not need, the largest left out first."""
-        served = sum(self.rates_mrps[profile] * count for profile, count in cover.items())
-        spare_mrps, kept = served - self.load_mrps, dict(cover)
+        spare_mrps, kept = self._served_mrps(cover) - self.load_mrps, dict(cover)
         for profile in sorted(cover, key=self.rates_mrps.__getitem__, reverse=True):
             left_out = min(kept[profile], spare_mrps // self.rates_mrps[profile])
             kept[profile] -= left_out
             spare_mrps -= left_out * self.rates_mrps[profile]
         return {profile: count for profile, count in kept.items() if count}
+
+    def is_served_by(self, cover: Cover) -> bool:
+        """Whether the cover serves the whole load."""
+        return self._served_mrps(cover) >= self.load_mrps
+
+    def _served_mrps(self, cover: Cover) -> int:
+        return sum(self.rates_mrps[profile] * count for profile, count in cover.items())
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ numbers of what the linear one left in parts.
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_plugin.decide.mig.covers import Cover, Demand, Priced, cheapest_cover
 from slurm_plugin.decide.mig.solver import Program, Solution
@@ -148,19 +148,44 @@ class _Relaxation:
 
 
 def _whole(demands: Sequence[Demand], fillings: Sequence[Filling], held: Filling) -> Packing:
-    """The integer program: these demands, and the instances that are held besides."""
+    """The integer program: these demands, and the instances that are held besides.
+
+    HiGHS takes 2.999999 for 3: what that hides of a load is asked besides where it is missing then.
+    """
+    asked = list(demands)
+    at_least: int | None = None
+    while True:
+        solution = _whole_program(asked, fillings, held).solve()
+        at_least = _round_up(solution.floor) if at_least is None else at_least
+        counts = [round(value) for value in solution.values]
+        rest = iter(counts[len(fillings) :])
+        covers = [{p: next(rest) for p in demand.rates_mrps} for demand in demands]
+        short = [n for n, demand in enumerate(demands) if not demand.is_served_by(covers[n])]
+        if not short:
+            enough = [demand.enough(cover) for demand, cover in zip(demands, covers, strict=True)]
+            return Packing(enough, counts[: len(fillings)], at_least, {})
+        for n in short:
+            asked[n] = _with_what_hides(asked[n])
+
+
+def _whole_program(
+    demands: Sequence[Demand], fillings: Sequence[Filling], held: Filling
+) -> Program:
     rows = _rows(fillings)
-    loads = [demand.load_mrps / 1000 for demand in demands]
+    units_mrps = [max(1000, max(demand.rates_mrps.values()) / 1000) for demand in demands]
+    loads = [demand.load_mrps / unit for demand, unit in zip(demands, units_mrps, strict=True)]
     program = Program([*(held.get(profile, 0) for profile in rows), *loads])
     _add_gpus(program, fillings, rows, whole=True)
-    for load_row, demand in enumerate(demands, len(rows)):
+    for n, demand in enumerate(demands):
         for profile, rate_mrps in demand.rates_mrps.items():
-            program.add(0, {rows[profile]: -1, load_row: rate_mrps / 1000}, whole=True)
-    solution = program.solve()
-    counts = [round(value) for value in solution.values]
-    rest = iter(counts[len(fillings) :])
-    covers = [demand.enough({p: next(rest) for p in demand.rates_mrps}) for demand in demands]
-    return Packing(covers, counts[: len(fillings)], _round_up(solution.floor), {})
+            entries = {rows[profile]: -1, len(rows) + n: rate_mrps / units_mrps[n]}
+            program.add(0, entries, whole=True)
+    return program
+
+
+def _with_what_hides(demand: Demand) -> Demand:
+    hidden_mrps = 1 + math.ceil(10 * _TOLERANCE * sum(demand.rates_mrps.values()))
+    return replace(demand, load_mrps=demand.load_mrps + hidden_mrps)
 
 
 def _add_gpus(

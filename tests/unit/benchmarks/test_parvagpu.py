@@ -1,6 +1,7 @@
 """ParvaGPU's scenarios on its own data: the fewest GPUs, every rule kept; and its files' format."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from benchmarks.placement import parvagpu
 from cluster.mig_profiles import board
 from slurm_plugin.decide.mig.instances import LATENCY_SHARE, fewest_gpus
+from slurm_plugin.decide.mig.solver import Program
 from tests.instance_checker import broken_rules, demand_of, price_of, proven
 
 DATA = Path(__file__).parents[2] / "assets" / "parvagpu"
@@ -56,6 +58,13 @@ def test_the_report_has_each_scenario_beside_the_published_and_the_optimum(
     assert [row["ours"] for row in found] == [row["optimum"] for row in found] == list(FEWEST)
     assert [row["published"] for row in found] == [2, 3, 5, 7, 13, 16]
     assert report["20 services"]["ours"] == report["20 services"]["optimum"]
+
+
+def test_what_a_search_without_proof_found_is_no_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    services = parvagpu.scenarios(DATA)[0]
+    solved = Program.solve
+    monkeypatch.setattr(Program, "solve", lambda self: replace(solved(self), cost=2.0, floor=1.0))
+    assert parvagpu.optimum(services) is None
 
 
 def test_other_scenarios_for_the_same_models(tmp_path: Path, few_services: None) -> None:

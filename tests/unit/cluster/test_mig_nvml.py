@@ -169,6 +169,23 @@ def test_a_reading_that_a_board_lacks_is_none_and_a_lost_board_is_named(
     assert [(lost.index, lost.error) for lost in inventory.lost] == [(1, "GPU is lost")]
 
 
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_RESET_REQUIRED])
+def test_a_board_that_hangs_does_not_hide_the_others(node: EmulatedDriver, code: int) -> None:
+    node.fail("nvmlDeviceGetHandleByIndex_v2", 1, code)
+    inventory = read_inventory(node.host_root)
+    assert ([gpu.index for gpu in inventory.gpus], len(inventory.lost)) == ([1], 1)
+
+
+def test_where_mig_mode_is_off_the_table_says_how_a_board_can_be_cut(node: EmulatedDriver) -> None:
+    assert gpus(node)[1].board == boards()["H200-141GB"]
+
+
+def test_a_driver_that_is_newer_than_its_kernel_module_is_named(node: EmulatedDriver) -> None:
+    node.fail("nvmlInitWithFlags", 1, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    with pytest.raises(OutsideError, match="mismatch"):
+        read_inventory(node.host_root)
+
+
 def test_who_may_not_read_it_is_told_who_may(node: EmulatedDriver) -> None:
     function = "nvmlDeviceGetGpuInstancePossiblePlacements_v2"
     node.fail(function, 1, pynvml.NVML_ERROR_NO_PERMISSION)
@@ -184,6 +201,12 @@ def test_errors_of_memory_and_the_kernel_s_are_read(node: EmulatedDriver) -> Non
     assert (a100.health.ecc_corrected, a100.health.ecc_uncorrected) == (4, 1)
     assert (a100.health.remap_pending, a100.health.remap_failed) == (True, False)
     assert (a100.health.xids, h200.health.xids) == ((79, 31), ())
+
+
+def test_an_error_of_an_instance_is_its_board_s(node: EmulatedDriver) -> None:
+    node.xid("0000:07:00 GPU-I:05", 94, "pid=7194, Contained: CE User Channel (0x9).")
+    node.xid("0000:07:00 GPU-I:05 GPU-CI:00", 95, "pid=7194, Uncontained.")
+    assert gpus(node)[0].health.xids == (94, 95)
 
 
 def test_a_kernel_log_that_may_not_be_read_leaves_its_errors_unknown(

@@ -104,6 +104,9 @@ def test_profiles_go_by_every_name_that_drivers_have_for_them() -> None:
     layout = parted.placed(gb200, {"1g.24gb": 7})
     assert layout is not None
     assert {one.profile for one in layout} == {"1g.23gb"}
+    both = parted.placed(gb200, {"1g.23gb": 1, "1g.24gb": 5})
+    assert both is not None
+    assert len(both) == 6
     assert parted.placed(A100, {"1c.3g.40gb": 2}) is None
 
 

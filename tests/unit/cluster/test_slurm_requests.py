@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from why_world import running
 
 from cluster.errors import OutsideError
 from cluster.slurm.commands import CommandSlurm
@@ -183,3 +184,29 @@ async def test_a_script_that_slurm_does_not_hand_out_is_no_empty_script(
     stand_in("scontrol", "echo 'job script retrieval failed: Invalid job id specified' >&2\n")
     with pytest.raises(OutsideError, match="Invalid job id specified"):
         await CommandSlurm().batch_script(999)
+
+
+# Job N has core N. What was asked on the standard input is in the log.
+SHOWN = """if [ "$*" = "show node" ]; then
+  echo 'NodeName=gpu01 Arch=x86_64'
+  echo '   State=MIXED ThreadsPerCore=1 TmpDisk=0'
+fi
+grep '^show ' {log} | while read -r line; do
+  printf 'scontrol: '{echo}
+  number=${{line#show job }}
+  case $line in
+    "show job 6") echo 'slurm_load_jobs error: Invalid job id specified' >&2 ;;
+    "show job "*) echo "JobId=$number"; echo "     Nodes=gpu01 CPU_IDs=$number Mem=1"; echo ;;
+    *) echo "${{line#show hostnames }}" ;;
+  esac
+done
+"""
+
+
+@pytest.mark.parametrize("echo", ['; echo "$line"', ""], ids=["readline", "without"])
+async def test_each_job_gets_its_own_answer_though_one_has_ended(
+    tmp_path: Path, stand_in: StandIn, echo: str
+) -> None:
+    stand_in("scontrol", SHOWN.format(log=tmp_path / "scontrol.log", echo=echo))
+    found = await CommandSlurm().cores([running(number) for number in (5, 6, 7)])
+    assert found == {5: {"gpu01": {5}}, 6: {}, 7: {"gpu01": {7}}}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.errors import UnreachableError
-from cluster.wire import ServiceNews
+from cluster.wire import NewsRequest, ServiceNews
 from launcher import teller
 from launcher.decide.backoff import Backoff
 from launcher.decide.gateway import Load
@@ -16,6 +16,7 @@ from launcher.decide.services import Plan, ServicePlan
 from launcher.decide.slots import Phase, Slot, SlotId
 from launcher.decide.state import GenerationState, ServiceState
 from launcher.teller import AGAIN_S, Teller
+from slurm_plugin.user_socket import MESSAGE_BYTES
 
 SLOTS = (
     Slot(SlotId(7, 0), Phase.SERVING),
@@ -82,12 +83,14 @@ def test_a_counter_that_began_anew_makes_no_rate():
 class Daemon:
     def __init__(self) -> None:
         self.heard: list[tuple[str, ...]] = []
+        self.sizes: list[int] = []
         self.fails = False
 
     async def tell(self, services: tuple[ServiceNews, ...]) -> None:
         if self.fails:
             raise UnreachableError("SW-DAEMON-DOWN", "down")
         self.heard.append(tuple(one.name for one in services))
+        self.sizes.append(len(NewsRequest(services=services).model_dump_json()))
 
 
 @pytest.fixture
@@ -138,10 +141,25 @@ async def test_what_the_daemon_did_not_hear_is_told_again(clock: list[float]):
     assert daemon.heard == [("chat",)]
 
 
-async def test_many_services_are_told_in_several_messages(clock: list[float]):
+async def test_many_services_are_told_in_messages_that_the_daemon_takes(clock: list[float]):
     daemon = Daemon()
     found = Teller(daemon)
-    many = tuple(replace(PLAN, service=f"vision/s{index}") for index in range(60))
+    slots = tuple(Slot(SlotId(60_000_000, index), Phase.SERVING) for index in range(256))
+    reason = Decision(256, "r" * 500)
+    many = tuple(
+        replace(PLAN, service=f"vision/s{index}", slots=slots, decision=reason)
+        for index in range(60)
+    )
     found.turned(plan(*many), {})
     await found.tell()
-    assert [len(one) for one in daemon.heard] == [25, 25, 10]
+    assert [name for some in daemon.heard for name in some] == [f"s{index}" for index in range(60)]
+    assert max(daemon.sizes) < MESSAGE_BYTES
+    assert len(daemon.heard) < 10
+
+
+async def test_small_ones_go_together(clock: list[float]):
+    daemon = Daemon()
+    found = Teller(daemon)
+    found.turned(plan(*(replace(PLAN, service=f"vision/s{index}") for index in range(60))), {})
+    await found.tell()
+    assert [len(some) for some in daemon.heard] == [60]

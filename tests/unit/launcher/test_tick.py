@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 
@@ -13,10 +14,12 @@ from cluster.wire_keys import GrantsAnswer
 from launcher import tick
 from launcher.decide import services
 from launcher.decide.gateway import Backend, Endpoint, Gateway, Mode, Server
-from launcher.decide.routing import AddRoute, Change, SetTarget
+from launcher.decide.routing import AddRoute, Change, RoutePlan, SetTarget
 from launcher.decide.runs import Answer, Probe
-from launcher.loop import Launcher
-from launcher.tick import turn
+from launcher.decide.services import Plan
+from launcher.decide.state import ServiceState
+from launcher.loop import Launcher, Reporter
+from launcher.tick import Turned, turn
 from launcher.triton import Replica
 
 NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
@@ -248,6 +251,27 @@ async def test_routes_that_can_not_be_kept_and_lost_slots_are_said_once(
         f'slots_lost service=t/b why="{loss}"',
         'routes_not_kept service=- why="services.map: Permission denied"',
     ]
+
+
+async def test_a_trouble_that_comes_again_is_said_again(caplog: pytest.LogCaptureFixture):
+    first, second = service(7, "a", HELD), service(8, "b", HELD)
+    world = World()
+    world.seen_s = math.inf
+    launcher = Launcher(world, world, replicas=world)
+    for third in ("c", "c", None, "c", "d", "c"):
+        world.services = (first, second, *([service(9, third, HELD)] if third else []))
+        await launcher.turn()
+    said = [r.getMessage().split(" why")[0] for r in caplog.records if r.levelno == logging.WARNING]
+    assert said == [f"no_backend_free service=t/{name}" for name in "ccdc"]
+
+
+def test_a_turn_that_does_not_decide_ends_no_trouble(caplog: pytest.LogCaptureFixture):
+    crowded = Plan((), RoutePlan((), {}, (), ("t/a",)), {})
+    reporter = Reporter()
+    for plan in (crowded, Plan((), RoutePlan((), {}, ()), {}), crowded):
+        reporter.turned(Turned({"t/a": ServiceState()}, plan, {}, (), {}))
+    (said,) = caplog.messages
+    assert said.startswith("no_server_free service=t/a")
 
 
 async def test_it_ends_when_told():

@@ -93,6 +93,12 @@ class TestUnreachable:
 
 
 class TestPack:
+    def test_a_load_that_is_missed_by_less_than_the_solver_sees_is_served(self) -> None:
+        # One of each serve all but a thousandth of a request, and would fit on one GPU.
+        rows = measured("4g.40gb", 3_600_000_000), measured("3g.40gb", 3_300_000_000)
+        assert planned(a=load(6_900_000_001, *rows)).gpus == 2
+        assert planned(a=load(6_900_000_000, *rows)).gpus == 1
+
     def test_where_parts_of_gpus_would_do_with_fewer_the_whole_numbers_decide(self) -> None:
         # Four of seven things on each GPU: 7/4 GPUs in parts, but any two leave one thing out.
         lines = ("013", "124", "235", "346", "450", "561", "602")

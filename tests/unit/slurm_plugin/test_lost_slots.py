@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from scripted import ScriptedSlurm, job, policy_of, sync_of, tenant
 
-from cluster.errors import InvalidInputError
+from cluster.errors import InvalidInputError, UnreachableError
 from cluster.jobs import JobState, JobView
-from cluster.slurm.interface import JobChange
+from cluster.slurm.interface import JobChange, Target
 from cluster.units import Millislices
 from cluster.wire import ServiceOrder
 from slurm_plugin.sync import Sync
@@ -105,6 +105,23 @@ async def test_an_array_that_was_cancelled_while_a_slot_came_back_is_cancelled(
         await loop.turn(at_s)
     loop.slurm.shown = (*others, job(1))
     assert await loop.turn(106.0) == [REVIVED, ("cancel", 814)]
+
+
+async def test_a_cancel_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch)
+    for at_s in (100.0, 105.0):
+        await loop.turn(at_s)
+    loop.slurm.shown = (cancelled(0), job(1))
+    with monkeypatch.context() as busy:
+        busy.setattr(loop.slurm, "cancel", refused)
+        assert await loop.turn(106.0) == [REVIVED]
+    assert await loop.turn(107.0) == [REVIVED, ("cancel", 814)]
+    loop.slurm.shown = (cancelled(0), cancelled(1))
+    assert await loop.turn(108.0) == [REVIVED, ("cancel", 814)]
+
+
+async def refused(_target: Target) -> None:
+    raise UnreachableError("SW-SLURM-DOWN", "scancel: connect failure")
 
 
 async def test_while_what_lived_beside_it_still_ends_nothing_comes_back(

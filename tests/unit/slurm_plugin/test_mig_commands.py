@@ -100,6 +100,15 @@ def test_gres_prints_both_files_with_the_site_s_types(node: EmulatedDriver) -> N
     )
 
 
+def test_gres_says_what_it_leaves_out(node: EmulatedDriver) -> None:
+    (node.host_root / "proc/driver/nvidia-caps/mig-minors").unlink()
+    first, second, *_, last = run(node_app, "gres", "--node", "gpu07").stdout.splitlines()
+    assert first.startswith("# GPU 0: instance 7 (1g.10gb) has no capability device")
+    assert second.startswith("# GPU 0: instance 1 (3g.40gb) has no capability device")
+    assert last == "NodeName=gpu07 Gres=gpu:nvidia_h200:1"
+    assert len(answer(node_app, "gres")["faults"]) == 2
+
+
 def slurm_has(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, int]) -> None:
     class Slurm:
         async def nodes(self) -> tuple[NodeView, ...]:
@@ -161,6 +170,11 @@ def test_layouts_are_those_that_nothing_can_join() -> None:
     assert "2 × 3g.40gb" in run(mig_app, "layouts", "A100-80GB", "--with", "3g.40gb").stdout
 
 
+def test_a_profile_of_engines_is_shown_where_it_is_asked_for() -> None:
+    (first, *_) = answer(mig_app, "layouts", "A100-80GB", "--with", "1g.10gb+me")
+    assert "1g.10gb+me" in [one["profile"] for one in first]
+
+
 def test_a_profile_that_the_board_lacks_is_refused() -> None:
     result = run(mig_app, "layouts", "A100-80GB", "--with", "1g.5gb")
     assert isinstance(result.exception, InvalidInputError)
@@ -187,6 +201,26 @@ def test_import_places_what_a_file_counts(tmp_path: Path) -> None:
     assert "does not fit" in too_much.stdout
     # Without a filter it is about every board that has such a profile.
     assert {"A100-80GB", "H100-80GB"} <= set(too_much.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("entry", "options", "said"),
+    [
+        ("mig-devices: {1c.3g.40gb: 1}", (), "known to have 1c.3g.40gb"),
+        ("mig-devices: {1g.10gb: 1}, device-filter: '0xFFFF10DE'", (), "known to have 1g.10gb"),
+        ("mig-devices: {1g.10gb: 1}", ("--model", "A30-24GB"), "has no 1g.10gb"),
+    ],
+)
+def test_import_passes_over_no_entry(
+    tmp_path: Path, entry: str, options: tuple[str, ...], said: str
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        f"{{version: v1, mig-configs: {{a: [{{devices: all, mig-enabled: true, {entry}}}]}}}}"
+    )
+    result = run(mig_app, "import", str(file), *options)
+    assert result.exit_code == 1
+    assert said in result.stdout
 
 
 def test_import_names_what_it_can_t_take(tmp_path: Path) -> None:

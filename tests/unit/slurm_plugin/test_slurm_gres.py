@@ -13,6 +13,7 @@ from cluster.mig_profiles import board
 from sandbox.nvml.driver import EmulatedGpu
 from slurm_plugin.decide.slurm_gres import (
     Device,
+    Kind,
     devices,
     gres_conf,
     gres_faults,
@@ -47,6 +48,11 @@ def test_the_site_s_types_come_first_and_others_are_full_names(inventory: Invent
         "h100_1g.10gb",
         "nvidia_h200",
     ]
+
+
+def test_a_type_is_found_by_the_name_that_another_driver_has_for_its_profile() -> None:
+    found = types_by_kind({"1g.23gb": board("GB200-186GB")})
+    assert found[Kind("GB200-186GB", "1g.24gb")] == "1g.23gb"
 
 
 def test_an_instance_is_its_gpu_and_both_capabilities(inventory: Inventory) -> None:

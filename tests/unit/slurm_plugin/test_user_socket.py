@@ -177,8 +177,8 @@ async def test_keys_are_made_at_a_bounded_rate(asked: Asked):
     for number in range(OF_USER.at_once):
         await asked.as_user(ALICE, **KEY, key_id=f"{number:012x}")
     assert await asked.code(ALICE, **KEY, key_id="f" * 12) == "SW-RATE"
-    assert await asked.code(ALICE, op="key_revoke", key_id=f"{1:012x}") == "SW-RATE"
-    # He has made what he may; an operator, and other orders of others, are not concerned.
+    assert isinstance(await asked.as_user(ALICE, op="key_revoke", key_id=f"{1:012x}"), DoneAnswer)
+    # A key that has leaked can't wait. She has made what he may; an operator, and other orders of others, are not concerned.
     assert isinstance(await asked.as_user(ROOT, **KEY, key_id="e" * 12), DoneAnswer)
 
 
@@ -208,3 +208,8 @@ async def test_a_tenant_is_opened_again_by_its_members(asked: Asked):
 async def test_an_operators_key_for_a_tenant_that_there_is_not_is_refused(asked: Asked):
     key = {**KEY, "tenant": "visoin"}
     assert await asked.code(ROOT, **key, key_id="a" * 12) == "SW-TENANT-UNKNOWN"
+
+
+async def test_a_tenant_that_there_is_not_is_not_opened(asked: Asked):
+    assert await asked.code(ROOT, op="key_open", tenant="visoin") == "SW-TENANT-UNKNOWN"
+    assert isinstance(await asked.as_user(ROOT, op="key_open", tenant="nlp"), DoneAnswer)
