@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from benchmarks.machine import machine
-from benchmarks.placement import parvagpu, pods
+from benchmarks.placement import parvagpu, pods, recut
 from benchmarks.placement.online import replay
 from benchmarks.placement.optimum import Bounds, optimum
 from benchmarks.placement.policies import policies
@@ -31,8 +31,10 @@ _LOADS = (1.0, 1.1, 1.2, 1.3)
 _SEEDS = 10
 _GPUS, _REQUESTS, _WARM = 32, 20_000, 0.2
 _FEW_GPUS, _FEW_REQUESTS = 3, 40
+_RECUT_GPUS, _RECUT_REQUESTS = 16, 3_000
 _FLEETS = (100, 1_000, 10_000)
 _OURS = "slicewise"
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,11 @@ def main() -> None:
         scenarios = parvagpu.run(options.parvagpu, options.slo, options.seed)
     except (pods.PodListError, parvagpu.ScenarioError) as error:
         sys.exit(str(error))
-    report = {"parvagpu": scenarios, **_report(_replay(options.seed, console), options.seed)}
+    report = {
+        "parvagpu": scenarios,
+        **_report(_replay(options.seed, console), options.seed),
+        **_recut(options.seed, console),
+    }
     options.report.parent.mkdir(parents=True, exist_ok=True)
     options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     _show(report, console)
@@ -129,6 +135,57 @@ def _bounds(name: str, found: Bounds) -> Mapping[str, float]:
     return {name: found.found, f"{name}_at_most": found.most}
 
 
+def _recut(seed: int, console: Console) -> Mapping[str, Any]:
+    """What cutting anew brings where GPUs are cut beforehand."""
+    cells = [
+        _Cell(name, load, seed + number, is_small=False)
+        for name in _PODS
+        for load in _LOADS
+        for number in range(_SEEDS)
+    ]
+    with get_context("fork").Pool(os.cpu_count()) as pool:
+        replays = pool.imap_unordered(_recuts, cells)
+        found = dict(track(replays, "Cutting", len(cells), console=console))
+    ratios = {
+        cell: {policy: one.accepted_ratio for policy, one in outcomes.items()}
+        for cell, outcomes in found.items()
+    }
+    lists = {name: _outcomes(found, name) for name in _PODS}
+    return {
+        "recut": lists[next(iter(_PODS))],
+        "recut_pod_lists": lists,
+        "recut_margin_points": {name: _margins(ratios, name) for name in _PODS},
+        "recut_setting": {
+            "gpus": _RECUT_GPUS,
+            "requests": _RECUT_REQUESTS,
+            "recut_s": recut.RECUT_S,
+            "patience_s": recut.PATIENCE_S,
+        },
+    }
+
+
+def _recuts(cell: _Cell) -> tuple[_Cell, Mapping[str, recut.Outcome]]:
+    chance = random.Random(cell.seed)  # noqa: S311
+    requests = pods.in_order(_PODS[cell.pods], _RECUT_REQUESTS, _RECUT_GPUS, cell.load, chance)
+    return cell, recut.outcomes(_PODS[cell.pods], requests, _RECUT_GPUS, _WARM)
+
+
+def _outcomes(
+    cells: Mapping[_Cell, Mapping[str, recut.Outcome]], name: str
+) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+    """By load and policy: the means over the seeds."""
+    return {
+        _percent(load): {
+            policy: {
+                key: round(statistics.mean(getattr(each[policy], key) for each in outcomes), 4)
+                for key in ("accepted_ratio", "recuts", "drained_slice_hours")
+            }
+            for policy in outcomes[0]
+        }
+        for load, outcomes in _by_load(cells, name, is_small=False).items()
+    }
+
+
 def _report(cells: Mapping[_Cell, Mapping[str, float]], seed: int) -> Mapping[str, Any]:
     first = next(iter(_PODS))
     mix = pods.mix(_PODS[first])
@@ -187,9 +244,9 @@ def _margin(points: Sequence[float]) -> Mapping[str, float]:
 
 
 def _by_load(
-    cells: Mapping[_Cell, Mapping[str, float]], name: str, *, is_small: bool
-) -> Mapping[float, Sequence[Mapping[str, float]]]:
-    found: dict[float, list[Mapping[str, float]]] = defaultdict(list)
+    cells: Mapping[_Cell, _Found], name: str, *, is_small: bool
+) -> Mapping[float, Sequence[_Found]]:
+    found: dict[float, list[_Found]] = defaultdict(list)
     for cell in sorted(cells, key=lambda one: (one.load, one.seed)):
         if (cell.pods, cell.is_small) == (name, is_small):
             found[cell.load].append(cells[cell])
@@ -205,6 +262,7 @@ def _show(report: Mapping[str, Any], console: Console) -> None:
     for name in report["pod_lists"]:
         console.print(_ratio_table(f"{name}: {_GPUS} GPUs", report["pod_lists"][name]))
         console.print(_ratio_table(f"{name}: {_FEW_GPUS} GPUs", report["small"][name]))
+        console.print(_ratio_table(f"{name}: cut beforehand", _accepted(report, name)))
     table = Table("GPUs", "p50 µs", "p99 µs", title="One decision", box=None, header_style="bold")
     for gpus, times in report["decision_us"].items():
         table.add_row(gpus, str(times["p50"]), str(times["p99"]))
@@ -221,6 +279,13 @@ def _parvagpu(scenarios: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def _or_blank(value: object) -> str:
     return "" if value is None else str(value)
+
+
+def _accepted(report: Mapping[str, Any], name: str) -> Mapping[str, Mapping[str, float]]:
+    return {
+        load: {policy: one["accepted_ratio"] for policy, one in outcomes.items()}
+        for load, outcomes in report["recut_pod_lists"][name].items()
+    }
 
 
 def _ratio_table(title: str, loads: Mapping[str, Mapping[str, float]]) -> Table:

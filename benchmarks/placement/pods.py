@@ -88,7 +88,21 @@ def drawn(
 
     ``load``: what is asked for, in slices at a time, is that part of what the GPUs have.
     """
-    chosen = [chance.choice(pods) for _ in range(count)]
+    return _spread([chance.choice(pods) for _ in range(count)], gpus, load, chance)
+
+
+def in_order(
+    pods: Sequence[Request], count: int, gpus: int, load: float, chance: random.Random
+) -> Sequence[Request]:
+    """As ``drawn``, but in the list's order from any pod on: what is asked for changes as there."""
+    first = chance.randrange(len(pods))
+    chosen = [pods[(first + number) % len(pods)] for number in range(count)]
+    return _spread(chosen, gpus, load, chance)
+
+
+def _spread(
+    chosen: Sequence[Request], gpus: int, load: float, chance: random.Random
+) -> Sequence[Request]:
     slice_s = sum(SLICES[pod.profile] * pod.held_s for pod in chosen)
     span_s = slice_s / (BOARD.compute_slices * gpus * load)
     times = sorted(chance.uniform(0, span_s) for _ in chosen)

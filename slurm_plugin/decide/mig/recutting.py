@@ -1,0 +1,294 @@
+"""Which GPUs are cut anew, so that those who wait and those who are expected find instances.
+
+A change of a GPU is worth what the cluster then serves over the horizon more than now, less what is
+drained for it, times ``margin``. All changes of one GPU are compared; over GPUs the plan takes the
+best one, then the next best beside it, and at last tries for each whether another would be better
+in its place. What a job holds is never touched, and what stands in nobody's way stays.
+
+No plan takes back the last one: as long as nothing new is asked for, each raises what the cluster
+serves, and a GPU that was just cut is left alone until somebody asks who did not wait then.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from cluster.mig.layouts import Geometry, Placement, geometry
+from cluster.mig_profiles import Board, cost_millislices
+from slurm_plugin.decide.mig.recutting_changes import Change, Gpu, Instance, Job, Replica, changes
+from slurm_plugin.decide.mig.recutting_worth import Demand, worth
+
+_Targets = dict[str, list[tuple[str, Placement]]]
+"""By profile: where replicas may move to, the best last: GPU and place."""
+
+_ROUNDS = 3
+"""Of exchanges, at most; the second seldom finds something."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a re-cut costs, and when it pays.
+
+    Attributes:
+        recut_s: from the drain of free instances to the new ones' first use.
+        horizon_s: so long the demand is believed.
+        nodes_at_once: on so many, with those in work, GPUs may be cut at a time.
+        margin: what is gained is at least so many times what is drained.
+    """
+
+    recut_s: int
+    horizon_s: int
+    nodes_at_once: int
+    margin: int = 2
+
+
+@dataclass(frozen=True)
+class Move:
+    """A replica that goes elsewhere before its instance is destroyed."""
+
+    replica: str
+    source: Placement
+    gpu: str
+    target: Placement
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is done on one GPU: moves, then destroy, then create, each in that order.
+
+    Attributes:
+        gain_millislice_s: what is served more over the horizon, waiting requests by their weight.
+        drained_millislice_s: what is not to be had meanwhile.
+        reason: in one line.
+    """
+
+    gpu: str
+    node: str
+    moves: tuple[Move, ...]
+    destroy: tuple[Placement, ...]
+    create: tuple[Placement, ...]
+    gain_millislice_s: int
+    drained_millislice_s: int
+    reason: str
+
+
+def plan(board: Board, gpus: Iterable[Gpu], demand: Demand, terms: Terms) -> tuple[Step, ...]:
+    """What to cut anew now, best first; nothing if no change pays for itself."""
+    return tuple(_Planner(board, tuple(gpus), demand, terms).steps())
+
+
+@dataclass(frozen=True)
+class _Class:
+    """GPUs that are cut and held alike, and what could be made of each."""
+
+    gpus: tuple[Gpu, ...]
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True)
+class _Option:
+    """A change of one GPU. ``net``: millislice-seconds gained, less those drained with margin."""
+
+    gpu: Gpu
+    change: Change
+    net: int
+
+
+class _Planner:
+    """What is chosen, and what is free with it.
+
+    ``spare`` are free instances that are there and stay: only they take replicas.
+    """
+
+    def __init__(self, board: Board, gpus: Sequence[Gpu], demand: Demand, terms: Terms) -> None:
+        self._gpus, self._demand, self._terms = gpus, demand, terms
+        self._costs = {n: int(cost_millislices(board, n, Fraction(1))) for n in board.profiles}
+        instances = [one for gpu in gpus for one in gpu.instances]
+        self._held = _counted(one for one in instances if not _is_free(one, terms))
+        self._free = _counted(one for one in instances if _is_free(one, terms))
+        self._spare = _counted(instance for _, instance in _spare(gpus))
+        self._worth = worth(demand, self._costs, self._held, terms.horizon_s)
+        self._classes = self._alike(geometry(board))
+        self._chosen: dict[str, _Option] = {}
+
+    def steps(self) -> Iterator[Step]:
+        """Of the better of two: neither the best first nor the cheapest first always is."""
+        found = [self._filled(by_cost=by_cost) for by_cost in (False, True)]
+        chosen = max(found, key=self._total)
+        targets = _targets(self._gpus, chosen)
+        for option in chosen:
+            yield self._step(option, targets)
+            self._take(option)
+
+    def _filled(self, *, by_cost: bool) -> Sequence[_Option]:
+        """The best beside those that were chosen, as long as one pays; then better ones."""
+        while option := self._best(by_cost=by_cost):
+            self._take(option)
+        for _ in range(_ROUNDS):
+            if not sum(self._exchange(option) for option in tuple(self._chosen.values())):
+                break
+        chosen = tuple(self._chosen.values())
+        for option in chosen:
+            self._drop(option)
+        return chosen
+
+    def _total(self, chosen: Sequence[_Option]) -> int:
+        more = Counter[str]()
+        for option in chosen:
+            more.update(option.change.more)
+        drained = sum(option.change.drained_millislice_s for option in chosen)
+        return self._net(more, drained)
+
+    def _exchange(self, old: _Option) -> bool:
+        """Whether another is better in its place, or none; then that is chosen."""
+        self._drop(old)
+        net, best = self._net(old.change.more, old.change.drained_millislice_s), self._best()
+        if best is None or best.net <= max(net, 0):
+            if net > 0:
+                self._take(old)
+            return net <= 0
+        self._take(best)
+        return True
+
+    def _best(self, *, by_cost: bool = False) -> _Option | None:
+        nodes = {gpu.node for gpu in self._gpus if gpu.in_work}
+        nodes |= {option.gpu.node for option in self._chosen.values()}
+        is_full = len(nodes) >= self._terms.nodes_at_once
+        found, most = None, 0.0
+        for alike in self._classes:
+            gpus = [
+                gpu
+                for gpu in alike.gpus
+                if gpu.name not in self._chosen and not (is_full and gpu.node not in nodes)
+            ]
+            for change in alike.changes if gpus else ():
+                drained = change.drained_millislice_s
+                net = self._net(change.more, drained) if self._has_room(change) else 0
+                score = net / drained if by_cost else net
+                if net > 0 and score > most:
+                    gpu = min(gpus, key=lambda one: one.node not in nodes)
+                    found, most = _Option(gpu, change, net), score
+        return found
+
+    def _net(self, more: Mapping[str, int], drained_millislice_s: int) -> int:
+        gain = self._worth.gain(self._free, more)
+        return round(gain) - self._terms.margin * drained_millislice_s
+
+    def _has_room(self, change: Change) -> bool:
+        """Who moves finds a free instance, whatever else is chosen."""
+        return all(self._spare[profile] >= count for profile, count in change.spent.items())
+
+    def _take(self, option: _Option) -> None:
+        self._chosen[option.gpu.name] = option
+        self._free.update(option.change.more)
+        self._spare.subtract(option.change.spent)
+
+    def _drop(self, option: _Option) -> None:
+        del self._chosen[option.gpu.name]
+        self._free.subtract(option.change.more)
+        self._spare.update(option.change.spent)
+
+    def _alike(self, found: Geometry) -> Sequence[_Class]:
+        alike = defaultdict[tuple[Gpu, frozenset[str]], list[Gpu]](list)
+        for gpu in self._gpus:
+            if not gpu.in_work:
+                alike[_nameless(gpu), self._wanted(gpu)].append(gpu)
+        recut_s, costs = self._terms.recut_s, self._costs
+        return [
+            _Class(tuple(gpus), _least(changes(found, gpu, wanted, costs, recut_s)))
+            for (gpu, wanted), gpus in alike.items()
+        ]
+
+    def _wanted(self, gpu: Gpu) -> frozenset[str]:
+        """What may be cut out of it: of one that was just cut, what was asked for since."""
+        cut_ago_s = gpu.cut_ago_s
+        if cut_ago_s is None or cut_ago_s >= self._terms.horizon_s:
+            return self._demand.profiles
+        return frozenset(w.profile for w in self._demand.waiting if w.waited_s < cut_ago_s)
+
+    def _step(self, option: _Option, targets: _Targets) -> Step:
+        gpu, change = option.gpu, option.change
+        gone = {one.placement for one in change.destroyed}
+        movers = [one for one in gpu.instances if one.placement in gone and one.holder]
+        return Step(
+            gpu=gpu.name,
+            node=gpu.node,
+            moves=tuple(_move(one, targets) for one in movers),
+            destroy=tuple(sorted(gone)),
+            create=tuple(sorted(change.created)),
+            gain_millislice_s=round(self._worth.gain(self._free, change.more)),
+            drained_millislice_s=change.drained_millislice_s,
+            reason=self._reason(change),
+        )
+
+    def _reason(self, change: Change) -> str:
+        waiting = Counter(one.profile for one in self._demand.waiting)
+        created = "; ".join(
+            f"{count} {name} more: {waiting[name]} wait, {self._free[name]} free, "
+            f"{self._held[name]} held, {self._demand.expected.get(name, 0):.1f} expected"
+            for name, count in sorted(Counter(one.profile for one in change.created).items())
+        )
+        gone = Counter(one.placement.profile for one in change.destroyed)
+        moving = f", {sum(change.moves.values())} of them after a move" if change.moves else ""
+        less = ", ".join(f"{count} {name}" for name, count in sorted(gone.items()))
+        return f"{created}; less: {less}{moving}" if less else created
+
+
+def _least(found: Iterable[Change]) -> tuple[Change, ...]:
+    """Of those with the same effect, the one that drains and makes the least."""
+    least: dict[tuple[frozenset[tuple[str, int]], frozenset[tuple[str, int]]], Change] = {}
+    for one in sorted(found, key=lambda one: (one.drained_millislice_s, sorted(one.created))):
+        least.setdefault((frozenset(one.more.items()), frozenset(one.spent.items())), one)
+    return tuple(least.values())
+
+
+def _is_free(instance: Instance, terms: Terms) -> bool:
+    """Or as good as: its job ends before anything could be cut anew."""
+    holder = instance.holder
+    if isinstance(holder, Job):
+        return holder.ends_in_s is not None and holder.ends_in_s <= terms.recut_s
+    return holder is None
+
+
+def _counted(instances: Iterable[Instance]) -> Counter[str]:
+    return Counter(one.placement.profile for one in instances)
+
+
+def _spare(gpus: Iterable[Gpu]) -> Iterator[tuple[Gpu, Instance]]:
+    for gpu in gpus:
+        if not gpu.in_work:
+            yield from ((gpu, one) for one in gpu.instances if one.holder is None)
+
+
+def _nameless(gpu: Gpu) -> Gpu:
+    return Gpu("", "", tuple(sorted(map(_anybody, gpu.instances), key=lambda one: one.placement)))
+
+
+def _anybody(instance: Instance) -> Instance:
+    match instance.holder:
+        case Job():
+            return replace(instance, holder=Job(""))
+        case Replica(move_s=move_s):
+            return replace(instance, holder=Replica("", move_s))
+        case None:
+            return instance
+
+
+def _targets(gpus: Sequence[Gpu], chosen: Sequence[_Option]) -> _Targets:
+    """Free instances that stay; on GPUs that nobody touches first."""
+    gone = {
+        (option.gpu.name, one.placement) for option in chosen for one in option.change.destroyed
+    }
+    touched = {name for name, _ in gone}
+    targets: _Targets = defaultdict(list)
+    for gpu, one in sorted(_spare(gpus), key=lambda pair: pair[0].name in touched, reverse=True):
+        if (gpu.name, one.placement) not in gone:
+            targets[one.placement.profile].append((gpu.name, one.placement))
+    return targets
+
+
+def _move(instance: Instance, targets: _Targets) -> Move:
+    assert isinstance(instance.holder, Replica)  # noqa: S101  # jobs stay where they are
+    gpu, target = targets[instance.placement.profile].pop()
+    return Move(instance.holder.name, instance.placement, gpu, target)

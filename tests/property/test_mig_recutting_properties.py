@@ -1,0 +1,231 @@
+"""Plans of re-cutting: legal at every step, near the optimum, and never taken back."""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.mig.layouts import Layout, geometry
+from cluster.mig_profiles import Board, board, cost_millislices
+from slurm_plugin.decide.mig.recutting import Step, Terms, plan
+from slurm_plugin.decide.mig.recutting_changes import Gpu, Instance, Job, Replica
+from slurm_plugin.decide.mig.recutting_worth import Demand, Waiting, worth
+
+TERMS = Terms(recut_s=60, horizon_s=3_600, nodes_at_once=2)
+
+
+def plain(model: str) -> Board:
+    """Without media engines, which only make the search longer."""
+    found = board(model)
+    return replace(found, profiles={n: p for n, p in found.profiles.items() if "+" not in n})
+
+
+A30, A100 = plain("A30-24GB"), plain("A100-80GB")
+
+
+@st.composite
+def clusters(draw: st.DrawFn, on: Board, most: int = 3) -> tuple[Gpu, ...]:
+    """Any layouts, each instance free, a job's or a replica's; two GPUs to a node."""
+    gpus = []
+    for number in range(draw(st.integers(1, most))):
+        layout = draw(st.sampled_from(geometry(on).layouts))
+        instances = tuple(Instance(one, draw(holders(number))) for one in sorted(layout))
+        gpus.append(Gpu(str(number), str(number // 2), instances))
+    return tuple(gpus)
+
+
+def holders(gpu: int) -> st.SearchStrategy[Job | Replica | None]:
+    ends = st.sampled_from([None, 30, 600])
+    return st.one_of(
+        st.none(), st.builds(Job, st.just(f"j{gpu}"), ends), st.just(Replica(f"r{gpu}", 30))
+    )
+
+
+def demands(on: Board) -> st.SearchStrategy[Demand]:
+    profiles = st.sampled_from(sorted(on.profiles))
+    waiting = st.lists(
+        st.builds(Waiting, profiles, st.integers(0, 7_200), st.sampled_from([0.5, 1.0, 2.0])),
+        max_size=5,
+    )
+    expected = st.dictionaries(profiles, st.floats(0.1, 6), max_size=3)
+    return st.builds(Demand, waiting.map(tuple), expected)
+
+
+def applied(on: Board, gpus: Iterable[Gpu], steps: Iterable[Step]) -> tuple[Gpu, ...]:
+    """Move by move and instance by instance; each must be possible when its turn comes."""
+    there = {gpu.name: {one.placement: one for one in gpu.instances} for gpu in gpus}
+    for step in steps:
+        here = there[step.gpu]
+        for move in step.moves:
+            assert there[move.gpu][move.target].holder is None
+            there[move.gpu][move.target] = Instance(move.target, here[move.source].holder)
+            here[move.source] = Instance(move.source)
+        for one in step.destroy:
+            assert here.pop(one).holder is None
+        for one in step.create:
+            here[one] = Instance(one)
+            assert geometry(on).is_legal(here)
+    changed = {step.gpu for step in steps}
+    return tuple(
+        replace(
+            gpu,
+            instances=tuple(there[gpu.name].values()),
+            cut_ago_s=1 if gpu.name in changed else gpu.cut_ago_s,
+        )
+        for gpu in gpus
+    )
+
+
+@given(st.data(), st.sampled_from([A30, A100]))
+@settings(max_examples=30)
+def test_every_step_is_possible_and_no_job_is_touched(data: st.DataObject, on: Board):
+    gpus, demand = data.draw(clusters(on)), data.draw(demands(on))
+    steps = plan(on, gpus, demand, TERMS)
+    applied(on, gpus, steps)
+    jobs = {
+        (gpu.name, one.placement)
+        for gpu in gpus
+        for one in gpu.instances
+        if isinstance(one.holder, Job)
+    }
+    assert not jobs & {(step.gpu, one) for step in steps for one in step.destroy}
+    assert len({step.node for step in steps}) <= TERMS.nodes_at_once
+    assert len({step.gpu for step in steps}) == len(steps)
+    for step in steps:
+        assert step.gain_millislice_s > 0
+        assert step.drained_millislice_s > 0
+
+
+@given(st.data(), st.sampled_from([A30, A100]), st.booleans())
+@settings(max_examples=25)
+def test_plans_end_and_none_takes_another_back(data: st.DataObject, on: Board, rests: bool):
+    """Even if a GPU that was just cut were not left alone, and whoever waits starts at once."""
+    gpus, demand = data.draw(clusters(on)), data.draw(demands(on))
+    starts = data.draw(st.booleans())
+    seen = [layouts(gpus)]
+    while steps := plan(on, gpus, demand, TERMS):
+        gpus = applied(on, gpus, steps)
+        if not rests:
+            gpus = tuple(replace(gpu, cut_ago_s=None) for gpu in gpus)
+        if starts:
+            gpus, demand = started(gpus, demand)
+        assert layouts(gpus) not in seen
+        seen.append(layouts(gpus))
+
+
+def layouts(gpus: Iterable[Gpu]) -> tuple[Layout, ...]:
+    return tuple(frozenset(one.placement for one in gpu.instances) for gpu in gpus)
+
+
+def started(gpus: Iterable[Gpu], demand: Demand) -> tuple[tuple[Gpu, ...], Demand]:
+    """The most urgent first."""
+    waiting = sorted(demand.waiting, key=lambda one: -one.weight * (3_600 + one.waited_s))
+    changed = []
+    for gpu in gpus:
+        instances = []
+        for one in gpu.instances:
+            taker = next((w for w in waiting if w.profile == one.placement.profile), None)
+            if one.holder is None and taker:
+                waiting.remove(taker)
+                instances.append(replace(one, holder=Job("new")))
+            else:
+                instances.append(one)
+        changed.append(replace(gpu, instances=tuple(instances)))
+    return tuple(changed), replace(demand, waiting=tuple(waiting))
+
+
+@given(st.data(), st.sampled_from([A30, A100]))
+@settings(max_examples=25)
+def test_who_finds_a_free_instance_needs_no_plan(data: st.DataObject, on: Board):
+    gpus = data.draw(clusters(on))
+    free = [one.placement.profile for g in gpus for one in g.instances if one.holder is None]
+    served = [profile for profile in free if data.draw(st.booleans())]
+    demand = Demand(tuple(Waiting(profile, 60) for profile in served))
+    assert plan(on, gpus, demand, TERMS) == ()
+
+
+@given(clusters(A100), demands(A100))
+@settings(max_examples=25)
+def test_what_was_just_cut_waits_for_somebody_new(gpus: Sequence[Gpu], demand: Demand):
+    cut = tuple(replace(gpu, cut_ago_s=0) for gpu in gpus)
+    assert plan(A100, cut, demand, TERMS) == ()
+
+
+def test_plans_reach_nearly_what_the_best_of_all_plans_does():
+    chance = random.Random(1)  # noqa: S311
+    found = best = 0.0
+    for _ in range(40):
+        gpus, demand = drawn_cluster(chance), drawn_demand(chance)
+        found += sum(
+            step.gain_millislice_s - TERMS.margin * step.drained_millislice_s
+            for step in plan(A30, gpus, demand, TERMS)
+        )
+        best += brute_force(A30, gpus, demand)
+    assert 0.97 * best <= found <= best + 40
+
+
+def drawn_cluster(chance: random.Random) -> tuple[Gpu, ...]:
+    held = [None, None, Job("j"), Job("j", 30), Replica("r", 30)]
+    drawn = ([chance.choice(geometry(A30).layouts), chance.choice(["a", "b"])] for _ in range(2))
+    return tuple(
+        Gpu(str(n), node, tuple(Instance(one, chance.choice(held)) for one in sorted(layout)))
+        for n, (layout, node) in enumerate(drawn)
+    )
+
+
+def drawn_demand(chance: random.Random) -> Demand:
+    profiles = sorted(A30.profiles)
+    waiting = [
+        Waiting(chance.choice(profiles), chance.randint(0, 7_200), chance.choice([0.5, 1, 2]))
+        for _ in range(chance.randint(0, 5))
+    ]
+    expected = {name: chance.uniform(0.1, 6) for name in chance.sample(profiles, 2)}
+    return Demand(tuple(waiting), expected)
+
+
+def brute_force(on: Board, gpus: Sequence[Gpu], demand: Demand) -> float:
+    """Over all layouts of all GPUs, with instances destroyed that are in nobody's way too."""
+    costs = {name: int(cost_millislices(on, name, Fraction(1))) for name in on.profiles}
+    instances = [one for gpu in gpus for one in gpu.instances]
+    held = Counter(one.placement.profile for one in instances if not free_soon(one))
+    free = Counter(one.placement.profile for one in instances if free_soon(one))
+    spare = Counter(one.placement.profile for one in instances if one.holder is None)
+    served = worth(demand, costs, held, TERMS.horizon_s)
+    best = 0.0
+    for targets in product(*(targets_of(on, gpu) for gpu in gpus)):
+        more, gone, drained, nodes = Counter[str](), Counter[str](), 0, set[str]()
+        for gpu, target in zip(gpus, targets, strict=True):
+            there = {one.placement: one for one in gpu.instances}
+            destroyed, created = there.keys() - target, target - there.keys()
+            if destroyed or created:
+                nodes.add(gpu.node)
+            more.update(one.profile for one in created)
+            more.subtract(one.profile for one in destroyed)
+            gone.update(one.profile for one in destroyed)
+            drained += TERMS.recut_s * max(
+                sum(costs[one.profile] for one in made) for made in (destroyed, created)
+            )
+            drained += sum(
+                costs[one.profile] * there[one].holder.move_s
+                for one in destroyed
+                if isinstance(there[one].holder, Replica)
+            )
+        if len(nodes) <= TERMS.nodes_at_once and gone <= spare:
+            best = max(best, served.gain(free, more) - TERMS.margin * drained)
+    return best
+
+
+def targets_of(on: Board, gpu: Gpu) -> Iterator[Layout]:
+    stays = {one.placement for one in gpu.instances if isinstance(one.holder, Job)}
+    return (layout for layout in geometry(on).layouts if stays <= layout)
+
+
+def free_soon(one: Instance) -> bool:
+    if isinstance(one.holder, Job):
+        return one.holder.ends_in_s is not None and one.holder.ends_in_s <= TERMS.recut_s
+    return one.holder is None
