@@ -211,7 +211,9 @@ class GatewaySettings(_Section):
     limits: LimitSettings = LimitSettings()
     backends: int = Field(8, ge=1, le=512, description="Services that it can carry at once.")
     servers: int = Field(16, ge=1, le=256, description="Replicas of one service at most.")
-    hold_s: int = Field(300, ge=1, description="How long a request waits for a replica at most.")
+    hold_s: int = Field(
+        300, ge=1, le=480, description="How long a request waits for a replica at most."
+    )
     max_json_mib: int = Field(
         16, ge=1, le=1024, description="JSON of one inference at most; binary tensors are free."
     )

@@ -18,6 +18,7 @@ from launcher.decide.routing import (
     SendRound,
     SetClosing,
     SetHealthy,
+    SetInTime,
     SetMode,
     SetRetryAfter,
     SetTarget,
@@ -58,6 +59,11 @@ class Maps:
         return self.directory / "retry.map"
 
     @property
+    def in_time(self) -> Path:
+        """How many may wait before the newest go first, by ``tenant/service``."""
+        return self.directory / "in_time.map"
+
+    @property
     def keys(self) -> Path:
         """Tenant by the SHA-256 of an API key, in lower-case hexadecimal."""
         return self.directory / "keys.map"
@@ -70,7 +76,8 @@ class Maps:
     @property
     def all(self) -> tuple[Path, ...]:
         """Each of them."""
-        return (self.services, self.closing, self.retry_after, self.keys, self.protected)
+        told = (self.services, self.closing, self.retry_after, self.in_time)
+        return (*told, self.keys, self.protected)
 
 
 def commands(change: Change, maps: Maps) -> tuple[str, ...]:
@@ -90,7 +97,7 @@ def commands(change: Change, maps: Maps) -> tuple[str, ...]:
             return tuple(
                 f"set server {half} state maint;set server {half} state ready" for half in halves
             )
-        case AddRoute() | RemoveRoute() | MarkComplete() | SetClosing() | SetRetryAfter():
+        case _:
             return (_map_command(change, maps),)
 
 
@@ -107,7 +114,8 @@ def _target_commands(change: SetTarget) -> tuple[str, ...]:
 
 
 def _map_command(
-    change: AddRoute | RemoveRoute | MarkComplete | SetClosing | SetRetryAfter, maps: Maps
+    change: AddRoute | RemoveRoute | MarkComplete | SetClosing | SetRetryAfter | SetInTime,
+    maps: Maps,
 ) -> str:
     match change:
         case AddRoute(service, backend):
@@ -118,11 +126,16 @@ def _map_command(
             return f"add map {maps.services} {COMPLETE_KEY} yes"
         case SetClosing(service, closing):
             return f"{_verb(closing)} map {maps.closing} {service}{' yes' * closing}"
-        case SetRetryAfter(service, None, _):
-            return f"del map {maps.retry_after} {service}"
-        case SetRetryAfter(service, retry_after_s, before_s):
-            verb = "add" if before_s is None else "set"
-            return f"{verb} map {maps.retry_after} {service} {retry_after_s}"
+        case SetRetryAfter(service, value, before):
+            return _number_command(maps.retry_after, service, value, before)
+        case SetInTime(service, value, before):
+            return _number_command(maps.in_time, service, value, before)
+
+
+def _number_command(path: Path, service: str, value: int | None, before: int | None) -> str:
+    if value is None:
+        return f"del map {path} {service}"
+    return f"{'add' if before is None else 'set'} map {path} {service} {value}"
 
 
 def _verb(there: bool) -> str:
@@ -160,7 +173,7 @@ def questions(maps: Maps) -> tuple[str, ...]:
     Administrative states come before the counters: a server that is seen to drain with nothing in
     flight had nothing in flight after it began to drain.
     """
-    shown = (maps.services, maps.closing, maps.retry_after)
+    shown = (maps.services, maps.closing, maps.retry_after, maps.in_time)
     return (
         *(f"show map {path}" for path in shown),
         "show servers state",
@@ -176,7 +189,7 @@ def parse(text: str) -> Gateway:
     before_states, _, rest = text.partition("\n1\n# be_id ")
     states_text, _, stat_text = rest.partition("\n# pxname,")
     lines = iter(before_states.splitlines())
-    routes, closing, retry_after = (_parse_map(lines) for _ in range(3))
+    routes, closing, retry_after, in_time = (_parse_map(lines) for _ in range(4))
     rows = _parse_rows(f"pxname,{stat_text}")
     admin = _admin_states(states_text)
     names = [name for name in rows if f"{name}{GRPC}" in rows and "r1" in rows[name]]
@@ -186,8 +199,13 @@ def parse(text: str) -> Gateway:
         name: _parse_backend(rows[name], rows[f"{name}{GRPC}"], admin[name]) for name in names
     }
     complete = routes.pop(COMPLETE_KEY, None) is not None
-    seconds = {service: int(value) for service, value in retry_after.items()}
-    return Gateway(routes, backends, complete, frozenset(closing), seconds)
+    return Gateway(
+        routes, backends, complete, frozenset(closing), _numbers(retry_after), _numbers(in_time)
+    )
+
+
+def _numbers(shown: Mapping[str, str]) -> Mapping[str, int]:
+    return {service: int(value) for service, value in shown.items()}
 
 
 class _Row(NamedTuple):

@@ -21,6 +21,8 @@ _SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
 _NO_LIMIT = 1_000_000_000
 _HEADER_BYTES = 8000
 """Triton takes 8 KiB a line."""
+FRAME_MS = 20_000
+"""How long the newest go first; then what has come until then has its turn."""
 _RETRY_AFTER_S = 30
 """What a request that is given up on is told where the launcher has no estimate."""
 _SAFE_BIND = re.compile(r"[A-Za-z0-9_.:*\[\],-]+")
@@ -96,6 +98,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "told_key": TOLD_KEY,
         "grpc_suffix": GRPC,
         "owners": owners,
+        "frame_ms": FRAME_MS,
         "retry_after_s": _RETRY_AFTER_S,
         "header_bytes": _HEADER_BYTES,
     }

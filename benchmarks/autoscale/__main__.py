@@ -115,6 +115,8 @@ def _point(cell: _Cell) -> tuple[_Cell, Mapping[str, Any]]:
         "attainment": round(outcome.attainment, 6),
         "slice_hours": round(outcome.slice_s / 3600, 4),
         "changes": outcome.changes,
+        "wait_p99_s": round(outcome.wait_p99_s, 3),
+        "longest_wait_s": round(outcome.longest_wait_s, 3),
         "wake_p99_s": outcome.wake_p99_s and round(outcome.wake_p99_s, 3),
     }
 

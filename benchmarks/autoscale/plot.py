@@ -23,6 +23,7 @@ _COLOURS = {
     "dynamo": "#999999",
     "peak_hold": "#009E73",
     "optimum": "#000000",
+    "slicewise_fifo": "#0072B2",
     "slicewise": "#D55E00",
 }
 """Of Okabe and Ito's palette, which readers with any colour vision can tell apart."""
@@ -51,7 +52,7 @@ def save(traces: Mapping[str, Mapping[str, Iterable[Mapping[str, Any]]]], path: 
             _draw(axis, trace, policies)
         for axis in axes.flat[len(traces) :]:
             axis.set_visible(False)
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="upper center", ncols=7)
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="upper center", ncols=8)
         figure.tight_layout(rect=(0, 0, 1, 1 - 0.3 / (3.3 * rows)))
         figure.savefig(path, dpi=130)
         plt.close(figure)

@@ -8,11 +8,16 @@ from launcher.decide.scaling import Look, Scaling, Start, Supply
 
 
 class Slicewise:
-    """``target``: the share of requests that shall get a place within the SLO."""
+    """``target``: the share of requests that shall get a place within the SLO.
+
+    Attributes:
+        in_time: how many may wait before the gateway serves the newest first.
+    """
 
     def __init__(self, concurrency: int, target: float) -> None:
         self._scaling = Scaling(0, MAX_REPLICAS, concurrency, max_queue_s=SLO_S, aim=target)
         self._memory: Memory | None = None
+        self.in_time: int | None = None
 
     def wanted(self, seen: Seen) -> int:
         """Each second. It begins as a launcher that finds a service it has not seen before."""
@@ -20,6 +25,7 @@ class Slicewise:
         if self._memory is None:
             self._memory = initial(look.supply, look.at_s)
         self._memory, decision = autoscale(self._scaling, self._memory, look)
+        self.in_time = decision.in_time
         return decision.wanted
 
 

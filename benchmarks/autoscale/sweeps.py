@@ -33,6 +33,12 @@ def _of(policy: Callable[[int, float], Policy]) -> Callable[[Workload, float], O
     return lambda workload, target: replay(workload, policy(workload.concurrency, target))
 
 
+def _replay_slicewise(workload: Workload, target: float) -> Outcome:
+    """With the order that its gateway keeps."""
+    policy = Slicewise(workload.concurrency, target)
+    return replay(workload, policy, lambda: policy.in_time)
+
+
 SWEEPS: Mapping[str, Sweep] = {
     "kpa": Sweep(_of(Kpa), USE),
     "hpa": Sweep(_of(Hpa), USE),
@@ -40,6 +46,7 @@ SWEEPS: Mapping[str, Sweep] = {
     "dynamo": Sweep(_of(Dynamo), USE),
     "peak_hold": Sweep(_of(PeakHold), USE),
     "optimum": Sweep(replay_optimum, PEAKS_S),
-    "slicewise": Sweep(_of(Slicewise), AIMS),
+    "slicewise_fifo": Sweep(_of(Slicewise), AIMS),
+    "slicewise": Sweep(_replay_slicewise, AIMS),
 }
 BASELINES = ("kpa", "hpa", "ray", "dynamo", "peak_hold")

@@ -6,8 +6,7 @@ wanted is withdrawn (nothing if it has no slice yet), or drained: it takes no mo
 its last request. Whatever a policy decides is carried out in the same way for all.
 """
 
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from heapq import heappop, heappush
@@ -17,6 +16,9 @@ import numpy as np
 
 from benchmarks.autoscale.policy import Policy, Seen
 from benchmarks.autoscale.workload import MAX_REPLICAS, SLO_S, Floats, Workload
+
+_FRAME_S = 20.0
+"""As the gateway's: of what comes within one, the newest goes first; frames go in order."""
 
 
 class Stage(Enum):
@@ -65,24 +67,55 @@ class Outcome:
         return float((counted <= SLO_S).mean()) if counted.size else 1.0
 
     @property
+    def wait_p99_s(self) -> float:
+        """Of the requests that count."""
+        return self._wait_s(0.99)
+
+    @property
+    def longest_wait_s(self) -> float:
+        """Of the requests that count."""
+        return self._wait_s(1.0)
+
+    def _wait_s(self, share: float) -> float:
+        counted = self.waits_s[self.counted]
+        return float(np.quantile(counted, share)) if counted.size else 0.0
+
+    @property
     def wake_p99_s(self) -> float | None:
         """None: it never came from zero."""
         return float(np.quantile(self.wakes_s, 0.99)) if self.wakes_s.size else None
 
 
-def replay(workload: Workload, policy: Policy) -> Outcome:
-    """One policy through one workload."""
+def _always_in_order() -> None:
+    """However many wait."""
+
+
+def replay(
+    workload: Workload, policy: Policy, in_time: Callable[[], int | None] = _always_in_order
+) -> Outcome:
+    """One policy through one workload.
+
+    ``in_time`` is asked after each decision: how many may wait before the newest go first; None is
+    first come, first served.
+    """
     world = World(workload)
     for second in range(workload.duration_s):
         world.pass_until(second)
         world.want(min(max(policy.wanted(world.look()), 0), MAX_REPLICAS))
+        world.in_time = in_time()
     world.pass_until(workload.duration_s)
     return world.outcome()
 
 
 @dataclass(slots=True)
 class World:
-    """One service. ``ready`` are the replicas that serve."""
+    """One service.
+
+    Attributes:
+        ready: the replicas that serve.
+        in_time: how many may wait before the newest go first; None: they never do.
+        queue: (key, request); the smallest key is served first.
+    """
 
     workload: Workload
     now_s: float = 0.0
@@ -97,7 +130,8 @@ class World:
     released: int = 0
     changes: int = 0
     slice_s: float = 0.0
-    queue: deque[int] = field(default_factory=deque)
+    in_time: int | None = None
+    queue: list[tuple[float, int]] = field(default_factory=list)
     events: list[tuple[float, int, Replica]] = field(default_factory=list)
     order: int = 0
     replicas: dict[Stage, list[Replica]] = field(init=False)
@@ -135,7 +169,7 @@ class World:
         self.arrived += 1
         self.moments += at_s
         if self.queue:
-            self.queue.append(request)
+            self._wait(request, at_s)
             return
         replica = min(self.ready, key=_BUSY, default=None)
         if replica is not None and replica.in_flight < self.concurrency:
@@ -143,7 +177,11 @@ class World:
             return
         if replica is None:
             self.wakes.append(request)
-        self.queue.append(request)
+        self._wait(request, at_s)
+
+    def _wait(self, request: int, at_s: float) -> None:
+        is_late = self.in_time is not None and len(self.queue) >= max(self.in_time, 1)
+        heappush(self.queue, (at_s - 2 * (at_s % _FRAME_S) if is_late else at_s, request))
 
     def _serve(self, request: int, replica: Replica, at_s: float) -> None:
         self.waits[request] = at_s - self.arrivals[request]
@@ -180,7 +218,7 @@ class World:
 
     def _fill(self, replica: Replica, at_s: float) -> None:
         while self.queue and replica.in_flight < self.concurrency:
-            self._serve(self.queue.popleft(), replica, at_s)
+            self._serve(heappop(self.queue)[1], replica, at_s)
 
     def _move(self, replica: Replica, stage: Stage) -> None:
         self.replicas[replica.stage].remove(replica)
@@ -260,7 +298,7 @@ class World:
         """Replicas that still live cost until now; who still waits has waited until now."""
         for replica in [*self._with_slice()]:
             self._end(replica, self.now_s)
-        for request in self.queue:
+        for _, request in self.queue:
             self.waits[request] = self.now_s - self.arrivals[request]
         waits, times = np.array(self.waits), self.workload.arrivals_s
         bounds = np.searchsorted(times, (self.workload.warm_s, self.now_s - SLO_S))

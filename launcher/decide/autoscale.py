@@ -4,7 +4,7 @@ The method, its sources and why each number is what it is: docs/autoscaling.md.
 """
 
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, floor
 from operator import attrgetter
 
 from launcher.decide.arrivals import Arrivals, learn_arrivals
@@ -92,7 +92,7 @@ def autoscale(scaling: Scaling, memory: Memory, look: Look) -> tuple[Memory, Dec
     wanted = _bounded(scaling, peaks[0].replicas)
     reason = _reason(scaling, need, peaks[0].replicas, wanted, look)
     return replace(memory, peaks=peaks), Decision(
-        wanted, reason, _ready_in_s(memory, look, scaling)
+        wanted, reason, _ready_in_s(memory, look, scaling), _in_time(scaling, memory, look.supply)
     )
 
 
@@ -250,6 +250,14 @@ def _ready_in_s(memory: Memory, look: Look, scaling: Scaling) -> float | None:
     if supply.starting:
         return memory.delays.load_s
     return None if look.room == 0 and not supply.pending else memory.delays.start_s
+
+
+def _in_time(scaling: Scaling, memory: Memory, supply: Supply) -> int | None:
+    """How many may wait; None where nothing is promised, or nothing is ready: then all are held."""
+    if not supply.ready or (scaling.max_queue_s is None and scaling.p95_s is None):
+        return None
+    service_s = memory.work.service_s
+    return floor(supply.ready * scaling.concurrency * _wait_s(scaling, service_s) / service_s)
 
 
 def _reason(scaling: Scaling, need: Need, peak: int, wanted: int, look: Look) -> str:

@@ -105,6 +105,7 @@ class Gateway:
             a service without one wait.
         closing: services that take no new request, by ``tenant/service``.
         retry_after_s: what a request that is given up on is told, by ``tenant/service``.
+        in_time: how many may wait before the newest go first, by ``tenant/service``.
     """
 
     routes: Mapping[str, str] = field(hash=False)
@@ -112,6 +113,7 @@ class Gateway:
     complete: bool
     closing: frozenset[str] = frozenset()
     retry_after_s: Mapping[str, int] = field(default_factory=dict, hash=False)
+    in_time: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def backend_of(self, service: str) -> Backend | None:
         """The backend of ``tenant/service``; None if it has no route."""

@@ -89,6 +89,19 @@ class SetRetryAfter:
     before_s: int | None
 
 
+@dataclass(frozen=True)
+class SetInTime:
+    """How many of ``tenant/service`` may wait before the newest go first; None: they never do.
+
+    Attributes:
+        before: how many until now.
+    """
+
+    service: str
+    in_time: int | None
+    before: int | None
+
+
 Change = (
     SetMode
     | SetTarget
@@ -100,6 +113,7 @@ Change = (
     | MarkComplete
     | SetClosing
     | SetRetryAfter
+    | SetInTime
 )
 
 
@@ -116,6 +130,7 @@ class Route:
             whose ports are not known now.
         retry_after_s: what a request that is given up on is told; None: the usual.
         closing: it is to end: new requests are refused, what it has is finished.
+        in_time: how many may wait before the newest go first; None: first come, first served.
     """
 
     service: str
@@ -124,6 +139,7 @@ class Route:
     retry_after_s: int | None = None
     closing: bool = False
     spared: frozenset[str] = frozenset()
+    in_time: int | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +173,11 @@ def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
     changes += [
         SetRetryAfter(name, None, before_s)
         for name, before_s in gateway.retry_after_s.items()
+        if name not in living
+    ]
+    changes += [
+        SetInTime(name, None, before)
+        for name, before in gateway.in_time.items()
         if name not in living
     ]
     used = {name for service, name in gateway.routes.items() if service in living}
@@ -223,12 +244,22 @@ def _route_changes(gateway: Gateway, route: Route, name: str) -> tuple[Sequence[
 
 
 def _told(gateway: Gateway, route: Route) -> Iterable[Change]:
-    """What clients of the service are told."""
+    """What clients of the service are told, and in which order they are served."""
     if route.closing != (route.service in gateway.closing):
         yield SetClosing(route.service, route.closing)
     before_s = gateway.retry_after_s.get(route.service)
     if route.retry_after_s != before_s:
         yield SetRetryAfter(route.service, route.retry_after_s, before_s)
+    before = gateway.in_time.get(route.service)
+    if _is_other(route.in_time, before):
+        yield SetInTime(route.service, route.in_time, before)
+
+
+def _is_other(in_time: int | None, before: int | None) -> bool:
+    """By more than a quarter, so that the gateway is not told each second."""
+    if in_time is None or before is None:
+        return in_time is not before
+    return 4 * abs(in_time - before) > before
 
 
 def _lines(backend: Backend, targets: Mapping[Endpoint, Mode]) -> Mapping[int, Endpoint]:

@@ -91,8 +91,11 @@ class Decision:
 
     Attributes:
         ready_in_s: estimate of when a request that waits now is served; None: no estimate.
+        in_time: how many may wait so that the last of them still begins within its objective;
+            None: no objective is stated, or no replica is ready.
     """
 
     wanted: int
     reason: str
     ready_in_s: float | None = None
+    in_time: int | None = None

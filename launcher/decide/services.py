@@ -142,6 +142,7 @@ def _as_it_is(gateway: Gateway, key: str, concurrency: int) -> Route:
         None,
         retry_after_s=gateway.retry_after_s.get(key),
         closing=key in gateway.closing,
+        in_time=gateway.in_time.get(key),
     )
 
 
@@ -328,6 +329,7 @@ def _route(look: Look, seen: Sequence[Generation], decision: Decision, plan: Slo
         retry_after_s=None if serves else _retry_after_s(decision),
         closing=look.newest.order.delete_s is not None,
         spared=frozenset().union(*(one.unknown for one in seen)),
+        in_time=decision.in_time,
     )
 
 

@@ -171,8 +171,8 @@ async def test_a_hold_ends_with_retry_after(tmp_path: Path):
 async def test_what_clients_are_told_is_right_again_a_turn_after_a_start(
     gateway: Harness, replicas
 ):
-    """Neither is written down."""
-    told: dict[str, object] = {"closing": True, "retry_after_s": 7}
+    """None of it is written down."""
+    told: dict[str, object] = {"closing": True, "retry_after_s": 7, "in_time": 3}
     await gateway.set_replicas((replicas[0], Mode.READY), **told)
     gateway.runtime.keep({"t/a": "pool1"})
     assert (await gateway.ask())[0] == 404
@@ -181,7 +181,7 @@ async def test_what_clients_are_told_is_right_again_a_turn_after_a_start(
     asked = gateway.asking(1)
     await gateway.set_replicas((replicas[0], Mode.READY), **told)
     seen = await gateway.runtime.observe()
-    assert (seen.closing, seen.retry_after_s) == ({"t/a"}, {"t/a": 7})
+    assert (seen.closing, seen.retry_after_s, seen.in_time) == ({"t/a"}, {"t/a": 7}, {"t/a": 3})
     assert (await gateway.ask())[0] == 404
     await asyncio.gather(*asked)
 

@@ -58,6 +58,7 @@ def test_it_stays_within_its_bounds_and_wakes_for_any_request(
         assert scaling.min_replicas <= decision.wanted <= scaling.max_replicas
         assert decision.wanted > 0 or not look.is_known or look.load.total == 0
         assert decision.ready_in_s is None or decision.ready_in_s >= 0
+        assert decision.in_time is None or decision.in_time >= 0
 
 
 @given(scalings(), STEPS)

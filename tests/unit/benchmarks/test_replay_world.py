@@ -115,6 +115,27 @@ def test_the_queue_is_first_come_first_served():
     assert outcome.waits_s.tolist() == [11.0, 10.0, 19.0, 18.0]
 
 
+@pytest.mark.parametrize(
+    ("arrivals_s", "in_time", "served"),
+    [
+        ([1.0, 2.0, 3.0, 4.0], 0, [4.0, 3.0, 2.0, 1.0]),
+        # The third finds two, which is as many as may wait.
+        ([1.0, 2.0, 3.0, 4.0], 2, [4.0, 3.0, 1.0, 2.0]),
+        ([1.0, 2.0, 3.0, 4.0], 4, [1.0, 2.0, 3.0, 4.0]),
+        # Another frame begins at 20.
+        ([18.0, 19.0, 21.0, 22.0], 1, [19.0, 18.0, 22.0, 21.0]),
+    ],
+)
+def test_beyond_what_is_in_time_the_newest_of_a_frame_go_first(
+    arrivals_s: list[float], in_time: int, served: list[float]
+):
+    found = replace(workload(arrivals_s, service_s=5.0), concurrency=1)
+    outcome = replay(found, Script({0: 0, 15: 1}), lambda: in_time)
+    begun_s = outcome.waits_s + found.arrivals_s
+    assert found.arrivals_s[np.argsort(begun_s)].tolist() == served
+    assert outcome.longest_wait_s == max(outcome.waits_s)
+
+
 def test_nothing_before_the_warm_up_counts():
     found = replace(workload([1.0, 60.0], service_s=1.0), warm_s=50)
     outcome = replay(found, Always(1))
@@ -158,6 +179,20 @@ def test_no_request_is_lost_or_served_twice(
     world.pass_until(60)
     served_s = _served(world.outcome(), arrivals_s, service_s)
     assert served_s <= world.slice_s * found.concurrency + 1e-6
+
+
+@given(ARRIVALS, st.floats(0.1, 20), st.integers(0, 5))
+def test_nobody_is_passed_by_who_came_two_frames_later(
+    arrivals_s: list[float], service_s: float, in_time: int
+):
+    arrivals_s = [3 * at_s for at_s in arrivals_s]
+    world = World(replace(workload(arrivals_s, service_s), concurrency=1, first_replicas=1))
+    world.in_time = in_time
+    world.pass_until(1000)
+    begun_s = world.outcome().waits_s + arrivals_s
+    for passed, at_s in enumerate(arrivals_s):
+        passing = [other for other in range(len(arrivals_s)) if begun_s[other] < begun_s[passed]]
+        assert all(arrivals_s[other] < at_s + 40 for other in passing)
 
 
 def _served(outcome: Outcome, arrivals_s: list[float], service_s: float) -> float:

@@ -198,6 +198,25 @@ def test_it_says_why(load: Load, supply: Supply, said: str):
 
 
 @pytest.mark.parametrize(
+    ("change", "ready", "in_time"),
+    [
+        ({}, 3, 12),
+        ({"max_queue_s": 0.1}, 3, 0),
+        # Of 5 s, three times the second of a request are for its work.
+        ({"max_queue_s": None, "p95_s": 5.0}, 3, 12),
+        ({"max_queue_s": None}, 3, None),
+        ({}, 0, None),
+    ],
+)
+def test_so_many_may_wait_as_begin_within_the_objective(
+    change: dict[str, float | None], ready: int, in_time: int | None
+):
+    look = Look(0.0, Load(6, 30), Supply(ready=ready))
+    _, decision = autoscale(replace(SCALING, **change), Memory(), look)
+    assert decision.in_time == in_time
+
+
+@pytest.mark.parametrize(
     ("supply", "room", "ready_in_s"),
     [
         (Supply(ready=2), None, 1.0),

@@ -14,11 +14,20 @@ from cluster.wire import (
     ViewAnswer,
     WishAnswer,
 )
+from launcher.decide import services
 from launcher.decide.autoscale import initial
 from launcher.decide.backoff import Backoff
 from launcher.decide.gateway import Backend, Endpoint, Gateway, Mode, Server
 from launcher.decide.replicas import Answers, Sight, generation, unverified
-from launcher.decide.routing import AddRoute, Change, EndSessions, SetMode, SetRetryAfter, SetTarget
+from launcher.decide.routing import (
+    AddRoute,
+    Change,
+    EndSessions,
+    SetInTime,
+    SetMode,
+    SetRetryAfter,
+    SetTarget,
+)
 from launcher.decide.runs import START_DEADLINE_S, UNHEALTHY_S, Answer, Probe, Run, Verified
 from launcher.decide.scaling import Start, Supply
 from launcher.decide.services import ASK_AGAIN_S, Plan
@@ -606,7 +615,8 @@ def test_a_slot_beyond_the_gateways_servers_is_never_started():
 
 
 def test_directives_that_are_no_service_change_nothing():
-    _, plan = decided(view(in_state(0, "held"), concurrency="many"), gateway(sessions=1))
+    shown = replace(gateway(sessions=1), in_time={"vision/chat": 8})
+    _, plan = decided(view(in_state(0, "held"), concurrency="many"), shown)
     assert (plan.services, changes(plan)) == ((), ())
     assert "concurrency" in plan.unreadable["vision/chat"]
 
@@ -624,3 +634,15 @@ def test_clients_are_told_when_to_come_back_while_nothing_serves():
     _, awake = decided(view(running(0)), gateway(server(0, Mode.READY)))
     told = [plan.services[0].route.retry_after_s for plan in (asleep, awake)]
     assert told == [30, None]
+
+
+@pytest.mark.parametrize(("max_queue_s", "told"), [("5", True), (None, False)])
+def test_how_many_may_wait_is_told_where_an_objective_is_stated(
+    max_queue_s: str | None, told: bool
+):
+    objective = {} if max_queue_s is None else {"max_queue_s": max_queue_s}
+    shown = gateway(server(0, Mode.READY))
+    found = services.decide(view(running(0), **objective), shown, {}, {}, 100.0)
+    assert found is not None
+    said = [one for one in found[1].routes.changes if isinstance(one, SetInTime)]
+    assert [one.service for one in said] == ["vision/chat"] * told

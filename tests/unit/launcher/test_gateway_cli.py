@@ -42,6 +42,7 @@ def test_render_writes_all_files_and_prints_the_configuration(directory: Path):
         "concurrent.map",
         "haproxy.cfg",
         "hold.lua",
+        "in_time.map",
         "keys.map",
         "protected.map",
         "rate.map",

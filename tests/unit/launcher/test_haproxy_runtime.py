@@ -16,6 +16,7 @@ from launcher.decide.routing import (
     SendRound,
     SetClosing,
     SetHealthy,
+    SetInTime,
     SetMode,
     SetRetryAfter,
     SetTarget,
@@ -32,6 +33,7 @@ SHOWN = f"""\
 0x7f0f9404bf50 nlp/bert pool2
 
 0x7f0f9404bef0 nlp/bert yes
+
 
 
 1
@@ -102,9 +104,10 @@ def test_a_backend_is_both_its_halves():
     )
 
 
-def test_estimates_are_read():
-    told = SHOWN.replace("\n\n\n1\n", "\n\n0x7f0f9404bef0 vision/chat 42\n\n1\n", 1)
-    assert parse(told).retry_after_s == {"vision/chat": 42}
+def test_estimates_and_how_many_may_wait_are_read():
+    entries = "\n\n0x7f0f9404bef0 vision/chat 42\n\n0x7f0f9404bef0 nlp/bert 9\n\n1\n"
+    told = parse(SHOWN.replace("\n\n\n\n1\n", entries, 1))
+    assert (told.retry_after_s, told.in_time) == ({"vision/chat": 42}, {"nlp/bert": 9})
 
 
 def test_the_mark_is_no_route():
@@ -172,6 +175,9 @@ def test_something_else_is_no_observation(text: str):
         (SetRetryAfter("t/a", 7, None), (f"add map {DIRECTORY}/retry.map t/a 7",)),
         (SetRetryAfter("t/a", 7, 9), (f"set map {DIRECTORY}/retry.map t/a 7",)),
         (SetRetryAfter("t/a", None, 9), (f"del map {DIRECTORY}/retry.map t/a",)),
+        (SetInTime("t/a", 7, None), (f"add map {DIRECTORY}/in_time.map t/a 7",)),
+        (SetInTime("t/a", 0, 9), (f"set map {DIRECTORY}/in_time.map t/a 0",)),
+        (SetInTime("t/a", None, 9), (f"del map {DIRECTORY}/in_time.map t/a",)),
         (AddRoute("vision/chat", "pool1"), (f"add map {MAP} vision/chat pool1",)),
         (RemoveRoute("vision/chat"), (f"del map {MAP} vision/chat",)),
         (MarkComplete(), (f"add map {MAP} .complete yes",)),

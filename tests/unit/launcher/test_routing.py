@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from launcher.decide.gateway import (
     Backend,
     Endpoint,
@@ -21,6 +23,7 @@ from launcher.decide.routing import (
     SendRound,
     SetClosing,
     SetHealthy,
+    SetInTime,
     SetMode,
     SetRetryAfter,
     SetTarget,
@@ -147,6 +150,37 @@ def test_estimates_are_told_when_they_change():
         RemoveRoute("t/a"),
         SetRetryAfter("t/a", None, 40),
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "in_time", "is_told"),
+    [
+        (None, 8, True),
+        (None, 0, True),
+        (None, None, False),
+        (8, 10, False),
+        (8, 6, False),
+        (8, 11, True),
+        (8, 5, True),
+        (8, None, True),
+        (1, 0, True),
+        (0, 1, True),
+        (0, 0, False),
+        (0, None, True),
+    ],
+)
+def test_how_many_may_wait_is_told_when_it_is_another_by_more_than_a_quarter(
+    before: int | None, in_time: int | None, is_told: bool
+):
+    known = {} if before is None else {"t/a": before}
+    shown = replace(gateway({"t/a": "pool1"}, pool1=backend()), in_time=known)
+    plan = plan_routes(shown, [replace(route({}), in_time=in_time)])
+    assert plan.changes == ((SetInTime("t/a", in_time, before),) if is_told else ())
+
+
+def test_how_many_may_wait_is_forgotten_with_the_route():
+    shown = replace(gateway({"t/a": "pool1"}, pool1=backend()), in_time={"t/a": 8})
+    assert plan_routes(shown, []).changes == (RemoveRoute("t/a"), SetInTime("t/a", None, 8))
 
 
 def test_what_is_right_is_left_alone():

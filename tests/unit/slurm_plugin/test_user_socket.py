@@ -178,7 +178,7 @@ async def test_keys_are_made_at_a_bounded_rate(asked: Asked):
         await asked.as_user(ALICE, **KEY, key_id=f"{number:012x}")
     assert await asked.code(ALICE, **KEY, key_id="f" * 12) == "SW-RATE"
     assert isinstance(await asked.as_user(ALICE, op="key_revoke", key_id=f"{1:012x}"), DoneAnswer)
-    # A key that has leaked can't wait. She has made what he may; an operator, and other orders of others, are not concerned.
+    # A key that has leaked can't wait. She has made what she may; that is nothing to an operator.
     assert isinstance(await asked.as_user(ROOT, **KEY, key_id="e" * 12), DoneAnswer)
 
 

@@ -1,0 +1,109 @@
+"""In which order a real HAProxy serves what waits for a place."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from gateway_harness import Harness, Replica, eventually, gateway_up, replicas_up
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from launcher import render
+from launcher.decide.gateway import Load, Mode
+
+pytestmark = pytest.mark.integration
+
+FRAME_S = 1.0
+REQUEST = service_pb2.ModelInferRequest(model_name="m")
+Ask = Callable[[], Awaitable[object]]
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
+    monkeypatch.setattr(render, "FRAME_MS", int(1000 * FRAME_S))
+    async with gateway_up(tmp_path) as harness:
+        yield harness
+
+
+@pytest.fixture
+async def replica() -> AsyncIterator[Replica]:
+    async with replicas_up() as pair:
+        yield pair[0]
+
+
+@asynccontextmanager
+async def by_http(gateway: Harness) -> AsyncIterator[Ask]:
+    yield gateway.ask
+
+
+@asynccontextmanager
+async def by_grpc(gateway: Harness) -> AsyncIterator[Ask]:
+    async with gateway.channel() as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        yield lambda: stub.ModelInfer(REQUEST, metadata=(("slicewise-service", "t/a"),))
+
+
+class Arrivals:
+    """Requests that come one after another, numbered, while the only replica is busy."""
+
+    def __init__(self, gateway: Harness, ask: Ask) -> None:
+        self.served: list[int] = []
+        self._gateway, self._ask = gateway, ask
+        self._asked: list[asyncio.Task[None]] = []
+
+    async def come(self, *numbers: int) -> None:
+        for number in numbers:
+            waiting = len(self._asked)
+            self._asked.append(asyncio.create_task(self._one(number)))
+            await eventually(lambda n=waiting: self._gateway.waits(Load(1, n)))
+
+    async def _one(self, number: int) -> None:
+        await self._ask()
+        self.served.append(number)
+
+    async def end(self) -> list[int]:
+        await asyncio.gather(*self._asked)
+        assert await self._gateway.waits(Load())
+        return self.served
+
+
+async def frame(at_most_gone: float) -> None:
+    """Until one begins, unless no more than that part of one has gone."""
+    gone_s = time.time() % FRAME_S
+    if gone_s > at_most_gone * FRAME_S:
+        await asyncio.sleep(FRAME_S - gone_s)
+
+
+PROTOCOLS = pytest.mark.parametrize("protocol", [by_http, by_grpc], ids=["http", "grpc"])
+
+
+@PROTOCOLS
+async def test_beyond_what_is_in_time_the_newest_goes_first_frame_by_frame(
+    gateway: Harness, replica: Replica, protocol
+):
+    """Two may wait: 3 and 4 go before them, 5 and 6 come a frame later and pass nobody else."""
+    await gateway.set_replicas((replica, Mode.READY), concurrency=1, in_time=2)
+    replica.pause()
+    async with protocol(gateway) as ask:
+        arrivals = Arrivals(gateway, ask)
+        await frame(0.3)
+        await arrivals.come(0, 1, 2, 3, 4)
+        await frame(0.0)
+        await arrivals.come(5, 6)
+        replica.go_on()
+        assert await arrivals.end() == [0, 4, 3, 1, 2, 6, 5]
+
+
+@PROTOCOLS
+async def test_without_an_objective_it_is_first_come_first_served(
+    gateway: Harness, replica: Replica, protocol
+):
+    await gateway.set_replicas((replica, Mode.READY), concurrency=1)
+    replica.pause()
+    async with protocol(gateway) as ask:
+        arrivals = Arrivals(gateway, ask)
+        await arrivals.come(0, 1, 2, 3, 4)
+        replica.go_on()
+        assert await arrivals.end() == [0, 1, 2, 3, 4]
