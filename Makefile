@@ -48,9 +48,10 @@ setup: packages ## Install everything, run nothing
 demo: setup ## The main job: a cluster on this machine, two tenants, real arrivals, a report
 	@$(BIN)/python -m sandbox.demo
 
-# So many modules at a time, each worker with a sandbox of its own: most of a test is waiting. In
-# alphabetical order the integration tests come first, and the short ones fill the gaps at the end.
-WORKERS ?= 2
+# So many modules at a time, each worker with a sandbox of its own: most of a test is waiting. Two take
+# little more than half of the time, but want more than two cores: some tests are about seconds, and
+# the demo replays real arrivals.
+WORKERS ?= 1
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: setup ## Lint, types, import contracts, unit, property and integration tests

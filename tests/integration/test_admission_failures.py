@@ -387,7 +387,9 @@ def test_a_daemon_that_hangs_on_stalls_slurmctld_for_next_to_nothing(
     waited_s = [took_s for took_s in calls_s if took_s > 0.9 * BUDGET_S]
     stalled_ms = sum(waited_s) * 1000 * 60 / HANGS_S
     _keep("hangs_on", {"calls": len(calls_s), "stalled_ms_per_minute": stalled_ms})
-    assert 4 <= unanswered(log, logged) <= most_asked(HANGS_S)
-    assert statistics.median(calls_s) < ASKS_NOBODY_S
+    asked = unanswered(log, logged)
+    assert 4 <= asked <= most_asked(HANGS_S)
+    # A busy machine submits hardly more than are asked: of the others each asks nobody.
+    assert statistics.median(sorted(calls_s)[: max(1, len(calls_s) - asked)]) < ASKS_NOBODY_S
     # As many as the machine could submit in that time, up to a thousand.
     until(lambda: not undecided(world))
