@@ -410,7 +410,9 @@ def lending(daemon: Daemon, clean: None) -> Iterator[None]:
 def test_idle_quota_is_lent_and_given_back_at_once(daemon: Daemon) -> None:
     borrowed = (*PLAIN, "--qos=slicewise-borrowed", "--wrap=sleep 60")
     assert "SW-QUOTA-BORROW" in daemon.sbatch("alice", *borrowed)[1]
-    for _ in range(4):
+    # What he may borrow is lent at the next look.
+    until_is(lambda: daemon.sbatch("bob", *borrowed)[0], 0)
+    for _ in range(3):
         code, said = daemon.sbatch("bob", *borrowed)
         assert code == 0, said
     expected = ["PENDING AssocGrpBilling"] + ["RUNNING None"] * 3
