@@ -79,22 +79,22 @@ class Users:
         return Outcome(done.returncode, done.stdout + done.stderr, self.jobs(name=name))
 
     def jobs(self, **which: str) -> Sequence[Job]:
-        """``name=``, ``user=``: as squeue's options."""
+        """``name=``, ``user=``: as squeue's options; without those that Slurm forgets just then."""
         options = (f"--{key}={value}" for key, value in which.items())
         squeue = ("squeue", "--noheader", "--states=all", "--format=%A", *options)
         ids = self.sandbox.run("root", squeue).stdout.split()
-        return [self.job(job_id) for job_id in dict.fromkeys(ids)]
+        found = [self._shown(job_id) for job_id in dict.fromkeys(ids)]
+        return [job for job in found if job]
 
     def job(self, job_id: str) -> Job:
-        shown = self.sandbox.run("root", ("scontrol", "show", "job", job_id)).stdout
-        lines = [line.strip() for line in shown.split("\n\n")[0].splitlines()]
-        fields = dict(
-            pair.split("=", 1)
-            for line in lines
-            for pair in ([line] if _is_text(line) else line.split())
-            if "=" in pair
-        )
-        return Job(job_id, fields)
+        job = self._shown(job_id)
+        assert job, f"Slurm knows no job {job_id}"
+        return job
+
+    def _shown(self, job_id: str) -> Job | None:
+        argv = ("scontrol", "show", "job", job_id)
+        shown = self.sandbox.run("root", argv, check=False).stdout
+        return _parsed(job_id, shown) if "JobId=" in shown else None
 
     def scontrol(self, user: str, *words: str) -> tuple[int, str]:
         done = self.sandbox.run(user, ("scontrol", *words), check=False)
@@ -108,6 +108,18 @@ class Users:
         for user in ("alice", "bob", "carol"):
             self.sandbox.run("root", ("scancel", "--quiet", f"--user={user}"), check=False)
         until(lambda: not self.sandbox.run("root", ("squeue", "--noheader")).stdout)
+
+
+def _parsed(job_id: str, shown: str) -> Job:
+    """The first job of what scontrol showed."""
+    lines = [line.strip() for line in shown.split("\n\n", maxsplit=1)[0].splitlines()]
+    fields = dict(
+        pair.split("=", 1)
+        for line in lines
+        for pair in ([line] if _is_text(line) else line.split())
+        if "=" in pair
+    )
+    return Job(job_id, fields)
 
 
 def _is_text(line: str) -> bool:
