@@ -124,9 +124,12 @@ def model_of(pci_device_id: int) -> str | None:
 def profile_of(on: Board, gres_type: str) -> MigProfile:
     """The profile of a GRES type: ``1g.10gb``, or with the GPU's name as ``nvidia_a100_1g.10gb``.
 
-    Raises InvalidInputError (SW-MIG-PROFILE) if the board has no such.
+    Names that other drivers have for it will do. Raises InvalidInputError (SW-MIG-PROFILE) if the
+    board has no such.
     """
-    profile = on.profiles.get(gres_type.rpartition("_")[2])
+    name = gres_type.rpartition("_")[2]
+    aliased = (one for one in on.profiles.values() if name in one.aliases)
+    profile = on.profiles.get(name) or next(aliased, None)
     if profile is None:
         raise InvalidInputError(
             "SW-MIG-PROFILE",

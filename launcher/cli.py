@@ -27,7 +27,7 @@ from launcher.service_file import (
     require_model,
     require_writable,
 )
-from launcher.service_names import Json, whole_view
+from launcher.service_names import Json, SkipModelCheck, whole_view
 from launcher.view_cli import view_app
 
 _EXAMPLE = """\
@@ -49,9 +49,6 @@ service_app = typer.Typer(
 )
 
 File = Annotated[Path, typer.Argument(help="A service's TOML file.", show_default=False)]
-SkipModelCheck = Annotated[
-    bool, typer.Option(help="Only the nodes see the model repository and the image.")
-]
 Force = Annotated[
     bool, typer.Option(help="Roll over though nothing has changed: the engine has, say.")
 ]

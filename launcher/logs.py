@@ -87,7 +87,7 @@ def last_lines(
             texts, reached[index] = _tail(log_file(view, index), count)
         except OSError as error:
             raise _no_logs(view, f"slot {index}: {error.strerror}") from None
-        lines += (Line(index, _plain(text)) for text in texts)
+        lines += (Line(index, plain(text)) for text in texts)
     return tuple(lines), reached
 
 
@@ -103,7 +103,7 @@ def _tail(path: Path, count: int) -> tuple[list[bytes], int]:
     return lines[-count:] if count else [], end
 
 
-def _plain(text: bytes) -> str:
+def plain(text: bytes) -> str:
     """As it may stand on a terminal: a log's control characters would move its cursor."""
     shown = text.decode(errors="replace").rstrip("\r")
     return "".join(one if one.isprintable() or one == "\t" else "\ufffd" for one in shown)
@@ -135,5 +135,5 @@ def new_lines(view: ServiceView, read: Offsets) -> tuple[tuple[Line, ...], Offse
         except OSError:
             whole = newline = b""
         reached[index] = start + len(whole) + len(newline)
-        lines += (Line(index, _plain(text)) for text in whole.split(b"\n") if newline)
+        lines += (Line(index, plain(text)) for text in whole.split(b"\n") if newline)
     return tuple(lines), reached

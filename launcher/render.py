@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from cluster.errors import InvalidInputError
 from cluster.service import ServiceSpec
 from cluster.settings import GatewaySettings, TritonSettings
+from launcher.decide.profiling import Work
 from launcher.haproxy_text import COMPLETE_KEY, GRPC, TOLD_KEY, Maps, map_text
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
@@ -48,6 +49,22 @@ def service_script(spec: ServiceSpec, triton: TritonSettings) -> str:
     """The batch script of a service; ``sbatch`` takes it as it is."""
     template = _environment().get_template("service.sbatch.j2")
     return template.render(spec=spec, engine=tuple(map(shlex.quote, _engine(spec, triton))))
+
+
+def profile_script(spec: ServiceSpec, triton: TritonSettings, work: Work, python: str) -> str:
+    """The batch script of a job that measures on ``spec.profile``; ``python`` runs our client."""
+    return (
+        _environment()
+        .get_template("profile.sbatch.j2")
+        .render(
+            spec=spec,
+            engine=tuple(map(shlex.quote, _engine(spec, triton))),
+            work=work.model_dump_json(),
+            points=work.points,
+            time_limit_min=work.time_limit_min,
+            python=python,
+        )
+    )
 
 
 def _engine(spec: ServiceSpec, triton: TritonSettings) -> tuple[str, ...]:

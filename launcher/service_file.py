@@ -84,9 +84,9 @@ def require_writable(directory: Path) -> None:
     if not os.access(directory, os.W_OK | os.X_OK):
         raise InvalidInputError(
             "SW-SERVICE-DIRECTORY",
-            f"The replicas' logs are written into the current directory, {directory}, "
+            f"What jobs print is written into the current directory, {directory}, "
             "where you may not write.",
-            "Change to a directory of yours that the nodes see, and apply again.",
+            "Change to a directory of yours that the nodes see, and try again.",
         )
 
 

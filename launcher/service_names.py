@@ -31,6 +31,9 @@ Name = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SkipModelCheck = Annotated[
+    bool, typer.Option(help="Only the nodes see the model repository and the image.")
+]
 
 
 def choose(name: str, services: Iterable[str]) -> str:

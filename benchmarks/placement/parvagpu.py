@@ -11,12 +11,13 @@ import math
 import random
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from cluster.errors import InvalidInputError
+from cluster.measurements import Measurement, read_measurements
 from cluster.mig.layouts import geometry
 from cluster.mig_profiles import board
 from slurm_plugin.decide.mig.instances import (
@@ -36,12 +37,11 @@ _PUBLISHED = {1: 2, 2: 3, 3: 5, 4: 7, 5: 13, 6: 16}
 _PUBLISHED_SHA256 = "5f5512ae6ada88967bd04d006d898397d8472a64d03d99aaec71cdcef5a16b1f"
 
 _BOARD = board("A100-80GB")
-_PROFILES = {"1": "1g.10gb", "2": "2g.20gb", "3": "3g.40gb", "4": "4g.40gb", "7": "7g.80gb"}
+_PROFILES = ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb")
 _MANY = 1_000
 _REPEATS = 5
 _TOLERANCE = 1e-6
 _FILES = ("SLO_latency.csv", "SLO_req_rate.csv")
-_PARTS = ("Mig instance", "Batch size", "Workload Number", "Throughput", "Latency")
 _Row = Sequence[Decimal | None]
 
 
@@ -112,7 +112,7 @@ def optimum(services: Services) -> int | None:
 
     None where the search ended before it was proven.
     """
-    rows = {profile: row for row, profile in enumerate(_PROFILES.values())}
+    rows = {profile: row for row, profile in enumerate(_PROFILES)}
     program = Program([0] * len(rows) + [load.rate_mrps / 1000 for load in services.values()])
     for layout in geometry(_BOARD).maximal:
         held = [one.profile for one in layout if one.profile in rows]
@@ -137,23 +137,11 @@ def tables(data: Path) -> Tables:
     files = sorted((data / "prof_data").glob("*.csv"))
     if not files:
         raise ScenarioError(f"{data / 'prof_data'} holds no MODEL.csv.")
-    return {file.stem: tuple(_table(file)) for file in files}
+    return {file.stem: tuple(map(_measurement, read_measurements(file))) for file in files}
 
 
-def _table(file: Path) -> Iterator[Measured]:
-    with file.open(encoding="utf-8-sig", newline="") as lines:
-        for line, row in enumerate(csv.DictReader(lines), 2):
-            try:
-                size, batch, processes, throughput, latency = (row[part] for part in _PARTS)
-                yield Measured(
-                    _PROFILES[size],
-                    int(batch),
-                    int(processes),
-                    math.floor(Decimal(throughput) * 1000),
-                    math.ceil(Decimal(latency) * 1_000_000),
-                )
-            except (ArithmeticError, KeyError, TypeError, ValueError) as error:
-                raise ScenarioError(f"{file}, line {line}: {row} is no measurement.") from error
+def _measurement(row: Measurement) -> Measured:
+    return Measured(row.type, row.batch, row.processes, row.throughput_mrps, row.latency_us)
 
 
 def scenarios(data: Path, slo: Path | None = None) -> Sequence[Services]:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from cluster.errors import InvalidInputError
 from cluster.mig.layouts import Layout, geometry
 from cluster.mig_profiles import Board
-from slurm_plugin.decide.mig.covers import Demand
+from slurm_plugin.decide.mig.covers import Demand, cheapest_cover
 from slurm_plugin.decide.mig.packing import pack
 
 LATENCY_SHARE = Fraction(45, 100)
@@ -101,6 +101,33 @@ def fewest_gpus(
         zip(layouts, packing.gpus, strict=True), sum(map(Counter, covers.values()), Counter())
     )
     return InstancePlan(chosen, cut, packing.at_least, packing.prices)
+
+
+def fewest_slices(
+    name: str,
+    load: ServiceLoad,
+    on: Board,
+    costs: Mapping[str, int],
+    latency_share: Fraction = LATENCY_SHARE,
+) -> InstancePlan:
+    """Instances that serve one load within its SLO at the lowest cost, and the GPUs to hold them.
+
+    ``costs``: by profile. ``at_least`` is of these instances, not of the load. Raises as
+    ``fewest_gpus``.
+    """
+    if load.rate_mrps == 0:
+        return fewest_gpus({name: load}, on, latency_share)
+    fastest = _fastest(name, load, on, latency_share)
+    cover = cheapest_cover(_demand(load.rate_mrps, fastest), costs).cover
+    # Each profile as a service of its own, that needs just so many.
+    exact = {
+        profile: ServiceLoad(
+            count * fastest[profile].throughput_mrps, load.slo_us, (fastest[profile],)
+        )
+        for profile, count in cover.items()
+    }
+    plan = fewest_gpus(exact, on, latency_share)
+    return replace(plan, instances={name: {fastest[p]: count for p, count in cover.items()}})
 
 
 def _fastest(

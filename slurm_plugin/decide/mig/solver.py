@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from highspy import Highs, HighsVarType, kHighsInf, kSolutionStatusFeasible
 
+from cluster.errors import OutsideError
+
 _NODES = 2_000
 """Of the tree of branches, at most: what is found until then is taken."""
 
@@ -46,10 +48,18 @@ class Program:
             self._highs.changeColIntegrality(last, HighsVarType.kInteger)
 
     def solve(self) -> Solution:
-        """The cheapest values; begins where the last call ended. ArithmeticError if none serve."""
+        """The cheapest values; begins where the last call ended.
+
+        OutsideError (SW-SOLVER) if HiGHS finds none.
+        """
         self._highs.run()
         found, info = self._highs.getSolution(), self._highs.getInfo()
         if info.primal_solution_status != int(kSolutionStatusFeasible):
-            raise ArithmeticError(self._highs.modelStatusToString(self._highs.getModelStatus()))
+            status = self._highs.modelStatusToString(self._highs.getModelStatus())
+            raise OutsideError(
+                "SW-SOLVER",
+                f"HiGHS found no answer: {status}.",
+                "Are the loads and throughputs of a plausible size? Else report it, with them.",
+            )
         cost = info.objective_function_value
         return Solution(found.col_value, found.row_dual, cost, info.mip_dual_bound)

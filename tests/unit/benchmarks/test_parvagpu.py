@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.placement import parvagpu
+from cluster.errors import InvalidInputError
 from cluster.mig_profiles import board
 from slurm_plugin.decide.mig.instances import LATENCY_SHARE, fewest_gpus
 from slurm_plugin.decide.mig.solver import Program
@@ -99,7 +100,7 @@ def test_tables_in_another_format(tmp_path: Path) -> None:
     shutil.copytree(DATA, tmp_path, dirs_exist_ok=True)
     bad = tmp_path / "prof_data" / "bert.csv"
     bad.write_text("Mig instance,Batch size\n5,1\n", encoding="utf-8")
-    with pytest.raises(parvagpu.ScenarioError, match=r"bert\.csv, line 2: .* is no measurement"):
+    with pytest.raises(InvalidInputError, match=r"bert\.csv: line 2: .* is no measurement"):
         parvagpu.run(tmp_path)
 
 

@@ -54,6 +54,18 @@ def test_a_full_type_name_costs_what_its_profile_does() -> None:
         profile_of(on, "nvidia_a100_3g.20gb")
 
 
+def test_what_another_driver_calls_it_costs_the_same() -> None:
+    on = board("GB200-186GB")
+    assert profile_of(on, "1g.24gb") == profile_of(on, "nvidia_gb200_1g.24gb")
+    assert cost_millislices(on, "1g.24gb", ONE) == cost_millislices(on, "1g.23gb", ONE) == 1000
+
+
+def test_no_alias_is_another_profile_s_name() -> None:
+    for on in boards().values():
+        names = [name for one in on.profiles.values() for name in (one.name, *one.aliases)]
+        assert len(set(names)) == len(names), on.model
+
+
 def test_a_board_is_known_by_its_pci_device() -> None:
     assert model_of(0x2335) == "H200-141GB"
     assert model_of(0xFFFF) is None

@@ -203,6 +203,14 @@ def test_an_order_bounds_the_replicas_instead_of_the_script():
     assert wished(decided(view(most), gateway(waiting=20))) == {NEW: {0}}
 
 
+def test_the_idle_replica_on_the_emptier_node_goes():
+    emptier = running(NEW).model_copy(update={"node_held_millislices": 1000})
+    fuller = running(NEW, 1).model_copy(update={"node_held_millislices": 7000})
+    one = service(NEW, emptier, fuller, order=ServiceOrder(min_replicas=1, max_replicas=1))
+    plan = decided(view(one), gateway(server(NEW, Mode.READY), server(NEW, Mode.READY, index=1)))
+    assert list((plan.route.targets or {}).values()) == [Mode.DRAIN, Mode.READY]
+
+
 END = ServiceOrder(delete_s=NOW_S)
 
 

@@ -64,6 +64,17 @@ def test_the_victim_has_the_least_to_do_and_drains_before_it_leaves_the_wish():
     assert found.modes == {0: Mode.DRAIN, 1: Mode.READY, 2: Mode.READY}
 
 
+def test_of_victims_with_as_much_to_do_the_one_on_the_emptiest_node_goes():
+    found = plan(
+        slot(0, SERVING, 1, node_held_millislices=2000),
+        slot(1, SERVING, 1, node_held_millislices=7000),
+        slot(2, SERVING, 1, node_held_millislices=3500),
+        slot(3, SERVING, 2, node_held_millislices=1000),
+        wanted=2,
+    )
+    assert found.modes == {0: Mode.DRAIN, 1: Mode.READY, 2: Mode.DRAIN, 3: Mode.READY}
+
+
 def test_a_draining_one_with_work_stays():
     found = plan(slot(0, DRAINING, 1), wanted=0)
     assert (found.run, found.modes) == ({0}, {0: Mode.DRAIN})

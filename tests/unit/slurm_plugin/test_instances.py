@@ -3,9 +3,11 @@
 from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cluster.errors import InvalidInputError
-from cluster.mig_profiles import board
+from cluster.errors import InvalidInputError, OutsideError
+from cluster.mig_profiles import board, cost_millislices
 from slurm_plugin.decide.mig.covers import Demand, cheapest_cover
 from slurm_plugin.decide.mig.instances import (
     LATENCY_SHARE,
@@ -13,10 +15,11 @@ from slurm_plugin.decide.mig.instances import (
     Measured,
     ServiceLoad,
     fewest_gpus,
+    fewest_slices,
 )
 from slurm_plugin.decide.mig.packing import pack
 from slurm_plugin.decide.mig.solver import Program
-from tests.instance_checker import broken_rules, measured
+from tests.instance_checker import broken_rules, demand_of, measured, price_of
 
 A100 = board("A100-80GB")
 SLO_US = 100_000
@@ -74,6 +77,44 @@ class TestInstances:
         assert planned(a=load(1, measured("1g.5gb", 9_000), SMALL)).instances == {"a": {SMALL: 1}}
 
 
+COSTS = {name: cost_millislices(A100, name, Fraction(1)) for name in A100.profiles}
+
+
+def cheapest(wanted: ServiceLoad) -> InstancePlan:
+    plan = fewest_slices("a", wanted, A100, COSTS)
+    assert broken_rules(plan, {"a": wanted}, A100, LATENCY_SHARE) == []
+    return plan
+
+
+class TestFewestSlices:
+    def test_what_costs_less_is_chosen_though_it_is_more_instances(self) -> None:
+        assert cheapest(load(300_000, SMALL, HALF)).instances == {"a": {SMALL: 3}}
+        assert cheapest(load(400_000, SMALL, HALF)).instances == {"a": {HALF: 1}}
+
+    def test_though_other_instances_would_fit_on_fewer_gpus(self) -> None:
+        # Seven of 1g and one more cost 8 slices; the two halves of a GPU cost 7 and serve 820.
+        rows = SMALL, measured("7g.80gb", 800_000), measured("3g.40gb", 330_000)
+        assert cheapest(load(701_000, *rows)).instances == {"a": {rows[1]: 1}}
+        assert cheapest(load(900_000, *rows)).gpus == 2
+
+    @given(
+        st.integers(1, 2_000),
+        st.dictionaries(st.sampled_from(["1g.10gb", "2g.20gb", "3g.40gb"]), st.integers(50, 900)),
+    )
+    def test_nothing_is_cheaper(self, rate: int, rates: dict[str, int]) -> None:
+        wanted = load(rate, measured("7g.80gb", 700), *map(measured, rates, rates.values()))
+        (chosen,) = cheapest(wanted).instances.values()
+        price = sum(COSTS[row.profile] * count for row, count in chosen.items())
+        assert price == price_of(demand_of(wanted, LATENCY_SHARE), COSTS)
+
+    def test_without_load_nothing_is_needed(self) -> None:
+        assert cheapest(load(0)).instances == {"a": {}}
+
+    def test_an_slo_that_nothing_meets(self) -> None:
+        with pytest.raises(InvalidInputError, match="SW-SLO-UNREACHABLE"):
+            cheapest(load(1, SMALL, slo_us=1))
+
+
 class TestUnreachable:
     def test_the_latency_has_to_be_below_its_share_not_at_it(self) -> None:
         exact = measured("1g.10gb", 100_000, 45_000)
@@ -109,7 +150,7 @@ class TestPack:
     def test_a_program_that_nothing_serves_has_no_answer(self) -> None:
         program = Program([1])
         program.add(1, {0: -1})
-        with pytest.raises(ArithmeticError, match="Infeasible"):
+        with pytest.raises(OutsideError, match=r"Infeasible.*SW-SOLVER"):
             program.solve()
 
 

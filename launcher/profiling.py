@@ -1,0 +1,323 @@
+"""Runs in a job of ``slicewise profile``, beside Triton: loads the model, sends, prints figures.
+
+    python -m launcher.profiling WORK ADDRESS ID FILE
+
+WORK is JSON; FILE gets Triton's pid and port as often as it starts.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
+
+from launcher.decide.inference import Inference, smallest_inference
+from launcher.decide.profiling import (
+    LOAD_DEADLINE_S,
+    LOADS,
+    WINDOWS,
+    Begun,
+    Message,
+    Point,
+    Window,
+    Work,
+    configured,
+    failed,
+    is_steady,
+    measured,
+    message_text,
+    processes_of,
+    takes_batch,
+)
+from launcher.decide.sample import Sample, parse_sample
+
+_ANSWER_S = 60.0
+"""An inference that takes longer is none that a slice should serve."""
+_POLL_S = 0.1
+_OK, _FAILED = 200, 500
+_NO_ANSWER = (ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError)
+
+
+class _CannotError(Exception):
+    """Why a point can't be measured."""
+
+
+class _NoTritonError(Exception):
+    """It does not start: that says nothing of any point."""
+
+
+class _BrokenError(_CannotError):
+    """The same, and Triton is gone, or may be no good any more."""
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A model in Triton."""
+
+    metadata: Mapping[str, Any]
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Server:
+    """The job's Triton, wherever it listens just now."""
+
+    session: ClientSession
+    address: str
+    identity: str
+    file: Path
+
+    @property
+    def _url(self) -> str:
+        _, port = self.file.read_text(encoding="utf-8").split()
+        return f"http://{self.address}:{port}/v2"
+
+    def model_url(self, model: str) -> str:
+        """Of a model; as it stands now."""
+        return f"{self._url}/models/{model}"
+
+    def end(self) -> None:
+        """Kill it: the batch script starts another one."""
+        with suppress(OSError, ValueError):
+            pid, _ = self.file.read_text(encoding="utf-8").split()
+            self.file.write_text("", encoding="utf-8")
+            os.kill(int(pid), signal.SIGKILL)
+
+    async def load(self, model: str, processes: int | None) -> _Loaded:
+        """Have it serve the model by so many processes; raises _CannotError."""
+        async with _within(LOAD_DEADLINE_S, "Triton or the model did not start"):
+            await self._wait_until_there()
+            await self._control(model, "load", {})
+            asked = configured(await self._get(f"{self.model_url(model)}/config"), processes)
+            # A model that is loaded anew would be there twice for a while, where one fits.
+            await self._control(model, "unload", {})
+            await self._wait_until_unloaded(model)
+            await self._control(model, "load", {"config": json.dumps(asked)})
+            url = self.model_url(model)
+            return _Loaded(await self._get(url), await self._get(f"{url}/config"))
+
+    async def _wait_until_there(self) -> None:
+        while self.file.exists():
+            try:
+                if (await self._get(self._url))["name"] == self.identity:
+                    return
+            except (_CannotError, *_NO_ANSWER):
+                await asyncio.sleep(_POLL_S)
+        raise _NoTritonError
+
+    async def _wait_until_unloaded(self, model: str) -> None:
+        while True:
+            listed = await self._post(f"{self._url}/repository/index", {})
+            if all(one.get("reason") == "unloaded" for one in listed if one["name"] == model):
+                return
+            await asyncio.sleep(_POLL_S)
+
+    async def _control(self, model: str, what: str, parameters: Mapping[str, str]) -> None:
+        url = f"{self._url}/repository/models/{model}/{what}"
+        await self._post(url, {"parameters": parameters})
+
+    async def _get(self, url: str) -> Any:
+        async with self.session.get(url, allow_redirects=False) as answer:
+            return _json(answer.status, await answer.read())
+
+    async def _post(self, url: str, body: object) -> Any:
+        async with self.session.post(url, json=body, allow_redirects=False) as answer:
+            return _json(answer.status, await answer.read())
+
+
+def _json(status: int, body: bytes) -> Any:
+    _require_ok(status, body)
+    return json.loads(body) if body else None
+
+
+def _require_ok(status: int, body: bytes) -> None:
+    """Raises _CannotError for a refusal, _BrokenError for a failure."""
+    if status == _OK:
+        return
+    try:
+        said = str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        said = f"Triton answers {status}"
+    raise (_BrokenError if status >= _FAILED else _CannotError)(said)
+
+
+@asynccontextmanager
+async def _within(seconds: float, what: str) -> AsyncIterator[None]:
+    """Everything that can happen to a conversation, as a reason."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise _BrokenError(f"{what} within {seconds:g} s") from None
+    except _NO_ANSWER as error:
+        raise _BrokenError(f"Triton has ended: {type(error).__name__}") from None
+
+
+class _Model:
+    """The model, served by so many processes; loaded when it is needed and not there."""
+
+    def __init__(self, server: _Server, name: str, processes: int | None) -> None:
+        self.name, self.processes = name, processes or 1
+        self._server, self._wanted = server, processes
+        self._loaded: _Loaded | None = None
+        self._refused = ""
+
+    async def loaded(self) -> _Loaded:
+        """Raises _CannotError; what was refused once is not tried again."""
+        if self._refused:
+            raise _CannotError(self._refused)
+        if self._loaded is None:
+            try:
+                self._loaded = await self._server.load(self.name, self._wanted)
+            except _CannotError as error:
+                self._refused = str(error)
+                raise
+            self.processes = processes_of(self._loaded.config)
+        return self._loaded
+
+    async def windows(self, requests: Sequence[Inference], window_s: float) -> Sequence[Window]:
+        """Of so many senders; raises _CannotError."""
+        async with _session() as session:
+            url = f"{self._server.model_url(self.name)}/infer"
+            return await _Load(session, url).windows(requests, window_s)
+
+    def start_anew(self) -> None:
+        """Whatever is wrong with Triton concerns no further point."""
+        self._loaded = None
+        self._server.end()
+
+
+def _session() -> ClientSession:
+    # As many connections as there are senders: nothing waits in the client.
+    return ClientSession(connector=TCPConnector(limit=0), timeout=ClientTimeout(total=None))
+
+
+class _Load:
+    """A closed loop: so many inferences are in flight, each followed by the next."""
+
+    def __init__(self, session: ClientSession, url: str) -> None:
+        self._session, self._url = session, url
+        self._latencies_us: list[int] = []
+        self._last_us = 0
+        self._is_going = True
+        self._answered = asyncio.Event()
+
+    async def windows(self, requests: Sequence[Inference], window_s: float) -> Sequence[Window]:
+        """After one that warms up, until they are steady."""
+        found: list[Window] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                for request in requests:
+                    group.create_task(self._send(request))
+                await self._window(window_s)
+                while len(found) < WINDOWS and not is_steady(found):
+                    found.append(await self._window(window_s))
+                # Each ends with its answer: nothing is left in Triton for the next point to meet.
+                self._is_going = False
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return found
+
+    async def _window(self, seconds: float) -> Window:
+        """From one answer to the first after that time: then what was counted needs no rounding."""
+        start, began_us = len(self._latencies_us), self._last_us or _now_us()
+        await asyncio.sleep(seconds)
+        self._answered.clear()
+        await self._answered.wait()
+        return Window(tuple(self._latencies_us[start:]), self._last_us - began_us)
+
+    async def _send(self, request: Inference) -> None:
+        head = {
+            "Content-Type": "application/octet-stream",
+            "Inference-Header-Content-Length": str(len(request.head)),
+        }
+        body = request.head + request.tensors
+        while self._is_going:
+            began_us = _now_us()
+            async with (
+                _within(_ANSWER_S, "no answer"),
+                self._session.post(self._url, data=body, headers=head) as answer,
+            ):
+                text = await answer.read()
+            _require_ok(answer.status, text)
+            self._last_us = _now_us()
+            self._latencies_us.append(self._last_us - began_us)
+            self._answered.set()
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+async def _measure(work: Work, sample: Sample | None, server: _Server) -> AsyncIterator[Message]:
+    """All points; one that can't be served has a reason, and the next is tried."""
+    number = 0
+    for processes in work.processes or (None,):
+        model = _Model(server, work.model, processes)
+        for batch in work.batches:
+            number += 1
+            yield Begun(number=number, batch=batch, processes=model.processes)
+            yield await _point(model, sample, batch, work.window_s)
+
+
+async def _point(model: _Model, sample: Sample | None, batch: int, window_s: float) -> Point:
+    try:
+        loaded = await model.loaded()
+        found = []
+        for each in LOADS:
+            requests = tuple(_requests(loaded, sample, batch, each * model.processes))
+            found.append(await model.windows(requests, window_s))
+    except _CannotError as error:
+        if isinstance(error, _BrokenError):
+            model.start_anew()
+        return failed(batch, model.processes, str(error))
+    return measured(batch, model.processes, *found)
+
+
+def _requests(
+    loaded: _Loaded, sample: Sample | None, batch: int, count: int
+) -> Iterator[Inference]:
+    """So many, each a sequence of its own where the model takes sequences."""
+    if why := takes_batch(loaded.config, batch):
+        raise _CannotError(why)
+    for number in range(1, 1 + count):
+        try:
+            if sample is not None:
+                yield sample.inference(loaded.config, batch, number)
+                continue
+            request = smallest_inference(loaded.metadata, loaded.config, number, batch)
+        except (ValueError, KeyError) as error:
+            raise _CannotError(str(error)) from None
+        if request is None:
+            raise _CannotError("it answers by streaming only")
+        yield request
+
+
+async def _run(work: Work, sample: Sample | None, address: str, identity: str, file: Path) -> None:
+    async with _session() as session:
+        server = _Server(session, address, identity, file)
+        async for message in _measure(work, sample, server):
+            sys.stdout.write(message_text(message))
+            sys.stdout.flush()
+
+
+def main(work_json: str, address: str, identity: str, file: str) -> None:
+    """Measure all of it; SystemExit if there is no Triton to measure it with."""
+    work = Work.model_validate_json(work_json)
+    sample = parse_sample(Path(work.data).read_text(encoding="utf-8")) if work.data else None
+    try:
+        asyncio.run(_run(work, sample, address, identity, Path(file)))
+    except _NoTritonError:
+        sys.exit("Triton does not start.")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

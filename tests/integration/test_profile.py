@@ -1,0 +1,104 @@
+"""``slicewise profile`` as its user types it: a real Triton on a slice of the sandbox."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import until
+
+from sandbox.cluster import Sandbox
+
+pytestmark = pytest.mark.integration
+
+CONFIG = """\
+backend: "python"
+max_batch_size: 4
+input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU count: 2 } ]
+dynamic_batching { max_queue_delay_microseconds: 900000 }
+"""
+MODEL = """\
+import time
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(0.05)
+        found = [pb_utils.get_input_tensor_by_name(one, "X").as_numpy() for one in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", one)]) for one in found]
+"""
+
+
+class User:
+    """Alice, whose tenant has three slices, and the model's repository."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.home = sandbox.layout.home / sandbox.state.users["alice"].name
+        self.repository = sandbox.layout.models / "profiled"
+
+    def words(self, account: str, *words: str) -> tuple[str, ...]:
+        where = ("--model-repository", str(self.repository), "--account", account)
+        return ("slicewise", "profile", "steps", *where, "--types", "1g.10gb", *words)
+
+    def queue(self) -> str:
+        wanted = ("squeue", "--noheader", "--me", "--name=slicewise-profile", "--format=%i %T")
+        return self.sandbox.run("alice", wanted).stdout
+
+
+@pytest.fixture(scope="module")
+def user(sandbox: Sandbox) -> Iterator[User]:
+    found = User(sandbox)
+    version = found.repository / "steps" / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text(CONFIG)
+    (version / "model.py").write_text(MODEL)
+    for path in (found.repository, *found.repository.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    sandbox.run("root", ("slicewise", "tenant-quota", "set", "vision", "--nominal", "3"))
+    yield found
+    sandbox.run("alice", ("scancel", "--me", "--name=slicewise-profile"))
+
+
+def measured(user: User, file: str) -> dict[int, Any]:
+    (batches, data) = ("1,4,8", f"{file};$(x).json")
+    tensor = {"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [[0.5]]}
+    (user.home / data).write_text(json.dumps({"inputs": [tensor]}))
+    options = ("--batches", batches, "--processes", "1", "--seconds", "2", "--data", data)
+    done = user.sandbox.run("alice", user.words("vision", *options, "--output", file, "--json"))
+    return {row["batch"]: row for row in json.loads(done.stdout)["measurements"]}
+
+
+def test_a_table_is_measured_and_says_which_instances_a_load_needs(user: User):
+    rows = measured(user, "steps.json")
+    # A process answers a batch in 50 ms, whatever its size; nothing waits for a batch to fill.
+    assert 10_000 < rows[1]["throughput_mrps"] < 20_100
+    assert 3 * rows[1]["throughput_mrps"] < rows[4]["throughput_mrps"] < 80_400
+    assert 50_000 < rows[4]["latency_us"] < 500_000
+    assert (rows[8]["throughput_mrps"], "max_batch_size" in rows[8]["reason"]) == (0, True)
+    load = ("--rate", "150", "--slo-ms", "2000", "--json")
+    chosen = user.sandbox.run("alice", ("slicewise", "mig", "instances", "steps.json", *load))
+    (instances,) = json.loads(chosen.stdout)["instances"]
+    most = -(-150_000 // rows[4]["throughput_mrps"])
+    assert (instances["type"], instances["count"], instances["batch"]) == ("1g.10gb", most, 4)
+
+
+def test_who_has_no_quota_hears_so_and_nothing_runs(user: User):
+    done = user.sandbox.run("carol", user.words("guest"), check=False)
+    assert (done.returncode, "SW-QUOTA-NONE" in done.stderr) == (1, True)
+
+
+def test_an_interrupt_cancels_the_job(user: User):
+    log = user.home / "interrupted.err"
+    with Path(log).open("w") as errors:
+        words = user.words("vision")
+        running = user.sandbox.popen("alice", words, stderr=errors, cwd=user.home)
+        until(lambda: "measuring" in log.read_text(), timeout_s=60)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(timeout=30) == 130
+    until(lambda: "RUNNING" not in user.queue())
