@@ -18,12 +18,13 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.machine import machine
-from benchmarks.placement import parvagpu, pods, recut
+from benchmarks.placement import parvagpu, pods, recut, whole
 from benchmarks.placement.online import replay
 from benchmarks.placement.optimum import Bounds, optimum
 from benchmarks.placement.policies import policies
 from benchmarks.placement.speed import decision_us
 from benchmarks.reporting import REPORTS
+from cluster.errors import InvalidInputError
 
 _DATA = Path("../shared/data")
 _LISTS = ("openb_pod_list_default", "openb_pod_list_gpushare100")
@@ -58,12 +59,13 @@ def main() -> None:
     try:
         _PODS.update({_name(path): pods.read(path) for path in options.pods or _stored(options)})
         scenarios = parvagpu.run(options.parvagpu, options.slo, options.seed)
-    except (pods.PodListError, parvagpu.ScenarioError) as error:
+    except (pods.PodListError, parvagpu.ScenarioError, InvalidInputError) as error:
         sys.exit(str(error))
     report = {
         "parvagpu": scenarios,
         **_report(_replay(options.seed, console), options.seed),
         **_recut(options.seed, console),
+        **whole.measured(_PODS, options.seed),
     }
     options.report.parent.mkdir(parents=True, exist_ok=True)
     options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

@@ -44,12 +44,18 @@ def outcomes(
 ) -> Mapping[str, Outcome]:
     """By policy; all have at first the best layout for the mean of all requests."""
     held_s = _mean_held_s(pods)
-    uncut = [Gpu(str(number), str(number)) for number in range(gpus)]
-    first = plan(BOARD, uncut, Demand((), _in_use(requests, requests[-1].at_s, held_s)), _ANYTHING)
+    first = first_cut(pods, requests, gpus)
     return {
         name: _World(gpus, first, held_s, policy).run(requests, warm)
         for name, policy in _POLICIES.items()
     }
+
+
+def first_cut(pods: Sequence[Request], requests: Sequence[Request], gpus: int) -> Sequence[Step]:
+    """The best layout for the mean of all requests, as steps of one GPU each."""
+    uncut = [Gpu(str(number), str(number)) for number in range(gpus)]
+    in_use = _in_use(requests, requests[-1].at_s, _mean_held_s(pods))
+    return plan(BOARD, uncut, Demand((), in_use), _ANYTHING)
 
 
 @dataclass

@@ -280,6 +280,7 @@ def _slot(sight: Sight, seen: SlotView, run: Run | None, lease_s: int, *, is_rea
         is_outdated=_is_outdated(sight, seen),
         is_borrowed=seen.is_borrowed,
         is_stuck=_is_stuck(seen, sight.now_s),
+        node_held_millislices=seen.node_held_millislices or 0,
     )
 
 

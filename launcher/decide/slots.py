@@ -59,6 +59,7 @@ class Slot:
         is_borrowed: it holds what another tenant may take back.
         is_drained: it has drained, and gets no requests any more.
         is_stuck: it waits for a slice that Slurm does not find by itself.
+        node_held_millislices: what all jobs hold of its node; 0 where that is not known.
     """
 
     id: SlotId
@@ -71,6 +72,7 @@ class Slot:
     is_borrowed: bool = False
     is_drained: bool = False
     is_stuck: bool = False
+    node_held_millislices: int = 0
 
     @property
     def is_replaced(self) -> bool:
@@ -146,8 +148,9 @@ def plan_slots(slots: Sequence[Slot], goal: Goal) -> SlotPlan:
 
     Kept first: serving ones, then warm, draining (taking one back is quicker than a start),
     starting, allotted before pending. Among equals what is borrowed goes first, then what has the
-    least to do. Slots that are replaced (outdated ones, those whose end is near) don't count, so
-    that successors start beside them; as many of them stay as successors are not ready.
+    least to do, then what is on the node of which the least is held: that may become empty. Slots
+    that are replaced (outdated ones, those whose end is near) don't count, so that successors start
+    beside them; as many of them stay as successors are not ready.
 
     A serving victim drains first and stays wished; once it has nothing in flight, or is late, its
     server goes into maintenance; the next look finds it without a route, and only then is it left
@@ -173,13 +176,14 @@ def plan_slots(slots: Sequence[Slot], goal: Goal) -> SlotPlan:
     return SlotPlan(keep | start | leaving, modes, is_quiet=not any(map(_goes, slots)))
 
 
-def _order(slot: Slot) -> tuple[int, bool, bool, int, bool, SlotId]:
+def _order(slot: Slot) -> tuple[int, bool, bool, int, bool, int, SlotId]:
     return (
         _RANK[slot.phase],
         not slot.up,
         slot.is_borrowed,
         -slot.in_flight,
         not slot.allotted,
+        -slot.node_held_millislices,
         slot.id,
     )
 

@@ -15,10 +15,11 @@ def choose_type(
 ) -> GpuType | None:
     """The type for ``count`` instances of at least ``need_mib`` each; None if none fits.
 
-    The cheapest; among those one of which as many are free now; then the one with the least memory,
-    which leaves the larger ones to those who need them; then the freer one; then by name. A type
-    fits if a node of one of the partitions has it, and if there are as many that its tenant may
-    have. One of unknown memory fits only where no need is said.
+    The cheapest; among those one of which as many are free now; if there is none, the one for which
+    the fewest wait per instance; then the one with the least memory, which leaves the larger ones
+    to those who need them; then the freer one; then by name. A type fits if a node of one of the
+    partitions has it, and if there are as many that its tenant may have. One of unknown memory fits
+    only where no need is said.
     """
     fitting = (
         one
@@ -35,6 +36,8 @@ def has_memory(one: GpuType, need_mib: int | None) -> bool:
     return need_mib is None or (one.memory_mib is not None and one.memory_mib >= need_mib)
 
 
-def _rank(one: GpuType, count: int) -> tuple[int, bool, float, int, str]:
+def _rank(one: GpuType, count: int) -> tuple[int, bool, float, float, int, str]:
     memory_mib = float("inf") if one.memory_mib is None else one.memory_mib
-    return one.cost_millislices, one.free < count, memory_mib, -one.free, one.name
+    is_short = one.free < count
+    queue = one.waiting / one.total if is_short else 0.0
+    return one.cost_millislices, is_short, queue, memory_mib, -one.free, one.name

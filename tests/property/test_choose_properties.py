@@ -24,6 +24,7 @@ def gpu_types(draw: st.DrawFn) -> list[GpuType]:
             draw(st.none() | st.integers(1, 5)),
             total=8,
             free=draw(st.integers(0, 8)),
+            waiting=draw(st.integers(0, 20)),
             partitions=draw(PARTITIONS),
         )
         for name in names
@@ -61,4 +62,5 @@ def test_it_fits_and_none_that_fits_is_cheaper(
     assert all(one.cost_millislices == best.cost_millislices for one in cheapest)
     if best.free < wish["count"]:
         assert all(one.free < wish["count"] for one in cheapest)
+        assert best.waiting == min(one.waiting for one in cheapest)
     assert choose_type(random.sample(types, len(types)), **wish) == best

@@ -1,0 +1,37 @@
+"""The loop that keeps nodes' weights as ``decide.mig.node_weights`` has them."""
+
+from cluster.settings import Settings
+from cluster.slurm.interface import Slurm
+from slurm_plugin.decide.mig.node_weights import changes, own_weights
+from slurm_plugin.observe import report
+from slurm_plugin.sync import Sync
+
+_TELL_S = 10.0
+"""How often Slurm is told, at most. In replays 300 s were as good."""
+
+
+class NodeWeights:
+    """Weighs nodes where a site wants it; else puts back what was weighed before."""
+
+    def __init__(self, settings: Settings, slurm: Slurm, sync: Sync) -> None:
+        self._is_wanted = settings.placement.node_weights
+        self._partitions = frozenset(settings.cluster.partitions)
+        self._costs = settings.costs
+        self._slurm = slurm
+        self._sync = sync
+        self._told_s = 0.0
+
+    async def turn(self) -> None:
+        """Tell Slurm what is different. Raises SlicewiseError if it fails."""
+        sync = self._sync
+        looked_s = sync.view.observed_s
+        if not sync.acts or looked_s < self._told_s + _TELL_S:
+            return
+        if self._is_wanted:
+            due = changes(sync.nodes, self._partitions, self._costs)
+        else:
+            due = own_weights(sync.nodes)
+        if due:
+            self._told_s = looked_s
+            await self._slurm.weigh_nodes(due)
+            report("nodes_weighed", nodes=len(due))
