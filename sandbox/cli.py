@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.errors import SlicewiseError
-from sandbox import lifecycle, process
+from sandbox import gpus, lifecycle, process
 from sandbox.cluster import Sandbox
 from sandbox.directory import default_directory
 from sandbox.status import NodeRow, ServerRow, node_rows, server_rows
@@ -123,7 +123,7 @@ def status(
     try:
         sandbox = Sandbox.attach(directory)
         servers = server_rows(sandbox.state, process.is_alive)
-        nodes = node_rows(sandbox.layout, sandbox.node_states())
+        nodes = node_rows(sandbox.layout, sandbox.node_states(), gpus.slices(sandbox.layout))
     except SlicewiseError as error:
         _fail(error)
     if as_json:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import SlicewiseError
-from sandbox import lifecycle, packages, process, restart, slurm
+from sandbox import gpus, lifecycle, packages, process, restart, slurm
 from sandbox.directory import checked
 from sandbox.host import Host, Progress
 from sandbox.layout import Layout
+from sandbox.nvml.driver import EmulatedDriver
 from sandbox.state import State, load
 
 
@@ -89,9 +90,11 @@ class Sandbox:
 
     def restore(self, progress: Progress) -> None:
         """Start again what has ended of its servers; SlicewiseError if one does not start."""
+        self._host.refresh()
         self._host = restart.restore(self._host, progress)
 
     def _process(self, name: str) -> process.Process:
+        self._host.refresh()
         try:
             return self.state.processes[name]
         except KeyError:
@@ -117,6 +120,10 @@ class Sandbox:
             os.setuid(who.uid)
         if not os.access(Path.cwd(), os.R_OK | os.W_OK | os.X_OK):
             os.chdir(self.layout.home / who.name)
+
+    def driver(self, node: str) -> EmulatedDriver:
+        """The node's NVIDIA driver, to let it fail."""
+        return gpus.driver(self.layout, node)
 
     def node_states(self) -> Mapping[str, str]:
         """State of each node by name; empty while slurmctld does not answer."""

@@ -215,8 +215,14 @@ class Host:
             os.close(descriptor)
         child.returncode = 0  # it outlives this object: process.is_alive() watches and reaps it
         record = process.describe(name, self.user(role), child.pid)
-        self.update(processes={**self.state.processes, name: record})
+        with state.locked(self.layout.state_file):
+            self.refresh()
+            self.update(processes={**self.state.processes, name: record})
         return record
+
+    def refresh(self) -> None:
+        """See what other programs (bin/slicewise-restart) have started since."""
+        self.state = state.load(self.layout.state_file) or self.state
 
     def log_file(self, name: str) -> Path:
         """Where a program's output goes."""

@@ -1,5 +1,6 @@
 """What the sandbox emulates: nodes, how their GPUs are cut, tenants."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,37 +21,41 @@ class EmulatedNode:
     Attributes:
         name: as in slurm.conf.
         gpu: model name in ``cluster.mig_profiles``.
-        slices: MIG instances by profile name, in device order.
+        instances: how it is cut at first, as ``cluster.mig.placement_text`` writes it.
     """
 
     name: str
     gpu: str
-    slices: Mapping[str, int]
+    instances: str
 
     @property
-    def gres(self) -> str:
-        """As slurm.conf's ``Gres`` takes it: ``gpu:1g.10gb:3,gpu:3g.40gb:1``."""
-        return ",".join(f"gpu:{profile}:{count}" for profile, count in self.slices.items())
+    def slices(self) -> Mapping[str, int]:
+        """Its first MIG instances by profile name, in device order."""
+        return dict(Counter(part.partition("@")[0] for part in self.instances.split(",")))
+
+
+def _each(profile: str, count: int) -> str:
+    return ",".join(f"{profile}@{start}" for start in range(count))
 
 
 NODES = (
-    EmulatedNode("gpu01", "A100-80GB", {"1g.10gb": 7}),
-    EmulatedNode("gpu02", "A100-80GB", {"1g.10gb": 3, "3g.40gb": 1}),
-    EmulatedNode("gpu03", "H200-141GB", {"1g.18gb": 7}),
-    EmulatedNode("gpu04", "H200-141GB", {"1g.18gb": 3, "3g.71gb": 1}),
+    EmulatedNode("gpu01", "A100-80GB", _each("1g.10gb", 7)),
+    EmulatedNode("gpu02", "A100-80GB", f"{_each('1g.10gb', 3)},3g.40gb@4"),
+    EmulatedNode("gpu03", "H200-141GB", _each("1g.18gb", 7)),
+    EmulatedNode("gpu04", "H200-141GB", f"{_each('1g.18gb', 3)},3g.71gb@4"),
 )
+_TYPES = {
+    "A100-80GB": ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"),
+    "H200-141GB": ("1g.18gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb"),
+}
 
 ACCOUNTS = {"vision": "alice", "nlp": "bob", "guest": "carol"}
 """Tenants, each a Slurm account, and the user that each has."""
 
 
 def gpu_types() -> Mapping[str, tuple[str, ...]]:
-    """MIG profiles in use, by GPU model."""
-    models = dict.fromkeys(node.gpu for node in NODES)
-    return {
-        model: tuple(dict.fromkeys(p for node in NODES if node.gpu == model for p in node.slices))
-        for model in models
-    }
+    """MIG profiles that may be asked for, by GPU model; not all of them are cut at first."""
+    return _TYPES
 
 
 def billing_weights() -> str:

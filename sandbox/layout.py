@@ -93,6 +93,11 @@ class Layout:
         return self.directory / "dev"
 
     @property
+    def drivers(self) -> Path:
+        """Emulated NVIDIA drivers, in one directory per node, and their library."""
+        return self.lib / "nvml"
+
+    @property
     def home(self) -> Path:
         """Home directories of the sandbox's users."""
         return self.directory / "home"

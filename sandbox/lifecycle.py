@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cluster.errors import SlicewiseError
 from sandbox import (
+    gpus,
     haproxy,
     mariadb,
     munge,
@@ -26,7 +27,7 @@ from sandbox.directory import checked, choose_slot, claimed, empty, require_room
 from sandbox.host import Host, Progress, hosts_text
 from sandbox.inventory import NODES
 from sandbox.layout import Layout
-from sandbox.staging import stage, write_command
+from sandbox.staging import stage, write_commands
 from sandbox.state import State, load, save
 
 STOP_PATIENCE_S = 3.0
@@ -168,7 +169,7 @@ def _prepare(path: Path, progress: Progress) -> Host:
         else users.one_user(users.current_user())
     )
     program = stage(layout, for_others=as_root)
-    state = State(layout, people, program, device_nodes=as_root and slurm.device_nodes_work(path))
+    state = State(layout, people, program, device_nodes=as_root and gpus.device_nodes_work(path))
     save(state)
     host = Host(state)
     for place in (layout.etc, layout.log, layout.lib, layout.run, layout.home, layout.models):
@@ -181,7 +182,7 @@ def _prepare(path: Path, progress: Progress) -> Host:
     host.file(layout.etc / "passwd", users.passwd_text(passwd, people, layout.home))
     host.file(layout.etc / "group", users.group_text(groups, people))
     host.file(layout.etc / "hosts", hosts_text(layout))
-    write_command(layout, program)
+    write_commands(layout, program)
     for line in limitations(state):
         progress(line)
     return host

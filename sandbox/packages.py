@@ -23,11 +23,12 @@ REQUIRED_FILES: tuple[tuple[str, str], ...] = (
     ("/usr/lib/*/lua/5.*/socket/unix.so", "lua-socket"),
     ("/usr/lib/*/lua/5.*/cjson.so", "lua-cjson"),
     ("/usr/lib/*/libnss_wrapper.so", "libnss-wrapper"),
+    *library.REQUIRED_FILES,
 )
 """A command, or a pattern of an absolute path, and the Debian or Ubuntu package that has it."""
 
-EVERYTHING = (*REQUIRED_FILES, *triton.REQUIRED_FILES, *library.REQUIRED_FILES)
-"""With what Triton and the emulated NVIDIA driver need."""
+EVERYTHING = (*REQUIRED_FILES, *triton.REQUIRED_FILES)
+"""With what Triton needs."""
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Servers lie in sbin, which an ordinary user's PATH may lack."""

@@ -11,6 +11,8 @@ from sandbox.host import Host, Progress
 from sandbox.inventory import NODES
 from sandbox.process import Process
 
+_PATIENCE_S = 10.0
+
 _STARTS: Mapping[str, Callable[[Host], Coroutine[object, object, None]]] = {
     "munged": munge.start,
     "mariadbd": mariadb.start,
@@ -44,6 +46,12 @@ def restore(host: Host, progress: Progress) -> Host:
             "The rest runs on. Try again, or discard everything: slicewise sandbox up --anew",
         ) from None
     return host
+
+
+def renew(host: Host, name: str) -> None:
+    """End a server and start it with the files as they are now; jobs run on."""
+    process.end((host.state.processes[name],), patience_s=_PATIENCE_S)
+    asyncio.run(_STARTS[name](host))
 
 
 def ended(processes: Mapping[str, Process], is_alive: Callable[[Process], bool]) -> tuple[str, ...]:

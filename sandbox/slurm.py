@@ -1,32 +1,32 @@
 """slurmdbd, slurmctld and the slurmd of every node."""
 
 import asyncio
-import os
-import stat
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from sandbox import inventory
+from sandbox import gpus, inventory
 from sandbox.host import HEAD, Host, wrapper_environment
-from sandbox.inventory import NODES, EmulatedNode
-from sandbox.layout import Layout
+from sandbox.inventory import NODES
 from sandbox.packages import SEARCH_PATH
 from sandbox.probes import port_answers
 from sandbox.process import MARK
 from sandbox.render import render
+from slurm_plugin.decide.slurm_gres import gres_conf, node_gres
 
-_NVIDIA_MAJOR = 195
 _ANSWER_TIMEOUT_S = 3.0
 _CGROUP_DISABLED_SINCE = (24, 11)
 
 
 def configure(host: Host) -> None:
-    """Write every file that Slurm reads; make the emulated devices where that is possible."""
+    """Make the emulated GPUs, and write every file that Slurm reads."""
     layout = host.layout
+    slots = gpus.make(layout, device_nodes=host.state.device_nodes)
     values = {
         "layout": layout,
         "head": HEAD,
+        "gres": {name: node_gres(found) for name, found in slots.items()},
+        "nvml": gpus.library_directory(layout),
         "inventory": inventory,
         "slurm_user": host.user("slurm").name,
         "slurmd_user": host.user("root").name,
@@ -38,7 +38,8 @@ def configure(host: Host) -> None:
         },
     }
     host.file(layout.slurm_conf, render("slurm.conf.j2", **values))
-    host.file(layout.etc / "gres.conf", gres_conf(layout))
+    lines = (line for name, found in slots.items() for line in gres_conf(name, found))
+    host.file(layout.etc / "gres.conf", "\n".join((*lines, "")))
     host.file(layout.etc / "cgroup.conf", cgroup_conf(_slurmd_version()))
     host.file(
         layout.etc / "slurmdbd.conf", render("slurmdbd.conf.j2", **values), role="slurm", mode=0o600
@@ -56,59 +57,10 @@ def configure(host: Host) -> None:
     host.directory(layout.lib / "slurmctld", "slurm", 0o700)
     for node in NODES:
         host.directory(layout.lib / "slurmd" / node.name, "root", 0o755)
-        make_devices(layout, node, nodes=host.state.device_nodes)
 
 
 def _lua_module(host: Host) -> Path:
     return host.state.program.project / "slurm_plugin" / "slicewise.lua"
-
-
-def device_paths(layout: Layout, node: EmulatedNode) -> Mapping[str, tuple[Path, ...]]:
-    """A node's device nodes by MIG profile, numbered through as in slurm.conf."""
-    place = layout.devices / node.name
-    paths: dict[str, tuple[Path, ...]] = {}
-    number = 0
-    for profile, count in node.slices.items():
-        paths[profile] = tuple(place / f"mig{number + i}" for i in range(count))
-        number += count
-    return paths
-
-
-def make_devices(layout: Layout, node: EmulatedNode, *, nodes: bool) -> None:
-    """Character devices for Slurm to count: nothing answers there.
-
-    With ``nodes`` they are device nodes with NVIDIA's major number. Without (only root may make
-    such, and not in every container) they are links to /dev/null: slurmd ignores a GPU that is not
-    a character device, and jobs get their CUDA_VISIBLE_DEVICES from the number in its name.
-    """
-    (layout.devices / node.name).mkdir(parents=True, exist_ok=True)
-    paths = (path for profile in device_paths(layout, node).values() for path in profile)
-    for minor, path in enumerate(paths, start=16 * NODES.index(node)):
-        if nodes:
-            os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(_NVIDIA_MAJOR, minor))
-        else:
-            path.symlink_to("/dev/null")
-
-
-def device_nodes_work(directory: Path) -> bool:
-    """Whether device nodes can be made here."""
-    probe = directory / ".device"
-    try:
-        os.mknod(probe, 0o600 | stat.S_IFCHR, os.makedev(_NVIDIA_MAJOR, 0))
-    except OSError:
-        return False
-    probe.unlink()
-    return True
-
-
-def gres_conf(layout: Layout) -> str:
-    """Every slice is a device of its own."""
-    lines = (
-        f"NodeName={node.name} Name=gpu Type={profile} File={','.join(map(str, paths))}"
-        for node in NODES
-        for profile, paths in device_paths(layout, node).items()
-    )
-    return "\n".join(lines) + "\n"
 
 
 def cgroup_conf(slurmd_version: tuple[int, ...]) -> str:
@@ -193,7 +145,7 @@ async def start_node(host: Host, node: str) -> None:
         name,
         "root",
         ("slurmd", "-D", "-N", node),
-        extra=wrapper_environment(layout, node),
+        extra={**wrapper_environment(layout, node), **gpus.environment(layout, node)},
     )
     address, port = layout.node_addresses[node], layout.port("slurmd")
     await host.ready(

@@ -131,16 +131,21 @@ def place(source: Path, target: Path) -> None:
     target.chmod(0o755 if mode & 0o100 else 0o644)
 
 
-def write_command(layout: Layout, program: Program) -> Path:
-    """``bin/slicewise``: the command line program, for every user of the sandbox."""
+def write_commands(layout: Layout, program: Program) -> None:
+    """``bin/slicewise``, for every user of the sandbox; ``bin/slicewise-restart``, for its root."""
     layout.bin.mkdir(exist_ok=True)
-    path = layout.bin / "slicewise"
+    _write_command(layout.bin / "slicewise", program, "launcher.main")
+    _write_command(
+        layout.bin / "slicewise-restart", program, f"sandbox.renew {quote(str(layout.directory))}"
+    )
+
+
+def _write_command(path: Path, program: Program, module: str) -> None:
     libraries = f"{program.project}:{program.site_packages}"
     path.write_text(
         "#!/bin/sh\n"
         f"PYTHONPATH={quote(libraries)} PYTHONDONTWRITEBYTECODE=1 "
-        f'exec {quote(str(program.python))} -P -m launcher.main "$@"\n',
+        f'exec {quote(str(program.python))} -P -m {module} "$@"\n',
         encoding="utf-8",
     )
     path.chmod(0o755)
-    return path

@@ -1,7 +1,9 @@
 """state.json: what a sandbox is and what it started, for the next command to find."""
 
+import fcntl
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,14 @@ def load(path: Path) -> State | None:
         return parse_state(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Nobody else changes the state in that file meanwhile."""
+    with path.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def save(state: State) -> None:

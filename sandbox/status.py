@@ -76,13 +76,15 @@ def server_places(layout: Layout) -> Mapping[str, str]:
     }
 
 
-def node_rows(layout: Layout, states: Mapping[str, str]) -> tuple[NodeRow, ...]:
-    """One row for each node."""
+def node_rows(
+    layout: Layout, states: Mapping[str, str], slices: Mapping[str, Mapping[str, int]]
+) -> tuple[NodeRow, ...]:
+    """One row for each node; ``slices`` are its MIG instances now, by profile name."""
     return tuple(
         NodeRow(
             node.name,
             node.gpu,
-            node.slices,
+            slices[node.name],
             layout.node_addresses[node.name],
             states.get(node.name, "unknown"),
         )

@@ -43,10 +43,12 @@ class EmulatedGpu:
     Attributes:
         model: as in ``cluster.mig_profiles``.
         mig: whether MIG mode is on.
+        serial: makes its UUID another than that of a like board of another node.
     """
 
     model: str
     mig: bool = True
+    serial: str = ""
 
 
 class EmulatedDriver:
@@ -70,7 +72,8 @@ class EmulatedDriver:
         minors = self.host_root / "proc" / "driver" / "nvidia-caps" / "mig-minors"
         minors.parent.mkdir(parents=True, exist_ok=True)
         minors.write_text("\n".join(_minor_lines()) + "\n", encoding="ascii")
-        (self.host_root / "dev").mkdir(exist_ok=True)
+        for place in ("dev", "run"):
+            (self.host_root / place).mkdir(exist_ok=True)
         (self.host_root / "dev" / "kmsg").write_text("", encoding="ascii")
 
     def environment(self, builds: Path) -> Mapping[str, str]:
@@ -132,7 +135,8 @@ def _board_lines(number: int, gpu: EmulatedGpu, on: Board) -> Iterator[str]:
     whole = max(on.profiles.values(), key=lambda one: one.memory_slices)
     memory_mib = whole.memory_mib or int(whole.name.split(".")[1].removesuffix("gb")) * 1000
     name = _NAMES.get(gpu.model, f"NVIDIA {gpu.model}")
-    uuid, bus = uuid5(NAMESPACE_OID, f"{gpu.model} {number}"), 7 + 8 * number
+    uuid = uuid5(NAMESPACE_OID, f"{gpu.model} {number}{gpu.serial}")
+    bus = 7 + 8 * number
     mode = f"{int(gpu.mig)} {int(gpu.mig)}"
     yield (
         f"board {number} {on.pci_device_ids[0]:x} {number} {mode} {memory_mib} {on.memory_slices}"

@@ -2,20 +2,27 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from waiting import until, until_is
 
 from cluster.errors import SlicewiseError
+from cluster.mig.inventory_json import gpu_of, inventory_of
+from cluster.mig.placement_text import placements_text
+from cluster.settings import load_settings
+from cluster.slurm import maintenance
 from sandbox import process
 from sandbox.cluster import Sandbox
 from sandbox.inventory import NODES
+from slurm_plugin.decide import slurm_files, slurm_gres
 
 pytestmark = pytest.mark.integration
 
@@ -62,7 +69,17 @@ def in_job(sandbox: Sandbox, script: str, *options: str, user: str = "alice") ->
 def test_every_node_is_idle_with_its_slices(bare: Sandbox):
     assert bare.node_states() == {node.name: "idle" for node in NODES}
     shown = bare.run("alice", ("sinfo", "-h", "-N", "-o", "%N %G")).stdout.split()
-    assert dict(zip(shown[::2], shown[1::2], strict=True)) == {n.name: n.gres for n in NODES}
+    found = dict(zip(shown[::2], shown[1::2], strict=True))
+    for node in NODES:
+        kinds = ",".join(f"gpu:{kind}:{count}" for kind, count in node.slices.items())
+        pads = 7 - sum(node.slices.values())
+        assert found[node.name] == (f"{kinds},gpu:pad{7 - pads}:{pads}" if pads else kinds)
+
+
+def test_a_job_s_node_is_cut_as_its_driver_says(bare: Sandbox):
+    found = inventory_of(in_job(bare, "slicewise node probe --json", "-w", "gpu04"))
+    placements = [one.placement for gpu in found.gpus for one in gpu.instances]
+    assert placements_text(placements) == NODES[3].instances
 
 
 def test_a_job_sees_the_devices_that_slurm_gave_it(bare: Sandbox):
@@ -179,6 +196,66 @@ def test_status_tells_machines_the_same_as_people(bare: Sandbox):
     shown = json.loads(command(bare.layout.directory, "status", "--json").stdout)
     assert {row["state"] for row in shown["servers"]} == {"running"}
     assert [row["slices"] for row in shown["nodes"]] == [dict(node.slices) for node in NODES]
+
+
+async def test_a_job_keeps_its_device_while_its_gpu_is_cut_anew(
+    bare: Sandbox, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in bare.environment("root").items():
+        monkeypatch.setenv(name, value)
+    asks = ("sbatch", "--parsable", "-w", "gpu01", "--output=/dev/null")
+    two_g, one_g, three_g = (f"--gres=gpu:{kind}:1" for kind in ("2g.20gb", "1g.10gb", "3g.40gb"))
+
+    def started(kind: str) -> str:
+        return bare.run("alice", (*asks, kind, "--wrap=sleep 99")).stdout.strip()
+
+    jobs = [started(one_g) for _ in range(3)]
+    until(lambda: device(bare, jobs[2]))
+    bare.run("alice", ("scancel", *jobs[:2]))
+    until(lambda: not device(bare, jobs[1]))
+    assert device(bare, jobs[2]) == "2"
+
+    before = "1g.10gb@0,1g.10gb@1,1g.10gb@2,1g.10gb@3,1g.10gb@4,1g.10gb@5,1g.10gb@6"
+    await cut_anew("gpu01", before, "2g.20gb@0,1g.10gb@2,1g.10gb@3,3g.40gb@4", {2})
+
+    assert device(bare, jobs[2]) == "2"
+    shown = bare.run("root", ("sinfo", "-h", "-n", "gpu01", "-o", "%G %T")).stdout.split()
+    assert shown == ["gpu:2g.20gb:1,gpu:1g.10gb:2,gpu:3g.40gb:1,gpu:pad4:3", "mixed"]
+    more = [started(kind) for kind in (two_g, one_g, three_g)]
+    until_is(lambda: [device(bare, job) for job in more], ["0", "1", "3"])
+    bare.run("alice", ("scancel", *jobs, *more))
+
+
+def device(sandbox: Sandbox, job: str) -> str:
+    """Slurm's index of what a job has; "" unless it runs."""
+    shown = sandbox.run("root", ("scontrol", "show", "job", "-d", job)).stdout
+    match = re.search(r"IDX:(\d+)", shown)
+    return match[1] if match and "JobState=RUNNING" in shown else ""
+
+
+async def cut_anew(node: str, before: str, after: str, held: set[int]) -> None:
+    """Each step of a re-cut once, by hand."""
+    settings, name = load_settings(), "slicewise_recut_1"
+    recut, slurm_conf = settings.recut, settings.recut.slurm_conf.read_text()
+    gres_conf = recut.gres_conf.read_text()
+    await maintenance.reserve(name, node, 5)
+    probed = await maintenance.run_on(node, name, ("slicewise", "node", "probe", "--json"), 60)
+    (gpu,) = inventory_of(probed).gpus
+    words = ("slicewise", "node", "cut", gpu.uuid, "--from", before, "--to", after)
+    gpu = gpu_of(await maintenance.run_on(node, name, words, 60))
+    found = slurm_gres.devices(
+        replace(inventory_of(probed), gpus=(gpu,)),
+        slurm_gres.types_by_kind(settings.boards_by_type),
+        recut.devices_of(node),
+    )
+    there = slurm_files.node_positions(slurm_conf, gres_conf, node)
+    devices = slurm_files.padded(slurm_files.positions(there, found, held), recut.devices_of(node))
+    lines, gres = slurm_gres.gres_conf(node, devices), slurm_gres.node_gres(devices)
+    recut.gres_conf.write_text(slurm_files.with_node_lines(gres_conf, node, lines))
+    recut.slurm_conf.write_text(slurm_files.with_node_gres(slurm_conf, node, gres))
+    await maintenance.restart_node(node, name, recut.restart_slurmd)
+    await maintenance.restart_controller(recut.restart_slurmctld, (22, 5, 8), node)
+    await maintenance.release(name)
 
 
 def test_a_started_program_is_supervised(bare: Sandbox):

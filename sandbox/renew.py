@@ -1,0 +1,27 @@
+"""``bin/slicewise-restart``: how a sandbox's slurmctld, or the slurmd of a job's node, restarts."""
+
+import os
+import sys
+from pathlib import Path
+
+from cluster.errors import SlicewiseError
+from sandbox.host import Host
+from sandbox.layout import Layout
+from sandbox.restart import renew
+from sandbox.state import load
+
+
+def main(directory: Path, server: str) -> None:
+    """``server`` is slurmctld or slurmd; exits 1 with the reason if it does not come back."""
+    state = load(Layout(directory, 0).state_file)
+    if state is None:
+        sys.exit(f"No sandbox is up in {directory}.")
+    name = f"slurmd-{os.environ['SLURMD_NODENAME']}" if server == "slurmd" else server
+    try:
+        renew(Host(state), name)
+    except SlicewiseError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
