@@ -16,6 +16,7 @@ from second_witness import accounted_runs
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
+from sandbox.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 
@@ -46,7 +47,7 @@ def without_daemon(sandbox: Sandbox) -> Iterator[None]:
     sandbox.stop("daemon")
     yield
     sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
-    until((sandbox.layout.run_dir / "user.sock").exists)
+    until(lambda: unix_socket_answers(sandbox.layout.run_dir / "user.sock"))
 
 
 def set_quota(sandbox: Sandbox, tenant: str, nominal: str, *options: str) -> dict[str, Any]:
@@ -177,12 +178,11 @@ def test_limits_hold_and_every_run_is_charged_as_accounting_has_it(sandbox: Sand
     sandbox.run("alice", ("scancel", cancelled, extended, requeued))
 
     until(lambda: not states(sandbox, account))
-    until(lambda: not open_runs(sandbox, account))
-    runs = {(run["job_id"], run["start_s"]): run for run in statement(sandbox, account)["runs"]}
-    expected = accounting(sandbox, account)
-    assert {key: run["used_millislice_s"] for key, run in runs.items()} == expected
-    assert len([key for key in expected if key[0] == int(requeued)]) == 2
-    assert {run["task"] for run in runs.values()} >= {f"{array}_{i}" for i in range(5)}
+    until_is(lambda: len(accounting(sandbox, account)), 5 + 3 + 1)
+    until_is(lambda: charged(sandbox, account), accounting(sandbox, account))
+    assert [job_id for job_id, _ in charged(sandbox, account)].count(int(requeued)) == 2
+    runs = statement(sandbox, account)["runs"]
+    assert {run["task"] for run in runs} >= {f"{array}_{i}" for i in range(5)}
     verify = ("slicewise", "ledger", "verify", "--json")
     assert json.loads(sandbox.run("root", verify).stdout)["imbalance_millislice_s"] == 0
 
@@ -310,7 +310,16 @@ def reserved(sandbox: Sandbox, account: str, job: str) -> int:
     return int(run["used_millislice_s"] + run["reserved_millislice_s"])
 
 
+def charged(sandbox: Sandbox, account: str) -> dict[tuple[int, int], int]:
+    """Millislice-seconds by job and start of what has ended."""
+    return {
+        (run["job_id"], run["start_s"]): run["used_millislice_s"]
+        for run in statement(sandbox, account)["runs"]
+        if run["end_s"]
+    }
+
+
 def accounting(sandbox: Sandbox, account: str) -> dict[tuple[int, int], int]:
-    """Millislice-seconds by job and start as sacct has them."""
+    """The same, as sacct has it."""
     runs = (run for run in accounted_runs(sandbox) if run.account == account)
     return {(run.job_id, run.start_s): run.used_millislice_s for run in runs}
