@@ -17,6 +17,7 @@ from cluster.wire import (
     DeleteRequest,
     DoneAnswer,
     FailureAnswer,
+    LeaveRequest,
     NewsRequest,
     OrderRequest,
     RetireRequest,
@@ -102,6 +103,10 @@ class DaemonClient:
     async def tell(self, services: tuple[ServiceNews, ...]) -> None:
         """What the launcher sees of services, for their users."""
         await self._ask(NewsRequest(services=services), DoneAnswer)
+
+    async def leave(self, job_ids: frozenset[int], why: str) -> None:
+        """Let these replicas go, each once another one serves in its place; for half a minute."""
+        await self._ask(LeaveRequest(job_ids=tuple(sorted(job_ids)), why=why), DoneAnswer)
 
     async def order(self, request: OrderRequest) -> None:
         """Scale, restart or end a service."""

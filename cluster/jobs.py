@@ -69,7 +69,12 @@ class JobView:
 
 @dataclass(frozen=True)
 class NodeView:
-    """One node: its address, its partitions and its GPUs by type, configured and allotted."""
+    """One node: its address, its partitions and its GPUs by type, configured and allotted.
+
+    Attributes:
+        weight: Slurm gives jobs the nodes of the lowest first.
+        gpus_held: indices of those that jobs hold, in the order of gres.conf.
+    """
 
     name: str
     address: str
@@ -77,6 +82,13 @@ class NodeView:
     gpus: Mapping[str, int] = field(hash=False)
     gpus_allotted: Mapping[str, int] = field(hash=False)
     partitions: frozenset[str] = frozenset()
+    weight: int = 1
+    gpus_held: frozenset[int] = frozenset()
+
+    @property
+    def is_shapes(self) -> bool:
+        """Whether it is no node, but says what GPUs can be cut into."""
+        return self.name == SHAPES_NODE
 
 
 @dataclass(frozen=True)
@@ -116,6 +128,15 @@ class PlannedStart:
     job_id: int
     start_s: int
     nodes: tuple[str, ...]
+
+
+SHAPES_NODE = "slicewise-shapes"
+"""A node of that name is never up. It has every type that GPUs can be cut into: of a type that no
+node has Slurm lets no job wait.
+"""
+
+RECUT_RESERVATION = "slicewise_recut_"
+"""Reservations of ours begin so: of a node whose GPU is cut anew, of root's, for a few minutes."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from pydantic import (
 from cluster.errors import InvalidInputError
 from cluster.mig_profiles import Board, board, cost_millislices
 from cluster.periods import check_zone
+from cluster.recut_settings import RecutSettings
 from cluster.units import Millislices
 
 CONFIG_VARIABLE = "SLICEWISE_CONFIG"
@@ -154,6 +155,14 @@ class AdmissionSettings(_Section):
     )
 
 
+class PlacementSettings(_Section):
+    """[placement]: what Slurm is told of where jobs go, docs/placement.md."""
+
+    node_weights: bool = Field(
+        False, description="Weigh nodes, so that Slurm fills those in use before empty ones."
+    )
+
+
 class PrioritySettings(_Section):
     """[priority]: what is added to Slurm's own formula as site_factor, docs/priority.md."""
 
@@ -253,10 +262,12 @@ class Settings(_Section):
     database: DatabaseSettings = DatabaseSettings()
     ledger: LedgerSettings = LedgerSettings()
     admission: AdmissionSettings = AdmissionSettings()
+    placement: PlacementSettings = PlacementSettings()
     priority: PrioritySettings = PrioritySettings()
     gateway: GatewaySettings = GatewaySettings()
     triton: TritonSettings = TritonSettings()
     launcher: LauncherSettings = LauncherSettings()
+    recut: RecutSettings = RecutSettings()
 
     @model_validator(mode="after")
     def _types_are_unambiguous(self) -> Self:

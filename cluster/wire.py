@@ -131,6 +131,8 @@ class SlotView(Message):
     """What its batch script left in the job's comment when it failed: a log's last lines."""
     ended: str = ""
     """How its task ended if it is gone, in Slurm's word: CANCELLED, FAILED, TIMEOUT, ..."""
+    node_held_millislices: int | None = None
+    """What jobs hold of its node now, its own with them."""
 
 
 class ServiceOrder(Message):
@@ -287,6 +289,19 @@ class RetireRequest(Message):
     v: Literal[1] = 1
     op: Literal["retire"] = "retire"
     array_job_id: int
+
+
+class LeaveRequest(Message):
+    """Root or SlurmUser: let these replicas go, each once another one serves in its place.
+
+    It holds for the run that goes on now, and for half a minute: whoever still wants it asks again.
+    Jobs that are no replicas stay as they are.
+    """
+
+    v: Literal[1] = 1
+    op: Literal["leave"] = "leave"
+    job_ids: tuple[int, ...] = Field(max_length=1024)
+    why: str = Field(max_length=200, pattern=r"^[ -~]+$")
 
 
 class DeleteRequest(Message):

@@ -31,6 +31,10 @@ FOR_EVERYBODY: Mapping[str, Command] = {
     "service": Command(
         "launcher.cli:service_app", "Inference services that follow their requests."
     ),
+    "profile": Command(
+        "launcher.profile_cli:profile_app",
+        "What a model does on the cluster's GPU types: slicewise profile MODEL measures it.",
+    ),
     "key": Command(
         "launcher.key_cli:key_app", "API keys: who may send requests to a tenant's services."
     ),
@@ -70,6 +74,10 @@ FOR_OPERATORS: Mapping[str, Command] = {
     ),
     "mig": Command(
         "slurm_plugin.cli.mig_cli:mig_app", "How GPUs can be cut: profiles, layouts, costs."
+    ),
+    "recut": Command(
+        "slurm_plugin.cli.recut_cli:recut_app",
+        "Cut GPUs anew, so that those who wait find what they ask for.",
     ),
     "doctor": Command(
         "slurm_plugin.cli.node_cli:doctor",

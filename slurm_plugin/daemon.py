@@ -25,6 +25,7 @@ from slurm_plugin.leases import Leases
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.line_server import own_directory
 from slurm_plugin.metrics import Metrics
+from slurm_plugin.node_weights import NodeWeights
 from slurm_plugin.observe import report
 from slurm_plugin.priorities import Priorities
 from slurm_plugin.qos_moves import QosMoves
@@ -85,6 +86,7 @@ class _Daemon:
         self._moves = QosMoves(settings, slurm, self._sync)
         self._leases = Leases(settings, slurm, self._sync)
         self._late = LateDecisions(settings, slurm, self._sync)
+        self._weights = NodeWeights(settings, slurm, self._sync)
         reads = Reads(settings, slurm, ledger, self._sync)
         rates = Rates()
         sync, leader = self._sync, self._leader
@@ -137,6 +139,7 @@ class _Daemon:
             ("moves", self._moves.turn, None),
             ("leases", self._leases.turn, None),
             ("late_decisions", self._late.turn, None),
+            ("node_weights", self._weights.turn, None),
         ):
             loops.create_task(repeat(name, self._led(turn, otherwise), interval_s))
 

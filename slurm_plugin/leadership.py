@@ -9,7 +9,9 @@ from cluster.leadership import Lead, Leader, Lock, led_only
 from cluster.slurm.interface import Slurm
 
 _LOG = logging.getLogger("slicewise.daemon")
-_CHANGES = frozenset({"hold", "release", "requeue_hold", "cancel", "update", "sacctmgr"})
+_CHANGES = frozenset(
+    {"hold", "release", "requeue_hold", "cancel", "update", "weigh_nodes", "sacctmgr"}
+)
 """What changes something in Slurm."""
 
 

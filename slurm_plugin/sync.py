@@ -14,7 +14,7 @@ from cluster.slurm.interface import Slurm
 from cluster.wire import NO_ORDER, ServiceOrder, ServiceView, SlotView, ViewAnswer, WishAnswer
 from slurm_plugin.actuate import Actuator
 from slurm_plugin.decide.bounds import highest_ceilings, period_budgets
-from slurm_plugin.decide.demand import capacity, guaranteed_use, node_costs
+from slurm_plugin.decide.demand import capacity, guaranteed_use, node_costs, waiting_instances
 from slurm_plugin.decide.leases import End, RunKey, with_end
 from slurm_plugin.decide.limits import binding_type_limits, qos_name
 from slurm_plugin.decide.policy import Policy
@@ -42,6 +42,7 @@ from slurm_plugin.decide.slots import (
 from slurm_plugin.decide.snapshot import Rules, Snapshot
 from slurm_plugin.decide.tenants import own_part
 from slurm_plugin.formula import formula_of
+from slurm_plugin.leaving import Leaving
 from slurm_plugin.lost import Lost
 from slurm_plugin.observe import report_failure
 from slurm_plugin.service_news import News
@@ -75,6 +76,7 @@ class Sync:
         urgencies: of the services' backlogs, as wished last, by array job id.
         refusals: why jobs that were decided late are held, by job id.
         news: what the launcher tells of services, for people.
+        leaving: replicas that are told to go; the view has it from the next look on.
         heard_s: when the launcher, or whoever may wish, was heard of last, by the monotonic clock.
         acted: set when something was changed: the next look is due at once.
     """
@@ -114,6 +116,7 @@ class Sync:
         self.urgencies: Mapping[int, float] = {}
         self.refusals: Mapping[int, Refusal] = {}
         self.news = News(leader)
+        self.leaving = Leaving(leader)
         self.heard_s = time.monotonic()
         self.accounts_by_uid: Mapping[int, frozenset[str]] = {}
         self.view = ViewAnswer(observed_s=0.0, complete=False, services=(), tenants=())
@@ -293,6 +296,7 @@ class Sync:
     def _snapshot(self, found: tuple[ServiceView, ...], used: Mapping[str, int]) -> Snapshot:
         settings, costs, partitions = self._settings, self._settings.costs, self._partitions
         jobs, nodes = self._seen.jobs, self._seen.nodes
+        waiting = waiting_instances(jobs, partitions)
         whole = capacity(nodes, partitions, costs) or None
         if whole != self._capacity:
             self._capacity, self._ceilings = whole, highest_ceilings(self.policy, whole)
@@ -306,7 +310,7 @@ class Sync:
             used=used,
             guaranteed_used=guaranteed_use(jobs, partitions, costs),
             shares=self.shares,
-            gpu_types=gpu_types(nodes, costs, self._memory_mib),
+            gpu_types=gpu_types(nodes, costs, self._memory_mib, waiting),
             node_costs=node_costs(nodes, partitions, costs),
             services=living(found, jobs),
             accounts_by_uid=self.accounts_by_uid,
@@ -351,7 +355,8 @@ class Sync:
         array, ends, now_s = service.array_job_id, self._ends, self._seen.at_s
 
         def with_its_end(slot: SlotView) -> SlotView:
-            return with_end(slot, ends.get((array, slot.index, slot.start_s)), now_s)
+            ended = with_end(slot, ends.get((array, slot.index, slot.start_s)), now_s)
+            return self.leaving.shown(array, ended)
 
         return service.model_copy(
             update={

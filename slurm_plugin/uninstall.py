@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.errors import OutsideError, SlicewiseError
-from cluster.jobs import JobState, JobView
+from cluster.jobs import JobState, JobView, NodeView
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from slurm_plugin.decide.drift import Known, our_qos, remember_way_back, way_back
 from slurm_plugin.decide.limit_changes import Change, removal, stages_back
 from slurm_plugin.decide.limits import Difference, Found, found_of, is_ours
+from slurm_plugin.decide.mig.node_weights import own_weights
+from slurm_plugin.decide.policy import LimitKey
 from slurm_plugin.ledger.store import Ledger
 
 _ROUNDS = 8
@@ -26,12 +28,14 @@ class WayBack:
 
     Attributes:
         settings: accounts and users; qos: what is removed when those are done.
+        weights: of nodes.
     """
 
     found: Found
     known: Known = field(hash=False)
     settings: tuple[Difference, ...]
     qos: tuple[Difference, ...]
+    weights: tuple[Difference, ...]
 
 
 @contextmanager
@@ -72,11 +76,19 @@ async def plan(slurm: Slurm, ledger: Ledger, settings: Settings) -> WayBack:
     )
     _require_no_jobs(jobs)
     found = found_of(settings.cluster.name, associations, qos, config)
-    return WayBack(found, known, way_back(known, found), our_qos(known, found, elsewhere))
+    return WayBack(
+        found=found,
+        known=known,
+        settings=way_back(known, found),
+        qos=our_qos(known, found, elsewhere),
+        weights=tuple(_weights_back(await slurm.nodes())),
+    )
 
 
 async def uninstall(slurm: Slurm, ledger: Ledger, settings: Settings) -> tuple[Change, ...]:
-    """Returns the sacctmgr commands that it took. The ledger keeps its tenants, quotas and charges.
+    """Returns the sacctmgr commands that it took; nodes get their weights back beside them.
+
+    The ledger keeps its tenants, quotas and charges.
 
     To be killed at any point and run again: what the settings were before is forgotten last.
     Raises as ``plan``, and OutsideError (SW-LIMITS-UNSETTLED) if Slurm does not take it.
@@ -85,6 +97,8 @@ async def uninstall(slurm: Slurm, ledger: Ledger, settings: Settings) -> tuple[C
     for _ in range(_ROUNDS):
         due = await plan(slurm, ledger, settings)
         await asyncio.to_thread(ledger.know_limits, remember_way_back(due.settings, due.known))
+        if due.weights:
+            await slurm.weigh_nodes({one.key.name: int(one.wanted) for one in due.weights})
         if due.settings:
             stages = stages_back(due.settings, due.found)
         elif due.qos:
@@ -101,6 +115,14 @@ async def uninstall(slurm: Slurm, ledger: Ledger, settings: Settings) -> tuple[C
         f"sacctmgr {' '.join(applied[-1])}.",
         "Run that by hand to see why, then uninstall again.",
     )
+
+
+def _weights_back(nodes: Iterable[NodeView]) -> Iterator[Difference]:
+    own = own_weights(nodes)
+    for node in nodes:
+        if node.name in own:
+            key = LimitKey("node", node.name, "weight")
+            yield Difference(key, str(node.weight), str(own[node.name]), "as it was before")
 
 
 def _require_no_jobs(jobs: Iterable[JobView]) -> None:

@@ -14,6 +14,7 @@ from cluster.wire import (
     CheckRequest,
     DeleteRequest,
     DoneAnswer,
+    LeaveRequest,
     NewsRequest,
     OrderRequest,
     RetireRequest,
@@ -49,6 +50,7 @@ _Request = Annotated[
     | RetireRequest
     | GrantsRequest
     | NewsRequest
+    | LeaveRequest
     | DeleteRequest
     | OrderRequest
     | KeyCreateRequest
@@ -152,6 +154,10 @@ class UserSocket:
                 return await self._of_launcher(request)
             case ViewRequest():
                 return self._view(peer.uid)
+            case LeaveRequest() as leave:
+                is_operator = peer.uid in self._roles.administrators
+                self._require(is_operator, "Root and SlurmUser may do that.")
+                return self._sync.leaving.take(leave, self._sync.view.services)
             case CheckRequest() as check:
                 return self._admission.check(check, peer.uid)
             case StatusRequest():

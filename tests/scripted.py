@@ -97,6 +97,7 @@ class ScriptedSlurm:
         self.known_reservations: tuple[ReservationView, ...] = ()
         self.run_in: Mapping[int, frozenset[str]] = {}
         self.known_cores: Mapping[int, Mapping[str, frozenset[int]]] = {}
+        self.known_devices: Mapping[int, Mapping[str, frozenset[int]]] = {}
         self.site_factors: dict[int, int] = {}
 
     def _see(self) -> None:
@@ -138,6 +139,11 @@ class ScriptedSlurm:
 
     async def cores(self, jobs: Collection[JobView]) -> Mapping[int, Mapping[str, frozenset[int]]]:
         return {job.job_id: self.known_cores.get(job.job_id, {}) for job in jobs}
+
+    async def devices(
+        self, jobs: Collection[JobView]
+    ) -> Mapping[int, Mapping[str, frozenset[int]]]:
+        return {job.job_id: self.known_devices.get(job.job_id, {}) for job in jobs}
 
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
         self.done.append(("runs", since_s))
@@ -184,6 +190,12 @@ class ScriptedSlurm:
         for target, change in changes.items():
             self._act(f"update {change}", target)
         return {}
+
+    async def weigh_nodes(self, weights: Mapping[str, int]) -> None:
+        self.done.append(("weigh_nodes", dict(weights)))
+        self.known_nodes = tuple(
+            replace(node, weight=weights.get(node.name, node.weight)) for node in self.known_nodes
+        )
 
     async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
         self.done.append(("priorities", sorted(job_ids)))

@@ -66,6 +66,7 @@ class SlurmDatabase:
         self.running: tuple[JobView, ...] = ()
         self.elsewhere = frozenset[str]()
         self.deaf = False
+        self.weight = 1
 
     # What is asked of it
 
@@ -99,7 +100,8 @@ class SlurmDatabase:
 
     async def nodes(self) -> tuple[NodeView, ...]:
         gpus = {"1g.10gb": 7, "3g.40gb": 2}
-        return (NodeView("n1", "n1", frozenset({"IDLE"}), gpus, {}, frozenset({"gpu"})),)
+        states, partitions = frozenset({"IDLE"}), frozenset({"gpu"})
+        return (NodeView("n1", "n1", states, gpus, {}, partitions, self.weight),)
 
     async def qos_elsewhere(self) -> frozenset[str]:
         return self.elsewhere
@@ -114,9 +116,13 @@ class SlurmDatabase:
             if not self.deaf:
                 self._take(list(change))
 
+    async def weigh_nodes(self, weights: Mapping[str, int]) -> None:
+        self.steps.step()
+        self.weight = weights["n1"]
+
     def state(self) -> tuple[object, ...]:
         """All of it, to compare."""
-        return deepcopy(self.rows), deepcopy(self.known)
+        return deepcopy(self.rows), deepcopy(self.known), self.weight
 
     def limit(self, account: str, tres: str = "billing") -> int | None:
         return self.rows[account, ""].grp_tres.get(tres)

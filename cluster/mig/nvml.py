@@ -80,8 +80,8 @@ def create_instance(gpu_uuid: str, placement: Placement, root: Path = ROOT) -> I
         except nv.NVMLError_InsufficientResources:
             raise _no_room(gpu_uuid, placement) from None
         try:
-            nv.nvmlGpuInstanceCreateComputeInstance(gi, _whole_compute_profile(gi))
-        except nv.NVMLError:
+            nv.nvmlGpuInstanceCreateComputeInstance(gi, _whole_compute_profile(gi, placement))
+        except (nv.NVMLError, SlicewiseError):
             nv.nvmlGpuInstanceDestroy(gi)
             raise
         node = _Host(root, host.capability_minors(root), None)
@@ -92,7 +92,8 @@ def create_instance(gpu_uuid: str, placement: Placement, root: Path = ROOT) -> I
 def destroy_instance(gpu_uuid: str, gi_id: int) -> None:
     """Remove an instance and its compute instances; nothing if it is gone already. Needs root.
 
-    Raises OutsideError (SW-MIG-IN-USE) if a process holds it; then it is as it was.
+    Raises OutsideError (SW-MIG-IN-USE) if a process holds it: nothing is removed then. If the
+    driver finds one only afterwards, compute instances may be gone while the instance stays.
     """
     with opened():
         handle = nv.nvmlDeviceGetHandleByUUID(gpu_uuid)
@@ -102,13 +103,13 @@ def destroy_instance(gpu_uuid: str, gi_id: int) -> None:
             return
         devices = _mig_devices(handle).get(gi_id, {})
         if any(_processes(device) for device in devices.values()):
-            raise _in_use(gpu_uuid, gi_id)
+            raise _in_use(gpu_uuid, gi_id, "nothing was removed")
         try:
             for ci_id in devices:
                 nv.nvmlComputeInstanceDestroy(nv.nvmlGpuInstanceGetComputeInstanceById(gi, ci_id))
             nv.nvmlGpuInstanceDestroy(gi)
         except nv.NVMLError_InUse:
-            raise _in_use(gpu_uuid, gi_id) from None
+            raise _in_use(gpu_uuid, gi_id, "compute instances may be gone, it is not") from None
 
 
 @contextmanager
@@ -149,10 +150,10 @@ def _no_room(gpu_uuid: str, placement: Placement) -> SlicewiseError:
     )
 
 
-def _in_use(gpu_uuid: str, gi_id: int) -> SlicewiseError:
+def _in_use(gpu_uuid: str, gi_id: int, so: str) -> SlicewiseError:
     return OutsideError(
         "SW-MIG-IN-USE",
-        f"A process holds GPU instance {gi_id} of {gpu_uuid}: it stays.",
+        f"A process holds GPU instance {gi_id} of {gpu_uuid}: {so}.",
         "See which: slicewise node probe",
     )
 
@@ -173,13 +174,19 @@ def _profile_of(handle: Any, gpu_uuid: str, placement: Placement) -> MigProfile:
     return found
 
 
-def _whole_compute_profile(gi: Any) -> int:
+def _whole_compute_profile(gi: Any, placement: Placement) -> int:
     """The id of the compute instance with all processors of its GPU instance."""
     found = []
     for kind in range(nv.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         shared = nv.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
         with suppress(nv.NVMLError_NotSupported, nv.NVMLError_InvalidArgument):
             found.append(nv.nvmlGpuInstanceGetComputeInstanceProfileInfo(gi, kind, shared))
+    if not found:
+        raise OutsideError(
+            "SW-NVML",
+            f"The NVIDIA driver offers no compute instance for {placement.profile}.",
+            "See what nvidia-smi mig -lcip says.",
+        )
     most = max(found, key=lambda info: (info.sliceCount, info.multiprocessorCount))
     return int(most.id)
 

@@ -30,7 +30,9 @@ from cluster.slurm.interface import (
 )
 from cluster.slurm.plans import (
     PLAN_FIELDS,
+    by_job,
     parse_cores,
+    parse_devices,
     parse_plans,
     parse_reservations,
     parse_threads,
@@ -47,6 +49,7 @@ from cluster.slurm.updates import (
     refusals,
     update_script,
     update_words,
+    weights_script,
 )
 from cluster.slurm.values import answers, named, names, time_text
 
@@ -63,6 +66,8 @@ _CHANGE_DEADLINE_S = 30.0
 _SINGLE_UPDATES = 8
 _UPDATES = 200
 """At a time: slurmctld takes a lock for each."""
+_FEW_JOBS = 100
+"""Each takes a millisecond; all jobs of a large cluster together take a tenth of a second."""
 _SCRIPTS = 20
 """At a time: each may have 4 MB (max_script_size), and all are in memory at once."""
 
@@ -121,13 +126,20 @@ class CommandSlurm(Slurm):
     async def cores(self, jobs: Collection[JobView]) -> Mapping[int, Mapping[str, frozenset[int]]]:
         """One ``scontrol show job -d`` for all of them, and ``scontrol show node``."""
         threads = parse_threads(await run(("scontrol", "show", "node")))
-        mark = _secret()
-        # By its own number the last task of an array would be shown with all the others.
-        lines = (f"show job {_name(job)}\nshow hostnames {mark}\n" for job in jobs)
-        # A job that has ended meanwhile is no failure.
-        reply = await attempt(("scontrol", "-d"), stdin="".join(lines))
-        answered = zip(jobs, answers(reply.output, mark), strict=False)
+        answered = zip(jobs, await _details(jobs), strict=False)
         return {job.job_id: parse_cores(text, threads) for job, text in answered}
+
+    async def devices(
+        self, jobs: Collection[JobView]
+    ) -> Mapping[int, Mapping[str, frozenset[int]]]:
+        """``scontrol show job -d`` of each of a few jobs; of more, all that there are at once."""
+        if len(jobs) > _FEW_JOBS:
+            shown = await run(("scontrol", "-d", "show", "job"), deadline_s=_CHANGE_DEADLINE_S)
+            texts = by_job(shown)
+        else:
+            answered = zip(jobs, await _details(jobs), strict=False)
+            texts = {job.job_id: text for job, text in answered}
+        return {job.job_id: parse_devices(texts.get(job.job_id, "")) for job in jobs}
 
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
         """``sacct``, requeued runs (``-D``) of whole jobs (``-X``), by state.
@@ -245,6 +257,10 @@ class CommandSlurm(Slurm):
         await asyncio.gather(*(one(*each) for each in alone))
         return refused
 
+    async def weigh_nodes(self, weights: Mapping[str, int]) -> None:
+        """One ``scontrol``. Of a line of it Slurm takes all nodes or none."""
+        await run(("scontrol",), stdin=weights_script(weights), deadline_s=_CHANGE_DEADLINE_S)
+
     async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
         """``sprio`` of all jobs."""
         argv = ("sprio", "--noheader", "--local", f"--format={PRIORITY_FORMAT}")
@@ -265,6 +281,15 @@ class CommandSlurm(Slurm):
         for outcome in ended:
             if isinstance(outcome, BaseException):
                 raise outcome
+
+
+async def _details(jobs: Collection[JobView]) -> Sequence[str]:
+    mark = _secret()
+    # By its own number the last task of an array would be shown with all the others.
+    lines = (f"show job {_name(job)}\nshow hostnames {mark}\n" for job in jobs)
+    # A job that has ended meanwhile is no failure.
+    reply = await attempt(("scontrol", "-d"), stdin="".join(lines))
+    return answers(reply.output, mark)
 
 
 async def _update(changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:

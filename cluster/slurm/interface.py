@@ -185,6 +185,16 @@ class Slurm(Protocol):
         """
         ...
 
+    async def devices(
+        self, jobs: Collection[JobView]
+    ) -> Mapping[int, Mapping[str, frozenset[int]]]:
+        """Which GPUs of each node these running jobs have, as far as that is said: by job id and
+        node, as indices in the order of gres.conf.
+
+        Users can hide it; ``gpus_held`` of the node is beyond doubt.
+        """
+        ...
+
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
         """Accounting's runs that ended after ``since_s`` or still run, requeued ones one by one.
 
@@ -242,6 +252,12 @@ class Slurm(Protocol):
         """Change pending jobs, all in one go; those that Slurm refused, with its own words.
 
         A job that has ended or started meanwhile is such a refusal, too.
+        """
+        ...
+
+    async def weigh_nodes(self, weights: Mapping[str, int]) -> None:
+        """Set the weights of these nodes, as far as slurmctld is neither started anew nor
+        reconfigured: that brings back those of slurm.conf.
         """
         ...
 

@@ -14,6 +14,8 @@ from cluster.jobs import JobState, JobView, NodeView, PartitionView, StepView
 from cluster.slurm.interface import Association, Qos
 from cluster.slurm.values import (
     duration_s,
+    gpu_counts,
+    gpu_indices,
     hosts,
     limits,
     named,
@@ -85,7 +87,6 @@ _ENDED = frozenset(
 )
 _PENDING = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD"})
 HOLDABLE = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
-_NODE_GPUS = re.compile(r"gpu:(?P<type>[^:,()]+):(?P<count>\d+)")
 
 
 # -- Jobs
@@ -254,18 +255,12 @@ def _node(block: Mapping[str, str]) -> NodeView:
         name=block["NodeName"],
         address=block.get("NodeAddr", block["NodeName"]),
         states=frozenset(states.split("+")),
-        gpus=_node_gpus(block.get("Gres", "")),
-        gpus_allotted=_node_gpus(block.get("GresUsed", "")),
+        gpus=gpu_counts(block.get("Gres", "")),
+        gpus_allotted=gpu_counts(block.get("GresUsed", "")),
         partitions=names(block.get("Partitions", "")),
+        weight=int(block.get("Weight", "1")),
+        gpus_held=gpu_indices(block.get("GresUsed", "")),
     )
-
-
-def _node_gpus(text: str) -> Mapping[str, int]:
-    # A type may stand in several lines of gres.conf.
-    counts: dict[str, int] = {}
-    for match in _NODE_GPUS.finditer(text):
-        counts[match["type"]] = counts.get(match["type"], 0) + int(match["count"])
-    return counts
 
 
 def parse_partitions(text: str) -> tuple[PartitionView, ...]:

@@ -5,12 +5,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from cluster.jobs import PlannedStart, ReservationView
-from cluster.slurm.values import hosts, names, numbers, time_s
+from cluster.slurm.values import gpu_indices, hosts, names, numbers, time_s
 
 PLAN_FIELDS = ("JobId", "StartTime", "SchedNodes")
 """What ``squeue -O`` is asked for."""
 _IDS = r"\d{1,5}(?:-\d{1,5})?"
 _CORES = re.compile(rf"^ +Nodes=([\w.-]+) CPU_IDs=({_IDS}(?:,{_IDS})*) Mem=", re.MULTILINE)
+_DEVICES = re.compile(r"^ +Nodes=([\w.-]+) CPU_IDs=\S+ Mem=\S+ GRES=(\S+)$", re.MULTILINE)
+_JOB = re.compile(r"^JobId=(\d{1,10}) ", re.MULTILINE)
 _THREADS = re.compile(r"NodeName=(\S+)[^\n]*\n(?:[^\n]+\n)*? +State=\S+ ThreadsPerCore=(\d+)")
 
 
@@ -57,6 +59,27 @@ def parse_cores(text: str, threads: Mapping[str, int]) -> Mapping[str, frozenset
         for node, ids in said
         if count[node] == 1 and node in threads
     }
+
+
+def by_job(text: str) -> Mapping[int, str]:
+    """``scontrol show job`` of all jobs, by job id.
+
+    A user may have written a whole job into the name of his: what is in two is left out.
+    """
+    _, *parts = _JOB.split(text)
+    ids = [int(job_id) for job_id in parts[::2]]
+    count = Counter(ids)
+    return {i: said for i, said in zip(ids, parts[1::2], strict=True) if count[i] == 1}
+
+
+def parse_devices(text: str) -> Mapping[str, frozenset[int]]:
+    """``scontrol show job -d`` of a job: indices of its GPUs, by node.
+
+    Nodes that share a line are left out, and those that are in two, as with cores.
+    """
+    said = _DEVICES.findall(text)
+    count = Counter(node for node, _ in said)
+    return {node: gpu_indices(gres) for node, gres in said if count[node] == 1}
 
 
 def parse_threads(text: str) -> Mapping[str, int]:

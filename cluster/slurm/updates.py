@@ -1,4 +1,4 @@
-"""Many changes of jobs for one ``scontrol``, and whose its complaints are."""
+"""Many changes of jobs or nodes for one ``scontrol``, and whose its complaints are."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,8 @@ from cluster.slurm.values import numbers_text
 
 _PLAIN = re.compile(r"[!#-&(-~]*")
 _NO_COMPLAINT = ": No error"
+_NODES_ON_A_LINE = 32
+"""Without readline scontrol takes 4,095 bytes."""
 
 
 def update_words(target: Target, change: JobChange) -> tuple[str, ...]:
@@ -58,6 +60,17 @@ def refusals(complaint: str, mark: str, targets: Sequence[Target]) -> Mapping[Ta
     said = re.split(rf"(?m)^.*{mark}.*$", complaint)
     words = (own_words(part) for part in said)
     return {target: text for target, text in zip(targets, words, strict=False) if text}
+
+
+def weights_script(weights: Mapping[str, int]) -> str:
+    """Lines for the standard input: nodes of the same weight stand together."""
+    lines: list[str] = []
+    for weight in sorted(set(weights.values())):
+        those = sorted(name for name, wanted in weights.items() if wanted == weight)
+        for start in range(0, len(those), _NODES_ON_A_LINE):
+            nodes = ",".join(those[start : start + _NODES_ON_A_LINE])
+            lines.append(f"update NodeName={nodes} Weight={weight}\n")
+    return "".join(lines)
 
 
 def own_words(complaint: str) -> str:

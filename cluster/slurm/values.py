@@ -10,6 +10,8 @@ from cluster.gres import parse_tres
 
 _NOTHING = frozenset({"", "(null)", "N/A", "None", "Unknown", "INVALID", "NOT_SET"})
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?(?::([1-9]\d*))?")
+_GPUS = re.compile(r"gpu:(?P<type>[^:,()]+):(?P<count>\d+)")
+_GPU_IDS = re.compile(r"\bgpu:[^(),]*\(IDX:(\d{1,5}(?:[,-]\d{1,5})*)\)")
 _HOST_PART = re.compile(r"\[([^\]]*)\]|([^\[,]+)")
 _HOSTS = re.compile(r"(?:\[[^\]]*\]|[^,\[])+")
 _MIB = {"": 1, "M": 1, "G": 2**10, "T": 2**20, "P": 2**30}
@@ -82,6 +84,20 @@ def numbers_text(values: frozenset[int]) -> str:
     runs = groupby(enumerate(sorted(values)), key=lambda pair: pair[1] - pair[0])
     ends = ([value for _, value in run] for _, run in runs)
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in ends)
+
+
+def gpu_counts(text: str) -> Mapping[str, int]:
+    """``gpu:1g.10gb:3,gpu:3g.40gb:1(S:0)`` as a mapping."""
+    # A type may stand in several lines of gres.conf.
+    counts: dict[str, int] = {}
+    for match in _GPUS.finditer(text):
+        counts[match["type"]] = counts.get(match["type"], 0) + int(match["count"])
+    return counts
+
+
+def gpu_indices(text: str) -> frozenset[int]:
+    """``gpu:1g.10gb:2(IDX:0-1),gpu:3g.40gb:1(IDX:5)`` is 0, 1, 5: by the order of gres.conf."""
+    return frozenset(index for ids in _GPU_IDS.findall(text) for index in numbers(ids))
 
 
 def hosts(text: str) -> tuple[str, ...]:

@@ -140,13 +140,13 @@ def _uninstall(ledger: Ledger, settings: Settings, yes: bool) -> tuple[Change, .
     slurm = CommandSlurm()
     due = asyncio.run(plan(slurm, ledger, settings))
     if not yes:
-        count = len(due.settings) + len(due.qos)
+        count = len(due.settings) + len(due.qos) + len(due.weights)
         typer.confirm(f"{count} settings in Slurm will be put back. Go on?", abort=True, err=True)
     return asyncio.run(uninstall(slurm, ledger, settings))
 
 
 def _print_plan(due: WayBack, as_json: bool) -> None:
-    differences = (*due.settings, *due.qos)
+    differences = (*due.settings, *due.qos, *due.weights)
     if as_json:
         print_json({"differences": differences_json(differences)})
     elif differences:

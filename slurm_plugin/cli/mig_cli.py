@@ -17,6 +17,7 @@ from cluster.mig.layouts import Layout, Placement, geometry
 from cluster.mig.nvml import ROOT, read_inventory
 from cluster.mig_profiles import Board, board, boards, profile_of, sources
 from slurm_plugin.cli.explain import print_costs
+from slurm_plugin.cli.instances_cli import instances
 from slurm_plugin.cli.node_cli import HostRoot
 from slurm_plugin.cli.parts import Json
 from slurm_plugin.cli.present_mig import bar, counts_text, layouts_table, profiles_table
@@ -110,6 +111,13 @@ def _start(placement: Placement) -> int:
 mig_app.command("costs", epilog="Examples: slicewise mig costs | slicewise mig costs --all --json")(
     print_costs
 )
+
+
+mig_app.command(
+    epilog="Examples: slicewise mig instances bert.profile.json --rate 400 --slo-ms 100"
+    " | slicewise mig instances --service chat=bert.profile.json,400,100"
+    " --service search=resnet50.csv,90,250 --board A100-80GB"
+)(instances)
 
 
 @mig_app.command(

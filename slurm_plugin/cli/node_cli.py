@@ -18,11 +18,13 @@ from cluster.jobs import NodeView
 from cluster.mig.checks import faults, table_differences
 from cluster.mig.inventory import Inventory
 from cluster.mig.nvml import ROOT, read_inventory
+from cluster.mig.recut import cut as cut_gpu
+from cluster.recut_settings import RecutSettings
 from cluster.settings import Settings, load_settings, settings_file
 from cluster.slurm.commands import CommandSlurm
 from slurm_plugin.cli.parts import Json
 from slurm_plugin.cli.present_mig import node_report
-from slurm_plugin.decide import slurm_gres
+from slurm_plugin.decide import slurm_files, slurm_gres
 
 node_app = typer.Typer(no_args_is_help=True, help="A GPU node: what is in it, by its driver.")
 
@@ -84,10 +86,13 @@ def gres(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fals
     nvidia_h200_1g.18gb. Each instance is let at its own capability devices only. Slurm's own
     detection is off on these lines: it finds types by a part of their name. The node's faults are
     printed as comments: what can't be reached or has no capability device has no line.
+
+    Types pad0 to pad55 stand for instances that could be cut and are not: Slurm lets jobs live
+    through another cut only if the node keeps its number of devices. Nobody can use them.
     """
-    inventory = read_inventory(host_root)
-    found, wrong = _devices(inventory, _settings()), faults(inventory)
-    name = node or _node_name()
+    inventory, name = read_inventory(host_root), node or _node_name()
+    wrong, settings = faults(inventory), _settings()
+    found = _with_pads(inventory, settings, name)
     lines = slurm_gres.gres_conf(name, found)
     if as_json:
         gres = slurm_gres.node_gres(found)
@@ -99,9 +104,42 @@ def gres(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fals
     sys.stdout.write(f"# slurm.conf\nNodeName={name} Gres={slurm_gres.node_gres(found)}\n")
 
 
-def _devices(inventory: Inventory, settings: Settings | None) -> tuple[slurm_gres.Device, ...]:
+@node_app.command(
+    epilog="Examples: slicewise node cut GPU-5a7... --from 1g.10gb@0,1g.10gb@1 --to 2g.20gb@0"
+)
+def cut(
+    gpu_uuid: Annotated[str, typer.Argument(help="As slicewise node probe --json has it.")],
+    before: Annotated[str, typer.Option("--from", help="The instances that it has.")],
+    after: Annotated[str, typer.Option("--to", help="Those that it gets.")],
+    host_root: HostRoot = ROOT,
+) -> None:
+    """Cut a GPU anew, for root; print it as JSON. `slicewise recut run` calls this on the node.
+
+    Instances of both lists stay. What a process holds is not destroyed: then nothing is done. If a
+    step fails, the GPU is cut as before; killed, the command is given again, or with both lists
+    swapped. MIG mode is never switched. Slurm is not told.
+    """
+    print_json(asdict(cut_gpu(gpu_uuid, before, after, host_root)))
+
+
+def _with_pads(
+    inventory: Inventory, settings: Settings | None, name: str
+) -> tuple[slurm_gres.Device, ...]:
+    found = _devices(inventory, settings, name)
+    nothing = [None] * max(len(found), slurm_files.room(inventory))
+    arranged = slurm_files.positions(nothing, found, ())
+    return slurm_files.padded(arranged, _directory(settings, name))
+
+
+def _devices(
+    inventory: Inventory, settings: Settings | None, name: str
+) -> tuple[slurm_gres.Device, ...]:
     types = {} if settings is None else slurm_gres.types_by_kind(settings.boards_by_type)
-    return slurm_gres.devices(inventory, types)
+    return slurm_gres.devices(inventory, types, _directory(settings, name))
+
+
+def _directory(settings: Settings | None, name: str) -> str:
+    return (settings.recut if settings is not None else RecutSettings()).devices_of(name)
 
 
 def _settings() -> Settings | None:
@@ -132,7 +170,7 @@ def doctor(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fa
 
 def _diagnosis(name: str, host_root: Path) -> Diagnosis:
     inventory, settings = read_inventory(host_root), _settings()
-    devices = _devices(inventory, settings)
+    devices = _devices(inventory, settings, name)
     return Diagnosis(
         faults=(*faults(inventory), *_slurm_faults(name, devices)),
         notes=(

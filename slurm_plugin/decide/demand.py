@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cluster.gres import gpu_types_of_tres
-from cluster.jobs import JobState, JobView, NodeView
+from cluster.jobs import SHAPES_NODE, JobState, JobView, NodeView
 from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.limits import qos_name
@@ -39,6 +39,9 @@ _NO_QUOTA_HELPS = frozenset(
 """Slurm's reasons of jobs that would not start with more slices: over a limit on a type, over a
 budget, over their array's own; or their partition, reservation or account does not let them.
 """
+
+_FOR_OTHERS = frozenset({"Priority", "Resources"})
+"""Slurm's reasons of jobs for which nothing is free."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,21 @@ def guaranteed_use(
     return used
 
 
+def waiting_instances(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, int]:
+    """GPU instances by type for which jobs wait that would start if others ended."""
+    waiting: Counter[str] = Counter()
+    for job in jobs:
+        if waits_for_others(job) and is_managed(job, partitions):
+            for name, count in gpu_types_of_tres(job.tres).items():
+                waiting[name] += count * max(1, len(job.untouched))
+    return waiting
+
+
 def capacity(
     nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, Millislices]
 ) -> int:
     """Millislices of all GPUs that the nodes of managed partitions are configured with."""
-    return sum(run_cost(node.gpus, costs) for node in nodes if node.partitions & partitions)
+    return sum(run_cost(node.gpus, costs) for node in nodes if has_gpus(node, partitions))
 
 
 def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, Held]:
@@ -115,7 +128,13 @@ def node_costs(
     nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, Millislices]
 ) -> frozenset[int]:
     """What all GPUs of each node of managed partitions cost together."""
-    return frozenset(run_cost(node.gpus, costs) for node in nodes if node.partitions & partitions)
+    real = (node for node in nodes if node.partitions & partitions and not node.is_shapes)
+    return frozenset(run_cost(node.gpus, costs) for node in real)
+
+
+def has_gpus(node: NodeView, partitions: frozenset[str]) -> bool:
+    """Whether it is a node, with GPUs, in one of the partitions."""
+    return bool(node.partitions & partitions) and any(node.gpus.values()) and not node.is_shapes
 
 
 def is_managed(job: JobView, partitions: frozenset[str]) -> bool:
@@ -127,6 +146,11 @@ def is_waiting(job: JobView) -> bool:
     """Whether it could start now, if there were room."""
     pending = job.state in {JobState.PENDING, JobState.SPECIAL_EXIT}
     return pending and not job.held and job.reason not in _NOT_BEFORE
+
+
+def waits_for_others(job: JobView) -> bool:
+    """Whether it would start if instances came free."""
+    return (job.reason in _FOR_OTHERS or SHAPES_NODE in job.reason) and is_waiting(job)
 
 
 def waits_for_quota(job: JobView) -> bool:

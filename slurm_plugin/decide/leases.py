@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from math import ceil, floor
 
 from cluster.gres import gpu_types_of_tres
-from cluster.jobs import JobState, JobView, PlannedStart, ReservationView
+from cluster.jobs import (
+    RECUT_RESERVATION,
+    JobState,
+    JobView,
+    PlannedStart,
+    ReservationView,
+)
 from cluster.service import DEFAULT_LEASE_S, gives_back_s
 from cluster.units import Millislices
 from cluster.wire import ServiceView, SlotView
@@ -158,10 +164,10 @@ def walls_of(
     plans: Iterable[PlannedStart],
     jobs: Iterable[JobView],
 ) -> Mapping[str, Sequence[Wall]]:
-    """By node."""
+    """By node. Where a GPU is cut anew who is in the way is told to leave, and all others stay."""
     waiting = {job.job_id: job for job in jobs}
     found: dict[str, list[Wall]] = defaultdict(list)
-    for one in reservations:
+    for one in (r for r in reservations if not r.name.startswith(RECUT_RESERVATION)):
         for node in one.nodes:
             why = f"reservation {one.name} of {node} begins"
             found[node].append(Wall(one.start_s, why, reservation=one))

@@ -145,16 +145,16 @@ class LoanChange:
 
 @dataclass(frozen=True, order=True)
 class LimitKey:
-    """One setting in slurmdbd that Slicewise manages.
+    """One setting of Slurm that Slicewise manages.
 
     Attributes:
-        entity: ``account`` or ``qos``.
-        name: of the account or QOS.
+        entity: ``account`` or ``qos`` in slurmdbd; ``node``, of which the ledger remembers nothing.
+        name: of the account, QOS or node.
         field: sacctmgr's word, and the TRES for limits: ``grptres=billing``,
             ``grptresrunmins=billing``, ``maxtresperaccount=billing``, ``defaultqos``, ...
     """
 
-    entity: Literal["account", "qos"]
+    entity: Literal["account", "qos", "node"]
     name: str
     field: str
 

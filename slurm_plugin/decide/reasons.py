@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cluster.jobs import SHAPES_NODE
 from slurm_plugin.decide.explain import Cause
 
 
@@ -24,6 +25,8 @@ class Reason:
 
 def translate(text: str) -> Reason:
     """What squeue shows of a job, in words; what nobody knows is shown as it is."""
+    if SHAPES_NODE in text:
+        return _NOT_CUT
     # Details may follow: "ReqNodeNotAvail, UnavailableNodes:node[1-2]".
     name = text.partition(",")[0].strip().strip("()").replace(" ", "_")
     return REASONS.get(name) or _limit(name) or Reason(f"Slurm says {text!r}")
@@ -35,6 +38,7 @@ _SHORTER = (
 )
 _ASK = "Ask the operators."
 _ANEW = "It will never start: cancel it (scancel JOB) and submit it anew."
+_NOT_CUT = Reason("no GPU is cut into what it asks for now", cause=Cause.NONE_FREE)
 _REQUEUED_HELD = Reason("it ran before, and was requeued and held", _RELEASE)
 
 REASONS: Mapping[str, Reason] = {

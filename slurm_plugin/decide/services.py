@@ -37,6 +37,14 @@ class Observation:
     directories: Mapping[int, str] = field(default_factory=dict, hash=False)
 
 
+@dataclass(frozen=True)
+class _Place:
+    """A node, and what jobs hold of it."""
+
+    node: NodeView
+    held_millislices: int
+
+
 def service_arrays(jobs: Iterable[JobView]) -> Mapping[int, JobTag]:
     """Tags of the arrays that are services and have not ended, by array job id."""
     found: dict[int, JobTag] = {}
@@ -62,8 +70,11 @@ def services(observation: Observation, costs: Mapping[str, Millislices]) -> tupl
     for job in observation.jobs:
         if job.array_job_id is not None and job.array_job_id in arrays:
             jobs_by_array[job.array_job_id].append(job)
+    places = {
+        node.name: _Place(node, _cost(node.gpus_allotted, costs)) for node in observation.nodes
+    }
     views = (
-        _service(array, tag, jobs_by_array[array], observation, costs)
+        _service(array, tag, jobs_by_array[array], observation, costs, places=places)
         for array, tag in sorted(arrays.items())
         if array in observation.directives
     )
@@ -87,6 +98,8 @@ def _service(
     jobs: Sequence[JobView],
     observation: Observation,
     costs: Mapping[str, Millislices],
+    *,
+    places: Mapping[str, _Place],
 ) -> ServiceView | None:
     """None if the script is not what was admitted: then it is no service."""
     directives = observation.directives[array]
@@ -102,7 +115,7 @@ def _service(
         directives=dict(directives),
         profile=next(iter(gpus), ""),
         cost_millislices=_cost(gpus, costs),
-        slots=_slots(jobs, _slot_count(directives), observation),
+        slots=_slots(jobs, _slot_count(directives), observation, places),
         directory=observation.directories.get(array, ""),
     )
 
@@ -130,13 +143,14 @@ def _cost(gpus: Mapping[str, int], costs: Mapping[str, Millislices]) -> int:
     return sum(costs.get(gres_type, 0) * count for gres_type, count in gpus.items())
 
 
-def _slots(jobs: Iterable[JobView], count: int, observation: Observation) -> tuple[SlotView, ...]:
-    nodes = {node.name: node for node in observation.nodes}
+def _slots(
+    jobs: Iterable[JobView], count: int, observation: Observation, places: Mapping[str, _Place]
+) -> tuple[SlotView, ...]:
     steps = {step.job_id: step for step in observation.steps if step.ports}
     found: dict[int, SlotView] = {}
     for job in jobs:
         for index in job.untouched if job.task_index is None else {job.task_index}:
-            found[index] = _slot(job, index, steps.get(job.job_id), nodes, observation.at_s)
+            found[index] = _slot(job, index, steps.get(job.job_id), places, observation.at_s)
     return tuple(found.get(i, SlotView(index=i, state="gone")) for i in range(count))
 
 
@@ -144,7 +158,7 @@ def _slot(
     job: JobView,
     index: int,
     step: StepView | None,
-    nodes: Mapping[str, NodeView],
+    places: Mapping[str, _Place],
     now_s: float,
 ) -> SlotView:
     state = _slot_state(job, step)
@@ -160,13 +174,15 @@ def _slot(
     )
     if state in {"held", "released", "gone"}:
         return resting
-    node = nodes.get(job.nodes[0]) if job.nodes else None
+    place = places.get(job.nodes[0]) if job.nodes else None
+    node = None if place is None else place.node
     leaves_s, why = (None, "") if state == "ending" else _leaves(job, node, now_s)
     return resting.model_copy(
         update={
             "job_id": job.job_id,
             "node": job.nodes[0] if job.nodes else "",
             "address": node.address if node is not None else "",
+            "node_held_millislices": place.held_millislices if place is not None else None,
             "ports": step.ports if step is not None else (),
             "start_s": job.start_s,
             "time_left_s": _time_left_s(job, now_s),
@@ -178,6 +194,10 @@ def _slot(
 
 _PREEMPTED_BY_S = 60
 """Slurm itself moves an end by half a minute where it rounds a limit."""
+
+
+_SOON_S = 240
+"""The launcher starts successors so long before an announced end."""
 
 
 def _leaves(job: JobView, node: NodeView | None, now_s: float) -> tuple[int | None, str]:
@@ -192,6 +212,14 @@ def _leaves(job: JobView, node: NodeView | None, now_s: float) -> tuple[int | No
     if node is not None and "DRAIN" in node.states:
         return WHEN_REPLACED_S, f"node {node.name} is drained"
     return None, ""
+
+
+def to_be_replaced(slot: SlotView, why: str) -> SlotView:
+    """As if its node were drained. What must end soon is replaced for that reason already."""
+    is_soon = slot.leaves_s is not None and slot.leaves_s < _SOON_S
+    if is_soon or slot.state not in {"starting", "running"}:
+        return slot
+    return slot.model_copy(update={"leaves_s": WHEN_REPLACED_S, "leaves_why": why})
 
 
 def _slot_state(job: JobView, step: StepView | None) -> SlotState:
@@ -242,8 +270,9 @@ def gpu_types(
     nodes: Sequence[NodeView],
     costs: Mapping[str, Millislices],
     memory_mib: Mapping[str, int | None],
+    waiting: Mapping[str, int],
 ) -> Mapping[str, GpuType]:
-    """The priced GRES types that nodes have."""
+    """The priced GRES types that nodes have; ``waiting``: instances that jobs wait for, by type."""
     free = free_instances(nodes)
     by_type: dict[str, list[NodeView]] = defaultdict(list)
     for node in nodes:
@@ -259,6 +288,7 @@ def gpu_types(
             free=free[name],
             partitions=frozenset().union(*(node.partitions for node in those)),
             beside=frozenset(kind for node in those for kind in node.gpus) - {name},
+            waiting=waiting.get(name, 0),
         )
         for name, those in by_type.items()
     }

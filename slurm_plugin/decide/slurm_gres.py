@@ -1,5 +1,6 @@
 """A node's GPUs as Slurm is told of them, and what slurmctld has of them instead."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,10 @@ from dataclasses import dataclass
 from cluster.jobs import NodeView
 from cluster.mig.inventory import Gpu, Instance, Inventory
 from cluster.mig_profiles import Board, profile_of
+
+PAD = "pad"
+"""Types that begin so, with a number behind, stand for instances that could be and are not: a
+node's devices are always as many, since Slurm lets jobs live through no other change."""
 
 
 @dataclass(frozen=True)
@@ -39,23 +44,27 @@ def types_by_kind(boards_by_type: Mapping[str, Board]) -> Mapping[Kind, str]:
     }
 
 
-def devices(inventory: Inventory, types: Mapping[Kind, str]) -> tuple[Device, ...]:
+def devices(
+    inventory: Inventory, types: Mapping[Kind, str], directory: str = "/dev"
+) -> tuple[Device, ...]:
     """What can be given, in the order of its GPUs and memory slices.
 
     A kind without a type of the site's gets a full one, such as ``nvidia_h200_1g.18gb``. Instances
-    without exactly one compute instance, or without capabilities, are left out.
+    without exactly one compute instance, or without capabilities, are left out. ``directory`` is
+    where the node's device files are.
     """
-    return tuple(device for gpu in inventory.gpus for device in _devices_of(gpu, types))
+    return tuple(device for gpu in inventory.gpus for device in _devices_of(gpu, types, directory))
 
 
-def _devices_of(gpu: Gpu, types: Mapping[Kind, str]) -> Iterator[Device]:
+def _devices_of(gpu: Gpu, types: Mapping[Kind, str], directory: str) -> Iterator[Device]:
+    board = f"{directory}/nvidia{gpu.minor}"
     if not gpu.mig:
-        yield Device(_slurm_name(gpu.name), (f"/dev/nvidia{gpu.minor}",))
+        yield Device(_slurm_name(gpu.name), (board,))
     for one in gpu.instances:
         minors = (one.minor, *(compute.minor for compute in one.computes))
         if len(one.computes) == 1 and None not in minors:
-            capabilities = (f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in minors)
-            yield Device(_type_of(gpu, one, types), (f"/dev/nvidia{gpu.minor}", *capabilities))
+            capabilities = (f"{directory}/nvidia-caps/nvidia-cap{minor}" for minor in minors)
+            yield Device(_type_of(gpu, one, types), (board, *capabilities))
 
 
 def _type_of(gpu: Gpu, instance: Instance, types: Mapping[Kind, str]) -> str:
@@ -68,6 +77,11 @@ def _type_of(gpu: Gpu, instance: Instance, types: Mapping[Kind, str]) -> str:
 def _slurm_name(name: str) -> str:
     """As Slurm writes a device's name in a type."""
     return name.lower().replace(" ", "_")
+
+
+def is_pad(gres_type: str) -> bool:
+    """Whether a type is none that a job may ask for."""
+    return re.fullmatch(rf"{PAD}[0-9]+", gres_type) is not None
 
 
 def gres_conf(node: str, found: Sequence[Device]) -> tuple[str, ...]:
@@ -91,7 +105,7 @@ def gres_faults(name: str, node: NodeView | None, found: Sequence[Device]) -> tu
     if node is None:
         return (f"Slurm has no node {name}.",)
     here = Counter(one.gres_type for one in found)
-    types = dict.fromkeys((*here, *node.gpus))
+    types = [kind for kind in dict.fromkeys((*here, *node.gpus)) if not is_pad(kind)]
     return tuple(
         fault for kind in types for fault in _count_faults(kind, here[kind], node.gpus.get(kind, 0))
     )

@@ -14,6 +14,7 @@ class GpuType:
     Attributes:
         memory_mib: of one instance; None where no source gives it.
         total, free: instances in the cluster.
+        waiting: instances for which jobs wait until others end.
         partitions: in which nodes have it.
         beside: other types that a node with this one has.
     """
@@ -25,6 +26,7 @@ class GpuType:
     free: int
     partitions: frozenset[str]
     beside: frozenset[str] = frozenset()
+    waiting: int = 0
 
 
 @dataclass(frozen=True)

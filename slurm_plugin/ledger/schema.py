@@ -40,6 +40,9 @@ _OWN_WORDS = frozenset({"id", "recorded_at"})
 _KEPT = ("compilations", "known_limits", "watermarks")
 """What the daemon overwrites. None of it is money."""
 
+_JOURNALS = ("recuts", "recut_steps", "mig_nodes")
+"""What whoever re-cuts GPUs writes and overwrites. None of it is money."""
+
 _CALLED = ("enter_budget", "lock_policy")
 """Functions for operators and the daemon, who therefore need not write entries themselves."""
 
@@ -204,6 +207,8 @@ def _grants(role: str, duty: Duty) -> Iterator[str]:
     yield from _may_append(role, _APPENDED)
     for name in _CALLED:
         yield f"GRANT EXECUTE ON FUNCTION {SCHEMA}.{name} TO {role}"
+    for name in _JOURNALS:
+        yield f"GRANT INSERT, UPDATE ON {SCHEMA}.{name} TO {role}"
     if duty == "operator":
         return
     yield from _may_append(role, _APPENDED_BY_DAEMON)

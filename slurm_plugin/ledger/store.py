@@ -15,10 +15,14 @@ from slurm_plugin.ledger.keys import Keys
 from slurm_plugin.ledger.orders import Orders
 from slurm_plugin.ledger.policies import Policies
 from slurm_plugin.ledger.recent_use import RecentUse
+from slurm_plugin.ledger.recuts import Recuts
 
 
-class Ledger(Policies, Charges, Budgets, Audit, RecentUse, Orders, Keys):
-    """One cluster's policy, charges, budgets, orders and keys. Safe to use from several threads."""
+class Ledger(Policies, Charges, Budgets, Audit, RecentUse, Orders, Keys, Recuts):
+    """One cluster's policy, charges, budgets, orders, keys, re-cuts.
+
+    Safe to use from several threads.
+    """
 
     def __init__(self, url: str, cluster: str) -> None:
         """``url`` as postgresql://..., ``cluster`` is Slurm's ClusterName; connects later."""

@@ -72,7 +72,7 @@ class Users:
         ]
         argv = (command, *named, *parts)
         if command == "sbatch":
-            argv = (*argv, "--output=/dev/null", *(() if script else ("--wrap=sleep 60",)))
+            argv = (*argv, "--output=/dev/null", *(() if script else ("--wrap=sleep 300",)))
         else:
             argv = (*argv, "true")
         done = self.sandbox.run(user, argv, input=script, check=False)

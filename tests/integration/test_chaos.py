@@ -30,7 +30,7 @@ RATE_PER_S = 5.0
 """One replica alone could answer them."""
 AFTER_S = 3.0
 """So long the load goes on before and after; its full rate is reached by then."""
-KILLS = 50 if is_nightly() else 8
+KILLS = 50 if is_nightly() else 5
 GPU = "--gres=gpu:1g.18gb:1"
 INSTANCES = 10
 """Of that type in the sandbox."""

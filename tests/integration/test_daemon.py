@@ -121,6 +121,17 @@ class Daemon:
         runs = accounted_runs(self.sandbox)
         return {(run.task, run.start_s): run.used_millislice_s for run in runs}
 
+    def steps(self, task: str) -> list[tuple[str, int]]:
+        """What was booked of its runs: the kinds, and up to when."""
+        lines = self.slicewise("ledger", "export", "--format", "jsonl").splitlines()
+        steps = [json.loads(line) for line in lines]
+        return [(step["kind"], step["until_s"]) for step in steps if step["task"] == task]
+
+    def unspent(self, tenant: str) -> int:
+        """Millislice-seconds of its budget that are not used, reserved ones included."""
+        (balance,) = json.loads(self.slicewise("ledger", "balance", tenant, "--json"))
+        return int(balance["available_millislice_s"] + balance["reserved_millislice_s"])
+
     def differences(self) -> set[tuple[tuple[str, int], int]]:
         """What only one of the two says."""
         return set(self.statement().items() ^ self.accounting().items())
@@ -408,7 +419,7 @@ def lending(daemon: Daemon, clean: None) -> Iterator[None]:
 
 @pytest.mark.usefixtures("lending")
 def test_idle_quota_is_lent_and_given_back_at_once(daemon: Daemon) -> None:
-    borrowed = (*PLAIN, "--qos=slicewise-borrowed", "--wrap=sleep 60")
+    borrowed = (*PLAIN, "--qos=slicewise-borrowed", "--wrap=sleep 300")
     assert "SW-QUOTA-BORROW" in daemon.sbatch("alice", *borrowed)[1]
     # What he may borrow is lent at the next look.
     until_is(lambda: daemon.sbatch("bob", *borrowed)[0], 0)
@@ -456,23 +467,16 @@ def zone_file(offset_s: int) -> bytes:
 @pytest.mark.usefixtures("clean")
 def test_a_new_day_begins_with_its_amount_and_what_ran_before_is_posted(daemon: Daemon) -> None:
     daemon.slicewise("budget", "set", "vision", "--period", "day", "--amount", "1")
-    code, text = daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")
+    code, text = daemon.sbatch("alice", *PLAIN, "--wrap=sleep 300")
     assert code == 0, text
     until_is(lambda: daemon.job_states("alice"), ["RUNNING None"])
     daemon.kill()
     midnight_s = int(time.time()) + 10
     try:
         daemon.start_with(zone_file(-midnight_s % 86_400))
-        until(lambda: time.time() > midnight_s + 3)
-        steps = [
-            json.loads(line)
-            for line in daemon.slicewise("ledger", "export", "--format", "jsonl").splitlines()
-        ]
-        kinds = [(step["kind"], step["until_s"]) for step in steps if step["task"] == text.strip()]
-        assert kinds == [("reserve", kinds[0][1]), ("post", midnight_s)]
-        (balance,) = json.loads(daemon.slicewise("ledger", "balance", "vision", "--json"))
-        unspent = balance["available_millislice_s"] + balance["reserved_millislice_s"]
-        assert unspent == 3_600_000
+        until_is(lambda: daemon.steps(text.strip())[1:], [("post", midnight_s)])
+        assert [kind for kind, _ in daemon.steps(text.strip())] == ["reserve", "post"]
+        until_is(lambda: daemon.unspent("vision"), 3_600_000)
         cancel_all(daemon)
         until_is(daemon.differences, set())
     finally:

@@ -15,7 +15,8 @@ from launcher.decide.gateway import Load, Mode
 
 pytestmark = pytest.mark.integration
 
-FRAME_S = 1.0
+FRAME_S = 2.0
+"""Time enough for five requests to come one after another, on a busy machine."""
 REQUEST = service_pb2.ModelInferRequest(model_name="m")
 Ask = Callable[[], Awaitable[object]]
 

@@ -11,29 +11,31 @@ from pathlib import Path
 import pytest
 from effort import is_nightly
 from steady_load import SteadyLoad
-from waiting import until
+from waiting import until, until_is
 
+from cluster.daemon_client import DaemonClient
+from cluster.settings import load_settings
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
+from sandbox.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 
-SERVICE = "nlp/leased"
 LEASE_S = 60
 RATE_PER_S = 2.0
-EXTENDED_S = 600.0 if is_nightly() else LEASE_S + 10.0
-"""By night for ten minutes; else past the end of the first lease."""
+EXTENDED_S = 600.0 if is_nightly() else 0.0
+"""By night for so long; else past the end of the first lease."""
 AFTER_S = 3.0
-GPU = "gpu:1g.18gb"
+PROFILE, ELSEWHERE = "1g.18gb", "1g.10gb"
 INSTANCES = {"gpu03": 7, "gpu04": 3}
-"""Of that type."""
+"""Of the first."""
 FILE = """\
 [service]
-name = "leased"
+name = "{name}"
 tenant = "nlp"
 model_repository = {models}
 model = "tokens"
-profile = "1g.18gb"
+profile = "{profile}"
 min_replicas = 1
 max_replicas = 3
 concurrency = 2
@@ -45,15 +47,18 @@ memory_mib = 512
 class Leased:
     """A service of bob's that keeps one replica, by short leases."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Sandbox, name: str, profile: str) -> None:
         self.sandbox = sandbox
+        self.name, self.profile = name, profile
+        self.service = f"nlp/{name}"
         self.home = sandbox.layout.home / sandbox.state.users["bob"].name
         self.array = 0
 
     def apply(self) -> None:
         models = json.dumps(str(publish_models(self.sandbox.layout.models)))
-        file = self.home / "leased.toml"
-        file.write_text(FILE.format(models=models, lease_s=LEASE_S))
+        file = self.home / f"{self.name}.toml"
+        named = {"name": self.name, "profile": self.profile}
+        file.write_text(FILE.format(models=models, lease_s=LEASE_S, **named))
         argv = ("slicewise", "service", "apply", str(file), "--json")
         self.array = json.loads(self.sandbox.run("bob", argv).stdout)["array_job_id"]
         until(self.runs)
@@ -84,17 +89,17 @@ class Leased:
         return sum(log.read_text().count("starting on") for log in self.logs())
 
     def logs(self) -> Iterator[Path]:
-        return self.home.glob("leased-*.log")
+        return self.home.glob(f"{self.name}-*.log")
 
     def whys(self) -> list[str]:
         """Why replicas must end, as their owner is told."""
-        argv = ("slicewise", "service", "status", SERVICE, "--json")
+        argv = ("slicewise", "service", "status", self.service, "--json")
         shown = self.sandbox.run("bob", argv, check=False).stdout
         return [one.split(": ", 1)[1] for one in _texts(json.loads(shown)) if "ends in" in one]
 
     def while_asked(self, happens: Callable[[], None]) -> SteadyLoad:
         """Clients before, during and after it."""
-        url = f"{self.sandbox.layout.gateway_url}/{SERVICE}"
+        url = f"{self.sandbox.layout.gateway_url}/{self.service}"
 
         async def load() -> SteadyLoad:
             async with SteadyLoad(url, RATE_PER_S) as clients:
@@ -121,6 +126,7 @@ class Leased:
     def restart_daemon(self) -> None:
         self.sandbox.stop("daemon")
         self.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
+        until(lambda: unix_socket_answers(self.sandbox.layout.run_dir / "user.sock"))
 
 
 def _texts(shown: object) -> Iterator[str]:
@@ -132,51 +138,54 @@ def _texts(shown: object) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def world(sandbox: Sandbox) -> Leased:
-    for tenant, slices in (("nlp", "3"), ("vision", "7")):
+def world(sandbox: Sandbox) -> Sandbox:
+    for tenant, slices in (("nlp", "4"), ("vision", "7")):
         argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", slices)
         sandbox.run("root", argv)
-    return Leased(sandbox)
+    return sandbox
+
+
+@pytest.fixture(scope="module")
+def applied(world: Sandbox) -> Iterator[Leased]:
+    found = Leased(world, "leased", PROFILE)
+    found.apply()
+    yield found
+    found.delete()
 
 
 @pytest.fixture
-def leased(world: Leased) -> Iterator[Leased]:
-    for log in world.logs():
-        log.unlink()
-    world.apply()
-    yield world
-    world.delete()
+def leased(applied: Leased) -> Leased:
+    """With its one replica, whatever the test before did to it."""
+    until_is(lambda: len(applied.runs()), 1)
+    return applied
 
 
-def passes(seconds: float) -> Callable[[], None]:
-    return lambda: time.sleep(seconds)
-
-
-def test_a_lease_of_a_minute_is_extended_before_it_ends(leased: Leased) -> None:
-    task, (node, start_s, _) = leased.a_run()
-    clients = leased.while_asked(passes(EXTENDED_S))
-    assert clients.failed == []
-    *same_run, end_s = leased.runs()[task]
-    assert same_run == [node, start_s]
-    assert time.time() < end_s <= time.time() + LEASE_S + 60, (
-        "no further ahead: Slurm plans with it"
-    )
+@pytest.fixture
+def beside(world: Sandbox) -> Iterator[Leased]:
+    """On other nodes."""
+    found = Leased(world, "beside", ELSEWHERE)
+    found.apply()
+    yield found
+    found.delete()
 
 
 def test_where_leases_are_not_extended_a_successor_takes_over(leased: Leased) -> None:
     with leased.settings("extend_leases = false"):
-        first = set(leased.runs().values())
+        first, started = set(leased.runs().values()), leased.starts()
         over = partial(until, lambda: first.isdisjoint(leased.runs().values()), 2 * LEASE_S)
         clients = leased.while_asked(over)
         assert clients.failed == []
-        assert leased.starts() >= 2
+        assert leased.starts() > started
         assert all(end_s == start_s + LEASE_S for _, start_s, end_s in leased.runs().values())
         assert "TIMEOUT" not in leased.states().values()
 
 
-def test_nothing_runs_into_a_maintenance_reservation(leased: Leased) -> None:
+def test_nothing_runs_into_a_reservation_and_beside_it_leases_are_extended(
+    leased: Leased, beside: Leased
+) -> None:
     node, _, _ = leased.a_run()[1]
-    begins_s = int(time.time()) + LEASE_S + 15
+    task, (_, start_s, end_s) = beside.a_run()
+    begins_s = end_s + 15
     name = "reservationname=lease-test"
     what = ("flags=maint,ignore_jobs", "users=root", "duration=60", f"nodes={node}")
     argv = ("scontrol", "create", "reservation", name, f"starttime=uts{begins_s}", *what)
@@ -190,17 +199,49 @@ def test_nothing_runs_into_a_maintenance_reservation(leased: Leased) -> None:
             )
             time.sleep(1)
 
-    try:
-        clients = leased.while_asked(until_it_begins)
-        assert clients.failed == []
+    def both_are_asked() -> None:
+        assert leased.while_asked(until_it_begins).failed == []
         assert node not in {where for where, _, _ in leased.runs().values()}
+        time.sleep(EXTENDED_S)
+
+    try:
+        assert beside.while_asked(both_are_asked).failed == []
+    finally:
+        leased.sandbox.run("root", ("scontrol", "delete", name))
+    _, same_start_s, end_s = beside.runs()[task]
+    assert same_start_s == start_s
+    assert time.time() < end_s <= time.time() + LEASE_S + 60, (
+        "no further ahead: Slurm plans with it"
+    )
+
+
+def test_who_is_told_to_leave_goes_once_another_serves_elsewhere(leased: Leased) -> None:
+    """As where a GPU is cut anew, whose node has a reservation of ours."""
+    node, _, _ = leased.a_run()[1]
+    job_ids = frozenset(int(job_id) for (job_id,) in leased.squeue("%A", "running"))
+    daemon = DaemonClient(load_settings(leased.sandbox.layout.settings_file).daemon)
+    name = "reservationname=slicewise_recut_0"
+    what = ("flags=maint,ignore_jobs", "users=root", "duration=5", f"nodes={node}")
+    leased.sandbox.run("root", ("scontrol", "create", "reservation", name, "starttime=now", *what))
+
+    nodes: list[set[str]] = []
+
+    def has_left() -> bool:
+        asyncio.run(daemon.leave(job_ids, "its GPU is cut anew"))
+        nodes.append({where for where, _, _ in leased.runs().values()})
+        return bool(nodes[-1]) and node not in nodes[-1]
+
+    try:
+        assert leased.while_asked(partial(until, has_left)).failed == []
+        assert any(len(both) == 2 for both in nodes), "a successor first"
+        assert not any("reservation" in why for why in leased.whys())
     finally:
         leased.sandbox.run("root", ("scontrol", "delete", name))
 
 
 def test_a_bigger_job_starts_when_slurm_has_planned_it(leased: Leased) -> None:
     node, _, _ = leased.a_run()[1]
-    gres = f"--gres={GPU}:{INSTANCES[node]}"
+    gres = f"--gres=gpu:{PROFILE}:{INSTANCES[node]}"
     options = ("--parsable", gres, f"--nodelist={node}", "--time=1", "--output=/dev/null")
     argv = ("sbatch", *options, "--wrap=sleep 20")
     job = leased.sandbox.run("alice", argv).stdout.strip()

@@ -98,7 +98,9 @@ def test_every_history_in_memory_is_one_in_postgresql(ledger: Ledger, database: 
             self.opened.close()
 
     few = settings(
-        max_examples=examples(300), stateful_step_count=20, suppress_health_check=list(HealthCheck)
+        max_examples=examples(100, nightly=6000),
+        stateful_step_count=20,
+        suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(LedgerInPostgresql, settings=few)
     assert is_balanced(ledger)

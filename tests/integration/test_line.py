@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from effort import is_nightly
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from waiting import until, until_is
@@ -144,8 +145,9 @@ def test_daemon_and_launcher_killed_under_load_the_limits_hold(line: Line) -> No
     line.sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
     until_is(lambda: line.slicewise("alice", "service", "list", check=False)[0], 0)
     assert [record.error for record in asyncio.run(line.send(20))] == [""] * 20
-    # A launcher that was away shrinks nothing for a minute.
-    until_is(line.replicas, (0, 0), 180)
+    if is_nightly():
+        # A launcher that was away shrinks nothing for a minute.
+        until_is(line.replicas, (0, 0), 180)
 
 
 @pytest.mark.usefixtures("address_404")

@@ -87,12 +87,16 @@ class Site:
 def site(sandbox: Sandbox) -> Iterator[Site]:
     """Two tenants that have used something, and now rest."""
     site = Site(sandbox)
+    jobs: set[int] = set()
     for tenant, user in (("vision", "alice"), ("nlp", "bob")):
         site.reads("root", "tenant-quota", "set", tenant, "--nominal", "3")
-        sandbox.run(user, (*TASK, "--wrap=sleep 1"))
-    runs = ("ledger", "statement")
-    until_is(lambda: [r["end_s"] for r in site.reads("root", *runs)["runs"]].count(None), 0)
-    until(lambda: {r["tenant"] for r in site.reads("root", *runs)["runs"]} >= {"vision", "nlp"})
+        jobs.add(int(sandbox.run(user, (*TASK, "--wrap=sleep 1")).stdout))
+
+    def ends() -> dict[int, int | None]:
+        runs = site.reads("root", "ledger", "statement")["runs"]
+        return {run["job_id"]: run["end_s"] for run in runs}
+
+    until(lambda: jobs <= ends().keys() and None not in ends().values())
     yield site
     for path in sandbox.layout.etc.glob("elsewhere*.toml"):
         path.unlink()

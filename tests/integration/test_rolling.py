@@ -126,13 +126,32 @@ def world(sandbox: Sandbox) -> Rolled:
     return Rolled(sandbox)
 
 
-@pytest.fixture
-def service(world: Rolled) -> Iterator[Rolled]:
+def test_with_a_quota_of_one_replica_requests_wait_for_the_new_one(world: Rolled) -> None:
+    world.give(1)
+    array = world.apply(slots=1)
+    until_is(world.ready, {array: [0]})
+    arrays: list[int] = []
+    load = world.under_load(
+        lambda: arrays.append(world.apply(slots=1)), lambda: world.ready() == {arrays[0]: [0]}
+    )
+    world.delete()
+    assert load.failed == []
+
+
+@pytest.fixture(scope="module")
+def applied(world: Rolled) -> Iterator[Rolled]:
     world.give(2 * REPLICAS)
-    array = world.apply()
-    until_is(world.ready, {array: [0, 1]})
+    world.apply()
     yield world
     world.delete()
+
+
+@pytest.fixture
+def service(applied: Rolled) -> Rolled:
+    """One generation that has its replicas, whatever the test before did to it."""
+    applied.give(2 * REPLICAS)
+    until_is(lambda: list(applied.ready().values()), [[0, 1]])
+    return applied
 
 
 def test_a_new_generation_takes_over_without_a_failed_request(service: Rolled) -> None:
@@ -157,18 +176,6 @@ def test_where_quota_has_no_room_replicas_are_replaced_one_at_a_time(service: Ro
     load = service.under_load(
         lambda: arrays.append(service.apply()), lambda: service.ready() == {arrays[0]: [0, 1]}
     )
-    assert load.failed == []
-
-
-def test_with_a_quota_of_one_replica_requests_wait_for_the_new_one(world: Rolled) -> None:
-    world.give(1)
-    array = world.apply(slots=1)
-    until_is(world.ready, {array: [0]})
-    arrays: list[int] = []
-    load = world.under_load(
-        lambda: arrays.append(world.apply(slots=1)), lambda: world.ready() == {arrays[0]: [0]}
-    )
-    world.delete()
     assert load.failed == []
 
 

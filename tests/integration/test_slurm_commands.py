@@ -11,6 +11,7 @@ import pytest
 
 from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import JobState, JobTag, JobView
+from cluster.slurm import commands
 from cluster.slurm.commands import CommandSlurm
 from cluster.slurm.interface import Submission, Tasks
 from cluster.slurm.submit import submit
@@ -255,6 +256,34 @@ async def test_who_is_in_a_reservation_and_who_beside_it(
         sandbox.run("root", ("scontrol", "delete", "reservationname=part"))
 
 
+async def test_which_gpus_jobs_have(
+    slurm: CommandSlurm, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.run("root", ("slicewise", "tenant-quota", "set", "vision", "--nominal", "7"))
+    argv = ("sbatch", "--parsable", "--mem=20", "--output=/dev/null", "--time=1")
+    liar, honest = (
+        int(sandbox.run("alice", (*argv, *words, "--wrap=sleep 300")).stdout)
+        for words in (
+            (f"--job-name={NAME}", "--gres=gpu:3g.40gb:1"),
+            ("--nodelist=gpu02", "--gres=gpu:1g.10gb:2"),
+        )
+    )
+    try:
+        seen = await until(
+            lambda: slurm.tasks({liar, honest}),
+            lambda jobs: [job.state for job in jobs] == [JobState.RUNNING] * 2,
+        )
+        found = await slurm.devices(seen)
+        (held,) = (node.gpus_held for node in await slurm.nodes() if node.name == "gpu02")
+        one, two = found[liar]["gpu02"], found[honest]["gpu02"]
+        assert (len(one), len(two), one | two) == (1, 2, held)
+        monkeypatch.setattr(commands, "_FEW_JOBS", 0)
+        assert await slurm.devices(seen) == {honest: {"gpu02": two}, liar: {}}
+    finally:
+        sandbox.run("root", ("scancel", str(liar), str(honest)))
+        await until(slurm.nodes, lambda nodes: not any(node.gpus_held for node in nodes))
+
+
 async def test_failures_carry_the_words_of_slurm(slurm: CommandSlurm) -> None:
     with pytest.raises(OutsideError, match=r"Invalid job id.*\[SW-SLURM-FAILED\]"):
         await slurm.hold(Tasks(4_000_000, frozenset({1})))
@@ -277,10 +306,32 @@ async def test_a_slurmctld_that_is_away_is_no_answer(
 
 async def test_nodes_show_their_gpus_by_type(slurm: CommandSlurm) -> None:
     nodes = {node.name: node for node in await slurm.nodes()}
-    assert nodes["gpu02"].gpus == {"1g.10gb": 3, "3g.40gb": 1}
-    assert nodes["gpu02"].gpus_allotted.keys() == {"1g.10gb", "3g.40gb"}
+    assert nodes["gpu02"].gpus == {"1g.10gb": 3, "3g.40gb": 1, "pad4": 3}
+    assert nodes["gpu02"].gpus_allotted.keys() == {"1g.10gb", "3g.40gb", "pad4"}
     addresses = {node.address for node in nodes.values()}
     assert len(addresses) == len(nodes)
+
+
+async def test_the_lightest_node_comes_first_and_a_daemon_that_weighs_none_puts_weights_back(
+    slurm: CommandSlurm, sandbox: Sandbox
+) -> None:
+    async def shown() -> dict[str, int]:
+        return {node.name: node.weight for node in await slurm.nodes()}
+
+    own = await shown()
+    heavier = dict.fromkeys(own, 9)
+    try:
+        for lightest in ("gpu03", "gpu01"):
+            await slurm.weigh_nodes({**heavier, lightest: 5})
+            assert await shown() == {**heavier, lightest: 5}
+            argv = ("srun", "--quiet", "--mem=20", "--time=1", "printenv", "SLURMD_NODENAME")
+            assert sandbox.run("alice", argv).stdout.strip() == lightest
+        with pytest.raises(OutsideError, match="Invalid node name"):
+            await slurm.weigh_nodes({"nowhere": 5})
+        await slurm.weigh_nodes({"gpu02": 1_000_092})
+        await until(shown, lambda now: now["gpu02"] == 9)
+    finally:
+        await slurm.weigh_nodes(own)
 
 
 async def test_limits_are_written_and_read_back(slurm: CommandSlurm) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cluster.mig.layouts import Layout, geometry
 from cluster.mig_profiles import Board, board, cost_millislices
+from slurm_plugin.decide.mig.recut_gpus import with_last_ones
 from slurm_plugin.decide.mig.recutting import Step, Terms, plan
 from slurm_plugin.decide.mig.recutting_changes import Gpu, Instance, Job, Replica
 from slurm_plugin.decide.mig.recutting_worth import Demand, Waiting, worth
@@ -229,3 +230,15 @@ def free_soon(one: Instance) -> bool:
     if isinstance(one.holder, Job):
         return one.holder.ends_in_s is not None and one.holder.ends_in_s <= TERMS.recut_s
     return one.holder is None
+
+
+@given(st.data(), st.sampled_from([A30, A100]))
+@settings(max_examples=30)
+def test_of_every_profile_that_was_there_one_is_left(data: st.DataObject, on: Board):
+    gpus = with_last_ones(data.draw(clusters(on)), ())
+    after = applied(on, gpus, plan(on, gpus, data.draw(demands(on)), TERMS))
+    assert _profiles(gpus) <= _profiles(after)
+
+
+def _profiles(gpus: Iterable[Gpu]) -> set[str]:
+    return {one.placement.profile for gpu in gpus for one in gpu.instances}

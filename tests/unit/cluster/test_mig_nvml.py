@@ -257,3 +257,15 @@ def test_another_process_sees_the_same_boards(node: EmulatedDriver) -> None:
         check=True,
     )
     assert int(seen.stdout) == made.gi_id
+
+
+def test_a_board_that_offers_no_compute_instance_is_left_as_it_was(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offers_none(*_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    monkeypatch.setattr(pynvml, "nvmlGpuInstanceGetComputeInstanceProfileInfo", offers_none)
+    with pytest.raises(OutsideError, match=r"offers no compute instance for 1g.10gb"):
+        create(node, ONE_G)
+    assert gpus(node)[0].instances == ()

@@ -252,6 +252,7 @@ def test_nodes(version: str) -> None:
     assert nodes["gpu01"].address == "127.0.0.1"
     assert nodes["gpu01"].gpus == {"1g.10gb": 7, "3g.40gb": 2}
     assert nodes["gpu01"].gpus_allotted == {"1g.10gb": 6, "3g.40gb": 1}
+    assert nodes["gpu01"].gpus_held == {0, 1, 2, 3, 4, 5, 7}
     assert nodes["gpu03"].states == {"MIXED", "DRAIN"}
     assert {node.partitions for node in nodes.values()} == {frozenset({"gpu"})}
 
@@ -263,10 +264,11 @@ def test_node_states_without_their_signs_and_gpus_in_several_lines() -> None:
     text = (
         "NodeName=n1 Arch=x86_64\n   Gres=gpu:a:1(S:0),gpu:a:2(S:1),gpu:4\n"
         "   GresUsed=gpu:a:1(IDX:0,2),gpu:(null):0(IDX:N/A)\n   NodeAddr=n1\n"
-        "   State=IDLE+NOT_RESPONDING* Weight=1\n   Reason=State=DOWN Gres=gpu:b:9\n"
+        "   State=IDLE+NOT_RESPONDING* Weight=17\n   Reason=State=DOWN Gres=gpu:b:9\n"
     )
     (node,) = parse.parse_nodes(text)
     assert (node.gpus, node.gpus_allotted) == ({"a": 3}, {"a": 1})
+    assert node.weight == 17
     assert node.states == {"IDLE", "NOT_RESPONDING"}
 
 

@@ -5,7 +5,9 @@ import pytest
 from cluster.errors import OutsideError
 from cluster.jobs import PlannedStart, ReservationView
 from cluster.slurm.plans import (
+    by_job,
     parse_cores,
+    parse_devices,
     parse_plans,
     parse_reservations,
     parse_threads,
@@ -87,6 +89,35 @@ def test_a_jobs_cores_are_those_of_its_cpus() -> None:
 def test_what_a_name_says_of_cores_deceives_nobody(name: str, known: bool) -> None:
     cores = {"gpu01": frozenset({4, 6, 7})} if known else {}
     assert parse_cores(JOB.format(name=name), parse_threads(NODES)) == cores
+
+
+def test_a_jobs_devices_are_told_by_node() -> None:
+    line = "     Nodes={} CPU_IDs=1 Mem=10 GRES={}\n"
+    two = "gpu:1g.10gb:2(IDX:0,2),gpu:3g.40gb:1(IDX:5)"
+    several = line.format("gpu01", two) + line.format("gpu02", "gpu:7g.80gb:1(IDX:7)")
+    assert parse_devices(several) == {"gpu01": frozenset({0, 2, 5}), "gpu02": frozenset({7})}
+    assert parse_devices(JOB.format(name="bert")) == {"gpu01": frozenset({0})}
+    assert parse_devices(line.format("gpu[01-99]", two)) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("x\n     Nodes=gpu01 CPU_IDs=0 Mem=1 GRES=gpu:1g.10gb:1(IDX:3)", None),
+        ("x\n     Nodes=gpu01 CPU_IDs=0 Mem=1 GRES=gpu:1g.10gb:1(IDX:0-999999)", None),
+        ("x\n     Nodes=gpu09 CPU_IDs=0 Mem=1 GRES=gpu:1g.10gb:1(IDX:0-999999)", frozenset({0})),
+    ],
+)
+def test_what_a_name_says_of_devices_hides_its_own_at_most(
+    name: str, known: frozenset[int] | None
+) -> None:
+    assert parse_devices(JOB.format(name=name)).get("gpu01") == known
+
+
+def test_of_jobs_with_the_same_number_nothing_is_known() -> None:
+    text = "JobId=1 JobName=a\n   x=1\n\nJobId=2 JobName=b\nJobId=3 JobName=\n\nJobId=3 JobName=c"
+    assert by_job(text) == {1: "JobName=a\n   x=1\n\n", 2: "JobName=b\n"}
+    assert by_job("No jobs in the system\n") == {}
 
 
 def test_without_reservations_there_are_none() -> None:

@@ -210,3 +210,19 @@ async def test_each_job_gets_its_own_answer_though_one_has_ended(
     stand_in("scontrol", SHOWN.format(log=tmp_path / "scontrol.log", echo=echo))
     found = await CommandSlurm().cores([running(number) for number in (5, 6, 7)])
     assert found == {5: {"gpu01": {5}}, 6: {}, 7: {"gpu01": {7}}}
+
+
+JOBS = """for number in $(seq 5 110); do
+  echo "JobId=$number JobName=a"
+  echo "     Nodes=gpu01 CPU_IDs=1 Mem=1 GRES=gpu:1g.10gb:1(IDX:$number)"
+done
+"""
+
+
+async def test_the_gpus_of_many_jobs_are_asked_for_at_once(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    stand_in("scontrol", JOBS)
+    found = await CommandSlurm().devices([running(number) for number in range(101)])
+    assert found == {n: {"gpu01": {n}} if n >= 5 else {} for n in range(101)}
+    assert noted(tmp_path, "scontrol") == ["scontrol -d show job"]

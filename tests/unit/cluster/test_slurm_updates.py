@@ -3,7 +3,13 @@
 import pytest
 
 from cluster.slurm.interface import JobChange, Tasks
-from cluster.slurm.updates import fits_on_a_line, own_words, refusals, update_script
+from cluster.slurm.updates import (
+    fits_on_a_line,
+    own_words,
+    refusals,
+    update_script,
+    weights_script,
+)
 
 MARK = "x0f0fx"
 TASKS = Tasks(22, frozenset({0, 1, 2, 4}))
@@ -62,3 +68,12 @@ def test_values_that_scontrol_would_misread_get_a_command_of_their_own(
     change: JobChange, fits: bool
 ) -> None:
     assert fits_on_a_line(change) is fits
+
+
+def test_nodes_of_the_same_weight_stand_on_one_line_and_no_line_is_too_long() -> None:
+    assert weights_script({"gpu02": 7, "gpu03": 5, "gpu01": 7}) == (
+        "update NodeName=gpu03 Weight=5\nupdate NodeName=gpu01,gpu02 Weight=7\n"
+    )
+    lines = weights_script({f"{'n' * 60}{number}": 7 for number in range(200)}).splitlines()
+    assert sum(line.count(",") + 1 for line in lines) == 200
+    assert max(map(len, lines)) < 4095

@@ -3,9 +3,8 @@ from pathlib import Path
 import pytest
 
 from sandbox.host import Host, hosts_text
-from sandbox.inventory import NODES
 from sandbox.layout import Layout
-from sandbox.slurm import account_commands, cgroup_conf, device_paths, gres_conf
+from sandbox.slurm import account_commands, cgroup_conf
 from sandbox.state import Program, State
 from sandbox.users import User, one_user, several_users
 
@@ -25,17 +24,6 @@ def rich() -> Host:
 @pytest.fixture
 def poor() -> Host:
     return host(dict(one_user(User("me", 1000, 1000))))
-
-
-def test_device_numbers_go_through_all_types_of_a_node():
-    names = {p: [d.name for d in ds] for p, ds in device_paths(LAYOUT, NODES[1]).items()}
-    assert names == {"1g.10gb": ["mig0", "mig1", "mig2"], "3g.40gb": ["mig3"]}
-
-
-def test_gres_conf_has_a_line_for_each_type_of_each_node():
-    lines = gres_conf(LAYOUT).splitlines()
-    assert len(lines) == 6
-    assert lines[2] == "NodeName=gpu02 Name=gpu Type=3g.40gb File=/s/dev/gpu02/mig3"
 
 
 def test_every_tenant_user_is_added_to_its_account(rich: Host):

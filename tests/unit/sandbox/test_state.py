@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import SlicewiseError
+from sandbox.inventory import NODES
 from sandbox.layout import Layout
 from sandbox.lifecycle import limitations
 from sandbox.process import Process
@@ -62,5 +63,6 @@ def test_a_server_that_ended_is_shown_so():
 
 
 def test_nodes_are_unknown_while_slurmctld_is_silent():
-    rows = node_rows(STATE.layout, {"gpu02": "idle"})
+    cut = {node.name: node.slices for node in NODES}
+    rows = node_rows(STATE.layout, {"gpu02": "idle"}, cut)
     assert [row.state for row in rows] == ["unknown", "idle", "unknown", "unknown"]

@@ -5,12 +5,14 @@ import pytest
 from rich.console import Console
 
 from sandbox.cli import _node_table, _server_table
+from sandbox.inventory import NODES
 from sandbox.layout import Layout
 from sandbox.process import Process
 from sandbox.state import Program, State
 from sandbox.status import node_rows, server_places, server_rows
 
 LAYOUT = Layout(Path("/tmp/sandbox"), 250)
+CUT = {node.name: node.slices for node in NODES}
 NAMES = (*server_places(LAYOUT), "launcher")
 
 
@@ -21,7 +23,7 @@ def lines() -> list[str]:
     state = State(LAYOUT, {}, Program(place, place, place), device_nodes=True, processes=processes)
     servers = server_rows(state, lambda process: process.name != "launcher")
     file = StringIO()
-    tables = (_server_table(servers), _node_table(node_rows(LAYOUT, {"gpu01": "idle"})))
+    tables = (_server_table(servers), _node_table(node_rows(LAYOUT, {"gpu01": "idle"}, CUT)))
     Console(file=file, width=80).print(*tables)
     return [line.rstrip() for line in file.getvalue().splitlines()]
 

@@ -196,6 +196,15 @@ async def test_uninstalling_leaves_no_trace():
     assert await uninstall(slurm, books, settings()) == ()  # type: ignore[arg-type]
 
 
+async def test_uninstalling_gives_nodes_their_own_weights_back():
+    slurm, books = database(), ledger()
+    slurm.weight = 1_000_072
+    (due,) = (await plan(slurm, books, settings())).weights  # type: ignore[arg-type]
+    assert (due.key.entity, due.key.name, due.now, due.wanted) == ("node", "n1", "1000072", "7")
+    assert await uninstall(slurm, books, settings()) == ()  # type: ignore[arg-type]
+    assert slurm.weight == 7
+
+
 async def test_uninstalling_leaves_another_cluster_the_qos_that_it_uses():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books)

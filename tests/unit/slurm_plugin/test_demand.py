@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cluster.jobs import JobState, JobView, NodeView
+from cluster.jobs import SHAPES_NODE, JobState, JobView, NodeView
 from cluster.units import Millislices
 from slurm_plugin.decide.demand import (
     Held,
@@ -14,6 +14,7 @@ from slurm_plugin.decide.demand import (
     guaranteed_use,
     held,
     node_costs,
+    waiting_instances,
 )
 from slurm_plugin.decide.policy import Quota, Tenant
 
@@ -95,17 +96,19 @@ def test_jobs_in_the_tenants_own_qos_want_no_loan():
 
 
 def test_capacity_is_what_the_managed_nodes_are_configured_with():
-    def node(gpus: Mapping[str, int], *partitions: str) -> NodeView:
+    def node(gpus: Mapping[str, int], *partitions: str, name: str = "n") -> NodeView:
         states = frozenset({"DOWN"})
-        return NodeView("n", "10.0.0.1", states, gpus, {}, frozenset(partitions))
+        return NodeView(name, "10.0.0.1", states, gpus, {}, frozenset(partitions))
 
     nodes = [
         node({"1g.10gb": 7}, "gpu", "big"),
         node({"3g.40gb": 2, "unpriced": 4}, "big", "cpu"),
         node({"1g.10gb": 7}, "cpu"),
         node({"1g.10gb": 7}),
+        node({"1g.10gb": 56}, "gpu", name=SHAPES_NODE),
     ]
     assert capacity(nodes, MANAGED, COSTS) == 14_000
+    assert node_costs(nodes, MANAGED, COSTS) == {7000}
 
 
 def test_what_is_held_in_all_and_in_the_tenant_s_own_qos():
@@ -154,3 +157,15 @@ def test_what_whole_nodes_cost() -> None:
     full = {"1g.10gb": 7}
     nodes = [node("gpu", full), node("gpu", full), node("gpu", {}), node("cpu", {"3g.40gb": 1})]
     assert node_costs(nodes, MANAGED, COSTS) == {7000, 0}
+
+
+def test_instances_are_waited_for_where_only_others_are_in_the_way() -> None:
+    jobs = (
+        waiting(),
+        waiting(reason="Resources", untouched=frozenset({3, 5, 6}), partition="cpu,big"),
+        waiting(reason="QOSGrpBilling"),
+        waiting(held=True),
+        waiting(partition="cpu"),
+        job(reason="Priority"),
+    )
+    assert waiting_instances(jobs, MANAGED) == {"1g.10gb": 2 + 6}

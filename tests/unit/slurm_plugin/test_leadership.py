@@ -236,12 +236,13 @@ CHANGES = {
     "requeue_hold": (1,),
     "cancel": (1,),
     "update": ({},),
+    "weigh_nodes": ({"gpu01": 7},),
     "sacctmgr": ([["modify"]],),
 }
 READS = {
     *("version", "config", "partitions", "jobs", "nodes", "steps", "runs", "batch_script"),
     *("associations", "qos", "qos_elsewhere", "priorities", "requests"),
-    *("submissions", "tasks", "plans", "reservations", "reserved", "cores"),
+    *("submissions", "tasks", "plans", "reservations", "reserved", "cores", "devices"),
 }
 
 

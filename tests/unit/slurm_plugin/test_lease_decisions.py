@@ -164,6 +164,11 @@ def test_walls_are_reservations_and_planned_starts_of_waiting_jobs() -> None:
     }
 
 
+def test_where_a_gpu_is_cut_anew_the_others_stay() -> None:
+    ours = ReservationView("slicewise_recut_7", 50, 99, ("gpu01",), frozenset({"MAINT"}))
+    assert walls_of((ours,), (), ()) == {}
+
+
 def reserved(**changes: Any) -> Wall:
     one = ReservationView("mine", NOW_S - 900, NOW_S + 399, ("gpu01",), frozenset())
     return Wall(NOW_S - 900, "mine begins", reservation=replace(one, **changes))

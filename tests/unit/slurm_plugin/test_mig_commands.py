@@ -10,8 +10,9 @@ import typer
 from emulated_gpus import gpu_node
 from typer.testing import CliRunner, Result
 
-from cluster.errors import InvalidInputError, UnreachableError
+from cluster.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.jobs import NodeView
+from cluster.mig.inventory_json import gpu_of, inventory_of
 from cluster.mig.layouts import Placement
 from cluster.mig.nvml import create_instance, read_inventory
 from sandbox.nvml.driver import EmulatedDriver, EmulatedGpu
@@ -96,8 +97,47 @@ def test_gres_prints_both_files_with_the_site_s_types(node: EmulatedDriver) -> N
     assert lines[0] == "# gres.conf"
     assert lines[1].startswith("NodeName=gpu07 AutoDetect=off Name=gpu Type=1g.10gb MultipleFiles=")
     assert lines[-1] == (
-        "NodeName=gpu07 Gres=gpu:1g.10gb:1,gpu:nvidia_a100_3g.40gb:1,gpu:nvidia_h200:1"
+        "NodeName=gpu07 Gres=gpu:1g.10gb:1,gpu:nvidia_a100_3g.40gb:1,gpu:nvidia_h200:1,gpu:pad3:5"
     )
+
+
+def test_gres_has_files_where_the_settings_say(node: EmulatedDriver, tmp_path: Path) -> None:
+    with (tmp_path / "slicewise.toml").open("a") as settings:
+        settings.write('[recut]\ndevice_directory = "/fake/%n"\n')
+    lines = answer(node_app, "gres", "--node", "gpu07")["gres.conf"]
+    assert {line.rpartition("=")[2].split("/nvidia")[0] for line in lines} == {"/fake/gpu07"}
+
+
+def test_cut_prints_the_gpu_as_it_is_then(node: EmulatedDriver) -> None:
+    gpu = read_inventory(node.host_root).gpus[0]
+    lists = ("--from", "1g.10gb@1,3g.40gb@4", "--to", "1g.10gb@1,2g.20gb@4")
+    result = run(node_app, "cut", gpu.uuid, *lists)
+    assert gpu_of(result.stdout) == read_inventory(node.host_root).gpus[0]
+    assert [one.placement.profile for one in gpu_of(result.stdout).instances] == [
+        "1g.10gb",
+        "2g.20gb",
+    ]
+
+
+def test_cut_refuses_what_a_job_holds(node: EmulatedDriver) -> None:
+    gpu = read_inventory(node.host_root).gpus[0]
+    lists = ("--from", "1g.10gb@1,3g.40gb@4", "--to", "3g.40gb@0,3g.40gb@4")
+    result = run(node_app, "cut", gpu.uuid, *lists)
+    assert result.exit_code == 1
+    assert "SW-MIG-IN-USE" in str(result.exception)
+    assert read_inventory(node.host_root).gpus[0] == gpu
+
+
+def test_what_probe_prints_is_read_as_the_same_inventory(node: EmulatedDriver) -> None:
+    there = read_inventory(node.host_root)
+    assert inventory_of(run(node_app, "probe", "--json").stdout) == there
+    assert inventory_of(answer(node_app, "probe")) == there
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"driver": "570", "gpus": [{}], "lost": []}'])
+def test_what_is_no_inventory_is_said(text: str) -> None:
+    with pytest.raises(OutsideError, match="SW-INVENTORY"):
+        inventory_of(text)
 
 
 def test_gres_says_what_it_leaves_out(node: EmulatedDriver) -> None:
@@ -105,7 +145,7 @@ def test_gres_says_what_it_leaves_out(node: EmulatedDriver) -> None:
     first, second, *_, last = run(node_app, "gres", "--node", "gpu07").stdout.splitlines()
     assert first.startswith("# GPU 0: instance 7 (1g.10gb) has no capability device")
     assert second.startswith("# GPU 0: instance 1 (3g.40gb) has no capability device")
-    assert last == "NodeName=gpu07 Gres=gpu:nvidia_h200:1"
+    assert last == "NodeName=gpu07 Gres=gpu:nvidia_h200:1,gpu:pad1:7"
     assert len(answer(node_app, "gres")["faults"]) == 2
 
 

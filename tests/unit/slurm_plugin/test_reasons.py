@@ -2,6 +2,7 @@
 
 import pytest
 
+from cluster.jobs import SHAPES_NODE
 from slurm_plugin.decide.explain import SLURM_REASONS, Cause
 from slurm_plugin.decide.reasons import REASONS, translate
 
@@ -23,6 +24,12 @@ def test_every_reason_that_slicewise_causes_is_known_with_its_cause():
 )
 def test_details_and_blanks_do_not_hide_a_reason(shown: str, name: str):
     assert translate(shown) is REASONS[name]
+
+
+def test_who_waits_until_a_gpu_is_cut_is_told_so():
+    shown = f"ReqNodeNotAvail, UnavailableNodes:gpu07,{SHAPES_NODE}"
+    assert translate(shown).words == "no GPU is cut into what it asks for now"
+    assert translate(shown).cause is Cause.NONE_FREE
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ def test_a_running_slot_has_address_ports_and_time_left() -> None:
         ports=(7001, 7002, 7003),
         start_s=1000,
         time_left_s=3000,
+        node_held_millislices=2000,
     )
 
 
@@ -195,21 +196,21 @@ def test_tenants_are_those_with_a_quota() -> None:
 
 def test_gpu_types_are_those_with_a_price() -> None:
     other = replace(NODE, name="gpu02", gpus={"1g.10gb": 3}, gpus_allotted={})
-    (kind,) = gpu_types((NODE, other), COSTS, {"1g.10gb": 9728}).values()
+    (kind,) = gpu_types((NODE, other), COSTS, {"1g.10gb": 9728}, {"1g.10gb": 4}).values()
     assert (kind.name, kind.cost_millislices, kind.memory_mib) == ("1g.10gb", 1000, 9728)
-    assert (kind.total, kind.free) == (10, 8)
+    assert (kind.total, kind.free, kind.waiting) == (10, 8, 4)
 
 
 def test_what_is_free_on_a_drained_node_is_not_free() -> None:
     drained = replace(NODE, states=frozenset({"IDLE", "DRAIN"}), gpus={"1g.10gb": 3})
-    (kind,) = gpu_types((drained,), COSTS, {}).values()
-    assert (kind.total, kind.free) == (3, 0)
+    (kind,) = gpu_types((drained,), COSTS, {}, {}).values()
+    assert (kind.total, kind.free, kind.waiting) == (3, 0, 0)
 
 
 def test_gpu_types_say_where_they_are_and_beside_what() -> None:
     first = replace(NODE, gpus={"1g.10gb": 3, "3g.40gb": 1}, partitions=frozenset({"gpu"}))
     second = replace(NODE, gpus={"1g.10gb": 7, "3g.40gb": 0}, partitions=frozenset({"mig"}))
-    kinds = gpu_types((first, second), COSTS, {})
+    kinds = gpu_types((first, second), COSTS, {}, {})
     where = {name: (kind.partitions, kind.beside) for name, kind in kinds.items()}
     assert where == {
         "1g.10gb": ({"gpu", "mig"}, {"3g.40gb"}),

@@ -95,6 +95,11 @@ def test_fewer_more_and_other_instances_are_faults() -> None:
     assert gres_faults("gpu07", None, TWO) == ("Slurm has no node gpu07.",)
 
 
+def test_pads_are_no_fault() -> None:
+    slurm = NodeView("gpu07", "gpu07", frozenset(), {"1g.10gb": 2, "pad2": 5}, {})
+    assert gres_faults("gpu07", slurm, TWO) == ()
+
+
 def test_types_without_a_cost_are_named_once() -> None:
     assert unmanaged(TWO, {"1g.10gb": 1000}) == ()
     assert unmanaged(TWO, {}) == (

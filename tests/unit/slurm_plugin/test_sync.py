@@ -199,6 +199,7 @@ async def test_admission_decides_on_what_was_seen() -> None:
     assert (seen.quotas, seen.ceilings) == ({"vision": 2000}, {"vision": 4000})
     assert (seen.used, seen.guaranteed_used) == ({"vision": 1000}, {"vision": 2000})
     assert (seen.gpu_types["1g.10gb"].free, seen.node_costs) == (3, {4000})
+    assert seen.gpu_types["1g.10gb"].waiting == 1
     living = {("vision", "bert"): Living(814, 61001)}
     assert (seen.shares, seen.services) == ({"vision": 0.25}, living)
 

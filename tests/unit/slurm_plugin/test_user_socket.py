@@ -132,6 +132,13 @@ async def test_a_service_is_deleted_by_its_owner_and_operators_only(asked: Asked
     assert isinstance(await asked.as_user(ALICE, op="delete", array_job_id=814), DoneAnswer)
 
 
+@pytest.mark.parametrize("uid", [ALICE, BOB, LAUNCHER])
+async def test_only_operators_tell_replicas_to_leave(asked: Asked, uid: int):
+    leave = {"op": "leave", "job_ids": [900], "why": "its GPU is cut anew"}
+    assert await asked.code(uid, **leave) == "SW-FORBIDDEN"
+    assert isinstance(await asked.as_user(ROOT, **leave), DoneAnswer)
+
+
 async def test_the_launcher_reads_no_more_of_the_ledger_than_a_user(asked: Asked):
     for uid in (ALICE, ROOT):
         assert isinstance(await asked.as_user(uid, op="explain", tenant="vision"), ExplainAnswer)

@@ -1,0 +1,36 @@
+"""Where instances lie on a GPU as text: ``1g.10gb@0,3g.40gb@4``."""
+
+import re
+from collections.abc import Iterable
+
+from cluster.errors import InvalidInputError
+from cluster.mig.layouts import Placement
+from cluster.mig_profiles import Board
+
+_PLACEMENT = re.compile(r"(?P<profile>[0-9]+g\.[0-9]+gb[a-z0-9.+-]*)@(?P<start>[0-9]{1,2})")
+
+
+def placements_text(placements: Iterable[Placement]) -> str:
+    """In the order of their first memory slices; "" for none."""
+    ordered = sorted(placements, key=lambda one: one.start)
+    return ",".join(f"{one.profile}@{one.start}" for one in ordered)
+
+
+def read_placements(text: str, board: Board) -> tuple[Placement, ...]:
+    """The other way round; how much each takes is the board's to say.
+
+    Raises InvalidInputError (SW-MIG-PLACEMENTS) for what is no such text, or not of that board.
+    """
+    return tuple(_placement(part, board) for part in text.split(",") if part)
+
+
+def _placement(part: str, board: Board) -> Placement:
+    match = _PLACEMENT.fullmatch(part)
+    profile = board.profiles.get(match["profile"]) if match else None
+    if match is None or profile is None or int(match["start"]) not in profile.starts:
+        raise InvalidInputError(
+            "SW-MIG-PLACEMENTS",
+            f"{part!r} is no instance of {board.model}.",
+            "Write PROFILE@SLICE,...: slicewise mig profiles says what may begin where.",
+        )
+    return Placement(profile.name, int(match["start"]), profile.memory_slices)

@@ -1,0 +1,273 @@
+"""Commands of the operator: cut GPUs anew, and see what was cut."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from cluster.console import console, print_json
+from cluster.daemon_client import DaemonClient
+from cluster.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.leader_lock import LeaderLock
+from cluster.settings import Settings, load_settings
+from cluster.slurm.commands import CommandSlurm
+from slurm_plugin.cli import present_recuts as present
+from slurm_plugin.cli.parts import Json, author_name, opened_ledger
+from slurm_plugin.decide.mig.recut_inputs import Gathered
+from slurm_plugin.decide.mig.recut_looks import planned
+from slurm_plugin.decide.mig.recut_steps import Planned, Recut, State, StepRecord
+from slurm_plugin.decide.mig.recutting import plan
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.recut.executor import Executor
+from slurm_plugin.recut.gather import gathered
+from slurm_plugin.recut.run import run
+from slurm_plugin.recut.site import ClusterSite
+from slurm_plugin.recut.survey import survey
+from slurm_plugin.recut.work import LostLockError, Work
+
+recut_app = typer.Typer(
+    no_args_is_help=True, help="Cut GPUs anew, so that those who wait find what they ask for."
+)
+
+RecutId = Annotated[int, typer.Argument(help="As slicewise recut history has it.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done; do nothing.")]
+
+
+@recut_app.command("plan", epilog="Examples: slicewise recut plan | slicewise recut plan --json")
+def show_plan(as_json: Json = False) -> None:
+    """Show which GPUs would be cut anew now, and what for.
+
+    It is made from what waits, what is expected, and the last look at each node (slicewise recut
+    survey). A site that lets nothing be cut (recut.allowed) can do by hand what it says.
+    """
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        found = asyncio.run(gathered(settings, CommandSlurm(), ledger))
+    _print_plan(_planned(found), found, as_json)
+
+
+@recut_app.command("run", epilog="Examples: slicewise recut run | slicewise recut run --dry-run")
+def run_recuts(dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Cut GPUs anew as the plan says, one after the other; for cron, as root.
+
+    What an earlier run left unfinished comes first. Each step is written down before it begins: a
+    run that is killed is taken up by the next one, and a step that fails is undone. Exits 1 if
+    anything was rolled back or is stuck.
+    """
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        if dry_run or not settings.recut.allowed:
+            _print_dry_run(settings, ledger, as_json)
+            return
+        _require_root("cut GPUs")
+        lock = ledger.recut_lock(f"{socket.gethostname()}, process {os.getpid()}")
+        if not lock.hold():
+            _print_busy(lock.holder(), as_json)
+            return
+        try:
+            ended = asyncio.run(_run(settings, ledger, lock, as_json))
+        finally:
+            lock.give_up()
+    _print_ended(ended, as_json)
+
+
+@recut_app.command(
+    "history", epilog="Examples: slicewise recut history | slicewise recut history --limit 100"
+)
+def history(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """List re-cuts, the newest first."""
+    with opened_ledger(load_settings()) as ledger:
+        found = ledger.recut_history(limit)
+    if as_json:
+        print_json([present.recut_json(one) for one in found])
+    elif found:
+        console().print(present.history_table(found))
+    else:
+        console().print("No GPU was cut anew yet.")
+
+
+@recut_app.command(
+    "show", epilog="Examples: slicewise recut show 7 | slicewise recut show 7 --json"
+)
+def show(recut_id: RecutId, as_json: Json = False) -> None:
+    """Show one re-cut with its steps and how long each took."""
+    with opened_ledger(load_settings()) as ledger:
+        found = ledger.recut(recut_id)
+    if as_json:
+        print_json(present.recut_json(found))
+        return
+    console().print(present.recut_facts(found))
+    console().print(present.steps_table(found.records))
+
+
+@recut_app.command("close", epilog="Examples: slicewise recut close 7")
+def close(recut_id: RecutId, as_json: Json = False) -> None:
+    """Give up one that is stuck: the next run leaves it alone.
+
+    For a GPU or a node that is gone, or that you have put right by hand. Nothing is changed but the
+    journal: resume the node yourself.
+    """
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        if ledger.recut(recut_id).state is not State.STUCK:
+            raise InvalidInputError(
+                "SW-RECUT-NOT-STUCK",
+                f"Re-cut {recut_id} is not stuck: nothing was changed.",
+                "One that runs is ended by: slicewise recut run",
+            )
+        ledger.finish_recut(recut_id, State.CLOSED, f"closed by {author_name()}")
+        found = ledger.recut(recut_id)
+    if as_json:
+        print_json(present.recut_json(found))
+    else:
+        node = found.planned.node
+        console().print(f"Closed. Let jobs in: scontrol update NodeName={node} State=RESUME")
+
+
+@recut_app.command(
+    "survey", epilog="Examples: slicewise recut survey | slicewise recut survey gpu07 gpu08"
+)
+def look(
+    nodes: Annotated[
+        list[str] | None, typer.Argument(help="All with GPUs if left out.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look how the GPUs of each node are cut now, by short jobs of root; for cron."""
+    settings = load_settings()
+    _require_root("look at all nodes")
+    with opened_ledger(settings) as ledger:
+        found = asyncio.run(survey(settings, CommandSlurm(), ledger, nodes or ()))
+    if as_json:
+        print_json({"seen": list(found.seen), "failed": dict(found.failed)})
+    else:
+        console().print(f"Looked at {len(found.seen)} nodes.")
+        for node, why in sorted(found.failed.items()):
+            console().print(Text(f"{node}: {why}", style="yellow"), soft_wrap=True)
+    if found.failed:
+        raise typer.Exit(1)
+
+
+def _require_root(what: str) -> None:
+    if os.geteuid() != 0:
+        raise InvalidInputError(
+            "SW-RECUT-ROOT", f"Only root may {what}: nothing was done.", "Run it by sudo or cron."
+        )
+
+
+def _planned(found: Gathered) -> tuple[Planned, ...]:
+    return tuple(
+        planned(step, found.layouts[step.gpu])
+        for one in found.boards.values()
+        for step in plan(one.board, one.gpus, one.demand, one.terms)
+    )
+
+
+async def _run(
+    settings: Settings, ledger: Ledger, lock: LeaderLock, as_json: bool
+) -> tuple[Recut, ...]:
+    slurm, author = CommandSlurm(), author_name()
+    site = ClusterSite(settings, slurm, DaemonClient(settings.daemon))
+    work = Work(site, ledger, settings.recut.move_s, lock.hold)
+
+    async def planned_now() -> Sequence[Planned]:
+        return _planned(await gathered(settings, slurm, ledger))
+
+    executor = Executor(work, ledger, _silent if as_json else _print_step)
+    unfinished = ledger.unfinished_recuts()
+    try:
+        return await run(
+            executor, unfinished, planned_now, lambda one: ledger.open_recut(one, author)
+        )
+    except LostLockError:
+        raise UnreachableError(
+            "SW-RECUT-LOCK",
+            "PostgreSQL has let go of the lock: this run stopped where it was.",
+            "The next run goes on: slicewise recut run",
+        ) from None
+
+
+def _silent(_recut: Recut, _record: StepRecord) -> None:
+    return
+
+
+def _print_step(recut: Recut, record: StepRecord) -> None:
+    out = console()
+    if record.ended_s is not None or out.is_terminal:
+        out.print(present.step_line(recut, record), soft_wrap=True)
+
+
+def _print_plan(found: Sequence[Planned], seen: Gathered, as_json: bool) -> None:
+    if as_json:
+        plans = [present.planned_json(one) for one in found]
+        print_json({"plan": plans, "left_out": dict(seen.left_out)})
+        return
+    if found:
+        console().print(present.plan_table(found))
+    else:
+        console().print("No GPU is to be cut anew: no change would pay for itself.")
+    for line in present.left_out_lines(seen.left_out):
+        console().print(Text(line, style="yellow"), soft_wrap=True)
+
+
+def _print_dry_run(settings: Settings, ledger: Ledger, as_json: bool) -> None:
+    unfinished = ledger.unfinished_recuts()
+    seen = asyncio.run(gathered(settings, CommandSlurm(), ledger))
+    found = _planned(seen)
+    if as_json:
+        plans = [present.planned_json(one) for one in found]
+        ids = [one.recut_id for one in unfinished]
+        print_json({"done": False, "unfinished": ids, "plan": plans})
+        return
+    _print_plan(found, seen, as_json)
+    for line in (line for one in found for line in present.dry_run_lines(one)):
+        console().print(Text(line), soft_wrap=True)
+    for one in unfinished:
+        console().print(f"Re-cut {one.recut_id} on {one.planned.node} is {one.state}.")
+    words = "" if settings.recut.allowed else ": recut.allowed is false in slicewise.toml"
+    console().print(f"Nothing was done{words}.")
+
+
+def _print_busy(holder: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"done": False, "busy": holder})
+    else:
+        console().print(f"Another run cuts GPUs now ({holder}): nothing was done.", markup=False)
+
+
+def _print_ended(ended: Sequence[Recut], as_json: bool) -> None:
+    if as_json:
+        print_json({"done": True, "recuts": [present.recut_json(one) for one in ended]})
+    else:
+        for one in ended:
+            _print_end(one)
+        if not ended:
+            console().print("No GPU is to be cut anew.")
+    stuck = [one for one in ended if one.state is State.STUCK]
+    if stuck:
+        raise _stuck(stuck)
+    if any(one.state is not State.DONE for one in ended):
+        raise typer.Exit(1)
+
+
+def _print_end(recut: Recut) -> None:
+    words = f"Re-cut {recut.recut_id} on {recut.planned.node}: {recut.state}"
+    style = "green" if recut.state is State.DONE else "red"
+    text = f"{words}. {recut.error}" if recut.error else f"{words}."
+    console().print(Text(text, style=style), soft_wrap=True)
+
+
+def _stuck(stuck: Sequence[Recut]) -> OutsideError:
+    which = ", ".join(f"{one.recut_id} ({one.planned.node})" for one in stuck)
+    return OutsideError(
+        "SW-RECUT-STUCK",
+        f"Neither done nor undone: re-cut {which}. The node is drained.",
+        "See slicewise recut show ID; mend the cause and run it again, or: slicewise recut close",
+    )

@@ -1,0 +1,214 @@
+"""GPUs as the planner of re-cutting sees them: a node's last look, Slurm's files, its jobs."""
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cluster.gres import gpu_types_of_tres
+from cluster.jobs import JobState, JobTag, JobView, NodeView
+from cluster.mig.checks import has_capabilities
+from cluster.mig.inventory import Gpu as SeenGpu
+from cluster.mig.inventory import Inventory
+from cluster.mig.layouts import Placement
+from cluster.mig_profiles import Board
+from slurm_plugin.decide.mig.recut_looks import differences, unfit
+from slurm_plugin.decide.mig.recut_steps import Recut
+from slurm_plugin.decide.mig.recutting_changes import Gpu, Instance, Job, Replica
+from slurm_plugin.decide.slurm_files import Positions
+from slurm_plugin.decide.slurm_gres import Device, Kind, devices
+
+Holder = Job | Replica
+_RANK = {Job: 0, Replica: 1, type(None): 2}
+"""Which of several is rather fixed: what can't move anyhow first."""
+
+_OLD_S = 86_400
+_RESERVED = frozenset({"MAINT", "MAINTENANCE", "RESERVED"})
+_OWN_LINE = re.compile(r"\s*NodeName\s*=\s*([\w.-]+)(?=\s)", re.IGNORECASE)
+_SHARED_LINE = re.compile(r"\s*(?:NodeName|Name)\s*=", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is known of a node.
+
+    Attributes:
+        inventory: of the last survey, ``age_s`` ago; None if there was none.
+        positions: its devices as Slurm's files have them, or what is wrong with its lines there.
+        device_directory: where its device files are.
+    """
+
+    node: NodeView
+    inventory: Inventory | None
+    age_s: float
+    positions: Positions | str
+    device_directory: str = "/dev"
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the journal has of a GPU, by UUID.
+
+    Attributes:
+        in_work: not finished.
+        cut_ago_s: since the last one ended, also one that was rolled back.
+    """
+
+    in_work: Mapping[str, Recut] = field(default_factory=dict, hash=False)
+    cut_ago_s: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+def past(unfinished: Iterable[Recut], newest_first: Iterable[Recut], now_s: float) -> Past:
+    """Of re-cuts."""
+    ago_s: dict[str, int] = {}
+    for one in newest_first:
+        if one.ended_s is not None:
+            ago_s.setdefault(one.planned.gpu_uuid, max(0, int(now_s - one.ended_s)))
+    return Past({one.planned.gpu_uuid: one for one in unfinished}, ago_s)
+
+
+def lines_by_node(text: str) -> Mapping[str, str]:
+    """slurm.conf's or gres.conf's lines of each node's own, with those that several share.
+
+    By "" are those that are shared, which is all that other nodes have.
+    """
+    own = defaultdict[str, list[str]](list)
+    shared: list[str] = []
+    for line in text.split("\n"):
+        match = _OWN_LINE.match(line)
+        if match is not None:
+            own[match[1]].append(line)
+        elif _SHARED_LINE.match(line):
+            shared.append(line)
+    return {"": "\n".join(shared)} | {
+        name: "\n".join((*shared, *lines)) for name, lines in own.items()
+    }
+
+
+def left_out(look: Look, types: Mapping[Kind, str]) -> str:
+    """Why nothing is planned on a node; "" if something can be."""
+    return next(_obstacles(look, types), "")
+
+
+def _obstacles(look: Look, types: Mapping[Kind, str]) -> Iterator[str]:
+    node, positions = look.node, look.positions
+    if words := unfit(node):
+        yield f"Slurm says {words}"
+    if node.states & _RESERVED:
+        yield "it is reserved"
+    if look.inventory is None:
+        yield f"nothing is known of it: slicewise recut survey {node.name}"
+    elif look.age_s > _OLD_S:
+        hours = f"{look.age_s / 3600:.0f} h"
+        yield f"what is known of it is {hours} old: slicewise recut survey {node.name}"
+    if isinstance(positions, str):
+        yield positions
+    elif look.inventory is not None:
+        yield from differences(node, positions)
+        there = devices(look.inventory, types, look.device_directory)
+        if set(there) != {one for one in positions if one is not None}:
+            yield "its GPUs are not cut as gres.conf says: slicewise recut survey, node gres"
+
+
+def gpus(
+    look: Look, types: Mapping[Kind, str], holders: Mapping[int, Holder], cut: Past
+) -> Iterator[tuple[Board, Gpu]]:
+    """The GPUs in MIG mode of a node that is not left out; ``holders`` by Slurm's index."""
+    for gpu in look.inventory.gpus if look.inventory is not None else ():
+        if gpu.mig and gpu.board is not None:
+            index = _indices(look, gpu, types)
+            instances = tuple(
+                Instance(one.placement, _holder(index.get(one.placement), holders))
+                for one in gpu.instances
+            )
+            ago_s = cut.cut_ago_s.get(gpu.uuid)
+            yield gpu.board, Gpu(gpu.uuid, look.node.name, instances, ago_s)
+
+
+def gpus_in_work(look: Look, cut: Past) -> Iterator[tuple[Board, Gpu]]:
+    """As they will be; of a node that Slurm can use."""
+    for gpu in look.inventory.gpus if look.inventory is not None else ():
+        recut = cut.in_work.get(gpu.uuid)
+        if recut is not None and gpu.board is not None and not unfit(look.node):
+            after = tuple(map(Instance, recut.planned.after))
+            yield gpu.board, Gpu(gpu.uuid, look.node.name, after, in_work=True)
+
+
+def holders(
+    node: NodeView,
+    jobs: Iterable[JobView],
+    indices: Mapping[int, Mapping[str, frozenset[int]]],
+    now_s: float,
+    move_s: int,
+) -> Mapping[int, Holder]:
+    """Who has each of the node's devices that is held.
+
+    Its users may say so, and hide what is theirs: whom nobody or several name may not be moved.
+    """
+    named = defaultdict[int, list[JobView]](list)
+    for job in jobs:
+        for index in indices.get(job.job_id, {}).get(node.name, ()):
+            named[index].append(job)
+    return {
+        index: _holding(named[index][0], now_s, move_s) if len(named[index]) == 1 else Job("?")
+        for index in node.gpus_held
+    }
+
+
+def with_last_ones(found: Sequence[Gpu], elsewhere: Collection[str]) -> tuple[Gpu, ...]:
+    """With one instance of each profile fixed, unless there is one elsewhere.
+
+    Of a type that no node has any more Slurm holds the waiting jobs for good, and takes no new one.
+    """
+    last: dict[str, tuple[str, Placement]] = {}
+    there = [(gpu.name, one) for gpu in found if not gpu.in_work for one in gpu.instances]
+    for name, one in sorted(there, key=lambda pair: _RANK[type(pair[1].holder)]):
+        last.setdefault(one.placement.profile, (name, one.placement))
+    fixed = {place for profile, place in last.items() if profile not in elsewhere}
+    return tuple(
+        replace(
+            gpu,
+            instances=tuple(
+                _fixed(one) if (gpu.name, one.placement) in fixed else one for one in gpu.instances
+            ),
+        )
+        for gpu in found
+    )
+
+
+def _fixed(instance: Instance) -> Instance:
+    match instance.holder:
+        case Job():
+            return instance
+        case Replica(name=name):
+            return replace(instance, holder=Job(name))
+        case None:
+            # As good as free, but it stays.
+            return replace(instance, holder=Job("the last of its type", 0))
+
+
+def _holding(job: JobView, now_s: float, move_s: int) -> Holder:
+    tag = JobTag.find(job.admin_comment)
+    is_task = job.array_job_id is not None
+    name = f"job {job.array_job_id}_{job.task_index}" if is_task else f"job {job.job_id}"
+    if job.state is JobState.COMPLETING:
+        return Job(name, 0)
+    if tag is None or tag.service is None or not is_task:
+        return Job(name, None if job.end_s is None else max(0, int(job.end_s - now_s)))
+    of_service = f"{tag.tenant}/{tag.service} ({name})"
+    is_one = sum(gpu_types_of_tres(job.tres).values()) == 1
+    return Replica(of_service, move_s) if is_one else Job(of_service)
+
+
+def _indices(look: Look, gpu: SeenGpu, types: Mapping[Kind, str]) -> Mapping[Placement, int]:
+    """Slurm's, of the instances of a GPU that it can give."""
+    assert look.inventory is not None  # noqa: S101  # the GPU is out of it
+    index = {one: i for i, one in enumerate(look.positions) if isinstance(one, Device)}
+    given = [one for one in gpu.instances if len(one.computes) == 1 and has_capabilities(one)]
+    found = devices(replace(look.inventory, gpus=(gpu,)), types, look.device_directory)
+    return {one.placement: index[device] for one, device in zip(given, found, strict=True)}
+
+
+def _holder(index: int | None, held: Mapping[int, Holder]) -> Holder | None:
+    """What Slurm can't give somebody has made for himself."""
+    return Job("not Slurm's") if index is None else held.get(index)

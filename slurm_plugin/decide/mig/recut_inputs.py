@@ -1,0 +1,126 @@
+"""What the planner of re-cutting goes by, of each model of GPU, out of all that was seen."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cluster.jobs import JobView
+from cluster.mig.layouts import Placement
+from cluster.mig_profiles import Board
+from slurm_plugin.decide.mig.recut_demand import demand, instances_of, profiles_by_type
+from slurm_plugin.decide.mig.recut_gpus import (
+    Look,
+    Past,
+    gpus,
+    gpus_in_work,
+    holders,
+    left_out,
+    with_last_ones,
+)
+from slurm_plugin.decide.mig.recutting import Terms
+from slurm_plugin.decide.mig.recutting_changes import Gpu
+from slurm_plugin.decide.mig.recutting_worth import Demand
+from slurm_plugin.decide.slurm_gres import Kind
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One look at everything.
+
+    Attributes:
+        looks: at the nodes that have GPUs.
+        jobs: those that may hold some, and ``indices`` of their GPUs by job id and node.
+        waiting: GRES type and seconds of each instance that somebody waits for.
+        in_use: instances that were held at a time, by GRES type.
+        shapes: types that may be asked for although no GPU is cut so.
+        move_s: how long a replica and its successor both hold one.
+    """
+
+    looks: tuple[Look, ...]
+    jobs: tuple[JobView, ...]
+    indices: Mapping[int, Mapping[str, frozenset[int]]] = field(hash=False)
+    waiting: tuple[tuple[str, int], ...]
+    in_use: Mapping[str, float] = field(hash=False)
+    shapes: frozenset[str]
+    past: Past
+    move_s: int
+    at_s: float
+
+
+@dataclass(frozen=True)
+class PlanInput:
+    """What ``recutting.plan`` takes of one model."""
+
+    board: Board
+    gpus: tuple[Gpu, ...]
+    demand: Demand
+    terms: Terms
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What there is now.
+
+    Attributes:
+        boards: by model.
+        left_out: nodes with GPUs on which nothing is planned, and why, for people.
+    """
+
+    boards: Mapping[str, PlanInput]
+    left_out: Mapping[str, str]
+
+    @property
+    def layouts(self) -> Mapping[str, tuple[Placement, ...]]:
+        """How each GPU is cut, by UUID."""
+        return {
+            gpu.name: tuple(one.placement for one in gpu.instances)
+            for board in self.boards.values()
+            for gpu in board.gpus
+        }
+
+
+def inputs(seen: Seen, types: Mapping[Kind, str], terms: Terms) -> Gathered:
+    """All models of which a GPU in MIG mode can be planned with."""
+    out = {look.node.name: why for look in seen.looks if (why := _why(look, seen.past, types))}
+    found = defaultdict[str, list[tuple[Board, Gpu]]](list)
+    for board, gpu in _gpus(seen, types, out.keys()):
+        found[board.model].append((board, gpu))
+    others = [look.node for look in seen.looks if look.node.name in out]
+    elsewhere = instances_of(others)
+    anywhere = seen.shapes | {k for node in others for k, count in node.gpus.items() if count}
+    boards = {}
+    for model, pairs in found.items():
+        board = pairs[0][0]
+        profiles = profiles_by_type(board, types)
+        last = {profile for kind, profile in profiles.items() if kind in anywhere}
+        boards[model] = PlanInput(
+            board,
+            with_last_ones([gpu for _, gpu in pairs], last),
+            demand(seen.waiting, seen.in_use, elsewhere, profiles),
+            terms,
+        )
+    return Gathered(boards, out)
+
+
+def _why(look: Look, past: Past, types: Mapping[Kind, str]) -> str:
+    """While a GPU of a node is in work, the others wait."""
+    for recut in past.in_work.values():
+        if recut.planned.node == look.node.name:
+            return f"re-cut {recut.recut_id} is at work there"
+    return left_out(look, types)
+
+
+def _gpus(
+    seen: Seen, types: Mapping[Kind, str], out: Collection[str]
+) -> Iterator[tuple[Board, Gpu]]:
+    jobs = defaultdict[str, list[JobView]](list)
+    for job in seen.jobs:
+        for node in job.nodes:
+            jobs[node].append(job)
+    for look in seen.looks:
+        name = look.node.name
+        if name in out:
+            yield from gpus_in_work(look, seen.past)
+        else:
+            held = holders(look.node, jobs[name], seen.indices, seen.at_s, seen.move_s)
+            yield from gpus(look, types, held, seen.past)

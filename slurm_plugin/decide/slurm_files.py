@@ -1,0 +1,239 @@
+"""A node's lines in slurm.conf and gres.conf: read, arranged anew, and put in their place.
+
+Slurm knows a device by its index on the node, and a running job keeps the index that it got. slurmd
+arranges gres.conf by type, in the order in which the node's ``Gres`` has them; so the devices of a
+type are one run of indices, and only within it counts the order of gres.conf.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
+
+from cluster.errors import InvalidInputError
+from cluster.gres import parse_gpu_requests
+from cluster.mig.inventory import Inventory
+from cluster.slurm.values import hosts
+from slurm_plugin.decide.slurm_gres import PAD, Device, is_pad
+
+_NODE = re.compile(r"\s*NodeName\s*=\s*(\S+)", re.IGNORECASE)
+_NAME = re.compile(r"(?<!\S)Name\s*=\s*(\S+)", re.IGNORECASE)
+_GRES = re.compile(r"(?<!\S)Gres\s*=\s*(\S+)", re.IGNORECASE)
+_TYPE = re.compile(r"(?<!\S)Type\s*=\s*(\S+)", re.IGNORECASE)
+_FILES = re.compile(r"(?<!\S)(File|MultipleFiles)\s*=\s*([^\s\[\]]+)(?!\S)", re.IGNORECASE)
+_DETECTS_NOTHING = re.compile(r"(?<!\S)AutoDetect\s*=\s*off(?!\S)", re.IGNORECASE)
+
+Positions = tuple[Device | None, ...]
+"""What a node has, by Slurm's index; None is a pad."""
+
+
+def room(inventory: Inventory) -> int:
+    """How many devices Slurm is told of, whatever they are: else it would not let jobs live.
+
+    As many as there could be instances; one of a board without MIG mode.
+    """
+    boards = (gpu.board.compute_slices if gpu.board and gpu.mig else 1 for gpu in inventory.gpus)
+    return sum(boards)
+
+
+def positions(
+    before: Sequence[Device | None], after: Sequence[Device], held: Collection[int]
+) -> Positions:
+    """Where each device goes: what a running job holds stays at its index, the rest is arranged.
+
+    ``held`` are indices of ``before``. Raises InvalidInputError: SW-RECUT-PADS if there are more
+    devices than before, SW-RECUT-HELD if one that is held is not there any more, SW-RECUT-ORDER if
+    Slurm has no order in which those that are held stay.
+    """
+    if len(after) > len(before):
+        raise InvalidInputError(
+            "SW-RECUT-PADS",
+            f"The node would have {len(after)} devices, Slurm knows it with {len(before)}.",
+            "Write its lines anew while it is empty: slicewise node gres",
+        )
+    there = dict(enumerate(before))
+    fixed = {index: _kept(there.get(index), after) for index in held}
+    kinds = _kinds(before, Counter(one.gres_type for one in after), fixed)
+    rest = defaultdict[str, list[Device]](list)
+    for one in after:
+        if one not in fixed.values():
+            rest[one.gres_type].append(one)
+    return tuple(
+        fixed.get(index) or (None if kind is None else rest[kind].pop(0))
+        for index, kind in enumerate(kinds)
+    )
+
+
+def _kept(device: Device | None, after: Collection[Device]) -> Device:
+    if device is None or device not in after:
+        what = "a pad" if device is None else f"{device.gres_type} ({device.files[-1]})"
+        raise InvalidInputError(
+            "SW-RECUT-HELD",
+            f"A running job holds {what}, which would be gone.",
+            "Wait until it has ended.",
+        )
+    return device
+
+
+def _kinds(
+    before: Sequence[Device | None], counts: Mapping[str, int], fixed: Mapping[int, Device]
+) -> Sequence[str | None]:
+    """The type at each index, one run for each; as it was before where that goes."""
+
+    def fits(kind: str, run: range) -> bool:
+        inside = all(fixed[i].gres_type == kind for i in run if i in fixed)
+        return run.stop <= len(before) and inside
+
+    @cache
+    def rest(index: int, placed: frozenset[str]) -> tuple[str | None, ...] | None:
+        if index == len(before):
+            return () if len(placed) == len(counts) else None
+        there = before[index]
+        first = [] if there is None else [there.gres_type]
+        for kind in dict.fromkeys((*first, *counts)):
+            length = counts.get(kind, 0)
+            if length and kind not in placed and fits(kind, range(index, index + length)):
+                found = rest(index + length, placed | {kind})
+                if found is not None:
+                    return (kind,) * length + found
+        found = None if index in fixed else rest(index + 1, placed)
+        return None if found is None else (None, *found)
+
+    found = rest(0, frozenset())
+    if found is None:
+        held = ", ".join(f"{i}: {fixed[i].gres_type}" for i in sorted(fixed))
+        raise InvalidInputError(
+            "SW-RECUT-ORDER",
+            f"Slurm has no order of devices in which those that are held stay ({held}).",
+            "Wait until some of their jobs have ended.",
+        )
+    return found
+
+
+def padded(arranged: Sequence[Device | None], directory: str) -> tuple[Device, ...]:
+    """The same with a device for each pad, for the node's lines.
+
+    A pad must be a character device of a name of its own. It is the capability that lets a process
+    change MIG: where Slurm constrains devices, jobs are kept off what they were not given, and this
+    one no job needs. Each run of pads is a type of its own, so that it can be anywhere.
+    """
+    found: list[Device] = []
+    pads, start = 0, 0
+    for index, one in enumerate(arranged):
+        if one is not None:
+            found.append(one)
+            continue
+        if index == 0 or arranged[index - 1] is not None:
+            start = index
+        found.append(
+            Device(f"{PAD}{start}", (f"{directory}/nvidia-caps/{'./' * pads}nvidia-cap1",))
+        )
+        pads += 1
+    return tuple(found)
+
+
+def node_positions(slurm_conf: str, gres_conf: str, node: str) -> Positions:
+    """What both files say of a node.
+
+    Raises InvalidInputError (SW-RECUT-CONF) if its lines are not as ``slicewise node gres`` prints
+    them: none shared with other nodes, one for each device, each with AutoDetect=off.
+    """
+    lines = gres_conf.split("\n")
+    found = [_device(lines[number], node) for number in _gpu_lines(lines, node)]
+    conf = slurm_conf.split("\n")
+    match = _GRES.search(_bare(conf[_node_line(conf, node)]))
+    counts = _counts(match[1] if match else "")
+    if counts != Counter(one.gres_type for one in found):
+        raise _wrong(f"slurm.conf and gres.conf don't have the same devices of {node}.")
+    ordered = (one for kind in counts for one in found if one.gres_type == kind)
+    return tuple(None if is_pad(one.gres_type) else one for one in ordered)
+
+
+def with_node_gres(slurm_conf: str, node: str, gres: str) -> str:
+    """slurm.conf with that ``Gres`` in the node's line, all else as it was.
+
+    Raises InvalidInputError (SW-RECUT-CONF) if the node has no line of its own in this file.
+    """
+    lines = slurm_conf.split("\n")
+    number = _node_line(lines, node)
+    bare = _bare(lines[number])
+    end = lines[number][len(bare) :]
+    match = _GRES.search(bare)
+    start, stop = match.span() if match else (len(bare), len(bare))
+    gap = "" if match else " "
+    lines[number] = f"{bare[:start]}{gap}Gres={gres}{bare[stop:]}{end}"
+    return "\n".join(lines)
+
+
+def with_node_lines(gres_conf: str, node: str, lines: Sequence[str]) -> str:
+    """gres.conf with these lines for the node's GPUs in place of those that it has.
+
+    Raises InvalidInputError (SW-RECUT-CONF) if it has none of its own in this file.
+    """
+    old = gres_conf.split("\n")
+    numbers = _gpu_lines(old, node)
+    kept = [line for number, line in enumerate(old) if number not in numbers]
+    return "\n".join((*kept[: numbers[0]], *lines, *kept[numbers[0] :]))
+
+
+def _counts(gres: str) -> Mapping[str, int]:
+    found = Counter[str]()
+    for one in parse_gpu_requests(gres):
+        found[one.gres_type or ""] += one.count
+    return found
+
+
+def _gpu_lines(lines: Sequence[str], node: str) -> Sequence[int]:
+    everywhere = [
+        line for line in map(_bare, lines) if re.match(r"\s*Name\s*=\s*gpu\b", line, re.IGNORECASE)
+    ]
+    if everywhere:
+        raise _wrong(f"gres.conf has a line for the GPUs of all nodes: {everywhere[0].strip()}")
+    own = [number for number in _own_lines(lines, node) if _is_of_gpus(lines[number])]
+    if not own:
+        raise _wrong(f"gres.conf has no line of its own for the GPUs of {node}.")
+    return own
+
+
+def _is_of_gpus(line: str) -> bool:
+    name = _NAME.search(_bare(line))
+    return name is not None and name[1].lower() == "gpu"
+
+
+def _device(line: str, node: str) -> Device:
+    bare = _bare(line)
+    kind, files = _TYPE.search(bare), _FILES.search(bare)
+    one = files is not None and (files[1].lower() == "multiplefiles" or "," not in files[2])
+    if kind is None or files is None or not one or not _DETECTS_NOTHING.search(bare):
+        raise _wrong(f"This line of {node} in gres.conf is not of one device: {bare.strip()}")
+    return Device(kind[1], tuple(files[2].split(",")))
+
+
+def _node_line(lines: Sequence[str], node: str) -> int:
+    own = list(_own_lines(lines, node))
+    if len(own) != 1:
+        raise _wrong(f"slurm.conf has {len(own) or 'no'} lines of its own for {node}.")
+    return own[0]
+
+
+def _own_lines(lines: Sequence[str], node: str) -> Iterator[int]:
+    for number, line in enumerate(lines):
+        match = _NODE.match(_bare(line))
+        if match is None or node not in hosts(match[1]):
+            continue
+        if match[1] != node or line.rstrip().endswith("\\"):
+            raise _wrong(f"{node} shares a line, or it goes on over several: {line.strip()}")
+        yield number
+
+
+def _bare(line: str) -> str:
+    """Without its comment."""
+    return line.partition("#")[0].rstrip()
+
+
+def _wrong(what: str) -> InvalidInputError:
+    return InvalidInputError(
+        "SW-RECUT-CONF",
+        what,
+        "A node whose GPUs are cut anew needs lines of its own in both files: slicewise node gres",
+    )

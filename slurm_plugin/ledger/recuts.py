@@ -1,0 +1,242 @@
+"""The journal of re-cutting, and the last look at each GPU node."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, extract, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from cluster.database import reading, writing
+from cluster.errors import InvalidInputError
+from cluster.leader_lock import LeaderLock
+from cluster.mig.layouts import Placement
+from slurm_plugin.decide.mig.recut_steps import (
+    UNFINISHED,
+    Direction,
+    Next,
+    Outcome,
+    Planned,
+    Recut,
+    State,
+    StepName,
+    StepRecord,
+)
+from slurm_plugin.ledger.part import LedgerPart
+from slurm_plugin.ledger.recut_tables import mig_nodes, recut_steps, recuts
+
+_NEWEST_STEPS = 500
+"""So many, at most, are looked at for a step's seconds."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The last look at a node. ``inventory`` is what ``slicewise node probe --json`` printed."""
+
+    seen_s: float
+    inventory: Mapping[str, Any]
+
+
+class Recuts(LedgerPart):
+    """Every step is on disk before it begins."""
+
+    def recut_lock(self, host: str) -> LeaderLock:
+        """The lock of the one process that re-cuts; ``host`` is what others are told of it."""
+        return LeaderLock(self._engine, "slicewise recut", self._cluster, host)
+
+    def open_recut(self, planned: Planned, author: str) -> Recut:
+        """Raises OutsideError (SW-LEDGER-REFUSED) if an unfinished one has that GPU."""
+        values = {
+            "cluster": self._cluster,
+            "node": planned.node,
+            "gpu_uuid": planned.gpu_uuid,
+            "before": _written(planned.before),
+            "after": _written(planned.after),
+            "moves": list(planned.moves),
+            "reason": planned.reason,
+            "author": author,
+            "gain_millislice_s": planned.gain_millislice_s,
+            "drained_millislice_s": planned.drained_millislice_s,
+        }
+        with writing(self._engine) as connection:
+            made = insert(recuts).values(values).returning(recuts.c.id)
+            recut_id = connection.execute(made).scalar_one()
+            return self._recut(connection, recut_id)
+
+    def unfinished_recuts(self) -> tuple[Recut, ...]:
+        """Running or stuck, the oldest first."""
+        mine = self._mine().where(recuts.c.state.in_(UNFINISHED)).order_by(recuts.c.id)
+        with reading(self._engine) as connection:
+            return _recuts(connection, mine)
+
+    def recut_history(self, limit: int) -> tuple[Recut, ...]:
+        """The newest first, with their steps."""
+        with reading(self._engine) as connection:
+            return _recuts(connection, self._mine().order_by(recuts.c.id.desc()).limit(limit))
+
+    def recut(self, recut_id: int) -> Recut:
+        """Raises InvalidInputError (SW-RECUT-UNKNOWN) if there is none of that id."""
+        with reading(self._engine) as connection:
+            return self._recut(connection, recut_id)
+
+    def begin_step(self, recut_id: int, step: Next) -> int:
+        """The record's id, for ``end_step``."""
+        values = {"recut_id": recut_id, "step": step.step, "direction": step.direction}
+        made = insert(recut_steps).values(values).returning(recut_steps.c.id)
+        with writing(self._engine) as connection:
+            return int(connection.execute(made).scalar_one())
+
+    def end_step(self, record_id: int, outcome: Outcome, words: str) -> None:
+        """What became of it: done or failed."""
+        ended = {"outcome": outcome, "words": words, "ended_at": func.now()}
+        with writing(self._engine) as connection:
+            connection.execute(
+                update(recut_steps).where(recut_steps.c.id == record_id).values(ended)
+            )
+
+    def keep_texts(self, recut_id: int, slurm_conf: str, gres_conf: str) -> Recut:
+        """As both files were before Slurm was told; the first texts stay."""
+        first = {"slurm_conf": slurm_conf, "gres_conf": gres_conf}
+        with writing(self._engine) as connection:
+            connection.execute(
+                update(recuts)
+                .where(recuts.c.id == recut_id, recuts.c.gres_conf.is_(None))
+                .values(first)
+            )
+            return self._recut(connection, recut_id)
+
+    def finish_recut(self, recut_id: int, state: State, error: str) -> None:
+        """Its new state; running and stuck are no ends."""
+        ended = None if state in UNFINISHED else func.now()
+        with writing(self._engine) as connection:
+            connection.execute(
+                update(recuts)
+                .where(recuts.c.id == recut_id)
+                .values(state=state, error=error, ended_at=ended)
+            )
+
+    def step_seconds(self) -> Mapping[StepName, list[float]]:
+        """How long each step forward took in re-cuts that are done, the newest first."""
+        of = recut_steps.c
+        seconds = extract("epoch", of.ended_at - of.began_at).label("seconds")
+        found = (
+            select(of.step, seconds)
+            .join(recuts, recuts.c.id == of.recut_id)
+            .where(recuts.c.cluster == self._cluster, recuts.c.state == State.DONE)
+            .where(of.direction == Direction.FORWARD, of.outcome == Outcome.DONE)
+            .order_by(of.id.desc())
+            .limit(_NEWEST_STEPS)
+        )
+        with reading(self._engine) as connection:
+            rows = connection.execute(found).all()
+        return {name: [float(row.seconds) for row in rows if row.step == name] for name in StepName}
+
+    def save_inventory(self, node: str, inventory: Mapping[str, Any]) -> None:
+        """The last look; the one before it is forgotten."""
+        values = {"cluster": self._cluster, "node": node, "inventory": dict(inventory)}
+        seen = insert(mig_nodes).values(values)
+        newer = {"inventory": seen.excluded.inventory, "seen_at": func.now()}
+        with writing(self._engine) as connection:
+            connection.execute(
+                seen.on_conflict_do_update(
+                    index_elements=[mig_nodes.c.cluster, mig_nodes.c.node], set_=newer
+                )
+            )
+
+    def inventories(self) -> Mapping[str, Seen]:
+        """By node."""
+        of = mig_nodes.c
+        seen_s = extract("epoch", of.seen_at).label("seen_s")
+        mine = select(of.node, seen_s, of.inventory).where(of.cluster == self._cluster)
+        with reading(self._engine) as connection:
+            rows = connection.execute(mine).all()
+        return {row.node: Seen(float(row.seen_s), row.inventory) for row in rows}
+
+    def _mine(self) -> Select[Any]:
+        of = recuts.c
+        return select(
+            recuts,
+            extract("epoch", of.begun_at).label("begun_s"),
+            extract("epoch", of.ended_at).label("ended_s"),
+        ).where(of.cluster == self._cluster)
+
+    def _recut(self, connection: Connection, recut_id: int) -> Recut:
+        found = _recuts(connection, self._mine().where(recuts.c.id == recut_id))
+        if not found:
+            raise InvalidInputError(
+                "SW-RECUT-UNKNOWN",
+                f"There is no re-cut {recut_id}.",
+                "See which there are: slicewise recut history",
+            )
+        return found[0]
+
+
+def _recuts(connection: Connection, wanted: Select[Any]) -> tuple[Recut, ...]:
+    rows = connection.execute(wanted).all()
+    steps = _steps(connection, [row.id for row in rows])
+    return tuple(
+        _recut_of(row, tuple(_record(step) for step in steps if step.recut_id == row.id))
+        for row in rows
+    )
+
+
+def _steps(connection: Connection, recut_ids: Sequence[int]) -> Sequence[Row[Any]]:
+    of = recut_steps.c
+    return connection.execute(
+        select(
+            recut_steps,
+            extract("epoch", of.began_at).label("began_s"),
+            extract("epoch", of.ended_at).label("ended_s"),
+        )
+        .where(of.recut_id.in_(recut_ids))
+        .order_by(of.id)
+    ).all()
+
+
+def _recut_of(row: Row[Any], records: tuple[StepRecord, ...]) -> Recut:
+    planned = Planned(
+        node=row.node,
+        gpu_uuid=row.gpu_uuid,
+        before=_read(row.before),
+        after=_read(row.after),
+        moves=tuple(row.moves),
+        reason=row.reason,
+        gain_millislice_s=row.gain_millislice_s,
+        drained_millislice_s=row.drained_millislice_s,
+    )
+    return Recut(
+        recut_id=row.id,
+        planned=planned,
+        author=row.author,
+        state=State(row.state),
+        error=row.error,
+        begun_s=float(row.begun_s),
+        ended_s=_seconds(row.ended_s),
+        slurm_conf=row.slurm_conf,
+        gres_conf=row.gres_conf,
+        records=records,
+    )
+
+
+def _record(row: Row[Any]) -> StepRecord:
+    return StepRecord(
+        step=StepName(row.step),
+        direction=Direction(row.direction),
+        outcome=Outcome(row.outcome),
+        began_s=float(row.began_s),
+        ended_s=_seconds(row.ended_s),
+        words=row.words,
+        record_id=row.id,
+    )
+
+
+def _seconds(epoch: Any) -> float | None:
+    return None if epoch is None else float(epoch)
+
+
+def _written(placements: Sequence[Placement]) -> list[list[str | int]]:
+    return [[one.profile, one.start, one.size] for one in placements]
+
+
+def _read(placements: Sequence[tuple[str, int, int]]) -> tuple[Placement, ...]:
+    return tuple(Placement(*one) for one in placements)

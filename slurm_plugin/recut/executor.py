@@ -1,0 +1,87 @@
+"""Takes re-cuts through their steps, and takes up what an earlier process has left."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from cluster.errors import SlicewiseError
+from slurm_plugin.decide.mig.recut_steps import Next, Outcome, Recut, State, StepRecord, next_step
+from slurm_plugin.recut.interface import Journal
+from slurm_plugin.recut.work import LostLockError, Work
+
+_REASON_LENGTH = 200
+"""Slurm takes no endless reason."""
+
+
+class Executor:
+    """One re-cut at a time.
+
+    Attributes:
+        progress: told of each step when it begins and when it has ended.
+    """
+
+    def __init__(
+        self, work: Work, journal: Journal, progress: Callable[[Recut, StepRecord], None]
+    ) -> None:
+        self._work, self._journal = work, journal
+        self.progress = progress
+
+    async def carry_out(self, recut: Recut, *, taken_up: bool) -> Recut:
+        """To its end, or to where this run can't do more; as it is then.
+
+        With ``taken_up`` another process had begun it. Raises what the journal raises, and
+        LostLockError: nothing is undone then, and the next run goes on.
+        """
+        while isinstance(due := next_step(recut.records, taken_up=taken_up), Next):
+            taken_up = False
+            recut = await self._step(recut, due)
+        await self._end(recut, due.state)
+        return await self._read(recut)
+
+    async def _step(self, recut: Recut, due: Next) -> Recut:
+        begin, end = self._journal.begin_step, self._journal.end_step
+        record_id = await asyncio.to_thread(begin, recut.recut_id, due)
+        recut = await self._read(recut)
+        self.progress(recut, recut.records[-1])
+        outcome, words = await self._tried(recut, due)
+        await asyncio.to_thread(end, record_id, outcome, words)
+        recut = await self._read(recut)
+        self.progress(recut, recut.records[-1])
+        return recut
+
+    async def _tried(self, recut: Recut, due: Next) -> tuple[Outcome, str]:
+        try:
+            return Outcome.DONE, await self._work.do(recut, due)
+        except LostLockError:
+            raise
+        except SlicewiseError as error:
+            return Outcome.FAILED, str(error)
+        except Exception as error:  # noqa: BLE001 -- else the node would wait for ever
+            return Outcome.FAILED, f"{type(error).__name__}: {error}"
+
+    async def _end(self, recut: Recut, state: State) -> None:
+        failed = [one.words for one in recut.records if one.outcome is Outcome.FAILED]
+        if state is State.STUCK:
+            await self._drain(recut, failed[-1])
+        error = "" if state is State.DONE or not failed else _error(state, failed)
+        await asyncio.to_thread(self._journal.finish_recut, recut.recut_id, state, error)
+
+    async def _drain(self, recut: Recut, words: str) -> None:
+        """Its reservation ends, a drain does not. One that is drained already keeps its reason.
+
+        Where Slurm does not answer nothing starts.
+        """
+        site, name = self._work.site, recut.planned.node
+        reason = f"{recut.drain_reason} {words}"[:_REASON_LENGTH]
+        with suppress(SlicewiseError):
+            node = await site.node(name)
+            if node is not None and "DRAIN" not in node.states:
+                await site.drain(name, reason)
+
+    async def _read(self, recut: Recut) -> Recut:
+        return await asyncio.to_thread(self._journal.recut, recut.recut_id)
+
+
+def _error(state: State, failed: list[str]) -> str:
+    """Why it turned back, and, if it is stuck, why it could not go back."""
+    return failed[0] if state is not State.STUCK else f"{failed[0]} Then: {failed[-1]}"

@@ -1,0 +1,168 @@
+"""Reads all that the planner of re-cutting goes by: Slurm, its files, the journal, the surveys."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from cluster.errors import InvalidInputError, OutsideError
+from cluster.jobs import NodeView
+from cluster.mig.inventory import Inventory
+from cluster.mig.inventory_json import inventory_of
+from cluster.recut_settings import RecutSettings
+from cluster.settings import Settings
+from cluster.slurm.interface import Slurm
+from slurm_plugin.decide.demand import has_gpus
+from slurm_plugin.decide.mig.recut_demand import (
+    in_use,
+    move_s,
+    recut_s,
+    room_of,
+    waiting_for_instances,
+)
+from slurm_plugin.decide.mig.recut_gpus import Look, Past, lines_by_node, past
+from slurm_plugin.decide.mig.recut_inputs import Gathered, Seen, inputs
+from slurm_plugin.decide.mig.recut_steps import Recut, StepName
+from slurm_plugin.decide.mig.recutting import Terms
+from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.services import ALLOTTED, used_by_tenant
+from slurm_plugin.decide.slurm_files import Positions, node_positions
+from slurm_plugin.decide.slurm_gres import types_by_kind
+from slurm_plugin.ledger.recuts import Seen as Survey
+
+_HISTORY = 500
+"""So many re-cuts there are at most within a horizon."""
+_MOVE_S = 60
+"""Until some moves were measured."""
+
+
+class Known(Protocol):
+    """What the ledger knows. Synchronous; called in a thread."""
+
+    def policy(self) -> Policy:
+        """Tenants with their quotas."""
+        ...
+
+    def inventories(self) -> Mapping[str, Survey]:
+        """The last look at each node."""
+        ...
+
+    def unfinished_recuts(self) -> Sequence[Recut]:
+        """Running or stuck."""
+        ...
+
+    def recut_history(self, limit: int) -> Sequence[Recut]:
+        """The newest first."""
+        ...
+
+    def step_seconds(self) -> Mapping[StepName, Sequence[float]]:
+        """The newest first."""
+        ...
+
+
+@dataclass(frozen=True)
+class _OnDisk:
+    surveys: Mapping[str, Survey]
+    slurm_conf: Mapping[str, str]
+    gres_conf: Mapping[str, str]
+    past: Past
+    policy: Policy
+    step_seconds: Mapping[StepName, Sequence[float]]
+
+
+async def gathered(settings: Settings, slurm: Slurm, ledger: Known) -> Gathered:
+    """Look at everything once.
+
+    Raises SlicewiseError if Slurm, its accounting or the ledger does not answer, and
+    InvalidInputError (SW-RECUT-CONF) if slurm.conf or gres.conf can't be read.
+    """
+    now_s, horizon_s = time.time(), settings.recut.horizon_s
+    partitions = frozenset(settings.cluster.partitions)
+    since_s = int(now_s - horizon_s)
+    on_disk, jobs, runs = await asyncio.gather(
+        asyncio.to_thread(_on_disk, settings.recut, ledger, now_s),
+        slurm.jobs(),
+        slurm.runs(since_s),
+    )
+    holding = tuple(job for job in jobs if job.state in ALLOTTED)
+    indices = await slurm.devices(holding)
+    # After the jobs: whom nobody was asked about holds what he has, and stays.
+    nodes = await slurm.nodes()
+    looks = await asyncio.to_thread(_looks, settings.recut, on_disk, nodes, partitions, now_s)
+    room = room_of(on_disk.policy, used_by_tenant(jobs, partitions, settings.costs))
+    seen = Seen(
+        looks=looks,
+        jobs=holding,
+        indices=indices,
+        waiting=tuple(waiting_for_instances(jobs, partitions, room, settings.costs, now_s)),
+        in_use=in_use(runs, since_s, now_s),
+        shapes=frozenset(kind for node in nodes if node.is_shapes for kind in node.gpus),
+        past=on_disk.past,
+        move_s=move_s(on_disk.step_seconds, _MOVE_S),
+        at_s=now_s,
+    )
+    took_s = recut_s(on_disk.step_seconds, settings.recut.recut_s)
+    terms = Terms(took_s, horizon_s, settings.recut.nodes_at_once)
+    return inputs(seen, types_by_kind(settings.boards_by_type), terms)
+
+
+def _on_disk(settings: RecutSettings, ledger: Known, now_s: float) -> _OnDisk:
+    return _OnDisk(
+        surveys=ledger.inventories(),
+        slurm_conf=lines_by_node(_text(settings.slurm_conf)),
+        gres_conf=lines_by_node(_text(settings.gres_conf)),
+        past=past(ledger.unfinished_recuts(), ledger.recut_history(_HISTORY), now_s),
+        policy=ledger.policy(),
+        step_seconds=ledger.step_seconds(),
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(
+            "SW-RECUT-CONF",
+            f"{path} can't be read: {error}.",
+            "Where is it? Set slurm_conf and gres_conf of [recut] in slicewise.toml.",
+        ) from None
+
+
+def _looks(
+    settings: RecutSettings,
+    on_disk: _OnDisk,
+    nodes: Sequence[NodeView],
+    partitions: frozenset[str],
+    now_s: float,
+) -> tuple[Look, ...]:
+    """At the nodes with GPUs in managed partitions."""
+    return tuple(
+        Look(
+            node=node,
+            inventory=_inventory(survey) if survey is not None else None,
+            age_s=now_s - survey.seen_s if survey is not None else 0.0,
+            positions=_positions(on_disk, node.name),
+            device_directory=settings.devices_of(node.name),
+        )
+        for node in nodes
+        if has_gpus(node, partitions)
+        for survey in (on_disk.surveys.get(node.name),)
+    )
+
+
+def _inventory(survey: Survey) -> Inventory | None:
+    """None if an older Slicewise has written it."""
+    try:
+        return inventory_of(survey.inventory)
+    except OutsideError:
+        return None
+
+
+def _positions(on_disk: _OnDisk, node: str) -> Positions | str:
+    shared, own = on_disk.slurm_conf, on_disk.gres_conf
+    try:
+        return node_positions(shared.get(node, shared[""]), own.get(node, own[""]), node)
+    except InvalidInputError as error:
+        return error.refusal.message

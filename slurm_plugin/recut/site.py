@@ -1,0 +1,127 @@
+"""A re-cut's world: slurmctld, the files on its host, and the node by jobs of root."""
+
+import asyncio
+import os
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from cluster.daemon_client import DaemonClient
+from cluster.errors import SlicewiseError
+from cluster.jobs import NodeView
+from cluster.mig.inventory import Gpu, Inventory
+from cluster.mig.inventory_json import gpu_of, inventory_of
+from cluster.mig.placement_text import placements_text
+from cluster.settings import Settings
+from cluster.slurm import maintenance
+from cluster.slurm.interface import Slurm
+from slurm_plugin.decide import slurm_files, slurm_gres
+from slurm_plugin.decide.mig.recut_steps import Direction, Recut
+from slurm_plugin.decide.slurm_gres import Device
+
+_PROBE_S, _CUT_S = 60.0, 180.0
+
+
+class ClusterSite:
+    """Must run as root on slurmctld's host."""
+
+    def __init__(self, settings: Settings, slurm: Slurm, daemon: DaemonClient) -> None:
+        self._recut, self._slurm, self._daemon = settings.recut, slurm, daemon
+        self._types = slurm_gres.types_by_kind(settings.boards_by_type)
+
+    async def reserve(self, name: str, node: str, minutes: int) -> None:
+        """See ``Site``, here and below."""
+        await maintenance.reserve(name, node, minutes)
+
+    async def release(self, name: str) -> None:
+        """End the reservation."""
+        await maintenance.release(name)
+
+    async def drain(self, node: str, reason: str) -> None:
+        """Drain the node."""
+        await maintenance.drain(node, reason)
+
+    async def undrain(self, node: str, reasons: tuple[str, ...]) -> None:
+        """Take back a drain for such a reason."""
+        await maintenance.undrain(node, reasons)
+
+    async def node(self, name: str) -> NodeView | None:
+        """As slurmctld has it."""
+        return next((one for one in await self._slurm.nodes() if one.name == name), None)
+
+    async def holders(self, node: str, indices: Collection[int]) -> frozenset[int]:
+        """Jobs that have any of these devices."""
+        here = [job for job in await self._slurm.jobs() if node in job.nodes]
+        devices = await self._slurm.devices(here)
+        return frozenset(
+            job_id for job_id, its in devices.items() if its.get(node, frozenset()) & set(indices)
+        )
+
+    async def leave(self, job_ids: frozenset[int], why: str) -> None:
+        """A daemon that does not answer just now is told the next time."""
+        with suppress(SlicewiseError):
+            await self._daemon.leave(job_ids, why)
+
+    async def inventory(self, node: str, reservation: str) -> Inventory:
+        """By its driver."""
+        argv = (*self._recut.on_node, "slicewise", "node", "probe", "--json")
+        return inventory_of(await maintenance.run_on(node, reservation, argv, _PROBE_S))
+
+    async def cut(self, recut: Recut, direction: Direction) -> Gpu:
+        """On the node."""
+        planned = recut.planned
+        before, after = map(placements_text, recut.layouts(direction))
+        command = ("slicewise", "node", "cut", planned.gpu_uuid, "--from", before, "--to", after)
+        argv = (*self._recut.on_node, *command)
+        return gpu_of(await maintenance.run_on(planned.node, recut.reservation, argv, _CUT_S))
+
+    def devices(self, node: str, inventory: Inventory) -> tuple[Device, ...]:
+        """What Slurm should be told of."""
+        return slurm_gres.devices(inventory, self._types, self._recut.devices_of(node))
+
+    def texts(self) -> tuple[str, str]:
+        """slurm.conf and gres.conf."""
+        paths = self._recut.slurm_conf, self._recut.gres_conf
+        slurm_conf, gres_conf = (path.read_text(encoding="utf-8") for path in paths)
+        return slurm_conf, gres_conf
+
+    def write(self, node: str, found: Sequence[Device | None]) -> None:
+        """Both files."""
+        slurm_conf, gres_conf = self.texts()
+        devices = slurm_files.padded(found, self._recut.devices_of(node))
+        lines, gres = slurm_gres.gres_conf(node, devices), slurm_gres.node_gres(devices)
+        _write(self._recut.gres_conf, slurm_files.with_node_lines(gres_conf, node, lines))
+        _write(self._recut.slurm_conf, slurm_files.with_node_gres(slurm_conf, node, gres))
+
+    async def restart_node(self, node: str, reservation: str) -> None:
+        """By the site's command, on the node."""
+        await maintenance.restart_node(node, reservation, self._recut.restart_slurmd)
+
+    async def restart_controller(self, node: str) -> None:
+        """By the site's command, or by reconfiguring."""
+        version = await self._slurm.version()
+        await maintenance.restart_controller(self._recut.restart_slurmctld, version, node)
+
+    async def wait(self, seconds: float) -> None:
+        """Sleep."""
+        await asyncio.sleep(seconds)
+
+    def now_s(self) -> float:
+        """Monotonic."""
+        return time.monotonic()
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing, also when the power fails; mode and owner stay."""
+    target = path.resolve()
+    was = target.stat()
+    draft = target.with_name(f".{target.name}.slicewise")
+    draft.unlink(missing_ok=True)
+    with draft.open("x", encoding="utf-8") as file:
+        os.fchown(file.fileno(), was.st_uid, was.st_gid)
+        os.fchmod(file.fileno(), was.st_mode & 0o7777)
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(target)

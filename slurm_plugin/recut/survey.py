@@ -1,0 +1,77 @@
+"""How GPU nodes are cut: asked of each by a short job of root's, kept in the journal."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from cluster.errors import InvalidInputError, SlicewiseError
+from cluster.mig.inventory_json import inventory_of
+from cluster.settings import Settings
+from cluster.slurm import maintenance
+from cluster.slurm.interface import Slurm
+from slurm_plugin.decide.demand import has_gpus
+
+_AT_ONCE = 16
+_PROBE_S = 30.0
+
+
+class Journal(Protocol):
+    """Where it is kept. Synchronous; called in a thread."""
+
+    def save_inventory(self, node: str, inventory: Mapping[str, Any]) -> None:
+        """The last look at a node."""
+        ...
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What became of one.
+
+    Attributes:
+        seen: nodes.
+        failed: nodes that did not answer, and what went wrong.
+    """
+
+    seen: tuple[str, ...]
+    failed: Mapping[str, str]
+
+
+async def survey(
+    settings: Settings, slurm: Slurm, journal: Journal, names: Collection[str] = ()
+) -> Survey:
+    """Look at these nodes, or at all that have GPUs in managed partitions.
+
+    Raises InvalidInputError (SW-RECUT-NODE) for a name that is no such node, and what Slurm raises
+    when it is asked for its nodes, or the ledger. One node that does not answer is in the result.
+    """
+    partitions = frozenset(settings.cluster.partitions)
+    known = {node.name for node in await slurm.nodes() if has_gpus(node, partitions)}
+    if unknown := sorted(set(names) - known):
+        raise InvalidInputError(
+            "SW-RECUT-NODE",
+            f"{unknown[0]} is no node with GPUs in a managed partition.",
+            f"Such nodes: {', '.join(sorted(known)) or 'none'}.",
+        )
+    wanted = sorted(set(names) or known)
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(node: str) -> str:
+        async with turn:
+            return await _looked(settings, journal, node)
+
+    said = dict(zip(wanted, await asyncio.gather(*map(one, wanted)), strict=True))
+    failed = {node: why for node, why in said.items() if why}
+    return Survey(tuple(node for node in wanted if node not in failed), failed)
+
+
+async def _looked(settings: Settings, journal: Journal, node: str) -> str:
+    """What went wrong; "" if nothing did. The ledger's failures are everybody's."""
+    argv = (*settings.recut.on_node, "slicewise", "node", "probe", "--json")
+    try:
+        printed = await maintenance.run_on(node, "", argv, _PROBE_S)
+        inventory = asdict(inventory_of(printed))
+    except SlicewiseError as error:
+        return error.refusal.message
+    await asyncio.to_thread(journal.save_inventory, node, inventory)
+    return ""

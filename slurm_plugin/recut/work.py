@@ -1,0 +1,250 @@
+"""What each step of a re-cut does. Each may be done again: it finds what an earlier try left."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from cluster.errors import OutsideError, SlicewiseError, UnreachableError
+from cluster.jobs import NodeView
+from cluster.mig.inventory import Inventory
+from cluster.mig.placement_text import placements_text
+from slurm_plugin.decide.mig import recut_looks
+from slurm_plugin.decide.mig.recut_steps import Direction, Next, Recut, StepName
+from slurm_plugin.decide.slurm_files import node_positions, positions
+from slurm_plugin.recut.interface import Journal, Site
+
+POLL_S = 2.0
+_RESERVED_MIN = 10
+_CUT_MIN = 60
+"""Once a GPU is cut and Slurm does not know it yet, nothing may start there for longer."""
+_PROLONGED_S = 120.0
+_VERIFY_S = 30.0
+_DRAINED_BY_SLURM = ("gres/gpu ",)
+"""How the reason begins where slurmd and slurmctld had not the same GPUs for a moment."""
+
+
+@dataclass
+class Work:
+    """The steps, on a site.
+
+    Attributes:
+        move_s: so long is waited for those who hold what is destroyed.
+        is_ours: whether this process still is the one that re-cuts.
+    """
+
+    site: Site
+    journal: Journal
+    move_s: float
+    is_ours: Callable[[], bool]
+    _last: tuple[int, Inventory] | None = None
+    """What this process has seen for which re-cut: nobody else changes a GPU meanwhile."""
+
+    async def do(self, recut: Recut, due: Next) -> str:
+        """Do that step; what was done, in words.
+
+        Raises SlicewiseError if it failed, and OSError if a file could not be written.
+        """
+        steps = {
+            StepName.RESERVE: self._reserve,
+            StepName.MOVE: self._move,
+            StepName.CUT: self._cut,
+            StepName.TELL: self._tell,
+            StepName.VERIFY: self._verify,
+            StepName.RESUME: self._resume,
+        }
+        return await steps[due.step](recut, due.direction)
+
+    async def _reserve(self, recut: Recut, direction: Direction) -> str:
+        """And look whether what is planned still can be, before anybody moves."""
+        planned = recut.planned
+        if _has_begun(recut, StepName.CUT):
+            await self._ready(recut)
+            return f"{recut.reservation} holds {planned.node}"
+        await self._prolong(recut, _RESERVED_MIN)
+        if direction is Direction.FORWARD:
+            await self._check(recut)
+        return f"{recut.reservation} holds {planned.node}"
+
+    async def _ready(self, recut: Recut) -> None:
+        """Nothing starts on the node, and root's own jobs can.
+
+        A slurmd that was restarted without slurmctld has other GPUs than slurmctld knows.
+        """
+        name = recut.planned.node
+        await self._prolong(recut, _CUT_MIN)
+        node = await self.site.node(name)
+        if node is not None and recut_looks.is_invalid(node):
+            await self.site.restart_controller(name)
+        await self.site.undrain(name, (recut.drain_reason, *_DRAINED_BY_SLURM))
+
+    async def _check(self, recut: Recut) -> None:
+        planned = recut.planned
+        in_use = await self._held(planned.node)
+        inventory = await self._probe(recut)
+        found = recut_looks.layout_of(inventory, planned.gpu_uuid)
+        if found != planned.before:
+            raise OutsideError(
+                "SW-RECUT-CHANGED",
+                f"{planned.gpu_uuid} is cut as {placements_text(found) or 'nothing'}, the plan was"
+                f" made for {placements_text(planned.before) or 'nothing'}.",
+                "The next run plans anew.",
+            )
+        before = node_positions(*self.site.texts(), planned.node)
+        after = recut_looks.with_layout(inventory, planned.gpu_uuid, planned.after)
+        staying = in_use - self._going(recut, inventory)
+        positions(before, self.site.devices(planned.node, after), staying)
+
+    async def _move(self, recut: Recut, _direction: Direction) -> str:
+        """Until nobody holds what is destroyed; a job that can't move is waited for."""
+        name = recut.planned.node
+        going = self._going(recut, await self._look(recut))
+        began_s = prolonged_s = self.site.now_s()
+        told = frozenset[int]()
+        while (jobs := await self._in_the_way(name, going)) is not None:
+            now_s = self.site.now_s()
+            if now_s - began_s >= self.move_s:
+                raise _busy(name, jobs, self.move_s)
+            told |= jobs
+            if jobs:
+                await self.site.leave(jobs, f"GPU of {name} is cut anew: re-cut {recut.recut_id}")
+            if now_s - prolonged_s >= _PROLONGED_S:
+                await self._prolong(recut, _RESERVED_MIN)
+                prolonged_s = now_s
+            await self.site.wait(POLL_S)
+            await self._stay()
+        return f"left: jobs {_listed(told)}" if told else "nobody held anything"
+
+    async def _in_the_way(self, name: str, going: frozenset[int]) -> frozenset[int] | None:
+        """Jobs that hold what goes, as far as Slurm says whose it is; None if nobody does.
+
+        A Slurm that does not answer for a while is no reason to turn back.
+        """
+        try:
+            held = await self._held(name) & going
+            return await self.site.holders(name, held) if held else None
+        except UnreachableError:
+            return frozenset()
+
+    async def _cut(self, recut: Recut, direction: Direction) -> str:
+        await self._ready(recut)
+        await self._node(recut.planned.node)
+        inventory = await self._look(recut)
+        gpu = await self.site.cut(recut, direction)
+        await self._see(recut, recut_looks.with_gpu(inventory, gpu))
+        return recut_looks.change_text(*recut.layouts(direction))
+
+    async def _tell(self, recut: Recut, _direction: Direction) -> str:
+        """From the files as they were before: so what is told is the same at every try."""
+        name = recut.planned.node
+        await self._ready(recut)
+        inventory = await self._look(recut)
+        kept = await asyncio.to_thread(self.journal.keep_texts, recut.recut_id, *self.site.texts())
+        before = node_positions(kept.slurm_conf or "", kept.gres_conf or "", name)
+        held = await self._held(name)
+        self.site.write(name, positions(before, self.site.devices(name, inventory), held))
+        await self.site.restart_node(name, recut.reservation)
+        await self.site.restart_controller(name)
+        await self.site.undrain(name, _DRAINED_BY_SLURM)
+        return f"{name} and slurmctld were told"
+
+    async def _verify(self, recut: Recut, direction: Direction) -> str:
+        """A node that has just registered may need a moment."""
+        node, (_, target) = recut.planned.node, recut.layouts(direction)
+        await self._ready(recut)
+        wanted = node_positions(*self.site.texts(), node)
+        until_s = self.site.now_s() + _VERIFY_S
+        while words := list(recut_looks.differences(await self.site.node(node), wanted)):
+            if self.site.now_s() >= until_s:
+                raise _wrong(node, "; ".join(words))
+            await self.site.wait(POLL_S)
+        found = recut_looks.layout_of(await self._probe(recut), recut.planned.gpu_uuid)
+        if found != target:
+            raise _wrong(node, f"the GPU is cut as {placements_text(found) or 'nothing'}")
+        return f"{recut.planned.gpu_uuid} is cut as {placements_text(target) or 'nothing'}"
+
+    async def _resume(self, recut: Recut, _direction: Direction) -> str:
+        await self.site.release(recut.reservation)
+        return f"{recut.planned.node} takes jobs"
+
+    def _going(self, recut: Recut, inventory: Inventory) -> frozenset[int]:
+        """Slurm's indices of what is destroyed."""
+        planned = recut.planned
+        gone = set(planned.before) - set(planned.after)
+        alone = recut_looks.only(inventory, planned.gpu_uuid, gone)
+        current = node_positions(*self.site.texts(), planned.node)
+        return recut_looks.indices_of(current, self.site.devices(planned.node, alone))
+
+    async def _held(self, name: str) -> frozenset[int]:
+        """Slurm's indices that jobs hold; it does not know them just after its restart."""
+        until_s = self.site.now_s() + _VERIFY_S
+        while not recut_looks.are_indices_known(node := await self._node(name)):
+            if self.site.now_s() >= until_s:
+                raise _wrong(name, "Slurm does not say which of its GPUs jobs hold")
+            await self.site.wait(POLL_S)
+        return node.gpus_held
+
+    async def _node(self, name: str) -> NodeView:
+        node = await self.site.node(name)
+        if node is None or (words := recut_looks.unfit(node)):
+            raise OutsideError(
+                "SW-RECUT-NODE",
+                f"Nothing can be done on {name}: {words if node else 'Slurm has no such node'}.",
+                "See: scontrol show node, and the log of its slurmd.",
+            )
+        return node
+
+    async def _look(self, recut: Recut) -> Inventory:
+        if self._last is not None and self._last[0] == recut.recut_id:
+            return self._last[1]
+        return await self._probe(recut)
+
+    async def _probe(self, recut: Recut) -> Inventory:
+        found = await self.site.inventory(recut.planned.node, recut.reservation)
+        await self._see(recut, found)
+        return found
+
+    async def _see(self, recut: Recut, inventory: Inventory) -> None:
+        """The journal's last look, too."""
+        self._last = recut.recut_id, inventory
+        await asyncio.to_thread(self.journal.save_inventory, recut.planned.node, asdict(inventory))
+
+    async def _prolong(self, recut: Recut, minutes: int) -> None:
+        await self._stay()
+        await self.site.reserve(recut.reservation, recut.planned.node, minutes)
+
+    async def _stay(self) -> None:
+        try:
+            ours = await asyncio.to_thread(self.is_ours)
+        except SlicewiseError as error:
+            raise LostLockError from error
+        if not ours:
+            raise LostLockError
+
+
+class LostLockError(Exception):
+    """Another process re-cuts now; this one leaves everything as it is."""
+
+
+def _has_begun(recut: Recut, step: StepName) -> bool:
+    return any(record.step is step for record in recut.records)
+
+
+def _busy(node: str, jobs: frozenset[int], waited_s: float) -> UnreachableError:
+    who = f"jobs {_listed(jobs)}" if jobs else "jobs that Slurm does not name"
+    return UnreachableError(
+        "SW-RECUT-BUSY",
+        f"After {waited_s:g} s {who} still hold on {node} what is to be destroyed.",
+        "A longer recut.move_s waits longer; the next run plans anew.",
+    )
+
+
+def _wrong(node: str, words: str) -> OutsideError:
+    return OutsideError(
+        "SW-RECUT-VERIFY",
+        f"{node} is not what it should be: {words}.",
+        "See: scontrol show node, and the log of its slurmd.",
+    )
+
+
+def _listed(jobs: frozenset[int]) -> str:
+    return ", ".join(map(str, sorted(jobs)))

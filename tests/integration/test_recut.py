@@ -1,0 +1,231 @@
+"""GPUs are cut anew under a service's load, by runs that are killed, and by a driver that fails."""
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pynvml import NVML_ERROR_INSUFFICIENT_RESOURCES
+from steady_load import SteadyLoad
+from waiting import until, until_is
+
+from cluster.jobs import SHAPES_NODE
+from sandbox.cluster import Sandbox
+from sandbox.demo.commands import publish_models
+from slurm_plugin.decide.mig.recut_steps import Outcome, StepName
+from slurm_plugin.ledger.store import Ledger
+
+pytestmark = pytest.mark.integration
+
+SERVICE = "nlp/steady"
+RATE_PER_S = 5.0
+CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
+STEPS = [str(step) for step in StepName]
+SHAPES = (
+    f"NodeName={SHAPES_NODE} NodeAddr=127.0.0.2 CPUs=16 RealMemory=16000 State=DOWN"
+    " Gres=gpu:3g.71gb:2,gpu:7g.141gb:1\n"
+)
+ASKS_FOR_7G = ("sbatch", "--parsable", "--gres=gpu:7g.141gb:1", "--mem=10", "--wrap=sleep 900")
+FILE = """\
+[service]
+name = "steady"
+tenant = "nlp"
+model_repository = {models}
+model = "tokens"
+profile = "1g.10gb"
+min_replicas = 2
+max_replicas = 4
+concurrency = 2
+lease_s = 600
+memory_mib = 512
+"""
+
+
+class Cluster:
+    """A sandbox of its own: its GPUs are not what they were afterwards."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        url = sandbox.layout.database_url(sandbox.state.users["slurm"].name)
+        self.url, self.ledger = url, Ledger(url, "sandbox")
+
+    def root(self, *argv: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        return self.sandbox.run("root", argv, check=check)
+
+    def recut(self, *argv: str) -> Any:
+        shown = self.root("slicewise", "recut", *argv, "--json", check=False)
+        return json.loads(shown.stdout)
+
+    def submit(self, gres: str, *options: str) -> str:
+        """A job of alice's that ends when it is cancelled."""
+        argv = ("sbatch", "--parsable", f"--gres=gpu:{gres}:1", "--mem=10", "--time=20", *options)
+        return self.sandbox.run("alice", (*argv, "--wrap=sleep 900")).stdout.strip()
+
+    def running(self, node: str, *gres: str) -> list[str]:
+        jobs = [self.submit(one, f"--nodelist={node}") for one in gres]
+        for job in jobs:
+            until_is(lambda job=job: self.state(job), "RUNNING")
+        return jobs
+
+    def waiting(self, gres: str) -> str:
+        job = self.submit(gres)
+        until_is(lambda: self.state(job, "%r"), "Resources")
+        return job
+
+    def state(self, job: str, form: str = "%T") -> str:
+        argv = ("squeue", "--noheader", f"--jobs={job}", f"--format={form}")
+        return self.root(*argv, check=False).stdout.strip()
+
+    def gres(self) -> list[str]:
+        return self.root("sinfo", "-N", "--noheader", "--format=%N %G").stdout.splitlines()
+
+    def reservations(self) -> str:
+        return self.root("scontrol", "show", "reservations").stdout.strip()
+
+    def apply(self) -> None:
+        models = publish_models(self.sandbox.layout.models)
+        file = self.sandbox.layout.home / self.sandbox.state.users["bob"].name / "steady.toml"
+        file.write_text(FILE.format(models=json.dumps(str(models))))
+        self.sandbox.run("bob", ("slicewise", "service", "apply", str(file)))
+        until(lambda: len(self.ready()) == 2)
+
+    def ready(self) -> list[Any]:
+        argv = ("slicewise", "service", "status", SERVICE, "--json")
+        shown = self.root(*argv, check=False)
+        return [] if shown.returncode else json.loads(shown.stdout)["slots"]["ready"]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    running = Sandbox.up(Path(f"/tmp/slicewise-recut-{os.getpid()}"), progress=print)
+    own = Cluster(running)
+    try:
+        for tenant in ("vision", "nlp"):
+            own.root("slicewise", "tenant", "add", tenant)
+            own.root("slicewise", "tenant-quota", "set", tenant, "--nominal", "13")
+        own.root("slicewise", "recut", "survey")
+        yield own
+    finally:
+        own.ledger.close()
+        running.down()
+
+
+def test_who_waits_for_3g_gets_it_where_replicas_were_and_no_request_fails(
+    cluster: Cluster,
+) -> None:
+    # On gpu02 and on one half of gpu01 jobs that can't move; on the other half the replicas.
+    _, _, *second = cluster.running("gpu02", "3g.40gb", *["1g.10gb"] * 3)
+    cluster.apply()
+    *first, _ = cluster.running("gpu01", *["1g.10gb"] * 3)
+    cluster.root("scancel", *first, *second)
+    job = cluster.waiting("3g.40gb")
+    url = f"{cluster.sandbox.layout.gateway_url}/{SERVICE}"
+
+    async def recut() -> tuple[SteadyLoad, Any]:
+        async with SteadyLoad(url, RATE_PER_S) as clients:
+            await asyncio.sleep(2)
+            ended = await asyncio.to_thread(cluster.recut, "run")
+            await asyncio.sleep(2)
+        return clients, ended
+
+    clients, ended = asyncio.run(recut())
+    (done,) = ended["recuts"]
+    assert (done["state"], done["node"], len(done["moves"])) == ("done", "gpu01", 2), done
+    assert clients.failed == []
+    assert len(clients.answers) > 50
+    until_is(lambda: cluster.state(job), "RUNNING")
+    assert len(cluster.ready()) == 2
+    assert cluster.reservations() == "No reservations in the system"
+    shown = cluster.recut("show", str(done["id"]))
+    assert [one["step"] for one in shown["steps"]] == STEPS
+    assert all(one["seconds"] > 0 for one in shown["steps"])
+    cluster.root("scancel", "--account=vision")
+
+
+def test_a_type_that_no_node_has_may_be_waited_for_and_is_cut(cluster: Cluster) -> None:
+    def asked(name: str = "refused") -> str:
+        done = cluster.sandbox.run("alice", (*ASKS_FOR_7G, f"--job-name={name}"), check=False)
+        return done.stdout.strip() or done.stderr
+
+    assert "SW-PROFILE-UNKNOWN" in asked()
+    conf = cluster.sandbox.layout.slurm_conf
+    conf.write_text(conf.read_text().replace("PartitionName=", SHAPES + "PartitionName=", 1))
+    cluster.root("slicewise-restart", "slurmctld")
+    until(lambda: "SW-" not in asked("shaped"))
+    job = cluster.root("squeue", "--noheader", "--name=shaped", "--format=%A").stdout.strip()
+    until(lambda: SHAPES_NODE in cluster.state(job, "%r"))
+    (planned,) = until(lambda: cluster.recut("plan")["plan"])
+    assert planned["after"] == "7g.141gb@0"
+    cluster.root("scancel", job)
+
+
+def test_a_driver_that_fails_leaves_gpu_and_slurm_as_they_were(cluster: Cluster) -> None:
+    cluster.running("gpu04", "3g.71gb")
+    job = cluster.waiting("3g.71gb")
+    before, files = cluster.gres(), conf_files(cluster)
+    (planned,) = cluster.recut("plan")["plan"]
+    cluster.sandbox.driver(planned["node"]).fail(CREATE, 1, NVML_ERROR_INSUFFICIENT_RESOURCES)
+    run = cluster.root("slicewise", "recut", "run", "--json", check=False)
+    (ended,) = json.loads(run.stdout)["recuts"]
+    assert run.returncode == 1
+    assert ended["state"] == "rolled back"
+    assert "SW-MIG-CUT" in ended["error"]
+    assert (cluster.gres(), conf_files(cluster)) == (before, files)
+    assert cluster.reservations() == "No reservations in the system"
+    again = [one["gpu"] for one in cluster.recut("plan")["plan"]]
+    assert planned["gpu"] not in again, "it would fail at each run"
+    cluster.root("scancel", job)
+
+
+def conf_files(cluster: Cluster) -> list[str]:
+    etc = cluster.sandbox.layout.etc
+    return [(etc / name).read_text() for name in ("slurm.conf", "gres.conf")]
+
+
+def test_a_run_that_is_killed_at_each_step_is_ended_by_the_next(cluster: Cluster) -> None:
+    job = cluster.waiting("3g.71gb")
+    for step in StepName:
+        stall(cluster, step)
+        run = cluster.sandbox.popen("root", ("slicewise", "recut", "run"))
+        until(lambda step=step: under_way(cluster) is step)
+        run.kill()
+        run.wait()
+    stall(cluster, None)
+    (done,) = cluster.recut("run")["recuts"]
+    assert done["state"] == "done", done
+    begun = [one["step"] for one in done["steps"] if one["outcome"] == "begun"]
+    assert begun == STEPS
+    until_is(lambda: cluster.state(job), "RUNNING")
+    assert cluster.reservations() == "No reservations in the system"
+    assert cluster.ledger.unfinished_recuts() == ()
+
+
+def under_way(cluster: Cluster) -> StepName | None:
+    for recut in cluster.ledger.unfinished_recuts():
+        if recut.records and recut.records[-1].outcome is Outcome.BEGUN:
+            return recut.records[-1].step
+    return None
+
+
+def stall(cluster: Cluster, step: StepName | None) -> None:
+    """Let that step's end take long in the journal: else it is over before it is killed."""
+    with psycopg.connect(cluster.url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+        )
+        connection.execute("DROP TRIGGER IF EXISTS stall ON slicewise.recut_steps")
+        if step is None:
+            return
+        connection.execute(
+            "CREATE OR REPLACE FUNCTION slicewise.stall() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN PERFORM pg_sleep(20); RETURN NEW; END'"
+        )
+        connection.execute(
+            "CREATE TRIGGER stall BEFORE UPDATE ON slicewise.recut_steps FOR EACH ROW"
+            f" WHEN (NEW.step = '{step}') EXECUTE FUNCTION slicewise.stall()"
+        )

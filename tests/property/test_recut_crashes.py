@@ -1,0 +1,79 @@
+"""However often it is killed and whatever fails: a re-cut ends as planned or as it was before."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recut_world import Crashes, Killed, MemoryJournal, RecutWorld, planned, run
+
+from slurm_plugin.decide.mig.recut_steps import State
+
+_ENDS = {State.DONE, State.ROLLED_BACK}
+_FAILING = (
+    "reserve",
+    "undrain",
+    "node",
+    "inventory",
+    "cut",
+    "write gres.conf",
+    "write slurm.conf",
+    "restart_controller",
+    "restart_node",
+    "release",
+    "drain",
+)
+
+
+@dataclass(frozen=True)
+class Life:
+    """One process: at which call it dies, what fails meanwhile, whether its reservation lapses."""
+
+    kill_at: int
+    after: bool
+    fail: dict[str, int]
+    lapses: bool
+
+
+LIVES = st.builds(
+    Life,
+    kill_at=st.integers(1, 45),
+    after=st.booleans(),
+    fail=st.dictionaries(st.sampled_from(_FAILING), st.integers(1, 2), max_size=2),
+    lapses=st.booleans(),
+)
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(lives=st.lists(LIVES, min_size=1, max_size=4))
+def test_it_ends_as_planned_or_as_before_and_the_node_takes_jobs(lives: list[Life]) -> None:
+    asyncio.run(lived(lives))
+
+
+async def lived(lives: list[Life]) -> None:
+    crashes = Crashes()
+    journal = MemoryJournal(crashes)
+    recut = journal.open_recut(planned(), "root")
+    world = RecutWorld(crashes)
+    for number, life in enumerate(lives):
+        crashes.kill_at = len(crashes.calls) + life.kill_at
+        crashes.after, crashes.fail = life.after, dict(life.fail)
+        with suppress(Killed):
+            await unless_ended(world, journal, taken_up=number > 0)
+        if life.lapses and journal.recut(recut.recut_id).state not in _ENDS:
+            world.lapse()
+    crashes.kill_at, crashes.fail = 0, {}
+    world.running.pop(world.intruder, None)
+    await unless_ended(world, journal, taken_up=True)
+    ended = journal.recut(recut.recut_id)
+    assert ended.state in _ENDS
+    assert world.is_after() if ended.state is State.DONE else world.is_before()
+    assert not world.reserved
+    assert not world.drained
+
+
+async def unless_ended(world: RecutWorld, journal: MemoryJournal, *, taken_up: bool) -> None:
+    if journal.recut(1).state not in _ENDS:
+        await run(world, journal, taken_up=taken_up)

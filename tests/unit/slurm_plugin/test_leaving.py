@@ -1,0 +1,92 @@
+"""Replicas that are told to leave: which, what the launcher sees of it, and when it is over."""
+
+import time
+from dataclasses import replace
+
+import pytest
+from scripted import ScriptedSlurm, job, sync_of
+
+from cluster.errors import UnreachableError
+from cluster.jobs import JobState, JobView
+from cluster.wire import WHEN_REPLACED_S, LeaveRequest, SlotView
+from slurm_plugin.decide.services import to_be_replaced
+from slurm_plugin.leaving import TOLD_S, Leaving
+from slurm_plugin.sync import Sync
+
+WHY = "its GPU is cut anew"
+RUNS = job(0, JobState.RUNNING, nodes=("gpu01",))
+ASKED = LeaveRequest(job_ids=(RUNS.job_id, 4711), why=WHY)
+
+
+async def looked(*jobs: JobView) -> tuple[Sync, ScriptedSlurm]:
+    slurm = ScriptedSlurm(*jobs)
+    sync = sync_of(slurm)
+    await sync.turn()
+    return sync, slurm
+
+
+def ends(sync: Sync) -> list[tuple[int | None, str]]:
+    (service,) = sync.view.services
+    return [(slot.leaves_s, slot.leaves_why) for slot in service.slots]
+
+
+STAYS = (None, "")
+GOES = (WHEN_REPLACED_S, WHY)
+
+
+async def test_who_is_told_leaves_once_another_serves_and_nobody_else_does() -> None:
+    sync, _ = await looked(RUNS, job(1, JobState.RUNNING, nodes=("gpu01",)), job(2))
+    sync.leaving.take(ASKED, sync.view.services)
+    await sync.turn()
+    assert ends(sync) == [GOES, STAYS, STAYS]
+
+
+async def test_what_nobody_repeats_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync, _ = await looked(RUNS, job(1), job(2))
+    sync.leaving.take(ASKED, sync.view.services)
+    told_s = time.monotonic()
+    for later_s, now in ((TOLD_S - 1, GOES), (TOLD_S + 1, STAYS)):
+        monkeypatch.setattr("slurm_plugin.leaving.time.monotonic", lambda s=later_s: told_s + s)
+        await sync.turn()
+        assert ends(sync)[0] == now
+
+
+async def test_it_does_not_hold_for_the_next_run_of_the_slot() -> None:
+    sync, slurm = await looked(RUNS, job(1), job(2))
+    sync.leaving.take(ASKED, sync.view.services)
+    slurm.shown = (replace(RUNS, start_s=2000, nodes=("gpu02",)), job(1), job(2))
+    await sync.turn()
+    assert ends(sync)[0] == STAYS
+
+
+class Standby:
+    def leads(self) -> bool:
+        return False
+
+    def require(self) -> None:
+        raise UnreachableError("SW-DAEMON-STANDBY", "another one leads")
+
+
+async def test_a_daemon_that_stands_by_takes_none() -> None:
+    sync, _ = await looked(RUNS)
+    with pytest.raises(UnreachableError, match="SW-DAEMON-STANDBY"):
+        Leaving(Standby()).take(ASKED, sync.view.services)
+
+
+RUNNING = SlotView(index=0, state="running")
+
+
+@pytest.mark.parametrize(
+    ("slot", "leaves_s"),
+    [
+        (RUNNING, WHEN_REPLACED_S),
+        (RUNNING.model_copy(update={"state": "starting"}), WHEN_REPLACED_S),
+        (RUNNING.model_copy(update={"state": "ending"}), None),
+        (RUNNING.model_copy(update={"leaves_s": 239}), 239),
+        (RUNNING.model_copy(update={"leaves_s": 240}), WHEN_REPLACED_S),
+    ],
+)
+def test_what_must_end_sooner_or_ends_already_is_left_as_it_is(
+    slot: SlotView, leaves_s: int | None
+) -> None:
+    assert to_be_replaced(slot, WHY).leaves_s == leaves_s

@@ -1,0 +1,235 @@
+"""A GPU is cut anew whatever call is killed or fails: at the end it is as planned, or as before."""
+
+import pytest
+from recut_world import (
+    BEFORE,
+    GPU,
+    MOVING_JOB,
+    NODE,
+    STAYING_JOB,
+    Crashes,
+    Killed,
+    MemoryJournal,
+    RecutWorld,
+    planned,
+    run,
+)
+
+from cluster.errors import UnreachableError
+from slurm_plugin.decide.mig.recut_steps import Direction, Outcome, Recut, State, StepName
+from slurm_plugin.recut.executor import Executor
+from slurm_plugin.recut.work import LostLockError, Work
+
+FORWARD = list(StepName)
+CALLS_AFTER_THE_CUT = ("write gres.conf", "write slurm.conf", "restart_controller", "restart_node")
+
+
+def world_with(crashes: Crashes) -> tuple[RecutWorld, MemoryJournal]:
+    journal = MemoryJournal(crashes)
+    journal.open_recut(planned(), "root")
+    return RecutWorld(crashes), journal
+
+
+def steps(recut: Recut, direction: Direction) -> list[StepName]:
+    return [one.step for one in recut.records if one.direction is direction]
+
+
+async def test_it_goes_through_its_steps_and_the_node_is_as_planned() -> None:
+    world, journal = world_with(Crashes())
+    done = await run(world, journal, taken_up=False)
+    assert (done.state, done.error) == (State.DONE, "")
+    assert steps(done, Direction.FORWARD) == FORWARD
+    assert world.is_after()
+    assert not world.reserved
+
+
+async def test_who_holds_what_goes_is_told_until_it_has_left_and_who_stays_is_not() -> None:
+    world, journal = world_with(Crashes())
+    done = await run(world, journal, taken_up=False)
+    assert world.running.keys() == {STAYING_JOB}
+    assert done.records[1].words == f"left: jobs {MOVING_JOB}"
+    assert world.crashes.calls.count("leave") == 2
+
+
+async def test_a_job_that_does_not_leave_in_time_keeps_its_instance() -> None:
+    world, journal = world_with(Crashes())
+    world.leaves_after = 1000
+    ended = await run(world, journal, taken_up=False)
+    assert ended.state is State.ROLLED_BACK
+    assert f"jobs {MOVING_JOB} still hold" in ended.error
+    assert steps(ended, Direction.BACK) == [StepName.RESUME]
+    assert world.is_before()
+    assert "cut" not in world.crashes.calls
+
+
+async def test_a_gpu_that_is_cut_otherwise_than_the_plan_saw_is_not_touched() -> None:
+    world, journal = world_with(Crashes())
+    world.foreign_layout = set(BEFORE[:3])
+    ended = await run(world, journal, taken_up=False)
+    assert ended.state is State.ROLLED_BACK
+    assert "[SW-RECUT-CHANGED]" in ended.error
+    assert "leave" not in world.crashes.calls
+    assert not world.reserved
+
+
+async def test_a_node_that_an_operator_has_drained_is_left_alone() -> None:
+    world, journal = world_with(Crashes())
+    world.drained = "bad fan"
+    ended = await run(world, journal, taken_up=False)
+    assert "Nothing can be done on gpu01: DRAIN." in ended.error
+    assert world.drained == "bad fan"
+
+
+@pytest.mark.parametrize(
+    ("call", "undone"),
+    [
+        ("undrain", ["cut", "verify"]),
+        ("node", []),
+        ("inventory", []),
+        ("holders", []),
+        ("leave", []),
+        ("cut", ["cut", "verify"]),
+        *((call, ["cut", "tell", "verify"]) for call in CALLS_AFTER_THE_CUT),
+    ],
+)
+async def test_whatever_fails_the_node_is_as_before(call: str, undone: list[str]) -> None:
+    world, journal = world_with(Crashes(fail={call: 1}))
+    ended = await run(world, journal, taken_up=False)
+    assert ended.state is State.ROLLED_BACK
+    assert ended.error == f"{call} failed [SW-SLURM-FAILED]"
+    assert steps(ended, Direction.BACK) == [*undone, StepName.RESUME]
+    assert world.is_before()
+    assert not world.reserved
+
+
+async def test_files_are_as_before_after_going_back() -> None:
+    world, journal = world_with(Crashes(fail={"restart_node": 1}))
+    texts = world.texts()
+    await run(world, journal, taken_up=False)
+    assert world.texts() == texts
+
+
+async def test_where_going_back_fails_the_node_is_drained_and_the_next_run_mends_it() -> None:
+    crashes = Crashes(fail={"restart_node": 3})
+    world, journal = world_with(crashes)
+    stuck = await run(world, journal, taken_up=False)
+    assert stuck.state is State.STUCK
+    assert stuck.ended_s is None
+    assert world.drained.startswith("slicewise re-cut 1: restart_node failed")
+    again = await run(world, journal, taken_up=True)
+    assert again.state is State.STUCK
+    mended = await run(world, journal, taken_up=True)
+    assert mended.state is State.ROLLED_BACK
+    assert world.is_before()
+    assert not world.drained
+    assert not world.reserved
+
+
+async def test_an_operator_s_drain_keeps_its_reason_while_it_is_stuck() -> None:
+    world, journal = world_with(Crashes(fail={"cut": 2}))
+    await run(world, journal, taken_up=False)
+    world.drained = "bad fan"
+    again = await run(world, journal, taken_up=True)
+    assert again.state is State.STUCK
+    assert "Nothing can be done on gpu01: DRAIN." in again.error
+    assert world.drained == "bad fan"
+
+
+async def test_a_slurm_that_does_not_answer_for_a_while_is_waited_for() -> None:
+    world, journal = world_with(Crashes())
+    world.unreachable_s = (2.0, 6.0)
+    assert (await run(world, journal, taken_up=False)).state is State.DONE
+
+
+async def test_a_reservation_that_does_not_go_is_no_reason_to_go_back() -> None:
+    world, journal = world_with(Crashes(fail={"release": 1}))
+    ended = await run(world, journal, taken_up=False)
+    assert ended.state is State.RUNNING
+    assert world.is_after()
+    assert (await run(world, journal, taken_up=True)).state is State.DONE
+    assert not world.reserved
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("fail", [None, "restart_node", "cut"])
+async def test_killed_at_any_call_the_next_process_ends_it(fail: str | None, after: bool) -> None:
+    failing = {fail: 1} if fail else {}
+    world, journal = world_with(Crashes(fail=dict(failing)))
+    expected = (await run(world, journal, taken_up=False)).state
+    for kill_at in range(1, len(world.crashes.calls) + 1):
+        killed_world, killed = world_with(Crashes(kill_at, after, fail=dict(failing)))
+        with pytest.raises(Killed):
+            await run(killed_world, killed, taken_up=False)
+        ended = await run(killed_world, killed, taken_up=True)
+        assert ended.state in {expected, State.DONE}
+        assert killed_world.is_after() if ended.state is State.DONE else killed_world.is_before()
+        assert not killed_world.reserved
+
+
+async def test_a_reservation_that_ended_before_the_next_process_came_is_made_again() -> None:
+    world, journal = world_with(Crashes(fail={}))
+    await run(world, journal, taken_up=False)
+    at = world.crashes.calls.index("restart_controller") + 1
+    world, journal = world_with(Crashes(at))
+    with pytest.raises(Killed):
+        await run(world, journal, taken_up=False)
+    world.reserved.clear()
+    assert (await run(world, journal, taken_up=True)).state is State.DONE
+
+
+async def test_until_it_is_cut_the_next_process_waits_again_for_who_holds_it() -> None:
+    world, journal = world_with(Crashes())
+    at = (await calls_until(StepName.CUT)) + 1
+    world, journal = world_with(Crashes(at))
+    with pytest.raises(Killed):
+        await run(world, journal, taken_up=False)
+    world.running[MOVING_JOB] = world.found({BEFORE[6]})[0]
+    ended = await run(world, journal, taken_up=True)
+    assert ended.state is State.DONE
+    assert steps(ended, Direction.FORWARD).count(StepName.MOVE) == 2
+
+
+async def calls_until(step: StepName) -> int:
+    """How many calls come before that step is begun."""
+    world, journal = world_with(Crashes())
+    await run(world, journal, taken_up=False)
+    begins = [n for n, call in enumerate(world.crashes.calls) if call == "begin_step"]
+    return begins[FORWARD.index(step)]
+
+
+@pytest.mark.parametrize("answer", [False, UnreachableError("SW-DATABASE-DOWN", "gone")])
+async def test_who_has_lost_the_lock_stops_and_undoes_nothing(answer: object) -> None:
+    def is_ours() -> bool:
+        if isinstance(answer, Exception):
+            raise answer
+        return False
+
+    world, journal = world_with(Crashes())
+    executor = Executor(Work(world, journal, 20, is_ours), journal, lambda *_: None)
+    with pytest.raises(LostLockError):
+        await executor.carry_out(journal.recut(1), taken_up=False)
+    (record,) = journal.recut(1).records
+    assert record.outcome is Outcome.BEGUN
+    assert not world.reserved
+
+
+async def test_each_step_is_told_when_it_begins_and_when_it_has_ended() -> None:
+    world, journal = world_with(Crashes())
+    seen: list[tuple[StepName, Outcome]] = []
+    executor = Executor(
+        Work(world, journal, 20, lambda: True),
+        journal,
+        lambda _, record: seen.append((record.step, record.outcome)),
+    )
+    await executor.carry_out(journal.recut(1), taken_up=False)
+    assert seen == [(step, o) for step in FORWARD for o in (Outcome.BEGUN, Outcome.DONE)]
+
+
+async def test_what_it_was_before_is_kept_before_slurm_is_told() -> None:
+    world, journal = world_with(Crashes())
+    texts = world.texts()
+    done = await run(world, journal, taken_up=False)
+    assert (done.slurm_conf, done.gres_conf) == texts
+    calls = world.crashes.calls
+    assert calls.index("keep_texts") < calls.index("write gres.conf")
+    assert (done.planned.gpu_uuid, done.planned.node) == (GPU, NODE)
