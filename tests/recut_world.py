@@ -144,6 +144,7 @@ class RecutWorld:
         layout: how the GPU is cut.
         running: by job, the files of its device.
         leaves_after: so often a replica must be told to leave.
+        ends_in_s: so long its processes live on after Slurm has its device for free.
         known, registered: the devices that slurmctld and slurmd have.
     """
 
@@ -158,6 +159,8 @@ class RecutWorld:
         if moving:
             self.running[MOVING_JOB] = self.found({BEFORE[5]})[0]
         self.leaves_after = 2
+        self.ends_in_s = 0.0
+        self.ending: dict[int, tuple[Device, float]] = {}
         self.reserved: dict[str, float] = {}
         self.drained = ""
         self.time_s = 0.0
@@ -237,15 +240,17 @@ class RecutWorld:
         with self.crashes.call("holders"):
             must(node == NODE)
             holding = {job: self._index(device) for job, device in self.running.items()}
-            return frozenset(job for job, index in holding.items() if index in indices)
+            ending = {job for job, (_, until_s) in self.ending.items() if self.time_s < until_s}
+            return ending | {job for job, index in holding.items() if index in indices}
 
     async def leave(self, job_ids: frozenset[int], why: str) -> None:
         with self.crashes.call("leave"):
             must("re-cut" in why)
             must(STAYING_JOB not in job_ids)
             self.leaves_after -= 1
-            if self.leaves_after <= 0:
-                self.running.pop(MOVING_JOB, None)
+            if self.leaves_after <= 0 and MOVING_JOB in self.running:
+                left = self.running.pop(MOVING_JOB)
+                self.ending = {MOVING_JOB: (left, self.time_s + self.ends_in_s)}
 
     async def inventory(self, node: str, reservation: str) -> Inventory:
         with self.crashes.call("inventory"):
@@ -260,6 +265,8 @@ class RecutWorld:
             going = {one.files for one in self.found(self.layout - after)}
             if self.intruder in self.running and self.running[self.intruder].files in going:
                 raise OutsideError("SW-MIG-IN-USE", "a process holds it")
+            ending = [one.files for one, until_s in self.ending.values() if self.time_s < until_s]
+            must(going.isdisjoint(ending), "a process that is ending holds it")
             must(going.isdisjoint(one.files for one in self.running.values()))
             self.layout = set(after)
             return inventory_of(self.layout).gpus[0]

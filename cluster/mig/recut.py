@@ -1,6 +1,7 @@
 """The node's part of a re-cut: one GPU from one layout to another, all or nothing."""
 
 import fcntl
+import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from cluster.mig.placement_text import placements_text, read_placements
 from cluster.mig_profiles import Board
 
 _LOCK = Path("run/slicewise-cut.lock")
+_ROOT_ONLY = 0o600
+"""Whoever may read it could lock it, and keep every cut waiting."""
 
 
 def cut(gpu_uuid: str, before: str, after: str, root: Path = ROOT) -> Gpu:
@@ -43,10 +46,10 @@ def cut(gpu_uuid: str, before: str, after: str, root: Path = ROOT) -> Gpu:
 def _alone(root: Path) -> Iterator[None]:
     """One at a time on a node: an earlier call may still run while its caller is dead."""
     try:
-        lock = (root / _LOCK).open("a")
+        lock = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _ROOT_ONLY)
     except PermissionError:
         raise InvalidInputError("SW-RECUT-ROOT", "Only root cuts GPUs: nothing was done.") from None
-    with lock:
+    with os.fdopen(lock, "w"):
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

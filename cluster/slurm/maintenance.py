@@ -17,7 +17,6 @@ _NOT_THERE, _IN_USE = "Requested reservation is invalid", "Requested reservation
 _CODE = re.compile(r"SW-[A-Z0-9-]+")
 _SLURMD_START = re.compile(r"\bSlurmdStartTime=(\S+)")
 _REASON = re.compile(r"\bReason=(.*)")
-_REASON = re.compile(r"\bReason=(.*)")
 
 
 async def reserve(name: str, node: str, minutes: int) -> None:

@@ -284,10 +284,11 @@ def gpu_types(
             name=name,
             cost_millislices=costs[name],
             memory_mib=memory_mib.get(name),
-            total=sum(node.gpus[name] for node in those),
+            total=sum(node.gpus[name] for node in those if not node.is_shapes),
             free=free[name],
             partitions=frozenset().union(*(node.partitions for node in those)),
-            beside=frozenset(kind for node in those for kind in node.gpus) - {name},
+            beside=frozenset(kind for node in those if not node.is_shapes for kind in node.gpus)
+            - {name},
             waiting=waiting.get(name, 0),
         )
         for name, those in by_type.items()

@@ -20,7 +20,10 @@ _NODE = re.compile(r"\s*NodeName\s*=\s*(\S+)", re.IGNORECASE)
 _NAME = re.compile(r"(?<!\S)Name\s*=\s*(\S+)", re.IGNORECASE)
 _GRES = re.compile(r"(?<!\S)Gres\s*=\s*(\S+)", re.IGNORECASE)
 _TYPE = re.compile(r"(?<!\S)Type\s*=\s*(\S+)", re.IGNORECASE)
+_WORD = re.compile(r"(?<!\S)(\w+)\s*=")
 _FILES = re.compile(r"(?<!\S)(File|MultipleFiles)\s*=\s*([^\s\[\]]+)(?!\S)", re.IGNORECASE)
+_KNOWN = frozenset({"nodename", "autodetect", "name", "type", "file", "multiplefiles"})
+"""All that is written anew; another word, such as Cores, would be lost."""
 _DETECTS_NOTHING = re.compile(r"(?<!\S)AutoDetect\s*=\s*off(?!\S)", re.IGNORECASE)
 
 Positions = tuple[Device | None, ...]
@@ -150,7 +153,7 @@ def node_positions(slurm_conf: str, gres_conf: str, node: str) -> Positions:
 
 
 def with_node_gres(slurm_conf: str, node: str, gres: str) -> str:
-    """slurm.conf with that ``Gres`` in the node's line, all else as it was.
+    """slurm.conf with that ``Gres`` for the GPUs in the node's line, all else as it was.
 
     Raises InvalidInputError (SW-RECUT-CONF) if the node has no line of its own in this file.
     """
@@ -161,7 +164,9 @@ def with_node_gres(slurm_conf: str, node: str, gres: str) -> str:
     match = _GRES.search(bare)
     start, stop = match.span() if match else (len(bare), len(bare))
     gap = "" if match else " "
-    lines[number] = f"{bare[:start]}{gap}Gres={gres}{bare[stop:]}{end}"
+    others = (one for one in (match[1] if match else "").split(",") if not parse_gpu_requests(one))
+    new = ",".join(filter(None, (gres, *others)))
+    lines[number] = f"{bare[:start]}{gap}Gres={new}{bare[stop:]}{end}"
     return "\n".join(lines)
 
 
@@ -204,8 +209,11 @@ def _device(line: str, node: str) -> Device:
     bare = _bare(line)
     kind, files = _TYPE.search(bare), _FILES.search(bare)
     one = files is not None and (files[1].lower() == "multiplefiles" or "," not in files[2])
+    words = {word.lower() for word in _WORD.findall(bare)}
     if kind is None or files is None or not one or not _DETECTS_NOTHING.search(bare):
         raise _wrong(f"This line of {node} in gres.conf is not of one device: {bare.strip()}")
+    if unknown := sorted(words - _KNOWN):
+        raise _wrong(f"A line of {node} in gres.conf has {unknown[0]}, which would be lost.")
     return Device(kind[1], tuple(files[2].split(",")))
 
 

@@ -106,14 +106,12 @@ class Recuts(LedgerPart):
             return self._recut(connection, recut_id)
 
     def finish_recut(self, recut_id: int, state: State, error: str) -> None:
-        """Its new state; running and stuck are no ends."""
-        ended = None if state in UNFINISHED else func.now()
+        """Its new state; running and stuck are no ends. At its end both files are forgotten."""
+        values: dict[str, Any] = {"state": state, "error": error, "ended_at": None}
+        if state not in UNFINISHED:
+            values |= {"ended_at": func.now(), "slurm_conf": None, "gres_conf": None}
         with writing(self._engine) as connection:
-            connection.execute(
-                update(recuts)
-                .where(recuts.c.id == recut_id)
-                .values(state=state, error=error, ended_at=ended)
-            )
+            connection.execute(update(recuts).where(recuts.c.id == recut_id).values(values))
 
     def step_seconds(self) -> Mapping[StepName, list[float]]:
         """How long each step forward took in re-cuts that are done, the newest first."""

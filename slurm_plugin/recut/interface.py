@@ -33,7 +33,7 @@ class Site(Protocol):
         ...
 
     async def holders(self, node: str, indices: Collection[int]) -> frozenset[int]:
-        """Ids of the jobs that have any of these devices of the node."""
+        """Ids of the jobs that have any of these devices of the node, or may while they end."""
         ...
 
     async def leave(self, job_ids: frozenset[int], why: str) -> None:

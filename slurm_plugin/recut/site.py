@@ -9,7 +9,8 @@ from pathlib import Path
 
 from cluster.daemon_client import DaemonClient
 from cluster.errors import SlicewiseError
-from cluster.jobs import NodeView
+from cluster.gres import gpu_types_of_tres
+from cluster.jobs import JobState, JobView, NodeView
 from cluster.mig.inventory import Gpu, Inventory
 from cluster.mig.inventory_json import gpu_of, inventory_of
 from cluster.mig.placement_text import placements_text
@@ -51,11 +52,13 @@ class ClusterSite:
         return next((one for one in await self._slurm.nodes() if one.name == name), None)
 
     async def holders(self, node: str, indices: Collection[int]) -> frozenset[int]:
-        """Jobs that have any of these devices."""
+        """Of one that is completing Slurm does not say any more which it has: it may be any."""
         here = [job for job in await self._slurm.jobs() if node in job.nodes]
         devices = await self._slurm.devices(here)
         return frozenset(
-            job_id for job_id, its in devices.items() if its.get(node, frozenset()) & set(indices)
+            job.job_id
+            for job in here
+            if devices[job.job_id].get(node, frozenset()) & set(indices) or _may_hold_some(job)
         )
 
     async def leave(self, job_ids: frozenset[int], why: str) -> None:
@@ -110,6 +113,11 @@ class ClusterSite:
     def now_s(self) -> float:
         """Monotonic."""
         return time.monotonic()
+
+
+def _may_hold_some(job: JobView) -> bool:
+    """Its processes live until it has completed; Slurm's devices are free before."""
+    return job.state is JobState.COMPLETING and bool(gpu_types_of_tres(job.tres))
 
 
 def _write(path: Path, text: str) -> None:

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from cluster.errors import OutsideError, SlicewiseError, UnreachableError
+from cluster.errors import InvalidInputError, OutsideError, SlicewiseError, UnreachableError
 from cluster.jobs import NodeView
 from cluster.mig.inventory import Inventory
 from cluster.mig.placement_text import placements_text
@@ -91,13 +92,13 @@ class Work:
             )
         before = node_positions(*self.site.texts(), planned.node)
         after = recut_looks.with_layout(inventory, planned.gpu_uuid, planned.after)
-        staying = in_use - self._going(recut, inventory)
+        staying = in_use - self._going(recut, inventory, Direction.FORWARD)
         positions(before, self.site.devices(planned.node, after), staying)
 
     async def _move(self, recut: Recut, _direction: Direction) -> str:
         """Until nobody holds what is destroyed; a job that can't move is waited for."""
         name = recut.planned.node
-        going = self._going(recut, await self._look(recut))
+        going = self._going(recut, await self._look(recut), Direction.FORWARD)
         began_s = prolonged_s = self.site.now_s()
         told = frozenset[int]()
         while (jobs := await self._in_the_way(name, going)) is not None:
@@ -117,18 +118,26 @@ class Work:
     async def _in_the_way(self, name: str, going: frozenset[int]) -> frozenset[int] | None:
         """Jobs that hold what goes, as far as Slurm says whose it is; None if nobody does.
 
-        A Slurm that does not answer for a while is no reason to turn back.
+        Slurm has a job's devices for free as soon as it ends, before its processes have ended. A
+        Slurm that does not answer for a while is no reason to turn back.
         """
+        if not going:
+            return None
         try:
             held = await self._held(name) & going
-            return await self.site.holders(name, held) if held else None
+            jobs = await self.site.holders(name, going)
         except UnreachableError:
             return frozenset()
+        return jobs if held or jobs else None
 
     async def _cut(self, recut: Recut, direction: Direction) -> str:
         await self._ready(recut)
-        await self._node(recut.planned.node)
+        held = await self._held(recut.planned.node)
         inventory = await self._look(recut)
+        with suppress(InvalidInputError):
+            # Files of which only one was written Slurm has not read: nobody has a new device.
+            if held & self._going(recut, inventory, direction):
+                raise _started(recut.planned.node)
         gpu = await self.site.cut(recut, direction)
         await self._see(recut, recut_looks.with_gpu(inventory, gpu))
         return recut_looks.change_text(*recut.layouts(direction))
@@ -166,10 +175,10 @@ class Work:
         await self.site.release(recut.reservation)
         return f"{recut.planned.node} takes jobs"
 
-    def _going(self, recut: Recut, inventory: Inventory) -> frozenset[int]:
-        """Slurm's indices of what is destroyed."""
-        planned = recut.planned
-        gone = set(planned.before) - set(planned.after)
+    def _going(self, recut: Recut, inventory: Inventory, direction: Direction) -> frozenset[int]:
+        """Slurm's indices of what is destroyed that way."""
+        planned, (old, new) = recut.planned, recut.layouts(direction)
+        gone = set(old) - set(new)
         alone = recut_looks.only(inventory, planned.gpu_uuid, gone)
         current = node_positions(*self.site.texts(), planned.node)
         return recut_looks.indices_of(current, self.site.devices(planned.node, alone))
@@ -235,6 +244,14 @@ def _busy(node: str, jobs: frozenset[int], waited_s: float) -> UnreachableError:
         "SW-RECUT-BUSY",
         f"After {waited_s:g} s {who} still hold on {node} what is to be destroyed.",
         "A longer recut.move_s waits longer; the next run plans anew.",
+    )
+
+
+def _started(node: str) -> UnreachableError:
+    return UnreachableError(
+        "SW-RECUT-BUSY",
+        f"A job on {node} holds what is to be destroyed: it started after a reservation had ended.",
+        "The next run tries again: slicewise recut run",
     )
 
 

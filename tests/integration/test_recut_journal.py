@@ -73,6 +73,9 @@ def test_what_the_files_were_before_is_never_overwritten(ledger: Ledger) -> None
     ledger.keep_texts(recut_id, "slurm", "gres")
     kept = ledger.keep_texts(recut_id, "later", "later")
     assert (kept.slurm_conf, kept.gres_conf) == ("slurm", "gres")
+    ledger.finish_recut(recut_id, State.DONE, "")
+    ended = ledger.recut(recut_id)
+    assert (ended.slurm_conf, ended.gres_conf) == (None, None)
 
 
 def opened_on(ledger: Ledger, gpu_uuid: str) -> Recut:

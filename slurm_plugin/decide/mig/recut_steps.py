@@ -100,7 +100,7 @@ class Recut:
 
     Attributes:
         error: why it was rolled back or is stuck; "" otherwise.
-        slurm_conf, gres_conf: as they were before, once Slurm was told.
+        slurm_conf, gres_conf: as they were before, from when Slurm is told until its end.
     """
 
     recut_id: int

@@ -46,6 +46,11 @@ def test_it_is_cut_and_what_is_in_both_layouts_stays(node: EmulatedDriver) -> No
     }
 
 
+def test_only_root_can_keep_others_waiting(node: EmulatedDriver) -> None:
+    to_mixed(node)
+    assert (node.host_root / "run/slicewise-cut.lock").stat().st_mode & 0o777 == 0o600
+
+
 def test_again_is_nothing_and_swapped_is_back(node: EmulatedDriver) -> None:
     first = to_mixed(node)
     assert to_mixed(node) == first

@@ -106,6 +106,11 @@ def test_what_is_written_is_read_as_it_was_meant_and_the_rest_stays() -> None:
     assert [line for line in new_gres.splitlines() if "gpu01" not in line] == others
 
 
+def test_a_node_keeps_its_other_gres() -> None:
+    text = with_node_gres("NodeName=gpu01 Gres=nvme:2,gpu:a:1,gpu:b:2 CPUs=4\n", "gpu01", "gpu:c:3")
+    assert text == "NodeName=gpu01 Gres=gpu:c:3,nvme:2 CPUs=4\n"
+
+
 def test_a_node_without_gres_gets_it_before_its_comment() -> None:
     text = with_node_gres("NodeName=gpu01 CPUs=16  # ours\n", "gpu01", "gpu:a100:1")
     assert text == "NodeName=gpu01 CPUs=16 Gres=gpu:a100:1  # ours\n"
@@ -121,6 +126,7 @@ def test_a_node_without_gres_gets_it_before_its_comment() -> None:
         (SLURM_CONF, GRES_CONF.replace("AutoDetect=off ", ""), "gpu01", "not of one device"),
         (SLURM_CONF, GRES_CONF.replace("/dev/b", "/dev/b,/dev/d"), "gpu01", "not of one device"),
         (SLURM_CONF, GRES_CONF.replace("/dev/b", "/dev/b[1-2]"), "gpu01", "not of one device"),
+        (SLURM_CONF, GRES_CONF.replace("/dev/b", "/dev/b Cores=0-7"), "gpu01", "has cores"),
         (SLURM_CONF.replace("Weight=3 # ours", "\\\n"), GRES_CONF, "gpu01", "over several"),
         (SLURM_CONF.replace("gpu[02-04]", "gpu[01-04]"), GRES_CONF, "gpu01", "shares a line"),
     ],

@@ -2,6 +2,7 @@
 
 import pytest
 from recut_world import (
+    AFTER,
     BEFORE,
     GPU,
     MOVING_JOB,
@@ -49,6 +50,14 @@ async def test_who_holds_what_goes_is_told_until_it_has_left_and_who_stays_is_no
     assert world.running.keys() == {STAYING_JOB}
     assert done.records[1].words == f"left: jobs {MOVING_JOB}"
     assert world.crashes.calls.count("leave") == 2
+
+
+async def test_a_replica_has_left_when_its_processes_have_ended() -> None:
+    world, journal = world_with(Crashes())
+    world.ends_in_s = 7
+    done = await run(world, journal, taken_up=False)
+    assert done.state is State.DONE
+    assert world.time_s >= 7
 
 
 async def test_a_job_that_does_not_leave_in_time_keeps_its_instance() -> None:
@@ -175,6 +184,22 @@ async def test_a_reservation_that_ended_before_the_next_process_came_is_made_aga
         await run(world, journal, taken_up=False)
     world.reserved.clear()
     assert (await run(world, journal, taken_up=True)).state is State.DONE
+
+
+async def test_what_a_job_got_after_the_reservation_is_not_destroyed_on_the_way_back() -> None:
+    world, journal = world_with(Crashes(await calls_until(StepName.RESUME)))
+    with pytest.raises(Killed):
+        await run(world, journal, taken_up=False)
+    world.reserved.clear()
+    world.running[world.intruder] = world.found({AFTER[-1]})[0]
+    crashes = world.crashes
+    crashes.calls, crashes.kill_at, crashes.fail = [], 0, {"reserve": 1}
+    stuck = await run(world, journal, taken_up=True)
+    assert (stuck.state, "SW-RECUT-BUSY" in stuck.error) == (State.STUCK, True)
+    assert "cut" not in crashes.calls
+    assert world.is_after()
+    world.running.pop(world.intruder)
+    assert (await run(world, journal, taken_up=True)).state is State.ROLLED_BACK
 
 
 async def test_until_it_is_cut_the_next_process_waits_again_for_who_holds_it() -> None:

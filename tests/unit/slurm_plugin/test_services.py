@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cluster.jobs import JobState, JobView, NodeView, StepView
+from cluster.jobs import SHAPES_NODE, JobState, JobView, NodeView, StepView
 from cluster.units import Millislices
 from cluster.wire import SlotView
 from slurm_plugin.decide import services as decide
@@ -205,6 +205,15 @@ def test_what_is_free_on_a_drained_node_is_not_free() -> None:
     drained = replace(NODE, states=frozenset({"IDLE", "DRAIN"}), gpus={"1g.10gb": 3})
     (kind,) = gpu_types((drained,), COSTS, {}, {}).values()
     assert (kind.total, kind.free, kind.waiting) == (3, 0, 0)
+
+
+def test_what_gpus_could_be_cut_into_is_known_but_is_not_there() -> None:
+    types = {"1g.10gb": 56, "3g.40gb": 8}
+    shapes = replace(NODE, name=SHAPES_NODE, states=frozenset({"DOWN"}), gpus=types)
+    real = replace(NODE, gpus={"1g.10gb": 7}, gpus_allotted={})
+    kinds = gpu_types((real, shapes), COSTS, {}, {})
+    there = {name: (kind.total, kind.free, kind.beside) for name, kind in kinds.items()}
+    assert there == {"1g.10gb": (7, 7, set()), "3g.40gb": (0, 0, set())}
 
 
 def test_gpu_types_say_where_they_are_and_beside_what() -> None:

@@ -7,7 +7,7 @@ from scripted import tenant
 from why_world import LARGE, NOW_S, SMALL, job, running, sight, task
 
 from cluster.errors import Refusal
-from cluster.jobs import JobState, JobTag, JobView
+from cluster.jobs import SHAPES_NODE, JobState, JobTag, JobView
 from cluster.units import MillisliceSeconds
 from cluster.wire import ServiceNews
 from cluster.wire_reads import WhyAnswer
@@ -233,6 +233,13 @@ def test_waiting_for_gpus_it_says_how_many_are_free_and_who_holds_them():
     ]
     assert answer.start_s == NOW_S + 180
     assert "mallory" not in answer.model_dump_json()
+
+
+def test_what_gpus_could_be_cut_into_is_not_counted_among_them():
+    now = full(job(99, "Resources"))
+    shapes = replace(now.nodes[0], name=SHAPES_NODE, states=frozenset({"DOWN"}))
+    answer = asked("99", replace(now, nodes=(*now.nodes, shapes)))
+    assert answer.sentences[1] == "0 of 10 1g.10gb are free; this one needs 1."
 
 
 def test_slurm_s_own_plan_comes_before_ours():
