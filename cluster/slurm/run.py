@@ -11,7 +11,11 @@ from cluster.errors import OutsideError, UnreachableError
 
 DEADLINE_S = 10.0
 
-_DEFAULTS_OF_COMMANDS = ("SACCT_", "SACCTMGR_", "SCANCEL_", "SCONTROL_", "SPRIO_", "SQUEUE_")
+_DEFAULTS_OF_COMMANDS = (
+    *("SACCT_", "SACCTMGR_", "SCANCEL_", "SCONTROL_", "SINFO_", "SPRIO_", "SQUEUE_", "SRUN_"),
+    # Within a job srun would start a step of it.
+    *("SLURM_JOB", "SLURM_STEP"),
+)
 """Variables that would change what a command shows or does."""
 
 _PLAIN = {

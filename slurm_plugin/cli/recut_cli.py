@@ -64,7 +64,7 @@ def run_recuts(dry_run: DryRun = False, as_json: Json = False) -> None:
             _print_dry_run(settings, ledger, as_json)
             return
         _require_root("cut GPUs")
-        lock = ledger.recut_lock(f"{socket.gethostname()}, process {os.getpid()}")
+        lock = _lock(ledger)
         if not lock.hold():
             _print_busy(lock.holder(), as_json)
             return
@@ -116,19 +116,38 @@ def close(recut_id: RecutId, as_json: Json = False) -> None:
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        if ledger.recut(recut_id).state is not State.STUCK:
-            raise InvalidInputError(
-                "SW-RECUT-NOT-STUCK",
-                f"Re-cut {recut_id} is not stuck: nothing was changed.",
-                "One that runs is ended by: slicewise recut run",
-            )
-        ledger.finish_recut(recut_id, State.CLOSED, f"closed by {author_name()}")
+        lock = _lock(ledger)
+        try:
+            _close(ledger, lock, recut_id)
+        finally:
+            lock.give_up()
         found = ledger.recut(recut_id)
     if as_json:
         print_json(present.recut_json(found))
     else:
         node = found.planned.node
         console().print(f"Closed. Let jobs in: scontrol update NodeName={node} State=RESUME")
+
+
+def _close(ledger: Ledger, lock: LeaderLock, recut_id: int) -> None:
+    """Not while a run works on it: that would overwrite it."""
+    if not lock.hold():
+        raise OutsideError(
+            "SW-RECUT-LOCK",
+            f"A run cuts GPUs now ({lock.holder()}): nothing was changed.",
+            "Close it when that has ended: slicewise recut history",
+        )
+    if ledger.recut(recut_id).state is not State.STUCK:
+        raise InvalidInputError(
+            "SW-RECUT-NOT-STUCK",
+            f"Re-cut {recut_id} is not stuck: nothing was changed.",
+            "One that runs is ended by: slicewise recut run",
+        )
+    ledger.finish_recut(recut_id, State.CLOSED, f"closed by {author_name()}")
+
+
+def _lock(ledger: Ledger) -> LeaderLock:
+    return ledger.recut_lock(f"{socket.gethostname()}, process {os.getpid()}")
 
 
 @recut_app.command(

@@ -13,7 +13,11 @@ from slurm_plugin.decide.mig.recutting import Step
 from slurm_plugin.decide.slurm_gres import Device, is_pad
 
 _INVALID = ("INVAL", "INVALID_REG")
-_UNFIT = ("DOWN", "DRAIN", "FAIL", *_INVALID, "NOT_RESPONDING", "UNKNOWN")
+_UNFIT = (
+    *("DOWN", "DRAIN", "FAIL", *_INVALID, "NOT_RESPONDING", "UNKNOWN"),
+    *("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"),
+    *("REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"),
+)
 """States of a node on which nothing can be done."""
 _UNKNOWN_MINOR = 1 << 20
 """From there on: capabilities of instances that are not made yet."""

@@ -164,15 +164,14 @@ def next_step(records: Sequence[StepRecord], *, taken_up: bool = False) -> Next 
 
 
 def direction(records: Sequence[StepRecord]) -> Direction:
-    """Back since a step forward has failed; a reservation that stays is no reason to turn."""
-    failed = any(
-        one.outcome is Outcome.FAILED and one.step is not StepName.RESUME for one in records
-    )
-    return Direction.BACK if failed else Direction.FORWARD
+    """Back since a step forward has failed, unless all was done and only the reservation stays."""
+    is_done = _is_done(records, StepName.VERIFY, Direction.FORWARD)
+    failed = any(one.outcome is Outcome.FAILED for one in records)
+    return Direction.BACK if failed and not is_done else Direction.FORWARD
 
 
 def _after_failure(records: Sequence[StepRecord], last: StepRecord, way: Direction) -> Next | End:
-    if last.step is StepName.RESUME:
+    if last.step is StepName.RESUME or way is Direction.FORWARD:
         return End(State.RUNNING)
     if last.direction is Direction.BACK:
         return End(State.STUCK)

@@ -174,7 +174,11 @@ def test_one_that_is_stuck_is_an_error_with_what_to_do(site: Site) -> None:
     site.crashes.fail = {"cut": 2}
     with pytest.raises(OutsideError, match="SW-RECUT-STUCK"):
         recut_cli.run_recuts()
+    site.journal.is_free = False
+    with pytest.raises(OutsideError, match="A run cuts GPUs now"):
+        recut_cli.close(1)
     assert site.journal.unfinished_recuts()
+    site.journal.is_free = True
     recut_cli.close(1)
     assert site.journal.recut(1).state is State.CLOSED
     assert site.journal.unfinished_recuts() == ()

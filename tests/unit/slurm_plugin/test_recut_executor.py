@@ -186,8 +186,20 @@ async def test_a_reservation_that_ended_before_the_next_process_came_is_made_aga
     assert (await run(world, journal, taken_up=True)).state is State.DONE
 
 
+async def test_what_is_done_but_for_the_reservation_is_not_undone() -> None:
+    world, journal = world_with(Crashes(await calls_until(StepName.RESUME) + 1))
+    with pytest.raises(Killed):
+        await run(world, journal, taken_up=False)
+    world.crashes.calls, world.crashes.kill_at = [], 0
+    for call in ("reserve", "release"):
+        world.crashes.fail = {call: 1}
+        waits = await run(world, journal, taken_up=True)
+        assert (waits.state, world.is_after()) == (State.RUNNING, True)
+    assert (await run(world, journal, taken_up=True)).state is State.DONE
+
+
 async def test_what_a_job_got_after_the_reservation_is_not_destroyed_on_the_way_back() -> None:
-    world, journal = world_with(Crashes(await calls_until(StepName.RESUME)))
+    world, journal = world_with(Crashes(await calls_until(StepName.VERIFY)))
     with pytest.raises(Killed):
         await run(world, journal, taken_up=False)
     world.reserved.clear()
