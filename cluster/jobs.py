@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -89,6 +90,10 @@ class NodeView:
     def is_shapes(self) -> bool:
         """Whether it is no node, but says what GPUs can be cut into."""
         return self.name == SHAPES_NODE
+
+    def is_in(self, partitions: AbstractSet[str]) -> bool:
+        """Whether it is a node, and in one of these."""
+        return not self.partitions.isdisjoint(partitions) and not self.is_shapes
 
 
 @dataclass(frozen=True)

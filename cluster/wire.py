@@ -105,6 +105,8 @@ Slurm still has a record of it (``job_id``), else the index is lost for good."""
 
 WHEN_REPLACED_S = 3600
 """``leaves_s`` of a slot on a drained node: it may stay until another one serves in its place."""
+SOON_S = 240
+"""So long before an announced end the launcher starts a successor."""
 
 
 class SlotView(Message):

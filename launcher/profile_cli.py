@@ -210,8 +210,7 @@ def _types(settings: Settings, text: str | None, partition: str | None) -> Seque
 
 async def _types_there(settings: Settings, partition: str | None) -> Sequence[str]:
     partitions = {partition} if partition else set(settings.cluster.partitions)
-    known = await CommandSlurm().nodes()
-    nodes = [node for node in known if node.partitions & partitions and not node.is_shapes]
+    nodes = [node for node in await CommandSlurm().nodes() if node.is_in(partitions)]
     return [name for name in settings.models if any(node.gpus.get(name) for node in nodes)]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from cluster.service import DEFAULT_LEASE_S, gives_back_s
-from cluster.wire import WHEN_REPLACED_S, ServiceView, SlotView
+from cluster.wire import SOON_S, WHEN_REPLACED_S, ServiceView, SlotView
 from launcher.decide.backoff import SETTLED_S, Backoff
 from launcher.decide.gateway import Backend, Mode, Server
 from launcher.decide.runs import (
@@ -22,9 +22,9 @@ from launcher.decide.scaling import Start
 from launcher.decide.slots import Expiry, Phase, Slot, SlotId
 from launcher.decide.state import GenerationState
 
-SOON_S, NOW_S = 240.0, 70.0
-"""So long before its end a replica's successor starts, and it drains at the latest. Short leases
-have less: two thirds and one third of the lease."""
+NOW_S = 70.0
+"""So long before its end a replica drains at the latest; ``SOON_S`` before it its successor starts.
+Short leases have less: one third and two thirds of the lease."""
 _UNEXTENDED_S = 5.0
 """A lease that the daemon extends has more left than this when its script gives it back."""
 PENDING_LONG_S = 60.0

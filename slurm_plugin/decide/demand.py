@@ -128,13 +128,12 @@ def node_costs(
     nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, Millislices]
 ) -> frozenset[int]:
     """What all GPUs of each node of managed partitions cost together."""
-    real = (node for node in nodes if node.partitions & partitions and not node.is_shapes)
-    return frozenset(run_cost(node.gpus, costs) for node in real)
+    return frozenset(run_cost(node.gpus, costs) for node in nodes if node.is_in(partitions))
 
 
 def has_gpus(node: NodeView, partitions: frozenset[str]) -> bool:
     """Whether it is a node, with GPUs, in one of the partitions."""
-    return bool(node.partitions & partitions) and any(node.gpus.values()) and not node.is_shapes
+    return node.is_in(partitions) and any(node.gpus.values())
 
 
 def is_managed(job: JobView, partitions: frozenset[str]) -> bool:

@@ -8,7 +8,7 @@ from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobState, JobTag, JobView, NodeView, StepView, last_words
 from cluster.service import MAX_SLOTS
 from cluster.units import Millislices
-from cluster.wire import WHEN_REPLACED_S, ServiceView, SlotState, SlotView, TenantView
+from cluster.wire import SOON_S, WHEN_REPLACED_S, ServiceView, SlotState, SlotView, TenantView
 from slurm_plugin.decide.free import free_instances
 from slurm_plugin.decide.limits import BORROWED_QOS
 from slurm_plugin.decide.snapshot import GpuType, Living
@@ -196,10 +196,6 @@ _PREEMPTED_BY_S = 60
 """Slurm itself moves an end by half a minute where it rounds a limit."""
 
 
-_SOON_S = 240
-"""The launcher starts successors so long before an announced end."""
-
-
 def _leaves(job: JobView, node: NodeView | None, now_s: float) -> tuple[int | None, str]:
     """In how many seconds it must end, and why, as far as job and node say so.
 
@@ -216,7 +212,7 @@ def _leaves(job: JobView, node: NodeView | None, now_s: float) -> tuple[int | No
 
 def to_be_replaced(slot: SlotView, why: str) -> SlotView:
     """As if its node were drained. What must end soon is replaced for that reason already."""
-    is_soon = slot.leaves_s is not None and slot.leaves_s < _SOON_S
+    is_soon = slot.leaves_s is not None and slot.leaves_s < SOON_S
     if is_soon or slot.state not in {"starting", "running"}:
         return slot
     return slot.model_copy(update={"leaves_s": WHEN_REPLACED_S, "leaves_why": why})

@@ -161,7 +161,7 @@ def _type_limits(job: JobView, sight: Sight) -> Iterator[Shortage]:
 
 def _free(job: JobView, sight: Sight) -> Iterator[Shortage]:
     partitions = frozenset(job.partition.split(","))
-    nodes = [one for one in sight.nodes if one.partitions & partitions and not one.is_shapes]
+    nodes = [node for node in sight.nodes if node.is_in(partitions)]
     names = frozenset(node.name for node in nodes)
     free = free_instances(nodes)
     on_nodes = [(one, 0) for one in sight.allotted() if not names.isdisjoint(one.nodes)]

@@ -12,7 +12,7 @@ from cluster.errors import SlicewiseError
 from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.mig.inventory import Gpu, Inventory
-from cluster.mig.inventory_json import gpu_of, inventory_of
+from cluster.mig.inventory_json import gpu_of
 from cluster.mig.placement_text import placements_text
 from cluster.settings import Settings
 from cluster.slurm import maintenance
@@ -20,6 +20,7 @@ from cluster.slurm.interface import Slurm
 from slurm_plugin.decide import slurm_files, slurm_gres
 from slurm_plugin.decide.mig.recut_steps import Direction, Recut
 from slurm_plugin.decide.slurm_gres import Device
+from slurm_plugin.recut.survey import probe
 
 _PROBE_S, _CUT_S = 60.0, 180.0
 
@@ -68,8 +69,7 @@ class ClusterSite:
 
     async def inventory(self, node: str, reservation: str) -> Inventory:
         """By its driver."""
-        argv = (*self._recut.on_node, "slicewise", "node", "probe", "--json")
-        return inventory_of(await maintenance.run_on(node, reservation, argv, _PROBE_S))
+        return await probe(self._recut, node, reservation, _PROBE_S)
 
     async def cut(self, recut: Recut, direction: Direction) -> Gpu:
         """On the node."""

@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from cluster.errors import InvalidInputError, SlicewiseError
+from cluster.mig.inventory import Inventory
 from cluster.mig.inventory_json import inventory_of
+from cluster.recut_settings import RecutSettings
 from cluster.settings import Settings
 from cluster.slurm import maintenance
 from cluster.slurm.interface import Slurm
@@ -65,12 +67,18 @@ async def survey(
     return Survey(tuple(node for node in wanted if node not in failed), failed)
 
 
+async def probe(
+    settings: RecutSettings, node: str, reservation: str, deadline_s: float
+) -> Inventory:
+    """What the node's driver says, by a job of root's. Raises as ``maintenance.run_on``."""
+    argv = (*settings.on_node, "slicewise", "node", "probe", "--json")
+    return inventory_of(await maintenance.run_on(node, reservation, argv, deadline_s))
+
+
 async def _looked(settings: Settings, journal: Journal, node: str) -> str:
     """What went wrong; "" if nothing did. The ledger's failures are everybody's."""
-    argv = (*settings.recut.on_node, "slicewise", "node", "probe", "--json")
     try:
-        printed = await maintenance.run_on(node, "", argv, _PROBE_S)
-        inventory = asdict(inventory_of(printed))
+        inventory = asdict(await probe(settings.recut, node, "", _PROBE_S))
     except SlicewiseError as error:
         return error.refusal.message
     await asyncio.to_thread(journal.save_inventory, node, inventory)

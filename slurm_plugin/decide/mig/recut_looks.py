@@ -135,7 +135,7 @@ def change_text(before: Sequence[Placement], after: Sequence[Placement]) -> str:
 
 def _counted(placements: Sequence[Placement]) -> str:
     """Of several of a profile their number; of one, where it is."""
-    counts = Counter(one.profile for one in sorted(placements, key=lambda one: one.start))
+    counts = Counter(one.profile for one in sorted(placements, key=_by_start))
     alone = {one.profile: placements_text([one]) for one in placements}
     said = (f"{n} {name}" if n > 1 else alone[name] for name, n in counts.items())
     return ", ".join(said)
