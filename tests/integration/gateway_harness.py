@@ -197,8 +197,8 @@ class Harness:
         async with self.session.request(method, url, json={"n": 1}, headers=sent) as answer:
             return answer.status, await answer.text()
 
-    def asking(self, count: int) -> list["asyncio.Task[tuple[int, str]]"]:
-        return [asyncio.create_task(self.ask()) for _ in range(count)]
+    def asking(self, count: int, **headers: str) -> list["asyncio.Task[tuple[int, str]]"]:
+        return [asyncio.create_task(self.ask(**headers)) for _ in range(count)]
 
     def channel(self, authority: str = "") -> grpc.aio.Channel:
         options = [("grpc.use_local_subchannel_pool", 1)]
