@@ -1,5 +1,7 @@
 """When the periods of budgets begin, by the calendar of a time zone."""
 
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -22,6 +24,37 @@ def next_start_s(period: str, at_s: int, zone: str) -> int | None:
     tz = _zone(zone)
     first = _first_day(period, datetime.fromtimestamp(at_s, tz).date())
     return _midnight_s(_first_day(period, first + _LONGER[period]), tz)
+
+
+def moment(at_s: float, zone: str) -> tuple[int, int]:
+    """What clocks there show: the weekday, 0 being Monday, and minutes since midnight."""
+    there = datetime.fromtimestamp(at_s, _zone(zone))
+    return there.weekday(), there.hour * 60 + there.minute
+
+
+def clock_times_s(minutes: Iterable[int], since_s: float, days: int, zone: str) -> list[int]:
+    """Unix seconds, in order, at which clocks there come to one of these minutes of the day, or
+    are changed; on so many days, beginning with that of ``since_s``.
+    """
+    tz = _zone(zone)
+    first = datetime.fromtimestamp(since_s, tz).date()
+    times = [time(minute // 60, minute % 60) for minute in minutes]
+    found: set[int] = set()
+    for day in (first + timedelta(days=number) for number in range(days)):
+        for shown in (datetime.combine(day, one, tz) for one in times):
+            found.update(_seconds(shown, tz))
+        found.update(_change_of_clocks_s(day, tz))
+    return sorted(found)
+
+
+def unix_s(shown: datetime, zone: str) -> int:
+    """The Unix second of what clocks there show, which has no time zone of its own."""
+    return int(shown.replace(tzinfo=_zone(zone)).timestamp())
+
+
+def clock_text(at_s: float, zone: str) -> str:
+    """The date and time there, such as 2026-11-01 08:30."""
+    return f"{datetime.fromtimestamp(at_s, _zone(zone)):%Y-%m-%d %H:%M}"
 
 
 def date_text(at_s: int, zone: str) -> str:
@@ -53,6 +86,25 @@ def _first_day(period: str, day: date) -> date:
         "month": day.replace(day=1),
     }
     return starts[period]
+
+
+def _seconds(shown: datetime, tz: tzinfo) -> Iterator[int]:
+    """Twice, or never, where clocks are changed."""
+    for fold in (0, 1):
+        at_s = int(shown.replace(fold=fold).timestamp())
+        if datetime.fromtimestamp(at_s, tz).replace(fold=0) == shown:
+            yield at_s
+
+
+def _change_of_clocks_s(day: date, tz: tzinfo) -> Iterator[int]:
+    seconds = range(_midnight_s(day, tz), _midnight_s(day + timedelta(days=1), tz) + 1)
+
+    def offset(at_s: int) -> timedelta | None:
+        return datetime.fromtimestamp(at_s, tz).utcoffset()
+
+    before = offset(seconds[0])
+    if before != offset(seconds[-1]):
+        yield seconds[bisect_left(seconds, True, key=lambda at_s: offset(at_s) != before)]
 
 
 def _midnight_s(day: date, tz: tzinfo) -> int:

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from cluster.errors import InvalidInputError
+from cluster.lending_settings import LendingSettings
 from cluster.mig_profiles import Board, board, cost_millislices
 from cluster.periods import check_zone
 from cluster.recut_settings import RecutSettings
@@ -268,6 +269,7 @@ class Settings(_Section):
     triton: TritonSettings = TritonSettings()
     launcher: LauncherSettings = LauncherSettings()
     recut: RecutSettings = RecutSettings()
+    lending: LendingSettings = LendingSettings()
 
     @model_validator(mode="after")
     def _types_are_unambiguous(self) -> Self:

@@ -32,10 +32,11 @@ from cluster.slurm.interface import (
 from cluster.units import Millislices
 from cluster.wire_keys import GrantsAnswer, KeyView
 from slurm_plugin.admit import Admission
+from slurm_plugin.decide.calendar import Window
 from slurm_plugin.decide.decayed_use import Holding
 from slurm_plugin.decide.lending import within_limits
 from slurm_plugin.decide.orders import Ordered
-from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Quota, Tenant
+from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Quota, Recall, Tenant
 from slurm_plugin.sync import Sync
 
 ETC = Path(__file__).resolve().parents[1] / "etc" / "slicewise.toml"
@@ -233,6 +234,8 @@ class FreeLock:
     def holder(self) -> str:
         return ""
 
+    def give_up(self) -> None: ...
+
 
 @dataclass
 class ScriptedLedger(MemoryStore):
@@ -241,6 +244,8 @@ class ScriptedLedger(MemoryStore):
     shown: Policy = field(default_factory=lambda: policy_of(tenant("vision", 2000)))
     newest: int = 7
     lent: tuple[Loan, ...] = ()
+    recalled: tuple[Recall, ...] = ()
+    calendar: tuple[Window, ...] = ()
     marked: list[int] = field(default_factory=list)
     failures: dict[str, list[SlicewiseError]] = field(default_factory=dict)
     held_lately: tuple[Holding, ...] = ()
@@ -260,6 +265,9 @@ class ScriptedLedger(MemoryStore):
     def leader_lock(self, host: str) -> "FreeLock":
         return FreeLock()
 
+    def compile_lock(self) -> "FreeLock":
+        return FreeLock()
+
     def require_current(self) -> None:
         self._fail("require_current")
 
@@ -274,8 +282,23 @@ class ScriptedLedger(MemoryStore):
     def loans(self) -> tuple[Loan, ...]:
         return self.lent
 
-    def set_loans(self, loans: Sequence[Loan], reason: str) -> None:
+    def highest_policy(self) -> None:
+        """There is no calendar."""
+
+    def policy_in_force(self, at_s: float, zone: str) -> Policy:
+        return self.policy()
+
+    def windows(self) -> tuple[Window, ...]:
+        return self.calendar
+
+    def recalls(self) -> tuple[Recall, ...]:
+        return self.recalled
+
+    def set_loans(
+        self, loans: Sequence[Loan], reason: str, recalls: Sequence[Recall] | None = None
+    ) -> None:
         self.lent = within_limits(self.shown, loans)
+        self.recalled = self.recalled if recalls is None else tuple(recalls)
 
     def known_limits(self) -> Mapping[LimitKey, KnownLimit]:
         return {}

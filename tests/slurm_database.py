@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 from cluster.jobs import JobView, NodeView, PartitionView
 from cluster.slurm.interface import Association, Qos
-from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, TenantUpdate
+from cluster.slurm.values import duration_s
+from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Recall, TenantUpdate
 from slurm_plugin.decide.slurm_conf import conf_lines
 from slurm_plugin.decide.tenants import changed
 
@@ -174,14 +175,17 @@ class SlurmDatabase:
     def _set_qos(self, name: str, settings: Iterable[str]) -> None:
         one = self.known[name]
         group, each, preempt = dict(one.grp_tres), dict(one.max_tres_per_account), one.preempt
+        exempt_s = one.preempt_exempt_s
         for setting in settings:
             word, _, value = setting.partition("=")
             if word in {"preempt", "preempt+"}:
                 assert set(value.split(",")) <= self.known.keys()
                 preempt = preempt | set(value.split(","))
+            elif word == "preemptexempttime":
+                exempt_s = None if value == "-1" else duration_s(value)
             else:
                 _set_limits({"grptres": group, "maxtresperaccount": each}[word], value)
-        self.known[name] = Qos(name, group, preempt, each)
+        self.known[name] = Qos(name, group, preempt, each, exempt_s)
 
     def _modify(self, keys: Iterable[tuple[str, str]], settings: Iterable[str]) -> None:
         for key in keys:
@@ -232,6 +236,15 @@ def _set_limits(limits: dict[str, int], text: str) -> None:
             del limits[tres]
 
 
+class FreeLock:
+    """Nobody else has it."""
+
+    def hold(self) -> bool:
+        return True
+
+    def give_up(self) -> None: ...
+
+
 class LimitLedger:
     """What ``compile`` and ``uninstall`` need of the ledger."""
 
@@ -239,14 +252,24 @@ class LimitLedger:
         self.steps = steps or Steps()
         self.tenants: Policy = {}
         self.lent: tuple[Loan, ...] = ()
+        self.called: tuple[Recall, ...] = ()
         self.known: dict[LimitKey, KnownLimit] = {}
         self.authors: list[str] = []
 
     def policy(self) -> Policy:
         return self.tenants
 
+    def highest_policy(self) -> None:
+        """There is no calendar."""
+
+    def policy_in_force(self, at_s: float, zone: str) -> Policy:
+        return self.tenants
+
     def loans(self) -> tuple[Loan, ...]:
         return self.lent
+
+    def recalls(self) -> tuple[Recall, ...]:
+        return self.called
 
     def balances(self) -> Mapping[str, object]:
         return {}
@@ -264,6 +287,9 @@ class LimitLedger:
     def known_limits(self) -> Mapping[LimitKey, KnownLimit]:
         return dict(self.known)
 
+    def compile_lock(self) -> FreeLock:
+        return FreeLock()
+
     def know_limits(self, known: Mapping[LimitKey, KnownLimit]) -> None:
         if known:
             self.steps.step()
@@ -274,11 +300,12 @@ class LimitLedger:
         self.known = {}
 
 
-def settings(by_hand: str = "put back") -> SimpleNamespace:
+def settings(by_hand: str = "put back", term_s: int = 0) -> SimpleNamespace:
     """As much of the settings as is asked for."""
     return SimpleNamespace(
         cluster=SimpleNamespace(name=CLUSTER, partitions=("gpu",)),
         models=dict.fromkeys(COSTS, "A100-80GB"),
         costs=COSTS,
-        ledger=SimpleNamespace(by_hand=by_hand),
+        ledger=SimpleNamespace(by_hand=by_hand, time_zone="UTC"),
+        lending=SimpleNamespace(term_s=term_s),
     )

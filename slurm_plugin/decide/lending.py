@@ -66,15 +66,19 @@ def lend(
     return _paired(policy, kept, (_given(policy, parts, passing) | got) - passing)
 
 
-def within_limits(policy: Policy, loans: Iterable[Loan]) -> tuple[Loan, ...]:
+def within_limits(
+    policy: Policy, loans: Iterable[Loan], lends: Mapping[str, int] | None = None
+) -> tuple[Loan, ...]:
     """Loans as far as the policy allows them, by lender and borrower.
 
-    Small ones stay first, so large ones are cut; none is larger than it was, and none is cut
-    without need. Loans of and to those who are no tenants are left out.
+    ``lends`` is what each own account may lend at most, its own part if not given. Small ones
+    stay first, so large ones are cut; none is larger than it was, and none is cut without need.
+    Loans of and to those who are no tenants are left out.
     """
     known = _known(policy, loans)
     total = sum(loan.amount_millislices for loan in known)
-    return _cut(policy, known, own_part(policy), dict.fromkeys(policy, total))
+    lends = own_part(policy) if lends is None else lends
+    return _cut(policy, known, lends, dict.fromkeys(policy, total))
 
 
 def _known(policy: Policy, loans: Iterable[Loan]) -> list[Loan]:

@@ -135,6 +135,36 @@ class Loan:
 
 
 @dataclass(frozen=True)
+class LoanTerm:
+    """A loan, and since when.
+
+    Attributes:
+        since_s: Unix seconds since when the borrower may hold something of the lender's.
+        grown_s: when the loan grew last.
+    """
+
+    loan: Loan
+    since_s: int
+    grown_s: int
+
+
+@dataclass(frozen=True, order=True)
+class Recall:
+    """A part of the lender's own nominal that it takes back and that the borrower still holds.
+
+    The borrower may start nothing more on it, and the lender nothing yet.
+
+    Attributes:
+        called_s: Unix seconds.
+    """
+
+    lender: str
+    borrower: str
+    amount_millislices: Millislices
+    called_s: int
+
+
+@dataclass(frozen=True)
 class LoanChange:
     """One row of the loans' history; an amount of 0 ends the loan. ``at_s`` is Unix seconds."""
 

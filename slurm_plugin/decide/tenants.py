@@ -1,7 +1,7 @@
 """The tree of tenants: what may be changed in it, and what follows from its shape."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 from cluster.errors import InvalidInputError
@@ -35,6 +35,34 @@ def changed(policy: Policy, update: TenantUpdate) -> Policy:
     SW-WEIGHT-RANGE, SW-TYPE-LIMIT, SW-BUDGET-RANGE, SW-PERIOD; SW-QUOTA-TREE if the nominal of
     a tenant would fall short of what those below it have together, or further than before.
     """
+    after, refused = changed_together(policy, (update,))
+    for error in refused.values():
+        raise error
+    return after
+
+
+def changed_together(
+    policy: Policy, updates: Sequence[TenantUpdate]
+) -> tuple[Policy, Mapping[str, InvalidInputError]]:
+    """The policy after several updates, one a tenant, and what is refused of whom, as ``changed``
+    raises it.
+
+    In any order, but for a new tenant after the one above it: only the tree to which all of them
+    lead has to hold.
+    """
+    after = policy
+    refused: dict[str, InvalidInputError] = {}
+    for update in updates:
+        try:
+            after = _alone(after, update)
+        except InvalidInputError as error:
+            refused[update.tenant] = error
+    there = [one.tenant for one in updates if one.tenant in after and one.tenant not in refused]
+    return after, {**refused, **dict(_tree_faults(policy, after, there))}
+
+
+def _alone(policy: Policy, update: TenantUpdate) -> Policy:
+    """Whatever becomes of the tree."""
     _check_name(update.tenant)
     if update.removed:
         return _without(policy, update.tenant)
@@ -45,9 +73,7 @@ def changed(policy: Policy, update: TenantUpdate) -> Policy:
     _check_quota(tenant.quota)
     if tenant.budget is not None:
         _check_budget(tenant.budget)
-    after = {**policy, tenant.name: tenant}
-    _check_tree(policy, after, tenant.name)
-    return after
+    return {**policy, tenant.name: tenant}
 
 
 def check_words(author: str, reason: str) -> None:
@@ -199,9 +225,9 @@ def _check_parent(policy: Policy, tenant: Tenant) -> None:
 
 
 def _check_quota(quota: Quota) -> None:
-    _check_slices("A nominal quota", quota.nominal_millislices)
-    _check_slices("A borrowing limit", quota.borrowing_limit_millislices)
-    _check_slices("A lending limit", quota.lending_limit_millislices)
+    check_slices("A nominal quota", quota.nominal_millislices)
+    check_slices("A borrowing limit", quota.borrowing_limit_millislices)
+    check_slices("A lending limit", quota.lending_limit_millislices)
     if not 1 <= quota.weight <= MAX_WEIGHT:
         raise InvalidInputError(
             "SW-WEIGHT-RANGE",
@@ -223,10 +249,11 @@ def _check_quota(quota: Quota) -> None:
                 f"Give 0 to {MAX_TYPE_LIMIT}.",
             )
     for name, limit in quota.model_limits.items():
-        _check_slices(f"A limit on {name}", limit)
+        check_slices(f"A limit on {name}", limit)
 
 
-def _check_slices(what: str, millislices: int) -> None:
+def check_slices(what: str, millislices: int) -> None:
+    """Raises InvalidInputError (SW-QUOTA-RANGE) for what is no amount of quota."""
     if not 0 <= millislices <= MAX_NOMINAL_MILLISLICES:
         raise InvalidInputError(
             "SW-QUOTA-RANGE",
@@ -256,18 +283,30 @@ def _check_budget(budget: Budget) -> None:
             )
 
 
-def _check_tree(before: Policy, after: Policy, name: str) -> None:
-    """A ledger of an older version may fall short somewhere; that must not get worse."""
+def _tree_faults(
+    before: Policy, after: Policy, names: Iterable[str]
+) -> Iterator[tuple[str, InvalidInputError]]:
+    """Each tenant that falls short once, at the first of these that it is or that is below it.
+
+    A ledger of an older version may fall short somewhere; that must not get worse.
+    """
     nominal = effective_nominal(after)
-    was, now = _missing(before), _missing(after)
-    path = (name, *ancestors(after, name))
-    for below, tenant in zip(("", *path), path, strict=False):
-        if now[tenant] > was.get(tenant, 0):
-            raise _too_small(after, tenant, below, nominal)
+    was, now = missing(before), missing(after)
+    worse = {name for name in after if now[name] > was.get(name, 0)}
+    for name in names:
+        path = (name, *ancestors(after, name))
+        for below, tenant in zip(("", *path), path, strict=False):
+            if tenant in worse:
+                worse.remove(tenant)
+                yield name, _too_small(after, tenant, below, nominal)
+                break
 
 
-def _missing(policy: Policy) -> Mapping[str, int]:
-    """Millislices by which each tenant's nominal falls short of its children's sum."""
+def missing(policy: Policy) -> Mapping[str, int]:
+    """Millislices by which each tenant's nominal falls short of its children's sum.
+
+    A group, whose nominal is 0, falls short of nothing.
+    """
     own = {name: int(tenant.quota.nominal_millislices) for name, tenant in policy.items()}
     nominal = effective_nominal(policy)
     return {name: nominal[name] - own[name] if own[name] else 0 for name in policy}

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import BigInteger, cast, extract, func, select
+from sqlalchemy import BigInteger, Select, cast, extract, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
@@ -47,16 +48,24 @@ class Charges(LedgerPart):
 
     def accounted_until_s(self) -> int:
         """Up to when every run's end is in the ledger; the first call sets it to now."""
-        mark = select(watermarks.c.accounted_until_s).where(watermarks.c.cluster == self._cluster)
-        with reading(self._engine) as connection:
-            found = connection.execute(mark).scalar_one_or_none()
+        found = self.last_accounted_s()
         if found is not None:
-            return int(found)
+            return found
+        mark = self._mark()
         now_s = cast(func.floor(extract("epoch", func.now())), BigInteger)
         first = insert(watermarks).values(cluster=self._cluster, accounted_until_s=now_s)
         with writing(self._engine) as connection:
             connection.execute(first.on_conflict_do_nothing())
             return int(connection.execute(mark).scalar_one())
+
+    def last_accounted_s(self) -> int | None:
+        """The same, but nothing is set; None before the first call of that."""
+        with reading(self._engine) as connection:
+            found = connection.execute(self._mark()).scalar_one_or_none()
+        return None if found is None else int(found)
+
+    def _mark(self) -> Select[Any]:
+        return select(watermarks.c.accounted_until_s).where(watermarks.c.cluster == self._cluster)
 
     def set_accounted_until_s(self, second: int) -> None:
         """Record that; it never goes back."""

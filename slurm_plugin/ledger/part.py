@@ -1,5 +1,7 @@
 """What the parts of the ledger share."""
 
+from typing import Any
+
 from sqlalchemy import Engine, text
 
 DEADLINE = text("SET LOCAL statement_timeout = '4s'")
@@ -19,3 +21,8 @@ class LedgerPart:
     """For ``Charges.apply``: see ``booking.booking_engine``."""
     _cluster: str
     """Slurm's ClusterName."""
+
+
+def seconds(epoch: Any) -> float | None:
+    """What PostgreSQL's ``extract(epoch ...)`` says."""
+    return None if epoch is None else float(epoch)

@@ -1,26 +1,31 @@
 """Policy: tenants, their quotas and budgets' rules, loans, what is known of Slurm's limits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, delete, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
+from cluster.leader_lock import LeaderLock
 from cluster.units import Millislices
-from slurm_plugin.decide.lending import within_limits
+from slurm_plugin.decide.calendar import Window, loosely_within
 from slurm_plugin.decide.policy import (
     KnownLimit,
     LimitKey,
     Loan,
     LoanChange,
+    LoanTerm,
     Policy,
     QuotaChange,
+    Recall,
     TenantUpdate,
 )
-from slurm_plugin.decide.tenants import changed, check_words
+from slurm_plugin.decide.tenants import changed_together, check_words
 from slurm_plugin.ledger import policy_rows as rows
+from slurm_plugin.ledger import window_rows
 from slurm_plugin.ledger.part import LedgerPart
+from slurm_plugin.ledger.rebalance_tables import quota_window_ends, recalls
 from slurm_plugin.ledger.tables import (
     compilations,
     known_limits,
@@ -53,16 +58,35 @@ class Policies(LedgerPart):
     def _change(
         self, connection: Connection, update: TenantUpdate, author: str, reason: str
     ) -> QuotaChange:
+        return self._change_together(connection, (update,), author, reason)[0]
+
+    def _change_together(
+        self, connection: Connection, updates: Sequence[TenantUpdate], author: str, reason: str
+    ) -> tuple[QuotaChange, ...]:
         check_words(author, reason)
         self._lock(connection)
-        after = changed(self._policy(connection), update)
+        after, refused = changed_together(self._policy(connection), updates)
+        for error in refused.values():
+            raise error
+        changes = tuple(
+            self._recorded(connection, update, after, author, reason) for update in updates
+        )
+        current = self._loans(connection)
+        cut = loosely_within(after, self._windows(connection), current)
+        self._append_loans(connection, current, cut, _why(changes[-1]))
+        newest = str(changes[-1].change_id)
+        connection.execute(select(func.pg_notify(QUOTA_CHANNEL, newest)))
+        return changes
+
+    def _recorded(
+        self, connection: Connection, update: TenantUpdate, after: Policy, author: str, reason: str
+    ) -> QuotaChange:
         written = _written(update, after)
         change_id, at_s = self._append(connection, written, author, reason)
-        current = self._loans(connection)
-        cut = within_limits(after, current)
-        self._append_loans(connection, current, cut, f"change {change_id}: {update.tenant}")
-        connection.execute(select(func.pg_notify(QUOTA_CHANNEL, str(change_id))))
-        return QuotaChange(change_id, written, author, reason, at_s)
+        change = QuotaChange(change_id, written, author, reason, at_s)
+        if update.removed:
+            self._forget(connection, update.tenant, author, _why(change))
+        return change
 
     def history(self, tenant: str) -> tuple[QuotaChange, ...]:
         """Every change of the tenant, the newest first."""
@@ -89,6 +113,10 @@ class Policies(LedgerPart):
         with writing(self._engine) as connection:
             connection.execute(marked)
 
+    def compile_lock(self) -> LeaderLock:
+        """The lock of the one process that changes Slurm's limits."""
+        return LeaderLock(self._engine, "slicewise compile", self._cluster, "")
+
     def compiled(self, change_id: int) -> bool:
         """Whether Slurm's limits contain that change."""
         mark = select(compilations.c.change_id).where(compilations.c.cluster == self._cluster)
@@ -100,16 +128,35 @@ class Policies(LedgerPart):
         with reading(self._engine) as connection:
             return self._loans(connection)
 
-    def set_loans(self, loans: Sequence[Loan], reason: str) -> None:
-        """Make these all the loans there are; what is no longer within limits is cut to them.
+    def set_loans(
+        self, loans: Sequence[Loan], reason: str, recalls: Sequence[Recall] | None = None
+    ) -> None:
+        """Make these all the loans there are, and these all the recalls; None leaves those.
 
-        Raises InvalidInputError (SW-TEXT).
+        Loans that are no longer within limits are cut to them, at whatever hour of the calendar;
+        recalls of and to those who are no tenants are left out. Raises InvalidInputError (SW-TEXT).
         """
         check_words(_AUTHOR, reason)
         with writing(self._engine) as connection:
             self._lock(connection)
-            allowed = within_limits(self._policy(connection), loans)
+            policy = self._policy(connection)
+            allowed = loosely_within(policy, self._windows(connection), loans)
             self._append_loans(connection, self._loans(connection), allowed, reason)
+            if recalls is not None:
+                known = [one for one in recalls if {one.lender, one.borrower} <= policy.keys()]
+                self._replace_recalls(connection, known)
+
+    def recalls(self) -> tuple[Recall, ...]:
+        """What lenders take back, in the order of lenders', borrowers' names and time."""
+        with reading(self._engine) as connection:
+            found = connection.execute(rows.recalls_of(self._cluster))
+            return tuple(rows.recall(row) for row in found)
+
+    def loan_terms(self) -> tuple[LoanTerm, ...]:
+        """Every loan, and since when, in the order of ``loans``."""
+        with reading(self._engine) as connection:
+            found = connection.execute(rows.loan_terms_of(self._cluster))
+            return tuple(rows.loan_term(row) for row in found)
 
     def loan_history(self, tenant: str) -> tuple[LoanChange, ...]:
         """What the tenant lent and borrowed, the newest first."""
@@ -155,6 +202,36 @@ class Policies(LedgerPart):
         found = connection.execute(rows.loans_of(self._cluster))
         return tuple(rows.loan(row) for row in found)
 
+    def _windows(self, connection: Connection) -> tuple[Window, ...]:
+        found = connection.execute(window_rows.windows_of(self._cluster))
+        return tuple(window_rows.window(row) for row in found)
+
+    def _end_windows(
+        self, connection: Connection, windows: Iterable[Window], author: str, reason: str
+    ) -> None:
+        values = [
+            {"window_id": one.window_id, "author": author, "reason": reason} for one in windows
+        ]
+        if values:
+            connection.execute(insert(quota_window_ends), values)
+
+    def _forget(self, connection: Connection, tenant: str, author: str, reason: str) -> None:
+        """Its windows and recalls: a tenant of its name may come again."""
+        mine = [one for one in self._windows(connection) if one.tenant == tenant]
+        self._end_windows(connection, mine, author, reason)
+        of = recalls.c
+        connection.execute(
+            delete(recalls)
+            .where(of.cluster == self._cluster)
+            .where(or_(of.lender == tenant, of.borrower == tenant))
+        )
+
+    def _replace_recalls(self, connection: Connection, now: Sequence[Recall]) -> None:
+        connection.execute(delete(recalls).where(recalls.c.cluster == self._cluster))
+        if now:
+            values = [{"cluster": self._cluster, **rows.recall_values(one)} for one in now]
+            connection.execute(insert(recalls), values)
+
     def _append(
         self, connection: Connection, update: TenantUpdate, author: str, reason: str
     ) -> tuple[int, int]:
@@ -189,6 +266,10 @@ class Policies(LedgerPart):
         ]
         if values:
             connection.execute(insert(loan_changes), values)
+
+
+def _why(change: QuotaChange) -> str:
+    return f"change {change.change_id}: {change.update.tenant}"
 
 
 def _written(update: TenantUpdate, after: Policy) -> TenantUpdate:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Select, cast, extract, func, or_, select
+from sqlalchemy import BigInteger, ColumnElement, Select, cast, extract, func, or_, select, true
 
 from slurm_plugin.decide.policy import (
     Budget,
@@ -11,12 +11,15 @@ from slurm_plugin.decide.policy import (
     LimitKey,
     Loan,
     LoanChange,
+    LoanTerm,
     Period,
     Quota,
     QuotaChange,
+    Recall,
     Tenant,
     TenantUpdate,
 )
+from slurm_plugin.ledger.rebalance_tables import recalls
 from slurm_plugin.ledger.tables import (
     known_limits,
     loan_changes,
@@ -141,6 +144,64 @@ def loan_changes_of(cluster: str, name: str) -> Select[Any]:
 def loan_change(row: Any) -> LoanChange:
     """A row of ``loan_changes_of``."""
     return LoanChange(loan(row), row.reason, row.at_s)
+
+
+def loan_terms_of(cluster: str) -> Select[Any]:
+    """Every loan with its seconds, in the order of ``loans_of``, for ``loan_term``."""
+    of, now = loan_changes.c, loans.c
+    same = (of.cluster == now.cluster, of.lender == now.lender, of.borrower == now.borrower)
+    over = (
+        select(of.id)
+        .where(*same, of.amount_millislices == 0)
+        .order_by(of.id.desc())
+        .limit(1)
+        .scalar_subquery()
+        .correlate(loans)
+    )
+    before = func.lag(of.amount_millislices, 1, 0).over(order_by=of.id)
+    since = (
+        select(of.recorded_at, (of.amount_millislices > before).label("grew"))
+        .where(*same, of.id > func.coalesce(over, 0))
+        .correlate(loans)
+        .subquery()
+    )
+    seconds = select(
+        recorded_s(func.min(since.c.recorded_at)).label("since_s"),
+        recorded_s(func.max(since.c.recorded_at).filter(since.c.grew)).label("grown_s"),
+    ).lateral()
+    return (
+        select(loans, seconds.c.since_s, seconds.c.grown_s)
+        .join(seconds, true())
+        .where(now.cluster == cluster)
+        .order_by(now.lender, now.borrower)
+    )
+
+
+def loan_term(row: Any) -> LoanTerm:
+    """A row of ``loan_terms_of``."""
+    return LoanTerm(loan(row), row.since_s, row.grown_s)
+
+
+def recalls_of(cluster: str) -> Select[Any]:
+    """Every recall in the order of its tenants' names and time, for ``recall``."""
+    of = recalls.c
+    order = (of.lender, of.borrower, of.called_s)
+    return select(recalls).where(of.cluster == cluster).order_by(*order)
+
+
+def recall(row: Any) -> Recall:
+    """A row of ``recalls_of``."""
+    return Recall(row.lender, row.borrower, row.amount_millislices, row.called_s)
+
+
+def recall_values(one: Recall) -> Mapping[str, object]:
+    """A recall as columns of ``recalls``."""
+    return {
+        "lender": one.lender,
+        "borrower": one.borrower,
+        "amount_millislices": one.amount_millislices,
+        "called_s": one.called_s,
+    }
 
 
 def known_limits_of(cluster: str) -> Select[Any]:

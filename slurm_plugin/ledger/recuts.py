@@ -22,7 +22,7 @@ from slurm_plugin.decide.mig.recut_steps import (
     StepName,
     StepRecord,
 )
-from slurm_plugin.ledger.part import LedgerPart
+from slurm_plugin.ledger.part import LedgerPart, seconds
 from slurm_plugin.ledger.recut_tables import mig_nodes, recut_steps, recuts
 
 _NEWEST_STEPS = 500
@@ -209,7 +209,7 @@ def _recut_of(row: Row[Any], records: tuple[StepRecord, ...]) -> Recut:
         state=State(row.state),
         error=row.error,
         begun_s=float(row.begun_s),
-        ended_s=_seconds(row.ended_s),
+        ended_s=seconds(row.ended_s),
         slurm_conf=row.slurm_conf,
         gres_conf=row.gres_conf,
         records=records,
@@ -222,14 +222,10 @@ def _record(row: Row[Any]) -> StepRecord:
         direction=Direction(row.direction),
         outcome=Outcome(row.outcome),
         began_s=float(row.began_s),
-        ended_s=_seconds(row.ended_s),
+        ended_s=seconds(row.ended_s),
         words=row.words,
         record_id=row.id,
     )
-
-
-def _seconds(epoch: Any) -> float | None:
-    return None if epoch is None else float(epoch)
 
 
 def _written(placements: Sequence[Placement]) -> list[list[str | int]]:

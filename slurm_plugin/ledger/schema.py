@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, Table, select, text
 
 from cluster.database import postgres_engine, reading, translated, writing
 from cluster.errors import InvalidInputError
+from slurm_plugin.ledger.rebalance_tables import quota_window_ends, quota_windows
 from slurm_plugin.ledger.tables import (
     SCHEMA,
     api_key_openings,
@@ -32,7 +33,7 @@ Duty = Literal["daemon", "operator", "reader", "launcher"]
 LAUNCHER_SCHEMA = "launcher"
 """The launcher's own, in which no other role does anything."""
 
-_APPENDED = (loan_changes, quota_changes)
+_APPENDED = (loan_changes, quota_changes, quota_windows, quota_window_ends)
 _APPENDED_BY_DAEMON = (service_orders, api_keys, api_key_revocations, api_key_openings)
 _OWN_WORDS = frozenset({"id", "recorded_at"})
 """What the database itself writes of an appended row: neither its order nor its time is forged."""
@@ -40,8 +41,11 @@ _OWN_WORDS = frozenset({"id", "recorded_at"})
 _KEPT = ("compilations", "known_limits", "watermarks")
 """What the daemon overwrites. None of it is money."""
 
-_JOURNALS = ("recuts", "recut_steps", "mig_nodes")
-"""What whoever re-cuts GPUs writes and overwrites. None of it is money."""
+_JOURNALS = ("recuts", "recut_steps", "mig_nodes", "rebalance_runs", "rebalance_steps")
+"""What whoever re-cuts GPUs or rebalances writes and overwrites. None of it is money."""
+
+_REPLACED = ("recalls",)
+"""What is replaced as a whole with the loans. None of it is money."""
 
 _CALLED = ("enter_budget", "lock_policy")
 """Functions for operators and the daemon, who therefore need not write entries themselves."""
@@ -209,6 +213,8 @@ def _grants(role: str, duty: Duty) -> Iterator[str]:
         yield f"GRANT EXECUTE ON FUNCTION {SCHEMA}.{name} TO {role}"
     for name in _JOURNALS:
         yield f"GRANT INSERT, UPDATE ON {SCHEMA}.{name} TO {role}"
+    for name in _REPLACED:
+        yield f"GRANT INSERT, DELETE ON {SCHEMA}.{name} TO {role}"
     if duty == "operator":
         return
     yield from _may_append(role, _APPENDED_BY_DAEMON)

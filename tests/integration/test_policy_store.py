@@ -17,6 +17,7 @@ from cluster.database import postgres_engine
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.units import Millislices, MillisliceSeconds
 from sandbox.cluster import Sandbox
+from slurm_plugin.decide.calendar import Window, WindowKind
 from slurm_plugin.decide.model import BudgetEntry, Charge, Run, RunKey, Transfer, TransferKind
 from slurm_plugin.decide.policy import (
     MAX_BUDGET_MILLISLICE_S,
@@ -27,9 +28,11 @@ from slurm_plugin.decide.policy import (
     Loan,
     Period,
     Quota,
+    Recall,
     Tenant,
     TenantUpdate,
 )
+from slurm_plugin.decide.rebalance_steps import RunOutcome, StepName, StepOutcome
 from slurm_plugin.ledger import schema
 from slurm_plugin.ledger.policies import QUOTA_CHANNEL
 from slurm_plugin.ledger.store import Ledger
@@ -109,6 +112,33 @@ def test_history_says_what_each_row_changed(ledger: Ledger):
     assert ledger.history("vision") == (second, first)
     assert second.update == TenantUpdate("vision", nominal_millislices=Millislices(6000), weight=2)
     assert ledger.history("nobody") == ()
+
+
+def test_several_change_together_or_not_at_all(ledger: Ledger, database: str):
+    ledger.change(nominal("lab", 3000), "root", "")
+    ledger.change(nominal("vision", 3000, "lab"), "root", "")
+    ledger.change(TenantUpdate("vision", lending_limit_millislices=Millislices(3000)), "root", "")
+    ledger.change(TenantUpdate("nlp", borrowing_limit_millislices=Millislices(3000)), "root", "")
+    ledger.set_loans([loan(3000)], "")
+    budget = Budget(Period.NONE, MillisliceSeconds(900))
+    larger = [nominal("vision", 5000), nominal("lab", 5000), TenantUpdate("nlp", budget=budget)]
+    asked: list[tuple[str, Budget]] = []
+
+    def amend(tenant: str, of: Budget) -> Callable[..., BudgetEntry]:
+        asked.append((tenant, of))
+        return lambda *_: BudgetEntry(tenant, "adjust", 7, None, "root", "")
+
+    before = rows_of_every_table(database)
+    with pytest.raises(InvalidInputError, match="SW-WEIGHT-RANGE"):
+        ledger.change_together([*larger, TenantUpdate("bio", weight=0)], "root", "", amend)
+    assert rows_of_every_table(database) == before
+    less = TenantUpdate("nlp", borrowing_limit_millislices=Millislices(0), budget=budget)
+    changes = ledger.change_together([*larger[:2], less], "olga", "new GPUs", amend)
+    assert [one.update.tenant for one in changes] == ["vision", "lab", "nlp"]
+    assert ledger.change_id() == changes[-1].change_id
+    assert ledger.policy()["lab"].quota.nominal_millislices == 5000
+    assert (ledger.loans(), asked) == ((), [("nlp", budget)])
+    assert ledger.balances()["nlp"].available_millislice_s == 7
 
 
 def test_a_removed_tenant_comes_back_with_nothing_of_before(ledger: Ledger):
@@ -473,7 +503,9 @@ _ALTERATIONS = (
 )
 
 
-JOURNALS = frozenset({"recuts", "recut_steps", "mig_nodes"})
+JOURNALS = frozenset(
+    {"recuts", "recut_steps", "mig_nodes", "rebalance_runs", "rebalance_steps", "recalls"}
+)
 
 
 def all_tables_refuse(database: str, role: str, kept: frozenset[str]) -> None:
@@ -492,13 +524,29 @@ def all_tables_refuse(database: str, role: str, kept: frozenset[str]) -> None:
                     connection.execute(SQL(statement).format(**words))
 
 
+def a_recall() -> Recall:
+    return Recall("vision", "nlp", Millislices(300), 1)
+
+
+def rebalances_in_a_window(own: Ledger) -> None:
+    window = Window(0, "nlp", WindowKind.CAP, Millislices(100))
+    window = own.set_window(window, "olga", "", "UTC")
+    run_id = own.open_run("cron", "head1")
+    own.end_run_step(own.begin_run_step(run_id, StepName.LEND), StepOutcome.DONE, {}, [], "")
+    own.finish_run(run_id, RunOutcome.DONE)
+    own.end_window(window.window_id, "olga", "")
+    own.set_loans(own.loans(), "back", [])
+    assert (own.recalls(), own.windows(), len(own.loan_terms())) == ((), (), 1)
+
+
 def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
     database: str, role: str, own: Ledger
 ):
     schema.grant(database, role, "daemon")
     own.require_current()
     lender_and_borrower(own)
-    own.set_loans([loan(500)], "idle")
+    own.set_loans([loan(500)], "idle", [a_recall()])
+    rebalances_in_a_window(own)
     own.mark_compiled(own.change_id())
     own.know_limits({LimitKey("qos", "a", "grptres=billing"): KnownLimit("", "1")})
     own.forget_limits()
@@ -522,7 +570,8 @@ def test_an_operators_role_sets_policy_and_budgets_and_charges_nothing(
 ):
     schema.grant(database, role, "operator")
     lender_and_borrower(own)
-    own.set_loans([loan(500)], "idle")
+    own.set_loans([loan(500)], "idle", [a_recall()])
+    rebalances_in_a_window(own)
     own.change(nominal("vision", 400), "olga", "cuts the loan")
     assert own.book_budget(a_grant(), None)
     assert refused(lambda: own.apply([settled(1)[0]]))

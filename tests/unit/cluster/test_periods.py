@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.periods import check_zone, date_text, next_start_s, period_start_s
+from cluster.periods import (
+    check_zone,
+    clock_text,
+    clock_times_s,
+    date_text,
+    moment,
+    next_start_s,
+    period_start_s,
+    unix_s,
+)
 
 BERLIN = "Europe/Berlin"
 ZONES = st.sampled_from(sorted(available_timezones()))
@@ -90,3 +99,41 @@ def test_what_is_no_zone(zone: str):
 
 def test_zones():
     assert [check_zone(zone) for zone in ("UTC", BERLIN)] == ["UTC", BERLIN]
+
+
+# Clocks
+
+
+def test_clocks_show_a_weekday_and_a_minute():
+    assert moment(second("2026-11-23T08:30"), BERLIN) == (0, 510)
+    assert moment(second("2026-11-23T08:30"), "UTC") == (0, 450)
+    assert clock_text(second("2026-11-23T08:30"), BERLIN) == "2026-11-23 08:30"
+    assert unix_s(datetime(2026, 11, 23, 8, 30), BERLIN) == second("2026-11-23T08:30")  # noqa: DTZ001
+
+
+def test_times_of_the_day_come_in_order_on_every_day():
+    noon_s = second("2026-11-23T12:00")
+    found = clock_times_s({510, 0}, noon_s, 2, BERLIN)
+    days = ("2026-11-23", "2026-11-24")
+    assert found == [second(f"{day}T{clock}") for day in days for clock in ("00:00", "08:30")]
+
+
+def test_a_change_of_clocks_is_among_them_and_what_is_shown_twice_comes_twice():
+    at_s = [
+        clock_times_s({150}, second(f"{day}T12:00"), 1, BERLIN)
+        for day in (
+            "2027-03-28",
+            "2026-10-25",
+            "2026-10-26",
+        )
+    ]
+    jump_s, back_s = second("2027-03-28T01:00") + 3600, second("2026-10-25T02:30")
+    assert at_s == [[jump_s], [back_s, back_s + 1800, back_s + 3600], [second("2026-10-26T02:30")]]
+
+
+@given(SINCE_2015, ZONES, st.integers(0, 1439))
+def test_clocks_show_what_they_come_to(since_s: int, zone: str, minute: int):
+    change = set(clock_times_s((), since_s, 3, zone))
+    shown = [at_s for at_s in clock_times_s({minute}, since_s, 3, zone) if at_s not in change]
+    assert all(moment(at_s, zone)[1] == minute for at_s in shown)
+    assert len(shown) + len(change) >= 3

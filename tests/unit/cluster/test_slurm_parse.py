@@ -361,8 +361,10 @@ def test_qos_of_other_clusters() -> None:
 
 def test_limits_and_preemption_of_a_qos() -> None:
     """As 22.05 shows it."""
-    (qos,) = parse.parse_qos("slicewise_vision||slicewise-borrowed|billing=2000\n")
+    text = "slicewise_vision||slicewise-borrowed|billing=2000|\nslicewise-borrowed||||1-00:02:30\n"
+    qos, borrowed = parse.parse_qos(text)
     assert qos == Qos("slicewise_vision", {}, frozenset({"slicewise-borrowed"}), {"billing": 2000})
+    assert borrowed == Qos("slicewise-borrowed", {}, frozenset(), {}, 86_550)
 
 
 def test_partitions() -> None:

@@ -1,0 +1,23 @@
+"""[lending] of slicewise.toml: how long a loan is promised, and how it comes back."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class LendingSettings(BaseModel):
+    """[lending]: docs/rebalancing.md."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    grace_s: int = Field(
+        60,
+        ge=0,
+        le=86_400,
+        description="So long borrowed replicas have to go in good order when their lender needs "
+        "its own; then Slurm preempts.",
+    )
+    term_s: int = Field(
+        0,
+        ge=0,
+        le=86_400,
+        description="So long what runs on borrowed quota is left alone, once it has started.",
+    )

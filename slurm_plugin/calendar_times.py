@@ -1,0 +1,36 @@
+"""When windows of the calendar begin and end, by the clocks of a time zone."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from cluster.periods import clock_times_s
+from cluster.periods import moment as shown
+from slurm_plugin.decide.calendar import WEEK_DAYS, Moment, Window
+
+_DAY_S = 86_400
+
+
+def moment(at_s: float, zone: str) -> Moment:
+    """That second, with what clocks there show."""
+    return Moment(at_s, *shown(at_s, zone))
+
+
+def moments(windows: Sequence[Window], since_s: float, zone: str) -> Iterator[Moment]:
+    """``since_s``, and every moment after it at which one of the windows may begin or end.
+
+    Of what repeats from week to week, those of one week; again after each first and last second.
+    """
+    minutes = {minute for one in windows for minute in (one.begin_min, one.end_min)}
+    bounds = {at_s for one in windows for at_s in (one.first_s, one.last_s) if at_s is not None}
+    starts = [since_s, *sorted(at_s for at_s in bounds if at_s > since_s)]
+    for start_s, next_s in pairwise((*starts, float("inf"))):
+        yield moment(start_s, zone)
+        yield from (moment(at_s, zone) for at_s in _between(minutes, start_s, next_s, zone))
+
+
+def _between(minutes: Iterable[int], start_s: float, next_s: float, zone: str) -> Iterator[int]:
+    # The first and the last are no whole days.
+    days = int(min(next_s - start_s, WEEK_DAYS * _DAY_S) // _DAY_S) + 2
+    for at_s in clock_times_s(minutes, start_s, days, zone):
+        if start_s < at_s < next_s:
+            yield at_s

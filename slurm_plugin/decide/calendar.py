@@ -1,0 +1,370 @@
+"""Windows of the calendar: what a tenant's quota is at certain hours, or for a coming event.
+
+At any moment each tenant's nominal, borrowing limit and lending limit are those of a window that
+holds then, or else its quota's own. Of several the one of an event wins (it has a first and a last
+second), then the newest. Caps come last, the lowest counts: a tenant and those below it are
+scaled down in proportion until their nominals fit, and borrow no further than the cap.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from cluster.errors import InvalidInputError
+from cluster.units import Millislices, slices_text
+from slurm_plugin.decide.lending import within_limits
+from slurm_plugin.decide.policy import Loan, Policy, Quota
+from slurm_plugin.decide.standing import overcommitted_millislices
+from slurm_plugin.decide.tenants import (
+    ancestors,
+    by_parent,
+    check_slices,
+    downward,
+    effective_nominal,
+    missing,
+    subtree,
+)
+
+ALL = ""
+"""In place of a tenant: all together. Only a cap may have it."""
+
+DAY_MIN = 24 * 60
+WEEK_DAYS = 7
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+_NO_CAP = 1 << 62
+_NEWEST = 1 << 62
+
+
+class WindowKind(StrEnum):
+    """What a window sets."""
+
+    NOMINAL = "nominal"
+    BORROWING = "borrowing"
+    LENDING = "lending"
+    CAP = "cap"
+
+
+@dataclass(frozen=True)
+class Window:
+    """When a tenant has another quota.
+
+    Attributes:
+        window_id: the ledger's own; 0 before it is there. Rises with every window.
+        tenant: or ``ALL``.
+        days: on which it begins, 0 is Monday; empty is every day.
+        begin_min, end_min: minutes of the local day; an end that is not later is the next day's.
+        first_s, last_s: Unix seconds from which and up to which it holds at all; an event has both.
+    """
+
+    window_id: int
+    tenant: str
+    kind: WindowKind
+    amount_millislices: Millislices
+    days: frozenset[int] = frozenset()
+    begin_min: int = 0
+    end_min: int = 0
+    first_s: int | None = None
+    last_s: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class WindowRecord:
+    """A window with its history.
+
+    Attributes:
+        author: who set it, at ``set_s``.
+        ended_by, ended_s, ended_why: who removed it; "", None and "" while nobody has.
+    """
+
+    window: Window
+    author: str
+    set_s: int
+    ended_by: str = ""
+    ended_s: int | None = None
+    ended_why: str = ""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A Unix second, and what clocks there show: 0 is Monday, minutes since midnight."""
+
+    at_s: float
+    weekday: int
+    minute: int
+
+
+def holds(window: Window, moment: Moment) -> bool:
+    """Whether it holds then."""
+    if window.first_s is not None and moment.at_s < window.first_s:
+        return False
+    if window.last_s is not None and moment.at_s >= window.last_s:
+        return False
+    begun = _on(window, moment.weekday) and moment.minute >= window.begin_min
+    if window.begin_min < window.end_min:
+        return begun and moment.minute < window.end_min
+    yesterday = _on(window, (moment.weekday - 1) % WEEK_DAYS)
+    return begun or (yesterday and moment.minute < window.end_min)
+
+
+def _on(window: Window, weekday: int) -> bool:
+    return not window.days or weekday in window.days
+
+
+def in_force(policy: Policy, windows: Iterable[Window], moment: Moment) -> Policy:
+    """The policy as it is then. Windows of those who are no tenants count for nothing."""
+    holding = [one for one in windows if holds(one, moment) and one.tenant in {ALL, *policy}]
+    if not holding:
+        return policy
+    return _fitted(_with_windows(policy, holding), _lowest_caps(holding))
+
+
+def capped(
+    policy: Policy, windows: Iterable[Window], moment: Moment, held: Mapping[str, int]
+) -> frozenset[str]:
+    """Tenants that hold more together (``held``, millislices) than a cap that holds then allows."""
+    found: set[str] = set()
+    for top, cap in _lowest_caps(one for one in windows if holds(one, moment)).items():
+        if top in {ALL, *policy}:
+            names = policy.keys() if top == ALL else subtree(policy, top)
+            found.update(names if sum(held.get(name, 0) for name in names) > cap else ())
+    return frozenset(found)
+
+
+def loosest(policy: Policy, windows: Iterable[Window]) -> Policy:
+    """Every tenant with the most that its quota or any of its windows gives it.
+
+    It is no policy that ever holds, but loans beyond it are never right.
+    """
+    after = dict(policy)
+    for one in windows:
+        if one.tenant in policy:
+            quota = after[one.tenant].quota
+            larger = _larger(quota, _with(quota, one.kind, one.amount_millislices))
+            after[one.tenant] = replace(after[one.tenant], quota=larger)
+    return after
+
+
+def loosely_within(
+    policy: Policy, windows: Sequence[Window], loans: Iterable[Loan]
+) -> tuple[Loan, ...]:
+    """Loans as far as the policy allows them, now or at another time of its windows."""
+    if not windows:
+        return within_limits(policy, loans)
+    most = loosest(policy, windows)
+    return within_limits(most, loans, lends=effective_nominal(most))
+
+
+def rivals(policy: Policy, windows: Iterable[Window], window: Window) -> tuple[Window, ...]:
+    """Those beside which the window may break the tree: nominals of the same tree of tenants."""
+    if window.kind is not WindowKind.NOMINAL or window.tenant not in policy:
+        return ()
+    top = (window.tenant, *ancestors(policy, window.tenant))[-1]
+    same_tree = frozenset(subtree(policy, top))
+    return tuple(
+        one for one in windows if one.kind is WindowKind.NOMINAL and one.tenant in same_tree
+    )
+
+
+def check_window(
+    policy: Policy, windows: Sequence[Window], window: Window, moments: Iterable[Moment]
+) -> None:
+    """Whether the window may stand beside its ``rivals``; at ``moments`` any of them changes.
+
+    Raises InvalidInputError: SW-TENANT-UNKNOWN; SW-QUOTA-RANGE; SW-WINDOW-TIME for days, minutes
+    and seconds that are none, or if it holds at none of the moments; SW-WINDOW-TREE if at one of
+    them a nominal would fall short of what those below the tenant have together, or further than
+    without it.
+    """
+    if window.tenant not in policy and window != replace(window, tenant=ALL, kind=WindowKind.CAP):
+        raise InvalidInputError(
+            "SW-TENANT-UNKNOWN",
+            f"{window.tenant!r} is not a tenant.",
+            "slicewise tenant list shows all; only a cap is for all together.",
+        )
+    check_slices("A window", window.amount_millislices)
+    _check_times(window)
+    moments = tuple(moments)
+    if not any(holds(window, one) for one in moments):
+        raise InvalidInputError(
+            "SW-WINDOW-TIME",
+            "The window would never hold: none of its days and hours is between first and last.",
+            "Give --days of that time, or none.",
+        )
+    if window.kind is WindowKind.NOMINAL:
+        _check_tree(policy, windows, window, moments)
+
+
+def clock_text(minute: int) -> str:
+    """Minutes since midnight as 08:30."""
+    return f"{minute // 60:02}:{minute % 60:02}"
+
+
+def overcommitted_at(
+    policy: Policy,
+    windows: Sequence[Window],
+    window: Window,
+    moments: Iterable[Moment],
+    capacity_millislices: int,
+) -> tuple[Moment, int] | None:
+    """The first moment at which the window brings the nominals at the top above what the cluster
+    has, or further than without it, and how far; None if it never does.
+    """
+    for moment, holding in _beside(windows, window, moments):
+        without = in_force(policy, holding, moment)
+        before = overcommitted_millislices(without, capacity_millislices)
+        after = in_force(policy, [*holding, _newest(window)], moment)
+        above = overcommitted_millislices(after, capacity_millislices)
+        if above > before:
+            return moment, above
+    return None
+
+
+def moment_text(moment: Moment) -> str:
+    """``Mon 08:30``."""
+    return f"{DAYS[moment.weekday].capitalize()} {clock_text(moment.minute)}"
+
+
+def _with_windows(policy: Policy, holding: Iterable[Window]) -> Policy:
+    """Quotas as these windows set them, before caps, and before they are made to fit the tree."""
+    after = dict(policy)
+    for one in sorted(holding, key=_rank):
+        if one.tenant in after:
+            quota = _with(after[one.tenant].quota, one.kind, one.amount_millislices)
+            after[one.tenant] = replace(after[one.tenant], quota=quota)
+    return after
+
+
+def _rank(window: Window) -> tuple[bool, int]:
+    """Those that win come last."""
+    return window.first_s is not None and window.last_s is not None, window.window_id
+
+
+def _with(quota: Quota, kind: WindowKind, amount: Millislices) -> Quota:
+    match kind:
+        case WindowKind.BORROWING:
+            return replace(quota, borrowing_limit_millislices=amount)
+        case WindowKind.LENDING:
+            return replace(quota, lending_limit_millislices=amount)
+        case WindowKind.NOMINAL:
+            return replace(quota, nominal_millislices=amount)
+        case WindowKind.CAP:
+            return quota
+
+
+def _larger(one: Quota, other: Quota) -> Quota:
+    """With the larger amounts of both."""
+    return replace(
+        one,
+        nominal_millislices=max(one.nominal_millislices, other.nominal_millislices),
+        borrowing_limit_millislices=max(
+            one.borrowing_limit_millislices, other.borrowing_limit_millislices
+        ),
+        lending_limit_millislices=max(
+            one.lending_limit_millislices, other.lending_limit_millislices
+        ),
+    )
+
+
+def _lowest_caps(holding: Iterable[Window]) -> Mapping[str, int]:
+    caps: dict[str, int] = {}
+    for one in holding:
+        if one.kind is WindowKind.CAP:
+            caps[one.tenant] = min(one.amount_millislices, caps.get(one.tenant, _NO_CAP))
+    return caps
+
+
+def _fitted(policy: Policy, caps: Mapping[str, int]) -> Policy:
+    """Nominals within caps, and those below each tenant within its own; then borrowing limits.
+
+    What does not fit is scaled down in proportion: all below a tenant, and its own part with them.
+    """
+    below = by_parent(policy)
+    whole: dict[str, int] = {}
+    asks: dict[str, int] = {}
+    for name in (*reversed(downward(policy)), ALL):
+        nominal = policy[name].quota.nominal_millislices if name else 0
+        sum_below = sum(asks[child] for child in below.get(name, ()))
+        whole[name] = max(nominal, sum_below)
+        asks[name] = min(nominal or sum_below, caps.get(name, _NO_CAP))
+    has = {ALL: asks[ALL]}
+    cap = {ALL: caps.get(ALL, _NO_CAP)}
+    for name in (ALL, *downward(policy)):
+        for child in below.get(name, ()):
+            fits = has[name] >= whole[name]
+            has[child] = asks[child] if fits else asks[child] * has[name] // whole[name]
+            cap[child] = min(cap[name], caps.get(child, _NO_CAP))
+    return _bounded(policy, has, cap)
+
+
+def _bounded(policy: Policy, has: Mapping[str, int], cap: Mapping[str, int]) -> Policy:
+    """With these nominals; with what it may borrow, nobody has more than its cap."""
+    after = {}
+    for name, tenant in policy.items():
+        nominal = min(tenant.quota.nominal_millislices, has[name])
+        borrowing = min(tenant.quota.borrowing_limit_millislices, cap[name] - has[name])
+        quota = replace(
+            tenant.quota,
+            nominal_millislices=Millislices(nominal),
+            borrowing_limit_millislices=Millislices(borrowing),
+        )
+        after[name] = replace(tenant, quota=quota)
+    return after
+
+
+def _check_times(window: Window) -> None:
+    minutes = (window.begin_min, window.end_min)
+    if not all(0 <= one < DAY_MIN for one in minutes) or not window.days <= set(range(WEEK_DAYS)):
+        raise InvalidInputError(
+            "SW-WINDOW-TIME",
+            "A window begins on days of the week, and has times of the day.",
+            "Write --days mon-fri --from 08:00 --to 18:00.",
+        )
+    first_s, last_s = window.first_s, window.last_s
+    if first_s is not None and last_s is not None and last_s <= first_s:
+        raise InvalidInputError(
+            "SW-WINDOW-TIME",
+            "The window would end before it begins.",
+            "Give a --last that is later than --first.",
+        )
+
+
+def _check_tree(
+    policy: Policy, windows: Sequence[Window], window: Window, moments: Iterable[Moment]
+) -> None:
+    for moment, holding in _beside(windows, window, moments):
+        before = missing(_with_windows(policy, holding))
+        after = _with_windows(policy, [*holding, _newest(window)])
+        now = missing(after)
+        if worse := [name for name in after if now[name] > before[name]]:
+            raise _too_small(after, worse[0], moment)
+
+
+def _newest(window: Window) -> Window:
+    """As it will stand among those that are there already."""
+    return replace(window, window_id=_NEWEST)
+
+
+def _beside(
+    windows: Sequence[Window], window: Window, moments: Iterable[Moment]
+) -> Iterator[tuple[Moment, Sequence[Window]]]:
+    """Each set of others beside which the window holds, and the first moment of it."""
+    seen: set[tuple[int, ...]] = set()
+    for moment in (one for one in moments if holds(window, one)):
+        holding = [one for one in windows if holds(one, moment)]
+        ids = tuple(one.window_id for one in holding)
+        if ids not in seen:
+            seen.add(ids)
+            yield moment, holding
+
+
+def _too_small(policy: Policy, name: str, moment: Moment) -> InvalidInputError:
+    has, needed = policy[name].quota.nominal_millislices, effective_nominal(policy)[name]
+    return InvalidInputError(
+        "SW-WINDOW-TREE",
+        f"From {moment_text(moment)} on, {name} would have {slices_text(has)} slices and the"
+        f" tenants below it {slices_text(needed)}.",
+        f"First set a window of {slices_text(needed)} or more for {name}, or windows of less for "
+        "those below it.",
+    )

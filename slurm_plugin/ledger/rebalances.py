@@ -1,0 +1,162 @@
+"""The journal of ``slicewise rebalance``: what each run saw, decided and did, and why."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, extract, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from cluster.database import reading, writing
+from cluster.errors import InvalidInputError
+from cluster.leader_lock import LeaderLock
+from slurm_plugin.decide.rebalance_steps import (
+    RebalanceRun,
+    RunOutcome,
+    StepName,
+    StepOutcome,
+    StepRecord,
+)
+from slurm_plugin.ledger.part import LedgerPart, seconds
+from slurm_plugin.ledger.rebalance_tables import rebalance_runs, rebalance_steps
+
+
+class Rebalances(LedgerPart):
+    """Every step is on disk before it begins. Who writes holds ``rebalance_lock``."""
+
+    def rebalance_lock(self, host: str) -> LeaderLock:
+        """The lock of the one process that rebalances; ``host`` is what others are told of it."""
+        return LeaderLock(self._engine, "slicewise rebalance", self._cluster, host)
+
+    def open_run(self, author: str, host: str) -> int:
+        """A new run's id. Runs that were never finished are ``abandoned`` by it."""
+        values = {"cluster": self._cluster, "author": author, "host": host}
+        with writing(self._engine) as connection:
+            self._abandon(connection)
+            made = insert(rebalance_runs).values(values).returning(rebalance_runs.c.id)
+            return int(connection.execute(made).scalar_one())
+
+    def begin_run_step(self, run_id: int, step: StepName) -> int:
+        """The record's id, for ``end_run_step``."""
+        values = {"run_id": run_id, "step": step}
+        made = insert(rebalance_steps).values(values).returning(rebalance_steps.c.id)
+        with writing(self._engine) as connection:
+            return int(connection.execute(made).scalar_one())
+
+    def end_run_step(
+        self,
+        record_id: int,
+        outcome: StepOutcome,
+        saw: Mapping[str, object],
+        did: Sequence[str],
+        why: str,
+    ) -> None:
+        """What became of it: done, skipped or failed. ``saw`` must be fit for JSON."""
+        of = rebalance_steps.c
+        ended = {
+            "outcome": outcome,
+            "saw": dict(saw),
+            "did": list(did),
+            "why": why,
+            "ended_at": func.now(),
+        }
+        begun = (of.id == record_id, of.outcome == StepOutcome.BEGUN)
+        with writing(self._engine) as connection:
+            connection.execute(update(rebalance_steps).where(*begun).values(ended))
+
+    def finish_run(self, run_id: int, outcome: RunOutcome) -> None:
+        """Its end: done or failed. One that was abandoned stays so."""
+        of = rebalance_runs.c
+        ended = {"outcome": outcome, "ended_at": func.now()}
+        running = (of.id == run_id, of.outcome == RunOutcome.RUNNING)
+        with writing(self._engine) as connection:
+            connection.execute(update(rebalance_runs).where(*running).values(ended))
+
+    def rebalance_history(self, limit: int) -> tuple[RebalanceRun, ...]:
+        """The newest first, with their steps."""
+        newest = self._runs().order_by(rebalance_runs.c.id.desc()).limit(limit)
+        with reading(self._engine) as connection:
+            return _runs(connection, newest)
+
+    def rebalance_run(self, run_id: int) -> RebalanceRun:
+        """Raises InvalidInputError (SW-REBALANCE-UNKNOWN) if there is none of that id."""
+        with reading(self._engine) as connection:
+            found = _runs(connection, self._runs().where(rebalance_runs.c.id == run_id))
+        if not found:
+            raise InvalidInputError(
+                "SW-REBALANCE-UNKNOWN",
+                f"There is no run {run_id} of slicewise rebalance.",
+                "See which there are: slicewise rebalance history",
+            )
+        return found[0]
+
+    def _abandon(self, connection: Connection) -> None:
+        """What is unfinished belongs to a process that is gone: this one holds the lock."""
+        run, step = rebalance_runs.c, rebalance_steps.c
+        unfinished = (run.cluster == self._cluster, run.outcome == RunOutcome.RUNNING)
+        ids = select(run.id).where(*unfinished)
+        killed = {
+            "outcome": StepOutcome.FAILED,
+            "why": "The run ended in the middle of this step.",
+            "ended_at": func.now(),
+        }
+        connection.execute(
+            update(rebalance_steps)
+            .where(step.run_id.in_(ids), step.outcome == StepOutcome.BEGUN)
+            .values(killed)
+        )
+        abandoned = {"outcome": RunOutcome.ABANDONED, "ended_at": func.now()}
+        connection.execute(update(rebalance_runs).where(*unfinished).values(abandoned))
+
+    def _runs(self) -> Select[Any]:
+        of = rebalance_runs.c
+        return select(
+            rebalance_runs,
+            extract("epoch", of.begun_at).label("begun_s"),
+            extract("epoch", of.ended_at).label("ended_s"),
+        ).where(of.cluster == self._cluster)
+
+
+def _runs(connection: Connection, wanted: Select[Any]) -> tuple[RebalanceRun, ...]:
+    rows = connection.execute(wanted).all()
+    steps: defaultdict[int, list[StepRecord]] = defaultdict(list)
+    for step in _steps(connection, [row.id for row in rows]):
+        steps[step.run_id].append(_record(step))
+    return tuple(
+        RebalanceRun(
+            run_id=row.id,
+            author=row.author,
+            host=row.host,
+            outcome=RunOutcome(row.outcome),
+            begun_s=float(row.begun_s),
+            ended_s=seconds(row.ended_s),
+            records=tuple(steps[row.id]),
+        )
+        for row in rows
+    )
+
+
+def _steps(connection: Connection, run_ids: Sequence[int]) -> Sequence[Row[Any]]:
+    of = rebalance_steps.c
+    return connection.execute(
+        select(
+            rebalance_steps,
+            extract("epoch", of.began_at).label("began_s"),
+            extract("epoch", of.ended_at).label("ended_s"),
+        )
+        .where(of.run_id.in_(run_ids))
+        .order_by(of.id)
+    ).all()
+
+
+def _record(row: Row[Any]) -> StepRecord:
+    return StepRecord(
+        step=StepName(row.step),
+        outcome=StepOutcome(row.outcome),
+        began_s=float(row.began_s),
+        ended_s=seconds(row.ended_s),
+        saw=row.saw,
+        did=tuple(row.did),
+        why=row.why,
+        record_id=row.id,
+    )

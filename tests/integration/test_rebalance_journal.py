@@ -1,0 +1,254 @@
+"""Recalls, windows and the journal of ``slicewise rebalance`` in PostgreSQL."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from cluster.errors import InvalidInputError, OutsideError
+from cluster.units import Millislices
+from slurm_plugin.decide.calendar import ALL, Window, WindowKind
+from slurm_plugin.decide.policy import Loan, Recall, TenantUpdate
+from slurm_plugin.decide.rebalance_steps import RunOutcome, StepName, StepOutcome
+from slurm_plugin.ledger import schema
+from slurm_plugin.ledger.store import Ledger
+
+pytestmark = pytest.mark.integration
+
+UTC = "UTC"
+NIGHT = Window(0, "nlp", WindowKind.NOMINAL, Millislices(2000), frozenset(), 20 * 60, 6 * 60)
+MONDAY_NOON_S = 1_795_435_200
+"""2026-11-23, 12:00 in UTC."""
+
+
+@pytest.fixture
+def ledger(database: str) -> Iterator[Ledger]:
+    schema.upgrade(database)
+    with Ledger(database, "testing") as opened:
+        yield opened
+
+
+def set_quota(
+    ledger: Ledger, name: str, nominal: int, *, lending: int = 0, borrowing: int = 0
+) -> None:
+    update = TenantUpdate(
+        name,
+        nominal_millislices=Millislices(nominal),
+        lending_limit_millislices=Millislices(lending),
+        borrowing_limit_millislices=Millislices(borrowing),
+    )
+    ledger.change(update, "olga", "")
+
+
+@pytest.fixture
+def lending(ledger: Ledger) -> Ledger:
+    """``vision`` may lend 3 slices, ``nlp`` and ``audio`` may borrow 3."""
+    set_quota(ledger, "vision", 6000, lending=3000)
+    set_quota(ledger, "nlp", 1000, borrowing=3000)
+    set_quota(ledger, "audio", 1000, borrowing=3000)
+    return ledger
+
+
+def loan(amount: int, borrower: str = "nlp") -> Loan:
+    return Loan("vision", borrower, Millislices(amount))
+
+
+def recall(amount: int, borrower: str = "nlp", called_s: int = 100) -> Recall:
+    return Recall("vision", borrower, Millislices(amount), called_s)
+
+
+# Recalls and terms
+
+
+def test_recalls_are_replaced_with_the_loans_or_left(lending: Ledger) -> None:
+    both = (recall(500), recall(700, called_s=130), recall(1, "audio"))
+    lending.set_loans([loan(1000)], "cut", both)
+    assert lending.recalls() == tuple(sorted(both))
+    lending.set_loans([loan(900)], "only loans")
+    assert (lending.loans(), len(lending.recalls())) == ((loan(900),), 3)
+    lending.set_loans([loan(900)], "back", [recall(500)])
+    assert lending.recalls() == (recall(500),)
+    lending.set_loans([], "over", [])
+    assert lending.recalls() == ()
+
+
+def test_loans_and_recalls_change_together_or_not_at_all(lending: Ledger) -> None:
+    lending.set_loans([loan(1000)], "idle", [recall(500)])
+    for wrong in ([recall(0)], [recall(300), recall(300)]):
+        with pytest.raises(OutsideError, match="SW-LEDGER-REFUSED"):
+            lending.set_loans([], "wrong", wrong)
+    assert (lending.loans(), lending.recalls()) == ((loan(1000),), (recall(500),))
+
+
+def test_removing_a_tenant_forgets_its_recalls_and_windows_alone(lending: Ledger) -> None:
+    lending.set_loans([], "called", [recall(500), recall(600, "audio"), recall(7, "nobody")])
+    lending.set_window(NIGHT, "olga", "", UTC)
+    kept = lending.set_window(replace(NIGHT, tenant="audio"), "olga", "", UTC)
+    set_quota(lending, "vision", 5000, lending=3000)
+    assert len(lending.recalls()) == 2
+    lending.change(TenantUpdate("nlp", removed=True), "olga", "")
+    assert lending.recalls() == (recall(600, "audio"),)
+    assert lending.windows() == (kept,)
+    ended = lending.window_history()[1]
+    assert (ended.ended_by, ended.ended_why.endswith(": nlp")) == ("olga", True)
+
+
+def test_a_loan_has_a_term_from_when_it_began_and_from_when_it_grew(
+    lending: Ledger, database: str
+) -> None:
+    with psycopg.connect(database) as connection:
+        for at_s, amount in ((10, 900), (20, 0), (30, 500), (40, 800), (50, 600)):
+            connection.execute(
+                "INSERT INTO slicewise.loan_changes"
+                " (cluster, lender, borrower, amount_millislices, reason, recorded_at)"
+                " VALUES ('testing', 'vision', 'nlp', %s, '', to_timestamp(%s))",
+                (amount, at_s),
+            )
+    began_s = int(time.time())
+    lending.set_loans([loan(600), loan(5, "audio")], "more")
+    new, old = lending.loan_terms()
+    assert (old.loan, old.since_s, old.grown_s) == (loan(600), 30, 40)
+    assert new.loan == loan(5, "audio")
+    assert began_s - 1 <= new.since_s == new.grown_s <= time.time()
+
+
+# Windows
+
+
+def test_a_window_holds_by_the_clocks_of_its_zone(lending: Ledger) -> None:
+    window = lending.set_window(NIGHT, "olga", "cheap power", UTC)
+    assert window == replace(NIGHT, window_id=window.window_id, reason="cheap power")
+    assert lending.windows() == (window,)
+    assert lending.policy_in_force(MONDAY_NOON_S, UTC) == lending.policy()
+    highest = lending.highest_policy()
+    assert highest is not None
+    assert highest["nlp"].quota.nominal_millislices == 2000
+    in_tokyo = lending.policy_in_force(MONDAY_NOON_S, "Asia/Tokyo")
+    assert in_tokyo["nlp"].quota.nominal_millislices == 2000
+
+
+def test_who_set_and_removed_a_window_is_kept(lending: Ledger) -> None:
+    window = lending.set_window(NIGHT, "olga", "cheap power", UTC)
+    lending.end_window(window.window_id, "otto", "power is dear again")
+    assert (lending.windows(), lending.highest_policy()) == ((), None)
+    (record,) = lending.window_history()
+    assert (record.window, record.author) == (window, "olga")
+    assert (record.ended_by, record.ended_why) == ("otto", "power is dear again")
+    with pytest.raises(InvalidInputError, match="SW-WINDOW-UNKNOWN"):
+        lending.end_window(window.window_id, "otto", "")
+
+
+def test_windows_of_another_cluster_are_not_there(lending: Ledger, database: str) -> None:
+    window = lending.set_window(NIGHT, "olga", "", UTC)
+    with Ledger(database, "elsewhere") as other:
+        assert (other.windows(), other.window_history(), other.recalls()) == ((), (), ())
+        with pytest.raises(InvalidInputError, match="SW-WINDOW-UNKNOWN"):
+            other.end_window(window.window_id, "otto", "")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        (replace(NIGHT, tenant="nobody"), "SW-TENANT-UNKNOWN"),
+        (replace(NIGHT, tenant=ALL), "SW-TENANT-UNKNOWN"),
+        (replace(NIGHT, amount_millislices=Millislices(-1)), "SW-QUOTA-RANGE"),
+        (replace(NIGHT, begin_min=1440), "SW-WINDOW-TIME"),
+        (replace(NIGHT, first_s=5, last_s=5), "SW-WINDOW-TIME"),
+        (replace(NIGHT, last_s=5), "SW-WINDOW-TIME"),
+        (replace(NIGHT, tenant="lab"), "SW-WINDOW-TREE"),
+    ],
+)
+def test_a_wrong_window_writes_nothing(lending: Ledger, wrong: Window, code: str) -> None:
+    set_quota(lending, "lab", 0)
+    lending.change(TenantUpdate("vision", parent="lab"), "olga", "")
+    with pytest.raises(InvalidInputError, match=code):
+        lending.set_window(wrong, "olga", "", UTC)
+    assert lending.window_history() == ()
+
+
+def test_what_a_window_allows_may_be_lent(lending: Ledger, database: str) -> None:
+    more = replace(NIGHT, tenant="vision", amount_millislices=Millislices(8000))
+    window = lending.set_window(more, "olga", "", UTC)
+    wider = replace(more, kind=WindowKind.LENDING)
+    lending.set_window(wider, "olga", "", UTC)
+    lending.set_window(replace(wider, tenant="nlp", kind=WindowKind.BORROWING), "olga", "", UTC)
+    lending.set_loans([loan(9000)], "idle")
+    assert lending.loans() == (loan(8000),)
+    lending.end_window(window.window_id, "olga", "")
+    set_quota(lending, "audio", 900)
+    assert lending.loans() == (loan(6000),)
+
+
+@pytest.mark.parametrize("table", ["quota_windows", "quota_window_ends"])
+def test_the_history_of_windows_can_not_be_altered(
+    lending: Ledger, database: str, table: str
+) -> None:
+    window = lending.set_window(NIGHT, "olga", "", UTC)
+    lending.end_window(window.window_id, "olga", "")
+    for statement in ("UPDATE {} SET reason = ''", "DELETE FROM {}", "TRUNCATE {} CASCADE"):
+        with (
+            psycopg.connect(database) as connection,
+            pytest.raises(psycopg.errors.RestrictViolation, match="append-only"),
+        ):
+            connection.execute(statement.format(f"slicewise.{table}"))
+
+
+# The journal
+
+
+def test_a_run_is_read_as_it_was_written(ledger: Ledger) -> None:
+    run_id = ledger.open_run("olga", "head1")
+    record_id = ledger.begin_run_step(run_id, StepName.LEND)
+    begun = ledger.rebalance_run(run_id)
+    assert (begun.author, begun.host, begun.outcome) == ("olga", "head1", RunOutcome.RUNNING)
+    assert (begun.records[0].outcome, begun.records[0].ended_s) == (StepOutcome.BEGUN, None)
+    saw = {"idle": {"vision": 3000}, "waiting": [12, 13]}
+    ledger.end_run_step(record_id, StepOutcome.DONE, saw, ["vision lends nlp 3"], "it is idle")
+    ledger.finish_run(run_id, RunOutcome.DONE)
+    done = ledger.rebalance_run(run_id)
+    (record,) = done.records
+    assert (record.step, record.outcome, record.saw) == (StepName.LEND, StepOutcome.DONE, saw)
+    assert (record.did, record.why) == (("vision lends nlp 3",), "it is idle")
+    assert done.ended_s is not None
+    assert done.ended_s >= record.began_s >= done.begun_s
+
+
+def test_the_next_run_marks_what_a_killed_one_left(ledger: Ledger) -> None:
+    killed = ledger.open_run("cron", "head1")
+    done = ledger.begin_run_step(killed, StepName.RECONCILE)
+    ledger.end_run_step(done, StepOutcome.DONE, {}, [], "")
+    under_way = ledger.begin_run_step(killed, StepName.ROLL)
+    newer = ledger.open_run("cron", "head2")
+    assert [one.run_id for one in ledger.rebalance_history(9)] == [newer, killed]
+    ledger.end_run_step(under_way, StepOutcome.DONE, {}, [], "late")
+    ledger.finish_run(killed, RunOutcome.DONE)
+    abandoned = ledger.rebalance_run(killed)
+    assert abandoned.outcome == RunOutcome.ABANDONED
+    assert [one.outcome for one in abandoned.records] == [StepOutcome.DONE, StepOutcome.FAILED]
+    assert "middle" in abandoned.records[1].why
+    assert ledger.rebalance_run(newer).outcome == RunOutcome.RUNNING
+
+
+def test_runs_of_another_cluster_are_left_alone(ledger: Ledger, database: str) -> None:
+    run_id = ledger.open_run("cron", "head1")
+    with Ledger(database, "elsewhere") as other:
+        other.open_run("cron", "head1")
+        with pytest.raises(InvalidInputError, match="SW-REBALANCE-UNKNOWN"):
+            other.rebalance_run(run_id)
+    assert ledger.rebalance_run(run_id).outcome == RunOutcome.RUNNING
+    assert len(ledger.rebalance_history(9)) == 1
+
+
+def test_one_process_rebalances(ledger: Ledger) -> None:
+    first, second = ledger.rebalance_lock("head1"), ledger.rebalance_lock("head2")
+    try:
+        assert first.hold()
+        assert not second.hold()
+        assert second.holder() == "head1"
+        first.give_up()
+        assert second.hold()
+    finally:
+        first.give_up()
+        second.give_up()

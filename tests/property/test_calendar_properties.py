@@ -1,0 +1,132 @@
+"""Whatever windows there are: the tree holds together, and nobody has more than a cap."""
+
+from collections.abc import Sequence
+
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.units import Millislices
+from slurm_plugin.calendar_times import moment, moments
+from slurm_plugin.decide.calendar import (
+    ALL,
+    Moment,
+    Window,
+    WindowKind,
+    holds,
+    in_force,
+    loosely_within,
+)
+from slurm_plugin.decide.lending import lend
+from slurm_plugin.decide.policy import Policy, Quota, Tenant
+from slurm_plugin.decide.tenants import by_parent, effective_nominal, subtree
+
+AMOUNTS = st.integers(0, 3000).map(Millislices)
+SINCE_S = st.integers(1_700_000_000, 1_900_000_000)
+NAMES = ("a", "b", "c", "d", "e", "f")
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    """As they must be: a nominal covers those below, or is 0."""
+    size = draw(st.integers(1, len(NAMES)))
+    above = ["", *(draw(st.sampled_from(["", *NAMES[:i]])) for i in range(1, size))]
+    below = dict.fromkeys(NAMES, 0)
+    policy = {}
+    for name, parent in reversed(list(zip(NAMES[:size], above, strict=True))):
+        nominal = draw(st.sampled_from([0, below[name] + draw(AMOUNTS)]))
+        if parent:
+            below[parent] += max(nominal, below[name])
+        quota = Quota(Millislices(nominal), draw(AMOUNTS), draw(AMOUNTS))
+        policy[name] = Tenant(name, parent, quota)
+    return policy
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    kind = draw(st.sampled_from(WindowKind))
+    first_s = draw(st.one_of(st.none(), SINCE_S))
+    return Window(
+        window_id=draw(st.integers(1, 99)),
+        tenant=draw(st.sampled_from([ALL, *NAMES] if kind is WindowKind.CAP else NAMES)),
+        kind=kind,
+        amount_millislices=draw(AMOUNTS),
+        days=draw(st.frozensets(st.integers(0, 6))),
+        begin_min=draw(st.integers(0, 1439)),
+        end_min=draw(st.integers(0, 1439)),
+        first_s=first_s,
+        last_s=draw(st.one_of(st.none(), st.integers(1, 10**6).map((first_s or 0).__add__))),
+    )
+
+
+SOME = st.lists(windows(), max_size=5)
+MOMENTS = st.builds(moment, SINCE_S, st.sampled_from(["UTC", "Europe/Berlin", "Asia/Kolkata"]))
+MANY = settings(max_examples=examples(300, nightly=20_000))
+
+
+@MANY
+@given(policies(), SOME, MOMENTS)
+def test_those_below_never_have_more_than_the_tenant(
+    policy: Policy, some: list[Window], now: Moment
+) -> None:
+    after = in_force(policy, some, now)
+    assert after.keys() == policy.keys()
+    for name, children in by_parent(after).items():
+        have = sum(effective_nominal(after)[child] for child in children)
+        if name and after[name].quota.nominal_millislices:
+            assert have <= after[name].quota.nominal_millislices
+
+
+@MANY
+@given(policies(), SOME, MOMENTS)
+def test_nobody_has_more_than_a_cap_above_it(
+    policy: Policy, some: list[Window], now: Moment
+) -> None:
+    after = in_force(policy, some, now)
+    nominal = effective_nominal(after)
+    caps = [one for one in some if one.kind is WindowKind.CAP and holds(one, now)]
+    for cap in (one for one in caps if one.tenant in {ALL, *policy}):
+        if cap.tenant == ALL:
+            top = by_parent(after)[""]
+            assert sum(nominal[name] for name in top) <= cap.amount_millislices
+        for name in after if cap.tenant == ALL else subtree(after, cap.tenant):
+            borrowing = after[name].quota.borrowing_limit_millislices
+            assert 0 <= nominal[name] + borrowing <= cap.amount_millislices
+
+
+@MANY
+@given(policies(), SOME, MOMENTS)
+def test_only_holding_windows_matter_and_only_to_those_they_concern(
+    policy: Policy, some: list[Window], now: Moment
+) -> None:
+    holding = [one for one in some if holds(one, now)]
+    assert in_force(policy, some, now) == in_force(policy, holding, now)
+    alone = [one for one in holding if one.kind in {WindowKind.BORROWING, WindowKind.LENDING}]
+    concerned = {one.tenant for one in alone}
+    after = in_force(policy, alone, now)
+    assert all(after[name] == policy[name] for name in policy if name not in concerned)
+
+
+@MANY
+@given(policies(), SOME, MOMENTS, st.data())
+def test_what_is_lent_at_any_hour_is_never_cut_by_the_ledger(
+    policy: Policy, some: list[Window], now: Moment, data: st.DataObject
+) -> None:
+    demand = {name: data.draw(st.integers(0, 6000)) for name in policy}
+    loans = lend(in_force(policy, some, now), demand, (), 10**9)
+    assert loosely_within(policy, some, loans) == loans
+
+
+@settings(max_examples=examples(60, nightly=2000))
+@given(SOME, SINCE_S, st.sampled_from(["Europe/Berlin", "America/New_York", "Asia/Kolkata"]))
+def test_between_two_moments_nothing_changes(some: list[Window], since_s: int, zone: str) -> None:
+    found = [one for one in moments(some, since_s, zone) if one.at_s < since_s + 7 * 86400]
+    at_s = [one.at_s for one in found]
+    assert at_s == sorted(set(at_s))
+    ends = [*at_s[1:], since_s + 7 * 86400]
+    for one, end_s in zip(found, ends, strict=True):
+        assert states(some, one) == states(some, moment(end_s - 1, zone))
+
+
+def states(some: Sequence[Window], now: Moment) -> list[bool]:
+    return [holds(one, now) for one in some]
