@@ -1,11 +1,12 @@
 """What each tenant may hold now: its nominal, less what it lends, with what it borrows."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cluster.units import Millislices
 from slurm_plugin.decide.lending import crossing, within_limits
-from slurm_plugin.decide.policy import Loan, Policy
+from slurm_plugin.decide.policy import Loan, Policy, Recall
 from slurm_plugin.decide.tenants import by_parent, downward, effective_nominal, own_part
 
 
@@ -16,7 +17,8 @@ class Ceiling:
     Attributes:
         ceiling_millislices: in all QOS together: the limit of its account.
         guarantee_millislices: in its own QOS: its own part, as the rest is its children's.
-        lent_millislices, borrowed_millislices: on loans that leave or enter its subtree.
+        lent_millislices: on loans that leave its subtree, and what of them is not back yet.
+        borrowed_millislices: on loans that enter it.
     """
 
     ceiling_millislices: Millislices
@@ -25,17 +27,23 @@ class Ceiling:
     borrowed_millislices: Millislices
 
 
-def ceilings(policy: Policy, loans: Iterable[Loan], capacity: int | None) -> Mapping[str, Ceiling]:
+def ceilings(
+    policy: Policy, loans: Iterable[Loan], capacity: int | None, recalls: Iterable[Recall] = ()
+) -> Mapping[str, Ceiling]:
     """The ceiling of every tenant.
 
     It is the effective nominal, less the loans that leave the subtree, with those that enter it.
+    What is recalled is in no ceiling: the lender does not have it yet, the borrower not any more.
     If the ceilings at the top are more than the cluster's capacity together, all are squeezed in
     proportion, and so on down: the children of a tenant never have more than it has. A capacity
     of None is not known and squeezes nothing. Loans that the policy does not allow count only as
     far as it does.
     """
     nominal, own = effective_nominal(policy), own_part(policy)
-    lent, borrowed = crossing(policy, within_limits(policy, loans))
+    allowed = within_limits(policy, loans)
+    on_loan, borrowed = crossing(policy, allowed)
+    on_its_way, _ = crossing(policy, _in_transit(policy, own, allowed, recalls))
+    lent = {name: on_loan[name] + on_its_way[name] for name in policy}
     raw = {name: nominal[name] - lent[name] + borrowed[name] for name in policy}
     ceiling = _squeezed(policy, raw, capacity)
     return {
@@ -47,6 +55,20 @@ def ceilings(policy: Policy, loans: Iterable[Loan], capacity: int | None) -> Map
         )
         for name in policy
     }
+
+
+def _in_transit(
+    policy: Policy, own: Mapping[str, int], loans: Iterable[Loan], recalls: Iterable[Recall]
+) -> Iterator[Loan]:
+    """Recalls as far as their lenders have so much beside their loans."""
+    left = Counter(own)
+    for loan in loans:
+        left[loan.lender] -= loan.amount_millislices
+    for one in sorted(recalls):
+        if one.lender in policy and one.borrower in policy:
+            amount = max(0, min(one.amount_millislices, left[one.lender]))
+            left[one.lender] -= amount
+            yield Loan(one.lender, one.borrower, Millislices(amount))
 
 
 def _squeezed(policy: Policy, raw: Mapping[str, int], capacity: int | None) -> Mapping[str, int]:

@@ -83,6 +83,17 @@ def demand(
     )
 
 
+def waiting_since_s(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, int]:
+    """Since which Unix second the oldest job of each account waits for its tenant's own quota."""
+    since_s: dict[str, int] = {}
+    for job in jobs:
+        began_s = job.submit_s if job.eligible_s is None else job.eligible_s
+        waits = job.qos == qos_name(job.account) and waits_for_quota(job)
+        if began_s is not None and waits and is_managed(job, partitions):
+            since_s[job.account] = min(began_s, since_s.get(job.account, began_s))
+    return since_s
+
+
 def guaranteed_use(
     jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
 ) -> Mapping[str, int]:

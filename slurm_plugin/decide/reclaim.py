@@ -1,9 +1,339 @@
-"""When a lender needs its own again."""
+"""When a lender needs its own again: which borrowed replicas go."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
 
+from cluster.units import slices_words
 from slurm_plugin.decide.policy import Loan, Policy
+from slurm_plugin.decide.reclaim_amount import covering
+from slurm_plugin.decide.reclaim_ready import ready
+from slurm_plugin.decide.reclaim_reasons import beneficiaries, why_no_room
+from slurm_plugin.decide.reclaim_room import Need, Room, Run, shape_of
+from slurm_plugin.decide.reclaim_search import served
 from slurm_plugin.decide.tenants import own_part
+
+_NAMED = 3
+"""So many jobs are named in one line."""
+_TOO_LITTLE = "what is free or lent does not suffice for all that wait"
+_IN_TERM = "what it needs is in its term, which ends in {} s at the soonest"
+_WITHIN = "those who hold what it needs hold too little above their own part"
+
+
+@dataclass(frozen=True)
+class Wanting:
+    """A waiting job of a lender, or one task of an array, on the tenant's own part.
+
+    Attributes:
+        job_id: of tasks that nothing has touched yet their array's record: several may have it.
+        priority: Slurm's.
+        cost_millislices: of the whole job.
+        instances: GPU instances by type that it needs on each of its nodes.
+        nodes: on so many different ones.
+    """
+
+    job_id: int
+    tenant: str
+    priority: int
+    cost_millislices: int
+    instances: Mapping[str, int] = field(hash=False)
+    nodes: int = 1
+
+
+@dataclass(frozen=True)
+class Running:
+    """One run on borrowed quota; or one in any QOS that is completing.
+
+    Attributes:
+        start_s: Unix seconds.
+        is_replica: of a service: another one serves its requests; else a batch job.
+        instances: by node, by type; none on nodes that Slurm can't use.
+    """
+
+    job_id: int
+    tenant: str
+    cost_millislices: int
+    start_s: int
+    is_replica: bool
+    instances: Mapping[str, Mapping[str, int]] = field(hash=False)
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class Taking:
+    """What is decided on.
+
+    Attributes:
+        free: GPU instances that nobody holds, by node, by type; only of nodes that Slurm can use.
+        above_nominal_millislices: what each tenant holds beyond its own part; 0 if not in it.
+        shrink: millislices that tenants must give up, whatever the shape.
+        leaving: job ids of runs that have been asked to go, or that end anyway.
+        weights: of tenants; 1 if not in it.
+        now_s: Unix seconds.
+        term_s: so long after its start a run is left alone.
+        recalled: millislices that were lent to tenants and are called back: they start nothing in
+            place of what goes of that.
+    """
+
+    wanting: tuple[Wanting, ...]
+    running: tuple[Running, ...]
+    free: Mapping[str, Mapping[str, int]] = field(hash=False)
+    above_nominal_millislices: Mapping[str, int] = field(hash=False)
+    shrink: Mapping[str, int] = field(hash=False)
+    leaving: frozenset[int]
+    weights: Mapping[str, int] = field(hash=False)
+    now_s: float
+    term_s: int
+    recalled: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Reclaim:
+    """What is to be done.
+
+    Attributes:
+        victims: replicas that go now, by job id, and why, for people. Those of them that are
+            leaving already stay in it as long as they are needed.
+        ready: millislices of each tenant's waiting jobs that fit into what is free now.
+        missing: why no replicas that end would let a waiting job start, by its job id.
+    """
+
+    victims: Mapping[int, str] = field(hash=False)
+    ready: Mapping[str, int] = field(hash=False)
+    missing: Mapping[int, str] = field(hash=False)
+
+
+def reclaim(taking: Taking) -> Reclaim:
+    """The smallest set of borrowed replicas whose end lets the lenders' waiting jobs start.
+
+    Waiting jobs come by Slurm's priority. Those that fit into what is free are ready. For the
+    others go as few millislices as possible, then as few runs, and of equal sets the one to which
+    this order of victims leads: first of tenants that must shrink, or whose loans were recalled,
+    as far as that; then of the tenant with the largest share above its own part, which falls with
+    each of its victims; then those that lose the least work (a replica loses none); then the
+    youngest. Runs in their term never go, and no tenant is brought below its own part. Who is
+    leaving counts as a victim already: asked again, nothing changes.
+
+    Batch jobs are no victims. A job for which replicas alone make no room gets a set with batch
+    jobs in it: its replicas go, and the batch jobs are left to Slurm's preemption.
+
+    Who must shrink gives up replicas that come to the amount, with the least beyond it.
+    ``reclaim_search.py`` says when the set is the smallest for certain, ``reclaim_amount.py`` when
+    the least goes beyond an amount.
+    """
+    jobs = sorted(taking.wanting, key=lambda job: (-job.priority, job.job_id))
+    needs = [Need(key, shape_of(job.instances), job.nodes) for key, job in enumerate(jobs)]
+    runs = _sorted(taking)
+    plan = _plan(taking, runs, needs)
+    now = ready(needs, taking.free, plan.places)
+    waiting = [need for need in needs if need.key not in now | plan.out]
+    goes_for = beneficiaries(waiting or needs, plan.places, taking.free, plan.gone)
+    missing = _beside_batch(runs, plan, goes_for) | _without_room(taking, runs, plan, needs)
+    return Reclaim(
+        victims=_victims(taking, plan, {run: jobs[key] for run, key in goes_for.items()}),
+        ready=_millislices(jobs[key] for key in now),
+        missing={jobs[key].job_id: why for key, why in missing.items()},
+    )
+
+
+def _millislices(jobs: Iterable[Wanting]) -> Mapping[str, int]:
+    amounts: Counter[str] = Counter()
+    for job in jobs:
+        amounts[job.tenant] += job.cost_millislices
+    return amounts
+
+
+@dataclass
+class _Runs:
+    """All runs, by what may become of them.
+
+    Attributes:
+        leaving: they go already.
+        replicas, batch: they may go.
+        young: they are in their term.
+        within: they cost more than their tenants hold above their own part.
+        above, shrink, called: what is left of each in millislices without those that are leaving;
+            ``called`` is the larger of what is to shrink and what is recalled.
+    """
+
+    leaving: list[Run] = field(default_factory=list)
+    replicas: list[Run] = field(default_factory=list)
+    batch: list[Run] = field(default_factory=list)
+    young: list[Run] = field(default_factory=list)
+    within: list[Run] = field(default_factory=list)
+    above: Counter[str] = field(default_factory=Counter)
+    shrink: Counter[str] = field(default_factory=Counter)
+    called: Counter[str] = field(default_factory=Counter)
+
+
+def _sorted(taking: Taking) -> _Runs:
+    runs = _Runs(
+        above=Counter(taking.above_nominal_millislices),
+        shrink=Counter(taking.shrink),
+        called=Counter(taking.recalled) | Counter(taking.shrink),
+    )
+    for run in taking.running:
+        if run.job_id in taking.leaving:
+            runs.leaving.append(_run(run, taking))
+            for amounts in (runs.above, runs.shrink, runs.called):
+                amounts[run.tenant] -= run.cost_millislices
+    for run in taking.running:
+        if run.job_id not in taking.leaving:
+            _group(runs, run, taking).append(_run(run, taking))
+    return runs
+
+
+def _group(runs: _Runs, run: Running, taking: Taking) -> list[Run]:
+    if taking.now_s - run.start_s < taking.term_s:
+        return runs.young
+    if run.cost_millislices > runs.above[run.tenant]:
+        return runs.within
+    return runs.replicas if run.is_replica else runs.batch
+
+
+def _run(run: Running, taking: Taking) -> Run:
+    lost = 0.0 if run.is_replica else (taking.now_s - run.start_s) * run.cost_millislices
+    total: Counter[str] = Counter()
+    for there in run.instances.values():
+        total.update(there)
+    return Run(
+        run.job_id,
+        run.tenant,
+        run.cost_millislices,
+        not run.is_replica,
+        (lost, -run.start_s, run.job_id),
+        run.instances,
+        shape_of(total),
+    )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Who goes.
+
+    Attributes:
+        gone: runs that go for jobs, with those that are leaving and needed, and batch jobs.
+        shrunk: replicas that go beside them, of those who must shrink.
+        places: the nodes of jobs that need more than a single instance.
+        out: keys of jobs without room.
+    """
+
+    gone: Sequence[Run]
+    shrunk: Sequence[Run]
+    places: Mapping[int, Sequence[str]]
+    out: frozenset[int]
+
+
+def _plan(taking: Taking, runs: _Runs, needs: Sequence[Need]) -> _Plan:
+    kinds = {kind for need in needs for kind, _ in need.shape}
+    room = _room(taking, runs, _with(kinds, runs.replicas))
+    got = served(room, needs)
+    if got.out and runs.batch:
+        room = _room(taking, runs, _with(kinds, (*runs.replicas, *runs.batch)))
+        got = served(room, needs)
+    gone = [*room.taken.values()]
+    more = [*_more(runs, gone, room.above)]
+    for run in more:
+        room.leave(run)
+    going = sorted((*gone, *runs.leaving), key=lambda run: run.rank)
+    needed = _needed(room, going)
+    ids = {run.job_id for run in needed}
+    kept = _kept(taking, [r for r in going if r.job_id not in ids], [*needed, *more])
+    return _Plan(needed, [*more, *kept], got.places, got.out)
+
+
+def _room(taking: Taking, runs: _Runs, candidates: Iterable[Run]) -> Room:
+    room = Room(taking.free, candidates, runs.above, taking.weights, runs.called)
+    for run in runs.leaving:
+        room.leave(run)
+    return room
+
+
+def _with(kinds: Collection[str], runs: Iterable[Run]) -> Iterator[Run]:
+    """Those with an instance of these types."""
+    return (run for run in runs if any(kind in kinds for kind, _ in run.total))
+
+
+def _more(runs: _Runs, gone: Sequence[Run], above: Mapping[str, int]) -> Iterator[Run]:
+    """Replicas, beside those that go or leave anyway, of tenants that must give up more."""
+    ids = {run.job_id for run in gone}
+    for tenant, left in runs.shrink.items():
+        amount = left - sum(run.cost for run in gone if run.tenant == tenant)
+        if amount > 0:
+            own = [r for r in runs.replicas if r.tenant == tenant and r.job_id not in ids]
+            own.sort(key=lambda run: run.rank)
+            chosen = covering([run.cost for run in own], amount, above[tenant])
+            yield from (own[nth] for nth in chosen)
+
+
+def _kept(taking: Taking, spared: Iterable[Run], going: Iterable[Run]) -> Iterator[Run]:
+    """Those without whom, though no job needs their room, a tenant would not shrink enough."""
+    left = Counter(taking.shrink)
+    for run in going:
+        left[run.tenant] -= run.cost
+    for run in spared:
+        if left[run.tenant] > 0:
+            left[run.tenant] -= run.cost
+            yield run
+
+
+def _needed(room: Room, runs: Sequence[Run]) -> Sequence[Run]:
+    """Those without whom some job would have no room; the last are spared first."""
+    needed: list[Run] = []
+    for run in reversed(runs):
+        if room.is_needless(run):
+            room.leave(run, -1)
+        else:
+            needed.append(run)
+    return needed[::-1]
+
+
+def _victims(taking: Taking, plan: _Plan, goes_for: Mapping[int, Wanting]) -> dict[int, str]:
+    replicas = {run.job_id for run in taking.running if run.is_replica}
+    victims: dict[int, str] = {}
+    for run in plan.shrunk:
+        amount = slices_words(taking.shrink[run.tenant])
+        victims[run.job_id] = f"{run.tenant} has to give back {amount}"
+    for run in plan.gone:
+        job = goes_for[run.job_id]
+        amount = slices_words(run.cost)
+        victims[run.job_id] = f"{job.tenant} takes back {amount}: job {job.job_id} waits"
+    return {job_id: why for job_id, why in victims.items() if job_id in replicas}
+
+
+def _beside_batch(runs: _Runs, plan: _Plan, goes_for: Mapping[int, int]) -> dict[int, str]:
+    """Of jobs for which batch jobs have to go, by key."""
+    ids = {run.job_id for run in runs.batch}
+    found: dict[int, list[int]] = defaultdict(list)
+    for run in plan.gone:
+        if run.job_id in ids:
+            found[goes_for[run.job_id]].append(run.job_id)
+    return {key: _left_to_slurm(batch) for key, batch in found.items()}
+
+
+def _left_to_slurm(batch: Sequence[int]) -> str:
+    jobs = "batch job" if len(batch) == 1 else "batch jobs"
+    named = ", ".join(map(str, sorted(batch)[:_NAMED]))
+    more = f" and {len(batch) - _NAMED} more" if len(batch) > _NAMED else ""
+    return f"{jobs} {named}{more} would have to go: left to Slurm's preemption"
+
+
+def _without_room(
+    taking: Taking, runs: _Runs, plan: _Plan, needs: Iterable[Need]
+) -> dict[int, str]:
+    """Of jobs for which nothing that may go makes room, by key: what would."""
+    out = [need for need in needs if need.key in plan.out]
+    ends_s = [run.start_s + taking.term_s - taking.now_s for run in taking.running]
+    soonest_s = ceil(min((left_s for left_s in ends_s if left_s > 0), default=0))
+    may = (*runs.leaving, *runs.replicas, *runs.batch)
+    layers = (
+        ([taking.free, *(run.instances for run in may)], _TOO_LITTLE),
+        ([run.instances for run in runs.young], _IN_TERM.format(soonest_s)),
+        ([run.instances for run in runs.within], _WITHIN),
+    )
+    why = why_no_room({(need.shape, need.nodes) for need in out}, layers) if out else {}
+    return {need.key: why[need.shape, need.nodes] for need in out}
 
 
 def short_lenders(

@@ -15,6 +15,7 @@ from slurm_plugin.decide.demand import (
     held,
     node_costs,
     waiting_instances,
+    waiting_since_s,
 )
 from slurm_plugin.decide.policy import Quota, Tenant
 
@@ -169,3 +170,18 @@ def test_instances_are_waited_for_where_only_others_are_in_the_way() -> None:
         job(reason="Priority"),
     )
     assert waiting_instances(jobs, MANAGED) == {"1g.10gb": 2 + 6}
+
+
+def test_the_oldest_that_waits_for_its_tenant_s_own_quota() -> None:
+    own, reason = "slicewise_vision", "AssocGrpBilling"
+    jobs = (
+        waiting(qos=own, reason=reason, submit_s=40, eligible_s=90),
+        waiting(qos=own, reason=reason, submit_s=80, eligible_s=None),
+        waiting(qos=own, reason="Dependency", eligible_s=10),
+        waiting(qos=own, reason=reason, held=True, eligible_s=10),
+        waiting(qos=own, reason=reason, partition="cpu", eligible_s=10),
+        waiting(qos="slicewise-borrowed", reason=reason, eligible_s=10),
+        waiting("nlp", qos="slicewise_nlp", reason=reason, submit_s=None, eligible_s=None),
+        job(qos=own, eligible_s=10),
+    )
+    assert waiting_since_s(jobs, MANAGED) == {"vision": 80}

@@ -1,0 +1,174 @@
+"""What reclaiming is decided on, of what Slurm shows and the ledger says."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from cluster.gres import gpu_types_of_tres
+from cluster.jobs import JobState, JobView, NodeView
+from cluster.units import Millislices
+from cluster.wire import ServiceView
+from slurm_plugin.decide.charging import run_cost
+from slurm_plugin.decide.demand import demand, has_gpus, is_managed, waits_for_quota
+from slurm_plugin.decide.free import free_instances, is_usable
+from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
+from slurm_plugin.decide.policy import Policy, Recall
+from slurm_plugin.decide.reclaim import Running, Taking, Wanting
+from slurm_plugin.decide.services import ALLOTTED, used_by_tenant
+from slurm_plugin.decide.tenants import own_part
+
+
+def taking(
+    policy: Policy,
+    recalls: Iterable[Recall],
+    jobs: Iterable[JobView],
+    nodes: Iterable[NodeView],
+    *,
+    services: Iterable[ServiceView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+    leaving: frozenset[int],
+    now_s: float,
+    term_s: int,
+    excess: Mapping[str, int],
+) -> Taking:
+    """Who waits, who runs on borrowed quota, what is free, and what must be given up.
+
+    ``excess`` are millislices that tenants hold beyond a cap: there replicas go in any QOS.
+    ``leaving`` are runs that have been asked to go; those that are completing are added. A run has
+    as many GPUs on each of its nodes as on the others, as far as is known here.
+    """
+    recalls = sorted(recalls, key=lambda recall: recall.called_s)
+    jobs = [job for job in jobs if is_managed(job, partitions) and gpu_types_of_tres(job.tres)]
+    free = {
+        node.name: free_instances([node])
+        for node in nodes
+        if has_gpus(node, partitions) and is_usable(node)
+    }
+    ending = [job for job in jobs if job.state is JobState.COMPLETING]
+    # Slurm shows their GPUs as free, and starts nothing on them before they have ended.
+    for node, gpus in (place for job in ending for place in _on_nodes(job)):
+        if node in free:
+            free[node] = Counter(free[node]) - Counter(gpus)
+    own, held = own_part(policy), used_by_tenant(jobs, partitions, costs)
+    above = {name: held[name] - own.get(name, 0) for name in held}
+    lenders = {recall.lender for recall in recalls}
+    waiting = {
+        name: amount - held.get(name, 0)
+        for name, amount in demand(policy, jobs, partitions, costs).items()
+    }
+    return Taking(
+        wanting=tuple(_wanting(lenders, jobs, own, costs)),
+        running=tuple(_running(jobs, services, costs, free, excess=excess, now_s=now_s)),
+        free=free,
+        above_nominal_millislices={name: more for name, more in above.items() if more > 0},
+        shrink=_shrink(recalls, waiting, above, excess),
+        leaving=leaving | {job.job_id for job in ending},
+        weights={name: tenant.quota.weight for name, tenant in policy.items()},
+        now_s=now_s,
+        term_s=term_s,
+        recalled=_recalled(recalls),
+    )
+
+
+def _recalled(recalls: Iterable[Recall]) -> Mapping[str, int]:
+    amounts: Counter[str] = Counter()
+    for recall in recalls:
+        amounts[recall.borrower] += recall.amount_millislices
+    return amounts
+
+
+def _wanting(
+    lenders: Iterable[str],
+    jobs: Sequence[JobView],
+    own: Mapping[str, int],
+    costs: Mapping[str, Millislices],
+) -> Iterator[Wanting]:
+    """Jobs in the lenders' own QOS, as far as what these leave of their own part pays for them."""
+    left = {name: own.get(name, 0) for name in lenders}
+    guaranteed = [job for job in jobs if job.account in left and job.qos == qos_name(job.account)]
+    for job in guaranteed:
+        if job.state in ALLOTTED:
+            left[job.account] -= _cost(job, costs)
+    waiting = (job for job in guaranteed if waits_for_quota(job))
+    for job in sorted(waiting, key=lambda job: (-job.priority, job.job_id)):
+        cost = _cost(job, costs)
+        for _ in range(max(1, len(job.untouched))):
+            if not 0 < cost <= left[job.account]:
+                break
+            left[job.account] -= cost
+            yield _wants(job, cost)
+
+
+def _wants(job: JobView, cost: int) -> Wanting:
+    nodes = max(1, int(job.tres.get("node", "1")))
+    gpus = gpu_types_of_tres(job.tres).items()
+    return Wanting(
+        job_id=job.job_id,
+        tenant=job.account,
+        priority=job.priority,
+        cost_millislices=cost,
+        instances={kind: -(-count // nodes) for kind, count in gpus if count},
+        nodes=nodes,
+    )
+
+
+def _running(
+    jobs: Iterable[JobView],
+    services: Iterable[ServiceView],
+    costs: Mapping[str, Millislices],
+    usable: Mapping[str, object],
+    *,
+    excess: Mapping[str, int],
+    now_s: float,
+) -> Iterator[Running]:
+    """Runs on borrowed quota, of who holds beyond a cap in any QOS, and what is completing."""
+    replicas = {
+        slot.job_id
+        for service in services
+        for slot in service.slots
+        if slot.state in {"starting", "running"}
+    }
+    for job in jobs:
+        may_go = job.qos == BORROWED_QOS or job.account in excess
+        if job.state in ALLOTTED and (may_go or job.state is JobState.COMPLETING):
+            yield Running(
+                job_id=job.job_id,
+                tenant=job.account,
+                cost_millislices=_cost(job, costs),
+                start_s=int(now_s) if job.start_s is None else job.start_s,
+                is_replica=job.job_id in replicas,
+                instances={node: gpus for node, gpus in _on_nodes(job) if node in usable},
+                priority=job.priority,
+            )
+
+
+def _on_nodes(job: JobView) -> Iterator[tuple[str, Mapping[str, int]]]:
+    gpus = gpu_types_of_tres(job.tres)
+    for nth, node in enumerate(job.nodes):
+        counts = {kind: (count - nth - 1) // len(job.nodes) + 1 for kind, count in gpus.items()}
+        yield node, {kind: count for kind, count in counts.items() if count}
+
+
+def _shrink(
+    recalls: Iterable[Recall],
+    waiting: Mapping[str, int],
+    above: Mapping[str, int],
+    excess: Mapping[str, int],
+) -> Mapping[str, int]:
+    """What is beyond caps, and what borrowers must give up of recalls for which no waiting jobs of
+    the lender account: a rule has cut the loan.
+    """
+    accounted = Counter(waiting)
+    shrink: Counter[str] = Counter()
+    for recall in recalls:
+        for_jobs = min(recall.amount_millislices, max(0, accounted[recall.lender]))
+        accounted[recall.lender] -= for_jobs
+        shrink[recall.borrower] += recall.amount_millislices - for_jobs
+    # What is beyond a cap is recalled, too, where it was borrowed.
+    shrink |= Counter(excess)
+    kept = {name: min(amount, above.get(name, 0)) for name, amount in shrink.items()}
+    return {name: amount for name, amount in kept.items() if amount > 0}
+
+
+def _cost(job: JobView, costs: Mapping[str, Millislices]) -> int:
+    return run_cost(gpu_types_of_tres(job.tres), costs)

@@ -1,0 +1,216 @@
+"""Reclaiming takes the smallest set of replicas, and nothing twice."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reclaim_world import COSTS, Cluster, one, policy
+
+from benchmarks.rebalance.worlds import Sizes, world
+from cluster.errors import OutsideError
+from cluster.jobs import JobView
+from slurm_plugin.decide.mig.solver import Program
+from slurm_plugin.decide.policy import Loan
+from slurm_plugin.decide.reclaim import Running, Taking, reclaim
+
+SMALL = Sizes(
+    gpus=3, runs=12, tenants=5, wanting=4, gpus_per_node=1, large=0.4, free=0.2, term_s=20_000
+)
+
+
+@st.composite
+def worlds(draw: st.DrawFn, **changes: float) -> Taking:
+    sizes = replace(
+        SMALL,
+        gpus=draw(st.integers(1, 4)),
+        gpus_per_node=draw(st.integers(1, 2)),
+        wanting=draw(st.integers(1, 5)),
+        layouts=draw(st.integers(1, 4)),
+        free=draw(st.sampled_from((0.0, 0.1, 0.4))),
+        **changes,  # type: ignore[arg-type]
+    )
+    return world(draw(st.integers(0, 10**6)), sizes)
+
+
+def only_replicas(taking: Taking) -> Taking:
+    return replace(taking, running=tuple(run for run in taking.running if run.is_replica))
+
+
+def may_go(taking: Taking) -> Sequence[Running]:
+    """Replicas beyond their term."""
+    return [
+        run
+        for run in taking.running
+        if run.is_replica and taking.now_s - run.start_s >= taking.term_s
+    ]
+
+
+def fewest(taking: Taking) -> float | None:
+    """Millislices that must go so that all have room, by HiGHS; None if that can't be."""
+    runs = may_go(taking)
+    nodes = sorted(taking.free)
+    kinds = sorted({kind for job in taking.wanting for kind in job.instances})
+    rows: list[float] = []
+    entries: dict[tuple[str, object], dict[int, float]] = {("run", r.job_id): {} for r in runs}
+    entries |= {("on", pair): {} for pair in product(range(len(taking.wanting)), nodes)}
+
+    def row(least: float, amounts: Mapping[tuple[str, object], float]) -> None:
+        for column, amount in amounts.items():
+            entries[column][len(rows)] = amount
+        rows.append(least)
+
+    for run in runs:
+        row(-1, {("run", run.job_id): -1})
+    for column in [column for column in entries if column[0] == "on"]:
+        row(-1, {column: -1})
+    for nth, job in enumerate(taking.wanting):
+        row(job.nodes, {("on", (nth, node)): 1 for node in nodes})
+    for node, kind in product(nodes, kinds):
+        gives = {("run", r.job_id): r.instances.get(node, {}).get(kind, 0) for r in runs}
+        takes = {
+            ("on", (nth, node)): -job.instances.get(kind, 0)
+            for nth, job in enumerate(taking.wanting)
+        }
+        row(-taking.free[node].get(kind, 0), gives | takes)
+    for tenant in {run.tenant for run in runs}:
+        own = {("run", r.job_id): -r.cost_millislices for r in runs if r.tenant == tenant}
+        row(-taking.above_nominal_millislices.get(tenant, 0), own)
+    program = Program(rows)
+    costs = {("run", run.job_id): run.cost_millislices for run in runs}
+    for column, amounts in entries.items():
+        program.add(costs.get(column, 0), amounts, whole=True)
+    try:
+        return program.solve().cost
+    except OutsideError:
+        return None
+
+
+def cost(taking: Taking, victims: Collection[int]) -> int:
+    return sum(run.cost_millislices for run in taking.running if run.job_id in victims)
+
+
+def without(taking: Taking, gone: Collection[int]) -> Taking:
+    """Once they are gone."""
+    free = {node: Counter(there) for node, there in taking.free.items()}
+    above = Counter(taking.above_nominal_millislices)
+    for run in taking.running:
+        if run.job_id in gone:
+            above[run.tenant] -= run.cost_millislices
+            for node, there in run.instances.items():
+                free[node].update(there)
+    left = tuple(run for run in taking.running if run.job_id not in gone)
+    return replace(taking, running=left, free=free, above_nominal_millislices=above)
+
+
+@settings(max_examples=examples(300))
+@given(worlds())
+def test_where_replicas_suffice_the_fewest_millislices_go(taking: Taking) -> None:
+    least = fewest(taking)
+    found = reclaim(taking)
+    if least is None:
+        assert found.missing
+    else:
+        assert not found.missing
+        assert cost(taking, found.victims) == round(least)
+
+
+@settings(max_examples=examples(150))
+@given(worlds().map(only_replicas))
+def test_nobody_goes_without_need(taking: Taking) -> None:
+    found = reclaim(taking)
+    served = tuple(job for job in taking.wanting if job.job_id not in found.missing)
+    for spared in found.victims:
+        after = without(taking, found.victims.keys() - {spared})
+        assert fewest(replace(after, running=(), wanting=served)) is None
+
+
+@settings(max_examples=examples(150))
+@given(worlds())
+def test_nobody_goes_in_its_term_nor_brings_its_tenant_below_its_own_part(taking: Taking) -> None:
+    victims = reclaim(taking).victims
+    assert victims.keys() <= {run.job_id for run in may_go(taking)}
+    for tenant, above in taking.above_nominal_millislices.items():
+        own = [run for run in taking.running if run.tenant == tenant]
+        assert cost(replace(taking, running=tuple(own)), victims) <= above
+
+
+@settings(max_examples=examples(150))
+@given(worlds(), st.data())
+def test_asked_again_while_they_go_nothing_changes(taking: Taking, data: st.DataObject) -> None:
+    found = reclaim(taking)
+    gone = data.draw(st.sets(st.sampled_from(sorted(found.victims)))) if found.victims else set()
+    going = found.victims.keys() - gone
+    again = reclaim(replace(without(taking, gone), leaving=frozenset(going)))
+    assert again.victims.keys() == going
+    if not any("batch" in why for why in found.missing.values()):
+        assert again.missing.keys() == found.missing.keys()
+
+
+@settings(max_examples=examples(100))
+@given(worlds().map(only_replicas))
+def test_once_they_are_gone_all_that_they_went_for_are_ready(taking: Taking) -> None:
+    found = reclaim(taking)
+    after = reclaim(without(taking, found.victims.keys()))
+    ready = Counter[str]()
+    for job in taking.wanting:
+        ready[job.tenant] += job.cost_millislices * (job.job_id not in found.missing)
+    assert not after.victims
+    assert after.ready == ready
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[Cluster, list[JobView]]:
+    """A replica for each instance: all that lies idle is lent; and jobs that come to a lender."""
+    layouts = ({"1g.10gb": 7}, {"3g.40gb": 2}, {"1g.10gb": 3, "3g.40gb": 1})
+    nodes = {f"n{i}": draw(st.sampled_from(layouts)) for i in range(draw(st.integers(1, 3)))}
+    kinds = [kind for there in nodes.values() for kind, n in there.items() for _ in range(n)]
+    total = sum(COSTS[kind] for kind in kinds)
+    most = (total, total // 4, total // 4)
+    parts = [draw(st.integers(0, amount // 1000)) * 1000 for amount in most]
+    parts[0] = min(parts[0], total - parts[1] - parts[2])
+
+    def some(accounts: str, first: int, of: list[str], *, borrowed: bool) -> list[JobView]:
+        account = st.sampled_from(accounts)
+        count = st.just(1) if borrowed else st.sampled_from((1, 1, 2))
+        return [
+            one(first + i, draw(account), kind, draw(count), borrowed=borrowed)
+            for i, kind in enumerate(of)
+        ]
+
+    few = st.lists(st.sampled_from(kinds), max_size=3)
+    there = some("bc", 100, draw(few), borrowed=False)
+    there += some("bc", 200, draw(st.permutations(kinds)), borrowed=True)
+    nominal = dict(zip("abc", parts, strict=True))
+    cluster = Cluster(policy(nominal), nodes, {each.job_id: each for each in there})
+    come = st.lists(st.sampled_from(kinds), min_size=1, max_size=8)
+    return cluster, some("aab", 300, draw(come), borrowed=False)
+
+
+@settings(max_examples=examples(60))
+@given(clusters())
+def test_with_the_same_demand_nothing_goes_to_and_fro(case: tuple[Cluster, list[JobView]]) -> None:
+    cluster, come = case
+    for _ in range(8):
+        cluster.round()
+    assert not any(cluster.evictions[1:])
+    before = amounts(cluster.loans)
+    cluster.jobs |= {each.job_id: each for each in come}
+    cluster.round()
+    after = amounts(cluster.loans)
+    seen = []
+    for _ in range(12):
+        cluster.round()
+        seen.append(amounts(cluster.loans))
+    # Who took back may borrow again, but what it took back stays with it.
+    assert all(now[pair] <= after[pair] for now in seen for pair in before - after)
+    assert all(now == seen[-1] for now in seen[-6:])
+    assert not any(cluster.evictions[-6:])
+    assert all(times == 1 for times in cluster.evicted.values())
+
+
+def amounts(loans: Iterable[Loan]) -> Counter[tuple[str, str]]:
+    return Counter({(one.lender, one.borrower): one.amount_millislices for one in loans})

@@ -1,0 +1,215 @@
+"""A closed cluster: jobs that always want the same, Slurm that starts them, rounds of lending."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from scripted import job, policy_of, tenant
+
+from cluster.gres import gpu_types_of_tres
+from cluster.jobs import JobState, JobView, NodeView
+from cluster.units import Millislices
+from cluster.wire import ServiceView, SlotView
+from slurm_plugin.decide.ceilings import ceilings
+from slurm_plugin.decide.charging import run_cost
+from slurm_plugin.decide.demand import demand
+from slurm_plugin.decide.lending import lend
+from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
+from slurm_plugin.decide.policy import Loan, Policy, Recall
+from slurm_plugin.decide.recalls import meanwhile, recalled
+from slurm_plugin.decide.reclaim import reclaim
+from slurm_plugin.decide.reclaim_inputs import taking
+from slurm_plugin.decide.services import used_by_tenant
+
+COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
+PARTITIONS = frozenset({"gpu"})
+ROUND_S, GRACE_S = 15, 60
+MUCH = Millislices(10**6)
+
+
+def policy(nominal: Mapping[str, int]) -> Policy:
+    """Everybody lends and borrows without a limit."""
+    limits = {"borrowing_limit_millislices": MUCH, "lending_limit_millislices": MUCH}
+    return policy_of(*(tenant(name, amount, **limits) for name, amount in nominal.items()))
+
+
+def one(job_id: int, account: str, kind: str, count: int = 1, *, borrowed: bool = False) -> JobView:
+    """A waiting job. On borrowed quota it is a replica, and comes later: its tenant has used more
+    than its share, and what is requeued begins its wait anew.
+    """
+    return job(
+        0,
+        job_id=job_id,
+        task_index=job_id,
+        account=account,
+        qos=BORROWED_QOS if borrowed else qos_name(account),
+        reason="Resources",
+        held=False,
+        priority=1000 * (not borrowed) + 1000 - job_id,
+        tres={f"gres/gpu:{kind}": str(count), "node": "1"},
+    )
+
+
+@dataclass
+class Cluster:
+    """Nodes by their instances; jobs that never end of themselves.
+
+    Attributes:
+        now_s: Unix seconds.
+        going: replicas that drain; they are gone a round later, and wait again.
+        evictions: how many were told to go, or were preempted, in each round.
+        evicted: how often each was.
+        waits: tenants whose slots are kept from borrowed quota, and until when.
+    """
+
+    policy: Policy
+    nodes: Mapping[str, Mapping[str, int]]
+    jobs: dict[int, JobView]
+    now_s: int = 1_000_000
+    loans: tuple[Loan, ...] = ()
+    recalls: tuple[Recall, ...] = ()
+    going: frozenset[int] = frozenset()
+    evictions: list[int] = field(default_factory=list)
+    evicted: Counter[int] = field(default_factory=Counter)
+    waits: dict[str, int] = field(default_factory=dict)
+
+    def round(self) -> None:
+        """What drains is gone, the daemon looks, and Slurm starts what its limits let it."""
+        for job_id in self.going:
+            self._stop(job_id)
+        found = self._lend()
+        self.evictions.append(len(found))
+        self.evicted.update(found)
+        self.going = found
+        self._start()
+        self.now_s += ROUND_S
+
+    def _lend(self) -> frozenset[int]:
+        jobs = tuple(self.jobs.values())
+        before, held = self.loans, used_by_tenant(jobs, PARTITIONS, COSTS)
+        wanted = demand(self.policy, jobs, PARTITIONS, COSTS)
+        wanted = meanwhile(self.policy, wanted, before, self.recalls)
+        self.loans = lend(self.policy, wanted, before, self.capacity)
+
+        def left(ready: Mapping[str, int]) -> tuple[Recall, ...]:
+            return recalled(
+                self.policy,
+                before,
+                self.loans,
+                self.recalls,
+                held,
+                ready=ready,
+                now_s=self.now_s,
+                grace_s=GRACE_S,
+            )
+
+        found = reclaim(
+            taking(
+                self.policy,
+                left({}),
+                jobs,
+                self._views(),
+                services=[self._service()],
+                partitions=PARTITIONS,
+                costs=COSTS,
+                leaving=self.going,
+                now_s=self.now_s,
+                term_s=0,
+                excess={},
+            )
+        )
+        self.recalls = left(found.ready)
+        told = {self.jobs[job_id].account for job_id in found.victims.keys() - self.going}
+        self.waits |= dict.fromkeys(told, self.now_s + GRACE_S)
+        return frozenset(found.victims)
+
+    @property
+    def capacity(self) -> int:
+        return sum(run_cost(there, COSTS) for there in self.nodes.values())
+
+    def _running(self) -> Iterator[JobView]:
+        return (one for one in self.jobs.values() if one.state is JobState.RUNNING)
+
+    def _free(self) -> Mapping[str, Counter[str]]:
+        free = {name: Counter(there) for name, there in self.nodes.items()}
+        for one in self._running():
+            free[one.nodes[0]].subtract(gpu_types_of_tres(one.tres))
+        return free
+
+    def _views(self) -> list[NodeView]:
+        free = self._free()
+        return [
+            NodeView(name, "", frozenset({"IDLE"}), there, Counter(there) - free[name], PARTITIONS)
+            for name, there in self.nodes.items()
+        ]
+
+    def _service(self) -> ServiceView:
+        replicas = [one.job_id for one in self._running() if one.qos == BORROWED_QOS]
+        slots = tuple(SlotView(index=i, state="running", job_id=i) for i in replicas)
+        return ServiceView(
+            array_job_id=814,
+            tenant="",
+            name="bert",
+            user="alice",
+            submit_s=1,
+            directives={},
+            profile="",
+            cost_millislices=0,
+            slots=slots,
+        )
+
+    def _start(self) -> None:
+        """Slurm: by priority, what its tenant's limits and free instances let; guaranteed jobs
+        preempt borrowed ones.
+        """
+        allowed = ceilings(self.policy, self.loans, self.capacity, self.recalls)
+        waiting = [one for one in self.jobs.values() if one.state is JobState.PENDING]
+        for one in sorted(waiting, key=lambda one: -one.priority):
+            held = used_by_tenant(tuple(self.jobs.values()), PARTITIONS, COSTS)
+            cost = run_cost(gpu_types_of_tres(one.tres), COSTS)
+            ceiling = allowed[one.account].ceiling_millislices
+            kept = one.qos == BORROWED_QOS and self.waits.get(one.account, 0) > self.now_s
+            fits = held.get(one.account, 0) + cost <= ceiling and self._may_own(one, cost)
+            if fits and not kept:
+                self._place(one)
+
+    def _may_own(self, one: JobView, cost: int) -> bool:
+        own = [each for each in self._running() if each.qos == one.qos == qos_name(one.account)]
+        held = used_by_tenant(own, PARTITIONS, COSTS).get(one.account, 0)
+        return one.qos == BORROWED_QOS or (
+            held + cost <= self.policy[one.account].quota.nominal_millislices
+        )
+
+    def _place(self, one: JobView) -> None:
+        need = gpu_types_of_tres(one.tres)
+        for node, free in self._free().items():
+            if all(free[kind] >= count for kind, count in need.items()):
+                self._run(one, node)
+                return
+        if one.qos != BORROWED_QOS:
+            self._preempt(one, need)
+
+    def _preempt(self, one: JobView, need: Mapping[str, int]) -> None:
+        for node, free in self._free().items():
+            victims = []
+            runs = [each for each in self._running() if each.nodes == (node,)]
+            for run in sorted(runs, key=lambda run: run.job_id not in self.going):
+                if run.qos == BORROWED_QOS and not all(free[k] >= n for k, n in need.items()):
+                    free.update(gpu_types_of_tres(run.tres))
+                    victims.append(run.job_id)
+            if all(free[kind] >= count for kind, count in need.items()):
+                surprised = set(victims) - self.going
+                self.evictions[-1] += len(surprised)
+                self.evicted.update(surprised)
+                for job_id in victims:
+                    self._stop(job_id)
+                self._run(one, node)
+                return
+
+    def _run(self, one: JobView, node: str) -> None:
+        start = {"state": JobState.RUNNING, "nodes": (node,), "start_s": self.now_s}
+        self.jobs[one.job_id] = replace(one, **start)
+
+    def _stop(self, job_id: int) -> None:
+        back = {"state": JobState.PENDING, "nodes": (), "start_s": None}
+        self.jobs[job_id] = replace(self.jobs[job_id], **back)
