@@ -63,6 +63,9 @@ FOR_OPERATORS: Mapping[str, Command] = {
     "tenant-quota": Command(
         "slurm_plugin.cli.quota:tenant_quota_app", "Who may hold how many slices."
     ),
+    "quota": Command(
+        "slurm_plugin.cli.quota_plan_cli:quota_app", "Plans, loans and calendars of quotas."
+    ),
     "budget": Command("slurm_plugin.cli.budget:budget_app", "What tenants may use up in a period."),
     "compile": Command(
         "slurm_plugin.cli.compile:compile_command",
@@ -78,6 +81,11 @@ FOR_OPERATORS: Mapping[str, Command] = {
     "recut": Command(
         "slurm_plugin.cli.recut_cli:recut_app",
         "Cut GPUs anew, so that those who wait find what they ask for.",
+    ),
+    "rebalance": Command(
+        "slurm_plugin.cli.rebalance_cli:rebalance_app",
+        "Bring everything to what is wanted now: ledger, loans, limits, priorities, GPUs;"
+        " for cron.",
     ),
     "doctor": Command(
         "slurm_plugin.cli.node_cli:doctor",

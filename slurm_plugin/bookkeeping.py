@@ -25,6 +25,17 @@ _LATE_S = 60
 """Accounting that does not show an end so long after it is asked no more often than that."""
 
 
+def tariff(settings: Settings, policy: Policy) -> Tariff:
+    """What is charged on this cluster, and to whom."""
+    return Tariff(
+        settings.cluster.name,
+        frozenset(settings.cluster.partitions),
+        settings.costs,
+        payers(policy),
+        settings.ledger.node_failure,
+    )
+
+
 class Bookkeeping:
     """Keeps the ledger as Slurm and its accounting say."""
 
@@ -71,7 +82,8 @@ class Bookkeeping:
         self._gone = gone_runs(self._gone, looked_s, jobs, reservations)
         records = await self._records(since_s, looked_s)
         lost = {} if records is None else lost_ends(self._gone, looked_s)
-        decided = charge(self._tariff(), jobs, records or (), reservations, lost)
+        rates = tariff(self._settings, self._policy)
+        decided = charge(rates, jobs, records or (), reservations, lost)
         if decided.charges:
             booked = await asyncio.to_thread(self._ledger.apply, decided.charges)
             if booked:
@@ -80,16 +92,6 @@ class Bookkeeping:
             warn("charge_odd", job=odd.key.job_id, text=odd.text)
         if records is not None:
             await self._move_watermark(since_s, looked_s, jobs)
-
-    def _tariff(self) -> Tariff:
-        cluster = self._settings.cluster
-        return Tariff(
-            cluster.name,
-            frozenset(cluster.partitions),
-            self._settings.costs,
-            payers(self._policy),
-            self._settings.ledger.node_failure,
-        )
 
     async def _records(self, since_s: int, looked_s: int) -> tuple[RunRecord, ...] | None:
         """Accounting's runs if some may be new; None if not, or if it does not answer."""

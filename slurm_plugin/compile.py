@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from cluster.errors import InvalidInputError, OutsideError
@@ -28,6 +29,8 @@ from slurm_plugin.decide.policy import Policy, TenantUpdate
 from slurm_plugin.decide.slurm_conf import conf_faults
 from slurm_plugin.ledger.store import Ledger
 
+_PATIENCE_S, _PAUSE_S = 60.0, 0.1
+"""For another one that compiles: longer than sacctmgr may take for a few changes."""
 _ROUNDS = 8
 """What a change lets show (a child inherits) is found in the next; the last must find nothing."""
 
@@ -99,15 +102,16 @@ async def look(slurm: Slurm, ledger: Ledger, settings: Settings) -> Look:
 
 
 def _read(ledger: Ledger, settings: Settings, whole: int | None) -> tuple[Allowed, Known]:
-    policy = ledger.policy()
     running, now_s = ledger.open_reservations(), int(time.time())
+    policy = ledger.policy_in_force(now_s, settings.ledger.time_zone)
     remaining = left(policy, ledger.balances(), ledger.rolls(), running, now_s)
     allowed = Allowed(
         policy=policy,
-        ceilings=ceilings(policy, ledger.loans(), whole),
+        ceilings=ceilings(policy, ledger.loans(), whole, ledger.recalls()),
         run_minutes=run_minutes(policy, remaining, running, now_s),
         costs=settings.costs,
         models=settings.models,
+        term_s=settings.lending.term_s,
     )
     return allowed, ledger.known_limits()
 
@@ -120,6 +124,29 @@ async def compile_limits(slurm: Slurm, ledger: Ledger, settings: Settings) -> Co
     ``Ledger`` raise, and OutsideError (SW-LIMITS-UNSETTLED) if Slurm goes on showing other limits
     than those that were just set.
     """
+    async with _turn(ledger):
+        return await _settled(slurm, ledger, settings)
+
+
+@asynccontextmanager
+async def _turn(ledger: Ledger) -> AsyncIterator[None]:
+    """Two at once on loans that change between them would take each other for somebody's hand.
+
+    One that hangs is not waited for for ever.
+    """
+    lock = ledger.compile_lock()
+    until_s = time.monotonic() + _PATIENCE_S
+    try:
+        while time.monotonic() < until_s:
+            if await asyncio.to_thread(lock.hold):
+                break
+            await asyncio.sleep(_PAUSE_S)
+        yield
+    finally:
+        lock.give_up()
+
+
+async def _settled(slurm: Slurm, ledger: Ledger, settings: Settings) -> Compiled:
     applied: tuple[Change, ...] = ()
     changed_by_hand: tuple[HandChange, ...] = ()
     for _ in range(_ROUNDS):

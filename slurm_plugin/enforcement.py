@@ -3,7 +3,8 @@
 import asyncio
 import pwd
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from cluster.errors import OutsideError, UnreachableError
 from cluster.leadership import ALONE, Leader
@@ -11,17 +12,30 @@ from cluster.settings import Settings
 from cluster.slurm.interface import Association, Slurm
 from cluster.units import slices_text
 from slurm_plugin.compile import Compiled, compile_limits
-from slurm_plugin.decide.demand import capacity, demand
-from slurm_plugin.decide.lending import lend
-from slurm_plugin.decide.policy import Loan, Policy
+from slurm_plugin.decide.calendar import Window
+from slurm_plugin.decide.demand import demand
+from slurm_plugin.decide.policy import Loan, Policy, Recall
 from slurm_plugin.decide.reclaim import short_lenders
 from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger_reads import policy_now
+from slurm_plugin.lending import LendingLook, Renewed, planned, renew
 from slurm_plugin.observe import report, report_failure, warn
 from slurm_plugin.sync import Sync
 
 _RECOMPILE_S = 15.0
 """How often limits are looked at and idle quota is lent though nothing changed in the ledger:
 others change limits, jobs come and go, budgets are used up."""
+_QUICK_S, _REST = 0.1, 4.0
+"""What took longer is not decided anew for so many times as long: on a large cluster it takes a
+second of the processor that sync and bookkeeping want, too."""
+
+
+@dataclass(frozen=True)
+class _Lent:
+    """As the ledger had it after a round."""
+
+    loans: tuple[Loan, ...]
+    recalls: tuple[Recall, ...]
 
 
 class Enforcement:
@@ -42,10 +56,13 @@ class Enforcement:
         self._ledger = ledger
         self._sync = sync
         self._policy: Policy = {}
-        self._loans: Sequence[Loan] = ()
+        self._windows: tuple[Window, ...] = ()
+        self._renewed: Renewed | None = None
+        self._written: _Lent | None = None
+        self._in_force: _Lent | None = None
         self._granted: Mapping[str, int] = {}
         self._compiled_change = -1
-        self._compile_due_s = 0.0
+        self._compile_due_s = self._plan_due_s = 0.0
         self._warned: frozenset[str] = frozenset()
 
     async def start(self) -> None:
@@ -56,12 +73,12 @@ class Enforcement:
         try:
             await self.compile()
         except (UnreachableError, OutsideError) as error:
-            policy = await asyncio.to_thread(self._ledger.policy)
+            policy = await self._read_policy()
             report_failure("start_limits_failed", error)
             await self._publish(policy, await self._associations_or_none())
 
     async def turn(self) -> None:
-        """Compile if the ledger changed, a lender needs its own again, or it is time to look.
+        """Compile if something is due, and tell who must give its slices back.
 
         What Slurm refuses of one tenant does not keep the others' changes from admission.
         """
@@ -69,43 +86,87 @@ class Enforcement:
             try:
                 await self.compile()
             except OutsideError:
-                policy = await asyncio.to_thread(self._ledger.policy)
+                policy = await self._read_policy()
                 await self._publish(policy, await self._slurm.associations())
                 raise
+        self._take_back()
 
     async def compile(self) -> None:
         """Lend, bring Slurm's limits to the ledger's, and admission with them."""
         change_id = await asyncio.to_thread(self._ledger.change_id)
-        policy = await asyncio.to_thread(self._ledger.policy)
+        windows = await asyncio.to_thread(self._ledger.windows)
+        policy = await self._read_policy()
         granted = await self._grants(policy)
         self._led = self._leader.leads()
         if self._compiles:
-            await self._lend(policy)
+            await self._lend()
             compiled = await compile_limits(self._slurm, self._ledger, self._settings)
             self._report(compiled)
             now = compiled.ceilings.items()
             ceilings = {name: one.ceiling_millislices for name, one in now}
             self._sync.set_ceilings(ceilings, compiled.run_minutes)
+            self._in_force = self._written
             await self._publish(compiled.policy, compiled.associations)
             # Last: who reads "in force" may submit at once.
             await asyncio.to_thread(self._ledger.mark_compiled, change_id)
         else:
+            # What another daemon does meanwhile is not known here.
+            self._renewed = self._written = self._in_force = None
             await self._publish(policy, await self._slurm.associations())
         self._policy, self._granted, self._compiled_change = policy, granted, change_id
+        self._windows = windows
         self._compile_due_s = time.monotonic() + _RECOMPILE_S
 
     async def _is_due(self) -> bool:
+        """The ledger changed, a lender needs its own again, or it is time to look."""
         return (
             time.monotonic() >= self._compile_due_s
             or self._leader.leads() != self._led
             or await asyncio.to_thread(self._ledger.change_id) != self._compiled_change
+            or await self._is_policy_another()
             or self._is_lender_short()
+            or await self._is_recall_due()
             or await self._grants(self._policy) != self._granted
         )
 
+    async def _is_policy_another(self) -> bool:
+        """By the calendar."""
+        windows = await asyncio.to_thread(self._ledger.windows)
+        if windows != self._windows:
+            return True
+        return bool(windows) and await self._read_policy() != self._policy
+
     def _is_lender_short(self) -> bool:
-        lent = self._compiles and self._loans and self._sync.view.complete
-        return bool(lent and short_lenders(self._policy, self._loans, self._demand(self._policy)))
+        loans = self._written.loans if self._lends and self._written is not None else ()
+        return bool(loans and short_lenders(self._policy, loans, self._demand(self._policy)))
+
+    async def _is_recall_due(self) -> bool:
+        """Something has come back, the grace is over, or somebody else has written others; what
+        goes is decided anew besides.
+        """
+        if not self._lends or self._written is None or not self._written.recalls:
+            return False
+        began_s = time.monotonic()
+        if began_s < self._plan_due_s:
+            return False
+        self._renewed = found = await asyncio.to_thread(planned, *self._round())
+        took_s = time.monotonic() - began_s
+        self._plan_due_s = began_s + (1 + _REST) * took_s if took_s > _QUICK_S else 0.0
+        in_force = () if self._in_force is None else self._in_force.recalls
+        return not set(found.recalls) == set(found.recalls_before) == set(in_force)
+
+    def _take_back(self) -> None:
+        """Only once nothing new starts on what is recalled: then the limits are in Slurm."""
+        if self._renewed is None or not self._lends:
+            return
+        leaving, services = self._sync.leaving, self._sync.view.services
+        found, grace_s = self._renewed.reclaim.victims, self._settings.lending.grace_s
+        for one in leaving.end(found, self._renewed.over, services, grace_s):
+            report("reclaimed", job=one.job_id, service=one.service, why=one.why)
+            self._sync.acted.set()
+
+    async def _read_policy(self) -> Policy:
+        return await asyncio.to_thread(policy_now, self._ledger, self._settings)
 
     async def _grants(self, policy: Policy) -> Mapping[str, int]:
         """What each budget was given: a roll or a grant counts in Slurm at once."""
@@ -114,19 +175,27 @@ class Enforcement:
         balances = await asyncio.to_thread(self._ledger.balances)
         return {name: one.granted_millislice_s for name, one in balances.items() if name in policy}
 
-    async def _lend(self, policy: Policy) -> None:
+    async def _lend(self) -> None:
         """Loans as what is seen of Slurm now asks for them; none changes on half a look."""
-        self._loans = await asyncio.to_thread(self._ledger.loans)
-        borrow = any(tenant.quota.borrowing_limit_millislices for tenant in policy.values())
-        if not borrow or not self._sync.view.complete:
+        if not self._sync.view.complete:
             return
-        whole = capacity(self._sync.nodes, self._partitions, self._settings.costs) or None
-        loans = lend(policy, self._demand(policy), self._loans, whole)
-        if set(loans) != set(self._loans):
-            await asyncio.to_thread(self._ledger.set_loans, loans, "what lies idle, lent by demand")
-            self._loans = await asyncio.to_thread(self._ledger.loans)
-            lent = sum(loan.amount_millislices for loan in self._loans)
-            report("lent", loans=len(self._loans), slices=slices_text(lent))
+        self._renewed = found = await asyncio.to_thread(renew, *self._round())
+        self._written = _Lent(found.loans, found.recalls)
+        if set(found.loans) != set(found.loans_before):
+            lent = sum(loan.amount_millislices for loan in found.loans)
+            report("lent", loans=len(found.loans), slices=slices_text(lent))
+        called = {(one.lender, one.borrower, one.called_s) for one in found.recalls_before}
+        for one in found.recalls:
+            if (one.lender, one.borrower, one.called_s) not in called:
+                amount = slices_text(one.amount_millislices)
+                report("recalled", lender=one.lender, borrower=one.borrower, slices=amount)
+
+    def _round(self) -> tuple[Ledger, Settings, LendingLook, float, tuple[Loan, ...]]:
+        """What a round of lending goes by."""
+        seen = self._sync
+        look = LendingLook(seen.jobs, seen.nodes, seen.view.services, seen.leaving.ending)
+        written = () if self._written is None else self._written.loans
+        return self._ledger, self._settings, look, time.time(), written
 
     def _demand(self, policy: Policy) -> Mapping[str, int]:
         return demand(policy, self._sync.jobs, self._partitions, self._settings.costs)
@@ -135,6 +204,11 @@ class Enforcement:
     def _compiles(self) -> bool:
         """Else the limits are another daemon's, or nobody's."""
         return self._settings.daemon.mode == "enforce" and self._led
+
+    @property
+    def _lends(self) -> bool:
+        """On half a look nothing is lent or taken back."""
+        return self._compiles and self._sync.view.complete
 
     @property
     def _partitions(self) -> frozenset[str]:
@@ -154,7 +228,8 @@ class Enforcement:
 
     async def _publish(self, policy: Policy, associations: Iterable[Association]) -> None:
         accounts = await asyncio.to_thread(_accounts_by_uid, associations)
-        self._sync.set_policy(policy, accounts)
+        highest = await asyncio.to_thread(self._ledger.highest_policy)
+        self._sync.set_policy(policy, accounts, highest)
 
     async def _associations_or_none(self) -> tuple[Association, ...]:
         """None without slurmdbd: then who belongs where is left to Slurm."""

@@ -15,6 +15,11 @@ from slurm_plugin.decide.policy import Policy
 from slurm_plugin.ledger.store import Ledger
 
 
+def policy_now(ledger: Ledger, settings: Settings) -> Policy:
+    """Every tenant as the calendar has it now."""
+    return ledger.policy_in_force(time.time(), settings.ledger.time_zone)
+
+
 def situation(
     ledger: Ledger,
     policy: Policy,
@@ -25,9 +30,10 @@ def situation(
     """What ``decide.explain`` needs to know of every tenant of ``policy``."""
     partitions = frozenset(settings.cluster.partitions)
     balances = ledger.balances()
+    whole = capacity(nodes, partitions, settings.costs)
     return Situation(
         policy=policy,
-        ceilings=ceilings(policy, ledger.loans(), capacity(nodes, partitions, settings.costs)),
+        ceilings=ceilings(policy, ledger.loans(), whole, ledger.recalls()),
         held=held(jobs, partitions),
         free=free_instances([node for node in nodes if node.partitions & partitions]),
         costs=settings.costs,

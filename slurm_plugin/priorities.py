@@ -16,7 +16,7 @@ _ASK_S = 5.0
 """How often Slurm is asked for what it has of jobs that are new here."""
 _ASK_ALL_S = 300.0
 """How often of all of them: an administrator may have set a site_factor by hand."""
-_SAVED_S = 10.0
+SAVED_S = 10.0
 """For so long changes that were not made may be made up for."""
 
 
@@ -88,6 +88,6 @@ class Priorities:
         """How many changes the rate allows by now; after a rest not many more than usual."""
         rate, now_s = self._settings.updates_per_s, self._sync.view.observed_s
         passed_s, self._looked_s = max(0.0, now_s - self._looked_s), now_s
-        most = max(1.0, rate * _SAVED_S)
+        most = max(1.0, rate * SAVED_S)
         self._allowance = min(most, self._allowance + rate * passed_s)
         return int(self._allowance)

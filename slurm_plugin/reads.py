@@ -33,7 +33,7 @@ from cluster.wire_reads import (
 from slurm_plugin.decide.explain import Explanation, explain
 from slurm_plugin.decide.model import BalanceLine, StatementRow
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_reads import balance_lines, situation
+from slurm_plugin.ledger_reads import balance_lines, policy_now, situation
 from slurm_plugin.priority_reads import explain_priority
 from slurm_plugin.reader import Reader
 from slurm_plugin.sync import Sync
@@ -107,7 +107,7 @@ class Reads:
         return await self.from_ledger(reader.uid, partial(self._explanation, tenant, reader))
 
     def _explanation(self, tenant: str, reader: Reader) -> ExplainAnswer:
-        policy = self._ledger.policy()
+        policy = policy_now(self._ledger, self._settings)
         require_known(tenant, policy.keys(), reader)
         sync = self._sync
         now = situation(self._ledger, policy, self._settings, sync.jobs, sync.nodes)

@@ -20,12 +20,9 @@ def roll_budgets(
     once, and what waits for accounting, or was decided on a balance that has changed, is decided
     again at the next call.
     """
-    budgets = {name: tenant.budget for name, tenant in policy.items() if tenant.budget}
+    budgets = _budgets(policy)
     rolls = ledger.rolls() if budgets else {}
-    due = due_periods(
-        rolls,
-        {name: period_start_s(budget.period, looked_s, zone) for name, budget in budgets.items()},
-    )
+    due = begun_periods(policy, rolls, zone, looked_s)
     if not due:
         return ()
     ledger.apply(posts_until(due, jobs, looked_s, ledger.open_reservations()))
@@ -52,6 +49,19 @@ def roll_budgets(
         if ledger.book_budget(entry, amount):
             booked.append(entry)
     return tuple(booked)
+
+
+def begun_periods(
+    policy: Policy, rolls: Mapping[str, int], zone: str, looked_s: int
+) -> Mapping[str, int]:
+    """Starts of the periods that have begun by ``looked_s`` and were not rolled, by tenant."""
+    budgets = _budgets(policy)
+    starts_s = {name: period_start_s(one.period, looked_s, zone) for name, one in budgets.items()}
+    return due_periods(rolls, starts_s)
+
+
+def _budgets(policy: Policy) -> Mapping[str, Budget]:
+    return {name: tenant.budget for name, tenant in policy.items() if tenant.budget}
 
 
 def _begun_anew(

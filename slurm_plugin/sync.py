@@ -13,7 +13,7 @@ from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from cluster.wire import NO_ORDER, ServiceOrder, ServiceView, SlotView, ViewAnswer, WishAnswer
 from slurm_plugin.actuate import Actuator
-from slurm_plugin.decide.bounds import highest_ceilings, period_budgets
+from slurm_plugin.decide.bounds import Bounds, bounds, period_budgets
 from slurm_plugin.decide.demand import capacity, guaranteed_use, node_costs, waiting_instances
 from slurm_plugin.decide.leases import End, RunKey, with_end
 from slurm_plugin.decide.limits import binding_type_limits, qos_name
@@ -102,11 +102,11 @@ class Sync:
         self._notes: dict[int, str] = {}
         self._followed: frozenset[int] = frozenset()
         self._orders: Mapping[tuple[str, str], ServiceOrder] = {}
+        self._highest: Policy | None = None
         self._nominal: Mapping[str, int] = {}
         self._type_limits: Mapping[str, Mapping[str, int]] = {}
-        self._borrowing_limits: Mapping[str, int] = {}
         self._budgets: Mapping[str, int] = {}
-        self._ceilings: Mapping[str, int] = {}
+        self._bounds = Bounds({}, {}, {})
         self._ceilings_now: Mapping[str, int] = {}
         self._ends: Mapping[RunKey, End] = {}
         self._capacity: int | None = None
@@ -143,15 +143,17 @@ class Sync:
         """Slots that shall run, by array job id."""
         return self._wished or {}
 
-    def set_policy(self, policy: Policy, accounts_by_uid: Mapping[int, frozenset[str]]) -> None:
-        """What is in force in Slurm from now on, and who belongs to which account."""
-        self.policy = policy
+    def set_policy(
+        self,
+        policy: Policy,
+        accounts_by_uid: Mapping[int, frozenset[str]],
+        highest: Policy | None = None,
+    ) -> None:
+        """What is in force in Slurm from now on, and at most by the calendar; whose accounts."""
+        self.policy, self._highest = policy, highest
         self._nominal = own_part(policy)
-        self._borrowing_limits = {
-            name: tenant.quota.borrowing_limit_millislices for name, tenant in policy.items()
-        }
         self._budgets = period_budgets(policy)
-        self._ceilings = highest_ceilings(policy, self._capacity)
+        self._bounds = bounds(policy, highest, self._capacity)
         self._type_limits = binding_type_limits(policy, self._settings.costs, self._settings.models)
         self.accounts_by_uid = accounts_by_uid
         self._publish(self.view.services, complete=self.view.complete)
@@ -299,12 +301,12 @@ class Sync:
         waiting = waiting_instances(jobs, partitions)
         whole = capacity(nodes, partitions, costs) or None
         if whole != self._capacity:
-            self._capacity, self._ceilings = whole, highest_ceilings(self.policy, whole)
+            self._capacity, self._bounds = whole, bounds(self.policy, self._highest, whole)
         return Snapshot(
             partitions=partitions,
             quotas=self._nominal,
-            borrowing_limits=self._borrowing_limits,
-            ceilings=self._ceilings,
+            borrowing_limits=self._bounds.borrowing_limits,
+            ceilings=self._bounds.ceilings,
             type_limits=self._type_limits,
             budgets=self._budgets,
             used=used,
@@ -317,6 +319,7 @@ class Sync:
             formula=formula_of(settings.priority),
             rules=Rules(settings.admission.untyped, frozenset(settings.priority.high_class_for)),
             newest=tokens(jobs, self._seen.at_s - _NEWEST_S),
+            highest_quotas=self._bounds.quotas,
         )
 
     async def _guard(self) -> None:
@@ -336,7 +339,7 @@ class Sync:
         array = service.array_job_id
         due = self._lost.due(array, self._seen.at_s)
         revive = await self._still_lost(array, due) if due else due
-        plan = plan_guard(service, self.wished[array], revive)
+        plan = plan_guard(service, self.wished[array] - self.leaving.kept(service), revive)
         if await self._actuator.apply(service, plan):
             self._replace(after(service, plan))
 
@@ -393,5 +396,5 @@ class Sync:
         held = self._used().get(tenant, 0) + sum(
             released_millislices(tenant, services, borrowed=borrowed) for borrowed in (False, True)
         )
-        borrows = self._borrowing_limits.get(tenant, 0) > 0
-        return Room(own, in_own, self._ceilings[tenant] if borrows else own, held)
+        may = self._bounds.borrowing_limits.get(tenant, 0) > 0 and not self.leaving.waits(tenant)
+        return Room(own, in_own, self._bounds.ceilings[tenant] if may else own, held)

@@ -11,7 +11,7 @@ from slurm_plugin.decide.shortage import Sight
 from slurm_plugin.decide.why import jobs_named, why_job, why_without_ledger
 from slurm_plugin.decide.why_tenant import why_tenant
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_reads import situation
+from slurm_plugin.ledger_reads import policy_now, situation
 from slurm_plugin.reader import Reader
 from slurm_plugin.sync import Sync
 
@@ -48,7 +48,7 @@ def why(about: str, reader: Reader, ledger: Ledger, settings: Settings, sync: Sy
 
 
 def _sight(ledger: Ledger, settings: Settings, sync: Sync) -> Sight:
-    now_s, policy = int(time.time()), ledger.policy()
+    now_s, policy = int(time.time()), policy_now(ledger, settings)
     return Sight(
         now_s=now_s,
         jobs=sync.jobs,
@@ -59,6 +59,8 @@ def _sight(ledger: Ledger, settings: Settings, sync: Sync) -> Sight:
         notes={service.array_job_id: service.note for service in sync.view.services},
         news={(one.tenant, one.name): one for one in sync.news.of(sync.view.services)},
         refusals=sync.refusals,
+        recalls=ledger.recalls(),
+        grace_s=settings.lending.grace_s,
     )
 
 

@@ -76,7 +76,7 @@ def sight(
         partitions=GPU,
         situation=Situation(
             policy=policy,
-            ceilings=ceilings(policy, found, None),
+            ceilings=ceilings(policy, found, None, more.get("recalls", ())),
             held=held(jobs, GPU),
             free=free_instances([node]),
             costs=COSTS,

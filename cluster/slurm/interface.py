@@ -64,12 +64,17 @@ class Association:
 
 @dataclass(frozen=True)
 class Qos:
-    """One row of ``sacctmgr show qos``."""
+    """One row of ``sacctmgr show qos``.
+
+    Attributes:
+        preempt_exempt_s: so long a job runs before it may be preempted; None if that is not set.
+    """
 
     name: str
     grp_tres: Mapping[str, int]
     preempt: frozenset[str]
     max_tres_per_account: Mapping[str, int] = field(default_factory=dict)
+    preempt_exempt_s: int | None = None
 
 
 @dataclass(frozen=True)

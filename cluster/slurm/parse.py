@@ -68,7 +68,7 @@ ASSOCIATION_FIELDS = (
     "GrpTRESRunMins",
 )
 USE_FIELDS = ("Cluster", "QOS")
-QOS_FIELDS = ("Name", "GrpTRES", "Preempt", "MaxTRESPerAccount")
+QOS_FIELDS = ("Name", "GrpTRES", "Preempt", "MaxTRESPerAccount", "PreemptExemptTime")
 
 _ENDED = frozenset(
     {
@@ -374,6 +374,7 @@ def _qos(row: Mapping[str, str]) -> Qos:
         grp_tres=limits(row["GrpTRES"]),
         preempt=names(row["Preempt"]),
         max_tres_per_account=limits(row["MaxTRESPerAccount"]),
+        preempt_exempt_s=duration_s(row["PreemptExemptTime"]),
     )
 
 

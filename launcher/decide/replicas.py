@@ -270,14 +270,16 @@ def _backoff(
 def _slot(sight: Sight, seen: SlotView, run: Run | None, lease_s: int, *, is_ready: bool) -> Slot:
     server = _server(sight, seen, run)
     phase = _phase(sight, seen, run, server, is_ready=is_ready)
+    # What has still to load its model can't be in time for anybody.
+    in_vain = phase is Phase.STARTING and seen.leaves_s == 0
     return Slot(
         SlotId(sight.view.array_job_id, seen.index),
         phase,
         in_flight=server.in_flight + server.queued if server is not None else 0,
         up=server is None or server.up,
         allotted=seen.state != "released",
-        expiry=_expiry(seen, lease_s) if seen.state == "running" else Expiry.FAR,
-        is_outdated=_is_outdated(sight, seen),
+        expiry=_expiry(seen, lease_s) if seen.state == "running" or in_vain else Expiry.FAR,
+        is_outdated=in_vain or _is_outdated(sight, seen),
         is_borrowed=seen.is_borrowed,
         is_stuck=_is_stuck(seen, sight.now_s),
         node_held_millislices=seen.node_held_millislices or 0,

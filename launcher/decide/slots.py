@@ -54,8 +54,8 @@ class Slot:
     Attributes:
         up: what serves or drains passes its health checks.
         allotted: Slurm has given it a slice.
-        is_outdated: of an older generation, started before its owner ordered a restart, or on a
-            node that is drained.
+        is_outdated: of an older generation, started before its owner ordered a restart, on a node
+            that is drained, or told to end before it is ready.
         is_borrowed: it holds what another tenant may take back.
         is_drained: it has drained, and gets no requests any more.
         is_stuck: it waits for a slice that Slurm does not find by itself.
@@ -201,7 +201,7 @@ def _one_probing(staying: list[Slot], goal: Goal) -> list[Slot]:
 
 
 def _may_stay(slot: Slot, goal: Goal) -> bool:
-    if slot.expiry is Expiry.NOW and slot.phase is not Phase.STARTING:
+    if slot.expiry is Expiry.NOW and (slot.is_outdated or slot.phase is not Phase.STARTING):
         return False
     return slot.allotted or slot.id.array_job_id == goal.fallback
 

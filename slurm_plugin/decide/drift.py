@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from slurm_plugin.decide.limits import (
     BILLING,
     DEFAULT_QOS,
+    EXEMPT,
     INHERITED,
     NAME,
     QOS_LIST,
@@ -28,7 +29,7 @@ from slurm_plugin.decide.policy import KnownLimit, LimitKey
 Known = Mapping[LimitKey, KnownLimit]
 
 _OR = " or "
-_LIMITS = ("grptres=", "grptresrunmins=", "maxtresperaccount=", DEFAULT_QOS)
+_LIMITS = ("grptres=", "grptresrunmins=", "maxtresperaccount=", DEFAULT_QOS, EXEMPT)
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def way_back(known: Known, found: Found) -> tuple[Difference, ...]:
     limits = (
         Difference(key, value_now(found, key), limit.before, "as it was before")
         for key, limit in known.items()
-        if key.entity == "account" and key.name in found.accounts and limit.last != limit.before
+        if limit.last != limit.before and _goes_back(key, found)
     )
     defaults = (
         Difference(key, row.own_default_qos, "", "taken out")
@@ -137,6 +138,13 @@ def way_back(known: Known, found: Found) -> tuple[Difference, ...]:
         )
     )
     return tuple(one for one in (*limits, *defaults, *accounts, *users) if one.now != one.wanted)
+
+
+def _goes_back(key: LimitKey, found: Found) -> bool:
+    """The other settings of a QOS go with it, or are those of another cluster that uses it."""
+    if key.entity == "qos":
+        return key.field == EXEMPT and key.name in found.qos
+    return key.name in found.accounts
 
 
 def remember_way_back(differences: Iterable[Difference], known: Known) -> Known:

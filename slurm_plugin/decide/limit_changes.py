@@ -7,6 +7,7 @@ from itertools import groupby
 from slurm_plugin.decide.limits import (
     BORROWED_QOS,
     DEFAULT_QOS,
+    EXEMPT,
     INHERITED,
     NAME,
     PREEMPT,
@@ -25,7 +26,7 @@ Stage = tuple[Change, ...]
 _Entity = tuple[str, str, str, str]
 
 _LISTS = frozenset({QOS_LIST, PREEMPT})
-_NO_LIMITS = frozenset({QOS_LIST, DEFAULT_QOS, PREEMPT, NAME})
+_NO_LIMITS = frozenset({QOS_LIST, DEFAULT_QOS, PREEMPT, EXEMPT, NAME})
 
 
 def stages(differences: Iterable[Difference], found: Found) -> tuple[Stage, ...]:
@@ -153,6 +154,8 @@ def _words(differences: Sequence[Difference], *, new: bool) -> Iterable[str]:
     for one in differences:
         if one.key.field == DEFAULT_QOS:
             yield f"{DEFAULT_QOS}={one.wanted or -1}"
+        if one.key.field == EXEMPT:
+            yield f"{EXEMPT}={_minutes(one.wanted)}"
 
 
 def _list_words(one: Difference, *, new: bool) -> Iterable[str]:
@@ -164,6 +167,11 @@ def _list_words(one: Difference, *, new: bool) -> Iterable[str]:
         yield f"{one.key.field}{'=' if new else '+='}{','.join(sorted(then - now))}"
     if now - then:
         yield f"{one.key.field}-={','.join(sorted(now - then))}"
+
+
+def _minutes(seconds: str) -> str:
+    """``2:30``, as sacctmgr takes a duration; a number alone would be minutes."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}" if seconds else "-1"
 
 
 def _names(text: str) -> set[str]:

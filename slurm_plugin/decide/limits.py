@@ -18,6 +18,7 @@ BORROWED_QOS = "slicewise-borrowed"
 BILLING, RUN_MINUTES = "grptres=billing", "grptresrunmins=billing"
 GUARANTEE = "maxtresperaccount=billing"
 TYPE = "grptres=gres/gpu:"
+EXEMPT = "preemptexempttime"
 QOS_LIST, DEFAULT_QOS, PREEMPT, NAME = "qos", "defaultqos", "preempt", "name"
 """Fields of settings."""
 
@@ -50,6 +51,7 @@ class Allowed:
     Attributes:
         run_minutes: millislice-minutes that running jobs may still take, by tenant with a budget.
         costs: millislices of an instance by GRES type; models: its GPU model.
+        term_s: so long what runs on borrowed quota may not be preempted; 0 is not looked after.
     """
 
     policy: Policy = field(hash=False)
@@ -57,6 +59,7 @@ class Allowed:
     run_minutes: Mapping[str, int] = field(hash=False)
     costs: Mapping[str, int] = field(hash=False)
     models: Mapping[str, str] = field(hash=False)
+    term_s: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,13 +132,13 @@ def wanted(allowed: Allowed, found: Found, known: Mapping[LimitKey, KnownLimit])
     whatever its QOS; to so many instances of a type; and to what is left of its budget. QOS
     ``slicewise_<tenant>`` is its default and limited to its guarantee per account, which, other
     than GrpTRES of a QOS, does not hide the account's limit (docs/decisions/0005). It may preempt
-    the borrowed QOS, which every tenant may use and which has no limit of its own. A tenant may not
-    use another's QOS, though it stood above it. An account without a tenant has the sum of the
-    ceilings below it, 0 if there are none, and the QOS of the tenant above. A QOS whose tenant is
-    gone allows nothing.
+    the borrowed QOS, once what runs there is older than its term; every tenant may use that one,
+    and it has no limit of its own. A tenant may not use another's QOS, though it stood above it. An
+    account without a tenant has the sum of the ceilings below it, 0 if there are none, and the QOS
+    of the tenant above. A QOS whose tenant is gone allows nothing.
 
-    What is no longer looked after (a limit on a type that was taken away, the default QOS of a
-    former tenant) goes back to what it was before.
+    What is no longer looked after (a limit on a type that was taken away, a term, the default QOS
+    of a former tenant) goes back to what it was before.
     """
     tenants = frozenset(allowed.policy) & found.accounts.keys() - {ROOT_ACCOUNT}
     settings: dict[LimitKey, Setting] = {}
@@ -260,7 +263,7 @@ def _qos_settings(
     """A GrpTRES of our own would hide the account's limit from its jobs."""
     settings: dict[LimitKey, Setting] = {}
     if tenants:
-        settings |= _qos(BORROWED_QOS, {NAME: Setting(BORROWED_QOS, "for borrowed jobs")})
+        settings |= _qos(BORROWED_QOS, _borrowed(allowed.term_s))
     for tenant in sorted(tenants):
         guarantee = str(allowed.ceilings[tenant].guarantee_millislices)
         fields = {
@@ -273,6 +276,11 @@ def _qos_settings(
     for name in sorted(_seen_qos(found, known) & found.qos.keys() - wanted_names - {BORROWED_QOS}):
         settings |= _qos(name, {GUARANTEE: Setting("0", "its tenant is gone")})
     return settings
+
+
+def _borrowed(term_s: int) -> Mapping[str, Setting]:
+    term = {EXEMPT: Setting(str(term_s), "term of what is borrowed, in s")} if term_s else {}
+    return {NAME: Setting(BORROWED_QOS, "for borrowed jobs"), **term}
 
 
 def _qos(name: str, fields: Mapping[str, Setting]) -> Settings:
@@ -292,11 +300,14 @@ def _handed_back(
     return {
         key: Setting(limit.before, "no longer limited")
         for key, limit in known.items()
-        if key.field.startswith((TYPE, RUN_MINUTES))
-        and key not in settings
-        and key.name in found.accounts
-        and limit.last != limit.before
+        if key not in settings and _may_be_handed_back(key, found) and limit.last != limit.before
     }
+
+
+def _may_be_handed_back(key: LimitKey, found: Found) -> bool:
+    if key.entity == "qos":
+        return key.field == EXEMPT and key.name in found.qos
+    return key.field.startswith((TYPE, RUN_MINUTES)) and key.name in found.accounts
 
 
 def value_now(found: Found, key: LimitKey) -> str:
@@ -328,6 +339,8 @@ def _qos_value(found: Found, key: LimitKey) -> str:
             return str(row.max_tres_per_account.get(tres, ""))
         case "preempt":
             return _text(_ours(row.preempt))
+        case "preemptexempttime":
+            return "" if row.preempt_exempt_s is None else str(row.preempt_exempt_s)
         case _:
             return row.name
 

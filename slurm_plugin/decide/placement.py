@@ -127,6 +127,7 @@ def _require_may_borrow(tenant: str, snapshot: Snapshot) -> None:
 
 def _check_cost(wants: Wants, snapshot: Snapshot, *, borrows: bool) -> None:
     own = snapshot.quotas[wants.tenant]
+    own = max(own, snapshot.highest_quotas.get(wants.tenant, own))
     most = max(own, snapshot.ceilings.get(wants.tenant, own)) if borrows else own
     if wants.cost_millislices <= most:
         return

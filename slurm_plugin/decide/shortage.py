@@ -12,10 +12,13 @@ from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.explain import Cause, Situation
 from slurm_plugin.decide.free import free_instances
 from slurm_plugin.decide.limits import qos_name, type_limits
+from slurm_plugin.decide.policy import Recall
 from slurm_plugin.decide.services import ALLOTTED
 from slurm_plugin.decide.tenants import ancestors, payers, subtree
 
 WAITING = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
+QUOTA = frozenset({Cause.GUARANTEE, Cause.CEILING})
+"""What a loan takes from its lender."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Sight:
         notes: of services, by their array's job id.
         news: what the launcher told of services lately, by tenant and name.
         refusals: why jobs that were decided late are held, by job id.
+        recalls: what lenders take back now; it is back after ``grace_s`` at the latest.
     """
 
     now_s: int
@@ -41,6 +45,8 @@ class Sight:
     notes: Mapping[int, str] = field(hash=False)
     news: Mapping[tuple[str, str], ServiceNews] = field(hash=False)
     refusals: Mapping[int, Refusal] = field(hash=False)
+    recalls: tuple[Recall, ...] = ()
+    grace_s: int = 0
 
     def cost(self, job: JobView) -> Millislices:
         """Of the job or of one task, in millislices."""
@@ -87,6 +93,11 @@ def shortage(job: JobView, cause: Cause, sight: Sight) -> Shortage | None:
             return _worst(_type_limits(job, sight))
         case _:
             return None
+
+
+def recalls_of(lender: str, sight: Sight) -> tuple[Recall, ...]:
+    """What a tenant takes back of what it has lent."""
+    return tuple(one for one in sight.recalls if one.lender == lender)
 
 
 def back_s(short: Shortage, now_s: int) -> int | None:

@@ -96,6 +96,11 @@ def living_slots(service: ServiceView) -> frozenset[int]:
     return _indices(service, {"held", "released", "starting", "running"})
 
 
+def borrowed_waiting(service: ServiceView) -> frozenset[int]:
+    """Released slots that wait on borrowed quota."""
+    return _indices_of(service, lambda slot: slot.state == "released" and slot.is_borrowed)
+
+
 def were_cancelled(service: ServiceView, slots: frozenset[int]) -> bool | None:
     """Whether all of these slots were cancelled; None while some of them still end.
 

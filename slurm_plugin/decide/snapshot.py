@@ -57,7 +57,7 @@ class Snapshot:
     Attributes:
         partitions: the managed ones.
         quotas: each tenant's own part of the nominal, in millislices: what its own QOS allows.
-        borrowing_limits: how much more it may borrow.
+        borrowing_limits: how much more it may borrow, at any hour of the calendar.
         ceilings: the most that its jobs could ever hold, borrowed quota with it.
         type_limits: instances of a type that it may have at most, where there is a limit.
         budgets: millislice-seconds that whoever pays for it gets in a period at most.
@@ -69,6 +69,7 @@ class Snapshot:
         services: by tenant and name.
         accounts_by_uid: accounts that a user may submit to; who is not in it is not known.
         newest: tokens of jobs that were submitted just now: they are counted in it.
+        highest_quotas: the most that ``quotas`` are at any hour of the calendar, where it is more.
     """
 
     partitions: frozenset[str]
@@ -87,6 +88,7 @@ class Snapshot:
     formula: Formula
     rules: Rules
     newest: frozenset[str] = frozenset()
+    highest_quotas: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

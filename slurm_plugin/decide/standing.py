@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from slurm_plugin.decide import tenants
 from slurm_plugin.decide.ceilings import Ceiling, ceilings
 from slurm_plugin.decide.model import Reservation, StatementRow
-from slurm_plugin.decide.policy import Loan, Policy, QuotaChange, Tenant
+from slurm_plugin.decide.policy import Loan, Policy, QuotaChange, Recall, Tenant
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class Gathered:
 
     policy: Policy = field(hash=False)
     loans: tuple[Loan, ...]
+    recalls: tuple[Recall, ...]
     reservations: tuple[Reservation, ...]
     left_millislice_s: Mapping[str, int] = field(hash=False)
     capacity_millislices: int | None
@@ -79,12 +80,12 @@ def standings(gathered: Gathered) -> tuple[Standing, ...]:
     policy = gathered.policy
     nominal = tenants.effective_nominal(policy)
     payers = tenants.payers(policy)
-    ceiling = ceilings(policy, gathered.loans, gathered.capacity_millislices)
+    ceiling = ceilings(policy, gathered.loans, gathered.capacity_millislices, gathered.recalls)
     own, runs = Counter[str](), Counter[str]()
     for run in gathered.reservations:
         own[run.tenant] += run.cost_millislices
         runs[run.tenant] += 1
-    total = _with_those_below(policy, own)
+    total = with_those_below(policy, own)
     return tuple(
         Standing(
             tenant=policy[name],
@@ -102,7 +103,8 @@ def standings(gathered: Gathered) -> tuple[Standing, ...]:
     )
 
 
-def _with_those_below(policy: Policy, own: Mapping[str, int]) -> Mapping[str, int]:
+def with_those_below(policy: Policy, own: Mapping[str, int]) -> Mapping[str, int]:
+    """What each tenant has together with the tenants below it, of what each has itself."""
     total = {name: own.get(name, 0) for name in policy}
     for name in reversed(tenants.downward(policy)):
         if above := tenants.parent(policy, name):

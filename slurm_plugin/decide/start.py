@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from cluster.jobs import JobView
 from slurm_plugin.decide.explain import Cause
 from slurm_plugin.decide.reasons import Reason
-from slurm_plugin.decide.shortage import BudgetShortage, Shortage, Sight, back_s
+from slurm_plugin.decide.shortage import (
+    QUOTA,
+    BudgetShortage,
+    Shortage,
+    Sight,
+    back_s,
+    recalls_of,
+)
 
 
 @dataclass(frozen=True)
@@ -30,8 +37,9 @@ def planned_start(
     budget: BudgetShortage | None,
     sight: Sight,
 ) -> Start:
-    """Of quota: when enough comes back by time limits, or Slurm's plan if that is later, as Slurm
-    plans by GPUs alone. Of GPUs and of all else: Slurm's plan if it has one.
+    """Of quota: when a loan is back, or enough comes back by time limits, or Slurm's plan if that
+    is later than these, as Slurm plans by GPUs alone. Of GPUs and of all else: Slurm's plan if it
+    has one.
     """
     if job.held:
         return Start(None, "no estimate while it is held")
@@ -39,6 +47,11 @@ def planned_start(
         return Start(job.eligible_s or job.start_s, "at the earliest: its begin time")
     if budget is not None:
         return _by_budget(budget, sight)
+    back = _by_recalls(job, reason, short, sight)
+    return _planned(job, reason, short, sight) if back is None else back
+
+
+def _planned(job: JobView, reason: Reason, short: Shortage | None, sight: Sight) -> Start:
     plan = None
     if job.start_s is not None and job.start_s > sight.now_s:
         plan = Start(job.start_s, "as Slurm plans now", by_slurm=True)
@@ -61,6 +74,19 @@ def _by_budget(budget: BudgetShortage, sight: Sight) -> Start:
     if resets_s is None:
         return Start(None, f"no estimate: the budget of {budget.payer} does not begin anew")
     return Start(resets_s, f"when the budget of {budget.payer} begins anew, if not before")
+
+
+def _by_recalls(job: JobView, reason: Reason, short: Shortage | None, sight: Sight) -> Start | None:
+    """None if what its tenant takes back of its loans is not what it waits for, or not enough."""
+    if reason.cause not in QUOTA or short is None:
+        return None
+    missing = short.missing
+    for one in sorted(recalls_of(job.account, sight), key=lambda one: one.called_s):
+        missing -= one.amount_millislices
+        if missing <= 0:
+            at_s = max(sight.now_s, one.called_s + sight.grace_s)
+            return Start(at_s, "at the latest: then what its tenant has lent is back")
+    return None
 
 
 def _by_time_limits(short: Shortage, sight: Sight) -> Start:

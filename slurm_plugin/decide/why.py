@@ -20,6 +20,7 @@ from slurm_plugin.decide.shortage import (
     Sight,
     budget_shortage,
     ends_s,
+    recalls_of,
     shortage,
 )
 from slurm_plugin.decide.start import Start, planned_start
@@ -31,8 +32,10 @@ from slurm_plugin.decide.why_words import (
     holder_rows,
     is_resting,
     job_name,
+    recall_words,
     rooms_text,
     span_text,
+    with_recalls,
 )
 
 _JOB = re.compile(r"(?P<job>[0-9]{1,10})(?:_(?P<task>[0-9]{1,10}))?")
@@ -123,7 +126,7 @@ def _waiting(about: str, job: JobView, sight: Sight) -> WhyAnswer:
         return _undecided(about, job, sight)
     if tag is not None and is_resting(job) and job.reason not in _HELD_BY_SLURM:
         return why_slot(about, job, tag, sight)
-    reason = translate(job.reason)
+    reason = with_recalls(job, translate(job.reason), sight)
     short = shortage(job, reason.cause, sight) if reason.cause is not None else None
     budget = budget_shortage(job, sight) if reason.cause is Cause.BUDGET else None
     start = planned_start(job, reason, short, budget, sight)
@@ -137,6 +140,7 @@ def _waiting(about: str, job: JobView, sight: Sight) -> WhyAnswer:
             _asks(job, sight),
             *_numbers(short, budget),
             *_ceiling_parts(job, reason, sight),
+            *recall_words(job, reason, sight),
             *_ahead(job, reason, sight),
         ),
         tables=tuple(table for table in tables if table.rows),
@@ -220,7 +224,7 @@ def _hints(
     name = job_name(job)
     if reason.hint and not (start.by_slurm and reason.cause):
         yield reason.hint.replace("JOB", name)
-    if reason.cause is Cause.GUARANTEE:
+    if reason.cause is Cause.GUARANTEE and not recalls_of(job.account, sight):
         yield from _borrowing(job, sight)
     if budget is not None and (limit := budget.longest_s // 60):
         yield (

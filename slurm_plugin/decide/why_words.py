@@ -2,16 +2,25 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from operator import itemgetter
 
 from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobTag, JobView
+from cluster.units import slices_words
 from cluster.wire_reads import WhyRow
 from slurm_plugin.decide.explain import explain
 from slurm_plugin.decide.limits import BORROWED_QOS
-from slurm_plugin.decide.reasons import translate
+from slurm_plugin.decide.reasons import Reason, translate
 from slurm_plugin.decide.services import ALLOTTED
-from slurm_plugin.decide.shortage import WAITING, Shortage, Sight, ends_s
+from slurm_plugin.decide.shortage import (
+    QUOTA,
+    WAITING,
+    Shortage,
+    Sight,
+    ends_s,
+    recalls_of,
+)
 
 _ROWS = 10
 """Jobs that are named one by one."""
@@ -64,6 +73,24 @@ def rooms_text(tenant: str, sight: Sight) -> str:
         for kind, counts in parts
     )
     return ", ".join(f"{kind} ({text})" for kind, text in texts if text)
+
+
+def with_recalls(job: JobView, reason: Reason, sight: Sight) -> Reason:
+    """Of a job whose tenant takes back what it has lent: Slurm knows the lowered limit alone."""
+    if reason.cause not in QUOTA or not recalls_of(job.account, sight):
+        return reason
+    return replace(reason, words="what its tenant has lent is not back yet")
+
+
+def recall_words(job: JobView, reason: Reason, sight: Sight) -> Iterable[str]:
+    """From whom it comes back, and when."""
+    recalls = recalls_of(job.account, sight) if reason.cause in QUOTA else ()
+    if recalls:
+        slices = slices_words(sum(one.amount_millislices for one in recalls))
+        borrowers = ", ".join(sorted({one.borrower for one in recalls}))
+        left_s = max(one.called_s for one in recalls) + sight.grace_s - sight.now_s
+        at_latest = f"in {span_text(max(0, left_s))} at the latest"
+        yield f"{job.account} gets {slices} back from {borrowers}, {at_latest}."
 
 
 # -- Rows
@@ -158,4 +185,4 @@ def _group(job: JobView, sight: Sight) -> _Group:
         return _ENDED, "ended"
     if job.job_id in sight.refusals:
         return _WAITS, "wait: Slicewise refuses it"
-    return _WAITS, f"wait: {translate(job.reason).words}"
+    return _WAITS, f"wait: {with_recalls(job, translate(job.reason), sight).words}"

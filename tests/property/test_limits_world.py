@@ -68,12 +68,18 @@ def change(ledger: LimitLedger, update: TenantUpdate) -> None:
         return
 
 
-def persistently(program: object, slurm: SlurmDatabase, ledger: LimitLedger, kills: Sequence[int]):
+def persistently(
+    program: object,
+    slurm: SlurmDatabase,
+    ledger: LimitLedger,
+    kills: Sequence[int],
+    term_s: int = 0,
+):
     """Run it; start it again whenever it is killed. Returns what it says in the end."""
     for steps in (*kills, None):
         slurm.steps.left = ledger.steps.left = steps
         try:
-            return asyncio.run(program(slurm, ledger, site()))  # type: ignore[operator]
+            return asyncio.run(program(slurm, ledger, site(term_s=term_s)))  # type: ignore[operator]
         except KilledError:
             continue
     raise AssertionError
@@ -92,11 +98,13 @@ def test_whatever_is_changed_and_killed_slurm_follows_and_forgets(
     for updates in turns:
         for update in updates:
             change(ledger, update)
-        compiled = persistently(compile_limits, slurm, ledger, data.draw(kills))
+        term_s = data.draw(st.sampled_from([0, 0, 7, 3600]))
+        compiled = persistently(compile_limits, slurm, ledger, data.draw(kills), term_s)
         assert compiled.by_hand == ()
-        steps.left = None
-        assert asyncio.run(compile_limits(slurm, ledger, site())).changes == ()  # type: ignore[arg-type]
+        assert persistently(compile_limits, slurm, ledger, (), term_s).changes == ()
         check(slurm, ledger)
+        if "slicewise-borrowed" in slurm.known and (ledger.tenants or not term_s):
+            assert slurm.known["slicewise-borrowed"].preempt_exempt_s == (term_s or None)
     persistently(uninstall, slurm, ledger, data.draw(kills))
     assert slurm.state() == before
     assert ledger.known == {}

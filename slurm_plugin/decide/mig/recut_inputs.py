@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from cluster.jobs import JobView
 from cluster.mig.layouts import Placement
@@ -69,7 +70,7 @@ class Gathered:
     boards: Mapping[str, PlanInput]
     left_out: Mapping[str, str]
 
-    @property
+    @cached_property
     def layouts(self) -> Mapping[str, tuple[Placement, ...]]:
         """How each GPU is cut, by UUID."""
         return {

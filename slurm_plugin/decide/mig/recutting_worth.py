@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate, zip_longest
 from math import exp, lgamma, log, sqrt
 
@@ -35,7 +36,7 @@ class Demand:
     waiting: tuple[Waiting, ...] = ()
     expected: Mapping[str, float] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def profiles(self) -> frozenset[str]:
         """All that anybody wants."""
         asked = {one.profile for one in self.waiting}

@@ -384,6 +384,18 @@ def test_on_a_drained_node_it_is_outdated_and_makes_room_for_its_successor():
     assert changes(plan) == (SetMode("pool1", 0, Mode.DRAIN),)
 
 
+def test_what_must_end_now_and_is_not_ready_is_given_up_for_another_try():
+    """Who waits for its slice should not wait for a model to load."""
+    starts = running(0, leaves_s=0).model_copy(update={"state": "starting", "ports": ()})
+    serves = gateway(server(1, Mode.READY, 1), sessions=1)
+    for shown in (gateway(sessions=1), serves):
+        state, plan = decided(view(starts, in_state(1, "held"), in_state(2, "held")), shown)
+        assert 0 not in (plan.services[0].wish or {0})
+    held = in_state(0, "held")
+    state, plan = decided(view(held, in_state(1, "held"), at_s=101.0), gateway(), state)
+    assert known(state).backoff.failures == 0, "it did not fail"
+
+
 def test_what_slurm_ends_finishes_what_it_has_and_gets_no_more():
     ending = running(0).model_copy(update={"state": "ending"})
     for in_flight, mode in ((1, Mode.DRAIN), (0, Mode.MAINT)):

@@ -11,7 +11,7 @@ from cluster.jobs import JobState, JobView, NodeView
 from cluster.slurm.interface import Qos
 from cluster.units import Millislices
 from slurm_plugin.compile import Compiled, compile_limits, look
-from slurm_plugin.decide.policy import KnownLimit, LimitKey, TenantUpdate
+from slurm_plugin.decide.policy import KnownLimit, LimitKey, Recall, TenantUpdate
 from slurm_plugin.uninstall import plan, uninstall
 
 CEILING = LimitKey("account", "vision", "grptres=billing")
@@ -41,8 +41,10 @@ def quota(of: LimitLedger, tenant: str, amount: int) -> None:
     of.change(TenantUpdate(tenant, nominal_millislices=Millislices(amount)), "op", "")
 
 
-async def compiled(slurm: SlurmDatabase, of: LimitLedger, by_hand: str = "put back") -> Compiled:
-    return await compile_limits(slurm, of, settings(by_hand))  # type: ignore[arg-type]
+async def compiled(
+    slurm: SlurmDatabase, of: LimitLedger, by_hand: str = "put back", term_s: int = 0
+) -> Compiled:
+    return await compile_limits(slurm, of, settings(by_hand, term_s))  # type: ignore[arg-type]
 
 
 def waiting(qos: str, state: JobState = JobState.PENDING) -> JobView:
@@ -72,6 +74,14 @@ async def test_no_account_may_have_more_than_the_cluster():
     slurm, books = database(), ledger(vision=21_000, lab=7000)
     await compiled(slurm, books)
     assert (slurm.limit("vision"), slurm.limit("lab")) == (10_500, 3500)
+
+
+async def test_what_is_recalled_is_in_no_limit():
+    slurm, books = database(), ledger(vision=6000, lab=3000)
+    books.called = (Recall("vision", "lab", Millislices(1000), 5),)
+    await compiled(slurm, books)
+    assert [slurm.limit(name) for name in ("vision", "lab")] == [5000, 3000]
+    assert slurm.known["slicewise_vision"].max_tres_per_account == {"billing": 5000}
 
 
 async def test_says_so_if_slurm_does_not_take_it():
@@ -212,6 +222,49 @@ async def test_uninstalling_leaves_another_cluster_the_qos_that_it_uses():
     await uninstall(slurm, books, settings())  # type: ignore[arg-type]
     assert slurm.known.keys() == {"normal", "premium", "slicewise-borrowed"}
     assert books.known == {}
+
+
+async def test_a_term_is_set_changed_and_handed_back():
+    slurm, books = database(), ledger(vision=6000)
+    for term_s in (150, 7):
+        await compiled(slurm, books, term_s=term_s)
+        assert exempt_s(slurm) == term_s
+        assert (await compiled(slurm, books, term_s=term_s)).changes == ()
+    (back,) = (await compiled(slurm, books)).changes
+    assert " ".join(back) == ("modify qos where name=slicewise-borrowed set preemptexempttime=-1")
+    assert (await compiled(slurm, books)).changes == ()
+
+
+async def test_without_a_term_the_sites_own_exempt_time_stays_and_comes_back():
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books)
+    borrowed = slurm.known["slicewise-borrowed"]
+    slurm.known["slicewise-borrowed"] = replace(borrowed, preempt_exempt_s=300)
+    for term_s in (0, 60, 0):
+        assert (await compiled(slurm, books, term_s=term_s)).by_hand == ()
+        assert exempt_s(slurm) == (term_s or 300)
+
+
+async def test_a_term_that_somebody_changed_by_hand_is_put_back():
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books, term_s=60)
+    borrowed = slurm.known["slicewise-borrowed"]
+    slurm.known["slicewise-borrowed"] = replace(borrowed, preempt_exempt_s=None)
+    (told,) = (await compiled(slurm, books, term_s=60)).by_hand
+    assert (told.key.field, told.was, told.now) == ("preemptexempttime", "60", "")
+    assert exempt_s(slurm) == 60
+
+
+async def test_uninstalling_takes_its_term_from_a_qos_that_another_cluster_uses():
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books, term_s=60)
+    slurm.elsewhere = frozenset({"slicewise-borrowed"})
+    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    assert exempt_s(slurm) is None
+
+
+def exempt_s(slurm: SlurmDatabase) -> int | None:
+    return slurm.known["slicewise-borrowed"].preempt_exempt_s
 
 
 async def test_uninstalling_waits_for_jobs_in_its_qos():

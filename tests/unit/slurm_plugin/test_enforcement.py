@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from scripted import (
     DOWN,
+    SCRIPT,
     ScriptedLedger,
     ScriptedSlurm,
     job,
@@ -17,8 +18,10 @@ from scripted import (
 from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.units import Millislices, MillisliceSeconds
+from slurm_plugin.decide.calendar import Window, WindowKind
+from slurm_plugin.decide.limits import BORROWED_QOS
 from slurm_plugin.decide.model import BudgetEntry
-from slurm_plugin.decide.policy import Budget, Loan, Period
+from slurm_plugin.decide.policy import Budget, Loan, Period, Recall
 from slurm_plugin.enforcement import Enforcement
 from slurm_plugin.sync import Sync
 
@@ -120,7 +123,21 @@ async def test_what_slurm_refuses_does_not_keep_a_change_from_admission(
     assert world.ledger.marked == [7]
 
 
+async def test_by_the_calendar_it_is_compiled_at_once() -> None:
+    world = World()
+    await world.look()
+    await world.limits.turn()
+    world.ledger.calendar = (Window(1, "vision", WindowKind.NOMINAL, Millislices(2000)),)
+    for nominal, compiled in ((4000, 2), (4000, 2), (2000, 3), (2000, 3)):
+        world.ledger.shown = policy_of(tenant("vision", nominal), NLP)
+        await world.limits.turn()
+        assert len(world.ledger.marked) == compiled
+    views = {view.name: view.nominal_millislices for view in world.sync.view.tenants}
+    assert views["vision"] == 2000
+
+
 async def test_a_lender_that_needs_its_own_has_it_back_at_once() -> None:
+    """From jobs that can't go in good order."""
     world = World()
     await world.look(*running("nlp", 5))
     await world.limits.turn()
@@ -147,3 +164,268 @@ async def test_a_grant_counts_at_once() -> None:
     for _ in range(2):
         await world.limits.turn()
     assert world.ledger.marked == [7, 7]
+
+
+NOW_S = 5000.0
+TAG = "slicewise:1 token=ab12 tenant=nlp service=bert"
+REPLICAS = tuple(
+    job(
+        index,
+        JobState.RUNNING,
+        account="nlp",
+        qos=BORROWED_QOS,
+        admin_comment=TAG,
+        nodes=("gpu01",),
+        start_s=1000 + index,
+    )
+    for index in range(2)
+)
+BACK = Recall("vision", "nlp", Millislices(1000), int(NOW_S))
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = NOW_S
+        monkeypatch.setattr("slurm_plugin.enforcement.time.time", lambda: self.now_s)
+
+
+class LeadsOrNot:
+    now = True
+
+    def leads(self) -> bool:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+class Lent(World):
+    """Every slice is in use: two of vision's four by vision, two by replicas of nlp."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slurm.script = SCRIPT.replace("vision", "nlp")
+        self.slurm.known_nodes = (replace(NODE, gpus_allotted={"1g.10gb": 7}),)
+        self.others = (*running("nlp", 3), *running("vision", 2))
+
+    async def turn(self, *jobs: JobView, replicas: tuple[JobView, ...] = REPLICAS) -> None:
+        await self.look(*self.others, *replicas, *jobs)
+        await self.limits.turn()
+
+    async def wanted(self) -> None:
+        """What nlp borrows, vision's own job comes to want."""
+        await self.turn()
+        assert self.ledger.lent == (Loan("vision", "nlp", Millislices(2000)),)
+        await self.turn(WAITS)
+
+    def told(self) -> list[int]:
+        """Who must end, as the launcher sees it."""
+        (service,) = self.sync.view.services
+        return [slot.index for slot in service.slots if slot.leaves_s == 0]
+
+    def ceilings(self) -> dict[str, int | None]:
+        return {view.name: view.ceiling_millislices for view in self.sync.view.tenants}
+
+
+WAITS = job(
+    7,
+    account="vision",
+    array_job_id=None,
+    task_index=None,
+    admin_comment="",
+    reason="AssocGrpBilling",
+    held=False,
+)
+
+
+async def test_what_replicas_hold_goes_from_the_borrower_first_and_then_to_the_lender(
+    clock: Clock,
+) -> None:
+    world = Lent()
+    await world.wanted()
+    assert world.ledger.lent == (Loan("vision", "nlp", Millislices(1000)),)
+    assert world.ledger.recalled == (BACK,)
+    compiled = len(world.ledger.marked)
+    for _ in range(2):
+        await world.turn(WAITS)
+        assert world.ceilings() == {"vision": 2000, "nlp": 4000}
+        assert len(world.told()) == 1
+    assert len(world.ledger.marked) == compiled, "nothing new, nothing done"
+    (gone,) = world.told()
+    still = tuple(one for one in REPLICAS if one.task_index != gone)
+    await world.turn(WAITS, replicas=still)
+    await world.turn(WAITS, replicas=still)
+    assert world.ledger.recalled == ()
+    assert world.ceilings() == {"vision": 3000, "nlp": 4000}
+    assert world.told() == []
+
+
+async def test_what_is_completing_is_not_the_lender_s_yet(clock: Clock) -> None:
+    """Slurm shows its slice as free: it would preempt another one, rather than wait for it."""
+    world = Lent()
+    await world.wanted()
+    await world.turn(WAITS)
+    (gone,) = world.told()
+    world.slurm.known_nodes = (replace(NODE, gpus_allotted={"1g.10gb": 6}),)
+    ending = replace(REPLICAS[gone], state=JobState.COMPLETING)
+    for _ in range(2):
+        await world.turn(WAITS, replicas=(ending, REPLICAS[1 - gone]))
+    assert world.ledger.recalled == (BACK,)
+    assert (world.ceilings()["vision"], world.told()) == (2000, [])
+
+
+async def test_after_the_grace_the_lender_has_it_whoever_holds_it(clock: Clock) -> None:
+    world = Lent()
+    await world.wanted()
+    clock.now_s += settings().lending.grace_s - 1
+    await world.turn(WAITS)
+    assert world.ledger.recalled == (BACK,)
+    clock.now_s += 1
+    await world.turn(WAITS)
+    await world.turn(WAITS)
+    assert world.ledger.recalled == ()
+    assert world.ceilings() == {"vision": 3000, "nlp": 4000}
+
+
+async def test_of_a_stream_of_jobs_each_recall_has_its_own_grace(clock: Clock) -> None:
+    world = Lent()
+    await world.turn()
+    first, second = (
+        replace(WAITS, job_id=number, eligible_s=int(NOW_S) + after_s)
+        for number, after_s in ((7, 0), (8, 50))
+    )
+    await world.turn(first)
+    clock.now_s += 50
+    await world.turn(first, second)
+    assert len(world.ledger.recalled) == 2
+    started = replace(first, state=JobState.RUNNING, qos="slicewise_vision", nodes=("gpu01",))
+    for later_s in (5, 15):
+        clock.now_s += later_s
+        await world.turn(started, second, replicas=REPLICAS[:1])
+        assert world.ledger.recalled == (replace(BACK, called_s=int(NOW_S) + 50),)
+
+
+async def test_the_next_daemon_goes_on_where_it_was_killed(clock: Clock) -> None:
+    world = Lent()
+    await world.wanted()
+    clock.now_s += 20
+    after = Lent()
+    after.ledger = world.ledger
+    after.limits = Enforcement(settings(), after.slurm, world.ledger, after.sync)  # type: ignore[arg-type]
+    for _ in range(2):
+        await after.turn(WAITS)
+    assert world.ledger.recalled == (BACK,)
+    assert len(after.told()) == 1
+
+
+async def test_who_wants_it_no_more_lets_it_be(clock: Clock) -> None:
+    world = Lent()
+    await world.wanted()
+    for _ in range(2):
+        await world.turn()
+    assert (world.ledger.recalled, world.told()) == ((), [])
+    assert world.ledger.lent == (Loan("vision", "nlp", Millislices(2000)),)
+
+
+async def test_nobody_is_told_before_the_limits_are_in_slurm(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else others of the borrower would start in place of those that go."""
+
+    async def refuse() -> None:
+        raise OutsideError("SW-SLURM-FAILED", "no")
+
+    world = Lent()
+    await world.turn()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.slurm, "qos", refuse)
+        for _ in range(2):
+            with pytest.raises(OutsideError):
+                await world.turn(WAITS)
+    assert world.ledger.recalled == (BACK,)
+    await world.look(*world.others, *REPLICAS, WAITS)
+    assert world.told() == []
+    await world.turn(WAITS)
+    await world.turn(WAITS)
+    assert len(world.told()) == 1
+
+
+async def test_on_half_a_look_nobody_is_told(clock: Clock) -> None:
+    world = Lent()
+    await world.turn()
+    world.slurm.failure = DOWN
+    with pytest.raises(UnreachableError):
+        await world.look(*world.others, *REPLICAS, WAITS)
+    await world.limits.turn()
+    assert world.ledger.recalled == ()
+
+
+async def test_a_loan_that_an_operator_has_cut_comes_back_in_good_order_too(clock: Clock) -> None:
+    world = Lent()
+    await world.turn()
+    world.ledger.lent = (Loan("vision", "nlp", Millislices(1000)),)
+    world.ledger.newest = 8
+    world.ledger.shown = policy_of(
+        tenant("vision", 4000, lending_limit_millislices=Millislices(1000)), NLP
+    )
+    await world.turn(WAITS)
+    assert world.ledger.recalled == (BACK,)
+
+
+async def test_beyond_a_cap_replicas_go_though_nobody_waits(clock: Clock) -> None:
+    world = Lent()
+    await world.turn()
+    assert world.told() == []
+    world.ledger.calendar = (Window(1, "nlp", WindowKind.CAP, Millislices(4000)),)
+    world.ledger.shown = policy_of(
+        tenant("vision", 4000, lending_limit_millislices=Millislices(4000)),
+        tenant("nlp", 3000, borrowing_limit_millislices=Millislices(1000)),
+    )
+    for _ in range(2):
+        await world.turn()
+    assert len(world.told()) == 1
+
+
+async def test_who_lends_anew_on_an_older_look_does_not_cut_the_grace_short(clock: Clock) -> None:
+    """``slicewise rebalance`` may have looked before the lender's job came."""
+    world = Lent()
+    await world.wanted()
+    world.ledger.set_loans((Loan("vision", "nlp", Millislices(2000)),), "", ())
+    for _ in range(2):
+        await world.turn(WAITS)
+        assert world.ledger.recalled == (BACK,)
+        assert world.ceilings() == {"vision": 2000, "nlp": 4000}
+
+
+async def test_the_grace_begins_once_whatever_slurm_refuses(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse() -> None:
+        raise OutsideError("SW-SLURM-FAILED", "no")
+
+    world = Lent()
+    await world.turn()
+    monkeypatch.setattr(world.slurm, "qos", refuse)
+    for _ in range(2):
+        with pytest.raises(OutsideError):
+            await world.turn(WAITS)
+    assert world.ledger.recalled == (BACK,)
+    clock.now_s += settings().lending.grace_s
+    with pytest.raises(OutsideError):
+        await world.turn(WAITS)
+    assert world.ledger.recalled == ()
+
+
+async def test_who_leads_again_recalls_nothing_for_the_loans_of_then(clock: Clock) -> None:
+    world, leader = Lent(), LeadsOrNot()
+    world.limits = Enforcement(settings(), world.slurm, world.ledger, world.sync, leader)  # type: ignore[arg-type]
+    await world.turn()
+    leader.now = False
+    await world.turn(WAITS)
+    world.ledger.lent = (Loan("vision", "nlp", Millislices(1000)),)
+    leader.now = True
+    await world.turn(WAITS)
+    assert world.ledger.recalled == ()
+    assert world.ceilings() == {"vision": 3000, "nlp": 4000}

@@ -59,6 +59,58 @@ async def test_it_does_not_hold_for_the_next_run_of_the_slot() -> None:
     assert ends(sync)[0] == STAYS
 
 
+BACK = "its slice goes back to vision, job 12 waits"
+ENDS = (0, BACK)
+
+
+def told(sync: Sync, *job_ids: int, over: int = 9000) -> list[int]:
+    victims = dict.fromkeys(job_ids, BACK)
+    much = {"vision": over}
+    return [one.job_id for one in sync.leaving.end(victims, much, sync.view.services, 60.0)]
+
+
+async def test_who_is_told_to_end_now_is_named_once_and_told_on() -> None:
+    starts = job(1, JobState.CONFIGURING, nodes=("gpu01",), start_s=None)
+    sync, _ = await looked(RUNS, starts, job(2))
+    assert told(sync, RUNS.job_id, starts.job_id, 902, 4711) == [RUNS.job_id, starts.job_id]
+    assert told(sync, RUNS.job_id, starts.job_id) == []
+    await sync.turn()
+    assert ends(sync) == [ENDS, ENDS, STAYS]
+
+
+async def test_who_is_told_stays_told_while_its_tenant_holds_too_much() -> None:
+    """It drains already: to take another one in its place would cost two."""
+    sync, _ = await looked(RUNS, job(1, JobState.RUNNING, nodes=("gpu01",)), job(2))
+    told(sync, RUNS.job_id)
+    for over, now in ((1, ENDS), (0, STAYS)):
+        told(sync, over=over)
+        await sync.turn()
+        assert ends(sync)[0] == now
+
+
+async def test_who_is_needed_no_more_stays_if_the_others_suffice() -> None:
+    """One of the jobs that waited was cancelled."""
+    second = job(1, JobState.RUNNING, nodes=("gpu01",))
+    sync, _ = await looked(RUNS, second, job(2))
+    told(sync, RUNS.job_id, second.job_id)
+    for over, first in ((2000, ENDS), (1000, STAYS)):
+        assert told(sync, second.job_id, over=over) == []
+        await sync.turn()
+        assert ends(sync) == [first, ENDS, STAYS]
+
+
+async def test_its_end_is_its_run_s_and_goes_before_a_successor() -> None:
+    sync, slurm = await looked(RUNS, job(1), job(2))
+    sync.leaving.take(ASKED, sync.view.services)
+    told(sync, RUNS.job_id)
+    await sync.turn()
+    assert ends(sync)[0] == ENDS
+    slurm.shown = (replace(RUNS, start_s=2000), job(1), job(2))
+    await sync.turn()
+    assert told(sync) == []
+    assert ends(sync)[0] == STAYS
+
+
 class Standby:
     def leads(self) -> bool:
         return False

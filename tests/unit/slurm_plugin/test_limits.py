@@ -188,6 +188,19 @@ def test_a_qos_of_another_cluster_is_left_alone():
     assert changes({}, [ROOT], [BORROWED, tenant_qos("theirs", 5000)]) == []
 
 
+@pytest.mark.parametrize(("term_s", "text"), [(7, "0:07"), (150, "2:30"), (86_400, "1440:00")])
+def test_a_term_is_written_in_minutes_and_seconds(term_s: int, text: str):
+    """A number alone would be minutes."""
+    rights = replace(allowed(tenants(vision=6000)), term_s=term_s)
+    rows = [ROOT, done("vision", 6000)]
+    assert changes(rights, rows, [BORROWED, tenant_qos("vision", 6000)]) == [
+        [f"modify qos where name=slicewise-borrowed set preemptexempttime={text}"]
+    ]
+    assert changes(rights, rows, [tenant_qos("vision", 6000)])[0] == [
+        f"add qos slicewise-borrowed preemptexempttime={text}"
+    ]
+
+
 def test_a_group_limit_on_our_qos_would_hide_the_accounts():
     limited = replace(tenant_qos("vision", 6000), grp_tres={"billing": 6000})
     rows = [ROOT, done("vision", 6000)]

@@ -8,11 +8,11 @@ from why_world import LARGE, NOW_S, SMALL, job, running, sight, task
 
 from cluster.errors import Refusal
 from cluster.jobs import SHAPES_NODE, JobState, JobTag, JobView
-from cluster.units import MillisliceSeconds
+from cluster.units import Millislices, MillisliceSeconds
 from cluster.wire import ServiceNews
 from cluster.wire_reads import WhyAnswer
 from slurm_plugin.decide.limits import BORROWED_QOS
-from slurm_plugin.decide.policy import Budget, Period
+from slurm_plugin.decide.policy import Budget, Period, Recall
 from slurm_plugin.decide.shortage import Sight
 from slurm_plugin.decide.why import jobs_named, why_job
 
@@ -124,6 +124,45 @@ def test_above_the_tenant_others_are_a_sum_without_names():
     assert "mallory" not in answer.model_dump_json()
     assert '"other"' not in answer.model_dump_json()
     assert answer.start_s == NOW_S + 60
+
+
+def recall(amount: int, called_s: int, borrower: str = "nlp") -> Recall:
+    return Recall("vision", borrower, Millislices(amount), called_s)
+
+
+def test_what_its_tenant_has_lent_comes_back_after_the_grace_at_the_latest():
+    """Slurm says that its own QOS, or its account, may hold no more: of what is not back yet."""
+    now = sight(
+        job(9, "MaxBillingPerAccount"),
+        tenants=(VISION, tenant("nlp", 2000), tenant("audio", 2000)),
+        recalls=(recall(1000, NOW_S - 10), recall(500, NOW_S - 40), recall(500, NOW_S, "audio")),
+        grace_s=60,
+    )
+    answer = asked("9", now)
+    assert answer.headline == "Job 9 of alice waits: what its tenant has lent is not back yet."
+    assert (
+        answer.sentences[2] == "vision gets 2 slices back from audio, nlp, in 1 min at the latest."
+    )
+    assert answer.hints == ()
+
+
+@pytest.mark.parametrize(
+    ("needs", "start_s"), [(1, NOW_S + 20), (2, NOW_S + 50), (3, None)], ids=str
+)
+def test_it_starts_when_enough_of_it_is_back(needs: int, start_s: int | None):
+    now = sight(
+        job(9, "AssocGrpBilling", tres={f"gres/gpu:{SMALL}": str(needs)}),
+        tenants=(VISION, tenant("nlp", 2000), tenant("audio", 2000)),
+        recalls=(recall(1000, NOW_S - 10), recall(1000, NOW_S - 40)),
+        grace_s=60,
+    )
+    assert asked("9", now).start_s == start_s
+
+
+def test_a_job_of_another_tenant_or_that_waits_for_something_else_hears_nothing_of_it():
+    for one in (job(9, "AssocGrpBilling", account="nlp"), job(9, "Resources")):
+        now = sight(one, tenants=(VISION, tenant("nlp", 0)), recalls=(recall(1000, NOW_S),))
+        assert "back" not in asked("9", now).model_dump_json()
 
 
 def test_from_the_eleventh_on_jobs_are_a_sum():
