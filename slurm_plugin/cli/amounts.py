@@ -1,8 +1,8 @@
 """Amounts as operators write them, read exactly."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import NoReturn
 
@@ -11,6 +11,7 @@ from cluster.units import Millislices, MillisliceSeconds, millislices_from_text,
 from slurm_plugin.decide.policy import (
     MAX_BUDGET_MILLISLICE_S,
     MAX_NOMINAL_MILLISLICES,
+    Budget,
     Period,
     Quota,
 )
@@ -84,6 +85,42 @@ def period_from_text(text: str) -> Period:
             f"--period: there is no period {text!r}.",
             f"Choose one of: {', '.join(Period)}.",
         ) from None
+
+
+@dataclass(frozen=True)
+class BudgetWords:
+    """A budget as the operator wrote it; None is left as it is."""
+
+    period: str | None = None
+    amount: str | None = None
+    carry_over: str | None = None
+    overdraft: str | None = None
+
+
+def budget_from_words(tenant: str, before: Budget | None, words: BudgetWords) -> Budget:
+    """Raises InvalidInputError: SW-BUDGET-NONE, SW-PERIOD, SW-UNITS, SW-BUDGET-RANGE."""
+    if before is None and (words.period is None or words.amount is None):
+        raise InvalidInputError(
+            "SW-BUDGET-NONE",
+            f"Tenant {tenant!r} has no budget yet, so there is nothing to leave as it is.",
+            "Give both: --period day|week|month|none --amount SLICE_HOURS",
+        )
+    given = {
+        "period": _read(words.period, period_from_text),
+        "amount_millislice_s": _read(words.amount, slice_hours_from_text, "--amount"),
+        "carry_over_millislice_s": _read(
+            words.carry_over, slice_hours_from_text, "--carry-over", ALL
+        ),
+        "overdraft_millislice_s": _read(
+            words.overdraft, slice_hours_from_text, "--overdraft", UNLIMITED
+        ),
+    }
+    kept = asdict(before) if before else {}
+    return Budget(**kept | {name: value for name, value in given.items() if value is not None})
+
+
+def _read(text: str | None, reader: Callable[..., object], *options: str) -> object:
+    return None if text is None else reader(text, *options)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """Commands of the operator: what tenants may use up in a period."""
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -14,9 +13,8 @@ from cluster.periods import period_start_s
 from cluster.settings import Settings, load_settings
 from slurm_plugin.cli import present_budgets as present
 from slurm_plugin.cli.amounts import (
-    ALL,
-    UNLIMITED,
-    period_from_text,
+    BudgetWords,
+    budget_from_words,
     signed_slice_hours_from_text,
     slice_hours_from_text,
 )
@@ -37,6 +35,7 @@ from slurm_plugin.decide.model import Balance, BudgetEntry
 from slurm_plugin.decide.policy import Budget, TenantUpdate
 from slurm_plugin.decide.standing import used_since
 from slurm_plugin.decide.tenants import check_words, payers
+from slurm_plugin.ledger.budgets import Amend
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import left_now
 
@@ -75,23 +74,14 @@ def set_budget(
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         before = require_tenant(ledger.policy(), tenant).budget
-        wanted = _Wanted(period, amount, carry_over, overdraft)
-        budget = _budget(tenant, before, wanted)
-        start_s = _period_start_s(budget, settings)
+        words = BudgetWords(period, amount, carry_over, overdraft)
+        budget = budget_from_words(tenant, before, words)
+        start_s = period_begun_s(budget, settings)
         adjusted = ledger.set_budget(
             TenantUpdate(tenant, budget=budget),
             author_name(),
             reason,
-            lambda was, last_roll_s, unspent_millislice_s: amended(
-                tenant,
-                was,
-                budget,
-                period_start_s=start_s,
-                last_roll_s=last_roll_s,
-                unspent_millislice_s=unspent_millislice_s,
-                author=author_name(),
-                reason=reason,
-            ),
+            amend_of(tenant, budget, settings, reason),
         )
         begun = wait_until(lambda: _has_begun(ledger, tenant, start_s))
     if as_json:
@@ -106,43 +96,28 @@ def set_budget(
         console().print("The daemon is not running (or busy): the period begins when it does.")
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """As the operator wrote it; None is left as it is."""
+def amend_of(tenant: str, budget: Budget, settings: Settings, reason: str) -> Amend:
+    """What the running period is given at once."""
 
-    period: str | None
-    amount: str | None
-    carry_over: str | None
-    overdraft: str | None
-
-
-def _budget(tenant: str, before: Budget | None, wanted: _Wanted) -> Budget:
-    """Raises InvalidInputError: SW-BUDGET-NONE, SW-PERIOD, SW-UNITS, SW-BUDGET-RANGE."""
-    if before is None and (wanted.period is None or wanted.amount is None):
-        raise InvalidInputError(
-            "SW-BUDGET-NONE",
-            f"Tenant {tenant!r} has no budget yet, so there is nothing to leave as it is.",
-            "Give both: --period day|week|month|none --amount SLICE_HOURS",
+    def entry(
+        was: Budget | None, last_roll_s: int | None, unspent_millislice_s: int
+    ) -> BudgetEntry | None:
+        return amended(
+            tenant,
+            was,
+            budget,
+            period_start_s=period_begun_s(budget, settings),
+            last_roll_s=last_roll_s,
+            unspent_millislice_s=unspent_millislice_s,
+            author=author_name(),
+            reason=reason,
         )
-    given = {
-        "period": _read(wanted.period, period_from_text),
-        "amount_millislice_s": _read(wanted.amount, slice_hours_from_text, "--amount"),
-        "carry_over_millislice_s": _read(
-            wanted.carry_over, slice_hours_from_text, "--carry-over", ALL
-        ),
-        "overdraft_millislice_s": _read(
-            wanted.overdraft, slice_hours_from_text, "--overdraft", UNLIMITED
-        ),
-    }
-    kept = asdict(before) if before else {}
-    return Budget(**kept | {name: value for name, value in given.items() if value is not None})
+
+    return entry
 
 
-def _read(text: str | None, reader: Callable[..., object], *options: str) -> object:
-    return None if text is None else reader(text, *options)
-
-
-def _period_start_s(budget: Budget, settings: Settings) -> int:
+def period_begun_s(budget: Budget, settings: Settings) -> int:
+    """When its running period began, in Unix seconds."""
     return period_start_s(budget.period, int(time.time()), settings.ledger.time_zone)
 
 
@@ -213,7 +188,7 @@ def _reserved(balance: Balance | None, left_millislice_s: int | None) -> int:
 
 def _used(ledger: Ledger, settings: Settings, name: str, budget: Budget) -> int:
     """Since the period began, by the runs that it pays for."""
-    start_s = _period_start_s(budget, settings)
+    start_s = period_begun_s(budget, settings)
     rows = ledger.statement(None, start_s, int(time.time())).rows
     return used_since(rows, name, start_s)
 
@@ -292,7 +267,7 @@ def _book(entry: BudgetEntry, *, as_json: bool) -> None:
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         budget = _require_budget(ledger, entry.tenant)
-        _require_begun(ledger, entry.tenant, _period_start_s(budget, settings))
+        _require_begun(ledger, entry.tenant, period_begun_s(budget, settings))
         ledger.book_budget(entry, None)
         left = left_now(ledger, ledger.policy()).get(entry.tenant)
     if as_json:

@@ -30,7 +30,7 @@ _REMAINS = """\
 To be done by hand:
 - job_submit.lua: take out slicewise's lines;
 - slurm.conf: what Slicewise needed (slicewise compile --slurm-conf), then scontrol reconfigure;
-- the services slicewise-daemon and slicewise-launcher: disable them.
+- the services slicewise-daemon and slicewise-launcher, cron's line, the timer: disable them.
 The ledger keeps its data; slicewise compile, or the daemon, sets all limits again."""
 
 
@@ -119,8 +119,8 @@ def uninstall_command(
 ) -> None:
     """Put all of Slurm's limits back to what they were before Slicewise, and remove its QOS.
 
-    The daemon must be stopped, and no job may run or wait in Slicewise's QOS. The ledger keeps its
-    data. After a crash run it again.
+    The daemon must be stopped, nobody may rebalance any more (cron, the timer), and no job may run
+    or wait in Slicewise's QOS. The ledger keeps its data. After a crash run it again.
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:

@@ -5,19 +5,19 @@ import time
 from cluster.periods import next_start_s
 from cluster.settings import Settings
 from slurm_plugin.cli.parts import SlurmLook, require_tenant, try_to_look_at_slurm
-from slurm_plugin.decide.policy import Budget
+from slurm_plugin.decide.policy import Budget, Policy
 from slurm_plugin.decide.standing import Details, Gathered, standings
 from slurm_plugin.decide.tenants import children
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import left_now
 
 
-def gathered(ledger: Ledger, look: SlurmLook | None) -> Gathered:
-    """What the ledger has now; ``look`` is None where Slurm does not answer."""
-    policy = ledger.policy()
+def gathered(ledger: Ledger, policy: Policy, look: SlurmLook | None) -> Gathered:
+    """What the ledger has now of these tenants; ``look`` is None where Slurm does not answer."""
     return Gathered(
         policy=policy,
         loans=ledger.loans(),
+        recalls=ledger.recalls(),
         reservations=ledger.open_reservations(),
         left_millislice_s=left_now(ledger, policy),
         capacity_millislices=look.capacity_millislices if look else None,
@@ -25,10 +25,10 @@ def gathered(ledger: Ledger, look: SlurmLook | None) -> Gathered:
     )
 
 
-def details(ledger: Ledger, settings: Settings, name: str) -> Details:
+def details(ledger: Ledger, policy: Policy, settings: Settings, name: str) -> Details:
     """One tenant; raises InvalidInputError (SW-TENANT-UNKNOWN) if it is none."""
-    tenant = require_tenant(ledger.policy(), name)
-    found = gathered(ledger, try_to_look_at_slurm(settings))
+    tenant = require_tenant(policy, name)
+    found = gathered(ledger, policy, try_to_look_at_slurm(settings))
     last = ledger.history(name)[0]
     return Details(
         standing=next(one for one in standings(found) if one.tenant.name == name),

@@ -95,7 +95,7 @@ def set_quota(
         if limit:
             update = _limited(update, policy, settings, limit)
         if look is not None and not overcommit:
-            _check_capacity(policy, changed(policy, update), look.capacity_millislices)
+            check_capacity(policy, changed(policy, update), look.capacity_millislices)
         began_s = time.monotonic()
         change = ledger.change(update, author_name(), reason)
         took_s = wait_until_compiled(ledger, change.change_id, began_s)
@@ -123,8 +123,8 @@ def _limited(
     return replace(update, type_limits=found.types, model_limits=found.models)
 
 
-def _check_capacity(before: Policy, after: Policy, capacity_millislices: int) -> None:
-    """One wrong number would squeeze everybody."""
+def check_capacity(before: Policy, after: Policy, capacity_millislices: int) -> None:
+    """One wrong number would squeeze everybody: raises InvalidInputError (SW-QUOTA-CAPACITY)."""
     above = overcommitted_millislices(after, capacity_millislices)
     if above > overcommitted_millislices(before, capacity_millislices):
         raise InvalidInputError(
@@ -153,9 +153,10 @@ def show_quota(tenant: TenantName, as_json: Json = False) -> None:
     """Show a tenant's quota, what it holds now, and whether Slurm has the last change."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        if tenant not in ledger.policy():
+        policy = ledger.policy()
+        if tenant not in policy:
             raise _no_quota(ledger, tenant)
-        found = details(ledger, settings, tenant)
+        found = details(ledger, policy, settings, tenant)
     if as_json:
         print_json(present.details_json(found))
     else:
@@ -174,7 +175,7 @@ def list_quotas(as_json: Json = False) -> None:
     The dim nominal of a group is the sum of its parts.
     """
     with opened_ledger(load_settings()) as ledger:
-        found = standings(gathered(ledger, None))
+        found = standings(gathered(ledger, ledger.policy(), None))
     if as_json:
         print_json([present.standing_json(one) for one in found])
     elif found:

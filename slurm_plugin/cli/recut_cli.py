@@ -10,24 +10,18 @@ import typer
 from rich.text import Text
 
 from cluster.console import console, print_json
-from cluster.daemon_client import DaemonClient
-from cluster.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.errors import InvalidInputError, OutsideError
 from cluster.leader_lock import LeaderLock
 from cluster.settings import Settings, load_settings
 from cluster.slurm.commands import CommandSlurm
 from slurm_plugin.cli import present_recuts as present
 from slurm_plugin.cli.parts import Json, author_name, opened_ledger
 from slurm_plugin.decide.mig.recut_inputs import Gathered
-from slurm_plugin.decide.mig.recut_looks import planned
 from slurm_plugin.decide.mig.recut_steps import Planned, Recut, State, StepRecord
-from slurm_plugin.decide.mig.recutting import plan
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.recut.executor import Executor
+from slurm_plugin.recut.cutting import cut, cuts_due, silent, stuck_error
 from slurm_plugin.recut.gather import gathered
-from slurm_plugin.recut.run import run
-from slurm_plugin.recut.site import ClusterSite
 from slurm_plugin.recut.survey import survey
-from slurm_plugin.recut.work import LostLockError, Work
 
 recut_app = typer.Typer(
     no_args_is_help=True, help="Cut GPUs anew, so that those who wait find what they ask for."
@@ -47,7 +41,7 @@ def show_plan(as_json: Json = False) -> None:
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         found = asyncio.run(gathered(settings, CommandSlurm(), ledger))
-    _print_plan(_planned(found), found, as_json)
+    _print_plan(cuts_due(found), found, as_json)
 
 
 @recut_app.command("run", epilog="Examples: slicewise recut run | slicewise recut run --dry-run")
@@ -69,7 +63,10 @@ def run_recuts(dry_run: DryRun = False, as_json: Json = False) -> None:
             _print_busy(lock.holder(), as_json)
             return
         try:
-            ended = asyncio.run(_run(settings, ledger, lock, as_json))
+            progress = silent if as_json else _print_step
+            author = author_name()
+            run = cut(settings, CommandSlurm(), ledger, lock, author=author, progress=progress)
+            ended = asyncio.run(run)
         finally:
             lock.give_up()
     _print_ended(ended, as_json)
@@ -181,42 +178,6 @@ def _require_root(what: str) -> None:
         )
 
 
-def _planned(found: Gathered) -> tuple[Planned, ...]:
-    return tuple(
-        planned(step, found.layouts[step.gpu])
-        for one in found.boards.values()
-        for step in plan(one.board, one.gpus, one.demand, one.terms)
-    )
-
-
-async def _run(
-    settings: Settings, ledger: Ledger, lock: LeaderLock, as_json: bool
-) -> tuple[Recut, ...]:
-    slurm, author = CommandSlurm(), author_name()
-    site = ClusterSite(settings, slurm, DaemonClient(settings.daemon))
-    work = Work(site, ledger, settings.recut.move_s, lock.hold)
-
-    async def planned_now() -> Sequence[Planned]:
-        return _planned(await gathered(settings, slurm, ledger))
-
-    executor = Executor(work, ledger, _silent if as_json else _print_step)
-    unfinished = ledger.unfinished_recuts()
-    try:
-        return await run(
-            executor, unfinished, planned_now, lambda one: ledger.open_recut(one, author)
-        )
-    except LostLockError:
-        raise UnreachableError(
-            "SW-RECUT-LOCK",
-            "PostgreSQL has let go of the lock: this run stopped where it was.",
-            "The next run goes on: slicewise recut run",
-        ) from None
-
-
-def _silent(_recut: Recut, _record: StepRecord) -> None:
-    return
-
-
 def _print_step(recut: Recut, record: StepRecord) -> None:
     out = console()
     if record.ended_s is not None or out.is_terminal:
@@ -239,7 +200,7 @@ def _print_plan(found: Sequence[Planned], seen: Gathered, as_json: bool) -> None
 def _print_dry_run(settings: Settings, ledger: Ledger, as_json: bool) -> None:
     unfinished = ledger.unfinished_recuts()
     seen = asyncio.run(gathered(settings, CommandSlurm(), ledger))
-    found = _planned(seen)
+    found = cuts_due(seen)
     if as_json:
         plans = [present.planned_json(one) for one in found]
         ids = [one.recut_id for one in unfinished]
@@ -269,9 +230,8 @@ def _print_ended(ended: Sequence[Recut], as_json: bool) -> None:
             _print_end(one)
         if not ended:
             console().print("No GPU is to be cut anew.")
-    stuck = [one for one in ended if one.state is State.STUCK]
-    if stuck:
-        raise _stuck(stuck)
+    if stuck := stuck_error(ended):
+        raise stuck
     if any(one.state is not State.DONE for one in ended):
         raise typer.Exit(1)
 
@@ -281,12 +241,3 @@ def _print_end(recut: Recut) -> None:
     style = "green" if recut.state is State.DONE else "red"
     text = f"{words}. {recut.error}" if recut.error else f"{words}."
     console().print(Text(text, style=style), soft_wrap=True)
-
-
-def _stuck(stuck: Sequence[Recut]) -> OutsideError:
-    which = ", ".join(f"{one.recut_id} ({one.planned.node})" for one in stuck)
-    return OutsideError(
-        "SW-RECUT-STUCK",
-        f"Neither done nor undone: re-cut {which}. The node is drained.",
-        "See slicewise recut show ID; mend the cause and run it again, or: slicewise recut close",
-    )

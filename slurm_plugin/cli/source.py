@@ -19,7 +19,7 @@ from slurm_plugin.decide.explain import Explanation, explain
 from slurm_plugin.decide.model import BalanceLine, Statement, StatementRow
 from slurm_plugin.decide.statement import totals
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_reads import balance_lines, situation
+from slurm_plugin.ledger_reads import balance_lines, policy_now, situation
 
 _EXPLANATION = TypeAdapter(Explanation)
 _ROWS = TypeAdapter(tuple[StatementRow, ...])
@@ -65,7 +65,7 @@ class LedgerSource:
 
     def explanation(self, tenant: str) -> Explanation:
         """As ``Source`` says."""
-        policy = self._ledger.policy()
+        policy = policy_now(self._ledger, self._settings)
         require_tenant(policy, tenant)
         jobs, nodes = asyncio.run(_look())
         return explain(tenant, situation(self._ledger, policy, self._settings, jobs, nodes))

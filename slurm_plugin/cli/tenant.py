@@ -31,6 +31,7 @@ from slurm_plugin.decide.policy import Policy, TenantUpdate
 from slurm_plugin.decide.standing import standings
 from slurm_plugin.decide.tenants import changed
 from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger_reads import policy_now
 
 tenant_app = typer.Typer(help="Tenants: Slurm accounts that are charged.", no_args_is_help=True)
 
@@ -110,7 +111,7 @@ def list_tenants(as_json: Json = False) -> None:
     settings = load_settings()
     look = try_to_look_at_slurm(settings)
     with opened_ledger(settings) as ledger:
-        found = standings(gathered(ledger, look))
+        found = standings(gathered(ledger, policy_now(ledger, settings), look))
     if as_json:
         print_json([present.standing_json(one) for one in found])
     elif found:
@@ -127,7 +128,7 @@ def show_tenant(tenant: TenantName, as_json: Json = False) -> None:
     """Show everything of one tenant: quota, loans, use, budget, last change."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        found = details(ledger, settings, tenant)
+        found = details(ledger, policy_now(ledger, settings), settings, tenant)
     if as_json:
         print_json(present.details_json(found))
     else:

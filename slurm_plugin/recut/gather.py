@@ -41,8 +41,8 @@ _MOVE_S = 60
 class Known(Protocol):
     """What the ledger knows. Synchronous; called in a thread."""
 
-    def policy(self) -> Policy:
-        """Tenants with their quotas."""
+    def policy_in_force(self, at_s: float, zone: str) -> Policy:
+        """Tenants with their quotas, as the calendar of that time zone has them then."""
         ...
 
     def inventories(self) -> Mapping[str, Survey]:
@@ -82,7 +82,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: Known) -> Gathered:
     partitions = frozenset(settings.cluster.partitions)
     since_s = int(now_s - horizon_s)
     on_disk, jobs, runs = await asyncio.gather(
-        asyncio.to_thread(_on_disk, settings.recut, ledger, now_s),
+        asyncio.to_thread(_on_disk, settings, ledger, now_s),
         slurm.jobs(),
         slurm.runs(since_s),
     )
@@ -108,13 +108,13 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: Known) -> Gathered:
     return inputs(seen, types_by_kind(settings.boards_by_type), terms)
 
 
-def _on_disk(settings: RecutSettings, ledger: Known, now_s: float) -> _OnDisk:
+def _on_disk(settings: Settings, ledger: Known, now_s: float) -> _OnDisk:
     return _OnDisk(
         surveys=ledger.inventories(),
-        slurm_conf=lines_by_node(_text(settings.slurm_conf)),
-        gres_conf=lines_by_node(_text(settings.gres_conf)),
+        slurm_conf=lines_by_node(_text(settings.recut.slurm_conf)),
+        gres_conf=lines_by_node(_text(settings.recut.gres_conf)),
         past=past(ledger.unfinished_recuts(), ledger.recut_history(_HISTORY), now_s),
-        policy=ledger.policy(),
+        policy=ledger.policy_in_force(now_s, settings.ledger.time_zone),
         step_seconds=ledger.step_seconds(),
     )
 

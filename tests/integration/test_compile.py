@@ -258,15 +258,23 @@ def test_a_change_by_hand_is_told_and_put_back_or_adopted(
     sandbox.run("root", argv)
     compiled(sandbox)
     sacctmgr(sandbox, "modify", "account", account, "set", "grptres=billing=4000")
-    toml = sandbox.layout.settings_file.read_text() + f'\n[ledger]\nby_hand = "{by_hand}"\n'
-    (tmp_path / "slicewise.toml").write_text(toml)
+    more = f'\n[ledger]\nby_hand = "{by_hand}"\n[lending]\nterm_s = 150\n'
+    (tmp_path / "slicewise.toml").write_text(sandbox.layout.settings_file.read_text() + more)
     config = f"SLICEWISE_CONFIG={tmp_path}/slicewise.toml"
     argv = ("env", config, "slicewise", "compile", "--json")
     (told,) = json.loads(sandbox.run("root", argv).stdout)["changed_by_hand"]
     assert (told["name"], told["was"], told["now"]) == (account, "3000", "4000")
     assert enforced(sandbox, account) == str(then)
     assert shown(sandbox, account)["nominal_millislices"] == then
+    assert exempt_time(sandbox) == "00:02:30"
     assert compiled(sandbox)["changed_by_hand"] == []
+    assert exempt_time(sandbox) == ""
+
+
+def exempt_time(sandbox: Sandbox) -> str:
+    """Of what runs on borrowed quota."""
+    where = ("qos", "slicewise-borrowed", "format=preemptexempttime")
+    return sandbox.run("root", ("sacctmgr", "-n", "-P", "show", *where)).stdout.strip()
 
 
 @pytest.mark.usefixtures("without_daemon")

@@ -17,7 +17,13 @@ from cluster.units import Millislices
 from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.lending import lend, within_limits
 from slurm_plugin.decide.policy import Loan, Policy, Quota, Tenant, TenantUpdate
-from slurm_plugin.decide.tenants import changed, effective_nominal, own_part, payers
+from slurm_plugin.decide.tenants import (
+    changed,
+    changed_together,
+    effective_nominal,
+    own_part,
+    payers,
+)
 
 PLENTY = 10**9
 
@@ -381,6 +387,29 @@ def test_whatever_is_changed_the_policy_stays_a_tree_that_covers_itself(
             assert tenant.quota.nominal_millislices in {0, nominal_of(policy, name)}
             assert own_part(policy)[name] == nominal_of(policy, name) - below >= 0
             assert payers(policy)[name] == name
+
+
+@given(st.data(), st.integers(1, 5), st.integers(1, 5))
+def test_one_tree_becomes_another_in_any_order(
+    data: st.DataObject, times: int, others: int
+) -> None:
+    policy = data.draw(policies(data.draw(st.integers(1, 8)), 20))
+    names = data.draw(st.permutations(sorted(policy)))
+    updates = [
+        TenantUpdate(name, nominal_millislices=Millislices(scaled(policy, others)[name]))
+        for name in names
+    ]
+    before = {
+        name: with_quota(policy[name], nominal_millislices=amount)
+        for name, amount in scaled(policy, times).items()
+    }
+    after, refused = changed_together(before, updates)
+    assert refused == {}
+    assert {n: t.quota.nominal_millislices for n, t in after.items()} == scaled(policy, others)
+
+
+def scaled(policy: Policy, times: int) -> Mapping[str, int]:
+    return {name: one.quota.nominal_millislices * times for name, one in policy.items()}
 
 
 def nominal_of(policy: Policy, name: str) -> int:

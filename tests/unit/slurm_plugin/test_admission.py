@@ -107,6 +107,16 @@ def test_a_service_is_admitted_held_and_typed() -> None:
     )
 
 
+def test_what_only_another_hour_allows_is_admitted_and_waits() -> None:
+    night = replace(SNAPSHOT, quotas={"vision": 1000, "nlp": 0}, ceilings={"vision": 6000})
+    large = submit(gres="gres:gpu:1g.10gb:5", qos="slicewise_vision")
+    assert decide(large, night, TOKEN).code == "SW-QUOTA-EXCEEDED"
+    by_day = replace(night, highest_quotas={"vision": 6000})
+    assert decide(large, by_day, TOKEN).qos == "slicewise_vision"
+    larger = submit(gres="gres:gpu:1g.10gb:7", qos="slicewise_vision")
+    assert decide(larger, by_day, TOKEN).code == "SW-QUOTA-EXCEEDED"
+
+
 def test_a_type_without_a_count_gets_one_as_slurm_wants_it() -> None:
     answer = decide(submit(gres="gres:gpu:1g.10gb,gres:nic:2"), SNAPSHOT, TOKEN)
     assert (answer.action, answer.gres) == ("admit", "gpu:1g.10gb:1,nic:2")

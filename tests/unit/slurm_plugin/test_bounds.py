@@ -6,7 +6,7 @@ from typing import Any
 from scripted import policy_of, tenant
 
 from cluster.units import Millislices, MillisliceSeconds
-from slurm_plugin.decide.bounds import highest_ceilings, period_budgets
+from slurm_plugin.decide.bounds import Bounds, bounds, highest_ceilings, period_budgets
 from slurm_plugin.decide.policy import Budget, Period, Policy, Tenant
 
 
@@ -17,6 +17,17 @@ def borrows(amount: int) -> dict[str, Any]:
 def test_the_nominal_with_what_may_be_borrowed() -> None:
     policy = policy_of(tenant("a", 2000, **borrows(1000)), tenant("b", 500))
     assert highest_ceilings(policy, None) == {"a": 3000, "b": 500}
+
+
+def test_by_the_calendar_the_most_of_any_hour_counts() -> None:
+    now = policy_of(tenant("lab", 3000), tenant("a", 2000, "lab"))
+    assert bounds(now, None, None) == Bounds(
+        {"lab": 1000, "a": 2000}, {"lab": 0, "a": 0}, {"lab": 3000, "a": 2000}
+    )
+    highest = policy_of(tenant("lab", 5000), tenant("a", 4000, "lab", **borrows(500)))
+    assert bounds(now, highest, None) == Bounds(
+        {"lab": 5000, "a": 4000}, {"lab": 0, "a": 500}, {"lab": 5000, "a": 4500}
+    )
 
 
 def test_no_more_than_those_above_and_the_cluster_have() -> None:

@@ -21,7 +21,7 @@ from slurm_plugin.cli import ledger as ledger_commands
 from slurm_plugin.cli.parts import SlurmLook
 from slurm_plugin.decide.budgets import unspent
 from slurm_plugin.decide.model import BudgetEntry, Verification
-from slurm_plugin.decide.policy import Loan, Policy, QuotaChange, TenantUpdate
+from slurm_plugin.decide.policy import Loan, Policy, QuotaChange, Recall, TenantUpdate
 from slurm_plugin.decide.tenants import changed, check_words
 from slurm_plugin.ledger.budgets import Amend
 
@@ -47,6 +47,12 @@ class FakeLedger(MemoryStore):
 
     def policy(self) -> Policy:
         return self.found
+
+    def policy_in_force(self, _at_s: float, _zone: str) -> Policy:
+        return self.found
+
+    def recalls(self) -> tuple[Recall, ...]:
+        return ()
 
     def change(self, update: TenantUpdate, author: str, reason: str) -> QuotaChange:
         check_words(author, reason)

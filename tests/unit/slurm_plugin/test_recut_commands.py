@@ -14,6 +14,7 @@ from cluster.errors import InvalidInputError, OutsideError
 from slurm_plugin.cli import recut_cli
 from slurm_plugin.decide.mig.recut_inputs import Gathered
 from slurm_plugin.decide.mig.recut_steps import Recut, State
+from slurm_plugin.recut import cutting
 
 TOML = """
 [cluster]
@@ -81,9 +82,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
     monkeypatch.setenv("SLICEWISE_CONFIG", str(made.path))
     monkeypatch.setattr(recut_cli, "opened_ledger", opened)
-    monkeypatch.setattr(recut_cli, "gathered", gathered)
-    monkeypatch.setattr(recut_cli, "_planned", lambda _: (planned(),))
-    monkeypatch.setattr(recut_cli, "ClusterSite", lambda *_: made.world)
+    for module in (recut_cli, cutting):
+        monkeypatch.setattr(module, "gathered", gathered)
+        monkeypatch.setattr(module, "cuts_due", lambda _: (planned(),))
+    monkeypatch.setattr(cutting, "ClusterSite", lambda *_: made.world)
     monkeypatch.setattr(recut_cli.os, "geteuid", lambda: 0)
     return made
 

@@ -62,7 +62,7 @@ class Journal:
     saved: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     nominal: int = 20_000
 
-    def policy(self) -> Policy:
+    def policy_in_force(self, _at_s: float, _zone: str) -> Policy:
         return policy_of(tenant("vision", self.nominal, borrowing_limit_millislices=7000))
 
     def inventories(self) -> Mapping[str, Seen]:

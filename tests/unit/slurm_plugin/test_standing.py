@@ -48,6 +48,7 @@ def look(capacity: int | None = None) -> dict[str, Standing]:
     gathered = Gathered(
         policy=POLICY,
         loans=(Loan("bio", "laser", Millislices(1000)),),
+        recalls=(),
         reservations=(reservation("laser", 1000), reservation("optics", 500)),
         left_millislice_s={"bio": 7},
         capacity_millislices=capacity,

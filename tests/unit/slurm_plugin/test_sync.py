@@ -202,6 +202,11 @@ async def test_admission_decides_on_what_was_seen() -> None:
     assert seen.gpu_types["1g.10gb"].waiting == 1
     living = {("vision", "bert"): Living(814, 61001)}
     assert (seen.shares, seen.services) == ({"vision": 0.25}, living)
+    sync.set_policy(policy_of(tenant("vision", 1000)), {}, policy_of(tenant("vision", 3000)))
+    by_calendar = sync.snapshot
+    assert by_calendar is not None
+    assert (by_calendar.quotas, by_calendar.ceilings) == ({"vision": 1000}, {"vision": 3000})
+    assert by_calendar.highest_quotas == {"vision": 3000}
 
 
 async def test_what_the_launcher_says_of_backlogs_is_kept_while_the_service_lives() -> None:

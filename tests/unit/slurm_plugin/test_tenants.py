@@ -257,6 +257,34 @@ def test_a_parent_keeps_what_its_children_have_or_has_their_sum():
     assert tenants.effective_nominal(group)["physics"] == 9000
 
 
+def test_of_several_together_only_the_tree_that_they_lead_to_has_to_hold():
+    larger = (
+        update("optics", nominal_millislices=Millislices(9000)),
+        update("physics", nominal_millislices=Millislices(12_000)),
+        update("new", parent="physics"),
+    )
+    for updates in (larger, larger[::-1]):
+        after, refused = tenants.changed_together(POLICY, updates)
+        assert refused == {}
+        assert after["physics"].quota.nominal_millislices == 12_000
+        assert after["new"].parent == "physics"
+
+
+def test_of_several_together_everything_that_is_refused_is_said():
+    updates = (
+        update("optics", nominal_millislices=Millislices(9000)),
+        update("bio", weight=0),
+        update("new", parent="nobody"),
+        update("ct", nominal_millislices=Millislices(1000)),
+    )
+    _, refused = tenants.changed_together(POLICY, updates)
+    assert {name: error.refusal.code for name, error in refused.items()} == {
+        "optics": "SW-QUOTA-TREE",
+        "bio": "SW-WEIGHT-RANGE",
+        "new": "SW-TENANT-PARENT",
+    }
+
+
 def test_what_an_older_version_left_short_may_get_better_but_not_worse():
     short = {"lab": tenant("lab", "", 4000), "a": tenant("a", "lab", 6000)}
     tenants.changed(short, update("a", nominal_millislices=5000))

@@ -1,0 +1,289 @@
+"""Commands of the operator: quotas by hour and weekday, and for coming events."""
+
+import time
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from cluster.console import console, print_json
+from cluster.errors import InvalidInputError
+from cluster.periods import clock_times_s
+from cluster.settings import Settings, load_settings
+from cluster.units import Millislices, millislices_from_text, slices_text, slices_words
+from slurm_plugin.calendar_times import moment, moments
+from slurm_plugin.cli import present_calendar as present
+from slurm_plugin.cli.amounts import limit_from_text
+from slurm_plugin.cli.parts import (
+    AnyTenant,
+    Json,
+    Reason,
+    author_name,
+    complete_tenant,
+    opened_ledger,
+    require_tenant,
+    try_to_look_at_slurm,
+)
+from slurm_plugin.cli.window_words import (
+    bound_from_text,
+    days_from_text,
+    minute_from_text,
+    what_text,
+    when_text,
+    whose_text,
+)
+from slurm_plugin.decide.calendar import (
+    ALL,
+    WEEK_DAYS,
+    Window,
+    WindowKind,
+    holds,
+    in_force,
+    moment_text,
+    overcommitted_at,
+)
+from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.tenants import effective_nominal
+from slurm_plugin.ledger.store import Ledger
+
+calendar_app = typer.Typer(
+    no_args_is_help=True,
+    help="Quotas by hour and weekday, and for coming events.",
+    epilog="Examples: slicewise quota calendar set vision --nominal 12 --days mon-fri"
+    " --from 08:00 --to 18:00 | slicewise quota calendar list"
+    " | slicewise quota calendar remove 3",
+)
+
+_SAMPLES = range(90, 24 * 60, 180)
+"""Minutes of the day at which a nominal is looked at for the week's picture."""
+
+_READERS = (
+    (WindowKind.NOMINAL, "--nominal", millislices_from_text),
+    (WindowKind.BORROWING, "--borrowing-limit", limit_from_text),
+    (WindowKind.LENDING, "--lending-limit", limit_from_text),
+    (WindowKind.CAP, "--cap", millislices_from_text),
+)
+
+Tenant = Annotated[
+    str | None,
+    typer.Argument(
+        help="A Slurm account; --all in its place.",
+        show_default=False,
+        autocompletion=complete_tenant,
+    ),
+]
+All = Annotated[bool, typer.Option("--all", help="All tenants together; with --cap.")]
+Nominal = Annotated[str | None, typer.Option(help="Slices that it is guaranteed meanwhile.")]
+BorrowingLimit = Annotated[str | None, typer.Option(help="Slices beyond nominal, or unlimited.")]
+LendingLimit = Annotated[
+    str | None, typer.Option(help="Idle slices that others may hold, or unlimited.")
+]
+Cap = Annotated[
+    str | None, typer.Option(help="It and those below it hold no more slices meanwhile.")
+]
+Days = Annotated[
+    str | None, typer.Option(help="On which it begins: mon-fri, or sat,sun; each if left out.")
+]
+From = Annotated[str, typer.Option("--from", help="A time of the day.")]
+To = Annotated[str, typer.Option("--to", help="The next day's if it is not later than --from.")]
+First = Annotated[str | None, typer.Option(help="A day or a time before which it does not hold.")]
+Last = Annotated[
+    str | None, typer.Option(help="The last day, or a time from which it holds no more.")
+]
+Overcommit = Annotated[
+    bool,
+    typer.Option("--overcommit", help="Also if the cluster has less than all quotas together."),
+]
+
+
+@calendar_app.command(
+    "set",
+    epilog="Examples: slicewise quota calendar set vision --nominal 12 --days mon-fri"
+    " --from 08:00 --to 18:00"
+    " | slicewise quota calendar set vision --nominal 20 --first 2026-12-01"
+    " --last 2026-12-05T18:00 --reason 'deadline'"
+    " | slicewise quota calendar set --all --cap 100 --from 22:00 --to 06:00 --reason 'energy'",
+)
+def set_window(
+    tenant: Tenant = None,
+    *,
+    all_together: All = False,
+    nominal: Nominal = None,
+    borrowing_limit: BorrowingLimit = None,
+    lending_limit: LendingLimit = None,
+    cap: Cap = None,
+    days: Days = None,
+    begins: From = "00:00",
+    ends: To = "24:00",
+    first: First = None,
+    last: Last = None,
+    overcommit: Overcommit = False,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Give a tenant another quota at certain hours, or for a coming event.
+
+    Times go by the ledger's time_zone. One value a window; while it holds, it stands in place of
+    what tenant-quota has set. Of several that hold at once, that of an event counts (it has --first
+    and --last), then the newest; of caps the lowest.
+    """
+    settings = load_settings()
+    zone = settings.ledger.time_zone
+    kind, amount = _one_value((nominal, borrowing_limit, lending_limit, cap))
+    if (tenant is not None) == all_together or (all_together and kind is not WindowKind.CAP):
+        raise typer.BadParameter("Say whose: one tenant; or --all, with --cap.")
+    window = Window(
+        window_id=0,
+        tenant=tenant or ALL,
+        kind=kind,
+        amount_millislices=amount,
+        days=frozenset() if days is None else days_from_text(days),
+        begin_min=minute_from_text(begins, "--from", ends=False),
+        end_min=minute_from_text(ends, "--to", ends=True),
+        first_s=None if first is None else bound_from_text(first, "--first", zone, ends=False),
+        last_s=None if last is None else bound_from_text(last, "--last", zone, ends=True),
+    )
+    with opened_ledger(settings) as ledger:
+        if not overcommit:
+            _check_capacity(ledger, settings, window)
+        written = ledger.set_window(window, author_name(), reason, zone)
+    if as_json:
+        print_json(present.window_json(written))
+    else:
+        _say(f"Window {written.window_id}: {_words(written, zone)}.")
+
+
+def _one_value(texts: Sequence[str | None]) -> tuple[WindowKind, Millislices]:
+    """``texts`` in the order of ``_READERS``."""
+    given = [(one, text) for one, text in zip(_READERS, texts, strict=True) if text is not None]
+    if len(given) != 1:
+        raise typer.BadParameter(f"Say one of {', '.join(option for _, option, _ in _READERS)}.")
+    ((kind, option, reader), text) = given[0]
+    return kind, reader(text, option)
+
+
+def _check_capacity(ledger: Ledger, settings: Settings, window: Window) -> None:
+    """One wrong number would squeeze everybody, and perhaps at night."""
+    look = try_to_look_at_slurm(settings) if window.kind is WindowKind.NOMINAL else None
+    if look is None:
+        return
+    windows = [one for one in ledger.windows() if one.kind in {WindowKind.NOMINAL, WindowKind.CAP}]
+    when = moments((*windows, window), time.time(), settings.ledger.time_zone)
+    capacity = look.capacity_millislices
+    if found := overcommitted_at(ledger.policy(), windows, window, when, capacity):
+        moment, above = found
+        raise InvalidInputError(
+            "SW-QUOTA-CAPACITY",
+            f"From {moment_text(moment)} on, the quotas at the top would be {slices_words(above)}"
+            f" above the cluster's {slices_text(capacity)}, and every tenant's ceiling squeezed.",
+            "Give less, set a window of less for another tenant first, or say --overcommit.",
+        )
+
+
+@calendar_app.command(
+    "list",
+    epilog="Examples: slicewise quota calendar list | slicewise quota calendar list vision --json"
+    " | slicewise quota calendar list --history",
+)
+def list_windows(
+    tenant: AnyTenant = None,
+    *,
+    history: Annotated[
+        bool, typer.Option("--history", help="Also those that are over or removed, and by whom.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show windows that hold or will hold, and what each tenant is guaranteed in the next days."""
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        policy = ledger.policy()
+        if tenant is not None and not history:
+            require_tenant(policy, tenant)
+        if history:
+            _print_history(ledger, tenant, settings, as_json=as_json)
+            return
+        windows = ledger.windows()
+    zone, now_s = settings.ledger.time_zone, time.time()
+    of_it = [one for one in windows if tenant is None or one.tenant in {ALL, tenant}]
+    shown = [_shown(one, now_s, zone) for one in of_it]
+    if as_json:
+        print_json([present.shown_json(one) for one in shown])
+        return
+    if not shown:
+        _say("No windows. Set one: slicewise quota calendar set NAME --nominal N --days sat,sun")
+        return
+    console().print(present.windows_table(shown, zone))
+    if weeks := _weeks(policy, windows, tenant, now_s, zone):
+        console().print(present.weeks_table(weeks))
+        _say("Each mark is three hours of the tenant's nominal; the highest is its most.")
+
+
+def _shown(window: Window, now_s: float, zone: str) -> present.Shown:
+    now, *coming = moments([window], now_s, zone)
+    does = holds(window, now)
+    changes = (int(one.at_s) for one in coming if holds(window, one) != does)
+    return present.Shown(window, does, next(changes, None))
+
+
+def _weeks(
+    policy: Policy, windows: tuple[Window, ...], tenant: str | None, now_s: float, zone: str
+) -> list[present.Week]:
+    """Of tenants whose nominal changes in these days; of one that is named in any case."""
+    samples = [moment(at_s, zone) for at_s in clock_times_s(_SAMPLES, now_s, WEEK_DAYS, zone)]
+    samples = [one for one in samples if one.minute in _SAMPLES]
+    first = moment(now_s, zone).weekday
+    order = [(first + number) % WEEK_DAYS for number in range(WEEK_DAYS)]
+    found = [effective_nominal(in_force(policy, windows, one)) for one in samples]
+    weeks = []
+    for name in policy if tenant is None else [tenant]:
+        amounts = [one[name] for one in found]
+        if tenant is None and len(set(amounts)) == 1:
+            continue
+        pairs = list(zip(samples, amounts, strict=True))
+        of_days = [[amount for when, amount in pairs if when.weekday == day] for day in order]
+        weeks.append(present.Week(name, first, of_days))
+    return weeks
+
+
+def _print_history(
+    ledger: Ledger, tenant: str | None, settings: Settings, *, as_json: bool
+) -> None:
+    """Of who is no tenant any more, too."""
+    records = ledger.window_history()
+    records = tuple(one for one in records if tenant is None or one.window.tenant == tenant)
+    if as_json:
+        print_json([present.record_json(one) for one in records])
+    elif records:
+        console().print(present.history_table(records, settings.ledger.time_zone))
+    else:
+        _say("There was never a window.")
+
+
+@calendar_app.command(
+    "remove",
+    epilog="Examples: slicewise quota calendar remove 3 --reason 'the course is over'",
+)
+def remove_window(
+    window_id: Annotated[
+        int, typer.Argument(metavar="ID", help="As slicewise quota calendar list has it.")
+    ],
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Remove a window; what tenant-quota has set holds again at once."""
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        removed = ledger.end_window(window_id, author_name(), reason)
+    if as_json:
+        print_json(present.window_json(removed))
+    else:
+        _say(f"Removed window {window_id}: {_words(removed, settings.ledger.time_zone)}.")
+
+
+def _words(window: Window, zone: str) -> str:
+    return f"{whose_text(window)}, {what_text(window)}, {when_text(window, zone)}"
+
+
+def _say(text: str) -> None:
+    console().print(Text(text))

@@ -1,0 +1,150 @@
+"""Windows of the calendar, for people and as JSON."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.text import Text
+
+from cluster.console import FittingTable, column
+from cluster.periods import clock_text
+from slurm_plugin.cli.present import NOTHING, time_text, times_column
+from slurm_plugin.cli.window_words import what_text, when_text, whose_text
+from slurm_plugin.decide.calendar import DAYS, Window, WindowRecord
+
+_LEVELS = " ▁▂▃▄▅▆▇"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A window as it is now.
+
+    Attributes:
+        next_change_s: when it begins or ends to hold next, in Unix seconds; None if never.
+    """
+
+    window: Window
+    in_force: bool
+    next_change_s: int | None
+
+
+@dataclass(frozen=True)
+class Week:
+    """A tenant's nominal over the seven days that begin with today.
+
+    Attributes:
+        first_day: today's weekday; 0 is Monday.
+        days: of each day the millislices, at even distances.
+    """
+
+    tenant: str
+    first_day: int
+    days: Sequence[Sequence[int]]
+
+
+def windows_table(shown: Sequence[Shown], zone: str) -> FittingTable:
+    """One line per window, in the order in which they were set."""
+    windows = [one.window for one in shown]
+    return FittingTable(
+        (
+            column("id", (one.window_id for one in windows), right=True),
+            column("tenant", map(whose_text, windows)),
+            column("what", map(what_text, windows)),
+            column("when", (when_text(one, zone) for one in windows), folds=True),
+            column("now", (_now(one) for one in shown)),
+            column("next change", (_change(one, zone) for one in shown), rank=1),
+            column("why", (one.reason or NOTHING for one in windows), folds=True, rank=2),
+        )
+    )
+
+
+def _now(one: Shown) -> Text:
+    return Text("in force", style="green") if one.in_force else NOTHING
+
+
+def _change(one: Shown, zone: str) -> str:
+    return "never" if one.next_change_s is None else clock_text(one.next_change_s, zone)
+
+
+def weeks_table(weeks: Sequence[Week]) -> FittingTable:
+    """One line per tenant: how high its nominal is, beside the most it has in these days."""
+    first = weeks[0].first_day
+    names = [*DAYS[first:], *DAYS[:first]]
+    return FittingTable(
+        (
+            column("tenant", (one.tenant for one in weeks)),
+            *(
+                column(name, (_bar(one, number) for one in weeks))
+                for number, name in enumerate(names)
+            ),
+        )
+    )
+
+
+def _bar(week: Week, number: int) -> str:
+    """Whatever is above nothing is seen."""
+    most = max(1, *(amount for day in week.days for amount in day))
+    steps = len(_LEVELS) - 1
+    marks = (max(amount > 0, round(amount * steps / most)) for amount in week.days[number])
+    return "".join(_LEVELS[mark] for mark in marks)
+
+
+def history_table(records: Sequence[WindowRecord], zone: str) -> FittingTable:
+    """Everything that was ever set, the newest first."""
+    windows = [one.window for one in records]
+    return FittingTable(
+        (
+            column("id", (one.window_id for one in windows), right=True),
+            column("tenant", map(whose_text, windows)),
+            column("what", map(what_text, windows)),
+            column("when", (when_text(one, zone) for one in windows), folds=True),
+            times_column("set", (one.set_s for one in records)),
+            column("by", (one.author for one in records)),
+            column("why", (one.window.reason or NOTHING for one in records), folds=True, rank=2),
+            column("removed", map(_ended, records), folds=True, rank=1),
+        )
+    )
+
+
+def _ended(record: WindowRecord) -> object:
+    if record.ended_s is None:
+        return NOTHING
+    why = f": {record.ended_why}" if record.ended_why else ""
+    return f"{time_text(record.ended_s)} by {record.ended_by}{why}"
+
+
+def window_json(window: Window) -> Mapping[str, Any]:
+    """Days as words, times of the day in minutes, bounds in Unix seconds."""
+    return {
+        "id": window.window_id,
+        "tenant": window.tenant or None,
+        "kind": window.kind,
+        "amount_millislices": window.amount_millislices,
+        "days": [DAYS[day] for day in sorted(window.days)] or list(DAYS),
+        "begin_min": window.begin_min,
+        "end_min": window.end_min,
+        "first_s": window.first_s,
+        "last_s": window.last_s,
+        "reason": window.reason,
+    }
+
+
+def shown_json(one: Shown) -> Mapping[str, Any]:
+    """A window, and whether it is in force."""
+    return {
+        **window_json(one.window),
+        "in_force": one.in_force,
+        "next_change_s": one.next_change_s,
+    }
+
+
+def record_json(one: WindowRecord) -> Mapping[str, Any]:
+    """A window with its history."""
+    return {
+        **window_json(one.window),
+        "author": one.author,
+        "set_s": one.set_s,
+        "ended_by": one.ended_by or None,
+        "ended_s": one.ended_s,
+        "ended_why": one.ended_why,
+    }

@@ -1,0 +1,342 @@
+"""Commands of the operator: what a change of quotas would do, what is lent to whom."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from cluster.console import console, print_json
+from cluster.settings import Settings, load_settings
+from cluster.slurm.commands import CommandSlurm
+from cluster.wire import ServiceView
+from slurm_plugin.calendar_times import moment
+from slurm_plugin.cli import present_quota_plan as present
+from slurm_plugin.cli.budget import amend_of, period_begun_s
+from slurm_plugin.cli.calendar_cli import calendar_app
+from slurm_plugin.cli.parts import (
+    AnyTenant,
+    Json,
+    Reason,
+    SlurmLook,
+    author_name,
+    opened_ledger,
+    require_tenant,
+    wait_until_compiled,
+)
+from slurm_plugin.cli.present_limits import differences_json, differences_table
+from slurm_plugin.cli.present_tenants import force_text
+from slurm_plugin.cli.quota import check_capacity
+from slurm_plugin.cli.quota_file import EXAMPLE, FileFaults, read_quota_file
+from slurm_plugin.cli.tenant import place_in_slurm
+from slurm_plugin.compile import Look, look
+from slurm_plugin.decide.accounts import Accounts
+from slurm_plugin.decide.calendar import in_force
+from slurm_plugin.decide.limit_changes import stages
+from slurm_plugin.decide.limits import Difference, differences, wanted
+from slurm_plugin.decide.orders import Key, Ordered, arrays_of
+from slurm_plugin.decide.policy import Budget, Policy, TenantUpdate
+from slurm_plugin.decide.quota_harms import Harm, HarmKind, harms
+from slurm_plugin.decide.quota_plan import Now, QuotaPlan, quota_plan
+from slurm_plugin.decide.services import Observation, services
+from slurm_plugin.decide.tenants import changed_together
+from slurm_plugin.ledger.budgets import Amend
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.sight import Sight
+
+quota_app = typer.Typer(
+    help="Plans, loans and calendars of quotas.",
+    no_args_is_help=True,
+    epilog="Examples: slicewise quota plan quotas.toml | slicewise quota loans"
+    " | slicewise quota calendar list",
+)
+quota_app.add_typer(calendar_app, name="calendar")
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A file, and what comes of it.
+
+    Attributes:
+        policy: as it would be set, whatever the calendar says now.
+    """
+
+    updates: tuple[TenantUpdate, ...]
+    before: Policy = field(hash=False)
+    policy: Policy = field(hash=False)
+    plan: QuotaPlan
+    harms: tuple[Harm, ...]
+    differences: tuple[Difference, ...]
+    commands: tuple[tuple[str, ...], ...]
+    capacity_millislices: int | None
+
+
+@quota_app.command(
+    "plan",
+    epilog="Examples: slicewise quota plan --example > quotas.toml"
+    " | slicewise quota plan quotas.toml"
+    " | slicewise quota plan quotas.toml --apply --reason 'new GPUs'",
+)
+def plan_quotas(
+    file: Annotated[
+        Path | None, typer.Argument(help="TOML, as --example has it.", show_default=False)
+    ] = None,
+    *,
+    example: Annotated[bool, typer.Option("--example", help="Print such a file.")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Set all of it, or nothing if any is refused.")
+    ] = False,
+    overcommit: Annotated[
+        bool,
+        typer.Option(
+            "--overcommit", help="Apply it also if the cluster has less than all together."
+        ),
+    ] = False,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Show what a change of quotas would do now, and whom it would hurt.
+
+    Nothing is changed without --apply. Ceilings and loans are what they come to with what runs
+    and waits now; Slurm's limits are in millislices, as compile --dry-run has them. What runs on
+    a tenant's own part is never ended by a change of quotas.
+    """
+    if example:
+        typer.echo(EXAMPLE, nl=False)
+        return
+    if file is None:
+        raise typer.BadParameter("Name a file, or say --example.")
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        planned = _planned(file, ledger, settings)
+        if not as_json:
+            _print_plan(planned)
+        if apply and not overcommit and planned.capacity_millislices is not None:
+            check_capacity(planned.before, planned.policy, planned.capacity_millislices)
+        took_s = _apply(planned.updates, ledger, settings, reason) if apply else None
+    if as_json:
+        print_json({**_planned_json(planned), "applied": apply, "in_force_after_s": took_s})
+    elif apply:
+        console().print(Text(f"Changed: {force_text(took_s)}."))
+    else:
+        console().print(
+            Text(f"Nothing was changed. To set it: the same with {_apply_words(planned)}")
+        )
+
+
+def _apply_words(planned: _Planned) -> str:
+    is_above = any(one.kind is HarmKind.OVERCOMMITTED for one in planned.harms)
+    return f"--apply {'--overcommit ' if is_above else ''}--reason 'WHY'"
+
+
+def _planned(file: Path, ledger: Ledger, settings: Settings) -> _Planned:
+    """Raises InvalidInputError (SW-QUOTA-FILE), and what Slurm and ledger raise."""
+    policy = ledger.policy()
+    updates = read_quota_file(file, policy, settings)
+    seen, observed = asyncio.run(_look(ledger, settings))
+    accounts = {name: row.parent for name, row in seen.found.accounts.items()}
+    faults = FileFaults(file)
+    updates = _placed(updates, policy, accounts, faults)
+    after, refused = changed_together(policy, updates)
+    for tenant, error in refused.items():
+        faults.add(tenant, error)
+    faults.check()
+    now_s = int(time.time())
+    when = moment(now_s, settings.ledger.time_zone)
+    windows = ledger.windows()
+    now = _now(ledger, settings, seen, observed, now_s)
+    plan = quota_plan(now, in_force(after, windows, when), _periods(after, settings))
+    limits = wanted(plan.allowed, seen.found, seen.known)
+    differing = differences(limits, seen.found)
+    return _Planned(
+        updates=updates,
+        before=policy,
+        policy=after,
+        plan=plan,
+        harms=harms(now, plan),
+        differences=differing,
+        commands=tuple(one for stage in stages(differing, seen.found) for one in stage),
+        capacity_millislices=now.capacity_millislices,
+    )
+
+
+async def _look(ledger: Ledger, settings: Settings) -> tuple[Look, Observation]:
+    slurm = CommandSlurm()
+    return await asyncio.gather(look(slurm, ledger, settings), Sight(slurm).look())
+
+
+def _placed(
+    updates: Sequence[TenantUpdate], policy: Policy, accounts: Accounts, faults: FileFaults
+) -> tuple[TenantUpdate, ...]:
+    """New tenants below the nearest above them in Slurm, those above first."""
+    placed: Policy = policy
+    found = []
+    for update in sorted(updates, key=lambda one: _depth(one.tenant, accounts)):
+        if update.tenant in policy:
+            found.append(update)
+            continue
+        look = SlurmLook(accounts, 0)
+        place = faults.tried(update.tenant, place_in_slurm, placed, update.tenant, look)
+        if place is not None:
+            found.append(replace(update, parent=place))
+            placed, _ = changed_together(placed, (TenantUpdate(update.tenant, parent=place),))
+    return tuple(found)
+
+
+def _depth(account: str, accounts: Accounts) -> int:
+    depth = 0
+    while account := accounts.get(account, ""):
+        depth += 1
+    return depth
+
+
+def _now(ledger: Ledger, settings: Settings, seen: Look, observed: Observation, now_s: int) -> Now:
+    found = services(observed, settings.costs)
+    return Now(
+        policy=seen.allowed.policy,
+        loans=ledger.loans(),
+        recalls=ledger.recalls(),
+        jobs=observed.jobs,
+        nodes=observed.nodes,
+        services=_ordered(found, ledger.orders()),
+        partitions=frozenset(settings.cluster.partitions),
+        costs=settings.costs,
+        models=settings.models,
+        balances=ledger.balances(),
+        rolls=ledger.rolls(),
+        reservations=ledger.open_reservations(),
+        now_s=now_s,
+        grace_s=settings.lending.grace_s,
+        term_s=settings.lending.term_s,
+    )
+
+
+def _ordered(
+    found: Sequence[ServiceView], orders: Mapping[Key, Ordered]
+) -> tuple[ServiceView, ...]:
+    """With what their owners ordered, as far as it is of services that live."""
+    arrays = arrays_of(found)
+    living = {
+        key: one.order for key, one in orders.items() if one.array_job_id in arrays.get(key, ())
+    }
+    return tuple(
+        one.model_copy(update={"order": living.get((one.tenant, one.name), one.order)})
+        for one in found
+    )
+
+
+def _periods(policy: Policy, settings: Settings) -> Mapping[str, int]:
+    return {
+        name: period_begun_s(tenant.budget, settings)
+        for name, tenant in policy.items()
+        if tenant.budget is not None
+    }
+
+
+def _apply(
+    updates: Sequence[TenantUpdate], ledger: Ledger, settings: Settings, reason: str
+) -> float | None:
+    """Set all of it; returns after how many seconds Slurm had it."""
+
+    def amend(tenant: str, budget: Budget) -> Amend:
+        return amend_of(tenant, budget, settings, reason)
+
+    began_s = time.monotonic()
+    changes = ledger.change_together(updates, author_name(), reason, amend)
+    return wait_until_compiled(ledger, changes[-1].change_id, began_s)
+
+
+def _print_plan(planned: _Planned) -> None:
+    named = {update.tenant for update in planned.updates}
+    for name in sorted(named):
+        console().print(Text(present.change_words(planned.before.get(name), planned.policy[name])))
+    shown = present.changed_tenants(planned.plan, named)
+    console().print(present.tenants_table(shown))
+    if others := len(planned.plan.tenants) - len(shown):
+        words = "other tenant stays as it is" if others == 1 else "other tenants stay as they are"
+        console().print(Text(f"{others} {words}."))
+    _print_calendar(planned, named)
+    if planned.plan.loans:
+        console().print("\nLoans:")
+        console().print(present.loan_changes_table(planned.plan.loans))
+    if planned.harms:
+        console().print("\nWhom it would hurt:")
+        console().print(present.harms_table(planned.harms))
+    else:
+        console().print("\nIt would hurt nobody.")
+    if planned.differences:
+        console().print("\nIn Slurm:")
+        console().print(differences_table(planned.differences))
+
+
+def _print_calendar(planned: _Planned, named: set[str]) -> None:
+    """Windows may hide what the file sets."""
+    now = planned.plan.after.policy
+    if hidden := sorted(name for name in named if now[name] != planned.policy[name]):
+        names = ", ".join(hidden)
+        console().print(Text(f"By the calendar other quotas hold now for: {names}."))
+
+
+def _planned_json(planned: _Planned) -> Mapping[str, object]:
+    return {
+        **present.plan_json(planned.plan, planned.harms),
+        "differences": differences_json(planned.differences),
+        "commands": [list(command) for command in planned.commands],
+    }
+
+
+@quota_app.command(
+    "loans",
+    epilog="Examples: slicewise quota loans | slicewise quota loans vision --history"
+    " | slicewise quota loans --json",
+)
+def show_loans(
+    tenant: AnyTenant = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="Every loan that the tenant gave or took.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what is lent to whom, since when, until when at least.
+
+    What has started on a loan is left alone for term_s (slicewise.toml), so a loan is promised so
+    long after it grew last. What is recalled is neither the lender's nor the borrower's to start
+    anything on; it is back by the time shown, or sooner.
+    """
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        if history:
+            _print_history(ledger, tenant, as_json=as_json)
+            return
+        if tenant is not None:
+            require_tenant(ledger.policy(), tenant)
+        lines = present.loan_lines(
+            ledger.loan_terms(),
+            ledger.recalls(),
+            now_s=int(time.time()),
+            grace_s=settings.lending.grace_s,
+            term_s=settings.lending.term_s,
+        )
+    shown = [line for line in lines if tenant in {None, line.lender, line.borrower}]
+    if as_json:
+        print_json([present.loan_json(line) for line in shown])
+    elif shown:
+        console().print(present.loans_table(shown))
+    else:
+        console().print("Nothing is lent.")
+
+
+def _print_history(ledger: Ledger, tenant: str | None, *, as_json: bool) -> None:
+    if tenant is None:
+        raise typer.BadParameter("--history is of one tenant: name it.")
+    changes = ledger.loan_history(tenant)
+    if as_json:
+        print_json([present.loan_change_json(one) for one in changes])
+    elif changes:
+        console().print(present.loan_history_table(changes))
+    else:
+        console().print(Text(f"{tenant} has never lent or borrowed anything."))

@@ -1,0 +1,80 @@
+"""The steps that keep the ledger: charge what Slurm shows, begin budgets' periods."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+
+from cluster.errors import OutsideError, UnreachableError
+from cluster.jobs import RunRecord
+from slurm_plugin.bookkeeping import tariff
+from slurm_plugin.decide.charging import charge
+from slurm_plugin.decide.model import Charge, RunKey
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.rebalance.look import Look, Report, Site
+from slurm_plugin.rolls import begun_periods, roll_budgets
+
+
+async def reconcile(site: Site, look: Look, *, apply: bool) -> Report:
+    """Reserve for what runs, settle what has ended; where accounting is away only the former.
+
+    A charge is booked once, whoever else decides it at the same time (``Ledger.apply``). What
+    accounting has lost is left to the daemon: that takes two hours of looks.
+    """
+    ledger = site.ledger
+    reservations = await asyncio.to_thread(ledger.open_reservations)
+    records, why = await _records(site, look, apply=apply)
+    decided = charge(tariff(site.settings, look.policy), look.jobs, records, reservations, {})
+    new: Collection[RunKey] = ()
+    if decided.charges:
+        book = ledger.apply if apply else partial(_unsettled, ledger)
+        new = await asyncio.to_thread(book, decided.charges)
+    known = {one.run.key for one in decided.charges} - set(new)
+    odd = [one.text for one in decided.observations if one.key not in known]
+    return Report(
+        saw={"jobs": len(look.jobs), "records": len(records), "open": len(reservations)},
+        lines=tuple(_booked_lines(one for one in decided.charges if one.run.key in new)),
+        why="; ".join([why] * bool(why) + odd),
+    )
+
+
+async def _records(site: Site, look: Look, *, apply: bool) -> tuple[tuple[RunRecord, ...], str]:
+    """Of all runs that may not be settled yet, and why there are none."""
+    ledger = site.ledger
+    known_since = ledger.accounted_until_s if apply else ledger.last_accounted_s
+    since_s = await asyncio.to_thread(known_since)
+    try:
+        return await site.slurm.runs(int(look.at_s) if since_s is None else since_s), ""
+    except (UnreachableError, OutsideError) as error:
+        return (), f"What has ended is charged later: {error}"
+
+
+def _unsettled(ledger: Ledger, charges: Sequence[Charge]) -> frozenset[RunKey]:
+    """Runs that ``apply`` would book: accounting goes on to tell of those that are settled."""
+    found = frozenset(one.run.key for one in charges)
+    since_s = min(key.start_s for key in found)
+    rows = ledger.statement(None, since_s, since_s).rows
+    return found - {row.run.key for row in rows if row.end_s is not None}
+
+
+def _booked_lines(charges: Iterable[Charge]) -> Iterable[str]:
+    by_tenant = Counter(one.run.tenant for one in charges)
+    return (f"runs of {tenant} booked: {count}" for tenant, count in sorted(by_tenant.items()))
+
+
+async def roll(site: Site, look: Look, *, apply: bool) -> Report:
+    """Begin the periods that are due by the time of the look; none begins twice."""
+    ledger, zone, looked_s = site.ledger, site.settings.ledger.time_zone, int(look.at_s)
+    rolls = await asyncio.to_thread(ledger.rolls)
+    due = begun_periods(look.policy, rolls, zone, looked_s)
+    lines = tuple(f"{tenant}: a period begins" for tenant in sorted(due))
+    if apply and due:
+        args = (ledger, look.policy, zone, look.jobs, looked_s)
+        booked = await asyncio.to_thread(roll_budgets, *args)
+        lines = tuple(f"{one.tenant}: {one.reason}" for one in booked)
+    waits = apply and len(lines) < len(due)
+    return Report(
+        saw={"budgets": len(rolls), "due": len(due)},
+        lines=lines,
+        why="Accounting does not show yet how runs before it ended." if waits else "",
+    )

@@ -1,0 +1,69 @@
+"""The last step: GPUs are cut anew where the site lets them be."""
+
+import asyncio
+from collections.abc import Sequence
+
+from cluster.errors import InvalidInputError
+from slurm_plugin.decide.mig.recut_looks import change_text
+from slurm_plugin.decide.mig.recut_steps import Recut, State
+from slurm_plugin.decide.rebalance_steps import StepOutcome
+from slurm_plugin.rebalance.look import Look, Report, Site
+from slurm_plugin.recut import cutting
+from slurm_plugin.recut.gather import gathered
+
+
+async def cut(site: Site, _look: Look, *, apply: bool) -> Report:
+    """As ``slicewise recut run``; only a plan where that may not be."""
+    if not site.settings.recut.allowed:
+        return await _plan(site, "recut.allowed is false in slicewise.toml.")
+    if apply and not site.is_root:
+        return await _plan(site, "Only root may cut GPUs.")
+    return await (_cut(site) if apply else _plan(site, ""))
+
+
+async def _plan(site: Site, why: str) -> Report:
+    """Where nothing may be cut, files that can't be read are no failure."""
+    try:
+        seen = await gathered(site.settings, site.slurm, site.ledger)
+    except InvalidInputError as error:
+        if not why:
+            raise
+        return Report(why=f"{why} {error}", outcome=StepOutcome.SKIPPED)
+    lines = [
+        f"{one.node} {one.gpu_uuid}: {change_text(one.before, one.after)}: {one.reason}"
+        for one in cutting.cuts_due(seen)
+    ]
+    saw = {"boards": len(seen.boards), "left out": len(seen.left_out)}
+    outcome = StepOutcome.SKIPPED if why else StepOutcome.DONE
+    return Report(saw, tuple(lines), why, outcome)
+
+
+async def _cut(site: Site) -> Report:
+    lock = site.ledger.recut_lock(site.who)
+    try:
+        if not await asyncio.to_thread(lock.hold):
+            why = f"Another run cuts GPUs now ({lock.holder()})."
+            return Report(why=why, outcome=StepOutcome.SKIPPED)
+        ended = await cutting.cut(
+            site.settings,
+            site.slurm,
+            site.ledger,
+            lock,
+            author=site.author,
+            progress=cutting.silent,
+        )
+    finally:
+        lock.give_up()
+    return _ended(ended)
+
+
+def _ended(ended: Sequence[Recut]) -> Report:
+    lines = tuple(f"re-cut {one.recut_id} on {one.planned.node}: {one.state}" for one in ended)
+    failed = [one for one in ended if one.state is not State.DONE]
+    stuck = cutting.stuck_error(ended)
+    return Report(
+        saw={"re-cuts": len(ended)},
+        lines=lines,
+        why=str(stuck) if stuck else "; ".join(one.error for one in failed),
+        outcome=StepOutcome.FAILED if failed else StepOutcome.DONE,
+    )

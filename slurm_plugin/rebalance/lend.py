@@ -1,0 +1,65 @@
+"""The steps that lend what lies idle, and take back what its owner needs."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+from cluster.units import slices_text, slices_words
+from slurm_plugin.decide.policy import Loan, Recall
+from slurm_plugin.decide.rebalance_steps import StepOutcome
+from slurm_plugin.lending import Renewed, planned, renew
+from slurm_plugin.rebalance.look import Look, Report, Site
+
+
+async def lend(site: Site, look: Look, *, apply: bool) -> Report:
+    """Loans and recalls as the demand now asks for them: one transaction."""
+    found = await _renewed(site, look, apply=apply)
+    lent = sum(loan.amount_millislices for loan in found.loans)
+    return Report(
+        saw={"loans": len(found.loans_before), "recalls": len(found.recalls_before)},
+        lines=(
+            *_changes("{0} lends {1}", found.loans_before, found.loans),
+            *_changes("{1} owes {0}", found.recalls_before, found.recalls),
+        ),
+        why=f"Lent by demand now: {slices_words(lent)}." if found.is_new else "",
+    )
+
+
+async def reclaim(site: Site, look: Look, *, apply: bool) -> Report:
+    """What is recalled, where no daemon tells replicas to go: so Slurm preempts afterwards.
+
+    The recall itself, and its end, is the step before.
+    """
+    del look, apply
+    recalls = await asyncio.to_thread(site.ledger.recalls)
+    saw = {"recalls": len(recalls)}
+    if not recalls:
+        return Report(saw)
+    grace_s = site.settings.lending.grace_s
+    why = (
+        f"No daemon asks replicas to go: the first run {grace_s} s or more after the recall lets "
+        "Slurm preempt."
+    )
+    return Report(saw, tuple(_changes("{1} owes {0}", (), recalls)), why, StepOutcome.SKIPPED)
+
+
+async def _renewed(site: Site, look: Look, *, apply: bool) -> Renewed:
+    decide = renew if apply else planned
+    return await asyncio.to_thread(decide, site.ledger, site.settings, look.slurm, look.at_s)
+
+
+def _changes(
+    words: str, before: Iterable[Loan | Recall], now: Iterable[Loan | Recall]
+) -> Iterator[str]:
+    old, new = _amounts(before), _amounts(now)
+    for pair in sorted(old.keys() | new.keys()):
+        was, amount = (amounts.get(pair, 0) for amounts in (old, new))
+        if was != amount:
+            yield f"{words.format(*pair)} {slices_words(amount)}, {slices_text(was)} before"
+
+
+def _amounts(pairs: Iterable[Loan | Recall]) -> dict[tuple[str, str], int]:
+    amounts: dict[tuple[str, str], int] = {}
+    for one in pairs:
+        key = one.lender, one.borrower
+        amounts[key] = amounts.get(key, 0) + one.amount_millislices
+    return amounts

@@ -1,0 +1,26 @@
+"""The step that brings Slurm's limits to the ledger's."""
+
+import asyncio
+
+from slurm_plugin.compile import compile_limits
+from slurm_plugin.compile import look as look_at_limits
+from slurm_plugin.rebalance.look import Look, Report, Site
+
+
+async def compile_step(site: Site, _look: Look, *, apply: bool) -> Report:
+    """As ``slicewise compile``."""
+    if not apply:
+        seen = await look_at_limits(site.slurm, site.ledger, site.settings)
+        lines = tuple(
+            f"{one.key.entity} {one.key.name} {one.key.field}: {one.now or 'none'} to {one.wanted}"
+            for one in seen.differences
+        )
+        return Report({"differences": len(lines)}, lines, "; ".join(seen.warnings))
+    change_id = await asyncio.to_thread(site.ledger.change_id)
+    compiled = await compile_limits(site.slurm, site.ledger, site.settings)
+    await asyncio.to_thread(site.ledger.mark_compiled, change_id)
+    return Report(
+        saw={"tenants": len(compiled.policy), "changed by hand": len(compiled.by_hand)},
+        lines=tuple(f"sacctmgr {' '.join(change)}" for change in compiled.changes),
+        why="; ".join(compiled.warnings),
+    )

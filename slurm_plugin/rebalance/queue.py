@@ -1,0 +1,38 @@
+"""The step that brings waiting jobs' site_factor up to date, where no daemon does."""
+
+import asyncio
+
+from cluster.slurm.interface import JobChange, target_of
+from slurm_plugin.decide.decayed_use import HALF_LIVES, recorded, shares
+from slurm_plugin.decide.priority_changes import Standing, changes, ranked
+from slurm_plugin.decide.tenants import own_part
+from slurm_plugin.formula import formula_of
+from slurm_plugin.priorities import SAVED_S
+from slurm_plugin.rebalance.look import Look, Report, Site
+
+
+async def prioritise(site: Site, look: Look, *, apply: bool) -> Report:
+    """At most what the daemon makes up for in one go; backlogs of services count for nothing."""
+    standing = await _standing(site, look)
+    waiting = ranked(look.jobs, look.at_s, standing)
+    rows = await site.slurm.priorities({one.job.job_id for one in waiting}) if waiting else ()
+    known = {row.job_id: row.site for row in rows}
+    most = int(site.settings.priority.updates_per_s * SAVED_S)
+    due = changes(waiting, known, standing.formula, most)
+    count = len(due)
+    if apply and due:
+        told = {target_of(one.job): JobChange(site_factor=one.site_factor) for one in due}
+        count -= len(await site.slurm.update(told))
+    return Report(
+        saw={"waiting": len(waiting), "due": len(due)},
+        lines=(f"jobs with a new site_factor: {count}",) if count else (),
+    )
+
+
+async def _standing(site: Site, look: Look) -> Standing:
+    half_life_s = site.settings.priority.half_life_h * 3600
+    since_s = int(look.at_s - HALF_LIVES * half_life_s)
+    holdings = await asyncio.to_thread(site.ledger.holdings, since_s)
+    use = recorded(holdings, look.at_s, half_life_s)
+    by_tenant = shares(use, own_part(look.policy), half_life_s)
+    return Standing(by_tenant, {}, formula_of(site.settings.priority))

@@ -1,0 +1,103 @@
+"""One run: a look, then every step in its order, each in the journal before and after."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from cluster.errors import OutsideError, SlicewiseError
+from slurm_plugin.decide.rebalance_steps import (
+    RebalanceRun,
+    RunOutcome,
+    StepName,
+    StepOutcome,
+    StepRecord,
+)
+from slurm_plugin.rebalance.look import Look, Report, Site, looked
+from slurm_plugin.rebalance.steps import STEPS, Step, reason_to_skip
+
+_MOST_LINES = 200
+"""More of what one step did are not kept."""
+
+
+async def run(site: Site, is_ours: Callable[[], bool]) -> RebalanceRun:
+    """Do everything that is due, as far as it can be done.
+
+    Nothing of an earlier run is taken up: one that was killed is marked abandoned, and all of it is
+    decided anew on what there is now. A step that fails is in the journal, and those that don't
+    need it go on. ``is_ours`` says whether this process still has the lock.
+
+    Raises what ``Ledger`` raises where the journal can't be written, and OutsideError
+    (SW-REBALANCE-LOCK) once the lock is another's: the run stops where it is.
+    """
+    ledger = site.ledger
+    run_id = await asyncio.to_thread(ledger.open_run, site.author, site.host)
+    look = await looked(site)
+    outcomes: dict[StepName, StepOutcome] = {}
+    for step in STEPS:
+        await asyncio.to_thread(_require, is_ours)
+        record_id = await asyncio.to_thread(ledger.begin_run_step, run_id, step.name)
+        report = await _reported(step, site, look, outcomes, apply=True)
+        outcomes[step.name] = report.outcome
+        args = (record_id, report.outcome, report.saw, report.lines, report.why)
+        await asyncio.to_thread(ledger.end_run_step, *args)
+    await asyncio.to_thread(ledger.finish_run, run_id, _outcome(look, outcomes.values()))
+    return await asyncio.to_thread(ledger.rebalance_run, run_id)
+
+
+async def dry_run(site: Site) -> tuple[RunOutcome, tuple[StepRecord, ...]]:
+    """What a run would do now, decided step by step; nothing is written, not even that.
+
+    A step does not see what an earlier one would have changed. The outcome: whether all of it could
+    be decided.
+    """
+    look = await looked(site)
+    ended: list[StepRecord] = []
+    for step in STEPS:
+        began_s = site.now_s()
+        outcomes = {one.step: one.outcome for one in ended}
+        report = await _reported(step, site, look, outcomes, apply=False)
+        words = (report.saw, report.lines, report.why)
+        ended.append(StepRecord(step.name, report.outcome, began_s, site.now_s(), *words))
+    return _outcome(look, [one.outcome for one in ended]), tuple(ended)
+
+
+async def _reported(
+    step: Step, site: Site, look: Look, outcomes: Mapping[StepName, StepOutcome], *, apply: bool
+) -> Report:
+    """What became of it; nothing but the journal's own failures ends the run."""
+    failed = {name for name, outcome in outcomes.items() if outcome is StepOutcome.FAILED}
+    if why := reason_to_skip(step, site, look, failed):
+        return Report(why=why, outcome=StepOutcome.SKIPPED)
+    is_allowed = site.enforces or not step.in_slurm
+    try:
+        report = await step.act(site, look, apply=apply and is_allowed)
+    except SlicewiseError as error:
+        return Report(why=str(error), outcome=StepOutcome.FAILED)
+    except Exception as error:  # noqa: BLE001 -- the steps after it must not wait for its cause
+        return Report(why=f"{type(error).__name__}: {error}", outcome=StepOutcome.FAILED)
+    report = replace(report, lines=_some(report.lines))
+    if not is_allowed:
+        why = f"daemon.mode is {site.settings.daemon.mode!r}: nothing is changed in Slurm."
+        report = replace(report, why=why, outcome=StepOutcome.SKIPPED)
+    if apply and report.outcome is StepOutcome.SKIPPED and report.lines:
+        return replace(report, saw={**report.saw, "planned": list(report.lines)}, lines=())
+    return report
+
+
+def _some(lines: tuple[str, ...]) -> tuple[str, ...]:
+    more = len(lines) - _MOST_LINES
+    return (*lines[:_MOST_LINES], f"... and {more} more") if more > 0 else lines
+
+
+def _outcome(look: Look, outcomes: Collection[StepOutcome]) -> RunOutcome:
+    is_done = look.trouble is None and StepOutcome.FAILED not in outcomes
+    return RunOutcome.DONE if is_done else RunOutcome.FAILED
+
+
+def _require(is_ours: Callable[[], bool]) -> None:
+    if not is_ours():
+        raise OutsideError(
+            "SW-REBALANCE-LOCK",
+            "PostgreSQL has given the lock to another run: this one stopped where it was.",
+            "Nothing is lost: the other run does everything. slicewise rebalance history",
+        )

@@ -1,0 +1,63 @@
+"""Which steps a run has, in their order, and what each of them needs."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from slurm_plugin.decide.rebalance_steps import StepName
+from slurm_plugin.rebalance.books import reconcile, roll
+from slurm_plugin.rebalance.cut import cut
+from slurm_plugin.rebalance.lend import lend, reclaim
+from slurm_plugin.rebalance.limits import compile_step
+from slurm_plugin.rebalance.look import Look, Report, Site
+from slurm_plugin.rebalance.queue import prioritise
+
+
+class Act(Protocol):
+    """One step. Every part of it may be done again."""
+
+    async def __call__(self, site: Site, look: Look, /, *, apply: bool) -> Report:
+        """Decide, and with ``apply`` do it; raises SlicewiseError where it fails."""
+        ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """One of them.
+
+    Attributes:
+        after: steps that must not have failed.
+        in_slurm: what it changes is for Slurm, so nothing is changed where the mode is not enforce.
+        left_to: what a daemon that leads does instead, each second; "" if both may act at once.
+    """
+
+    name: StepName
+    act: Act
+    after: frozenset[StepName] = frozenset()
+    in_slurm: bool = True
+    left_to: str = ""
+
+
+STEPS = (
+    Step(StepName.RECONCILE, reconcile, in_slurm=False),
+    # What ran on over a boundary is posted up to it, of reservations that reconcile has made.
+    Step(StepName.ROLL, roll, frozenset({StepName.RECONCILE}), in_slurm=False),
+    # On an older look it would undo what the daemon has just done.
+    Step(StepName.LEND, lend, left_to="lends and takes back"),
+    Step(StepName.RECLAIM, reclaim, frozenset({StepName.LEND}), left_to="asks replicas to go"),
+    # Not after lend: the loans that there are hold on.
+    Step(StepName.COMPILE, compile_step),
+    Step(StepName.PRIORITISE, prioritise, left_to="sets priorities"),
+    Step(StepName.CUT, cut),
+)
+
+
+def reason_to_skip(step: Step, site: Site, look: Look, failed: Collection[StepName]) -> str:
+    """Why it can't be done now, or need not be; "" if it is done."""
+    if look.trouble is not None:
+        return str(look.trouble)
+    if missing := sorted(step.after & set(failed)):
+        return f"Step {missing[0]} was not done."
+    if step.left_to and look.leader and site.enforces:
+        return f"The daemon on {look.leader} {step.left_to} each second."
+    return ""

@@ -1,0 +1,82 @@
+"""Re-cutting on the cluster itself: what is planned now, and one run of it."""
+
+from collections.abc import Callable, Sequence
+
+from cluster.daemon_client import DaemonClient
+from cluster.errors import OutsideError, UnreachableError
+from cluster.leader_lock import LeaderLock
+from cluster.settings import Settings
+from cluster.slurm.interface import Slurm
+from slurm_plugin.decide.mig.recut_inputs import Gathered
+from slurm_plugin.decide.mig.recut_looks import planned
+from slurm_plugin.decide.mig.recut_steps import Planned, Recut, State, StepRecord
+from slurm_plugin.decide.mig.recutting import plan
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.recut.executor import Executor
+from slurm_plugin.recut.gather import gathered
+from slurm_plugin.recut.run import run
+from slurm_plugin.recut.site import ClusterSite
+from slurm_plugin.recut.work import LostLockError, Work
+
+Progress = Callable[[Recut, StepRecord], None]
+
+
+def cuts_due(found: Gathered) -> tuple[Planned, ...]:
+    """Which GPUs would be cut anew, the best first of each board."""
+    return tuple(
+        planned(step, found.layouts[step.gpu])
+        for one in found.boards.values()
+        for step in plan(one.board, one.gpus, one.demand, one.terms)
+    )
+
+
+async def cut(
+    settings: Settings,
+    slurm: Slurm,
+    ledger: Ledger,
+    lock: LeaderLock,
+    *,
+    author: str,
+    progress: Progress,
+) -> tuple[Recut, ...]:
+    """One run, by root on slurmctld's host, while ``lock`` is held; as ``recut.run.run``.
+
+    Raises also UnreachableError (SW-RECUT-LOCK) where PostgreSQL let go of the lock.
+    """
+    site = ClusterSite(settings, slurm, DaemonClient(settings.daemon))
+    work = Work(site, ledger, settings.recut.move_s, lock.hold)
+
+    async def planned_now() -> Sequence[Planned]:
+        return cuts_due(await gathered(settings, slurm, ledger))
+
+    executor = Executor(work, ledger, progress)
+    try:
+        return await run(
+            executor,
+            ledger.unfinished_recuts(),
+            planned_now,
+            lambda one: ledger.open_recut(one, author),
+        )
+    except LostLockError:
+        raise UnreachableError(
+            "SW-RECUT-LOCK",
+            "PostgreSQL has let go of the lock: this run stopped where it was.",
+            "The next run goes on: slicewise recut run",
+        ) from None
+
+
+def silent(_recut: Recut, _record: StepRecord) -> None:
+    """Progress that nobody looks at."""
+
+
+def stuck_error(ended: Sequence[Recut]) -> OutsideError | None:
+    """SW-RECUT-STUCK if one of them is neither done nor undone."""
+    stuck = [one for one in ended if one.state is State.STUCK]
+    if not stuck:
+        return None
+    which = ", ".join(f"{one.recut_id} ({one.planned.node})" for one in stuck)
+    return OutsideError(
+        "SW-RECUT-STUCK",
+        f"Neither done nor undone: re-cut {which}. The node is drained.",
+        "See slicewise recut show ID; mend the cause and run it again, or: slicewise recut close",
+    )

@@ -1,0 +1,409 @@
+"""A borrower with a service, a lender whose jobs come, a midnight: what runs of rebalancing see.
+
+Each call of a run, to Slurm or the ledger, may be the last of its process.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from recut_world import Killed
+from scripted import FreeLock, ScriptedLedger, ScriptedSlurm, job, tenant
+from slurm_database import CLUSTER, COSTS, Row, SlurmDatabase
+
+from cluster.errors import InvalidInputError, UnreachableError
+from cluster.jobs import JobState, JobView, NodeView, PartitionView, RunRecord
+from cluster.periods import next_start_s
+from cluster.settings import Settings
+from cluster.slurm.interface import Association, Qos
+from cluster.units import MillisliceSeconds
+from cluster.wire import StatusAnswer
+from slurm_plugin.decide.mig.recut_steps import Recut
+from slurm_plugin.decide.policy import Budget, KnownLimit, LimitKey, Period
+from slurm_plugin.decide.rebalance_steps import (
+    RebalanceRun,
+    RunOutcome,
+    StepName,
+    StepOutcome,
+    StepRecord,
+)
+from slurm_plugin.rebalance.look import Site
+from slurm_plugin.rebalance.run import run
+
+START_S = 1_800_000_000
+MIDNIGHT_S = next_start_s("day", START_S, "UTC") or 0
+AMOUNT = MillisliceSeconds(10**7)
+"""Of nlp's budget, each day."""
+GRACE_S = 60
+
+TOML: Mapping[str, Any] = {
+    "cluster": {"name": CLUSTER, "partitions": ["gpu"]},
+    "gpus": {"A100-80GB": {"types": list(COSTS)}},
+    "lending": {"grace_s": GRACE_S},
+}
+SCRIPT = "#!/bin/sh\n#SLICEWISE name=bert\n#SLICEWISE tenant=nlp\n#SLICEWISE max_replicas=4\n"
+
+
+def settings(mode: str = "enforce", **sections: Any) -> Settings:
+    return Settings.model_validate({**TOML, "daemon": {"mode": mode}, **sections})
+
+
+# Jobs, by the seconds since the story began, 600 s before midnight
+
+
+BEGAN_S = MIDNIGHT_S - 600
+
+
+def plain(
+    number: int, account: str, start_s: int | None = None, end_s: int | None = None
+) -> JobView:
+    """A job on one slice, in its tenant's own QOS; it waits if it has not started."""
+    return _at(job(0), number, account, f"slicewise_{account}", (start_s, end_s))
+
+
+def replica(index: int, start_s: int | None = None, end_s: int | None = None) -> JobView:
+    """One of nlp's service, on borrowed quota."""
+    one = _at(job(index), 900 + index, "nlp", "slicewise-borrowed", (start_s, end_s))
+    comment = "slicewise:1 token=ab13 tenant=nlp service=bert"
+    return replace(one, admin_comment=comment, array_job_id=900, task_index=index)
+
+
+def _at(
+    one: JobView, number: int, account: str, qos: str, times_s: tuple[int | None, int | None]
+) -> JobView:
+    start_s, end_s = times_s
+    state = JobState.PENDING if start_s is None else JobState.RUNNING
+    return replace(
+        one,
+        job_id=number,
+        array_job_id=None,
+        task_index=None,
+        account=account,
+        qos=qos,
+        state=state if end_s is None else JobState.ENDED,
+        held=False,
+        reason="AssocGrpBilling" if start_s is None else "None",
+        admin_comment=f"slicewise:1 token=ab12 tenant={account}",
+        nodes=() if start_s is None else ("n1",),
+        submit_s=BEGAN_S - 400,
+        eligible_s=BEGAN_S - 400,
+        start_s=None if start_s is None else BEGAN_S + start_s,
+        end_s=None if end_s is None else BEGAN_S + end_s,
+        time_limit_s=7200,
+    )
+
+
+def record(one: JobView) -> RunRecord:
+    state = "COMPLETED" if one.state is JobState.ENDED else "RUNNING"
+    assert one.start_s is not None
+    task = str(one.job_id) if one.task_index is None else f"900_{one.task_index}"
+    known = one.start_s, one.end_s, state, one.time_limit_s, one.tres
+    return RunRecord(one.job_id, task, "alice", one.account, one.partition, *known)
+
+
+OWN = tuple(plain(number, "nlp", -300) for number in (1, 2, 3))
+COMING = tuple(plain(number, "vision") for number in (21, 22, 23, 24, 25))
+STAGES: Mapping[int, tuple[JobView, ...]] = {
+    0: (*OWN, *map(replica, range(4))),
+    60: (*OWN, *(replica(index, 10) for index in range(4)), *COMING),
+    200: (
+        *OWN,
+        *(replica(index, 10, 130) for index in (0, 1)),
+        *(replica(index, 10) for index in (2, 3)),
+        *(plain(number, "vision", 131) for number in (21, 22, 23, 24, 25)),
+    ),
+    700: (
+        *(plain(number, "nlp", -300, 590) for number in (1, 2, 3)),
+        *(replica(index, 10, 130) for index in (0, 1)),
+        *(replica(index, 10) for index in (2, 3)),
+        *(plain(number, "vision", 131) for number in (21, 22, 23)),
+        *(plain(number, "vision", 131, 650) for number in (24, 25)),
+    ),
+}
+"""nlp's service asks for more than nlp has; vision's jobs come, of which three find free what they
+want; two replicas go; a day ends.
+"""
+
+
+class World(ScriptedSlurm):
+    """Slurm, with slurmdbd's limits, at one of these moments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.script = SCRIPT
+        self.database = SlurmDatabase([Row("vision", parent="root"), Row("nlp", parent="root")])
+        self.at(0)
+
+    def at(self, stage: int) -> None:
+        self.now_s = float(BEGAN_S + stage)
+        self.shown = STAGES[stage]
+        self.records = tuple(record(one) for one in self.shown if one.start_s is not None)
+
+    async def associations(self) -> tuple[Association, ...]:
+        return await self.database.associations()
+
+    async def qos(self) -> tuple[Qos, ...]:
+        return await self.database.qos()
+
+    async def config(self) -> Mapping[str, str]:
+        return await self.database.config()
+
+    async def partitions(self) -> tuple[PartitionView, ...]:
+        return await self.database.partitions()
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        held = sum(one.state is JobState.RUNNING for one in self.shown)
+        (one,) = await self.database.nodes()
+        return (replace(one, gpus={"1g.10gb": 10}, gpus_allotted={"1g.10gb": held}),)
+
+    async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
+        await self.database.sacctmgr(changes)
+
+
+@dataclass
+class RebalanceLedger(ScriptedLedger):
+    """With the journal of runs, and what is known of Slurm's limits."""
+
+    runs: dict[int, RebalanceRun] = field(default_factory=dict)
+    known: dict[LimitKey, KnownLimit] = field(default_factory=dict)
+    is_free: bool = True
+
+    def __post_init__(self) -> None:
+        borrower = tenant("nlp", 3000, borrowing_limit_millislices=7000)
+        budget = Budget(Period.DAY, AMOUNT)
+        lender = tenant("vision", 7000, lending_limit_millislices=7000)
+        self.shown = {"nlp": replace(borrower, budget=budget), "vision": lender}
+        self.watermark_s = BEGAN_S - 3600
+
+    def last_accounted_s(self) -> int | None:
+        return self.watermark_s
+
+    def known_limits(self) -> Mapping[LimitKey, KnownLimit]:
+        return dict(self.known)
+
+    def know_limits(self, known: Mapping[LimitKey, KnownLimit]) -> None:
+        self.known |= known
+
+    def rebalance_lock(self, host: str) -> Any:
+        return FreeLock() if self.is_free else TakenLock()
+
+    def recut_lock(self, host: str) -> Any:
+        return FreeLock() if self.is_free else TakenLock()
+
+    def open_run(self, author: str, host: str) -> int:
+        for one in self.runs.values():
+            if one.outcome is RunOutcome.RUNNING:
+                self.runs[one.run_id] = _abandoned(one)
+        run_id = len(self.runs) + 1
+        self.runs[run_id] = RebalanceRun(run_id, author, host, RunOutcome.RUNNING, 0.0)
+        return run_id
+
+    def begin_run_step(self, run_id: int, step: StepName) -> int:
+        one = self.runs[run_id]
+        record_id = 100 * run_id + len(one.records)
+        begun = StepRecord(step, StepOutcome.BEGUN, 0.0, record_id=record_id)
+        self.runs[run_id] = replace(one, records=(*one.records, begun))
+        return record_id
+
+    def end_run_step(
+        self,
+        record_id: int,
+        outcome: StepOutcome,
+        saw: Mapping[str, object],
+        did: Sequence[str],
+        why: str,
+    ) -> None:
+        run_id, index = divmod(record_id, 100)
+        records = list(self.runs[run_id].records)
+        begun = records[index]
+        ended = StepRecord(begun.step, outcome, 0.0, 1.0, saw, tuple(did), why, record_id)
+        records[index] = ended
+        self.runs[run_id] = replace(self.runs[run_id], records=tuple(records))
+
+    def finish_run(self, run_id: int, outcome: RunOutcome) -> None:
+        self.runs[run_id] = replace(self.runs[run_id], outcome=outcome, ended_s=1.0)
+
+    def rebalance_run(self, run_id: int) -> RebalanceRun:
+        if run_id not in self.runs:
+            raise InvalidInputError("SW-REBALANCE-UNKNOWN", "none")
+        return self.runs[run_id]
+
+    def rebalance_history(self, limit: int) -> tuple[RebalanceRun, ...]:
+        return tuple(reversed(self.runs.values()))[:limit]
+
+    # Nothing was ever cut.
+
+    def unfinished_recuts(self) -> tuple[Recut, ...]:
+        return ()
+
+    def recut_history(self, limit: int) -> tuple[Recut, ...]:
+        return ()
+
+    def inventories(self) -> Mapping[str, object]:
+        return {}
+
+    def step_seconds(self) -> Mapping[object, Sequence[float]]:
+        return {}
+
+
+def _abandoned(one: RebalanceRun) -> RebalanceRun:
+    why = "The run ended in the middle of this step."
+    records = tuple(
+        replace(step, outcome=StepOutcome.FAILED, ended_s=1.0, why=why)
+        if step.outcome is StepOutcome.BEGUN
+        else step
+        for step in one.records
+    )
+    return replace(one, outcome=RunOutcome.ABANDONED, ended_s=1.0, records=records)
+
+
+class TakenLock(FreeLock):
+    """By another process."""
+
+    def hold(self) -> bool:
+        return False
+
+    def holder(self) -> str:
+        return "head, process 4711"
+
+
+@dataclass
+class Calls:
+    """Counts calls from 1 on; dies in that one, or fails in all of these names."""
+
+    kill_at: int = 0
+    after: bool = False
+    fail: Mapping[str, Exception] = field(default_factory=dict)
+    made: list[str] = field(default_factory=list)
+
+    is_dead: bool = False
+
+    def begin(self, name: str) -> int:
+        """The call's number."""
+        if self.is_dead:
+            raise Killed
+        self.made.append(name)
+        if not self.after:
+            self._die(len(self.made))
+        if name in self.fail:
+            raise self.fail[name]
+        return len(self.made)
+
+    def end(self, number: int) -> None:
+        if self.is_dead or self.after:
+            self._die(number)
+
+    def _die(self, number: int) -> None:
+        if self.is_dead or number == self.kill_at:
+            self.is_dead = True
+            raise Killed
+
+
+class Watched:
+    """A target whose calls are counted."""
+
+    def __init__(self, target: object, calls: Calls) -> None:
+        self._target, self._calls = target, calls
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        if not callable(found):
+            return found
+        return (
+            self._waited(name, found)
+            if inspect.iscoroutinefunction(found)
+            else self._at_once(name, found)
+        )
+
+    def _at_once(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **options: Any) -> Any:
+            number = self._calls.begin(name)
+            answer = call(*args, **options)
+            self._calls.end(number)
+            return answer
+
+        return watched
+
+    def _waited(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        async def watched(*args: Any, **options: Any) -> Any:
+            number = self._calls.begin(name)
+            answer = await call(*args, **options)
+            self._calls.end(number)
+            return answer
+
+        return watched
+
+
+@dataclass
+class Daemon:
+    """None answers, unless there is a status."""
+
+    answer: StatusAnswer | None = None
+
+    async def status(self) -> StatusAnswer:
+        if self.answer is None:
+            raise UnreachableError("SW-DAEMON-DOWN", "nobody listens there")
+        return self.answer
+
+
+def leading(*, leads: bool = True, complete: bool = True, mode: str = "enforce") -> Daemon:
+    words = {"version": "1", "mode": mode, "host": "head", "module": "", "module_mode": ""}
+    seen = {"leads": leads, "complete": complete, "observed_s": 0.0, "asked_s": None}
+    return Daemon(StatusAnswer.model_validate({**words, **seen, "decisions": {}}))
+
+
+@dataclass
+class Story:
+    """What there is, whoever runs and dies.
+
+    Attributes:
+        configured: slicewise.toml.
+    """
+
+    world: World = field(default_factory=World)
+    ledger: RebalanceLedger = field(default_factory=RebalanceLedger)
+    daemon: Daemon = field(default_factory=Daemon)
+    configured: Settings = field(default_factory=settings)
+    is_root: bool = True
+
+    def site(self, calls: Calls | None = None) -> Site:
+        calls = calls or Calls()
+        return Site(
+            settings=self.configured,
+            slurm=Watched(self.world, calls),  # type: ignore[arg-type]
+            ledger=Watched(self.ledger, calls),  # type: ignore[arg-type]
+            daemon=self.daemon,
+            author="root",
+            host="head",
+            is_root=self.is_root,
+            now_s=lambda: self.world.now_s,
+        )
+
+    def run(self, calls: Calls | None = None, *, is_ours: bool = True) -> RebalanceRun:
+        with self.clock():
+            return asyncio.run(run(self.site(calls), lambda: is_ours))
+
+    def clock(self) -> Any:
+        """Limits that follow from budgets go by it, too."""
+        stopped = SimpleNamespace(time=lambda: self.world.now_s, monotonic=lambda: 0.0)
+        return patch("slurm_plugin.compile.time", stopped)
+
+    def state(self) -> tuple[object, ...]:
+        """Everything but the journal, to compare."""
+        ledger = self.ledger
+        books = ledger.charges, tuple(ledger.entries), ledger.known
+        return *books, ledger.lent, ledger.recalled, self.world.database.state()
+
+
+def step(ended: RebalanceRun, name: StepName) -> StepRecord:
+    (found,) = (one for one in ended.records if one.step is name)
+    return found
+
+
+def changed(ended: RebalanceRun) -> dict[StepName, tuple[str, ...]]:
+    """What each step that did something did."""
+    return {one.step: one.did for one in ended.records if one.did}

@@ -1,0 +1,264 @@
+"""What a change of quotas would do now, and whom it would hurt."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cluster.jobs import JobState, JobTag, JobView, NodeView
+from cluster.units import Millislices, MillisliceSeconds
+from cluster.wire import ServiceOrder, ServiceView, SlotView
+from slurm_plugin.decide.model import Balance
+from slurm_plugin.decide.policy import Budget, Loan, Period, Policy, Quota, Tenant
+from slurm_plugin.decide.quota_harms import Harm, HarmKind, harms
+from slurm_plugin.decide.quota_plan import Now, QuotaPlan, quota_plan
+
+COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
+ALL = 10**9
+HOUR = 3_600_000
+FREELY = {"borrowing_limit_millislices": ALL, "lending_limit_millislices": ALL}
+
+
+def policy(budgets: Mapping[str, Budget] | None = None, **nominal: int) -> Policy:
+    return {
+        name: Tenant(name, "", Quota(Millislices(amount), **FREELY), (budgets or {}).get(name))  # type: ignore[arg-type]
+        for name, amount in nominal.items()
+    }
+
+
+def job(job_id: int, account: str, slices: int = 1, **changes: Any) -> JobView:
+    """So many instances of a slice each, in the tenant's own QOS."""
+    values: dict[str, Any] = dict.fromkeys(JobView.__dataclass_fields__)
+    values |= {
+        "job_id": job_id,
+        "untouched": frozenset(),
+        "name": "train",
+        "user": "alice",
+        "account": account,
+        "partition": "gpu",
+        "qos": f"slicewise_{account}",
+        "state": JobState.RUNNING,
+        "reason": "None",
+        "held": False,
+        "priority": 1,
+        "admin_comment": "",
+        "comment": "",
+        "tres": {"gres/gpu:1g.10gb": str(slices)},
+        "nodes": ("n1",),
+        "start_s": 0,
+        "ended": "",
+    }
+    return JobView(**{**values, **changes})
+
+
+def waiting(job_id: int, account: str, slices: int = 1, **changes: Any) -> JobView:
+    rest = {"state": JobState.PENDING, "reason": "AssocGrpBilling", "nodes": (), "start_s": None}
+    return job(job_id, account, slices, **{**rest, **changes})
+
+
+def service(
+    array: int, least: int, order: ServiceOrder | None = None, **changes: Any
+) -> ServiceView:
+    view = ServiceView(
+        array_job_id=array,
+        tenant="a",
+        name=f"s{array}",
+        user="alice",
+        submit_s=array,
+        directives={"min_replicas": str(least)},
+        profile="1g.10gb",
+        cost_millislices=1000,
+        slots=(),
+        order=order or ServiceOrder(),
+    )
+    return view.model_copy(update=changes)
+
+
+def now(before: Policy, *jobs: JobView, **changes: Any) -> Now:
+    node = NodeView(
+        "n1", "n1", frozenset({"MIXED"}), {"1g.10gb": 14}, {}, partitions=frozenset({"gpu"})
+    )
+    there = Now(
+        policy=before,
+        loans=(),
+        recalls=(),
+        jobs=jobs,
+        nodes=(node,),
+        services=(),
+        partitions=frozenset({"gpu"}),
+        costs=COSTS,
+        models=dict.fromkeys(COSTS, "A100-80GB"),
+        balances={},
+        rolls={},
+        reservations=(),
+        now_s=1000,
+        grace_s=60,
+        term_s=0,
+    )
+    return replace(there, **changes)
+
+
+def planned(there: Now, after: Policy) -> QuotaPlan:
+    return quota_plan(there, after, dict.fromkeys(after, 0))
+
+
+def hurt(there: Now, after: Policy) -> list[Harm]:
+    return list(harms(there, planned(there, after)))
+
+
+def with_quota(of: Policy, name: str, **changes: Any) -> Policy:
+    return {**of, name: replace(of[name], quota=replace(of[name].quota, **changes))}
+
+
+def test_nothing_changes_without_a_change():
+    before = policy(a=6000, b=8000)
+    there = now(before, job(1, "a", 6), waiting(2, "a"))
+    plan = planned(there, before)
+    assert all(one.before == one.after for one in plan.tenants)
+    assert (plan.loans, hurt(there, before)) == ((), [])
+
+
+def test_ceilings_before_and_after():
+    plan = planned(now(policy(a=6000)), policy(a=4000, new=2000))
+    (a, new) = plan.tenants
+    assert a.before is not None
+    assert (a.before.nominal_millislices, a.after.nominal_millislices) == (6000, 4000)
+    assert (a.before.ceiling.ceiling_millislices, a.after.ceiling.ceiling_millislices) == (
+        6000,
+        4000,
+    )
+    assert (new.before, new.after.ceiling.guarantee_millislices) == (None, 2000)
+    assert plan.allowed.ceilings == plan.after.ceilings
+
+
+def test_a_tenant_that_holds_more_than_its_new_own_part_is_named():
+    there = now(policy(a=6000, b=8000), job(1, "a", 5), job(2, "b", 3))
+    (harm,) = hurt(there, policy(a=3000, b=3000))
+    assert (harm.kind, harm.tenant, harm.amount_millislices) == (HarmKind.OWN_PART, "a", 2000)
+
+
+def test_who_held_too_much_before_is_not_hurt_by_a_raise():
+    there = now(policy(a=2000), job(1, "a", 5))
+    assert hurt(there, policy(a=3000)) == []
+
+
+def test_quotas_beyond_the_cluster_squeeze_everybody():
+    there = now(policy(a=7000, b=7000), job(1, "a", 7), job(2, "b", 7))
+    found = hurt(there, policy(a=14_000, b=14_000))
+    assert [one.kind for one in found] == [HarmKind.OVERCOMMITTED]
+    assert found[0].amount_millislices == 14_000
+    assert HarmKind.OWN_PART in {one.kind for one in hurt(there, policy(a=14_000, b=7000))}
+
+
+def borrowed(job_id: int, slices: int, **changes: Any) -> JobView:
+    """Of b, from a."""
+    return job(job_id, "b", slices, qos="slicewise-borrowed", **changes)
+
+
+LOAN = (Loan("a", "b", Millislices(4000)),)
+
+
+def test_a_loan_that_goes_back_names_its_borrower():
+    before = policy(a=7000, b=7000)
+    there = now(before, job(1, "b", 7), borrowed(2, 4), loans=LOAN)
+    after = with_quota(before, "a", lending_limit_millislices=Millislices(1000))
+    plan = planned(there, after)
+    (loan,) = plan.loans
+    assert (loan.before_millislices, loan.after_millislices) == (4000, 1000)
+    harm = next(one for one in harms(there, plan) if one.kind is HarmKind.CALLED_BACK)
+    assert (harm.tenant, harm.amount_millislices) == ("b", 3000)
+    assert "to give back: 3 to a" in harm.words
+
+
+def test_a_borrower_that_gets_its_own_instead_loses_nothing():
+    before = policy(a=7000, b=7000)
+    there = now(before, job(1, "b", 7), borrowed(2, 4), loans=LOAN)
+    assert hurt(there, policy(a=3000, b=11_000)) == []
+
+
+def test_a_job_that_could_never_start_any_more_is_named():
+    before = with_quota(policy(a=6000), "a", borrowing_limit_millislices=Millislices(0))
+    there = now(before, waiting(1, "a", 5), waiting(2, "a", 3), waiting(3, "a", 7))
+    (harm,) = hurt(there, with_quota(before, "a", nominal_millislices=Millislices(4000)))
+    assert (harm.kind, harm.about, harm.amount_millislices) == (
+        HarmKind.NEVER_STARTS,
+        "job 1 of alice",
+        1000,
+    )
+
+
+def test_a_flexible_job_may_still_borrow():
+    tag = JobTag("ab", "a", is_flexible=True).text()
+    before = policy(a=6000, b=8000)
+    there = now(before, waiting(1, "a", 5, admin_comment=tag), waiting(2, "a", 5))
+    assert [one.about for one in hurt(there, policy(a=4000, b=8000))] == ["job 2 of alice"]
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (with_quota(policy(a=6000), "a", type_limits={"1g.10gb": 2}), "at most 2"),
+        (
+            policy({"a": Budget(Period.DAY, MillisliceSeconds(HOUR))}, a=6000),
+            "may use 3.00 slice-hours; the budget has 1.00",
+        ),
+    ],
+)
+def test_limits_on_types_and_budgets_keep_jobs_from_ever_starting(after: Policy, said: str):
+    there = now(policy(a=6000), waiting(1, "a", 3, time_limit_s=3600))
+    (harm,) = hurt(there, after)
+    assert said in harm.words
+
+
+def test_a_service_whose_least_replicas_do_not_fit_any_more_is_named():
+    tag = JobTag("ab", "a", "s2").text()
+    slot = waiting(9, "a", 5, admin_comment=tag)
+    gone = ServiceOrder(delete_s=5.0)
+    ordered = ServiceOrder(min_replicas=0)
+    those = (service(1, 2), service(2, 2), service(3, 3, gone), service(4, 9, ordered))
+    (harm,) = hurt(now(policy(a=6000), slot, services=those), policy(a=3000))
+    assert (harm.kind, harm.about, harm.amount_millislices) == (
+        HarmKind.MIN_REPLICAS,
+        "service s2",
+        1000,
+    )
+
+
+def balance(available: int) -> Balance:
+    zero = MillisliceSeconds(0)
+    amount = MillisliceSeconds(available)
+    return Balance("a", amount, amount, zero, zero, zero)
+
+
+def test_a_smaller_budget_that_is_used_up_is_debt():
+    monthly = Budget(Period.MONTH, MillisliceSeconds(10 * HOUR))
+    there = now(policy({"a": monthly}, a=6000), balances={"a": balance(4 * HOUR)}, rolls={"a": 0})
+    smaller = replace(monthly, amount_millislice_s=MillisliceSeconds(5 * HOUR))
+    plan = planned(there, policy({"a": smaller}, a=6000))
+    assert plan.after.left["a"].left_millislice_s == -HOUR
+    assert plan.allowed.run_minutes == {"a": 0}
+    (harm,) = harms(there, plan)
+    assert (harm.kind, "-1.00 slice-hours left" in harm.words) == (HarmKind.IN_DEBT, True)
+    larger = replace(monthly, amount_millislice_s=MillisliceSeconds(7 * HOUR))
+    assert hurt(there, policy({"a": larger}, a=6000)) == []
+
+
+def test_a_borrowed_replica_that_goes_is_named_by_its_service():
+    before = policy(a=7000, b=7000)
+    tag = JobTag("ab", "b", "bert").text()
+    replicas = [
+        borrowed(20 + i, 1, array_job_id=814, task_index=i, admin_comment=tag, start_s=i)
+        for i in range(4)
+    ]
+    slots = tuple(
+        SlotView(index=i, state="running", is_borrowed=True, job_id=20 + i, node="n1")
+        for i in range(4)
+    )
+    bert = service(814, 0, tenant="b", name="bert", slots=slots)
+    there = now(before, job(1, "b", 7), *replicas, loans=LOAN, services=(bert,))
+    after = with_quota(before, "a", lending_limit_millislices=Millislices(1000))
+    gone = [one for one in hurt(there, after) if one.kind is HarmKind.REPLICA]
+    assert len(gone) == 3
+    assert {(one.tenant, one.amount_millislices) for one in gone} == {("b", 1000)}
+    assert all(one.about.startswith("bert, replica ") for one in gone)

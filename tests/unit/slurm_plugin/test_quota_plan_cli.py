@@ -1,0 +1,246 @@
+"""What quota plan and quota loans say, with a Slurm and a ledger of a few lines."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from slurm_database import LimitLedger, Row, SlurmDatabase
+from typer.testing import CliRunner
+
+from cluster.errors import SlicewiseError
+from cluster.jobs import StepView
+from cluster.settings import Settings
+from cluster.slurm.interface import Submission
+from cluster.units import Millislices
+from launcher.main import app
+from slurm_plugin.cli import parts, quota_plan_cli
+from slurm_plugin.cli.present_limits import differences_json
+from slurm_plugin.cli.present_quota_plan import loan_lines
+from slurm_plugin.compile import look
+from slurm_plugin.decide.orders import Key, Ordered
+from slurm_plugin.decide.policy import (
+    Loan,
+    LoanChange,
+    LoanTerm,
+    QuotaChange,
+    Recall,
+    TenantUpdate,
+)
+
+SETTINGS = Settings.model_validate(
+    {
+        "cluster": {"name": "c", "partitions": ["gpu"]},
+        "gpus": {"A100-80GB": {"types": ["1g.10gb", "3g.40gb"]}},
+        "lending": {"grace_s": 60, "term_s": 600},
+    }
+)
+NOON = 1_795_348_800
+
+
+class Slurm:
+    """With accounts, and nothing that runs."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._accounting = SlurmDatabase(rows)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._accounting, name)
+
+    async def steps(self) -> tuple[StepView, ...]:
+        return ()
+
+    async def submissions(self, _arrays: Collection[int]) -> Mapping[int, Submission]:
+        return {}
+
+
+class FakeLedger(LimitLedger):
+    """What was written stays; every change is in force at once."""
+
+    terms: tuple[LoanTerm, ...] = ()
+    lent_before: tuple[LoanChange, ...] = ()
+    recalled: tuple[Recall, ...] = ()
+
+    def orders(self) -> Mapping[Key, Ordered]:
+        return {}
+
+    def windows(self) -> tuple[object, ...]:
+        return ()
+
+    def recalls(self) -> tuple[Recall, ...]:
+        return self.recalled
+
+    def loan_terms(self) -> tuple[LoanTerm, ...]:
+        return self.terms
+
+    def loan_history(self, _tenant: str) -> tuple[LoanChange, ...]:
+        return self.lent_before
+
+    def change_together(
+        self,
+        updates: Sequence[TenantUpdate],
+        author: str,
+        reason: str,
+        _amend: Callable[..., object],
+    ) -> tuple[QuotaChange, ...]:
+        for update in updates:
+            self.change(update, author, reason)
+        return tuple(QuotaChange(1, one, author, reason, 0) for one in updates)
+
+    def compiled(self, _change_id: int) -> bool:
+        return True
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
+    fake = FakeLedger()
+    rows = [
+        Row("physics", parent="root"),
+        Row("optics", parent="physics"),
+        Row("bio", parent="root"),
+    ]
+
+    @contextmanager
+    def opened(_settings: object) -> Iterator[FakeLedger]:
+        yield fake
+
+    monkeypatch.setattr(parts, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(quota_plan_cli, "load_settings", lambda: SETTINGS)
+    monkeypatch.setattr(quota_plan_cli, "opened_ledger", opened)
+    monkeypatch.setattr(quota_plan_cli, "CommandSlurm", lambda: Slurm(rows))
+    return fake
+
+
+@pytest.fixture
+def quotas(tmp_path: Path) -> Path:
+    file = tmp_path / "quotas.toml"
+    file.write_text("[tenants.optics]\nnominal = 3\n[tenants.physics]\nnominal = 7\n")
+    return file
+
+
+def said(*words: str) -> str:
+    result = CliRunner().invoke(app, ("quota", *words), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*words: str) -> str:
+    with pytest.raises(SlicewiseError) as error:
+        CliRunner().invoke(app, ("quota", *words), catch_exceptions=False)
+    return str(error.value)
+
+
+def test_a_plan_says_what_would_change_and_changes_nothing(ledger: FakeLedger, quotas: Path):
+    text = said("plan", str(quotas))
+    assert "physics: nominal 7 slices" in text
+    assert "new → 3" in text
+    assert "It would hurt nobody." in text
+    assert "account  optics" in text
+    assert "Nothing was changed." in text
+    assert (ledger.tenants, ledger.authors) == ({}, [])
+
+
+def test_a_plan_as_values(ledger: FakeLedger, quotas: Path):
+    said("plan", str(quotas), "--apply")
+    quotas.write_text("[tenants.physics]\nnominal = 28\n")
+    found = json.loads(said("plan", str(quotas), "--json"))
+    physics, optics = found["tenants"]
+    assert (physics["tenant"], optics["depth"]) == ("physics", 1)
+    assert physics["before"]["nominal_millislices"] == 7000
+    assert physics["after"]["ceiling"]["ceiling_millislices"] == 14_000
+    (harm,) = found["harms"]
+    assert (harm["kind"], harm["amount_millislices"]) == ("overcommitted", 14_000)
+    assert ["modify", "account"] in [command[:2] for command in found["commands"]]
+    assert (found["applied"], found["loans"]) == (False, [])
+
+
+def test_new_tenants_stand_where_their_accounts_do(ledger: FakeLedger, quotas: Path):
+    assert "in force in Slurm" in said("plan", str(quotas), "--apply", "--reason", "new")
+    assert {name: one.parent for name, one in ledger.tenants.items()} == {
+        "physics": "",
+        "optics": "physics",
+    }
+
+
+def test_what_was_planned_is_what_compiling_then_finds(ledger: FakeLedger, quotas: Path):
+    quotas.write_text(quotas.read_text() + "limits = { '3g.40gb' = 1 }\n")
+    planned = json.loads(said("plan", str(quotas), "--json", "--apply"))
+    assert planned["applied"]
+    seen = asyncio.run(look(quota_plan_cli.CommandSlurm(), ledger, SETTINGS))  # type: ignore[arg-type]
+    assert planned["differences"] == differences_json(seen.differences)
+
+
+def test_what_is_refused_is_said_of_every_tenant(ledger: FakeLedger, quotas: Path):
+    quotas.write_text(
+        "[tenants.optics]\nnominal = 9\n[tenants.physics]\nnominal = 7\n"
+        "[tenants.nobody]\nnominal = 1\n[tenants.bio]\nweight = 0\n"
+    )
+    text = refused("plan", str(quotas), "--apply")
+    for code in ("SW-QUOTA-FILE", "SW-QUOTA-TREE", "SW-TENANT-UNKNOWN", "SW-WEIGHT-RANGE"):
+        assert f"[{code}]" in text
+    assert ledger.tenants == {}
+
+
+def test_quotas_beyond_the_cluster_are_applied_only_if_that_is_meant(
+    ledger: FakeLedger, quotas: Path
+):
+    quotas.write_text("[tenants.bio]\nnominal = 15\n")
+    assert "with --apply --overcommit" in said("plan", str(quotas))
+    assert "SW-QUOTA-CAPACITY" in refused("plan", str(quotas), "--apply")
+    assert ledger.tenants == {}
+    assert "Whom it would hurt" in said("plan", str(quotas), "--apply", "--overcommit")
+    assert ledger.tenants["bio"].quota.nominal_millislices == 15_000
+
+
+def test_the_example_is_a_file(ledger: FakeLedger, tmp_path: Path):
+    file = tmp_path / "example.toml"
+    file.write_text(said("plan", "--example"))
+    assert "SW-TENANT-UNKNOWN" in refused("plan", str(file))
+
+
+def test_a_plan_needs_a_file(ledger: FakeLedger):
+    assert CliRunner().invoke(app, ("quota", "plan")).exit_code == 2
+
+
+def loan(amount: int) -> Loan:
+    return Loan("physics", "bio", Millislices(amount))
+
+
+def test_loans_show_until_when_they_are_promised(ledger: FakeLedger):
+    now_s = int(time.time())
+    assert said("loans") == "Nothing is lent.\n"
+    ledger.tenants = dict.fromkeys(("physics", "bio"))  # type: ignore[arg-type]
+    ledger.terms = (LoanTerm(loan(2000), now_s - 900, now_s - 10),)
+    ledger.recalled = (Recall("physics", "bio", Millislices(500), now_s - 20),)
+    lent, recalled = said("loans").splitlines()[1:]
+    assert "promised until" in lent
+    assert "recalled, back by" in recalled
+    found = json.loads(said("loans", "bio", "--json"))
+    assert [one["until_s"] for one in found] == [now_s + 590, now_s + 40]
+    assert [one["is_recalled"] for one in found] == [False, True]
+    ledger.tenants = {**ledger.tenants, "optics": None}  # type: ignore[dict-item]
+    assert json.loads(said("loans", "optics", "--json")) == []
+    assert "SW-TENANT-UNKNOWN" in refused("loans", "nobody")
+
+
+@pytest.mark.parametrize(("term_s", "until_s"), [(0, None), (100, None), (101, NOON + 1)])
+def test_a_loan_that_is_older_than_its_term_is_promised_no_longer(term_s: int, until_s: int | None):
+    terms = [LoanTerm(loan(2000), NOON - 900, NOON - 100)]
+    (line,) = loan_lines(terms, (), now_s=NOON, grace_s=60, term_s=term_s)
+    assert (line.since_s, line.until_s) == (NOON - 900, until_s)
+
+
+def test_the_history_of_loans_is_one_tenants(ledger: FakeLedger):
+    assert CliRunner().invoke(app, ("quota", "loans", "--history")).exit_code == 2
+    assert "bio has never lent" in said("loans", "bio", "--history")
+    ledger.lent_before = (
+        LoanChange(loan(0), "change 7: physics", NOON),
+        LoanChange(loan(2000), "idle", NOON - 60),
+    )
+    ended, given = said("loans", "bio", "--history").splitlines()[1:]
+    assert ended.split()[2:5] == ["physics", "bio", "ended"]
+    assert given.split()[2:5] == ["physics", "bio", "2"]
+    assert json.loads(said("loans", "bio", "--history", "--json"))[1]["reason"] == "idle"

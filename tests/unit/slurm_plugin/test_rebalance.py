@@ -1,0 +1,292 @@
+"""One run of rebalancing: what is left to whom, what fails alone, and what is written down."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from rebalance_world import (
+    BEGAN_S,
+    GRACE_S,
+    STAGES,
+    Calls,
+    Story,
+    TakenLock,
+    changed,
+    leading,
+    settings,
+    step,
+)
+from recut_world import planned
+from scripted import DOWN
+
+from cluster.errors import OutsideError, UnreachableError
+from slurm_plugin.decide.mig.recut_inputs import Gathered
+from slurm_plugin.decide.mig.recut_steps import Recut, State
+from slurm_plugin.decide.model import Charge, RunKey
+from slurm_plugin.decide.policy import Recall
+from slurm_plugin.decide.rebalance_steps import RunOutcome, StepName, StepOutcome
+from slurm_plugin.rebalance import cut as cut_step
+from slurm_plugin.rebalance.look import looked
+from slurm_plugin.recut import cutting
+
+DATABASE = UnreachableError("SW-DATABASE-DOWN", "gone")
+REFUSED = OutsideError("SW-SLURM-FAILED", "sacctmgr: error")
+RECALL = Recall("vision", "nlp", 2000, int(BEGAN_S + 60))
+
+
+def at(stage: int, **known: object) -> Story:
+    """With all runs before it."""
+    story = Story(**known)  # type: ignore[arg-type]
+    for earlier in (0, 60, 200, 700):
+        story.world.at(earlier)
+        if earlier == stage:
+            break
+        story.run()
+    return story
+
+
+def test_every_step_is_written_down_in_order_with_what_it_saw_and_did() -> None:
+    ended = Story().run()
+    assert [one.step for one in ended.records] == list(StepName)
+    assert ended.outcome is RunOutcome.DONE
+    assert step(ended, StepName.RECONCILE).did == ("runs of nlp booked: 3",)
+    assert step(ended, StepName.RECONCILE).saw == {"jobs": 7, "records": 3, "open": 0}
+    assert step(ended, StepName.LEND).did == ("vision lends nlp 4 slices, 0 before",)
+    assert len(step(ended, StepName.COMPILE).did) == 4
+
+
+def test_a_second_run_finds_nothing_to_do() -> None:
+    story = at(700)
+    story.run()
+    state = story.state()
+    assert changed(story.run()) == {}
+    assert story.state() == state
+
+
+def test_what_is_lent_goes_back_when_the_lenders_jobs_come_and_the_grace_is_over() -> None:
+    story = at(60)
+    ended = story.run()
+    limit = story.world.database.limit
+    assert story.ledger.recalls() == (RECALL,)
+    assert step(ended, StepName.LEND).did[1] == "nlp owes vision 2 slices, 0 before"
+    assert (limit("nlp"), limit("vision")) == (5000, 3000), "nothing is preempted yet"
+    reclaim = step(ended, StepName.RECLAIM)
+    assert (reclaim.outcome, reclaim.saw["recalls"]) == (StepOutcome.SKIPPED, 1)
+    story.world.now_s += GRACE_S
+    story.run()
+    assert story.ledger.recalls() == ()
+    assert (limit("nlp"), limit("vision")) == (5000, 5000)
+
+
+def test_a_clock_that_is_set_back_gives_a_recall_no_second_hour() -> None:
+    story = at(60)
+    story.run()
+    story.world.now_s -= 3600
+    story.run()
+    story.world.now_s += GRACE_S
+    story.run()
+    assert story.ledger.recalls() == ()
+
+
+def test_beside_a_daemon_that_leads_loans_and_priorities_are_left_to_it() -> None:
+    story = at(60, daemon=leading())
+    ended = story.run()
+    skipped = [one.step for one in ended.records if one.outcome is StepOutcome.SKIPPED]
+    assert skipped == [StepName.LEND, StepName.RECLAIM, StepName.PRIORITISE, StepName.CUT]
+    assert step(ended, StepName.PRIORITISE).why == "The daemon on head sets priorities each second."
+    assert ended.outcome is RunOutcome.DONE
+
+
+@pytest.mark.parametrize(
+    "daemon", [leading(complete=False), leading(mode="observe"), leading(leads=False)]
+)
+def test_a_daemon_that_does_nothing_is_none(daemon: object) -> None:
+    ended = at(60, daemon=daemon).run()
+    assert step(ended, StepName.PRIORITISE).outcome is StepOutcome.DONE
+
+
+def test_of_a_pair_the_other_one_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = at(60, daemon=leading(leads=False))
+    monkeypatch.setattr(story.ledger, "leader_lock", lambda host: TakenLock())
+    why = step(story.run(), StepName.PRIORITISE).why
+    assert why.startswith("The daemon on head, process 4711")
+
+
+def test_without_a_daemon_waiting_jobs_get_their_site_factor() -> None:
+    story = at(60)
+    story.world.site_factors = dict.fromkeys((21, 22), 0)
+    ended = story.run()
+    assert step(ended, StepName.PRIORITISE).did == ("jobs with a new site_factor: 2",)
+    assert [target for name, target in story.world.actions if "update" in name] == [21, 22]
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_in_no_mode_but_enforce_is_more_than_the_ledger_kept(mode: str) -> None:
+    story = Story(configured=settings(mode))
+    slurm = story.world.database.state()
+    ended = story.run()
+    assert set(changed(ended)) == {StepName.RECONCILE, StepName.ROLL}
+    lend = step(ended, StepName.LEND)
+    assert lend.saw["planned"] == ["vision lends nlp 4 slices, 0 before"]
+    assert mode in lend.why
+    assert story.world.database.state() == slurm
+    assert story.ledger.loans() == ()
+
+
+def test_without_slurm_nothing_that_needs_it_is_begun() -> None:
+    story = at(700)
+    state = story.state()
+    ended = story.run(Calls(fail={"nodes": DOWN}))
+    assert ended.outcome is RunOutcome.FAILED
+    assert {one.outcome for one in ended.records} == {StepOutcome.SKIPPED}
+    assert all("SW-SLURM-DOWN" in one.why for one in ended.records)
+    assert story.state() == state
+
+
+def test_without_accounting_what_runs_is_reserved_and_the_rest_follows() -> None:
+    story = at(200)
+    ended = story.run(Calls(fail={"runs": REFUSED}))
+    reconcile = step(ended, StepName.RECONCILE)
+    assert reconcile.did == ("runs of vision booked: 5",)
+    assert "SW-SLURM-FAILED" in reconcile.why
+    assert step(story.run(), StepName.RECONCILE).did == ("runs of nlp booked: 2",)
+
+
+def test_two_that_book_at_once_charge_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    story, alone = at(700), at(700)
+    alone.run()
+    book, booked_by_the_daemon = story.ledger.apply, list[RunKey]()
+
+    def apply(charges: Sequence[Charge]) -> frozenset[RunKey]:
+        booked_by_the_daemon.extend(book(charges))
+        return book(charges)
+
+    monkeypatch.setattr(story.ledger, "apply", apply)
+    ended = story.run()
+    assert step(ended, StepName.RECONCILE).did == ()
+    assert {key.job_id for key in booked_by_the_daemon} >= {1, 2, 3, 24, 25}
+    assert story.state() == alone.state()
+
+
+def test_limits_of_the_old_loans_are_compiled_where_lending_fails() -> None:
+    story = Story()
+    ended = story.run(Calls(fail={"set_loans": REFUSED}))
+    outcomes = {one.step: one.outcome for one in ended.records}
+    assert outcomes[StepName.LEND] is StepOutcome.FAILED
+    assert outcomes[StepName.RECLAIM] is StepOutcome.SKIPPED
+    assert outcomes[StepName.COMPILE] is StepOutcome.DONE
+    assert story.world.database.limit("vision") == 7000
+    assert ended.outcome is RunOutcome.FAILED
+
+
+def test_no_period_begins_on_books_that_are_not_up_to_date() -> None:
+    story = at(700)
+    ended = story.run(Calls(fail={"apply": REFUSED}))
+    assert step(ended, StepName.RECONCILE).outcome is StepOutcome.FAILED
+    assert step(ended, StepName.ROLL).why == "Step reconcile was not done."
+
+
+@pytest.mark.parametrize("call", ["open_run", "begin_run_step", "end_run_step", "finish_run"])
+def test_a_journal_that_can_not_be_written_ends_the_run(call: str) -> None:
+    story = Story()
+    with pytest.raises(UnreachableError, match="SW-DATABASE-DOWN"):
+        story.run(Calls(fail={call: DATABASE}))
+    assert story.run().outcome is RunOutcome.DONE
+
+
+def test_a_run_whose_lock_another_has_stops_where_it_is() -> None:
+    story = Story()
+    before = story.state()
+    with pytest.raises(OutsideError, match="SW-REBALANCE-LOCK"):
+        story.run(is_ours=False)
+    assert story.state() == before
+
+
+def test_a_fault_of_ours_in_one_step_keeps_no_other_from_being_done() -> None:
+    ended = Story().run(Calls(fail={"holdings": ZeroDivisionError("by zero")}))
+    prioritise = step(ended, StepName.PRIORITISE)
+    assert (prioritise.outcome, prioritise.why) == (
+        StepOutcome.FAILED,
+        "ZeroDivisionError: by zero",
+    )
+    assert step(ended, StepName.COMPILE).outcome is StepOutcome.DONE
+
+
+def test_where_nothing_may_be_cut_files_that_are_not_there_are_no_failure() -> None:
+    cut = step(Story().run(), StepName.CUT)
+    assert cut.outcome is StepOutcome.SKIPPED
+    assert "recut.allowed is false" in cut.why
+    assert "SW-RECUT-CONF" in cut.why
+
+
+def test_another_run_that_cuts_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story(configured=settings(recut={"allowed": True}))
+    monkeypatch.setattr(story.ledger, "recut_lock", lambda host: TakenLock())
+    cut = step(story.run(), StepName.CUT)
+    assert cut.outcome is StepOutcome.SKIPPED
+    assert "head, process 4711" in cut.why
+
+
+CUTTING = {"recut": {"allowed": True}}
+
+
+def cut_so_far(monkeypatch: pytest.MonkeyPatch, *states: State) -> Story:
+    """A run of re-cutting ends with re-cuts in these states; one GPU is planned."""
+
+    async def cut(*_: object, **__: object) -> tuple[Recut, ...]:
+        begun = Recut(1, planned(), "root", State.RUNNING, "", 0, 1, None, None)
+        return tuple(
+            replace(begun, state=state, error="" if state is State.DONE else "it failed")
+            for state in states
+        )
+
+    async def gathered(*_: object) -> Gathered:
+        return Gathered(boards={}, left_out={})
+
+    monkeypatch.setattr(cutting, "cut", cut)
+    monkeypatch.setattr(cutting, "cuts_due", lambda _: (planned(),))
+    monkeypatch.setattr(cut_step, "gathered", gathered)
+    return Story(configured=settings(**CUTTING))
+
+
+def test_gpus_are_cut_by_root_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = cut_so_far(monkeypatch, State.DONE).run()
+    assert step(ended, StepName.CUT).did == ("re-cut 1 on gpu01: done",)
+    assert ended.outcome is RunOutcome.DONE
+
+
+@pytest.mark.parametrize(
+    ("state", "why"), [(State.STUCK, "SW-RECUT-STUCK"), (State.ROLLED_BACK, "it failed")]
+)
+def test_a_gpu_that_was_not_cut_as_planned_is_told(
+    monkeypatch: pytest.MonkeyPatch, state: State, why: str
+) -> None:
+    ended = cut_so_far(monkeypatch, state).run()
+    assert why in step(ended, StepName.CUT).why
+    assert ended.outcome is RunOutcome.FAILED
+
+
+def test_who_is_not_root_only_plans_what_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = cut_so_far(monkeypatch)
+    story.is_root = False
+    cut = step(story.run(), StepName.CUT)
+    assert (cut.outcome, cut.did) == (StepOutcome.SKIPPED, ())
+    assert "gpu01 GPU-a" in cut.saw["planned"][0]  # type: ignore[index]
+
+
+def test_an_array_that_ends_between_two_questions_is_no_trouble(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = at(60)
+    story.world.scriptless = {900}
+    tried: list[object] = []
+
+    async def submissions(ids: object) -> object:
+        tried.append(ids)
+        story.world.shown = STAGES[0][:3]
+        return {}
+
+    monkeypatch.setattr(story.world, "submissions", submissions)
+    look = asyncio.run(looked(story.site()))
+    assert (look.trouble, len(look.jobs), len(tried)) == (None, 3, 1)
