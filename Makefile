@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup packages demo test lint unit integration nightly bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick bench-placement format clean
+.PHONY: help setup packages demo test lint unit integration nightly bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick bench-placement bench-rebalance format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -93,6 +93,9 @@ bench-tick: $(READY) ## What one turn of the launcher costs to decide: build/rep
 
 bench-placement: $(READY) ## MIG placement and profiles, beside others and the optimum: build/reports/placement.json (minutes)
 	@$(BIN)/python -m benchmarks.placement
+
+bench-rebalance: $(READY) ## Rebalancing: a run on a large site, victims, waits: build/reports/rebalance.json (minutes)
+	@$(BIN)/python -m benchmarks.rebalance
 
 format: $(READY) ## Let ruff format and sort
 	@$(BIN)/ruff check --fix .

@@ -56,19 +56,32 @@ def _windows(text: io.TextIOWrapper, first_s: int, span_s: int) -> list[Window]:
 def requests(
     found: list[list[Window]], span_s: int, mean_s: float, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Arrivals and lognormal service times of that mean.
+    """Arrivals of all together, and lognormal service times of that mean."""
+    parts = arrivals_by_client(found, span_s, _BUSIEST_PLACES / mean_s, rng)
+    arrivals = np.sort(np.concatenate(parts))
+    return arrivals, service_times(arrivals.size, mean_s, rng)
 
-    All rates are scaled by one factor, and the gaps keep their shape.
+
+def service_times(count: int, mean_s: float, rng: np.random.Generator) -> Floats:
+    """Lognormal, of that mean."""
+    return rng.lognormal(np.log(mean_s) - _SIGMA**2 / 2, _SIGMA, count)
+
+
+def arrivals_by_client(
+    found: list[list[Window]], span_s: int, busiest: float, rng: np.random.Generator
+) -> list[Floats]:
+    """Arrivals of each client, ascending.
+
+    All rates are scaled by one factor, so that in the busiest window ``busiest`` come in a second
+    from all together, and the gaps keep their shape.
     """
     totals = np.zeros(span_s // _WINDOW_S)
     for client in found:
         for window in client:
             totals[int(window.start_s) // _WINDOW_S] += window.rate
-    factor = _BUSIEST_PLACES / mean_s / totals.max()
-    parts = [_arrivals(window, factor, rng) for client in found for window in client]
-    arrivals = np.sort(np.concatenate(parts))
-    work = rng.lognormal(np.log(mean_s) - _SIGMA**2 / 2, _SIGMA, arrivals.size)
-    return arrivals, work
+    factor = busiest / totals.max()
+    parts = ([_arrivals(window, factor, rng) for window in client] for client in found)
+    return [np.sort(np.concatenate((np.zeros(0), *windows))) for windows in parts]
 
 
 def _arrivals(window: Window, factor: float, rng: np.random.Generator) -> Floats:

@@ -1,0 +1,148 @@
+"""A Slurm of values: it replies at once what a site shows, and takes every change."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from benchmarks.rebalance import site
+from benchmarks.rebalance.site import PARTITION, Site
+from cluster.jobs import JobView, NodeView, PartitionView, RunRecord, StepView
+from cluster.slurm.commands import CommandSlurm
+from cluster.slurm.interface import (
+    Association,
+    JobChange,
+    PriorityRow,
+    Qos,
+    Submission,
+    Target,
+)
+
+CLUSTER = "bench"
+_NORMAL = frozenset({"normal"})
+
+
+class Replies(CommandSlurm):
+    """Of one site, which may be exchanged for another one of the same tenants."""
+
+    def __init__(self, shown: Site) -> None:
+        self.show(shown)
+        self._accounts = {
+            name: Association(CLUSTER, name, "", one.parent or "root", _NORMAL, "", {})
+            for name, one in shown.policy.items()
+        }
+        self._qos = {"normal": Qos("normal", {}, frozenset())}
+
+    def show(self, shown: Site) -> None:
+        """From now on that one."""
+        self._site = shown
+        self._records = site.records(shown)
+        self._scripts = site.directives(shown)
+
+    async def config(self) -> Mapping[str, str]:
+        """As much as is asked for."""
+        return {"AccountingStorageTRES": f"billing,gres/gpu:{site.ONE},gres/gpu:{site.THREE}"}
+
+    async def partitions(self) -> tuple[PartitionView, ...]:
+        """The managed one."""
+        weights = {f"gres/gpu:{kind}": float(cost) for kind, cost in site.COSTS.items()}
+        return (PartitionView(PARTITION, weights, ""),)
+
+    async def jobs(self) -> tuple[JobView, ...]:
+        """All of them."""
+        return self._site.jobs
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        """All of them."""
+        return self._site.nodes
+
+    async def steps(self) -> tuple[StepView, ...]:
+        """None."""
+        return ()
+
+    async def devices(
+        self, jobs: Collection[JobView]
+    ) -> Mapping[int, Mapping[str, frozenset[int]]]:
+        """Of these."""
+        return {job.job_id: self._site.indices[job.job_id] for job in jobs}
+
+    async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
+        """What has ended since then, and all that runs."""
+        return tuple(one for one in self._records if one.end_s is None or one.end_s > since_s)
+
+    async def submissions(self, job_ids: Collection[int]) -> Mapping[int, Submission]:
+        """Of services' arrays."""
+        return {job_id: Submission(self._scripts[job_id], "/") for job_id in job_ids}
+
+    async def associations(self) -> tuple[Association, ...]:
+        """The tenants' accounts."""
+        return tuple(self._accounts.values())
+
+    async def qos(self) -> tuple[Qos, ...]:
+        """All of them."""
+        return tuple(self._qos.values())
+
+    async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
+        """None has a site_factor yet."""
+        return tuple(PriorityRow(job_id, 0, 0) for job_id in job_ids)
+
+    async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:  # noqa: ARG002
+        """Refuses nothing."""
+        return {}
+
+    async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
+        """As far as ``decide.limit_changes`` writes them for tenants."""
+        for change in changes:
+            match change:
+                case ("add", "qos", names, *words):
+                    for name in names.split(","):
+                        self._qos[name] = _changed_qos(Qos(name, {}, frozenset()), words)
+                case ("modify", "qos", "where", where, "set", *words):
+                    for name in _names(where):
+                        self._qos[name] = _changed_qos(self._qos[name], words)
+                case ("modify", "account", "where", where, _, "set", *words):
+                    for name in _names(where):
+                        self._accounts[name] = _changed_account(self._accounts[name], words)
+                case _:
+                    raise AssertionError(change)
+
+
+def _names(where: str) -> Sequence[str]:
+    return where.removeprefix("name=").split(",")
+
+
+def _changed_qos(row: Qos, words: Sequence[str]) -> Qos:
+    for word in words:
+        field, _, value = word.partition("=")
+        match field:
+            case "maxtresperaccount":
+                row = replace(row, max_tres_per_account=_limits(value, row.max_tres_per_account))
+            case "preempt+" | "preempt":
+                row = replace(row, preempt=row.preempt | set(value.split(",")))
+            case "grptres":
+                row = replace(row, grp_tres=_limits(value, row.grp_tres))
+            case _:
+                raise AssertionError(word)
+    return row
+
+
+def _changed_account(row: Association, words: Sequence[str]) -> Association:
+    for word in words:
+        field, _, value = word.partition("=")
+        match field:
+            case "grptres":
+                row = replace(row, grp_tres=_limits(value, row.grp_tres))
+            case "grptresrunmins":
+                row = replace(row, grp_tres_run_mins=_limits(value, row.grp_tres_run_mins))
+            case "qos+":
+                own = row.qos | set(value.split(","))
+                row = replace(row, qos=own, own_qos=own)
+            case "defaultqos":
+                row = replace(row, default_qos=value, own_default_qos=value)
+            case _:
+                raise AssertionError(word)
+    return row
+
+
+def _limits(text: str, before: Mapping[str, int]) -> Mapping[str, int]:
+    pairs = (part.partition("=") for part in text.split(","))
+    after = {**before, **{tres: int(value) for tres, _, value in pairs}}
+    return {tres: value for tres, value in after.items() if value >= 0}

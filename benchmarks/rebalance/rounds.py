@@ -1,0 +1,170 @@
+"""How long one run of ``slicewise rebalance`` takes on a large site, step by step.
+
+The run is the product's own, with a PostgreSQL ledger. Slurm's replies are values: what its
+commands take, and how long slurmctld and slurmdbd do, is not in it.
+"""
+
+import asyncio
+import gc
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import insert
+
+from benchmarks.rebalance import site
+from benchmarks.rebalance.replies import CLUSTER, Replies
+from benchmarks.rebalance.site import Site, Size
+from benchmarks.server import server
+from cluster.database import postgres_engine, writing
+from cluster.errors import UnreachableError
+from cluster.settings import Settings, load_settings
+from cluster.wire import StatusAnswer
+from slurm_plugin.cli.rebalance_cli import GARBAGE_AFTER
+from slurm_plugin.decide.policy import Tenant, TenantUpdate
+from slurm_plugin.decide.rebalance_steps import RebalanceRun, RunOutcome, StepName
+from slurm_plugin.ledger import schema
+from slurm_plugin.ledger.policy_rows import change_values
+from slurm_plugin.ledger.recut_tables import mig_nodes
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger.tables import quota_changes
+from slurm_plugin.rebalance.look import Site as Place
+from slurm_plugin.rebalance.run import run
+
+_ETC = Path(__file__).resolve().parents[2] / "etc" / "slicewise.toml"
+_DATABASE = "rebalance"
+
+
+class _Clocked(Ledger):
+    """Notes when the steps of a run begin and end, on the process's clock, too."""
+
+    def __init__(self, url: str, cluster: str) -> None:
+        """As ``Ledger``."""
+        super().__init__(url, cluster)
+        self.at_s: list[tuple[float, float]] = []
+
+    def begin_run_step(self, run_id: int, name: StepName) -> int:
+        """As ``Ledger``."""
+        self.at_s.append(_clocks())
+        return super().begin_run_step(run_id, name)
+
+    def end_run_step(self, *args: Any) -> None:
+        """As ``Ledger``."""
+        super().end_run_step(*args)
+        self.at_s.append(_clocks())
+
+
+def _clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+class _NoDaemon:
+    """So the run does all by itself."""
+
+    async def status(self) -> StatusAnswer:
+        """Nobody answers."""
+        raise UnreachableError("SW-DAEMON-DOWN", "There is none.", "")
+
+
+def measured(size: Size, seed: int) -> Mapping[str, Any]:
+    """Seconds of one run, on one processor, after a first one that made all limits and loans."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    with server() as running, tempfile.TemporaryDirectory(prefix="slicewise-bench-") as place:
+        running.run("createdb", _DATABASE)
+        url = running.url(_DATABASE)
+        schema.upgrade(url)
+        now_s = int(time.time())
+        before = site.idle_lenders(size, seed, now_s)
+        after = site.short_lenders(size, seed, now_s)
+        _fill(url, before)
+        with _Clocked(url, CLUSTER) as ledger:
+            return _measured(ledger, _settings(Path(place), before), before, after)
+
+
+def _measured(ledger: _Clocked, settings: Settings, before: Site, after: Site) -> Mapping[str, Any]:
+    slurm = Replies(before)
+    place = Place(settings, slurm, ledger, _NoDaemon(), "bench", "bench", is_root=False)
+    _done(asyncio.run(run(place, lambda: True)))
+    slurm.show(after)
+    # The replies are Slurm's: looking for what of them could be thrown away is no part of a run.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_AFTER)
+    ledger.at_s = []
+    began_s, began_cpu_s = _clocks()
+    ended = asyncio.run(run(place, lambda: True))
+    ended_s, ended_cpu_s = _clocks()
+    _done(ended)
+    names = [one.step.value for one in ended.records]
+    pairs = zip(ledger.at_s[::2], ledger.at_s[1::2], strict=True)
+    took = {name: _apart(*pair) for name, pair in zip(names, pairs, strict=True)}
+    return {
+        "seconds": round(ended_s - began_s, 3),
+        "cpu_s": round(ended_cpu_s - began_cpu_s, 3),
+        "look_s": _apart((began_s, began_cpu_s), ledger.at_s[0])["seconds"],
+        "steps": {
+            one.step.value: {
+                **took[one.step.value],
+                "changed": len(one.did),
+                "saw": {word: seen for word, seen in one.saw.items() if word != "planned"},
+            }
+            for one in ended.records
+        },
+    }
+
+
+def _apart(begin: tuple[float, float], end: tuple[float, float]) -> Mapping[str, float]:
+    return {"seconds": round(end[0] - begin[0], 3), "cpu_s": round(end[1] - begin[1], 3)}
+
+
+def _done(ended: RebalanceRun) -> None:
+    if ended.outcome is not RunOutcome.DONE:
+        raise AssertionError([one.why for one in ended.records])
+
+
+def _settings(place: Path, shown: Site) -> Settings:
+    slurm_conf, gres_conf = site.files(shown.nodes)
+    (place / "slurm.conf").write_text(slurm_conf, encoding="utf-8")
+    (place / "gres.conf").write_text(gres_conf, encoding="utf-8")
+    known = load_settings(_ETC)
+    changes = {"slurm_conf": place / "slurm.conf", "gres_conf": place / "gres.conf"}
+    return known.model_copy(
+        update={
+            "cluster": known.cluster.model_copy(update={"name": CLUSTER}),
+            "recut": known.recut.model_copy(update=changes),
+        }
+    )
+
+
+def _fill(url: str, shown: Site) -> None:
+    """Tenants and surveys, at once: one by one takes a minute."""
+    engine = postgres_engine(url)
+    words = {"cluster": CLUSTER, "author": "bench", "reason": "bench"}
+    rows = [change_values(_update(one)) for one in shown.policy.values()]
+    fields = dict.fromkeys(name for row in rows for name in row)
+    changes = [{**fields, **words, **row} for row in rows]
+    surveys = [
+        {"cluster": CLUSTER, "node": node, "inventory": inventory}
+        for node, inventory in site.inventories(shown.nodes).items()
+    ]
+    with writing(engine) as connection:
+        connection.execute(insert(quota_changes), changes)
+        connection.execute(insert(mig_nodes), surveys)
+    engine.dispose()
+
+
+def _update(tenant: Tenant) -> TenantUpdate:
+    quota = tenant.quota
+    return TenantUpdate(
+        tenant.name,
+        parent=tenant.parent,
+        nominal_millislices=quota.nominal_millislices,
+        borrowing_limit_millislices=quota.borrowing_limit_millislices,
+        lending_limit_millislices=quota.lending_limit_millislices,
+        weight=quota.weight,
+        type_limits=quota.type_limits,
+        budget=tenant.budget,
+    )

@@ -1,0 +1,231 @@
+"""Whom others would send away so that waiting jobs start: the published orders, on our worlds.
+
+Each takes the waiting jobs in turn, the most important first, and what it has sent away for one is
+free for the next. All have the same candidates: runs on borrowed quota that are beyond their term.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_plugin.decide.reclaim import Running, Taking, Wanting, reclaim
+
+_Order = Callable[[Running], tuple[float, ...]]
+_REORDERS = 2
+"""Slurm's default, preempt_reorder_count of SchedulerParameters being 1: it orders anew as long as
+it has done so no more often than that."""
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """What a policy does.
+
+    Attributes:
+        victims: job ids of runs.
+        unserved: job ids of those who can't start even so.
+    """
+
+    victims: frozenset[int]
+    unserved: frozenset[int]
+
+
+Policy = Callable[[Taking], Eviction]
+
+
+def candidates(taking: Taking) -> Sequence[Running]:
+    """Runs that may be sent away."""
+    oldest_s = taking.now_s - taking.term_s
+    return [run for run in taking.running if run.start_s <= oldest_s]
+
+
+def in_turn(taking: Taking) -> Sequence[Wanting]:
+    """Waiting jobs, the most important first."""
+    return sorted(taking.wanting, key=lambda job: (-job.priority, job.job_id))
+
+
+class Places:
+    """What is free, by node and type."""
+
+    def __init__(self, free: Mapping[str, Mapping[str, int]]) -> None:
+        self._free = {node: dict(types) for node, types in free.items()}
+
+    def copy(self) -> "Places":
+        """Another one."""
+        return Places(self._free)
+
+    def vacate(self, run: Running) -> None:
+        """What it held is free."""
+        self._change(run.instances, 1)
+
+    def occupy(self, run: Running) -> None:
+        """It holds that again."""
+        self._change(run.instances, -1)
+
+    def fitting(self, job: Wanting) -> Sequence[str]:
+        """The first nodes that have room for it; none if they are too few."""
+        found = []
+        for node in self._free:
+            if self._has(node, job):
+                found.append(node)
+                if len(found) == job.nodes:
+                    return found
+        return []
+
+    def start(self, job: Wanting) -> bool:
+        """Whether it starts; it holds its instances then."""
+        found = self.fitting(job)
+        self._change(dict.fromkeys(found, job.instances), -1)
+        return bool(found)
+
+    def _has(self, node: str, job: Wanting) -> bool:
+        there = self._free[node]
+        return all(there.get(kind, 0) >= count for kind, count in job.instances.items())
+
+    def _change(self, instances: Mapping[str, Mapping[str, int]], sign: int) -> None:
+        for node, types in instances.items():
+            there = self._free.setdefault(node, {})
+            for kind, count in types.items():
+                there[kind] = there.get(kind, 0) + sign * count
+
+
+def slicewise(taking: Taking) -> Eviction:
+    """The product's decision, as it is."""
+    found = reclaim(taking)
+    return Eviction(frozenset(found.victims), frozenset(found.missing))
+
+
+def newest_first(taking: Taking) -> Eviction:
+    """Of runs with a type that is wanted, the newest, until the job fits."""
+    return _one_by_one(taking, lambda run: (-run.start_s, run.job_id), gives_back=False)
+
+
+def lowest_priority_first(taking: Taking) -> Eviction:
+    """Of runs with a type that is wanted, the least important, then the newest, until it fits."""
+    return _one_by_one(taking, _least_important, gives_back=False)
+
+
+def kueue(taking: Taking) -> Eviction:
+    """Kueue's classic preemption: as lowest priority first, of tenants that borrow still; then, in
+    reverse, whoever need not go stays.
+
+    Kueue itself looks at quota by resource, not at nodes; here it is told which node is free.
+    """
+    return _one_by_one(taking, _least_important, gives_back=True)
+
+
+def slurm(taking: Taking) -> Eviction:
+    """preempt/qos with select/cons_tres: candidates in order of their number of nodes, then of
+    their ids, leave one by one, whatever they hold, until the job fits.
+
+    Whoever left last, and then who shares most of the nodes found, is put first, and again; at last
+    those go that had to leave and are on the nodes found. Of nodes that would do it takes the
+    first; Slurm takes the one with the fewest processors to spare.
+    """
+    return _each_in_turn(taking, _slurm_victims)
+
+
+POLICIES: Mapping[str, Policy] = {
+    "slicewise": slicewise,
+    "newest_first": newest_first,
+    "lowest_priority_first": lowest_priority_first,
+    "slurm": slurm,
+    "kueue": kueue,
+}
+
+
+def _least_important(run: Running) -> tuple[float, ...]:
+    return (run.priority, -run.start_s, run.job_id)
+
+
+_Choice = Callable[[Wanting, Sequence[Running], Places], Sequence[Running] | None]
+"""Who goes for a job, of those that are there; None if nothing helps. It leaves places as found."""
+
+
+def _each_in_turn(taking: Taking, choose: _Choice) -> Eviction:
+    places, there = Places(taking.free), list(candidates(taking))
+    victims: set[int] = set()
+    unserved: set[int] = set()
+    for job in in_turn(taking):
+        if places.start(job):
+            continue
+        chosen = choose(job, there, places)
+        if chosen is None:
+            unserved.add(job.job_id)
+            continue
+        for run in chosen:
+            places.vacate(run)
+        places.start(job)
+        victims |= {run.job_id for run in chosen}
+        there = [run for run in there if run.job_id not in victims]
+    return Eviction(frozenset(victims), frozenset(unserved))
+
+
+def _one_by_one(taking: Taking, order: _Order, *, gives_back: bool) -> Eviction:
+    above = dict(taking.above_nominal_millislices)
+
+    def choose(job: Wanting, there: Sequence[Running], places: Places) -> Sequence[Running] | None:
+        wanted = [run for run in there if _holds(run, job.instances)]
+        trial, gone = places.copy(), list[Running]()
+        left = dict(above)
+        for run in sorted(wanted, key=order):
+            if gives_back and left.get(run.tenant, 0) <= 0:
+                continue
+            trial.vacate(run)
+            gone.append(run)
+            left[run.tenant] = left.get(run.tenant, 0) - run.cost_millislices
+            if trial.fitting(job):
+                found = list(_without_needless(job, gone, trial)) if gives_back else gone
+                for one in found:
+                    above[one.tenant] = above.get(one.tenant, 0) - one.cost_millislices
+                return found
+        return None
+
+    return _each_in_turn(taking, choose)
+
+
+def _holds(run: Running, types: Mapping[str, int]) -> bool:
+    return any(kind in held for held in run.instances.values() for kind in types)
+
+
+def _without_needless(job: Wanting, gone: Sequence[Running], trial: Places) -> Iterator[Running]:
+    """The last one stays on the list; the others go back, the latest first, as far as it fits."""
+    yield gone[-1]
+    for run in reversed(gone[:-1]):
+        trial.occupy(run)
+        if not trial.fitting(job):
+            trial.vacate(run)
+            yield run
+
+
+def _slurm_victims(
+    job: Wanting, there: Sequence[Running], places: Places
+) -> Sequence[Running] | None:
+    order = sorted(there, key=lambda run: (len(run.instances), run.job_id))
+    for _ in range(_REORDERS):
+        found = _until_it_fits(job, order, places)
+        if found is None:
+            return None
+        gone, nodes = found
+        rank = {run.job_id: _shared(run, nodes) for run in gone[:-1]}
+        rank[gone[-1].job_id] = len(nodes) + 1
+        order.sort(key=lambda run: -rank.get(run.job_id, 0))
+    found = _until_it_fits(job, order, places)
+    if found is None:
+        return None
+    gone, nodes = found
+    return [run for run in gone if _shared(run, nodes)]
+
+
+def _shared(run: Running, nodes: Sequence[str]) -> int:
+    return sum(node in run.instances for node in nodes)
+
+
+def _until_it_fits(
+    job: Wanting, order: Sequence[Running], places: Places
+) -> tuple[Sequence[Running], Sequence[str]] | None:
+    trial = places.copy()
+    for number, run in enumerate(order, start=1):
+        trial.vacate(run)
+        nodes = trial.fitting(job)
+        if nodes:
+            return order[:number], nodes
+    return None

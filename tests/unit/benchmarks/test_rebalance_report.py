@@ -1,0 +1,130 @@
+"""The rebalancing benchmark: the large site of a run, Slurm's replies to it, the report."""
+
+import asyncio
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rebalance import __main__ as command
+from benchmarks.rebalance import site
+from benchmarks.rebalance.replies import Replies
+from benchmarks.rebalance.site import Size
+from cluster.gres import gpu_types_of_tres
+from cluster.jobs import JobState, JobView
+from slurm_plugin.decide.ceilings import ceilings
+from slurm_plugin.decide.demand import capacity, demand
+from slurm_plugin.decide.lending import lend
+from slurm_plugin.decide.limit_changes import stages
+from slurm_plugin.decide.limits import BORROWED_QOS, Allowed, differences, found_of, wanted
+from slurm_plugin.decide.mig.recut_gpus import lines_by_node
+from slurm_plugin.decide.reclaim import short_lenders
+from slurm_plugin.decide.slurm_files import node_positions
+
+SMALL = Size(tenants=200, jobs=1_000, gpus=480, services=20)
+NOW_S = 1_700_000_000
+PARTITIONS = frozenset({site.PARTITION})
+
+
+def running(jobs: tuple[JobView, ...]) -> dict[int, JobView]:
+    return {job.job_id: job for job in jobs if job.state is JobState.RUNNING}
+
+
+def test_a_site_is_as_large_as_asked_and_no_gpu_is_held_twice():
+    found = site.short_lenders(SMALL, 1, NOW_S)
+    assert (len(found.policy), len(found.jobs)) == (200, 1_000)
+    assert len(found.nodes) == 60
+    held: Counter[tuple[str, int]] = Counter()
+    for job_id, job in running(found.jobs).items():
+        ((node, indices),) = found.indices[job_id].items()
+        assert job.nodes == (node,)
+        assert sum(gpu_types_of_tres(job.tres).values()) == len(indices)
+        held.update((node, index) for index in indices)
+    assert set(held.values()) == {1}
+    assert {node.name: node.gpus_held for node in found.nodes} == {
+        node.name: frozenset(index for name, index in held if name == node.name)
+        for node in found.nodes
+    }
+
+
+def test_lenders_are_short_of_what_was_lent_while_they_were_idle():
+    before, after = (make(SMALL, 1, NOW_S) for make in (site.idle_lenders, site.short_lenders))
+    whole = capacity(before.nodes, PARTITIONS, site.COSTS)
+    loans = lend(
+        before.policy, demand(before.policy, before.jobs, PARTITIONS, site.COSTS), (), whole
+    )
+    wants = demand(after.policy, after.jobs, PARTITIONS, site.COSTS)
+    assert short_lenders(after.policy, loans, wants)
+    replicas = [job for job in running(after.jobs).values() if job.array_job_id is not None]
+    assert {job.qos for job in replicas} == {BORROWED_QOS}
+    ended = {one.job_id for one in after.ended}
+    assert ended
+    assert ended <= running(before.jobs).keys() - running(after.jobs).keys()
+
+
+def test_the_files_of_a_node_have_the_devices_that_its_survey_has():
+    found = site.nodes(SMALL)[:2]
+    slurm_conf, gres_conf = map(lines_by_node, site.files(found))
+    surveys = site.inventories(found)
+    for node, count in zip(found, (56, 16), strict=True):
+        there = node_positions(slurm_conf[node.name], gres_conf[node.name], node.name)
+        assert len(there) == sum(node.gpus.values()) == count
+        assert json.dumps(surveys[node.name]).count(f'"GPU-{node.name}-') == 8
+
+
+def test_the_replies_show_every_limit_that_was_set():
+    shown = site.idle_lenders(SMALL, 1, NOW_S)
+    slurm = Replies(shown)
+
+    async def settled() -> int:
+        """How many changes there are still after two rounds."""
+        for _ in range(2):
+            found = found_of(
+                "bench", await slurm.associations(), await slurm.qos(), await slurm.config()
+            )
+            allowed = Allowed(
+                policy=shown.policy,
+                ceilings=ceilings(shown.policy, (), None),
+                run_minutes={"tenant0000": 77},
+                costs=site.COSTS,
+                models=dict.fromkeys(site.COSTS, "A100-80GB"),
+            )
+            differing = differences(wanted(allowed, found, {}), found)
+            for stage in stages(differing, found):
+                await slurm.sacctmgr(stage)
+        return len(differing)
+
+    assert asyncio.run(settled()) == 0
+
+
+def test_the_command_writes_every_key_of_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    step = {"seconds": 0.5, "cpu_s": 0.4, "changed": 3, "saw": {}}
+    run = {"seconds": 1.5, "cpu_s": 1.0, "look_s": 0.1, "steps": {"lend": step}}
+    world = {"anomaly_max_s": -3, "utilisation": 0.9, "asked": 2, "cut_off": 0}
+    world |= {"preempted_replicas": 1, "preempted_jobs": 0}
+    cell = {"gpus": 4, "alone": {"utilisation": 0.4}, "worlds": {"shared": world}}
+    monkeypatch.setattr(command, "_run", lambda _: run)
+    monkeypatch.setattr(command, "FILES", {})
+    monkeypatch.setattr(command, "_replays", lambda *_: {"gentd26, peak": cell})
+    report = tmp_path / "reports" / "rebalance.json"
+    arguments = ["--report", str(report), "--worlds", "12", "--seed", "3"]
+    monkeypatch.setattr(sys, "argv", ["bench", *arguments])
+    command.main()
+    found = json.loads(report.read_text())
+    assert found["seconds"] == 1.5
+    assert found["anomaly_max_s"] == -3
+    assert found["evicted_over_needed"]["slicewise"] == 1
+    assert list(found["evictions"]) == ["replicas", "large_jobs", "with_batch"]
+    assert found["evictions"]["replicas"]["worlds"] == 12
+
+
+def test_a_trace_that_is_missing_ends_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys, "argv", ["bench", "--traces", str(tmp_path)])
+    with pytest.raises(SystemExit, match="--traces DIR"):
+        command.main()
