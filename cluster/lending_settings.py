@@ -15,6 +15,11 @@ class LendingSettings(BaseModel):
         description="So long borrowed replicas have to go in good order when their lender needs "
         "its own; then Slurm preempts.",
     )
+    past_use: bool = Field(
+        True,
+        description="Who has borrowed much lately, by the half-life of [priority], gets less of "
+        "what is idle.",
+    )
     term_s: int = Field(
         0,
         ge=0,

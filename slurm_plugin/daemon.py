@@ -81,8 +81,15 @@ class _Daemon:
         )
         self._sync = Sync(settings, slurm, self._admission, self._leader)
         self._books = Bookkeeping(settings, slurm, ledger, self._sync)
-        self._limits = Enforcement(settings, slurm, ledger, self._sync, self._leader)
         self._priorities = Priorities(settings, slurm, ledger, self._sync)
+        self._limits = Enforcement(
+            settings,
+            slurm,
+            ledger,
+            self._sync,
+            self._leader,
+            held_lately=self._priorities.held_lately,
+        )
         self._moves = QosMoves(settings, slurm, self._sync)
         self._leases = Leases(settings, slurm, self._sync)
         self._late = LateDecisions(settings, slurm, self._sync)

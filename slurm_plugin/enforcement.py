@@ -3,7 +3,7 @@
 import asyncio
 import pwd
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from cluster.errors import OutsideError, UnreachableError
@@ -48,8 +48,12 @@ class Enforcement:
         ledger: Ledger,
         sync: Sync,
         leader: Leader = ALONE,
+        *,
+        held_lately: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
+        """``held_lately`` is asked what each tenant has held on average, in millislices."""
         self._settings = settings
+        self._held_lately = held_lately
         self._leader = leader
         self._led = False
         self._slurm = slurm
@@ -193,7 +197,13 @@ class Enforcement:
     def _round(self) -> tuple[Ledger, Settings, LendingLook, float, tuple[Loan, ...]]:
         """What a round of lending goes by."""
         seen = self._sync
-        look = LendingLook(seen.jobs, seen.nodes, seen.view.services, seen.leaving.ending)
+        look = LendingLook(
+            seen.jobs,
+            seen.nodes,
+            seen.view.services,
+            told=seen.leaving.ending,
+            lately=self._held_lately(),
+        )
         written = () if self._written is None else self._written.loans
         return self._ledger, self._settings, look, time.time(), written
 

@@ -33,6 +33,7 @@ class LendingLook:
     """What was seen of Slurm. Half a look decides nothing.
 
     Attributes:
+        lately: millislices that each tenant's jobs have held on average.
         told: job ids of replicas that have been told to end, whether ``services`` show it or not.
     """
 
@@ -40,6 +41,7 @@ class LendingLook:
     nodes: tuple[NodeView, ...] = field(hash=False)
     services: tuple[ServiceView, ...] = field(hash=False)
     told: frozenset[int] = frozenset()
+    lately: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,8 @@ def planned(
     partitions, costs = frozenset(settings.cluster.partitions), settings.costs
     whole = capacity(look.nodes, partitions, costs) or None
     wanted = meanwhile(policy, demand(policy, look.jobs, partitions, costs), loans, recalls)
-    after = lend(policy, wanted, loans, whole)
+    lately = look.lately if settings.lending.past_use else {}
+    after = lend(policy, wanted, loans, whole, lately)
     called = for_who_waits(recalls, waiting_since_s(look.jobs, partitions), now_s)
     held, able = used_by_tenant(look.jobs, partitions, costs), _able(look.services)
 

@@ -1,10 +1,10 @@
 """The loop that keeps pending jobs' site_factor as ``decide.priority`` has it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cluster.settings import Settings
 from cluster.slurm.interface import JobChange, Slurm, target_of
-from slurm_plugin.decide.decayed_use import shares
+from slurm_plugin.decide.decayed_use import averages, shares
 from slurm_plugin.decide.priority_changes import Ranked, Standing, changes, ranked
 from slurm_plugin.formula import formula_of
 from slurm_plugin.ledger.store import Ledger
@@ -41,6 +41,10 @@ class Priorities:
         by_tenant = shares(self._use.now, own_parts, self._settings.half_life_h * 3600)
         self._sync.set_shares(by_tenant)
         return Standing(by_tenant, self._sync.urgencies, self._formula)
+
+    def held_lately(self) -> Mapping[str, int]:
+        """Millislices that each tenant has held on average; nothing until that is known."""
+        return averages(self._use.now, self._settings.half_life_h * 3600)
 
     async def start(self) -> None:
         """Learn what tenants have used, so that the first submission is weighed by it."""

@@ -70,6 +70,14 @@ def shares(
     }
 
 
+def averages(use: DecayedUse, half_life_s: float) -> Mapping[str, int]:
+    """Millislices that each tenant has held on average: who holds as much all the time has used so
+    much.
+    """
+    whole_s = _gained_s(math.inf, half_life_s)
+    return {tenant: int(amount / whole_s) for tenant, amount in use.millislice_s.items()}
+
+
 def _kept(passed_s: float, half_life_s: float) -> float:
     return float(2.0 ** -(passed_s / half_life_s))
 

@@ -12,13 +12,16 @@ other way would lend more. From the top down it is then settled who gets and giv
   Kueue (https://kueue.sigs.k8s.io/docs/concepts/fair_sharing/) and KAI
   (https://github.com/NVIDIA/KAI-Scheduler/blob/main/docs/fairness/README.md). The filling is
   Bertsekas & Gallager's (Data Networks, 2nd ed., 6.5.2).
+- What a borrower has held lately beyond its own part, on average, counts as if it had that already
+  (``lately``): so over a half-life shares come out by weight, too. In whole slices, which seldom
+  change.
 - Current loans go on as far as that allows; of too many, those of who has least left idle end.
 - What is lent beyond is drawn from who has most idle: what stays idle gets as equal as it can.
 
 Nothing changes without a reason: the same demand leaves the loans as they are.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +38,8 @@ from slurm_plugin.decide.tenants import (
     parent,
 )
 
+_SLICE_MILLISLICES = 1000
+
 _Gate = tuple[Literal["lends", "borrows", "out", "in"], str]
 """Where loans pass: from or to a tenant's own account, out of or into its subtree."""
 
@@ -43,11 +48,16 @@ _Flow = Counter[_Gate]
 
 
 def lend(
-    policy: Policy, demand: Mapping[str, int], current: Sequence[Loan], capacity: int | None
+    policy: Policy,
+    demand: Mapping[str, int],
+    current: Sequence[Loan],
+    capacity: int | None,
+    lately: Mapping[str, int] | None = None,
 ) -> tuple[Loan, ...]:
     """The loans there should be, by lender and borrower.
 
-    ``demand`` is what each tenant's own jobs hold or wait for, in millislices. While the nominals
+    ``demand`` is what each tenant's own jobs hold or wait for, ``lately`` what they have held on
+    average, in millislices. While the nominals
     at the top are more than ``capacity`` together, or that is not known (None), there are only
     current loans, as far as they are still idle and wanted.
     """
@@ -59,7 +69,7 @@ def lend(
     top = sum(nominal[name] for name in by_parent(policy).get("", ()))
     if capacity is None or top > capacity:
         return _cut(policy, current, idle, want)
-    parts = _parts(policy, idle, want)
+    parts = _parts(policy, idle, want, _borrowed_lately(policy, lately or {}))
     got = _got(policy, parts)
     kept = _kept(policy, current, idle, _supplies(parts) | got)
     passing = _flow(policy, kept)
@@ -146,6 +156,7 @@ class _Part:
         out, into: the gates of what it gives and gets.
         supply, want: what may leave it, what may enter it; one of them is 0.
         idle: what lies idle in it, whether it may leave or not.
+        past: what it has borrowed lately, on average.
     """
 
     out: _Gate
@@ -154,13 +165,30 @@ class _Part:
     supply: int
     want: int
     idle: int
+    past: int
 
 
 _Parts = Mapping[str, Sequence[_Part]]
 """Those who take part at each tenant, and at "" above them all."""
 
 
-def _parts(policy: Policy, idle: Mapping[str, int], want: Mapping[str, int]) -> _Parts:
+def _borrowed_lately(policy: Policy, lately: Mapping[str, int]) -> _Flow:
+    """What has passed the gates into own accounts and subtrees, in whole slices."""
+    nominal, own = effective_nominal(policy), own_part(policy)
+    sums = Counter({name: lately.get(name, 0) for name in policy})
+    past: _Flow = Counter()
+    for name in reversed(downward(policy)):
+        past["borrows", name] = _whole(lately.get(name, 0) - own[name])
+        past["in", name] = _whole(sums[name] - nominal[name])
+        sums[parent(policy, name)] += sums[name]
+    return past
+
+
+def _whole(amount: int) -> int:
+    return max(0, amount) // _SLICE_MILLISLICES * _SLICE_MILLISLICES
+
+
+def _parts(policy: Policy, idle: Mapping[str, int], want: Mapping[str, int], past: _Flow) -> _Parts:
     parts: dict[str, list[_Part]] = {"": []}
     for name, tenant in policy.items():
         own = _Part(
@@ -170,14 +198,16 @@ def _parts(policy: Policy, idle: Mapping[str, int], want: Mapping[str, int]) -> 
             supply=idle[name],
             want=want[name],
             idle=idle[name],
+            past=past["borrows", name],
         )
         parts[name] = [own]
     for name in reversed(downward(policy)):
-        parts[parent(policy, name)].append(_subtree(name, policy[name].quota, parts[name]))
+        one = _subtree(name, policy[name].quota, parts[name], past["in", name])
+        parts[parent(policy, name)].append(one)
     return parts
 
 
-def _subtree(name: str, quota: Quota, parts: Sequence[_Part]) -> _Part:
+def _subtree(name: str, quota: Quota, parts: Sequence[_Part], past: int) -> _Part:
     """What a subtree has left over once its parts have lent to each other."""
     supply, want = _sums(parts)
     return _Part(
@@ -187,6 +217,7 @@ def _subtree(name: str, quota: Quota, parts: Sequence[_Part]) -> _Part:
         supply=min(quota.lending_limit_millislices, max(0, supply - want)),
         want=min(quota.borrowing_limit_millislices, max(0, want - supply)),
         idle=sum(part.idle for part in parts) - min(supply, want),
+        past=past,
     )
 
 
@@ -239,6 +270,8 @@ def _shared(parts: Sequence[_Part], total: int) -> Sequence[int]:
     what is left; the others share the rest by weight. Whole millislices: each gets less than one
     more or less than exactly.
     """
+    if any(part.past for part in parts):
+        return _shared_on_top(parts, total)
     shares = [part.want for part in parts]
     # Times MAX_WEIGHT², different quotients stay different when rounded down.
     needs = [part.want * MAX_WEIGHT**2 // part.weight for part in parts]
@@ -253,6 +286,24 @@ def _shared(parts: Sequence[_Part], total: int) -> Sequence[int]:
         before = total * filled // weight
         filled += parts[i].weight
         shares[i] = total * filled // weight - before
+    return shares
+
+
+def _shared_on_top(parts: Sequence[_Part], total: int) -> Sequence[int]:
+    """The same where each has its past already: one level for its weight of both together."""
+
+    def up_to(level: int) -> list[int]:
+        filled = (level * part.weight // MAX_WEIGHT - part.past for part in parts)
+        bounds = zip(parts, filled, strict=True)
+        return [min(part.want, max(0, amount)) for part, amount in bounds]
+
+    # At this one everybody has all that it wants.
+    most = max((part.want + part.past) * MAX_WEIGHT // part.weight for part in parts) + MAX_WEIGHT
+    level = bisect_right(range(most + 1), total, key=lambda level: sum(up_to(level))) - 1
+    shares, higher = up_to(level), up_to(level + 1)
+    rising = [i for i in range(len(parts)) if higher[i] > shares[i]]
+    for i in rising[: total - sum(shares)]:
+        shares[i] += 1
     return shares
 
 

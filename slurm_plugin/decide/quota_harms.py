@@ -14,7 +14,12 @@ from cluster.wire import ServiceView
 from slurm_plugin.decide.bounds import highest_ceilings, period_budgets
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import held, is_managed
-from slurm_plugin.decide.limits import BORROWED_QOS, binding_type_limits, qos_name
+from slurm_plugin.decide.limits import (
+    BORROWED_QOS,
+    binding_type_limits,
+    qos_name,
+    type_limits,
+)
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.quota_plan import Now, QuotaPlan, Side
 from slurm_plugin.decide.recalls import over_entitlement, recalled
@@ -37,6 +42,8 @@ class HarmKind(StrEnum):
     """It holds more in its own QOS than its own part: nothing new starts there for a while."""
     CEILING = "ceiling"
     """It holds more in all than its ceiling: likewise."""
+    TYPE = "type"
+    """It holds more instances of a type than it may: likewise."""
     CALLED_BACK = "called-back"
     """It holds more on loan than it would be lent."""
     REPLICA = "replica"
@@ -74,6 +81,7 @@ def harms(now: Now, plan: QuotaPlan) -> tuple[Harm, ...]:
         *_overcommitted(now, plan),
         *own_parts,
         *_above_ceilings(now, plan, told),
+        *_above_types(now, plan),
         *called_back,
         *_replicas(now, plan),
         *_never_start(now, plan),
@@ -117,6 +125,22 @@ def _above_ceilings(now: Now, plan: QuotaPlan, told: Collection[str]) -> Iterato
             words = f"it and those below it hold {_of(used[name], most)} of its ceiling"
             amount = used[name] - most
             yield Harm(HarmKind.CEILING, name, "", amount, words + _WAITS_WORDS)
+
+
+def _above_types(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
+    """A limit on a type binds a tenant with all below it."""
+    was, then = plan.before.policy, plan.after.policy
+    running = held(now.jobs, now.partitions)
+    for kind in sorted(now.costs):
+        used = with_those_below(
+            then, {name: one.instances.get(kind, 0) for name, one in running.items()}
+        )
+        for name, tenant in then.items():
+            most = type_limits(tenant.quota, now.costs, now.models).get(kind, used[name])
+            before = type_limits(was[name].quota, now.costs, now.models) if name in was else {}
+            if used[name] > most < before.get(kind, used[name]):
+                words = f"it and those below it hold {used[name]} × {kind}, {most} at most"
+                yield Harm(HarmKind.TYPE, name, "", 0, words + _WAITS_WORDS)
 
 
 _WAITS_WORDS = "; nothing is ended, new starts wait until less is held"

@@ -28,6 +28,7 @@ class Now:
         policy: in force.
         services: with what their owners ordered.
         costs: millislices of an instance by GRES type; models: its GPU model.
+        held_lately: millislices that each tenant has held on average; empty if that does not count.
         balances, rolls, reservations: of budgets, as the ledger has them.
         grace_s, term_s: [lending].
     """
@@ -44,6 +45,7 @@ class Now:
     balances: Mapping[str, Balance] = field(hash=False)
     rolls: Mapping[str, int] = field(hash=False)
     reservations: tuple[Reservation, ...] = field(hash=False)
+    held_lately: Mapping[str, int] = field(hash=False)
     now_s: int
     grace_s: int
     term_s: int
@@ -156,7 +158,7 @@ def quota_plan(now: Now, after: Policy, period_starts_s: Mapping[str, int]) -> Q
 def _lent(now: Now, after: Policy) -> tuple[Loan, ...]:
     """The loans that the next round would make."""
     wanted = demand(after, now.jobs, now.partitions, now.costs)
-    return lend(after, wanted, now.loans, now.capacity_millislices)
+    return lend(after, wanted, now.loans, now.capacity_millislices, now.held_lately)
 
 
 def _amended(now: Now, after: Policy, period_starts_s: Mapping[str, int]) -> Mapping[str, Balance]:

@@ -185,6 +185,36 @@ def test_borrowers_of_equal_weight_get_what_is_max_min_fair(case: Case) -> None:
     assert poorest_first(case.lend()) == max(map(poorest_first, every_way(case)))
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9000), st.integers(0, 9000)), min_size=2),
+    st.integers(0, 20_000),
+)
+@settings(max_examples=examples(200))
+def test_with_what_they_had_lately_borrowers_come_to_one_level(
+    borrowers: list[tuple[int, int, int]], idle: int
+) -> None:
+    """Each one's weight, what it wants, and what it has borrowed lately."""
+    names = [f"b{i}" for i in range(len(borrowers))]
+    limits = {"lending_limit_millislices": Millislices(PLENTY)}
+    tenants = {"lender": Tenant("lender", "", Quota(Millislices(idle), **limits))}
+    for name, (weight, _, _) in zip(names, borrowers, strict=True):
+        quota = Quota(Millislices(0), borrowing_limit_millislices=Millislices(PLENTY))
+        tenants[name] = Tenant(name, "", replace(quota, weight=weight))
+    wants = {name: want for name, (_, want, _) in zip(names, borrowers, strict=True)}
+    lately = {name: past for name, (_, _, past) in zip(names, borrowers, strict=True)}
+    loans = lend(tenants, wants, (), PLENTY, lately)
+    got = [borrowed(loans, name) for name in names]
+    assert sum(got) == min(idle, sum(wants.values()))
+    levels = [
+        (share + past // 1000 * 1000, weight)
+        for share, (weight, _, past) in zip(got, borrowers, strict=True)
+    ]
+    hungry = [level for level, n, share in zip(levels, names, got, strict=True) if share < wants[n]]
+    fed = [level for level, share in zip(levels, got, strict=True) if share]
+    for (has, weight), (more, other) in product(hungry, fed):
+        assert (more - 1) * weight <= (has + 1) * other, "who has less for its weight goes first"
+
+
 @given(TINY)
 @settings(max_examples=examples(400))
 def test_nobody_gets_a_unit_that_somebody_poorer_for_its_weight_could_have(case: Case) -> None:

@@ -226,3 +226,36 @@ def test_a_loan_crosses_the_subtrees_that_only_one_end_is_in():
         {"lab": 3, "a": 13, "b": 0, "c": 5},
         {"lab": 5, "a": 0, "b": 15, "c": 3},
     )
+
+
+def after(lately: Mapping[str, int], tenants: Policy, demand: Mapping[str, int]) -> Loans:
+    found = lend(tenants, demand, (), CAPACITY, lately)
+    return {(loan.lender, loan.borrower): loan.amount_millislices for loan in found}
+
+
+def test_who_has_borrowed_lately_has_that_already():
+    three = policy(tenant("a", 6000), tenant("b", 1000), tenant("c"))
+    demand = {"b": 9000, "c": 9000}
+    assert after({}, three, demand) == {("a", "b"): 3000, ("a", "c"): 3000}
+    assert after({"b": 3000}, three, demand) == {("a", "b"): 2000, ("a", "c"): 4000}
+    assert after({"b": 99_000}, three, demand) == {("a", "c"): 6000}
+    assert after({"b": 99_000, "c": 97_000}, three, demand) == {("a", "b"): 2500, ("a", "c"): 3500}
+    assert after({"b": 99_000}, three, {"b": 9000}) == {("a", "b"): 6000}, "nobody else wants it"
+
+
+def test_what_was_held_on_its_own_part_or_less_than_a_slice_does_not_count():
+    three = policy(tenant("a", 6000), tenant("b", 1000), tenant("c"))
+    demand = {"b": 9000, "c": 9000}
+    assert after({"b": 1999}, three, demand) == after({}, three, demand)
+
+
+def test_the_past_counts_by_weight_too():
+    three = policy(tenant("a", 6000), tenant("b", weight=2), tenant("c"))
+    demand = {"b": 9000, "c": 9000}
+    assert after({"b": 2000}, three, demand) == {("a", "b"): 3333, ("a", "c"): 2667}
+
+
+def test_a_subtree_has_the_past_of_all_in_it():
+    tree = policy(tenant("a", 6000), tenant("lab"), tenant("x", parent="lab"), tenant("y"))
+    demand = {"x": 9000, "y": 9000}
+    assert after({"lab": 2000}, tree, demand) == {("a", "x"): 2000, ("a", "y"): 4000}

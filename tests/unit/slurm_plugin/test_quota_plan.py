@@ -80,6 +80,7 @@ def now(before: Policy, *jobs: JobView, **changes: Any) -> Now:
         "n1", "n1", frozenset({"MIXED"}), {"1g.10gb": 14}, {}, partitions=frozenset({"gpu"})
     )
     there = Now(
+        held_lately={},
         policy=before,
         loans=(),
         recalls=(),
@@ -105,6 +106,15 @@ def planned(there: Now, after: Policy) -> QuotaPlan:
 
 def hurt(there: Now, after: Policy) -> list[Harm]:
     return list(harms(there, planned(there, after)))
+
+
+def test_a_limit_on_a_type_below_what_runs_is_told_of_who_has_it_and_those_below():
+    before = policy(a=6000, b=8000)
+    there = now(before, job(1, "a", 6))
+    limited = with_quota(before, "a", type_limits={"1g.10gb": 5})
+    assert [(one.kind, one.tenant) for one in hurt(there, limited)] == [(HarmKind.TYPE, "a")]
+    assert hurt(there, with_quota(before, "a", type_limits={"1g.10gb": 6})) == []
+    assert hurt(replace(there, policy=limited), limited) == [], "it is so already"
 
 
 def with_quota(of: Policy, name: str, **changes: Any) -> Policy:

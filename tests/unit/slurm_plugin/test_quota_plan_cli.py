@@ -21,6 +21,7 @@ from slurm_plugin.cli import parts, quota_plan_cli
 from slurm_plugin.cli.present_limits import differences_json
 from slurm_plugin.cli.present_quota_plan import loan_lines
 from slurm_plugin.compile import look
+from slurm_plugin.decide.decayed_use import Holding
 from slurm_plugin.decide.orders import Key, Ordered
 from slurm_plugin.decide.policy import (
     Loan,
@@ -63,6 +64,9 @@ class FakeLedger(LimitLedger):
     terms: tuple[LoanTerm, ...] = ()
     lent_before: tuple[LoanChange, ...] = ()
     recalled: tuple[Recall, ...] = ()
+
+    def holdings(self, since_s: int) -> tuple[Holding, ...]:
+        return ()
 
     def orders(self) -> Mapping[Key, Ordered]:
         return {}
