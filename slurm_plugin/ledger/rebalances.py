@@ -2,9 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, extract, func, select, update
+from sqlalchemy import Connection, Row, Select, delete, extract, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
@@ -20,6 +21,9 @@ from slurm_plugin.decide.rebalance_steps import (
 from slurm_plugin.ledger.part import LedgerPart, seconds
 from slurm_plugin.ledger.rebalance_tables import rebalance_runs, rebalance_steps
 
+KEPT_DAYS = 90
+"""A run each three minutes writes 3,400 rows a day."""
+
 
 class Rebalances(LedgerPart):
     """Every step is on disk before it begins. Who writes holds ``rebalance_lock``."""
@@ -29,10 +33,13 @@ class Rebalances(LedgerPart):
         return LeaderLock(self._engine, "slicewise rebalance", self._cluster, host)
 
     def open_run(self, author: str, host: str) -> int:
-        """A new run's id. Runs that were never finished are ``abandoned`` by it."""
+        """A new run's id. Runs that were never finished are ``abandoned`` by it, and those before
+        ``KEPT_DAYS`` forgotten.
+        """
         values = {"cluster": self._cluster, "author": author, "host": host}
         with writing(self._engine) as connection:
             self._abandon(connection)
+            self._forget_old_runs(connection)
             made = insert(rebalance_runs).values(values).returning(rebalance_runs.c.id)
             return int(connection.execute(made).scalar_one())
 
@@ -89,6 +96,13 @@ class Rebalances(LedgerPart):
                 "See which there are: slicewise rebalance history",
             )
         return found[0]
+
+    def _forget_old_runs(self, connection: Connection) -> None:
+        of = rebalance_runs.c
+        is_old = of.begun_at < func.now() - timedelta(days=KEPT_DAYS)
+        old = select(of.id).where(of.cluster == self._cluster, is_old)
+        connection.execute(delete(rebalance_steps).where(rebalance_steps.c.run_id.in_(old)))
+        connection.execute(delete(rebalance_runs).where(of.id.in_(old)))
 
     def _abandon(self, connection: Connection) -> None:
         """What is unfinished belongs to a process that is gone: this one holds the lock."""

@@ -44,6 +44,9 @@ _KEPT = ("compilations", "known_limits", "watermarks")
 _JOURNALS = ("recuts", "recut_steps", "mig_nodes", "rebalance_runs", "rebalance_steps")
 """What whoever re-cuts GPUs or rebalances writes and overwrites. None of it is money."""
 
+_FORGOTTEN = ("rebalance_runs", "rebalance_steps")
+"""Of these what is old is deleted."""
+
 _REPLACED = ("recalls",)
 """What is replaced as a whole with the loans. None of it is money."""
 
@@ -213,6 +216,8 @@ def _grants(role: str, duty: Duty) -> Iterator[str]:
         yield f"GRANT EXECUTE ON FUNCTION {SCHEMA}.{name} TO {role}"
     for name in _JOURNALS:
         yield f"GRANT INSERT, UPDATE ON {SCHEMA}.{name} TO {role}"
+    for name in _FORGOTTEN:
+        yield f"GRANT DELETE ON {SCHEMA}.{name} TO {role}"
     for name in _REPLACED:
         yield f"GRANT INSERT, DELETE ON {SCHEMA}.{name} TO {role}"
     if duty == "operator":

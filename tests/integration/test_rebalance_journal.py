@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -13,6 +14,7 @@ from slurm_plugin.decide.calendar import ALL, Window, WindowKind
 from slurm_plugin.decide.policy import Loan, Recall, TenantUpdate
 from slurm_plugin.decide.rebalance_steps import RunOutcome, StepName, StepOutcome
 from slurm_plugin.ledger import schema
+from slurm_plugin.ledger.rebalances import KEPT_DAYS
 from slurm_plugin.ledger.store import Ledger
 
 pytestmark = pytest.mark.integration
@@ -229,6 +231,17 @@ def test_the_next_run_marks_what_a_killed_one_left(ledger: Ledger) -> None:
     assert [one.outcome for one in abandoned.records] == [StepOutcome.DONE, StepOutcome.FAILED]
     assert "middle" in abandoned.records[1].why
     assert ledger.rebalance_run(newer).outcome == RunOutcome.RUNNING
+
+
+def test_what_is_old_is_forgotten(ledger: Ledger, database: str) -> None:
+    old, newer = (ledger.open_run("cron", "head1") for _ in range(2))
+    ledger.begin_run_step(old, StepName.ROLL)
+    with psycopg.connect(database) as connection:
+        aged = "UPDATE slicewise.rebalance_runs SET begun_at = begun_at - %s WHERE id = %s"
+        for run_id, days in ((old, KEPT_DAYS + 1), (newer, KEPT_DAYS - 1)):
+            connection.execute(aged, (timedelta(days=days), run_id))
+    newest = ledger.open_run("cron", "head1")
+    assert [one.run_id for one in ledger.rebalance_history(9)] == [newest, newer]
 
 
 def test_runs_of_another_cluster_are_left_alone(ledger: Ledger, database: str) -> None:
