@@ -15,7 +15,7 @@ from launcher.decide.gateway import Load, Mode
 
 pytestmark = pytest.mark.integration
 
-FRAME_S = 2.0
+FRAME_S = 4.0
 """Time enough for five requests to come one after another, on a busy machine."""
 REQUEST = service_pb2.ModelInferRequest(model_name="m")
 Ask = Callable[[], Awaitable[object]]
@@ -86,8 +86,9 @@ async def test_beyond_what_is_in_time_the_newest_goes_first_frame_by_frame(
 ):
     """Two may wait: 3 and 4 go before them, 5 and 6 come a frame later and pass nobody else."""
     await gateway.set_replicas((replica, Mode.READY), concurrency=1, in_time=2)
-    replica.pause()
     async with protocol(gateway) as ask:
+        await ask()  # connecting may take its time
+        replica.pause()
         arrivals = Arrivals(gateway, ask)
         await frame(0.3)
         await arrivals.come(0, 1, 2, 3, 4)
