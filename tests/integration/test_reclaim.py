@@ -167,7 +167,11 @@ def lent(sandbox: Sandbox) -> Iterator[Lent]:
         found.quotas(f"vision --nominal {LENT} --lending-limit {LENT}")
         yield found
         sandbox.run("root", ("scancel", *map(str, (*found.jobs, found.array))))
-        found.quotas("nlp --borrowing-limit 0", "vision --lending-limit 0")
+        found.quotas(
+            "guest --nominal 0",
+            "nlp --nominal 0 --borrowing-limit 0",
+            "vision --nominal 0 --lending-limit 0",
+        )
 
 
 @pytest.fixture
