@@ -181,6 +181,11 @@ class PrioritySettings(_Section):
         (), description="Tenants whose jobs may say class=high."
     )
 
+    @property
+    def half_life_s(self) -> float:
+        """In seconds."""
+        return self.half_life_h * 3600
+
 
 class TenantLimits(_Section):
     """[gateway.limits.tenants.NAME]: of one tenant's services together; none is unlimited."""

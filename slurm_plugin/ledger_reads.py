@@ -7,6 +7,7 @@ from cluster.jobs import JobView, NodeView
 from cluster.settings import Settings
 from slurm_plugin.decide.budgets import left
 from slurm_plugin.decide.ceilings import ceilings
+from slurm_plugin.decide.decayed_use import HALF_LIVES, DecayedUse, averages, recorded
 from slurm_plugin.decide.demand import capacity, held
 from slurm_plugin.decide.explain import Situation
 from slurm_plugin.decide.free import free_instances
@@ -18,6 +19,19 @@ from slurm_plugin.ledger.store import Ledger
 def policy_now(ledger: Ledger, settings: Settings) -> Policy:
     """Every tenant as the calendar has it now."""
     return ledger.policy_in_force(time.time(), settings.ledger.time_zone)
+
+
+def recent_use(ledger: Ledger, settings: Settings, at_s: float) -> DecayedUse:
+    """What tenants have used lately, by the ledger alone. The daemon follows it itself."""
+    half_life_s = settings.priority.half_life_s
+    return recorded(ledger.holdings(int(at_s - HALF_LIVES * half_life_s)), at_s, half_life_s)
+
+
+def held_lately(ledger: Ledger, settings: Settings, at_s: float) -> Mapping[str, int]:
+    """Millislices that each tenant has held on average; none where loans do not go by it."""
+    if not settings.lending.past_use:
+        return {}
+    return averages(recent_use(ledger, settings, at_s), settings.priority.half_life_s)
 
 
 def situation(

@@ -38,13 +38,13 @@ class Priorities:
         """What counts for jobs now, beside what they say themselves; admission has it, too."""
         await self._use.follow()
         own_parts = {tenant.name: tenant.nominal_millislices for tenant in self._sync.view.tenants}
-        by_tenant = shares(self._use.now, own_parts, self._settings.half_life_h * 3600)
+        by_tenant = shares(self._use.now, own_parts, self._settings.half_life_s)
         self._sync.set_shares(by_tenant)
         return Standing(by_tenant, self._sync.urgencies, self._formula)
 
     def held_lately(self) -> Mapping[str, int]:
         """Millislices that each tenant has held on average; nothing until that is known."""
-        return averages(self._use.now, self._settings.half_life_h * 3600)
+        return averages(self._use.now, self._settings.half_life_s)
 
     async def start(self) -> None:
         """Learn what tenants have used, so that the first submission is weighed by it."""

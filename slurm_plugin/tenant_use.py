@@ -22,7 +22,7 @@ class TenantUse:
     """Decayed use by tenant, as of the last look at Slurm."""
 
     def __init__(self, settings: Settings, ledger: Ledger, sync: Sync) -> None:
-        self._half_life_s = settings.priority.half_life_h * 3600
+        self._half_life_s = settings.priority.half_life_s
         self._partitions = frozenset(settings.cluster.partitions)
         self._costs = settings.costs
         self._ledger = ledger

@@ -36,7 +36,6 @@ from slurm_plugin.cli.tenant import place_in_slurm
 from slurm_plugin.compile import Look, look
 from slurm_plugin.decide.accounts import Accounts
 from slurm_plugin.decide.calendar import in_force
-from slurm_plugin.decide.decayed_use import HALF_LIVES, averages, recorded
 from slurm_plugin.decide.limit_changes import stages
 from slurm_plugin.decide.limits import Difference, differences, wanted
 from slurm_plugin.decide.orders import Key, Ordered, arrays_of
@@ -47,6 +46,7 @@ from slurm_plugin.decide.services import Observation, services
 from slurm_plugin.decide.tenants import changed_together
 from slurm_plugin.ledger.budgets import Amend
 from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger_reads import held_lately
 from slurm_plugin.sight import Sight
 
 quota_app = typer.Typer(
@@ -210,17 +210,11 @@ def _now(ledger: Ledger, settings: Settings, seen: Look, observed: Observation, 
         balances=ledger.balances(),
         rolls=ledger.rolls(),
         reservations=ledger.open_reservations(),
-        held_lately=_held_lately(ledger, settings, now_s) if settings.lending.past_use else {},
+        held_lately=held_lately(ledger, settings, now_s),
         now_s=now_s,
         grace_s=settings.lending.grace_s,
         term_s=settings.lending.term_s,
     )
-
-
-def _held_lately(ledger: Ledger, settings: Settings, now_s: int) -> Mapping[str, int]:
-    half_life_s = settings.priority.half_life_h * 3600
-    holdings = ledger.holdings(int(now_s - HALF_LIVES * half_life_s))
-    return averages(recorded(holdings, now_s, half_life_s), half_life_s)
 
 
 def _ordered(

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from cluster.units import slices_text, slices_words
-from slurm_plugin.decide.decayed_use import averages
 from slurm_plugin.decide.policy import Loan, Recall
 from slurm_plugin.decide.rebalance_steps import StepOutcome
+from slurm_plugin.ledger_reads import held_lately
 from slurm_plugin.lending import Renewed, planned, renew
 from slurm_plugin.rebalance.look import Look, Report, Site
-from slurm_plugin.rebalance.use import half_life_s, recent_use
 
 
 async def lend(site: Site, look: Look, *, apply: bool) -> Report:
@@ -47,7 +46,7 @@ async def reclaim(site: Site, look: Look, *, apply: bool) -> Report:
 
 async def _renewed(site: Site, look: Look, *, apply: bool) -> Renewed:
     decide = renew if apply else planned
-    lately = averages(await recent_use(site, look), half_life_s(site))
+    lately = await asyncio.to_thread(held_lately, site.ledger, site.settings, look.at_s)
     seen = replace(look.slurm, lately=lately)
     return await asyncio.to_thread(decide, site.ledger, site.settings, seen, look.at_s)
 

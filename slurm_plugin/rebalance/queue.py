@@ -1,13 +1,15 @@
 """The step that brings waiting jobs' site_factor up to date, where no daemon does."""
 
+import asyncio
+
 from cluster.slurm.interface import JobChange, target_of
 from slurm_plugin.decide.decayed_use import shares
 from slurm_plugin.decide.priority_changes import Standing, changes, ranked
 from slurm_plugin.decide.tenants import own_part
 from slurm_plugin.formula import formula_of
+from slurm_plugin.ledger_reads import recent_use
 from slurm_plugin.priorities import SAVED_S
 from slurm_plugin.rebalance.look import Look, Report, Site
-from slurm_plugin.rebalance.use import half_life_s, recent_use
 
 
 async def prioritise(site: Site, look: Look, *, apply: bool) -> Report:
@@ -29,6 +31,6 @@ async def prioritise(site: Site, look: Look, *, apply: bool) -> Report:
 
 
 async def _standing(site: Site, look: Look) -> Standing:
-    use = await recent_use(site, look)
-    by_tenant = shares(use, own_part(look.policy), half_life_s(site))
+    use = await asyncio.to_thread(recent_use, site.ledger, site.settings, look.at_s)
+    by_tenant = shares(use, own_part(look.policy), site.settings.priority.half_life_s)
     return Standing(by_tenant, {}, formula_of(site.settings.priority))
