@@ -15,7 +15,7 @@ from slurm_plugin.compile import Compiled, compile_limits
 from slurm_plugin.decide.calendar import Window
 from slurm_plugin.decide.demand import demand
 from slurm_plugin.decide.policy import Loan, Policy, Recall
-from slurm_plugin.decide.reclaim import short_lenders
+from slurm_plugin.decide.reclaim.recalls import short_lenders
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import policy_now
 from slurm_plugin.lending import LendingLook, Renewed, planned, renew

@@ -13,14 +13,14 @@ from slurm_plugin.decide.calendar import capped
 from slurm_plugin.decide.demand import capacity, demand, waiting_since_s
 from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.policy import Loan, Policy, Recall
-from slurm_plugin.decide.recalls import (
+from slurm_plugin.decide.reclaim.inputs import taking
+from slurm_plugin.decide.reclaim.recalls import (
     for_who_waits,
     meanwhile,
     over_entitlement,
     recalled,
 )
-from slurm_plugin.decide.reclaim import Reclaim, reclaim
-from slurm_plugin.decide.reclaim_inputs import taking
+from slurm_plugin.decide.reclaim.victims import Reclaim, reclaim
 from slurm_plugin.decide.services import used_by_tenant
 from slurm_plugin.ledger.store import Ledger
 

@@ -16,9 +16,9 @@ from slurm_plugin.decide.demand import demand
 from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.policy import Loan, Policy, Recall
-from slurm_plugin.decide.recalls import meanwhile, recalled
-from slurm_plugin.decide.reclaim import reclaim
-from slurm_plugin.decide.reclaim_inputs import taking
+from slurm_plugin.decide.reclaim.inputs import taking
+from slurm_plugin.decide.reclaim.recalls import meanwhile, recalled
+from slurm_plugin.decide.reclaim.victims import reclaim
 from slurm_plugin.decide.services import used_by_tenant
 
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cluster.errors import OutsideError
 from slurm_plugin.decide.mig.solver import Program
-from slurm_plugin.decide.reclaim import Running, Taking
+from slurm_plugin.decide.reclaim.victims import Running, Taking
 
 _TOLERANCE = 0.5
 """Millislices are whole; HiGHS computes with fractions."""

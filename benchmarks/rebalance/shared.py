@@ -17,8 +17,8 @@ from benchmarks.rebalance.wants import Counts, Terms, Want, policy
 from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.policy import Loan, Recall
-from slurm_plugin.decide.recalls import meanwhile, recalled
-from slurm_plugin.decide.reclaim import Running, Taking, Wanting, reclaim, short_lenders
+from slurm_plugin.decide.reclaim.recalls import meanwhile, recalled, short_lenders
+from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting, reclaim
 
 _LEND_S = 15
 """How often the daemon lends anew though no lender is short."""

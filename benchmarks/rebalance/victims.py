@@ -7,7 +7,7 @@ free for the next. All have the same candidates: runs on borrowed quota that are
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_plugin.decide.reclaim import Running, Taking, Wanting, reclaim
+from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting, reclaim
 
 _Order = Callable[[Running], tuple[float, ...]]
 _REORDERS = 2

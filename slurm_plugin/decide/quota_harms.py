@@ -22,9 +22,9 @@ from slurm_plugin.decide.limits import (
 )
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.quota_plan import Now, QuotaPlan, Side
-from slurm_plugin.decide.recalls import over_entitlement, recalled
-from slurm_plugin.decide.reclaim import reclaim
-from slurm_plugin.decide.reclaim_inputs import taking
+from slurm_plugin.decide.reclaim.inputs import taking
+from slurm_plugin.decide.reclaim.recalls import over_entitlement, recalled
+from slurm_plugin.decide.reclaim.victims import reclaim
 from slurm_plugin.decide.services import used_by_tenant
 from slurm_plugin.decide.standing import overcommitted_millislices, with_those_below
 from slurm_plugin.decide.tenants import own_part

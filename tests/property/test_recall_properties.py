@@ -11,7 +11,7 @@ from cluster.units import Millislices
 from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.policy import Loan, Policy, Quota, Recall, Tenant
-from slurm_plugin.decide.recalls import over_entitlement, recalled
+from slurm_plugin.decide.reclaim.recalls import over_entitlement, recalled
 from slurm_plugin.decide.tenants import effective_nominal, own_part
 
 PLENTY = Millislices(10**9)

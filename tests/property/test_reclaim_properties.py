@@ -15,7 +15,7 @@ from cluster.errors import OutsideError
 from cluster.jobs import JobView
 from slurm_plugin.decide.mig.solver import Program
 from slurm_plugin.decide.policy import Loan
-from slurm_plugin.decide.reclaim import Running, Taking, reclaim
+from slurm_plugin.decide.reclaim.victims import Running, Taking, reclaim
 
 SMALL = Sizes(
     gpus=3, runs=12, tenants=5, wanting=4, gpus_per_node=1, large=0.4, free=0.2, term_s=20_000

@@ -20,7 +20,7 @@ from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.limit_changes import stages
 from slurm_plugin.decide.limits import BORROWED_QOS, Allowed, differences, found_of, wanted
 from slurm_plugin.decide.mig.recut_gpus import lines_by_node
-from slurm_plugin.decide.reclaim import short_lenders
+from slurm_plugin.decide.reclaim.recalls import short_lenders
 from slurm_plugin.decide.slurm_files import node_positions
 
 SMALL = Size(tenants=200, jobs=1_000, gpus=480, services=20)

@@ -6,7 +6,7 @@ from scripted import policy_of, tenant
 from cluster.units import Millislices
 from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.policy import Loan, Policy, Recall
-from slurm_plugin.decide.recalls import for_who_waits, recalled
+from slurm_plugin.decide.reclaim.recalls import for_who_waits, recalled
 
 NOW_S, GRACE_S = 1000, 60
 POLICY = policy_of(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slurm_plugin.decide.reclaim import Running, Taking, Wanting, reclaim
+from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting, reclaim
 
 NOW_S = 100_000
 COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}

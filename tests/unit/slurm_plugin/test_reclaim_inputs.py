@@ -10,8 +10,8 @@ from cluster.jobs import JobState, JobView, NodeView
 from cluster.units import Millislices
 from cluster.wire import ServiceView, SlotView
 from slurm_plugin.decide.policy import Recall
-from slurm_plugin.decide.reclaim import Taking
-from slurm_plugin.decide.reclaim_inputs import taking
+from slurm_plugin.decide.reclaim.inputs import taking
+from slurm_plugin.decide.reclaim.victims import Taking
 
 NOW_S = 100_000
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}

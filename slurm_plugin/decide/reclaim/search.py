@@ -1,6 +1,6 @@
 """The smallest set of runs that makes room for jobs: fewest millislices, then fewest runs.
 
-What is filled in one go (``reclaim_fill.py``) is the smallest set already where it meets the bound
+What is filled in one go (``fill.py``) is the smallest set already where it meets the bound
 that follows from counting instances by type: so it is where jobs and runs have one instance each
 and tenants hold enough above their own part. Else all places of all jobs and all runs that could
 go there are tried, where there are few (branch and bound). Of equal sets the first one stays: it
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from slurm_plugin.decide.reclaim_fill import Places, fill, options_at, order, take_anywhere
-from slurm_plugin.decide.reclaim_room import Need, Room, Run
+from slurm_plugin.decide.reclaim.fill import Places, fill, options_at, order, take_anywhere
+from slurm_plugin.decide.reclaim.room import Need, Room, Run
 
 _STEPS = 3_000
 """Of all searches for one room, at most: then the best that was found is taken."""

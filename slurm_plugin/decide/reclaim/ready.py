@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_plugin.decide.reclaim_room import Need
+from slurm_plugin.decide.reclaim.room import Need
 
 
 def ready(

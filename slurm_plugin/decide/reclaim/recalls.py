@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from cluster.units import Millislices
 from slurm_plugin.decide.policy import Loan, Policy, Recall
-from slurm_plugin.decide.reclaim import short_lenders
 from slurm_plugin.decide.tenants import own_part
 
 
@@ -92,6 +91,21 @@ def meanwhile(
         name: min(amount, own.get(name, 0) + borrowed[name]) if name in back else amount
         for name, amount in wanted.items()
     }
+
+
+def short_lenders(
+    policy: Policy, loans: Iterable[Loan], demand: Mapping[str, int]
+) -> frozenset[str]:
+    """Those whose own jobs hold or wait for more than what their loans leave them."""
+    lent: dict[str, int] = {}
+    for loan in loans:
+        lent[loan.lender] = lent.get(loan.lender, 0) + loan.amount_millislices
+    own = own_part(policy) if lent else {}
+    return frozenset(
+        lender
+        for lender, amount in lent.items()
+        if own.get(lender, 0) - amount < demand.get(lender, 0)
+    )
 
 
 def over_entitlement(

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from slurm_plugin.decide.reclaim_room import Need, Room, Run, Shape
+from slurm_plugin.decide.reclaim.room import Need, Room, Run, Shape
 
 _TIES = 16
 """So many nodes that would cost the same are compared by whose runs go."""

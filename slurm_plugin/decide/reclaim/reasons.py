@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_plugin.decide.reclaim_room import Need, Run, Shape
+from slurm_plugin.decide.reclaim.room import Need, Run, Shape
 
 
 def beneficiaries(

@@ -12,7 +12,7 @@ from slurm_plugin.decide.demand import demand, has_gpus, is_managed, waits_for_q
 from slurm_plugin.decide.free import free_instances, is_usable
 from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.policy import Policy, Recall
-from slurm_plugin.decide.reclaim import Running, Taking, Wanting
+from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting
 from slurm_plugin.decide.services import ALLOTTED, used_by_tenant
 from slurm_plugin.decide.tenants import own_part
 

@@ -6,13 +6,11 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from cluster.units import slices_words
-from slurm_plugin.decide.policy import Loan, Policy
-from slurm_plugin.decide.reclaim_amount import covering
-from slurm_plugin.decide.reclaim_ready import ready
-from slurm_plugin.decide.reclaim_reasons import beneficiaries, why_no_room
-from slurm_plugin.decide.reclaim_room import Need, Room, Run, shape_of
-from slurm_plugin.decide.reclaim_search import served
-from slurm_plugin.decide.tenants import own_part
+from slurm_plugin.decide.reclaim.amount import covering
+from slurm_plugin.decide.reclaim.ready import ready
+from slurm_plugin.decide.reclaim.reasons import beneficiaries, why_no_room
+from slurm_plugin.decide.reclaim.room import Need, Room, Run, shape_of
+from slurm_plugin.decide.reclaim.search import served
 
 _NAMED = 3
 """So many jobs are named in one line."""
@@ -119,7 +117,7 @@ def reclaim(taking: Taking) -> Reclaim:
     jobs in it: its replicas go, and the batch jobs are left to Slurm's preemption.
 
     Who must shrink gives up replicas that come to the amount, with the least beyond it.
-    ``reclaim_search.py`` says when the set is the smallest for certain, ``reclaim_amount.py`` when
+    ``search.py`` says when the set is the smallest for certain, ``amount.py`` when
     the least goes beyond an amount.
     """
     jobs = sorted(taking.wanting, key=lambda job: (-job.priority, job.job_id))
@@ -334,18 +332,3 @@ def _without_room(
     )
     why = why_no_room({(need.shape, need.nodes) for need in out}, layers) if out else {}
     return {need.key: why[need.shape, need.nodes] for need in out}
-
-
-def short_lenders(
-    policy: Policy, loans: Iterable[Loan], demand: Mapping[str, int]
-) -> frozenset[str]:
-    """Those whose own jobs hold or wait for more than what their loans leave them."""
-    lent: dict[str, int] = {}
-    for loan in loans:
-        lent[loan.lender] = lent.get(loan.lender, 0) + loan.amount_millislices
-    own = own_part(policy) if lent else {}
-    return frozenset(
-        lender
-        for lender, amount in lent.items()
-        if own.get(lender, 0) - amount < demand.get(lender, 0)
-    )
