@@ -50,7 +50,7 @@ service_app = typer.Typer(
 
 File = Annotated[Path, typer.Argument(help="A service's TOML file.", show_default=False)]
 Force = Annotated[
-    bool, typer.Option(help="Roll over though nothing has changed: the engine has, say.")
+    bool, typer.Option("--force", help="Roll over though nothing has changed: the engine has, say.")
 ]
 
 
@@ -62,7 +62,9 @@ Force = Annotated[
 )
 def apply_service(
     file: File,
-    dry_run: Annotated[bool, typer.Option(help="As plan: check, submit nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="As plan: check, submit nothing.")
+    ] = False,
     force: Force = False,
     skip_model_check: SkipModelCheck = False,
     as_json: Json = False,
@@ -181,7 +183,9 @@ def render_service(file: File) -> None:
 
 @service_app.command("schema", epilog="Example: slicewise service schema --example > bert.toml")
 def service_schema(
-    example: Annotated[bool, typer.Option(help="Print an example file instead.")] = False,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print an example file instead.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """The keys of a service file and what they mean."""

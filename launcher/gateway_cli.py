@@ -21,7 +21,7 @@ gateway_app = typer.Typer(help="The gateway in front of all services.", no_args_
     " | slicewise gateway render --user haproxy --group haproxy --socket-user slicewise",
 )
 def render_gateway(
-    check: Annotated[bool, typer.Option(help="Let HAProxy read it, too.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Let HAProxy read it, too.")] = False,
     user: Annotated[str, typer.Option(help="As whom HAProxy works, if root starts it.")] = "",
     group: Annotated[str, typer.Option(help="Likewise.")] = "",
     socket_user: Annotated[str, typer.Option(help="Owner of the runtime socket.")] = "",

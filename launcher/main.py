@@ -11,6 +11,7 @@ from typer.main import get_command, get_group
 
 from cluster.errors import Refusal, SlicewiseError
 from launcher.commands import COMMANDS, FOR_EVERYBODY, FOR_OPERATORS, Command
+from launcher.help_text import fit_for_terminals
 
 
 class LazyGroup(TyperGroup):
@@ -25,6 +26,11 @@ class LazyGroup(TyperGroup):
         one = COMMANDS.get(str(name))
         return name, stand_in if one is None else loaded(str(name), one), rest
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Its own, as of those that it loads."""
+        fit_for_terminals(self)
+        super().format_help(ctx, formatter)
+
 
 def loaded(name: str, one: Command) -> Any:
     """The command or the tree of commands itself, with all that it imports."""
@@ -38,6 +44,7 @@ def loaded(name: str, one: Command) -> Any:
     is_tree = isinstance(target.info.help, str)
     command = get_group(target) if is_tree else get_command(target)
     command.name = name
+    fit_for_terminals(command)
     return command
 
 

@@ -32,7 +32,10 @@ Name = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SkipModelCheck = Annotated[
-    bool, typer.Option(help="Only the nodes see the model repository and the image.")
+    bool,
+    typer.Option(
+        "--skip-model-check", help="Only the nodes see the model repository and the image."
+    ),
 ]
 
 

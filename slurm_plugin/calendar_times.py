@@ -1,13 +1,25 @@
 """When windows of the calendar begin and end, by the clocks of a time zone."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from cluster.periods import clock_times_s
 from cluster.periods import moment as shown
-from slurm_plugin.decide.calendar import WEEK_DAYS, Moment, Window
+from slurm_plugin.decide.calendar import WEEK_DAYS, Moment, Window, holds
 
 _DAY_S = 86_400
+
+
+@dataclass(frozen=True)
+class Span:
+    """From when to when a window holds without a break, in Unix seconds; ``end_s`` None: for ever.
+
+    One that holds already begins with the second of the look.
+    """
+
+    begin_s: int
+    end_s: int | None
 
 
 def moment(at_s: float, zone: str) -> Moment:
@@ -26,6 +38,19 @@ def moments(windows: Sequence[Window], since_s: float, zone: str) -> Iterator[Mo
     for start_s, next_s in pairwise((*starts, float("inf"))):
         yield moment(start_s, zone)
         yield from (moment(at_s, zone) for at_s in _between(minutes, start_s, next_s, zone))
+
+
+def spans(window: Window, since_s: float, zone: str) -> Iterator[Span]:
+    """When the window holds, as far as ``moments`` goes: a week, or more."""
+    begin_s = None
+    for one in moments([window], since_s, zone):
+        if begin_s is None and holds(window, one):
+            begin_s = int(one.at_s)
+        elif begin_s is not None and not holds(window, one):
+            yield Span(begin_s, int(one.at_s))
+            begin_s = None
+    if begin_s is not None:
+        yield Span(begin_s, None)
 
 
 def _between(minutes: Iterable[int], start_s: float, next_s: float, zone: str) -> Iterator[int]:

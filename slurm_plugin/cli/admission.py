@@ -199,7 +199,7 @@ def off() -> None:
 
 @admission_app.command("on", epilog="Example: slicewise admission on")
 def on() -> None:
-    """Let slicewise.lua work again after ``off``."""
+    """Let slicewise.lua work again after off."""
     path = off_file()
     try:
         path.unlink(missing_ok=True)

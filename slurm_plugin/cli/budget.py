@@ -53,14 +53,18 @@ def set_budget(
     tenant: TenantName,
     *,
     period: Annotated[
-        str | None, typer.Option(help="day, week, month, or none: given once.")
+        str | None, typer.Option(metavar="PERIOD", help="day, week, month, or none: given once.")
     ] = None,
-    amount: Annotated[str | None, typer.Option(help="Slice-hours at the start of each.")] = None,
+    amount: Annotated[
+        str | None, typer.Option(metavar="SLICE-HOURS", help="At the start of each.")
+    ] = None,
     carry_over: Annotated[
-        str | None, typer.Option(help="Slice-hours left over that go on at most, or all.")
+        str | None,
+        typer.Option(metavar="SLICE-HOURS", help="Left over that go on at most, or all."),
     ] = None,
     overdraft: Annotated[
-        str | None, typer.Option(help="Slice-hours that may start beyond it, or unlimited.")
+        str | None,
+        typer.Option(metavar="SLICE-HOURS", help="That may start beyond it, or unlimited."),
     ] = None,
     reason: Reason = "",
     as_json: Json = False,

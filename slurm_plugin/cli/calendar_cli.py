@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import islice
 from typing import Annotated
 
 import typer
@@ -12,12 +14,15 @@ from cluster.errors import InvalidInputError
 from cluster.periods import clock_times_s
 from cluster.settings import Settings, load_settings
 from cluster.units import Millislices, millislices_from_text, slices_text, slices_words
-from slurm_plugin.calendar_times import moment, moments
+from slurm_plugin.calendar_times import Span, moment, moments, spans
 from slurm_plugin.cli import present_calendar as present
 from slurm_plugin.cli.amounts import limit_from_text
 from slurm_plugin.cli.parts import (
     AnyTenant,
+    BorrowingLimit,
     Json,
+    LendingLimit,
+    Overcommit,
     Reason,
     author_name,
     complete_tenant,
@@ -29,6 +34,7 @@ from slurm_plugin.cli.window_words import (
     bound_from_text,
     days_from_text,
     minute_from_text,
+    spans_text,
     what_text,
     when_text,
     whose_text,
@@ -38,7 +44,6 @@ from slurm_plugin.decide.calendar import (
     WEEK_DAYS,
     Window,
     WindowKind,
-    holds,
     in_force,
     moment_text,
     overcommitted_at,
@@ -74,26 +79,29 @@ Tenant = Annotated[
     ),
 ]
 All = Annotated[bool, typer.Option("--all", help="All tenants together; with --cap.")]
-Nominal = Annotated[str | None, typer.Option(help="Slices that it is guaranteed meanwhile.")]
-BorrowingLimit = Annotated[str | None, typer.Option(help="Slices beyond nominal, or unlimited.")]
-LendingLimit = Annotated[
-    str | None, typer.Option(help="Idle slices that others may hold, or unlimited.")
-]
+Nominal = Annotated[str | None, typer.Option(metavar="SLICES", help="Guaranteed to it meanwhile.")]
 Cap = Annotated[
-    str | None, typer.Option(help="It and those below it hold no more slices meanwhile.")
+    str | None,
+    typer.Option(metavar="SLICES", help="It and those below it hold no more meanwhile."),
 ]
 Days = Annotated[
-    str | None, typer.Option(help="On which it begins: mon-fri, or sat,sun; each if left out.")
+    str | None,
+    typer.Option(metavar="DAYS", help="On which it begins: mon-fri, or sat,sun; each if left out."),
 ]
-From = Annotated[str, typer.Option("--from", help="A time of the day.")]
-To = Annotated[str, typer.Option("--to", help="The next day's if it is not later than --from.")]
-First = Annotated[str | None, typer.Option(help="A day or a time before which it does not hold.")]
+From = Annotated[str, typer.Option("--from", metavar="HH:MM", help="When it begins.")]
+To = Annotated[
+    str,
+    typer.Option(
+        "--to", metavar="HH:MM", help="When it ends; the next day if not later than --from."
+    ),
+]
+First = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="A day or a time before which it does not hold."),
+]
 Last = Annotated[
-    str | None, typer.Option(help="The last day, or a time from which it holds no more.")
-]
-Overcommit = Annotated[
-    bool,
-    typer.Option("--overcommit", help="Also if the cluster has less than all quotas together."),
+    str | None,
+    typer.Option(metavar="TIME", help="The last day, or a time from which it holds no more."),
 ]
 
 
@@ -148,10 +156,13 @@ def set_window(
         if not overcommit:
             _check_capacity(ledger, settings, window)
         written = ledger.set_window(window, author_name(), reason, zone)
+    now_s = time.time()
+    shown, coming = _shown(written, now_s, zone), _coming(written, now_s, zone)
     if as_json:
-        print_json(present.window_json(written))
+        print_json({**present.shown_json(shown), "spans": [asdict(one) for one in coming]})
     else:
         _say(f"Window {written.window_id}: {_words(written, zone)}.")
+        _say(spans_text(coming, zone, in_force=shown.in_force))
 
 
 def _one_value(texts: Sequence[str | None]) -> tuple[WindowKind, Millislices]:
@@ -165,20 +176,34 @@ def _one_value(texts: Sequence[str | None]) -> tuple[WindowKind, Millislices]:
 
 def _check_capacity(ledger: Ledger, settings: Settings, window: Window) -> None:
     """One wrong number would squeeze everybody, and perhaps at night."""
-    look = try_to_look_at_slurm(settings) if window.kind is WindowKind.NOMINAL else None
-    if look is None:
+    if window.kind is not WindowKind.NOMINAL:
         return
+    if above := _above_capacity(ledger, settings, window, is_removed=False):
+        raise InvalidInputError(
+            "SW-QUOTA-CAPACITY",
+            above,
+            "Give less, set a window of less for another tenant first, or say --overcommit.",
+        )
+
+
+def _above_capacity(ledger: Ledger, settings: Settings, window: Window, *, is_removed: bool) -> str:
+    """Since when and how far the quotas are above what there is; "" if they are not."""
+    look = try_to_look_at_slurm(settings)
+    if look is None:
+        return ""
     windows = [one for one in ledger.windows() if one.kind in {WindowKind.NOMINAL, WindowKind.CAP}]
     when = moments((*windows, window), time.time(), settings.ledger.time_zone)
     capacity = look.capacity_millislices
-    if found := overcommitted_at(ledger.policy(), windows, window, when, capacity):
-        moment, above = found
-        raise InvalidInputError(
-            "SW-QUOTA-CAPACITY",
-            f"From {moment_text(moment)} on, the quotas at the top would be {slices_words(above)}"
-            f" above the cluster's {slices_text(capacity)}, and every tenant's ceiling squeezed.",
-            "Give less, set a window of less for another tenant first, or say --overcommit.",
-        )
+    found = overcommitted_at(
+        ledger.policy(), windows, window, when, capacity, is_removed=is_removed
+    )
+    if found is None:
+        return ""
+    moment, above = found
+    return (
+        f"From {moment_text(moment)} on, the quotas at the top would be {slices_words(above)}"
+        f" above the cluster's {slices_text(capacity)}, and every tenant's ceiling squeezed."
+    )
 
 
 @calendar_app.command(
@@ -220,10 +245,19 @@ def list_windows(
 
 
 def _shown(window: Window, now_s: float, zone: str) -> present.Shown:
-    now, *coming = moments([window], now_s, zone)
-    does = holds(window, now)
-    changes = (int(one.at_s) for one in coming if holds(window, one) != does)
-    return present.Shown(window, does, next(changes, None))
+    found = next(spans(window, now_s, zone), None)
+    if found is None:
+        return present.Shown(window, in_force=False, next_change_s=None)
+    in_force = found.begin_s <= now_s
+    return present.Shown(window, in_force, found.end_s if in_force else found.begin_s)
+
+
+def _coming(window: Window, now_s: float, zone: str) -> tuple[Span, ...]:
+    """The next time that it holds, and the one after it."""
+    coming = list(islice(spans(window, now_s, zone), 1))
+    if coming and (end_s := coming[0].end_s) is not None:
+        coming += islice(spans(window, end_s, zone), 1)
+    return tuple(coming)
 
 
 def _weeks(
@@ -271,10 +305,15 @@ def remove_window(
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
-    """Remove a window; what tenant-quota has set holds again at once."""
+    """Remove a window; what tenant-quota or an older window has set holds again at once."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         removed = ledger.end_window(window_id, author_name(), reason)
+        above = ""
+        if removed.kind in {WindowKind.NOMINAL, WindowKind.CAP}:
+            above = _above_capacity(ledger, settings, removed, is_removed=True)
+    if above:
+        typer.echo(above, err=True)
     if as_json:
         print_json(present.window_json(removed))
     else:

@@ -57,7 +57,10 @@ def downgrade(
 )
 def grant(
     role: Annotated[str, typer.Argument(help="A role of PostgreSQL.", show_default=False)],
-    duty: Annotated[Duty, typer.Option("--as", help="What it may do.")],
+    duty: Annotated[
+        Duty,
+        typer.Option("--as", metavar="DUTY", help="daemon, operator, reader or launcher."),
+    ],
 ) -> None:
     """Let a role do its work in the ledger and nothing else.
 

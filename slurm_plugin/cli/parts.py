@@ -62,6 +62,19 @@ AnyTenant = Annotated[
     ),
 ]
 
+BorrowingLimit = Annotated[
+    str | None,
+    typer.Option(metavar="SLICES", help="Beyond nominal, that others leave idle, or unlimited."),
+]
+LendingLimit = Annotated[
+    str | None,
+    typer.Option(metavar="SLICES", help="Idle ones that others may hold, or unlimited."),
+]
+Overcommit = Annotated[
+    bool,
+    typer.Option("--overcommit", help="Also if the cluster has less than all quotas together."),
+]
+
 
 def local_time(text: str) -> datetime:
     """A day or a time, as an option's parser."""

@@ -98,10 +98,10 @@ def history_table(records: Sequence[WindowRecord], zone: str) -> FittingTable:
             column("tenant", map(whose_text, windows)),
             column("what", map(what_text, windows)),
             column("when", (when_text(one, zone) for one in windows), folds=True),
-            times_column("set", (one.set_s for one in records)),
-            column("by", (one.author for one in records)),
-            column("why", (one.window.reason or NOTHING for one in records), folds=True, rank=2),
-            column("removed", map(_ended, records), folds=True, rank=1),
+            times_column("set", (one.set_s for one in records), rank=2),
+            column("by", (one.author for one in records), rank=1),
+            column("why", (one.window.reason or NOTHING for one in records), folds=True, rank=3),
+            column("removed", map(_ended, records), brief=map(_ended_briefly, records), folds=True),
         )
     )
 
@@ -111,6 +111,10 @@ def _ended(record: WindowRecord) -> object:
         return NOTHING
     why = f": {record.ended_why}" if record.ended_why else ""
     return f"{time_text(record.ended_s)} by {record.ended_by}{why}"
+
+
+def _ended_briefly(record: WindowRecord) -> object:
+    return NOTHING if record.ended_s is None else time_text(record.ended_s, "%m-%d %H:%M")
 
 
 def window_json(window: Window) -> Mapping[str, Any]:

@@ -10,18 +10,27 @@ from cluster.units import slices_text
 from slurm_plugin.cli.present import NOTHING, budget_text, time_text, times_column
 from slurm_plugin.cli.present_tenants import quota_words
 from slurm_plugin.decide.policy import LoanChange, LoanTerm, Recall, Tenant
-from slurm_plugin.decide.quota_harms import Harm
-from slurm_plugin.decide.quota_plan import LoanPlan, QuotaPlan, TenantPlan, TenantSide
+from slurm_plugin.decide.quota_plan import Harm, LoanPlan, QuotaPlan, TenantPlan, TenantSide
+from slurm_plugin.decide.tenants import ancestors
 
 _INDENT = "  "
 
 
-def change_words(before: Tenant | None, after: Tenant) -> str:
-    """``vision: nominal 6 slices (was 4 slices), 100 slice-hours a month (was none)``."""
-    words = quota_words(before.quota if before else None, after.quota)
+def change_words(name: str, before: Tenant | None, after: Tenant | None) -> str:
+    """``vision: nominal 6 slices (was 4 slices), below nlp (was at the top)``."""
+    if after is None:
+        return f"{name}: removed"
+    words = [quota_words(before.quota if before else None, after.quota)]
     was, now = (_budget(one) if one else "none" for one in (before, after))
-    budget = f", budget {now} (was {was})" if now != was else ""
-    return f"{after.name}: {words}{budget}"
+    if now != was:
+        words.append(f"budget {now} (was {was})")
+    if before and before.parent != after.parent:
+        words.append(f"{_place(after)} (was {_place(before)})")
+    return f"{name}: {', '.join(words)}"
+
+
+def _place(tenant: Tenant) -> str:
+    return f"below {tenant.parent}" if tenant.parent else "at the top"
 
 
 def _budget(tenant: Tenant) -> str:
@@ -33,11 +42,12 @@ def tenants_table(plans: Sequence[TenantPlan]) -> FittingTable:
 
     def arrows(amount: Callable[[TenantSide], int]) -> Iterable[Text]:
         for one in plans:
-            yield _arrow(amount(one.before) if one.before else None, amount(one.after))
+            was, then = (amount(side) if side else None for side in (one.before, one.after))
+            yield _arrow(was, then or 0)
 
     return FittingTable(
         (
-            column("tenant", (_INDENT * one.depth + one.tenant for one in plans)),
+            column("tenant", map(_indented, plans)),
             column("nominal", arrows(lambda side: side.nominal_millislices)),
             column("own part", arrows(lambda side: side.ceiling.guarantee_millislices), rank=1),
             column("lent", arrows(lambda side: side.ceiling.lent_millislices), rank=3),
@@ -45,6 +55,10 @@ def tenants_table(plans: Sequence[TenantPlan]) -> FittingTable:
             column("ceiling", arrows(lambda side: side.ceiling.ceiling_millislices)),
         )
     )
+
+
+def _indented(plan: TenantPlan) -> str:
+    return f"{plan.tenant} (removed)" if plan.after is None else _INDENT * plan.depth + plan.tenant
 
 
 def _arrow(before: int | None, after: int) -> Text:
@@ -57,8 +71,11 @@ def _arrow(before: int | None, after: int) -> Text:
 
 
 def changed_tenants(plan: QuotaPlan, named: Collection[str]) -> list[TenantPlan]:
-    """Those whom the file names or of whom something changes."""
-    return [one for one in plan.tenants if one.tenant in named or one.before != one.after]
+    """Those whom the file names or of whom something changes, and those above them."""
+    changed = {one.tenant for one in plan.tenants if one.tenant in named or one.before != one.after}
+    policy = plan.after.policy
+    above = {other for name in changed & policy.keys() for other in ancestors(policy, name)}
+    return [one for one in plan.tenants if one.tenant in changed | above]
 
 
 def loan_changes_table(loans: Sequence[LoanPlan]) -> FittingTable:

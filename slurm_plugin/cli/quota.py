@@ -16,7 +16,10 @@ from slurm_plugin.cli import present_tenants as present
 from slurm_plugin.cli.amounts import limit_from_text, limits_from_texts
 from slurm_plugin.cli.gather import details, gathered
 from slurm_plugin.cli.parts import (
+    BorrowingLimit,
     Json,
+    LendingLimit,
+    Overcommit,
     Reason,
     TenantName,
     author_name,
@@ -45,27 +48,24 @@ def set_quota(
     *,
     nominal: Annotated[
         str | None,
-        typer.Option(help="Slices at one time, such as 6 or 3.5; a GPU of weight 1 has 7."),
+        typer.Option(
+            metavar="SLICES", help="At one time, such as 6 or 3.5; a GPU of weight 1 has 7."
+        ),
     ] = None,
-    borrowing_limit: Annotated[
-        str | None, typer.Option(help="Slices beyond nominal that others leave idle, or unlimited.")
-    ] = None,
-    lending_limit: Annotated[
-        str | None, typer.Option(help="Idle slices that others may hold, or unlimited.")
-    ] = None,
+    borrowing_limit: BorrowingLimit = None,
+    lending_limit: LendingLimit = None,
     weight: Annotated[
         int | None, typer.Option(help="Its share of what is idle, against other borrowers.")
     ] = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(
-            help="TYPE=COUNT, MODEL=SLICES or NAME=none; for several.", show_default=False
+            metavar="NAME=LIMIT",
+            help="TYPE=COUNT, MODEL=SLICES or NAME=none; for several.",
+            show_default=False,
         ),
     ] = None,
-    overcommit: Annotated[
-        bool,
-        typer.Option("--overcommit", help="Also if the cluster has less than all quotas together."),
-    ] = False,
+    overcommit: Overcommit = False,
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:

@@ -32,10 +32,26 @@ limits = { "3g.40gb" = 2 }          # TYPE = COUNT, MODEL = SLICES, or NAME = "n
 [tenants.nlp]
 nominal = 9
 budget = { period = "month", amount = 1000, carry_over = "all", overdraft = 50 }    # or "none"
+
+[tenants.speech]
+parent = "nlp"                      # moved below another tenant; "" is at the top
+
+[tenants.course]
+remove = true                       # nothing else beside it; those below it are named, too
 """
 
 _TENANTS = "tenants"
-_KEYS = ("nominal", "borrowing_limit", "lending_limit", "weight", "limits", "budget")
+_REMOVE = "remove"
+_KEYS = (
+    "nominal",
+    "borrowing_limit",
+    "lending_limit",
+    "weight",
+    "limits",
+    "budget",
+    "parent",
+    _REMOVE,
+)
 _BUDGET_KEYS = ("period", "amount", "carry_over", "overdraft")
 
 _T = TypeVar("_T")
@@ -106,6 +122,9 @@ def _update(
 ) -> TenantUpdate:
     faults.tried(name, _keyed, "it", table, _KEYS)
     words = table if isinstance(table, dict) else {}
+    if _REMOVE in words:
+        faults.tried(name, _check_removal, words)
+        return TenantUpdate(name, removed=True)
     before = policy.get(name, Tenant(name, "", Quota(Millislices(0))))
     limits = faults.tried(name, _limits, words, before.quota, settings)
     return TenantUpdate(
@@ -121,6 +140,25 @@ def _update(
         type_limits=limits.types if limits else None,
         model_limits=limits.models if limits else None,
         budget=faults.tried(name, _budget, before, words),
+        parent=faults.tried(name, _parent, words),
+    )
+
+
+def _check_removal(words: Mapping[str, object]) -> None:
+    if words[_REMOVE] is not True or len(words) > 1:
+        raise InvalidInputError(
+            "SW-QUOTA-FILE",
+            "remove is true, and the only key of its table.",
+            "Take out the others, or remove itself.",
+        )
+
+
+def _parent(words: Mapping[str, object]) -> str | None:
+    given = words.get("parent")
+    if given is None or isinstance(given, str):
+        return given
+    raise InvalidInputError(
+        "SW-TENANT-PARENT", f"parent: {given!r} is no text.", 'Name a tenant; "" is at the top.'
     )
 
 

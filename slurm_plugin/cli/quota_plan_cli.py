@@ -11,8 +11,10 @@ import typer
 from rich.text import Text
 
 from cluster.console import console, print_json
+from cluster.periods import next_start_s
 from cluster.settings import Settings, load_settings
 from cluster.slurm.commands import CommandSlurm
+from cluster.units import Millislices
 from cluster.wire import ServiceView
 from slurm_plugin.calendar_times import moment
 from slurm_plugin.cli import present_quota_plan as present
@@ -32,16 +34,16 @@ from slurm_plugin.cli.present_limits import differences_json, differences_table
 from slurm_plugin.cli.present_tenants import force_text
 from slurm_plugin.cli.quota import check_capacity
 from slurm_plugin.cli.quota_file import EXAMPLE, FileFaults, read_quota_file
-from slurm_plugin.cli.tenant import place_in_slurm
+from slurm_plugin.cli.tenant import place_in_slurm, place_warning
 from slurm_plugin.compile import Look, look
-from slurm_plugin.decide.accounts import Accounts
+from slurm_plugin.decide.accounts import Accounts, tenant_parent
 from slurm_plugin.decide.calendar import in_force
 from slurm_plugin.decide.limit_changes import stages
 from slurm_plugin.decide.limits import Difference, differences, wanted
 from slurm_plugin.decide.orders import Key, Ordered, arrays_of
-from slurm_plugin.decide.policy import Budget, Policy, TenantUpdate
-from slurm_plugin.decide.quota_harms import Harm, HarmKind, harms
-from slurm_plugin.decide.quota_plan import Now, QuotaPlan, quota_plan
+from slurm_plugin.decide.policy import Budget, Policy, Quota, Tenant, TenantUpdate
+from slurm_plugin.decide.quota_harms import harms
+from slurm_plugin.decide.quota_plan import Harm, HarmKind, Now, QuotaPlan, in_order, quota_plan
 from slurm_plugin.decide.services import Observation, services
 from slurm_plugin.decide.tenants import changed_together
 from slurm_plugin.ledger.budgets import Amend
@@ -64,6 +66,7 @@ class _Planned:
 
     Attributes:
         policy: as it would be set, whatever the calendar says now.
+        ended_windows: ids of those that end with their tenants.
     """
 
     updates: tuple[TenantUpdate, ...]
@@ -74,6 +77,8 @@ class _Planned:
     differences: tuple[Difference, ...]
     commands: tuple[tuple[str, ...], ...]
     capacity_millislices: int | None
+    accounts: Accounts = field(hash=False)
+    ended_windows: tuple[int, ...]
 
 
 @quota_app.command(
@@ -141,7 +146,7 @@ def _planned(file: Path, ledger: Ledger, settings: Settings) -> _Planned:
     seen, observed = asyncio.run(_look(ledger, settings))
     accounts = {name: row.parent for name, row in seen.found.accounts.items()}
     faults = FileFaults(file)
-    updates = _placed(updates, policy, accounts, faults)
+    updates = in_order(policy, _placed(updates, policy, accounts, faults))
     after, refused = changed_together(policy, updates)
     for tenant, error in refused.items():
         faults.add(tenant, error)
@@ -158,10 +163,14 @@ def _planned(file: Path, ledger: Ledger, settings: Settings) -> _Planned:
         before=policy,
         policy=after,
         plan=plan,
-        harms=harms(now, plan),
+        harms=harms(now, plan, _period_ends(after, settings, now_s)),
         differences=differing,
         commands=tuple(one for stage in stages(differing, seen.found) for one in stage),
         capacity_millislices=now.capacity_millislices,
+        accounts=accounts,
+        ended_windows=tuple(
+            one.window_id for one in windows if one.tenant in policy.keys() - after.keys()
+        ),
     )
 
 
@@ -173,18 +182,19 @@ async def _look(ledger: Ledger, settings: Settings) -> tuple[Look, Observation]:
 def _placed(
     updates: Sequence[TenantUpdate], policy: Policy, accounts: Accounts, faults: FileFaults
 ) -> tuple[TenantUpdate, ...]:
-    """New tenants below the nearest above them in Slurm, those above first."""
-    placed: Policy = policy
+    """New tenants below the nearest above them in Slurm, if the file does not say where."""
+    removed = {update.tenant for update in updates if update.removed}
+    placed = {name: tenant for name, tenant in policy.items() if name not in removed}
     found = []
     for update in sorted(updates, key=lambda one: _depth(one.tenant, accounts)):
-        if update.tenant in policy:
+        if update.tenant in policy or update.removed:
             found.append(update)
             continue
         look = SlurmLook(accounts, 0)
         place = faults.tried(update.tenant, place_in_slurm, placed, update.tenant, look)
         if place is not None:
-            found.append(replace(update, parent=place))
-            placed, _ = changed_together(placed, (TenantUpdate(update.tenant, parent=place),))
+            found.append(update if update.parent is not None else replace(update, parent=place))
+            placed[update.tenant] = Tenant(update.tenant, place, Quota(Millislices(0)))
     return tuple(found)
 
 
@@ -239,6 +249,15 @@ def _periods(policy: Policy, settings: Settings) -> Mapping[str, int]:
     }
 
 
+def _period_ends(policy: Policy, settings: Settings, now_s: int) -> Mapping[str, int]:
+    ends_s = {
+        name: next_start_s(tenant.budget.period, now_s, settings.ledger.time_zone)
+        for name, tenant in policy.items()
+        if tenant.budget is not None
+    }
+    return {name: end_s for name, end_s in ends_s.items() if end_s is not None}
+
+
 def _apply(
     updates: Sequence[TenantUpdate], ledger: Ledger, settings: Settings, reason: str
 ) -> float | None:
@@ -255,7 +274,9 @@ def _apply(
 def _print_plan(planned: _Planned) -> None:
     named = {update.tenant for update in planned.updates}
     for name in sorted(named):
-        console().print(Text(present.change_words(planned.before.get(name), planned.policy[name])))
+        before, after = planned.before.get(name), planned.policy.get(name)
+        console().print(Text(present.change_words(name, before, after)))
+    _print_places(planned)
     shown = present.changed_tenants(planned.plan, named)
     console().print(present.tenants_table(shown))
     if others := len(planned.plan.tenants) - len(shown):
@@ -275,17 +296,31 @@ def _print_plan(planned: _Planned) -> None:
         console().print(differences_table(planned.differences))
 
 
+def _print_places(planned: _Planned) -> None:
+    """Limits bind as Slurm's own tree has it."""
+    for update in planned.updates:
+        name, policy = update.tenant, planned.policy
+        if update.parent is None or name not in policy:
+            continue
+        if (slurms := tenant_parent(name, planned.accounts, policy)) != update.parent:
+            console().print(Text(place_warning(name, update.parent, slurms), style="yellow"))
+
+
 def _print_calendar(planned: _Planned, named: set[str]) -> None:
     """Windows may hide what the file sets."""
     now = planned.plan.after.policy
-    if hidden := sorted(name for name in named if now[name] != planned.policy[name]):
+    if hidden := sorted(name for name in named if now.get(name) != planned.policy.get(name)):
         names = ", ".join(hidden)
         console().print(Text(f"By the calendar other quotas hold now for: {names}."))
+    if planned.ended_windows:
+        ids = ", ".join(map(str, planned.ended_windows))
+        console().print(Text(f"Windows of the calendar that end with their tenants: {ids}."))
 
 
 def _planned_json(planned: _Planned) -> Mapping[str, object]:
     return {
         **present.plan_json(planned.plan, planned.harms),
+        "ended_windows": planned.ended_windows,
         "differences": differences_json(planned.differences),
         "commands": [list(command) for command in planned.commands],
     }

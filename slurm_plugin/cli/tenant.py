@@ -84,10 +84,14 @@ def _warn_of_another_place(policy: Policy, tenant: str, place: str, look: SlurmL
     """Limits bind as Slurm's own tree has it."""
     if look is None or (slurms := tenant_parent(tenant, look.accounts, policy)) == place:
         return
-    typer.echo(
+    typer.echo(place_warning(tenant, place, slurms), err=True)
+
+
+def place_warning(tenant: str, place: str, slurms: str) -> str:
+    """``place`` is where the ledger has it, ``slurms`` where Slurm has its account."""
+    return (
         f"In Slurm {tenant} is {f'below {slurms}' if slurms else 'at the top'}, and its limits bind"
-        f" there: sacctmgr modify account {tenant} set parent={place or 'root'}",
-        err=True,
+        f" there: sacctmgr modify account {tenant} set parent={place or 'root'}"
     )
 
 

@@ -1,13 +1,15 @@
 """Windows of the calendar as operators write and read them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
 from cluster.errors import InvalidInputError
 from cluster.periods import clock_text as date_and_clock_text
+from cluster.periods import moment as shown
 from cluster.periods import unix_s
+from slurm_plugin.calendar_times import Span
 from slurm_plugin.cli.amounts import limit_text
 from slurm_plugin.decide.calendar import (
     ALL,
@@ -94,6 +96,40 @@ def when_text(window: Window, zone: str) -> str:
     """``mon-fri 08:00-18:00``, ``2026-12-01 00:00 to 2026-12-06 00:00``, ``always``."""
     words = [_days_text(window.days), _hours_text(window), _bounds_text(window, zone)]
     return " ".join(filter(None, words)) or "always"
+
+
+def spans_text(coming: Sequence[Span], zone: str, *, in_force: bool) -> str:
+    """``It holds from Mon 2026-11-23 08:00 to 18:00, then from Tue 2026-11-24 08:00 to 18:00.``
+
+    ``in_force``: whether the first of them has begun.
+    """
+    if not coming:
+        return "It is over."
+    first, *later = coming
+    if in_force:
+        words = f"It is in force now{_until_text(first, zone)}"
+    else:
+        words = f"It holds {_span_text(first, zone)}"
+    return ", then ".join((words, *(_span_text(one, zone) for one in later))) + "."
+
+
+def _until_text(span: Span, zone: str) -> str:
+    return ", without an end" if span.end_s is None else f", until {_day_text(span.end_s, zone)}"
+
+
+def _span_text(span: Span, zone: str) -> str:
+    begin = _day_text(span.begin_s, zone)
+    if span.end_s is None:
+        return f"from {begin} on"
+    end = _day_text(span.end_s, zone)
+    day = begin.rpartition(" ")[0]
+    return f"from {begin} to {end.removeprefix(f'{day} ')}"
+
+
+def _day_text(at_s: float, zone: str) -> str:
+    """``Mon 2026-11-23 08:00``."""
+    weekday, _ = shown(at_s, zone)
+    return f"{DAYS[weekday].capitalize()} {date_and_clock_text(at_s, zone)}"
 
 
 def _days_text(days: frozenset[int]) -> str:

@@ -207,17 +207,22 @@ def overcommitted_at(
     window: Window,
     moments: Iterable[Moment],
     capacity_millislices: int,
+    *,
+    is_removed: bool = False,
 ) -> tuple[Moment, int] | None:
-    """The first moment at which the window brings the nominals at the top above what the cluster
-    has, or further than without it, and how far; None if it never does.
+    """The first moment at which the window, beside these, brings the nominals at the top above what
+    the cluster has, or further than without it, and how far; None if it never does. Of one that
+    ``is_removed``: at which its absence does.
     """
     for moment, holding in _beside(windows, window, moments):
-        without = in_force(policy, holding, moment)
-        before = overcommitted_millislices(without, capacity_millislices)
-        after = in_force(policy, [*holding, _newest(window)], moment)
-        above = overcommitted_millislices(after, capacity_millislices)
-        if above > before:
-            return moment, above
+        having = [*holding, window if is_removed else _newest(window)]
+        with_it, without = (
+            overcommitted_millislices(in_force(policy, those, moment), capacity_millislices)
+            for those in (having, holding)
+        )
+        before, after = (with_it, without) if is_removed else (without, with_it)
+        if after > before:
+            return moment, after
     return None
 
 

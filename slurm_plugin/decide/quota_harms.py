@@ -5,13 +5,13 @@ tenant's own part is ever ended by it.
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobState, JobTag, JobView
 from cluster.units import slices_text, slices_words
 from cluster.wire import ServiceView
 from slurm_plugin.decide.bounds import highest_ceilings, period_budgets
+from slurm_plugin.decide.budget_harms import hours, in_debt, used_up
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import held, is_managed
 from slurm_plugin.decide.limits import (
@@ -21,7 +21,7 @@ from slurm_plugin.decide.limits import (
     type_limits,
 )
 from slurm_plugin.decide.policy import Policy
-from slurm_plugin.decide.quota_plan import Now, QuotaPlan, Side
+from slurm_plugin.decide.quota_plan import Harm, HarmKind, Now, QuotaPlan, Side
 from slurm_plugin.decide.reclaim.inputs import taking
 from slurm_plugin.decide.reclaim.recalls import over_entitlement, recalled
 from slurm_plugin.decide.reclaim.victims import reclaim
@@ -30,54 +30,16 @@ from slurm_plugin.decide.standing import overcommitted_millislices, with_those_b
 from slurm_plugin.decide.tenants import own_part
 
 _WAITS = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
-_MILLISLICE_S_PER_SLICE_HOUR = 3_600_000
 
 
-class HarmKind(StrEnum):
-    """What becomes of somebody."""
-
-    OVERCOMMITTED = "overcommitted"
-    """The quotas at the top are more than the cluster has: every ceiling is squeezed."""
-    OWN_PART = "own-part"
-    """It holds more in its own QOS than its own part: nothing new starts there for a while."""
-    CEILING = "ceiling"
-    """It holds more in all than its ceiling: likewise."""
-    TYPE = "type"
-    """It holds more instances of a type than it may: likewise."""
-    CALLED_BACK = "called-back"
-    """It holds more on loan than it would be lent."""
-    REPLICA = "replica"
-    """A borrowed replica is drained; others of its service take over what they can."""
-    NEVER_STARTS = "never-starts"
-    """A waiting job would have more than its tenant can ever have."""
-    MIN_REPLICAS = "min-replicas"
-    """A service's least replicas would not all fit into its tenant's own part."""
-    IN_DEBT = "in-debt"
-    """A budget would have nothing left to start runs on."""
-
-
-@dataclass(frozen=True)
-class Harm:
-    """One thing that somebody would not like.
-
-    Attributes:
-        tenant: "" of all together.
-        about: the job, replica or service; "" of the tenant itself.
-        amount_millislices: too many; 0 where it is no matter of slices.
+def harms(now: Now, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> tuple[Harm, ...]:
+    """What the change makes worse, by kind. ``period_ends_s`` are those of the running periods of
+    the budgets that have periods.
     """
-
-    kind: HarmKind
-    tenant: str
-    about: str
-    amount_millislices: int
-    words: str
-
-
-def harms(now: Now, plan: QuotaPlan) -> tuple[Harm, ...]:
-    """What the change makes worse, by kind."""
     own_parts, called_back = tuple(_above_own_parts(now, plan)), tuple(_called_back(now, plan))
     told = {one.tenant for one in (*own_parts, *called_back)}
     return (
+        *_removed(now, plan),
         *_overcommitted(now, plan),
         *own_parts,
         *_above_ceilings(now, plan, told),
@@ -86,8 +48,20 @@ def harms(now: Now, plan: QuotaPlan) -> tuple[Harm, ...]:
         *_replicas(now, plan),
         *_never_start(now, plan),
         *_min_replicas(now, plan),
-        *_in_debt(plan),
+        *in_debt(plan),
+        *used_up(now, plan, period_ends_s),
     )
+
+
+def _removed(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
+    used = used_by_tenant(now.jobs, now.partitions, now.costs)
+    for name in sorted(plan.before.policy.keys() - plan.after.policy.keys()):
+        if has := used.get(name, 0):
+            words = (
+                f"its jobs hold {slices_words(has)}: they run on, borrowed ones until their GPUs"
+                " are needed, and are charged; nothing new starts"
+            )
+            yield Harm(HarmKind.REMOVED, name, "", has, words)
 
 
 def _overcommitted(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
@@ -196,6 +170,7 @@ def _replicas(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
         (),
         used,
         ready={},
+        waiting={},
         now_s=now.now_s,
         grace_s=max(1, now.grace_s),
     )
@@ -280,13 +255,9 @@ def _obstacle(job: JobView, rules: _Rules, now: Now) -> tuple[int, str] | None:
             return 0, f"needs {count} × {name}; at most {limits[name]}"
     budget = rules.budgets.get(tenant)
     if budget is not None and job.time_limit_s is not None and cost * job.time_limit_s > budget:
-        needs, has = _hours(cost * job.time_limit_s), _hours(budget)
+        needs, has = hours(cost * job.time_limit_s), hours(budget)
         return 0, f"may use {needs} slice-hours; the budget has {has} in a period at most"
     return None
-
-
-def _hours(amount_millislice_s: int) -> str:
-    return f"{amount_millislice_s / _MILLISLICE_S_PER_SLICE_HOUR:.2f}"
 
 
 def _min_replicas(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
@@ -303,6 +274,8 @@ def _min_replicas(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
                 f"its least replicas ({count}) need"
                 f" {slices_words(count * service.cost_millislices)}; {slices_text(beyond)} of that"
                 f" beyond {tenant}'s own part of {slices_text(room)}: only on borrowed slices"
+                if tenant in then
+                else f"its least replicas ({count}) can't start any more once they have ended"
             )
             yield Harm(HarmKind.MIN_REPLICAS, tenant, f"service {service.name}", beyond, words)
 
@@ -320,16 +293,3 @@ def _newest(now: Now) -> list[ServiceView]:
 def _least(service: ServiceView) -> int:
     ordered = service.order.min_replicas
     return int(service.directives.get("min_replicas", "0")) if ordered is None else ordered
-
-
-def _in_debt(plan: QuotaPlan) -> Iterator[Harm]:
-    for name, one in sorted(plan.after.left.items()):
-        before = plan.before.left.get(name)
-        if one.startable_millislice_s == 0 and (before is None or before.startable_millislice_s):
-            overdraft = plan.after.policy[name].budget
-            beyond = overdraft.overdraft_millislice_s if overdraft else 0
-            words = (
-                f"its budget would have {_hours(one.left_millislice_s)} slice-hours left, with an"
-                f" overdraft of {_hours(beyond)}: nothing starts until the next period or a grant"
-            )
-            yield Harm(HarmKind.IN_DEBT, name, "", 0, words)

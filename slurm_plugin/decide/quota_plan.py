@@ -1,22 +1,24 @@
 """What a change of quotas would do now: ceilings, loans, budgets, the limits in Slurm.
 
-Whom it would hurt: ``quota_harms``.
+Whom it would hurt: ``quota_harms``, ``budget_harms``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from cluster.jobs import JobView, NodeView
 from cluster.units import Millislices, MillisliceSeconds
 from cluster.wire import ServiceView
-from slurm_plugin.decide.budgets import Left, amended, left, run_minutes, unspent
+from slurm_plugin.decide.budgets import Left, amended, due_roll, left, run_minutes, unspent
 from slurm_plugin.decide.ceilings import Ceiling, ceilings
 from slurm_plugin.decide.demand import capacity, demand
 from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.limits import Allowed
-from slurm_plugin.decide.model import Balance, Reservation
-from slurm_plugin.decide.policy import Loan, Policy, Recall
+from slurm_plugin.decide.model import Balance, BudgetEntry, Reservation
+from slurm_plugin.decide.policy import Budget, Loan, Policy, Recall, TenantUpdate
 from slurm_plugin.decide.standing import in_tree_order
+from slurm_plugin.decide.statement import unposted_millislice_s
 from slurm_plugin.decide.tenants import effective_nominal
 
 
@@ -62,7 +64,7 @@ class Side:
 
     Attributes:
         loans: once those that are due have changed; nothing of them is on its way back any more.
-        left: of each budget that has begun.
+        left: of each budget that has begun; one that is changed has begun afterwards.
     """
 
     policy: Policy = field(hash=False)
@@ -85,12 +87,14 @@ class TenantSide:
 
 @dataclass(frozen=True)
 class TenantPlan:
-    """One tenant before and after; ``before`` is None of a new one. ``depth`` in the tree."""
+    """One tenant before and after; ``before`` is None of a new one, ``after`` of one that is
+    removed. ``depth`` in the tree.
+    """
 
     tenant: str
     depth: int
     before: TenantSide | None
-    after: TenantSide
+    after: TenantSide | None
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,8 @@ class QuotaPlan:
     """What would be otherwise.
 
     Attributes:
-        tenants: each followed by those below it, also those of whom nothing changes.
+        tenants: each followed by those below it, also those of whom nothing changes; in the end
+            those who are removed.
         allowed: what Slurm would be brought to.
     """
 
@@ -117,6 +122,76 @@ class QuotaPlan:
     before: Side
     after: Side
     allowed: Allowed
+
+
+class HarmKind(StrEnum):
+    """What becomes of somebody."""
+
+    REMOVED = "removed"
+    """It is no tenant any more and holds something."""
+    OVERCOMMITTED = "overcommitted"
+    """The quotas at the top are more than the cluster has: every ceiling is squeezed."""
+    OWN_PART = "own-part"
+    """It holds more in its own QOS than its own part: nothing new starts there for a while."""
+    CEILING = "ceiling"
+    """It holds more in all than its ceiling: likewise."""
+    TYPE = "type"
+    """It holds more instances of a type than it may: likewise."""
+    CALLED_BACK = "called-back"
+    """It holds more on loan than it would be lent."""
+    REPLICA = "replica"
+    """A borrowed replica is drained; others of its service take over what they can."""
+    NEVER_STARTS = "never-starts"
+    """A waiting job would have more than its tenant can ever have."""
+    MIN_REPLICAS = "min-replicas"
+    """A service's least replicas would not all fit into its tenant's own part."""
+    IN_DEBT = "in-debt"
+    """A budget would have nothing left to start runs on."""
+    USED_UP = "used-up"
+    """What runs now would use up a budget before it begins anew, or within a year."""
+
+
+@dataclass(frozen=True)
+class Harm:
+    """One thing that somebody would not like.
+
+    Attributes:
+        tenant: "" of all together.
+        about: the job, replica or service; "" of the tenant itself.
+        amount_millislices: too many; 0 where it is no matter of slices.
+        in_s: in how many seconds; 0 at once.
+    """
+
+    kind: HarmKind
+    tenant: str
+    about: str
+    amount_millislices: int
+    words: str
+    in_s: int = 0
+
+
+def in_order(policy: Policy, updates: Iterable[TenantUpdate]) -> tuple[TenantUpdate, ...]:
+    """As they can be made one after the other, if they can: who comes or moves after those above it
+    then, who is removed in the end and after those below it now.
+    """
+    updates = tuple(updates)
+    now = {name: tenant.parent for name, tenant in policy.items()}
+    then = now | {one.tenant: one.parent for one in updates if one.parent is not None}
+
+    def rank(update: TenantUpdate) -> tuple[bool, int]:
+        if update.removed:
+            return True, -_depth(update.tenant, now)
+        return False, _depth(update.tenant, then)
+
+    return tuple(sorted(updates, key=rank))
+
+
+def _depth(name: str, parents: Mapping[str, str]) -> int:
+    """Also where somebody would be above itself, which is refused later."""
+    above = {name}
+    while (name := parents.get(name, "")) not in {"", *above}:
+        above.add(name)
+    return len(above)
 
 
 def quota_plan(now: Now, after: Policy, period_starts_s: Mapping[str, int]) -> QuotaPlan:
@@ -131,13 +206,15 @@ def quota_plan(now: Now, after: Policy, period_starts_s: Mapping[str, int]) -> Q
         ceilings(now.policy, now.loans, whole, now.recalls),
         left(now.policy, now.balances, now.rolls, now.reservations, now.now_s),
     )
-    balances = _amended(now, after, period_starts_s)
+    changed = dict(_changed_budgets(now, after))
+    balances = {**now.balances, **dict(_given(now, changed, period_starts_s))}
+    begun = {name: max(now.rolls.get(name, 0), period_starts_s[name]) for name in changed}
     loans = _lent(now, after)
     then = Side(
         after,
         loans,
         ceilings(after, loans, whole),
-        left(after, balances, now.rolls, now.reservations, now.now_s),
+        left(after, balances, {**now.rolls, **begun}, now.reservations, now.now_s),
     )
     return QuotaPlan(
         tenants=tuple(_tenants(first, then)),
@@ -161,39 +238,69 @@ def _lent(now: Now, after: Policy) -> tuple[Loan, ...]:
     return lend(after, wanted, now.loans, now.capacity_millislices, now.held_lately)
 
 
-def _amended(now: Now, after: Policy, period_starts_s: Mapping[str, int]) -> Mapping[str, Balance]:
-    """Balances once changed budgets count in their running periods."""
-    return {**now.balances, **dict(_given(now, after, period_starts_s))}
+def _changed_budgets(now: Now, after: Policy) -> Iterator[tuple[str, Budget]]:
+    for name, tenant in after.items():
+        before = now.policy[name].budget if name in now.policy else None
+        if tenant.budget is not None and tenant.budget != before:
+            yield name, tenant.budget
 
 
 def _given(
-    now: Now, after: Policy, period_starts_s: Mapping[str, int]
+    now: Now, changed: Mapping[str, Budget], period_starts_s: Mapping[str, int]
 ) -> Iterator[tuple[str, Balance]]:
-    for name, tenant in after.items():
-        before = now.policy[name].budget if name in now.policy else None
-        balance = now.balances.get(name)
-        if tenant.budget is None or tenant.budget == before or balance is None:
-            continue
-        entry = amended(
-            name,
-            before,
-            tenant.budget,
-            period_start_s=period_starts_s[name],
-            last_roll_s=now.rolls.get(name),
-            unspent_millislice_s=unspent(balance),
-            author="",
-            reason="",
-        )
+    """Balances once changed budgets count in their running periods."""
+    for name, budget in changed.items():
+        balance = now.balances.get(name, _nothing(name))
+        entry = _entry(now, budget, balance, period_starts_s[name])
         if entry is not None:
             available = balance.available_millislice_s + entry.amount_millislice_s
             yield name, replace(balance, available_millislice_s=MillisliceSeconds(available))
 
 
+def _nothing(name: str) -> Balance:
+    zero = MillisliceSeconds(0)
+    return Balance(name, zero, zero, zero, zero, zero)
+
+
+def _entry(now: Now, budget: Budget, balance: Balance, period_start_s: int) -> BudgetEntry | None:
+    """What the change books at once, or else the roll that follows it."""
+    name, last_roll_s = balance.tenant, now.rolls.get(balance.tenant)
+    if last_roll_s is not None and period_start_s <= last_roll_s:
+        return amended(
+            name,
+            now.policy[name].budget if name in now.policy else None,
+            budget,
+            period_start_s=period_start_s,
+            last_roll_s=last_roll_s,
+            unspent_millislice_s=unspent(balance),
+            author="",
+            reason="",
+        )
+    posts = sum(
+        unposted_millislice_s(held, period_start_s)
+        for held in now.reservations
+        if held.payer == name
+    )
+    return due_roll(
+        name,
+        budget,
+        period_start_s=period_start_s,
+        last_roll_s=last_roll_s,
+        unspent_millislice_s=unspent(balance) - posts,
+        used_since_millislice_s=0,
+        reason="",
+    )
+
+
 def _tenants(before: Side, after: Side) -> Iterator[TenantPlan]:
     was, now = effective_nominal(before.policy), effective_nominal(after.policy)
-    for name, depth in in_tree_order(after.policy):
-        old = TenantSide(was[name], before.ceilings[name]) if name in was else None
-        yield TenantPlan(name, depth, old, TenantSide(now[name], after.ceilings[name]))
+
+    def side(of: Side, nominal: Mapping[str, int], name: str) -> TenantSide | None:
+        return TenantSide(nominal[name], of.ceilings[name]) if name in nominal else None
+
+    gone = [(name, depth) for name, depth in in_tree_order(before.policy) if name not in now]
+    for name, depth in (*in_tree_order(after.policy), *gone):
+        yield TenantPlan(name, depth, side(before, was, name), side(after, now, name))
 
 
 def _changed_loans(before: Iterable[Loan], after: Iterable[Loan]) -> Iterator[LoanPlan]:

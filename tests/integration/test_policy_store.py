@@ -141,6 +141,27 @@ def test_several_change_together_or_not_at_all(ledger: Ledger, database: str):
     assert ledger.balances()["nlp"].available_millislice_s == 7
 
 
+def test_tenants_move_and_go_together_or_not_at_all(ledger: Ledger, database: str):
+    for first in (nominal("lab", 4000), nominal("vision", 4000, "lab"), nominal("nlp", 3000)):
+        ledger.change(first, "root", "")
+    move, go = TenantUpdate("vision", parent="nlp"), TenantUpdate("lab", removed=True)
+    before = rows_of_every_table(database)
+    with pytest.raises(InvalidInputError, match="SW-QUOTA-TREE"):
+        ledger.change_together([move, go], "root", "", no_amend)
+    with pytest.raises(InvalidInputError, match="SW-TENANT-CHILDREN"):
+        ledger.change_together([go], "root", "", no_amend)
+    assert rows_of_every_table(database) == before
+    ledger.change_together([nominal("nlp", 6000), move, go], "olga", "moved", no_amend)
+    assert {name: one.parent for name, one in ledger.policy().items()} == {
+        "nlp": "",
+        "vision": "nlp",
+    }
+
+
+def no_amend(_tenant: str, _budget: Budget) -> Callable[..., None]:
+    return lambda *_: None
+
+
 def test_a_removed_tenant_comes_back_with_nothing_of_before(ledger: Ledger):
     ledger.change(TenantUpdate("vision", nominal_millislices=Millislices(1), weight=9), "root", "")
     ledger.change(TenantUpdate("vision", removed=True, weight=5), "root", "")

@@ -177,14 +177,61 @@ OFFICE = (
 
 
 def test_a_window_is_set_and_told(ledger: FakeLedger) -> None:
-    assert said(*OFFICE) == "Window 1: vision, nominal 10, mon-fri 08:00-18:00.\n"
+    assert said(*OFFICE).splitlines() == [
+        "Window 1: vision, nominal 10, mon-fri 08:00-18:00.",
+        "It is in force now, until Mon 2026-11-23 18:00, then from Tue 2026-11-24 08:00 to 18:00.",
+    ]
     night = said("set", "--all", "--cap", "9.5", "--from", "22:00", "--to", "06:00")
-    assert night == "Window 2: all together, cap 9.5, 22:00-06:00.\n"
+    assert night.splitlines() == [
+        "Window 2: all together, cap 9.5, 22:00-06:00.",
+        (
+            "It holds from Mon 2026-11-23 22:00 to Tue 2026-11-24 06:00,"
+            " then from Tue 2026-11-24 22:00 to Wed 2026-11-25 06:00."
+        ),
+    ]
     event = ("--first", "2026-12-01", "--last", "2026-12-05", "--reason", "paper")
     found = json.loads(said("set", "nlp", "--lending-limit", "unlimited", *event, "--json"))
     assert (found["id"], found["kind"], found["amount_millislices"]) == (3, "lending", 10**9)
     assert (found["last_s"] - found["first_s"], found["reason"]) == (5 * 86400, "paper")
     assert [one.tenant for one in ledger.found] == ["vision", ALL, "nlp"]
+
+
+@pytest.mark.parametrize(
+    ("words", "tells"),
+    [
+        ((), "It is in force now, without an end."),
+        (("--first", "2026-12-01"), "It holds from Tue 2026-12-01 00:00 on."),
+        (
+            ("--first", "2026-12-01", "--last", "2026-12-05T18:00"),
+            "It holds from Tue 2026-12-01 00:00 to Sat 2026-12-05 18:00.",
+        ),
+        (
+            ("--days", "fri,sat", "--from", "20:00", "--last", "2026-11-28T22:00"),
+            (
+                "It holds from Fri 2026-11-27 20:00 to Sat 2026-11-28 00:00,"
+                " then from Sat 2026-11-28 20:00 to 22:00."
+            ),
+        ),
+        (
+            ("--days", "mon", "--from", "08:00", "--to", "10:00"),
+            "It holds from Mon 2026-11-30 08:00 to 10:00, then from Mon 2026-12-07 08:00 to 10:00.",
+        ),
+    ],
+)
+def test_it_is_told_when_a_window_holds_next(
+    ledger: FakeLedger, words: tuple[str, ...], tells: str
+) -> None:
+    assert said("set", "vision", "--cap", "5", *words).splitlines()[1] == tells
+
+
+def test_as_json_a_new_window_has_its_next_two_spans(ledger: FakeLedger) -> None:
+    found = json.loads(said(*OFFICE, "--json"))
+    noon_s, evening_s = MONDAY_S + 12 * 3600, MONDAY_S + 18 * 3600
+    assert (found["in_force"], found["next_change_s"]) == (True, evening_s)
+    assert found["spans"] == [
+        {"begin_s": noon_s, "end_s": evening_s},
+        {"begin_s": MONDAY_S + 32 * 3600, "end_s": MONDAY_S + 42 * 3600},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -228,6 +275,18 @@ def test_a_window_in_place_of_another_is_not_counted_beside_it(ledger: FakeLedge
     said("set", "vision", "--nominal", "9", "--days", "mon-fri")
     with pytest.raises(InvalidInputError, match="CAPACITY"):
         said("set", "vision", "--nominal", "11", "--days", "mon")
+
+
+def test_a_window_whose_removal_brings_more_than_the_cluster_has_is_told(
+    ledger: FakeLedger,
+) -> None:
+    evenings = ("--days", "mon-fri", "--from", "18:00")
+    said("set", "vision", "--nominal", "2", *evenings)
+    said("set", "nlp", "--nominal", "9", *evenings)
+    assert "squeezed" not in said("remove", "2")
+    said("set", "nlp", "--nominal", "9", *evenings)
+    told = said("remove", "1")
+    assert "From Mon 18:00 on, the quotas at the top would be 1 slice above" in told
 
 
 def test_windows_are_listed_with_what_holds_and_what_comes(ledger: FakeLedger) -> None:

@@ -42,7 +42,7 @@ def refused(path: Path, text: str) -> str:
 
 
 def test_the_example_can_be_read(tmp_path: Path):
-    vision, nlp = read(tmp_path, EXAMPLE)
+    vision, nlp, speech, course = read(tmp_path, EXAMPLE)
     assert vision == TenantUpdate(
         "vision",
         nominal_millislices=Millislices(12_000),
@@ -58,6 +58,8 @@ def test_the_example_can_be_read(tmp_path: Path):
         MAX_BUDGET_MILLISLICE_S,
         MillisliceSeconds(50 * HOUR),
     )
+    assert speech == TenantUpdate("speech", parent="nlp")
+    assert course == TenantUpdate("course", removed=True)
 
 
 def test_what_is_left_out_stays_as_it_is(tmp_path: Path):
@@ -102,6 +104,13 @@ limits = { "9g.90gb" = 1 }
 [tenants.c]
 budget = { amount = 5 }
 [tenants.d]
+[tenants.e]
+parent = 3
+[tenants.f]
+remove = true
+nominal = 0
+[tenants.g]
+remove = false
 """
     said = refused(tmp_path, text).splitlines()[1:]
     assert [line.partition("]")[0] for line in said] == [
@@ -112,9 +121,18 @@ budget = { amount = 5 }
         "[tenants.b",
         "[tenants.c",
         "[tenants.d",
+        "[tenants.e",
+        "[tenants.f",
+        "[tenants.g",
     ]
     assert "nominl (did you mean nominal?)" in said[0]
-    for code in ("SW-UNITS", "SW-WEIGHT-RANGE", "SW-TYPE-LIMIT", "SW-BUDGET-NONE"):
+    for code in (
+        "SW-UNITS",
+        "SW-WEIGHT-RANGE",
+        "SW-TYPE-LIMIT",
+        "SW-BUDGET-NONE",
+        "SW-TENANT-PARENT",
+    ):
         assert any(line.endswith(f"[{code}]") for line in said)
 
 

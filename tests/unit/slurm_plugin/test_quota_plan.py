@@ -9,10 +9,11 @@ import pytest
 from cluster.jobs import JobState, JobTag, JobView, NodeView
 from cluster.units import Millislices, MillisliceSeconds
 from cluster.wire import ServiceOrder, ServiceView, SlotView
-from slurm_plugin.decide.model import Balance
-from slurm_plugin.decide.policy import Budget, Loan, Period, Policy, Quota, Tenant
-from slurm_plugin.decide.quota_harms import Harm, HarmKind, harms
-from slurm_plugin.decide.quota_plan import Now, QuotaPlan, quota_plan
+from slurm_plugin.decide.model import Balance, Reservation, RunKey
+from slurm_plugin.decide.policy import Budget, Loan, Period, Policy, Quota, Tenant, TenantUpdate
+from slurm_plugin.decide.quota_harms import harms
+from slurm_plugin.decide.quota_plan import Harm, HarmKind, Now, QuotaPlan, in_order, quota_plan
+from slurm_plugin.decide.tenants import changed_together
 
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
 ALL = 10**9
@@ -105,7 +106,7 @@ def planned(there: Now, after: Policy) -> QuotaPlan:
 
 
 def hurt(there: Now, after: Policy) -> list[Harm]:
-    return list(harms(there, planned(there, after)))
+    return list(harms(there, planned(there, after), {}))
 
 
 def test_a_limit_on_a_type_below_what_runs_is_told_of_who_has_it_and_those_below():
@@ -133,11 +134,13 @@ def test_ceilings_before_and_after():
     plan = planned(now(policy(a=6000)), policy(a=4000, new=2000))
     (a, new) = plan.tenants
     assert a.before is not None
+    assert a.after is not None
     assert (a.before.nominal_millislices, a.after.nominal_millislices) == (6000, 4000)
     assert (a.before.ceiling.ceiling_millislices, a.after.ceiling.ceiling_millislices) == (
         6000,
         4000,
     )
+    assert new.after is not None
     assert (new.before, new.after.ceiling.guarantee_millislices) == (None, 2000)
     assert plan.allowed.ceilings == plan.after.ceilings
 
@@ -176,7 +179,7 @@ def test_a_loan_that_goes_back_names_its_borrower():
     plan = planned(there, after)
     (loan,) = plan.loans
     assert (loan.before_millislices, loan.after_millislices) == (4000, 1000)
-    harm = next(one for one in harms(there, plan) if one.kind is HarmKind.CALLED_BACK)
+    harm = next(one for one in harms(there, plan, {}) if one.kind is HarmKind.CALLED_BACK)
     assert (harm.tenant, harm.amount_millislices) == ("b", 3000)
     assert "to give back: 3 to a" in harm.words
 
@@ -248,10 +251,126 @@ def test_a_smaller_budget_that_is_used_up_is_debt():
     plan = planned(there, policy({"a": smaller}, a=6000))
     assert plan.after.left["a"].left_millislice_s == -HOUR
     assert plan.allowed.run_minutes == {"a": 0}
-    (harm,) = harms(there, plan)
+    (harm,) = harms(there, plan, {})
     assert (harm.kind, "-1.00 slice-hours left" in harm.words) == (HarmKind.IN_DEBT, True)
     larger = replace(monthly, amount_millislice_s=MillisliceSeconds(7 * HOUR))
     assert hurt(there, policy({"a": larger}, a=6000)) == []
+
+
+DAILY = Budget(Period.DAY, MillisliceSeconds(3 * HOUR))
+ONCE = Budget(Period.NONE, MillisliceSeconds(3 * HOUR))
+EVENING = {"a": 1000 + 7200}
+"""Two hours from now."""
+
+
+def used_up(there: Now, after: Policy, ends_s: Mapping[str, int]) -> list[tuple[str, int]]:
+    found = harms(there, planned(there, after), ends_s)
+    return [(one.tenant, one.in_s) for one in found if one.kind is HarmKind.USED_UP]
+
+
+def test_a_new_budget_that_lasts_too_short_at_what_runs_now_is_told():
+    there = now(policy(a=6000), job(1, "a", 3), waiting(2, "a"))
+    assert used_up(there, policy({"a": DAILY}, a=6000), EVENING) == [("a", 3600)]
+    assert used_up(there, policy({"a": DAILY}, a=6000), {"a": 1000 + 3600}) == []
+    assert used_up(there, policy({"a": ONCE}, a=6000), {}) == [("a", 3600)]
+    yearly = replace(ONCE, amount_millislice_s=MillisliceSeconds(3 * 24 * 366 * HOUR))
+    assert used_up(there, policy({"a": yearly}, a=6000), {}) == []
+    assert used_up(now(policy(a=6000)), policy({"a": ONCE}, a=6000), {}) == []
+
+
+def test_what_a_budget_is_lowered_to_lasts_less_its_use():
+    before = policy({"a": DAILY}, a=6000)
+    there = now(before, job(1, "a", 3), balances={"a": balance(2 * HOUR)}, rolls={"a": 0})
+    lower = replace(DAILY, amount_millislice_s=MillisliceSeconds(2 * HOUR))
+    assert used_up(there, policy({"a": lower}, a=6000), EVENING) == [("a", 1200)]
+    higher = replace(DAILY, overdraft_millislice_s=MillisliceSeconds(HOUR))
+    assert used_up(there, policy({"a": higher}, a=6000), EVENING) == []
+    assert used_up(there, before, EVENING) == [], "it is so already"
+
+
+RUN = Reservation(
+    RunKey("c", 1, 0),
+    tenant="a",
+    user="alice",
+    task="1",
+    gres={"1g.10gb": 3},
+    cost_millislices=Millislices(3000),
+    payer="a",
+    reserved_millislice_s=MillisliceSeconds(HOUR),
+    posted_millislice_s=MillisliceSeconds(0),
+    transfers=1,
+)
+
+
+def test_a_new_budget_is_as_after_its_first_roll():
+    monday_s = 400
+    there = now(policy(a=6000), job(1, "a", 3), reservations=(RUN,), balances={"a": balance(-9)})
+    plan = quota_plan(there, policy({"a": DAILY}, a=6000), {"a": monday_s})
+    used = 3000 * (there.now_s - monday_s)
+    assert plan.after.left["a"].left_millislice_s == 3 * HOUR - used
+    assert plan.allowed.run_minutes == {"a": (3 * HOUR - used) // 60}
+
+
+@pytest.mark.parametrize(("reserved_hours", "told"), [(2, False), (4, True)])
+def test_what_runs_may_use_up_the_rest_of_a_budget_by_its_time_limits(
+    reserved_hours: int, told: bool
+):
+    run = replace(RUN, reserved_millislice_s=MillisliceSeconds(reserved_hours * HOUR))
+    there = now(policy(a=6000), job(1, "a", 3), reservations=(run,))
+    (harm,) = hurt(there, policy({"a": ONCE}, a=6000))
+    assert ("nothing starts now" in harm.words) == told
+
+
+def test_who_pays_for_those_below_after_a_change_lasts_shorter():
+    both = policy({"a": DAILY, "b": DAILY}, a=6000, b=6000)
+    below = {**both, "b": replace(both["b"], parent="a")}
+    there = now(
+        below,
+        job(1, "b", 3),
+        balances={name: balance(3 * HOUR) for name in below},
+        rolls=dict.fromkeys(below, 0),
+    )
+    without = {**below, "b": replace(below["b"], budget=None)}
+    assert used_up(there, without, EVENING) == [("a", 3600)]
+
+
+def below(name: str, parent: str) -> Tenant:
+    return Tenant(name, parent, Quota(Millislices(0)))
+
+
+def test_moves_and_removals_need_no_order_of_their_own():
+    there = {"a": below("a", ""), "b": below("b", "a"), "c": below("c", "b"), "d": below("d", "a")}
+    updates = (
+        TenantUpdate("a", removed=True),
+        TenantUpdate("b", removed=True),
+        TenantUpdate("d", parent="c"),
+        TenantUpdate("c", parent="new"),
+        TenantUpdate("new", parent=""),
+    )
+    after, refused = changed_together(there, in_order(there, updates))
+    assert refused == {}
+    assert {name: one.parent for name, one in after.items()} == {"new": "", "c": "new", "d": "c"}
+    swapped = (TenantUpdate("a", parent="b"), TenantUpdate("b", parent=""))
+    after, refused = changed_together(there, in_order(there, swapped))
+    assert (refused, after["a"].parent, after["b"].parent) == ({}, "b", "")
+    circle = (TenantUpdate("a", parent="c"),)
+    _, refused = changed_together(there, in_order(there, circle))
+    assert [error.refusal.code for error in refused.values()] == ["SW-TENANT-CYCLE"]
+
+
+def test_who_is_removed_is_told_with_what_it_holds_and_waits_for():
+    before = policy(a=6000, b=8000)
+    there = now(before, job(1, "a", 2), waiting(2, "a"), services=(service(3, 1),))
+    after = {"b": before["b"]}
+    plan = planned(there, after)
+    (_, gone) = plan.tenants
+    assert (gone.tenant, gone.after) == ("a", None)
+    assert [(one.kind, one.about) for one in harms(there, plan, {})] == [
+        (HarmKind.REMOVED, ""),
+        (HarmKind.NEVER_STARTS, "job 2 of alice"),
+        (HarmKind.MIN_REPLICAS, "service s3"),
+    ]
+    assert [one.kind for one in hurt(now(before), after)] == []
 
 
 def test_a_borrowed_replica_that_goes_is_named_by_its_service():

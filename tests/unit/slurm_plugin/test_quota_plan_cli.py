@@ -188,6 +188,55 @@ def test_what_is_refused_is_said_of_every_tenant(ledger: FakeLedger, quotas: Pat
     assert ledger.tenants == {}
 
 
+def test_tenants_are_moved_and_removed_together_with_all_else(ledger: FakeLedger, quotas: Path):
+    quotas.write_text(
+        "[tenants.physics]\nnominal = 7\n[tenants.optics]\nnominal = 3\n[tenants.bio]\nweight = 2\n"
+    )
+    said("plan", str(quotas), "--apply")
+    quotas.write_text(
+        "[tenants.physics]\nremove = true\n[tenants.optics]\nparent = 'bio'\nnominal = 1\n"
+    )
+    text = said("plan", str(quotas))
+    assert "physics: removed" in text
+    assert "below bio (was below physics)" in text
+    assert "physics (removed)" in text
+    assert "sacctmgr modify account optics set parent=bio" in text
+    assert set(ledger.tenants) == {"physics", "optics", "bio"}
+    found = json.loads(said("plan", str(quotas), "--json", "--apply"))
+    assert [one["tenant"] for one in found["tenants"]] == ["bio", "optics", "physics"]
+    assert found["tenants"][2]["after"] is None
+    assert {name: one.parent for name, one in ledger.tenants.items()} == {
+        "bio": "",
+        "optics": "bio",
+    }
+
+
+def test_who_is_below_another_is_shown_below_it(ledger: FakeLedger, quotas: Path):
+    said("plan", str(quotas), "--apply")
+    quotas.write_text("[tenants.optics]\nnominal = 2\n")
+    lines = said("plan", str(quotas)).splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["physics", "optics"]
+    assert "other" not in lines[4]
+
+
+def test_who_has_tenants_below_it_is_not_removed_alone(ledger: FakeLedger, quotas: Path):
+    said("plan", str(quotas), "--apply")
+    quotas.write_text("[tenants.physics]\nremove = true\n[tenants.bio]\nremove = true\n")
+    text = refused("plan", str(quotas), "--apply")
+    assert "[tenants.physics] Tenant 'physics' has tenants below it: optics" in text
+    assert "SW-TENANT-UNKNOWN" in text
+    assert set(ledger.tenants) == {"physics", "optics"}
+
+
+def test_a_new_tenant_stands_where_the_file_says(ledger: FakeLedger, quotas: Path):
+    quotas.write_text("[tenants.optics]\nparent = 'bio'\nnominal = 1\n[tenants.bio]\nnominal = 2\n")
+    said("plan", str(quotas), "--apply")
+    assert {name: one.parent for name, one in ledger.tenants.items()} == {
+        "bio": "",
+        "optics": "bio",
+    }
+
+
 def test_quotas_beyond_the_cluster_are_applied_only_if_that_is_meant(
     ledger: FakeLedger, quotas: Path
 ):

@@ -1,0 +1,77 @@
+"""Whom a change of budgets would hurt, as far as it is not so already."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from cluster.units import slices_words
+from slurm_plugin.decide.quota_plan import Harm, HarmKind, Now, QuotaPlan, Side
+from slurm_plugin.decide.services import used_by_tenant
+from slurm_plugin.decide.statement import unposted_millislice_s
+from slurm_plugin.decide.tenants import payers
+from slurm_plugin.decide.why_words import span_text
+
+_MILLISLICE_S_PER_SLICE_HOUR = 3_600_000
+_YEAR_S = 365 * 86_400
+
+
+def in_debt(plan: QuotaPlan) -> Iterator[Harm]:
+    """Budgets that have nothing left."""
+    for name, one in sorted(plan.after.left.items()):
+        before = plan.before.left.get(name)
+        if one.startable_millislice_s == 0 and (before is None or before.startable_millislice_s):
+            overdraft = plan.after.policy[name].budget
+            beyond = overdraft.overdraft_millislice_s if overdraft else 0
+            words = (
+                f"its budget would have {hours(one.left_millislice_s)} slice-hours left, with an"
+                f" overdraft of {hours(beyond)}: nothing starts until the next period or a grant"
+            )
+            yield Harm(HarmKind.IN_DEBT, name, "", 0, words)
+
+
+def used_up(now: Now, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> Iterator[Harm]:
+    """Budgets that what runs now uses up before they begin anew, or within a year."""
+    was, then = _lasting(now, plan.before), _lasting(now, plan.after)
+    for name, (lasts_s, runs) in sorted(then.items()):
+        ends_in_s = period_ends_s.get(name, now.now_s + _YEAR_S) - now.now_s
+        if lasts_s >= min(ends_in_s, was.get(name, (ends_in_s,))[0]):
+            continue
+        words = (
+            f"at what runs now ({slices_words(runs)}) its budget is used up in"
+            f" {span_text(lasts_s)}; without a grant nothing starts then"
+        )
+        if name in period_ends_s:
+            words += f" until it begins anew, {span_text(ends_in_s)} from now"
+        if _set_aside(now, name) >= plan.after.left[name].startable_millislice_s:
+            words += "; what runs may use up all of it by its time limits, so nothing starts now"
+        yield Harm(HarmKind.USED_UP, name, "", 0, words, lasts_s)
+
+
+def _lasting(now: Now, side: Side) -> Mapping[str, tuple[int, int]]:
+    """How many seconds each budget lasts that has anything left, and the millislices at which its
+    tenants use it up now.
+    """
+    pays = payers(side.policy)
+    runs: Counter[str] = Counter()
+    for name, amount in used_by_tenant(now.jobs, now.partitions, now.costs).items():
+        runs[pays.get(name, "")] += amount
+    return {
+        name: (one.startable_millislice_s // runs[name], runs[name])
+        for name, one in side.left.items()
+        if runs[name] and one.startable_millislice_s
+    }
+
+
+def _set_aside(now: Now, payer: str) -> int:
+    """Millislice-seconds that the runs it pays for may still use up: Slurm counts them against the
+    budget before it starts another one.
+    """
+    return sum(
+        max(0, held.reserved_millislice_s - unposted_millislice_s(held, now.now_s))
+        for held in now.reservations
+        if held.payer == payer
+    )
+
+
+def hours(amount_millislice_s: int) -> str:
+    """Slice-hours to two decimals."""
+    return f"{amount_millislice_s / _MILLISLICE_S_PER_SLICE_HOUR:.2f}"
