@@ -18,9 +18,7 @@ MIXES: Mapping[str, tuple[float, float]] = {
     "large_jobs": (1.0, 0.5),
     "with_batch": (0.7, 0.2),
 }
-"""Share of replicas among runs that hold one instance or several on a node (what is on two nodes is
-a batch job), and of runs and waiting jobs that are larger than one instance.
-"""
+"""Share of replicas among runs, and of runs and waiting jobs that are larger than one instance."""
 _GPUS, _WANTING = (8, 16, 32), (1, 2, 4, 8)
 
 

@@ -50,7 +50,7 @@ class _Rows:
         self._place_jobs()
         program = Program(self._asked)
         for column, cost in enumerate(self._costs):
-            program.add(cost, self._entries[column], whole=True)
+            program.add(cost, self._entries[column], whole=True, at_most=1)
         try:
             found = program.solve()
         except OutsideError:
@@ -61,7 +61,6 @@ class _Rows:
         above: dict[str, int] = defaultdict(int, self._taking.above_nominal_millislices)
         by_tenant: dict[str, int] = {}
         for column, run in enumerate(self._runs):
-            self._entries[column][self._row(-1.0)] = -1.0
             if run.tenant not in by_tenant:
                 by_tenant[run.tenant] = self._row(-float(above[run.tenant]))
             self._entries[column][by_tenant[run.tenant]] = -float(run.cost_millislices)
@@ -74,7 +73,6 @@ class _Rows:
                 column = len(self._costs)
                 self._costs.append(0.0)
                 self._entries[column][served] = 1.0
-                self._entries[column][self._row(-1.0)] = -1.0
                 for kind, count in job.instances.items():
                     self._entries[column][room[node, kind]] = -float(count)
 

@@ -32,7 +32,7 @@ class Sizes:
         wanting: waiting jobs of lenders.
         replicas: the share of runs that are replicas.
         large: the share of runs and of waiting jobs that need several instances of their type, on
-            one node or on two.
+            one node or on two; a replica is on one.
         free: the share of instances that nobody holds.
         layouts: so many of the ways to cut a GPU; the first has 1g.10gb alone.
         term_s: so long after its start a run is left alone; the oldest is a day old.
@@ -107,7 +107,9 @@ class _Draw:
                 yield self._run(job_id, name, kind)
 
     def _run(self, job_id: int, name: str, kind: str) -> Running:
-        names = {name, *self._others(kind)} if self._is_large() else {name}
+        is_replica = self.chance.random() < self._sizes.replicas
+        spreads = not is_replica and self._is_large()
+        names = {name, *self._others(kind)} if spreads else {name}
         most = min(self._left[one][kind] for one in names)
         count = min(most, self.chance.choice((1, 2, 4))) if self._is_large() else 1
         for one in names:
@@ -117,7 +119,7 @@ class _Draw:
             tenant=self.chance.choice(self.borrowers),
             cost_millislices=COSTS[kind] * count * len(names),
             start_s=_NOW_S - self.chance.randrange(_OLDEST_S),
-            is_replica=len(names) == 1 and self.chance.random() < self._sizes.replicas,
+            is_replica=is_replica,
             instances={one: {kind: count} for one in sorted(names)},
             priority=self.chance.randrange(1000),
         )

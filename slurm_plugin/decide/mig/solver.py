@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from highspy import Highs, HighsVarType, kHighsInf, kSolutionStatusFeasible
 
@@ -38,20 +39,31 @@ class Program:
             self._highs.setOptionValue(name, value)
         for asked in rows:
             self._highs.addRow(float(asked), kHighsInf, 0, [], [])
+        self._whole: list[int] = []
 
-    def add(self, cost: float, entries: Mapping[int, float], *, whole: bool = False) -> None:
-        """A column, by what one of it adds to which rows."""
+    def add(
+        self,
+        cost: float,
+        entries: Mapping[int, float],
+        *,
+        whole: bool = False,
+        at_most: float = kHighsInf,
+    ) -> None:
+        """A column, by what one of it adds to which rows; at most so much of it."""
         rows, amounts = list(entries), [float(amount) for amount in entries.values()]
-        self._highs.addCol(float(cost), 0.0, kHighsInf, len(rows), rows, amounts)
+        self._highs.addCol(float(cost), 0.0, float(at_most), len(rows), rows, amounts)
         if whole:
-            last = self._highs.getNumCol() - 1
-            self._highs.changeColIntegrality(last, HighsVarType.kInteger)
+            self._whole.append(self._highs.getNumCol() - 1)
 
     def solve(self) -> Solution:
         """The cheapest values; begins where the last call ended.
 
         OutsideError (SW-SOLVER) if HiGHS finds none.
         """
+        if self._whole:
+            # At once: one by one, each takes the longer the more columns there are.
+            kinds: Any = [HighsVarType.kInteger] * len(self._whole)
+            self._highs.changeColsIntegrality(len(kinds), self._whole, kinds)
         self._highs.run()
         found, info = self._highs.getSolution(), self._highs.getInfo()
         if info.primal_solution_status != int(kSolutionStatusFeasible):

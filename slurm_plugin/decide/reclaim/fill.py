@@ -1,16 +1,17 @@
 """Room for many jobs at once, in one go: the next best run, over and over, nothing taken back."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from heapq import heapify, heappop, heappush
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from math import inf
 
-from slurm_plugin.decide.reclaim.room import Need, Room, Run, Shape
+from slurm_plugin.decide.reclaim.order import Queue, order
+from slurm_plugin.decide.reclaim.room import Estimate, Need, Places, Room, Run, Shape
 
-_TIES = 16
-"""So many nodes that would cost the same are compared by whose runs go."""
-
-Places = dict[int, tuple[str, ...]]
-"""The nodes of jobs that need more than a single instance, by key."""
+_Key = tuple[Estimate, float, int, str]
+"""What goes there, whose shares (negative), how much is free, and the node."""
+_Queues = Sequence[tuple[Collection[str], Queue]]
+"""Runs of a size, with the types that they give."""
 
 
 def fill(room: Room, needs: Sequence[Need]) -> tuple[Places, set[int]]:
@@ -21,15 +22,20 @@ def fill(room: Room, needs: Sequence[Need]) -> tuple[Places, set[int]]:
     places: Places = {}
     out: set[int] = set()
     room.need(needs)
+    nodes, hopeless = _Nodes(room), set[tuple[Shape, int]]()
     for need in needs:
-        if not need.is_single:
-            found = _placed(room, need)
-            if found is None:
-                out.add(need.key)
-                room.need([need], -1)
-            else:
-                places[need.key] = found
-    take_anywhere(room)
+        if need.is_single:
+            continue
+        # There is ever less room: where one has none, none that is like it has any.
+        alike = need.shape, need.nodes
+        found = None if alike in hopeless else nodes.placed(need)
+        if found is None:
+            hopeless.add(alike)
+            out.add(need.key)
+            room.need([need], -1)
+        else:
+            places[need.key] = found
+    _take_anywhere(room)
     return places, out | _dropped(room, [need for need in needs if need.key not in out], places)
 
 
@@ -45,142 +51,128 @@ def _dropped(room: Room, needs: Iterable[Need], places: Places) -> set[int]:
     return out
 
 
-def _placed(room: Room, need: Need) -> tuple[str, ...] | None:
-    """The nodes that it got, with runs taken there; None, and nothing changed, if there are not
-    enough of them.
+class _Nodes:
+    """Nodes in the order in which jobs get them, by shape; and the runs there, by size.
+
+    What is known of a node here only rises while runs are taken, but where a job was placed.
     """
-    nodes: list[str] = []
-    taken: list[Run] = []
-    for _ in range(need.nodes):
-        node = _best_node(room, need.shape, nodes)
-        if node is None:
-            break
-        room.place(node, need.shape)
-        nodes.append(node)
-        taken += _take_at(room, node)
-    if len(nodes) == need.nodes and not any(room.lacks_at(node) for node in nodes):
-        return tuple(nodes)
-    for run in reversed(taken):
-        room.give_back(run)
-    for node in nodes:
-        room.place(node, need.shape, -1)
-    return None
 
-
-def _best_node(room: Room, shape: Shape, but: Collection[str]) -> str | None:
-    """Where least must go; of equals where those go first who hold most above their own part,
-    then where it leaves least free.
-    """
-    estimates = room.estimates(shape)
-    if but:
-        estimates = {node: cost for node, cost in estimates.items() if node not in but}
-    least = min(estimates.values(), default=None)
-    nodes = sorted(node for node, cost in estimates.items() if cost == least)
-    return min(nodes[:_TIES], key=lambda node: (*_order_at(room, node, shape), node), default=None)
-
-
-def _order_at(room: Room, node: str, shape: Shape) -> tuple[float, int]:
-    free = room.free[node]
-    kinds = {kind for kind, count in shape if free[kind] < count}
-    runs = (run for run in room.at(node) if kinds and room.may_take(run))
-    shares = (room.share(run.tenant) for run in runs if kinds & run.instances[node].keys())
-    return -max(shares, default=0.0), sum(free.values())
-
-
-def _take_at(room: Room, node: str) -> Sequence[Run]:
-    """Runs on a node that is short, as far as there are any."""
-    taken: list[Run] = []
-    while (lacks := room.lacks_at(node)) and (options := options_at(room, node, lacks)):
-        room.take(options[0])
-        taken.append(options[0])
-    return taken
-
-
-def options_at(room: Room, node: str, lacks: Mapping[str, int]) -> Sequence[Run]:
-    """The runs that give a node some of what it is short of, the best first."""
-    giving = [
-        run
-        for run in room.at(node)
-        if not lacks.keys().isdisjoint(run.instances[node]) and room.may_take(run)
-    ]
-    return sorted(giving, key=lambda run: order(room, run, lacks))
-
-
-def order(room: Room, run: Run, lacks: Mapping[str, int]) -> tuple[float, ...]:
-    """The lowest goes first: replicas; those of whose instances the fewest are for nothing, then
-    the largest; of alike ones that of the tenant with the largest share above its own part; then by
-    rank.
-    """
-    return (
-        run.is_batch,
-        *_size_order(room, run.total, run.cost, lacks),
-        -room.share(run.tenant),
-        *run.rank,
-    )
-
-
-def _size_order(room: Room, total: Shape, cost: int, lacks: Mapping[str, int]) -> tuple[int, int]:
-    for_nothing = 0
-    for kind, count in total:
-        useful = max(lacks.get(kind, 0), -room.balance[kind])
-        for_nothing += max(0, count - useful) * room.prices[kind]
-    return for_nothing, -cost
-
-
-def take_anywhere(room: Room) -> Sequence[Run]:
-    """Runs on any nodes until there is enough of every type, as far as there are any."""
-    taken: list[Run] = []
-    queues = _queues(room)
-    for kind in sorted(room.lacks()):
-        while room.balance[kind] < 0:
-            nexts = [run for queue in queues.get(kind, ()) if (run := queue.first()) is not None]
-            if not nexts:
-                break
-            run = min(nexts, key=lambda one: order(room, one, {}))
-            room.take(run)
-            taken.append(run)
-    return taken
-
-
-class _Queue:
-    """Runs of one size, in the order in which they go."""
-
-    def __init__(self, room: Room, runs: Iterable[Run]) -> None:
+    def __init__(self, room: Room) -> None:
         self._room = room
-        self._runs: dict[str, list[Run]] = defaultdict(list)
-        for run in runs:
-            self._runs[run.tenant].append(run)
-        for found in self._runs.values():
-            found.sort(key=lambda run: run.rank, reverse=True)
-        self._tenants = [(-room.share(tenant), tenant) for tenant in self._runs]
-        heapify(self._tenants)
+        self._heaps: dict[Shape, list[_Key]] = {}
+        self._queues: dict[str, _Queues] = {}
 
-    def first(self) -> Run | None:
-        """The next one that may go."""
-        # Shares only fall: one that stands at the heap's top as it is now is the largest.
-        while self._tenants:
-            share, tenant = self._tenants[0]
-            runs, now = self._runs[tenant], -self._room.share(tenant)
-            while runs and runs[-1].job_id in self._room.taken:
-                runs.pop()
-            if runs and share == now and self._room.may_take(runs[-1]):
-                return runs[-1]
-            heappop(self._tenants)
-            if runs and self._room.may_take(runs[-1]):
-                heappush(self._tenants, (now, tenant))
-        return None
+    def placed(self, need: Need) -> tuple[str, ...] | None:
+        """The nodes that it got, with runs taken there; None, and nothing changed, if there are
+        not enough of them.
+        """
+        nodes: list[str] = []
+        taken: list[Run] = []
+        while len(nodes) < need.nodes and (node := self._best(need.shape, nodes)) is not None:
+            self._room.place(node, need.shape)
+            nodes.append(node)
+            taken += self._take(node)
+        if len(nodes) < need.nodes or any(self._room.lacks_at(node) for node in nodes):
+            self._undo(need.shape, nodes, taken)
+            return None
+        for node in {*nodes, *(node for run in taken for node in run.instances)}:
+            for shape in self._heaps:
+                self._push(shape, node)
+        return tuple(nodes)
+
+    def _undo(self, shape: Shape, nodes: Iterable[str], taken: Sequence[Run]) -> None:
+        for run in reversed(taken):
+            self._room.give_back(run)
+        for node in nodes:
+            self._room.place(node, shape, -1)
+        self._heaps.clear()
+        self._queues.clear()
+
+    def _best(self, shape: Shape, but: Collection[str]) -> str | None:
+        """Where least must go; of equals where those go first who hold most above their own part,
+        then where it leaves least free.
+        """
+        heap = self._heap(shape)
+        current: list[_Key] = []
+        found = None
+        while heap and found is None:
+            known = heappop(heap)
+            node = known[-1]
+            now = self._key(shape, node)
+            if now == known:
+                current.append(known)
+                found = None if node in but else node
+            elif now is not None and now > known:
+                heappush(heap, now)
+        for known in current:
+            heappush(heap, known)
+        return found
+
+    def _heap(self, shape: Shape) -> list[_Key]:
+        if shape not in self._heaps:
+            self._heaps[shape] = []
+            for node in self._room.estimates(shape):
+                self._push(shape, node)
+        return self._heaps[shape]
+
+    def _push(self, shape: Shape, node: str) -> None:
+        """Before all nodes where as much must go: its key is made when it comes to it."""
+        estimate = self._room.estimates(shape).get(node)
+        if estimate is not None:
+            heappush(self._heaps[shape], (estimate, -inf, 0, node))
+
+    def _key(self, shape: Shape, node: str) -> _Key | None:
+        estimate = self._room.estimates(shape).get(node)
+        if estimate is None:
+            return None
+        free = self._room.free[node]
+        short = [kind for kind, count in shape if free[kind] < count]
+        shares = (self._room.share(run.tenant) for run in self._firsts(node, short))
+        return estimate, -max(shares, default=0.0), sum(free.values()), node
+
+    def _take(self, node: str) -> Iterator[Run]:
+        """Runs on a node that is short, as far as there are any."""
+        while lacks := self._room.lacks_at(node):
+            run = _best_of(self._room, self._firsts(node, lacks), lacks)
+            if run is None:
+                return
+            self._room.take(run)
+            yield run
+
+    def _firsts(self, node: str, kinds: Collection[str]) -> Iterator[Run]:
+        if kinds and node not in self._queues:
+            self._queues[node] = _queues(self._room, self._room.at(node), node)
+        return _firsts(self._queues[node], kinds) if kinds else iter(())
 
 
-def _queues(room: Room) -> Mapping[str, Sequence[_Queue]]:
-    """By type that is short: the runs that give some of it, by size."""
-    short = room.lacks().keys()
-    sizes: dict[tuple[Shape, int], list[Run]] = defaultdict(list)
-    for run in room.runs:
-        if room.may_take(run) and any(kind in short for kind, _ in run.total):
-            sizes[run.total, run.weight].append(run)
-    queues: dict[str, list[_Queue]] = defaultdict(list)
-    for (total, _), runs in sizes.items():
-        queue = _Queue(room, runs)
-        for kind, _ in total:
-            queues[kind].append(queue)
-    return queues
+def _take_anywhere(room: Room) -> None:
+    """Runs on any nodes until there is enough of every type, as far as there are any."""
+    lacks = room.lacks()
+    queues = _queues(room, room.runs) if lacks else ()
+    for kind in sorted(lacks):
+        while room.balance[kind] < 0:
+            run = _best_of(room, _firsts(queues, [kind]), {})
+            if run is None:
+                break
+            room.take(run)
+
+
+def _queues(room: Room, runs: Iterable[Run], node: str = "") -> _Queues:
+    """Runs by size, with the types of which they give some there; anywhere if it is no node."""
+    sizes: dict[tuple[Shape, int, tuple[str, ...]], list[Run]] = defaultdict(list)
+    for run in runs:
+        if room.may_take(run):
+            kinds = tuple(run.instances[node] if node else dict(run.total))
+            sizes[run.total, run.weight, kinds].append(run)
+    return [(kinds, Queue(room, those)) for (_, _, kinds), those in sizes.items()]
+
+
+def _firsts(queues: _Queues, kinds: Collection[str]) -> Iterator[Run]:
+    """Of each size the first run that gives some of these types."""
+    for given, queue in queues:
+        if any(kind in given for kind in kinds) and (run := queue.first()) is not None:
+            yield run
+
+
+def _best_of(room: Room, runs: Iterable[Run], lacks: Mapping[str, int]) -> Run | None:
+    return min(runs, key=lambda run: order(room, run, lacks), default=None)

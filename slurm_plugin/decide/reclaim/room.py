@@ -4,7 +4,6 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import accumulate
 
 Shape = tuple[tuple[str, int], ...]
@@ -53,19 +52,26 @@ class Run:
         """What counts if it goes: all replicas together are less than one batch job."""
         return self.cost * _BATCH if self.is_batch else self.cost
 
-    @cached_property
-    def kind(self) -> tuple[object, ...]:
-        """Of runs with the same one it is the same to jobs which of them goes."""
-        places = ((node, *sorted(there.items())) for node, there in self.instances.items())
-        return self.tenant, self.weight, *sorted(places)
 
-    @cached_property
-    def broad_kind(self) -> tuple[object, ...]:
-        """Likewise where it does not matter on which nodes they are."""
-        return self.tenant, self.weight, self.total
+Places = dict[int, tuple[str, ...]]
+"""The nodes of jobs that need more than a single instance, by key."""
 
 
-_Estimate = tuple[int, int, int]
+@dataclass(frozen=True)
+class Found:
+    """A set of runs that suffices.
+
+    Attributes:
+        size: their weight and number.
+        places: of jobs, once they are gone.
+    """
+
+    size: tuple[int, int] = (0, 0)
+    runs: tuple[Run, ...] = ()
+    places: Places = field(default_factory=dict, hash=False)
+
+
+Estimate = tuple[int, int, int]
 """Instances of batch jobs, weight but for that, and runs."""
 
 
@@ -75,6 +81,7 @@ class Room:
     A node may be short of instances for a while (fewer than none are free), until runs there go.
 
     Attributes:
+        runs: by rank.
         free: by node, by type.
         balance: by type: what is free on all nodes, less all that is needed, placed or not.
         taken: runs that go, by job id, in the order in which they were chosen.
@@ -92,7 +99,7 @@ class Room:
         first: Mapping[str, int],
     ) -> None:
         """``first`` is what tenants are to give before all others."""
-        self.runs = tuple(runs)
+        self.runs = tuple(sorted(runs, key=lambda run: run.rank))
         self.free = defaultdict(Counter, {node: Counter(there) for node, there in free.items()})
         self.balance = Counter[str]()
         for there in self.free.values():
@@ -111,7 +118,7 @@ class Room:
             for node in run.instances:
                 self._at[node].append(run)
             self._count(run, 1)
-        self._estimates: dict[Shape, dict[str, _Estimate]] = {}
+        self._estimates: dict[Shape, dict[str, Estimate]] = {}
         self._stale: dict[Shape, set[str]] = {}
 
     def need(self, needs: Iterable[Need], sign: int = 1) -> None:
@@ -168,12 +175,15 @@ class Room:
         """Runs on the node, those that go with them."""
         return self._at.get(node, ())
 
-    def share(self, tenant: str) -> float:
-        """What it holds above its own part, for its weight; of who is first, more than any."""
-        share = self.above[tenant] / self._weights.get(tenant, 1)
-        return share + _FIRST if self._first[tenant] > 0 else share
+    def share(self, tenant: str, given: int = 0) -> float:
+        """What it holds above its own part, for its weight; of who is first, more than any.
 
-    def estimates(self, shape: Shape) -> Mapping[str, _Estimate]:
+        ``given`` are millislices that it has given up since.
+        """
+        share = (self.above[tenant] - given) / self._weights.get(tenant, 1)
+        return share + _FIRST if self._first[tenant] > given else share
+
+    def estimates(self, shape: Shape) -> Mapping[str, Estimate]:
         """About what must go on each node where the shape may have room at all."""
         if shape not in self._estimates:
             self._estimates[shape] = {}
@@ -186,7 +196,7 @@ class Room:
         self._stale[shape].clear()
         return known
 
-    def _estimate(self, node: str, shape: Shape) -> _Estimate | None:
+    def _estimate(self, node: str, shape: Shape) -> Estimate | None:
         free, batch, cost, runs = self.free[node], 0, 0, 0
         for kind, count in shape:
             if (lacks := count - free[kind]) > 0:
@@ -207,14 +217,9 @@ class Room:
         """By type, what there is too little of on all nodes together."""
         return {kind: -count for kind, count in self.balance.items() if count < 0}
 
-    def at_least(self, node: str = "") -> tuple[int, int]:
-        """Weight and number of the runs that are taken, once it suffices: no fewer are possible.
-
-        ``node`` is one that may be short.
-        """
-        lacks = Counter(self.lacks())
-        if node:
-            lacks |= Counter(self.lacks_at(node))
+    def at_least(self) -> tuple[int, int]:
+        """Weight and number of the runs that are taken, once it suffices: no fewer are possible."""
+        lacks = self.lacks()
         cost = sum(self.prices.get(kind, 0) * count for kind, count in lacks.items())
         runs = [_runs(self._most.get(kind, ()), count) for kind, count in lacks.items()]
         more = sum(runs) if self._is_pure else max(runs, default=0)
@@ -223,13 +228,17 @@ class Room:
     def supply(self) -> Counter[str]:
         """By type, how many instances there could be at most, if all runs went that may."""
         given: Counter[tuple[str, str]] = Counter()
+        costs: dict[tuple[str, str], int] = {}
         for run in self.runs:
             if self.may_take(run):
-                given.update({(run.tenant, kind): count for kind, count in run.total})
+                for kind, count in run.total:
+                    pair = run.tenant, kind
+                    given[pair] += count
+                    costs[pair] = min(costs.get(pair, run.cost), run.cost // count)
         supply = Counter(self.balance)
         for (tenant, kind), count in given.items():
-            price = self.prices[kind]
-            supply[kind] += min(count, self.above[tenant] // price) if price else count
+            cost = costs[tenant, kind]
+            supply[kind] += min(count, self.above[tenant] // cost) if cost else count
         return supply
 
     def is_needless(self, run: Run) -> bool:

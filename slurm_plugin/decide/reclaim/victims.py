@@ -10,7 +10,7 @@ from slurm_plugin.decide.reclaim.amount import covering
 from slurm_plugin.decide.reclaim.ready import ready
 from slurm_plugin.decide.reclaim.reasons import beneficiaries, why_no_room
 from slurm_plugin.decide.reclaim.room import Need, Room, Run, shape_of
-from slurm_plugin.decide.reclaim.search import served
+from slurm_plugin.decide.reclaim.search import all_served, some_served
 
 _NAMED = 3
 """So many jobs are named in one line."""
@@ -226,10 +226,11 @@ class _Plan:
 def _plan(taking: Taking, runs: _Runs, needs: Sequence[Need]) -> _Plan:
     kinds = {kind for need in needs for kind, _ in need.shape}
     room = _room(taking, runs, _with(kinds, runs.replicas))
-    got = served(room, needs)
-    if got.out and runs.batch:
+    got = all_served(room, needs)
+    if got is None and runs.batch:
         room = _room(taking, runs, _with(kinds, (*runs.replicas, *runs.batch)))
-        got = served(room, needs)
+        got = all_served(room, needs)
+    got = got or some_served(room, needs)
     gone = [*room.taken.values()]
     more = [*_more(runs, gone, room.above)]
     for run in more:

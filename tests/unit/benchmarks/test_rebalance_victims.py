@@ -132,3 +132,10 @@ def test_slicewise_sends_away_no_more_replicas_than_the_least_set(mix: str):
     assert found["policies"]["slicewise"]["mean_beside_replicas"] == 1
     assert found["policies"]["slicewise"]["unserved_share"] == 0
     assert all(one["mean"] >= 1 for one in found["policies"].values())
+
+
+@pytest.mark.parametrize("seed", [332, 455, 575])
+def test_slicewise_finds_the_least_set_where_the_next_best_run_does_not_lead_to_it(seed: int):
+    found = evictions.found(seed, "large_jobs")
+    assert found.is_proven
+    assert found.evicted["slicewise"] == found.of_replicas

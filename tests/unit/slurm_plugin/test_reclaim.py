@@ -1,5 +1,6 @@
 """Which borrowed replicas go when a lender needs its own again."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -107,6 +108,32 @@ def test_a_run_that_is_larger_than_needed_goes_only_without_others() -> None:
     assert victims(wants(12), run(1, count=2)) == {1}
 
 
+def test_the_largest_run_stays_where_two_smaller_ones_come_to_less() -> None:
+    assert victims(wants(12, 6), run(1, count=4), run(2, count=3), run(3, count=3)) == {2, 3}
+
+
+def test_jobs_of_several_nodes_that_share_them_get_different_ones_each() -> None:
+    runs = [
+        run(first + i, node, count=3 + (i == 0))
+        for node, first in (("n1", 1), ("n2", 4))
+        for i in range(3)
+    ]
+    found = reclaim(taking(wants(12, 3, nodes=2), wants(13, 3, nodes=2), *runs))
+    assert found.victims.keys() == {2, 3, 5, 6}
+    assert {found.victims[2][-8:], found.victims[3][-8:]} == {"12 waits", "13 waits"}
+
+
+def test_of_sets_that_come_to_the_least_the_first_in_the_order_of_victims_goes() -> None:
+    def on(node: str, first: int, tenant: str) -> list[Running]:
+        young = [run(first + i, node, tenant, count=3, start_s=NOW_S - 700 - i) for i in range(3)]
+        return [*young, run(first + 3, node, tenant, count=4)]
+
+    runs = [*on("n1", 10, "nlp"), *on("n2", 20, "hpc"), *on("n3", 30, "edu")]
+    assert victims(wants(1, 6), *runs, weights={"nlp": 2, "edu": 3}) == {20, 21}
+    assert victims(wants(1, 6), *runs, weights={"nlp": 2, "hpc": 3}) == {30, 31}
+    assert victims(wants(1, 6), *runs, recalled={"nlp": 6000}) == {10, 11}
+
+
 def test_within_its_term_a_run_stays() -> None:
     found = reclaim(taking(wants(12), run(1, start_s=NOW_S - 500)))
     assert found.victims == {}
@@ -192,6 +219,19 @@ def test_of_very_many_jobs_too_the_first_by_priority_get_what_there_is() -> None
     found = reclaim(taking(*jobs, large, never, *runs))
     assert len(found.victims) == 54
     assert found.missing.keys() == {201, *range(100, 150)}
+
+
+def test_very_many_jobs_get_nodes_of_whoever_has_the_largest_share_by_then() -> None:
+    jobs = [wants(10_000 + i, 2) for i in range(300)]
+    runs = [
+        run(4 * node + i, f"n{node}", ("nlp", "hpc")[node % 2])
+        for node in range(400)
+        for i in range(4)
+    ]
+    found = reclaim(taking(*jobs, *runs, weights={"hpc": 3}))
+    assert found.missing == {}
+    # nlp is left with 250 above its own part, hpc with three times as many.
+    assert Counter(job_id // 4 % 2 for job_id in found.victims) == {0: 550, 1: 50}
 
 
 def test_what_comes_free_for_a_job_is_kept_for_it() -> None:
