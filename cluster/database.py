@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from pydantic_core import from_json
 from sqlalchemy import URL, Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -41,6 +42,8 @@ def postgres_engine(url: str) -> Engine:
         connect_args=dict(CONNECT),
         # Whatever the server's default is: functions look again at what they have locked.
         isolation_level="READ COMMITTED",
+        # Thousands of rows have a short text of it; json takes nine times as long.
+        json_deserializer=from_json,
         # A connection that a restart of the server broke is replaced instead of failing once.
         pool_pre_ping=True,
         pool_size=2,

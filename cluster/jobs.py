@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property, lru_cache
 from typing import Literal
+
+from cluster.gres import gpu_types_of_tres
 
 
 class JobState(StrEnum):
@@ -66,6 +69,11 @@ class JobView:
     time_limit_s: int | None
     restarts: int
     ended: str = ""
+
+    @cached_property
+    def gpus(self) -> Mapping[str, int]:
+        """GPU instances by type that it holds or waits for; of an array each of its tasks."""
+        return gpu_types_of_tres(self.tres)
 
 
 @dataclass(frozen=True)
@@ -185,6 +193,11 @@ class RunRecord:
     time_limit_s: int | None
     tres: Mapping[str, str] = field(hash=False)
 
+    @cached_property
+    def gpus(self) -> Mapping[str, int]:
+        """GPU instances by type that it held."""
+        return gpu_types_of_tres(self.tres)
+
 
 TAG_PREFIX = "slicewise:1"
 _TAG = re.compile(
@@ -193,6 +206,8 @@ _TAG = re.compile(
     r"(?: class=(?P<job_class>low|high))?(?P<flexible> flexible)?"
     r"(?P<undecided> undecided(?P<auto> auto)?)?(?![^ ])"
 )
+_KNOWN_TAGS = 1 << 15
+"""Every look has the same ones again: more than a large site has jobs."""
 
 _SAID = re.compile(r"slicewise:run=(?P<run>[0-9]{1,9}) (?P<words>[ -~]{0,500})")
 """As the batch script writes it. A comment is its user's own, and others read these words: anything
@@ -249,13 +264,14 @@ class JobTag:
         )
         return "".join(parts)
 
-    @classmethod
-    def find(cls, admin_comment: str) -> "JobTag | None":
+    @staticmethod
+    @lru_cache(_KNOWN_TAGS)
+    def find(admin_comment: str) -> "JobTag | None":
         """The tag in an admin_comment that others may have written into as well."""
         match = _TAG.search(admin_comment)
         if match is None:
             return None
-        return cls(
+        return JobTag(
             match["token"],
             match["tenant"],
             match["service"],

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator
 
 from cluster.errors import OutsideError, UnreachableError
-from cluster.gres import gpu_types_of_tres
 from cluster.settings import Settings
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.decayed_use import HALF_LIVES, DecayedUse, Holding, folded, recorded
@@ -62,5 +61,5 @@ class TenantUse:
     def _running(self) -> Iterator[Holding]:
         for job in self._sync.jobs:
             if job.state in ALLOTTED and job.partition in self._partitions and job.start_s:
-                cost = run_cost(gpu_types_of_tres(job.tres), self._costs)
+                cost = run_cost(job.gpus, self._costs)
                 yield Holding(job.account, cost, job.start_s, None)

@@ -32,9 +32,9 @@ rebalance_app = typer.Typer(
     " | slicewise rebalance history",
 )
 
-GARBAGE_AFTER = 1_000_000
+GARBAGE_AFTER = 5_000_000
 """So many new objects before Python looks for garbage: nearly all that a run makes lives until its
-end, and on a large site the looking took as long as the run."""
+end, and on a large site, where it makes over a million, the looking took as long as the run."""
 
 _LONG_S = 3600.0
 """No run takes so long, though it waits for jobs where it cuts GPUs."""

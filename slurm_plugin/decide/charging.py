@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NewType
 
-from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobView, RunRecord
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin.decide.gone import LIVE, live_runs
@@ -112,7 +111,7 @@ def _ended(
     found: dict[RunKey, _Sighting] = {}
     for record in sorted(records, key=lambda record: record.end_s or 0):
         key = RunKey(tariff.cluster, record.job_id, record.start_s)
-        managed = record.partition in tariff.partitions and gpu_types_of_tres(record.tres)
+        managed = record.partition in tariff.partitions and record.gpus
         if record.end_s is not None and (managed or key in held):
             # The later end stands: of two runs that start in one second the first has no length.
             seen = _sighting(tariff, record, record.start_s, record.task, record.end_s)
@@ -144,7 +143,7 @@ def _lost(run: Run, end_s: int) -> Observation:
 def _sighting(
     tariff: Tariff, seen: JobView | RunRecord, start_s: int, task: str, end_s: int | None
 ) -> _Sighting:
-    gres = gpu_types_of_tres(seen.tres)
+    gres = seen.gpus
     run = Run(
         key=RunKey(tariff.cluster, seen.job_id, start_s),
         tenant=seen.account,

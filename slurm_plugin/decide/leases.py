@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, floor
 
-from cluster.gres import gpu_types_of_tres
 from cluster.jobs import (
     RECUT_RESERVATION,
     JobState,
@@ -189,7 +188,7 @@ def spare_minutes(
     held: Counter[str] = Counter()
     for job in jobs:
         if job.state is JobState.RUNNING and job.end_s is not None and job.account in policy:
-            cost = run_cost(gpu_types_of_tres(job.tres), costs)
+            cost = run_cost(job.gpus, costs)
             for name in (job.account, *ancestors(policy, job.account)):
                 held[name] += max(0, int(job.end_s - now_s)) * cost // 60
     return Spare(
@@ -221,7 +220,7 @@ def _unpaid(left: Sequence[int], slot: Leased, costs: Mapping[str, Millislices])
 
 
 def _cost(slot: Leased, costs: Mapping[str, Millislices]) -> int:
-    return run_cost(gpu_types_of_tres(slot.run.tres), costs)
+    return run_cost(slot.run.gpus, costs)
 
 
 def _standing(
@@ -252,14 +251,14 @@ def _of_reservation(
 
 def _is_bigger(job: JobView, run: JobView, costs: Mapping[str, Millislices]) -> bool:
     """More slices, CPUs or nodes, and not only GPUs of other types than the replica has."""
-    asked, had = gpu_types_of_tres(job.tres), gpu_types_of_tres(run.tres)
+    asked, had = job.gpus, run.gpus
     if asked and not asked.keys() & had.keys():
         return False
     return any(mine < its for mine, its in zip(_size(run, costs), _size(job, costs), strict=True))
 
 
 def _size(job: JobView, costs: Mapping[str, Millislices]) -> tuple[int, int, int]:
-    slices = run_cost(gpu_types_of_tres(job.tres), costs)
+    slices = run_cost(job.gpus, costs)
     return slices, int(job.tres.get("cpu", "1")), int(job.tres.get("node", "1"))
 
 

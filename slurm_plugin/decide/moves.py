@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobTag, JobView
 from cluster.slurm.interface import Target, Tasks
 from cluster.units import Millislices
@@ -63,7 +62,7 @@ class _Room:
         }
         for job in jobs:
             if job.state in ALLOTTED and job.account in policy and is_managed(job, partitions):
-                self.take(job.account, job.qos, run_cost(gpu_types_of_tres(job.tres), costs))
+                self.take(job.account, job.qos, run_cost(job.gpus, costs))
 
     def take(self, tenant: str, qos: str, cost: int) -> None:
         """Count what runs, or shall, in that QOS."""
@@ -165,7 +164,7 @@ def _waiting(
     for job in jobs:
         if job.account not in policy or not is_waiting(job) or not is_managed(job, partitions):
             continue
-        cost = run_cost(gpu_types_of_tres(job.tres), costs)
+        cost = run_cost(job.gpus, costs)
         if not cost or job.qos not in {BORROWED_QOS, qos_name(job.account)}:
             continue
         tasks = max(1, len(job.untouched)) if waits_for_quota(job) else 0

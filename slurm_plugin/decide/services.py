@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobState, JobTag, JobView, NodeView, StepView, last_words
 from cluster.service import MAX_SLOTS
 from cluster.units import Millislices
 from cluster.wire import SOON_S, WHEN_REPLACED_S, ServiceView, SlotState, SlotView, TenantView
+from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.free import free_instances
 from slurm_plugin.decide.limits import BORROWED_QOS
 from slurm_plugin.decide.snapshot import GpuType, Living
@@ -71,7 +71,7 @@ def services(observation: Observation, costs: Mapping[str, Millislices]) -> tupl
         if job.array_job_id is not None and job.array_job_id in arrays:
             jobs_by_array[job.array_job_id].append(job)
     places = {
-        node.name: _Place(node, _cost(node.gpus_allotted, costs)) for node in observation.nodes
+        node.name: _Place(node, run_cost(node.gpus_allotted, costs)) for node in observation.nodes
     }
     views = (
         _service(array, tag, jobs_by_array[array], observation, costs, places=places)
@@ -105,7 +105,7 @@ def _service(
     directives = observation.directives[array]
     if (directives.get("tenant"), directives.get("name")) != (tag.tenant, tag.service):
         return None
-    gpus = next((found for job in jobs if (found := gpu_types_of_tres(job.tres))), {})
+    gpus = next((found for job in jobs if (found := job.gpus)), {})
     return ServiceView(
         array_job_id=array,
         tenant=tag.tenant,
@@ -114,7 +114,7 @@ def _service(
         submit_s=min(job.submit_s or 0 for job in jobs),
         directives=dict(directives),
         profile=next(iter(gpus), ""),
-        cost_millislices=_cost(gpus, costs),
+        cost_millislices=run_cost(gpus, costs),
         slots=_slots(jobs, _slot_count(directives), observation, places),
         directory=observation.directories.get(array, ""),
     )
@@ -137,10 +137,6 @@ def _slot_count(directives: Mapping[str, str]) -> int:
     """Admission has checked that this is the array's size."""
     text = directives.get("max_replicas", "1")
     return min(int(text), MAX_SLOTS) if text.isdecimal() else 1
-
-
-def _cost(gpus: Mapping[str, int], costs: Mapping[str, Millislices]) -> int:
-    return sum(costs.get(gres_type, 0) * count for gres_type, count in gpus.items())
 
 
 def _slots(
@@ -243,7 +239,7 @@ def used_by_tenant(
     used: dict[str, int] = defaultdict(int)
     for job in jobs:
         if job.state in ALLOTTED and job.partition in partitions:
-            used[job.account] += _cost(gpu_types_of_tres(job.tres), costs)
+            used[job.account] += run_cost(job.gpus, costs)
     return dict(used)
 
 

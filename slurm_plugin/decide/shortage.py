@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cluster.errors import Refusal
-from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.units import Millislices, slices_text
 from cluster.wire import ServiceNews
@@ -50,7 +49,7 @@ class Sight:
 
     def cost(self, job: JobView) -> Millislices:
         """Of the job or of one task, in millislices."""
-        return run_cost(gpu_types_of_tres(job.tres), self.situation.costs)
+        return run_cost(job.gpus, self.situation.costs)
 
     def allotted(self) -> Iterator[JobView]:
         """Jobs that hold GPUs of managed partitions."""
@@ -156,7 +155,7 @@ def _holders(sight: Sight, accounts: Collection[str]) -> Iterator[tuple[JobView,
 
 def _type_limits(job: JobView, sight: Sight) -> Iterator[Shortage]:
     now = sight.situation
-    needs = gpu_types_of_tres(job.tres)
+    needs = job.gpus
     for name in (job.account, *ancestors(now.policy, job.account)):
         below = subtree(now.policy, name)
         bounds = type_limits(now.policy[name].quota, now.costs, now.models)
@@ -176,7 +175,7 @@ def _free(job: JobView, sight: Sight) -> Iterator[Shortage]:
     names = frozenset(node.name for node in nodes)
     free = free_instances(nodes)
     on_nodes = [(one, 0) for one in sight.allotted() if not names.isdisjoint(one.nodes)]
-    for kind, need in sorted(gpu_types_of_tres(job.tres).items()):
+    for kind, need in sorted(job.gpus.items()):
         holders = _instances(kind, on_nodes)
         count = free.get(kind, 0)
         has = "is" if count == 1 else "are"
@@ -192,7 +191,7 @@ def _instances(
     kind: str, holders: Iterable[tuple[JobView, int]]
 ) -> tuple[tuple[JobView, int], ...]:
     """The same jobs as far as they have that type, with how many of it."""
-    found = ((job, gpu_types_of_tres(job.tres).get(kind, 0)) for job, _ in holders)
+    found = ((job, job.gpus.get(kind, 0)) for job, _ in holders)
     return tuple((job, count) for job, count in found if count)
 
 

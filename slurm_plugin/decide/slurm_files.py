@@ -8,7 +8,8 @@ type are one run of indices, and only within it counts the order of gres.conf.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 
 from cluster.errors import InvalidInputError
 from cluster.gres import parse_gpu_requests
@@ -17,6 +18,7 @@ from cluster.slurm.values import hosts
 from slurm_plugin.decide.slurm_gres import PAD, Device, is_pad
 
 _NODE = re.compile(r"\s*NodeName\s*=\s*(\S+)", re.IGNORECASE)
+_EVERYWHERE = re.compile(r"\s*Name\s*=\s*gpu\b", re.IGNORECASE)
 _NAME = re.compile(r"(?<!\S)Name\s*=\s*(\S+)", re.IGNORECASE)
 _GRES = re.compile(r"(?<!\S)Gres\s*=\s*(\S+)", re.IGNORECASE)
 _TYPE = re.compile(r"(?<!\S)Type\s*=\s*(\S+)", re.IGNORECASE)
@@ -25,9 +27,23 @@ _FILES = re.compile(r"(?<!\S)(File|MultipleFiles)\s*=\s*([^\s\[\]]+)(?!\S)", re.
 _KNOWN = frozenset({"nodename", "autodetect", "name", "type", "file", "multiplefiles"})
 """All that is written anew; another word, such as Cores, would be lost."""
 _DETECTS_NOTHING = re.compile(r"(?<!\S)AutoDetect\s*=\s*off(?!\S)", re.IGNORECASE)
+_KNOWN_LINES = 1 << 12
 
 Positions = tuple[Device | None, ...]
 """What a node has, by Slurm's index; None is a pad."""
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What a line of gres.conf says of GPUs.
+
+    Attributes:
+        device: None if it is not of one device.
+        unknown: a word that would be lost; "" if none would.
+    """
+
+    device: Device | None
+    unknown: str
 
 
 def room(inventory: Inventory) -> int:
@@ -141,8 +157,8 @@ def node_positions(slurm_conf: str, gres_conf: str, node: str) -> Positions:
     Raises InvalidInputError (SW-RECUT-CONF) if its lines are not as ``slicewise node gres`` prints
     them: none shared with other nodes, one for each device, each with AutoDetect=off.
     """
-    lines = gres_conf.split("\n")
-    found = [_device(lines[number], node) for number in _gpu_lines(lines, node)]
+    lines = _gpu_lines(gres_conf.split("\n"), node)
+    found = [_device(begin, node) for begin in lines.values()]
     conf = slurm_conf.split("\n")
     match = _GRES.search(_bare(conf[_node_line(conf, node)]))
     counts = _counts(match[1] if match else "")
@@ -176,7 +192,7 @@ def with_node_lines(gres_conf: str, node: str, lines: Sequence[str]) -> str:
     Raises InvalidInputError (SW-RECUT-CONF) if it has none of its own in this file.
     """
     old = gres_conf.split("\n")
-    numbers = _gpu_lines(old, node)
+    numbers = list(_gpu_lines(old, node))
     kept = [line for number, line in enumerate(old) if number not in numbers]
     return "\n".join((*kept[: numbers[0]], *lines, *kept[numbers[0] :]))
 
@@ -188,50 +204,61 @@ def _counts(gres: str) -> Mapping[str, int]:
     return found
 
 
-def _gpu_lines(lines: Sequence[str], node: str) -> Sequence[int]:
-    everywhere = [
-        line for line in map(_bare, lines) if re.match(r"\s*Name\s*=\s*gpu\b", line, re.IGNORECASE)
-    ]
+def _gpu_lines(lines: Sequence[str], node: str) -> Mapping[int, re.Match[str]]:
+    """By number, with what ``_own_lines`` has of them."""
+    everywhere = [line for line in lines if _EVERYWHERE.match(line)]
     if everywhere:
-        raise _wrong(f"gres.conf has a line for the GPUs of all nodes: {everywhere[0].strip()}")
-    own = [number for number in _own_lines(lines, node) if _is_of_gpus(lines[number])]
+        line = _bare(everywhere[0]).strip()
+        raise _wrong(f"gres.conf has a line for the GPUs of all nodes: {line}")
+    own = {n: begin for n, begin in _own_lines(lines, node) if _said(_behind(begin)) is not None}
     if not own:
         raise _wrong(f"gres.conf has no line of its own for the GPUs of {node}.")
     return own
 
 
-def _is_of_gpus(line: str) -> bool:
-    name = _NAME.search(_bare(line))
-    return name is not None and name[1].lower() == "gpu"
+def _device(begin: re.Match[str], node: str) -> Device:
+    said = _said(_behind(begin))
+    if said is None or said.device is None:
+        line = begin.string.strip()
+        raise _wrong(f"This line of {node} in gres.conf is not of one device: {line}")
+    if said.unknown:
+        raise _wrong(f"A line of {node} in gres.conf has {said.unknown}, which would be lost.")
+    return said.device
 
 
-def _device(line: str, node: str) -> Device:
-    bare = _bare(line)
-    kind, files = _TYPE.search(bare), _FILES.search(bare)
+@lru_cache(_KNOWN_LINES)
+def _said(words: str) -> _Said | None:
+    """Of a line behind its node's name, the same on nodes that are cut alike; None if of no GPU."""
+    name, kind, files = _NAME.search(words), _TYPE.search(words), _FILES.search(words)
+    if name is None or name[1].lower() != "gpu":
+        return None
     one = files is not None and (files[1].lower() == "multiplefiles" or "," not in files[2])
-    words = {word.lower() for word in _WORD.findall(bare)}
-    if kind is None or files is None or not one or not _DETECTS_NOTHING.search(bare):
-        raise _wrong(f"This line of {node} in gres.conf is not of one device: {bare.strip()}")
-    if unknown := sorted(words - _KNOWN):
-        raise _wrong(f"A line of {node} in gres.conf has {unknown[0]}, which would be lost.")
-    return Device(kind[1], tuple(files[2].split(",")))
+    if kind is None or files is None or not one or not _DETECTS_NOTHING.search(words):
+        return _Said(None, "")
+    unknown = {word.lower() for word in _WORD.findall(words)} - _KNOWN
+    return _Said(Device(kind[1], tuple(files[2].split(","))), min(unknown, default=""))
 
 
 def _node_line(lines: Sequence[str], node: str) -> int:
-    own = list(_own_lines(lines, node))
+    own = [number for number, _ in _own_lines(lines, node)]
     if len(own) != 1:
         raise _wrong(f"slurm.conf has {len(own) or 'no'} lines of its own for {node}.")
     return own[0]
 
 
-def _own_lines(lines: Sequence[str], node: str) -> Iterator[int]:
+def _own_lines(lines: Sequence[str], node: str) -> Iterator[tuple[int, re.Match[str]]]:
+    """Number of each, and its beginning up to the node's name, in the line without comment."""
     for number, line in enumerate(lines):
         match = _NODE.match(_bare(line))
-        if match is None or node not in hosts(match[1]):
+        if match is None or (match[1] != node and node not in hosts(match[1])):
             continue
         if match[1] != node or line.rstrip().endswith("\\"):
             raise _wrong(f"{node} shares a line, or it goes on over several: {line.strip()}")
-        yield number
+        yield number, match
+
+
+def _behind(begin: re.Match[str]) -> str:
+    return begin.string[begin.end() :]
 
 
 def _bare(line: str) -> str:

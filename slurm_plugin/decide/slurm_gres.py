@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.jobs import NodeView
-from cluster.mig.inventory import Gpu, Instance, Inventory
+from cluster.mig.inventory import Gpu, Inventory
 from cluster.mig_profiles import Board, profile_of
 
 PAD = "pad"
@@ -53,22 +53,24 @@ def devices(
     without exactly one compute instance, or without capabilities, are left out. ``directory`` is
     where the node's device files are.
     """
-    return tuple(device for gpu in inventory.gpus for device in _devices_of(gpu, types, directory))
+    return tuple(device for gpu in inventory.gpus for device in devices_of(gpu, types, directory))
 
 
-def _devices_of(gpu: Gpu, types: Mapping[Kind, str], directory: str) -> Iterator[Device]:
+def devices_of(gpu: Gpu, types: Mapping[Kind, str], directory: str) -> Iterator[Device]:
+    """The same of one GPU."""
     board = f"{directory}/nvidia{gpu.minor}"
     if not gpu.mig:
         yield Device(_slurm_name(gpu.name), (board,))
+    profiles = {one.placement.profile for one in gpu.instances}
+    gres_types = {profile: _type_of(gpu, profile, types) for profile in profiles}
     for one in gpu.instances:
         minors = (one.minor, *(compute.minor for compute in one.computes))
         if len(one.computes) == 1 and None not in minors:
             capabilities = (f"{directory}/nvidia-caps/nvidia-cap{minor}" for minor in minors)
-            yield Device(_type_of(gpu, one, types), (board, *capabilities))
+            yield Device(gres_types[one.placement.profile], (board, *capabilities))
 
 
-def _type_of(gpu: Gpu, instance: Instance, types: Mapping[Kind, str]) -> str:
-    profile = instance.placement.profile
+def _type_of(gpu: Gpu, profile: str, types: Mapping[Kind, str]) -> str:
     model = gpu.board.model if gpu.board is not None else ""
     short_name = gpu.name.partition("-")[0]
     return types.get(Kind(model, profile)) or f"{_slurm_name(short_name)}_{profile}"

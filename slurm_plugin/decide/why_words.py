@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
 
-from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobTag, JobView
 from cluster.units import slices_words
 from cluster.wire_reads import WhyRow
@@ -53,7 +52,7 @@ def span_text(seconds: int) -> str:
 
 def gpus_text(job: JobView) -> str:
     """``1 × 1g.10gb``; of an array's untouched rest one task's."""
-    return _gpus(gpu_types_of_tres(job.tres)) or "no GPU"
+    return _gpus(job.gpus) or "no GPU"
 
 
 def _gpus(counts: Mapping[str, int]) -> str:
@@ -139,7 +138,7 @@ def _sum_row(pairs: Iterable[tuple[JobView, int]], whose: str, of_type: str) -> 
     amount = sum(map(itemgetter(1), found))
     gpus: Counter[str] = Counter()
     for job, _ in found:
-        gpus.update(gpu_types_of_tres(job.tres))
+        gpus.update(job.gpus)
     yield WhyRow(
         what=f"{whose} ({counted(len(found), 'job')})",
         gpus=_gpus(gpus),
@@ -158,7 +157,7 @@ def group_rows(jobs: Iterable[JobView], sight: Sight) -> tuple[WhyRow, ...]:
         key, count = _group(job, sight), max(1, len(job.untouched))
         counts[key] += count
         amounts[key] += count * sight.cost(job)
-        held = {kind: count * each for kind, each in gpu_types_of_tres(job.tres).items()}
+        held = {kind: count * each for kind, each in job.gpus.items()}
         gpus.setdefault(key, Counter()).update(held)
     return tuple(
         WhyRow(

@@ -29,7 +29,7 @@ from slurm_plugin.decide.mig.recutting import Terms
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.services import ALLOTTED, used_by_tenant
 from slurm_plugin.decide.slurm_files import Positions, node_positions
-from slurm_plugin.decide.slurm_gres import types_by_kind
+from slurm_plugin.decide.slurm_gres import Device, Kind, devices_of, types_by_kind
 from slurm_plugin.ledger.recuts import Seen as Survey
 
 _HISTORY = 500
@@ -90,7 +90,8 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: Known) -> Gathered:
     indices = await slurm.devices(holding)
     # After the jobs: whom nobody was asked about holds what he has, and stays.
     nodes = await slurm.nodes()
-    looks = await asyncio.to_thread(_looks, settings.recut, on_disk, nodes, partitions, now_s)
+    types = types_by_kind(settings.boards_by_type)
+    looks = await asyncio.to_thread(_looks, settings, on_disk, nodes, types, now_s)
     room = room_of(on_disk.policy, used_by_tenant(jobs, partitions, settings.costs))
     seen = Seen(
         looks=looks,
@@ -105,7 +106,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: Known) -> Gathered:
     )
     took_s = recut_s(on_disk.step_seconds, settings.recut.recut_s)
     terms = Terms(took_s, horizon_s, settings.recut.nodes_at_once)
-    return inputs(seen, types_by_kind(settings.boards_by_type), terms)
+    return inputs(seen, types, terms)
 
 
 def _on_disk(settings: Settings, ledger: Known, now_s: float) -> _OnDisk:
@@ -131,33 +132,43 @@ def _text(path: Path) -> str:
 
 
 def _looks(
-    settings: RecutSettings,
+    settings: Settings,
     on_disk: _OnDisk,
     nodes: Sequence[NodeView],
-    partitions: frozenset[str],
+    types: Mapping[Kind, str],
     now_s: float,
 ) -> tuple[Look, ...]:
     """At the nodes with GPUs in managed partitions."""
+    partitions = frozenset(settings.cluster.partitions)
     return tuple(
         Look(
             node=node,
-            inventory=_inventory(survey) if survey is not None else None,
+            inventory=inventory,
             age_s=now_s - survey.seen_s if survey is not None else 0.0,
+            devices=_devices(settings.recut, node.name, inventory, types),
             positions=_positions(on_disk, node.name),
-            device_directory=settings.devices_of(node.name),
         )
         for node in nodes
         if has_gpus(node, partitions)
         for survey in (on_disk.surveys.get(node.name),)
+        for inventory in (_inventory(survey),)
     )
 
 
-def _inventory(survey: Survey) -> Inventory | None:
-    """None if an older Slicewise has written it."""
+def _inventory(survey: Survey | None) -> Inventory | None:
+    """None if nobody has looked, or an older Slicewise has written it."""
     try:
-        return inventory_of(survey.inventory)
+        return inventory_of(survey.inventory) if survey is not None else None
     except OutsideError:
         return None
+
+
+def _devices(
+    settings: RecutSettings, node: str, inventory: Inventory | None, types: Mapping[Kind, str]
+) -> Mapping[str, Sequence[Device]]:
+    directory = settings.devices_of(node)
+    gpus = inventory.gpus if inventory is not None else ()
+    return {gpu.uuid: tuple(devices_of(gpu, types, directory)) for gpu in gpus}
 
 
 def _positions(on_disk: _OnDisk, node: str) -> Positions | str:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from cluster.daemon_client import DaemonClient
 from cluster.errors import SlicewiseError
-from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.mig.inventory import Gpu, Inventory
 from cluster.mig.inventory_json import gpu_of
@@ -117,7 +116,7 @@ class ClusterSite:
 
 def _may_hold_some(job: JobView) -> bool:
     """Its processes live until it has completed; Slurm's devices are free before."""
-    return job.state is JobState.COMPLETING and bool(gpu_types_of_tres(job.tres))
+    return job.state is JobState.COMPLETING and bool(job.gpus)
 
 
 def _write(path: Path, text: str) -> None:

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
-from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobView, NodeView, RunRecord
 from cluster.mig_profiles import Board
 from cluster.units import Millislices
@@ -70,14 +69,13 @@ def waiting_for_instances(
     left = dict(room)
     those = (job for job in jobs if waits_for_others(job) and is_managed(job, partitions))
     for job in sorted(those, key=lambda job: -job.priority):
-        gpus = gpu_types_of_tres(job.tres)
-        cost, count = run_cost(gpus, costs), max(1, len(job.untouched))
+        cost, count = run_cost(job.gpus, costs), max(1, len(job.untouched))
         if cost and job.account in left:
             count = min(count, max(0, left[job.account]) // cost)
             left[job.account] -= count * cost
         since_s = job.eligible_s or job.submit_s or now_s
         waited_s = max(0, int(now_s - since_s))
-        for kind, each in gpus.items():
+        for kind, each in job.gpus.items():
             yield from [(kind, waited_s)] * (each * count)
 
 
@@ -93,7 +91,7 @@ def in_use(runs: Iterable[RunRecord], since_s: float, now_s: float) -> Mapping[s
     for run in runs:
         end_s = now_s if run.end_s is None else min(run.end_s, now_s)
         lasted_s = max(0, int(end_s - max(run.start_s, since_s)))
-        for kind, count in gpu_types_of_tres(run.tres).items():
+        for kind, count in run.gpus.items():
             held_s[kind] += count * lasted_s
     return {kind: total_s / (now_s - since_s) for kind, total_s in held_s.items()}
 

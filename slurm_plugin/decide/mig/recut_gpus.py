@@ -4,8 +4,8 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobState, JobTag, JobView, NodeView
 from cluster.mig.checks import has_capabilities
 from cluster.mig.inventory import Gpu as SeenGpu
@@ -16,7 +16,7 @@ from slurm_plugin.decide.mig.recut_looks import differences, unfit
 from slurm_plugin.decide.mig.recut_steps import Recut
 from slurm_plugin.decide.mig.recutting_changes import Gpu, Instance, Job, Replica
 from slurm_plugin.decide.slurm_files import Positions
-from slurm_plugin.decide.slurm_gres import Device, Kind, devices
+from slurm_plugin.decide.slurm_gres import Device
 
 Holder = Job | Replica
 _RANK = {Job: 0, Replica: 1, type(None): 2}
@@ -34,15 +34,20 @@ class Look:
 
     Attributes:
         inventory: of the last survey, ``age_s`` ago; None if there was none.
+        devices: what jobs can be given of each of its GPUs, by UUID.
         positions: its devices as Slurm's files have them, or what is wrong with its lines there.
-        device_directory: where its device files are.
     """
 
     node: NodeView
     inventory: Inventory | None
     age_s: float
+    devices: Mapping[str, Sequence[Device]] = field(hash=False)
     positions: Positions | str
-    device_directory: str = "/dev"
+
+    @cached_property
+    def indices(self) -> Mapping[Device, int]:
+        """Slurm's, of its devices."""
+        return {one: i for i, one in enumerate(self.positions) if isinstance(one, Device)}
 
 
 @dataclass(frozen=True)
@@ -85,12 +90,12 @@ def lines_by_node(text: str) -> Mapping[str, str]:
     }
 
 
-def left_out(look: Look, types: Mapping[Kind, str]) -> str:
+def left_out(look: Look) -> str:
     """Why nothing is planned on a node; "" if something can be."""
-    return next(_obstacles(look, types), "")
+    return next(_obstacles(look), "")
 
 
-def _obstacles(look: Look, types: Mapping[Kind, str]) -> Iterator[str]:
+def _obstacles(look: Look) -> Iterator[str]:
     node, positions = look.node, look.positions
     if words := unfit(node):
         yield f"Slurm says {words}"
@@ -105,22 +110,15 @@ def _obstacles(look: Look, types: Mapping[Kind, str]) -> Iterator[str]:
         yield positions
     elif look.inventory is not None:
         yield from differences(node, positions)
-        there = devices(look.inventory, types, look.device_directory)
-        if set(there) != {one for one in positions if one is not None}:
+        if {one for those in look.devices.values() for one in those} != look.indices.keys():
             yield "its GPUs are not cut as gres.conf says: slicewise recut survey, node gres"
 
 
-def gpus(
-    look: Look, types: Mapping[Kind, str], holders: Mapping[int, Holder], cut: Past
-) -> Iterator[tuple[Board, Gpu]]:
+def gpus(look: Look, holders: Mapping[int, Holder], cut: Past) -> Iterator[tuple[Board, Gpu]]:
     """The GPUs in MIG mode of a node that is not left out; ``holders`` by Slurm's index."""
     for gpu in look.inventory.gpus if look.inventory is not None else ():
         if gpu.mig and gpu.board is not None:
-            index = _indices(look, gpu, types)
-            instances = tuple(
-                Instance(one.placement, _holder(index.get(one.placement), holders))
-                for one in gpu.instances
-            )
+            instances = tuple(_instances(look, gpu, holders))
             ago_s = cut.cut_ago_s.get(gpu.uuid)
             yield gpu.board, Gpu(gpu.uuid, look.node.name, instances, ago_s)
 
@@ -145,13 +143,13 @@ def holders(
 
     Its users may say so, and hide what is theirs: whom nobody or several name may not be moved.
     """
-    named = defaultdict[int, list[JobView]](list)
+    named = defaultdict[int, list[Holder]](list)
     for job in jobs:
+        holder = _holding(job, now_s, move_s)
         for index in indices.get(job.job_id, {}).get(node.name, ()):
-            named[index].append(job)
+            named[index].append(holder)
     return {
-        index: _holding(named[index][0], now_s, move_s) if len(named[index]) == 1 else Job("?")
-        for index in node.gpus_held
+        index: named[index][0] if len(named[index]) == 1 else Job("?") for index in node.gpus_held
     }
 
 
@@ -165,6 +163,7 @@ def with_last_ones(found: Sequence[Gpu], elsewhere: Collection[str]) -> tuple[Gp
     for name, one in sorted(there, key=lambda pair: _RANK[type(pair[1].holder)]):
         last.setdefault(one.placement.profile, (name, one.placement))
     fixed = {place for profile, place in last.items() if profile not in elsewhere}
+    names = {name for name, _ in fixed}
     return tuple(
         replace(
             gpu,
@@ -172,6 +171,8 @@ def with_last_ones(found: Sequence[Gpu], elsewhere: Collection[str]) -> tuple[Gp
                 _fixed(one) if (gpu.name, one.placement) in fixed else one for one in gpu.instances
             ),
         )
+        if gpu.name in names
+        else gpu
         for gpu in found
     )
 
@@ -196,19 +197,14 @@ def _holding(job: JobView, now_s: float, move_s: int) -> Holder:
     if tag is None or tag.service is None or not is_task:
         return Job(name, None if job.end_s is None else max(0, int(job.end_s - now_s)))
     of_service = f"{tag.tenant}/{tag.service} ({name})"
-    is_one = sum(gpu_types_of_tres(job.tres).values()) == 1
+    is_one = sum(job.gpus.values()) == 1
     return Replica(of_service, move_s) if is_one else Job(of_service)
 
 
-def _indices(look: Look, gpu: SeenGpu, types: Mapping[Kind, str]) -> Mapping[Placement, int]:
-    """Slurm's, of the instances of a GPU that it can give."""
-    assert look.inventory is not None  # noqa: S101  # the GPU is out of it
-    index = {one: i for i, one in enumerate(look.positions) if isinstance(one, Device)}
-    given = [one for one in gpu.instances if len(one.computes) == 1 and has_capabilities(one)]
-    found = devices(replace(look.inventory, gpus=(gpu,)), types, look.device_directory)
-    return {one.placement: index[device] for one, device in zip(given, found, strict=True)}
-
-
-def _holder(index: int | None, held: Mapping[int, Holder]) -> Holder | None:
+def _instances(look: Look, gpu: SeenGpu, holders: Mapping[int, Holder]) -> Iterator[Instance]:
     """What Slurm can't give somebody has made for himself."""
-    return Job("not Slurm's") if index is None else held.get(index)
+    devices = iter(look.devices[gpu.uuid])
+    for one in gpu.instances:
+        is_given = len(one.computes) == 1 and has_capabilities(one)
+        holder = holders.get(look.indices[next(devices)]) if is_given else Job("not Slurm's")
+        yield Instance(one.placement, holder)

@@ -82,9 +82,9 @@ class Gathered:
 
 def inputs(seen: Seen, types: Mapping[Kind, str], terms: Terms) -> Gathered:
     """All models of which a GPU in MIG mode can be planned with."""
-    out = {look.node.name: why for look in seen.looks if (why := _why(look, seen.past, types))}
+    out = {look.node.name: why for look in seen.looks if (why := _why(look, seen.past))}
     found = defaultdict[str, list[tuple[Board, Gpu]]](list)
-    for board, gpu in _gpus(seen, types, out.keys()):
+    for board, gpu in _gpus(seen, out.keys()):
         found[board.model].append((board, gpu))
     others = [look.node for look in seen.looks if look.node.name in out]
     elsewhere = instances_of(others)
@@ -103,17 +103,15 @@ def inputs(seen: Seen, types: Mapping[Kind, str], terms: Terms) -> Gathered:
     return Gathered(boards, out)
 
 
-def _why(look: Look, past: Past, types: Mapping[Kind, str]) -> str:
+def _why(look: Look, past: Past) -> str:
     """While a GPU of a node is in work, the others wait."""
     for recut in past.in_work.values():
         if recut.planned.node == look.node.name:
             return f"re-cut {recut.recut_id} is at work there"
-    return left_out(look, types)
+    return left_out(look)
 
 
-def _gpus(
-    seen: Seen, types: Mapping[Kind, str], out: Collection[str]
-) -> Iterator[tuple[Board, Gpu]]:
+def _gpus(seen: Seen, out: Collection[str]) -> Iterator[tuple[Board, Gpu]]:
     jobs = defaultdict[str, list[JobView]](list)
     for job in seen.jobs:
         for node in job.nodes:
@@ -124,4 +122,4 @@ def _gpus(
             yield from gpus_in_work(look, seen.past)
         else:
             held = holders(look.node, jobs[name], seen.indices, seen.at_s, seen.move_s)
-            yield from gpus(look, types, held, seen.past)
+            yield from gpus(look, held, seen.past)

@@ -11,8 +11,9 @@ serves, and a GPU that was just cut is left alone until somebody asks who did no
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
+from operator import attrgetter
 
 from cluster.mig.layouts import Geometry, Placement, geometry
 from cluster.mig_profiles import Board, cost_millislices
@@ -21,6 +22,9 @@ from slurm_plugin.decide.mig.recutting_worth import Demand, worth
 
 _Targets = dict[str, list[tuple[str, Placement]]]
 """By profile: where replicas may move to, the best last: GPU and place."""
+
+_PLACE = attrgetter("placement.profile", "placement.start", "placement.size")
+"""In the order of placements."""
 
 _ROUNDS = 3
 """Of exchanges, at most; the second seldom finds something."""
@@ -262,15 +266,15 @@ def _spare(gpus: Iterable[Gpu]) -> Iterator[tuple[Gpu, Instance]]:
 
 
 def _nameless(gpu: Gpu) -> Gpu:
-    return Gpu("", "", tuple(sorted(map(_anybody, gpu.instances), key=lambda one: one.placement)))
+    return Gpu("", "", tuple(sorted(map(_anybody, gpu.instances), key=_PLACE)))
 
 
 def _anybody(instance: Instance) -> Instance:
     match instance.holder:
         case Job():
-            return replace(instance, holder=Job(""))
+            return Instance(instance.placement, Job(""))
         case Replica(move_s=move_s):
-            return replace(instance, holder=Replica("", move_s))
+            return Instance(instance.placement, Replica("", move_s))
         case None:
             return instance
 

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.units import Millislices
 from cluster.wire import ServiceView
@@ -38,7 +37,7 @@ def taking(
     as many GPUs on each of its nodes as on the others, as far as is known here.
     """
     recalls = sorted(recalls, key=lambda recall: recall.called_s)
-    jobs = [job for job in jobs if is_managed(job, partitions) and gpu_types_of_tres(job.tres)]
+    jobs = [job for job in jobs if is_managed(job, partitions) and job.gpus]
     free = {
         node.name: free_instances([node])
         for node in nodes
@@ -52,12 +51,13 @@ def taking(
     own, held = own_part(policy), used_by_tenant(jobs, partitions, costs)
     above = {name: held[name] - own.get(name, 0) for name in held}
     lenders = {recall.lender for recall in recalls}
+    theirs = [job for job in jobs if job.account in lenders]
     waiting = {
         name: amount - held.get(name, 0)
-        for name, amount in demand(policy, jobs, partitions, costs).items()
+        for name, amount in demand(policy, theirs, partitions, costs).items()
     }
     return Taking(
-        wanting=tuple(_wanting(lenders, jobs, own, costs)),
+        wanting=tuple(_wanting(lenders, theirs, own, costs)),
         running=tuple(_running(jobs, services, costs, free, excess=excess, now_s=now_s)),
         free=free,
         above_nominal_millislices={name: more for name, more in above.items() if more > 0},
@@ -85,7 +85,7 @@ def _wanting(
 ) -> Iterator[Wanting]:
     """Jobs in the lenders' own QOS, as far as what these leave of their own part pays for them."""
     left = {name: own.get(name, 0) for name in lenders}
-    guaranteed = [job for job in jobs if job.account in left and job.qos == qos_name(job.account)]
+    guaranteed = [job for job in jobs if job.qos == qos_name(job.account)]
     for job in guaranteed:
         if job.state in ALLOTTED:
             left[job.account] -= _cost(job, costs)
@@ -101,13 +101,12 @@ def _wanting(
 
 def _wants(job: JobView, cost: int) -> Wanting:
     nodes = max(1, int(job.tres.get("node", "1")))
-    gpus = gpu_types_of_tres(job.tres).items()
     return Wanting(
         job_id=job.job_id,
         tenant=job.account,
         priority=job.priority,
         cost_millislices=cost,
-        instances={kind: -(-count // nodes) for kind, count in gpus if count},
+        instances={kind: -(-count // nodes) for kind, count in job.gpus.items() if count},
         nodes=nodes,
     )
 
@@ -143,9 +142,8 @@ def _running(
 
 
 def _on_nodes(job: JobView) -> Iterator[tuple[str, Mapping[str, int]]]:
-    gpus = gpu_types_of_tres(job.tres)
     for nth, node in enumerate(job.nodes):
-        counts = {kind: (count - nth - 1) // len(job.nodes) + 1 for kind, count in gpus.items()}
+        counts = {kind: (count - nth - 1) // len(job.nodes) + 1 for kind, count in job.gpus.items()}
         yield node, {kind: count for kind, count in counts.items() if count}
 
 
@@ -171,4 +169,4 @@ def _shrink(
 
 
 def _cost(job: JobView, costs: Mapping[str, Millislices]) -> int:
-    return run_cost(gpu_types_of_tres(job.tres), costs)
+    return run_cost(job.gpus, costs)

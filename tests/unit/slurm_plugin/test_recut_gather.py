@@ -66,7 +66,8 @@ class Journal:
         return policy_of(tenant("vision", self.nominal, borrowing_limit_millislices=7000))
 
     def inventories(self) -> Mapping[str, Seen]:
-        return {name: Seen(NOW_S - self.age_s, asdict(one)) for name, one in self.surveyed.items()}
+        texts = {name: json.dumps(asdict(one)) for name, one in self.surveyed.items()}
+        return {name: Seen(NOW_S - self.age_s, text) for name, text in texts.items()}
 
     def unfinished_recuts(self) -> tuple[Recut, ...]:
         return self.unfinished
@@ -165,6 +166,20 @@ async def test_an_instance_is_held_by_who_has_its_device(site: Site) -> None:
     }
 
 
+async def test_what_slurm_can_not_give_is_another_s_and_moves_nobody_s_index(
+    site: Site, tmp_path: Path
+) -> None:
+    cut, whole = site.inventory.gpus
+    first, *others = cut.instances
+    cut = replace(cut, instances=(replace(first, computes=()), *others))
+    gpus = {"1g.10gb": 2, "3g.40gb": 1, "nvidia_h200": 1, "pad4": 3}
+    site = Site(tmp_path, replace(site.inventory, gpus=(cut, whole)), node(gpus=gpus))
+    holds(site, (runs(0), {0}))
+    assert await holder_of(site, ONES[0]) == Job("not Slurm's")
+    assert await holder_of(site, ONES[1]) == Replica("vision/bert (job 814_0)", 60)
+    assert await holder_of(site, ONES[2]) is None
+
+
 @pytest.mark.parametrize(
     ("one", "holder"),
     [
@@ -245,7 +260,7 @@ async def test_a_node_that_nobody_has_looked_at_for_long_is_left_out(site: Site)
 async def test_a_survey_of_another_version_says_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site.journal, "inventories", lambda: {"gpu01": Seen(NOW_S, {"v": 0})})
+    monkeypatch.setattr(site.journal, "inventories", lambda: {"gpu01": Seen(NOW_S, '{"v": 0}')})
     assert "nothing is known" in (await site.gathered()).left_out["gpu01"]
 
 
@@ -423,7 +438,7 @@ async def test_a_survey_keeps_what_each_node_says_and_tells_who_did_not_answer(
     on_node = site.settings.recut.on_node
     assert nodes.asked[0] == ("gpu01", "", (*on_node, *probe))
     site.journal.surveyed = {}
-    saved = {name: Seen(time.time(), told) for name, told in site.journal.saved.items()}
+    saved = {name: Seen(time.time(), json.dumps(told)) for name, told in site.journal.saved.items()}
     monkeypatch.setattr(site.journal, "inventories", lambda: saved)
     assert "gpu01" not in (await site.gathered()).left_out
 
