@@ -16,6 +16,7 @@ from slurm_plugin.decide.calendar import Window
 from slurm_plugin.decide.demand import demand
 from slurm_plugin.decide.policy import Loan, Policy, Recall
 from slurm_plugin.decide.reclaim.recalls import short_lenders
+from slurm_plugin.decide.reclaim.waits import about_to_start
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import policy_now
 from slurm_plugin.lending import LendingLook, Renewed, planned, renew
@@ -96,7 +97,11 @@ class Enforcement:
         self._take_back()
 
     async def compile(self) -> None:
-        """Lend, bring Slurm's limits to the ledger's, and admission with them."""
+        """Lend, bring Slurm's limits to the ledger's, and admission with them.
+
+        What fails is due again at the next turn.
+        """
+        self._compile_due_s = 0.0
         change_id = await asyncio.to_thread(self._ledger.change_id)
         windows = await asyncio.to_thread(self._ledger.windows)
         policy = await self._read_policy()
@@ -108,7 +113,7 @@ class Enforcement:
             self._report(compiled)
             now = compiled.ceilings.items()
             ceilings = {name: one.ceiling_millislices for name, one in now}
-            self._sync.set_ceilings(ceilings, compiled.run_minutes)
+            self._sync.quotas.set_ceilings(ceilings, compiled.run_minutes)
             self._in_force = self._written
             await self._publish(compiled.policy, compiled.associations)
             # Last: who reads "in force" may submit at once.
@@ -168,6 +173,10 @@ class Enforcement:
         for one in leaving.end(found, self._renewed.over, services, grace_s):
             report("reclaimed", job=one.job_id, service=one.service, why=one.why)
             self._sync.acted.set()
+        if leaving.anybody_waits:
+            policy, jobs, costs = self._renewed.policy, self._sync.jobs, self._settings.costs
+            starting = about_to_start(policy, jobs, self._partitions, costs)
+            leaving.wait_on(self._renewed.recalls, starting)
 
     async def _read_policy(self) -> Policy:
         return await asyncio.to_thread(policy_now, self._ledger, self._settings)
@@ -180,9 +189,14 @@ class Enforcement:
         return {name: one.granted_millislice_s for name, one in balances.items() if name in policy}
 
     async def _lend(self) -> None:
-        """Loans as what is seen of Slurm now asks for them; none changes on half a look."""
+        """Loans as what is seen of Slurm now asks for them; none changes on half a look.
+
+        Nor without slurmdbd (raises what ``Slurm.qos`` does): the grace of a recall would be over
+        before the first limit moves, and then both would move at once.
+        """
         if not self._sync.view.complete:
             return
+        await self._slurm.qos()
         self._renewed = found = await asyncio.to_thread(renew, *self._round())
         self._written = _Lent(found.loans, found.recalls)
         if set(found.loans) != set(found.loans_before):
@@ -194,7 +208,7 @@ class Enforcement:
                 amount = slices_text(one.amount_millislices)
                 report("recalled", lender=one.lender, borrower=one.borrower, slices=amount)
 
-    def _round(self) -> tuple[Ledger, Settings, LendingLook, float, tuple[Loan, ...]]:
+    def _round(self) -> tuple[Ledger, Settings, LendingLook, float]:
         """What a round of lending goes by."""
         seen = self._sync
         look = LendingLook(
@@ -204,8 +218,7 @@ class Enforcement:
             told=seen.leaving.ending,
             lately=self._held_lately(),
         )
-        written = () if self._written is None else self._written.loans
-        return self._ledger, self._settings, look, time.time(), written
+        return self._ledger, self._settings, look, time.time()
 
     def _demand(self, policy: Policy) -> Mapping[str, int]:
         return demand(policy, self._sync.jobs, self._partitions, self._settings.costs)

@@ -61,7 +61,7 @@ class Leases:
             slots = await self._beside(near, slots)
         walls = walls_of(near, await self._slurm.plans(), sync.jobs)
         now_s, costs = time.time(), self._costs
-        spare = spare_minutes(sync.policy, sync.run_minutes, sync.jobs, now_s, costs)
+        spare = spare_minutes(sync.quotas.policy, sync.quotas.run_minutes, sync.jobs, now_s, costs)
         return plan_leases(slots, walls, spare, now_s, costs, extends=self._extends)
 
     async def _beside(

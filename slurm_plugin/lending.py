@@ -1,21 +1,20 @@
 """One round of lending: idle quota goes to who wants it, and comes back when it is asked for."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cluster.jobs import JobView, NodeView
 from cluster.settings import Settings
-from cluster.units import Millislices
 from cluster.wire import WHEN_REPLACED_S, ServiceView
 from slurm_plugin.calendar_times import moment
-from slurm_plugin.decide.calendar import capped
-from slurm_plugin.decide.demand import capacity, demand, waiting_since_s
+from slurm_plugin.decide.calendar import capped, in_force
+from slurm_plugin.decide.demand import capacity, demand, waiting_for_own
 from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.policy import Loan, Policy, Recall
 from slurm_plugin.decide.reclaim.inputs import taking
 from slurm_plugin.decide.reclaim.recalls import (
-    for_who_waits,
+    have_room,
     meanwhile,
     over_entitlement,
     recalled,
@@ -71,72 +70,52 @@ class Renewed:
         return (set(self.loans), set(self.recalls)) != before
 
 
-def renew(
-    ledger: Ledger,
-    settings: Settings,
-    look: LendingLook,
-    now_s: float,
-    written: Sequence[Loan] = (),
-) -> Renewed:
+def renew(ledger: Ledger, settings: Settings, look: LendingLook, now_s: float) -> Renewed:
     """``planned``, and written to the ledger: loans and recalls in one transaction."""
-    found = planned(ledger, settings, look, now_s, written)
+    found = planned(ledger, settings, look, now_s)
     if not found.is_new:
         return found
     ledger.set_loans(found.loans, _REASON, found.recalls)
     return replace(found, loans=ledger.loans(), recalls=ledger.recalls())
 
 
-def planned(
-    ledger: Ledger,
-    settings: Settings,
-    look: LendingLook,
-    now_s: float,
-    written: Sequence[Loan] = (),
-) -> Renewed:
-    """What the look and the ledger lead to now; changes nothing.
-
-    ``written`` are the loans that the caller wrote last: somebody may have cut or renewed those of
-    the ledger since. Raises what ``Ledger`` raises.
-    """
-    zone = settings.ledger.time_zone
-    policy = ledger.policy_in_force(now_s, zone)
+def planned(ledger: Ledger, settings: Settings, look: LendingLook, now_s: float) -> Renewed:
+    """What the look and the ledger lead to now; changes nothing. Raises what ``Ledger`` raises."""
     windows, loans, recalls = ledger.windows(), ledger.loans(), ledger.recalls()
+    now = moment(now_s, settings.ledger.time_zone)
+    policy = in_force(ledger.policy(), windows, now)
     borrows = any(one.quota.borrowing_limit_millislices for one in policy.values())
     if not (borrows or loans or recalls or windows):
         return Renewed(policy, loans, recalls, loans, recalls, _NOBODY, over={})
     partitions, costs = frozenset(settings.cluster.partitions), settings.costs
     whole = capacity(look.nodes, partitions, costs) or None
-    wanted = meanwhile(policy, demand(policy, look.jobs, partitions, costs), loans, recalls)
+    able = _able(look.services)
+    known = [one for one in recalls if one.borrower in able]
+    wanted = meanwhile(policy, demand(policy, look.jobs, partitions, costs), loans, known)
     lately = look.lately if settings.lending.past_use else {}
     after = lend(policy, wanted, loans, whole, lately)
-    called = for_who_waits(recalls, waiting_since_s(look.jobs, partitions), now_s)
-    held, able = used_by_tenant(look.jobs, partitions, costs), _able(look.services)
+    held, grace_s = used_by_tenant(look.jobs, partitions, costs), settings.lending.grace_s
+    waiting = waiting_for_own(look.jobs, partitions, costs)
+    room = have_room(policy, loans, known, held, waiting, now_s=int(now_s), grace_s=grace_s)
 
     def left(ready: Mapping[str, int]) -> tuple[Recall, ...]:
         return recalled(
             policy,
-            [one for one in _larger(loans, written) if one.borrower in able],
+            [one for one in loans if one.borrower in able],
             after,
-            called,
+            known,
             held,
-            ready=ready,
+            ready=Counter(ready) | Counter(room),
+            waiting=waiting,
             now_s=int(now_s),
-            grace_s=settings.lending.grace_s,
+            grace_s=grace_s,
         )
 
     over = over_entitlement(policy, after, held)
-    beyond = capped(policy, windows, moment(now_s, zone), held)
+    beyond = capped(policy, windows, now, held)
     excess = {name: amount for name, amount in over.items() if name in beyond}
     found = _reclaimed(policy, left({}), settings, look, now_s, excess=excess)
     return Renewed(policy, loans, recalls, after, left(found.ready), found, over)
-
-
-def _larger(loans: Iterable[Loan], others: Iterable[Loan]) -> Iterator[Loan]:
-    """Of the same two tenants the larger one: on that its borrower may have started."""
-    amounts: Counter[tuple[str, str]] = Counter()
-    for one in (*loans, *others):
-        amounts |= {(one.lender, one.borrower): int(one.amount_millislices)}
-    return (Loan(*pair, Millislices(amount)) for pair, amount in sorted(amounts.items()))
 
 
 def _reclaimed(
@@ -168,7 +147,10 @@ def _reclaimed(
 
 
 def _able(services: Iterable[ServiceView]) -> frozenset[str]:
-    """Tenants with replicas on borrowed quota: these can go in good order, batch jobs can't."""
+    """Tenants with replicas on borrowed quota: these can go in good order, batch jobs can't.
+
+    A lender does not wait for the others: what a rule cut off their loans is its own at once.
+    """
     return frozenset(
         service.tenant
         for service in services

@@ -33,7 +33,7 @@ class QosMoves:
         if looked_s >= self._again_s:
             self._refused, self._again_s = set(), looked_s + _AGAIN_S
         sync = self._sync
-        wanted = moves(sync.policy, sync.jobs, self._partitions, self._costs, self._refused)
+        wanted = moves(sync.quotas.policy, sync.jobs, self._partitions, self._costs, self._refused)
         if wanted:
             changes = {target: JobChange(qos=qos) for target, qos in wanted.items()}
             refused = await self._slurm.update(changes)

@@ -68,7 +68,7 @@ class ServiceKeys:
 
     async def _create(self, request: KeyCreateRequest, reader: Reader) -> None:
         require_own(request.tenant, reader)
-        require_known(request.tenant, self._sync.policy.keys(), reader)
+        require_known(request.tenant, self._sync.quotas.policy.keys(), reader)
         self._rates.take(reader, request.tenant)
         words = (request.key_id, request.tenant, request.name, request.sha256, reader.user)
         await self._reads.from_ledger(reader.uid, partial(self._ledger.add_key, *words))
@@ -92,7 +92,7 @@ class ServiceKeys:
     async def _open(self, tenant: str, reader: Reader) -> None:
         require_own(tenant, reader)
         if tenant not in self._grants.protected:
-            require_known(tenant, self._sync.policy.keys(), reader)
+            require_known(tenant, self._sync.quotas.policy.keys(), reader)
             return
         self._rates.take(reader, tenant)
         opens = partial(self._ledger.open_tenant, tenant, reader.user)

@@ -8,48 +8,30 @@ from typing import Protocol
 from cluster.errors import InvalidInputError, Refusal, SlicewiseError, UnreachableError
 from cluster.jobs import JobView, NodeView
 from cluster.leadership import ALONE, Leader
-from cluster.mig_profiles import profile_of
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from cluster.wire import NO_ORDER, ServiceOrder, ServiceView, SlotView, ViewAnswer, WishAnswer
 from slurm_plugin.actuate import Actuator
-from slurm_plugin.decide.bounds import Bounds, bounds, period_budgets
-from slurm_plugin.decide.demand import capacity, guaranteed_use, node_costs, waiting_instances
 from slurm_plugin.decide.leases import End, RunKey, with_end
-from slurm_plugin.decide.limits import binding_type_limits, qos_name
 from slurm_plugin.decide.policy import Policy
-from slurm_plugin.decide.services import (
-    Observation,
-    gpu_types,
-    living,
-    services,
-    start_age_s,
-    tenant_views,
-    tokens,
-    used_by_tenant,
-)
+from slurm_plugin.decide.services import Observation, services, start_age_s
 from slurm_plugin.decide.slots import (
-    Room,
     after,
     check_may_retire,
     living_slots,
     lost_slots,
     plan_guard,
     plan_wish,
-    released_millislices,
     wished_after_restart,
 )
-from slurm_plugin.decide.snapshot import Rules, Snapshot
-from slurm_plugin.decide.tenants import own_part
-from slurm_plugin.formula import formula_of
+from slurm_plugin.decide.snapshot import Snapshot
 from slurm_plugin.leaving import Leaving
 from slurm_plugin.lost import Lost
 from slurm_plugin.observe import report_failure
+from slurm_plugin.quotas import Quotas
 from slurm_plugin.service_news import News
 from slurm_plugin.sight import Sight
 
-_NEWEST_S = 10.0
-"""Longer than admission counts what it has admitted."""
 _STARTS_S, _AGAIN_S = 5.0, 0.15
 """While a slot's start is no older, its ports may come any moment: the next look is due so soon."""
 _NOTHING = Observation(0.0, (), (), (), {})
@@ -70,9 +52,8 @@ class Sync:
     Attributes:
         view: as the launcher sees it.
         snapshot: what admission decides on.
-        policy: in force in Slurm now.
+        quotas: in force in Slurm now.
         shares: the share term of tenants, see ``decide/priority.py``.
-        run_minutes: millislice-minutes that jobs may still run, by tenant with a budget.
         urgencies: of the services' backlogs, as wished last, by array job id.
         refusals: why jobs that were decided late are held, by job id.
         news: what the launcher tells of services, for people.
@@ -91,34 +72,20 @@ class Sync:
         self._actuator = Actuator(slurm)
         self._lost = Lost()
         self._mode = settings.daemon.mode
-        self._partitions = frozenset(settings.cluster.partitions)
-        self._memory_mib = {
-            name: profile_of(board, name).memory_mib
-            for name, board in settings.boards_by_type.items()
-        }
         self._lock = asyncio.Lock()
         self._seen = _NOTHING
         self._wished: dict[int, frozenset[int]] | None = None
         self._notes: dict[int, str] = {}
         self._followed: frozenset[int] = frozenset()
         self._orders: Mapping[tuple[str, str], ServiceOrder] = {}
-        self._highest: Policy | None = None
-        self._nominal: Mapping[str, int] = {}
-        self._type_limits: Mapping[str, Mapping[str, int]] = {}
-        self._budgets: Mapping[str, int] = {}
-        self._bounds = Bounds({}, {}, {})
-        self._ceilings_now: Mapping[str, int] = {}
         self._ends: Mapping[RunKey, End] = {}
-        self._capacity: int | None = None
+        self.quotas = Quotas(settings)
         self.shares: Mapping[str, float] = {}
-        self.run_minutes: Mapping[str, int] = {}
-        self.policy: Policy = {}
         self.urgencies: Mapping[int, float] = {}
         self.refusals: Mapping[int, Refusal] = {}
         self.news = News(leader)
         self.leaving = Leaving(leader)
         self.heard_s = time.monotonic()
-        self.accounts_by_uid: Mapping[int, frozenset[str]] = {}
         self.view = ViewAnswer(observed_s=0.0, complete=False, services=(), tenants=())
         self.snapshot: Snapshot | None = None
         self.acted = asyncio.Event()
@@ -150,19 +117,8 @@ class Sync:
         highest: Policy | None = None,
     ) -> None:
         """What is in force in Slurm from now on, and at most by the calendar; whose accounts."""
-        self.policy, self._highest = policy, highest
-        self._nominal = own_part(policy)
-        self._budgets = period_budgets(policy)
-        self._bounds = bounds(policy, highest, self._capacity)
-        self._type_limits = binding_type_limits(policy, self._settings.costs, self._settings.models)
-        self.accounts_by_uid = accounts_by_uid
+        self.quotas.set_policy(policy, accounts_by_uid, highest)
         self._publish(self.view.services, complete=self.view.complete)
-
-    def set_ceilings(self, ceilings: Mapping[str, int], run_minutes: Mapping[str, int]) -> None:
-        """What each tenant's jobs may hold together in Slurm now, in millislices, and how many
-        millislice-minutes those of a tenant with a budget may still run.
-        """
-        self._ceilings_now, self.run_minutes = ceilings, run_minutes
 
     def set_ends(self, ends: Mapping[RunKey, End]) -> None:
         """Which runs of slots must end; the view has it from the next look on."""
@@ -218,7 +174,10 @@ class Sync:
             self._followed |= {array_job_id}
             if self._mode != "enforce":
                 return WishAnswer(kept_back=tuple(sorted(run)), note=self._idle_note())
-            plan = plan_wish(service, run, self._room(service.tenant))
+            tenant = service.tenant
+            borrows = not self.leaving.waits(tenant)
+            room = self.quotas.room(tenant, self.jobs, self.view.services, borrows=borrows)
+            plan = plan_wish(service, run, room)
             if self._wished is not None:
                 self._wished[array_job_id] = run
             self._notes[array_job_id] = plan.note or note
@@ -285,42 +244,15 @@ class Sync:
         self.urgencies = {array: self.urgencies.get(array, 0.0) for array in self._wished}
 
     def _publish(self, found: tuple[ServiceView, ...], *, complete: bool) -> None:
-        used = self._used()
+        seen, used = self._seen, self.quotas.used(self._seen.jobs)
         self.view = ViewAnswer(
-            observed_s=self._seen.at_s,
+            observed_s=seen.at_s,
             complete=complete,
             services=tuple(map(self._shown, found)),
-            tenants=tenant_views(self._nominal, used, self._ceilings_now),
+            tenants=self.quotas.views(used),
         )
-        self.snapshot = self._snapshot(found, used)
-        self._admission.publish(self.snapshot, self._seen.at_s)
-
-    def _snapshot(self, found: tuple[ServiceView, ...], used: Mapping[str, int]) -> Snapshot:
-        settings, costs, partitions = self._settings, self._settings.costs, self._partitions
-        jobs, nodes = self._seen.jobs, self._seen.nodes
-        waiting = waiting_instances(jobs, partitions)
-        whole = capacity(nodes, partitions, costs) or None
-        if whole != self._capacity:
-            self._capacity, self._bounds = whole, bounds(self.policy, self._highest, whole)
-        return Snapshot(
-            partitions=partitions,
-            quotas=self._nominal,
-            borrowing_limits=self._bounds.borrowing_limits,
-            ceilings=self._bounds.ceilings,
-            type_limits=self._type_limits,
-            budgets=self._budgets,
-            used=used,
-            guaranteed_used=guaranteed_use(jobs, partitions, costs),
-            shares=self.shares,
-            gpu_types=gpu_types(nodes, costs, self._memory_mib, waiting),
-            node_costs=node_costs(nodes, partitions, costs),
-            services=living(found, jobs),
-            accounts_by_uid=self.accounts_by_uid,
-            formula=formula_of(settings.priority),
-            rules=Rules(settings.admission.untyped, frozenset(settings.priority.high_class_for)),
-            newest=tokens(jobs, self._seen.at_s - _NEWEST_S),
-            highest_quotas=self._bounds.quotas,
-        )
+        self.snapshot = self.quotas.snapshot(seen, found, used, self.shares)
+        self._admission.publish(self.snapshot, seen.at_s)
 
     async def _guard(self) -> None:
         self._lost.follow(self.view.services, self._seen.at_s)
@@ -380,21 +312,3 @@ class Sync:
                 )
             }
         )
-
-    def _used(self) -> Mapping[str, int]:
-        return used_by_tenant(self._seen.jobs, self._partitions, self._settings.costs)
-
-    def _room(self, tenant: str) -> Room | None:
-        """In the tenant's own QOS, and with what it may borrow; None if it has no quota."""
-        if tenant not in self._nominal:
-            return None
-        own = self._nominal[tenant]
-        jobs = (job for job in self._seen.jobs if job.qos == qos_name(tenant))
-        in_own = used_by_tenant(jobs, self._partitions, self._settings.costs).get(tenant, 0)
-        services = self.view.services
-        in_own += released_millislices(tenant, services, borrowed=False)
-        held = self._used().get(tenant, 0) + sum(
-            released_millislices(tenant, services, borrowed=borrowed) for borrowed in (False, True)
-        )
-        may = self._bounds.borrowing_limits.get(tenant, 0) > 0 and not self.leaving.waits(tenant)
-        return Room(own, in_own, self._bounds.ceilings[tenant] if may else own, held)

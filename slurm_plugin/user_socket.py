@@ -207,7 +207,7 @@ class UserSocket:
         return view.model_copy(update={"news": self._sync.news.of(view.services)})
 
     def _accounts(self, uid: int) -> frozenset[str]:
-        return self._sync.accounts_by_uid.get(uid, frozenset())
+        return self._sync.quotas.accounts_by_uid.get(uid, frozenset())
 
     def _own_service(self, array_job_id: int, reader: Reader) -> ServiceView:
         service = self._sync.service(array_job_id)

@@ -12,13 +12,14 @@ from cluster.units import Millislices
 from cluster.wire import ServiceView, SlotView
 from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.charging import run_cost
-from slurm_plugin.decide.demand import demand
+from slurm_plugin.decide.demand import demand, waiting_for_own
 from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.policy import Loan, Policy, Recall
 from slurm_plugin.decide.reclaim.inputs import taking
-from slurm_plugin.decide.reclaim.recalls import meanwhile, recalled
+from slurm_plugin.decide.reclaim.recalls import have_room, meanwhile, recalled
 from slurm_plugin.decide.reclaim.victims import reclaim
+from slurm_plugin.decide.reclaim.waits import Lenders, about_to_start, still_waiting
 from slurm_plugin.decide.services import used_by_tenant
 
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
@@ -59,7 +60,9 @@ class Cluster:
         going: replicas that drain; they are gone a round later, and wait again.
         evictions: how many were told to go, or were preempted, in each round.
         evicted: how often each was.
-        waits: tenants whose slots are kept from borrowed quota, and until when.
+        drains: whether replicas that are told to go do so.
+        waits: tenants whose slots are kept from borrowed quota, and until when at most.
+        lenders: those of them that still wait, and for whom.
     """
 
     policy: Policy
@@ -71,11 +74,13 @@ class Cluster:
     going: frozenset[int] = frozenset()
     evictions: list[int] = field(default_factory=list)
     evicted: Counter[int] = field(default_factory=Counter)
+    drains: bool = True
     waits: dict[str, int] = field(default_factory=dict)
+    lenders: Lenders = field(default_factory=dict)
 
     def round(self) -> None:
         """What drains is gone, the daemon looks, and Slurm starts what its limits let it."""
-        for job_id in self.going:
+        for job_id in self.going if self.drains else ():
             self._stop(job_id)
         found = self._lend()
         self.evictions.append(len(found))
@@ -91,6 +96,11 @@ class Cluster:
         wanted = meanwhile(self.policy, wanted, before, self.recalls)
         self.loans = lend(self.policy, wanted, before, self.capacity)
 
+        waiting = waiting_for_own(jobs, PARTITIONS, COSTS)
+        room = have_room(
+            self.policy, before, self.recalls, held, waiting, now_s=self.now_s, grace_s=GRACE_S
+        )
+
         def left(ready: Mapping[str, int]) -> tuple[Recall, ...]:
             return recalled(
                 self.policy,
@@ -98,7 +108,8 @@ class Cluster:
                 self.loans,
                 self.recalls,
                 held,
-                ready=ready,
+                ready=Counter(ready) | Counter(room),
+                waiting=waiting,
                 now_s=self.now_s,
                 grace_s=GRACE_S,
             )
@@ -121,6 +132,12 @@ class Cluster:
         self.recalls = left(found.ready)
         told = {self.jobs[job_id].account for job_id in found.victims.keys() - self.going}
         self.waits |= dict.fromkeys(told, self.now_s + GRACE_S)
+        self.lenders = still_waiting(
+            {**dict.fromkeys(told, frozenset()), **self.lenders},
+            {self.jobs[job_id].account for job_id in found.victims},
+            self.recalls,
+            about_to_start(self.policy, jobs, PARTITIONS, COSTS),
+        )
         return frozenset(found.victims)
 
     @property
@@ -168,7 +185,8 @@ class Cluster:
             held = used_by_tenant(tuple(self.jobs.values()), PARTITIONS, COSTS)
             cost = run_cost(gpu_types_of_tres(one.tres), COSTS)
             ceiling = allowed[one.account].ceiling_millislices
-            kept = one.qos == BORROWED_QOS and self.waits.get(one.account, 0) > self.now_s
+            waits = one.account in self.lenders and self.waits[one.account] > self.now_s
+            kept = one.qos == BORROWED_QOS and waits
             fits = held.get(one.account, 0) + cost <= ceiling and self._may_own(one, cost)
             if fits and not kept:
                 self._place(one)

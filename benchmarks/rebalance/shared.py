@@ -15,10 +15,13 @@ from benchmarks.rebalance.cluster import Cluster
 from benchmarks.rebalance.tenants import COSTS, SPAN_S, Wishes
 from benchmarks.rebalance.wants import Counts, Terms, Want, policy
 from slurm_plugin.decide.ceilings import ceilings
+from slurm_plugin.decide.demand import Waiting
 from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.policy import Loan, Recall
-from slurm_plugin.decide.reclaim.recalls import meanwhile, recalled, short_lenders
+from slurm_plugin.decide.reclaim.recalls import have_room, meanwhile, recalled, short_lenders
 from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting, reclaim
+from slurm_plugin.decide.reclaim.waits import Lenders, still_waiting
+from slurm_plugin.leaving import REST_S
 
 _LEND_S = 15
 """How often the daemon lends anew though no lender is short."""
@@ -45,6 +48,8 @@ class Shared:
         self._loans: tuple[Loan, ...] = ()
         self._recalls: tuple[Recall, ...] = ()
         self._ceilings: Sequence[int] = self._own
+        self._kept_until_s = [0] * len(wishes)
+        self._lenders: Lenders = {}
         self._lend_due_s = 0
         self._looked: tuple[object, ...] = ()
         self._now_s = 0
@@ -61,6 +66,7 @@ class Shared:
             times = [self._ends[0][0]] if self._ends else []
             times += [following.submit_s] if following is not None else []
             times += [one.called_s + self._terms.grace_s for one in self._recalls]
+            times += [until_s for until_s in self._kept_until_s if until_s > self._now_s]
             if any(self._queues):
                 times.append(max(self._lend_due_s, self._now_s + 1))
             if not times or min(times) >= SPAN_S:
@@ -134,9 +140,28 @@ class Shared:
         for _ in range(_ROUNDS):
             ready = self._reclaim() if self._recalls else {}
             changed = self._is_due(ready) and self._lend(ready)
+            self._wait_on()
             if not self._start() and not changed:
                 return
         raise AssertionError(f"no end of it at second {self._now_s}")
+
+    def _wait_on(self) -> None:
+        """As ``leaving.Leaving.wait_on``."""
+        if not self._lenders:
+            return
+        names = [one.name for one in self._wishes]
+        going = {names[want.tenant] for want in self._borrowed.values() if want.is_leaving}
+        starting = {
+            name
+            for number, name in enumerate(names)
+            if self._queues[number] and self._own_room(number)
+        }
+        before = self._lenders
+        self._lenders = still_waiting(before, going, self._recalls, starting)
+        for number, name in enumerate(names):
+            if name in before.keys() - self._lenders.keys():
+                rest_s = self._now_s + int(REST_S)
+                self._kept_until_s[number] = min(self._kept_until_s[number], rest_s)
 
     def _is_due(self, ready: Mapping[str, int]) -> bool:
         """Not where nothing has changed since the last time: that would leave all as it is."""
@@ -169,15 +194,21 @@ class Shared:
         after = lend(self._policy, wanted, self._loans, self._capacity)
         names = [one.name for one in self._wishes]
         able = {names[want.tenant] for want in self._borrowed.values() if want.ask.level}
+        held = dict(zip(names, self._held, strict=True))
+        waiting, now_s, grace_s = self._waiting(), self._now_s, self._terms.grace_s
+        room = have_room(
+            self._policy, self._loans, self._recalls, held, waiting, now_s=now_s, grace_s=grace_s
+        )
         recalls = recalled(
             self._policy,
             [one for one in self._loans if one.borrower in able],
             after,
             [one for one in self._recalls if one.borrower in able],
-            dict(zip(names, self._held, strict=True)),
-            ready=ready,
-            now_s=self._now_s,
-            grace_s=self._terms.grace_s,
+            held,
+            ready=Counter(ready) | Counter(room),
+            waiting=waiting,
+            now_s=now_s,
+            grace_s=grace_s,
         )
         if (after, recalls) == (self._loans, self._recalls):
             return False
@@ -186,6 +217,18 @@ class Shared:
         found = ceilings(self._policy, after, self._capacity, recalls)
         self._ceilings = [found[name].ceiling_millislices for name in names]
         return True
+
+    def _waiting(self) -> Mapping[str, Sequence[Waiting]]:
+        lenders = {one.lender for one in self._loans}
+        lenders |= {one.lender for one in self._recalls}
+        return {
+            one.name: [
+                Waiting(want.since_s, self._cost(number))
+                for want in self._queues[number][: self._own_room(number)]
+            ]
+            for number, one in enumerate(self._wishes)
+            if one.name in lenders
+        }
 
     def _count(self, after: Sequence[Loan], recalls: Sequence[Recall]) -> None:
         had = {(one.lender, one.borrower): one.amount_millislices for one in self._loans}
@@ -218,7 +261,13 @@ class Shared:
         return started
 
     def _head(self, number: int, *, is_borrowed: bool) -> Want | None:
-        """As ``decide.moves``: the first that wait have what is left of their tenant's own part."""
+        """As ``decide.moves``: the first that wait have what is left of their tenant's own part.
+
+        Nobody's replicas start on borrowed quota while others of the tenant go (``leaving.py``);
+        batch jobs are never asked to.
+        """
+        if is_borrowed and self._kept_until_s[number] > self._now_s:
+            return None
         skipped = self._own_room(number) if is_borrowed else 0
         queue = self._queues[number]
         if not (self._wishes[number].borrows if is_borrowed else self._own_room(number)):
@@ -284,6 +333,8 @@ class Shared:
             want = self.wants[number]
             if not want.is_leaving:
                 want.is_leaving = True
+                self._kept_until_s[want.tenant] = self._now_s + self._terms.grace_s
+                self._lenders = {self._wishes[want.tenant].name: frozenset(), **self._lenders}
                 self.counts.asked += 1
                 end_s = self._now_s + self._wishes[want.tenant].drain_s
                 heapq.heappush(self._ends, (end_s, number, want.sent_away))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cluster.units import Millislices
-from slurm_plugin.decide.lending import crossing, within_limits
+from slurm_plugin.decide.lending import called_back, crossing, within_limits
 from slurm_plugin.decide.policy import Loan, Policy, Recall
 from slurm_plugin.decide.tenants import by_parent, downward, effective_nominal, own_part
 
@@ -37,10 +37,11 @@ def ceilings(
     If the ceilings at the top are more than the cluster's capacity together, all are squeezed in
     proportion, and so on down: the children of a tenant never have more than it has. A capacity
     of None is not known and squeezes nothing. Loans that the policy does not allow count only as
-    far as it does.
+    far as it does; what it cuts off is as good as recalled.
     """
-    nominal, own = effective_nominal(policy), own_part(policy)
+    nominal, own, loans = effective_nominal(policy), own_part(policy), tuple(loans)
     allowed = within_limits(policy, loans)
+    recalls = (*recalls, *called_back(loans, allowed, 0))
     on_loan, borrowed = crossing(policy, allowed)
     on_its_way, _ = crossing(policy, _in_transit(policy, own, allowed, recalls))
     lent = {name: on_loan[name] + on_its_way[name] for name in policy}

@@ -1,10 +1,9 @@
 """What Slurm's jobs hold and wait for, and what there is: the input of lending and explaining."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cluster.gres import gpu_types_of_tres
 from cluster.jobs import SHAPES_NODE, JobState, JobView, NodeView
 from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
@@ -57,6 +56,25 @@ class Held:
     guaranteed: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
+@dataclass(frozen=True, order=True)
+class Waiting:
+    """A job that waits for its tenant's own quota, or so many tasks of an array.
+
+    Attributes:
+        since_s: Unix seconds.
+        cost_millislices: of each task.
+    """
+
+    since_s: int
+    cost_millislices: int
+    tasks: int = 1
+
+    @property
+    def total_millislices(self) -> int:
+        """Of all tasks."""
+        return self.cost_millislices * self.tasks
+
+
 def demand(
     policy: Policy,
     jobs: Iterable[JobView],
@@ -83,15 +101,18 @@ def demand(
     )
 
 
-def waiting_since_s(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, int]:
-    """Since which Unix second the oldest job of each account waits for its tenant's own quota."""
-    since_s: dict[str, int] = {}
+def waiting_for_own(
+    jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+) -> Mapping[str, Sequence[Waiting]]:
+    """The jobs of each account that wait for its tenant's own quota."""
+    waiting: dict[str, list[Waiting]] = defaultdict(list)
     for job in jobs:
-        began_s = job.submit_s if job.eligible_s is None else job.eligible_s
+        since_s = job.submit_s if job.eligible_s is None else job.eligible_s
         waits = job.qos == qos_name(job.account) and waits_for_quota(job)
-        if began_s is not None and waits and is_managed(job, partitions):
-            since_s[job.account] = min(began_s, since_s.get(job.account, began_s))
-    return since_s
+        if since_s is not None and waits and is_managed(job, partitions):
+            cost = run_cost(job.gpus, costs)
+            waiting[job.account].append(Waiting(since_s, cost, max(1, len(job.untouched))))
+    return waiting
 
 
 def guaranteed_use(
@@ -110,7 +131,7 @@ def waiting_instances(jobs: Iterable[JobView], partitions: frozenset[str]) -> Ma
     waiting: Counter[str] = Counter()
     for job in jobs:
         if waits_for_others(job) and is_managed(job, partitions):
-            for name, count in gpu_types_of_tres(job.tres).items():
+            for name, count in job.gpus.items():
                 waiting[name] += count * max(1, len(job.untouched))
     return waiting
 
@@ -128,7 +149,7 @@ def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, He
     guaranteed: dict[str, Counter[str]] = {}
     for job in jobs:
         if job.state in ALLOTTED and is_managed(job, partitions):
-            gpus = gpu_types_of_tres(job.tres)
+            gpus = job.gpus
             instances.setdefault(job.account, Counter()).update(gpus)
             if job.qos == qos_name(job.account):
                 guaranteed.setdefault(job.account, Counter()).update(gpus)
@@ -173,4 +194,4 @@ def _counts(job: JobView, partitions: frozenset[str]) -> bool:
 
 
 def _cost(job: JobView, costs: Mapping[str, Millislices]) -> int:
-    return run_cost(gpu_types_of_tres(job.tres), costs) * max(1, len(job.untouched))
+    return run_cost(job.gpus, costs) * max(1, len(job.untouched))

@@ -28,7 +28,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cluster.units import Millislices
-from slurm_plugin.decide.policy import MAX_NOMINAL_MILLISLICES, MAX_WEIGHT, Loan, Policy, Quota
+from slurm_plugin.decide.policy import (
+    MAX_NOMINAL_MILLISLICES,
+    MAX_WEIGHT,
+    Loan,
+    Policy,
+    Quota,
+    Recall,
+)
 from slurm_plugin.decide.tenants import (
     ancestors,
     by_parent,
@@ -89,6 +96,15 @@ def within_limits(
     total = sum(loan.amount_millislices for loan in known)
     lends = own_part(policy) if lends is None else lends
     return _cut(policy, known, lends, dict.fromkeys(policy, total))
+
+
+def called_back(before: Iterable[Loan], after: Iterable[Loan], now_s: int) -> Iterator[Recall]:
+    """What loans have lost, as recalls of now (Unix seconds)."""
+    now = {(loan.lender, loan.borrower): loan.amount_millislices for loan in after}
+    for loan in before:
+        lost = loan.amount_millislices - now.get((loan.lender, loan.borrower), 0)
+        if lost > 0:
+            yield Recall(loan.lender, loan.borrower, Millislices(lost), now_s)
 
 
 def _known(policy: Policy, loans: Iterable[Loan]) -> list[Loan]:

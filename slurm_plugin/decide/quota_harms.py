@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobState, JobTag, JobView
 from cluster.units import slices_text, slices_words
 from cluster.wire import ServiceView
@@ -194,7 +193,7 @@ def _replicas(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
     jobs = {job.job_id: job for job in now.jobs}
     for job_id, why in found.victims.items():
         job = jobs[job_id]
-        cost = run_cost(gpu_types_of_tres(job.tres), now.costs)
+        cost = run_cost(job.gpus, now.costs)
         yield Harm(HarmKind.REPLICA, job.account, _name(job), cost, f"it is drained: {why}")
 
 
@@ -241,7 +240,7 @@ def _never_start(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
 
 def _obstacle(job: JobView, rules: _Rules, now: Now) -> tuple[int, str] | None:
     """What keeps one task of it from ever starting."""
-    tenant, gpus = job.account, gpu_types_of_tres(job.tres)
+    tenant, gpus = job.account, job.gpus
     cost = run_cost(gpus, now.costs)
     tag = JobTag.find(job.admin_comment)
     stays = job.qos == qos_name(tenant) and not (tag is not None and tag.is_flexible)

@@ -1,5 +1,6 @@
 """Policy: tenants, their quotas and budgets' rules, loans, what is known of Slurm's limits."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from cluster.database import reading, writing
 from cluster.leader_lock import LeaderLock
 from cluster.units import Millislices
 from slurm_plugin.decide.calendar import Window, loosely_within
+from slurm_plugin.decide.lending import called_back
 from slurm_plugin.decide.policy import (
     KnownLimit,
     LimitKey,
@@ -50,7 +52,8 @@ class Policies(LedgerPart):
     def change(self, update: TenantUpdate, author: str, reason: str) -> QuotaChange:
         """Append a change, cut loans to what it leaves, notify who listens on ``slicewise_quota``.
 
-        Raises InvalidInputError: SW-TEXT and what ``tenants.changed`` raises.
+        What loans lose is recalled. Raises InvalidInputError: SW-TEXT and what ``tenants.changed``
+        raises.
         """
         with writing(self._engine) as connection:
             return self._change(connection, update, author, reason)
@@ -72,8 +75,10 @@ class Policies(LedgerPart):
             self._recorded(connection, update, after, author, reason) for update in updates
         )
         current = self._loans(connection)
-        cut = loosely_within(after, self._windows(connection), current)
-        self._append_loans(connection, current, cut, _why(changes[-1]))
+        allowed = loosely_within(after, self._windows(connection), current)
+        self._append_loans(connection, current, allowed, _why(changes[-1]))
+        if lost := tuple(called_back(current, allowed, self._now_s(connection))):
+            self._replace_recalls(connection, after, (*self._recalls(connection), *lost))
         newest = str(changes[-1].change_id)
         connection.execute(select(func.pg_notify(QUOTA_CHANNEL, newest)))
         return changes
@@ -133,8 +138,9 @@ class Policies(LedgerPart):
     ) -> None:
         """Make these all the loans there are, and these all the recalls; None leaves those.
 
-        Loans that are no longer within limits are cut to them, at whatever hour of the calendar;
-        recalls of and to those who are no tenants are left out. Raises InvalidInputError (SW-TEXT).
+        Loans that are no longer within limits are cut to them, at whatever hour of the calendar,
+        and what they lose joins the recalls. Those of and to who is no tenant are left out. Raises
+        InvalidInputError (SW-TEXT).
         """
         check_words(_AUTHOR, reason)
         with writing(self._engine) as connection:
@@ -143,14 +149,13 @@ class Policies(LedgerPart):
             allowed = loosely_within(policy, self._windows(connection), loans)
             self._append_loans(connection, self._loans(connection), allowed, reason)
             if recalls is not None:
-                known = [one for one in recalls if {one.lender, one.borrower} <= policy.keys()]
-                self._replace_recalls(connection, known)
+                lost = called_back(loans, allowed, self._now_s(connection))
+                self._replace_recalls(connection, policy, (*recalls, *lost))
 
     def recalls(self) -> tuple[Recall, ...]:
         """What lenders take back, in the order of lenders', borrowers' names and time."""
         with reading(self._engine) as connection:
-            found = connection.execute(rows.recalls_of(self._cluster))
-            return tuple(rows.recall(row) for row in found)
+            return self._recalls(connection)
 
     def loan_terms(self) -> tuple[LoanTerm, ...]:
         """Every loan, and since when, in the order of ``loans``."""
@@ -202,6 +207,13 @@ class Policies(LedgerPart):
         found = connection.execute(rows.loans_of(self._cluster))
         return tuple(rows.loan(row) for row in found)
 
+    def _recalls(self, connection: Connection) -> tuple[Recall, ...]:
+        found = connection.execute(rows.recalls_of(self._cluster))
+        return tuple(rows.recall(row) for row in found)
+
+    def _now_s(self, connection: Connection) -> int:
+        return int(connection.execute(select(window_rows.NOW_S)).scalar_one())
+
     def _windows(self, connection: Connection) -> tuple[Window, ...]:
         found = connection.execute(window_rows.windows_of(self._cluster))
         return tuple(window_rows.window(row) for row in found)
@@ -226,10 +238,20 @@ class Policies(LedgerPart):
             .where(or_(of.lender == tenant, of.borrower == tenant))
         )
 
-    def _replace_recalls(self, connection: Connection, now: Sequence[Recall]) -> None:
+    def _replace_recalls(
+        self, connection: Connection, policy: Policy, now: Iterable[Recall]
+    ) -> None:
+        """Those between tenants; of the same two and the same second they are one."""
+        amounts: Counter[tuple[str, str, int]] = Counter()
+        for one in now:
+            if {one.lender, one.borrower} <= policy.keys():
+                amounts[one.lender, one.borrower, one.called_s] += one.amount_millislices
         connection.execute(delete(recalls).where(recalls.c.cluster == self._cluster))
-        if now:
-            values = [{"cluster": self._cluster, **rows.recall_values(one)} for one in now]
+        if amounts:
+            values = [
+                {"cluster": self._cluster, **rows.recall_values(*key, amount)}
+                for key, amount in amounts.items()
+            ]
             connection.execute(insert(recalls), values)
 
     def _append(

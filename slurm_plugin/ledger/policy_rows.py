@@ -194,13 +194,13 @@ def recall(row: Any) -> Recall:
     return Recall(row.lender, row.borrower, row.amount_millislices, row.called_s)
 
 
-def recall_values(one: Recall) -> Mapping[str, object]:
+def recall_values(lender: str, borrower: str, called_s: int, amount: int) -> Mapping[str, object]:
     """A recall as columns of ``recalls``."""
     return {
-        "lender": one.lender,
-        "borrower": one.borrower,
-        "amount_millislices": one.amount_millislices,
-        "called_s": one.called_s,
+        "lender": lender,
+        "borrower": borrower,
+        "called_s": called_s,
+        "amount_millislices": amount,
     }
 
 

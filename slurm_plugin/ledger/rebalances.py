@@ -1,11 +1,10 @@
 """The journal of ``slicewise rebalance``: what each run saw, decided and did, and why."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, delete, extract, func, select, update
+from sqlalchemy import Connection, Row, Select, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
@@ -18,6 +17,7 @@ from slurm_plugin.decide.rebalance_steps import (
     StepOutcome,
     StepRecord,
 )
+from slurm_plugin.ledger.journal import entries_of, with_steps
 from slurm_plugin.ledger.part import LedgerPart, seconds
 from slurm_plugin.ledger.rebalance_tables import rebalance_runs, rebalance_steps
 
@@ -123,19 +123,11 @@ class Rebalances(LedgerPart):
         connection.execute(update(rebalance_runs).where(*unfinished).values(abandoned))
 
     def _runs(self) -> Select[Any]:
-        of = rebalance_runs.c
-        return select(
-            rebalance_runs,
-            extract("epoch", of.begun_at).label("begun_s"),
-            extract("epoch", of.ended_at).label("ended_s"),
-        ).where(of.cluster == self._cluster)
+        return entries_of(rebalance_runs, self._cluster)
 
 
 def _runs(connection: Connection, wanted: Select[Any]) -> tuple[RebalanceRun, ...]:
-    rows = connection.execute(wanted).all()
-    steps: defaultdict[int, list[StepRecord]] = defaultdict(list)
-    for step in _steps(connection, [row.id for row in rows]):
-        steps[step.run_id].append(_record(step))
+    found = with_steps(connection, wanted, rebalance_steps, rebalance_steps.c.run_id)
     return tuple(
         RebalanceRun(
             run_id=row.id,
@@ -144,23 +136,10 @@ def _runs(connection: Connection, wanted: Select[Any]) -> tuple[RebalanceRun, ..
             outcome=RunOutcome(row.outcome),
             begun_s=float(row.begun_s),
             ended_s=seconds(row.ended_s),
-            records=tuple(steps[row.id]),
+            records=tuple(map(_record, steps)),
         )
-        for row in rows
+        for row, steps in found
     )
-
-
-def _steps(connection: Connection, run_ids: Sequence[int]) -> Sequence[Row[Any]]:
-    of = rebalance_steps.c
-    return connection.execute(
-        select(
-            rebalance_steps,
-            extract("epoch", of.began_at).label("began_s"),
-            extract("epoch", of.ended_at).label("ended_s"),
-        )
-        .where(of.run_id.in_(run_ids))
-        .order_by(of.id)
-    ).all()
 
 
 def _record(row: Row[Any]) -> StepRecord:

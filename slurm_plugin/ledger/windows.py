@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
@@ -54,7 +53,7 @@ class Windows(Policies):
             self._lock(connection)
             policy = self._policy(connection)
             beside = rivals(policy, self._windows(connection), window)
-            now_s = connection.execute(select(rows.NOW_S)).scalar_one()
+            now_s = self._now_s(connection)
             if window.last_s is not None and window.last_s <= now_s:
                 raise _over(window)
             check_window(policy, beside, window, moments((*beside, window), now_s, zone))

@@ -78,10 +78,34 @@ def test_recalls_are_replaced_with_the_loans_or_left(lending: Ledger) -> None:
 
 def test_loans_and_recalls_change_together_or_not_at_all(lending: Ledger) -> None:
     lending.set_loans([loan(1000)], "idle", [recall(500)])
-    for wrong in ([recall(0)], [recall(300), recall(300)]):
-        with pytest.raises(OutsideError, match="SW-LEDGER-REFUSED"):
-            lending.set_loans([], "wrong", wrong)
+    with pytest.raises(OutsideError, match="SW-LEDGER-REFUSED"):
+        lending.set_loans([], "wrong", [recall(0)])
     assert (lending.loans(), lending.recalls()) == ((loan(1000),), (recall(500),))
+
+
+def test_what_a_change_cuts_off_a_loan_is_recalled_with_it(lending: Ledger) -> None:
+    lending.set_loans([loan(1000), loan(500, "audio")], "idle", [recall(200)])
+    began_s = int(time.time())
+    set_quota(lending, "vision", 6000, lending=800)
+    assert lending.loans() == (loan(500, "audio"), loan(300))
+    old, new = lending.recalls()
+    assert (old, new) == (recall(200), recall(700, called_s=new.called_s))
+    assert began_s <= new.called_s <= time.time()
+    set_quota(lending, "vision", 5000, lending=800)
+    assert lending.recalls() == (old, new)
+    for left in (600, 500):
+        set_quota(lending, "vision", 5000, lending=left)
+    lost = [one.amount_millislices for one in lending.recalls() if one.called_s >= began_s]
+    assert sum(lost) == 1000, "two of one second are one"
+
+
+def test_what_was_decided_before_a_change_is_cut_to_it_and_recalled(lending: Ledger) -> None:
+    set_quota(lending, "vision", 6000, lending=400)
+    now_s = int(time.time())
+    lending.set_loans([loan(1000)], "by demand", [recall(100), recall(50, called_s=now_s)])
+    assert lending.loans() == (loan(400),)
+    assert lending.recalls()[0] == recall(100)
+    assert sum(one.amount_millislices for one in lending.recalls()) == 100 + 50 + 600
 
 
 def test_removing_a_tenant_forgets_its_recalls_and_windows_alone(lending: Ledger) -> None:

@@ -1,5 +1,6 @@
 """The journal of re-cutting in PostgreSQL: what a killed process has left is all there."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -106,7 +107,7 @@ def test_a_node_s_last_look_replaces_the_one_before(ledger: Ledger) -> None:
     first = ledger.inventories()["gpu01"]
     ledger.save_inventory("gpu01", {"driver": "2"})
     second = ledger.inventories()["gpu01"]
-    assert second.inventory == {"driver": "2"}
+    assert json.loads(second.inventory) == {"driver": "2"}
     assert second.seen_s > first.seen_s
 
 

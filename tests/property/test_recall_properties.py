@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cluster.units import Millislices
 from slurm_plugin.decide.ceilings import ceilings
+from slurm_plugin.decide.demand import Waiting
 from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.policy import Loan, Policy, Quota, Recall, Tenant
 from slurm_plugin.decide.reclaim.recalls import over_entitlement, recalled
@@ -18,6 +19,7 @@ PLENTY = Millislices(10**9)
 GRACE_S = 60
 NAMES = ("a", "b", "c", "d", "e")
 AMOUNTS = st.integers(0, 5000)
+JOBS = st.builds(Waiting, st.integers(900, 1100), st.integers(1, 3000), st.integers(1, 3))
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Case:
     recalls: tuple[Recall, ...]
     held: Mapping[str, int]
     ready: Mapping[str, int]
+    waiting: Mapping[str, tuple[Waiting, ...]]
     now_s: int = 1000
 
     def recalled(self, recalls: tuple[Recall, ...] | None = None) -> tuple[Recall, ...]:
@@ -40,6 +43,7 @@ class Case:
             self.recalls if recalls is None else recalls,
             self.held,
             ready=self.ready,
+            waiting=self.waiting,
             now_s=self.now_s,
             grace_s=GRACE_S,
         )
@@ -73,6 +77,7 @@ def cases(draw: st.DrawFn) -> Case:
         tuple(draw(st.lists(recalls, max_size=4))),
         {name: draw(st.integers(0, 10_000)) for name in NAMES},
         {name: draw(st.one_of(st.just(0), AMOUNTS)) for name in NAMES},
+        {name: tuple(draw(st.lists(JOBS, max_size=3))) for name in NAMES[:2]},
     )
 
 
@@ -116,10 +121,17 @@ def test_nothing_is_recalled_that_was_not_called_or_cut(case: Case) -> None:
 @settings(max_examples=examples(200))
 def test_without_change_a_round_changes_nothing_and_time_alone_ends_it(case: Case) -> None:
     first = case.recalled()
-    still = Case(case.policy, case.after, case.after, first, case.held, case.ready)
+    still = Case(case.policy, case.after, case.after, first, case.held, case.ready, case.waiting)
     assert still.recalled() == first
     over = Case(
-        case.policy, case.after, case.after, first, case.held, case.ready, case.now_s + GRACE_S
+        case.policy,
+        case.after,
+        case.after,
+        first,
+        case.held,
+        case.ready,
+        {},
+        case.now_s + GRACE_S,
     )
     assert over.recalled() == ()
 

@@ -1,6 +1,6 @@
 """Reclaiming takes the smallest set of replicas, and nothing twice."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -8,7 +8,7 @@ from itertools import product
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reclaim_world import COSTS, Cluster, one, policy
+from reclaim_world import COSTS, GRACE_S, ROUND_S, Cluster, one, policy
 
 from benchmarks.rebalance.worlds import Sizes, world
 from cluster.errors import OutsideError
@@ -20,6 +20,8 @@ from slurm_plugin.decide.reclaim.victims import Running, Taking, reclaim
 SMALL = Sizes(
     gpus=3, runs=12, tenants=5, wanting=4, gpus_per_node=1, large=0.4, free=0.2, term_s=20_000
 )
+
+KIND = "1g.10gb"
 
 
 @st.composite
@@ -139,6 +141,16 @@ def test_nobody_goes_in_its_term_nor_brings_its_tenant_below_its_own_part(taking
 
 
 @settings(max_examples=examples(150))
+@given(worlds().map(only_replicas))
+def test_of_alike_replicas_of_a_tenant_the_youngest_go(taking: Taking) -> None:
+    victims = reclaim(taking).victims
+    alike = defaultdict(list)
+    for run in sorted(may_go(taking), key=lambda run: (-run.start_s, run.job_id)):
+        alike[run.tenant, str(run.instances)].append(run.job_id in victims)
+    assert all(gone == sorted(gone, reverse=True) for gone in alike.values())
+
+
+@settings(max_examples=examples(150))
 @given(worlds(), st.data())
 def test_asked_again_while_they_go_nothing_changes(taking: Taking, data: st.DataObject) -> None:
     found = reclaim(taking)
@@ -210,6 +222,46 @@ def test_with_the_same_demand_nothing_goes_to_and_fro(case: tuple[Cluster, list[
     assert all(now == seen[-1] for now in seen[-6:])
     assert not any(cluster.evictions[-6:])
     assert all(times == 1 for times in cluster.evicted.values())
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[Cluster, list[list[JobView]]]:
+    """One node with replicas that no order ends; and jobs that come to two lenders round by round,
+    no more than fit into their own parts.
+    """
+    total = draw(st.integers(4, 14))
+    left = {"a": draw(st.integers(2, total - 1))}
+    left["b"] = total - left["a"]
+    nominal = {name: 1000 * count for name, count in left.items()}
+    borrowers = draw(st.lists(st.sampled_from("cd"), min_size=1, max_size=total + 4))
+    jobs = {200 + i: one(200 + i, who, KIND, borrowed=True) for i, who in enumerate(borrowers)}
+    tenants = policy({**nominal, "c": 0, "d": 0})
+    cluster = Cluster(tenants, {"n": {KIND: total}}, jobs, drains=False)
+    rounds: list[list[JobView]] = []
+    for first in range(300, 1500, 100):
+        account, count = draw(st.sampled_from("ab")), draw(st.integers(0, 3))
+        count = min(count, left[account])
+        left[account] -= count
+        rounds.append([one(first, account, KIND, count)] if count else [])
+    return cluster, rounds
+
+
+@settings(max_examples=examples(100))
+@given(streams())
+def test_no_job_within_its_tenant_s_own_part_waits_longer_than_the_grace(
+    case: tuple[Cluster, list[list[JobView]]],
+) -> None:
+    cluster, rounds = case
+    cluster.round()
+    came_s: dict[int, int] = {}
+    for jobs in rounds + [[]] * (GRACE_S // ROUND_S + 1):
+        for job in jobs:
+            now_s = came_s[job.job_id] = cluster.now_s
+            cluster.jobs[job.job_id] = replace(job, submit_s=now_s, eligible_s=now_s)
+        cluster.round()
+    starts_s = {job_id: cluster.jobs[job_id].start_s for job_id in came_s}
+    waits_s = {job_id: (starts_s[job_id] or 10**9) - at_s for job_id, at_s in came_s.items()}
+    assert {job_id: wait_s for job_id, wait_s in waits_s.items() if wait_s > GRACE_S} == {}
 
 
 def amounts(loans: Iterable[Loan]) -> Counter[tuple[str, str]]:

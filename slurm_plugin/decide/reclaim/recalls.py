@@ -6,11 +6,13 @@ nobody's ceiling, until the borrower gives it up, or free instances do for what 
 or the grace is over.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cluster.units import Millislices
+from slurm_plugin.decide.demand import Waiting
+from slurm_plugin.decide.lending import called_back
 from slurm_plugin.decide.policy import Loan, Policy, Recall
 from slurm_plugin.decide.tenants import own_part
 
@@ -23,35 +25,42 @@ def recalled(
     held: Mapping[str, int],
     *,
     ready: Mapping[str, int],
+    waiting: Mapping[str, Iterable[Waiting]],
     now_s: int,
     grace_s: int,
 ) -> tuple[Recall, ...]:
     """The recalls there should be once the loans ``before`` have become those ``after``.
 
-    What a loan loses now joins the recalls that there were. Of all of them, the oldest first,
-    those stay that
+    What a loan loses now joins the recalls that there were. Each part is as old as the first that
+    was called for the same job, of those that are ``waiting`` for their lender's own part, the
+    oldest first: Slurm starts nothing on a part. None is older than its job: what was called for
+    one that has started is for the next. Of all parts, the oldest first, those stay that
 
     - are within their grace, by whatever the clock says: one of the future was made before it was
       set back, and is as one of now;
     - their borrower's own account holds (``held``, millislices) beyond its own part, less what it
       lends, with what it borrows;
     - their lender has of its own part beyond its loans, what its own jobs hold and those of them
-      that find free what they want (``ready``, millislices).
+      that may start (``ready``, millislices): they find free what they want, or ``have_room``.
 
     A lender that wants no more lends anew, and its recalls end by the second rule.
     """
     own, after = own_part(policy), tuple(after)
     lent, _ = _sums(after)
     over = Counter(over_entitlement(policy, after, held))
-    missing = Counter(own) - lent - Counter(held) - Counter(ready)
-    found: Counter[tuple[int, str, str]] = Counter()
-    for one in sorted((*_known(recalls, now_s), *_cut(before, after, now_s)), key=_age):
-        if now_s >= one.called_s + grace_s:
-            continue
+    room = Counter(own) - lent - Counter(held)
+    missing = room - Counter(ready)
+    parts: list[Recall] = []
+    for one in sorted((*_known(recalls, now_s), *called_back(before, after, now_s)), key=_age):
         amount = min(one.amount_millislices, over[one.borrower], missing[one.lender])
         over[one.borrower] -= amount
         missing[one.lender] -= amount
-        found[_age(one)] += amount
+        room[one.lender] -= amount
+        parts.append(replace(one, amount_millislices=Millislices(amount)))
+    found: Counter[tuple[int, str, str]] = Counter()
+    for one in _for_who_waits(parts, waiting, room, now_s):
+        if now_s < one.called_s + grace_s:
+            found[_age(one)] += one.amount_millislices
     return tuple(
         sorted(
             Recall(lender, borrower, Millislices(amount), called_s)
@@ -61,20 +70,32 @@ def recalled(
     )
 
 
-def for_who_waits(
-    recalls: Iterable[Recall], waiting_since_s: Mapping[str, int], now_s: float
-) -> tuple[Recall, ...]:
-    """As called no earlier than the lender's oldest waiting job came, by Unix seconds.
+def have_room(
+    policy: Policy,
+    loans: Iterable[Loan],
+    recalls: Iterable[Recall],
+    held: Mapping[str, int],
+    waiting: Mapping[str, Iterable[Waiting]],
+    *,
+    now_s: int,
+    grace_s: int,
+) -> Mapping[str, int]:
+    """Millislices for which each lender's waiting jobs have room in its ceiling already.
 
-    What was called for jobs that have started is back: what is left of it is for later ones, and
-    the grace counts from them. A job still waits no longer than that. One that came in the future
-    came before the clock was set back, nobody knows when.
+    Slurm may be about to start them. That room stays, whatever the lender's loans lose now: what
+    borrowers share anew among themselves is not taken from it.
     """
-    since_s = {name: at_s for name, at_s in waiting_since_s.items() if at_s <= now_s}
-    return tuple(
-        replace(one, called_s=max(one.called_s, since_s.get(one.lender, one.called_s)))
-        for one in recalls
+    own = own_part(policy)
+    lent, _ = _sums(loans)
+    back: Counter[str] = Counter()
+    for one in _known(recalls, now_s):
+        if now_s < one.called_s + grace_s:
+            back[one.lender] += one.amount_millislices
+    room = Counter(own) - lent - Counter(held) - back
+    wanted = Counter(
+        {name: sum(job.total_millislices for job in waiting[name]) for name in waiting}
     )
+    return room & wanted
 
 
 def meanwhile(
@@ -128,18 +149,55 @@ def _sums(loans: Iterable[Loan]) -> tuple[Counter[str], Counter[str]]:
     return lent, borrowed
 
 
+def _for_who_waits(
+    parts: Iterable[Recall],
+    waiting: Mapping[str, Iterable[Waiting]],
+    room: Mapping[str, int],
+    now_s: int,
+) -> Iterator[Recall]:
+    """Jobs of the future came before the clock was set back, nobody knows when: left out."""
+    of: dict[str, list[Recall]] = defaultdict(list)
+    for part in parts:
+        of[part.lender].append(part)
+    for lender, own in of.items():
+        jobs = sorted(job for job in waiting.get(lender, ()) if job.since_s <= now_s)
+        yield from _matched(own, jobs, room[lender])
+
+
+def _matched(parts: Iterable[Recall], jobs: Sequence[Waiting], room: int) -> Iterator[Recall]:
+    """The oldest part for the job that has waited longest and needs more than the ``room`` that its
+    lender's ceiling has; where there are more than jobs want, the oldest of all stay as they were.
+    """
+    left = deque(parts)
+    wanted = sum(job.total_millislices for job in jobs)
+    first = min(room, wanted - sum(part.amount_millislices for part in left))
+    yield from _taken(left, -first)
+    covered = max(0, first)
+    for job in (one for one in jobs for _ in range(one.tasks)):
+        missing = max(0, job.cost_millislices - covered)
+        covered = max(0, covered - job.cost_millislices)
+        called_s = max(left[0].called_s, job.since_s) if left else 0
+        for part in _taken(left, missing):
+            yield replace(part, called_s=called_s)
+        if not left:
+            return
+
+
+def _taken(left: deque[Recall], amount: int) -> Iterator[Recall]:
+    """So many millislices from the front."""
+    while left and amount > 0:
+        part = left.popleft()
+        taken = min(amount, part.amount_millislices)
+        amount -= taken
+        yield replace(part, amount_millislices=Millislices(taken))
+        if rest := part.amount_millislices - taken:
+            left.appendleft(replace(part, amount_millislices=Millislices(rest)))
+
+
 def _known(recalls: Iterable[Recall], now_s: int) -> Iterator[Recall]:
     for one in recalls:
         called_s = min(one.called_s, now_s)
         yield Recall(one.lender, one.borrower, one.amount_millislices, called_s)
-
-
-def _cut(before: Iterable[Loan], after: Iterable[Loan], now_s: int) -> Iterator[Recall]:
-    now = {(loan.lender, loan.borrower): loan.amount_millislices for loan in after}
-    for loan in before:
-        lost = loan.amount_millislices - now.get((loan.lender, loan.borrower), 0)
-        if lost > 0:
-            yield Recall(loan.lender, loan.borrower, Millislices(lost), now_s)
 
 
 def _age(recall: Recall) -> tuple[int, str, str]:

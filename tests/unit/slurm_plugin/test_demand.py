@@ -9,13 +9,14 @@ from cluster.jobs import SHAPES_NODE, JobState, JobView, NodeView
 from cluster.units import Millislices
 from slurm_plugin.decide.demand import (
     Held,
+    Waiting,
     capacity,
     demand,
     guaranteed_use,
     held,
     node_costs,
+    waiting_for_own,
     waiting_instances,
-    waiting_since_s,
 )
 from slurm_plugin.decide.policy import Quota, Tenant
 
@@ -172,7 +173,7 @@ def test_instances_are_waited_for_where_only_others_are_in_the_way() -> None:
     assert waiting_instances(jobs, MANAGED) == {"1g.10gb": 2 + 6}
 
 
-def test_the_oldest_that_waits_for_its_tenant_s_own_quota() -> None:
+def test_who_waits_for_its_tenant_s_own_quota_and_since_when() -> None:
     own, reason = "slicewise_vision", "AssocGrpBilling"
     jobs = (
         waiting(qos=own, reason=reason, submit_s=40, eligible_s=90),
@@ -184,4 +185,10 @@ def test_the_oldest_that_waits_for_its_tenant_s_own_quota() -> None:
         waiting("nlp", qos="slicewise_nlp", reason=reason, submit_s=None, eligible_s=None),
         job(qos=own, eligible_s=10),
     )
-    assert waiting_since_s(jobs, MANAGED) == {"vision": 80}
+    own_s = {"vision": [Waiting(90, 2000), Waiting(80, 2000)]}
+    assert waiting_for_own(jobs, MANAGED, COSTS) == own_s
+
+
+def test_tasks_that_wait_for_their_tenant_s_own_quota_do_so_each_for_itself() -> None:
+    tasks = waiting(qos="slicewise_vision", eligible_s=7, untouched=frozenset({3, 5}))
+    assert waiting_for_own((tasks,), MANAGED, COSTS) == {"vision": [Waiting(7, 2000, tasks=2)]}

@@ -153,6 +153,26 @@ async def test_a_lender_that_needs_its_own_has_it_back_at_once() -> None:
     assert len(world.ledger.marked) == 2
 
 
+async def test_what_fails_is_tried_again_at_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lender's own part is back in the ledger by then: nobody is short any more."""
+
+    async def refuse() -> None:
+        raise OutsideError("SW-SLURM-FAILED", "no")
+
+    world = World()
+    await world.look(*running("nlp", 5))
+    await world.limits.turn()
+    await world.look(*running("nlp", 5), *running("vision", 3))
+    with monkeypatch.context() as patch:
+        patch.setattr(world.slurm, "config", refuse)
+        with pytest.raises(OutsideError):
+            await world.limits.turn()
+    assert world.ledger.lent == (Loan("vision", "nlp", Millislices(1000)),)
+    for _ in range(2):
+        await world.limits.turn()
+        assert len(world.ledger.marked) == 2
+
+
 async def test_a_grant_counts_at_once() -> None:
     world = World()
     budget = Budget(Period.NONE, MillisliceSeconds(5))
@@ -262,6 +282,19 @@ async def test_what_replicas_hold_goes_from_the_borrower_first_and_then_to_the_l
     assert world.told() == []
 
 
+async def test_its_other_slots_wait_until_the_lender_s_job_has_started(clock: Clock) -> None:
+    world = Lent()
+    await world.wanted()
+    await world.turn(WAITS)
+    (gone,) = world.told()
+    world.slurm.known_nodes = (replace(NODE, gpus_allotted={"1g.10gb": 6}),)
+    for _ in range(2):
+        await world.turn(WAITS, replicas=(REPLICAS[1 - gone],))
+        assert (world.ledger.recalled, world.sync.leaving.anybody_waits) == ((), True)
+    await world.turn(replace(WAITS, state=JobState.RUNNING), replicas=(REPLICAS[1 - gone],))
+    assert not world.sync.leaving.anybody_waits
+
+
 async def test_what_is_completing_is_not_the_lender_s_yet(clock: Clock) -> None:
     """Slurm shows its slice as free: it would preempt another one, rather than wait for it."""
     world = Lent()
@@ -340,7 +373,7 @@ async def test_nobody_is_told_before_the_limits_are_in_slurm(
     world = Lent()
     await world.turn()
     with monkeypatch.context() as patch:
-        patch.setattr(world.slurm, "qos", refuse)
+        patch.setattr(world.slurm, "config", refuse)
         for _ in range(2):
             with pytest.raises(OutsideError):
                 await world.turn(WAITS)
@@ -362,16 +395,35 @@ async def test_on_half_a_look_nobody_is_told(clock: Clock) -> None:
     assert world.ledger.recalled == ()
 
 
+def cut_by_an_operator(world: World) -> None:
+    """As ``tenant-quota set`` leaves the ledger."""
+    world.ledger.lent, world.ledger.recalled = (Loan("vision", "nlp", Millislices(1000)),), (BACK,)
+    lends_less = tenant("vision", 4000, lending_limit_millislices=Millislices(1000))
+    world.ledger.newest, world.ledger.shown = 8, policy_of(lends_less, NLP)
+
+
 async def test_a_loan_that_an_operator_has_cut_comes_back_in_good_order_too(clock: Clock) -> None:
     world = Lent()
     await world.turn()
-    world.ledger.lent = (Loan("vision", "nlp", Millislices(1000)),)
-    world.ledger.newest = 8
-    world.ledger.shown = policy_of(
-        tenant("vision", 4000, lending_limit_millislices=Millislices(1000)), NLP
-    )
-    await world.turn(WAITS)
-    assert world.ledger.recalled == (BACK,)
+    cut_by_an_operator(world)
+    for _ in range(2):
+        await world.turn(WAITS)
+        assert world.ledger.recalled == (BACK,)
+        assert world.ceilings() == {"vision": 2000, "nlp": 4000}
+    await world.look(*world.others, *REPLICAS, WAITS)
+    assert len(world.told()) == 1
+
+
+async def test_what_a_rule_cuts_off_a_loan_to_batch_jobs_is_back_at_once(clock: Clock) -> None:
+    """They are not asked to go: the lender would wait for nothing."""
+    world = World()
+    await world.look(*running("nlp", 5))
+    await world.limits.turn()
+    cut_by_an_operator(world)
+    await world.limits.turn()
+    assert world.ledger.recalled == ()
+    views = {view.name: view.ceiling_millislices for view in world.sync.view.tenants}
+    assert views == {"vision": 3000, "nlp": 4000}
 
 
 async def test_beyond_a_cap_replicas_go_though_nobody_waits(clock: Clock) -> None:
@@ -399,6 +451,29 @@ async def test_who_lends_anew_on_an_older_look_does_not_cut_the_grace_short(cloc
         assert world.ceilings() == {"vision": 2000, "nlp": 4000}
 
 
+async def test_without_slurmdbd_nothing_is_called_and_no_grace_begins(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else both limits would move at once when it is back after the grace, and Slurm preempt."""
+
+    async def away() -> None:
+        raise DOWN
+
+    world = Lent()
+    await world.turn()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.slurm, "qos", away)
+        for later_s in (0, settings().lending.grace_s):
+            clock.now_s = NOW_S + later_s
+            with pytest.raises(UnreachableError):
+                await world.turn(WAITS)
+            assert world.ledger.recalled == ()
+    for _ in range(2):
+        await world.turn(WAITS)
+        assert world.ledger.recalled == (replace(BACK, called_s=int(clock.now_s)),)
+        assert world.ceilings() == {"vision": 2000, "nlp": 4000}
+
+
 async def test_the_grace_begins_once_whatever_slurm_refuses(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,7 +482,7 @@ async def test_the_grace_begins_once_whatever_slurm_refuses(
 
     world = Lent()
     await world.turn()
-    monkeypatch.setattr(world.slurm, "qos", refuse)
+    monkeypatch.setattr(world.slurm, "config", refuse)
     for _ in range(2):
         with pytest.raises(OutsideError):
             await world.turn(WAITS)

@@ -8,9 +8,11 @@ from scripted import ScriptedSlurm, job, sync_of
 
 from cluster.errors import UnreachableError
 from cluster.jobs import JobState, JobView
+from cluster.units import Millislices
 from cluster.wire import WHEN_REPLACED_S, LeaveRequest, SlotView
+from slurm_plugin.decide.policy import Recall
 from slurm_plugin.decide.services import to_be_replaced
-from slurm_plugin.leaving import TOLD_S, Leaving
+from slurm_plugin.leaving import REST_S, TOLD_S, Leaving
 from slurm_plugin.sync import Sync
 
 WHY = "its GPU is cut anew"
@@ -109,6 +111,74 @@ async def test_its_end_is_its_run_s_and_goes_before_a_successor() -> None:
     await sync.turn()
     assert told(sync) == []
     assert ends(sync)[0] == STAYS
+
+
+CALLED = (Recall("lab", "vision", Millislices(1000), 5),)
+
+
+class Clock:
+    """In seconds from now on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        began_s, self.now_s = time.monotonic(), 0.0
+        monkeypatch.setattr("slurm_plugin.leaving.time.monotonic", lambda: began_s + self.now_s)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+async def test_its_slots_wait_until_the_lender_has_started_its_job_and_some_more(
+    clock: Clock,
+) -> None:
+    sync, _ = await looked(RUNS, job(1), job(2))
+    leaving = sync.leaving
+    assert not leaving.waits("vision")
+    told(sync, RUNS.job_id)
+    for now_s, recalls, starting, anybody, waits in (
+        (1.0, CALLED, (), True, True),
+        (2.0, CALLED, ("lab",), True, True),
+        (3.0, (), ("lab",), True, True),
+        (4.0, (), ("hpc",), False, True),
+        (4.0 + REST_S - 1, CALLED, ("lab",), False, True),
+        (4.0 + REST_S, CALLED, ("lab",), False, False),
+    ):
+        clock.now_s = now_s
+        leaving.wait_on(recalls, starting)
+        assert (leaving.anybody_waits, leaving.waits("vision")) == (anybody, waits)
+        told(sync, over=0)
+
+
+async def test_its_slots_wait_while_it_goes_whatever_is_called(clock: Clock) -> None:
+    sync, _ = await looked(RUNS, job(1), job(2))
+    told(sync, RUNS.job_id)
+    for now_s, over, waits in ((0.0, 9000, True), (59.0, 9000, True), (59.5, 0, False)):
+        clock.now_s = now_s
+        told(sync, over=over)
+        sync.leaving.wait_on((), ())
+        assert sync.leaving.anybody_waits is waits
+
+
+async def test_its_slots_wait_no_longer_than_the_grace(clock: Clock) -> None:
+    sync, _ = await looked(RUNS, job(1), job(2))
+    told(sync, RUNS.job_id)
+    for now_s, waits in ((59.0, True), (60.0, False)):
+        clock.now_s = now_s
+        sync.leaving.wait_on(CALLED, ("lab",))
+        assert (sync.leaving.waits("vision"), sync.leaving.anybody_waits) == (waits, waits)
+
+
+async def test_once_another_is_told_they_wait_anew(clock: Clock) -> None:
+    second = job(1, JobState.RUNNING, nodes=("gpu01",))
+    sync, _ = await looked(RUNS, second, job(2))
+    told(sync, RUNS.job_id)
+    told(sync, over=0)
+    sync.leaving.wait_on((), ())
+    told(sync, second.job_id)
+    sync.leaving.wait_on(CALLED, ())
+    clock.now_s = 59.0
+    assert sync.leaving.waits("vision")
 
 
 class Standby:

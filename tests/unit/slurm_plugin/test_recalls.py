@@ -5,8 +5,9 @@ from scripted import policy_of, tenant
 
 from cluster.units import Millislices
 from slurm_plugin.decide.ceilings import ceilings
+from slurm_plugin.decide.demand import Waiting
 from slurm_plugin.decide.policy import Loan, Policy, Recall
-from slurm_plugin.decide.reclaim.recalls import for_who_waits, recalled
+from slurm_plugin.decide.reclaim.recalls import have_room, recalled
 
 NOW_S, GRACE_S = 1000, 60
 POLICY = policy_of(
@@ -31,12 +32,21 @@ def after(
     nlp: int,
     vision: int = 0,
     ready: int = 0,
+    waiting: tuple[Waiting, ...] = (),
     policy: Policy = POLICY,
     grace_s: int = GRACE_S,
 ) -> tuple[Recall, ...]:
     held = {"nlp": nlp, "vision": vision}
     return recalled(
-        policy, before, now, recalls, held, ready={"vision": ready}, now_s=NOW_S, grace_s=grace_s
+        policy,
+        before,
+        now,
+        recalls,
+        held,
+        ready={"vision": ready},
+        waiting={"vision": waiting},
+        now_s=NOW_S,
+        grace_s=grace_s,
     )
 
 
@@ -60,6 +70,27 @@ def test_after_the_grace_nothing_is_left_of_it():
     for age_s, expected in ((59, (recall(1000, NOW_S - 59),)), (60, ()), (6000, ())):
         assert after((), (), recall(1000, NOW_S - age_s), nlp=2000) == expected
     assert after((loan(1000),), (), nlp=2000, grace_s=0) == ()
+
+
+@pytest.mark.parametrize(
+    ("vision", "recalls", "expected"),
+    [
+        (0, (), 2000),
+        (0, (recall(1500),), 1500),
+        (0, (recall(1500, NOW_S - GRACE_S),), 2000),
+        (2500, (), 500),
+        (3500, (), 0),
+    ],
+    ids=["no more than wanted", "what is called is not there yet", "over", "some", "none"],
+)
+def test_waiting_jobs_have_the_room_that_is_in_their_lender_s_ceiling(
+    vision: int, recalls: tuple[Recall, ...], expected: int
+):
+    jobs, held = (Waiting(NOW_S, 1000, tasks=2),), {"vision": vision}
+    found = have_room(
+        POLICY, (loan(1000),), recalls, held, {"vision": jobs}, now_s=NOW_S, grace_s=GRACE_S
+    )
+    assert found.get("vision", 0) == expected
 
 
 def test_one_of_the_future_is_one_of_now():
@@ -120,8 +151,34 @@ def test_inside_a_group_the_group_keeps_what_is_on_its_way():
     [(NOW_S - 90, NOW_S - 50), (NOW_S - 5, NOW_S - 5), (NOW_S + 5, NOW_S - 50)],
     ids=["older", "newer", "before the clock was set back"],
 )
-def test_the_grace_counts_from_the_oldest_job_that_still_waits(since_s: int, called_s: int):
+def test_the_grace_counts_from_the_job_that_still_waits(since_s: int, called_s: int):
     """Of an unbroken stream, each job has what was called for it: those before have started."""
     earlier = recall(1000, NOW_S - 50), recall(1000, NOW_S - 40, "audio")
-    found = for_who_waits(earlier, {"vision": since_s}, NOW_S)
-    assert found == (recall(1000, called_s), recall(1000, NOW_S - 40, "audio"))
+    found = after((), (), *earlier, nlp=3000, vision=3000, waiting=(Waiting(since_s, 1000),))
+    assert set(found) == {recall(1000, called_s), recall(1000, NOW_S - 40, "audio")}
+
+
+def test_what_is_called_for_a_job_later_is_as_old_as_what_was_called_for_it_first():
+    """Slurm starts nothing on a part."""
+    first, job = recall(1000, NOW_S - 40), Waiting(NOW_S - 45, 2000)
+    found = after((loan(1000),), (), first, nlp=3000, vision=2000, waiting=(job,))
+    assert found == (recall(2000, NOW_S - 40),)
+
+
+def test_each_part_is_as_old_as_the_job_that_it_is_for():
+    first, second = recall(1000, NOW_S - 50), recall(2000, NOW_S - 20)
+    jobs = Waiting(NOW_S - 10, 2000), Waiting(NOW_S - 50, 500, tasks=2)
+    found = after((), (), first, second, nlp=4000, vision=1000, waiting=jobs)
+    assert set(found) == {first, recall(2000, NOW_S - 10)}
+
+
+def test_of_more_than_jobs_want_the_oldest_is_for_nobody_and_ends_first():
+    first, second = recall(1000, NOW_S - 50), recall(2000, NOW_S - 20)
+    found = after((), (), first, second, nlp=4000, waiting=(Waiting(NOW_S - 10, 1000),))
+    assert set(found) == {first, recall(1000, NOW_S - 20), recall(1000, NOW_S - 10)}
+
+
+def test_the_room_that_a_lender_has_is_for_who_waits_longest():
+    first, jobs = recall(1000, NOW_S - 50), (Waiting(NOW_S - 50, 2000), Waiting(NOW_S - 5, 1000))
+    found = after((loan(1000),), (), first, nlp=3000, vision=1000, waiting=jobs)
+    assert found == (first, recall(1000))

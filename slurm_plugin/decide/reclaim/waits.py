@@ -1,0 +1,51 @@
+"""Whose slots wait: what a replica has left is for the lender for which it went."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from cluster.jobs import JobView
+from cluster.units import Millislices
+from slurm_plugin.decide.demand import waiting_for_own
+from slurm_plugin.decide.limits import qos_name
+from slurm_plugin.decide.policy import Policy, Recall
+from slurm_plugin.decide.services import used_by_tenant
+from slurm_plugin.decide.tenants import own_part
+
+Lenders = Mapping[str, frozenset[str]]
+"""By borrower whose slots wait: the lenders for which its replicas went."""
+
+
+def still_waiting(
+    before: Lenders, going: Collection[str], recalls: Iterable[Recall], starting: Collection[str]
+) -> Lenders:
+    """Those whose slots wait on: replicas of theirs are still ``going``, or a lender for which
+    they went still takes something back, or is about to start a job.
+
+    A replica may go for any of those who take back then, whoever borrowed from them.
+    """
+    back = frozenset(one.lender for one in recalls)
+    now = {
+        borrower: lenders | back if borrower in going else lenders
+        for borrower, lenders in before.items()
+    }
+    return {
+        borrower: lenders
+        for borrower, lenders in now.items()
+        if borrower in going or not lenders.isdisjoint(back | frozenset(starting))
+    }
+
+
+def about_to_start(
+    policy: Policy,
+    jobs: Collection[JobView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+) -> frozenset[str]:
+    """Tenants with a job that waits for their own quota, and for which they have enough of it."""
+    own = own_part(policy)
+    guaranteed = (job for job in jobs if job.qos == qos_name(job.account))
+    held = used_by_tenant(guaranteed, partitions, costs)
+    return frozenset(
+        name
+        for name, waiting in waiting_for_own(jobs, partitions, costs).items()
+        if any(one.cost_millislices <= own.get(name, 0) - held.get(name, 0) for one in waiting)
+    )

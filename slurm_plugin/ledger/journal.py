@@ -1,0 +1,43 @@
+"""Journals of the ledger: entries that begin and end, each with its steps."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Column, Connection, Row, Select, Table, extract, select
+
+
+def entries_of(entries: Table, cluster: str) -> Select[Any]:
+    """A cluster's entries, with Unix seconds of their begin and end, for ``with_steps``."""
+    of = entries.c
+    return select(
+        entries,
+        extract("epoch", of.begun_at).label("begun_s"),
+        extract("epoch", of.ended_at).label("ended_s"),
+    ).where(of.cluster == cluster)
+
+
+def with_steps(
+    connection: Connection, wanted: Select[Any], steps: Table, entry_id: Column[Any]
+) -> list[tuple[Row[Any], list[Row[Any]]]]:
+    """These entries in their order, each with its steps in theirs; ``entry_id`` is the steps'."""
+    entries = connection.execute(wanted).all()
+    found: defaultdict[int, list[Row[Any]]] = defaultdict(list)
+    for step in _steps(connection, [entry.id for entry in entries], steps, entry_id):
+        found[getattr(step, entry_id.name)].append(step)
+    return [(entry, found[entry.id]) for entry in entries]
+
+
+def _steps(
+    connection: Connection, entry_ids: Sequence[int], steps: Table, entry_id: Column[Any]
+) -> Sequence[Row[Any]]:
+    of = steps.c
+    return connection.execute(
+        select(
+            steps,
+            extract("epoch", of.began_at).label("began_s"),
+            extract("epoch", of.ended_at).label("ended_s"),
+        )
+        .where(entry_id.in_(entry_ids))
+        .order_by(of.id)
+    ).all()

@@ -1,0 +1,137 @@
+"""What is in force in Slurm: the policy and all that follows from it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from cluster.jobs import JobView
+from cluster.mig_profiles import profile_of
+from cluster.settings import Settings
+from cluster.wire import ServiceView, TenantView
+from slurm_plugin.decide.bounds import Bounds, bounds, period_budgets
+from slurm_plugin.decide.demand import capacity, guaranteed_use, node_costs, waiting_instances
+from slurm_plugin.decide.limits import binding_type_limits, qos_name
+from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.services import (
+    Observation,
+    gpu_types,
+    living,
+    tenant_views,
+    tokens,
+    used_by_tenant,
+)
+from slurm_plugin.decide.slots import Room, released_millislices
+from slurm_plugin.decide.snapshot import Rules, Snapshot
+from slurm_plugin.decide.tenants import own_part
+from slurm_plugin.formula import formula_of
+
+_NEWEST_S = 10.0
+"""Longer than admission counts what it has admitted."""
+
+
+class Quotas:
+    """What tenants may hold now, and could ever hold.
+
+    Attributes:
+        policy: as it was compiled last.
+        accounts_by_uid: who may submit as whom.
+        run_minutes: millislice-minutes that jobs may still run, by tenant with a budget.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._partitions = frozenset(settings.cluster.partitions)
+        self._memory_mib = {
+            name: profile_of(board, name).memory_mib
+            for name, board in settings.boards_by_type.items()
+        }
+        self._highest: Policy | None = None
+        self._nominal: Mapping[str, int] = {}
+        self._type_limits: Mapping[str, Mapping[str, int]] = {}
+        self._budgets: Mapping[str, int] = {}
+        self._bounds = Bounds({}, {}, {})
+        self._ceilings: Mapping[str, int] = {}
+        self._capacity: int | None = None
+        self.policy: Policy = {}
+        self.accounts_by_uid: Mapping[int, frozenset[str]] = {}
+        self.run_minutes: Mapping[str, int] = {}
+
+    def set_policy(
+        self,
+        policy: Policy,
+        accounts_by_uid: Mapping[int, frozenset[str]],
+        highest: Policy | None,
+    ) -> None:
+        """What holds from now on, and at most by the calendar; whose accounts."""
+        self.policy, self._highest, self.accounts_by_uid = policy, highest, accounts_by_uid
+        self._nominal = own_part(policy)
+        self._budgets = period_budgets(policy)
+        self._bounds = bounds(policy, highest, self._capacity)
+        self._type_limits = binding_type_limits(policy, self._settings.costs, self._settings.models)
+
+    def set_ceilings(self, ceilings: Mapping[str, int], run_minutes: Mapping[str, int]) -> None:
+        """What each tenant's jobs may hold together in Slurm now, in millislices, and how many
+        millislice-minutes those of a tenant with a budget may still run.
+        """
+        self._ceilings, self.run_minutes = ceilings, run_minutes
+
+    def used(self, jobs: Iterable[JobView]) -> Mapping[str, int]:
+        """Millislices that each account's jobs hold."""
+        return used_by_tenant(jobs, self._partitions, self._settings.costs)
+
+    def views(self, used: Mapping[str, int]) -> tuple[TenantView, ...]:
+        """Each tenant as the launcher sees it; ``used`` is what it holds, in millislices."""
+        return tenant_views(self._nominal, used, self._ceilings)
+
+    def room(
+        self,
+        tenant: str,
+        jobs: Sequence[JobView],
+        services: Sequence[ServiceView],
+        *,
+        borrows: bool,
+    ) -> Room | None:
+        """In the tenant's own QOS, and with what it may borrow, if it ``borrows`` now; None if it
+        has no quota.
+        """
+        if tenant not in self._nominal:
+            return None
+        own = self._nominal[tenant]
+        in_own = self.used(job for job in jobs if job.qos == qos_name(tenant)).get(tenant, 0)
+        released = released_millislices(tenant, services, borrowed=False)
+        on_loan = released_millislices(tenant, services, borrowed=True)
+        held = self.used(jobs).get(tenant, 0) + released + on_loan
+        may = borrows and self._bounds.borrowing_limits.get(tenant, 0) > 0
+        return Room(own, in_own + released, self._bounds.ceilings[tenant] if may else own, held)
+
+    def snapshot(
+        self,
+        seen: Observation,
+        found: tuple[ServiceView, ...],
+        used: Mapping[str, int],
+        shares: Mapping[str, float],
+    ) -> Snapshot:
+        """What admission decides on, as of a look and the services ``found`` in it."""
+        settings, costs, partitions = self._settings, self._settings.costs, self._partitions
+        jobs, nodes = seen.jobs, seen.nodes
+        waiting = waiting_instances(jobs, partitions)
+        whole = capacity(nodes, partitions, costs) or None
+        if whole != self._capacity:
+            self._capacity, self._bounds = whole, bounds(self.policy, self._highest, whole)
+        return Snapshot(
+            partitions=partitions,
+            quotas=self._nominal,
+            borrowing_limits=self._bounds.borrowing_limits,
+            ceilings=self._bounds.ceilings,
+            type_limits=self._type_limits,
+            budgets=self._budgets,
+            used=used,
+            guaranteed_used=guaranteed_use(jobs, partitions, costs),
+            shares=shares,
+            gpu_types=gpu_types(nodes, costs, self._memory_mib, waiting),
+            node_costs=node_costs(nodes, partitions, costs),
+            services=living(found, jobs),
+            accounts_by_uid=self.accounts_by_uid,
+            formula=formula_of(settings.priority),
+            rules=Rules(settings.admission.untyped, frozenset(settings.priority.high_class_for)),
+            newest=tokens(jobs, seen.at_s - _NEWEST_S),
+            highest_quotas=self._bounds.quotas,
+        )
