@@ -160,7 +160,8 @@ class Enforcement:
             return False
         self._renewed = found = await asyncio.to_thread(planned, *self._round())
         took_s = time.monotonic() - began_s
-        self._plan_due_s = began_s + (1 + _REST) * took_s if took_s > _QUICK_S else 0.0
+        rest_s = min(_REST * took_s, _RECOMPILE_S)
+        self._plan_due_s = began_s + took_s + rest_s if took_s > _QUICK_S else 0.0
         in_force = () if self._in_force is None else self._in_force.recalls
         return not set(found.recalls) == set(found.recalls_before) == set(in_force)
 

@@ -156,7 +156,11 @@ class Shared:
             for number, name in enumerate(names)
             if self._queues[number] and self._own_room(number)
         }
-        before = self._lenders
+        before = {
+            name: self._lenders[name]
+            for name, until_s in zip(names, self._kept_until_s, strict=True)
+            if name in self._lenders and until_s > self._now_s
+        }
         self._lenders = still_waiting(before, going, self._recalls, starting)
         for number, name in enumerate(names):
             if name in before.keys() - self._lenders.keys():
@@ -190,20 +194,21 @@ class Shared:
     def _lend(self, ready: Mapping[str, int]) -> bool:
         """Whether loans or recalls are other ones now."""
         self._lend_due_s = self._now_s + _LEND_S
-        wanted = meanwhile(self._policy, self._demand(), self._loans, self._recalls)
-        after = lend(self._policy, wanted, self._loans, self._capacity)
         names = [one.name for one in self._wishes]
         able = {names[want.tenant] for want in self._borrowed.values() if want.ask.level}
+        known = [one for one in self._recalls if one.borrower in able]
+        wanted = meanwhile(self._policy, self._demand(), self._loans, known)
+        after = lend(self._policy, wanted, self._loans, self._capacity)
         held = dict(zip(names, self._held, strict=True))
         waiting, now_s, grace_s = self._waiting(), self._now_s, self._terms.grace_s
         room = have_room(
-            self._policy, self._loans, self._recalls, held, waiting, now_s=now_s, grace_s=grace_s
+            self._policy, self._loans, known, held, waiting, now_s=now_s, grace_s=grace_s
         )
         recalls = recalled(
             self._policy,
             [one for one in self._loans if one.borrower in able],
             after,
-            [one for one in self._recalls if one.borrower in able],
+            known,
             held,
             ready=Counter(ready) | Counter(room),
             waiting=waiting,
@@ -224,7 +229,7 @@ class Shared:
         return {
             one.name: [
                 Waiting(want.since_s, self._cost(number))
-                for want in self._queues[number][: self._own_room(number)]
+                for want in self._queues[number][: self._own_room(number) if one.borrows else None]
             ]
             for number, one in enumerate(self._wishes)
             if one.name in lenders

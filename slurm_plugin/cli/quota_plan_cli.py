@@ -43,8 +43,9 @@ from slurm_plugin.decide.limits import Difference, differences, wanted
 from slurm_plugin.decide.orders import Key, Ordered, arrays_of
 from slurm_plugin.decide.policy import Budget, Policy, Quota, Tenant, TenantUpdate
 from slurm_plugin.decide.quota_harms import harms
-from slurm_plugin.decide.quota_plan import Harm, HarmKind, Now, QuotaPlan, in_order, quota_plan
+from slurm_plugin.decide.quota_plan import Harm, Now, QuotaPlan, in_order, quota_plan
 from slurm_plugin.decide.services import Observation, services
+from slurm_plugin.decide.standing import overcommitted_millislices
 from slurm_plugin.decide.tenants import changed_together
 from slurm_plugin.ledger.budgets import Amend
 from slurm_plugin.ledger.store import Ledger
@@ -135,8 +136,13 @@ def plan_quotas(
 
 
 def _apply_words(planned: _Planned) -> str:
-    is_above = any(one.kind is HarmKind.OVERCOMMITTED for one in planned.harms)
-    return f"--apply {'--overcommit ' if is_above else ''}--reason 'WHY'"
+    """A window may hide what is checked then."""
+    whole = planned.capacity_millislices
+    was, then = (
+        0 if whole is None else overcommitted_millislices(policy, whole)
+        for policy in (planned.before, planned.policy)
+    )
+    return f"--apply {'--overcommit ' if then > was else ''}--reason 'WHY'"
 
 
 def _planned(file: Path, ledger: Ledger, settings: Settings) -> _Planned:

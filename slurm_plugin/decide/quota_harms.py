@@ -3,7 +3,7 @@ tenant's own part is ever ended by it.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster.jobs import JobState, JobTag, JobView
@@ -19,7 +19,7 @@ from slurm_plugin.decide.limits import (
     qos_name,
     type_limits,
 )
-from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.policy import Policy, Recall
 from slurm_plugin.decide.quota_plan import Harm, HarmKind, Now, QuotaPlan, Side
 from slurm_plugin.decide.reclaim.inputs import taking
 from slurm_plugin.decide.reclaim.recalls import over_entitlement, recalled
@@ -29,13 +29,16 @@ from slurm_plugin.decide.standing import overcommitted_millislices, with_those_b
 from slurm_plugin.decide.tenants import own_part
 
 _WAITS = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
+_UNASKED = "they run on until Slurm needs their GPUs, and are preempted then"
 
 
 def harms(now: Now, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> tuple[Harm, ...]:
     """What the change makes worse, by kind. ``period_ends_s`` are those of the running periods of
     the budgets that have periods.
     """
-    own_parts, called_back = tuple(_above_own_parts(now, plan)), tuple(_called_back(now, plan))
+    recalls = _recalls(now, plan)
+    own_parts = tuple(_above_own_parts(now, plan))
+    called_back = tuple(_called_back(now, plan, {one.borrower for one in recalls}))
     told = {one.tenant for one in (*own_parts, *called_back)}
     return (
         *_removed(now, plan),
@@ -44,7 +47,7 @@ def harms(now: Now, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> tuple[
         *_above_ceilings(now, plan, told),
         *_above_types(now, plan),
         *called_back,
-        *_replicas(now, plan),
+        *_replicas(now, plan, recalls),
         *_never_start(now, plan),
         *_min_replicas(now, plan),
         *in_debt(plan),
@@ -123,8 +126,10 @@ def _of(has: int, most: int) -> str:
     return f"{slices_words(has)}, {slices_text(has - most)} beyond the {slices_text(most)}"
 
 
-def _called_back(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
-    """Borrowers that hold more than what would be lent to them."""
+def _called_back(now: Now, plan: QuotaPlan, asked: Collection[str]) -> Iterator[Harm]:
+    """Borrowers that hold more than what would be lent to them. Replicas of those ``asked`` go in
+    good order; nothing is recalled for a lender that has no more of its own.
+    """
     used = used_by_tenant(now.jobs, now.partitions, now.costs)
     borrowed = _borrowed(now)
     was = over_entitlement(plan.before.policy, plan.before.loans, used)
@@ -139,9 +144,12 @@ def _called_back(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
                 amount,
                 f"its borrowed jobs hold {_of(borrowed[name], borrowed[name] - amount)} that it"
                 " could go on borrowing"
-                f"{_lenders(plan, name)}; replicas go within {now.grace_s} s, jobs when Slurm"
-                " needs their GPUs",
+                f"{_lenders(plan, name)}; {_when(now) if name in asked else _UNASKED}",
             )
+
+
+def _when(now: Now) -> str:
+    return f"replicas go within {now.grace_s} s, jobs when Slurm needs their GPUs"
 
 
 def _borrowed(now: Now) -> Mapping[str, int]:
@@ -159,20 +167,22 @@ def _lenders(plan: QuotaPlan, borrower: str) -> str:
     return f"; to give back: {', '.join(back)}" if back else ""
 
 
-def _replicas(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
-    after = plan.after
-    used = used_by_tenant(now.jobs, now.partitions, now.costs)
-    recalls = recalled(
-        after.policy,
+def _recalls(now: Now, plan: QuotaPlan) -> tuple[Recall, ...]:
+    return recalled(
+        plan.after.policy,
         plan.before.loans,
-        after.loans,
+        plan.after.loans,
         (),
-        used,
+        used_by_tenant(now.jobs, now.partitions, now.costs),
         ready={},
         waiting={},
         now_s=now.now_s,
         grace_s=max(1, now.grace_s),
     )
+
+
+def _replicas(now: Now, plan: QuotaPlan, recalls: Sequence[Recall]) -> Iterator[Harm]:
+    after = plan.after
     if not recalls:
         return
     found = reclaim(
@@ -267,14 +277,15 @@ def _min_replicas(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
         tenant, count = service.tenant, _least(service)
         taken[tenant] += count * service.cost_millislices
         room = then.get(tenant, 0)
-        if count and room < taken[tenant] <= was.get(tenant, 0):
+        is_gone = tenant in was and tenant not in then
+        if is_gone or (count and room < taken[tenant] <= was.get(tenant, 0)):
             beyond = taken[tenant] - room
             words = (
                 f"its least replicas ({count}) need"
                 f" {slices_words(count * service.cost_millislices)}; {slices_text(beyond)} of that"
                 f" beyond {tenant}'s own part of {slices_text(room)}: only on borrowed slices"
-                if tenant in then
-                else f"its least replicas ({count}) can't start any more once they have ended"
+                if not is_gone
+                else "its replicas can't start any more once they have ended"
             )
             yield Harm(HarmKind.MIN_REPLICAS, tenant, f"service {service.name}", beyond, words)
 

@@ -15,6 +15,8 @@ from cluster.errors import OutsideError
 from cluster.jobs import JobView
 from slurm_plugin.decide.mig.solver import Program
 from slurm_plugin.decide.policy import Loan
+from slurm_plugin.decide.reclaim.program import Choice
+from slurm_plugin.decide.reclaim.room import Need, Room, Run, shape_of
 from slurm_plugin.decide.reclaim.victims import Running, Taking, reclaim
 
 SMALL = Sizes(
@@ -172,6 +174,41 @@ def test_once_they_are_gone_all_that_they_went_for_are_ready(taking: Taking) -> 
         ready[job.tenant] += job.cost_millislices * (job.job_id not in found.missing)
     assert not after.victims
     assert after.ready == ready
+
+
+@st.composite
+def rooms(draw: st.DrawFn) -> tuple[Room, list[Need]]:
+    """Nodes with runs of one to three instances of two types, and free ones; and jobs."""
+    nodes = [f"n{i}" for i in range(draw(st.integers(3, 4)))]
+    kinds = st.sampled_from(["1g.10gb", "2g.20gb"])
+    runs = []
+    for job_id in range(draw(st.integers(1, 10))):
+        kind, count = draw(kinds), draw(st.integers(1, 3))
+        node, cost = draw(st.sampled_from(nodes)), 1000 * count * int(kind[0])
+        there = {kind: count}
+        total = tuple(there.items())
+        runs.append(Run(job_id, "nlp", cost, False, (job_id,), {node: there}, total))
+    counts = st.dictionaries(kinds, st.integers(1, 3), min_size=1)
+    needs = [
+        Need(key, shape_of(draw(counts)), draw(st.integers(1, 2)))
+        for key in range(draw(st.integers(1, 2)))
+    ]
+    few = st.dictionaries(kinds, st.integers(1, 4), min_size=1)
+    free = {node: draw(few) for node in nodes}
+    return Room(free, runs, {"nlp": 10**6}, {}, {}), needs
+
+
+@settings(max_examples=examples(150))
+@given(rooms())
+def test_each_job_gets_as_many_nodes_as_it_needs_and_different_ones(
+    case: tuple[Room, list[Need]],
+) -> None:
+    room, needs = case
+    found = Choice(room, needs).smallest(None)
+    for need in needs if found is not None else ():
+        if not need.is_single:
+            nodes = found.places[need.key]
+            assert len(nodes) == len(set(nodes)) == need.nodes
 
 
 @st.composite

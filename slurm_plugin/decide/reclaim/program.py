@@ -57,7 +57,7 @@ class Choice:
         return given | {("above", run.tenant): -(run.cost // self._unit)}
 
     def is_possible(self) -> bool:
-        """Whether any runs make room for all."""
+        """Whether any runs make room for all, as far as the solver's steps tell."""
         return self._solved([]) is not None
 
     def smallest(self, known: Found | None) -> Found | None:
@@ -109,7 +109,8 @@ class Choice:
         for (group, node), count in zip(self._at, values[len(self._runs) :], strict=True):
             nodes[group] += [node] * count
         places = {
-            key: tuple(nodes[group][nth :: len(keys)])
+            # Where a node costs nothing the solver may have more of them than are asked for.
+            key: tuple(nodes[group][nth :: len(keys)][: group[1]])
             for group, keys in self._groups.items()
             for nth, key in enumerate(keys)
         }

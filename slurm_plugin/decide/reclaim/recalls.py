@@ -56,7 +56,8 @@ def recalled(
         over[one.borrower] -= amount
         missing[one.lender] -= amount
         room[one.lender] -= amount
-        parts.append(replace(one, amount_millislices=Millislices(amount)))
+        if amount:
+            parts.append(replace(one, amount_millislices=Millislices(amount)))
     found: Counter[tuple[int, str, str]] = Counter()
     for one in _for_who_waits(parts, waiting, room, now_s):
         if now_s < one.called_s + grace_s:
@@ -65,7 +66,6 @@ def recalled(
         sorted(
             Recall(lender, borrower, Millislices(amount), called_s)
             for (called_s, lender, borrower), amount in found.items()
-            if amount
         )
     )
 
@@ -176,7 +176,9 @@ def _matched(parts: Iterable[Recall], jobs: Sequence[Waiting], room: int) -> Ite
     for job in (one for one in jobs for _ in range(one.tasks)):
         missing = max(0, job.cost_millislices - covered)
         covered = max(0, covered - job.cost_millislices)
-        called_s = max(left[0].called_s, job.since_s) if left else 0
+        # Who has room may lose it to another job: then no part gets younger than who waits longest.
+        since_s = jobs[0].since_s if first > 0 else job.since_s
+        called_s = max(left[0].called_s, since_s) if left else 0
         for part in _taken(left, missing):
             yield replace(part, called_s=called_s)
         if not left:

@@ -14,7 +14,7 @@ from slurm_plugin.decide.reclaim.fill import fill
 from slurm_plugin.decide.reclaim.program import Choice
 from slurm_plugin.decide.reclaim.room import Found, Need, Places, Room
 
-_FEW_COLUMNS = 1_000
+_FEW_COLUMNS = 400
 """Runs, and nodes for each shape: with more of them nothing but filling is tried."""
 
 

@@ -183,6 +183,7 @@ def test_who_waits_for_its_tenant_s_own_quota_and_since_when() -> None:
         waiting(qos=own, reason=reason, partition="cpu", eligible_s=10),
         waiting(qos="slicewise-borrowed", reason=reason, eligible_s=10),
         waiting("nlp", qos="slicewise_nlp", reason=reason, submit_s=None, eligible_s=None),
+        waiting(qos=own, reason=reason, eligible_s=10, tres={"cpu": "4"}),
         job(qos=own, eligible_s=10),
     )
     own_s = {"vision": [Waiting(90, 2000), Waiting(80, 2000)]}

@@ -72,6 +72,19 @@ def test_after_the_grace_nothing_is_left_of_it():
     assert after((loan(1000),), (), nlp=2000, grace_s=0) == ()
 
 
+def test_no_part_gets_younger_while_who_waits_longest_has_room_and_may_lose_it():
+    """Else a recall would never end where one small job after the other takes that room."""
+    first = recall(1000, NOW_S - 50)
+    jobs = Waiting(NOW_S - 50, 1000), Waiting(NOW_S - 1, 1000)
+    assert after((), (), first, nlp=2000, vision=2000, waiting=jobs) == (first,)
+
+
+def test_what_has_come_home_does_not_age_what_is_called_for_the_same_job_now():
+    home = Recall("vision", "hpc", Millislices(1000), NOW_S - 50)
+    job = Waiting(NOW_S - 55, 2000)
+    assert after((loan(1000),), (), home, nlp=2000, vision=3000, waiting=(job,)) == (recall(1000),)
+
+
 @pytest.mark.parametrize(
     ("vision", "recalls", "expected"),
     [
