@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 from scripted import job, policy_of, tenant
 
-from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.units import Millislices
 from cluster.wire import ServiceView, SlotView
@@ -150,7 +149,7 @@ class Cluster:
     def _free(self) -> Mapping[str, Counter[str]]:
         free = {name: Counter(there) for name, there in self.nodes.items()}
         for one in self._running():
-            free[one.nodes[0]].subtract(gpu_types_of_tres(one.tres))
+            free[one.nodes[0]].subtract(one.gpus)
         return free
 
     def _views(self) -> list[NodeView]:
@@ -183,7 +182,7 @@ class Cluster:
         waiting = [one for one in self.jobs.values() if one.state is JobState.PENDING]
         for one in sorted(waiting, key=lambda one: -one.priority):
             held = used_by_tenant(tuple(self.jobs.values()), PARTITIONS, COSTS)
-            cost = run_cost(gpu_types_of_tres(one.tres), COSTS)
+            cost = run_cost(one.gpus, COSTS)
             ceiling = allowed[one.account].ceiling_millislices
             waits = one.account in self.lenders and self.waits[one.account] > self.now_s
             kept = one.qos == BORROWED_QOS and waits
@@ -199,7 +198,7 @@ class Cluster:
         )
 
     def _place(self, one: JobView) -> None:
-        need = gpu_types_of_tres(one.tres)
+        need = one.gpus
         for node, free in self._free().items():
             if all(free[kind] >= count for kind, count in need.items()):
                 self._run(one, node)
@@ -213,7 +212,7 @@ class Cluster:
             runs = [each for each in self._running() if each.nodes == (node,)]
             for run in sorted(runs, key=lambda run: run.job_id not in self.going):
                 if run.qos == BORROWED_QOS and not all(free[k] >= n for k, n in need.items()):
-                    free.update(gpu_types_of_tres(run.tres))
+                    free.update(run.gpus)
                     victims.append(run.job_id)
             if all(free[kind] >= count for kind, count in need.items()):
                 surprised = set(victims) - self.going

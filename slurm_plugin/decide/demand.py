@@ -109,8 +109,9 @@ def waiting_for_own(
     for job in jobs:
         since_s = job.submit_s if job.eligible_s is None else job.eligible_s
         waits = job.qos == qos_name(job.account) and waits_for_quota(job)
-        cost = run_cost(job.gpus, costs)
-        if cost and since_s is not None and waits and is_managed(job, partitions):
+        if since_s is None or not waits or not is_managed(job, partitions):
+            continue
+        if cost := run_cost(job.gpus, costs):
             waiting[job.account].append(Waiting(since_s, cost, max(1, len(job.untouched))))
     return waiting
 

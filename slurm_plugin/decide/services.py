@@ -105,7 +105,7 @@ def _service(
     directives = observation.directives[array]
     if (directives.get("tenant"), directives.get("name")) != (tag.tenant, tag.service):
         return None
-    gpus = next((found for job in jobs if (found := job.gpus)), {})
+    gpus = next((job.gpus for job in jobs if job.gpus), {})
     return ServiceView(
         array_job_id=array,
         tenant=tag.tenant,

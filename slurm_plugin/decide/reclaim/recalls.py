@@ -118,9 +118,7 @@ def short_lenders(
     policy: Policy, loans: Iterable[Loan], demand: Mapping[str, int]
 ) -> frozenset[str]:
     """Those whose own jobs hold or wait for more than what their loans leave them."""
-    lent: dict[str, int] = {}
-    for loan in loans:
-        lent[loan.lender] = lent.get(loan.lender, 0) + loan.amount_millislices
+    lent, _ = _sums(loans)
     own = own_part(policy) if lent else {}
     return frozenset(
         lender

@@ -12,7 +12,6 @@ from benchmarks.rebalance import __main__ as command
 from benchmarks.rebalance import site
 from benchmarks.rebalance.replies import Replies
 from benchmarks.rebalance.site import Size
-from cluster.gres import gpu_types_of_tres
 from cluster.jobs import JobState, JobView
 from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.demand import capacity, demand
@@ -40,7 +39,7 @@ def test_a_site_is_as_large_as_asked_and_no_gpu_is_held_twice():
     for job_id, job in running(found.jobs).items():
         ((node, indices),) = found.indices[job_id].items()
         assert job.nodes == (node,)
-        assert sum(gpu_types_of_tres(job.tres).values()) == len(indices)
+        assert sum(job.gpus.values()) == len(indices)
         held.update((node, index) for index in indices)
     assert set(held.values()) == {1}
     assert {node.name: node.gpus_held for node in found.nodes} == {
