@@ -7,10 +7,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup packages demo test lint unit integration nightly bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick bench-placement bench-rebalance format clean
+.PHONY: help setup packages demo test lint unit integration soak nightly bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick bench-placement bench-rebalance format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@echo "Minutes that the tests may take, by folder, of all workers together: $(BUDGETS)"
 
 # Debian's own interpreter first: the sandbox's jobs run as other users, who often can't read a
 # Python that lies in somebody's home directory. Triton's Python backend needs numpy 1, hence no 3.13.
@@ -48,15 +49,16 @@ setup: packages ## Install everything, run nothing
 demo: setup ## The main job: a cluster on this machine, two tenants, real arrivals, a report
 	@$(BIN)/python -m sandbox.demo
 
-# So many modules at a time, each worker with a sandbox of its own: most of a test is waiting. Two take
-# little more than half of the time, but want more than two cores: some tests are about seconds, and
-# the demo replays real arrivals.
-WORKERS ?= 1
-SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# So many modules at a time, each worker with a sandbox of its own: most of a test is waiting. Tests
+# that measure seconds come last, alone.
+WORKERS ?= 4
+# Minutes by folder of tests/, of all workers together; what takes longer is shown in red.
+BUDGETS := integration=60 property=4 unit=3 lua=1
+PYTEST := SLICEWISE_TEST_BUDGETS="$(BUDGETS)" $(BIN)/pytest -n $(WORKERS)
 
 test: setup ## Lint, types, import contracts, unit, property and integration tests
 	@$(MAKE) --no-print-directory lint
-	@$(BIN)/pytest $(SIDE_BY_SIDE)
+	@$(PYTEST)
 
 lint: $(READY) ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .
@@ -64,14 +66,18 @@ lint: $(READY) ## ruff, mypy strict, import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-unit: $(READY) ## Only the tests that need no server (seconds)
-	@$(BIN)/pytest -m "not integration"
+unit: $(READY) ## Only the tests that need no server (a minute and a half)
+	@$(PYTEST) -m "not integration"
 
 integration: setup ## Only the tests on the sandbox cluster
-	@$(BIN)/pytest $(SIDE_BY_SIDE) -m integration
+	@$(PYTEST) -m integration
+
+SOAK ?= 5
+soak: setup ## All tests five times in a row on a busy machine: which fail now and then (hours)
+	@$(BIN)/python tests/soak.py $(SOAK) -n $(WORKERS)
 
 nightly: setup ## All tests at full size: 10,000 histories, 2,000 jobs, 50 kills, ten minutes of leases (hours)
-	@SLICEWISE_NIGHTLY=1 $(BIN)/pytest $(SIDE_BY_SIDE)
+	@SLICEWISE_NIGHTLY=1 $(PYTEST)
 
 bench-ledger: $(READY) ## How fast the ledger books, beside pgbench: build/reports/ledger.json (minutes)
 	@$(BIN)/python -m benchmarks.ledger

@@ -7,6 +7,7 @@ import os
 import pwd
 import re
 import shutil
+import socket
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -136,13 +137,24 @@ def empty(path: Path) -> None:
             entry.unlink()
 
 
-def choose_slot(path: Path) -> int:
-    """A slot whose addresses, ports and user ids nobody uses; tried from the path's hash on."""
+@contextmanager
+def chosen_slot(path: Path) -> Iterator[int]:
+    """A slot whose addresses, ports and user ids nobody uses; tried from the path's hash on.
+
+    While this lasts, no other sandbox that starts takes it: its servers do not listen yet.
+    """
     taken = {entry.pw_uid for entry in pwd.getpwall()}
     first = int.from_bytes(hashlib.sha256(bytes(path)).digest()[:4], "big")
     for slot in ((first + i) % SLOTS + 1 for i in range(SLOTS)):
-        if taken.isdisjoint(users.own_uids(slot)) and _ports_are_free(Layout(path, slot)):
-            return slot
+        with socket.socket(socket.AF_UNIX) as claim:
+            try:
+                # An abstract name: it goes with this process, whatever ends it.
+                claim.bind(f"\0slicewise-sandbox-slot-{slot}")
+            except OSError:
+                continue
+            if taken.isdisjoint(users.own_uids(slot)) and _ports_are_free(Layout(path, slot)):
+                yield slot
+                return
     raise SlicewiseError(
         "SW-SANDBOX-PORTS",
         "No free ports and user ids for another sandbox.",

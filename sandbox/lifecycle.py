@@ -23,7 +23,7 @@ from sandbox import (
     triton,
     users,
 )
-from sandbox.directory import checked, choose_slot, claimed, empty, require_room, storable
+from sandbox.directory import checked, chosen_slot, claimed, empty, require_room, storable
 from sandbox.host import Host, Progress, hosts_text
 from sandbox.inventory import NODES
 from sandbox.layout import Layout
@@ -54,7 +54,8 @@ def up(directory: Path, progress: Progress, *, services: bool, anew: bool = Fals
         with _uninterrupted():
             _remove(path)
         try:
-            return _bring_up(path, progress, services=services).state
+            with chosen_slot(path) as slot:
+                return _bring_up(Layout(path, slot), progress, services=services).state
         except BaseException:
             with _uninterrupted():
                 _remove(path)
@@ -136,6 +137,7 @@ def _stop(path: Path) -> State | None:
         process.end(left, patience_s=0.0)
     postgres.release_memory(Layout(path, 0))
     triton.remove_shared_memory(Layout(path, 0).triton)
+    users.remove_temporary_files(uids)
     return state
 
 
@@ -152,17 +154,17 @@ def _stop_in_order(host: Host) -> None:
         process.end(stage_of, patience_s=STOP_PATIENCE_S)
 
 
-def _bring_up(path: Path, progress: Progress, *, services: bool) -> Host:
-    host = _prepare(path, progress)
+def _bring_up(layout: Layout, progress: Progress, *, services: bool) -> Host:
+    host = _prepare(layout, progress)
     asyncio.run(_start(host, progress, services=services))
     host.update(ready=True)
     return host
 
 
-def _prepare(path: Path, progress: Progress) -> Host:
+def _prepare(layout: Layout, progress: Progress) -> Host:
+    path = layout.directory
     require_room(path)
     as_root = os.geteuid() == 0
-    layout = Layout(path, choose_slot(path))
     people = (
         users.several_users(layout.slot, users.packaged_slurm_user())
         if as_root

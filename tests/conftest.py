@@ -1,11 +1,69 @@
-"""Hypothesis profiles; that this file is here also lets tests import modules beside it."""
+"""How tests run: Hypothesis' profiles, their order, one folder for all that they make.
 
+That this file is here also lets tests import modules beside it.
+"""
+
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from durations import Durations
 from hypothesis import HealthCheck, settings
+from run_folder import RunFolder, path_for
+from schedule import Schedule, in_order, turn
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+_REPORT = Path(__file__).resolve().parent.parent / "build" / "reports" / "tests.json"
 
 settings.register_profile("default", deadline=None, suppress_health_check=_SLOW)
 settings.register_profile(
     "nightly", deadline=None, max_examples=10_000, suppress_health_check=_SLOW
 )
 settings.load_profile("default")
+
+_RUN_FOLDER = pytest.StashKey[RunFolder]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """An order to end is as good as Ctrl-C: fixtures clean up."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _interrupt)
+    if _is_worker(config):
+        return
+    config.pluginmanager.register(Durations(_REPORT))
+    config.stash[_RUN_FOLDER] = RunFolder()
+    if config.option.basetemp is None:
+        config.option.basetemp = config.stash[_RUN_FOLDER].path / "tmp"
+
+
+def _interrupt(number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _RUN_FOLDER in config.stash:
+        config.stash[_RUN_FOLDER].clear()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = in_order(items)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Schedule:
+    return Schedule(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    with turn(item, path_for("turn").with_name("turn")):
+        return (yield)

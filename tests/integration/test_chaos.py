@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 from effort import is_nightly
+from service_status import status
 from steady_load import Answer, SteadyLoad
 from waiting import seconds_until, until, until_is
 
+from cluster.errors import SlicewiseError
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
 from sandbox.process import MARK, is_alive
@@ -79,11 +81,10 @@ class Chaos:
 
     def ready(self) -> int | str:
         """How many replicas answer, or why nobody can say."""
-        argv = ("slicewise", "service", "status", SERVICE, "--json")
-        shown = self.sandbox.run("root", argv, check=False)
-        if shown.returncode:
-            return shown.stderr
-        return len(json.loads(shown.stdout)["slots"]["ready"])
+        try:
+            return len(status(self.sandbox, SERVICE)["slots"]["ready"])
+        except (SlicewiseError, KeyError) as error:
+            return str(error)
 
     def set_quota(self, tenant: str, *words: str) -> None:
         argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", *words)

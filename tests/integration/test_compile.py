@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from run_folder import path_for
 from second_witness import accounted_runs
 from waiting import until, until_is
 
@@ -115,7 +116,7 @@ def compiled(sandbox: Sandbox, *options: str) -> dict[str, Any]:
 
 def accounting_database(sandbox: Sandbox) -> tuple[list[str], str]:
     """Slurm's own dump of its accounts, which leaves out the QOS; and those."""
-    path = Path(f"/tmp/dump-{uuid4().hex}")
+    path = path_for(f"dump-{uuid4().hex}")
     sandbox.run("root", ("sacctmgr", "dump", "sandbox", f"file={path}"))
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     path.unlink()

@@ -1,7 +1,6 @@
 """The demo, whole: what it promises, what it leaves behind, Ctrl-C in the middle."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -10,13 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+from run_folder import path_for
 
 from sandbox import process
 
 pytestmark = pytest.mark.integration
 
 PROJECT = Path(__file__).resolve().parents[2]
-DIRECTORY = Path(f"/tmp/slicewise-demo-test-{os.getpid()}")
+DIRECTORY = path_for("demo")
 
 
 def demo(reports: Path) -> "subprocess.Popen[str]":

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from service_status import services
 from waiting import until
 
 from sandbox.cluster import Sandbox
@@ -41,7 +42,7 @@ def address(sandbox: Sandbox) -> Iterator[str]:
     sandbox.run("bob", ("slicewise", "service", "apply", str(home / "called.toml")))
     yield urlsplit(sandbox.layout.gateway_url).netloc
     sandbox.run("bob", ("slicewise", "service", "delete", SERVICE))
-    until(lambda: "called" not in sandbox.run("root", ("slicewise", "service", "list")).stdout)
+    until(lambda: not services(sandbox))
 
 
 def tensors(generated: int) -> list[triton.InferInput]:

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from service_status import services, status
 from waiting import until, until_is
 
 from launcher.haproxy_text import Maps
@@ -77,8 +78,7 @@ class Service:
         return int(answer["array_job_id"])
 
     def status(self) -> Mapping[str, Any]:
-        found = json.loads(self.slicewise("root", "service", "status", SERVICE, "--json"))
-        return dict(found)
+        return status(self.sandbox, SERVICE)
 
     def slots(self, state: str) -> list[int]:
         return list(self.status()["slots"][state])
@@ -129,7 +129,7 @@ class Service:
     def delete(self) -> None:
         self.sandbox.run("bob", ("slicewise", "service", "delete", SERVICE), check=False)
         until(lambda: NAME not in self.sandbox.run("root", ("squeue", "-h", "-o", "%j")).stdout)
-        until(lambda: NAME not in self.slicewise("root", "service", "list"))
+        until(lambda: SERVICE not in services(self.sandbox))
 
 
 def _command_lines() -> Iterator[tuple[int, str]]:

@@ -1,6 +1,6 @@
 """Charges and budgets on a real PostgreSQL: histories as in memory, and what it forbids."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
@@ -39,13 +39,6 @@ OWN_SCHEMAS = {SCHEMA, "launcher"}
 pytestmark = pytest.mark.integration
 
 RESERVE, EXTEND, POST, VOID, REVERSE, WAIVE, GRANT, REVOKE = TransferKind
-
-
-@pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
-    schema.upgrade(database)
-    with Ledger(database, "testing") as opened:
-        yield opened
 
 
 def a_run(job_id: int = 1, tenant: str = "vision", payer: str | None = None) -> Run:

@@ -15,7 +15,6 @@ from cluster.units import Millislices, MillisliceSeconds
 from sandbox import process
 from sandbox.cluster import Sandbox
 from slurm_plugin.decide.model import BudgetEntry, Charge, Run, RunKey, Transfer, TransferKind
-from slurm_plugin.ledger import schema
 from slurm_plugin.ledger.store import Ledger
 
 pytestmark = pytest.mark.integration
@@ -33,9 +32,8 @@ _CLIENTS = get_context("forkserver")
 _CLIENTS.set_forkserver_preload(["slurm_plugin.ledger.store", "psycopg"])
 
 
-def test_nothing_is_lost_and_nothing_twice(sandbox: Sandbox, database: str, tmp_path: Path):
-    schema.upgrade(database)
-    clients = {number: start(number, database, tmp_path) for number in range(CLIENTS)}
+def test_nothing_is_lost_and_nothing_twice(sandbox: Sandbox, ledger_database: str, tmp_path: Path):
+    clients = {number: start(number, ledger_database, tmp_path) for number in range(CLIENTS)}
     chance = random.Random(5_171_717)  # noqa: S311 -- which client dies is no secret
     in_the_middle = 0
     for kill in range(KILLED_CLIENTS):
@@ -44,12 +42,12 @@ def test_nothing_is_lost_and_nothing_twice(sandbox: Sandbox, database: str, tmp_
         in_the_middle += clients[number].is_alive()
         clients[number].kill()
         clients[number].join()
-        clients[number] = start(number, database, tmp_path)
+        clients[number] = start(number, ledger_database, tmp_path)
         if kill % (KILLED_CLIENTS // KILLED_SERVERS) == KILLED_CLIENTS // KILLED_SERVERS - 1:
             sandbox = kill_server(sandbox)
     finish(clients)
     assert in_the_middle > KILLED_CLIENTS // 4
-    with Ledger(database, "chaos") as ledger:
+    with Ledger(ledger_database, "chaos") as ledger:
         assert ledger.verify().imbalance_millislice_s == 0
         assert ledger.open_reservations() == ()
         rows = ledger.statement(None, 0, 0).rows

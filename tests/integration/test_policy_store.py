@@ -40,13 +40,6 @@ from slurm_plugin.ledger.store import Ledger
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
-    schema.upgrade(database)
-    with Ledger(database, "testing") as opened:
-        yield opened
-
-
 def execute(database: str, statement: str, *parameters: object) -> None:
     """As somebody who goes around the program."""
     with psycopg.connect(database) as connection:

@@ -1,7 +1,6 @@
 """Recalls, windows and the journal of ``slicewise rebalance`` in PostgreSQL."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
@@ -13,7 +12,6 @@ from cluster.units import Millislices
 from slurm_plugin.decide.calendar import ALL, Window, WindowKind
 from slurm_plugin.decide.policy import Loan, Recall, TenantUpdate
 from slurm_plugin.decide.rebalance_steps import RunOutcome, StepName, StepOutcome
-from slurm_plugin.ledger import schema
 from slurm_plugin.ledger.rebalances import KEPT_DAYS
 from slurm_plugin.ledger.store import Ledger
 
@@ -23,13 +21,6 @@ UTC = "UTC"
 NIGHT = Window(0, "nlp", WindowKind.NOMINAL, Millislices(2000), frozenset(), 20 * 60, 6 * 60)
 MONDAY_NOON_S = 1_795_435_200
 """2026-11-23, 12:00 in UTC."""
-
-
-@pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
-    schema.upgrade(database)
-    with Ledger(database, "testing") as opened:
-        yield opened
 
 
 def set_quota(

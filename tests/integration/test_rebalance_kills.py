@@ -1,7 +1,6 @@
 """Runs of slicewise rebalance, without a daemon, that die in each of their steps and in between."""
 
 import json
-import os
 import random
 import re
 import signal
@@ -14,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from effort import examples
+from run_folder import path_for
 from second_witness import accounted_runs
 from waiting import until, until_is
 
@@ -246,7 +246,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory = tmp_path_factory.mktemp("kills")
     for path in (directory, *directory.parents[:2]):
         path.chmod(0o755)
-    sandbox = Sandbox.up(Path(f"/tmp/slicewise-kills-{os.getpid()}"), progress=print)
+    sandbox = Sandbox.up(path_for("kills"), progress=print)
     own = Site(sandbox, directory / "slicewise.toml")
     try:
         settle(own)

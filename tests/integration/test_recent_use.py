@@ -1,25 +1,15 @@
 """What was held lately, out of a real ledger."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin.decide.model import Charge, Run, RunKey, Transfer, TransferKind
-from slurm_plugin.ledger import schema
 from slurm_plugin.ledger.store import Ledger
 
 pytestmark = pytest.mark.integration
 
 START_S = 1_800_000_000
 COST = 3500
-
-
-@pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
-    schema.upgrade(database)
-    with Ledger(database, "testing") as opened:
-        yield opened
 
 
 def run(job_id: int, after: int, *transfers: Transfer, cluster: str = "testing") -> Charge:

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 from second_witness import accounted_runs
+from service_status import status
 from steady_load import SteadyLoad
 from waiting import until, until_is
 
@@ -82,8 +83,7 @@ class Lent:
         return Counter(line.split()[0] for line in lines if "Held" not in line)
 
     def ready(self) -> int:
-        argv = ("slicewise", "service", "status", "nlp/taken", "--json")
-        found = json.loads(self.sandbox.run("root", argv).stdout)["generations"]
+        found = status(self.sandbox, "nlp/taken")["generations"]
         return sum(len(one["slots"]["ready"]) for one in found)
 
     def ended(self) -> Counter[str]:

@@ -2,18 +2,19 @@
 
 import asyncio
 import json
-import os
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from pynvml import NVML_ERROR_INSUFFICIENT_RESOURCES
+from run_folder import path_for
+from service_status import status
 from steady_load import SteadyLoad
 from waiting import until, until_is
 
+from cluster.errors import SlicewiseError
 from cluster.jobs import SHAPES_NODE
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
@@ -95,14 +96,15 @@ class Cluster:
         until(lambda: len(self.ready()) == 2)
 
     def ready(self) -> list[Any]:
-        argv = ("slicewise", "service", "status", SERVICE, "--json")
-        shown = self.root(*argv, check=False)
-        return [] if shown.returncode else json.loads(shown.stdout)["slots"]["ready"]
+        try:
+            return list(status(self.sandbox, SERVICE)["slots"]["ready"])
+        except (SlicewiseError, KeyError):
+            return []
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    running = Sandbox.up(Path(f"/tmp/slicewise-recut-{os.getpid()}"), progress=print)
+    running = Sandbox.up(path_for("recut"), progress=print)
     own = Cluster(running)
     try:
         for tenant in ("vision", "nlp"):

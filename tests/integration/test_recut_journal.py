@@ -1,7 +1,6 @@
 """The journal of re-cutting in PostgreSQL: what a killed process has left is all there."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -16,19 +15,11 @@ from slurm_plugin.decide.mig.recut_steps import (
     State,
     StepName,
 )
-from slurm_plugin.ledger import schema
 from slurm_plugin.ledger.store import Ledger
 
 pytestmark = pytest.mark.integration
 
 CUT = Next(StepName.CUT, Direction.FORWARD)
-
-
-@pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
-    schema.upgrade(database)
-    with Ledger(database, "testing") as opened:
-        yield opened
 
 
 def test_a_re_cut_is_read_as_it_was_opened(ledger: Ledger) -> None:

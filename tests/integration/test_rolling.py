@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from service_status import services, status
 from steady_load import SteadyLoad
 from waiting import until, until_is
 
@@ -79,7 +80,7 @@ class Rolled:
         return int(answer["array_job_id"])
 
     def status(self) -> Mapping[str, Any]:
-        return dict(json.loads(self.slicewise("root", "service", "status", SERVICE, "--json")))
+        return status(self.sandbox, SERVICE)
 
     def ready(self) -> dict[int, list[int]]:
         """Slots that serve, by generation."""
@@ -118,7 +119,7 @@ class Rolled:
     def delete(self) -> None:
         self.sandbox.run("bob", ("slicewise", "service", "delete", SERVICE, "--now"), check=False)
         until(lambda: NAME not in self.sandbox.run("root", ("squeue", "-h", "-o", "%j")).stdout)
-        until(lambda: SERVICE not in self.slicewise("root", "service", "list"))
+        until(lambda: SERVICE not in services(self.sandbox))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The sandbox itself: a real Slurm cluster whose jobs see emulated MIG devices."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from run_folder import path_for
 from waiting import until, until_is
 
 from cluster.errors import SlicewiseError
@@ -33,7 +33,7 @@ COMMAND = (sys.executable, "-m", "launcher.main", "sandbox")
 @pytest.fixture(scope="module")
 def bare() -> Iterator[Sandbox]:
     """Only the servers: here nothing of Slicewise decides about jobs."""
-    running = Sandbox.up(Path(f"/tmp/slicewise-bare-{os.getpid()}"), progress=print, services=False)
+    running = Sandbox.up(path_for("bare"), progress=print, services=False)
     yield running
     running.down()
 
@@ -278,7 +278,7 @@ def test_a_limit_that_sacctmgr_sets_reaches_slurmctld(bare: Sandbox):
 
 
 def test_another_sandbox_beside_it_ends_without_a_trace_in_the_middle_of_its_start(bare: Sandbox):
-    directory = Path(f"/tmp/slicewise-cut-{os.getpid()}")
+    directory = path_for("cut")
     for number in (signal.SIGINT, signal.SIGTERM):
         starting = subprocess.Popen(
             # A shell that runs tests in the background has them ignore SIGINT.
@@ -305,7 +305,7 @@ def test_another_sandbox_beside_it_ends_without_a_trace_in_the_middle_of_its_sta
 
 
 def test_down_sweeps_what_a_killed_up_left_and_jobs_that_hide():
-    directory = Path(f"/tmp/slicewise-killed-{os.getpid()}")
+    directory = path_for("killed")
     sandbox = Sandbox.up(directory, progress=print, services=False)
     hidden = "setsid env -i sleep 4321 & disown; sleep 4321"
     sandbox.run("alice", ("sbatch", "--output=/dev/null"), input=f"#!/bin/bash\n{hidden}\n")
@@ -322,7 +322,7 @@ def test_down_sweeps_what_a_killed_up_left_and_jobs_that_hide():
 
 
 def test_up_starts_again_what_has_ended_and_keeps_all_data():
-    directory = Path(f"/tmp/slicewise-again-{os.getpid()}")
+    directory = path_for("again")
     sandbox = Sandbox.up(directory, progress=print)
     try:
         set_quota = ("slicewise", "tenant-quota", "set", "vision", "--nominal", "3")
@@ -368,7 +368,7 @@ def test_up_starts_again_what_has_ended_and_keeps_all_data():
 def test_a_server_that_cannot_start_shows_its_log_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    directory = Path(f"/tmp/slicewise-broken-{os.getpid()}")
+    directory = path_for("broken")
     monkeypatch.setattr("sandbox.mariadb._SMALL", ("--no-such-option",))
     with pytest.raises(SlicewiseError, match="no-such-option"):
         Sandbox.up(directory, progress=print, services=False)

@@ -27,13 +27,6 @@ IDS = [f"{number:012x}" for number in range(MOST_KEYS + 1)]
 
 
 @pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
-    schema.upgrade(database)
-    with Ledger(database, "testing") as opened:
-        yield opened
-
-
-@pytest.fixture
 def role_url(sandbox: Sandbox, database: str, ledger: Ledger) -> Iterator[Callable[..., str]]:
     """Gives a role of its own a duty, and its URL."""
     name = f"role{uuid4().hex}"

@@ -9,6 +9,7 @@ from cluster.errors import InvalidInputError, SlicewiseError
 from sandbox.directory import (
     MARKER,
     checked,
+    chosen_slot,
     claimed,
     closed_parent,
     empty,
@@ -85,3 +86,10 @@ def test_a_disk_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("sandbox.directory.ROOM_MB", 10**9)
     with pytest.raises(InvalidInputError, match="MB of room"):
         require_room(tmp_path)
+
+
+def test_two_sandboxes_that_start_at_once_take_different_slots(tmp_path: Path):
+    with chosen_slot(tmp_path) as first, chosen_slot(tmp_path) as second:
+        assert first != second
+    with chosen_slot(tmp_path) as again:
+        assert again == first

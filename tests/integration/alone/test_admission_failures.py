@@ -34,7 +34,7 @@ LATE_S = 0.002
 ASKS_NOBODY_S = 0.001
 OPENS_BREAKER = 3
 """So many questions in a row without an answer; fewer calls than these may all be the machine's."""
-REPORT = Path(__file__).resolve().parents[2] / "build" / "reports" / "admission_failures.json"
+REPORT = Path(__file__).resolve().parents[3] / "build" / "reports" / "admission_failures.json"
 HANGS_S = 60 if is_nightly() else 15
 RUNNING = 3
 """As many as the quota allows."""

@@ -1,0 +1,25 @@
+"""What ``slicewise service list --json`` and ``status --json`` show an operator.
+
+Asked in this very process: a test that waits asks many times, and as many commands would take most
+of a processor.
+"""
+
+import asyncio
+import json
+from typing import Any
+
+from cluster.settings import load_settings
+from launcher import show
+from launcher.observe import observe
+from sandbox.cluster import Sandbox
+
+
+def services(sandbox: Sandbox) -> dict[str, dict[str, Any]]:
+    """By tenant/name; raises SlicewiseError where the commands would say so."""
+    found = asyncio.run(observe(load_settings(sandbox.layout.settings_file)))
+    return {one.service: json.loads(json.dumps(show.as_json(one))) for one in found}
+
+
+def status(sandbox: Sandbox, service: str) -> dict[str, Any]:
+    """Of one that is there."""
+    return services(sandbox)[service]

@@ -1,0 +1,43 @@
+"""In which order tests run, which in one worker, and which while nothing else does.
+
+Tests that measure seconds lie in folders named ``alone``. They come last, all in one worker, and
+each of them waits until the other workers have ended theirs.
+"""
+
+import fcntl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+_ALONE = "alone"
+
+
+class Schedule(LoadScopeScheduling):
+    """A worker takes a whole module at a time: its tests share what they prepare."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _ALONE if _is_alone(nodeid) else nodeid.partition("::")[0]
+
+
+def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Tests on the sandbox first, which mostly wait; then the rest; last who must be alone."""
+    return sorted(items, key=lambda item: (_is_alone(item.nodeid), not _on_sandbox(item)))
+
+
+@contextmanager
+def turn(item: pytest.Item, lock_file: Path) -> Iterator[None]:
+    """Run beside others, or wait until none runs."""
+    with lock_file.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if _is_alone(item.nodeid) else fcntl.LOCK_SH)
+        yield
+
+
+def _is_alone(nodeid: str) -> bool:
+    return _ALONE in PurePosixPath(nodeid.partition("::")[0]).parts
+
+
+def _on_sandbox(item: pytest.Item) -> bool:
+    return item.get_closest_marker("integration") is not None
