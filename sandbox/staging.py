@@ -1,5 +1,6 @@
 """The program as the sandbox's users see it: readable for them, as one ``slicewise`` command."""
 
+import compileall
 import os
 import re
 import shutil
@@ -25,8 +26,19 @@ _OTHERS_READ, _OTHERS_SEARCH = 0o004, 0o001
 def stage(layout: Layout, *, for_others: bool) -> Program:
     """Where the sandbox's users find the program; copied to ``site`` if they can't read it here.
 
+    It is byte-compiled there: who runs it may not write beside it, and each command would compile
+    all that it imports.
+
     Raises SlicewiseError (SW-SANDBOX-INTERPRETER) if they can't execute this Python.
     """
+    program = _staged(layout, for_others=for_others)
+    for package in PACKAGES:
+        # Where this user may not write either, it goes on uncompiled.
+        compileall.compile_dir(program.project / package, quiet=2)
+    return program
+
+
+def _staged(layout: Layout, *, for_others: bool) -> Program:
     python = Path(os.path.realpath(sys.executable))
     site_packages = Path(typer.__file__).resolve().parents[1]
     if not for_others:
@@ -55,6 +67,7 @@ def _project_is_open() -> bool:
         path.stat().st_mode & _OTHERS_READ
         for package in PACKAGES
         for path in (PROJECT / package).rglob("*")
+        if "__pycache__" not in path.parts
     )
 
 
@@ -72,7 +85,7 @@ def _stage_libraries(source: Path, site: Path) -> Path:
     for name in closure(_ROOT_REQUIREMENTS):
         for file in metadata.files(name) or ():
             path = Path(os.path.normpath(file.locate()))
-            if path.is_relative_to(source) and path.is_file() and path.suffix != ".pyc":
+            if path.is_relative_to(source) and path.is_file():
                 place(path, target / path.relative_to(source))
     return target
 
@@ -117,7 +130,10 @@ def required_pairs(requirement: str, extra: str) -> Iterator[tuple[str, str]]:
 
 
 def place(source: Path, target: Path) -> None:
-    """Put a file where everybody can read it: a hard link if its mode allows that, else a copy."""
+    """Put a file where everybody can read it: a hard link if its mode allows that, else a copy.
+
+    It keeps its time: byte code is valid for a source of that very time.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     mode = source.stat().st_mode
     if mode & _OTHERS_READ:
@@ -128,6 +144,7 @@ def place(source: Path, target: Path) -> None:
         else:
             return
     shutil.copyfile(source, target)
+    os.utime(target, ns=(source.stat().st_atime_ns, source.stat().st_mtime_ns))
     target.chmod(0o755 if mode & 0o100 else 0o644)
 
 

