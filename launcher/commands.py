@@ -15,11 +15,13 @@ class Command:
         place: ``module:name`` of a Typer, or of a function.
         help: the first paragraph of its help.
         epilog: of a function; a Typer has its own.
+        stays: it runs until it is stopped.
     """
 
     place: str
     help: str
     epilog: str = ""
+    stays: bool = False
 
 
 FOR_EVERYBODY: Mapping[str, Command] = {
@@ -100,12 +102,14 @@ FOR_OPERATORS: Mapping[str, Command] = {
         "Run beside slurmctld, as SlurmUser: decide submissions, follow Slurm, keep the ledger.",
         "Examples: slicewise daemon --config /etc/slicewise/slicewise.toml"
         " | systemctl start slicewise-daemon",
+        stays=True,
     ),
     "launcher": Command(
         "launcher.launcher_command:run_launcher",
         "Run the launcher, as daemon.launcher_user: it gives each service the replicas it needs.",
         "Examples: slicewise launcher --config /etc/slicewise/slicewise.toml"
         " | systemctl start slicewise-launcher",
+        stays=True,
     ),
     "uninstall": Command(
         "slurm_plugin.cli.compile:uninstall_command",
