@@ -25,6 +25,12 @@ class JobState(StrEnum):
     OTHER = "OTHER"
 
 
+ALLOTTED = frozenset(
+    {JobState.CONFIGURING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
+)
+"""States in which a job holds its GPUs."""
+
+
 @dataclass(frozen=True)
 class JobView:
     """One record of ``scontrol show job -d``: a job, one task of an array, or its untouched rest.

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
+from functools import cache
 from itertools import islice
 from math import ceil
 from pathlib import PurePosixPath
@@ -336,7 +337,7 @@ def _problem(item: Any) -> str:
     if item["type"] == _UNKNOWN:
         near = " or ".join(get_close_matches(key, ServiceSpec.model_fields))
         return f"{key:.{_SHOWN}}: no such key" + (f" (did you mean {near}?)" if near else "")
-    return f"{key}: {_ALLOWED[key]}, not {item['input']!r:.{_SHOWN}}"
+    return f"{key}: {_allowed_words()[key]}, not {item['input']!r:.{_SHOWN}}"
 
 
 def _allowed(schema: Mapping[str, Any]) -> str:
@@ -362,9 +363,10 @@ _TEXTS = {
     "image": _IMAGE,
     "environment": ENVIRONMENT,
 }
-_ALLOWED = _TEXTS | {
-    key: _allowed(schema)
-    for key, schema in ServiceSpec.model_json_schema()["properties"].items()
-    if key not in _TEXTS
-}
-"""What a key may hold, in words."""
+
+
+@cache
+def _allowed_words() -> Mapping[str, str]:
+    """What a key may hold, in words."""
+    schemas = ServiceSpec.model_json_schema()["properties"]
+    return _TEXTS | {key: _allowed(schema) for key, schema in schemas.items() if key not in _TEXTS}

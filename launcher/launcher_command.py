@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from cluster.settings import load_settings
-from launcher import loop
 
 
 def run_launcher(
@@ -21,6 +20,9 @@ def run_launcher(
 
     Logs to stderr, one line per decision. SIGTERM ends it; killing it loses nothing.
     """
+    # Triton's client and HAProxy's: not for --help.
+    from launcher import loop  # noqa: PLC0415
+
     settings = load_settings(config)
     loop.configure_logging(log_level.upper())
     asyncio.run(loop.serve(settings))

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from typing import TYPE_CHECKING
 
 from cluster.errors import InvalidInputError
 from cluster.service import ServiceSpec
 from cluster.settings import GatewaySettings, TritonSettings
 from launcher.decide.profiling import Work
 from launcher.haproxy_text import COMPLETE_KEY, GRPC, TOLD_KEY, Maps, map_text
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 CONFIGURATION, HOLD = "haproxy.cfg", "hold.lua"
@@ -33,7 +35,13 @@ _SAFE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 @cache
-def _environment() -> Environment:
+def _environment() -> "Environment":
+    from jinja2 import (  # noqa: PLC0415 -- most commands beside those that render do not
+        Environment,
+        FileSystemLoader,
+        StrictUndefined,
+    )
+
     environment = Environment(  # noqa: S701 -- no HTML: what users choose is checked and quoted
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,

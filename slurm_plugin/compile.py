@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cluster.errors import InvalidInputError, OutsideError
 from cluster.settings import Settings
@@ -27,7 +28,10 @@ from slurm_plugin.decide.limits import (
 )
 from slurm_plugin.decide.policy import Policy, TenantUpdate
 from slurm_plugin.decide.slurm_conf import conf_faults
-from slurm_plugin.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
 
 _PATIENCE_S, _PAUSE_S = 60.0, 0.1
 """For another one that compiles: longer than sacctmgr may take for a few changes."""
@@ -73,7 +77,7 @@ class Compiled:
     warnings: tuple[str, ...]
 
 
-async def look(slurm: Slurm, ledger: Ledger, settings: Settings) -> Look:
+async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
     """Changes nothing. Raises what ``Slurm`` and ``Ledger`` raise."""
     associations, qos, config, partitions, nodes = await asyncio.gather(
         slurm.associations(), slurm.qos(), slurm.config(), slurm.partitions(), slurm.nodes()
@@ -101,7 +105,7 @@ async def look(slurm: Slurm, ledger: Ledger, settings: Settings) -> Look:
     )
 
 
-def _read(ledger: Ledger, settings: Settings, whole: int | None) -> tuple[Allowed, Known]:
+def _read(ledger: "Ledger", settings: Settings, whole: int | None) -> tuple[Allowed, Known]:
     running, now_s = ledger.open_reservations(), int(time.time())
     policy = ledger.policy_in_force(now_s, settings.ledger.time_zone)
     remaining = left(policy, ledger.balances(), ledger.rolls(), running, now_s)
@@ -116,7 +120,7 @@ def _read(ledger: Ledger, settings: Settings, whole: int | None) -> tuple[Allowe
     return allowed, ledger.known_limits()
 
 
-async def compile_limits(slurm: Slurm, ledger: Ledger, settings: Settings) -> Compiled:
+async def compile_limits(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compiled:
     """Apply the differences, in rounds until there are none.
 
     What somebody changed by hand is adopted if the settings say so, else put back. Safe to repeat
@@ -129,7 +133,7 @@ async def compile_limits(slurm: Slurm, ledger: Ledger, settings: Settings) -> Co
 
 
 @asynccontextmanager
-async def _turn(ledger: Ledger) -> AsyncIterator[None]:
+async def _turn(ledger: "Ledger") -> AsyncIterator[None]:
     """Two at once on loans that change between them would take each other for somebody's hand.
 
     One that hangs is not waited for for ever.
@@ -146,7 +150,7 @@ async def _turn(ledger: Ledger) -> AsyncIterator[None]:
         lock.give_up()
 
 
-async def _settled(slurm: Slurm, ledger: Ledger, settings: Settings) -> Compiled:
+async def _settled(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compiled:
     applied: tuple[Change, ...] = ()
     changed_by_hand: tuple[HandChange, ...] = ()
     for _ in range(_ROUNDS):
@@ -186,13 +190,13 @@ def _compiled(
     )
 
 
-async def _adopt(ledger: Ledger, seen: Look) -> bool:
+async def _adopt(ledger: "Ledger", seen: Look) -> bool:
     """Make nominals of the accounts' limits set by hand; False if the policy is as before."""
     adopted = [await asyncio.to_thread(_adopt_one, ledger, seen, one) for one in seen.by_hand]
     return any(adopted)
 
 
-def _adopt_one(ledger: Ledger, seen: Look, change: HandChange) -> bool:
+def _adopt_one(ledger: "Ledger", seen: Look, change: HandChange) -> bool:
     """What the policy does not allow is put back like everything else."""
     ceiling = seen.allowed.ceilings.get(change.key.name)
     if ceiling is None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from cluster.jobs import JobView, NodeView
 from cluster.settings import Settings
@@ -13,21 +14,23 @@ from slurm_plugin.decide.explain import Situation
 from slurm_plugin.decide.free import free_instances
 from slurm_plugin.decide.model import BalanceLine
 from slurm_plugin.decide.policy import Policy
-from slurm_plugin.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
 
 
-def policy_now(ledger: Ledger, settings: Settings) -> Policy:
+def policy_now(ledger: "Ledger", settings: Settings) -> Policy:
     """Every tenant as the calendar has it now."""
     return ledger.policy_in_force(time.time(), settings.ledger.time_zone)
 
 
-def recent_use(ledger: Ledger, settings: Settings, at_s: float) -> DecayedUse:
+def recent_use(ledger: "Ledger", settings: Settings, at_s: float) -> DecayedUse:
     """What tenants have used lately, by the ledger alone. The daemon follows it itself."""
     half_life_s = settings.priority.half_life_s
     return recorded(ledger.holdings(int(at_s - HALF_LIVES * half_life_s)), at_s, half_life_s)
 
 
-def held_lately(ledger: Ledger, settings: Settings, at_s: float) -> Mapping[str, int]:
+def held_lately(ledger: "Ledger", settings: Settings, at_s: float) -> Mapping[str, int]:
     """Millislices that each tenant has held on average; none where loans do not go by it."""
     if not settings.lending.past_use:
         return {}
@@ -35,7 +38,7 @@ def held_lately(ledger: Ledger, settings: Settings, at_s: float) -> Mapping[str,
 
 
 def situation(
-    ledger: Ledger,
+    ledger: "Ledger",
     policy: Policy,
     settings: Settings,
     jobs: Iterable[JobView],
@@ -60,7 +63,7 @@ def situation(
     )
 
 
-def balance_lines(ledger: Ledger, tenants: Collection[str] | None) -> tuple[BalanceLine, ...]:
+def balance_lines(ledger: "Ledger", tenants: Collection[str] | None) -> tuple[BalanceLine, ...]:
     """Of these tenants as far as they ever had a run or a budget, by name; None is all."""
     left_s = left_now(ledger, ledger.policy())
     return tuple(
@@ -70,7 +73,7 @@ def balance_lines(ledger: Ledger, tenants: Collection[str] | None) -> tuple[Bala
     )
 
 
-def left_now(ledger: Ledger, policy: Policy) -> Mapping[str, int]:
+def left_now(ledger: "Ledger", policy: Policy) -> Mapping[str, int]:
     """Millislice-seconds that each budget that has begun has left, by tenant."""
     running, now_s = ledger.open_reservations(), int(time.time())
     found = left(policy, ledger.balances(), ledger.rolls(), running, now_s)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from cluster.jobs import JobView, NodeView
 from cluster.settings import Settings
@@ -21,7 +22,10 @@ from slurm_plugin.decide.reclaim.recalls import (
 )
 from slurm_plugin.decide.reclaim.victims import Reclaim, reclaim
 from slurm_plugin.decide.services import used_by_tenant
-from slurm_plugin.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
 
 _REASON = "by demand: what lies idle is lent, what is wanted goes back"
 _NOBODY = Reclaim(victims={}, ready={}, missing={})
@@ -70,7 +74,7 @@ class Renewed:
         return (set(self.loans), set(self.recalls)) != before
 
 
-def renew(ledger: Ledger, settings: Settings, look: LendingLook, now_s: float) -> Renewed:
+def renew(ledger: "Ledger", settings: Settings, look: LendingLook, now_s: float) -> Renewed:
     """``planned``, and written to the ledger: loans and recalls in one transaction."""
     found = planned(ledger, settings, look, now_s)
     if not found.is_new:
@@ -79,7 +83,7 @@ def renew(ledger: Ledger, settings: Settings, look: LendingLook, now_s: float) -
     return replace(found, loans=ledger.loans(), recalls=ledger.recalls())
 
 
-def planned(ledger: Ledger, settings: Settings, look: LendingLook, now_s: float) -> Renewed:
+def planned(ledger: "Ledger", settings: Settings, look: LendingLook, now_s: float) -> Renewed:
     """What the look and the ledger lead to now; changes nothing. Raises what ``Ledger`` raises."""
     windows, loans, recalls = ledger.windows(), ledger.loans(), ledger.recalls()
     now = moment(now_s, settings.ledger.time_zone)

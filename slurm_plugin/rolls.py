@@ -1,6 +1,7 @@
 """The start of budgets' periods: posts what runs used before it, then books the rolls."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from cluster.jobs import JobView
 from cluster.periods import date_text, period_start_s
@@ -8,11 +9,13 @@ from slurm_plugin.decide.budgets import due_periods, due_roll, posts_until, read
 from slurm_plugin.decide.model import BudgetEntry
 from slurm_plugin.decide.policy import Budget, Period, Policy
 from slurm_plugin.decide.standing import used_since
-from slurm_plugin.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
 
 
 def roll_budgets(
-    ledger: Ledger, policy: Policy, zone: str, jobs: Sequence[JobView], looked_s: int
+    ledger: "Ledger", policy: Policy, zone: str, jobs: Sequence[JobView], looked_s: int
 ) -> tuple[BudgetEntry, ...]:
     """Begin the periods that are due as of ``looked_s``, when ``jobs`` were looked at.
 
@@ -65,7 +68,7 @@ def _budgets(policy: Policy) -> Mapping[str, Budget]:
 
 
 def _begun_anew(
-    ledger: Ledger, budgets: Mapping[str, Budget], rolls: Mapping[str, int], zone: str
+    ledger: "Ledger", budgets: Mapping[str, Budget], rolls: Mapping[str, int], zone: str
 ) -> frozenset[str]:
     """Budgets that came back in a period after their last one; see ``amended`` for the others."""
     return frozenset(

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 BEGIN, END = "-- slicewise begin", "-- slicewise end"
 _TEMPLATES = Path(__file__).resolve().parents[1] / "templates" / "admission"
 _BLOCK = re.compile(rf"^{BEGIN}.*?^{END}$\n?", re.MULTILINE | re.DOTALL)
@@ -90,6 +88,12 @@ def _before_last_return(script: str) -> tuple[str, str]:
 
 
 def _lines(wiring: Wiring, mode: Mode) -> str:
+    from jinja2 import (  # noqa: PLC0415 -- only who writes one, not who asks for the status
+        Environment,
+        FileSystemLoader,
+        StrictUndefined,
+    )
+
     environment = Environment(  # noqa: S701 -- no HTML: every value is quoted as Lua quotes
         loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True
     )

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Iterator
 
 from cluster.errors import OutsideError, UnreachableError
+from cluster.jobs import ALLOTTED
 from cluster.settings import Settings
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.decayed_use import HALF_LIVES, DecayedUse, Holding, folded, recorded
-from slurm_plugin.decide.services import ALLOTTED
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.observe import report_failure
 from slurm_plugin.sync import Sync

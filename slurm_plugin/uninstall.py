@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cluster.errors import OutsideError, SlicewiseError
 from cluster.jobs import JobState, JobView, NodeView
@@ -16,7 +17,10 @@ from slurm_plugin.decide.limit_changes import Change, removal, stages_back
 from slurm_plugin.decide.limits import Difference, Found, found_of, is_ours
 from slurm_plugin.decide.mig.node_weights import own_weights
 from slurm_plugin.decide.policy import LimitKey
-from slurm_plugin.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
 
 _ROUNDS = 8
 _SHOWN_JOBS = 10
@@ -61,7 +65,7 @@ def no_daemon(run_dir: Path) -> Iterator[None]:
         yield
 
 
-async def plan(slurm: Slurm, ledger: Ledger, settings: Settings) -> WayBack:
+async def plan(slurm: Slurm, ledger: "Ledger", settings: Settings) -> WayBack:
     """What ``uninstall`` would do.
 
     Raises OutsideError (SW-UNINSTALL-JOBS) if jobs run or wait in a QOS of Slicewise.
@@ -85,7 +89,7 @@ async def plan(slurm: Slurm, ledger: Ledger, settings: Settings) -> WayBack:
     )
 
 
-async def uninstall(slurm: Slurm, ledger: Ledger, settings: Settings) -> tuple[Change, ...]:
+async def uninstall(slurm: Slurm, ledger: "Ledger", settings: Settings) -> tuple[Change, ...]:
     """Returns the sacctmgr commands that it took; nodes get their weights back beside them.
 
     The ledger keeps its tenants, quotas and charges.

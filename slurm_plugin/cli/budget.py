@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -30,14 +30,16 @@ from slurm_plugin.cli.parts import (
     wait_until,
 )
 from slurm_plugin.cli.present import budget_text, hours_change_text, slice_hours_text
-from slurm_plugin.decide.budgets import amended, unspent
+from slurm_plugin.decide.budgets import Amend, amended, unspent
 from slurm_plugin.decide.model import Balance, BudgetEntry
 from slurm_plugin.decide.policy import Budget, TenantUpdate
 from slurm_plugin.decide.standing import used_since
 from slurm_plugin.decide.tenants import check_words, payers
-from slurm_plugin.ledger.budgets import Amend
-from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import left_now
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
 
 budget_app = typer.Typer(help="What tenants may use up in a period.", no_args_is_help=True)
 
@@ -165,7 +167,7 @@ def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
         console().print("No budgets. Set one: slicewise budget set NAME --period month --amount H")
 
 
-def _lines(ledger: Ledger, settings: Settings, only: str | None) -> list[present.BudgetLine]:
+def _lines(ledger: "Ledger", settings: Settings, only: str | None) -> list[present.BudgetLine]:
     policy, balances = ledger.policy(), ledger.balances()
     left = left_now(ledger, policy)
     return [
@@ -190,14 +192,14 @@ def _reserved(balance: Balance | None, left_millislice_s: int | None) -> int:
     return max(0, balance.reserved_millislice_s - used_so_far)
 
 
-def _used(ledger: Ledger, settings: Settings, name: str, budget: Budget) -> int:
+def _used(ledger: "Ledger", settings: Settings, name: str, budget: Budget) -> int:
     """Since the period began, by the runs that it pays for."""
     start_s = period_begun_s(budget, settings)
     rows = ledger.statement(None, start_s, int(time.time())).rows
     return used_since(rows, name, start_s)
 
 
-def _require_budget(ledger: Ledger, tenant: str) -> Budget:
+def _require_budget(ledger: "Ledger", tenant: str) -> Budget:
     budget = require_tenant(ledger.policy(), tenant).budget
     if budget is None:
         raise InvalidInputError(
@@ -208,7 +210,7 @@ def _require_budget(ledger: Ledger, tenant: str) -> Budget:
     return budget
 
 
-def _require_begun(ledger: Ledger, tenant: str, start_s: int) -> None:
+def _require_begun(ledger: "Ledger", tenant: str, start_s: int) -> None:
     """What is booked before a period begins, its beginning would take back."""
     if not _has_begun(ledger, tenant, start_s):
         raise InvalidInputError(
@@ -218,7 +220,7 @@ def _require_begun(ledger: Ledger, tenant: str, start_s: int) -> None:
         )
 
 
-def _has_begun(ledger: Ledger, tenant: str, start_s: int) -> bool:
+def _has_begun(ledger: "Ledger", tenant: str, start_s: int) -> bool:
     return ledger.rolls().get(tenant, -1) >= start_s
 
 

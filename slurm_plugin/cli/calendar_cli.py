@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -50,7 +50,10 @@ from slurm_plugin.decide.calendar import (
 )
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.tenants import effective_nominal
-from slurm_plugin.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
 
 calendar_app = typer.Typer(
     no_args_is_help=True,
@@ -174,7 +177,7 @@ def _one_value(texts: Sequence[str | None]) -> tuple[WindowKind, Millislices]:
     return kind, reader(text, option)
 
 
-def _check_capacity(ledger: Ledger, settings: Settings, window: Window) -> None:
+def _check_capacity(ledger: "Ledger", settings: Settings, window: Window) -> None:
     """One wrong number would squeeze everybody, and perhaps at night."""
     if window.kind is not WindowKind.NOMINAL:
         return
@@ -186,7 +189,9 @@ def _check_capacity(ledger: Ledger, settings: Settings, window: Window) -> None:
         )
 
 
-def _above_capacity(ledger: Ledger, settings: Settings, window: Window, *, is_removed: bool) -> str:
+def _above_capacity(
+    ledger: "Ledger", settings: Settings, window: Window, *, is_removed: bool
+) -> str:
     """Since when and how far the quotas are above what there is; "" if they are not."""
     look = try_to_look_at_slurm(settings)
     if look is None:
@@ -281,7 +286,7 @@ def _weeks(
 
 
 def _print_history(
-    ledger: Ledger, tenant: str | None, settings: Settings, *, as_json: bool
+    ledger: "Ledger", tenant: str | None, settings: Settings, *, as_json: bool
 ) -> None:
     """Of who is no tenant any more, too."""
     records = ledger.window_history()

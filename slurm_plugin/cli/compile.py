@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -21,8 +21,11 @@ from slurm_plugin.cli.present_limits import (
 from slurm_plugin.compile import Compiled, Look, compile_limits, look
 from slurm_plugin.decide.limit_changes import Change
 from slurm_plugin.decide.slurm_conf import conf_lines
-from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.uninstall import WayBack, no_daemon, plan, uninstall
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would change; change nothing.")]
 
@@ -136,7 +139,7 @@ def uninstall_command(
     sys.stdout.write(f"Slurm is as it was before.\n\n{_REMAINS}\n")
 
 
-def _uninstall(ledger: Ledger, settings: Settings, yes: bool) -> tuple[Change, ...]:
+def _uninstall(ledger: "Ledger", settings: Settings, yes: bool) -> tuple[Change, ...]:
     slurm = CommandSlurm()
     due = asyncio.run(plan(slurm, ledger, settings))
     if not yes:

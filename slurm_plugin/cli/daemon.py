@@ -4,16 +4,17 @@ import asyncio
 import os
 import pwd
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cluster.errors import InvalidInputError
 from cluster.settings import DaemonSettings, Settings, database_url, load_settings
 from cluster.slurm.choose import chosen_slurm
-from slurm_plugin.daemon import serve
-from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.observe import configure_logging, report, warn
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
 
 
 def run_daemon(
@@ -31,11 +32,15 @@ def run_daemon(
     settings = load_settings(config)
     _require_slurm_user(settings.daemon)
     configure_logging(log_level.upper())
+    from slurm_plugin.ledger.store import Ledger  # noqa: PLC0415 -- not for --help
+
     with Ledger(database_url(settings.database), settings.cluster.name) as ledger:
         asyncio.run(_serve(settings, ledger))
 
 
-async def _serve(settings: Settings, ledger: Ledger) -> None:
+async def _serve(settings: Settings, ledger: "Ledger") -> None:
+    from slurm_plugin.daemon import serve  # noqa: PLC0415 -- not for --help
+
     async with chosen_slurm(settings.daemon.slurm, report, warn) as slurm:
         await serve(settings, slurm, ledger)
 

@@ -9,7 +9,6 @@ import typer
 from cluster.console import console, print_json
 from cluster.settings import database_url, load_settings
 from slurm_plugin.cli.parts import Json
-from slurm_plugin.ledger import schema
 
 db_app = typer.Typer(help="The ledger's PostgreSQL schema.", no_args_is_help=True)
 
@@ -26,12 +25,16 @@ class Duty(StrEnum):
 @db_app.command("upgrade", epilog="Example: slicewise db upgrade")
 def upgrade() -> None:
     """Bring the ledger's tables up to date; does nothing if they are."""
+    from slurm_plugin.ledger import schema  # noqa: PLC0415 -- not for --help
+
     _print_step(schema.upgrade(_url()))
 
 
 @db_app.command("current", epilog="Example: slicewise db current")
 def current(as_json: Json = False) -> None:
     """Show which revision the database is at, and which one this version needs."""
+    from slurm_plugin.ledger import schema  # noqa: PLC0415 -- not for --help
+
     revisions = {"current": schema.current_of(_url()), "head": schema.head()}
     if as_json:
         print_json(revisions)
@@ -45,6 +48,8 @@ def downgrade(
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
 ) -> None:
     """Go back to an older revision; what it has no tables for is lost."""
+    from slurm_plugin.ledger import schema  # noqa: PLC0415 -- not for --help
+
     if not yes:
         typer.confirm("What the older revision has no tables for will be lost. Go on?", abort=True)
     _print_step(schema.downgrade(_url(), revision))
@@ -68,6 +73,8 @@ def grant(
     the daemon charges; the launcher keeps what it has learnt and sees nothing of the ledger. Run it
     as the owner of the tables.
     """
+    from slurm_plugin.ledger import schema  # noqa: PLC0415 -- not for --help
+
     schema.grant(_url(), role, duty.value)
     console().print(f"{role} may do what a {duty} does.", markup=False)
 

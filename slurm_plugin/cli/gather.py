@@ -1,6 +1,7 @@
 """Reads what the operator's commands show of tenants: the ledger, the clock, Slurm's answer."""
 
 import time
+from typing import TYPE_CHECKING
 
 from cluster.periods import next_start_s
 from cluster.settings import Settings
@@ -8,11 +9,13 @@ from slurm_plugin.cli.parts import SlurmLook, require_tenant, try_to_look_at_slu
 from slurm_plugin.decide.policy import Budget, Policy
 from slurm_plugin.decide.standing import Details, Gathered, standings
 from slurm_plugin.decide.tenants import children
-from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import left_now
 
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
 
-def gathered(ledger: Ledger, policy: Policy, look: SlurmLook | None) -> Gathered:
+
+def gathered(ledger: "Ledger", policy: Policy, look: SlurmLook | None) -> Gathered:
     """What the ledger has now of these tenants; ``look`` is None where Slurm does not answer."""
     return Gathered(
         policy=policy,
@@ -25,7 +28,7 @@ def gathered(ledger: Ledger, policy: Policy, look: SlurmLook | None) -> Gathered
     )
 
 
-def details(ledger: Ledger, policy: Policy, settings: Settings, name: str) -> Details:
+def details(ledger: "Ledger", policy: Policy, settings: Settings, name: str) -> Details:
     """One tenant; raises InvalidInputError (SW-TENANT-UNKNOWN) if it is none."""
     tenant = require_tenant(policy, name)
     found = gathered(ledger, policy, try_to_look_at_slurm(settings))

@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from cluster.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 T = TypeVar("T")
 
@@ -41,7 +43,14 @@ def counting(noun: str, every: int) -> Iterator[Callable[[Iterable[T]], Iterator
         yield counted
 
 
-def _progress() -> Progress:
+def _progress() -> "Progress":
+    from rich.progress import (  # noqa: PLC0415 -- only for long work
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
     console = Console(stderr=True)
     text = TextColumn("{task.fields[count]}{task.description}")
     columns = (SpinnerColumn(), text, TimeElapsedColumn())

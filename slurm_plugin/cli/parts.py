@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +18,10 @@ from cluster.slurm.commands import CommandSlurm
 from slurm_plugin.decide.accounts import Accounts
 from slurm_plugin.decide.demand import capacity
 from slurm_plugin.decide.policy import ROOT_ACCOUNT, Policy, Tenant
-from slurm_plugin.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
 
 _TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
 
@@ -27,8 +30,11 @@ _POLL_S = 0.05
 
 
 @contextmanager
-def opened_ledger(settings: Settings) -> Iterator[Ledger]:
+def opened_ledger(settings: Settings) -> "Iterator[Ledger]":
     """The ledger, of the version that this program needs."""
+    # Here alone: SQLAlchemy takes longer to import than all that a user's command does.
+    from slurm_plugin.ledger.store import Ledger  # noqa: PLC0415 -- only who asks the database
+
     with Ledger(database_url(settings.database), settings.cluster.name) as ledger:
         ledger.require_current()
         yield ledger
@@ -144,7 +150,7 @@ def require_tenant(policy: Policy, name: str) -> Tenant:
     return policy[name]
 
 
-def wait_until_compiled(ledger: Ledger, change_id: int, began_s: float) -> float | None:
+def wait_until_compiled(ledger: "Ledger", change_id: int, began_s: float) -> float | None:
     """How long after ``began_s`` (monotonic) Slurm's limits had the change; None if not in 5 s."""
     in_force = wait_until(lambda: ledger.compiled(change_id))
     return time.monotonic() - began_s if in_force else None

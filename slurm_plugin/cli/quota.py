@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -32,7 +32,10 @@ from slurm_plugin.cli.tenant import place_in_slurm
 from slurm_plugin.decide.policy import Policy, Quota, TenantUpdate
 from slurm_plugin.decide.standing import overcommitted_millislices, standings
 from slurm_plugin.decide.tenants import changed
-from slurm_plugin.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
 
 tenant_quota_app = typer.Typer(help="Who may hold how many slices.", no_args_is_help=True)
 
@@ -201,7 +204,7 @@ def quota_history(tenant: TenantName, as_json: Json = False) -> None:
         console().print(present.history_table(changes))
 
 
-def _no_quota(ledger: Ledger, tenant: str) -> InvalidInputError:
+def _no_quota(ledger: "Ledger", tenant: str) -> InvalidInputError:
     known = ", ".join(sorted(ledger.policy())) or "none"
     return InvalidInputError(
         "SW-QUOTA-NONE",

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -37,6 +37,7 @@ from slurm_plugin.cli.quota_file import EXAMPLE, FileFaults, read_quota_file
 from slurm_plugin.cli.tenant import place_in_slurm, place_warning
 from slurm_plugin.compile import Look, look
 from slurm_plugin.decide.accounts import Accounts, tenant_parent
+from slurm_plugin.decide.budgets import Amend
 from slurm_plugin.decide.calendar import in_force
 from slurm_plugin.decide.limit_changes import stages
 from slurm_plugin.decide.limits import Difference, differences, wanted
@@ -47,10 +48,12 @@ from slurm_plugin.decide.quota_plan import Harm, Now, QuotaPlan, in_order, quota
 from slurm_plugin.decide.services import Observation, services
 from slurm_plugin.decide.standing import overcommitted_millislices
 from slurm_plugin.decide.tenants import changed_together
-from slurm_plugin.ledger.budgets import Amend
-from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import held_lately
 from slurm_plugin.sight import Sight
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
 
 quota_app = typer.Typer(
     help="Plans, loans and calendars of quotas.",
@@ -145,7 +148,7 @@ def _apply_words(planned: _Planned) -> str:
     return f"--apply {'--overcommit ' if then > was else ''}--reason 'WHY'"
 
 
-def _planned(file: Path, ledger: Ledger, settings: Settings) -> _Planned:
+def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
     """Raises InvalidInputError (SW-QUOTA-FILE), and what Slurm and ledger raise."""
     policy = ledger.policy()
     updates = read_quota_file(file, policy, settings)
@@ -180,7 +183,7 @@ def _planned(file: Path, ledger: Ledger, settings: Settings) -> _Planned:
     )
 
 
-async def _look(ledger: Ledger, settings: Settings) -> tuple[Look, Observation]:
+async def _look(ledger: "Ledger", settings: Settings) -> tuple[Look, Observation]:
     slurm = CommandSlurm()
     return await asyncio.gather(look(slurm, ledger, settings), Sight(slurm).look())
 
@@ -211,7 +214,9 @@ def _depth(account: str, accounts: Accounts) -> int:
     return depth
 
 
-def _now(ledger: Ledger, settings: Settings, seen: Look, observed: Observation, now_s: int) -> Now:
+def _now(
+    ledger: "Ledger", settings: Settings, seen: Look, observed: Observation, now_s: int
+) -> Now:
     found = services(observed, settings.costs)
     return Now(
         policy=seen.allowed.policy,
@@ -265,7 +270,7 @@ def _period_ends(policy: Policy, settings: Settings, now_s: int) -> Mapping[str,
 
 
 def _apply(
-    updates: Sequence[TenantUpdate], ledger: Ledger, settings: Settings, reason: str
+    updates: Sequence[TenantUpdate], ledger: "Ledger", settings: Settings, reason: str
 ) -> float | None:
     """Set all of it; returns after how many seconds Slurm had it."""
 
@@ -373,7 +378,7 @@ def show_loans(
         console().print("Nothing is lent.")
 
 
-def _print_history(ledger: Ledger, tenant: str | None, *, as_json: bool) -> None:
+def _print_history(ledger: "Ledger", tenant: str | None, *, as_json: bool) -> None:
     if tenant is None:
         raise typer.BadParameter("--history is of one tenant: name it.")
     changes = ledger.loan_history(tenant)

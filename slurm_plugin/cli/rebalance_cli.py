@@ -5,7 +5,7 @@ import gc
 import os
 import socket
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,10 +16,13 @@ from cluster.slurm.commands import CommandSlurm
 from slurm_plugin.cli import present_rebalances as present
 from slurm_plugin.cli.parts import Json, author_name, opened_ledger
 from slurm_plugin.decide.rebalance_steps import RebalanceRun, RunOutcome, StepOutcome
-from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.rebalance.look import Site
 from slurm_plugin.rebalance.run import dry_run as decided
 from slurm_plugin.rebalance.run import run
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
 
 rebalance_app = typer.Typer(
     help="Bring everything to what is wanted now: ledger, loans, limits, priorities, GPUs; "
@@ -95,7 +98,7 @@ def show(run_id: RunId, as_json: Json = False) -> None:
     console().print(present.steps_table(found.records, most=None))
 
 
-def _site(settings: Settings, ledger: Ledger) -> Site:
+def _site(settings: Settings, ledger: "Ledger") -> Site:
     return Site(
         settings=settings,
         slurm=CommandSlurm(),

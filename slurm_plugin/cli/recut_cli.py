@@ -4,24 +4,27 @@ import asyncio
 import os
 import socket
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from cluster.console import console, print_json
 from cluster.errors import InvalidInputError, OutsideError
-from cluster.leader_lock import LeaderLock
 from cluster.settings import Settings, load_settings
 from cluster.slurm.commands import CommandSlurm
 from slurm_plugin.cli import present_recuts as present
 from slurm_plugin.cli.parts import Json, author_name, opened_ledger
 from slurm_plugin.decide.mig.recut_inputs import Gathered
 from slurm_plugin.decide.mig.recut_steps import Planned, Recut, State, StepRecord
-from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.recut.cutting import cut, cuts_due, silent, stuck_error
 from slurm_plugin.recut.gather import gathered
 from slurm_plugin.recut.survey import survey
+
+if TYPE_CHECKING:
+    from cluster.leader_lock import LeaderLock
+    from slurm_plugin.ledger.store import Ledger
+
 
 recut_app = typer.Typer(
     no_args_is_help=True, help="Cut GPUs anew, so that those who wait find what they ask for."
@@ -126,7 +129,7 @@ def close(recut_id: RecutId, as_json: Json = False) -> None:
         console().print(f"Closed. Let jobs in: scontrol update NodeName={node} State=RESUME")
 
 
-def _close(ledger: Ledger, lock: LeaderLock, recut_id: int) -> None:
+def _close(ledger: "Ledger", lock: "LeaderLock", recut_id: int) -> None:
     """Not while a run works on it: that would overwrite it."""
     if not lock.hold():
         raise OutsideError(
@@ -143,7 +146,7 @@ def _close(ledger: Ledger, lock: LeaderLock, recut_id: int) -> None:
     ledger.finish_recut(recut_id, State.CLOSED, f"closed by {author_name()}")
 
 
-def _lock(ledger: Ledger) -> LeaderLock:
+def _lock(ledger: "Ledger") -> "LeaderLock":
     return ledger.recut_lock(f"{socket.gethostname()}, process {os.getpid()}")
 
 
@@ -197,7 +200,7 @@ def _print_plan(found: Sequence[Planned], seen: Gathered, as_json: bool) -> None
         console().print(Text(line, style="yellow"), soft_wrap=True)
 
 
-def _print_dry_run(settings: Settings, ledger: Ledger, as_json: bool) -> None:
+def _print_dry_run(settings: Settings, ledger: "Ledger", as_json: bool) -> None:
     unfinished = ledger.unfinished_recuts()
     seen = asyncio.run(gathered(settings, CommandSlurm(), ledger))
     found = cuts_due(seen)

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pydantic import TypeAdapter
 
@@ -18,8 +18,11 @@ from slurm_plugin.cli.parts import opened_ledger, require_tenant
 from slurm_plugin.decide.explain import Explanation, explain
 from slurm_plugin.decide.model import BalanceLine, Statement, StatementRow
 from slurm_plugin.decide.statement import totals
-from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import balance_lines, policy_now, situation
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
 
 _EXPLANATION = TypeAdapter(Explanation)
 _ROWS = TypeAdapter(tuple[StatementRow, ...])
@@ -59,7 +62,7 @@ def _may_read(settings: DatabaseSettings) -> bool:
 class LedgerSource:
     """Every tenant, and Slurm asked by this command."""
 
-    def __init__(self, ledger: Ledger, settings: Settings) -> None:
+    def __init__(self, ledger: "Ledger", settings: Settings) -> None:
         self._ledger = ledger
         self._settings = settings
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -30,8 +30,11 @@ from slurm_plugin.decide.accounts import TakeOver, differences, take_over, tenan
 from slurm_plugin.decide.policy import Policy, TenantUpdate
 from slurm_plugin.decide.standing import standings
 from slurm_plugin.decide.tenants import changed
-from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import policy_now
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
 
 tenant_app = typer.Typer(help="Tenants: Slurm accounts that are charged.", no_args_is_help=True)
 
@@ -180,7 +183,7 @@ def import_tenants(dry_run: DryRun = False, reason: Reason = "", as_json: Json =
     _show_import((*found, *map(TakeOver, absent)), dry_run=dry_run, as_json=as_json)
 
 
-def _take_over(ledger: Ledger, found: Sequence[TakeOver], reason: str) -> None:
+def _take_over(ledger: "Ledger", found: Sequence[TakeOver], reason: str) -> None:
     places = [one.difference for one in found if one.refusal is None]
     with counting("accounts", every=1) as counted:
         for place in counted(places):

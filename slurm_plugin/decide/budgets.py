@@ -1,6 +1,6 @@
 """Budgets: the roll at the start of a period, what is left, what Slurm is told of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from cluster.jobs import JobView
@@ -20,6 +20,11 @@ from slurm_plugin.decide.tenants import ancestors
 
 AUTHOR = "slicewise"
 """Of the entries that nobody made by hand."""
+
+Amend = Callable[[Budget | None, int | None, int], BudgetEntry | None]
+"""The entry that follows, if any, from the budget as it was, the start of the period that was
+rolled last (None: none was) and what is unspent.
+"""
 
 
 @dataclass(frozen=True)

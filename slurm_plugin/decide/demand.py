@@ -4,12 +4,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cluster.jobs import SHAPES_NODE, JobState, JobView, NodeView
+from cluster.jobs import ALLOTTED, SHAPES_NODE, JobState, JobView, NodeView
 from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.limits import qos_name
 from slurm_plugin.decide.policy import Policy
-from slurm_plugin.decide.services import ALLOTTED
 from slurm_plugin.decide.tenants import own_part
 
 _NOT_BEFORE = frozenset({"BeginTime", "Dependency", "DependencyNeverSatisfied"})

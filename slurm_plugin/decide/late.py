@@ -5,13 +5,12 @@ from dataclasses import dataclass, field, replace
 
 from cluster.errors import Refusal
 from cluster.gres import AUTO, counted, parse_gpu_requests, plain_gres, with_type
-from cluster.jobs import JobState, JobTag, JobView
+from cluster.jobs import ALLOTTED, JobState, JobTag, JobView
 from cluster.service import says_need
 from cluster.slurm.interface import JobChange, JobRequest, Target, target_of
 from cluster.wire import VERSION, SubmitAnswer, SubmitRequest
 from slurm_plugin.decide.demand import is_managed
 from slurm_plugin.decide.limits import qos_name
-from slurm_plugin.decide.services import ALLOTTED
 
 CLEAR = JobChange(gres="", tres_per_job="", tres_per_task="")
 """Slurm gives GPUs of no type one only when nothing else is asked for any more."""

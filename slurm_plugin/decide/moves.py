@@ -10,14 +10,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from cluster.jobs import JobTag, JobView
+from cluster.jobs import ALLOTTED, JobTag, JobView
 from cluster.slurm.interface import Target, Tasks
 from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import is_managed, is_waiting, waits_for_quota
 from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.policy import Policy
-from slurm_plugin.decide.services import ALLOTTED
 from slurm_plugin.decide.tenants import ancestors, effective_nominal, own_part
 
 MOVES = 200

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cluster.jobs import JobState, JobTag, JobView, NodeView, StepView, last_words
+from cluster.jobs import ALLOTTED, JobState, JobTag, JobView, NodeView, StepView, last_words
 from cluster.service import MAX_SLOTS
 from cluster.units import Millislices
 from cluster.wire import SOON_S, WHEN_REPLACED_S, ServiceView, SlotState, SlotView, TenantView
@@ -12,11 +12,6 @@ from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.free import free_instances
 from slurm_plugin.decide.limits import BORROWED_QOS
 from slurm_plugin.decide.snapshot import GpuType, Living
-
-ALLOTTED = frozenset(
-    {JobState.CONFIGURING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
-)
-"""States in which a job holds its GPUs."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cluster.errors import Refusal
-from cluster.jobs import JobState, JobView, NodeView
+from cluster.jobs import ALLOTTED, JobState, JobView, NodeView
 from cluster.units import Millislices, slices_text
 from cluster.wire import ServiceNews
 from slurm_plugin.decide.charging import run_cost
@@ -12,7 +12,6 @@ from slurm_plugin.decide.explain import Cause, Situation
 from slurm_plugin.decide.free import free_instances
 from slurm_plugin.decide.limits import qos_name, type_limits
 from slurm_plugin.decide.policy import Recall
-from slurm_plugin.decide.services import ALLOTTED
 from slurm_plugin.decide.tenants import ancestors, payers, subtree
 
 WAITING = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})

@@ -5,14 +5,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from cluster.jobs import JobTag, JobView
+from cluster.jobs import ALLOTTED, JobTag, JobView
 from cluster.units import slices_text, slices_words
 from cluster.wire_reads import WhyAnswer, WhyTable
 from slurm_plugin.decide.explain import BUDGET_RUN_S, Cause
 from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.policy import MAX_NOMINAL_MILLISLICES
 from slurm_plugin.decide.reasons import Reason, translate
-from slurm_plugin.decide.services import ALLOTTED
 from slurm_plugin.decide.shortage import (
     WAITING,
     BudgetShortage,

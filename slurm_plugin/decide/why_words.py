@@ -5,13 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
 
-from cluster.jobs import JobTag, JobView
+from cluster.jobs import ALLOTTED, JobTag, JobView
 from cluster.units import slices_words
 from cluster.wire_reads import WhyRow
 from slurm_plugin.decide.explain import explain
 from slurm_plugin.decide.limits import BORROWED_QOS
 from slurm_plugin.decide.reasons import Reason, translate
-from slurm_plugin.decide.services import ALLOTTED
 from slurm_plugin.decide.shortage import (
     QUOTA,
     WAITING,

@@ -1,24 +1,19 @@
 """Budgets: balances of tenants, and what their budgets were given and had taken back."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from sqlalchemy import Connection, text
 
 from cluster.database import reading, writing
-from slurm_plugin.decide.budgets import unspent
+from slurm_plugin.decide.budgets import Amend, unspent
 from slurm_plugin.decide.model import Balance, BudgetEntry
 from slurm_plugin.decide.policy import Budget
 from slurm_plugin.ledger import queries
 from slurm_plugin.ledger.part import LedgerPart
 
 _ENTER = text("SELECT slicewise.enter_budget(CAST(:entry AS jsonb), :unspent)")
-
-Amend = Callable[[Budget | None, int | None, int], BudgetEntry | None]
-"""The entry that follows, if any, from the budget as it was, the start of the period that was
-rolled last (None: none was) and what is unspent.
-"""
 
 
 class Budgets(LedgerPart):

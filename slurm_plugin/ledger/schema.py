@@ -1,14 +1,11 @@
-"""Bring the ledger's schema up to date, or back, by Alembic; say what roles may do with it."""
+"""The ledger's schema: its revision, bring it up to date or back, what roles may do with it."""
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.resources import files
 from typing import Literal
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, Table, select, text
+from sqlalchemy import Column, Connection, Engine, MetaData, Table, Text, select, text
 
 from cluster.database import postgres_engine, reading, translated, writing
 from cluster.errors import InvalidInputError
@@ -54,29 +51,31 @@ _CALLED = ("enter_budget", "lock_policy")
 """Functions for operators and the daemon, who therefore need not write entries themselves."""
 
 
-def _config() -> Config:
-    config = Config()
-    # The package's own place: the same in a clone and in an installed wheel.
-    config.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
-    return config
+_version = Table("alembic_version", MetaData(SCHEMA), Column("version_num", Text))
+"""Alembic's own."""
 
 
 def head() -> str:
     """The newest revision that this version of the program knows."""
-    return ScriptDirectory.from_config(_config()).get_current_head() or BASE
+    return revisions()[-1]
 
 
+@cache
 def revisions() -> tuple[str, ...]:
-    """Every revision, the oldest first, beginning with ``base``."""
-    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
-    return (BASE, *reversed([script.revision for script in scripts]))
+    """Every revision, the oldest first, beginning with ``base``.
+
+    Each migration's file begins with its own. Alembic would import every migration to say the same.
+    """
+    names = (file.name for file in (files("migrations") / "versions").iterdir())
+    return (BASE, *sorted(name.partition("_")[0] for name in names if name[:1].isdigit()))
 
 
 def current(engine: Engine) -> str:
     """The revision that the database is at; ``base`` for an empty one."""
     with reading(engine) as connection:
-        context = MigrationContext.configure(connection, opts={"version_table_schema": SCHEMA})
-        return context.get_current_revision() or BASE
+        if not engine.dialect.has_table(connection, _version.name, SCHEMA):
+            return BASE
+        return connection.execute(select(_version.c.version_num)).scalar_one_or_none() or BASE
 
 
 def current_of(url: str) -> str:
@@ -152,11 +151,12 @@ def _migrate(url: str, target: str) -> tuple[str, str]:
     before = current(engine)
     if before not in revisions():
         raise _too_new(before)
-    backwards = revisions().index(target) < revisions().index(before)
-    config = _config()
+    # Alembic takes longer to import than everything else that a command does.
+    from slurm_plugin.ledger.migrating import migrate  # noqa: PLC0415 -- only who changes it
+
     with translated(engine), engine.connect() as connection:
-        config.attributes["connection"] = connection
-        (command.downgrade if backwards else command.upgrade)(config, target)
+        backwards = revisions().index(target) < revisions().index(before)
+        migrate(connection, target, backwards=backwards)
     return before, current(engine)
 
 

@@ -6,11 +6,12 @@ from typing import Self
 
 from cluster.database import postgres_engine, writing
 from cluster.leader_lock import LeaderLock
+from slurm_plugin.decide.budgets import Amend
 from slurm_plugin.decide.policy import Budget, QuotaChange, TenantUpdate
 from slurm_plugin.ledger import schema
 from slurm_plugin.ledger.audit import Audit
 from slurm_plugin.ledger.booking import booking_engine
-from slurm_plugin.ledger.budgets import Amend, Budgets
+from slurm_plugin.ledger.budgets import Budgets
 from slurm_plugin.ledger.charges import Charges
 from slurm_plugin.ledger.keys import Keys
 from slurm_plugin.ledger.orders import Orders

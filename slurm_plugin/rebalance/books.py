@@ -4,15 +4,18 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import RunRecord
 from slurm_plugin.bookkeeping import tariff
 from slurm_plugin.decide.charging import charge
 from slurm_plugin.decide.model import Charge, RunKey
-from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.rebalance.look import Look, Report, Site
 from slurm_plugin.rolls import begun_periods, roll_budgets
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
 
 
 async def reconcile(site: Site, look: Look, *, apply: bool) -> Report:
@@ -49,7 +52,7 @@ async def _records(site: Site, look: Look, *, apply: bool) -> tuple[tuple[RunRec
         return (), f"What has ended is charged later: {error}"
 
 
-def _unsettled(ledger: Ledger, charges: Sequence[Charge]) -> frozenset[RunKey]:
+def _unsettled(ledger: "Ledger", charges: Sequence[Charge]) -> frozenset[RunKey]:
     """Runs that ``apply`` would book: accounting goes on to tell of those that are settled."""
     found = frozenset(one.run.key for one in charges)
     since_s = min(key.start_s for key in found)

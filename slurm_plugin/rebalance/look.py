@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from cluster.errors import OutsideError, SlicewiseError
 from cluster.jobs import JobView
@@ -15,9 +15,11 @@ from cluster.wire import StatusAnswer
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.rebalance_steps import StepOutcome
 from slurm_plugin.decide.services import Observation, services
-from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.lending import LendingLook
 from slurm_plugin.sight import Sight
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
 
 
 class Daemon(Protocol):
@@ -41,7 +43,7 @@ class Site:
 
     settings: Settings
     slurm: Slurm
-    ledger: Ledger
+    ledger: "Ledger"
     daemon: Daemon
     author: str
     host: str

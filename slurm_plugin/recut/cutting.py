@@ -1,22 +1,26 @@
 """Re-cutting on the cluster itself: what is planned now, and one run of it."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from cluster.daemon_client import DaemonClient
 from cluster.errors import OutsideError, UnreachableError
-from cluster.leader_lock import LeaderLock
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from slurm_plugin.decide.mig.recut_inputs import Gathered
 from slurm_plugin.decide.mig.recut_looks import planned
 from slurm_plugin.decide.mig.recut_steps import Planned, Recut, State, StepRecord
 from slurm_plugin.decide.mig.recutting import plan
-from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.recut.executor import Executor
 from slurm_plugin.recut.gather import gathered
 from slurm_plugin.recut.run import run
 from slurm_plugin.recut.site import ClusterSite
 from slurm_plugin.recut.work import LostLockError, Work
+
+if TYPE_CHECKING:
+    from cluster.leader_lock import LeaderLock
+    from slurm_plugin.ledger.store import Ledger
+
 
 Progress = Callable[[Recut, StepRecord], None]
 
@@ -33,8 +37,8 @@ def cuts_due(found: Gathered) -> tuple[Planned, ...]:
 async def cut(
     settings: Settings,
     slurm: Slurm,
-    ledger: Ledger,
-    lock: LeaderLock,
+    ledger: "Ledger",
+    lock: "LeaderLock",
     *,
     author: str,
     progress: Progress,

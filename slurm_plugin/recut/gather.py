@@ -5,10 +5,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from cluster.errors import InvalidInputError, OutsideError
-from cluster.jobs import NodeView
+from cluster.jobs import ALLOTTED, NodeView
 from cluster.mig.inventory import Inventory
 from cluster.mig.inventory_json import inventory_of
 from cluster.recut_settings import RecutSettings
@@ -27,10 +27,13 @@ from slurm_plugin.decide.mig.recut_inputs import Gathered, Seen, inputs
 from slurm_plugin.decide.mig.recut_steps import Recut, StepName
 from slurm_plugin.decide.mig.recutting import Terms
 from slurm_plugin.decide.policy import Policy
-from slurm_plugin.decide.services import ALLOTTED, used_by_tenant
+from slurm_plugin.decide.services import used_by_tenant
 from slurm_plugin.decide.slurm_files import Positions, node_positions
 from slurm_plugin.decide.slurm_gres import Device, Kind, devices_of, types_by_kind
-from slurm_plugin.ledger.recuts import Seen as Survey
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.recuts import Seen as Survey
+
 
 _HISTORY = 500
 """So many re-cuts there are at most within a horizon."""
@@ -45,7 +48,7 @@ class Known(Protocol):
         """Tenants with their quotas, as the calendar of that time zone has them then."""
         ...
 
-    def inventories(self) -> Mapping[str, Survey]:
+    def inventories(self) -> "Mapping[str, Survey]":
         """The last look at each node."""
         ...
 
@@ -64,7 +67,7 @@ class Known(Protocol):
 
 @dataclass(frozen=True)
 class _OnDisk:
-    surveys: Mapping[str, Survey]
+    surveys: "Mapping[str, Survey]"
     slurm_conf: Mapping[str, str]
     gres_conf: Mapping[str, str]
     past: Past
@@ -155,7 +158,7 @@ def _looks(
     )
 
 
-def _inventory(survey: Survey | None) -> Inventory | None:
+def _inventory(survey: "Survey | None") -> Inventory | None:
     """None if nobody has looked, or an older Slicewise has written it."""
     try:
         return inventory_of(survey.inventory) if survey is not None else None

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
-
-from highspy import Highs, HighsVarType, kHighsInf, kSolutionStatusFeasible
 
 from cluster.errors import OutsideError
 
@@ -33,12 +32,20 @@ class Program:
     """Minimise the cost of columns, so that each row's sum is at least what it asks."""
 
     def __init__(self, rows: Sequence[float]) -> None:
+        # With it comes numpy: most commands of a tree that solves something do not solve.
+        from highspy import (  # noqa: PLC0415 -- only who solves
+            Highs,
+            HighsVarType,
+            kSolutionStatusFeasible,
+        )
+
+        self._integer, self._feasible = HighsVarType.kInteger, int(kSolutionStatusFeasible)
         self._highs = Highs()  # type: ignore[no-untyped-call]
         options = {"output_flag": False, "threads": 1, "mip_max_nodes": _NODES, "mip_rel_gap": 0.0}
         for name, value in options.items():
             self._highs.setOptionValue(name, value)
         for asked in rows:
-            self._highs.addRow(float(asked), kHighsInf, 0, [], [])
+            self._highs.addRow(float(asked), inf, 0, [], [])
         self._whole: list[int] = []
 
     def add(
@@ -47,7 +54,7 @@ class Program:
         entries: Mapping[int, float],
         *,
         whole: bool = False,
-        at_most: float = kHighsInf,
+        at_most: float = inf,
     ) -> None:
         """A column, by what one of it adds to which rows; at most so much of it."""
         rows, amounts = list(entries), [float(amount) for amount in entries.values()]
@@ -62,11 +69,11 @@ class Program:
         """
         if self._whole:
             # At once: one by one, each takes the longer the more columns there are.
-            kinds: Any = [HighsVarType.kInteger] * len(self._whole)
+            kinds: Any = [self._integer] * len(self._whole)
             self._highs.changeColsIntegrality(len(kinds), self._whole, kinds)
         self._highs.run()
         found, info = self._highs.getSolution(), self._highs.getInfo()
-        if info.primal_solution_status != int(kSolutionStatusFeasible):
+        if info.primal_solution_status != self._feasible:
             status = self._highs.modelStatusToString(self._highs.getModelStatus())
             raise OutsideError(
                 "SW-SOLVER",

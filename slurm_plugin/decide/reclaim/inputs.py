@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from cluster.jobs import JobState, JobView, NodeView
+from cluster.jobs import ALLOTTED, JobState, JobView, NodeView
 from cluster.units import Millislices
 from cluster.wire import ServiceView
 from slurm_plugin.decide.charging import run_cost
@@ -12,7 +12,7 @@ from slurm_plugin.decide.free import free_instances, is_usable
 from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.policy import Policy, Recall
 from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting
-from slurm_plugin.decide.services import ALLOTTED, used_by_tenant
+from slurm_plugin.decide.services import used_by_tenant
 from slurm_plugin.decide.tenants import own_part
 
 

@@ -19,11 +19,10 @@ from launcher.main import app
 from slurm_plugin.cli import budget, explain, gather, parts, quota, source, tenant
 from slurm_plugin.cli import ledger as ledger_commands
 from slurm_plugin.cli.parts import SlurmLook
-from slurm_plugin.decide.budgets import unspent
+from slurm_plugin.decide.budgets import Amend, unspent
 from slurm_plugin.decide.model import BudgetEntry, Verification
 from slurm_plugin.decide.policy import Loan, Policy, QuotaChange, Recall, TenantUpdate
 from slurm_plugin.decide.tenants import changed, check_words
-from slurm_plugin.ledger.budgets import Amend
 
 SETTINGS = Settings.model_validate(
     {

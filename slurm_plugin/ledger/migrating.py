@@ -1,0 +1,16 @@
+"""Alembic, which runs the migrations."""
+
+from importlib.resources import files
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection
+
+
+def migrate(connection: Connection, target: str, *, backwards: bool) -> None:
+    """Go to that revision, upwards or ``backwards``."""
+    config = Config()
+    # The package's own place: the same in a clone and in an installed wheel.
+    config.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    (command.downgrade if backwards else command.upgrade)(config, target)
