@@ -47,7 +47,8 @@ def situation(
     """What ``decide.explain`` needs to know of every tenant of ``policy``."""
     partitions = frozenset(settings.cluster.partitions)
     balances = ledger.balances()
-    whole = capacity(nodes, partitions, settings.costs)
+    # Without any GPU the compiled limits stay, too.
+    whole = capacity(nodes, partitions, settings.costs) or None
     return Situation(
         policy=policy,
         ceilings=ceilings(policy, ledger.loans(), whole, ledger.recalls()),

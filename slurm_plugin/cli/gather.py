@@ -16,14 +16,17 @@ if TYPE_CHECKING:
 
 
 def gathered(ledger: "Ledger", policy: Policy, look: SlurmLook | None) -> Gathered:
-    """What the ledger has now of these tenants; ``look`` is None where Slurm does not answer."""
+    """What the ledger has now of these tenants; ``look`` is None where Slurm does not answer.
+
+    Where it shows no GPU its capacity is not known, as it is not when limits are compiled.
+    """
     return Gathered(
         policy=policy,
         loans=ledger.loans(),
         recalls=ledger.recalls(),
         reservations=ledger.open_reservations(),
         left_millislice_s=left_now(ledger, policy),
-        capacity_millislices=look.capacity_millislices if look else None,
+        capacity_millislices=(look.capacity_millislices or None) if look else None,
         accounts=frozenset(look.accounts) if look else None,
     )
 

@@ -15,12 +15,21 @@ from typer.testing import CliRunner
 from cluster.errors import SlicewiseError, UnreachableError
 from cluster.periods import period_start_s
 from cluster.settings import Settings
+from cluster.units import Millislices, MillisliceSeconds
 from launcher.main import app
 from slurm_plugin.cli import budget, explain, gather, parts, quota, source, tenant
 from slurm_plugin.cli import ledger as ledger_commands
 from slurm_plugin.cli.parts import SlurmLook
 from slurm_plugin.decide.budgets import Amend, unspent
-from slurm_plugin.decide.model import BudgetEntry, Verification
+from slurm_plugin.decide.model import (
+    BudgetEntry,
+    Charge,
+    Run,
+    RunKey,
+    Transfer,
+    TransferKind,
+    Verification,
+)
 from slurm_plugin.decide.policy import Loan, Policy, QuotaChange, Recall, TenantUpdate
 from slurm_plugin.decide.tenants import changed, check_words
 
@@ -211,6 +220,16 @@ def test_without_slurm_the_tree_is_shown_as_the_ledger_has_it(
     assert "?" in result.stdout
 
 
+def test_while_slurm_shows_no_gpu_ceilings_are_what_is_compiled(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant", "import")
+    said("tenant-quota", "set", "bio", "--nominal", "7")
+    monkeypatch.setattr(tenant, "try_to_look_at_slurm", lambda _settings: SlurmLook(ACCOUNTS, 0))
+    (bio,) = (one for one in read("tenant", "list") if one["tenant"] == "bio")  # type: ignore[attr-defined]
+    assert bio["ceiling_millislices"] == 7000
+
+
 # Quotas
 
 
@@ -300,6 +319,16 @@ def test_nothing_is_granted_that_the_period_to_come_would_take_back(ledger: Fake
     assert refused(ledger, *grant).refusal.code == "SW-BUDGET-BEGINS"
     ledger.book_budget(BudgetEntry("bio", "roll", 36_000_000, 0, "slicewise", ""), None)
     assert "11.00 are left" in said(*grant)
+
+
+def test_of_a_run_that_has_outlived_its_reservation_nothing_is_set_aside(budgeted: FakeLedger):
+    start_s = int(time.time()) - 3600
+    run = Run(RunKey("c", 1, start_s), "bio", "alice", "1", {}, Millislices(1000), "bio")
+    reserved = Transfer(TransferKind.RESERVE, MillisliceSeconds(5000), start_s + 5)
+    budgeted.apply([Charge(run, 0, (reserved,))])
+    (found,) = read("budget", "show", "bio")
+    assert found["reserved_millislice_s"] == 0  # type: ignore[index]
+    assert found["left_millislice_s"] <= 36_000_000 - 3_600_000  # type: ignore[index]
 
 
 def test_a_removed_budget_says_who_pays(budgeted: FakeLedger):
