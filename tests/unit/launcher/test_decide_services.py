@@ -312,6 +312,12 @@ def test_a_new_run_of_a_slot_is_asked_again():
     assert [slot.index for slot in unverified(again, before)] == [0]
 
 
+def test_what_waits_at_a_replica_is_its_to_finish():
+    waits = replace(server(0, Mode.DRAIN, 1), queued=2)
+    _, plan = decided(view(running(0)), gateway(waits))
+    assert plan.services[0].slots[0].in_flight == 3
+
+
 def test_before_an_announced_end_a_successor_starts_first():
     shown = gateway(server(0, Mode.READY, 1), sessions=1)
     seen = view(running(0, leaves_s=200), in_state(1, "held"))

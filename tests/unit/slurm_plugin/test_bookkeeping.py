@@ -1,6 +1,7 @@
 """The charging loop on a scripted Slurm: what is asked when, and what waits for what."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from scripted import DOWN, ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
@@ -10,6 +11,7 @@ from cluster.jobs import JobState
 from cluster.units import MillisliceSeconds
 from slurm_plugin.bookkeeping import Bookkeeping
 from slurm_plugin.decide.charging import ACCOUNTING_DELAY_S
+from slurm_plugin.decide.gone import LOST_AFTER_S
 from slurm_plugin.decide.policy import Budget, Period
 from slurm_plugin.sync import Sync
 
@@ -110,3 +112,78 @@ async def test_the_policy_is_read_again_when_it_changes() -> None:
     ledger.newest += 1
     await books.turn()
     assert [entry.tenant for entry in ledger.entries] == ["physics"]
+
+
+class Books:
+    """Turns on a clock of their own, with one run that runs at first."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1_000_000.0
+        monkeypatch.setattr("slurm_plugin.sight.time.time", lambda: self.now_s)
+        clock = SimpleNamespace(monotonic=lambda: self.now_s)
+        monkeypatch.setattr("slurm_plugin.bookkeeping.time", clock)
+        self.slurm, self.ledger = ScriptedSlurm(RUNNING), ScriptedLedger(watermark_s=500)
+        self.sync = sync_of(self.slurm)
+        self.books = books_of(self.slurm, self.ledger, self.sync)
+
+    async def turn(self, later_s: float = 0.0, *, accounting: bool = True) -> None:
+        self.now_s += later_s
+        self.slurm.failure = None
+        await self.sync.turn()
+        self.slurm.failure = None if accounting else DOWN
+        await self.books.turn()
+
+
+@pytest.fixture
+def books(monkeypatch: pytest.MonkeyPatch) -> Books:
+    return Books(monkeypatch)
+
+
+async def test_no_run_is_given_up_for_lost_while_accounting_does_not_answer(books: Books) -> None:
+    await books.turn()
+    books.slurm.shown = (job(0),)
+    await books.turn(10, accounting=False)
+    await books.turn(LOST_AFTER_S, accounting=False)
+    assert len(books.ledger.open_reservations()) == 1
+    await books.turn()
+    assert books.ledger.open_reservations() == ()
+
+
+async def test_before_a_run_is_given_up_for_lost_accounting_is_asked_once_more(
+    books: Books,
+) -> None:
+    await books.turn()
+    books.slurm.shown = (job(0),)
+    for later_s in (10, LOST_AFTER_S - 1):
+        await books.turn(later_s)
+    times = asked(books.slurm)
+    await books.turn(1)
+    assert (len(books.ledger.open_reservations()), asked(books.slurm)) == (1, times)
+    await books.turn(4)
+    assert (books.ledger.open_reservations(), asked(books.slurm)) == ((), times + 1)
+
+
+async def test_the_watermark_moves_only_with_an_answer_of_accounting(books: Books) -> None:
+    await books.turn()
+    await books.turn(ACCOUNTING_DELAY_S)
+    reached_s = books.ledger.watermark_s
+    assert reached_s == books.now_s - ACCOUNTING_DELAY_S
+    await books.turn(1)
+    assert (asked(books.slurm), books.ledger.watermark_s) == (2, reached_s)
+    await books.turn(4)
+    assert (asked(books.slurm), books.ledger.watermark_s) == (3, reached_s + 5)
+
+
+async def test_after_an_outage_of_accounting_the_watermark_waits_as_at_the_start(
+    books: Books,
+) -> None:
+    """slurmctld has the ends of that time to hand over, as late as ever."""
+    await books.turn()
+    await books.turn(ACCOUNTING_DELAY_S)
+    reached_s = books.ledger.watermark_s
+    await books.turn(100, accounting=False)
+    for later_s in (100, ACCOUNTING_DELAY_S - 1):
+        await books.turn(later_s)
+        assert books.ledger.watermark_s == reached_s
+    await books.turn(6)
+    assert books.ledger.watermark_s == books.now_s - ACCOUNTING_DELAY_S

@@ -76,6 +76,23 @@ async def test_no_account_may_have_more_than_the_cluster():
     assert (slurm.limit("vision"), slurm.limit("lab")) == (10_500, 3500)
 
 
+async def test_while_no_gpu_is_seen_limits_are_what_the_ledger_says(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Something else is wrong then, and limits of 0 would end all work."""
+
+    async def none() -> tuple[NodeView, ...]:
+        return ()
+
+    slurm, books = database(), ledger(vision=6000, lab=3000)
+    await compiled(slurm, books)
+    monkeypatch.setattr(slurm, "nodes", none)
+    assert (await compiled(slurm, books)).changes == ()
+    quota(books, "vision", 5000)
+    await compiled(slurm, books)
+    assert [slurm.limit(name) for name in ("vision", "lab")] == [5000, 3000]
+
+
 async def test_what_is_recalled_is_in_no_limit():
     slurm, books = database(), ledger(vision=6000, lab=3000)
     books.called = (Recall("vision", "lab", Millislices(1000), 5),)

@@ -67,6 +67,28 @@ async def test_what_is_idle_is_lent_as_far_as_it_is_asked_for() -> None:
     assert world.ledger.marked == [7]
 
 
+@pytest.mark.parametrize(("past_use", "to_nlp"), [(True, 0), (False, 2000)])
+async def test_what_was_held_lately_counts_only_where_the_settings_say_so(
+    *, past_use: bool, to_nlp: int
+) -> None:
+    world = World()
+    borrower = {"borrowing_limit_millislices": Millislices(4000)}
+    others = (tenant(name, 1000, **borrower) for name in ("audio", "nlp"))
+    world.ledger.shown = policy_of(VISION, *others)
+    lending = settings().lending.model_copy(update={"past_use": past_use})
+    world.limits = Enforcement(
+        settings().model_copy(update={"lending": lending}),
+        world.slurm,
+        world.ledger,  # type: ignore[arg-type]
+        world.sync,
+        held_lately=lambda: {"nlp": 5000},
+    )
+    await world.look(*running("nlp", 5), *running("audio", 5))
+    await world.limits.compile()
+    lent = {one.borrower: one.amount_millislices for one in world.ledger.lent}
+    assert (lent["audio"], lent.get("nlp", 0)) == (4000 - to_nlp, to_nlp)
+
+
 async def test_nothing_is_lent_on_half_a_look() -> None:
     world = World()
     await world.look(*running("nlp", 5))

@@ -171,6 +171,17 @@ async def test_without_postgresql_what_runs_counts_and_it_is_asked_again(
     assert now.sync.shares == pytest.approx({"vision": 0.5}, abs=1e-4)
 
 
+async def test_without_postgresql_only_jobs_on_managed_partitions_count_as_use(
+    world: Callable[..., World],
+) -> None:
+    gpus, start_s = {"gres/gpu:1g.10gb": "2"}, START_S - HALF_LIFE_S
+    elsewhere = waiting(1, state=JobState.RUNNING, start_s=start_s, tres=gpus, partition="cpu")
+    now = world(elsewhere)
+    now.ledger.failures["holdings"] = [DOWN]
+    await now.turns(0)
+    assert now.sync.shares == {"vision": 1.0}
+
+
 async def test_after_a_gap_the_ledger_is_asked_what_was_held(world: Callable[..., World]) -> None:
     now = world()
     await now.turns(0)

@@ -164,6 +164,14 @@ def test_quotas_beyond_the_cluster_squeeze_everybody():
     assert HarmKind.OWN_PART in {one.kind for one in hurt(there, policy(a=14_000, b=7000))}
 
 
+def test_while_no_gpu_is_seen_nobody_is_squeezed():
+    there = now(policy(a=7000), job(1, "a", 7), nodes=())
+    (a,) = planned(there, policy(a=8000)).tenants
+    assert a.after is not None
+    assert a.after.ceiling.ceiling_millislices == 8000
+    assert hurt(there, policy(a=8000)) == []
+
+
 def borrowed(job_id: int, slices: int, **changes: Any) -> JobView:
     """Of b, from a."""
     return job(job_id, "b", slices, qos="slicewise-borrowed", **changes)
@@ -319,6 +327,14 @@ def test_what_runs_may_use_up_the_rest_of_a_budget_by_its_time_limits(
     there = now(policy(a=6000), job(1, "a", 3), reservations=(run,))
     (harm,) = hurt(there, policy({"a": ONCE}, a=6000))
     assert ("nothing starts now" in harm.words) == told
+
+
+def test_a_run_that_has_outlived_its_reservation_hides_nothing_of_what_others_may_use_up():
+    long = replace(RUN, reserved_millislice_s=MillisliceSeconds(5 * HOUR // 2))
+    over = replace(RUN, key=RunKey("c", 2, 0), reserved_millislice_s=MillisliceSeconds(1))
+    there = now(policy(a=6000), job(1, "a", 3), job(2, "a", 3), reservations=(long, over))
+    (harm,) = hurt(there, policy({"a": ONCE}, a=6000))
+    assert "nothing starts now" in harm.words
 
 
 def test_who_pays_for_those_below_after_a_change_lasts_shorter():

@@ -28,6 +28,7 @@ from slurm_plugin.decide.policy import Recall
 from slurm_plugin.decide.rebalance_steps import RunOutcome, StepName, StepOutcome
 from slurm_plugin.rebalance import cut as cut_step
 from slurm_plugin.rebalance.look import looked
+from slurm_plugin.rebalance.run import dry_run
 from slurm_plugin.recut import cutting
 
 DATABASE = UnreachableError("SW-DATABASE-DOWN", "gone")
@@ -62,6 +63,21 @@ def test_a_second_run_finds_nothing_to_do() -> None:
     state = story.state()
     assert changed(story.run()) == {}
     assert story.state() == state
+
+
+def test_a_dry_run_does_not_tell_of_what_is_settled_already() -> None:
+    """Accounting goes on to show it."""
+    story = at(700)
+    with story.clock():
+        _, before = asyncio.run(dry_run(story.site()))
+        story.run()
+        _, after = asyncio.run(dry_run(story.site()))
+    reconciled = [
+        next(one for one in records if one.step is StepName.RECONCILE)
+        for records in (before, after)
+    ]
+    assert reconciled[0].did
+    assert reconciled[1].did == ()
 
 
 def test_what_is_lent_goes_back_when_the_lenders_jobs_come_and_the_grace_is_over() -> None:

@@ -148,6 +148,17 @@ def test_the_tenant_with_the_largest_share_gives_first_and_the_share_falls() -> 
     assert (len(gone & {1, 2, 3}), len(gone & {4, 5, 6, 7})) == (1, 2)
 
 
+def test_of_runs_of_several_types_that_come_to_the_same_the_largest_share_gives_first() -> None:
+    def both(job_id: int, tenant: str, other: str) -> Running:
+        instances = {"n1": {"1g.10gb": 1, other: 1}}
+        return run(job_id, tenant=tenant, cost_millislices=2000, instances=instances)
+
+    runs = both(1, "nlp", "1g.20gb"), both(2, "hpc", "2g.20gb")
+    for hpc, gone in ((5000, {2}), (2000, {1})):
+        above = {"nlp": 3000, "hpc": hpc}
+        assert victims(wants(12), *runs, above_nominal_millislices=above) == gone
+
+
 def test_shares_count_by_weight() -> None:
     runs = [run(i) for i in (1, 2)] + [run(i, tenant="hpc") for i in (4, 5, 6)]
     assert victims(wants(12), *runs, weights={"hpc": 3}) <= {1, 2}

@@ -83,3 +83,15 @@ def test_a_budget_that_came_back_later_begins_with_its_amount():
     ledger = Rolled(renewed={"lone": FEBRUARY_S + 50})
     ledger.use(JANUARY_S + 100, 1400)
     assert ledger.roll(FEBRUARY_S + 100) == 1000
+
+
+def test_a_period_waits_for_a_run_of_the_last_one_that_is_not_settled():
+    """It runs no more, and accounting does not show its end yet."""
+    ledger = Rolled()
+    run = SimulatedRun(LONE, FEBRUARY_S - 50, {"1g.10gb": 1}, PARTITION, 600)
+    ledger.apply(charge(TARIFF, (job_view(run),), (), (), {}).charges)
+    assert roll_budgets(ledger, POLICY, "UTC", (), FEBRUARY_S + 100) == ()
+    run.end_s, run.visible_s = FEBRUARY_S + 20, FEBRUARY_S + 200
+    ended = (run_record(run, FEBRUARY_S + 200),)
+    ledger.apply(charge(TARIFF, (), ended, ledger.open_reservations(), {}).charges)
+    assert ledger.roll(FEBRUARY_S + 200) == 1000 + 200 - 20

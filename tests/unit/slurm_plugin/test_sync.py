@@ -105,6 +105,18 @@ async def test_a_wish_is_done_and_lasts() -> None:
     assert slurm.actions[1:] == [("hold", [1])]
 
 
+async def test_while_no_gpu_is_seen_admission_bounds_nobody_by_the_cluster() -> None:
+    slurm = ScriptedSlurm()
+    gpus, partitions = {"1g.10gb": 1}, frozenset({"gpu"})
+    node = NodeView("n1", "n1", frozenset({"IDLE"}), gpus, {}, partitions)
+    sync = sync_of(slurm)
+    for nodes, ceiling in (((node,), 1000), ((), 2000)):
+        slurm.known_nodes = nodes
+        await sync.turn()
+        assert sync.snapshot is not None
+        assert sync.snapshot.ceilings == {"vision": ceiling}
+
+
 async def test_a_service_is_followed_from_its_first_wish_on() -> None:
     sync = sync_of(ScriptedSlurm(job(0), job(1), job(2)))
     await sync.turn()
