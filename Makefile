@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup packages demo test lint unit integration soak nightly bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick bench-placement bench-rebalance format clean
+.PHONY: help setup packages demo test lint unit integration soak nightly faults bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick bench-placement bench-rebalance format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -78,6 +78,9 @@ soak: setup ## All tests five times in a row on a busy machine: which fail now a
 
 nightly: setup ## All tests at full size: 10,000 histories, 2,000 jobs, 50 kills, ten minutes of leases (hours)
 	@SLICEWISE_NIGHTLY=1 $(PYTEST)
+
+faults: $(READY) ## Plant mistakes, one at a time: the tests must fail: build/reports/faults.json (minutes)
+	@$(BIN)/python tests/plant_faults.py
 
 bench-ledger: $(READY) ## How fast the ledger books, beside pgbench: build/reports/ledger.json (minutes)
 	@$(BIN)/python -m benchmarks.ledger
