@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.placement import __main__ as command
-from benchmarks.placement import pods
+from benchmarks.placement import pods, whole
 from benchmarks.placement.online import replay
 from benchmarks.placement.optimum import optimum
 from benchmarks.placement.pods import Request
@@ -116,6 +116,8 @@ def test_the_command_writes_every_key_of_the_report(
     sizes |= {"_RECUT_REQUESTS": 40, "_RECUT_GPUS": 2}
     for name, size in {**sizes, "_FLEETS": (10,)}.items():
         monkeypatch.setattr(command, name, size)
+    for name, size in {"_REQUESTS": 60, "_MOVES": 60, "_SEEDS": 2}.items():
+        monkeypatch.setattr(whole, name, size)
     monkeypatch.setattr(command.parvagpu, "run", lambda *_: {})
     monkeypatch.setattr(command, "_PODS", {})
     arguments = ["--pods", listed, "--report", report]
@@ -135,6 +137,7 @@ def test_the_command_writes_every_key_of_the_report(
     assert list(found["recut"]["100%"]) == ["never", "twice_daily", "slicewise"]
     for outcome in found["recut"]["130%"].values():
         assert set(outcome) == {"accepted_ratio", "recuts", "drained_slice_hours"}
+    assert {"gpus", "node_weights", "victims"} == set(found["free_gpus"])
 
 
 def test_a_list_that_is_none_ends_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -2,6 +2,8 @@
 
 import shlex
 import subprocess
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -82,7 +84,7 @@ def test_values_reach_bash_as_they_are():
     assert shlex.split(line) == ["models=/models/%@chat"]
 
 
-def told_to_end(*signals: tuple[float, str]) -> str:
+def told_to_end(pid_file: Path, *signals: tuple[float, str]) -> str:
     """What the script's handlers do to a Triton that ignores them; signals as (after s, name).
 
     Slurm would kill 5 s after its TERM, or 10 s after the end of the lease was noticed.
@@ -94,7 +96,7 @@ def told_to_end(*signals: tuple[float, str]) -> str:
     program = f"""
         say() {{ :; }}
         await() {{ while wait "$1"; code=$?; kill -0 "$1" 2>/dev/null; do :; done; }}
-        GIVES_BACK_S=10 NOTICE_S=3 pid_file=$(mktemp)
+        GIVES_BACK_S=10 NOTICE_S=3 pid_file={pid_file}
         {handlers}
         kill_wait_s=5
         set -m; (trap 'echo $SECONDS' INT; for i in $(seq 300); do sleep 0.1; done) & server=$!
@@ -111,21 +113,32 @@ def told_to_end(*signals: tuple[float, str]) -> str:
     return ran.stdout.strip()
 
 
-@pytest.mark.parametrize(
-    ("signals", "told_s", "killed_s"),
-    [
-        ([(0, "TERM")], 1, 3),
-        ([(0, "USR1")], 0, 5),
-        ([(0, "USR1"), (0.5, "TERM")], 0, 3),
-        ([(0, "USR1"), (1, "USR1")], 0, 5),
-        ([(0, "TERM"), (0.5, "USR1")], 1, 3),
-    ],
-)
-def test_a_replica_that_must_end_is_told_and_then_killed(
-    signals: list[tuple[float, str]], told_s: int, killed_s: int
-):
+# Signals, when Triton is told, when it is killed.
+ENDINGS: list[tuple[list[tuple[float, str]], int, int]] = [
+    ([(0, "TERM")], 1, 3),
+    ([(0, "USR1")], 0, 5),
+    ([(0, "USR1"), (0.5, "TERM")], 0, 3),
+    ([(0, "USR1"), (1, "USR1")], 0, 5),
+    ([(0, "TERM"), (0.5, "USR1")], 1, 3),
+]
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Future[str]]]:
+    """All at the same time: each waits for seconds."""
+    place = tmp_path_factory.mktemp("endings")
+    with ThreadPoolExecutor(len(ENDINGS)) as pool:
+        yield [
+            pool.submit(told_to_end, place / str(number), *signals)
+            for number, (signals, _, _) in enumerate(ENDINGS)
+        ]
+
+
+@pytest.mark.parametrize("number", range(len(ENDINGS)))
+def test_a_replica_that_must_end_is_told_and_then_killed(endings: list[Future[str]], number: int):
     """Told at once when its lease ends, and after a notice where Slurm ends it."""
-    told, *_, code, seconds = told_to_end(*signals).split()
+    _, told_s, killed_s = ENDINGS[number]
+    told, *_, code, seconds = endings[number].result().split()
     assert code == "137"
     assert told_s <= int(told) <= told_s + 2
     assert killed_s <= int(seconds) <= killed_s + 2

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedSlurm, job, policy_of, settings, tenant
 
+from cluster import leadership
 from cluster.errors import UnreachableError
 from cluster.leadership import ALONE
 from cluster.slurm.interface import Slurm, Tasks
@@ -159,12 +160,26 @@ async def test_alone_it_waits_for_the_lock_and_then_acts_without_postgresql() ->
     assert first.leads()
 
 
-async def test_a_loop_that_is_held_up_does_not_end_the_lead() -> None:
-    leader = Leadership(Lock(Postgres(), "ctl1"), pair=True)
+async def test_a_loop_that_is_held_up_does_not_end_the_lead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its time passes by the turns that are taken meanwhile: without them it stands still."""
+    server, a_turn_s = Postgres(), leadership._TURN_S
+    monkeypatch.setattr(leadership, "_TURN_S", 0.01)
+
+    class Passing(Lock):
+        def hold(self) -> bool:
+            server.now_s += a_turn_s
+            return super().hold()
+
+    leader = Leadership(Passing(server, "ctl1"), pair=True, now_s=lambda: server.now_s)
     await leader.start()
     with leader.kept():
-        for _ in range(2):
-            time.sleep(2.4)  # noqa: ASYNC251 -- that is what it must live through
+        for held_up_s in (2.4, 4.8):
+            give_up_s = time.monotonic() + 20
+            while server.now_s < held_up_s:
+                time.sleep(0.01)  # noqa: ASYNC251 -- that is what it must live through
+                assert time.monotonic() < give_up_s, f"no turn since {server.now_s} s"
             assert leader.leads()
 
 
