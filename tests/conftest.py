@@ -59,8 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = in_order(items)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Schedule:
-    return Schedule(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Schedule | None:
+    """Ours, unless another way is asked for."""
+    return Schedule(config, log) if config.option.dist == "load" else None
 
 
 @pytest.hookimpl(wrapper=True)
