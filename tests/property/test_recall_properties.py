@@ -20,6 +20,20 @@ GRACE_S = 60
 NAMES = ("a", "b", "c", "d", "e")
 AMOUNTS = st.integers(0, 5000)
 JOBS = st.builds(Waiting, st.integers(900, 1100), st.integers(1, 3000), st.integers(1, 3))
+PARENTS = st.sampled_from(["", "lab"])
+RECALLS = st.lists(
+    st.builds(
+        Recall,
+        st.sampled_from(NAMES[:2]),
+        st.sampled_from(NAMES[2:]),
+        st.integers(1, 5000).map(Millislices),
+        st.integers(900, 1100),
+    ),
+    max_size=4,
+)
+HELD = st.integers(0, 10_000)
+READY = st.one_of(st.just(0), AMOUNTS)
+WAITING = st.lists(JOBS, max_size=3).map(tuple)
 
 
 @dataclass(frozen=True)
@@ -55,7 +69,7 @@ def cases(draw: st.DrawFn) -> Case:
     amounts = {name: Millislices(draw(AMOUNTS)) for name in NAMES}
     group = Tenant("lab", "", Quota(Millislices(0), PLENTY, PLENTY))
     policy = {"lab": group} | {
-        name: Tenant(name, draw(st.sampled_from(["", "lab"])), Quota(amount, PLENTY, PLENTY))
+        name: Tenant(name, draw(PARENTS), Quota(amount, PLENTY, PLENTY))
         for name, amount in amounts.items()
     }
 
@@ -63,21 +77,14 @@ def cases(draw: st.DrawFn) -> Case:
         return {name: draw(AMOUNTS) for name in NAMES}
 
     before = lend(policy, demand(), (), PLENTY)
-    recalls = st.builds(
-        Recall,
-        st.sampled_from(NAMES[:2]),
-        st.sampled_from(NAMES[2:]),
-        st.integers(1, 5000).map(Millislices),
-        st.integers(900, 1100),
-    )
     return Case(
         policy,
         before,
         lend(policy, demand(), before, PLENTY),
-        tuple(draw(st.lists(recalls, max_size=4))),
-        {name: draw(st.integers(0, 10_000)) for name in NAMES},
-        {name: draw(st.one_of(st.just(0), AMOUNTS)) for name in NAMES},
-        {name: tuple(draw(st.lists(JOBS, max_size=3))) for name in NAMES[:2]},
+        tuple(draw(RECALLS)),
+        {name: draw(HELD) for name in NAMES},
+        {name: draw(READY) for name in NAMES},
+        {name: draw(WAITING) for name in NAMES[:2]},
     )
 
 
