@@ -1,4 +1,8 @@
-"""How tests run: Hypothesis' profiles, their order, one folder for all that they make.
+"""How tests run: how Hypothesis tries, their order, one folder for all that they make.
+
+An example that failed is kept in ``.hypothesis`` of this checkout and tried first from then on; one
+that is worth keeping for everybody goes with ``@example`` above its property, where no version of
+Hypothesis forgets it.
 
 That this file is here also lets tests import modules beside it.
 """
@@ -11,18 +15,26 @@ from typing import Any, NoReturn
 
 import pytest
 from durations import Durations
+from effort import examples
 from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 from run_folder import RunFolder, path_for
 from schedule import Schedule, in_order, turn
 
-_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
-_REPORT = Path(__file__).resolve().parent.parent / "build" / "reports" / "tests.json"
+_PROJECT = Path(__file__).resolve().parent.parent
+_KEPT = _PROJECT / ".hypothesis" / "examples"
+_REPORT = _PROJECT / "build" / "reports" / "tests.json"
 
-settings.register_profile("default", deadline=None, suppress_health_check=_SLOW)
 settings.register_profile(
-    "nightly", deadline=None, max_examples=10_000, suppress_health_check=_SLOW
+    "slicewise",
+    database=DirectoryBasedExampleDatabase(_KEPT),
+    deadline=None,
+    derandomize=False,
+    max_examples=examples(100),
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.load_profile("default")
+settings.load_profile("slicewise")
 
 _RUN_FOLDER = pytest.StashKey[RunFolder]()
 

@@ -24,17 +24,25 @@ from slurm_plugin.decide.tenants import by_parent, effective_nominal, subtree
 AMOUNTS = st.integers(0, 3000).map(Millislices)
 SINCE_S = st.integers(1_700_000_000, 1_900_000_000)
 NAMES = ("a", "b", "c", "d", "e", "f")
+PARENTS = [st.sampled_from(["", *NAMES[:i]]) for i in range(len(NAMES))]
+KINDS = st.sampled_from(WindowKind)
+CONCERNED = st.sampled_from(NAMES)
+CAPPED = st.sampled_from([ALL, *NAMES])
+DAYS = st.frozensets(st.integers(0, 6))
+FIRST_S = st.one_of(st.none(), SINCE_S)
+LASTS_S = st.one_of(st.none(), st.integers(1, 10**6))
 
 
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
     """As they must be: a nominal covers those below, or is 0."""
     size = draw(st.integers(1, len(NAMES)))
-    above = ["", *(draw(st.sampled_from(["", *NAMES[:i]])) for i in range(1, size))]
+    above = ["", *(draw(parent) for parent in PARENTS[1:size])]
     below = dict.fromkeys(NAMES, 0)
     policy = {}
     for name, parent in reversed(list(zip(NAMES[:size], above, strict=True))):
-        nominal = draw(st.sampled_from([0, below[name] + draw(AMOUNTS)]))
+        own = draw(AMOUNTS)
+        nominal = draw(st.booleans()) * (below[name] + own)
         if parent:
             below[parent] += max(nominal, below[name])
         quota = Quota(Millislices(nominal), draw(AMOUNTS), draw(AMOUNTS))
@@ -44,18 +52,18 @@ def policies(draw: st.DrawFn) -> Policy:
 
 @st.composite
 def windows(draw: st.DrawFn) -> Window:
-    kind = draw(st.sampled_from(WindowKind))
-    first_s = draw(st.one_of(st.none(), SINCE_S))
+    kind = draw(KINDS)
+    first_s, lasts_s = draw(FIRST_S), draw(LASTS_S)
     return Window(
         window_id=draw(st.integers(1, 99)),
-        tenant=draw(st.sampled_from([ALL, *NAMES] if kind is WindowKind.CAP else NAMES)),
+        tenant=draw(CAPPED if kind is WindowKind.CAP else CONCERNED),
         kind=kind,
         amount_millislices=draw(AMOUNTS),
-        days=draw(st.frozensets(st.integers(0, 6))),
+        days=draw(DAYS),
         begin_min=draw(st.integers(0, 1439)),
         end_min=draw(st.integers(0, 1439)),
         first_s=first_s,
-        last_s=draw(st.one_of(st.none(), st.integers(1, 10**6).map((first_s or 0).__add__))),
+        last_s=None if lasts_s is None else (first_s or 0) + lasts_s,
     )
 
 

@@ -4,6 +4,7 @@ from ctypes import byref
 
 import pynvml
 import pytest
+from effort import examples
 from emulated_gpus import gpu_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ def is_made(device: object, profile_id: int, one: Placement) -> bool:
 
 
 @pytest.mark.parametrize("model", ["A30-24GB", "A100-80GB", "RTX-PRO-6000-Blackwell-96GB"])
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_what_the_driver_makes_is_legal_and_what_it_refuses_is_not(
     model: str, data: st.DataObject

@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,7 +84,7 @@ def applied(on: Board, gpus: Iterable[Gpu], steps: Iterable[Step]) -> tuple[Gpu,
 
 
 @given(st.data(), st.sampled_from([A30, A100]))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_every_step_is_possible_and_no_job_is_touched(data: st.DataObject, on: Board):
     gpus, demand = data.draw(clusters(on)), data.draw(demands(on))
     steps = plan(on, gpus, demand, TERMS)
@@ -103,7 +104,7 @@ def test_every_step_is_possible_and_no_job_is_touched(data: st.DataObject, on: B
 
 
 @given(st.data(), st.sampled_from([A30, A100]), st.booleans())
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_plans_end_and_none_takes_another_back(data: st.DataObject, on: Board, rests: bool):
     """Even if a GPU that was just cut were not left alone, and whoever waits starts at once."""
     gpus, demand = data.draw(clusters(on)), data.draw(demands(on))
@@ -141,7 +142,7 @@ def started(gpus: Iterable[Gpu], demand: Demand) -> tuple[tuple[Gpu, ...], Deman
 
 
 @given(st.data(), st.sampled_from([A30, A100]))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_who_finds_a_free_instance_needs_no_plan(data: st.DataObject, on: Board):
     gpus = data.draw(clusters(on))
     free = [one.placement.profile for g in gpus for one in g.instances if one.holder is None]
@@ -151,7 +152,7 @@ def test_who_finds_a_free_instance_needs_no_plan(data: st.DataObject, on: Board)
 
 
 @given(clusters(A100), demands(A100))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_what_was_just_cut_waits_for_somebody_new(gpus: Sequence[Gpu], demand: Demand):
     cut = tuple(replace(gpu, cut_ago_s=0) for gpu in gpus)
     assert plan(A100, cut, demand, TERMS) == ()
@@ -233,7 +234,7 @@ def free_soon(one: Instance) -> bool:
 
 
 @given(st.data(), st.sampled_from([A30, A100]))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_of_every_profile_that_was_there_one_is_left(data: st.DataObject, on: Board):
     gpus = with_last_ones(data.draw(clusters(on)), ())
     after = applied(on, gpus, plan(on, gpus, data.draw(demands(on)), TERMS))

@@ -22,6 +22,11 @@ COSTS = {"a": Millislices(1000), "b": Millislices(2500)}
 MANAGED = frozenset({"gpu"})
 TREE = {"lab": "", "vision": "lab", "audio": "lab", "nlp": ""}
 amounts = st.integers(0, 8).map(lambda slices: Millislices(slices * 500))
+accounts = st.sampled_from(sorted(TREE))
+classes = {name: st.sampled_from([qos_name(name), BORROWED_QOS]) for name in TREE}
+sizes = st.sampled_from([0, 0, 2, 7])
+reasons = st.sampled_from(["Resources", "BeginTime"])
+kinds = st.sampled_from(sorted(COSTS))
 
 
 @st.composite
@@ -36,13 +41,12 @@ def policies(draw: st.DrawFn) -> Policy:
 
 @st.composite
 def queues(draw: st.DrawFn) -> list[JobView]:
-    return [draw(records(number)) for number in range(1, draw(st.integers(1, 13)))]
+    return [record(draw, number) for number in range(1, draw(st.integers(1, 13)))]
 
 
-@st.composite
-def records(draw: st.DrawFn, number: int) -> JobView:
-    account = draw(st.sampled_from(sorted(TREE)))
-    size = draw(st.sampled_from([0, 0, 2, 7]))
+def record(draw: st.DrawFn, number: int) -> JobView:
+    account = draw(accounts)
+    size = draw(sizes)
     runs = not size and draw(st.booleans())
     values: dict[str, Any] = {
         "job_id": 100 * number,
@@ -50,12 +54,12 @@ def records(draw: st.DrawFn, number: int) -> JobView:
         "task_index": None,
         "untouched": frozenset(range(size)),
         "account": account,
-        "qos": draw(st.sampled_from([qos_name(account), BORROWED_QOS])),
+        "qos": draw(classes[account]),
         "priority": draw(st.integers(1, 3)),
         "held": False,
-        "reason": draw(st.sampled_from(["Resources", "BeginTime"])),
+        "reason": draw(reasons),
         "state": JobState.RUNNING if runs else JobState.PENDING,
-        "tres": {f"gres/gpu:{draw(st.sampled_from(sorted(COSTS)))}": str(draw(st.integers(1, 2)))},
+        "tres": {f"gres/gpu:{draw(kinds)}": str(draw(st.integers(1, 2)))},
         "admin_comment": JobTag("ab", account, is_flexible=draw(st.booleans())).text(),
     }
     return replace(slot(0), **values)

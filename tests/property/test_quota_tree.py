@@ -6,6 +6,7 @@ fairness and the most that can be lent by trying every way there is on tiny tree
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 
 from effort import examples
@@ -43,12 +44,20 @@ class Case:
         return max(0, self.demand[name] - own_part(self.policy)[name])
 
 
-@st.composite
-def policies(draw: st.DrawFn, size: int, amount: int, *, flat: bool = False) -> Policy:
+@cache
+def limits_to(amount: int) -> st.SearchStrategy[int]:
+    return st.one_of(st.just(PLENTY), st.just(PLENTY), st.integers(0, amount))
+
+
+@cache
+def demands_to(amount: int) -> st.SearchStrategy[int]:
+    return st.one_of(st.integers(0, amount), st.integers(amount, 2 * amount))
+
+
+def drawn_policy(draw: st.DrawFn, size: int, amount: int, *, flat: bool = False) -> Policy:
     """Trees whose nominals are as they must be; about every second parent is a group."""
     parents = [draw(st.integers(-1, -1 if flat else i - 1)) for i in range(size)]
-    amounts = st.integers(0, amount)
-    limits = st.one_of(st.just(PLENTY), st.just(PLENTY), amounts)
+    amounts, limits = st.integers(0, amount), limits_to(amount)
     below = [0] * size
     tenants: list[Tenant] = []
     for i in reversed(range(size)):
@@ -67,11 +76,14 @@ def policies(draw: st.DrawFn, size: int, amount: int, *, flat: bool = False) -> 
     return {tenant.name: tenant for tenant in tenants}
 
 
+policies = st.composite(drawn_policy)
+
+
 @st.composite
 def cases(draw: st.DrawFn, sizes: range, amount: int, *, flat: bool = False) -> Case:
-    policy = draw(policies(draw(st.sampled_from(sizes)), amount, flat=flat))
-    demands = st.one_of(st.integers(0, amount), st.integers(amount, 2 * amount))
-    return Case(policy, {name: draw(demands) for name in policy})
+    size = draw(st.integers(sizes[0], sizes[-1]))
+    policy = drawn_policy(draw, size, amount, flat=flat)
+    return Case(policy, {name: draw(demands_to(amount)) for name in policy})
 
 
 TINY = cases(range(3, 5), 6)

@@ -28,36 +28,46 @@ TAGS = st.builds(
 )
 
 
-@st.composite
-def views(draw: st.DrawFn, number: int) -> JobView:
-    account = draw(st.sampled_from(sorted(USERS)))
+ACCOUNTS = st.sampled_from(sorted(USERS))
+CLASSES = {name: st.sampled_from([qos_name(name), BORROWED_QOS, "normal"]) for name in USERS}
+UNTOUCHED = st.frozensets(st.integers(0, 9), max_size=4)
+PENDING = st.sampled_from([*REASONS, "AssocGrpMemLimit", "Odd", ""])
+STATES = st.sampled_from(JobState)
+TRES = st.sampled_from([{f"gres/gpu:{SMALL}": "1"}, {f"gres/gpu:{SMALL}": "3"}, {}])
+NODES = st.sampled_from([(), ("node1",), ("elsewhere",)])
+LIMITS_S = st.none() | st.integers(0, 5000)
+PARTITIONS = st.sampled_from(["gpu", "gpu,cpu", "cpu"])
+
+
+def view(draw: st.DrawFn, number: int) -> JobView:
+    account = draw(ACCOUNTS)
     in_array = draw(st.booleans())
-    untouched = draw(st.frozensets(st.integers(0, 9), max_size=4)) if in_array else frozenset()
+    untouched = draw(UNTOUCHED) if in_array else frozenset()
     return replace(
-        job(number, draw(st.sampled_from([*REASONS, "AssocGrpMemLimit", "Odd", ""]))),
+        job(number, draw(PENDING)),
         account=account,
         user=USERS[account],
         array_job_id=number if in_array else None,
         task_index=3 if in_array and not untouched else None,
         untouched=untouched,
-        state=draw(st.sampled_from(JobState)),
-        qos=draw(st.sampled_from([qos_name(account), BORROWED_QOS, "normal"])),
+        state=draw(STATES),
+        qos=draw(CLASSES[account]),
         held=draw(st.booleans()),
         priority=draw(st.integers(0, 3)),
         admin_comment=draw(TAGS).text() if draw(st.booleans()) else "",
-        tres=draw(st.sampled_from([{f"gres/gpu:{SMALL}": "1"}, {f"gres/gpu:{SMALL}": "3"}, {}])),
-        nodes=draw(st.sampled_from([(), ("node1",), ("elsewhere",)])),
+        tres=draw(TRES),
+        nodes=draw(NODES),
         start_s=draw(TIMES),
         end_s=draw(TIMES),
         eligible_s=draw(TIMES),
-        time_limit_s=draw(st.none() | st.integers(0, 5000)),
-        partition=draw(st.sampled_from(["gpu", "gpu,cpu", "cpu"])),
+        time_limit_s=draw(LIMITS_S),
+        partition=draw(PARTITIONS),
     )
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> Sight:
-    jobs = tuple(draw(views(number)) for number in range(1, draw(st.integers(2, 9))))
+    jobs = tuple(view(draw, number) for number in range(1, draw(st.integers(2, 9))))
     return sight(
         *jobs,
         tenants=TENANTS,
