@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import JobView, RunRecord
@@ -13,10 +14,13 @@ from slurm_plugin.decide.gone import Gone, gone_runs, lost_ends
 from slurm_plugin.decide.model import RunKey
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.tenants import payers
-from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.observe import report, report_failure, warn
 from slurm_plugin.rolls import roll_budgets
 from slurm_plugin.sync import Sync
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
 
 _SETTLE_S = 5.0
 """How often accounting is asked though no run is known to have ended."""
@@ -39,7 +43,7 @@ def tariff(settings: Settings, policy: Policy) -> Tariff:
 class Bookkeeping:
     """Keeps the ledger as Slurm and its accounting say."""
 
-    def __init__(self, settings: Settings, slurm: Slurm, ledger: Ledger, sync: Sync) -> None:
+    def __init__(self, settings: Settings, slurm: Slurm, ledger: "Ledger", sync: Sync) -> None:
         self._settings = settings
         self._slurm = slurm
         self._ledger = ledger

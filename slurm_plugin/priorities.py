@@ -1,16 +1,20 @@
 """The loop that keeps pending jobs' site_factor as ``decide.priority`` has it."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from cluster.settings import Settings
 from cluster.slurm.interface import JobChange, Slurm, target_of
 from slurm_plugin.decide.decayed_use import averages, shares
 from slurm_plugin.decide.priority_changes import Ranked, Standing, changes, ranked
 from slurm_plugin.formula import formula_of
-from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.observe import report
 from slurm_plugin.sync import Sync
 from slurm_plugin.tenant_use import TenantUse
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
 
 _ASK_S = 5.0
 """How often Slurm is asked for what it has of jobs that are new here."""
@@ -23,7 +27,7 @@ SAVED_S = 10.0
 class Priorities:
     """Tells Slurm each waiting job's site_factor, no faster than [priority] allows."""
 
-    def __init__(self, settings: Settings, slurm: Slurm, ledger: Ledger, sync: Sync) -> None:
+    def __init__(self, settings: Settings, slurm: Slurm, ledger: "Ledger", sync: Sync) -> None:
         self._settings = settings.priority
         self._formula = formula_of(settings.priority)
         self._slurm = slurm

@@ -2,15 +2,19 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import ALLOTTED
 from cluster.settings import Settings
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.decayed_use import HALF_LIVES, DecayedUse, Holding, folded, recorded
-from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.observe import report_failure
 from slurm_plugin.sync import Sync
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
 
 _GAP_S = 60.0
 """After so long without a look what was held meanwhile is asked of the ledger, and so it is where
@@ -20,7 +24,7 @@ PostgreSQL did not answer."""
 class TenantUse:
     """Decayed use by tenant, as of the last look at Slurm."""
 
-    def __init__(self, settings: Settings, ledger: Ledger, sync: Sync) -> None:
+    def __init__(self, settings: Settings, ledger: "Ledger", sync: Sync) -> None:
         self._half_life_s = settings.priority.half_life_s
         self._partitions = frozenset(settings.cluster.partitions)
         self._costs = settings.costs

@@ -1,9 +1,12 @@
 """The listing's table says what the commands themselves say."""
 
+import gc
+import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from inspect import cleandoc
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +14,64 @@ from typer.testing import CliRunner
 from launcher.commands import COMMANDS
 from launcher.main import app, loaded
 
-HEAVY = ("sqlalchemy", "alembic", "psycopg", "aiohttp", "tritonclient", "jinja2")
+HEAVY = (
+    *("sqlalchemy", "alembic", "psycopg", "aiohttp", "tritonclient", "jinja2", "highspy", "numpy"),
+    *("matplotlib", "prometheus_client", "uvloop"),
+)
+
+SETTINGS = """\
+[cluster]
+name = "test"
+partitions = ["gpu"]
+[gpus."A100-80GB"]
+types = ["1g.10gb"]
+[daemon]
+run_dir = "/nonexistent"
+"""
+NO_DATABASE = "postgresql://nobody@/slicewise?host=/nonexistent"
+
+OF_NOBODY = (
+    "--version",
+    "--help",
+    "costs",
+    "costs --all",
+    "mig profiles",
+    "mig layouts A100-80GB",
+    "service schema",
+    "sbatch --shell-function",
+)
+OF_THE_DAEMON = (
+    "why 814",
+    "why vision",
+    "explain vision",
+    "priority explain 814",
+    "ledger balance",
+    "ledger statement vision",
+    "service list",
+    "service status chat",
+    "service delete chat",
+    "key list",
+    "key revoke 0123456789abcdef",
+    "admission status",
+)
+OF_THE_DATABASE = (
+    "tenant show vision",
+    "tenant remove vision",
+    "tenant-quota show vision",
+    "tenant-quota history vision",
+    "quota loans",
+    "quota calendar list",
+    "budget show",
+    "budget history vision",
+    "ledger balance",
+    "ledger statement vision",
+    "ledger verify",
+    "ledger export",
+    "recut history",
+    "rebalance history",
+    "db current",
+    "db grant auditor --as reader",
+)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -31,31 +91,73 @@ def test_every_command_tells_how_it_is_used(name: str):
     assert is_tree or "Example" in shown.output
 
 
-def imported_by(*words: str, variables: Mapping[str, str] | None = None) -> set[str]:
-    """Heavy packages that a run of ``slicewise`` has imported when it ends."""
+def imported_by(
+    lines: Iterable[str], variables: Mapping[str, str] | None = None
+) -> Mapping[str, set[str]]:
+    """Heavy packages that one process has imported after each of these runs of ``slicewise``."""
     program = (
-        "import atexit, sys\n"
-        f"sys.argv = ['slicewise', *{list(words)!r}]\n"
-        f"atexit.register(lambda: print('HEAVY', *[m for m in {HEAVY!r} if m in sys.modules]))\n"
+        "import sys\n"
         "from launcher.main import main\n"
-        "main()\n"
+        "for line in sys.stdin.read().splitlines():\n"
+        "    sys.argv = ['slicewise', *line.split()]\n"
+        "    try:\n"
+        "        main()\n"
+        "    except SystemExit:\n"
+        "        pass\n"
+        f"    print('HEAVY', line, *[m for m in {HEAVY!r} if m in sys.modules], sep='|')\n"
     )
     ran = subprocess.run(
         (sys.executable, "-c", program),
+        input="\n".join(lines),
         capture_output=True,
         text=True,
-        check=False,
+        check=True,
         env={"PATH": "/usr/bin:/bin", **(variables or {})},
     )
-    (line,) = (line for line in ran.stdout.splitlines() if line.startswith("HEAVY"))
-    return set(line.split()[1:])
+    found = (line.split("|") for line in ran.stdout.splitlines() if line.startswith("HEAVY|"))
+    return {line: set(heavy) for _, line, *heavy in found}
 
 
-def test_what_needs_no_server_imports_nothing_for_one():
-    assert imported_by("--version") == set()
-    assert imported_by("--help") == set()
-    assert imported_by("sbatch", "--shell-function") == set()
-    assert imported_by("why", "--help") == set()
+@pytest.fixture
+def settings_file(tmp_path: Path) -> str:
+    file = tmp_path / "slicewise.toml"
+    file.write_text(SETTINGS)
+    return str(file)
+
+
+def test_what_asks_no_database_imports_nothing_for_one(settings_file: str):
+    # Of the sandbox, which needs its templates, nobody waits for a word.
+    helps = [f"{name} --help" for name in COMMANDS if name != "sandbox"]
+    lines = [*OF_NOBODY, *OF_THE_DAEMON, *helps]
+    found = imported_by(lines, {"SLICEWISE_CONFIG": settings_file})
+    assert found == {line: set() for line in lines}
+
+
+def test_what_asks_the_database_imports_nothing_else(settings_file: str):
+    variables = {"SLICEWISE_CONFIG": settings_file, "SLICEWISE_DATABASE_URL": NO_DATABASE}
+    found = imported_by(OF_THE_DATABASE, variables)
+    assert found == {line: {"sqlalchemy", "psycopg"} for line in OF_THE_DATABASE}
+
+
+def test_plugins_are_kept_from_pydantic_but_not_from_programs_that_are_run(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for before in (None, "one,another"):
+        if before is not None:
+            monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", before)
+        loaded("why", COMMANDS["why"])
+        assert os.environ.get("PYDANTIC_DISABLE_PLUGINS") == before
+
+
+def test_only_what_ends_soon_leaves_its_garbage():
+    usual = gc.get_threshold()
+    try:
+        for name, command in COMMANDS.items():
+            gc.set_threshold(1_000_000)
+            loaded(name, command)
+            assert (gc.get_threshold() == usual) is (name in {"daemon", "launcher"})
+    finally:
+        gc.set_threshold(*usual)
 
 
 def test_the_shell_s_completion_knows_the_commands_of_a_tree():
