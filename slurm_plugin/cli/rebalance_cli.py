@@ -16,13 +16,10 @@ from cluster.slurm.commands import CommandSlurm
 from slurm_plugin.cli import present_rebalances as present
 from slurm_plugin.cli.parts import Json, author_name, opened_ledger
 from slurm_plugin.decide.rebalance_steps import RebalanceRun, RunOutcome, StepOutcome
-from slurm_plugin.rebalance.look import Site
-from slurm_plugin.rebalance.run import dry_run as decided
-from slurm_plugin.rebalance.run import run
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
-
+    from slurm_plugin.rebalance.look import Site
 
 rebalance_app = typer.Typer(
     help="Bring everything to what is wanted now: ledger, loans, limits, priorities, GPUs; "
@@ -98,7 +95,9 @@ def show(run_id: RunId, as_json: Json = False) -> None:
     console().print(present.steps_table(found.records, most=None))
 
 
-def _site(settings: Settings, ledger: "Ledger") -> Site:
+def _site(settings: Settings, ledger: "Ledger") -> "Site":
+    from slurm_plugin.rebalance.look import Site  # noqa: PLC0415 -- not for the history
+
     return Site(
         settings=settings,
         slurm=CommandSlurm(),
@@ -110,7 +109,9 @@ def _site(settings: Settings, ledger: "Ledger") -> Site:
     )
 
 
-def _run(site: Site, *, quiet: bool, as_json: bool) -> None:
+def _run(site: "Site", *, quiet: bool, as_json: bool) -> None:
+    from slurm_plugin.rebalance.run import run  # noqa: PLC0415 -- not for the history
+
     lock = site.ledger.rebalance_lock(site.who)
     try:
         if not lock.hold():
@@ -132,21 +133,23 @@ def _print_run(ended: RebalanceRun, *, quiet: bool) -> None:
     console().print(present.steps_table(records))
 
 
-def _print_busy(site: Site, holder: str, *, quiet: bool, as_json: bool) -> None:
+def _print_busy(site: "Site", holder: str, *, quiet: bool, as_json: bool) -> None:
     if as_json:
         print_json({"outcome": None, "busy": holder})
     elif not quiet or _is_long(site):
         sys.stderr.write(f"Another run is under way ({holder}): nothing was done.\n")
 
 
-def _is_long(site: Site) -> bool:
+def _is_long(site: "Site") -> bool:
     """It may hang: cron should say so."""
     newest = site.ledger.rebalance_history(1)
     return any(site.now_s() - one.begun_s > _LONG_S for one in newest)
 
 
-def _print_dry_run(site: Site, as_json: bool) -> None:
-    outcome, records = asyncio.run(decided(site))
+def _print_dry_run(site: "Site", as_json: bool) -> None:
+    from slurm_plugin.rebalance.run import dry_run  # noqa: PLC0415 -- not for the history
+
+    outcome, records = asyncio.run(dry_run(site))
     if as_json:
         steps = [present.record_json(one, "would") for one in records]
         print_json({"outcome": None, "steps": steps})

@@ -16,7 +16,7 @@ from launcher.main import app, loaded
 
 HEAVY = (
     *("sqlalchemy", "alembic", "psycopg", "aiohttp", "tritonclient", "jinja2", "highspy", "numpy"),
-    *("matplotlib", "prometheus_client", "uvloop"),
+    *("matplotlib", "prometheus_client", "uvloop", "slurm_plugin.rebalance.run"),
 )
 
 SETTINGS = """\
