@@ -84,7 +84,7 @@ async def test_index_lists_are_not_cut(place: Path, slurm: PyslurmSlurm) -> None
 TROUBLES = {
     "down": ("RPCError: Unable to contact slurm controller (connect failure)", -9, 5.0),
     "refuses": ("RPCError: Unable to contact slurm controller", -9, 5.0),
-    "hangs": ("no answer within 2 s", -9, 30.0),
+    "hangs": ("no answer within 0.5 s", -9, 30.0),
     "exits": ("its process ended", 1, 30.0),
     "crashes": ("its process ended", -11, 30.0),
     "has no slurm.conf": ("its process ended", 1, 600.0),
@@ -102,7 +102,7 @@ TROUBLES = {
 async def test_the_commands_answer_instead(
     place: Path, slurm: PyslurmSlurm, log: Log, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    monkeypatch.setattr(pyslurm_client, "DEADLINE_S", 2.0 if trouble == "hangs" else 30.0)
+    monkeypatch.setattr(pyslurm_client, "DEADLINE_S", 0.5 if trouble == "hangs" else 30.0)
     let(place, trouble)
     why, status, retry_s = TROUBLES[trouble]
     assert len(await slurm.jobs()) == JOBS

@@ -1,6 +1,7 @@
 """The batch script of a measurement, whole, under bash: Slurm's commands and Triton stand in."""
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -26,20 +27,20 @@ STAND_INS = {
         export SLURM_STEP_RESV_PORTS=21001-21003
         until [ "$1" = bash ]; do shift; done
         exec "$@" """,
-    "tritonserver": """echo start >>"$TOLD/starts"
-        printf '%s\\n' "$@" >"$TOLD/tritonserver"
+    "tritonserver": """printf '%s\\n' "$@" >"$TOLD/tritonserver"
         trap 'echo ended >"$TOLD/ended"; exit 0' INT
+        echo start >>"$TOLD/starts"
         while :; do sleep 0.05; done""",
     # Like the client, which waits for Triton first.
     "client": """printf '%s\\n' "$@" >"$TOLD/client"
-        until [ -s "$7" ]; do sleep 0.05; done
+        until [ -s "$7" ] && [ -s "$TOLD/starts" ]; do sleep 0.05; done
         cat "$7" >"$TOLD/where"
         read -r server _ <"$7"
         if [ -e "$TOLD/kills" ]; then
             rm "$TOLD/kills"
             : >"$7"
             kill -KILL "$server"
-            until [ -s "$7" ]; do sleep 0.05; done
+            until [ -s "$7" ] && grep -cx start "$TOLD/starts" | grep -qx 2; do sleep 0.05; done
         fi
         [ ! -e "$TOLD/hangs" ] || sleep 60
         exit 3""",
@@ -133,7 +134,7 @@ def test_a_cancelled_job_ends_client_and_triton(told: Path):
     (told / "hangs").touch()
     running = start(told)
     while not (told / "where").exists():
-        pass
+        time.sleep(0.01)
     running.terminate()
     assert running.wait(timeout=30) == 143
     assert words(told, "ended") == ["ended"]
