@@ -59,12 +59,15 @@ def test_the_smallest_requests_work(model: ModuleType, tokens: int) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServerClient]:
-    """A real tritonserver with the demo's model, killed in the end; leaves nothing behind."""
+    """A real tritonserver with the demo's model, killed in the end; leaves nothing behind.
+
+    Nor does it outlive tests that are killed.
+    """
     top = tmp_path_factory.mktemp("triton")
     command, port = stage(top / "bin", top / "triton"), free_port()
     running = subprocess.Popen(
         [
-            command,
+            *("setpriv", "--pdeathsig", "KILL", command),
             f"--model-repository={publish_models(top)}",
             *(f"--http-port={port}", "--http-address=127.0.0.1", "--allow-metrics=false"),
             "--id=vision/captions",

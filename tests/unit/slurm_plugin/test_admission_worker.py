@@ -253,10 +253,11 @@ asyncio.run(main())
 
 @pytest.fixture
 def other_daemon(tmp_path: Path) -> Any:
-    """A process with a worker, to be stopped and killed."""
+    """A process with a worker, to be stopped and killed; it outlives no tests that are killed."""
     path = tmp_path / "a.sock"
     tests = Path(__file__).resolve().parents[2]
-    argv = (sys.executable, "-c", DAEMON % os.getuid(), str(path))
+    program = (sys.executable, "-c", DAEMON % os.getuid(), str(path))
+    argv = ("setpriv", "--pdeathsig", "KILL", *program)
     variables = {**os.environ, "PYTHONPATH": str(tests)}
     log = tmp_path / "log"
     with log.open("w") as stderr, subprocess.Popen(argv, env=variables, stderr=stderr) as daemon:
