@@ -260,7 +260,7 @@ def wrapper_environment(layout: Layout, hostname: str = "localhost") -> dict[str
     salloc need localhost, since they are called back where their own connections come from.
     """
     return {
-        "LD_PRELOAD": "libnss_wrapper.so",
+        "LD_PRELOAD": f"libnss_wrapper.so:{layout.nodelay}",
         "NSS_WRAPPER_PASSWD": str(layout.etc / "passwd"),
         "NSS_WRAPPER_GROUP": str(layout.etc / "group"),
         "NSS_WRAPPER_HOSTS": str(layout.etc / "hosts"),

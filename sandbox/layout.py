@@ -98,6 +98,11 @@ class Layout:
         return self.lib / "nvml"
 
     @property
+    def nodelay(self) -> Path:
+        """The library that makes TCP send at once."""
+        return self.lib / "libnodelay.so"
+
+    @property
     def home(self) -> Path:
         """Home directories of the sandbox's users."""
         return self.directory / "home"

@@ -27,6 +27,7 @@ from sandbox.directory import checked, chosen_slot, claimed, empty, require_room
 from sandbox.host import Host, Progress, hosts_text
 from sandbox.inventory import NODES
 from sandbox.layout import Layout
+from sandbox.libraries import build_nodelay
 from sandbox.staging import stage, write_commands
 from sandbox.state import State, load, save
 
@@ -177,6 +178,7 @@ def _prepare(layout: Layout, progress: Progress) -> Host:
     for place in (layout.etc, layout.log, layout.lib, layout.run, layout.home, layout.models):
         host.directory(place, "root", 0o755)
     host.directory(layout.run, "slurm", 0o755)
+    build_nodelay(layout.nodelay)
     for role, user in people.items():
         host.directory(layout.home / user.name, role, 0o755)
     passwd = Path("/etc/passwd").read_text(encoding="utf-8")

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cluster.errors import SlicewiseError
-from sandbox import triton
-from sandbox.nvml import library
+from sandbox import libraries, triton
 
 REQUIRED_FILES: tuple[tuple[str, str], ...] = (
     ("slurmctld", "slurmctld"),
@@ -23,7 +22,7 @@ REQUIRED_FILES: tuple[tuple[str, str], ...] = (
     ("/usr/lib/*/lua/5.*/socket/unix.so", "lua-socket"),
     ("/usr/lib/*/lua/5.*/cjson.so", "lua-cjson"),
     ("/usr/lib/*/libnss_wrapper.so", "libnss-wrapper"),
-    *library.REQUIRED_FILES,
+    *libraries.REQUIRED_FILES,
 )
 """A command, or a pattern of an absolute path, and the Debian or Ubuntu package that has it."""
 
