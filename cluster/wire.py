@@ -17,7 +17,8 @@ sockets."""
 class Message(BaseModel):
     """Base: frozen; an unknown key is an error on the way in."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Built at its first use: a command uses two of some fifty.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 Count = Annotated[int, Field(ge=0, lt=2**32)]

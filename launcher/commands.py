@@ -49,7 +49,7 @@ FOR_EVERYBODY: Mapping[str, Command] = {
         "slurm_plugin.cli.priority:priority_app", "In which order waiting jobs start."
     ),
     "costs": Command(
-        "slurm_plugin.cli.explain:print_costs",
+        "slurm_plugin.cli.costs:print_costs",
         "Show what one instance of every MIG profile costs, in slices.",
         "Examples: slicewise costs | slicewise costs --all --json",
     ),

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from cluster.errors import InvalidInputError
 from cluster.mig.inventory import Gpu
 from cluster.mig.layouts import Layout, geometry
@@ -51,6 +49,8 @@ def parse(text: str) -> Configs:
 
     Raises InvalidInputError (SW-MIG-PARTED) that names what mig-parted would not take.
     """
+    import yaml  # noqa: PLC0415 -- not for the commands beside import and export
+
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -141,6 +141,8 @@ def _known(board: Board, name: str) -> str | None:
 
 def text_of(name: str, gpus: Sequence[Gpu]) -> str:
     """A node's GPUs as they are cut, as a configuration of that name."""
+    import yaml  # noqa: PLC0415 -- as in parse
+
     rows = [_row(gpu) for gpu in gpus if gpu.board is not None]
     document = {"version": VERSION, "mig-configs": {name: rows}}
     return str(yaml.safe_dump(document, sort_keys=False))

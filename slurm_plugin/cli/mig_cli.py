@@ -16,7 +16,7 @@ from cluster.mig import parted
 from cluster.mig.layouts import Layout, Placement, geometry
 from cluster.mig.nvml import ROOT, read_inventory
 from cluster.mig_profiles import Board, board, boards, profile_of, sources
-from slurm_plugin.cli.explain import print_costs
+from slurm_plugin.cli.costs import print_costs
 from slurm_plugin.cli.instances_cli import instances
 from slurm_plugin.cli.node_cli import HostRoot
 from slurm_plugin.cli.parts import Json

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 
-_EXPLANATION = TypeAdapter(Explanation)
-_ROWS = TypeAdapter(tuple[StatementRow, ...])
-_BALANCES = TypeAdapter(tuple[BalanceLine, ...])
-
-
 class Source(Protocol):
     """What both can tell. Raises InvalidInputError (SW-TENANT-UNKNOWN)."""
 
@@ -111,7 +106,7 @@ class DaemonSource:
     def explanation(self, tenant: str) -> Explanation:
         """As ``Source`` says."""
         answer = asyncio.run(self._daemon.explain(tenant))
-        return _EXPLANATION.validate_python(answer.explanation)
+        return TypeAdapter(Explanation).validate_python(answer.explanation)
 
     def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
         """As ``Source`` says."""
@@ -119,15 +114,16 @@ class DaemonSource:
         return Statement(rows, totals(rows)), now_s
 
     async def _pages(self, request: StatementRequest) -> tuple[tuple[StatementRow, ...], int]:
+        adapter = TypeAdapter(tuple[StatementRow, ...])
         answer = await self._daemon.statement(request)
-        rows = [*_ROWS.validate_python(answer.rows)]
+        rows = [*adapter.validate_python(answer.rows)]
         while answer.more is not None:
             request = request.model_copy(update={"after": answer.more})
             answer = await self._daemon.statement(request)
-            rows += _ROWS.validate_python(answer.rows)
+            rows += adapter.validate_python(answer.rows)
         return tuple(rows), answer.now_s
 
     def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
         """As ``Source`` says."""
         answer = asyncio.run(self._daemon.balance(tenant))
-        return _BALANCES.validate_python(answer.balances)
+        return TypeAdapter(tuple[BalanceLine, ...]).validate_python(answer.balances)

@@ -17,7 +17,7 @@ from cluster.periods import period_start_s
 from cluster.settings import Settings
 from cluster.units import Millislices, MillisliceSeconds
 from launcher.main import app
-from slurm_plugin.cli import budget, explain, gather, parts, quota, source, tenant
+from slurm_plugin.cli import budget, costs, explain, gather, parts, quota, source, tenant
 from slurm_plugin.cli import ledger as ledger_commands
 from slurm_plugin.cli.parts import SlurmLook
 from slurm_plugin.decide.budgets import Amend, unspent
@@ -41,7 +41,7 @@ SETTINGS = Settings.model_validate(
 )
 ACCOUNTS = {"root": "", "physics": "root", "optics": "physics", "bio": "root"}
 TRY_TO_LOOK = parts.try_to_look_at_slurm
-MODULES = (tenant, quota, budget, ledger_commands, explain, parts, source)
+MODULES = (tenant, quota, budget, ledger_commands, costs, explain, parts, source)
 
 
 class FakeLedger(MemoryStore):

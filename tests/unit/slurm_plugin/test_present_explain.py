@@ -4,7 +4,7 @@ from rich.console import Console
 
 from cluster.jobs import NodeView
 from cluster.units import Millislices
-from slurm_plugin.cli.explain import profile_costs
+from slurm_plugin.cli.costs import profile_costs
 from slurm_plugin.cli.present_explain import costs_table, explanation
 from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.demand import Held
