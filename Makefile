@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup packages demo test lint unit integration soak nightly faults bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick bench-placement bench-rebalance format clean
+.PHONY: help setup packages demo test lint unit integration soak nightly faults bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick bench-placement bench-rebalance bench-commands format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -109,6 +109,9 @@ bench-placement: $(READY) ## MIG placement and profiles, beside others and the o
 
 bench-rebalance: $(READY) ## Rebalancing: a run on a large site, victims, waits: build/reports/rebalance.json (minutes)
 	@$(BIN)/python -m benchmarks.rebalance
+
+bench-commands: setup ## CPU and wall of 20 commands, beside squeue: build/reports/commands.json (minutes)
+	@$(BIN)/python -m benchmarks.commands
 
 format: $(READY) ## Let ruff format and sort
 	@$(BIN)/ruff check --fix .

@@ -1,0 +1,153 @@
+"""What commands cost: CPU and wall of 20 in a sandbox of their own, with squeue as the yardstick.
+
+CPU is user and system time of the command and of whatever it runs, such as sacctmgr. Each round
+runs every command once; a first one, which finds cold files, does not count.
+"""
+
+import resource
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import mkdtemp
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import machine
+from benchmarks.reporting import run
+from benchmarks.wake import FILE, PROFILE, TENANT, USER
+from sandbox.cluster import Sandbox
+from sandbox.demo.commands import publish_models
+
+FULL_ROUNDS, QUICK_ROUNDS = 5, 1
+SERVICE = "chat"
+OPERATOR = "root"
+AIMS_S: Mapping[str, float] = {USER: 0.3, OPERATOR: 0.5}
+"""CPU at most, by who runs it: users ask the daemon or nobody, operators the database."""
+YARDSTICK = "squeue"
+OF_USERS = (
+    "--help",
+    "costs",
+    "mig profiles",
+    f"why {TENANT}",
+    f"explain {TENANT}",
+    "ledger balance",
+    "service list",
+    f"service status {SERVICE}",
+    "key list",
+    "sbatch --preview --wrap=true",
+)
+OF_OPERATORS = (
+    "tenant list",
+    f"tenant show {TENANT}",
+    "tenant-quota list",
+    f"tenant-quota set {TENANT} --nominal 2",
+    "quota loans",
+    "budget show",
+    "ledger statement",
+    "ledger verify",
+    "rebalance history",
+    "db current",
+)
+COMMANDS = (
+    (USER, YARDSTICK),
+    *((USER, f"slicewise {words}") for words in OF_USERS),
+    *((OPERATOR, f"slicewise {words}") for words in OF_OPERATORS),
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run, in seconds."""
+
+    cpu_s: float
+    wall_s: float
+
+
+@contextmanager
+def _sandbox() -> Iterator[Sandbox]:
+    """With a tenant that has a quota, a budget and a service at zero."""
+    sandbox = Sandbox.up(Path(mkdtemp(prefix="slicewise-commands-")), progress=print)
+    try:
+        operators = ("tenant-quota", "set", TENANT, "--nominal", "2"), ("rebalance", "--quiet")
+        for words in operators:
+            sandbox.run(OPERATOR, ("slicewise", *words))
+        home = sandbox.layout.home / sandbox.state.users[USER].name
+        models = publish_models(sandbox.layout.models)
+        text = FILE.format(name=SERVICE, tenant=TENANT, profile=PROFILE, models=models)
+        (home / f"{SERVICE}.toml").write_text(text)
+        sandbox.run(USER, ("slicewise", "service", "apply", f"{SERVICE}.toml"))
+        yield sandbox
+    finally:
+        sandbox.down()
+
+
+def _cost(sandbox: Sandbox, user: str, words: str) -> Cost:
+    before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    sandbox.run(user, words.split())
+    wall_s, after = time.perf_counter() - began_s, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return Cost(cpu_s, wall_s)
+
+
+def measure(rounds: int) -> Mapping[str, Any]:
+    """The whole report."""
+    with _sandbox() as sandbox:
+        found = [
+            [_cost(sandbox, user, words) for user, words in COMMANDS] for _ in range(rounds + 1)
+        ][1:]
+    costs = {
+        words: _summary(user, [each[place] for each in found])
+        for place, (user, words) in enumerate(COMMANDS)
+    }
+    return {
+        "worst_cpu_s": {
+            user: max(one["cpu_s"] for one in costs.values() if one["user"] == user)
+            for user in AIMS_S
+        },
+        "commands": costs,
+        "aims_cpu_s": dict(AIMS_S),
+        "rounds": rounds,
+        "machine": machine(),
+    }
+
+
+def _summary(user: str, costs: Sequence[Cost]) -> dict[str, Any]:
+    cpu_s, wall_s = [one.cpu_s for one in costs], [one.wall_s for one in costs]
+    return {
+        "user": user,
+        "cpu_s": median(cpu_s),
+        "wall_s": median(wall_s),
+        "cpus_s": cpu_s,
+        "walls_s": wall_s,
+    }
+
+
+def show(report: Mapping[str, Any]) -> None:
+    """As a table."""
+    table = Table("command", "as", "CPU s", "wall s", "aim", box=None)
+    for words, one in report["commands"].items():
+        aim_s = AIMS_S[one["user"]]
+        missed = ": missed" if one["cpu_s"] > aim_s else ""
+        aim = "" if words == YARDSTICK else f"{aim_s:g}{missed}"
+        table.add_row(words, one["user"], f"{one['cpu_s']:.3f}", f"{one['wall_s']:.3f}", aim)
+    Console().print(table)
+
+
+def main() -> None:
+    """Write build/reports/commands.json."""
+    run(
+        "commands",
+        __doc__,
+        "one round",
+        lambda quick: measure(QUICK_ROUNDS if quick else FULL_ROUNDS),
+        show,
+    )
+
+
+if __name__ == "__main__":
+    main()
