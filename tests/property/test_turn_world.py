@@ -146,7 +146,7 @@ class World:
 
     def gateway(self) -> Gateway:
         lines = tuple(
-            replace(line, in_flight=len(work))
+            line if line.in_flight == len(work) else replace(line, in_flight=len(work))
             for line, work in zip(self.lines, self.work, strict=True)
         )
         sessions = self.waiting + sum(len(work) for work in self.work)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -64,6 +65,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer
     Nor does it outlive tests that are killed.
     """
     top = tmp_path_factory.mktemp("triton")
+    others = environments()
     command, port = stage(top / "bin", top / "triton"), free_port()
     running = subprocess.Popen(
         [
@@ -86,6 +88,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()
         assert remove_shared_memory(top / "triton") == 2
+        for place in environments() - others:
+            with suppress(FileNotFoundError):
+                place.rmdir()
+
+
+def environments() -> set[Path]:
+    """Empty folders that Triton's Python backend makes, whatever TMPDIR says, and removes if it may
+    end by itself.
+    """
+    found = set()
+    for place in Path("/tmp").glob("python_env_*"):
+        with suppress(FileNotFoundError):
+            if place.stat().st_uid == os.getuid():
+                found.add(place)
+    return found
 
 
 def free_port() -> int:
