@@ -45,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
+        # A shell in whose background tests run has them, and all that they start, ignore it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if _is_worker(config):
         return
     config.pluginmanager.register(Durations(_REPORT))

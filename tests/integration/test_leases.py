@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from effort import is_nightly
+from service_status import status
 from steady_load import SteadyLoad
 from waiting import until, until_is
 
@@ -92,10 +93,9 @@ class Leased:
         return self.home.glob(f"{self.name}-*.log")
 
     def whys(self) -> list[str]:
-        """Why replicas must end, as their owner is told."""
-        argv = ("slicewise", "service", "status", self.service, "--json")
-        shown = self.sandbox.run("bob", argv, check=False).stdout
-        return [one.split(": ", 1)[1] for one in _texts(json.loads(shown)) if "ends in" in one]
+        """Why replicas must end, as ``service status`` says. It is said for seconds only."""
+        texts = _texts(status(self.sandbox, self.service))
+        return [one.split(": ", 1)[1] for one in texts if "ends in" in one]
 
     def while_asked(self, happens: Callable[[], None]) -> SteadyLoad:
         """Clients before, during and after it."""

@@ -25,7 +25,7 @@ def run_of_tests(workers: str) -> "subprocess.Popen[bytes]":
     argv = ("env", "--default-signal=INT", sys.executable, "-m", "pytest", "-q", workers)
     environment = {name: value for name, value in os.environ.items() if "XDIST" not in name}
     return subprocess.Popen(
-        (*argv, "--dist=loadgroup", *TESTS),
+        (*argv, *TESTS),
         cwd=PROJECT,
         env=environment,
         stdout=subprocess.DEVNULL,
