@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from cluster.errors import SlicewiseError
+from cluster.errors import InvalidInputError, SlicewiseError
 from cluster.wire import ServiceNews, ServiceView, SlotView, ViewAnswer, WishAnswer
 from cluster.wire_keys import GrantsAnswer
 from launcher.decide.gateway import Gateway
@@ -20,6 +20,7 @@ from launcher.decide.state import (
     ServiceState,
     State,
     after_retirement,
+    after_silence,
     after_wish,
 )
 from launcher.triton import Replica
@@ -152,6 +153,10 @@ class _Turning:
                 answer = await daemon.wish(array, wish.run, wish.note, wish.urgency)
             except SlicewiseError as error:
                 self.failures[array] = error
+                # What the daemon itself refuses, it has not taken.
+                if not isinstance(error, InvalidInputError):
+                    known = self.state[service.service]
+                    self.state[service.service] = after_silence(known, array, wish)
             else:
                 self.answers[array] = answer
                 at = replace(wish, at_s=time.time())

@@ -132,6 +132,7 @@ def generation(sight: Sight, known: GenerationState) -> Generation:
         alive=frozenset(s.index for s in view.slots if s.state in _UNDER_WAY),
         leaving=frozenset(s.index for s in view.slots if s.leaves_s is not None),
         wish=known.wish,
+        unheard=known.unheard,
         retired_s=known.retired_s,
         seen_s=known.seen_s or now_s,
         failing=frozenset(s.index for s in view.slots if s.state == "ending")
@@ -238,6 +239,8 @@ def _failed(
 ) -> frozenset[int]:
     """Failed starts: wished and ended by itself before it had settled, or unfit; not cancelled."""
     wished = known.wish.run if known.wish is not None else frozenset()
+    if known.unheard is not None:
+        wished &= known.unheard
     over = frozenset(s.index for s in view.slots if s.state in _OVER and s.leaves_s is None)
     ended = over & (known.alive - known.leaving) - _cancelled(view)
     settled = {i for i, v in verified.items() if now_s - v.at_s >= SETTLED_S}

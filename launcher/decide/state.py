@@ -36,6 +36,8 @@ class GenerationState:
         down: runs that fail their health checks.
         alive: slots that were under way at the last look, or were released since.
         leaving: of these, those whose end was announced.
+        unheard: slots that every wish had which was sent since without an answer: the daemon may
+            have taken any of them. None: all were answered.
         retired_s: when the daemon was asked to cancel it.
         seen_s: when it was seen first.
         failing: slots that count as a failed start, and still end: if it turns out that they were
@@ -50,6 +52,7 @@ class GenerationState:
     alive: frozenset[int] = frozenset()
     leaving: frozenset[int] = frozenset()
     wish: Wish | None = None
+    unheard: frozenset[int] | None = None
     retired_s: float = 0.0
     seen_s: float = 0.0
     failing: frozenset[int] = frozenset()
@@ -80,8 +83,17 @@ def after_wish(
     found = replace(
         known,
         wish=replace(wish, kept_back=frozenset(answer.kept_back)),
+        unheard=None,
         alive=known.alive | frozenset(answer.released),
     )
+    return replace(state, generations={**state.generations, array_job_id: found})
+
+
+def after_silence(state: ServiceState, array_job_id: int, wish: Wish) -> ServiceState:
+    """Remember a wish that the daemon may have taken, though its answer did not come."""
+    known = state.generations[array_job_id]
+    unheard = wish.run if known.unheard is None else known.unheard & wish.run
+    found = replace(known, unheard=unheard)
     return replace(state, generations={**state.generations, array_job_id: found})
 
 

@@ -8,7 +8,7 @@ and in the end nothing runs.
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from plain_scaling import decide
 
@@ -35,7 +35,7 @@ from launcher.decide.routing import (
 from launcher.decide.runs import Answer, Probe
 from launcher.decide.services import Plan
 from launcher.decide.slots import Phase
-from launcher.decide.state import ServiceState, State, after_retirement, after_wish
+from launcher.decide.state import ServiceState, State, after_retirement, after_silence, after_wish
 
 SLOTS, LINES, CONCURRENCY, KEEP_ALIVE_S = 4, 6, 2, 3
 START_TICKS, END_TICKS, LEASE_S = 3, 4, 60
@@ -286,6 +286,8 @@ def turn(world: World, state: State, *, is_heard: bool = True) -> tuple[State, P
                 # A little after the look: the next look, a second later, is newer.
                 said = replace(wish, at_s=world.now_s + 0.1)
                 known["t/a"] = after_wish(known["t/a"], array, said, answer)
+            else:
+                known["t/a"] = after_silence(known["t/a"], array, wish)
         for array in service.retired:
             world.retire(array)
             known["t/a"] = after_retirement(known["t/a"], array, world.now_s + 0.1)
@@ -358,6 +360,7 @@ def test_no_request_is_cut_all_are_answered_and_old_generations_disappear(
     assert state["t/a"].generations.keys() == world.arrays.keys()
 
 
+@example(seconds=[(1, "")] + [(0, "")] * 6 + [(0, "unheard")], quota=1, work=1)
 @given(SECONDS, st.integers(1, SLOTS), WORK)
 def test_a_service_that_is_to_end_finishes_what_it_has(
     seconds: list[tuple[int, str]], quota: int, work: int

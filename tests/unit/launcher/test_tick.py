@@ -63,6 +63,7 @@ class World:
         self.complete = complete
         self.failure: Exception | None = None
         self.refused: set[int] = set()
+        self.silent = False
         self.kept: Mapping[str, str] = {}
         self.may_write = True
         self.seen_s = 1.0
@@ -80,6 +81,8 @@ class World:
         if array_job_id in self.refused:
             raise InvalidInputError("SW-SERVICE-UNKNOWN", "No such service.")
         self.log.append((array_job_id, run))
+        if self.silent:
+            raise UnreachableError("SW-DAEMON-DOWN", "No answer.")
         return WishAnswer(released=tuple(run))
 
     async def retire(self, array_job_id: int) -> None:
@@ -164,6 +167,19 @@ async def test_a_refused_wish_concerns_its_own_service_only():
     assert (8, frozenset({0})) in world.log
     assert list(turned.failures) == [7]
     assert turned.state["t/a"].generations[7].wish is None
+
+
+async def test_a_wish_without_an_answer_may_have_been_taken_and_a_refused_one_not():
+    world = World(service(7, "a", HELD))
+    world.refused = {7}
+    refused = await turn(world, world, world, {})
+    assert refused.state["t/a"].generations[7].unheard is None
+    world.refused, world.silent = set(), True
+    silent = await turn(world, world, world, refused.state)
+    assert silent.state["t/a"].generations[7].unheard == {0}
+    world.silent = False
+    answered = await turn(world, world, world, silent.state)
+    assert answered.state["t/a"].generations[7].unheard is None
 
 
 async def test_a_slow_daemon_is_asked_on_where_the_turn_before_stopped(
