@@ -1,6 +1,7 @@
 """The sandbox itself: a real Slurm cluster whose jobs see emulated MIG devices."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -307,7 +308,9 @@ def test_another_sandbox_beside_it_ends_without_a_trace_in_the_middle_of_its_sta
 def test_down_sweeps_what_a_killed_up_left_and_jobs_that_hide():
     directory = path_for("killed")
     sandbox = Sandbox.up(directory, progress=print, services=False)
-    hidden = "setsid env -i sleep 4321 & disown; sleep 4321"
+    # No other run on this machine sleeps for so long.
+    asleep_s = 100_000 + os.getpid()
+    hidden = f"setsid env -i sleep {asleep_s} & disown; sleep {asleep_s}"
     sandbox.run("alice", ("sbatch", "--output=/dev/null"), input=f"#!/bin/bash\n{hidden}\n")
     until(lambda: sandbox.run("alice", ("squeue", "-h", "-t", "R")).stdout)
     sandbox.kill("slurmctld")
@@ -317,7 +320,9 @@ def test_down_sweeps_what_a_killed_up_left_and_jobs_that_hide():
     assert process.leftovers(directory, ()) == ()
     assert not directory.exists()
     assert [
-        pid for pid in Path("/proc").glob("[0-9]*") if b"sleep\x004321" in command_line(pid)
+        pid
+        for pid in Path("/proc").glob("[0-9]*")
+        if f"sleep\0{asleep_s}".encode() in command_line(pid)
     ] == []
 
 
