@@ -21,6 +21,16 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
+def build(*messages: type[BaseModel]) -> None:
+    """Build these and those that derive from them now, in a program whose first answer is awaited.
+
+    To be called while the program has one thread.
+    """
+    for message in messages:
+        message.model_rebuild()
+        build(*message.__subclasses__())
+
+
 Count = Annotated[int, Field(ge=0, lt=2**32)]
 
 

@@ -146,13 +146,9 @@ def chosen_slot(path: Path) -> Iterator[int]:
     taken = {entry.pw_uid for entry in pwd.getpwall()}
     first = int.from_bytes(hashlib.sha256(bytes(path)).digest()[:4], "big")
     for slot in ((first + i) % SLOTS + 1 for i in range(SLOTS)):
-        with socket.socket(socket.AF_UNIX) as claim:
-            try:
-                # An abstract name: it goes with this process, whatever ends it.
-                claim.bind(f"\0slicewise-sandbox-slot-{slot}")
-            except OSError:
-                continue
-            if taken.isdisjoint(users.own_uids(slot)) and _ports_are_free(Layout(path, slot)):
+        with held_slot(slot) as is_held:
+            is_free = is_held and taken.isdisjoint(users.own_uids(slot))
+            if is_free and _ports_are_free(Layout(path, slot)):
                 yield slot
                 return
     raise SlicewiseError(
@@ -160,6 +156,21 @@ def chosen_slot(path: Path) -> Iterator[int]:
         "No free ports and user ids for another sandbox.",
         "Stop one: slicewise sandbox down --dir DIRECTORY",
     )
+
+
+@contextmanager
+def held_slot(slot: int) -> Iterator[bool]:
+    """Whether no other sandbox starts or stops in that slot; if so, none does while this lasts."""
+    with socket.socket(socket.AF_UNIX) as holder:
+        try:
+            # An abstract name: it goes with this process, whatever ends it.
+            holder.bind(f"\0slicewise-sandbox-slot-{slot}")
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            yield False
+            return
+        yield True
 
 
 def _ports_are_free(layout: Layout) -> bool:

@@ -30,6 +30,8 @@ def build(place: Path, sources: Sequence[Path], *flags: str) -> None:
         raise _failure(place, "there is no cc") from None
     except subprocess.CalledProcessError as error:
         raise _failure(place, error.stderr.strip()) from None
+    # Every user loads it, whatever this one's umask is.
+    fresh.chmod(0o755)
     fresh.replace(place)
 
 

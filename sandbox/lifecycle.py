@@ -23,7 +23,15 @@ from sandbox import (
     triton,
     users,
 )
-from sandbox.directory import checked, chosen_slot, claimed, empty, require_room, storable
+from sandbox.directory import (
+    checked,
+    chosen_slot,
+    claimed,
+    empty,
+    held_slot,
+    require_room,
+    storable,
+)
 from sandbox.host import Host, Progress, hosts_text
 from sandbox.inventory import NODES
 from sandbox.layout import Layout
@@ -129,17 +137,25 @@ def _stop(path: Path) -> State | None:
         state = load(Layout(path, 0).state_file)
     except SlicewiseError:
         state = None
-    uids: Sequence[int] = ()
-    if state is not None:
+    if state is None:
+        _sweep(path, ())
+        return None
+    # Its ports become free before all that ran under its user ids has ended.
+    with held_slot(state.layout.slot) as is_held:
         _stop_in_order(Host(state))
-        uids = users.own_uids(state.layout.slot) if state.several_users else ()
+        own = state.several_users and is_held
+        _sweep(path, users.own_uids(state.layout.slot) if own else ())
+    return state
+
+
+def _sweep(path: Path, uids: Sequence[int]) -> None:
+    """End what is left of a sandbox, also what only its users show, and what it holds outside."""
     process.end(process.leftovers(path, uids), patience_s=1.0)
     while left := process.leftovers(path, uids):
         process.end(left, patience_s=0.0)
     postgres.release_memory(Layout(path, 0))
     triton.remove_shared_memory(Layout(path, 0).triton)
-    users.remove_temporary_files(uids)
-    return state
+    triton.remove_environments(uids)
 
 
 def _stop_in_order(host: Host) -> None:

@@ -14,8 +14,9 @@ int socket(int domain, int type, int protocol)
     int (*next)(int, int, int) = (int (*)(int, int, int))dlsym(RTLD_NEXT, "socket");
     int made = next(domain, type, protocol);
     int on = 1;
-    /* What a listening socket accepts inherits it. Of another kind of socket it is refused. */
-    if (made >= 0 && (domain == AF_INET || domain == AF_INET6))
+    int kind = type & ~(SOCK_CLOEXEC | SOCK_NONBLOCK);
+    /* What a listening socket accepts inherits it. */
+    if (made >= 0 && kind == SOCK_STREAM && (domain == AF_INET || domain == AF_INET6))
         setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     return made;
 }

@@ -50,6 +50,8 @@ async def up(host: Host) -> None:
             "--locale=C.UTF-8",
             "--no-sync",
             "--no-instructions",
+            # Killed, it too leaves nothing in /dev/shm.
+            "--set=dynamic_shared_memory_type=mmap",
         ),
     )
     host.file(data / "pg_hba.conf", "local all all peer map=sandbox\n", role="slurm", mode=0o600)

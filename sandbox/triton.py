@@ -11,6 +11,8 @@ import platform
 import shutil
 import sys
 import sysconfig
+from collections.abc import Collection
+from contextlib import suppress
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,6 +74,14 @@ def remove_shared_memory(triton_dir: Path, shm: Path = Path("/dev/shm")) -> int:
     for region in left:
         region.unlink(missing_ok=True)
     return len(left)
+
+
+def remove_environments(uids: Collection[int], place: Path = Path("/tmp")) -> None:  # noqa: S108
+    """Remove the folders that killed Python backends of these users left; none may run any more."""
+    for folder in place.glob("python_env_*"):
+        with suppress(OSError):
+            if folder.lstat().st_uid in uids:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _shm_prefix(triton_dir: Path) -> str:

@@ -6,8 +6,7 @@ group file of the sandbox. The machine's own files stay as they are.
 
 import os
 import pwd
-import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,6 @@ ROLES = ("root", "slurm", "slicewise", *TENANT_USERS)
 _FIRST_UID = 61000
 _UIDS_PER_SLOT = 8
 _NAMED_FIELDS = 3
-_TEMPORARY = Path("/tmp")  # noqa: S108 -- Triton asks no variable for it
 
 
 @dataclass(frozen=True)
@@ -100,17 +98,3 @@ def _merged(system: str, names: Mapping[str, User], numbers: set[int], lines: It
         and fields[2] not in {str(number) for number in numbers}
     )
     return "\n".join((*kept, *lines)) + "\n"
-
-
-def remove_temporary_files(uids: Collection[int]) -> None:
-    """What these users' programs left for others to clean up, as a killed Triton does."""
-    for entry in _TEMPORARY.iterdir():
-        try:
-            if entry.lstat().st_uid not in uids:
-                continue
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
-        except FileNotFoundError:
-            continue

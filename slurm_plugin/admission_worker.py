@@ -18,7 +18,7 @@ import uvloop
 from pydantic import BaseModel
 
 from cluster.errors import Refusal
-from cluster.wire import SubmitAnswer, SubmitRequest
+from cluster.wire import SubmitAnswer, SubmitRequest, build
 from slurm_plugin.admit import Admission
 from slurm_plugin.decide.snapshot import Snapshot
 from slurm_plugin.line_server import BACKLOG, bound, failure, failure_of, peer_of, too_long
@@ -125,6 +125,7 @@ class Worker(asyncio.Protocol):
         """From now on slurmctld can ask; not before there is something to decide on."""
         if self._setup is None:
             raise RuntimeError("changes before the setup")
+        build(SubmitRequest, SubmitAnswer)
         self._desk = desk = Desk(Admission(self._setup.mode), self._setup.uids, self)
         listener = bound(self._setup.path, 0o600)
         # At once: the daemon is told that it is there.

@@ -15,7 +15,7 @@ from cluster.errors import SlicewiseError
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from cluster.systemd import tell_systemd
-from cluster.wire import StatusAnswer
+from cluster.wire import Message, StatusAnswer, build
 from slurm_plugin.admission_process import AdmissionProcess
 from slurm_plugin.bookkeeping import Bookkeeping
 from slurm_plugin.enforcement import Enforcement
@@ -44,6 +44,7 @@ _KEYS_S = 2.0
 
 async def serve(settings: Settings, slurm: Slurm, ledger: Ledger) -> None:
     """Run until SIGTERM or SIGINT. Nothing but Slurm and PostgreSQL keeps what must last."""
+    build(Message)
     with _only_one(settings.daemon.run_dir):
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -19,7 +19,7 @@ from durations import Durations
 from effort import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
-from run_folder import RunFolder, path_for
+from run_folder import RunFolder, current
 from schedule import Schedule, in_order, turn
 
 _PROJECT = Path(__file__).resolve().parent.parent
@@ -81,7 +81,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Schedule | N
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    with turn(item, path_for("turn").with_name("turn")):
+    with turn(item, current() / "turn"):
         return (yield)
 
 

@@ -58,8 +58,9 @@ class Durations:
             table.add_row(
                 folder,
                 f"{count:,}",
-                f"[red]{took_s / 60:.1f}[/red]" if over else f"{took_s / 60:.1f}",
-                "" if budget_s is None else f"{budget_s / 60:g}",
+                f"{took_s / 60:.1f}",
+                "" if budget_s is None else f"{budget_s / 60:g}{', over' if over else ''}",
+                style="red" if over else None,
             )
         return table
 
@@ -68,7 +69,7 @@ def by_folder(by_test_s: Mapping[str, float]) -> Mapping[str, tuple[int, float]]
     """How many tests each folder below tests/ has, and their seconds."""
     found: dict[str, tuple[int, float]] = {}
     for test, took_s in by_test_s.items():
-        folder = PurePosixPath(test.partition("::")[0]).parts[1]
+        folder = (*PurePosixPath(test.partition("::")[0]).parts, "")[1]
         count, sum_s = found.get(folder, (0, 0.0))
         found[folder] = (count + 1, sum_s + took_s)
     return found

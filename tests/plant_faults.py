@@ -86,8 +86,6 @@ async def _failed(copy: Path, tests: Iterable[str], *, keeps_bytecode: bool = Fa
     )
     try:
         output, _ = await asyncio.wait_for(process.communicate(), _LONGEST_S)
-    except TimeoutError:
-        return ""
     finally:
         if process.returncode is None:
             process.kill()
@@ -105,6 +103,8 @@ async def _tried(fault: Fault, copy: Path) -> Outcome:
     try:
         file.write_text(fault.planted(text), encoding="utf-8")
         by = await _failed(copy, fault.killed_by)
+    except TimeoutError:
+        by = ""
     finally:
         file.write_text(text, encoding="utf-8")
     return Outcome(fault.name, fault.file, by, round(time.monotonic() - began_s, 1))
@@ -114,7 +114,7 @@ async def _all_tried(listed: Sequence[Fault], console: Console) -> list[Outcome]
     """However it ends, no copy is left. Raises ValueError if something fails without a fault."""
     task = asyncio.current_task()
     assert task is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     done: list[Outcome] = []
     with (
@@ -125,7 +125,11 @@ async def _all_tried(listed: Sequence[Fault], console: Console) -> list[Outcome]
         copies = [Path(folder) / str(number) for number in range(_COPIES)]
         shutil.copytree(ROOT, copies[0], ignore=_NOT_COPIED)
         every = sorted({test for fault in listed for test in fault.killed_by})
-        if failed := await _failed(copies[0], every, keeps_bytecode=True):
+        try:
+            failed = await _failed(copies[0], every, keeps_bytecode=True)
+        except TimeoutError:
+            failed = f"the run, which takes longer than {_LONGEST_S:g} s,"
+        if failed:
             raise ValueError(f"Without any fault {failed} fails.")
         for copy in copies[1:]:
             shutil.copytree(copies[0], copy)

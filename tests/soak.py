@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -22,7 +22,7 @@ from rich.text import Text
 
 _PROJECT = Path(__file__).resolve().parent.parent
 _REPORT = _PROJECT / "build" / "reports" / "soak.json"
-_SPIN = (sys.executable, "-c", "while True: pass")
+_SPIN = ("setpriv", "--pdeathsig", "KILL", sys.executable, "-c", "while True: pass")
 
 
 @contextmanager
@@ -42,7 +42,10 @@ def run(options: list[str]) -> tuple[float, int, list[str]]:
     began_s = monotonic()
     with tempfile.NamedTemporaryFile(suffix=".xml") as results:
         argv = (sys.executable, "-m", "pytest", *options, f"--junitxml={results.name}")
-        subprocess.run(argv, cwd=_PROJECT, check=False)
+        code = subprocess.run(argv, cwd=_PROJECT, check=False).returncode
+        # 1: tests have failed; all else but 0 is no run of the tests.
+        if code not in {0, 1}:
+            raise subprocess.CalledProcessError(code, argv)
         cases = list(ET.parse(results.name).iter("testcase"))  # noqa: S314 -- pytest wrote it
     failed = [
         f"{case.get('classname')}::{case.get('name')}"
@@ -52,10 +55,20 @@ def run(options: list[str]) -> tuple[float, int, list[str]]:
     return (monotonic() - began_s) / 60, len(cases), sorted(set(failed))
 
 
+def keep(runs: Sequence[tuple[float, int, list[str]]]) -> None:
+    """After each run: the last one may be cut short."""
+    _REPORT.parent.mkdir(parents=True, exist_ok=True)
+    rows = [{"minutes": m, "tests": count, "failed": failed} for m, count, failed in runs]
+    _REPORT.write_text(json.dumps(rows, indent=1) + "\n")
+
+
 def main(times: int, options: list[str]) -> int:
     """Print and keep what failed how often."""
+    runs = []
     with busy_machine():
-        runs = [run(options) for _ in range(times)]
+        for _ in range(times):
+            runs.append(run(options))
+            keep(runs)
     table = Table("test that failed", f"of {times} runs")
     failures = Counter(name for _, _, failed in runs for name in failed)
     for name, count in failures.most_common():
@@ -65,9 +78,6 @@ def main(times: int, options: list[str]) -> int:
         out.print(table)
     for number, (minutes, count, failed) in enumerate(runs, 1):
         out.print(f"run {number}: {minutes:.1f} min, {count:,} tests, {len(failed)} failed")
-    _REPORT.parent.mkdir(parents=True, exist_ok=True)
-    rows = [{"minutes": m, "tests": count, "failed": failed} for m, count, failed in runs]
-    _REPORT.write_text(json.dumps(rows, indent=1) + "\n")
     return 1 if failures else 0
 
 

@@ -237,7 +237,10 @@ def _draining_since_s(
 def _failed(
     view: ServiceView, known: GenerationState, verified: Mapping[int, Verified], now_s: float
 ) -> frozenset[int]:
-    """Failed starts: wished and ended by itself before it had settled, or unfit; not cancelled."""
+    """Failed starts: wished and ended by itself before it had settled, or unfit; not cancelled.
+
+    What a wish without an answer left out may have been given back by it: that is no failure.
+    """
     wished = known.wish.run if known.wish is not None else frozenset()
     if known.unheard is not None:
         wished &= known.unheard

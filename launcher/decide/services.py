@@ -357,6 +357,9 @@ def _must_wish(one: Generation, wish: Wish) -> bool:
     last = one.state.wish
     if last is None or (last.run, last.note) != (wish.run, wish.note):
         return True
+    if one.state.unheard is not None:
+        # The daemon may have taken another one since.
+        return True
     if last.kept_back and wish.is_firm and not last.is_firm:
         return True
     held = {slot.index for slot in one.view.slots if slot.state == "held"}

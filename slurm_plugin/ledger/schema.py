@@ -1,5 +1,6 @@
 """The ledger's schema: its revision, bring it up to date or back, what roles may do with it."""
 
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
@@ -60,6 +61,9 @@ def head() -> str:
     return revisions()[-1]
 
 
+_MIGRATION = re.compile(r"\d+_\w+\.py")
+
+
 @cache
 def revisions() -> tuple[str, ...]:
     """Every revision, the oldest first, beginning with ``base``.
@@ -67,7 +71,7 @@ def revisions() -> tuple[str, ...]:
     Each migration's file begins with its own. Alembic would import every migration to say the same.
     """
     names = (file.name for file in (files("migrations") / "versions").iterdir())
-    return (BASE, *sorted(name.partition("_")[0] for name in names if name[:1].isdigit()))
+    return (BASE, *sorted(name.partition("_")[0] for name in names if _MIGRATION.fullmatch(name)))
 
 
 def current(engine: Engine) -> str:

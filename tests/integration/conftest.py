@@ -8,7 +8,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from run_folder import path_for
-from waiting import until
+from waiting import until_is
 
 from sandbox.cluster import Sandbox
 from slurm_plugin.ledger.store import Ledger
@@ -44,7 +44,7 @@ def _cleaned() -> Iterator[None]:
 def _cancel_jobs(sandbox: Sandbox) -> None:
     for user in ("alice", "bob", "carol"):
         sandbox.run("root", ("scancel", "--quiet", f"--user={user}"), check=False)
-    until(lambda: not sandbox.run("root", ("squeue", "--noheader")).stdout)
+    until_is(lambda: sandbox.run("root", ("squeue", "--noheader")).stdout, "")
 
 
 def _remove_tenants(sandbox: Sandbox) -> None:
@@ -57,8 +57,7 @@ def _remove_tenants(sandbox: Sandbox) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Remember how long the logs are."""
-    logs = [running.layout.log / f"{name}.log" for running in _RUNNING for name in _LOGS]
-    item.stash[_LOGGED] = {log: log.stat().st_size for log in logs if log.exists()}
+    item.stash[_LOGGED] = {log: len(_said(log, 0)) for log in _logs()}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -66,10 +65,22 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[pytest.TestReport]:
     """A test that fails shows what the servers said meanwhile."""
     report: pytest.TestReport = yield
     if report.failed:
-        for log, begun in item.stash.get(_LOGGED, {}).items():
-            said = log.read_bytes()[begun:][-_LAST_BYTES:].decode(errors="replace")
+        before = item.stash.get(_LOGGED, {})
+        for log in _logs():
+            said = _said(log, before.get(log, 0))[-_LAST_BYTES:].decode(errors="replace")
             report.sections.append((f"{log.name} meanwhile", said))
     return report
+
+
+def _logs() -> list[Path]:
+    return [running.layout.log / f"{name}.log" for running in _RUNNING for name in _LOGS]
+
+
+def _said(log: Path, since: int) -> bytes:
+    try:
+        return log.read_bytes()[since:]
+    except OSError:
+        return b""
 
 
 def _leave_disks_alone(sandbox: Sandbox) -> None:
@@ -83,14 +94,6 @@ def _server(sandbox: Sandbox) -> str:
     return sandbox.layout.database_url(sandbox.state.users["slurm"].name)
 
 
-@pytest.fixture
-def database(sandbox: Sandbox) -> Iterator[str]:
-    """The URL of an empty database of its own on the sandbox's server."""
-    name = _create(sandbox, "template1")
-    yield _url(sandbox, name)
-    _drop(sandbox, name)
-
-
 @pytest.fixture(scope="session")
 def _migrated(sandbox: Sandbox) -> str:
     """The name of a database with the ledger's tables, which nobody uses."""
@@ -102,11 +105,22 @@ def _migrated(sandbox: Sandbox) -> str:
 
 
 @pytest.fixture
-def ledger_database(sandbox: Sandbox, database: str, _migrated: str) -> str:
-    """``database`` itself, once it has the ledger's tables: copied, not migrated."""
-    name = database.partition("?")[0].rpartition("/")[2]
-    _drop(sandbox, name)
-    _create(sandbox, _migrated, name)
+def database(sandbox: Sandbox, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a database of its own on the sandbox's server.
+
+    It is empty, unless the test asks for ``ledger_database``, too.
+    """
+    with_tables = "ledger_database" in request.fixturenames
+    template = request.getfixturevalue("_migrated") if with_tables else "template1"
+    name = _create(sandbox, template)
+    yield _url(sandbox, name)
+    with psycopg.connect(_server(sandbox), autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def ledger_database(database: str) -> str:
+    """``database`` itself, with the ledger's tables: copied, not migrated."""
     return database
 
 
@@ -117,16 +131,11 @@ def ledger(ledger_database: str) -> Iterator[Ledger]:
         yield opened
 
 
-def _create(sandbox: Sandbox, template: str, name: str = "") -> str:
-    name = name or f"ledger_{uuid4().hex}"
+def _create(sandbox: Sandbox, template: str) -> str:
+    name = f"ledger_{uuid4().hex}"
     with psycopg.connect(_server(sandbox), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
     return name
-
-
-def _drop(sandbox: Sandbox, name: str) -> None:
-    with psycopg.connect(_server(sandbox), autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def _url(sandbox: Sandbox, name: str) -> str:

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from waiting import until
+from run_folder import folder_of
+from waiting import until_is
 
 from sandbox import process
 
@@ -39,14 +40,16 @@ def run_of_tests(workers: str) -> "subprocess.Popen[bytes]":
 )
 def test_nothing_is_left(workers: str, number: signal.Signals) -> None:
     run = run_of_tests(workers)
-    folder = Path(f"/tmp/slicewise-tests-{run.pid}")
-    starting = "cluster-*/log/slurmdbd.log"
-    until(lambda: len(list(folder.glob(starting))) == ENDED[workers])
-    sandboxes = list(folder.glob("cluster-*"))
-    run.send_signal(number)
-    assert run.wait(timeout=120) != 0
+    folder = folder_of(run.pid)
+    try:
+        until_is(lambda: len(list(folder.glob("cluster-*/log/slurmdbd.log"))), ENDED[workers])
+        sandboxes = list(folder.glob("cluster-*"))
+        run.send_signal(number)
+        assert run.wait(timeout=120) != 0
+    finally:
+        run.kill()
     # A run that is killed can't wait for its caretaker.
-    until(lambda: not folder.exists())
+    until_is(folder.exists, False)
     assert [process.leftovers(place, ()) for place in (folder, *sandboxes)] == [()] * (
         1 + len(sandboxes)
     )

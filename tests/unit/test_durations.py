@@ -24,6 +24,9 @@ def test_what_a_test_prepares_and_cleans_up_counts_to_it(tmp_path: Path, capsys,
     shown = capsys.readouterr().out
     assert shown.index("integration/b.py::test") < shown.index("unit/a.py::test[x]")
     assert "30.0" in shown
+    rows = {line.split()[1]: line for line in shown.splitlines() if line.count("│") == 5}
+    assert "0.05, over" in rows["unit"]
+    assert "over" not in rows["integration"]
 
 
 def test_time_is_summed_by_folder():

@@ -94,17 +94,21 @@ def test_every_command_tells_how_it_is_used(name: str):
 def imported_by(
     lines: Iterable[str], variables: Mapping[str, str] | None = None
 ) -> Mapping[str, set[str]]:
-    """Heavy packages that one process has imported after each of these runs of ``slicewise``."""
+    """Heavy packages that one process has imported after each of these runs of ``slicewise``.
+
+    A line that is no command stands out by a package of that name.
+    """
     program = (
         "import sys\n"
         "from launcher.main import main\n"
         "for line in sys.stdin.read().splitlines():\n"
-        "    sys.argv = ['slicewise', *line.split()]\n"
+        "    sys.argv, wrong = ['slicewise', *line.split()], []\n"
         "    try:\n"
         "        main()\n"
-        "    except SystemExit:\n"
-        "        pass\n"
-        f"    print('HEAVY', line, *[m for m in {HEAVY!r} if m in sys.modules], sep='|')\n"
+        "    except SystemExit as end:\n"
+        "        wrong = ['no command'] if end.code == 2 else []\n"
+        f"    heavy = [m for m in {HEAVY!r} if m in sys.modules]\n"
+        "    print('HEAVY', line, *heavy, *wrong, sep='|')\n"
     )
     ran = subprocess.run(
         (sys.executable, "-c", program),

@@ -13,6 +13,7 @@ from sandbox.directory import (
     claimed,
     closed_parent,
     empty,
+    held_slot,
     require_room,
     storable,
 )
@@ -91,5 +92,7 @@ def test_a_disk_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 def test_two_sandboxes_that_start_at_once_take_different_slots(tmp_path: Path):
     with chosen_slot(tmp_path) as first, chosen_slot(tmp_path) as second:
         assert first != second
+        with held_slot(first) as is_held:
+            assert not is_held
     with chosen_slot(tmp_path) as again:
         assert again == first

@@ -1,7 +1,4 @@
-import os
 from pathlib import Path
-
-import pytest
 
 from sandbox.users import (
     User,
@@ -9,7 +6,6 @@ from sandbox.users import (
     one_user,
     own_uids,
     passwd_text,
-    remove_temporary_files,
     several_users,
 )
 
@@ -50,14 +46,3 @@ def test_an_entry_of_the_same_id_goes_too():
 def test_a_user_whose_group_is_not_its_own_makes_no_group():
     text = group_text("users:x:100:\n", one_user(User("me", 1000, 100)))
     assert text == "users:x:100:\n"
-
-
-def test_only_what_these_users_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("sandbox.users._TEMPORARY", tmp_path)
-    (tmp_path / "python_env" / "lib").mkdir(parents=True)
-    (tmp_path / "file").write_text("left")
-    (tmp_path / "link").symlink_to("nowhere")
-    remove_temporary_files([os.getuid() + 1])
-    assert len(list(tmp_path.iterdir())) == 3
-    remove_temporary_files([os.getuid()])
-    assert list(tmp_path.iterdir()) == []

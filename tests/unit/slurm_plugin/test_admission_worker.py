@@ -310,3 +310,19 @@ def test_it_is_light() -> None:
     ).stdout.split()
     heavy = {"sqlalchemy", "alembic", "psycopg", "typer", "rich", "aiohttp", "prometheus_client"}
     assert heavy & set(loaded) == set()
+
+
+def test_messages_are_built_at_their_first_use_or_when_a_program_says_so() -> None:
+    code = (
+        "from cluster.wire import Message, SubmitAnswer, SubmitRequest, WishRequest, build\n"
+        "def built(): return [one.__pydantic_complete__ for one in (SubmitRequest, WishRequest)]\n"
+        "print(*built())\n"
+        "build(SubmitRequest, SubmitAnswer)\n"
+        "print(*built())\n"
+        "build(Message)\n"
+        "print(*built())\n"
+    )
+    said = subprocess.run(
+        (sys.executable, "-c", code), check=True, capture_output=True, text=True
+    ).stdout
+    assert said.splitlines() == ["False False", "True False", "True True"]
