@@ -24,6 +24,7 @@ from launcher.decide.routing import MarkComplete, Route, plan_routes
 from launcher.haproxy import HaproxyRuntime, check_configuration
 from launcher.haproxy_text import Maps
 from launcher.render import CONFIGURATION, gateway_files
+from sandbox.process import read_stat
 
 INFER = "/v2/models/m/infer"
 STREAM = "/v2/models/m/generate_stream"
@@ -161,11 +162,18 @@ class Harness:
         return False
 
     async def kill(self) -> None:
-        """All its processes at once."""
-        if self._master is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._master.pid, signal.SIGKILL)
-            await self._master.wait()
+        """All its processes at once; returns when none of them has the port any more."""
+        if self._master is None:
+            return
+        workers = children_of(self._master.pid)
+        with suppress(ProcessLookupError):
+            os.killpg(self._master.pid, signal.SIGKILL)
+        await self._master.wait()
+
+        async def have_ended() -> bool:
+            return not any(map(read_stat, workers))
+
+        await eventually(have_ended)
 
     async def reload(self) -> None:
         """As ``systemctl reload`` does it; returns when a new process has taken over."""
@@ -224,6 +232,15 @@ class Harness:
         """Whether that is in flight, queued, held now."""
         now = await self.load()
         return (now.in_flight, now.queued, now.held) == (load.in_flight, load.queued, load.held)
+
+
+def children_of(pid: int) -> list[int]:
+    """Pids of what that process has started and what has not ended; none if it has ended itself."""
+    with suppress(OSError):
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
+    return []
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -> None:
