@@ -71,7 +71,7 @@ lint: $(READY) ## ruff, mypy strict, import contracts
 	@$(BIN)/lint-imports
 
 unit: $(READY) ## Only the tests that need no server (a minute)
-	@$(PYTEST) -n 2 --dist worksteal tests/unit tests/property tests/lua
+	@$(PYTEST) -n 3 --dist worksteal tests/unit tests/property tests/lua
 
 integration: setup ## Only the tests on the sandbox cluster
 	@$(PYTEST) -m integration

@@ -8,6 +8,7 @@ That this file is here also lets tests import modules beside it.
 """
 
 import gc
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -46,6 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
+        # A pool's processes are forked, and wait for ever for one of them that an order to end
+        # does not end.
+        os.register_at_fork(after_in_child=_as_usual)
         # A shell in whose background tests run has them, and all that they start, ignore it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if _is_worker(config):
@@ -54,6 +58,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_RUN_FOLDER] = RunFolder()
     if config.option.basetemp is None:
         config.option.basetemp = config.stash[_RUN_FOLDER].path / "tmp"
+
+
+def _as_usual() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _interrupt(number: int, _frame: object) -> NoReturn:
