@@ -70,7 +70,7 @@ lint: $(READY) ## ruff, mypy strict, import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-unit: $(READY) ## Only the tests that need no server (a minute)
+unit: $(READY) ## Only the tests that need no server (a minute and a half)
 	@$(PYTEST) -n 3 --dist worksteal tests/unit tests/property tests/lua
 
 integration: setup ## Only the tests on the sandbox cluster
