@@ -20,9 +20,8 @@ from launcher.help_text import fit_for_terminals
 _GARBAGE_AFTER = 1_000_000
 """So many new objects before Python looks for garbage."""
 _USUAL_GARBAGE = gc.get_threshold()
-
-
 _PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+"""Pydantic's variable: which of its plugins it leaves alone."""
 
 
 class LazyGroup(TyperGroup):

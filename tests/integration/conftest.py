@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from jobs_as_users import Users
 from run_folder import path_for
-from waiting import until_is
 
 from sandbox.cluster import Sandbox
 from slurm_plugin.ledger.store import Ledger
@@ -37,14 +37,8 @@ def _cleaned() -> Iterator[None]:
     yield
     for running in _RUNNING:
         running.restore(print)
-        _cancel_jobs(running)
+        Users(running).clear()
         _remove_tenants(running)
-
-
-def _cancel_jobs(sandbox: Sandbox) -> None:
-    for user in ("alice", "bob", "carol"):
-        sandbox.run("root", ("scancel", "--quiet", f"--user={user}"), check=False)
-    until_is(lambda: sandbox.run("root", ("squeue", "--noheader")).stdout, "")
 
 
 def _remove_tenants(sandbox: Sandbox) -> None:
@@ -57,7 +51,7 @@ def _remove_tenants(sandbox: Sandbox) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Remember how long the logs are."""
-    item.stash[_LOGGED] = {log: len(_said(log, 0)) for log in _logs()}
+    item.stash[_LOGGED] = {log: log.stat().st_size for log in _logs() if log.exists()}
 
 
 @pytest.hookimpl(wrapper=True)

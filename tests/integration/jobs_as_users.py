@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from waiting import until
+from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
 from sandbox.probes import unix_socket_answers
@@ -107,7 +107,7 @@ class Users:
         """No job is left."""
         for user in ("alice", "bob", "carol"):
             self.sandbox.run("root", ("scancel", "--quiet", f"--user={user}"), check=False)
-        until(lambda: not self.sandbox.run("root", ("squeue", "--noheader")).stdout)
+        until_is(lambda: self.sandbox.run("root", ("squeue", "--noheader")).stdout, "")
 
 
 def _parsed(job_id: str, shown: str) -> Job:
