@@ -36,6 +36,7 @@ async def up(host: Host) -> None:
     """
     host.directory(host.layout.mariadb_socket.parent, "slurm", 0o700)
     host.directory(_data(host), "slurm", 0o700)
+    host.directory(_temporary(host), "slurm", 0o700)
     await host.command(
         "slurm",
         (*_program(host), "--bootstrap"),
@@ -64,8 +65,14 @@ def _data(host: Host) -> Path:
     return host.layout.lib / "mariadb"
 
 
+def _temporary(host: Host) -> Path:
+    """Not /tmp: a server that starts there removes the temporary tables of every other."""
+    return host.layout.lib / "mariadb-tmp"
+
+
 def _program(host: Host) -> tuple[str, ...]:
-    return ("mariadbd", "--no-defaults", f"--datadir={_data(host)}", *_SMALL)
+    folders = (f"--datadir={_data(host)}", f"--tmpdir={_temporary(host)}")
+    return ("mariadbd", "--no-defaults", *folders, *_SMALL)
 
 
 def _bootstrap_sql(owner: str) -> str:

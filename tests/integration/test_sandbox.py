@@ -326,9 +326,18 @@ def test_down_sweeps_what_a_killed_up_left_and_jobs_that_hide():
     ] == []
 
 
+def temporary_table_of_another_mariadb(owner: int) -> Path:
+    """A file such as each MariaDB that starts removes from its folder for temporary tables."""
+    table = Path("/tmp") / f"#sql-temptable-test-{os.getpid()}.MAI"
+    table.touch()
+    os.chown(table, owner, owner)
+    return table
+
+
 def test_up_starts_again_what_has_ended_and_keeps_all_data():
     directory = path_for("again")
     sandbox = Sandbox.up(directory, progress=print)
+    table = temporary_table_of_another_mariadb(sandbox.state.users["slurm"].uid)
     try:
         set_quota = ("slicewise", "tenant-quota", "set", "vision", "--nominal", "3")
         sandbox.run("root", set_quota)
@@ -351,6 +360,7 @@ def test_up_starts_again_what_has_ended_and_keeps_all_data():
         )
         assert "vision" in json.dumps(listed)
         assert file.read_text() == "kept"
+        assert table.exists()
         until_is(lambda: set(again.node_states().values()), {"idle"})
         assert in_job(again, "echo done", "--gres=gpu:1g.10gb:1").strip() == "done"
 
@@ -367,6 +377,7 @@ def test_up_starts_again_what_has_ended_and_keeps_all_data():
         assert not file.exists()
         assert "launcher" not in Sandbox.attach(directory).state.processes
     finally:
+        table.unlink(missing_ok=True)
         command(directory, "down")
 
 
