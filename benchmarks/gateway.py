@@ -1,4 +1,5 @@
-"""What the gateway adds: the same Triton asked through it and directly, in turn, in one run.
+"""What the gateway adds, and the door before the replica with it: the same Triton asked through
+both and directly, in turn, in one run.
 
 An open loop at half of what can be answered: requests leave at their time, whatever became of those
 before them. What counts is the median of a few rounds.
@@ -8,11 +9,13 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -27,10 +30,10 @@ from benchmarks.machine import machine
 from cluster.console import console
 from cluster.errors import SlicewiseError
 from cluster.settings import GatewaySettings
+from launcher import door, identity
 from launcher.decide.gateway import Endpoint, Mode
 from launcher.decide.routing import Route, plan_routes
-from launcher.haproxy import HaproxyRuntime
-from launcher.haproxy_text import Maps
+from launcher.haproxy import HaproxyRuntime, prepare
 from launcher.render import CONFIGURATION, gateway_files
 from sandbox import triton
 from sandbox.demo.commands import publish_models
@@ -38,7 +41,7 @@ from sandbox.demo.commands import publish_models
 CONNECTIONS = (1, 16, 256)
 INSTANCES, SERVICE_S = 4, 0.005
 """Of the model; an answer takes a little longer than it sleeps."""
-_GATEWAY, _HTTP, _GRPC, _METRICS = range(28080, 28084)
+_GATEWAY, _HTTP, _GRPC = range(28080, 28083)
 ROUNDS = 5
 """At each point, whose medians count: a moment in which the machine did something else is not the
 gateway's."""
@@ -71,15 +74,19 @@ def main() -> None:
 
 
 def _measured(quick: bool) -> Mapping[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="slicewise-bench-") as place, _triton(Path(place)):
+    with (
+        tempfile.TemporaryDirectory(prefix="slicewise-bench-") as place,
+        _triton(Path(place)),
+        _door(Path(place)),
+    ):
         return uvloop.run(_report(Path(place), 3.0 if quick else 20.0))
 
 
 async def _report(place: Path, seconds: float) -> Mapping[str, Any]:
-    await _until(_triton_answers)
+    await _until(partial(_triton_answers, place))
     report: dict[str, Any] = {}
     async with _haproxy(place) as worker:
-        for protocol, opened in (("http", _http), ("grpc", _grpc)):
+        for protocol, opened in (("http", partial(_http, place)), ("grpc", partial(_grpc, place))):
             report[protocol] = {
                 str(count): await _point(opened, count, seconds, worker) for count in CONNECTIONS
             }
@@ -134,14 +141,14 @@ def _quantiles_ms(direct: Arm, gateway: Arm) -> Mapping[str, float]:
     }
 
 
-async def _http(count: int) -> tuple[Arm, Arm]:
-    direct = [await HttpConnection.open(f"127.0.0.1:{_HTTP}", "") for _ in range(count)]
+async def _http(place: Path, count: int) -> tuple[Arm, Arm]:
+    direct = [await HttpConnection.open(f"unix:{place / 'http'}", "") for _ in range(count)]
     ours = [await HttpConnection.open(f"127.0.0.1:{_GATEWAY}", f"/{SERVICE}") for _ in range(count)]
     return Arm(direct), Arm(ours)
 
 
-async def _grpc(count: int) -> tuple[Arm, Arm]:
-    direct = [GrpcConnection(f"127.0.0.1:{_GRPC}", ()) for _ in range(count)]
+async def _grpc(place: Path, count: int) -> tuple[Arm, Arm]:
+    direct = [GrpcConnection(f"unix:{place / 'grpc:2'}", ()) for _ in range(count)]
     metadata = (("slicewise-service", SERVICE),)
     ours = [GrpcConnection(f"127.0.0.1:{_GATEWAY}", metadata) for _ in range(count)]
     return Arm(direct), Arm(ours)
@@ -157,9 +164,9 @@ def _triton(place: Path) -> Iterator[None]:
     process = subprocess.Popen(
         (
             *(str(server), f"--model-repository={models}"),
-            *("--http-address=127.0.0.1", f"--http-port={_HTTP}"),
-            *("--grpc-address=127.0.0.1", f"--grpc-port={_GRPC}"),
-            *("--metrics-address=127.0.0.1", f"--metrics-port={_METRICS}"),
+            *(f"--http-address=unix:{place / 'http'}", "--http-port=1"),
+            *(f"--grpc-address=unix:{place / 'grpc'}", "--grpc-port=2"),
+            "--allow-metrics=false",
         ),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -173,18 +180,39 @@ def _triton(place: Path) -> Iterator[None]:
         triton.remove_shared_memory(place / "triton")
 
 
+@contextmanager
+def _door(place: Path) -> Iterator[None]:
+    """As a replica's batch script opens it."""
+    for name in ("replica", "gateway"):
+        settings = _gateway_settings(place / name)
+        settings.directory.mkdir()
+        identity.create(settings)
+    (place / "replica.pem").symlink_to(place / "replica" / identity.KEY)
+    (place / "gateway.crt").symlink_to(place / "gateway" / "gateway.crt")
+    words = ("127.0.0.1", str(_HTTP), str(_GRPC), str(place))
+    process = subprocess.Popen((sys.executable, door.__file__, *words))
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _gateway_settings(directory: Path) -> GatewaySettings:
+    return GatewaySettings(
+        bind=f"127.0.0.1:{_GATEWAY}",
+        runtime_socket=directory / "haproxy.sock",
+        directory=directory,
+        identity=directory / "gateway.crt",
+    )
+
+
 @asynccontextmanager
 async def _haproxy(place: Path) -> AsyncIterator[int]:
     """The gateway with that Triton behind it; yields the process id of HAProxy's worker."""
     directory = place / "gateway"
-    directory.mkdir()
-    settings = GatewaySettings(
-        bind=f"127.0.0.1:{_GATEWAY}",
-        runtime_socket=directory / "haproxy.sock",
-        directory=directory,
-    )
-    for path in Maps(directory).all:
-        path.touch()
+    settings = _gateway_settings(directory)
+    prepare(settings)
     for name, text in gateway_files(settings).items():
         (directory / name).write_text(text, encoding="utf-8")
     process = await asyncio.create_subprocess_exec(
@@ -194,15 +222,16 @@ async def _haproxy(place: Path) -> AsyncIterator[int]:
     )
     try:
         runtime = HaproxyRuntime(settings)
-        await _until(lambda: _routed(runtime))
+        await _until(partial(_routed, runtime, place))
         yield _child(process.pid)
     finally:
         process.terminate()
         await process.wait()
 
 
-async def _routed(runtime: HaproxyRuntime) -> bool:
-    target = Endpoint("127.0.0.1", _HTTP, _GRPC)
+async def _routed(runtime: HaproxyRuntime, place: Path) -> bool:
+    lines = (place / "replica" / "gateway.crt").read_text().splitlines()
+    target = Endpoint("127.0.0.1", _HTTP, _GRPC, "".join(lines[1:-1]))
     route = Route(SERVICE, 2 * INSTANCES, {target: Mode.READY})
     try:
         await runtime.set_keys({})
@@ -212,12 +241,16 @@ async def _routed(runtime: HaproxyRuntime) -> bool:
     return True
 
 
-async def _triton_answers() -> bool:
-    url = f"http://127.0.0.1:{_HTTP}/v2/models/{MODEL}/ready"
+async def _triton_answers(place: Path) -> bool:
+    url = f"http://triton/v2/models/{MODEL}/ready"
+    connector = aiohttp.UnixConnector(str(place / "http"))
     try:
-        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.get(url) as answer,
+        ):
             return answer.ok
-    except aiohttp.ClientError:
+    except (aiohttp.ClientError, OSError):
         return False
 
 
@@ -225,7 +258,7 @@ async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
     deadline_s = time.monotonic() + _START_S
     while not await holds():
         if time.monotonic() > deadline_s:
-            raise TimeoutError(holds.__name__)
+            raise TimeoutError(str(holds))
         await asyncio.sleep(0.1)
 
 

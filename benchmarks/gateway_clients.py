@@ -45,10 +45,13 @@ class HttpConnection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, address: str, path: str) -> Self:
-        """Connected to ``HOST:PORT``; ``path`` stands before ``/v2/...``."""
+        """Connected to ``HOST:PORT`` or ``unix:PATH``; ``path`` stands before ``/v2/...``."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
-        _, made = await loop.create_connection(lambda: cls(address, path), host, int(port))
+        if host == "unix":
+            _, made = await loop.create_unix_connection(lambda: cls("replica", path), port)
+        else:
+            _, made = await loop.create_connection(lambda: cls(address, path), host, int(port))
         return made
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

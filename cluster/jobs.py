@@ -231,6 +231,22 @@ def last_words(job: JobView) -> str:
     return match["words"] if match is not None and is_of_the_last else ""
 
 
+CERTIFICATE = re.compile(
+    r"slicewise:certificate=(?P<run>[0-9]{1,9}) (?P<der>[A-Za-z0-9+/]{64,2000}={0,2})"
+)
+"""As the batch script writes it, once it has the ports that Slurm allotted."""
+
+
+def certificate(job: JobView) -> str:
+    """The certificate that the batch script of a running job made for this run; "" before that.
+
+    Base64 of DER. Slurm lets only the job's user, its account's coordinators and operators write a
+    comment, so whoever has the certificate's key is this job.
+    """
+    match = CERTIFICATE.fullmatch(job.comment)
+    return match["der"] if match is not None and int(match["run"]) == job.restarts else ""
+
+
 JobClass = Literal["low", "normal", "high"]
 
 

@@ -219,6 +219,10 @@ class GatewaySettings(_Section):
     )
     domain: str = Field("", description="Clients may ask SERVICE.TENANT.DOMAIN, too.")
     certificate: Path | None = Field(None, description="PEM with its key: then TLS only.")
+    identity: Path = Field(
+        Path("/etc/slicewise/gateway.crt"),
+        description="Certificate by which replicas know the gateway; every user may read it.",
+    )
     require_keys: bool = Field(
         False,
         description="Every service wants an API key, whether its tenant has one or not.",
@@ -242,6 +246,13 @@ class TritonSettings(_Section):
     )
     image_command: str = Field("tritonserver", description="In an image: apptainer, pyxis.")
     apptainer: str = Field("apptainer", description="On the nodes: runtime apptainer.")
+    python: str = Field(
+        "python3", description="On the nodes, 3.8 or newer: lets nobody but the gateway in."
+    )
+    private_shm: bool = Field(
+        True,
+        description="A replica gets a /dev/shm of its own; false where each job has one anyway.",
+    )
 
 
 class LauncherSettings(_Section):

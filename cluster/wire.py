@@ -130,6 +130,8 @@ class SlotView(Message):
     node: str = ""
     address: str = ""
     ports: tuple[int, ...] = ()
+    certificate: str = ""
+    """By which its replica proves that it is this run's: base64 of DER; "" while not known."""
     start_s: int | None = None
     time_left_s: int | None = None
     released_s: int | None = None

@@ -18,6 +18,7 @@ from cluster.units import Millislices
 from launcher import show_file
 from launcher.address import wait_for_route, wait_until_followed
 from launcher.decide.changes import ApplyPlan, plan_apply
+from launcher.identity import certificate
 from launcher.observe import service_url
 from launcher.order_cli import order_app
 from launcher.render import service_script
@@ -84,7 +85,7 @@ def apply_service(
         return
     url = service_url(settings.gateway.url, spec.tenant, spec.name)
     idle = plan.action == "nothing"
-    submitted = None if idle else submit(service_script(spec, settings.triton))
+    submitted = None if idle else submit(_script(spec, settings))
     job_id = submitted.job_id if submitted is not None else plan.array_job_id
     trouble = asyncio.run(_trouble(settings, submitted, url))
     if as_json:
@@ -121,7 +122,7 @@ async def _plan(settings: Settings, spec: ServiceSpec, *, force: bool) -> ApplyP
     answer, view, against = await asyncio.gather(
         daemon.check(spec.tenant, spec.directives()),
         whole_view(daemon),
-        asyncio.to_thread(why_no_start, service_script(spec, settings.triton)),
+        asyncio.to_thread(why_no_start, _script(spec, settings)),
     )
     types = {one.gres_type or "" for one in parse_gpu_requests(answer.gres or "")}
     cost = Millislices(sum(settings.costs.get(name, 0) for name in types))
@@ -178,7 +179,11 @@ def _print_plan(settings: Settings, spec: ServiceSpec, plan: ApplyPlan, *, as_js
 @service_app.command("render", epilog="Example: slicewise service render bert.toml > bert.sbatch")
 def render_service(file: File) -> None:
     """Print the batch script that apply would submit; plain sbatch of it does the same."""
-    typer.echo(service_script(read_service_file(file), load_settings().triton), nl=False)
+    typer.echo(_script(read_service_file(file), load_settings()), nl=False)
+
+
+def _script(spec: ServiceSpec, settings: Settings) -> str:
+    return service_script(spec, settings.triton, certificate(settings.gateway))
 
 
 @service_app.command("schema", epilog="Example: slicewise service schema --example > bert.toml")

@@ -1,6 +1,7 @@
 """Commands: the gateway, for operators."""
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 from cluster.errors import InvalidInputError
 from cluster.settings import load_settings
 from launcher import haproxy
-from launcher.haproxy_text import Maps
+from launcher.identity import KEY
 from launcher.render import CONFIGURATION, Owners, gateway_files
 
 gateway_app = typer.Typer(help="The gateway in front of all services.", no_args_is_help=True)
@@ -29,16 +30,21 @@ def render_gateway(
 ) -> None:
     """Write HAProxy's configuration into gateway.directory, and print haproxy.cfg.
 
-    Beside it: hold.lua and the maps. Services, replicas and keys come later, at run time, and what
-    is known of them stays: render again only after settings have changed, then reload HAProxy.
+    Beside it: hold.lua, the maps, and identity.pem, the key by which replicas know the gateway; its
+    certificate goes to gateway.identity, which every host needs where services are applied.
+    Services, replicas and keys come later, at run time, and what is known of them stays: render
+    again only after settings have changed, then reload HAProxy.
     """
     gateway = load_settings().gateway
     files = gateway_files(gateway, Owners(user, group, socket_user, socket_group))
     for name, text in files.items():
         _write(gateway.directory / name, text)
-    for path in Maps(gateway.directory).all:
-        if not path.exists():
-            _write(path, "")
+    try:
+        haproxy.prepare(gateway)
+        if socket_user:
+            shutil.chown(gateway.directory / KEY, user=socket_user)
+    except (OSError, LookupError) as error:
+        raise _unwritten(gateway.directory, error) from None
     if check:
         asyncio.run(haproxy.check_configuration(gateway.directory / CONFIGURATION))
     typer.echo(files[CONFIGURATION], nl=False)
@@ -48,6 +54,8 @@ def _write(path: Path, text: str) -> None:
     try:
         haproxy.replace_file(path, text)
     except OSError as error:
-        raise InvalidInputError(
-            "SW-GATEWAY-SETTINGS", f"gateway.directory: {path}: {error.strerror}."
-        ) from None
+        raise _unwritten(path, error) from None
+
+
+def _unwritten(path: Path, error: Exception) -> InvalidInputError:
+    return InvalidInputError("SW-GATEWAY-SETTINGS", f"gateway.directory: {path}: {error}.")

@@ -2,14 +2,17 @@
 
 import asyncio
 import os
+import re
 import shutil
 from asyncio.subprocess import PIPE
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.settings import GatewaySettings
+from launcher import identity
 from launcher.decide.gateway import Gateway, with_replaced
 from launcher.decide.routing import Change
 from launcher.haproxy_text import (
@@ -22,6 +25,7 @@ from launcher.haproxy_text import (
     parse,
     parse_map,
     questions,
+    servers,
     without_digests,
 )
 
@@ -31,8 +35,13 @@ REPLACED_DEADLINE_S = 0.5
 _READ_LIMIT = 64 * 1024 * 1024
 _AT_ONCE = 64
 """Commands in one line, which must fit into HAProxy's buffer (16 KiB)."""
-_QUIET = ("no need to change", "changed from")
-"""``set server addr`` answers in words also when all is well."""
+_QUIET = (
+    *("no need to change", "changed from"),
+    *("transaction created", "transaction updated", "Committing ", "Success!"),
+)
+"""``set server addr`` and changes of certificates answer in words also when all is well."""
+_OTHER_TRANSACTION = re.compile(r"ongoing transaction is about '([^']+)'")
+"""A launcher was killed between a certificate and its commit."""
 _MAY_READ = 0o640
 
 
@@ -96,15 +105,46 @@ class HaproxyRuntime:
         _write_if_other(self._maps.services, map_text(routes))
 
     async def _tell(self, told: Sequence[str]) -> None:
-        for first in range(0, len(told), _AT_ONCE):
-            line = ";".join(told[first : first + _AT_ONCE])
+        for line in _lines(told):
             answer = await _ask(self._socket, line)
+            if left := _OTHER_TRANSACTION.search(answer):
+                await _ask(self._socket, f"abort ssl ca-file {left[1]}")
+                answer = await _ask(self._socket, line)
             words = [word for word in answer.splitlines() if word.strip()]
             if any(not any(quiet in word for quiet in _QUIET) for word in words):
                 raise OutsideError(
                     "SW-GATEWAY-FAILED",
                     without_digests(f"HAProxy refused {line!r}: {answer.strip()}"),
                 )
+
+
+def _lines(told: Iterable[str]) -> Iterator[str]:
+    """Many commands in one line; one that goes on in further lines stands alone."""
+    for is_long, group in groupby(told, key=lambda command: "\n" in command):
+        if is_long:
+            yield from group
+        else:
+            commands = list(group)
+            for first in range(0, len(commands), _AT_ONCE):
+                yield ";".join(commands[first : first + _AT_ONCE])
+
+
+def prepare(settings: GatewaySettings) -> None:
+    """Put into ``gateway.directory`` what HAProxy's configuration names; what is there stays.
+
+    Raises OSError, UnreachableError (SW-GATEWAY-PROGRAM).
+    """
+    identity.create(settings)
+    maps = Maps(settings.directory)
+    for path in maps.all:
+        if not path.exists():
+            replace_file(path, "")
+    for server in servers(settings):
+        file = maps.certificate(server)
+        file.parent.mkdir(exist_ok=True)
+        if not file.is_symlink():
+            # Until a server has a replica it trusts nobody but the gateway itself.
+            file.symlink_to(f"../{identity.KEY}")
 
 
 class _Replaced:

@@ -8,6 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+from cluster.settings import GatewaySettings
 from launcher.decide.gateway import Backend, Gateway, Mode, Server
 from launcher.decide.routing import (
     AddRoute,
@@ -23,6 +24,7 @@ from launcher.decide.routing import (
     SetRetryAfter,
     SetTarget,
 )
+from launcher.identity import pem
 
 AGAIN = "again"
 """The server of each backend that leads back into HAProxy, used while no replica is up."""
@@ -74,10 +76,22 @@ class Maps:
         return self.directory / "protected.map"
 
     @property
+    def replicas(self) -> Path:
+        """Digest of the certificate that a server asks for, by ``BACKEND/rN``."""
+        return self.directory / "replicas.map"
+
+    @property
     def all(self) -> tuple[Path, ...]:
         """Each of them."""
         told = (self.services, self.closing, self.retry_after, self.in_time)
-        return (*told, self.keys, self.protected)
+        return (*told, self.keys, self.protected, self.replicas)
+
+    def certificate(self, server: str) -> Path:
+        """The file by whose name HAProxy knows the certificate that ``BACKEND/rN`` asks for.
+
+        What is in it counts only until the server has its first replica.
+        """
+        return self.directory / "replicas" / f"{server.replace('/', '.')}.pem"
 
 
 def commands(change: Change, maps: Maps) -> tuple[str, ...]:
@@ -91,7 +105,7 @@ def commands(change: Change, maps: Maps) -> tuple[str, ...]:
             halves = (backend, f"{backend}{GRPC}")
             return tuple(f"shutdown sessions server {_server(half, index)}" for half in halves)
         case SetTarget():
-            return _target_commands(change)
+            return _target_commands(change, maps)
         case SendRound(backend):
             halves = (f"{backend}/{AGAIN}", f"{backend}{GRPC}/{AGAIN}")
             return tuple(
@@ -101,15 +115,22 @@ def commands(change: Change, maps: Maps) -> tuple[str, ...]:
             return (_map_command(change, maps),)
 
 
-def _target_commands(change: SetTarget) -> tuple[str, ...]:
+def _target_commands(change: SetTarget, maps: Maps) -> tuple[str, ...]:
     http = _server(change.backend, change.index)
     grpc = _server(f"{change.backend}{GRPC}", change.index)
     to = change.endpoint
+    file = maps.certificate(http)
     return (
+        f"set ssl ca-file {file} <<\n{pem(to.certificate)}",
+        f"commit ssl ca-file {file}",
         f"set server {http} addr {to.address} port {to.http_port}",
         f"set server {grpc} addr {to.address} port {to.grpc_port}",
         f"set maxconn server {http} {change.concurrency}",
         f"set maxconn server {grpc} {change.concurrency}",
+        # Deleting what is not there is an error, so it is put there first.
+        f"add map {maps.replicas} {http} -",
+        f"del map {maps.replicas} {http}",
+        f"add map {maps.replicas} {http} {to.digest}",
     )
 
 
@@ -163,6 +184,15 @@ def map_text(entries: Mapping[str, str]) -> str:
     return "".join(f"{key} {value}\n" for key, value in sorted(entries.items()))
 
 
+def servers(settings: GatewaySettings) -> tuple[str, ...]:
+    """Each server that a replica may get, ``BACKEND/rN``, without the gRPC half's."""
+    return tuple(
+        _server(f"pool{number}", index)
+        for number in range(1, settings.backends + 1)
+        for index in range(settings.servers)
+    )
+
+
 def _server(backend: str, index: int) -> str:
     return f"{backend}/r{index + 1}"
 
@@ -173,7 +203,7 @@ def questions(maps: Maps) -> tuple[str, ...]:
     Administrative states come before the counters: a server that is seen to drain with nothing in
     flight had nothing in flight after it began to drain.
     """
-    shown = (maps.services, maps.closing, maps.retry_after, maps.in_time)
+    shown = (maps.services, maps.closing, maps.retry_after, maps.in_time, maps.replicas)
     return (
         *(f"show map {path}" for path in shown),
         "show servers state",
@@ -189,14 +219,21 @@ def parse(text: str) -> Gateway:
     before_states, _, rest = text.partition("\n1\n# be_id ")
     states_text, _, stat_text = rest.partition("\n# pxname,")
     lines = iter(before_states.splitlines())
-    routes, closing, retry_after, in_time = (_parse_map(lines) for _ in range(4))
+    routes, closing, retry_after, in_time, digests = (_parse_map(lines) for _ in range(5))
     rows = _parse_rows(f"pxname,{stat_text}")
     admin = _admin_states(states_text)
     names = [name for name in rows if f"{name}{GRPC}" in rows and "r1" in rows[name]]
     if not names:
         raise ValueError("no backend of the pool")
     backends = {
-        name: _parse_backend(rows[name], rows[f"{name}{GRPC}"], admin[name]) for name in names
+        name: _parse_backend(
+            name,
+            rows[name],
+            rows[f"{name}{GRPC}"],
+            admin[name],
+            digests,
+        )
+        for name in names
     }
     complete = routes.pop(COMPLETE_KEY, None) is not None
     return Gateway(
@@ -238,7 +275,11 @@ def _parse_rows(text: str) -> Mapping[str, Mapping[str, _Row]]:
 
 
 def _parse_backend(
-    http: Mapping[str, _Row], grpc: Mapping[str, _Row], admin: Mapping[str, int]
+    name: str,
+    http: Mapping[str, _Row],
+    grpc: Mapping[str, _Row],
+    admin: Mapping[str, int],
+    digests: Mapping[str, str],
 ) -> Backend:
     """What goes round ``again`` is in the backend twice: there, and where it came to."""
     lines = [f"r{number}" for number in range(1, len(http) - 1)]
@@ -246,13 +287,16 @@ def _parse_backend(
     return Backend(
         sum(half["BACKEND"].sessions - half[AGAIN].sessions for half in halves),
         sum(half["BACKEND"].queued for half in halves),
-        tuple(_parse_server(http[line], grpc[line], admin[line]) for line in lines),
+        tuple(
+            _parse_server(http[line], grpc[line], admin[line], digests.get(f"{name}/{line}", ""))
+            for line in lines
+        ),
         arrived=sum(half["BACKEND"].total - half[AGAIN].total for half in halves),
         answered=sum(half[line].total - half[line].sessions for half in halves for line in lines),
     )
 
 
-def _parse_server(http: _Row, grpc: _Row, admin: int) -> Server:
+def _parse_server(http: _Row, grpc: _Row, admin: int, digest: str) -> Server:
     address, _, port = http.place.rpartition(":")
     return Server(
         address.strip("[]"),
@@ -261,6 +305,7 @@ def _parse_server(http: _Row, grpc: _Row, admin: int) -> Server:
         http.status.split()[0] in {"UP", "DRAIN"},
         http.sessions + grpc.sessions,
         http.queued + grpc.queued,
+        digest,
     )
 
 

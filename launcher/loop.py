@@ -5,6 +5,7 @@ import logging
 import signal
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Literal
 
 from cluster import events
@@ -17,12 +18,13 @@ from launcher.decide.services import Plan, ServicePlan
 from launcher.decide.slots import loss_text
 from launcher.decide.state import State, with_saved
 from launcher.haproxy import HaproxyRuntime
+from launcher.identity import require_key
 from launcher.leadership import leadership, own_store
 from launcher.metrics import Metrics
 from launcher.saved_state import SavedState
 from launcher.teller import Teller
 from launcher.tick import Daemon, Replicas, Runtime, Turned, turn
-from launcher.triton import Prober
+from launcher.triton import Prober, probe
 
 BUSY_S = 0.15
 """So soon the next turn begins while requests wait or something has just been changed."""
@@ -47,7 +49,7 @@ async def serve(settings: Settings) -> None:
 
     Nothing that matters is kept here: after a kill the next launcher finds routes and draining
     servers at HAProxy, slots and orders at the daemon, and what it has learnt in its database.
-    Raises InvalidInputError (SW-LAUNCHER-PAIR, SW-DATABASE-URL).
+    Raises InvalidInputError (SW-LAUNCHER-PAIR, SW-DATABASE-URL, SW-GATEWAY-IDENTITY).
     """
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -55,9 +57,11 @@ async def serve(settings: Settings) -> None:
     store = own_store(settings)
     daemon = DaemonClient(settings.daemon)
     runtime = HaproxyRuntime(settings.gateway)
+    require_key(settings.gateway)
+    replicas = partial(Prober, ask=partial(probe, settings.gateway.directory))
     if store is None:
         report("no_database", state="in memory only")
-        await Launcher(daemon, runtime).serve(settings.launcher, ended)
+        await Launcher(daemon, runtime, replicas=replicas).serve(settings.launcher, ended)
         return
     leader = leadership(store, pair=settings.launcher.pair)
     await asyncio.to_thread(leader.turn)
@@ -65,6 +69,7 @@ async def serve(settings: Settings) -> None:
         launcher = Launcher(
             led_only(daemon, leader, _DAEMON_CHANGES),
             led_only(runtime, leader, _RUNTIME_CHANGES),
+            replicas=replicas,
             leader=leader,
             saved=SavedState(store),
         )
@@ -79,14 +84,14 @@ class Launcher:
         daemon: Daemon,
         runtime: Runtime,
         *,
-        replicas: Replicas | None = None,
+        replicas: Callable[[asyncio.Event], Replicas],
         leader: Leader = ALONE,
         saved: SavedState | None = None,
     ) -> None:
         self._daemon = daemon
         self._runtime = runtime
         self._due = asyncio.Event()
-        self._replicas = replicas or Prober(self._due)
+        self._replicas = replicas(self._due)
         self._leader = leader
         self._saved = saved or SavedState(None)
         self._state: State | None = None

@@ -1,8 +1,9 @@
 """Runs in a job of ``slicewise profile``, beside Triton: loads the model, sends, prints figures.
 
-    python -m launcher.profiling WORK ADDRESS ID FILE
+    python -m launcher.profiling WORK SOCKET ID FILE
 
-WORK is JSON; FILE gets Triton's pid and port as often as it starts.
+WORK is JSON; FILE gets Triton's pid as often as it starts. Triton listens on SOCKET, in a directory
+that only this user may enter: whoever reaches it may load any model, hence run code.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
+from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector
 
 from launcher.decide.inference import Inference, smallest_inference
 from launcher.decide.profiling import (
@@ -42,6 +43,8 @@ from launcher.decide.sample import Sample, parse_sample
 _ANSWER_S = 60.0
 """An inference that takes longer is none that a slice should serve."""
 _POLL_S = 0.1
+_URL = "http://triton/v2"
+"""Whatever its name: there is one server behind the socket."""
 _OK, _FAILED = 200, 500
 _NO_ANSWER = (ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError)
 
@@ -68,26 +71,17 @@ class _Loaded:
 
 @dataclass(frozen=True)
 class _Server:
-    """The job's Triton, wherever it listens just now."""
+    """The job's Triton, whichever runs just now."""
 
+    socket: str
     session: ClientSession
-    address: str
     identity: str
     file: Path
-
-    @property
-    def _url(self) -> str:
-        _, port = self.file.read_text(encoding="utf-8").split()
-        return f"http://{self.address}:{port}/v2"
-
-    def model_url(self, model: str) -> str:
-        """Of a model; as it stands now."""
-        return f"{self._url}/models/{model}"
 
     def end(self) -> None:
         """Kill it: the batch script starts another one."""
         with suppress(OSError, ValueError):
-            pid, _ = self.file.read_text(encoding="utf-8").split()
+            pid = self.file.read_text(encoding="utf-8")
             self.file.write_text("", encoding="utf-8")
             os.kill(int(pid), signal.SIGKILL)
 
@@ -96,18 +90,18 @@ class _Server:
         async with _within(LOAD_DEADLINE_S, "Triton or the model did not start"):
             await self._wait_until_there()
             await self._control(model, "load", {})
-            asked = configured(await self._get(f"{self.model_url(model)}/config"), processes)
+            asked = configured(await self._get(f"{_model_url(model)}/config"), processes)
             # A model that is loaded anew would be there twice for a while, where one fits.
             await self._control(model, "unload", {})
             await self._wait_until_unloaded(model)
             await self._control(model, "load", {"config": json.dumps(asked)})
-            url = self.model_url(model)
+            url = _model_url(model)
             return _Loaded(await self._get(url), await self._get(f"{url}/config"))
 
     async def _wait_until_there(self) -> None:
         while self.file.exists():
             try:
-                if (await self._get(self._url))["name"] == self.identity:
+                if (await self._get(_URL))["name"] == self.identity:
                     return
             except (_CannotError, *_NO_ANSWER):
                 await asyncio.sleep(_POLL_S)
@@ -115,13 +109,13 @@ class _Server:
 
     async def _wait_until_unloaded(self, model: str) -> None:
         while True:
-            listed = await self._post(f"{self._url}/repository/index", {})
+            listed = await self._post(f"{_URL}/repository/index", {})
             if all(one.get("reason") == "unloaded" for one in listed if one["name"] == model):
                 return
             await asyncio.sleep(_POLL_S)
 
     async def _control(self, model: str, what: str, parameters: Mapping[str, str]) -> None:
-        url = f"{self._url}/repository/models/{model}/{what}"
+        url = f"{_URL}/repository/models/{model}/{what}"
         await self._post(url, {"parameters": parameters})
 
     async def _get(self, url: str) -> Any:
@@ -131,6 +125,10 @@ class _Server:
     async def _post(self, url: str, body: object) -> Any:
         async with self.session.post(url, json=body, allow_redirects=False) as answer:
             return _json(answer.status, await answer.read())
+
+
+def _model_url(model: str) -> str:
+    return f"{_URL}/models/{model}"
 
 
 def _json(status: int, body: bytes) -> Any:
@@ -185,8 +183,8 @@ class _Model:
 
     async def windows(self, requests: Sequence[Inference], window_s: float) -> Sequence[Window]:
         """Of so many senders; raises _CannotError."""
-        async with _session() as session:
-            url = f"{self._server.model_url(self.name)}/infer"
+        async with _session(self._server.socket) as session:
+            url = f"{_model_url(self.name)}/infer"
             return await _Load(session, url).windows(requests, window_s)
 
     def start_anew(self) -> None:
@@ -195,9 +193,10 @@ class _Model:
         self._server.end()
 
 
-def _session() -> ClientSession:
+def _session(socket: str) -> ClientSession:
     # As many connections as there are senders: nothing waits in the client.
-    return ClientSession(connector=TCPConnector(limit=0), timeout=ClientTimeout(total=None))
+    connector = UnixConnector(socket, limit=0)
+    return ClientSession(connector=connector, timeout=ClientTimeout(total=None))
 
 
 class _Load:
@@ -301,20 +300,20 @@ def _requests(
         yield request
 
 
-async def _run(work: Work, sample: Sample | None, address: str, identity: str, file: Path) -> None:
-    async with _session() as session:
-        server = _Server(session, address, identity, file)
+async def _run(work: Work, sample: Sample | None, socket: str, identity: str, file: Path) -> None:
+    async with _session(socket) as session:
+        server = _Server(socket, session, identity, file)
         async for message in _measure(work, sample, server):
             sys.stdout.write(message_text(message))
             sys.stdout.flush()
 
 
-def main(work_json: str, address: str, identity: str, file: str) -> None:
+def main(work_json: str, socket: str, identity: str, file: str) -> None:
     """Measure all of it; SystemExit if there is no Triton to measure it with."""
     work = Work.model_validate_json(work_json)
     sample = parse_sample(Path(work.data).read_text(encoding="utf-8")) if work.data else None
     try:
-        asyncio.run(_run(work, sample, address, identity, Path(file)))
+        asyncio.run(_run(work, sample, socket, identity, Path(file)))
     except _NoTritonError:
         sys.exit("Triton does not start.")
 

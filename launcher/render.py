@@ -13,10 +13,12 @@ from cluster.service import ServiceSpec
 from cluster.settings import GatewaySettings, TritonSettings
 from launcher.decide.profiling import Work
 from launcher.haproxy_text import COMPLETE_KEY, GRPC, TOLD_KEY, Maps, map_text
+from launcher.identity import KEY
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+_DOOR = Path(__file__).with_name("door.py")
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 CONFIGURATION, HOLD = "haproxy.cfg", "hold.lua"
 RATE_MAP, CONCURRENT_MAP = "rate.map", "concurrent.map"
@@ -53,10 +55,19 @@ def _environment() -> "Environment":
     return environment
 
 
-def service_script(spec: ServiceSpec, triton: TritonSettings) -> str:
-    """The batch script of a service; ``sbatch`` takes it as it is."""
+def service_script(spec: ServiceSpec, triton: TritonSettings, gateway: str) -> str:
+    """The batch script of a service; ``sbatch`` takes it as it is.
+
+    ``gateway`` is the certificate in PEM of the only client that its replicas let in.
+    """
     template = _environment().get_template("service.sbatch.j2")
-    return template.render(spec=spec, engine=tuple(map(shlex.quote, _engine(spec, triton))))
+    return template.render(
+        spec=spec,
+        engine=tuple(map(shlex.quote, _engine(spec, triton))),
+        settings=triton,
+        gateway=gateway.strip(),
+        door=_DOOR.read_text(encoding="utf-8").strip(),
+    )
 
 
 def profile_script(spec: ServiceSpec, triton: TritonSettings, work: Work, python: str) -> str:
@@ -67,6 +78,7 @@ def profile_script(spec: ServiceSpec, triton: TritonSettings, work: Work, python
         .render(
             spec=spec,
             engine=tuple(map(shlex.quote, _engine(spec, triton))),
+            settings=triton,
             work=work.model_dump_json(),
             points=work.points,
             time_limit_min=work.time_limit_min,
@@ -122,6 +134,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "complete_key": COMPLETE_KEY,
         "told_key": TOLD_KEY,
         "grpc_suffix": GRPC,
+        "key": KEY,
         "owners": owners,
         "frame_ms": FRAME_MS,
         "retry_after_s": _RETRY_AFTER_S,

@@ -198,6 +198,7 @@ def _replica(service: ServiceView, slot: SlotView) -> Replica:
     return Replica(
         slot.address,
         slot.ports[0],
+        slot.certificate,
         slot.start_s or 0,
         service.directives.get("model", ""),
         f"{service.name}.{service.array_job_id}.{slot.index}",

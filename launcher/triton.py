@@ -6,12 +6,14 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
 from launcher.decide.inference import Inference, smallest_inference
 from launcher.decide.runs import Answer, Probe
+from launcher.identity import context
 
 DEADLINE_S = 1.0
 INFERENCE_DEADLINE_S = 60.0
@@ -42,12 +44,14 @@ class Replica:
     Attributes:
         identity: Triton's ``--id``, so a port that Slurm has given to somebody else since is found
             out.
+        certificate: base64 of DER: whoever else listens there is not asked.
         start_s: when the run began, which tells it from the slot's run before.
         infers: its model must answer an inference; else it is enough that it says it is ready.
     """
 
     address: str
     port: int
+    certificate: str
     start_s: int
     model: str
     identity: str
@@ -56,7 +60,7 @@ class Replica:
     @property
     def url(self) -> str:
         """Of its server."""
-        return f"http://{self.address}:{self.port}/v2"
+        return f"https://{self.address}:{self.port}/v2"
 
     @property
     def model_url(self) -> str:
@@ -67,12 +71,10 @@ class Replica:
 class Prober:
     """Asks replicas until they are found to be ours, beside the turns: none of them delays one."""
 
-    def __init__(
-        self, news: asyncio.Event, ask: Callable[[Replica], Awaitable[Answer]] | None = None
-    ) -> None:
-        """``news`` is set when an answer differs from the one before."""
+    def __init__(self, news: asyncio.Event, ask: Callable[[Replica], Awaitable[Answer]]) -> None:
+        """``news`` is set when an answer differs from the one before; ``ask`` is ``probe``."""
         self._news = news
-        self._ask = ask or probe
+        self._ask = ask
         self._asking: dict[Replica, asyncio.Task[None]] = {}
         self._answers: dict[Replica, Answer] = {}
 
@@ -98,14 +100,21 @@ class Prober:
             pause_s = min(1.2 * pause_s, _LONGEST_PAUSE_S)
 
 
-async def probe(replica: Replica) -> Answer:
-    """OURS if server and model are ready, it is the one that is meant, and its model answers.
+async def probe(gateway: Path, replica: Replica) -> Answer:
+    """Ask as the gateway whose directory that is.
+
+    OURS if server and model are ready, it is the one that is meant, and its model answers.
 
     Never raises: whatever a stranger's server answers, it is not ready. Asks nobody else that it
     names.
     """
+    try:
+        tls = context(gateway, replica.certificate)
+    except (OSError, ValueError):
+        # What its script has published is no certificate.
+        return _SILENT
     # A connection of its own: of a replica that has ended none is left open.
-    connector = TCPConnector(force_close=True)
+    connector = TCPConnector(force_close=True, ssl=tls)
     async with ClientSession(connector=connector, raise_for_status=True) as session:
         try:
             async with asyncio.timeout(DEADLINE_S):

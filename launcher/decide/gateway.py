@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from hashlib import sha256
 
 
 class Mode(StrEnum):
@@ -16,16 +17,26 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class Endpoint:
-    """Where a replica listens."""
+    """Where a replica listens, and how it proves that it is the one.
+
+    Attributes:
+        certificate: base64 of DER; whoever listens there without its key gets no request.
+    """
 
     address: str
     http_port: int
     grpc_port: int
+    certificate: str
 
     @property
     def place(self) -> tuple[str, int]:
         """By which it is found at the gateway: no two replicas share an HTTP port."""
         return self.address, self.http_port
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the certificate's text: by it HAProxy's map names it; "" without one."""
+        return sha256(self.certificate.encode()).hexdigest() if self.certificate else ""
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,7 @@ class Server:
         up: health checks pass.
         in_flight: requests that it works on (``scur``), of both protocols.
         queued: requests that wait for this server alone (``qcur``).
+        digest: of the certificate that it asks for (``Endpoint.digest``); "" if that is not known.
     """
 
     address: str
@@ -45,6 +57,7 @@ class Server:
     up: bool
     in_flight: int
     queued: int
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,11 +99,16 @@ class Backend:
         place = endpoint.place
         index = self.lines.get(place)
         line = self.servers[index] if index is not None else None
+        if line is not None and line.digest != endpoint.digest:
+            # Another run had that port before.
+            line = None
         rest = sum(old.in_flight for old in self.elsewhere if (old.address, old.port) == place)
         if not rest:
             return line
         if line is None or line.mode is Mode.MAINT:
-            line = Server(*place, Mode.DRAIN, up=True, in_flight=0, queued=0)
+            line = Server(
+                *place, Mode.DRAIN, up=True, in_flight=0, queued=0, digest=endpoint.digest
+            )
         return replace(line, in_flight=line.in_flight + rest)
 
 

@@ -17,7 +17,9 @@ class SetMode:
 
 @dataclass(frozen=True)
 class SetTarget:
-    """Address and ports of ``BACKEND/rN`` and its ``maxconn``; the server is in maintenance."""
+    """Address, ports and certificate of ``BACKEND/rN`` and its ``maxconn``; the server is in
+    maintenance.
+    """
 
     backend: str
     index: int
@@ -265,10 +267,15 @@ def _is_other(in_time: int | None, before: int | None) -> bool:
 def _lines(backend: Backend, targets: Mapping[Endpoint, Mode]) -> Mapping[int, Endpoint]:
     """Which server carries which replica: the one that does already, else one that is free.
 
-    A replica that shall not begin gets none.
+    A replica that shall not begin gets none. A server that asks for another certificate carries
+    another replica: one that had the port before.
     """
     at = backend.lines
-    found = {at[target.place]: target for target in targets if target.place in at}
+    found = {
+        at[target.place]: target
+        for target in targets
+        if target.place in at and backend.servers[at[target.place]].digest == target.digest
+    }
     placed = set(found.values())
     new = (t for t in sorted(targets) if targets[t] is Mode.READY and t not in placed)
     lines = enumerate(backend.servers)

@@ -14,7 +14,7 @@ START_DEADLINE_S = 1800.0
 """So does one that is not ready after this launcher (or the one whose state it has) has seen it on
 its slice for so long: how long before that it was ready nobody knows."""
 _HTTP_AND_GRPC = 2
-_NOWHERE = Endpoint("", 0, 0)
+_NOWHERE = Endpoint("", 0, 0, "")
 
 
 class Probe(StrEnum):
@@ -68,7 +68,7 @@ class Down:
 
 
 def run_of(slot: SlotView) -> Run | None:
-    """The run that can be asked; None unless the slot runs and its ports are known."""
+    """The run that can be asked; None unless the slot runs, and ports and certificate are known."""
     return _run(slot) if slot.state == "running" else None
 
 
@@ -80,9 +80,9 @@ def last_run(slot: SlotView, verified: Verified | None) -> Run | None:
 
 
 def _run(slot: SlotView) -> Run | None:
-    if len(slot.ports) < _HTTP_AND_GRPC or not slot.address:
+    if len(slot.ports) < _HTTP_AND_GRPC or not slot.address or not slot.certificate:
         return None
-    endpoint = Endpoint(slot.address, slot.ports[0], slot.ports[1])
+    endpoint = Endpoint(slot.address, slot.ports[0], slot.ports[1], slot.certificate)
     return Run(slot.job_id or 0, slot.start_s or 0, endpoint)
 
 

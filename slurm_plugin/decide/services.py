@@ -4,7 +4,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cluster.jobs import ALLOTTED, JobState, JobTag, JobView, NodeView, StepView, last_words
+from cluster.jobs import (
+    ALLOTTED,
+    JobState,
+    JobTag,
+    JobView,
+    NodeView,
+    StepView,
+    certificate,
+    last_words,
+)
 from cluster.service import MAX_SLOTS
 from cluster.units import Millislices
 from cluster.wire import SOON_S, WHEN_REPLACED_S, ServiceView, SlotState, SlotView, TenantView
@@ -116,12 +125,14 @@ def _service(
 
 
 def start_age_s(services: Iterable[ServiceView], now_s: float) -> float | None:
-    """Seconds since the last slot was released or allotted whose ports are not known yet."""
+    """Seconds since the last slot was released or allotted whose ports or certificate are not
+    known yet.
+    """
     times = (
-        s.start_s if s.state == "starting" else s.released_s
+        s.released_s if s.state == "released" else s.start_s
         for service in services
         for s in service.slots
-        if s.state in {"released", "starting"}
+        if s.state in {"released", "starting"} or (s.state == "running" and not s.certificate)
     )
     # One that is not eligible yet, such as a requeued one, can't start.
     ages = (now_s - at_s for at_s in times if at_s is not None and at_s <= now_s)
@@ -175,6 +186,7 @@ def _slot(
             "address": node.address if node is not None else "",
             "node_held_millislices": place.held_millislices if place is not None else None,
             "ports": step.ports if step is not None else (),
+            "certificate": certificate(job),
             "start_s": job.start_s,
             "time_left_s": _time_left_s(job, now_s),
             "leaves_s": leaves_s,

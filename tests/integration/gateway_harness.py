@@ -15,17 +15,20 @@ from pathlib import Path
 import aiohttp
 import grpc
 from aiohttp import web
+from replica_keys import gateway_directory, replica_context, replica_keys
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from cluster.errors import UnreachableError
 from cluster.settings import GatewaySettings
 from launcher.decide.gateway import Endpoint, Load, Mode, load_of
 from launcher.decide.routing import MarkComplete, Route, plan_routes
-from launcher.haproxy import HaproxyRuntime, check_configuration
-from launcher.haproxy_text import Maps
+from launcher.haproxy import HaproxyRuntime, check_configuration, prepare
+from launcher.identity import KEY
 from launcher.render import CONFIGURATION, gateway_files
 from sandbox.process import read_stat
 
+GATEWAY_KEY, GATEWAY_CERTIFICATE = gateway_directory() / KEY, gateway_directory() / "gateway.crt"
+"""Of every gateway here: a replica is there before its gateway."""
 INFER = "/v2/models/m/infer"
 STREAM = "/v2/models/m/generate_stream"
 WORK_S = 0.1
@@ -51,13 +54,18 @@ class Replica:
         application.router.add_post(INFER, self._infer)
         application.router.add_post(STREAM, self._stream)
         self._runner = web.AppRunner(application, keepalive_timeout=60, shutdown_timeout=0)
+        self._keys = replica_keys()
         self._grpc = grpc.aio.server()
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_Calls(self), self._grpc)
-        self._grpc.add_insecure_port(f"127.0.0.1:{self.grpc_port}")
+        pem, gateway = self._keys.pem.read_bytes(), GATEWAY_CERTIFICATE.read_bytes()
+        credentials = grpc.ssl_server_credentials(
+            [(pem, pem)], root_certificates=gateway, require_client_auth=True
+        )
+        self._grpc.add_secure_port(f"127.0.0.1:{self.grpc_port}", credentials)
 
     @property
     def endpoint(self) -> Endpoint:
-        return Endpoint("127.0.0.1", self.port, self.grpc_port)
+        return Endpoint("127.0.0.1", self.port, self.grpc_port, self._keys.certificate)
 
     def pause(self) -> None:
         """It finishes nothing any more, so that there is time to look at what waits."""
@@ -94,7 +102,8 @@ class Replica:
 
     async def start(self) -> "Replica":
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        tls = replica_context(GATEWAY_CERTIFICATE, self._keys)
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=tls).start()
         await self._grpc.start()
         return self
 
@@ -261,6 +270,7 @@ async def gateway_up(
         "runtime_socket": directory / "haproxy.sock",
         "master_socket": directory / "master.sock",
         "directory": directory,
+        "identity": directory / "gateway.crt",
         "backends": 2,
         "servers": 4,
         "hold_s": 30,
@@ -282,8 +292,10 @@ async def gateway_up(
 
 def write_files(settings: GatewaySettings) -> None:
     """As ``slicewise gateway render`` does it."""
-    for path in Maps(settings.directory).all:
-        path.touch()
+    key = settings.directory / KEY
+    if not key.exists():
+        key.symlink_to(GATEWAY_KEY)
+    prepare(settings)
     for name, text in gateway_files(settings).items():
         (settings.directory / name).write_text(text)
 

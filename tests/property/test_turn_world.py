@@ -136,6 +136,7 @@ class World:
                 "state": slot.state,
                 "job_id": slot.run,
                 "address": "10.0.0.1",
+                "certificate": "CCCC",
                 "ports": (1000 + slot.run, 1, 2),
                 "released_s": int(slot.released_s),
                 "start_s": int(slot.start_s),
@@ -157,10 +158,12 @@ class World:
         match change:
             case SetMode(_, index, mode):
                 self.lines[index] = replace(self.lines[index], mode=mode)
-            case SetTarget(_, index, Endpoint(address, port, _), _):
+            case SetTarget(_, index, Endpoint(address, port) as told, _):
                 assert self.lines[index].mode is Mode.MAINT
                 assert not self.work[index]
-                self.lines[index] = replace(self.lines[index], address=address, port=port)
+                self.lines[index] = replace(
+                    self.lines[index], address=address, port=port, digest=told.digest
+                )
             case SetHealthy(_, index):
                 self.lines[index] = replace(self.lines[index], up=True)
             case EndSessions(_, index):

@@ -36,6 +36,7 @@ from launcher.decide.state import GenerationState, ServiceState, State, Wish, af
 
 SERVICE = "vision/chat"
 ARRAY = 814
+DIGEST = Endpoint("", 0, 0, "CCCC").digest
 NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
 DIRECTIVES = {
     "name": "chat",
@@ -64,6 +65,7 @@ def running(
         job_id=job_id + index,
         address="10.0.0.1",
         ports=(21001 + index, 22001, 23001),
+        certificate="CCCC",
         start_s=50,
         time_left_s=left_s,
         leaves_s=leaves_s,
@@ -91,7 +93,9 @@ def view(*slots: SlotView, at_s: float = 100.0, complete: bool = True, **change:
 
 
 def server(index: int, mode: Mode, in_flight: int = 0) -> Server:
-    return Server("10.0.0.1", 21001 + index, mode, up=True, in_flight=in_flight, queued=0)
+    return Server(
+        "10.0.0.1", 21001 + index, mode, up=True, in_flight=in_flight, queued=0, digest=DIGEST
+    )
 
 
 def gateway(*servers: Server, sessions: int = 0, queued: int = 0) -> Gateway:
@@ -161,7 +165,7 @@ def test_a_replica_gets_its_route_once_it_says_who_it_is():
     _, silent = decided(seen, shown, answers={(ARRAY, 0): Answer(Probe.SILENT)})
     _, ours = decided(seen, shown, answers=OURS)
     assert changes(silent) == ()
-    assert SetTarget("pool1", 0, Endpoint("10.0.0.1", 21001, 22001), 2) in changes(ours)
+    assert SetTarget("pool1", 0, Endpoint("10.0.0.1", 21001, 22001, "CCCC"), 2) in changes(ours)
 
 
 def test_a_stranger_on_its_port_gets_no_request():
@@ -557,7 +561,7 @@ def hung(until_s: float, state: State, shown: Gateway = HUNG) -> tuple[State, Pl
         seen_s += 10.0
 
 
-RUN = Run(900, 50, Endpoint("10.0.0.1", 21001, 22001))
+RUN = Run(900, 50, Endpoint("10.0.0.1", 21001, 22001, "CCCC"))
 
 
 def verified() -> State:

@@ -4,20 +4,32 @@ The script runs whole, under bash; Slurm's commands, the container runtime and T
 that write down what they were told.
 """
 
+import re
+import socket
+import ssl
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from replica_keys import gateway_directory
 
+from cluster.jobs import CERTIFICATE
 from cluster.service import service_spec
 from cluster.settings import TritonSettings
+from launcher.identity import pem
 from launcher.render import service_script
+
+GATEWAY = (gateway_directory() / "gateway.crt").read_text()
 
 ODD = {"GREETING": """it's "$HOME" `id` \\ & ;""", "EMPTY": "", "LD_LIBRARY_PATH": "/a:/b"}
 STAND_INS = {
-    "scontrol": 'echo "NodeAddr=127.0.0.1 KillWait"\necho "KillWait = 30 sec"',
+    "scontrol": """case $1 in
+            update) printf '%s\\n' "$@" >"$TOLD/scontrol" ;;
+            *) echo "NodeAddr=127.0.0.1 KillWait"; echo "KillWait = 30 sec" ;;
+        esac""",
     "srun": """printf '%s\\n' "$@" >"$TOLD/srun"
-        export SLURM_STEP_RESV_PORTS=21001-21003
+        export SLURM_STEP_RESV_PORTS=$PORTS
         until [ "$1" = bash ]; do shift; done
         exec "$@" """,
     "apptainer": """printf '%s\\n' "$@" >"$TOLD/apptainer"
@@ -25,7 +37,10 @@ STAND_INS = {
         shift
         exec "$@" """,
     "tritonserver": """printf '%s\\n' "$@" >"$TOLD/tritonserver"
-        env >"$TOLD/environment" """,
+        env >"$TOLD/environment"
+        socket=$(printf '%s\\n' "$@" | sed -n 's/^--http-address=unix://p')
+        stat --format=%A /dev/shm "${socket%/*}" >"$TOLD/modes"
+        until [ -e "$TOLD/scontrol" ]; do sleep 0.05; done""",
 }
 
 
@@ -39,8 +54,15 @@ def told(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(told: Path, **change: object) -> None:
-    """Run the script of such a service."""
+def two_free_ports() -> list[int]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1], other.getsockname()[1]]
+
+
+def run(told: Path, ports: Sequence[int] = (), **change: object) -> None:
+    """Run the script of such a service; Slurm allots it these ports, or free ones."""
     values: dict[str, object] = {
         "name": "chat",
         "tenant": "vision",
@@ -51,10 +73,11 @@ def run(told: Path, **change: object) -> None:
     command = told / "it's bare"
     command.symlink_to(told / "bin" / "tritonserver")
     settings = TritonSettings(command=command)
-    text = service_script(service_spec(values | change), settings)
+    text = service_script(service_spec(values | change), settings, GATEWAY)
     variables = {
         "PATH": f"{told}/bin:/usr/bin:/bin",
         "TOLD": str(told),
+        "PORTS": ",".join(map(str, ports or two_free_ports())),
         "IMAGE": str(change.get("image", "")),
         "SLURM_ARRAY_JOB_ID": "7",
         "SLURM_ARRAY_TASK_ID": "3",
@@ -93,11 +116,52 @@ def test_triton_gets_the_same_options_in_every_runtime(told: Path, container: di
     assert {
         "--id=chat.7.3",
         "--model-repository=/models/@chat",
-        "--http-address=127.0.0.1",
-        "--http-port=21001",
-        "--grpc-port=21002",
-        "--metrics-port=21003",
     } <= set(words(told, "tritonserver"))
+
+
+@pytest.mark.parametrize("container", IMAGES)
+def test_triton_listens_where_nobody_but_its_user_comes(told: Path, container: dict[str, object]):
+    run(told, **container)
+    addresses = [one for one in words(told, "tritonserver") if "-address=" in one]
+    assert [one.partition("=")[2].partition(":")[0] for one in addresses] == ["unix"] * 3
+    assert words(told, "modes")[1] == "drwx------"
+
+
+def test_bare_triton_has_a_dev_shm_of_its_own(told: Path):
+    run(told)
+    assert words(told, "modes")[0] == "drwx------"
+
+
+@pytest.mark.parametrize("container", IMAGES[1:])
+def test_a_container_gets_a_dev_shm_of_its_own(told: Path, container: dict[str, object]):
+    run(told, **container)
+    mounts = (*words(told, "srun"), *words(told, "environment"))
+    bound = re.search(r"(/dev/shm/tmp\.[^:,]*):/dev/shm", "\n".join(mounts))
+    assert bound is not None
+    assert not Path(bound[1]).exists()
+
+
+def test_the_door_s_certificate_is_told_for_this_run(told: Path):
+    run(told)
+    update, job, comment = words(told, "scontrol")
+    assert (update, job) == ("update", "JobId=7_3")
+    told_of = CERTIFICATE.fullmatch(comment.removeprefix("Comment="))
+    assert told_of is not None
+    assert told_of["run"] == "0"
+    assert ssl.PEM_cert_to_DER_cert(pem(told_of["der"]))
+
+
+def test_without_its_ports_it_is_no_replica_and_publishes_nothing(told: Path):
+    with socket.socket() as squatter:
+        squatter.bind(("127.0.0.1", 0))
+        squatter.listen()
+        port = squatter.getsockname()[1]
+        run(told, (port, port + 1))
+    assert "slicewise:certificate" not in (told / "scontrol").read_text()
+    assert (
+        f"no door: the replica's ports {port} and {port + 1} can't be taken"
+        in (told / "log").read_text()
+    )
 
 
 @pytest.mark.parametrize("container", IMAGES)

@@ -16,6 +16,7 @@ partitions = ["gpu"]
 types = ["1g.10gb"]
 [gateway]
 directory = "{directory}"
+identity = "{directory}.crt"
 """
 
 
@@ -35,22 +36,27 @@ def invoke(*words: str) -> str:
 
 
 def test_render_writes_all_files_and_prints_the_configuration(directory: Path):
-    said = invoke("render", "--socket-user", "slicewise")
+    said = invoke("render", "--socket-user", "nobody")
     files = sorted(path.name for path in directory.iterdir())
     assert files == [
         "closing.map",
         "concurrent.map",
         "haproxy.cfg",
         "hold.lua",
+        "identity.pem",
         "in_time.map",
         "keys.map",
         "protected.map",
         "rate.map",
+        "replicas",
+        "replicas.map",
         "retry.map",
         "services.map",
     ]
     assert said == (directory / "haproxy.cfg").read_text()
-    assert "user slicewise" in said
+    assert "user nobody" in said
+    assert (directory / "identity.pem").owner() == "nobody"
+    assert (directory / "identity.pem").stat().st_mode & 0o777 == 0o600
 
 
 def test_render_into_nowhere_names_the_key(directory: Path):
@@ -64,7 +70,10 @@ def test_render_again_keeps_what_the_launcher_wrote_and_nobody_else_reads_keys(d
     invoke("render")
     (directory / "services.map").write_text("vision/chat pool1\n")
     (directory / "keys.map").write_text("abc vision\n")
+    key = (directory / "identity.pem").read_text()
     invoke("render")
+    assert (directory / "identity.pem").read_text() == key
+    assert directory.with_suffix(".crt").read_text() in key
     assert (directory / "services.map").read_text() == "vision/chat pool1\n"
     assert (directory / "keys.map").read_text() == "abc vision\n"
     assert (directory / "keys.map").stat().st_mode & 0o007 == 0

@@ -19,6 +19,7 @@ from launcher.decide.state import GenerationState, ServiceState, State
 
 OLD, NEW, SERVICE = 800, 814, "vision/chat"
 NOW_S = 100.0
+DIGEST = Endpoint("", 0, 0, "CCCC").digest
 NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
 DIRECTIVES = {
     "name": "chat",
@@ -40,6 +41,7 @@ def running(array: int, index: int = 0, start_s: int = 50) -> SlotView:
         job_id=array + index,
         address=ADDRESSES[array],
         ports=(21001 + index, 22001 + index, 23001 + index),
+        certificate="CCCC",
         start_s=start_s,
     )
 
@@ -68,7 +70,9 @@ def view(*services: ServiceView, at_s: float = NOW_S) -> ViewAnswer:
 
 
 def server(array: int, mode: Mode, in_flight: int = 0, index: int = 0) -> Server:
-    return Server(ADDRESSES[array], 21001 + index, mode, up=True, in_flight=in_flight, queued=0)
+    return Server(
+        ADDRESSES[array], 21001 + index, mode, up=True, in_flight=in_flight, queued=0, digest=DIGEST
+    )
 
 
 def gateway(*servers: Server, waiting: int = 0) -> Gateway:
@@ -105,7 +109,7 @@ def test_a_new_generation_starts_beside_the_old_one_behind_the_same_route():
     seen = view(service(OLD, running(OLD)), service(NEW, in_state("held")))
     plan = decided(seen, gateway(server(OLD, Mode.READY, 1)))
     assert wished(plan) == {OLD: {0}, NEW: {0}}
-    assert plan.route.targets == {Endpoint("10.0.0.1", 21001, 22001): Mode.READY}
+    assert plan.route.targets == {Endpoint("10.0.0.1", 21001, 22001, "CCCC"): Mode.READY}
 
 
 def test_the_order_of_the_daemons_list_does_not_matter():
@@ -120,7 +124,10 @@ def test_the_old_one_is_asked_first_so_that_what_it_gives_back_makes_room():
 
 def test_the_old_replica_drains_once_the_new_one_serves_not_when_it_is_only_ready():
     seen = view(service(OLD, running(OLD)), service(NEW, running(NEW)))
-    old, new = Endpoint("10.0.0.1", 21001, 22001), Endpoint("10.0.0.2", 21001, 22001)
+    old, new = (
+        Endpoint("10.0.0.1", 21001, 22001, "CCCC"),
+        Endpoint("10.0.0.2", 21001, 22001, "CCCC"),
+    )
     ready = decided(seen, gateway(server(OLD, Mode.READY, 1)))
     assert ready.route.targets == {old: Mode.READY, new: Mode.READY}
     serves = decided(seen, gateway(server(OLD, Mode.READY, 1), server(NEW, Mode.READY)))
@@ -189,8 +196,8 @@ def test_a_restart_replaces_replicas_that_started_before_it():
     shown = gateway(server(NEW, Mode.READY, 1), server(NEW, Mode.READY, index=1))
     plan = decided(view(service(NEW, *after, order=RESTART)), shown)
     assert sorted(plan.route.targets or {}) == [
-        Endpoint("10.0.0.2", 21001, 22001),
-        Endpoint("10.0.0.2", 21002, 22002),
+        Endpoint("10.0.0.2", 21001, 22001, "CCCC"),
+        Endpoint("10.0.0.2", 21002, 22002, "CCCC"),
     ]
     assert list((plan.route.targets or {}).values()) == [Mode.DRAIN, Mode.READY]
 

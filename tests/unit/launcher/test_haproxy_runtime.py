@@ -36,6 +36,8 @@ SHOWN = f"""\
 
 
 
+0x7f0f9404bef0 pool1/r2 d1635
+
 1
 {STATES}
 3 pool1 1 r1 127.0.0.1 2 4 1
@@ -97,7 +99,7 @@ def test_a_backend_is_both_its_halves():
         5 + 1,
         (
             Server("10.0.0.1", 21001, Mode.READY, up=True, in_flight=5, queued=1),
-            Server("10.0.0.2", 21004, Mode.DRAIN, up=True, in_flight=1, queued=0),
+            Server("10.0.0.2", 21004, Mode.DRAIN, True, 1, 0, "d1635"),
         ),
         arrived=75 - 5 + 11,
         answered=(40 - 3) + (20 - 1) + (9 - 2) + 1,
@@ -105,8 +107,8 @@ def test_a_backend_is_both_its_halves():
 
 
 def test_estimates_and_how_many_may_wait_are_read():
-    entries = "\n\n0x7f0f9404bef0 vision/chat 42\n\n0x7f0f9404bef0 nlp/bert 9\n\n1\n"
-    told = parse(SHOWN.replace("\n\n\n\n1\n", entries, 1))
+    entries = "\n\n0x7f0f9404bef0 vision/chat 42\n\n0x7f0f9404bef0 nlp/bert 9\n\n0x7"
+    told = parse(SHOWN.replace("\n\n\n\n0x7", entries, 1))
     assert (told.retry_after_s, told.in_time) == ({"vision/chat": 42}, {"nlp/bert": 9})
 
 
@@ -127,6 +129,10 @@ def test_routes_are_kept_only_if_they_are_others(tmp_path: Path):
     written = path.stat().st_ino
     runtime.keep({"nlp/bert": "pool1", "vision/chat": "pool2"})
     assert (path.stat().st_ino, list(tmp_path.iterdir())) == (written, [path])
+
+
+REPLICA = Endpoint("10.0.0.1", 21001, 21002, "CCCC")
+PEM = "-----BEGIN CERTIFICATE-----\nCCCC\n-----END CERTIFICATE-----\n"
 
 
 def test_a_dead_server_that_drains_is_still_known_to_drain():
@@ -155,12 +161,17 @@ def test_something_else_is_no_observation(text: str):
             ),
         ),
         (
-            SetTarget("pool1", 1, Endpoint("10.0.0.1", 21001, 21002), 4),
+            SetTarget("pool1", 1, REPLICA, 4),
             (
+                f"set ssl ca-file {DIRECTORY}/replicas/pool1.r2.pem <<\n{PEM}",
+                f"commit ssl ca-file {DIRECTORY}/replicas/pool1.r2.pem",
                 "set server pool1/r2 addr 10.0.0.1 port 21001",
                 "set server pool1-grpc/r2 addr 10.0.0.1 port 21002",
                 "set maxconn server pool1/r2 4",
                 "set maxconn server pool1-grpc/r2 4",
+                f"add map {DIRECTORY}/replicas.map pool1/r2 -",
+                f"del map {DIRECTORY}/replicas.map pool1/r2",
+                f"add map {DIRECTORY}/replicas.map pool1/r2 {REPLICA.digest}",
             ),
         ),
         (

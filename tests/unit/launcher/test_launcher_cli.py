@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 from cluster.daemon_client import DaemonClient
 from cluster.errors import InvalidInputError, SlicewiseError
 from cluster.service import directives_of_script
-from cluster.settings import Settings
+from cluster.settings import Settings, load_settings
 from cluster.slurm.submit import Submitted
 from cluster.wire import ServiceView, SubmitAnswer, TenantView, ViewAnswer
 from launcher import cli, loop, main
+from launcher.identity import create
 from launcher.service_file import read_service_file
 from launcher.service_names import choose, complete_service
 
@@ -25,6 +26,7 @@ types = ["1g.10gb"]
 [gateway]
 url = "http://gw:8080"
 directory = "{directory}/gateway"
+identity = "{directory}/gateway.crt"
 """
 
 
@@ -56,6 +58,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "slicewise.toml").write_text(SETTINGS.format(directory=tmp_path))
     (tmp_path / "gateway").mkdir()
+    create(load_settings(tmp_path / "slicewise.toml").gateway)
     (tmp_path / "models" / "m" / "1").mkdir(parents=True)
     monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
     monkeypatch.chdir(tmp_path)

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,13 @@ from launcher.decide.state import ServiceState
 from launcher.leadership import Leadership, own_store
 from launcher.loop import Launcher
 from launcher.saved_state import SavedState
+from launcher.triton import Prober, probe
+
+
+def nobody(news: asyncio.Event) -> Prober:
+    """No replica to ask."""
+    return Prober(news, partial(probe, Path("/nowhere")))
+
 
 DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
 
@@ -138,7 +147,7 @@ class World:
 
 async def test_on_standby_it_asks_nobody_and_saves_nothing() -> None:
     world, leader, kept = World(), Switch(), Kept(a=ServiceState())
-    launcher = Launcher(world, world, leader=leader, saved=kept)  # type: ignore[arg-type]
+    launcher = Launcher(world, world, replicas=nobody, leader=leader, saved=kept)  # type: ignore[arg-type]
     await launcher.turn()
     await launcher.save()
     await launcher.tell_keys()
@@ -147,7 +156,7 @@ async def test_on_standby_it_asks_nobody_and_saves_nothing() -> None:
 
 async def test_each_time_that_it_comes_to_lead_it_begins_with_what_was_saved() -> None:
     world, leader, kept = World(), Switch(), Kept(a=ServiceState())
-    launcher = Launcher(world, world, leader=leader, saved=kept)  # type: ignore[arg-type]
+    launcher = Launcher(world, world, replicas=nobody, leader=leader, saved=kept)  # type: ignore[arg-type]
     for led in (True, True, False, True):
         leader.led = led
         await launcher.turn()
@@ -160,7 +169,7 @@ async def test_each_time_that_it_comes_to_lead_it_begins_with_what_was_saved() -
 
 async def test_what_the_last_one_saved_may_be_read_late_and_is_never_lost() -> None:
     world, kept = World(), Late(a=ServiceState())
-    launcher = Launcher(world, world, saved=kept)  # type: ignore[arg-type]
+    launcher = Launcher(world, world, replicas=nobody, saved=kept)  # type: ignore[arg-type]
     await launcher.turn()
     # Read now; no turn has taken it over until the next one.
     for _ in range(2):
@@ -187,7 +196,7 @@ async def test_the_gateway_is_told_of_keys_and_trouble_is_said_once(
 ) -> None:
     caplog.set_level(logging.INFO, "slicewise.launcher")
     world = World()
-    launcher = Launcher(world, world)  # type: ignore[arg-type]
+    launcher = Launcher(world, world, replicas=nobody)  # type: ignore[arg-type]
     await launcher.turn()
     caplog.clear()
     await launcher.tell_keys()
@@ -198,7 +207,7 @@ async def test_the_gateway_is_told_of_keys_and_trouble_is_said_once(
 
 async def test_it_ends_when_told_and_saves_once_more() -> None:
     world, kept = World(), Kept(a=ServiceState())
-    launcher = Launcher(world, world, saved=kept)  # type: ignore[arg-type]
+    launcher = Launcher(world, world, replicas=nobody, saved=kept)  # type: ignore[arg-type]
     ended = asyncio.Event()
     running = asyncio.create_task(launcher.run(1.0, ended))
     await asyncio.sleep(0.1)
@@ -215,7 +224,7 @@ class Paced(Launcher):
     """Takes turns that do nothing; the first is as busy as it is told to be."""
 
     def __init__(self, *, is_busy: bool) -> None:
-        super().__init__(World(), World())  # type: ignore[arg-type]
+        super().__init__(World(), World(), replicas=nobody)  # type: ignore[arg-type]
         self.turned_s: list[float] = []
         self.busy = is_busy
 

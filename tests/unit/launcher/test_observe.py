@@ -14,8 +14,10 @@ from cluster.wire import (
     ViewAnswer,
 )
 from launcher import show, show_file
-from launcher.decide.gateway import Backend, Gateway, Load, Mode, Server
+from launcher.decide.gateway import Backend, Endpoint, Gateway, Load, Mode, Server
 from launcher.observe import ServiceObservation, State, join
+
+DIGEST = Endpoint("", 0, 0, "CCCC").digest
 
 
 def slot(index: int, state: str, **more: object) -> SlotView:
@@ -23,6 +25,7 @@ def slot(index: int, state: str, **more: object) -> SlotView:
     if state == "running":
         ports = (21001 + index, 22001 + index)
         values |= {"job_id": 9, "address": "10.0.0.1", "ports": ports, "start_s": 1, "node": "n1"}
+        values["certificate"] = "CCCC"
     return SlotView.model_validate(values | more)
 
 
@@ -59,7 +62,7 @@ def of(*services: ServiceView, at_s: float = 1.0) -> ViewAnswer:
 
 
 def server(index: int, mode: Mode, *, up: bool = True) -> Server:
-    return Server("10.0.0.1", 21001 + index, mode, up=up, in_flight=1, queued=0)
+    return Server("10.0.0.1", 21001 + index, mode, up=up, in_flight=1, queued=0, digest=DIGEST)
 
 
 GATEWAY = Gateway(

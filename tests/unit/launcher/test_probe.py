@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from replica_keys import gateway_directory, replica_context, replica_keys
 
 from launcher import triton
 from launcher.decide.runs import Answer, Probe
@@ -67,9 +68,11 @@ async def served() -> AsyncIterator[tuple[Triton, Replica]]:
     app.router.add_post(f"{model}/infer", server.infer)
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    keys = replica_keys()
+    tls = replica_context(gateway_directory() / "gateway.crt", keys)
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
     port = runner.addresses[0][1]
-    yield server, Replica("127.0.0.1", port, 1000, "bert", ME)
+    yield server, Replica("127.0.0.1", port, keys.certificate, 1000, "bert", ME)
     await runner.cleanup()
 
 
@@ -78,35 +81,35 @@ Served = tuple[Triton, Replica]
 
 async def test_it_is_ours_once_its_model_has_answered_an_inference(served: Served) -> None:
     server, replica = served
-    assert await probe(replica) == Answer(Probe.OURS)
+    assert await probe(gateway_directory(), replica) == Answer(Probe.OURS)
     assert server.asked == [bytes(16)]
 
 
 async def test_where_the_models_word_is_enough_nothing_is_inferred(served: Served) -> None:
     server, replica = served
-    assert await probe(replace(replica, infers=False)) == Answer(Probe.OURS)
+    assert await probe(gateway_directory(), replace(replica, infers=False)) == Answer(Probe.OURS)
     assert server.asked == []
 
 
 async def test_another_server_on_its_port_is_a_stranger_and_infers_nothing(served: Served) -> None:
     server, replica = served
     server.name = "bert.814.1"
-    assert await probe(replica) == Answer(Probe.STRANGER)
+    assert await probe(gateway_directory(), replica) == Answer(Probe.STRANGER)
     assert server.asked == []
 
 
 async def test_a_model_that_loads_says_nothing_odd(served: Served) -> None:
     server, replica = served
     server.ready = False
-    assert await probe(replica) == Answer(Probe.SILENT)
-    assert await probe(replace(replica, port=1)) == Answer(Probe.SILENT)
+    assert await probe(gateway_directory(), replica) == Answer(Probe.SILENT)
+    assert await probe(gateway_directory(), replace(replica, port=1)) == Answer(Probe.SILENT)
 
 
 @pytest.mark.parametrize("status", [400, 500])
 async def test_what_the_model_says_against_it_is_handed_on(served: Served, status: int) -> None:
     server, replica = served
     server.status, server.words = status, '{"error":"no\\té\\nzeros"}'
-    answer = await probe(replica)
+    answer = await probe(gateway_directory(), replica)
     assert answer.probe is Probe.SILENT
     assert answer.said.startswith("the model refused an inference of zeros: no zeros;")
     assert 'readiness = "model"' in answer.said
@@ -117,13 +120,13 @@ async def test_what_the_model_says_against_it_is_handed_on(served: Served, statu
 async def test_a_full_server_is_no_fault_of_the_model(served: Served) -> None:
     server, replica = served
     server.status = 503
-    assert await probe(replica) == Answer(Probe.SILENT)
+    assert await probe(gateway_directory(), replica) == Answer(Probe.SILENT)
 
 
 async def test_a_decoupled_models_word_is_enough(served: Served) -> None:
     server, replica = served
     server.config = {"model_transaction_policy": {"decoupled": True}}
-    assert await probe(replica) == Answer(Probe.OURS)
+    assert await probe(gateway_directory(), replica) == Answer(Probe.OURS)
     assert server.asked == []
 
 
@@ -133,7 +136,7 @@ async def test_a_model_that_never_answers_is_told_of(
     server, replica = served
     server.delay_s = 0.5
     monkeypatch.setattr(triton, "INFERENCE_DEADLINE_S", 0.1)
-    assert "no answer within" in (await probe(replica)).said
+    assert "no answer within" in (await probe(gateway_directory(), replica)).said
 
 
 async def test_a_slow_server_is_not_said_to_refuse(
@@ -142,14 +145,14 @@ async def test_a_slow_server_is_not_said_to_refuse(
     server, replica = served
     server.metadata_delay_s = 0.5
     monkeypatch.setattr(triton, "DEADLINE_S", 0.2)
-    assert await probe(replica) == Answer(Probe.SILENT)
+    assert await probe(gateway_directory(), replica) == Answer(Probe.SILENT)
 
 
 async def test_a_replica_leads_the_launcher_nowhere_else(served: Served) -> None:
     """Its words are told to people: they must not be another server's."""
     server, replica = served
     server.status, server.headers = 303, {"Location": "/secret"}
-    assert "secret" not in (await probe(replica)).said
+    assert "secret" not in (await probe(gateway_directory(), replica)).said
     assert server.secrets_read == 0
 
 
@@ -159,14 +162,14 @@ async def test_an_answer_without_end_is_not_read_to_its_end(
     server, replica = served
     server.status, server.words = 400, "x" * 2000
     monkeypatch.setattr(triton, "_MOST_BYTES", 1000)
-    assert "an answer of more than 1000 bytes" in (await probe(replica)).said
+    assert "an answer of more than 1000 bytes" in (await probe(gateway_directory(), replica)).said
 
 
 @pytest.mark.parametrize("config", [[], "x", None])
 async def test_a_configuration_that_is_none_is_no_answer(served: Served, config: Any) -> None:
     server, replica = served
     server.config = config
-    assert await probe(replica) == Answer(Probe.SILENT)
+    assert await probe(gateway_directory(), replica) == Answer(Probe.SILENT)
 
 
 # The prober
@@ -182,7 +185,7 @@ class Asker:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
-A = Replica("10.0.0.1", 8000, 1000, "bert", ME)
+A = Replica("10.0.0.1", 8000, "", 1000, "bert", ME)
 SILENT, OURS = Answer(Probe.SILENT), Answer(Probe.OURS)
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -120,14 +121,14 @@ def measure(
         async def served() -> None:
             runner = web.AppRunner(triton.app())
             await runner.setup()
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            port = runner.addresses[0][1]
-            killed.again = f"4242 {port}\n"
-            killed.file.write_text(killed.again)
-            words = (asked.model_dump_json(), "127.0.0.1", "me.7", str(killed.file))
-            await asyncio.to_thread(main, *words)
-            await runner.cleanup()
+            with TemporaryDirectory() as folder:
+                behind = f"{folder}/http"
+                await web.UnixSite(runner, behind).start()
+                killed.again = "4242\n"
+                killed.file.write_text(killed.again)
+                words = (asked.model_dump_json(), behind, "me.7", str(killed.file))
+                await asyncio.to_thread(main, *words)
+                await runner.cleanup()
 
         asyncio.run(served())
         return triton, list(messages(capsys.readouterr().out))

@@ -14,6 +14,7 @@ from cluster.settings import GatewaySettings, TritonSettings
 from launcher.render import Owners, gateway_files, service_script
 
 TRITON = TritonSettings(command=Path("/opt/triton server/bin/it's"))
+GATEWAY = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 VALUES: dict[str, object] = {
     "name": "chat",
     "tenant": "vision",
@@ -25,7 +26,7 @@ VALUES: dict[str, object] = {
 
 
 def script(**change: object) -> str:
-    return service_script(service_spec(VALUES | change), TRITON)
+    return service_script(service_spec(VALUES | change), TRITON, GATEWAY)
 
 
 def options(text: str) -> set[str]:
@@ -36,7 +37,7 @@ def options(text: str) -> set[str]:
 
 def test_the_script_says_the_same_service_again():
     spec = service_spec(VALUES | {"keep_alive_s": 12.5, "partition": "gpu"})
-    lines = service_script(spec, TRITON).splitlines()
+    lines = service_script(spec, TRITON, GATEWAY).splitlines()
     assert service_spec(directives_of_script(lines)) == spec
 
 
@@ -96,7 +97,8 @@ def told_to_end(pid_file: Path, *signals: tuple[float, str]) -> str:
     program = f"""
         say() {{ :; }}
         await() {{ while wait "$1"; code=$?; kill -0 "$1" 2>/dev/null; do :; done; }}
-        GIVES_BACK_S=10 NOTICE_S=3 pid_file={pid_file}
+        GIVES_BACK_S=10 NOTICE_S=3 pid_file={pid_file} private={pid_file}.private shm=
+        close_door() {{ :; }}
         {handlers}
         kill_wait_s=5
         set -m; (trap 'echo $SECONDS' INT; for i in $(seq 300); do sleep 0.1; done) & server=$!
@@ -170,8 +172,10 @@ def test_the_gateway_has_its_pool():
     files = gateway_files(settings, Owners("haproxy", "haproxy", "slicewise", "clients"))
     text = files["haproxy.cfg"]
     assert text.count("\nbackend pool") == 2 * 2
-    assert text.count("server-template r 1-3 ") == 2
-    assert text.count("proto h2 maxconn 1 track pool2/r") == 3
+    pinned = 'ssl verify required no-ssl-reuse ca-file "/etc/gw/replicas/pool2.r3.pem" crt'
+    assert text.count(pinned) == 2
+    assert text.count(" disabled ssl verify required ") == 2 * 3
+    assert text.count("alpn h2 maxconn 1 track pool2/r") == 3
     assert "user slicewise group clients mode 660" in text
     assert text.count("user haproxy\n") == 1
     assert '.again" user haproxy mode 600' in text

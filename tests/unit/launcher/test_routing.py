@@ -30,12 +30,13 @@ from launcher.decide.routing import (
     plan_routes,
 )
 
+DIGEST = Endpoint("", 0, 0, "CCCC").digest
 NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
 READY, DRAIN, MAINT = Mode.READY, Mode.DRAIN, Mode.MAINT
 
 
 def at(port: int, mode: Mode, in_flight: int = 0) -> Server:
-    return Server("10.0.0.1", port, mode, up=True, in_flight=in_flight, queued=0)
+    return Server("10.0.0.1", port, mode, up=True, in_flight=in_flight, queued=0, digest=DIGEST)
 
 
 def backend(*servers: Server, sessions: int = 0, queued: int = 0) -> Backend:
@@ -47,7 +48,7 @@ def gateway(routes: dict[str, str], **backends: Backend) -> Gateway:
 
 
 def end(port: int) -> Endpoint:
-    return Endpoint("10.0.0.1", port, port + 1)
+    return Endpoint("10.0.0.1", port, port + 1, "CCCC")
 
 
 def route(targets: dict[int, Mode] | None, service: str = "t/a") -> Route:

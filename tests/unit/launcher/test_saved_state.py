@@ -17,7 +17,7 @@ from launcher.decide.state import GenerationState, ServiceState, Wish, with_save
 from launcher.saved_state import SavedState
 from launcher.store import Saved
 
-RUN = Run(900, 1000, Endpoint("10.0.0.1", 8000, 8001))
+RUN = Run(900, 1000, Endpoint("10.0.0.1", 8000, 8001, "CCCC"))
 BERT = ServiceState(
     Memory(),
     {

@@ -49,7 +49,13 @@ def service(array: int, name: str, slot: SlotView) -> ServiceView:
 
 HELD = SlotView(index=0, state="held")
 RUNNING = SlotView(
-    index=0, state="running", job_id=9, address="10.0.0.1", ports=(5, 6, 7), start_s=1
+    index=0,
+    state="running",
+    job_id=9,
+    address="10.0.0.1",
+    ports=(5, 6, 7),
+    certificate="CCCC",
+    start_s=1,
 )
 
 
@@ -121,8 +127,8 @@ async def test_the_gateway_changes_before_the_slots():
 async def test_a_running_replica_is_asked_by_its_full_name_and_only_once():
     world = World(service(7, "a", RUNNING))
     turned = await turn(world, world, world, {})
-    assert world.asked == [Replica("10.0.0.1", 5, 1, "model", "a.7.0", infers=True)]
-    assert SetTarget("pool1", 0, Endpoint("10.0.0.1", 5, 6), 1) in world.log
+    assert world.asked == [Replica("10.0.0.1", 5, "CCCC", 1, "model", "a.7.0", infers=True)]
+    assert SetTarget("pool1", 0, Endpoint("10.0.0.1", 5, 6, "CCCC"), 1) in world.log
     await turn(world, world, world, turned.state)
     assert len(world.asked) == 1
 
@@ -187,7 +193,7 @@ async def test_a_slow_daemon_is_asked_on_where_the_turn_before_stopped(
 ):
     monkeypatch.setattr(tick, "ASKING_S", 0.0)
     world = World(service(7, "a", HELD), service(8, "b", HELD))
-    launcher = Launcher(world, world, replicas=world)
+    launcher = Launcher(world, world, replicas=lambda _: world)
     for _ in range(3):
         await launcher.turn()
         world.seen_s = time.time() + 1
@@ -202,13 +208,13 @@ async def test_a_slow_daemon_is_asked_on_where_the_turn_before_stopped(
 async def test_a_retired_generation_is_reported(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "slicewise.launcher")
     world = World(service(7, "a", HELD), service(8, "a", RUNNING))
-    await Launcher(world, world, replicas=world).turn()
+    await Launcher(world, world, replicas=lambda _: world).turn()
     assert "retired arrays=7" in caplog.messages
 
 
 async def test_turns_and_their_failures_are_counted():
     world = World(service(7, "a", HELD))
-    launcher = Launcher(world, world, replicas=world)
+    launcher = Launcher(world, world, replicas=lambda _: world)
     await launcher.turn()
     world.failure = UnreachableError("SW-DAEMON-DOWN", "Gone.")
     await launcher.turn()
@@ -223,7 +229,7 @@ async def test_the_loop_outlives_bad_turns_and_says_each_trouble_once(
 ):
     caplog.set_level(logging.INFO, "slicewise.launcher")
     world = World(service(7, "a", HELD))
-    launcher = Launcher(world, world, replicas=world)
+    launcher = Launcher(world, world, replicas=lambda _: world)
     world.failure = UnreachableError("SW-DAEMON-DOWN", "Gone.")
     await launcher.turn()
     await launcher.turn()
@@ -238,7 +244,7 @@ async def test_the_loop_outlives_bad_turns_and_says_each_trouble_once(
 async def test_a_decision_is_reported_with_its_reason(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "slicewise.launcher")
     world = World(service(7, "a", HELD))
-    await Launcher(world, world, replicas=world).turn()
+    await Launcher(world, world, replicas=lambda _: world).turn()
     reason = "the gateway can't be seen: as it is"
     assert caplog.messages == [
         f'decided service=t/a array=7 wanted=1 run=0 reason="{reason}" kept_back=-'
@@ -258,7 +264,7 @@ async def test_routes_that_can_not_be_kept_and_lost_slots_are_said_once(
     gone = SlotView(index=0, state="gone")
     world = World(service(7, "a", HELD), service(8, "b", gone))
     world.may_write = False
-    launcher = Launcher(world, world, replicas=world)
+    launcher = Launcher(world, world, replicas=lambda _: world)
     await launcher.turn()
     await launcher.turn()
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
@@ -273,7 +279,7 @@ async def test_a_trouble_that_comes_again_is_said_again(caplog: pytest.LogCaptur
     first, second = service(7, "a", HELD), service(8, "b", HELD)
     world = World()
     world.seen_s = math.inf
-    launcher = Launcher(world, world, replicas=world)
+    launcher = Launcher(world, world, replicas=lambda _: world)
     for third in ("c", "c", None, "c", "d", "c"):
         world.services = (first, second, *([service(9, third, HELD)] if third else []))
         await launcher.turn()
@@ -293,7 +299,7 @@ def test_a_turn_that_does_not_decide_ends_no_trouble(caplog: pytest.LogCaptureFi
 async def test_it_ends_when_told():
     world = World()
     ended = asyncio.Event()
-    running = asyncio.create_task(Launcher(world, world, replicas=world).run(30.0, ended))
+    running = asyncio.create_task(Launcher(world, world, replicas=lambda _: world).run(30.0, ended))
     await asyncio.sleep(0)
     ended.set()
     await asyncio.wait_for(running, 1.0)

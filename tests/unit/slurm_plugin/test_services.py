@@ -117,7 +117,7 @@ def test_slot_states(job: JobView, state: str) -> None:
     assert slots_of(look(untouched(0), job))[1].state == state
 
 
-def test_the_youngest_start_whose_ports_are_not_known_counts() -> None:
+def test_the_youngest_start_whose_ports_or_certificate_is_not_known_counts() -> None:
     def slot(state: str, **times: int) -> SlotView:
         return SlotView.model_validate({"index": 0, "state": state, **times})
 
@@ -127,7 +127,9 @@ def test_the_youngest_start_whose_ports_are_not_known_counts() -> None:
         return decide.start_age_s([service.model_copy(update={"slots": slots})], 100.0)
 
     assert age_s(slot("released", released_s=90), slot("starting", start_s=97)) == 3
-    assert age_s(slot("released", released_s=130), slot("running", start_s=99)) is None
+    proven = slot("running", start_s=99).model_copy(update={"certificate": "CCCC"})
+    assert age_s(slot("released", released_s=130), proven) is None
+    assert age_s(slot("released", released_s=130), slot("running", start_s=99)) == 1
     assert age_s(slot("held"), slot("released")) is None
 
 

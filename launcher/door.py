@@ -1,0 +1,159 @@
+"""The door of a replica: lets the gateway through to Triton, and nobody else.
+
+    python3 door.py ADDRESS HTTP_PORT GRPC_PORT PRIVATE
+
+Triton itself listens on unix sockets in PRIVATE, a directory that only its user may enter. Who
+comes by the network must show the gateway's certificate (``gateway.crt``); the door shows the
+replica's own (``replica.pem``), whose key never leaves PRIVATE. Bytes are passed on as they are.
+
+This file travels inside the batch script and runs on the node, beside Triton: with nothing but
+Python 3.8 and its standard library. The file ``open`` appears once both ports are taken.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections import Counter
+
+HANDSHAKE_S = 5
+"""How long a client may take to show who it is."""
+MOST_UNKNOWN = 32
+"""Connections of one address that have not shown yet who they are."""
+_MOST_BYTES = 1 << 20
+"""Of one direction that wait to be sent: then its sender waits."""
+
+
+class Half(asyncio.Protocol):
+    """One of two connections: hands what comes to the other one."""
+
+    other: "Half"
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.is_open = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected; over TLS: the client has shown the gateway's certificate."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 -- for the type checker
+        self.transport, self.is_open = transport, True
+        transport.set_write_buffer_limits(_MOST_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes."""
+        self.other.transport.write(data)
+
+    def pause_writing(self) -> None:
+        """Its peer reads too slowly."""
+        self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self.other.transport.resume_reading()
+
+    def connection_lost(self, _: "Exception | None") -> None:
+        """Whoever ends first: the other half sends what it has and ends, too."""
+        self.is_open = False
+        if self.other.is_open:
+            self.other.transport.close()
+
+
+class Door:
+    """One port, and the socket behind it."""
+
+    def __init__(self, context: ssl.SSLContext, behind: str) -> None:
+        self._context = context
+        self._behind = behind
+        self._unknown: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Let clients in for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, (address, *_) = await loop.sock_accept(listener)
+            except OSError:
+                # Out of file descriptors, or a client that has gone: the next one may do better.
+                await asyncio.sleep(0.05)
+                continue
+            if self._unknown[address] >= MOST_UNKNOWN:
+                client.close()
+                continue
+            self._unknown[address] += 1
+            task = asyncio.create_task(self._let_in(client, address))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _let_in(self, client: socket.socket, address: str) -> None:
+        """Triton first: without it the client finds no server, and may ask another replica."""
+        loop = asyncio.get_running_loop()
+        inner, outer = Half(), Half()
+        inner.other, outer.other = outer, inner
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.create_unix_connection(lambda: inner, self._behind)
+            inner.transport.pause_reading()
+            await loop.connect_accepted_socket(
+                lambda: outer, client, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
+            )
+            inner.transport.resume_reading()
+        except (OSError, RuntimeError):
+            # Nobody behind the door, a client without the certificate, or one that has gone.
+            client.close()
+        finally:
+            self._unknown[address] -= 1
+            if not self._unknown[address]:
+                del self._unknown[address]
+            if inner.is_open and not outer.is_open:
+                inner.transport.close()
+
+
+def context_of(private: str) -> ssl.SSLContext:
+    """Shows the replica's certificate, asks for the gateway's."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(os.path.join(private, "replica.pem"))  # noqa: PTH118
+    context.load_verify_locations(os.path.join(private, "gateway.crt"))  # noqa: PTH118
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    return context
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Take the port; raises OSError if another program has it."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((address, port))
+    listener.listen(128)
+    listener.setblocking(False)
+    return listener
+
+
+async def serve(address: str, http_port: int, grpc_port: int, private: str) -> None:
+    """Open the door of both protocols; raises OSError if a port is not to be had."""
+    context = context_of(private)
+    # As Triton names its sockets: to gRPC's address it adds a port.
+    behind = {http_port: "http", grpc_port: "grpc:2"}
+    listeners = {port: listen(address, port) for port in behind}
+    doors = [
+        Door(context, os.path.join(private, behind[port])).serve(listener)  # noqa: PTH118
+        for port, listener in listeners.items()
+    ]
+    os.mknod(os.path.join(private, "open"))  # noqa: PTH118
+    await asyncio.gather(*doors)
+
+
+def main(address: str, http_port: str, grpc_port: str, private: str) -> None:
+    """Serve until killed: Slurm tells all processes of a job to end, but Triton still answers."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        asyncio.run(serve(address, int(http_port), int(grpc_port), private))
+    except OSError as error:
+        sys.exit(f"the replica's ports {http_port} and {grpc_port} can't be taken: {error}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,135 @@
+"""Certificates by which gateway and replicas know each other; each is signed by its own key."""
+
+import base64
+import ssl
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from cluster.errors import InvalidInputError, UnreachableError
+from cluster.settings import GatewaySettings
+
+KEY = "identity.pem"
+"""In the gateway's directory: the gateway's key and certificate, for HAProxy and the launcher."""
+_PRIVATE, _PUBLIC = 0o600, 0o644
+_DAYS = "3650"
+_EXTENSIONS = """\
+[req]
+prompt = no
+distinguished_name = name
+x509_extensions = extensions
+[name]
+CN = slicewise-gateway
+[extensions]
+basicConstraints = critical, CA:FALSE
+"""
+
+
+def create(settings: GatewaySettings) -> bool:
+    """Make the gateway's key and certificate, unless they are there; returns whether it did.
+
+    ``gateway.identity`` gets the certificate for everybody to read. Raises UnreachableError
+    (SW-GATEWAY-PROGRAM) without the program openssl, OSError if a file can't be written.
+    """
+    key = settings.directory / KEY
+    made = not key.exists()
+    if made:
+        _make(key)
+    certificate = _certificate(key)
+    with suppress(FileNotFoundError):
+        if settings.identity.read_text(encoding="utf-8") == certificate:
+            return made
+    _write(settings.identity, certificate, _PUBLIC)
+    return made
+
+
+def certificate(settings: GatewaySettings) -> str:
+    """The gateway's certificate in PEM, as replicas must know it.
+
+    Raises InvalidInputError (SW-GATEWAY-IDENTITY) if this host has none.
+    """
+    try:
+        text = settings.identity.read_text(encoding="ascii")
+        ssl.PEM_cert_to_DER_cert(text)
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(
+            "SW-GATEWAY-IDENTITY",
+            f"gateway.identity: {settings.identity} holds no certificate of the gateway: {error}.",
+            "The operator runs: slicewise gateway render, and copies that file to every host where"
+            " services are applied.",
+        ) from None
+    return text
+
+
+def require_key(settings: GatewaySettings) -> None:
+    """Raises InvalidInputError (SW-GATEWAY-IDENTITY) if this user can't be the gateway."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(settings.directory / KEY)
+    except OSError as error:
+        raise InvalidInputError(
+            "SW-GATEWAY-IDENTITY",
+            f"{settings.directory / KEY}, the gateway's key, can't be used by this user: {error}.",
+            "Only root and the launcher's user may: slicewise gateway render --socket-user.",
+        ) from None
+
+
+def pem(certificate: str) -> str:
+    """A replica's certificate as HAProxy takes it; it is given as its script publishes it.
+
+    Raises ValueError for what is no base64.
+    """
+    return ssl.DER_cert_to_PEM_cert(base64.b64decode(certificate, validate=True))
+
+
+def context(directory: Path, certificate: str) -> ssl.SSLContext:
+    """For a client that is the gateway, and talks to the replica with this certificate only.
+
+    Raises OSError without the gateway's key, ssl.SSLError (an OSError) for what is none.
+    """
+    found = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Whose certificate it is says Slurm, not a name in it.
+    found.check_hostname = False
+    found.load_verify_locations(cadata=pem(certificate))
+    found.load_cert_chain(directory / KEY)
+    return found
+
+
+def _make(key: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        made, configuration = Path(folder) / "made.pem", Path(folder) / "openssl.cnf"
+        configuration.write_text(_EXTENSIONS, encoding="utf-8")
+        request = ("openssl", "req", "-x509", "-nodes", "-days", _DAYS, "-config", configuration)
+        curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
+        try:
+            done = subprocess.run(
+                (*request, *curve, "-keyout", made, "-out", f"{made}.crt"),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise UnreachableError(
+                "SW-GATEWAY-PROGRAM", "The program openssl is not on PATH.", "Install openssl."
+            ) from None
+        if done.returncode:
+            raise UnreachableError(
+                "SW-GATEWAY-PROGRAM", f"openssl makes no key: {done.stderr.strip()}"
+            )
+        both = Path(f"{made}.crt").read_text(encoding="utf-8") + made.read_text(encoding="utf-8")
+    _write(key, both, _PRIVATE)
+
+
+def _certificate(key: Path) -> str:
+    text = key.read_text(encoding="utf-8")
+    return text[: text.index(ssl.PEM_FOOTER)] + f"{ssl.PEM_FOOTER}\n"
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    """Whole or not at all, and never wider than ``mode``."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    draft.touch(mode)
+    draft.write_text(text, encoding="utf-8")
+    draft.chmod(mode)
+    draft.replace(path)

@@ -1,0 +1,52 @@
+"""Keys of a gateway and of replicas, as `gateway render` and the batch script make them."""
+
+import ssl
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+from cluster.settings import GatewaySettings
+from launcher import identity
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Of one replica.
+
+    Attributes:
+        pem: its key and certificate.
+        certificate: base64 of DER, as it is published.
+    """
+
+    pem: Path
+    certificate: str
+
+
+@cache
+def replica_keys(number: int = 1) -> Keys:
+    folder = _with_identity()
+    lines = (folder / "gateway.crt").read_text().splitlines()
+    return Keys(folder / identity.KEY, "".join(lines[1:-1]))
+
+
+@cache
+def gateway_directory() -> Path:
+    """With a gateway's key and, as gateway.crt, its certificate."""
+    return _with_identity()
+
+
+def _with_identity() -> Path:
+    folder = Path(mkdtemp())
+    identity.create(GatewaySettings(directory=folder, identity=folder / "gateway.crt"))
+    return folder
+
+
+def replica_context(gateway_certificate: Path, keys: Keys) -> ssl.SSLContext:
+    """A server's: shows the replica's certificate, wants the gateway's."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(keys.pem)
+    context.load_verify_locations(gateway_certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    return context

@@ -1,0 +1,166 @@
+"""The door before a replica: who has the gateway's key comes through, nobody else."""
+
+import asyncio
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from replica_keys import gateway_directory, replica_keys
+
+from launcher import door, identity
+
+
+class Inside:
+    """What listens behind the door: sends everything back, in capitals."""
+
+    def __init__(self, path: Path) -> None:
+        self.came = 0
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection:
+            while data := connection.recv(1 << 16):
+                self.came += len(data)
+                connection.sendall(data.upper())
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+class Opened:
+    """A door in a process of its own."""
+
+    def __init__(self, private: Path) -> None:
+        self.keys = replica_keys()
+        (private / "replica.pem").write_text(self.keys.pem.read_text())
+        (private / "gateway.crt").write_text((gateway_directory() / "gateway.crt").read_text())
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            other.bind(("127.0.0.1", 0))
+            self.port, grpc = one.getsockname()[1], other.getsockname()[1]
+        self.inside = Inside(private / "http")
+        words = ("127.0.0.1", str(self.port), str(grpc), str(private))
+        self.process = subprocess.Popen((sys.executable, door.__file__, *words))
+        while not (private / "open").exists():
+            assert self.process.poll() is None
+
+    def client(self, context: ssl.SSLContext) -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=5)
+        return context.wrap_socket(plain)
+
+    def gateway(self) -> ssl.SSLSocket:
+        return self.client(identity.context(gateway_directory(), self.keys.certificate))
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    found = Opened(tmp_path)
+    yield found
+    found.process.kill()
+    found.process.wait()
+    found.inside.close()
+
+
+def ask(client: ssl.SSLSocket, text: bytes = b"hello") -> bytes:
+    with client:
+        client.sendall(text)
+        return client.recv(1 << 16)
+
+
+def test_the_gateway_comes_through(opened: Opened) -> None:
+    assert ask(opened.gateway()) == b"HELLO"
+
+
+def test_whoever_has_no_key_or_another_one_does_not(opened: Opened) -> None:
+    """A neighbour on the network, and another tenant's replica with its own key."""
+    for pem in (None, replica_keys(2).pem):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if pem is not None:
+            context.load_cert_chain(pem)
+        # By TLS 1.3 a client hears of it when it reads.
+        with suppress(OSError):
+            assert ask(opened.client(context)) == b""
+    with socket.create_connection(("127.0.0.1", opened.port), timeout=5) as plain:
+        plain.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\n\r\n")
+        with suppress(OSError):
+            assert plain.recv(100)[:1] != b"P"
+    assert opened.inside.came == 0
+
+
+def test_the_gateway_does_not_take_another_one_s_door_for_it(opened: Opened) -> None:
+    """A neighbour who has taken the port shows a certificate, but has not the key."""
+    other = identity.context(gateway_directory(), replica_keys(2).certificate)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        opened.client(other)
+
+
+def test_who_does_not_say_who_it_is_keeps_nobody_else_out(opened: Opened) -> None:
+    silent = [
+        socket.create_connection(("127.0.0.1", opened.port), source_address=("127.0.0.2", 0))
+        for _ in range(4 * door.MOST_UNKNOWN)
+    ]
+    try:
+        assert ask(opened.gateway()) == b"HELLO"
+        # No more of them than may be are still let stand there.
+        silent[-1].settimeout(2)
+        assert silent[-1].recv(1) == b""
+    finally:
+        for one in silent:
+            one.close()
+
+
+def test_without_a_triton_behind_it_nobody_gets_as_far_as_a_request(opened: Opened) -> None:
+    """So a gateway knows that nothing was sent, and may ask another replica."""
+    opened.inside.close()
+    with pytest.raises(OSError):  # noqa: PT011 -- reset or closed, whichever comes first
+        opened.gateway()
+
+
+def test_large_bodies_both_ways_at_once_while_nobody_reads(opened: Opened) -> None:
+    async def run() -> int:
+        context = identity.context(gateway_directory(), opened.keys.certificate)
+        reader, writer = await asyncio.open_connection("127.0.0.1", opened.port, ssl=context)
+        body = b"x" * (8 << 20)
+        writer.write(body)
+        got = 0
+        while got < len(body):
+            got += len(await reader.read(1 << 16))
+        writer.close()
+        return got
+
+    assert asyncio.run(asyncio.wait_for(run(), 30)) == 8 << 20
+
+
+def test_slurm_s_word_to_end_does_not_close_it(opened: Opened) -> None:
+    client = opened.gateway()
+    opened.process.send_signal(signal.SIGTERM)
+    assert ask(client) == b"HELLO"
+    assert ask(opened.gateway()) == b"HELLO"
+
+
+def test_a_port_that_is_taken_is_an_error_in_words(opened: Opened, tmp_path: Path) -> None:
+    words = ("127.0.0.1", str(opened.port), "1", str(tmp_path))
+    done = subprocess.run(
+        (sys.executable, door.__file__, *words), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert f"the replica's ports {opened.port} and 1 can't be taken" in done.stderr
