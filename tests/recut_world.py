@@ -167,6 +167,7 @@ class RecutWorld:
         self.silent_until_s = 0.0
         self.unreachable_s = (0.0, 0.0)
         self.foreign_layout: set[Placement] | None = None
+        self.told: tuple[str, str] | None = None
 
     def lapse(self) -> None:
         """The reservation ends, and a job starts on what is free and there."""
@@ -287,6 +288,26 @@ class RecutWorld:
         with self.crashes.call("write slurm.conf"):
             gres = slurm_gres.node_gres(padded)
             self.slurm_conf = slurm_files.with_node_gres(self.slurm_conf, node, gres)
+
+    def put_back(self, recut: Recut) -> None:
+        if recut.slurm_conf is None or recut.gres_conf is None:
+            return
+        with self.crashes.call("put_back"):
+            self.told = self.told or self.texts()
+            self.slurm_conf = slurm_files.as_kept(self.slurm_conf, recut.slurm_conf, NODE)
+            self.gres_conf = slurm_files.as_kept(self.gres_conf, recut.gres_conf, NODE)
+
+    def put_told(self, recut: Recut) -> None:
+        if self.told is None:
+            return
+        with self.crashes.call("put_told"):
+            slurm_conf, gres_conf = self.told
+            self.slurm_conf = slurm_files.as_kept(self.slurm_conf, slurm_conf, NODE)
+            self.gres_conf = slurm_files.as_kept(self.gres_conf, gres_conf, NODE)
+        self.told = None
+
+    def forget_told(self, recut: Recut) -> None:
+        self.told = None
 
     async def restart_node(self, node: str, reservation: str) -> None:
         with self.crashes.call("restart_node"):

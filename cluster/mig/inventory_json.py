@@ -1,21 +1,71 @@
-"""A node's inventory from JSON, as ``slicewise node probe --json`` and ``node cut`` print it."""
+"""A node's inventory from JSON, as ``slicewise node probe --json`` and ``node cut`` print it.
 
+Whoever is root on the node may have written it, and what is made of it is lines of slurm.conf. So
+each text has one form, each number and each list a bound; what has none here is refused.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from cluster.errors import OutsideError
-from cluster.mig.inventory import Gpu, Inventory
+from cluster.mig.inventory import ComputeInstance, Gpu, Inventory, LostGpu
+from cluster.mig.layouts import Placement
+from cluster.mig.placement_text import PROFILE
+from cluster.mig_profiles import Board, MigProfile
 
 _Read = TypeVar("_Read")
 _INVENTORY = TypeAdapter(Inventory)
 _GPU = TypeAdapter(Gpu)
 
+MOST_BYTES = 1 << 21
+"""Of a node's whole answer: 16 boards of 7 instances, each held by 100 processes, are 1.5 MB."""
+_MOST_NUMBER = 1 << 53
+_MOST_LAYOUTS = 50_000
+"""A planner goes through all layouts of a board; the table's largest has 5536 by this count."""
+
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_MODEL = "[A-Za-z0-9][A-Za-z0-9 ._+()/-]{0,95}"
+_TEXTS: Mapping[tuple[type, str], re.Pattern[str]] = {
+    (owner, field): re.compile(form)
+    for owner, field, form in (
+        (Inventory, "driver", "[0-9][0-9A-Za-z.+-]{0,63}"),
+        (LostGpu, "error", "[ -~]{0,200}"),
+        (Gpu, "name", _MODEL),
+        (Gpu, "uuid", f"GPU-{_UUID}"),
+        (Gpu, "pci_bus_id", "[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}[.][0-7]"),
+        (ComputeInstance, "uuid", f"MIG-(?:{_UUID}|GPU-{_UUID}/[0-9]{{1,3}}/[0-9]{{1,3}})"),
+        (Placement, "profile", PROFILE),
+        (Board, "model", _MODEL),
+        (MigProfile, "name", PROFILE),
+        (MigProfile, "aliases", PROFILE),
+        (MigProfile, "sources", "[0-9a-z_]{1,32}"),
+    )
+}
+_MOST: Mapping[str, int] = {
+    **dict.fromkeys(("index", "gi_id", "ci_id", "gi_profile_id"), 255),
+    **dict.fromkeys(("compute_slices", "memory_slices", "size", "max_instances"), 32),
+    **dict.fromkeys(("start", "starts"), 31),
+    "minor": (1 << 20) - 1,
+    "pci_device_id": 0xFFFF,
+    "pci_device_ids": 0xFFFF,
+}
+"""The largest value of a number, by its field; of others 2^53."""
+_MANY: Mapping[str, int] = {
+    **dict.fromkeys(("gpus", "lost", "profiles", "instances", "computes"), 64),
+    **dict.fromkeys(("starts", "aliases", "sources", "pci_device_ids"), 64),
+    **dict.fromkeys(("holders", "xids"), 4096),
+}
+"""So many at most, by the field."""
+
 
 def inventory_of(value: str | object) -> Inventory:
     """Of a JSON text, or of what ``json.loads`` has made of one; what else it says is left out.
 
-    Raises OutsideError (SW-INVENTORY).
+    Raises OutsideError (SW-INVENTORY), also for a text, a number or a size that no driver has.
     """
     return _read(_INVENTORY, value)
 
@@ -26,13 +76,83 @@ def gpu_of(value: str | object) -> Gpu:
 
 
 def _read(kind: TypeAdapter[_Read], value: str | object) -> _Read:
+    if isinstance(value, str) and len(value) > MOST_BYTES:
+        raise _unreadable(f"it has more than {MOST_BYTES} characters")
     try:
-        return kind.validate_json(value) if isinstance(value, str) else kind.validate_python(value)
+        found = _validated(kind, value)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise OutsideError(
-            "SW-INVENTORY",
-            f"What a node says of its GPUs can't be read: {where}: {first['msg']}.",
-            "Is Slicewise of the same version there?",
-        ) from None
+        where = ".".join(map(str, first["loc"][:8]))[:100]
+        raise _unreadable(f"{where!a}: {first['msg']}") from None
+    if wrong := next(_wrong(found), ""):
+        raise _unreadable(wrong)
+    return found
+
+
+def _validated(kind: TypeAdapter[_Read], value: str | object) -> _Read:
+    if isinstance(value, str):
+        return kind.validate_json(value)
+    return kind.validate_python(value)
+
+
+def _unreadable(what: str) -> OutsideError:
+    return OutsideError(
+        "SW-INVENTORY",
+        f"What a node says of its GPUs can't be read: {what}.",
+        "Is Slicewise of the same version there?",
+    )
+
+
+def _wrong(value: object) -> Iterator[str]:
+    """What of a value, or of all that it has inside, is not as a driver could have it."""
+    for field in fields(value) if is_dataclass(value) else ():
+        yield from _wrong_field(type(value), field.name, getattr(value, field.name))
+    if isinstance(value, Board):
+        yield from _wrong_board(value)
+
+
+def _wrong_field(owner: type, field: str, value: object) -> Iterator[str]:
+    where = f"{owner.__name__}.{field}"
+    match value:
+        case None | bool():
+            return
+        case str():
+            form = _TEXTS.get((owner, field))
+            if form is None or form.fullmatch(value) is None:
+                yield f"{where} is {value[:100]!a}"
+        case int():
+            least = -273 if field == "temperature_c" else 0
+            if not least <= value <= _MOST.get(field, _MOST_NUMBER):
+                yield f"{where} is a number out of bounds"
+        case tuple() | dict():
+            yield from _wrong_parts(owner, field, value)
+        case _:
+            yield from _wrong(value)
+
+
+def _wrong_parts(owner: type, field: str, value: Collection[object]) -> Iterator[str]:
+    if len(value) > _MANY.get(field, 0):
+        yield f"{owner.__name__}.{field} has {len(value)} parts"
+        return
+    for one in value.values() if isinstance(value, Mapping) else value:
+        yield from _wrong_field(owner, field, one)
+
+
+def _wrong_board(board: Board) -> Iterator[str]:
+    if any(name != profile.name for name, profile in board.profiles.items()):
+        yield "Board.profiles has a profile by another name than its own"
+    if not board.profiles or not board.memory_slices or not board.compute_slices:
+        yield "Board has nothing that could be cut out of it"
+    elif any(not one.memory_slices or not one.starts for one in board.profiles.values()):
+        yield "Board.profiles has a profile of no memory slice, or that begins nowhere"
+    elif _most_layouts(board) > _MOST_LAYOUTS:
+        yield "Board.profiles has more layouts than any board"
+
+
+def _most_layouts(board: Board) -> int:
+    """How many there would be if instances excluded each other by their slices alone."""
+    after = [1] * (board.memory_slices + 1)
+    for start in reversed(range(board.memory_slices)):
+        ends = (start + one.memory_slices for one in board.profiles.values() if start in one.starts)
+        after[start] = after[start + 1] + sum(after[end] for end in ends if end < len(after))
+    return after[0]

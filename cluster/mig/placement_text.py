@@ -7,7 +7,10 @@ from cluster.errors import InvalidInputError
 from cluster.mig.layouts import Placement
 from cluster.mig_profiles import Board
 
-_PLACEMENT = re.compile(r"(?P<profile>[0-9]+g\.[0-9]+gb[a-z0-9.+-]*)@(?P<start>[0-9]{1,2})")
+PROFILE = r"[0-9]{1,2}g\.[0-9]{1,4}gb(?:[+-][a-z.]{1,16})?"
+"""The form of a profile's name, such as ``1g.10gb`` and ``1g.24gb+me.all``."""
+
+_PLACEMENT = re.compile(rf"(?P<profile>{PROFILE})@(?P<start>[0-9]{{1,2}})")
 
 
 def placements_text(placements: Iterable[Placement]) -> str:

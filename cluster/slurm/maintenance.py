@@ -14,7 +14,10 @@ _RESTART_S = 90.0
 _POLL_S = 0.1
 _END_S = 20.0
 _NOT_THERE, _IN_USE = "Requested reservation is invalid", "Requested reservation is in use"
-_CODE = re.compile(r"SW-[A-Z0-9-]+")
+_CODE = re.compile(r"SW-[A-Z0-9-]{1,40}")
+_WORDS_LENGTH = 1000
+_MOST_BYTES = 1 << 22
+"""Of what a command on a node prints: whoever is root there decides what it says."""
 _SLURMD_START = re.compile(r"\bSlurmdStartTime=(\S+)")
 _REASON = re.compile(r"\bReason=(.*)")
 
@@ -60,7 +63,8 @@ async def run_on(node: str, reservation: str, argv: Sequence[str], deadline_s: f
         *("--cpus-per-task=1", "--mem=1", f"--time={limit_minutes}", "--chdir=/", "--input=none"),
         *(f"--immediate={int(deadline_s // 2)}", "--job-name=slicewise-recut"),
     )
-    reply = await attempt(("srun", *options, *argv), deadline_s=deadline_s)
+    command = ("srun", *options, *argv)
+    reply = await attempt(command, deadline_s=deadline_s, most_bytes=_MOST_BYTES)
     if reply.status:
         raise _own_words(node, argv, reply)
     return reply.output
@@ -153,8 +157,14 @@ def _own_words(node: str, argv: Sequence[str], reply: Reply) -> OutsideError:
     code = next((one for one in reversed(lines) if _CODE.fullmatch(one)), None)
     words = " ".join(one for one in lines if one != code)
     if code is None:
-        return _failed(f"{argv[0]} on {node}", words or reply.complaint)
-    return OutsideError(code, f"{node}: {words}")
+        return _failed(f"{argv[0]} on {node}", _printable(words or reply.complaint))
+    return OutsideError(code, f"{node}: {_printable(words)}")
+
+
+def _printable(words: str) -> str:
+    """Text of a node for a terminal, a log and the reason of a drain: one line, no control."""
+    line = " ".join(words[:_WORDS_LENGTH].split())
+    return "".join(one if one.isprintable() else "?" for one in line)
 
 
 def _failed(what: str, words: str) -> OutsideError:

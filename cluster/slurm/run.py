@@ -74,12 +74,19 @@ async def attempt(
     stdin: str = "",
     variables: Mapping[str, str] | None = None,
     deadline_s: float = DEADLINE_S,
+    most_bytes: int | None = None,
 ) -> Reply:
-    """As ``run``, but a failure that is no outage is an answer too."""
+    """As ``run``, but a failure that is no outage is an answer too.
+
+    Raises OutsideError (SW-SLURM-FAILED) as soon as it has printed more than ``most_bytes``.
+    """
     process = await _start(argv, variables or {})
     try:
         async with asyncio.timeout(deadline_s):
-            output, complaint = await process.communicate(stdin.encode())
+            if most_bytes is None:
+                output, complaint = await process.communicate(stdin.encode())
+            else:
+                output, complaint = await _bounded(process, argv[0], most_bytes)
     except TimeoutError:
         raise _down(argv[0], f"no answer within {deadline_s:g} s") from None
     finally:
@@ -92,6 +99,36 @@ async def attempt(
     if reply.status and any(words in reply.complaint for words in _NO_ANSWER):
         raise _down(argv[0], reply.complaint)
     return reply
+
+
+async def _bounded(
+    process: asyncio.subprocess.Process, command: str, most_bytes: int
+) -> tuple[bytes, bytes]:
+    """What it prints, which gets nothing to read."""
+    if process.stdin is not None:
+        process.stdin.close()
+    streams = (process.stdout, process.stderr)
+    reads = [asyncio.ensure_future(_read(one, command, most_bytes)) for one in streams]
+    try:
+        output, complaint = await asyncio.gather(*reads)
+    finally:
+        # Else the other one would go on reading what ``_end`` reads.
+        for one in reads:
+            one.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+    await process.wait()
+    return output, complaint
+
+
+async def _read(stream: asyncio.StreamReader | None, command: str, most_bytes: int) -> bytes:
+    found = bytearray()
+    while stream is not None and (part := await stream.read(1 << 16)):
+        found += part
+        if len(found) > most_bytes:
+            raise OutsideError(
+                "SW-SLURM-FAILED", f"{command}: it printed more than {most_bytes} bytes."
+            )
+    return bytes(found)
 
 
 async def _start(argv: Sequence[str], variables: Mapping[str, str]) -> asyncio.subprocess.Process:

@@ -27,6 +27,8 @@ _FILES = re.compile(r"(?<!\S)(File|MultipleFiles)\s*=\s*([^\s\[\]]+)(?!\S)", re.
 _KNOWN = frozenset({"nodename", "autodetect", "name", "type", "file", "multiplefiles"})
 """All that is written anew; another word, such as Cores, would be lost."""
 _DETECTS_NOTHING = re.compile(r"(?<!\S)AutoDetect\s*=\s*off(?!\S)", re.IGNORECASE)
+_WORD_OF_A_LINE = re.compile(r"[A-Za-z0-9._:,=/+@-]*")
+"""No blank, no comment, no quote, no line break."""
 _KNOWN_LINES = 1 << 12
 
 Positions = tuple[Device | None, ...]
@@ -171,7 +173,8 @@ def node_positions(slurm_conf: str, gres_conf: str, node: str) -> Positions:
 def with_node_gres(slurm_conf: str, node: str, gres: str) -> str:
     """slurm.conf with that ``Gres`` for the GPUs in the node's line, all else as it was.
 
-    Raises InvalidInputError (SW-RECUT-CONF) if the node has no line of its own in this file.
+    Raises InvalidInputError: SW-RECUT-CONF if the node has no line of its own in this file,
+    SW-RECUT-TEXT if ``gres`` is more than one word.
     """
     lines = slurm_conf.split("\n")
     number = _node_line(lines, node)
@@ -181,6 +184,7 @@ def with_node_gres(slurm_conf: str, node: str, gres: str) -> str:
     start, stop = match.span() if match else (len(bare), len(bare))
     gap = "" if match else " "
     others = (one for one in (match[1] if match else "").split(",") if not parse_gpu_requests(one))
+    _require_one_line(gres)
     new = ",".join(filter(None, (gres, *others)))
     lines[number] = f"{bare[:start]}{gap}Gres={new}{bare[stop:]}{end}"
     return "\n".join(lines)
@@ -189,12 +193,46 @@ def with_node_gres(slurm_conf: str, node: str, gres: str) -> str:
 def with_node_lines(gres_conf: str, node: str, lines: Sequence[str]) -> str:
     """gres.conf with these lines for the node's GPUs in place of those that it has.
 
-    Raises InvalidInputError (SW-RECUT-CONF) if it has none of its own in this file.
+    Raises InvalidInputError: SW-RECUT-CONF if it has none of its own in this file, SW-RECUT-TEXT
+    if one of the lines is of another node, or is several.
     """
     old = gres_conf.split("\n")
     numbers = list(_gpu_lines(old, node))
+    for line in lines:
+        begin, _, words = line.partition(" ")
+        if begin != f"NodeName={node}":
+            raise _several(line)
+        for word in words.split(" "):
+            _require_one_line(word)
     kept = [line for number, line in enumerate(old) if number not in numbers]
     return "\n".join((*kept[: numbers[0]], *lines, *kept[numbers[0] :]))
+
+
+def as_kept(text: str, kept: str, node: str) -> str:
+    """A file as it was when ``kept`` was read of it, but for what others have changed since.
+
+    The node's own lines are those of ``kept`` again, wherever in the text it has some now.
+    """
+    now, before = text.split("\n"), kept.split("\n")
+    ours, own = (dict(_own_lines(lines, node)).keys() for lines in (now, before))
+    others = [line for number, line in enumerate(now) if number not in ours]
+    if others == [line for number, line in enumerate(before) if number not in own]:
+        return kept
+    start = min(ours, default=len(others))
+    return "\n".join((*others[:start], *(before[n] for n in own), *others[start:]))
+
+
+def _require_one_line(word: str) -> None:
+    if _WORD_OF_A_LINE.fullmatch(word) is None:
+        raise _several(word)
+
+
+def _several(text: str) -> InvalidInputError:
+    return InvalidInputError(
+        "SW-RECUT-TEXT",
+        f"This is no line of a node's GPUs, so it is not written: {text[:200]!a}.",
+        "See what the node's driver calls them: slicewise node probe",
+    )
 
 
 def _counts(gres: str) -> Mapping[str, int]:

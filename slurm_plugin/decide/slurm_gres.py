@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from cluster.errors import InvalidInputError
+from cluster.gres import GpuRequest, gres_text, parse_gpu_requests
 from cluster.jobs import NodeView
 from cluster.mig.inventory import Gpu, Inventory
 from cluster.mig_profiles import Board, profile_of
@@ -12,6 +14,11 @@ from cluster.mig_profiles import Board, profile_of
 PAD = "pad"
 """Types that begin so, with a number behind, stand for instances that could be and are not: a
 node's devices are always as many, since Slurm lets jobs live through no other change."""
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
+_FILE = re.compile(r"/[A-Za-z0-9._/+@-]{1,1023}")
+_MOST_DEVICES = 1024
+_TYPE_LENGTH = 128
 
 
 @dataclass(frozen=True)
@@ -87,8 +94,42 @@ def is_pad(gres_type: str) -> bool:
 
 
 def gres_conf(node: str, found: Sequence[Device]) -> tuple[str, ...]:
-    """The node's lines in gres.conf: each device by itself, with all of its files."""
+    """The node's lines in gres.conf: each device by itself, with all of its files.
+
+    Raises InvalidInputError (SW-RECUT-TEXT) for what Slurm could read as anything but one device.
+    """
+    _require_plain(_NODE_NAME.fullmatch(node), f"node {node[:100]!a}")
+    _require_devices(found)
     return tuple(f"NodeName={node} AutoDetect=off Name=gpu {_named(one)}" for one in found)
+
+
+def _require_devices(found: Sequence[Device]) -> None:
+    """Whatever read them: their names and files come from a node."""
+    _require_plain(len(found) <= _MOST_DEVICES, f"{len(found)} devices")
+    for one in found:
+        said = f"type {one.gres_type[:100]!a}"
+        _require_plain(len(one.gres_type) <= _TYPE_LENGTH and _is_one_type(one.gres_type), said)
+        for file in one.files:
+            _require_plain(_FILE.fullmatch(file), f"file {file[:100]!a}")
+        _require_plain(one.files, f"{said} without a file")
+
+
+def _is_one_type(text: str) -> bool:
+    """Whether it is read again as that type, and as nothing else."""
+    request = GpuRequest(text, 1)
+    try:
+        return parse_gpu_requests(gres_text(request)) == (request,)
+    except InvalidInputError:
+        return False
+
+
+def _require_plain(is_plain: object, what: str) -> None:
+    if not is_plain:
+        raise InvalidInputError(
+            "SW-RECUT-TEXT",
+            f"A node's GPUs can't be written into slurm.conf and gres.conf: {what}.",
+            "See what its driver calls them: slicewise node probe",
+        )
 
 
 def _named(device: Device) -> str:
@@ -97,7 +138,11 @@ def _named(device: Device) -> str:
 
 
 def node_gres(found: Sequence[Device]) -> str:
-    """``Gres`` of the node in slurm.conf: ``gpu:1g.10gb:3,gpu:3g.40gb:1``."""
+    """``Gres`` of the node in slurm.conf: ``gpu:1g.10gb:3,gpu:3g.40gb:1``.
+
+    Raises InvalidInputError (SW-RECUT-TEXT) as ``gres_conf``.
+    """
+    _require_devices(found)
     counts = Counter(one.gres_type for one in found)
     return ",".join(f"gpu:{gres_type}:{count}" for gres_type, count in counts.items())
 

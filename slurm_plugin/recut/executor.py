@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from cluster.errors import SlicewiseError
+from cluster.errors import SlicewiseError, UnreachableError
 from slurm_plugin.decide.mig.recut_steps import Next, Outcome, Recut, State, StepRecord, next_step
 from slurm_plugin.recut.interface import Journal
 from slurm_plugin.recut.work import LostLockError, Work
@@ -62,21 +62,45 @@ class Executor:
     async def _end(self, recut: Recut, state: State) -> None:
         failed = [one.words for one in recut.records if one.outcome is Outcome.FAILED]
         if state is State.STUCK:
-            await self._drain(recut, failed[-1])
+            failed[-1] += await self._left(recut, failed[-1])
+        else:
+            self._work.site.forget_told(recut)
         error = "" if state is State.DONE or not failed else _error(state, failed)
         await asyncio.to_thread(self._journal.finish_recut, recut.recut_id, state, error)
 
-    async def _drain(self, recut: Recut, words: str) -> None:
+    async def _left(self, recut: Recut, words: str) -> str:
+        """Leave the node so that nothing starts there, and the files as they were before.
+
+        So whatever keeps slurmctld from starting is out of them again, and where it does not
+        answer it is started again. What went wrong, with a blank before it; "" if nothing did.
+        """
+        answers, site = await self._drain(recut, words), self._work.site
+        try:
+            site.put_back(recut)
+        except (SlicewiseError, OSError) as error:
+            return f" slurm.conf and gres.conf were not put back: {error}"
+        if not answers:
+            with suppress(SlicewiseError):
+                await site.restart_controller(recut.planned.node)
+            await self._drain(recut, words)
+        return ""
+
+    async def _drain(self, recut: Recut, words: str) -> bool:
         """Its reservation ends, a drain does not. One that is drained already keeps its reason.
 
-        Where Slurm does not answer nothing starts.
+        Where Slurm does not answer nothing starts; False then.
         """
         site, name = self._work.site, recut.planned.node
         reason = f"{recut.drain_reason} {words}"[:_REASON_LENGTH]
-        with suppress(SlicewiseError):
+        try:
             node = await site.node(name)
             if node is not None and "DRAIN" not in node.states:
                 await site.drain(name, reason)
+        except UnreachableError:
+            return False
+        except SlicewiseError:
+            return True
+        return True
 
     async def _read(self, recut: Recut) -> Recut:
         return await asyncio.to_thread(self._journal.recut, recut.recut_id)

@@ -60,6 +60,21 @@ class Site(Protocol):
         """The node's devices into both files."""
         ...
 
+    def put_back(self, recut: Recut) -> None:
+        """The node's lines in both files as the re-cut has kept them; Slurm is not told.
+
+        What the files had instead lies beside them.
+        """
+        ...
+
+    def put_told(self, recut: Recut) -> None:
+        """Undo ``put_back``, unless somebody has changed the node's lines since."""
+        ...
+
+    def forget_told(self, recut: Recut) -> None:
+        """Remove what ``put_back`` has laid beside the files."""
+        ...
+
     async def restart_node(self, node: str, reservation: str) -> None:
         """Until slurmd is there again, with both files read. slurmctld takes it for invalid then,
         until it has read them, too.

@@ -96,6 +96,37 @@ class ClusterSite:
         _write(self._recut.gres_conf, slurm_files.with_node_lines(gres_conf, node, lines))
         _write(self._recut.slurm_conf, slurm_files.with_node_gres(slurm_conf, node, gres))
 
+    def put_back(self, recut: Recut) -> None:
+        """Both files; each one's text is beside it before it goes."""
+        for path, kept in self._kept(recut):
+            now, told = path.read_text(encoding="utf-8"), _told(path, recut)
+            if not told.exists():
+                _write(path, now, told)
+            _write(path, slurm_files.as_kept(now, kept, recut.planned.node))
+
+    def put_told(self, recut: Recut) -> None:
+        """Each file by itself."""
+        for path, kept in self._kept(recut):
+            now, told = path.read_text(encoding="utf-8"), _told(path, recut)
+            if told.exists() and slurm_files.as_kept(now, kept, recut.planned.node) == now:
+                text = told.read_text(encoding="utf-8")
+                _write(path, slurm_files.as_kept(now, text, recut.planned.node))
+        self.forget_told(recut)
+
+    def forget_told(self, recut: Recut) -> None:
+        """Of both files."""
+        for path, _ in self._kept(recut):
+            _told(path, recut).unlink(missing_ok=True)
+
+    def _kept(self, recut: Recut) -> tuple[tuple[Path, str], ...]:
+        """Nothing before Slurm was told."""
+        if recut.slurm_conf is None or recut.gres_conf is None:
+            return ()
+        return (
+            (self._recut.slurm_conf, recut.slurm_conf),
+            (self._recut.gres_conf, recut.gres_conf),
+        )
+
     async def restart_node(self, node: str, reservation: str) -> None:
         """By the site's command, on the node."""
         await maintenance.restart_node(node, reservation, self._recut.restart_slurmd)
@@ -119,10 +150,16 @@ def _may_hold_some(job: JobView) -> bool:
     return job.state is JobState.COMPLETING and bool(job.gpus)
 
 
-def _write(path: Path, text: str) -> None:
-    """All of it or nothing, also when the power fails; mode and owner stay."""
+def _told(path: Path, recut: Recut) -> Path:
+    target = path.resolve()
+    return target.with_name(f".{target.name}.slicewise-{recut.recut_id}")
+
+
+def _write(path: Path, text: str, beside: Path | None = None) -> None:
+    """All of it or nothing, also when the power fails; with the mode and owner of ``path``."""
     target = path.resolve()
     was = target.stat()
+    target = beside or target
     draft = target.with_name(f".{target.name}.slicewise")
     draft.unlink(missing_ok=True)
     with draft.open("x", encoding="utf-8") as file:

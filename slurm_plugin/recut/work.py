@@ -69,9 +69,11 @@ class Work:
     async def _ready(self, recut: Recut) -> None:
         """Nothing starts on the node, and root's own jobs can.
 
-        A slurmd that was restarted without slurmctld has other GPUs than slurmctld knows.
+        A slurmd that was restarted without slurmctld has other GPUs than slurmctld knows. What
+        Slurm has read is in the files again, if they were put back when the re-cut was stuck.
         """
         name = recut.planned.node
+        self.site.put_told(recut)
         await self._prolong(recut, _CUT_MIN)
         node = await self.site.node(name)
         if node is not None and recut_looks.is_invalid(node):

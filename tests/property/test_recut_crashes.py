@@ -24,6 +24,8 @@ _FAILING = (
     "restart_node",
     "release",
     "drain",
+    "put_back",
+    "put_told",
 )
 
 

@@ -1,7 +1,7 @@
 """What the planner of re-cutting goes by, of each model of GPU, out of all that was seen."""
 
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -90,8 +90,8 @@ def inputs(seen: Seen, types: Mapping[Kind, str], terms: Terms) -> Gathered:
     elsewhere = instances_of(others)
     anywhere = seen.shapes | {k for node in others for k, count in node.gpus.items() if count}
     boards = {}
-    for model, pairs in found.items():
-        board = pairs[0][0]
+    for model, several in found.items():
+        board, pairs = _of_one_kind(several)
         profiles = profiles_by_type(board, types)
         last = {profile for kind, profile in profiles.items() if kind in anywhere}
         boards[model] = PlanInput(
@@ -101,6 +101,23 @@ def inputs(seen: Seen, types: Mapping[Kind, str], terms: Terms) -> Gathered:
             terms,
         )
     return Gathered(boards, out)
+
+
+def _of_one_kind(pairs: Sequence[tuple[Board, Gpu]]) -> tuple[Board, list[tuple[Board, Gpu]]]:
+    """A model's board as most of its GPUs have it, and these: one node's word is not another's."""
+    kinds = [_kind(board) for board, _ in pairs]
+    ((most, _),) = Counter(kinds).most_common(1)
+    same = [pair for pair, kind in zip(pairs, kinds, strict=True) if kind == most]
+    return same[0][0], same
+
+
+def _kind(board: Board) -> tuple[object, ...]:
+    """What can be cut out of it."""
+    profiles = (
+        (one.name, one.compute_slices, one.memory_slices, one.starts, one.max_instances)
+        for one in board.profiles.values()
+    )
+    return board.compute_slices, board.memory_slices, *sorted(profiles)
 
 
 def _why(look: Look, past: Past) -> str:

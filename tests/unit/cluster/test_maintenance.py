@@ -114,3 +114,25 @@ async def test_a_slurmd_that_does_not_come_back_is_said(
     command(slurm, "scontrol", "echo SlurmdStartTime=17")
     with pytest.raises(UnreachableError, match=r"slurmd of gpu01.*\[SW-SLURM-DOWN\]"):
         await maintenance.restart_node("gpu01", "slicewise_recut_1", ("restart",))
+
+
+async def test_a_node_that_prints_without_end_is_not_listened_to(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "_MOST_BYTES", 1 << 16)
+    for stream in ("1", "2"):
+        command(slurm, "srun", f"exec yes >&{stream}")
+        with pytest.raises(OutsideError, match=r"more than 65536 bytes.*\[SW-SLURM-FAILED\]"):
+            await maintenance.run_on("gpu01", "", ("slicewise",), 60)
+
+
+async def test_words_of_a_node_are_one_line_without_control_characters(slurm: Path) -> None:
+    words = r"\033[2J\007one\rtwo\nReason=x\nSW-MIG-CUT\n"
+    command(slurm, "srun", f"printf '{words}' >&2; exit 1")
+    with pytest.raises(OutsideError) as caught:
+        await maintenance.run_on("gpu01", "", ("slicewise", "node", "cut"), 90)
+    assert caught.value.refusal.message == "gpu01: ?[2J?one two Reason=x"
+    command(slurm, "srun", "yes x | head -c 9000 >&2; exit 1")
+    with pytest.raises(OutsideError) as caught:
+        await maintenance.run_on("gpu01", "", ("slicewise",), 90)
+    assert len(caught.value.refusal.message) < 1100

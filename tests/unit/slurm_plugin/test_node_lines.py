@@ -6,6 +6,7 @@ import pytest
 
 from cluster.errors import InvalidInputError
 from slurm_plugin.decide.slurm_files import (
+    as_kept,
     node_positions,
     padded,
     positions,
@@ -136,3 +137,60 @@ def test_lines_that_can_t_be_changed_alone_are_refused(
 ) -> None:
     with pytest.raises(InvalidInputError, match=rf"{words}.*\[SW-RECUT-CONF\]"):
         node_positions(slurm_conf, gres_conf_text, node)
+
+
+CONF = "ClusterName=c\nNodeName=gpu01 CPUs=4 Gres=gpu:1g.10gb:1\nNodeName=gpu02 CPUs=4\n"
+GRES = "NodeName=gpu01 AutoDetect=off Name=gpu Type=1g.10gb File=/dev/nvidia0\n"
+EVIL = "\nPrologSlurmctld=/tmp/evil\n"
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        Device(f"nvidia_a100{EVIL}#", ("/dev/nvidia0",)),
+        Device("nvidia_a100\n", ("/dev/nvidia0",)),
+        Device("nvidia_a100:7,gpu:b", ("/dev/nvidia0",)),
+        Device("nvidia a100", ("/dev/nvidia0",)),
+        Device("", ("/dev/nvidia0",)),
+        Device("7", ("/dev/nvidia0",)),
+        Device("a" * 129, ("/dev/nvidia0",)),
+        Device("a100", (f"/dev/nvidia0{EVIL}",)),
+        Device("a100", ("/dev/nvidia0 Count=9",)),
+        Device("a100", ("/dev/nvidia[0-9]",)),
+        Device("a100", ("dev/nvidia0",)),
+        Device("a100", ()),
+    ],
+)
+def test_a_device_that_would_be_more_than_one_line_is_never_written(device: Device) -> None:
+    """Whoever read it: this is the second wall behind the reader of a node's inventory."""
+    for write in (node_gres, lambda found: gres_conf("gpu01", found)):
+        with pytest.raises(InvalidInputError, match="SW-RECUT-TEXT") as caught:
+            write([device])
+        assert caught.value.refusal.message.isprintable()
+
+
+def test_neither_is_a_node_s_name_or_a_line_that_is_not_its_own() -> None:
+    with pytest.raises(InvalidInputError, match="SW-RECUT-TEXT"):
+        gres_conf(f"gpu01{EVIL}", [ONES[0]])
+    with pytest.raises(InvalidInputError, match="SW-RECUT-TEXT"):
+        gres_conf("gpu01", [ONES[0]] * 1025)
+    for gres in (f"gpu:a:1{EVIL}", "gpu:a:1 State=DOWN", "gpu:a:1#"):
+        with pytest.raises(InvalidInputError, match="SW-RECUT-TEXT"):
+            with_node_gres(CONF, "gpu01", gres)
+    own = "NodeName=gpu01 AutoDetect=off Name=gpu"
+    for line in (f"{own} Type=a File=/dev/a{EVIL}", own.replace("gpu01", "gpu02"), "include /x"):
+        with pytest.raises(InvalidInputError, match="SW-RECUT-TEXT"):
+            with_node_lines(GRES, "gpu01", [line])
+
+
+def test_files_go_back_to_what_was_kept_with_what_others_have_changed_since() -> None:
+    told = with_node_gres(CONF, "gpu01", "gpu:3g.40gb:1")
+    assert as_kept(told, CONF, "gpu01") == CONF
+    by_others = told.replace("CPUs=4\n", "CPUs=8\n") + "NodeName=gpu03\n"
+    assert as_kept(by_others, CONF, "gpu01") == (
+        CONF.replace("CPUs=4\n", "CPUs=8\n") + "NodeName=gpu03\n"
+    )
+    two = with_node_lines(GRES, "gpu01", gres_conf("gpu01", ONES[:2]))
+    assert as_kept(two, GRES, "gpu01") == GRES
+    assert as_kept(f"# new\n{two}", GRES, "gpu01") == f"# new\n{GRES}"
+    assert as_kept("# all gone", GRES, "gpu01") == f"# all gone\n{GRES.strip()}"

@@ -1,5 +1,7 @@
 """A GPU is cut anew whatever call is killed or fails: at the end it is as planned, or as before."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 from recut_world import (
     AFTER,
@@ -16,7 +18,8 @@ from recut_world import (
     run,
 )
 
-from cluster.errors import UnreachableError
+from cluster.errors import OutsideError, UnreachableError
+from cluster.mig.inventory import Gpu
 from slurm_plugin.decide.mig.recut_steps import Direction, Outcome, Recut, State, StepName
 from slurm_plugin.recut.executor import Executor
 from slurm_plugin.recut.work import LostLockError, Work
@@ -132,6 +135,60 @@ async def test_where_going_back_fails_the_node_is_drained_and_the_next_run_mends
     assert world.is_before()
     assert not world.drained
     assert not world.reserved
+
+
+class NoWayBack(RecutWorld):
+    """The node does not cut the GPU back, as long as it is said so."""
+
+    refuses = True
+
+    async def cut(self, recut: Recut, direction: Direction) -> Gpu:
+        if self.refuses and direction is Direction.BACK:
+            raise OutsideError("SW-MIG-CUT", "no way back")
+        return await super().cut(recut, direction)
+
+
+@pytest.mark.parametrize("call", CALLS_AFTER_THE_CUT)
+async def test_while_it_is_stuck_the_files_are_as_they_were_before(call: str) -> None:
+    """Whatever a node's GPUs have made of slurm.conf, no restart of slurmctld reads it."""
+    _, journal = world_with(Crashes())
+    world = NoWayBack(Crashes(fail={call: 1}))
+    before = world.texts()
+    for taken_up in (False, True):
+        stuck = await run(world, journal, taken_up=taken_up)
+        assert stuck.state is State.STUCK
+        assert world.texts() == before
+    world.refuses = False
+    assert (await run(world, journal, taken_up=True)).state is State.ROLLED_BACK
+    assert world.texts() == before
+    assert world.is_before()
+
+
+async def test_where_slurmctld_does_not_answer_it_is_started_with_the_files_from_before() -> None:
+    _, journal = world_with(Crashes())
+    world = NoWayBack(Crashes(fail={"restart_controller": 1}))
+    before, seen = world.texts(), []
+    world.restart_controller = restarts(world, seen)  # type: ignore[method-assign]
+    stuck = await run(world, journal, taken_up=False)
+    assert stuck.state is State.STUCK
+    assert seen[-1] == before
+    assert world.drained
+
+
+def restarts(world: RecutWorld, seen: list[tuple[str, str]]) -> Callable[[str], Awaitable[None]]:
+    """slurmctld, which is gone as soon as it reads other files than those from before."""
+    before, node = world.texts(), world.node
+
+    async def restart(_name: str) -> None:
+        seen.append(world.texts())
+        world.node = node if world.texts() == before else silent  # type: ignore[method-assign]
+        if world.texts() != before:
+            raise UnreachableError("SW-SLURM-DOWN", "it does not start")
+
+    async def silent(_name: str) -> None:
+        raise UnreachableError("SW-SLURM-DOWN", "no answer")
+
+    return restart
 
 
 async def test_an_operator_s_drain_keeps_its_reason_while_it_is_stuck() -> None:

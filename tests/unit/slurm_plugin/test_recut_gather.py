@@ -454,3 +454,18 @@ async def test_one_nodes_survey_asks_nobody_else_and_an_unknown_one_is_refused(
     found = await survey(site.settings, site.slurm, site.journal, ["gpu01"])
     assert found.seen == ()
     assert "can't be read" in found.failed["gpu01"]
+
+
+async def test_a_node_s_word_of_its_board_counts_for_itself_alone(site: Site) -> None:
+    """The first node says that its A100 can be cut in one way only."""
+    cut, whole = site.inventory.gpus
+    profiles = {"7g.80gb": cut.board.profiles["7g.80gb"]}
+    forged = replace(
+        site.inventory, gpus=(replace(cut, board=replace(cut.board, profiles=profiles)), whole)
+    )
+    first, *others = (node("gpu01"), node("gpu02"), node("gpu03"))
+    site = Site(site.slurm_conf.parent, site.inventory, first, *others)
+    site.journal.surveyed = {**site.journal.surveyed, "gpu01": forged}
+    found = await site.a100()
+    assert found.board.profiles.keys() == cut.board.profiles.keys()
+    assert {gpu.node for gpu in found.gpus} == {"gpu02", "gpu03"}
