@@ -215,13 +215,15 @@ _TAG = re.compile(
 _KNOWN_TAGS = 1 << 15
 """Every look has the same ones again: more than a large site has jobs."""
 
-_SAID = re.compile(r"slicewise:run=(?P<run>[0-9]{1,9}) (?P<words>[ -~]{0,500})")
-"""As the batch script writes it. A comment is its user's own, and others read these words: anything
-longer or with control characters is none of the script's."""
+_SAID = re.compile(
+    r"slicewise:run=(?P<run>[0-9]{1,9}) (?P<words>ended with [0-9]{1,3})(?:: [ -~]{0,500})?"
+)
+"""As the batch script writes it; older scripts wrote lines of their log behind it. A comment is its
+user's own, and everybody sees it: nothing else of one is shown to anybody."""
 
 
 def last_words(job: JobView) -> str:
-    """What the batch script of its last run left in its comment when that failed; else "".
+    """How its last run ended, if that failed: ``ended with 1``; else "". By the job's comment.
 
     It counts runs as Slurm does, so the words of an earlier run are none of the last one's.
     """

@@ -143,7 +143,7 @@ class SlotView(Message):
     is_borrowed: bool = False
     """It runs or waits in the borrowed QOS: its lender may take it back."""
     said: str = ""
-    """What its batch script left in the job's comment when it failed: a log's last lines."""
+    """How its last run ended, if that failed: ``ended with 1``."""
     ended: str = ""
     """How its task ended if it is gone, in Slurm's word: CANCELLED, FAILED, TIMEOUT, ..."""
     node_held_millislices: int | None = None

@@ -1,6 +1,8 @@
 """The logs of a service's replicas: files that Slurm writes as its user, one a slot."""
 
 import os
+import re
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +11,12 @@ from cluster.errors import InvalidInputError
 from cluster.wire import ServiceView
 
 _CHUNK_BYTES = 65_536
+_START = b" starting on "
+"""In the first line that a run's batch script writes."""
+_NOTICE = re.compile(r"^([+|]|I[0-9]|srun:|\s*$|[0-9-]+T[0-9:+-]+ \S+\.[0-9]+\.[0-9]+ )")
+"""Triton's tables and what it tells of itself, srun's word of its end, what the script says."""
+_TRITON_S_MARK = re.compile(r"^[EW][0-9]{4} [^]]*\] ")
+_LAST_LINES, _LINE_LENGTH = 3, 130
 _UNDER_WAY = frozenset({"starting", "running", "ending"})
 
 
@@ -137,3 +145,25 @@ def new_lines(view: ServiceView, read: Offsets) -> tuple[tuple[Line, ...], Offse
         reached[index] = start + len(whole) + len(newline)
         lines += (Line(index, plain(text)) for text in whole.split(b"\n") if newline)
     return tuple(lines), reached
+
+
+def why_it_failed(view: ServiceView, index: int) -> str:
+    """The last lines of a slot's last run that say something, as one.
+
+    "" unless the log is this user's own: who may read another's is shown it by ``last_lines``.
+    """
+    try:
+        file = os.open(log_file(view, index), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return ""
+    try:
+        status = os.fstat(file)
+        if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
+            return ""
+        end = os.pread(file, _CHUNK_BYTES, max(0, status.st_size - _CHUNK_BYTES))
+    finally:
+        os.close(file)
+    run = end.rpartition(_START)[2]
+    lines = [plain(line) for line in run.split(b"\n")[1:]]
+    said = [_TRITON_S_MARK.sub("", line) for line in lines if not _NOTICE.match(line)]
+    return " ".join(line[:_LINE_LENGTH] for line in said[-_LAST_LINES:])

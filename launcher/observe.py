@@ -22,6 +22,7 @@ from launcher.decide.notes import waiting_text
 from launcher.decide.runs import run_of
 from launcher.decide.slots import loss_text
 from launcher.haproxy import HaproxyRuntime
+from launcher.logs import why_it_failed
 from launcher.service_names import whole_view
 
 State = Literal["ready", "starting", "draining", "held", "gone"]
@@ -133,7 +134,19 @@ async def observe(settings: Settings) -> tuple[ServiceObservation, ...]:
     daemon = DaemonClient(settings.daemon)
     view = await whole_view(daemon)
     hidden = (PermissionError, FileNotFoundError) if daemon.is_remote else (PermissionError,)
-    return join(view, await _gateway(settings, hidden), settings.gateway.url)
+    known = view.model_copy(update={"services": tuple(map(_with_logs, view.services))})
+    return join(known, await _gateway(settings, hidden), settings.gateway.url)
+
+
+def _with_logs(view: ServiceView) -> ServiceView:
+    """Owners are told why their slots failed; what everybody can see says only that they did."""
+    slots = (
+        one.model_copy(update={"said": f"{one.said}: {why}"})
+        if one.said and (why := why_it_failed(view, one.index))
+        else one
+        for one in view.slots
+    )
+    return view.model_copy(update={"slots": tuple(slots)})
 
 
 async def _gateway(settings: Settings, hidden: tuple[type[OSError], ...]) -> Gateway | None:

@@ -6,7 +6,6 @@ from cluster.wire import ServiceView, SlotView
 
 LONGEST = 500
 """Characters of a note that the daemon takes."""
-_SAID = 300
 _USUAL = frozenset({"", "None", "Resources", "Priority", "BeginTime"})
 _HELD_BY_SLURM = frozenset({"BadConstraints"})
 """Slurm holds by itself what no node can ever run."""
@@ -22,8 +21,8 @@ def failure_text(view: ServiceView, failures: int, *, falls_back: bool = False) 
     starts = "1 start has" if failures == 1 else f"{failures} starts in a row have"
     serves = "; the generation before it serves on" if falls_back else ""
     words = max((slot.said for slot in view.slots), key=len, default="")
-    ends = f"; its log ends: {words[-_SAID:]}" if words else ""
-    return f"{starts} failed: slicewise service logs {view.name}{serves}{ends}"
+    ended = f"; the last one {words}" if words else ""
+    return f"{starts} failed: slicewise service logs {view.name}{serves}{ended}"
 
 
 def waiting_text(view: ServiceView) -> str:

@@ -54,8 +54,8 @@ def _pause(left_s: int) -> str:
 
 
 def _said(job: JobView, sight: Sight) -> Iterable[str]:
-    """What the slot's own last run has left, else another one's of its array."""
+    """How the slot's own last run ended, else another one's of its array."""
     array = (one for one in sight.jobs if one.array_job_id == job.array_job_id)
     words = (last_words(one) for one in (job, *array))
     if found := next(filter(None, words), ""):
-        yield f"Its log ends: {found}"
+        yield f"The last one {found}."

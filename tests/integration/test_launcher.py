@@ -305,7 +305,12 @@ def test_a_model_that_fails_at_its_start_is_not_started_over_and_over(world: Ser
     starts = sum(log.read_text().count("starting on") for log in logs)
     elapsed_s = time.monotonic() - began_s
     slots, note = world.status()["slots"], world.status()["note"]
-    assert f"slicewise service logs {NAME}; its log ends: " in note
-    assert "this model can't start" in note
+    assert f"slicewise service logs {NAME}; the last one ended with 1" in note
+    comments = ("squeue", "--array", "--noheader", "--Format=Comment:400")
+    seen_by_all = world.sandbox.run("alice", comments).stdout
+    assert "slicewise:run=" in seen_by_all
+    assert "this model can't start" not in seen_by_all + note
+    owners = json.loads(world.slicewise("bob", "service", "status", SERVICE, "--json"))["replicas"]
+    assert any("this model can't start" in one["why"] for one in owners)
     assert 3 <= starts <= 2 + math.log2(1 + elapsed_s)  # 1, 2, 4 ... s after each other
     assert slots["gone"] == []

@@ -529,12 +529,12 @@ def test_an_order_to_restart_ends_the_pause():
     assert (waits.services[0].wish, starts.services[0].wish) == (frozenset(), {0})
 
 
-def test_the_last_words_of_a_failed_start_are_told():
-    said = in_state(0, "held").model_copy(update={"said": "out of memory"})
+def test_how_a_failed_start_ended_is_told():
+    said = in_state(0, "held").model_copy(update={"said": "ended with 1"})
     state = having(GenerationState(backoff=Backoff(2, 99.0)))
     _, plan = decided(view(said), gateway(sessions=1), state)
     assert plan.services[0].note == (
-        "2 starts in a row have failed: slicewise service logs chat; its log ends: out of memory"
+        "2 starts in a row have failed: slicewise service logs chat; the last one ended with 1"
     )
 
 

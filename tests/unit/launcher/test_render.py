@@ -220,3 +220,22 @@ def test_what_haproxy_would_misread_is_refused(settings: dict[str, object], user
         gateway_files(GatewaySettings.model_validate(settings), Owners(socket_user=user))
     assert caught.value.refusal.code == "SW-GATEWAY-SETTINGS"
     assert caught.value.refusal.message.startswith(key)
+
+
+def test_a_failed_replica_leaves_no_line_of_its_log_where_everybody_reads():
+    """A job's comment stands in everybody's squeue and scontrol show job."""
+    text = script()
+    start = text.index("leave_word() {")
+    leave = text[start : text.index("\n}", start) + 2]
+    program = f"""
+        scontrol() {{ printf "%s\n" "$@"; }}
+        echo "E1123 07:10:02.000001 17 model.cc:1] the path of a model"
+        task=814_1 code=1 id=chat.814.1 SLURM_RESTART_COUNT=2
+        {leave}
+        leave_word
+    """
+    ran = subprocess.run(
+        ("bash", "-uc", program), text=True, capture_output=True, check=True, timeout=20
+    )
+    told = ran.stdout.splitlines()[1:]
+    assert told == ["update", "JobId=814_1", "Comment=slicewise:run=2 ended with 1"]

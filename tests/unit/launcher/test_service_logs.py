@@ -12,7 +12,15 @@ from cluster.errors import InvalidInputError, SlicewiseError
 from cluster.wire import ServiceView, SlotView, ViewAnswer
 from launcher import view_cli
 from launcher.cli import service_app
-from launcher.logs import Line, chosen_slots, last_lines, log_file, new_lines, offsets_now
+from launcher.logs import (
+    Line,
+    chosen_slots,
+    last_lines,
+    log_file,
+    new_lines,
+    offsets_now,
+    why_it_failed,
+)
 
 
 def service(directory: Path | str, *states: str) -> ServiceView:
@@ -161,3 +169,44 @@ def test_following_goes_on_with_every_slot_until_it_is_stopped(seen: ServiceView
 def test_a_log_of_nobody_is_refused(seen: ServiceView):
     with pytest.raises(SlicewiseError, match="SW-SERVICE-LOGS"):
         run("--slot", "3")
+
+
+FAILED = """\
+2026-11-23T07:00:00+0000 chat.814.1 starting on gpu01 (10.0.0.1)
+E1123 07:00:01.000001 17 model.cc:1] an earlier run
+2026-11-23T07:10:00+0000 chat.814.1 starting on gpu01 (10.0.0.1)
+I1123 07:10:01.000001 17 server.cc:1] a notice
++--------+--------+
+| Model  | Status |
+E1123 07:10:02.000001 17 model.cc:1] the secret\x1b[2J path
+no such model
+
+2026-11-23T07:10:03+0000 chat.814.1 Triton ended with 1
+srun: error: gpu01: task 0: Exited with exit code 1
+"""
+
+
+def test_its_owner_is_told_why_a_slot_s_last_run_failed(view: ServiceView):
+    log_file(view, 1).write_text(FAILED)
+    assert why_it_failed(view, 1) == "the secret\ufffd[2J path no such model"
+    log_file(view, 1).write_text("x" * 100_000 + "\n" + FAILED)
+    assert why_it_failed(view, 1).endswith("no such model")
+    assert why_it_failed(view, 3) == ""
+
+
+def test_nobody_else_s_log_is_read_for_it(view: ServiceView, monkeypatch: pytest.MonkeyPatch):
+    """Nor what its owner put in its place: whoever looks would wait for a pipe for ever."""
+    log_file(view, 1).write_text(FAILED)
+    own = os.geteuid()
+    monkeypatch.setattr("launcher.logs.os.geteuid", lambda: own + 1)
+    assert why_it_failed(view, 1) == ""
+    monkeypatch.undo()
+    path = log_file(view, 3)
+    os.mkfifo(path)
+    assert why_it_failed(view, 3) == ""
+    path.unlink()
+    path.symlink_to(log_file(view, 1))
+    assert why_it_failed(view, 3) == ""
+    path.unlink()
+    path.mkdir()
+    assert why_it_failed(view, 3) == ""
