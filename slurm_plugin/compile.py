@@ -15,6 +15,7 @@ from slurm_plugin.decide.budgets import left, run_minutes
 from slurm_plugin.decide.ceilings import Ceiling, ceilings
 from slurm_plugin.decide.demand import capacity
 from slurm_plugin.decide.drift import HandChange, Known, adopted_nominal, by_hand, to_remember
+from slurm_plugin.decide.isolation import isolation_faults
 from slurm_plugin.decide.limit_changes import Change, stages
 from slurm_plugin.decide.limit_warnings import warnings
 from slurm_plugin.decide.limits import (
@@ -46,7 +47,7 @@ class Look:
     Attributes:
         differences: what Slurm does not have as the ledger says.
         by_hand: those that somebody else has made since.
-        warnings: what keeps the limits from holding, one sentence each.
+        warnings: what keeps the limits from holding, or tenants apart, one sentence each.
     """
 
     allowed: Allowed
@@ -101,6 +102,7 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
         warnings=(
             *warnings(allowed, found, qos_of_partitions),
             *conf_faults(config, partitions, settings.cluster.partitions, settings.costs),
+            *isolation_faults(config),
         ),
     )
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +25,7 @@ from cluster.slurm.commands import CommandSlurm
 from slurm_plugin.cli.parts import Json
 from slurm_plugin.cli.present_mig import node_report
 from slurm_plugin.decide import slurm_files, slurm_gres
+from slurm_plugin.decide.isolation import isolation_faults
 
 node_app = typer.Typer(no_args_is_help=True, help="A GPU node: what is in it, by its driver.")
 
@@ -155,7 +156,8 @@ def doctor(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fa
     """Compare a node's GPUs with what Slurm and slicewise.toml say of them.
 
     Run it on the GPU node; it exits 1 at a fault. It looks at the boards' health, at how they are
-    cut, at the counts that slurmctld has, and at the table of MIG profiles.
+    cut, at the counts that slurmctld has, at whether Slurm keeps jobs off each other's devices, and
+    at the table of MIG profiles.
     """
     found = _diagnosis(node or _node_name(), host_root)
     if as_json:
@@ -171,22 +173,33 @@ def doctor(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fa
 def _diagnosis(name: str, host_root: Path) -> Diagnosis:
     inventory, settings = read_inventory(host_root), _settings()
     devices = _devices(inventory, settings, name)
+    wrong, open_to_all = _by_slurm(name, devices)
     return Diagnosis(
-        faults=(*faults(inventory), *_slurm_faults(name, devices)),
+        faults=(*faults(inventory), *wrong),
         notes=(
+            *open_to_all,
             *_differences(inventory),
             *(slurm_gres.unmanaged(devices, settings.costs) if settings is not None else ()),
         ),
     )
 
 
-def _slurm_faults(name: str, devices: tuple[slurm_gres.Device, ...]) -> tuple[str, ...]:
+def _by_slurm(
+    name: str, devices: tuple[slurm_gres.Device, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Where slurmctld's node is another one, and what of its settings leaves devices open."""
     try:
-        nodes = asyncio.run(CommandSlurm().nodes())
+        nodes, config = asyncio.run(_asked())
     except SlicewiseError as error:
         first_line, _, _ = error.refusal.message.partition("\n")
-        return (f"Slurm does not say what it has: {first_line}",)
-    return slurm_gres.gres_faults(name, _named(nodes, name), devices)
+        return (f"Slurm does not say what it has: {first_line}",), ()
+    return slurm_gres.gres_faults(name, _named(nodes, name), devices), isolation_faults(config)
+
+
+async def _asked() -> tuple[tuple[NodeView, ...], Mapping[str, str]]:
+    slurm = CommandSlurm()
+    nodes, config = await asyncio.gather(slurm.nodes(), slurm.config())
+    return tuple(nodes), config
 
 
 def _named(nodes: Iterable[NodeView], name: str) -> NodeView | None:

@@ -149,10 +149,22 @@ def test_gres_says_what_it_leaves_out(node: EmulatedDriver) -> None:
     assert len(answer(node_app, "gres")["faults"]) == 2
 
 
-def slurm_has(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, int]) -> None:
+CONSTRAINED = {
+    "TaskPlugin": "task/cgroup",
+    "ConstrainDevices": "yes",
+    "ProctrackType": "proctrack/cgroup",
+}
+
+
+def slurm_has(
+    monkeypatch: pytest.MonkeyPatch, gpus: dict[str, int], config: dict[str, str] = CONSTRAINED
+) -> None:
     class Slurm:
         async def nodes(self) -> tuple[NodeView, ...]:
             return (NodeView("gpu07", "gpu07", frozenset(), gpus, {}),)
+
+        async def config(self) -> dict[str, str]:
+            return config
 
     monkeypatch.setattr(node_cli, "CommandSlurm", Slurm)
 
@@ -180,12 +192,27 @@ def test_doctor_finds_what_would_drain_the_node(
     assert fault.startswith("Slurm counts on 7 gpu:1g.10gb, the node has 1:")
 
 
+def test_doctor_warns_where_slurm_leaves_devices_open_to_all_jobs(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, ALL)
+    assert "[SW-DEVICES-OPEN]" not in run(doctor_app, "--node", "gpu07").stdout
+    slurm_has(monkeypatch, ALL, {**CONSTRAINED, "ConstrainDevices": "no"})
+    result = run(doctor_app, "--node", "gpu07", "--json")
+    assert result.exit_code == 0
+    notes = json.loads(result.stdout)["notes"]
+    assert [one for one in notes if "ConstrainDevices=yes" in one and "[SW-DEVICES-OPEN]" in one]
+
+
 def test_doctor_without_slurm_says_so(
     node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Slurm:
         async def nodes(self) -> tuple[NodeView, ...]:
             raise UnreachableError("SW-SLURM-DOWN", "slurmctld does not answer.\nMore of it.")
+
+        async def config(self) -> dict[str, str]:
+            return {}
 
     monkeypatch.setattr(node_cli, "CommandSlurm", Slurm)
     result = run(doctor_app, "--node", "gpu07")
