@@ -27,6 +27,12 @@ SERVICE = "nlp/steady"
 RATE_PER_S = 5.0
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 STEPS = [str(step) for step in StepName]
+BOUNDED = (
+    "setpriv",
+    "--no-new-privs",
+    # As etc/slicewise-rebalance.service, and what a sandbox needs to restart slurmctld.
+    "--bounding-set=-all,+chown,+dac_override,+fowner,+setuid,+setgid,+kill",
+)
 SHAPES = (
     f"NodeName={SHAPES_NODE} NodeAddr=127.0.0.2 CPUs=16 RealMemory=16000 State=DOWN"
     " Gres=gpu:3g.71gb:2,gpu:7g.141gb:1\n"
@@ -59,7 +65,7 @@ class Cluster:
         return self.sandbox.run("root", argv, check=check)
 
     def recut(self, *argv: str) -> Any:
-        shown = self.root("slicewise", "recut", *argv, "--json", check=False)
+        shown = self.root(*BOUNDED, "slicewise", "recut", *argv, "--json", check=False)
         return json.loads(shown.stdout)
 
     def submit(self, gres: str, *options: str) -> str:
