@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup packages demo test lint unit integration soak nightly faults bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick bench-placement bench-rebalance bench-commands format clean
+.PHONY: help setup lock packages demo test lint unit integration soak nightly faults bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick bench-placement bench-rebalance bench-commands format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -32,12 +32,20 @@ $(SUDO) env DEBIAN_FRONTEND=noninteractive missing="$$missing" sh -euc ' \
     apt-get install -qq -y --no-install-recommends $$missing >/dev/null'
 endef
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml requirements-dev.lock
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { missing=python3-venv; $(INSTALL); }
 	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Python packages into $(VENV) (about 20 s, once)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[sandbox,dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# For all Pythons and platforms; with the hashes of all files that the registry has of a version.
+PIN := pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 pyproject.toml
+lock: $(READY) ## Pin every Python package anew: requirements.lock (operators), requirements-dev.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	@$(BIN)/uv $(PIN) --upgrade --extra sandbox --extra dev --output-file requirements-dev.lock
+	@$(BIN)/uv $(PIN) --upgrade --constraints requirements-dev.lock --output-file requirements.lock
 
 packages: $(READY) ## Install the Debian packages that the sandbox runs (root or sudo)
 	@missing="$$($(BIN)/python -m sandbox.packages)"; \
