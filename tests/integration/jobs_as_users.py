@@ -33,7 +33,13 @@ class Job:
 
     @property
     def tres(self) -> dict[str, str]:
-        return dict(part.split("=", 1) for part in self["TRES"].split(",") if part)
+        return dict(part.split("=", 1) for part in self.tres_text.split(",") if part)
+
+    @property
+    def tres_text(self) -> str:
+        """Allotted, or asked for while it waits. Slurm 22.05 has one word for both."""
+        words = (self[name] for name in ("TRES", "AllocTRES", "ReqTRES"))
+        return next((one for one in words if one not in {"", "(null)"}), "")
 
     @property
     def billing(self) -> int:
@@ -124,7 +130,7 @@ def _parsed(job_id: str, shown: str) -> Job:
 
 def _is_text(line: str) -> bool:
     """Fields that hold blanks stand alone in a line."""
-    return line.startswith(("AdminComment=", "Comment=", "TRES=", "Command=", "WorkDir="))
+    return re.match(r"(AdminComment|Comment|(Req|Alloc)?TRES|Command|WorkDir)=", line) is not None
 
 
 class Modes:

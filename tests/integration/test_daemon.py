@@ -360,7 +360,9 @@ def test_a_job_that_was_not_admitted_gets_no_gpus(daemon: Daemon, other_partitio
     for change in ("Gres=gpu:2", "Gres=gpu:1g.10gb:1", "Gres=gpu:+1"):
         assert daemon.scontrol("carol", "update", f"JobId={job}", change) != 0
     assert daemon.scontrol("carol", "update", f"JobId={job}", "TimeLimit=3") == 0
-    assert "gpu" not in daemon.job(int(job)).split("TRES=")[1].splitlines()[0]
+    tres = re.findall(r"\b(?:Req|Alloc)?TRES=(.*)", daemon.job(int(job)))
+    assert tres
+    assert "gpu" not in "".join(tres)
     assert daemon.scontrol("carol", "release", job) == 0
     requests = (("--gpus=2",), ("--ntasks=2", "--ntasks-per-gpu=1"), ("--gres=gpu:1g.10gb:1",))
     for request in requests:

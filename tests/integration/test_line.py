@@ -128,21 +128,23 @@ def test_daemon_and_launcher_killed_under_load_the_limits_hold(line: Line) -> No
 
     async def killed_while_it_serves() -> list[RequestRecord]:
         sending = asyncio.create_task(line.send(300))
-        await asyncio.sleep(4)
+        # However long Slurm and Triton take: until then requests are held.
+        await asyncio.to_thread(until, lambda: line.replicas()[0])
         for name in ("daemon", "launcher"):
             line.sandbox.kill(name)
         return await sending
 
-    records = asyncio.run(killed_while_it_serves())
-    assert [record.error for record in records if record.error] == []
-    assert line.billing() > 0
-    for extra in ((), ("--qos=normal",), ("--array=0-4",)):
-        line.sandbox.run("alice", (*TASK, *extra, "--wrap=sleep 30"), check=False)
-    until_is(line.billing, NOMINAL * 1000)
-    assert most_billed(line) == NOMINAL * 1000
-    line.sandbox.run("root", ("scancel", "--account=vision", "--name=wrap"))
-    line.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
-    line.sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
+    try:
+        records = asyncio.run(killed_while_it_serves())
+        assert [record.error for record in records if record.error] == []
+        assert line.billing() > 0
+        for extra in ((), ("--qos=normal",), ("--array=0-4",)):
+            line.sandbox.run("alice", (*TASK, *extra, "--wrap=sleep 30"), check=False)
+        until_is(line.billing, NOMINAL * 1000)
+        assert most_billed(line) == NOMINAL * 1000
+        line.sandbox.run("root", ("scancel", "--account=vision", "--name=wrap"))
+    finally:
+        line.sandbox.restore(print)
     until_is(lambda: line.slicewise("alice", "service", "list", check=False)[0], 0)
     assert [record.error for record in asyncio.run(line.send(20))] == [""] * 20
     if is_nightly():
@@ -153,12 +155,14 @@ def test_daemon_and_launcher_killed_under_load_the_limits_hold(line: Line) -> No
 @pytest.mark.usefixtures("address_404")
 def test_the_limits_of_several_qos_do_not_add_up(line: Line) -> None:
     line.sandbox.kill("daemon")
-    for extra in (("--qos=normal", "--array=0-1"), ("--array=0-4",)):
-        line.sandbox.run("alice", (*TASK, *extra, "--wrap=sleep 30"))
-        until(line.billing)
-    until_is(line.billing, NOMINAL * 1000)
-    assert most_billed(line) == NOMINAL * 1000
-    line.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
+    try:
+        for extra in (("--qos=normal", "--array=0-1"), ("--array=0-4",)):
+            line.sandbox.run("alice", (*TASK, *extra, "--wrap=sleep 30"))
+            until(line.billing)
+        until_is(line.billing, NOMINAL * 1000)
+        assert most_billed(line) == NOMINAL * 1000
+    finally:
+        line.sandbox.restore(print)
     until_is(lambda: line.slicewise("alice", "service", "list", check=False)[0], 0)
 
 

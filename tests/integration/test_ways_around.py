@@ -85,7 +85,10 @@ def clean(users: Users) -> Iterator[None]:
     users.clear()
 
 
-SEEN = ("QOS", "Account", "TRES", "TresPerNode", "AdminComment", "Priority", "ArrayTaskThrottle")
+SEEN = (
+    *("QOS", "Account", "TRES", "ReqTRES", "AllocTRES", "TresPerNode", "AdminComment", "Priority"),
+    "ArrayTaskThrottle",
+)
 CHANGES = (
     "QOS=normal", "QOS=slicewise-borrowed", "QOS=slicewise_nlp", "Account=nlp",
     "Gres=gpu:1g.10gb:3",
@@ -250,7 +253,8 @@ def test_a_job_without_gpus_gets_none_later(users: Users, clean: None, change: s
     (job,) = users.submit("alice", "sbatch", "--hold").jobs
     users.scontrol("alice", "update", f"JobId={job.job_id}", change)
     after = users.job(job.job_id)
-    assert "gres/gpu" not in after["TRES"]
+    assert "cpu" in after.tres
+    assert "gres/gpu" not in after.tres_text
     assert (after["QOS"], after["OverSubscribe"]) == (job["QOS"], job["OverSubscribe"])
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from cluster.errors import SlicewiseError
-from sandbox.packages import install_line, missing_packages, require
+from sandbox.packages import install_line, missing_packages, plugins, require, search_path
 
 HERE = (("sh", "dash"), ("/bin/s*", "dash"))
 GONE = (("no-such-command", "first"), ("/no/such/*/file.so", "second"), ("nor-this", "first"))
@@ -24,3 +24,11 @@ def test_missing_packages_are_an_error_with_the_install_line():
     with pytest.raises(SlicewiseError, match="SW-SANDBOX-PACKAGES") as caught:
         require(GONE)
     assert "--no-install-recommends first second" in caught.value.refusal.hint
+
+
+def test_another_slurm_comes_first_and_brings_its_own_plugins():
+    assert search_path("/opt/slurm-25.11").startswith(
+        "/opt/slurm-25.11/sbin:/opt/slurm-25.11/bin:/usr"
+    )
+    assert plugins("/opt/slurm-25.11") == "/opt/slurm-25.11/lib/slurm"
+    assert search_path("") == "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

