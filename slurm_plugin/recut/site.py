@@ -89,12 +89,14 @@ class ClusterSite:
         return slurm_conf, gres_conf
 
     def write(self, node: str, found: Sequence[Device | None]) -> None:
-        """Both files."""
+        """Both files, or neither where one of them can't have it."""
         slurm_conf, gres_conf = self.texts()
         devices = slurm_files.padded(found, self._recut.devices_of(node))
         lines, gres = slurm_gres.gres_conf(node, devices), slurm_gres.node_gres(devices)
-        _write(self._recut.gres_conf, slurm_files.with_node_lines(gres_conf, node, lines))
-        _write(self._recut.slurm_conf, slurm_files.with_node_gres(slurm_conf, node, gres))
+        gres_conf = slurm_files.with_node_lines(gres_conf, node, lines)
+        slurm_conf = slurm_files.with_node_gres(slurm_conf, node, gres)
+        _write(self._recut.gres_conf, gres_conf)
+        _write(self._recut.slurm_conf, slurm_conf)
 
     def put_back(self, recut: Recut) -> None:
         """Both files; each one's text is beside it before it goes."""

@@ -138,3 +138,14 @@ def test_what_an_operator_has_written_meanwhile_stays(
     site.put_told(recut)
     assert site.texts()[0] == by_hand
     assert not list(tmp_path.glob(".*"))
+
+
+def test_where_one_file_can_not_have_it_neither_is_written(
+    site: ClusterSite, tmp_path: Path, whole: Inventory
+) -> None:
+    shared = CONF["slurm_conf"].replace("gpu01", "gpu[01-02]")
+    (tmp_path / "slurm.conf").write_text(shared)
+    other = replace(whole, gpus=(replace(whole.gpus[0], name="NVIDIA H300"),))
+    with pytest.raises(SlicewiseError, match="SW-RECUT-CONF"):
+        site.write("gpu01", site.devices("gpu01", other))
+    assert site.texts() == (shared, CONF["gres_conf"])
