@@ -71,15 +71,15 @@ class Executor:
     async def _left(self, recut: Recut, words: str) -> str:
         """Leave the node so that nothing starts there, and the files as they were before.
 
-        So whatever keeps slurmctld from starting is out of them again, and where it does not
-        answer it is started again. What went wrong, with a blank before it; "" if nothing did.
+        So whatever keeps slurmctld from starting is out of them again, and where it was told and
+        does not answer it is started again. What went wrong, with a blank before it, or "".
         """
         answers, site = await self._drain(recut, words), self._work.site
         try:
             site.put_back(recut)
         except (SlicewiseError, OSError) as error:
             return f" slurm.conf and gres.conf were not put back: {error}"
-        if not answers:
+        if not answers and recut.slurm_conf is not None:
             with suppress(SlicewiseError):
                 await site.restart_controller(recut.planned.node)
             await self._drain(recut, words)
