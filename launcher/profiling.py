@@ -20,7 +20,7 @@ from typing import Any
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector
 
-from launcher.decide.inference import Inference, smallest_inference
+from launcher.decide.inference import Inference, ModelConfig, ModelMetadata, smallest_inference
 from launcher.decide.profiling import (
     LOAD_DEADLINE_S,
     LOADS,
@@ -289,11 +289,13 @@ def _requests(
         raise _CannotError(why)
     for number in range(1, 1 + count):
         try:
+            config = ModelConfig.model_validate(loaded.config)
             if sample is not None:
-                yield sample.inference(loaded.config, batch, number)
+                yield sample.inference(config, batch, number)
                 continue
-            request = smallest_inference(loaded.metadata, loaded.config, number, batch)
-        except (ValueError, KeyError) as error:
+            metadata = ModelMetadata.model_validate(loaded.metadata)
+            request = smallest_inference(metadata, config, number, batch)
+        except ValueError as error:
             raise _CannotError(str(error)) from None
         if request is None:
             raise _CannotError("it answers by streaming only")

@@ -1,17 +1,23 @@
 """The only door to a replica: asks a Triton server who it is and whether it answers."""
 
 import asyncio
-import json
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from asyncio import IncompleteReadError, LimitOverrunError, StreamReader, StreamWriter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from ssl import SSLContext
 
-from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
-
-from launcher.decide.inference import Inference, smallest_inference
+from launcher.decide.http_answer import HEAD_BYTES, Head, parse_head
+from launcher.decide.inference import (
+    Failure,
+    Inference,
+    ModelConfig,
+    ModelMetadata,
+    ServerMetadata,
+    smallest_inference,
+)
 from launcher.decide.runs import Answer, Probe
 from launcher.identity import context
 
@@ -19,20 +25,25 @@ DEADLINE_S = 1.0
 INFERENCE_DEADLINE_S = 60.0
 """A model's first inference may compile it."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.1, 0.25, 5.0
+_LONGEST_COSTLY_PAUSE_S = 5.0
 _OK, _UNAVAILABLE = 200, 503
 _SAID = 200
 """Characters of a model's own words."""
-_MOST_BYTES = 4 * 1024 * 1024
-"""Of an answer: what runs in a replica is its tenant's, and the launcher is everybody's."""
+_MOST_BYTES = 256 * 1024
+"""Of an answer: what runs in a replica is its tenant's, and the launcher is everybody's. The
+configuration of a model with 1000 inputs has 200 KB."""
+_MOST_WORDS_BYTES = 16 * 1024
+"""Of an answer that is a name or an error."""
+_PART_BYTES = 64 * 1024
+"""Of tensors, at once: other replicas are asked meanwhile."""
 _SILENT = Answer(Probe.SILENT)
 _NO_ANSWER = (
-    ClientError,
     TimeoutError,
     ValueError,
-    KeyError,
     TypeError,
-    AttributeError,
     OSError,
+    IncompleteReadError,
+    LimitOverrunError,
 )
 """Nobody is there, or what answers is no Triton."""
 
@@ -58,14 +69,9 @@ class Replica:
     infers: bool = True
 
     @property
-    def url(self) -> str:
-        """Of its server."""
-        return f"https://{self.address}:{self.port}/v2"
-
-    @property
-    def model_url(self) -> str:
+    def model_path(self) -> str:
         """Of its model."""
-        return f"{self.url}/models/{self.model}"
+        return f"/v2/models/{self.model}"
 
 
 class Prober:
@@ -88,7 +94,7 @@ class Prober:
         return {one: self._answers.get(one, _SILENT) for one in replicas}
 
     async def _follow(self, replica: Replica) -> None:
-        pause_s = _FIRST_PAUSE_S
+        pause_s, costly_pause_s = _FIRST_PAUSE_S, _LONGEST_PAUSE_S
         while True:
             answer = await self._ask(replica)
             if answer != self._answers.get(replica, _SILENT):
@@ -96,8 +102,14 @@ class Prober:
                 self._news.set()
             if answer.probe is Probe.OURS:
                 return
-            await asyncio.sleep(_REFUSED_PAUSE_S if answer.said else pause_s)
-            pause_s = min(1.2 * pause_s, _LONGEST_PAUSE_S)
+            if answer.said:
+                await asyncio.sleep(_REFUSED_PAUSE_S)
+            elif answer.is_costly:
+                await asyncio.sleep(costly_pause_s)
+                costly_pause_s = min(2 * costly_pause_s, _LONGEST_COSTLY_PAUSE_S)
+            else:
+                await asyncio.sleep(pause_s)
+                pause_s = min(1.2 * pause_s, _LONGEST_PAUSE_S)
 
 
 async def probe(gateway: Path, replica: Replica) -> Answer:
@@ -106,46 +118,62 @@ async def probe(gateway: Path, replica: Replica) -> Answer:
     OURS if server and model are ready, it is the one that is meant, and its model answers.
 
     Never raises: whatever a stranger's server answers, it is not ready. Asks nobody else that it
-    names.
+    names. Of each answer a bounded part is read, within a deadline, in milliseconds.
     """
     try:
-        tls = context(gateway, replica.certificate)
+        peer = _Peer(replica, context(gateway, replica.certificate))
     except (OSError, ValueError):
         # What its script has published is no certificate.
         return _SILENT
-    # A connection of its own: of a replica that has ended none is left open.
-    connector = TCPConnector(force_close=True, ssl=tls)
-    async with ClientSession(connector=connector, raise_for_status=True) as session:
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                found = await _introduced(session, replica)
-        except _NO_ANSWER:
-            return _SILENT
-        if found is not Probe.OURS or not replica.infers:
-            return Answer(found)
-        return await _inferred(session, replica)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            found = await _introduced(peer)
+    except _NO_ANSWER:
+        return _SILENT
+    if found is not Probe.OURS or not replica.infers:
+        return Answer(found)
+    return replace(await _inferred(peer), is_costly=True)
 
 
-async def _introduced(session: ClientSession, replica: Replica) -> Probe:
-    if (await _read(session, replica.url))["name"] != replica.identity:
+@dataclass(frozen=True)
+class _Peer:
+    """A replica, and what proves that both are who they say."""
+
+    replica: Replica
+    tls: SSLContext
+
+
+async def _introduced(peer: _Peer) -> Probe:
+    server = ServerMetadata.parse(await _read(peer, "/v2", _MOST_WORDS_BYTES))
+    if server.name != peer.replica.identity:
         return Probe.STRANGER
-    for place in (f"{replica.url}/health/ready", f"{replica.model_url}/ready"):
-        async with session.get(place, allow_redirects=False):
-            pass
+    for path in ("/v2/health/ready", f"{peer.replica.model_path}/ready"):
+        async with _exchange(peer, _get(path)) as answer:
+            _require_ok(answer.head)
     return Probe.OURS
 
 
-async def _inferred(session: ClientSession, replica: Replica) -> Answer:
+async def _inferred(peer: _Peer) -> Answer:
     try:
-        metadata = await _read(session, replica.model_url)
-        config = await _read(session, f"{replica.model_url}/config")
+        async with asyncio.timeout(DEADLINE_S):
+            metadata = await _read(peer, peer.replica.model_path, _MOST_BYTES)
+            config = await _read(peer, f"{peer.replica.model_path}/config", _MOST_BYTES)
+    except _TooLongError as error:
+        return _refused(str(error))
     except _NO_ANSWER:
         return _SILENT
+    return await _tried(peer, metadata, config)
+
+
+async def _tried(peer: _Peer, metadata: bytes, config: bytes) -> Answer:
     try:
-        request = smallest_inference(metadata, config, 1 + secrets.randbits(62))
+        request = smallest_inference(
+            ModelMetadata.parse(metadata), ModelConfig.parse(config), 1 + secrets.randbits(62)
+        )
         if request is None:
             return Answer(Probe.OURS)
-        return await _answer(session, replica, request)
+        async with asyncio.timeout(INFERENCE_DEADLINE_S):
+            return await _answer(peer, request)
     except TimeoutError:
         return _refused(f"no answer within {INFERENCE_DEADLINE_S:.0f} s")
     except ValueError as error:
@@ -154,44 +182,112 @@ async def _inferred(session: ClientSession, replica: Replica) -> Answer:
         return _SILENT
 
 
-async def _answer(session: ClientSession, replica: Replica, request: Inference) -> Answer:
-    async with session.post(
-        f"{replica.model_url}/infer",
-        data=request.head + request.tensors,
-        headers={
-            "Content-Type": "application/octet-stream",
-            "Inference-Header-Content-Length": str(len(request.head)),
-        },
-        timeout=ClientTimeout(INFERENCE_DEADLINE_S),
-        raise_for_status=False,
-        allow_redirects=False,
-    ) as answer:
-        if answer.status == _OK:
+async def _answer(peer: _Peer, request: Inference) -> Answer:
+    headers = {
+        "Content-Type": "application/octet-stream",
+        "Inference-Header-Content-Length": str(len(request.head)),
+    }
+    asked = _Request("POST", f"{peer.replica.model_path}/infer", headers, request)
+    async with _exchange(peer, asked) as answer:
+        if answer.head.status == _OK:
             return Answer(Probe.OURS)
-        # Its server is not ready, or full: nothing is wrong with the model.
-        is_busy = answer.status == _UNAVAILABLE
-        return _SILENT if is_busy else _refused(await _text(answer))
+        if answer.head.status == _UNAVAILABLE:
+            # Its server is not ready, or full: nothing is wrong with the model.
+            return _SILENT
+        return _refused(_error(await answer.body(_MOST_WORDS_BYTES)))
 
 
-async def _read(session: ClientSession, url: str) -> Any:
-    timeout = ClientTimeout(DEADLINE_S)
-    async with session.get(url, timeout=timeout, allow_redirects=False) as answer:
-        return json.loads(await _text(answer))
+def _error(body: bytes) -> str:
+    try:
+        return Failure.parse(body).error
+    except (ValueError, TypeError):
+        return body.decode(errors="replace")
 
 
-async def _text(answer: ClientResponse) -> str:
-    """Raises ValueError if it is too long."""
-    found = bytearray()
-    async for part in answer.content.iter_any():
-        found += part
-        if len(found) > _MOST_BYTES:
-            raise ValueError(f"an answer of more than {_MOST_BYTES} bytes")
-    return found.decode(errors="replace")
+async def _read(peer: _Peer, path: str, most_bytes: int) -> bytes:
+    async with _exchange(peer, _get(path)) as answer:
+        _require_ok(answer.head)
+        return await answer.body(most_bytes)
+
+
+def _require_ok(head: Head) -> None:
+    if head.status != _OK:
+        raise ValueError(f"status {head.status}")
+
+
+@dataclass(frozen=True)
+class _Request:
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content: Inference = field(default_factory=lambda: Inference(b"", b""))
+
+
+def _get(path: str) -> _Request:
+    return _Request("GET", path)
+
+
+class _TooLongError(ValueError):
+    """More was about to come than is read."""
+
+
+@dataclass(frozen=True)
+class _HttpAnswer:
+    head: Head
+    reader: StreamReader
+
+    async def body(self, most_bytes: int) -> bytes:
+        """All of it; raises _TooLongError without having read more."""
+        length = self.head.body_bytes
+        if length is not None and length <= most_bytes:
+            return await self.reader.readexactly(length)
+        found = bytearray()
+        while length is None and len(found) <= most_bytes:
+            if not (part := await self.reader.read(most_bytes)):
+                return bytes(found)
+            found += part
+        raise _TooLongError(f"an answer of more than {most_bytes} bytes")
+
+
+@asynccontextmanager
+async def _exchange(peer: _Peer, request: _Request) -> AsyncIterator[_HttpAnswer]:
+    """One request on a connection of its own: of a replica that has ended none is left open.
+
+    An HTTP library would read on, in its own parser on everybody's loop, for as long as somebody
+    sends: interim answers, chunks of one byte, what unpacks to gigabytes.
+    """
+    reader, writer = await asyncio.open_connection(
+        peer.replica.address, peer.replica.port, limit=HEAD_BYTES, ssl=peer.tls
+    )
+    # It may answer, and close, before it has read all.
+    sending = asyncio.create_task(_send(writer, peer, request))
+    try:
+        yield _HttpAnswer(parse_head(await reader.readuntil(b"\r\n\r\n")), reader)
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        writer.transport.abort()
+
+
+async def _send(writer: StreamWriter, peer: _Peer, request: _Request) -> None:
+    content = request.content
+    headers = {
+        "Host": f"{peer.replica.address}:{peer.replica.port}",
+        "Connection": "close",
+        "Content-Length": str(len(content.head) + len(content.tensors)),
+        **request.headers,
+    }
+    lines = [
+        f"{request.method} {request.path} HTTP/1.1",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    writer.write("\r\n".join((*lines, "", "")).encode() + content.head)
+    for start in range(0, len(content.tensors), _PART_BYTES):
+        writer.write(content.tensors[start : start + _PART_BYTES])
+        await writer.drain()
 
 
 def _refused(words: str) -> Answer:
-    with suppress(ValueError, KeyError, TypeError):
-        words = str(json.loads(words)["error"])
     plain = " ".join("".join(sign if " " <= sign <= "~" else " " for sign in words).split())
     return Answer(
         Probe.SILENT,

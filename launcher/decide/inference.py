@@ -1,10 +1,16 @@
-"""The smallest inference that a model accepts, from what its server says of it."""
+"""The smallest inference that a model accepts, from what its server says of it.
+
+What runs in a replica is its tenant's, and the launcher is everybody's: nothing that it says makes
+reading it cost more than milliseconds.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 _BYTES_OF: Mapping[str, int] = {
     "BOOL": 1,
@@ -24,7 +30,92 @@ _BYTES_OF: Mapping[str, int] = {
 }
 """Of one zero; an empty text is its length, 0, in 4 bytes."""
 _MOST_BYTES = 64 * 1024 * 1024
-"""Of the tensors: a tenant's model says how large they are, and the launcher is everybody's."""
+"""Of the tensors: the model says how large they are."""
+_MOST_PARTS = 20_000
+"""Of an answer: lists, objects and what is in them. A tensor's configuration has about 15."""
+_MOST_INPUTS = 1000
+"""Recommenders have hundreds."""
+_MOST_RANK = 32
+"""Frameworks know 8 to 64 dimensions, models use up to 6."""
+_Name = Annotated[str, Field(max_length=1024)]
+_Length = Annotated[int, Field(ge=-1, lt=2**63)]
+
+
+class Said(BaseModel):
+    """What a replica says, as far as it is needed; the rest is read past."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    @classmethod
+    def parse(cls, text: bytes) -> Self:
+        """Read an answer without making Python's objects of it.
+
+        Raises TypeError if it is none of Triton's, ValueError with words for people if it is beyond
+        a bound.
+        """
+        if sum(map(text.count, (b"[", b"{", b","))) > _MOST_PARTS:
+            raise ValueError(f"its {cls.__name__} has more than {_MOST_PARTS} parts")
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+        if first["type"] not in _BEYOND:
+            raise TypeError("no answer of Triton")
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where} of its {cls.__name__}: {first['msg']}")
+
+
+_BEYOND = frozenset(
+    {"too_long", "string_too_long", "int_parsing_size", "greater_than_equal", "less_than"}
+)
+"""pydantic's errors that are of a bound."""
+
+
+class ServerMetadata(Said):
+    """Triton's answer to /v2."""
+
+    name: str
+
+
+class Failure(Said):
+    """Its answer to what it refuses."""
+
+    error: str
+
+
+class _MetadataTensor(Said):
+    name: _Name
+    datatype: _Name
+    shape: list[_Length] = Field(max_length=_MOST_RANK)
+
+
+class ModelMetadata(Said):
+    """Its answer to /v2/models/MODEL; -1 is a free dimension."""
+
+    inputs: list[_MetadataTensor] = Field(max_length=_MOST_INPUTS)
+
+
+class _ConfigTensor(Said):
+    name: _Name
+    optional: bool = False
+
+
+class _TransactionPolicy(Said):
+    decoupled: bool = False
+
+
+class ModelConfig(Said):
+    """Its answer to /v2/models/MODEL/config."""
+
+    input: list[_ConfigTensor] = Field([], max_length=_MOST_INPUTS)
+    max_batch_size: int = Field(0, ge=0, lt=2**31)
+    model_transaction_policy: _TransactionPolicy = _TransactionPolicy()
+    sequence_batching: Said | None = None
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether the first dimension of its tensors is the batch."""
+        return bool(self.max_batch_size)
 
 
 @dataclass(frozen=True)
@@ -36,20 +127,19 @@ class Inference:
 
 
 def smallest_inference(
-    metadata: Mapping[str, Any], config: Mapping[str, Any], sequence_id: int, batch: int = 1
+    metadata: ModelMetadata, config: ModelConfig, sequence_id: int, batch: int = 1
 ) -> Inference | None:
     """Zeros and empty texts in every input that must be there, with 1 for each free dimension.
 
     Of a model that takes batches it has so many requests, of one that takes sequences it is a whole
     one. None if a plain request can't be answered: a decoupled model answers by streaming only.
-    Raises ValueError for a type of tensor that is not known and for more than 64 MiB, KeyError for
-    an answer that is none of Triton's.
+    Raises ValueError for a type of tensor that is not known and for more than 64 MiB.
     """
-    if config.get("model_transaction_policy", {}).get("decoupled"):
+    if config.model_transaction_policy.decoupled:
         return None
-    optional = {one["name"] for one in config.get("input", ()) if one.get("optional")}
-    inputs = [Tensor.of(one) for one in metadata["inputs"] if one["name"] not in optional]
-    if has_batches(config):
+    optional = {one.name for one in config.input if one.optional}
+    inputs = [Tensor.of(one) for one in metadata.inputs if one.name not in optional]
+    if config.has_batches:
         inputs = [replace(one, shape=(batch, *one.shape[1:])) for one in inputs]
     size = sum(one.size for one in inputs)
     if size > _MOST_BYTES:
@@ -57,17 +147,12 @@ def smallest_inference(
     return inference(inputs, bytes(size), config, sequence_id)
 
 
-def has_batches(config: Mapping[str, Any]) -> bool:
-    """Whether the first dimension of its tensors is the batch."""
-    return bool(config.get("max_batch_size", 0))
-
-
 def inference(
-    inputs: Sequence["Tensor"], contents: bytes, config: Mapping[str, Any], sequence_id: int
+    inputs: Sequence["Tensor"], contents: bytes, config: ModelConfig, sequence_id: int
 ) -> Inference:
     """Of these inputs, which have these contents, one behind the other."""
     parameters: dict[str, object] = {"binary_data_output": True}
-    if "sequence_batching" in config:
+    if config.sequence_batching is not None:
         ends = {"sequence_start": True, "sequence_end": True}
         parameters |= {"sequence_id": sequence_id, **ends}
     head = {"inputs": [one.head() for one in inputs], "parameters": parameters}
@@ -84,12 +169,11 @@ class Tensor:
     content_bytes: int | None = None
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> "Tensor":
+    def of(cls, said: _MetadataTensor) -> "Tensor":
         """As a model's metadata has it; ValueError for a type that is not known."""
-        shape = [max(1, int(length)) for length in said["shape"]]
-        if said["datatype"] not in _BYTES_OF:
-            raise ValueError(f"type {said['datatype']} of input {said['name']} is not known")
-        return cls(said["name"], said["datatype"], shape)
+        if said.datatype not in _BYTES_OF:
+            raise ValueError(f"type {said.datatype} of input {said.name} is not known")
+        return cls(said.name, said.datatype, [max(1, length) for length in said.shape])
 
     @property
     def size(self) -> int:

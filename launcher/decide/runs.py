@@ -1,7 +1,7 @@
 """Runs of a slot's replica: where they listen, who they are, whether they are fit for requests."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cluster.wire import SlotView
@@ -29,10 +29,16 @@ class Probe(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """A replica's answer; ``said`` is why it is not ready, for people, if that is odd."""
+    """A replica's answer.
+
+    Attributes:
+        said: why it is not ready, for people, if that is odd.
+        is_costly: more than a few words were read and sent for it.
+    """
 
     probe: Probe
     said: str = ""
+    is_costly: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

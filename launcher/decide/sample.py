@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from cluster.errors import InvalidInputError
-from launcher.decide.inference import Inference, Tensor, has_batches, inference
+from launcher.decide.inference import Inference, ModelConfig, Tensor, inference
 
 _CODES = {
     "BOOL": "?",
@@ -32,20 +32,20 @@ class Sample:
 
     inputs: Sequence[tuple[Tensor, bytes]]
 
-    def inference(self, config: Mapping[str, Any], batch: int, sequence_id: int) -> Inference:
+    def inference(self, config: ModelConfig, batch: int, sequence_id: int) -> Inference:
         """The request as often as the batch wants it, where the model takes batches.
 
         Raises ValueError if the sample is a batch itself.
         """
-        copies = batch if has_batches(config) else 1
+        copies = batch if config.has_batches else 1
         tensors = [_repeated(one, len(content), copies, config) for one, content in self.inputs]
         contents = b"".join(content * copies for _, content in self.inputs)
         return inference(tensors, contents, config, sequence_id)
 
 
-def _repeated(one: Tensor, content_bytes: int, copies: int, config: Mapping[str, Any]) -> Tensor:
+def _repeated(one: Tensor, content_bytes: int, copies: int, config: ModelConfig) -> Tensor:
     shape = one.shape
-    if has_batches(config):
+    if config.has_batches:
         if shape[:1] != [1]:
             raise ValueError(f"input {one.name} of the data must be one request: shape [1, ...]")
         shape = [copies, *shape[1:]]

@@ -161,7 +161,7 @@ async def test_an_answer_without_end_is_not_read_to_its_end(
 ) -> None:
     server, replica = served
     server.status, server.words = 400, "x" * 2000
-    monkeypatch.setattr(triton, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(triton, "_MOST_WORDS_BYTES", 1000)
     assert "an answer of more than 1000 bytes" in (await probe(gateway_directory(), replica)).said
 
 

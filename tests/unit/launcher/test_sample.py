@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from cluster.errors import InvalidInputError
+from launcher.decide.inference import ModelConfig
 from launcher.decide.sample import parse_sample
 
-BATCHED = {"max_batch_size": 8}
+BATCHED = ModelConfig(max_batch_size=8)
 
 
 def text(datatype: str, shape: list[int], data: Any) -> str:
@@ -34,7 +35,7 @@ def test_a_request_is_repeated_for_the_batch() -> None:
 
 
 def test_a_model_without_batches_gets_it_as_it_is() -> None:
-    request = parse_sample(text("FP32", [2], [1.5, 2])).inference({}, 1, 7)
+    request = parse_sample(text("FP32", [2], [1.5, 2])).inference(ModelConfig(), 1, 7)
     assert request.tensors == struct.pack("<2f", 1.5, 2)
     assert json.loads(request.head)["inputs"][0]["shape"] == [2]
 
@@ -45,7 +46,7 @@ def test_texts_have_their_length_before_them() -> None:
 
 
 def test_a_sequence_is_whole() -> None:
-    config = {**BATCHED, "sequence_batching": {}}
+    config = ModelConfig.parse(b'{"max_batch_size": 8, "sequence_batching": {}}')
     head = json.loads(parse_sample(text("BOOL", [1], [True])).inference(config, 1, 7).head)
     wanted = {"sequence_id": 7, "sequence_start": True, "sequence_end": True}
     assert wanted.items() <= head["parameters"].items()

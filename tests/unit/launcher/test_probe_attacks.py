@@ -1,0 +1,211 @@
+"""A replica that misbehaves costs its own service only: the launcher's loop goes on, and others are
+found ready meanwhile. The replica is its tenant's program and may send whatever it likes.
+"""
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+
+import pytest
+from replica_keys import gateway_directory, replica_context, replica_keys
+
+from launcher import triton
+from launcher.decide.runs import Answer, Probe
+from launcher.triton import Prober, Replica, probe
+
+ME = "bert.814.0"
+STALL_S = 0.1
+"""Of its own time that the launcher's loop may give to one answer; real ones take 1 ms."""
+MOST_OF_ALL = 0.2
+"""Of the loop's time that one replica may take, however often it is asked."""
+
+
+def answer(body: bytes, *headers: bytes) -> bytes:
+    lines = (b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(body), *headers)
+    return b"\r\n".join((*lines, b"", body))
+
+
+def said(name: bytes, value: bytes) -> bytes:
+    return answer(b'{"%s": %s}' % (name, value))
+
+
+def tensor(shape: bytes) -> bytes:
+    return said(b"inputs", b'[{"name": "A", "datatype": "FP32", "shape": [%s]}]' % shape)
+
+
+def well_behaved(path: bytes) -> bytes:
+    """What Triton says."""
+    if path == b"/v2":
+        return said(b"name", b'"%s"' % ME.encode())
+    if path == b"/v2/models/bert":
+        return tensor(b"-1,4")
+    return answer(b"{}")
+
+
+def metadata(found: bytes) -> Callable[[bytes], bytes]:
+    return lambda path: found if path == b"/v2/models/bert" else well_behaved(path)
+
+
+DEEP = b"[" * 60 + b"]" * 60 + b","
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+ATTACKS: dict[str, tuple[Callable[[bytes], bytes], bytes]] = {
+    "a product of huge numbers": (metadata(tensor(b",".join([b"9" * 2000] * 1000))), b""),
+    "20,000 dimensions": (metadata(tensor(b",".join([b"9" * 12] * 20_000))), b""),
+    "a number of a million digits": (metadata(tensor(b"9" * 1_000_000)), b""),
+    "infinity": (metadata(tensor(b"1e999")), b""),
+    "4 MiB of lists": (metadata(answer(b"[" + b"[]," * 1_300_000 + b"[]]")), b""),
+    "4 MiB of name": (lambda _: said(b"name", b'"' + b"x" * 4_000_000 + b'"'), b""),
+    "deep lists": (metadata(answer(b"[" * 200_000 + b"]" * 200_000)), b""),
+    "many deep lists": (metadata(said(b"inputs", b"[" + DEEP * 300 + b"1]")), b""),
+    "100,000 inputs": (metadata(said(b"inputs", b"[" + b"{}," * 100_000 + b"{}]")), b""),
+    "interim answers": (lambda _: b"", b"HTTP/1.1 100 \r\n\r\n" * 20_000),
+    "chunks of a byte": (lambda _: CHUNKED, b"1\r\nx\r\n" * 50_000),
+    "headers": (lambda _: b"HTTP/1.1 200 OK\r\n", b"a: b\r\n" * 50_000),
+    "a header without end": (lambda _: b"HTTP/1.1 200 OK\r\na: ", b"b" * 300_000),
+    "a body without end": (lambda _: b"HTTP/1.1 200 OK\r\n\r\n", b"[" * 300_000),
+}
+"""What each answer is, and what follows it for as long as somebody listens."""
+
+
+class Server:
+    """A replica of threads, so that what it does takes none of the loop's time."""
+
+    def __init__(self, answers: Callable[[bytes], bytes], endless: bytes = b"") -> None:
+        self.answers, self.endless = answers, endless
+        self.pause_s = 0.0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.tls = replica_context(gateway_directory() / "gateway.crt", replica_keys())
+        port, certificate = self.listener.getsockname()[1], replica_keys().certificate
+        self.replica = Replica("127.0.0.1", port, certificate, 1000, "bert", ME)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, plain: socket.socket) -> None:
+        with suppress(OSError, IndexError), self.tls.wrap_socket(plain, True) as connection:
+            text = self.answers(connection.recv(65536).split()[1])
+            step = 1 if self.pause_s else len(text) or 1
+            for start in range(0, len(text), step):
+                connection.sendall(text[start : start + step])
+                time.sleep(self.pause_s)
+            while self.endless:
+                connection.sendall(self.endless)
+            # Closing before all was read would reset the connection under the answer.
+            while connection.recv(65536):
+                pass
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    servers: list[Server] = []
+
+    def begun(answers: Callable[[bytes], bytes], endless: bytes = b"") -> Server:
+        servers.append(Server(answers, endless))
+        return servers[-1]
+
+    yield begun
+    for one in servers:
+        # Closing alone leaves the thread that accepts in its call.
+        with suppress(OSError):
+            one.listener.shutdown(socket.SHUT_RDWR)
+        one.listener.close()
+
+
+async def longest_stall_s(until_s: float) -> float:
+    """The most of its own time that the loop spent between two of our steps."""
+    longest_s, last_s = 0.0, time.thread_time()
+    while time.monotonic() < until_s:
+        await asyncio.sleep(0.001)
+        now_s = time.thread_time()
+        longest_s, last_s = max(longest_s, now_s - last_s), now_s
+    return longest_s
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+async def test_others_are_found_ready_while_one_misbehaves(
+    serve: Callable[..., Server], name: str
+) -> None:
+    bad, good = serve(*ATTACKS[name]).replica, serve(well_behaved).replica
+    prober = Prober(asyncio.Event(), partial(probe, gateway_directory()))
+    began_s, began_own_s = time.monotonic(), time.thread_time()
+    stalls = asyncio.create_task(longest_stall_s(began_s + 1))
+    prober.look([bad])
+    await asyncio.sleep(0.2)
+    async with asyncio.timeout(5):
+        while prober.look([bad, good])[good] != Answer(Probe.OURS):  # noqa: ASYNC110 -- no event
+            await asyncio.sleep(0.01)
+    assert await stalls < STALL_S
+    assert time.thread_time() - began_own_s < MOST_OF_ALL * (time.monotonic() - began_s)
+    assert prober.look([bad])[bad].probe is Probe.SILENT
+    prober.look([])
+
+
+async def test_a_body_that_unpacks_to_gigabytes_is_not_unpacked(
+    serve: Callable[..., Server],
+) -> None:
+    body = b"\x1f\x8b" + bytes(1000)
+    server = serve(lambda _: answer(body, b"Content-Encoding: gzip"))
+    assert await probe(gateway_directory(), server.replica) == Answer(Probe.SILENT)
+
+
+@pytest.mark.parametrize("slow", [b"/v2", b"/v2/models/bert/ready", b"/v2/models/bert"])
+async def test_a_byte_now_and_then_ends_at_the_deadline(
+    serve: Callable[..., Server], slow: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton, "DEADLINE_S", 0.3)
+    server = serve(well_behaved)
+    began_s = time.monotonic()
+
+    def answers(path: bytes) -> bytes:
+        server.pause_s = 0.05 if path == slow else 0.0
+        return well_behaved(path)
+
+    server.answers = answers
+    assert await probe(gateway_directory(), server.replica) == Answer(Probe.SILENT)
+    assert time.monotonic() - began_s < 2
+
+
+async def test_a_large_input_is_sent_while_others_are_asked(serve: Callable[..., Server]) -> None:
+    """64 MiB, to who reads none of it and answers at once."""
+    server = serve(metadata(tensor(str(16 * 1024 * 1024).encode())))
+    stalls = asyncio.create_task(longest_stall_s(time.monotonic() + 1))
+    assert (await probe(gateway_directory(), server.replica)).probe in {Probe.OURS, Probe.SILENT}
+    assert await stalls < STALL_S
+
+
+async def test_what_is_beyond_a_bound_is_told_to_its_owner(serve: Callable[..., Server]) -> None:
+    shape = b",".join([b"1"] * 33)
+    said_of = (await probe(gateway_directory(), serve(metadata(tensor(shape))).replica)).said
+    assert "inputs.0.shape of its ModelMetadata" in said_of
+    assert 'readiness = "model"' in said_of
+    large = answer(json.dumps(["x" * 300_000]).encode())
+    assert (
+        "more than 262144 bytes"
+        in (await probe(gateway_directory(), serve(metadata(large)).replica)).said
+    )
+
+
+async def test_who_costs_much_is_asked_less_and_less() -> None:
+    asked_s: list[float] = []
+
+    async def ask(_: Replica) -> Answer:
+        asked_s.append(time.monotonic())
+        return Answer(Probe.SILENT, is_costly=True)
+
+    prober = Prober(asyncio.Event(), ask)
+    prober.look([Replica("10.0.0.1", 8000, "", 1000, "bert", ME)])
+    await asyncio.sleep(1.6)
+    prober.look([])
+    pauses = [after - before for before, after in pairwise(asked_s)]
+    assert len(pauses) == 2
+    assert pauses[1] > 1.5 * pauses[0]
