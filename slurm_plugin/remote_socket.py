@@ -2,33 +2,43 @@
 
 The network is nobody's friend: whatever comes in is short, soon there, and looks like a credential
 before munged is asked, in two threads of its own; a flood here does not take munged from Slurm.
+Who is silent makes room for others (``decide/places.py``), and the launcher's hosts have places of
+their own, so that nobody locks it out.
 """
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import TypeVar
 
 from cluster.errors import InvalidInputError, Refusal, SlicewiseError
 from cluster.munge import Munge
 from cluster.sealed import PREFIX, Part, seal, unseal
 from cluster.settings import DaemonSettings, host_and_port
-from slurm_plugin.line_server import BUSY, Answer, Peer, answered, failure
+from slurm_plugin.decide.places import Bounds, Guest, origin_of, room_for
+from slurm_plugin.line_server import BACKLOG, BUSY, Answer, Peer, answered, failure
 from slurm_plugin.observe import report_failure
-from slurm_plugin.user_socket import MESSAGE_BYTES
+from slurm_plugin.user_socket import MESSAGE_BYTES, roles
 
 T = TypeVar("T")
 
-_CONNECTIONS, _CONNECTIONS_PER_ADDRESS = 128, 16
+_CONNECTIONS, _CONNECTIONS_PER_PREFIX, _CONNECTIONS_PER_ADDRESS = 128, 64, 16
 """Of more, as many again are told SW-BUSY; others are cut off."""
+_CONNECTIONS_PER_UID = 16
+"""Whose questions are sealed and answered; the launcher and operators have no such bound."""
+_LAUNCHERS_HOSTS = 4
+"""So many are remembered: those of a pair, and those they have moved from."""
+_GRACE_S = 0.5
 _MUNGE_THREADS = 2
 _LINE_BYTES = 2 * MESSAGE_BYTES
 """What a credential of the longest message needs, with room to spare."""
-_QUESTION_S, _MUNGE_S, _SEND_S, _LINGER_S = 5.0, 10.0, 15.0, 0.5
+_QUESTION_S, _MUNGE_S, _SEND_S, _LINGER_S = 2.0, 10.0, 15.0, 0.5
 _REPORT_EVERY_S = 10.0
 
 
@@ -40,7 +50,10 @@ class RemoteSocket:
         self._answer = answer
         self._munge = Munge(settings.munge_socket)
         self._threads = ThreadPoolExecutor(_MUNGE_THREADS, "munge")
-        self._open: Counter[str] = Counter()
+        self._roles = roles(settings)
+        self._guests = _Guests()
+        self._turned_away = 0
+        self._by_uid: Counter[int] = Counter()
         self._conversations: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._report_due_s = 0.0
@@ -51,7 +64,10 @@ class RemoteSocket:
             return
         try:
             self._server = await asyncio.start_server(
-                self._accept, *host_and_port(self._settings.listen), limit=_LINE_BYTES
+                self._accept,
+                *host_and_port(self._settings.listen),
+                limit=_LINE_BYTES,
+                backlog=BACKLOG,
             )
         except OSError as error:
             raise SlicewiseError(
@@ -70,38 +86,61 @@ class RemoteSocket:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        conversation = asyncio.create_task(self._serve(reader, writer))
+        address = str((writer.get_extra_info("peername") or ("",))[0])
+        conversation = asyncio.create_task(self._serve(reader, writer, address))
         self._conversations.add(conversation)
         conversation.add_done_callback(self._conversations.discard)
+        conversation.add_done_callback(self._guests.leave)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        address = str((writer.get_extra_info("peername") or ("",))[0])
-        self._open[address] += 1
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str
+    ) -> None:
         try:
             # Who went away or sleeps is told nothing.
             with suppress(TimeoutError, ConnectionError):
-                await self._converse(reader, writer, address)
+                if self._guests.enter(_this_task(), address):
+                    await self._converse(reader, writer, address)
+                else:
+                    await self._turn_away(reader, writer)
                 async with asyncio.timeout(_SEND_S):
                     writer.close()
                     await writer.wait_closed()
         finally:
-            self._open -= Counter([address])
             # What a peer has not taken in time is not kept for it.
             writer.transport.abort()
+
+    async def _turn_away(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._turned_away >= _CONNECTIONS:
+            return
+        self._turned_away += 1
+        try:
+            await _refuse(reader, writer, BUSY)
+        finally:
+            self._turned_away -= 1
 
     async def _converse(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str
     ) -> None:
-        if self._open.total() > 2 * _CONNECTIONS:
-            return
-        if self._open[address] > _CONNECTIONS_PER_ADDRESS or self._open.total() > _CONNECTIONS:
-            await _refuse(reader, writer, BUSY)
-            return
         try:
-            await self._reply(await self._question(reader), writer)
+            question = await self._question(reader)
+            with self._counted(question.uid):
+                await self._reply(question, writer)
         except SlicewiseError as error:
             self._report(error, address)
             await _refuse(reader, writer, error.refusal)
+
+    @contextmanager
+    def _counted(self, uid: int) -> Iterator[None]:
+        """Raises SlicewiseError (SW-BUSY) if that user has too many."""
+        if uid == self._roles.launcher:
+            self._guests.launcher_asks(_this_task())
+        elif self._by_uid[uid] >= _CONNECTIONS_PER_UID and uid not in self._roles.trusted:
+            raise SlicewiseError(BUSY.code, BUSY.message, BUSY.hint)
+        self._by_uid[uid] += 1
+        try:
+            yield
+        finally:
+            self._by_uid -= Counter([uid])
 
     async def _question(self, reader: asyncio.StreamReader) -> Part:
         try:
@@ -109,6 +148,7 @@ class RemoteSocket:
                 line = await reader.readline()
         except ValueError:
             line = b""
+        self._guests.spoke(_this_task())
         if not (line.startswith(PREFIX) and line.endswith(b"\n")) or b"\0" in line:
             raise InvalidInputError(
                 "SW-MUNGE", "That is no credential.", "Ask with the slicewise command."
@@ -138,6 +178,58 @@ class RemoteSocket:
         if time.monotonic() >= self._report_due_s:
             self._report_due_s = time.monotonic() + _REPORT_EVERY_S
             report_failure("credential_refused", error, address=address)
+
+
+class _Guests:
+    """Who is connected, each in a task of his own."""
+
+    def __init__(self) -> None:
+        self._guests: dict[asyncio.Task[None], Guest] = {}
+        self._launchers: OrderedDict[str, None] = OrderedDict()
+        self._numbers = count()
+
+    def enter(self, task: asyncio.Task[None], address: str) -> bool:
+        """Whether there is room; somebody silent may be cut off for it."""
+        origin = origin_of(address)
+        is_launchers = origin.host in self._launchers
+        new = Guest(next(self._numbers), origin, time.monotonic(), is_launchers=is_launchers)
+        room = room_for(new, self._guests.values(), _bounds())
+        for one in [one for one, guest in self._guests.items() if guest == room.cut]:
+            self.leave(one)
+            one.cancel()
+        if room.fits:
+            self._guests[task] = new
+        return room.fits
+
+    def leave(self, task: asyncio.Task[None]) -> None:
+        """Its place is free."""
+        self._guests.pop(task, None)
+
+    def spoke(self, task: asyncio.Task[None]) -> None:
+        """Its question is there."""
+        if task in self._guests:
+            self._guests[task] = replace(self._guests[task], is_silent=False)
+
+    def launcher_asks(self, task: asyncio.Task[None]) -> None:
+        """Keep places for its host from now on."""
+        if task not in self._guests:
+            return
+        guest = self._guests[task]
+        self._launchers[guest.origin.host] = None
+        self._launchers.move_to_end(guest.origin.host)
+        while len(self._launchers) > _LAUNCHERS_HOSTS:
+            self._launchers.popitem(last=False)
+        self._guests[task] = replace(guest, is_launchers=True)
+
+
+def _bounds() -> Bounds:
+    return Bounds(_CONNECTIONS, _CONNECTIONS_PER_ADDRESS, _CONNECTIONS_PER_PREFIX, _GRACE_S)
+
+
+def _this_task() -> "asyncio.Task[None]":
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 -- each conversation is one
+    return task
 
 
 async def _refuse(

@@ -79,7 +79,13 @@ def free_port() -> int:
 @pytest.fixture
 def own(tmp_path: Path) -> DaemonSettings:
     place = f"127.0.0.1:{free_port()}"
-    return DaemonSettings(run_dir=tmp_path, slurm_user=MY_NAME, listen=place, connect=place)
+    return DaemonSettings(
+        run_dir=tmp_path,
+        slurm_user=MY_NAME,
+        launcher_user=MY_NAME,
+        listen=place,
+        connect=place,
+    )
 
 
 @dataclass
@@ -232,6 +238,65 @@ async def test_one_address_does_not_take_every_connection(
         writer.close()
     await asyncio.sleep(0.05)
     assert (await raw(daemon, question(munge))).startswith(b"MUNGE:")
+
+
+Silent = list[asyncio.StreamWriter]
+
+
+async def silent(daemon: Daemon, addresses: int, each: int) -> Silent:
+    """Connections that say nothing, from so many addresses of this host."""
+    host, _, port = daemon.settings.listen.partition(":")
+    opened = [
+        await asyncio.open_connection(host, int(port), local_addr=(f"127.0.0.{last}", 0))
+        for last in range(2, 2 + addresses)
+        for _ in range(each)
+    ]
+    await asyncio.sleep(0.05)
+    return [writer for _, writer in opened]
+
+
+def close(writers: Silent) -> None:
+    for writer in writers:
+        writer.close()
+
+
+async def test_silent_connections_lock_nobody_out(daemon: Daemon, munge: ScriptedMunge):
+    """300 from 20 addresses, and as many again as soon as they are cut off."""
+    for _ in range(3):
+        opened = await silent(daemon, 20, 15)
+        assert (await raw(daemon, question(munge))).startswith(b"MUNGE:")
+        close(opened)
+
+
+async def test_silent_connections_from_the_launchers_host_do_not_lock_it_out(
+    daemon: Daemon, munge: ScriptedMunge
+):
+    host, _, port = daemon.settings.listen.partition(":")
+    assert (await raw(daemon, question(munge))).startswith(b"MUNGE:")
+    opened = [await asyncio.open_connection(host, int(port)) for _ in range(100)]
+    await asyncio.sleep(0.05)
+    assert (await raw(daemon, question(munge))).startswith(b"MUNGE:")
+    close([writer for _, writer in opened])
+
+
+async def test_one_user_does_not_take_every_connection(
+    daemon: Daemon, munge: ScriptedMunge, monkeypatch: pytest.MonkeyPatch
+):
+    """He asks from many hosts, and takes no answer."""
+    monkeypatch.setattr(remote_socket, "_CONNECTIONS_PER_UID", 2)
+    daemon.answer_with = remote_socket.failure(Refusal("SW-X", "x" * 30_000_000))
+    munge.uid = 61001
+    opened = await silent(daemon, 2, 1)
+    for writer in opened:
+        writer.write(question(munge))
+    while len(daemon.asked) < len(opened):  # noqa: ASYNC110 -- what is waited for sets no event
+        await asyncio.sleep(0.01)
+    daemon.answer_with = VIEW
+    assert json.loads(await raw(daemon, question(munge)))["code"] == "SW-BUSY"
+    munge.uid = 61002
+    assert (await raw(daemon, question(munge))).startswith(b"MUNGE:")
+    for writer in opened:
+        writer.transport.abort()
 
 
 async def test_a_port_in_use_is_told(daemon: Daemon):
