@@ -5,12 +5,21 @@ import os
 import re
 import shutil
 from asyncio.subprocess import PIPE
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from cluster.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.errors import InvalidInputError, OutsideError, SlicewiseError, UnreachableError
 from cluster.settings import GatewaySettings
 from launcher import identity
 from launcher.decide.gateway import Gateway, with_replaced
@@ -28,6 +37,7 @@ from launcher.haproxy_text import (
     servers,
     without_digests,
 )
+from launcher.stream_text import SHOW_SESSIONS, SHOW_STREAMS, end_commands, without_key
 
 DEADLINE_S = 2.0
 REPLACED_DEADLINE_S = 0.5
@@ -78,8 +88,9 @@ class HaproxyRuntime:
         """Let these API keys in, and no other; tenants that have one want one from now on.
 
         ``tenants`` is by SHA-256 in lower-case hexadecimal; ``protected`` are further tenants that
-        want a key. Both are written down, too: HAProxy starts with them. Raises OSError if this
-        user may not write there, after HAProxy was told.
+        want a key. Both are written down, too: HAProxy starts with them. Streams that were let in
+        by another key are ended. Raises OSError if this user may not write there, after HAProxy was
+        told.
         """
         asked = dict.fromkeys({*tenants.values(), *protected, TOLD_KEY}, "yes")
         # In this order nobody whose key is good is refused in between.
@@ -93,6 +104,9 @@ class HaproxyRuntime:
         for path, entries in wanted.items():
             shown = _parsed_map(await _ask(self._socket, f"show map {path}"))
             await self._tell(entry_commands(path, shown, entries))
+        await _end_streams(partial(_ask, self._socket), tenants.keys())
+        if self._replaced is not None:
+            await self._replaced.end_streams(tenants.keys())
         if unwritten is not None:
             raise unwritten
 
@@ -172,6 +186,17 @@ class _Replaced:
             self._said[process] = self._asking.pop(process).result()
         return [found for found in self._said.values() if found is not None]
 
+    async def end_streams(self, digests: Collection[str]) -> None:
+        """Those that were let in by none of these keys, in processes that answer."""
+        answering = self._said.keys() - self._asking.keys()
+        asked = [_end_streams(partial(self._command, process), digests) for process in answering]
+        # One that has just ended, or hangs from now on, is not asked again before it answers.
+        with suppress(SlicewiseError):
+            await asyncio.gather(*asked)
+
+    async def _command(self, process: int, command: str) -> str:
+        return await _ask(self._master, f"@!{process} {command}", REPLACED_DEADLINE_S)
+
     def _forget(self, said: Iterable[int], asking: Iterable[int]) -> None:
         for process in said:
             del self._said[process]
@@ -190,6 +215,15 @@ class _Replaced:
         with suppress(OutsideError):
             return _parsed("".join(answers))
         return None
+
+
+async def _end_streams(command: Callable[[str], Awaitable[str]], digests: Collection[str]) -> None:
+    """Each command goes to one process of HAProxy."""
+    numbers = without_key(await command(SHOW_STREAMS), digests)
+    if not numbers:
+        return
+    for end in end_commands(await command(SHOW_SESSIONS), numbers):
+        await command(end)
 
 
 async def _ask(socket: Path, command: str, deadline_s: float | None = DEADLINE_S) -> str:

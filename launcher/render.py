@@ -14,6 +14,7 @@ from cluster.settings import GatewaySettings, TritonSettings
 from launcher.decide.profiling import Work
 from launcher.haproxy_text import COMPLETE_KEY, GRPC, TOLD_KEY, Maps, map_text
 from launcher.identity import KEY
+from launcher.stream_text import STREAMS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -139,6 +140,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "frame_ms": FRAME_MS,
         "retry_after_s": _RETRY_AFTER_S,
         "header_bytes": _HEADER_BYTES,
+        "streams": STREAMS,
     }
     texts = {
         name: _environment().get_template(f"{name}.j2").render(values)

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
 
+import aiohttp
 import grpc
 import pytest
 from gateway_harness import (
     INFER,
+    STREAM,
     Harness,
     Replica,
     error_of,
@@ -113,6 +115,55 @@ async def test_a_revoked_key_lets_nobody_in_and_its_tenant_may_stay_protected(
     assert (await gateway.ask(x_api_key=KEY))[0] == 401
     await gateway.runtime.set_keys({})
     assert (await gateway.ask())[0] == 200
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_revoked_key_ends_its_streams_and_nothing_else(
+    gateway: Harness, replicas, replaced: bool
+):
+    """On one connection of HTTP/2 with a stream of another key, and by HTTP."""
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    both = {**KEYS, digest(REVOKED): "t"}
+    await gateway.runtime.set_keys(both)
+    async with gateway.channel() as channel:
+        revoked, kept = stream(channel, REVOKED), stream(channel, KEY)
+        assert [await echo(one, "0") for one in (revoked, kept)] == ["0", "0"]
+        by_http = asyncio.create_task(generated(gateway, REVOKED))
+        await eventually(lambda: gateway.waits(Load(in_flight=3)))
+        if replaced:
+            await gateway.reload()
+            await gateway.runtime.observe()
+        await gateway.runtime.set_keys(both)
+        assert [await echo(one, "1") for one in (revoked, kept)] == ["1", "1"]
+        assert not by_http.done()
+        await gateway.runtime.set_keys(KEYS)
+        # Without a word from its client.
+        assert await asyncio.wait_for(revoked.code(), 5) is not grpc.StatusCode.OK
+        with pytest.raises(aiohttp.ClientError):
+            await asyncio.wait_for(by_http, 5)
+        assert await echo(kept, "2") == "2"
+        await kept.done_writing()
+
+
+def digest(key: str) -> str:
+    return sha256(key.encode()).hexdigest()
+
+
+def stream(channel: grpc.aio.Channel, key: str) -> grpc.aio.StreamStreamCall:
+    metadata = (("slicewise-service", "t/a"), ("x-api-key", key))
+    return service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(metadata=metadata)
+
+
+async def generated(gateway: Harness, key: str) -> None:
+    url = f"{gateway.settings.url}/t/a{STREAM}"
+    async with gateway.session.post(url, json={"n": 300}, headers={"x-api-key": key}) as answer:
+        await answer.read()
+
+
+async def echo(stream: grpc.aio.StreamStreamCall, word: str) -> str:
+    await stream.write(service_pb2.ModelInferRequest(model_name="m", id=word))
+    answer = await asyncio.wait_for(stream.read(), 10)
+    return str(answer.infer_response.id)
 
 
 async def test_after_a_start_keys_hold_before_any_launcher_says_so(gateway: Harness, replicas):

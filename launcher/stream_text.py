@@ -1,0 +1,32 @@
+"""Streams that API keys have open, in the words of HAProxy's Runtime API.
+
+HAProxy checks a key when a request comes. The configuration notes each stream of a key in the table
+``streams``, by digest and by the number that HAProxy gives each request; ``show sess all`` tells
+what has that number.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+
+STREAMS = "streams"
+SHOW_STREAMS = f"show table {STREAMS} data.conn_cur gt 0"
+SHOW_SESSIONS = "show sess all"
+_STREAM = re.compile(r"key=([0-9a-f]{64})/(\d+) ")
+_SESSION = re.compile(r"^(0x[0-9a-f]+): \[[^\]]*\] id=(\d+) ", re.MULTILINE)
+
+
+def without_key(shown: str, digests: Collection[str]) -> frozenset[int]:
+    """Of ``SHOW_STREAMS``: the numbers of streams that were let in by none of these keys.
+
+    A configuration without that table has none.
+    """
+    return frozenset(
+        int(number) for digest, number in _STREAM.findall(shown) if digest not in digests
+    )
+
+
+def end_commands(shown: str, numbers: Collection[int]) -> Iterator[str]:
+    """Of ``SHOW_SESSIONS``: what ends the requests of these numbers, and no other."""
+    for session, number in _SESSION.findall(shown):
+        if int(number) in numbers:
+            yield f"shutdown session {session}"
