@@ -29,7 +29,7 @@ from benchmarks.gateway_clients import MODEL, SERVICE, Connection, GrpcConnectio
 from benchmarks.machine import machine
 from cluster.console import console
 from cluster.errors import SlicewiseError
-from cluster.settings import GatewaySettings
+from cluster.gateway_settings import GatewaySettings, LimitSettings
 from launcher import door, identity
 from launcher.decide.gateway import Endpoint, Mode
 from launcher.decide.routing import Route, plan_routes
@@ -204,6 +204,9 @@ def _gateway_settings(directory: Path) -> GatewaySettings:
         runtime_socket=directory / "haproxy.sock",
         directory=directory,
         identity=directory / "gateway.crt",
+        require_keys=False,
+        # Counted, as everywhere, but never reached.
+        limits=LimitSettings(requests_per_s=1_000_000, concurrent=1_000_000),
     )
 
 

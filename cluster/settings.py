@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from cluster.errors import InvalidInputError
+from cluster.gateway_settings import GatewaySettings
 from cluster.lending_settings import LendingSettings
 from cluster.mig_profiles import Board, board, cost_millislices
 from cluster.periods import check_zone
@@ -185,57 +186,6 @@ class PrioritySettings(_Section):
     def half_life_s(self) -> float:
         """In seconds."""
         return self.half_life_h * 3600
-
-
-class TenantLimits(_Section):
-    """[gateway.limits.tenants.NAME]: of one tenant's services together; none is unlimited."""
-
-    requests_per_s: int | None = Field(None, ge=1)
-    concurrent: int | None = Field(None, ge=1, description="In flight and waiting.")
-
-
-class LimitSettings(TenantLimits):
-    """[gateway.limits]: of each tenant that has none of its own."""
-
-    tenants: Mapping[str, TenantLimits] = {}
-
-    @property
-    def any(self) -> bool:
-        """Whether there is one."""
-        return bool(self.requests_per_s or self.concurrent or self.tenants)
-
-
-class GatewaySettings(_Section):
-    """[gateway]: HAProxy."""
-
-    url: str = "http://127.0.0.1:8080"
-    bind: str = "127.0.0.1:8080"
-    runtime_socket: Path = Path("/run/haproxy/slicewise.sock")
-    directory: Path = Field(
-        Path("/etc/haproxy/slicewise"), description="Where the maps and the Lua file are."
-    )
-    master_socket: Path | None = Field(
-        None, description="HAProxy's option -S: what processes that a reload replaced still do."
-    )
-    domain: str = Field("", description="Clients may ask SERVICE.TENANT.DOMAIN, too.")
-    certificate: Path | None = Field(None, description="PEM with its key: then TLS only.")
-    identity: Path = Field(
-        Path("/etc/slicewise/gateway.crt"),
-        description="Certificate by which replicas know the gateway; every user may read it.",
-    )
-    require_keys: bool = Field(
-        False,
-        description="Every service wants an API key, whether its tenant has one or not.",
-    )
-    limits: LimitSettings = LimitSettings()
-    backends: int = Field(8, ge=1, le=512, description="Services that it can carry at once.")
-    servers: int = Field(16, ge=1, le=256, description="Replicas of one service at most.")
-    hold_s: int = Field(
-        300, ge=1, le=480, description="How long a request waits for a replica at most."
-    )
-    max_json_mib: int = Field(
-        16, ge=1, le=1024, description="JSON of one inference at most; binary tensors are free."
-    )
 
 
 class TritonSettings(_Section):

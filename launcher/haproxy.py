@@ -15,12 +15,13 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 from cluster.errors import InvalidInputError, OutsideError, SlicewiseError, UnreachableError
-from cluster.settings import GatewaySettings
+from cluster.gateway_settings import GatewaySettings
 from launcher import identity
 from launcher.decide.gateway import Gateway, with_replaced
 from launcher.decide.routing import Change
@@ -65,6 +66,7 @@ class HaproxyRuntime:
     def __init__(self, settings: GatewaySettings) -> None:
         self._socket = settings.runtime_socket
         self._maps = Maps(settings.directory)
+        self._per_tenant = settings.places.per_tenant
         master = settings.master_socket
         self._replaced = _Replaced(master, self._maps) if master is not None else None
 
@@ -74,7 +76,8 @@ class HaproxyRuntime:
         Those are looked for afterwards: a reload in between may count requests twice for a moment,
         but never lose sight of one.
         """
-        gateway = _parsed(await _ask(self._socket, ";".join(questions(self._maps))))
+        shown = _parsed(await _ask(self._socket, ";".join(questions(self._maps))))
+        gateway = replace(shown, per_tenant=self._per_tenant)
         if self._replaced is None:
             return gateway
         return with_replaced(gateway, await self._replaced.observe())

@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.settings import GatewaySettings
+from cluster.gateway_settings import GatewaySettings
 from launcher.decide.gateway import Backend, Gateway, Mode, Server
 from launcher.decide.routing import (
     AddRoute,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cluster.errors import InvalidInputError, UnreachableError
-from cluster.settings import GatewaySettings
+from cluster.gateway_settings import GatewaySettings
 
 KEY = "identity.pem"
 """In the gateway's directory: the gateway's key and certificate, for HAProxy and the launcher."""

@@ -270,7 +270,10 @@ class Reporter:
     def _troubles(self, plan: Plan) -> None:
         more = "raise gateway.{} and render again"
         found: Mapping[str, Mapping[str, str]] = {
-            "no_backend_free": dict.fromkeys(plan.routes.unrouted, more.format("backends")),
+            "no_backend_free": {
+                name: f"{why}; {more.format('backends or services_per_tenant')}"
+                for name, why in plan.routes.unrouted.items()
+            },
             "no_server_free": dict.fromkeys(plan.routes.crowded, more.format("servers")),
             "service_unreadable": plan.unreadable,
             "slots_lost": {one.service: loss_text(one.lost) for one in plan.services},

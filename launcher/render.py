@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.errors import InvalidInputError
+from cluster.gateway_settings import GatewaySettings
 from cluster.service import ServiceSpec
-from cluster.settings import GatewaySettings, TritonSettings
+from cluster.settings import TritonSettings
 from launcher.decide.profiling import Work
 from launcher.haproxy_text import COMPLETE_KEY, GRPC, TOLD_KEY, Maps, map_text
 from launcher.identity import KEY

@@ -53,7 +53,11 @@ class Teller:
         for one in plan.services:
             key = one.service
             self._samples[key] = sampled(before.get(key, ()), now_s, one.load)
-            yield key, news(one, self._state.get(key, ServiceState()), self._samples[key])
+            state, unrouted = (
+                self._state.get(key, ServiceState()),
+                plan.routes.unrouted.get(key, ""),
+            )
+            yield key, news(one, state, self._samples[key], unrouted)
 
     def _is_due(self, key: str, found: ServiceNews, now_s: float) -> bool:
         told_s, told = self._told.get(key, (0.0, None))

@@ -131,7 +131,11 @@ class Quotas:
             services=living(found, jobs),
             accounts_by_uid=self.accounts_by_uid,
             formula=formula_of(settings.priority),
-            rules=Rules(settings.admission.untyped, frozenset(settings.priority.high_class_for)),
+            rules=Rules(
+                settings.admission.untyped,
+                frozenset(settings.priority.high_class_for),
+                settings.gateway.places,
+            ),
             newest=tokens(jobs, seen.at_s - _NEWEST_S),
             highest_quotas=self._bounds.quotas,
         )

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-from cluster.settings import GatewaySettings
+from cluster.gateway_settings import GatewaySettings
 from launcher import identity
 
 

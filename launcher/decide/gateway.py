@@ -124,6 +124,7 @@ class Gateway:
         closing: services that take no new request, by ``tenant/service``.
         retry_after_s: what a request that is given up on is told, by ``tenant/service``.
         in_time: how many may wait before the newest go first, by ``tenant/service``.
+        per_tenant: services of one tenant that get a backend at most; None: as many as come.
     """
 
     routes: Mapping[str, str] = field(hash=False)
@@ -132,6 +133,7 @@ class Gateway:
     closing: frozenset[str] = frozenset()
     retry_after_s: Mapping[str, int] = field(default_factory=dict, hash=False)
     in_time: Mapping[str, int] = field(default_factory=dict, hash=False)
+    per_tenant: int | None = None
 
     def backend_of(self, service: str) -> Backend | None:
         """The backend of ``tenant/service``; None if it has no route."""

@@ -27,8 +27,12 @@ def sampled(before: Samples, at_s: float, load: Load) -> Samples:
     return (*before[max(0, len(before) - later - 1) :], (at_s, load.arrived))
 
 
-def news(plan: ServicePlan, state: ServiceState, samples: Samples) -> ServiceNews:
-    """Of one service; ``state`` is what is remembered of it after that plan."""
+def news(
+    plan: ServicePlan, state: ServiceState, samples: Samples, unrouted: str = ""
+) -> ServiceNews:
+    """Of one service; ``state`` is what is remembered of it after that plan, ``unrouted`` why no
+    request reaches it.
+    """
     tenant, _, name = plan.service.partition("/")
     newest = state.generations.get(plan.array_job_id)
     backoff = newest.backoff if newest is not None else Backoff()
@@ -40,7 +44,7 @@ def news(plan: ServicePlan, state: ServiceState, samples: Samples) -> ServiceNew
         held=plan.load.held,
         rate_per_s=_rate_per_s(samples),
         wanted=plan.decision.wanted,
-        reason=note((plan.decision.reason,)),
+        reason=note((unrouted, plan.decision.reason) if unrouted else (plan.decision.reason,)),
         ready=_places(s for s in plan.slots if s.phase is Phase.SERVING and s.up),
         draining=_places(s for s in plan.slots if s.phase is Phase.DRAINING or s.is_drained),
         failures=backoff.failures,

@@ -1,8 +1,10 @@
 """What to change at the gateway so that it shows every service's replicas."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cluster.service_places import Places
 from launcher.decide.gateway import Backend, Endpoint, Gateway, Mode, Server
 
 
@@ -151,13 +153,13 @@ class RoutePlan:
     Attributes:
         changes: in the order in which to make them.
         routes: what is routed then: backend name by ``tenant/service``.
-        unrouted: services for which no backend is free.
+        unrouted: services that get no backend, and why, by ``tenant/service``.
         crowded: services with a replica for which no server of their backend is free.
     """
 
     changes: tuple[Change, ...]
     routes: Mapping[str, str] = field(hash=False)
-    unrouted: tuple[str, ...]
+    unrouted: Mapping[str, str] = field(hash=False)
     crowded: tuple[str, ...] = ()
 
 
@@ -197,7 +199,8 @@ def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
     return RoutePlan(tuple(changes), backends, unrouted, tuple(crowded))
 
 
-def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], tuple[str, ...]]:
+def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], Mapping[str, str]]:
+    """Who has a backend keeps it, also beyond what its tenant may have."""
     backends = {
         route.service: gateway.routes[route.service]
         for route in routes
@@ -206,8 +209,26 @@ def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], 
     new = [route.service for route in routes if route.service not in backends]
     taken = set(gateway.routes.values())
     free = [name for name, b in gateway.backends.items() if name not in taken and not b.sessions]
-    backends.update(zip(new, free, strict=False))
-    return backends, tuple(new[len(free) :])
+    unrouted: dict[str, str] = {}
+    for service in new:
+        if why := _why_unrouted(gateway, service, backends):
+            unrouted[service] = why
+        elif free:
+            backends[service] = free.pop(0)
+        else:
+            unrouted[service] = "the gateway has no free backend"
+    return backends, unrouted
+
+
+def _why_unrouted(gateway: Gateway, service: str, backends: Iterable[str]) -> str:
+    if gateway.per_tenant is None:
+        return ""
+    held = Counter(_tenant(one) for one in backends)
+    return Places(len(gateway.backends), gateway.per_tenant).why_none(_tenant(service), held)
+
+
+def _tenant(service: str) -> str:
+    return service.partition("/")[0]
 
 
 def _vacate(name: str, backend: Backend) -> Iterable[Change]:

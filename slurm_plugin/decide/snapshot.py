@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from cluster.service_places import Places
 from cluster.units import Millislices, slices_text
 from slurm_plugin.decide.priority import Formula
 
@@ -36,10 +37,12 @@ class Rules:
     Attributes:
         untyped: what becomes of GPUs without a type: ``refuse``, ``auto``, or a GRES type.
         high_class_for: tenants whose jobs may be of class high.
+        places: services that the gateway carries; None: as many as come.
     """
 
     untyped: str = "refuse"
     high_class_for: frozenset[str] = frozenset()
+    places: Places | None = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from replica_keys import gateway_directory, replica_context, replica_keys
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from cluster.errors import UnreachableError
-from cluster.settings import GatewaySettings
+from cluster.gateway_settings import GatewaySettings
 from launcher.decide.gateway import Endpoint, Load, Mode, load_of
 from launcher.decide.routing import MarkComplete, Route, plan_routes
 from launcher.haproxy import HaproxyRuntime, check_configuration, prepare
@@ -274,6 +274,8 @@ async def gateway_up(
         "backends": 2,
         "servers": 4,
         "hold_s": 30,
+        # Keys are what some tests are about; without them tenants are open.
+        "require_keys": False,
     }
     chosen = GatewaySettings.model_validate(values | settings)
     write_files(chosen)

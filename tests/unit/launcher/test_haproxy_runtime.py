@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import OutsideError, UnreachableError
-from cluster.settings import GatewaySettings
+from cluster.gateway_settings import GatewaySettings
 from launcher.decide.gateway import Backend, Endpoint, Mode, Server
 from launcher.decide.routing import (
     AddRoute,

@@ -33,7 +33,7 @@ BERT = ServicePlan(
     urgency=0.0,
     lost=frozenset(),
 )
-PLAN = Plan((BERT,), RoutePlan((), {}, ()), {})
+PLAN = Plan((BERT,), RoutePlan((), {}, {}), {})
 STATE = {"nlp/bert": ServiceState(None, {7: GenerationState(backoff=Backoff(2, 1.0))})}
 TURNED = Turned(STATE, PLAN, {}, (), {})
 BLIND = Turned(STATE, None, {}, (), {})

@@ -42,7 +42,7 @@ FAILING = ServiceState(None, {7: GenerationState(backoff=Backoff(2, 100.0))})
 
 
 def plan(*services: ServicePlan) -> Plan:
-    return Plan(services, RoutePlan((), {}, ()), {})
+    return Plan(services, RoutePlan((), {}, {}), {})
 
 
 def samples(*arrived: tuple[float, int]) -> Samples:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import InvalidInputError
+from cluster.gateway_settings import GatewaySettings
 from cluster.service import directives_of_script, service_spec
-from cluster.settings import GatewaySettings, TritonSettings
+from cluster.settings import TritonSettings
 from launcher.render import Owners, gateway_files, service_script
 
 TRITON = TritonSettings(command=Path("/opt/triton server/bin/it's"))
@@ -186,14 +187,26 @@ def test_the_gateway_has_its_pool():
 
 
 def test_limits_are_rendered_only_if_there_are_any():
-    assert "track-sc0" not in gateway_files(GatewaySettings())["haproxy.cfg"]
+    unlimited = {"limits": {"requests_per_s": 0, "concurrent": 0}}
+    files = gateway_files(GatewaySettings.model_validate(unlimited))
+    assert "track-sc0" not in files["haproxy.cfg"]
     limits = {"concurrent": 50, "tenants": {"vision": {"requests_per_s": 5}}}
     files = gateway_files(GatewaySettings.model_validate({"limits": limits}))
     assert 'concurrent.map",50)' in files["haproxy.cfg"]
+    assert 'rate.map",1000)' in files["haproxy.cfg"]
     assert (files["rate.map"], files["concurrent.map"]) == (
         "vision 5\n",
         "vision 1000000000\n",
     )
+
+
+def test_a_gateway_of_which_nothing_is_said_is_closed_and_bounded():
+    text = gateway_files(GatewaySettings())["haproxy.cfg"]
+    assert "acl protected always_true" in text
+    assert 'rate.map",1000)' in text
+    assert 'concurrent.map",1000)' in text
+    opened = gateway_files(GatewaySettings(require_keys=False))["haproxy.cfg"]
+    assert "acl protected always_true" not in opened
 
 
 def test_with_a_certificate_clients_find_tls_only():

@@ -69,7 +69,27 @@ def test_a_backend_with_somebody_elses_requests_is_not_free():
 
 def test_without_a_free_backend_it_says_so():
     plan = plan_routes(gateway({"t/b": "pool1"}, pool1=backend()), [route(None, "t/b"), route({})])
-    assert (plan.changes, plan.unrouted) == ((), ("t/a",))
+    assert (plan.changes, plan.unrouted) == ((), {"t/a": "the gateway has no free backend"})
+
+
+def test_idle_services_of_one_tenant_leave_backends_to_others():
+    pool = {f"pool{number}": backend() for number in range(1, 9)}
+    shown = replace(gateway({}, **pool), per_tenant=4)
+    crowd = [route({}, f"t/{name}") for name in "abcdefgh"]
+    plan = plan_routes(shown, [*crowd, route({}, "u/a")])
+    assert [*plan.routes] == ["t/a", "t/b", "t/c", "t/d", "u/a"]
+    assert {name: "may have 4" in why for name, why in plan.unrouted.items()} == dict.fromkeys(
+        ("t/e", "t/f", "t/g", "t/h"), True
+    )
+
+
+def test_who_has_more_than_its_tenant_may_keeps_it():
+    routes = {f"t/{name}": f"pool{number}" for number, name in enumerate("abc", start=1)}
+    shown = gateway(routes, pool1=backend(), pool2=backend(), pool3=backend(), pool4=backend())
+    kept = [route(None, service) for service in routes]
+    plan = plan_routes(replace(shown, per_tenant=2), [*kept, route({}, "t/d"), route({}, "u/a")])
+    assert plan.routes == {**routes, "u/a": "pool4"}
+    assert [*plan.unrouted] == ["t/d"]
 
 
 def test_stale_servers_are_closed_before_the_route_is_added():
@@ -229,7 +249,7 @@ def test_a_backend_that_lost_its_route_in_between_is_vacated_too():
 
 def test_its_backend_is_not_reused_at_the_same_look():
     plan = plan_routes(gateway({"t/b": "pool1"}, pool1=backend()), [route({})])
-    assert (plan.changes, plan.unrouted) == ((RemoveRoute("t/b"),), ("t/a",))
+    assert (plan.changes, [*plan.unrouted]) == ((RemoveRoute("t/b"),), ["t/a"])
 
 
 def test_a_service_that_must_be_left_alone_keeps_route_and_servers():
@@ -249,7 +269,7 @@ def test_the_plan_says_what_is_routed_then():
         {"t/b": "pool1", "t/c": "pool2"}, pool1=backend(), pool2=backend(), p3=backend()
     )
     plan = plan_routes(shown, [route({}), route(None, "t/c"), route({}, "t/d")])
-    assert (plan.routes, plan.unrouted) == ({"t/a": "p3", "t/c": "pool2"}, ("t/d",))
+    assert (plan.routes, [*plan.unrouted]) == ({"t/a": "p3", "t/c": "pool2"}, ["t/d"])
 
 
 def test_a_route_to_a_backend_that_is_no_more_is_replaced():

@@ -288,9 +288,9 @@ async def test_a_trouble_that_comes_again_is_said_again(caplog: pytest.LogCaptur
 
 
 def test_a_turn_that_does_not_decide_ends_no_trouble(caplog: pytest.LogCaptureFixture):
-    crowded = Plan((), RoutePlan((), {}, (), ("t/a",)), {})
+    crowded = Plan((), RoutePlan((), {}, {}, ("t/a",)), {})
     reporter = Reporter()
-    for plan in (crowded, Plan((), RoutePlan((), {}, ()), {}), crowded):
+    for plan in (crowded, Plan((), RoutePlan((), {}, {}), {}), crowded):
         reporter.turned(Turned({"t/a": ServiceState()}, plan, {}, (), {}))
     (said,) = caplog.messages
     assert said.startswith("no_server_free service=t/a")

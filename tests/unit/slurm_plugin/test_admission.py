@@ -7,6 +7,7 @@ import pytest
 
 from cluster.errors import InvalidInputError
 from cluster.jobs import JobTag
+from cluster.service_places import Places
 from cluster.units import Millislices
 from cluster.wire import CheckRequest, SubmitAnswer, SubmitRequest
 from slurm_plugin.admit import Admission
@@ -673,6 +674,23 @@ class TestAdmission:
         admission.submit(service().model_copy(update={"token": TOKEN}))
         admission.publish(replace(SNAPSHOT, newest=frozenset({TOKEN})), 1000.0)
         assert admission.submit(altered_uid(service())).code == "SW-SERVICE-EXISTS"
+
+    def test_services_of_one_tenant_leave_places_to_others(self) -> None:
+        admission = self.admission()
+        bounded = replace(SNAPSHOT, rules=Rules(places=Places(8, per_tenant=4)))
+        admission.publish(bounded, 1000.0)
+        answers = [admission.submit(service(name=f"s{number}")) for number in range(8)]
+        assert [one.action for one in answers] == ["admit"] * 3 + ["refuse"] * 5
+        assert answers[-1].code == "SW-SERVICE-PLACES"
+        assert "'vision' has 4 services, and may have 4" in answers[-1].message
+        # A new generation of one takes its place.
+        assert admission.submit(service(name="s0")).action == "admit"
+        others = {("vision", f"s{number}"): Living(900 + number, ALICE) for number in range(4)}
+        admission.publish(replace(bounded, services=others), 2e9)
+        check = CheckRequest(tenant="vision", directives=directives(name="s9"))
+        assert admission.check(check, ALICE).code == "SW-SERVICE-PLACES"
+        free = altered(service(tenant="nlp", name="s9"), account="nlp", uid=UNKNOWN)
+        assert admission.submit(free).action == "admit"
 
     def test_a_services_slots_at_rest_take_nothing(self) -> None:
         admission = self.admission()

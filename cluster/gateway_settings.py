@@ -1,0 +1,75 @@
+"""[gateway] of slicewise.toml: HAProxy, and what clients and tenants may ask of it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cluster.service_places import Places
+
+
+class TenantLimits(BaseModel):
+    """[gateway.limits.tenants.NAME]: of one tenant's services together; none is unlimited."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests_per_s: int | None = Field(None, ge=1)
+    concurrent: int | None = Field(None, ge=1, description="In flight and waiting.")
+
+
+class LimitSettings(BaseModel):
+    """[gateway.limits]: of each tenant that has none of its own; 0 is unlimited."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests_per_s: int = Field(1000, ge=0)
+    concurrent: int = Field(1000, ge=0, description="In flight and waiting.")
+    tenants: Mapping[str, TenantLimits] = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return bool(self.requests_per_s or self.concurrent or self.tenants)
+
+
+class GatewaySettings(BaseModel):
+    """[gateway]: HAProxy."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str = "http://127.0.0.1:8080"
+    bind: str = "127.0.0.1:8080"
+    runtime_socket: Path = Path("/run/haproxy/slicewise.sock")
+    directory: Path = Field(
+        Path("/etc/haproxy/slicewise"), description="Where the maps and the Lua file are."
+    )
+    master_socket: Path | None = Field(
+        None, description="HAProxy's option -S: what processes that a reload replaced still do."
+    )
+    domain: str = Field("", description="Clients may ask SERVICE.TENANT.DOMAIN, too.")
+    certificate: Path | None = Field(None, description="PEM with its key: then TLS only.")
+    identity: Path = Field(
+        Path("/etc/slicewise/gateway.crt"),
+        description="Certificate by which replicas know the gateway; every user may read it.",
+    )
+    require_keys: bool = Field(
+        True,
+        description="Every service wants an API key; false: those of tenants that have one do.",
+    )
+    limits: LimitSettings = LimitSettings()
+    backends: int = Field(8, ge=1, le=512, description="Services that it can carry at once.")
+    services_per_tenant: int | None = Field(
+        None, ge=1, description="Services of one tenant at most; none: half of backends."
+    )
+    servers: int = Field(16, ge=1, le=256, description="Replicas of one service at most.")
+    hold_s: int = Field(
+        300, ge=1, le=480, description="How long a request waits for a replica at most."
+    )
+    max_json_mib: int = Field(
+        16, ge=1, le=1024, description="JSON of one inference at most; binary tensors are free."
+    )
+
+    @property
+    def places(self) -> Places:
+        """For services."""
+        return Places(self.backends, self.services_per_tenant or max(1, self.backends // 2))
