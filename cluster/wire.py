@@ -365,9 +365,9 @@ class StatusAnswer(Message):
         version: of the daemon's program.
         leads: whether it acts on Slurm; another daemon does if not.
         complete, observed_s: of its last look at Slurm.
-        asked_s: when slicewise.lua asked last; None if it never has.
-        module, module_mode: version and mode of the slicewise.lua that asked.
+        asked_s, module, module_mode: of the slicewise.lua that asked last; None, "" if none has.
         decisions: by action, since the daemon began.
+        unadmitted, unadmitted_s: jobs without its mark; when the newest was submitted.
     """
 
     v: Literal[1] = 1
@@ -381,6 +381,8 @@ class StatusAnswer(Message):
     module: str = ""
     module_mode: str = ""
     decisions: dict[str, int] = {}
+    unadmitted: int = 0
+    unadmitted_s: float | None = None
 
 
 class DoneAnswer(Message):

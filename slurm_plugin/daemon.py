@@ -201,6 +201,8 @@ class _Daemon:
             module=newest.module if newest else "",
             module_mode=newest.module_mode if newest else "",
             decisions=dict(by_action),
+            unadmitted=self._sync.unadmitted.count,
+            unadmitted_s=self._sync.unadmitted.newest_s,
         )
 
 

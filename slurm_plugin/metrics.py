@@ -86,6 +86,11 @@ class _State(Collector):
         pending = [job for job in self._sync.jobs if job.state is JobState.PENDING]
         managed = sum(JobTag.find(job.admin_comment) is not None for job in pending)
         yield gauge("slicewise_pending_jobs", "Pending jobs and array tasks of ours.", managed)
+        yield gauge(
+            "slicewise_unadmitted_jobs",
+            "Jobs with GPUs of managed partitions that slicewise.lua has not marked, in enforce.",
+            self._sync.unadmitted.count,
+        )
 
     def _of_admission(self) -> Iterator[Metric]:
         decisions = CounterMetricFamily(

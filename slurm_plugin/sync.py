@@ -25,9 +25,10 @@ from slurm_plugin.decide.slots import (
     wished_after_restart,
 )
 from slurm_plugin.decide.snapshot import Snapshot
+from slurm_plugin.decide.unadmitted import Unadmitted, unadmitted
 from slurm_plugin.leaving import Leaving
 from slurm_plugin.lost import Lost
-from slurm_plugin.observe import report_failure
+from slurm_plugin.observe import report_failure, warn
 from slurm_plugin.quotas import Quotas
 from slurm_plugin.service_news import News
 from slurm_plugin.sight import Sight
@@ -60,6 +61,7 @@ class Sync:
         leaving: replicas that are told to go; the view has it from the next look on.
         heard_s: when the launcher, or whoever may wish, was heard of last, by the monotonic clock.
         acted: set when something was changed: the next look is due at once.
+        unadmitted: jobs that slurmctld took without slicewise.lua, in mode enforce.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Sync:
         self.view = ViewAnswer(observed_s=0.0, complete=False, services=(), tenants=())
         self.snapshot: Snapshot | None = None
         self.acted = asyncio.Event()
+        self.unadmitted = Unadmitted()
 
     @property
     def acts(self) -> bool:
@@ -148,6 +151,7 @@ class Sync:
             try:
                 self._seen = await self._sight.look()
                 found = services(self._seen, self._settings.costs)
+                self._notice_unadmitted()
                 self._follow(found)
                 self._publish(found, complete=True)
             except Exception:
@@ -230,6 +234,15 @@ class Sync:
             raise UnreachableError(
                 "SW-SLURM-DOWN", "Slurm does not answer the daemon now.", "Try again."
             )
+
+    def _notice_unadmitted(self) -> None:
+        """Once for each newer one: a script that slurmctld refuses makes no other noise."""
+        if self._mode != "enforce":
+            return
+        before = self.unadmitted
+        self.unadmitted = unadmitted(self.jobs, frozenset(self._settings.cluster.partitions))
+        if self.unadmitted.newest > before.newest:
+            warn("not_admitted", job=self.unadmitted.newest, jobs=self.unadmitted.count)
 
     def _follow(self, found: tuple[ServiceView, ...]) -> None:
         """Keep the wishes of what lives. At the first look all that is under way is wished, and so

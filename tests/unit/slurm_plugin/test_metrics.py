@@ -58,6 +58,7 @@ SHOWN = {
     ("slicewise_turn_failures_total", "sync"): 0,
     ("slicewise_turn_failures_total", "limits"): 1,
     ("slicewise_leads", ""): 1,
+    ("slicewise_unadmitted_jobs", ""): 0,
     ("slicewise_view_complete", ""): 1,
     ("slicewise_pending_jobs", ""): 2,
     ("slicewise_tenant_nominal_millislices", "vision"): 2000,

@@ -1,0 +1,40 @@
+"""Jobs that slicewise.lua has not marked: where there are some, slurmctld did not run it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cluster.jobs import ALLOTTED, JobTag, JobView
+from slurm_plugin.decide.shortage import WAITING
+
+
+@dataclass(frozen=True)
+class Unadmitted:
+    """Jobs with GPUs that nobody admitted.
+
+    Attributes:
+        count: jobs, of an array all that it has.
+        newest_s: when the newest was submitted, in Unix seconds; None if there is none.
+        newest: its number, 0 if there is none.
+    """
+
+    count: int = 0
+    newest_s: int | None = None
+    newest: int = 0
+
+
+def unadmitted(jobs: Iterable[JobView], partitions: frozenset[str]) -> Unadmitted:
+    """Of the managed partitions, as far as they wait or run."""
+    found = [
+        job
+        for job in jobs
+        if (job.state in WAITING or job.state in ALLOTTED)
+        and not partitions.isdisjoint(job.partition.split(","))
+        and any(name.startswith("gres/gpu") for name in job.tres)
+        and JobTag.find(job.admin_comment) is None
+    ]
+    if not found:
+        return Unadmitted()
+    newest = max(found, key=lambda job: (job.submit_s or 0, job.job_id))
+    return Unadmitted(
+        sum(max(1, len(job.untouched)) for job in found), newest.submit_s, newest.job_id
+    )
