@@ -49,7 +49,7 @@ lock: $(READY) ## Pin every Python package anew: requirements.lock (operators), 
 
 packages: $(READY) ## Install the Debian packages that the sandbox runs (root or sudo)
 	@missing="$$($(BIN)/python -m sandbox.packages)"; \
-	command -v lua5.1 >/dev/null || missing="$$missing lua5.1"; \
+	for lua in lua5.1 lua5.3 lua5.4; do command -v $$lua >/dev/null || missing="$$missing $$lua"; done; \
 	[ -z "$$missing" ] || { $(INSTALL); }
 
 setup: packages ## Install everything, run nothing
@@ -65,7 +65,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # that measure seconds come last, alone.
 WORKERS ?= 4
 # Minutes by folder of tests/, of all workers together; what takes longer is shown in red.
-BUDGETS := integration=60 property=4 unit=3 lua=1
+BUDGETS := integration=60 property=4 unit=3 lua=3
 PYTEST := SLICEWISE_TEST_BUDGETS="$(BUDGETS)" $(BIN)/pytest -n $(WORKERS)
 
 test: setup ## Lint, types, import contracts, unit, property and integration tests

@@ -151,10 +151,11 @@ class AdmissionSettings(_Section):
     """[admission]: rules that a site may choose."""
 
     untyped: str = Field(
-        "refuse",
-        description="What becomes of GPUs without a type: refuse, auto (the cheapest that fits), "
-        "or the GRES type that they get.",
+        "refuse", description="GPUs without a type: refuse, auto (the cheapest), or a GRES type."
     )
+    without_gpu: Literal["refuse", "allow"] = "refuse"
+    cpus_per_slice: float | None = Field(None, gt=0)
+    memory_gib_per_slice: float | None = Field(None, gt=0)
 
 
 class PlacementSettings(_Section):

@@ -2,7 +2,7 @@
 -- calls slicewise's functions at the end of its own. Whatever goes wrong in here, slurmctld goes on:
 -- without the module jobs are submitted as ever, and the limits compiled into Slurm hold.
 --
--- Check before slurmctld is restarted (a broken script prevents its start):
+-- Check before slurmctld is restarted (a broken script prevents its start), with its own Lua:
 --   luac5.1 -p /etc/slurm/job_submit.lua
 
 local SLICEWISE = "/opt/slicewise/lib/python3.11/site-packages/slurm_plugin/slicewise.lua"
@@ -17,6 +17,7 @@ if loaded then
             mode = "observe",
             timeout_s = 0.010, -- slurmctld stands still for so long at most
             partitions = { "gpu" }, -- as in slicewise.toml; jobs elsewhere are not asked about
+            without_gpu = "refuse", -- what becomes of jobs there that ask for no GPU: refuse, allow
             -- The kill switch: while SlurmUser finds this file, nothing at all is done.
             off_file = "/etc/slicewise/off",
         })

@@ -1,7 +1,8 @@
 """A site's job_submit.lua as text: slicewise's protected lines in it, or a whole minimal one."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -25,12 +26,16 @@ class Wiring:
         socket: where it asks the daemon.
         off_file: the kill switch.
         partitions: the managed ones.
+        without_gpu: what becomes of jobs there that ask for no GPU.
+        shares: what a job may have for one GPU of a type, by type: ``cpus``, ``memory_mib``.
     """
 
     module: Path
     socket: Path
     off_file: Path
     partitions: tuple[str, ...]
+    without_gpu: Literal["refuse", "allow"] = "refuse"
+    shares: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
 
 
 def minimal(wiring: Wiring) -> str:
@@ -95,7 +100,10 @@ def _lines(wiring: Wiring, mode: Mode) -> str:
     )
 
     environment = Environment(  # noqa: S701 -- no HTML: every value is quoted as Lua quotes
-        loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True
+        loader=FileSystemLoader(_TEMPLATES),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
     )
     environment.filters["lua"] = _lua_string
     return environment.get_template("lines.lua.j2").render(
@@ -103,6 +111,8 @@ def _lines(wiring: Wiring, mode: Mode) -> str:
         socket=wiring.socket,
         off_file=wiring.off_file,
         partitions=wiring.partitions,
+        without_gpu=wiring.without_gpu,
+        shares=wiring.shares,
         mode=mode,
     )
 

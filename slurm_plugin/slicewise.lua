@@ -1,7 +1,8 @@
 -- slicewise.lua: what slurmctld does with a job that asks for GPUs.
 --
 -- A site's own job_submit.lua loads this file with `dofile` in protected lines, as
--- etc/job_submit.lua shows; it never replaces that file. Lua 5.1, with lua-socket and lua-cjson.
+-- etc/job_submit.lua shows; it never replaces that file. Lua 5.1 to 5.4, as slurmctld links, with
+-- lua-socket and lua-cjson for that Lua.
 --
 -- job_submit asks the daemon on its admission socket (slicewise_line.lua) and obeys the answer. It
 -- never waits longer than `timeout_s` in all, since slurmctld stands still meanwhile. job_modify
@@ -10,12 +11,20 @@
 local M = {}
 
 --- Of this file; slurmctld may have loaded an older one.
-M.VERSION = "2.0"
+M.VERSION = "2.1"
 
 local directory = debug.getinfo(1, "S").source:match("^@(.*/)") or ""
 local request = dofile(directory .. "slicewise_request.lua")
-local change = assert(loadfile(directory .. "slicewise_change.lua"))(request)
-local line = dofile(directory .. "slicewise_line.lua")
+local bounds = assert(loadfile(directory .. "slicewise_bounds.lua"))(request)
+local change = assert(loadfile(directory .. "slicewise_change.lua"))(request, bounds)
+
+-- Without a library that the line needs, jobs are decided later, as while the daemon is away.
+local has_line, line = pcall(dofile, directory .. "slicewise_line.lua")
+if not has_line then
+    local problem = tostring(line):match("[^\n]*")
+    slurm.log_error("slicewise: the daemon can't be asked: %s", problem)
+    line = { ask = function() return nil, problem end }
+end
 
 local text = request.text
 
@@ -28,8 +37,10 @@ local config = {
     off_file = "/etc/slicewise/off",
     mode = "enforce",
     timeout_s = 0.010,
+    without_gpu = "refuse",
 }
 local MODES = { observe = true, advise = true, enforce = true }
+local WITHOUT_GPU = { refuse = true, allow = true }
 
 -- slurmctld runs as SlurmUser, so its own uid is SlurmUser's.
 local function own_uid()
@@ -44,13 +55,15 @@ end
 
 local KEYS = {
     socket = true, off_file = true, mode = true, timeout_s = true, partitions = true,
-    slurm_uid = true,
+    slurm_uid = true, without_gpu = true, shares = true,
 }
 
 --- Set `socket` (path), `off_file` (path: while that file is there and SlurmUser can read it,
 -- nothing is done at all), `mode` (observe, advise, enforce), `timeout_s` (of one whole question),
--- `partitions` (list of the managed ones; unset: every one is asked about) and, only where /proc
--- can't say it, `slurm_uid`. Raises an error for anything else.
+-- `partitions` (list of the managed ones; unset: every one is asked about), `without_gpu` (what
+-- becomes of jobs there that ask for no GPU: refuse, allow), `shares` (by GPU type: how many `cpus`
+-- and `memory_mib` a job may have for each; unset: any) and, only where /proc can't say it,
+-- `slurm_uid`. Raises an error for anything else.
 function M.configure(options)
     for key, value in pairs(options) do
         if not KEYS[key] then
@@ -64,6 +77,10 @@ function M.configure(options)
     end
     if type(config.timeout_s) ~= "number" or config.timeout_s <= 0 or config.timeout_s > 1 then
         error("slicewise: timeout_s must be above 0 and at most 1", 2)
+    end
+    if not WITHOUT_GPU[config.without_gpu] then
+        error("slicewise: without_gpu must be refuse or allow, not "
+            .. tostring(config.without_gpu), 2)
     end
     config.slurm_uid = config.slurm_uid or own_uid()
 end
@@ -108,7 +125,7 @@ local function add_tag(job_desc, tag)
     job_desc.admin_comment = before and (before .. " " .. tag) or tag
 end
 
-local ANSWERED_TEXTS = { "gres", "qos", unpack(request.REQUEST_FIELDS) }
+local ANSWERED_TEXTS = request.with_request_fields("gres", "qos")
 
 -- Steps of a job that left the type open must not ask for the type "auto".
 local function mend_steps(job)
@@ -165,6 +182,15 @@ local function refuse(answer)
     return DENIED
 end
 
+-- A rule that is the same for everybody; whether this mode does more than tell.
+local function is_refused_by_rule(wrong, job_desc)
+    slurm.log_info("slicewise: %s: a job of uid %s", wrong.code, request.digits(job_desc.user_id))
+    if config.mode == "advise" then
+        tell(wrong, "message", "hint", "code")
+    end
+    return config.mode == "enforce"
+end
+
 local DAEMON_DOWN = {
     code = "SW-DAEMON-DOWN",
     message = "The slicewise daemon does not answer, and a service can't run without it.",
@@ -219,7 +245,8 @@ end
 
 -- An error came before the job was weighed: what no limit of Slurm's counts goes no further.
 local function unweighed(job_desc, job)
-    local is_open = request.gpus_among(request.gres_of(job_desc)) == "open"
+    local gpus = request.gpus_among(request.gres_of(job_desc))
+    local is_open = gpus == "open" or not gpus and config.without_gpu == "refuse"
     local concerns_us = is_managed(request.partition_of(job_desc, job.part_list))
     return is_open and concerns_us and refuse(UNTYPED) or slurm.SUCCESS
 end
@@ -232,8 +259,10 @@ local function unanswered(job_desc, job, problem)
         return slurm.SUCCESS
     elseif job.is_service then
         return refuse(DAEMON_DOWN)
-    elseif not job.question then
+    elseif not job.is_weighed then
         return unweighed(job_desc, job)
+    elseif job.wrong then
+        return refuse(job.wrong)
     elseif job.has_gpus then
         return decide_later(job_desc, job)
     end
@@ -256,6 +285,8 @@ local function obey(job_desc, job, answer)
     end
     if answer.action == "refuse" and config.mode == "enforce" then
         return refuse(answer)
+    elseif job.wrong and answer.action == "pass" and is_refused_by_rule(job.wrong, job_desc) then
+        return refuse(job.wrong)
     elseif answer.action == "refuse" then
         tell(answer, "message", "hint", "code")
     elseif answer.action == "admit" then
@@ -294,9 +325,20 @@ local function submit(job, job_desc, submit_uid)
     local gpus = request.gpus_among(request.gres_of(question))
     local needs = request.says(directives, "need")
     job.question = question
-    job.has_gpus = (gpus ~= nil or question.exclusive or needs) and is_managed(question.partition)
+    local is_here = is_managed(question.partition)
+    job.has_gpus = (gpus ~= nil or question.exclusive or needs) and is_here
     job.must_wait = gpus == "open" or needs
-    if (#directives == 0 and not job.has_gpus) or is_off() then
+    local wrong = is_here and not job.is_service
+        and bounds.objection(job_desc, question, job.has_gpus, config)
+    job.is_weighed = true
+    if (#directives == 0 and not job.has_gpus and not wrong) or is_off() then
+        return slurm.SUCCESS
+    elseif wrong and #directives > 0 and not job.has_gpus then
+        -- What is wrong with its directives the daemon knows better.
+        job.wrong = wrong
+    elseif wrong and is_refused_by_rule(wrong, job_desc) then
+        return refuse(wrong)
+    elseif #directives == 0 and not job.has_gpus then
         return slurm.SUCCESS
     end
     job.environment = script and (job_desc.environment or {})
@@ -324,12 +366,12 @@ function M.job_submit(job_desc, part_list, submit_uid)
 end
 
 local function judge_change(job_desc, job_rec, modify_uid)
-    local wrong = change.objection(job_desc, job_rec, is_managed)
+    local wrong = change.objection(job_desc, job_rec, is_managed, config)
     if not wrong or is_off() then
         return slurm.SUCCESS
     end
     slurm.log_info("slicewise: %s: uid %s may not change %s of job %s", wrong.code,
-        tostring(modify_uid), wrong.field, tostring(job_rec.job_id))
+        request.digits(modify_uid), wrong.field, request.digits(job_rec.job_id))
     if config.mode ~= "enforce" then
         return slurm.SUCCESS
     end

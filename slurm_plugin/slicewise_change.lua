@@ -1,8 +1,8 @@
 -- slicewise_change.lua: which changes of a job are not its owner's to make. slicewise.lua loads it,
--- from its own directory, with slicewise_request.lua.
+-- from its own directory, with slicewise_request.lua and slicewise_bounds.lua.
 
-local request = ...
-local text, number = request.text, request.number
+local request, bounds = ...
+local text = request.text
 local NO_VAL, NO_VAL16, INFINITE = request.NO_VAL, request.NO_VAL16, request.INFINITE
 
 local M = {}
@@ -12,17 +12,28 @@ M.TAG = "slicewise:1 token="
 
 local OWNERS_MAY_NOT_CHANGE = {
     "qos", "account", "partition", "gres", "tres_per_node", "tres_per_job", "tres_per_socket",
-    "tres_per_task", "array_inx", "admin_comment",
+    "tres_per_task", "array_inx", "admin_comment", "req_nodes", "cpus_per_tres", "mem_per_tres",
 }
--- How many GPUs these mean nobody weighs again; job_rec does not tell what they were.
+-- How many GPUs and CPUs these mean nobody weighs again; job_rec does not tell what they were.
 local TASKS = {
     num_tasks = NO_VAL, ntasks_per_node = NO_VAL16, ntasks_per_socket = NO_VAL16,
-    ntasks_per_tres = NO_VAL16, cpus_per_task = NO_VAL16,
+    ntasks_per_core = NO_VAL16, ntasks_per_board = NO_VAL16, ntasks_per_tres = NO_VAL16,
+    cpus_per_task = NO_VAL16, pn_min_cpus = NO_VAL16, sockets_per_node = NO_VAL16,
+    cores_per_socket = NO_VAL16, threads_per_core = NO_VAL16,
 }
 local SIZES = { "min_nodes", "max_nodes", "min_cpus" }
+local MEMORY = { "min_mem_per_node", "min_mem_per_cpu" }
+
+local function is_set(value, unset)
+    return type(value) == "number" and value ~= unset
+end
+
+local function is_slot(comment, tag_start)
+    return comment:find(" service=", tag_start, true) ~= nil
+end
 
 local function may_not_release(comment, tag_start)
-    return comment:find(" service=", tag_start, true) or comment:find(" undecided", tag_start, true)
+    return is_slot(comment, tag_start) or comment:find(" undecided", tag_start, true)
 end
 
 -- Releasing a job that its owner held is fine.
@@ -33,22 +44,39 @@ local function is_forbidden_priority(priority, comment, tag_start)
     return priority ~= INFINITE or may_not_release(comment, tag_start) ~= nil
 end
 
--- The field by which a job would grow; nil if none. `scontrol update NumNodes=ALL` is INFINITE. A
--- maximum of 0 is none.
+-- What a job has of this. Without a maximum it has as few nodes as it may; with one Slurm gives it
+-- as many as are free.
+local function before(field, job_rec)
+    local size = job_rec[field] or 0
+    return field == "max_nodes" and size == 0 and job_rec.min_nodes or size
+end
+
+-- Neither whole nodes nor such that others are kept from; to share its CPUs is its owner's to say.
+local function claims_nodes(job_desc)
+    return job_desc.shared == 0 or bounds.keeps_nodes(job_desc.shared)
+end
+
+-- The field by which a job would grow; nil if none. `scontrol update NumNodes=ALL` is INFINITE, and
+-- no memory is all that the node has.
 local function growth(job_desc, job_rec)
     for field, unset in pairs(TASKS) do
-        if number(job_desc[field], unset) then
+        if is_set(job_desc[field], unset) then
             return field
         end
     end
     for _, field in ipairs(SIZES) do
-        local size, before = job_desc[field], job_rec[field] or 0
-        local is_set = type(size) == "number" and size ~= NO_VAL
-        if is_set and size > before and not (field == "max_nodes" and before == 0) then
+        if is_set(job_desc[field], NO_VAL) and job_desc[field] > before(field, job_rec) then
             return field
         end
     end
-    return job_desc.shared == 0 and "shared" or nil
+    for _, field in ipairs(MEMORY) do
+        local mib, has = job_desc[field], job_rec[field]
+        local is_more = mib == 0 or (type(mib) == "number" and mib > (has or 0))
+        if is_more and mib ~= has and has ~= 0 then
+            return field
+        end
+    end
+    return claims_nodes(job_desc) and "shared" or nil
 end
 
 -- The first thing in the change that is not the owner's to do; nil if there is none.
@@ -60,13 +88,16 @@ local function forbidden_change(job_desc, job_rec, comment, tag_start)
     end
     if is_forbidden_priority(job_desc.priority, comment, tag_start) then
         return "priority"
+    elseif is_slot(comment, tag_start) and is_set(job_desc.time_limit, NO_VAL) then
+        -- A slot's is its lease, which the daemon gives.
+        return "time_limit"
     end
     return growth(job_desc, job_rec)
 end
 
--- The field by which a job that nobody admitted would get GPUs of a managed partition; nil if none.
--- Only tres_fmt_req_str tells of the GPUs of --ntasks-per-gpu.
-local function smuggling_change(job_desc, job_rec, is_managed)
+-- The field by which a job that nobody admitted would get GPUs of a managed partition, or keep
+-- others from them; nil if none. Only tres_fmt_req_str tells of the GPUs of --ntasks-per-gpu.
+local function smuggling_change(job_desc, job_rec, is_managed, rules)
     local long = request.oversized(job_desc)
     if long then
         return long
@@ -79,11 +110,11 @@ local function smuggling_change(job_desc, job_rec, is_managed)
         return nil
     elseif request.gpus_among(request.gres_of(job_desc)) or request.tasks_per_gpu(job_desc) then
         return "gres"
-    elseif job_desc.shared == 0 then
+    elseif claims_nodes(job_desc) then
         return "shared"
     elseif not move then
         return nil
-    elseif request.oversized(job_rec) then
+    elseif rules.without_gpu == "refuse" or request.oversized(job_rec) then
         return move
     end
     local has = request.gres_of(job_rec) .. "," .. (text(job_rec.tres_fmt_req_str) or "")
@@ -91,16 +122,17 @@ local function smuggling_change(job_desc, job_rec, is_managed)
 end
 
 --- What is wrong with a change (field, code, message, hint); nil if nothing is. `is_managed` says
--- whether a partition is.
-function M.objection(job_desc, job_rec, is_managed)
+-- whether a partition is, `rules` are slicewise.lua's configuration.
+function M.objection(job_desc, job_rec, is_managed, rules)
     local comment = text(job_rec.admin_comment) or ""
     local tag_start = comment:find(M.TAG, 1, true)
     if not tag_start then
-        local field = smuggling_change(job_desc, job_rec, is_managed)
+        local field = smuggling_change(job_desc, job_rec, is_managed, rules)
         return field and {
             field = field,
             code = "SW-NOT-ADMITTED",
-            message = "This job was not admitted to GPUs: its " .. field .. " can't bring it any.",
+            message = "This job was not admitted to GPUs: a change of its " .. field
+                .. " can't bring it to any.",
             hint = "Cancel it and submit it anew, with the GPUs and the partition that it needs.",
         }
     end

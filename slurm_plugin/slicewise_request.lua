@@ -27,6 +27,11 @@ function M.number(value, unset)
     return type(value) == "number" and value < unset and value or nil
 end
 
+--- A number as its digits, without the ".0" that newer Lua gives those that slurmctld hands over.
+function M.digits(value)
+    return type(value) == "number" and ("%.0f"):format(value) or tostring(value)
+end
+
 local text, number = M.text, M.number
 
 -- Users write the texts below, and slurmctld stands still while they are read: every pattern must
@@ -93,6 +98,15 @@ end
 
 M.REQUEST_FIELDS = { "tres_per_job", "tres_per_socket", "tres_per_task" }
 
+--- These texts and those of REQUEST_FIELDS, in one list. (`unpack` has another name after Lua 5.1.)
+function M.with_request_fields(...)
+    local fields = { ... }
+    for _, field in ipairs(M.REQUEST_FIELDS) do
+        fields[#fields + 1] = field
+    end
+    return fields
+end
+
 --- All GRES that a submission or a change asks for, or that a job has.
 function M.gres_of(job)
     local asked = { text(job.tres_per_node) or text(job.gres) or "" }
@@ -148,6 +162,20 @@ end
 
 local GPU_NAMES = { gpu = true, shard = true, mps = true }
 
+--- The GPUs of a text as they stand there: each one's `kind`, nil if it has no type, and `count`.
+function M.gpus_of(asked)
+    local found = {}
+    for part in asked:gmatch("[^,]+") do
+        local gres = unprefixed(stripped(part))
+        if GPU_NAMES[gres:match("^[^:=]*")] then
+            local kind = is_typed(gres) and gres:match("^gpu:([^:=]*)") or nil
+            local count = tonumber(gres:match("[:=](%d+)$") or 1)
+            found[#found + 1] = { kind = kind, count = count }
+        end
+    end
+    return found
+end
+
 --- "typed" if each GPU among these GRES has a type that Slurm's limits count, "open" if one has
 -- none or is shared; nil if there is no GPU.
 function M.gpus_among(asked)
@@ -180,7 +208,8 @@ local function gres_prefix(job_desc)
     return prefix or ""
 end
 
-local TEXTS = { "account", "partition", "qos", "tres_per_node", "gres", unpack(M.REQUEST_FIELDS) }
+local TEXTS = M.with_request_fields("account", "partition", "qos", "tres_per_node", "gres",
+    "cpus_per_tres", "mem_per_tres")
 
 --- The first text that is longer than anybody's (to read it would take too long); nil if none is.
 function M.oversized(job_desc)
@@ -222,7 +251,7 @@ function M.question_of(job_desc, part_list, submit_uid)
         min_nodes = number(job_desc.min_nodes, NO_VAL),
         tasks_per_node = number(job_desc.ntasks_per_node, NO_VAL16),
         cpus_per_task = number(job_desc.cpus_per_task, NO_VAL16),
-        -- 1 to 4 share the node, or keep it for one user's jobs, but allot no GPU.
+        -- 1 shares the node; what keeps it for one user's jobs is refused.
         exclusive = job_desc.shared == 0 or nil,
         array = start_of(job_desc.array_inx),
         time_limit_min = number(job_desc.time_limit, NO_VAL),

@@ -1,41 +1,48 @@
 """Runs a job_submit.lua under real Lua, without slurmctld, and says what came of it."""
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cluster.errors import InvalidInputError, UnreachableError
 from cluster.slurm.run import Reply, attempt
+from slurm_plugin.linked_lua import interpreter
 
-LUA = "lua5.1"
 _TRIAL = Path(__file__).with_suffix(".lua")
 _LIBRARIES = {"socket": "lua-socket", "socket.unix": "lua-socket", "cjson": "lua-cjson"}
-"""Debian's packages by what slicewise.lua requires."""
+"""Packages by what slicewise.lua requires, as Debian and Enterprise Linux call them."""
 _DEADLINE_S = 10.0
 _FUNCTIONS = ("slurm_job_submit", "slurm_job_modify")
 
 
-async def tried(script: str) -> Mapping[str, str]:
+async def tried(script: str, version: str) -> Mapping[str, str]:
     """What came of each step of the trial; ``error`` is what the script logged as one.
 
-    Its functions are called once each, with a job that asks for nothing.
-    Raises InvalidInputError (SW-ADMISSION-LUA) without Lua or a library that slicewise.lua needs,
-    and for a script that does not end in time, or ends Lua itself.
+    Its functions are called once each, with a job that asks for nothing, under Lua ``version``,
+    such as ``5.4``: slurmctld's own.
+    Raises InvalidInputError (SW-ADMISSION-LUA) without that Lua or a library that slicewise.lua
+    needs, and for a script that does not end in time, or ends Lua itself.
     """
-    if shutil.which(LUA) is None:
-        raise _failed(f"{LUA} is not on PATH", "apt install lua5.1 lua-socket lua-cjson")
+    lua = await interpreter(version)
+    if not lua:
+        raise _failed(
+            f"lua{version} is not on PATH",
+            f"Install it (apt install lua{version} lua-socket lua-cjson): slurmctld has that Lua.",
+        )
     with TemporaryDirectory(prefix="slicewise-") as directory:
         path = Path(directory) / "job_submit.lua"
         path.write_text(script, encoding="utf-8")
-        reply = await _run(path)
+        reply = await _run(lua, path)
     outcomes = dict(line.split("\t", 1) for line in reply.output.splitlines() if "\t" in line)
     if not outcomes.keys() >= _LIBRARIES.keys():
         what = reply.complaint or f"it ended with status {reply.status}"
         raise _failed(what, "Report this: the trial itself failed.")
     for library, package in _LIBRARIES.items():
         if outcomes[library] != "found":
-            raise _failed(outcomes[library], f"apt install {package}")
+            raise _failed(
+                f"Lua {version}: {outcomes[library]}",
+                f"apt install {package}: slurmctld's Lua needs it.",
+            )
     if outcomes.pop("trial", "") != "ended":
         raise _failed(
             "the script ended the interpreter, as os.exit does",
@@ -44,9 +51,9 @@ async def tried(script: str) -> Mapping[str, str]:
     return {key: text.replace(str(path), "job_submit.lua") for key, text in outcomes.items()}
 
 
-async def _run(path: Path) -> Reply:
+async def _run(lua: str, path: Path) -> Reply:
     try:
-        return await attempt((LUA, str(_TRIAL), str(path)), deadline_s=_DEADLINE_S)
+        return await attempt((lua, str(_TRIAL), str(path)), deadline_s=_DEADLINE_S)
     except UnreachableError:
         raise _failed(
             f"the script did not end within {_DEADLINE_S:g} s",
@@ -65,7 +72,7 @@ def require_works(proposed: Mapping[str, str], before: Mapping[str, str]) -> Non
     give what they give without our lines: ``before``, {} where there was no script.
     """
     require_loads(proposed)
-    if "slicewise is off" in proposed.get("error", ""):
+    if "slicewise" in proposed.get("error", ""):
         raise _failed(proposed["error"], "slurmctld's host needs what it misses.")
     for name in _FUNCTIONS:
         expected = _expected(before, name)
@@ -83,4 +90,4 @@ def _expected(before: Mapping[str, str], name: str) -> str:
 
 
 def _failed(what: str, hint: str) -> InvalidInputError:
-    return InvalidInputError("SW-ADMISSION-LUA", f"job_submit.lua under {LUA}: {what}.", hint)
+    return InvalidInputError("SW-ADMISSION-LUA", f"job_submit.lua under real Lua: {what}.", hint)

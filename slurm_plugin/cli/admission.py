@@ -5,21 +5,25 @@ import difflib
 import os
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from cluster.console import FittingTable, column, console, print_json
+from cluster.console import console, print_json
 from cluster.daemon_client import DaemonClient
 from cluster.errors import InvalidInputError, SlicewiseError
+from cluster.mig_profiles import cost_millislices
 from cluster.settings import Settings, load_settings, settings_file
 from cluster.slurm.commands import CommandSlurm
 from cluster.wire import StatusAnswer
 from slurm_plugin.cli.parts import Json
+from slurm_plugin.cli.present_admission import Here, print_standing, standing_fields
+from slurm_plugin.linked_lua import linked_version
 from slurm_plugin.site_script import (
     Wiring,
     calls_slicewise,
@@ -66,9 +70,12 @@ def install(
     write_proposal: Annotated[
         bool, typer.Option("--write-proposal", help="Write FILE.slicewise-proposed.")
     ] = False,
+    lua: Annotated[
+        str, typer.Option(help="slurmctld's Lua, such as 5.4; else as its plugin links.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
-    """Try slicewise.lua under real Lua, and show how job_submit.lua would call it.
+    """Try slicewise.lua under slurmctld's Lua, and show how job_submit.lua would call it.
 
     Where there is no script, a minimal one is made, in mode observe. A script that is there is
     never changed: the difference is shown, and you put it in. For the trial the functions of the
@@ -76,19 +83,21 @@ def install(
     """
     settings = load_settings()
     proposal = _proposal(file or _site_script(), _wiring(settings))
-    outcomes = asyncio.run(_try(proposal))
+    version = lua or _linked_version()
+    outcomes = asyncio.run(_try(proposal, version))
     written = _write(proposal, write_proposal)
     if as_json:
         print_json(
             {
                 "file": str(proposal.file),
+                "lua": version,
                 "trial": outcomes,
                 "diff": proposal.diff,
                 "written": str(written) if written else None,
             }
         )
         return
-    _print_proposal(proposal, written)
+    _print_proposal(proposal, written, version)
 
 
 def off_file() -> Path:
@@ -101,17 +110,30 @@ def off_file() -> Path:
 )
 def status(as_json: Json = False) -> None:
     """Show which slicewise.lua slurmctld runs, in which mode, and how the daemon is."""
-    answer = asyncio.run(_status(load_settings()))
-    on_disk, is_off = version_of(MODULE.read_text(encoding="utf-8")), off_file().exists()
+    settings = load_settings()
+    answer = asyncio.run(_status(settings))
     failure = answer if isinstance(answer, SlicewiseError) else None
     known = None if isinstance(answer, SlicewiseError) else answer
-    advice = _advice(known, on_disk, is_off=is_off)
+    here = Here(version_of(MODULE.read_text(encoding="utf-8")), off_file(), _problem(settings))
     if as_json:
-        print_json({**_fields(known), "module_on_disk": on_disk, "off": is_off, "advice": advice})
+        print_json(standing_fields(known, here, time.time()))
     else:
-        _print_standing(_rows(known, on_disk), advice)
+        print_standing(known, here, time.time())
     if failure is not None:
         raise failure
+
+
+def _problem(settings: Settings) -> str:
+    """Why slurmctld's Lua can't run slicewise.lua; "" if it can, or where slurmctld is not."""
+    try:
+        version = _linked_version()
+    except InvalidInputError:
+        return ""
+    try:
+        require_works(asyncio.run(tried(minimal(_wiring(settings)), version)), {})
+    except InvalidInputError as error:
+        return error.refusal.message
+    return ""
 
 
 async def _status(settings: Settings) -> StatusAnswer | SlicewiseError:
@@ -120,65 +142,6 @@ async def _status(settings: Settings) -> StatusAnswer | SlicewiseError:
         return await DaemonClient(settings.daemon).status()
     except SlicewiseError as error:
         return error
-
-
-def _fields(answer: StatusAnswer | None) -> dict[str, object]:
-    if answer is None:
-        return {name: None for name in StatusAnswer.model_fields if name != "v"}
-    return answer.model_dump(exclude={"v"})
-
-
-def _print_standing(rows: dict[str, str], advice: Sequence[str]) -> None:
-    out = console()
-    out.print(FittingTable((column("part", rows), column("state", rows.values(), folds=True))))
-    for line in advice:
-        out.print(Text(line, style="yellow"), soft_wrap=True)
-
-
-def _rows(answer: StatusAnswer | None, on_disk: str) -> dict[str, str]:
-    here = {
-        "slicewise.lua on disk": on_disk,
-        "kill switch": f"{off_file()} is there" if off_file().exists() else "not set",
-    }
-    if answer is None:
-        return {**here, "daemon": "gives no answer"}
-    loaded = f"{answer.module}, mode {answer.module_mode}" if answer.module else "never asked"
-    ago = "" if answer.asked_s is None else f", asked {time.time() - answer.asked_s:.0f} s ago"
-    sees = "complete" if answer.complete else "Slurm does not answer"
-    counts = ", ".join(f"{name} {count}" for name, count in sorted(answer.decisions.items()))
-    return {
-        "slicewise.lua loaded": f"{loaded}{ago}",
-        **here,
-        "daemon": f"{answer.version}, mode {answer.mode}, on {answer.host}",
-        "leads": "yes" if answer.leads else "no, another daemon does",
-        "last look at Slurm": f"{time.time() - answer.observed_s:.1f} s ago, {sees}",
-        "decisions": counts or "none yet",
-    }
-
-
-def _advice(answer: StatusAnswer | None, on_disk: str, *, is_off: bool) -> list[str]:
-    """What differs from what it should be, and what to do about it."""
-    advice = []
-    if is_off:
-        advice.append("slicewise.lua does nothing: slicewise admission on")
-    if answer is None:
-        return advice
-    if not answer.module:
-        advice.append(
-            "slicewise.lua has not asked this daemon yet. Once a GPU job is submitted it should:"
-            " is JobSubmitPlugins=lua set? slicewise admission install"
-        )
-    elif answer.module != on_disk:
-        advice.append(
-            f"slurmctld runs version {answer.module}, on disk is {on_disk}: touch job_submit.lua,"
-            " slurmctld reads both anew at the next job."
-        )
-    if answer.module and answer.module_mode != answer.mode:
-        advice.append(
-            f"slicewise.lua is in mode {answer.module_mode}, the daemon in {answer.mode}: what"
-            " that means says docs/daemon.md, Modes."
-        )
-    return advice
 
 
 @admission_app.command("off", epilog="Example: slicewise admission off")
@@ -214,7 +177,31 @@ def _wiring(settings: Settings) -> Wiring:
         socket=settings.daemon.admission_socket,
         off_file=off_file(),
         partitions=settings.cluster.partitions,
+        without_gpu=settings.admission.without_gpu,
+        shares=_shares(settings),
     )
+
+
+def _shares(settings: Settings) -> dict[str, dict[str, int]]:
+    """By GRES type, rounded up to whole CPUs and MiB; {} where nothing is bounded.
+
+    A slice is a seventh of its GPU, whatever the model weighs.
+    """
+    per_slice = {
+        "cpus": settings.admission.cpus_per_slice,
+        "memory_mib": settings.admission.memory_gib_per_slice,
+    }
+    units = {"cpus": 1, "memory_mib": 1024}
+    bounded = {what: most * units[what] for what, most in per_slice.items() if most is not None}
+    if not bounded:
+        return {}
+    return {
+        gres_type: {
+            what: ceil(most * cost_millislices(board, gres_type, Fraction(1)) / 1000)
+            for what, most in bounded.items()
+        }
+        for gres_type, board in settings.boards_by_type.items()
+    }
 
 
 def _site_script() -> Path:
@@ -224,10 +211,23 @@ def _site_script() -> Path:
 
 
 def _slurm_conf_of_slurmctld() -> str:
+    return _said_by_slurmctld("SLURM_CONF") or "/etc/slurm/slurm.conf"
+
+
+def _said_by_slurmctld(name: str) -> str:
+    """One of its settings; "" if it does not answer."""
     try:
-        return asyncio.run(CommandSlurm().config())["SLURM_CONF"]
+        return asyncio.run(CommandSlurm().config()).get(name, "")
     except SlicewiseError:
-        return "/etc/slurm/slurm.conf"
+        return ""
+
+
+def _linked_version() -> str:
+    """Raises InvalidInputError (SW-ADMISSION-LUA) where no plugin says it."""
+    conf = os.environ.get("SLURM_CONF")
+    # Slurm's commands search the network for a configuration that is not there.
+    said = "" if conf and not Path(conf).exists() else _said_by_slurmctld("PluginDir")
+    return linked_version(said.split(":") if said else ())
 
 
 def _proposal(file: Path, wiring: Wiring) -> Proposal:
@@ -243,15 +243,15 @@ def _proposal(file: Path, wiring: Wiring) -> Proposal:
     return Proposal(file, before, with_lines(before, wiring))
 
 
-async def _try(proposal: Proposal) -> dict[str, str]:
-    after = await tried(proposal.after)
+async def _try(proposal: Proposal, version: str) -> dict[str, str]:
+    after = await tried(proposal.after, version)
     if proposal.before is not None and after["script"] != "loaded":
         # A mistake of the script itself is told with its own lines, not the proposal's.
-        require_loads(await tried(proposal.before))
+        require_loads(await tried(proposal.before, version))
     if proposal.before is None:
         require_works(after, {})
     elif has_lines(proposal.after):
-        require_works(after, await tried(without_lines(proposal.before)))
+        require_works(after, await tried(without_lines(proposal.before), version))
     else:
         require_works(after, after)
     return dict(after)
@@ -273,24 +273,25 @@ def _write(proposal: Proposal, write_proposal: bool) -> Path | None:
     return path
 
 
-def _print_proposal(proposal: Proposal, written: Path | None) -> None:
+def _print_proposal(proposal: Proposal, written: Path | None, version: str) -> None:
     out = console()
     if not proposal.diff:
-        out.print(f"{proposal.file} calls slicewise.lua already, and works under Lua.")
+        out.print(f"{proposal.file} calls slicewise.lua already, and works under Lua {version}.")
         return
     if proposal.before is not None:
         out.print(Text(proposal.diff), soft_wrap=True, end="")
     if written is not None:
         out.print(Text(f"Written: {written}"), soft_wrap=True)
-    out.print(Text(_NEXT_NEW if proposal.before is None else _NEXT_OWN), soft_wrap=True)
+    following = _NEXT_NEW if proposal.before is None else _NEXT_OWN
+    out.print(Text(following.format(version=version)), soft_wrap=True)
 
 
 _NEXT_NEW = """\
-It works under Lua, in mode observe. slurm.conf needs JobSubmitPlugins=lua; slurmctld must be
-restarted if that is new. Later changes of the file it reads by itself."""
+It works under Lua {version}, in mode observe. slurm.conf needs JobSubmitPlugins=lua; slurmctld
+must be restarted if that is new. Later changes of the file it reads by itself."""
 _NEXT_OWN = """\
-It works under Lua. Your script was not changed: put the lines in, all at once (mv, not an editor
-that writes in place). slurmctld reads it again by itself."""
+It works under Lua {version}. Your script was not changed: put the lines in, all at once (mv, not
+an editor that writes in place). slurmctld reads it again by itself."""
 
 
 def _no_access(path: Path, error: OSError | UnicodeDecodeError) -> InvalidInputError:

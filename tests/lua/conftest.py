@@ -5,7 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lua_slurmctld import Daemon, Reply
+from lua_slurmctld import LUAS, Daemon, Interpreter, Reply
+
+
+@pytest.fixture(params=LUAS, autouse=True)
+def lua(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of the interpreter under which the test runs."""
+    name = str(request.param)
+    monkeypatch.setattr(Interpreter, "name", name)
+    return name
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""slicewise.lua under real Lua 5.1, with a stub of Slurm's table, and a stand-in for the daemon."""
+"""slicewise.lua under real Lua, with a stub of Slurm's table, and a stand-in for the daemon."""
 
 import json
 import socket
@@ -16,6 +16,9 @@ ALICE, SLURM_UID, ROOT_UID = 61001, 64030, 0
 PARTITIONS = {"cpu": {"flag_default": 0}, "gpu": {"flag_default": 1}}
 SUCCESS, DENIED, POLICY = 0, 2002, 2050
 UNSET, UNSET_16 = 4294967294, 65534
+
+LUAS = ("lua5.1", "lua5.3", "lua5.4")
+"""Those that packages of Slurm link: Debian's, SchedMD's, those of Enterprise Linux."""
 
 Reply = Callable[[dict[str, Any]], bytes | None]
 
@@ -83,6 +86,12 @@ def answering(**answer: object) -> Reply:
     return reply
 
 
+class Interpreter:
+    """The Lua that runs the calls: each test runs once under each of ``LUAS`` (conftest.py)."""
+
+    name = LUAS[0]
+
+
 def run_calls(path: Path, calls: list[dict[str, Any]], **case: Any) -> list[dict[str, Any]]:
     """The calls, one after the other, of one slicewise.lua that asks on that socket."""
     options = {
@@ -95,7 +104,7 @@ def run_calls(path: Path, calls: list[dict[str, Any]], **case: Any) -> list[dict
     whole = {"module": str(MODULE), "configure": options, "part_list": PARTITIONS, **case}
     whole["calls"] = [{"call": "job_submit", "uid": ALICE, **call} for call in calls]
     done = subprocess.run(
-        ["lua5.1", str(RUN_CASE)],
+        [Interpreter.name, str(RUN_CASE)],
         input=json.dumps(whole, ensure_ascii=False).encode(),
         capture_output=True,
         check=False,

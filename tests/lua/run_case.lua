@@ -14,6 +14,7 @@ slurm = {
     ESLURM_INVALID_QOS = case.slurm ~= "22.05" and 2066 or nil,
     log_user = function(format, ...) told[#told + 1] = string.format(format, ...) end,
     log_info = function(format, ...) logged[#logged + 1] = string.format(format, ...) end,
+    log_error = function(format, ...) io.stderr:write(string.format(format, ...), "\n") end,
 }
 
 local clock, shift_s = socket.gettime, 0
@@ -26,7 +27,7 @@ local PREFIX = case.slurm == "22.05" and "gres:" or "gres/"
 local function record(fields)
     local values = {}
     for key, value in pairs(fields or {}) do
-        values[key] = value
+        values[key] = value ~= cjson.null and value or nil
     end
     return setmetatable({}, {
         __index = function(_, key)

@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from lua_slurmctld import Interpreter
 
 ROOT = Path(__file__).resolve().parents[2]
 STUB = """
@@ -28,7 +29,10 @@ def run(tmp_path: Path, module: str, comment: str = "") -> str:
     stub = tmp_path / "stub.lua"
     stub.write_text(STUB)
     done = subprocess.run(
-        ["lua5.1", str(stub), str(site), comment], capture_output=True, text=True, check=True
+        [Interpreter.name, str(stub), str(site), comment],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout
 

@@ -26,6 +26,8 @@ TAG = "slicewise:1 token=TOKEN tenant=vision"
 SERVICE_SCRIPT = "#!/bin/bash\n#SBATCH --hold\n#SLICEWISE name=bert\n\nsrun x\n#SLICEWISE late=1\n"
 GPU_JOB = {"account": "vision", "tres_per_node": "gres:gpu:1g.10gb:1", "name": "j"}
 ONLY_GPU = {"partitions": ["gpu"]}
+ALLOWED = {"without_gpu": "allow"}
+"""Where jobs without GPUs may run in managed partitions."""
 
 
 @pytest.mark.parametrize(
@@ -33,14 +35,13 @@ ONLY_GPU = {"partitions": ["gpu"]}
     [
         {"account": "vision", "script": "#!/bin/sh\ntrue\n"},
         {"gres": "gres:license:1"},
-        {"shared": 2},
         {"ntasks_per_tres": UNSET_16},
         {"script": "#!/bin/sh\ntrue\n#SLICEWISE name=late\n"},
     ],
 )
 def test_a_job_without_gpu_asks_nobody(path: Path, listening: Any, job_desc: Any) -> None:
     daemon = listening(answering(action="refuse", code="SW-X", message="no"))
-    assert run_case(path, job_desc=job_desc)["code"] == SUCCESS
+    assert run_case(path, job_desc=job_desc, configure=ALLOWED)["code"] == SUCCESS
     assert daemon.questions == []
 
 
@@ -68,7 +69,7 @@ def test_the_question_holds_what_slurm_says(path: Path, listening: Any) -> None:
     assert question == {
         "v": 2,
         "op": "submit",
-        "module": "2.0",
+        "module": "2.1",
         "mode": "enforce",
         "uid": ALICE,
         "account": "vision",
@@ -491,7 +492,7 @@ def test_without_an_answer_and_a_tenant_there_is_no_tag(path: Path, account: Any
 )
 def test_without_an_answer_a_job_without_gpus_goes_on(path: Path, job_desc: Any) -> None:
     job = {"account": "vision", **job_desc}
-    result = run_case(path, job_desc=job, configure=ONLY_GPU)
+    result = run_case(path, job_desc=job, configure=ONLY_GPU | ALLOWED)
     assert (result["code"], result["job_desc"], result["told"]) == (SUCCESS, job, "")
 
 
@@ -523,7 +524,8 @@ def test_without_an_answer_a_service_is_refused(path: Path) -> None:
     ],
 )
 def test_a_name_makes_a_service(path: Path, directive: str, is_service: bool) -> None:
-    result = run_case(path, job_desc={"script": f"#!/bin/sh\n{directive}\n"})
+    script = f"#!/bin/sh\n{directive}\n"
+    result = run_case(path, job_desc={"script": script}, configure=ALLOWED)
     assert (result["code"] == DENIED) == is_service
 
 
@@ -540,7 +542,9 @@ def test_an_error_inside_lets_a_typed_job_pass(path: Path) -> None:
         ({"tres_per_node": "gres/gpu:1"}, "advise", SUCCESS),
         ({"tres_per_node": "gres/gpu:1", "partition": "cpu"}, "enforce", SUCCESS),
         (GPU_JOB, "enforce", SUCCESS),
-        ({}, "enforce", SUCCESS),
+        ({}, "enforce", DENIED),
+        ({}, "advise", SUCCESS),
+        ({"partition": "cpu"}, "enforce", SUCCESS),
     ],
 )
 def test_an_error_inside_lets_no_untyped_job_pass(
@@ -550,6 +554,9 @@ def test_an_error_inside_lets_no_untyped_job_pass(
     result = run_case(path, job_desc=request_, raise_on_read="num_tasks", configure=configured)
     assert result["code"] == code
     assert "no field num_tasks" in result["logged"]
+    if request_ == {}:
+        case = {"job_desc": {}, "raise_on_read": "num_tasks", "configure": configured | ALLOWED}
+        assert run_case(path, **case)["code"] == SUCCESS
 
 
 HEAD, MIB = 65_536, 2**20
@@ -621,7 +628,8 @@ def test_a_text_too_long_to_be_read_is_refused(path: Path, listening: Any, field
     observed = run_case(path, job_desc=job, configure=ONLY_GPU | {"mode": "observe"})
     assert (observed["code"], observed["told"]) == (SUCCESS, "")
     assert daemon.questions == []
-    assert run_case(path, job_desc={**GPU_JOB, field: "a" * 1024})["code"] == SUCCESS
+    longest = {**GPU_JOB, field: "a" * 1024}
+    assert run_case(path, job_desc=longest, configure=ALLOWED)["code"] == SUCCESS
 
 
 def test_elsewhere_texts_may_be_as_long_as_they_like(path: Path) -> None:

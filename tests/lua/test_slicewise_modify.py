@@ -88,6 +88,24 @@ MODIFY = [
     (TAG, {"min_cpus": 9}, ALICE, False),
     (TAG, {"shared": 0}, ALICE, False),
     (TAG, {"shared": 1}, ALICE, True),
+    *[(TAG, {"shared": keeps}, ALICE, False) for keeps in (2, 3, 4)],
+    *[(TAG, {"req_nodes": nodes}, ALICE, False) for nodes in ("gpu01", "gpu[01-04]")],
+    (TAG, {"cpus_per_tres": "gres:gpu:16"}, ALICE, False),
+    (TAG, {"mem_per_tres": "gres:gpu:16000"}, ALICE, False),
+    *[
+        (TAG, {key: 1}, ALICE, False)
+        for key in ("pn_min_cpus", "sockets_per_node", "cores_per_socket", "threads_per_core")
+    ],
+    (TAG, {"ntasks_per_node": 65535}, ALICE, False),
+    (TAG, {"num_tasks": RELEASE}, ALICE, False),
+    # All memory of a node, more than it had, no more than it had.
+    *[(TAG, {"min_mem_per_node": mib}, ALICE, mib == 100) for mib in (0, 101, 100)],
+    *[(TAG, {"min_mem_per_cpu": mib}, ALICE, False) for mib in (0, 1)],
+    *[(SERVICE_TAG, {"time_limit": limit}, ALICE, False) for limit in (5, 0, RELEASE)],
+    (SERVICE_TAG, {"time_limit": RELEASE}, SLURM_UID, True),
+    (SERVICE_TAG, {"req_nodes": "gpu02"}, ALICE, False),
+    (TAG, {"time_limit": RELEASE}, ALICE, True),
+    (f"service=x {TAG}", {"time_limit": 5}, ALICE, True),
     (TAG, {"shared": 0, "num_tasks": 9}, ROOT_UID, True),
     (TAG, {"qos": "x"}, ROOT_UID, True),
     ("", {"qos": "x", "priority": RELEASE}, ALICE, True),
@@ -101,17 +119,28 @@ def test_modify(path: Path, comment: str, change: Any, uid: int, allowed: bool) 
         path,
         "job_modify",
         job_desc=NOTHING | change,
-        job_rec={"admin_comment": comment, "min_nodes": 2, "max_nodes": 4, "min_cpus": 8},
+        job_rec={
+            "admin_comment": comment,
+            "min_nodes": 2,
+            "max_nodes": 4,
+            "min_cpus": 8,
+            "min_mem_per_node": 100,
+        },
         uid=uid,
     )
     assert result["code"] == (SUCCESS if allowed else DENIED)
     assert bool(result["told"]) != allowed
 
 
-def test_a_job_without_a_maximum_of_nodes_may_get_one(path: Path) -> None:
-    rec = {"admin_comment": TAG, "min_nodes": 1, "max_nodes": 0}
-    change = {"min_nodes": 1, "max_nodes": 3}
-    assert run_case(path, "job_modify", job_desc=change, job_rec=rec)["code"] == SUCCESS
+@pytest.mark.parametrize(("most", "allowed"), [(2, True), (3, False), (RELEASE, False)])
+def test_a_job_without_a_maximum_of_nodes_gets_no_larger_one(
+    path: Path, most: int, allowed: bool
+) -> None:
+    """Without one it has as few as it may, with one as many as are free."""
+    rec = {"admin_comment": TAG, "min_nodes": 2, "max_nodes": 0}
+    change = {"min_nodes": 2, "max_nodes": most}
+    result = run_case(path, "job_modify", job_desc=change, job_rec=rec)
+    assert result["code"] == (SUCCESS if allowed else DENIED)
 
 
 def test_modify_asks_nobody(path: Path, listening: Any) -> None:
@@ -136,7 +165,8 @@ UNADMITTED = [
     ({"partition": "gpu"}, {"tres_per_task": "gres/gpu=1"}, False),
     ({"partition": "gpu"}, {"tres_per_node": "gres:shard:1"}, False),
     ({"partition": "gpu"}, {"tres_per_node": "gres:mps:1"}, False),
-    ({"partition": "gpu"}, {"shared": 0}, False),
+    *[({"partition": "gpu"}, {"shared": keeps}, False) for keeps in (0, 2, 3, 4)],
+    ({"partition": "gpu"}, {"shared": 1}, True),
     ({"partition": "gpu"}, {"ntasks_per_tres": 1}, False),
     ({"partition": "gpu"}, {"ntasks_per_tres": 65534, "time_limit": 5}, True),
     ({"partition": "gpu"}, {"tres_per_node": "gres:license:1"}, True),
@@ -168,12 +198,38 @@ def test_a_job_that_was_not_admitted_gets_no_gpu_later(
     path: Path, job_rec: Any, change: Any, allowed: bool
 ) -> None:
     case = {"job_desc": NOTHING | change, "job_rec": job_rec}
-    only_gpu = {"partitions": ["gpu"]}
+    only_gpu = {"partitions": ["gpu"], "without_gpu": "allow"}
     result = run_case(path, "job_modify", **case, configure=only_gpu)
     assert result["code"] == (SUCCESS if allowed else DENIED)
     assert ("SW-NOT-ADMITTED" in result["told"]) != allowed
     for uid in (ROOT_UID, SLURM_UID):
         assert run_case(path, "job_modify", **case, configure=only_gpu, uid=uid)["code"] == SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("change", "allowed"),
+    [
+        ({"partition": "gpu"}, False),
+        ({"partition": "cpu,gpu"}, False),
+        ({"reservation": "course,gpus"}, False),
+        ({"partition": "cpu2"}, True),
+        ({"num_tasks": 99}, True),
+    ],
+)
+def test_a_job_without_gpus_is_not_moved_to_where_none_may_run(
+    path: Path, change: Any, allowed: bool
+) -> None:
+    case = {"job_desc": NOTHING | change, "job_rec": {"partition": "cpu"}}
+    result = run_case(path, "job_modify", **case, configure={"partitions": ["gpu"]})
+    assert result["code"] == (SUCCESS if allowed else DENIED)
+
+
+def test_what_is_logged_has_whole_numbers(path: Path) -> None:
+    """slurmctld hands over floating-point numbers, and newer Lua prints them as such."""
+    rec = {"admin_comment": TAG, "job_id": 42}
+    logged = run_case(path, "job_modify", job_desc={"qos": "x"}, job_rec=rec)["logged"]
+    assert f"uid {ALICE} may not change qos of job 42" in logged
+    assert ".0" not in logged
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])

@@ -56,7 +56,7 @@ BASE: Mapping[str, Any] = {
     "v": 2,
     "op": "submit",
     "token": "0123456789abcdef",
-    "module": "2.0",
+    "module": "2.1",
     "mode": "enforce",
     "uid": 1001,
     "account": "vision",

@@ -46,6 +46,9 @@ return slurm.SUCCESS
 """
 
 
+REAL_MODULE = Path(admission.__file__).parents[1] / "slicewise.lua"
+
+
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The place of job_submit.lua beside a slurm.conf."""
@@ -199,6 +202,75 @@ def test_without_lua_nothing_is_tried(site: Path, monkeypatch: pytest.MonkeyPatc
         admission.install()
 
 
+def test_it_is_tried_under_slurmctlds_lua(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``unpack`` is there in Lua 5.1 only, as slurmctld's log alone would say."""
+    site.with_name("slicewise.lua").write_text(f"local first = unpack({{ 1 }})\n{MODULE}")
+    monkeypatch.setattr(admission, "linked_version", lambda _: "5.1")
+    admission.install(as_json=True)
+    assert json.loads(capsys.readouterr().out)["lua"] == "5.1"
+    site.unlink()
+    for linked, said in (("5.4", ""), ("5.1", "5.3")):
+        monkeypatch.setattr(admission, "linked_version", lambda _, linked=linked: linked)
+        with pytest.raises(InvalidInputError, match=r"global 'unpack'.*SW-ADMISSION-LUA"):
+            admission.install(lua=said)
+        assert not site.exists()
+
+
+def test_status_says_that_slurmctlds_lua_refuses_it(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def answer(_: DaemonClient) -> StatusAnswer:
+        return ANSWER
+
+    monkeypatch.setattr(DaemonClient, "status", answer)
+    site.with_name("slicewise.lua").write_text(f"local first = unpack({{ 1 }})\n{MODULE}")
+    monkeypatch.setattr(admission, "linked_version", lambda _: "5.4")
+    admission.status(as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert "global 'unpack'" in said["problem"]
+    (advice,) = (line for line in said["advice"] if "can't run slicewise.lua" in line)
+    assert "global 'unpack'" in advice
+
+
+def test_each_lua_runs_the_real_module(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(admission, "MODULE", REAL_MODULE)
+    for version in ("5.1", "5.3", "5.4"):
+        site.unlink(missing_ok=True)
+        admission.install(lua=version)
+        assert f"works under Lua {version}, in mode observe" in capsys.readouterr().out
+
+
+def test_a_library_that_one_lua_lacks_is_named(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUA_CPATH_5_4", "/nowhere/?.so")
+    monkeypatch.setenv("LUA_PATH_5_4", "/nowhere/?.lua")
+    with pytest.raises(InvalidInputError, match=r"Lua 5\.4: .*lua-socket"):
+        admission.install(lua="5.4")
+
+
+def test_what_bounds_jobs_stands_in_the_lines(site: Path) -> None:
+    """So it holds while the daemon is away."""
+    settings = site.with_name("slicewise.toml")
+    admission.install()
+    assert 'without_gpu = "refuse",' in site.read_text()
+    assert "shares" not in site.read_text()
+    bounds = 'without_gpu = "allow"\ncpus_per_slice = 2.5\nmemory_gib_per_slice = 4\n'
+    types = settings.read_text().replace('["1g.10gb"]', '["1g.10gb", "3g.40gb"]')
+    settings.write_text(f"{types}[admission]\n{bounds}")
+    (site.parent / "slicewise.lua").write_text(REAL_MODULE.read_text())
+    for part in REAL_MODULE.parent.glob("slicewise_*.lua"):
+        (site.parent / part.name).write_text(part.read_text())
+    site.unlink()
+    admission.install()
+    text = site.read_text()
+    assert 'without_gpu = "allow",' in text
+    assert '["1g.10gb"] = { cpus = 3, memory_mib = 4096 },' in text
+    assert '["3g.40gb"] = { cpus = 9, memory_mib = 14336 },' in text
+
+
 def test_a_path_can_say_nothing_in_lua() -> None:
     evil = Path('/tmp/"]] .. os.execute("x") --\n')
     script = minimal(Wiring(evil, evil, evil, ('a"b',)))
@@ -236,6 +308,7 @@ ANSWER = StatusAnswer(
 )
 STATUS = [
     ({}, []),
+    ({"unadmitted": 3, "unadmitted_s": 5.0}, ["3 jobs got GPUs, or wait for them, without"]),
     ({"module": "8"}, ["on disk is 9: touch job_submit.lua"]),
     ({"module_mode": "observe"}, ["mode observe, the daemon in enforce"]),
     ({"module": "", "module_mode": "", "asked_s": None}, ["has not asked this daemon yet"]),
@@ -271,7 +344,7 @@ def test_status_without_a_daemon_shows_what_is_known_and_fails(
 ) -> None:
     with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
         admission.status(as_json=True)
-    known = {"module_on_disk": "9", "off": False, "advice": []}
+    known = {"module_on_disk": "9", "off": False, "problem": "", "advice": []}
     unknown = StatusAnswer.model_fields.keys() - {"v"}
     assert json.loads(capsys.readouterr().out) == dict.fromkeys(unknown) | known
     admission.off()

@@ -1,0 +1,164 @@
+-- slicewise_bounds.lua: jobs of managed partitions that would keep others from GPUs for which they
+-- are not charged. slicewise.lua loads it from its own directory, with slicewise_request.lua. These
+-- are fixed rules: nobody is asked, so they hold while the daemon is away, too.
+
+local request = ...
+local text, number, digits = request.text, request.number, request.digits
+local NO_VAL, NO_VAL16 = request.NO_VAL, request.NO_VAL16
+
+local M = {}
+
+local function without_gpu(partition)
+    return {
+        code = "SW-WITHOUT-GPU",
+        message = ("Partition %s is for jobs that ask for GPUs."):format(partition or "(none)"),
+        hint = "Ask for GPUs (--gres=gpu:TYPE:N), or name another partition.",
+    }
+end
+
+local KEPT_FOR_ONE = {
+    code = "SW-EXCLUSIVE",
+    message = "--exclusive=user and =mcs keep others from GPUs for which nobody is charged.",
+    hint = "Leave it out, or write --exclusive: then all GPUs of the nodes are charged.",
+}
+
+local function beyond_share(what, asked, most)
+    return {
+        code = "SW-SHARE",
+        message = ("The job asks for %s %s; with its GPUs it may have %s."):format(
+            digits(asked), what, digits(math.floor(most))),
+        hint = "Ask for fewer, or for more GPUs.",
+    }
+end
+
+-- The share of one GPU of that type; of a type that nobody chose yet the smallest.
+local function share_of(kind, shares, what)
+    local share = shares[kind]
+    if share or kind ~= nil and kind ~= "auto" then
+        return share and share[what]
+    end
+    local least
+    for _, one in pairs(shares) do
+        if one[what] and (not least or one[what] < least) then
+            least = one[what]
+        end
+    end
+    return least
+end
+
+-- What all GPUs of a text may have together, and how many they are; no share of a type that has no
+-- share here, which is then not bound.
+local function share_of_text(asked, shares, what)
+    local total, gpus = 0, 0
+    for _, gpu in ipairs(request.gpus_of(asked)) do
+        local share = share_of(gpu.kind, shares, what)
+        total = share and total and total + share * gpu.count
+        gpus = gpus + gpu.count
+    end
+    return total, gpus
+end
+
+local function counts(job_desc)
+    local nodes = math.max(number(job_desc.min_nodes, NO_VAL) or 1, 1)
+    local per_node = number(job_desc.ntasks_per_node, NO_VAL16) or 0
+    local tasks = math.max(number(job_desc.num_tasks, NO_VAL) or 1, nodes * per_node, 1)
+    return nodes, tasks
+end
+
+-- The share of all of the job's GPUs, and how many they are. What is said per node, task and job
+-- must all hold: the largest counts.
+local function share_of_job(question, nodes, tasks, shares, what)
+    local asked = {
+        { question.gres, nodes }, { question.tres_per_job, 1 },
+        { question.tres_per_socket, nodes }, { question.tres_per_task, tasks },
+    }
+    local most, gpus = 0, 0
+    for _, field in pairs(asked) do
+        if field[1] then
+            local share, count = share_of_text(field[1], shares, what)
+            most = share and most and math.max(most, share * field[2])
+            gpus = math.max(gpus, count * field[2])
+        end
+    end
+    if gpus == 0 then
+        -- For its need the daemon gives it one.
+        return share_of(nil, shares, what), 1
+    end
+    return most, gpus
+end
+
+-- Slurm gives none for "gpu:1g.10gb:0".
+local function asks_for_none(question)
+    local asked = request.gres_of(question)
+    local count = 0
+    for _, gpu in ipairs(request.gpus_of(asked)) do
+        count = count + gpu.count
+    end
+    return count == 0 and request.gpus_among(asked) == "typed" and not question.exclusive
+end
+
+-- Of --cpus-per-gpu and --mem-per-gpu ("gres:gpu:4"); 0 if unset.
+local function per_gpu(value)
+    return tonumber((text(value) or ""):match("(%d+)$")) or 0
+end
+
+local function cpus_of(job_desc, nodes, tasks, gpus)
+    local per_task = math.max(number(job_desc.cpus_per_task, NO_VAL16) or 1, 1)
+    return math.max(
+        number(job_desc.min_cpus, NO_VAL) or 1, tasks * per_task,
+        nodes * (number(job_desc.pn_min_cpus, NO_VAL16) or 0),
+        gpus * per_gpu(job_desc.cpus_per_tres))
+end
+
+-- MiB; 0 is all that the nodes have. Without a word it is the partition's default.
+local function memory_of(job_desc, nodes, cpus, gpus)
+    local per_node, per_cpu = job_desc.min_mem_per_node, job_desc.min_mem_per_cpu
+    if per_node == 0 or per_cpu == 0 then
+        return math.huge
+    end
+    return math.max(
+        (per_node or 0) * nodes, (per_cpu or 0) * cpus, gpus * per_gpu(job_desc.mem_per_tres))
+end
+
+local function share_exceeded(job_desc, question, shares)
+    local nodes, tasks = counts(job_desc)
+    local most_cpus, gpus = share_of_job(question, nodes, tasks, shares, "cpus")
+    local cpus = cpus_of(job_desc, nodes, tasks, gpus)
+    if most_cpus and cpus > most_cpus then
+        return beyond_share("CPUs", cpus, most_cpus)
+    end
+    local most_mib = share_of_job(question, nodes, tasks, shares, "memory_mib")
+    local mib = memory_of(job_desc, nodes, cpus, gpus)
+    if most_mib and mib == math.huge then
+        return {
+            code = "SW-SHARE",
+            message = "--mem=0 is all memory of a node.",
+            hint = ("Write how much it needs: with its GPUs it may have %s MiB."):format(
+                digits(math.floor(most_mib))),
+        }
+    elseif most_mib and mib > most_mib then
+        return beyond_share("MiB of memory", mib, most_mib)
+    end
+    return nil
+end
+
+--- Does it keep a node for one user's jobs, or those of one security label? Charged is nothing of
+-- that: Slurm allots the GPUs asked for. (1 shares, 0 is a whole node with all of its GPUs.)
+function M.keeps_nodes(shared)
+    return type(shared) == "number" and shared > 1 and shared < NO_VAL16
+end
+
+--- What is wrong with a submission to a managed partition (code, message, hint); nil if nothing is.
+-- `has_gpus` says whether it asks for any, `rules` are slicewise.lua's configuration.
+function M.objection(job_desc, question, has_gpus, rules)
+    if M.keeps_nodes(job_desc.shared) then
+        return KEPT_FOR_ONE
+    elseif not has_gpus or asks_for_none(question) then
+        return rules.without_gpu == "refuse" and without_gpu(question.partition) or nil
+    elseif rules.shares and not question.exclusive then
+        return share_exceeded(job_desc, question, rules.shares)
+    end
+    return nil
+end
+
+return M

@@ -1,0 +1,173 @@
+"""Jobs of managed partitions that would keep others from GPUs without being charged for them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lua_slurmctld import DENIED, MODULE, SUCCESS, UNSET, UNSET_16, answering, run_case
+
+TYPED = {"account": "vision", "tres_per_node": "gres:gpu:1g.10gb:1"}
+ONLY_GPU = {"partitions": ["gpu"]}
+SHARES = {
+    "1g.10gb": {"cpus": 2, "memory_mib": 2000},
+    "3g.40gb": {"cpus": 6, "memory_mib": 6000},
+}
+ADMIT = answering(action="admit", qos="q", tag="slicewise:1 token=TOKEN tenant=vision")
+USER, MCS, TOPOLOGY = 2, 3, 4
+
+WITHOUT_GPU: list[dict[str, Any]] = [
+    {},
+    {"num_tasks": 64, "cpus_per_task": 16, "min_nodes": 4},
+    {"min_nodes": 4, "min_mem_per_node": 0},
+    {"req_nodes": "gpu[01-04]"},
+    {"partition": "gpu"},
+    {"partition": "cpu,gpu"},
+    {"reservation": "course"},
+    {"gres": "gres:license:1"},
+    {"gres": "gres:none"},
+    {"tres_per_node": "gres:gpu:1g.10gb:0"},
+    {"tres_per_job": "gres/gpu:1g.10gb=0"},
+    {"script": "#!/bin/sh\n#SLICEWISE class=low\n"},
+    {"het_job_offset": 1},
+]
+
+
+@pytest.mark.parametrize("job_desc", WITHOUT_GPU)
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_job_without_gpus_is_refused(
+    path: Path, listening: Any, job_desc: Any, is_answered: bool
+) -> None:
+    if is_answered:
+        listening(answering(action="pass"))
+    result = run_case(path, job_desc=job_desc, configure=ONLY_GPU)
+    assert result["code"] == DENIED
+    assert "SW-WITHOUT-GPU" in result["told"]
+    elsewhere = job_desc | {"partition": "cpu"}
+    assert run_case(path, job_desc=elsewhere, configure=ONLY_GPU)["code"] == SUCCESS
+    for mode in ("observe", "advise"):
+        weaker = run_case(path, job_desc=job_desc, configure=ONLY_GPU | {"mode": mode})
+        assert weaker["code"] == SUCCESS
+    path.with_name("off").touch()
+    assert run_case(path, job_desc=job_desc, configure=ONLY_GPU)["code"] == SUCCESS
+
+
+def test_wrong_directives_are_told_first(path: Path, listening: Any) -> None:
+    listening(answering(action="refuse", code="SW-DIRECTIVE", message="no such key"))
+    result = run_case(path, job_desc={"script": "#!/bin/sh\n#SLICEWISE ned=9GiB\n"})
+    assert result["code"] == DENIED
+    assert "SW-DIRECTIVE" in result["told"]
+
+
+def test_each_mode_says_what_it_would_refuse(path: Path) -> None:
+    observe, advise = (
+        run_case(path, job_desc={"user_id": 1000}, configure={"mode": mode})
+        for mode in ("observe", "advise")
+    )
+    assert (observe["told"], "SW-WITHOUT-GPU" in advise["told"]) == ("", True)
+    for result in (observe, advise):
+        assert result["logged"].endswith("SW-WITHOUT-GPU: a job of uid 1000")
+
+
+@pytest.mark.parametrize("shared", [USER, MCS, TOPOLOGY])
+@pytest.mark.parametrize("rule", ["refuse", "allow"])
+@pytest.mark.parametrize("asked", [{}, TYPED, {"tres_per_job": "gres:gpu:2"}])
+def test_no_job_keeps_a_node_for_one_user(
+    path: Path, listening: Any, shared: int, rule: str, asked: Any
+) -> None:
+    """With GPUs, too: the node's others can't be had."""
+    job_desc = asked | {"shared": shared, "min_nodes": 4}
+    for _ in range(2):
+        result = run_case(path, job_desc=job_desc, configure={"without_gpu": rule})
+        assert (result["code"], "SW-EXCLUSIVE" in result["told"]) == (DENIED, True)
+        listening(ADMIT)
+
+
+@pytest.mark.parametrize("shared", [1, UNSET_16, UNSET_16 + 1, None])
+def test_whoever_shares_is_not_refused(path: Path, listening: Any, shared: int | None) -> None:
+    listening(ADMIT)
+    assert run_case(path, job_desc=TYPED | {"shared": shared})["code"] == SUCCESS
+
+
+NOT_SET = {
+    "min_nodes": UNSET,
+    "num_tasks": UNSET,
+    "min_cpus": UNSET,
+    "ntasks_per_node": UNSET_16,
+    "cpus_per_task": UNSET_16,
+    "pn_min_cpus": UNSET_16,
+    "shared": UNSET_16,
+}
+THREE = {"tres_per_node": "gres:gpu:3g.40gb:1"}
+BEYOND: list[tuple[dict[str, Any], bool]] = [
+    # the job, whether it asks for more than its GPUs' share
+    ({}, False),
+    ({"cpus_per_task": 2}, False),
+    ({"cpus_per_task": 3}, True),
+    ({"num_tasks": 2, "cpus_per_task": 1}, False),
+    ({"num_tasks": 2, "cpus_per_task": 2}, True),
+    ({"min_cpus": 16}, True),
+    ({"pn_min_cpus": 16}, True),
+    ({"min_nodes": 2, "ntasks_per_node": 2}, False),
+    ({"min_nodes": 2, "ntasks_per_node": 3}, True),
+    ({"cpus_per_tres": "gres:gpu:2"}, False),
+    ({"cpus_per_tres": "gres:gpu:16"}, True),
+    ({"cpus_per_tres": "gres:gpu:" + "9" * 400}, True),
+    ({"min_mem_per_node": 2000}, False),
+    ({"min_mem_per_node": 2001}, True),
+    ({"min_mem_per_node": 0}, True),
+    ({"min_mem_per_cpu": 1000, "num_tasks": 2}, False),
+    ({"min_mem_per_cpu": 1001, "num_tasks": 2}, True),
+    ({"min_mem_per_cpu": 0}, True),
+    ({"mem_per_tres": "gres:gpu:2000"}, False),
+    ({"mem_per_tres": "gres:gpu:2001"}, True),
+    (THREE | {"cpus_per_task": 6, "min_mem_per_node": 6000}, False),
+    (THREE | {"cpus_per_task": 7}, True),
+    ({"tres_per_node": "gres:gpu:1g.10gb:1,gres:gpu:3g.40gb:2", "min_cpus": 14}, False),
+    ({"tres_per_node": "gres:gpu:1g.10gb:1,gres:gpu:3g.40gb:2", "min_cpus": 15}, True),
+    ({"tres_per_job": "gres:gpu:1g.10gb:7", "min_nodes": 2, "num_tasks": 14}, False),
+    ({"tres_per_node": None, "tres_per_job": "gres:gpu:1g.10gb:7", "num_tasks": 15}, True),
+    ({"tres_per_node": None, "tres_per_task": "gres/gpu:1g.10gb=1", "num_tasks": 9}, False),
+    # Of no type, or of type auto: the cheapest that fits.
+    ({"tres_per_node": "gres:gpu:auto:1", "cpus_per_task": 2}, False),
+    ({"tres_per_node": "gres:gpu:auto:1", "cpus_per_task": 3}, True),
+    ({"tres_per_node": None, "script": "#!/bin/sh\n#SLICEWISE need=9GiB\n"}, False),
+    ({"tres_per_node": None, "script": "#SLICEWISE need=9GiB\n", "min_cpus": 3}, True),
+    # Nobody said what its share is.
+    ({"tres_per_node": "gres:gpu:7g.80gb:1", "cpus_per_task": 64}, False),
+    # A whole node is charged as one.
+    ({"shared": 0, "cpus_per_task": 16, "min_mem_per_node": 0}, False),
+]
+
+
+@pytest.mark.parametrize(("job_desc", "is_beyond"), BEYOND)
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_job_has_its_gpus_share_of_a_node(
+    path: Path, listening: Any, job_desc: Any, is_beyond: bool, is_answered: bool
+) -> None:
+    if is_answered:
+        listening(ADMIT)
+    job = NOT_SET | TYPED | job_desc
+    result = run_case(path, job_desc=job, configure=ONLY_GPU | {"shares": SHARES})
+    assert (result["code"] == DENIED, "SW-SHARE" in result["told"]) == (is_beyond, is_beyond)
+    assert run_case(path, job_desc=job, configure=ONLY_GPU)["code"] == SUCCESS
+
+
+def test_the_numbers_that_a_user_reads_are_whole(path: Path) -> None:
+    job = TYPED | {"num_tasks": 3, "cpus_per_task": 1}
+    told = run_case(path, job_desc=job, configure={"shares": SHARES})["told"]
+    assert "asks for 3 CPUs; with its GPUs it may have 2." in told
+
+
+def test_without_its_libraries_a_job_is_decided_later(path: Path, tmp_path: Path) -> None:
+    """As while the daemon is away: typed GPUs are held to Slurm's limits, others wait."""
+    for file in MODULE.parent.glob("slicewise*.lua"):
+        text = file.read_text().replace('require "cjson"', 'require "no.such.library"')
+        (tmp_path / file.name).write_text(text)
+    module = {"module": str(tmp_path / MODULE.name)}
+    typed = run_case(path, job_desc=TYPED, **module)
+    assert typed["code"] == SUCCESS
+    assert typed["job_desc"]["admin_comment"].endswith(" tenant=vision undecided")
+    untyped = run_case(path, job_desc={"account": "vision", "gres": "gpu:2"}, **module)
+    assert untyped["job_desc"]["priority"] == 0
+    assert "no.such.library" in typed["logged"]
+    assert run_case(path, job_desc={}, **module)["code"] == DENIED
