@@ -89,6 +89,8 @@ class NodeView:
     Attributes:
         weight: Slurm gives jobs the nodes of the lowest first.
         gpus_held: indices of those that jobs hold, in the order of gres.conf.
+        blocked: why nobody can have those that no job holds: no CPU or no memory is left, or it is
+            kept for one user; "" if that is not so.
     """
 
     name: str
@@ -99,6 +101,7 @@ class NodeView:
     partitions: frozenset[str] = frozenset()
     weight: int = 1
     gpus_held: frozenset[int] = frozenset()
+    blocked: str = ""
 
     @property
     def is_shapes(self) -> bool:

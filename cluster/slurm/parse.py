@@ -20,6 +20,7 @@ from cluster.slurm.values import (
     limits,
     named,
     names,
+    node_blocked,
     numbers,
     plain,
     time_s,
@@ -260,6 +261,7 @@ def _node(block: Mapping[str, str]) -> NodeView:
         partitions=names(block.get("Partitions", "")),
         weight=int(block.get("Weight", "1")),
         gpus_held=gpu_indices(block.get("GresUsed", "")),
+        blocked=node_blocked(block),
     )
 
 

@@ -169,3 +169,21 @@ def answers(text: str, mark: str) -> Sequence[str]:
     It prints its prompt before each answer, and echoes what it reads if it was built with readline.
     """
     return re.split(rf"(?:scontrol: )?(?:show hostnames {mark}\n)?{mark}\n", text)
+
+
+def node_blocked(row: Mapping[str, str]) -> str:
+    """Why a node of ``scontrol show node`` has nothing left for a job, whatever GPUs are free.
+
+    Such as ``all of its CPUs are taken``; "" if that is not so, or where Slurm's numbers are none.
+    """
+    for total, taken, what in (
+        (row.get("CPUEfctv") or row.get("CPUTot", ""), row.get("CPUAlloc", ""), "CPUs are"),
+        (row.get("RealMemory", ""), row.get("AllocMem", ""), "memory is"),
+    ):
+        # One without memory says RealMemory=0 or 1.
+        if total.isdecimal() and taken.isdecimal() and int(taken) >= max(1, int(total)):
+            return f"all of its {what} taken"
+    # Whose it is, others need not read.
+    if row.get("Owner", "N/A") != "N/A":
+        return "it is kept for one user"
+    return "" if row.get("MCS_label", "N/A") == "N/A" else "it is kept for one security label"

@@ -9,7 +9,7 @@ from cluster.units import Millislices, slices_text
 from cluster.wire import ServiceNews
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.explain import Cause, Situation
-from slurm_plugin.decide.free import free_instances
+from slurm_plugin.decide.free import free_instances, idle, is_usable
 from slurm_plugin.decide.limits import qos_name, type_limits
 from slurm_plugin.decide.policy import Recall
 from slurm_plugin.decide.tenants import ancestors, payers, subtree
@@ -17,6 +17,8 @@ from slurm_plugin.decide.tenants import ancestors, payers, subtree
 WAITING = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 QUOTA = frozenset({Cause.GUARANTEE, Cause.CEILING})
 """What a loan takes from its lender."""
+_NODES = 5
+"""Nodes that are named one by one."""
 
 
 @dataclass(frozen=True)
@@ -178,8 +180,22 @@ def _free(job: JobView, sight: Sight) -> Iterator[Shortage]:
         holders = _instances(kind, on_nodes)
         count = free.get(kind, 0)
         has = "is" if count == 1 else "are"
-        words = f"{count} of {_there(nodes, kind)} {kind} {has} free; this one needs {need}"
+        words = (
+            f"{count} of {_there(nodes, kind)} {kind} {has} free; this one needs {need}"
+            f"{_blocked(nodes, kind)}"
+        )
         yield Shortage(words, need - count, holders, kind)
+
+
+def _blocked(nodes: Iterable[NodeView], kind: str) -> str:
+    """Instances that no job holds, and nobody can have: on which nodes, and why."""
+    kept = [node for node in nodes if node.blocked and is_usable(node) and idle(node, kind)]
+    if not kept:
+        return ""
+    count = sum(idle(node, kind) for node in kept)
+    where = ", ".join(f"{node.name} ({node.blocked})" for node in kept[:_NODES])
+    more = f" and {len(kept) - _NODES} more nodes" if len(kept) > _NODES else ""
+    return f"; {count} that nobody holds can't be had, on {where}{more}"
 
 
 def _there(nodes: Iterable[NodeView], kind: str) -> int:

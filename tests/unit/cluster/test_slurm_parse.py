@@ -255,6 +255,14 @@ def test_nodes(version: str) -> None:
     assert nodes["gpu01"].gpus_held == {0, 1, 2, 3, 4, 5, 7}
     assert nodes["gpu03"].states == {"MIXED", "DRAIN"}
     assert {node.partitions for node in nodes.values()} == {frozenset({"gpu"})}
+    assert {node.blocked for node in nodes.values()} == {""}
+
+
+def test_a_node_whose_cpus_are_all_taken() -> None:
+    text = recorded("22.05.8", NODE_FILE).replace("CPUAlloc=4 ", "CPUAlloc=16 ")
+    nodes = {node.name: node.blocked for node in parse.parse_nodes(text)}
+    assert nodes["gpu01"] == "all of its CPUs are taken"
+    assert nodes["gpu02"] == ""
 
 
 NODE_FILE = "scontrol-show-node-d.txt"

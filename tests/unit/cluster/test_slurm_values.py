@@ -97,3 +97,30 @@ def test_limits_and_tres() -> None:
     }
     assert values.limits("") == {}
     assert values.tres("(null)") == {}
+
+
+ROW = {"CPUAlloc": "4", "CPUTot": "16", "RealMemory": "16000", "AllocMem": "400", "Owner": "N/A"}
+BLOCKED = [
+    ({}, ""),
+    ({"CPUAlloc": "16"}, "all of its CPUs are taken"),
+    ({"CPUAlloc": "15"}, ""),
+    # Two of its CPUs are Slurm's own.
+    ({"CPUAlloc": "14", "CPUEfctv": "14"}, "all of its CPUs are taken"),
+    ({"AllocMem": "16000"}, "all of its memory is taken"),
+    ({"AllocMem": "0", "RealMemory": "0"}, ""),
+    ({"Owner": "alice(61001)"}, "it is kept for one user"),
+    ({"MCS_label": "secret"}, "it is kept for one security label"),
+    ({"MCS_label": "N/A"}, ""),
+    ({"CPUAlloc": "all"}, ""),
+    ({"CPUAlloc": "", "AllocMem": "-1"}, ""),
+    ({"CPUTot": "\u0664"}, "all of its CPUs are taken"),
+]
+
+
+@pytest.mark.parametrize(("changes", "why"), BLOCKED)
+def test_a_node_without_anything_left(changes: dict[str, str], why: str) -> None:
+    assert values.node_blocked(ROW | changes) == why
+
+
+def test_a_node_of_which_slurm_says_nothing_is_not_blocked() -> None:
+    assert values.node_blocked({}) == ""

@@ -274,6 +274,22 @@ def test_waiting_for_gpus_it_says_how_many_are_free_and_who_holds_them():
     assert "mallory" not in answer.model_dump_json()
 
 
+def test_gpus_of_nodes_without_anything_left_are_not_free():
+    now = sight(job(99, "Resources"), tenants=(tenant("vision", 5000),), allotted=4)
+    (node,) = now.nodes
+    blocked = replace(node, name="node2", blocked="all of its CPUs are taken")
+    down = replace(blocked, name="node3", states=frozenset({"DOWN"}))
+    answer = asked("99", replace(now, nodes=(blocked, down)))
+    assert answer.sentences[1] == (
+        "0 of 20 1g.10gb are free; this one needs 1;"
+        " 6 that nobody holds can't be had, on node2 (all of its CPUs are taken)."
+    )
+    many = tuple(replace(blocked, name=f"node{n}") for n in range(12))
+    answer = asked("99", replace(now, nodes=(node, *many)))
+    assert "6 of 130 1g.10gb are free" in answer.sentences[1]
+    assert answer.sentences[1].endswith("node4 (all of its CPUs are taken) and 7 more nodes.")
+
+
 def test_what_gpus_could_be_cut_into_is_not_counted_among_them():
     now = full(job(99, "Resources"))
     shapes = replace(now.nodes[0], name=SHAPES_NODE, states=frozenset({"DOWN"}))
