@@ -17,9 +17,12 @@ local OWNERS_MAY_NOT_CHANGE = {
 -- How many GPUs and CPUs these mean nobody weighs again; job_rec does not tell what they were.
 local TASKS = {
     num_tasks = NO_VAL, ntasks_per_node = NO_VAL16, ntasks_per_socket = NO_VAL16,
-    ntasks_per_core = NO_VAL16, ntasks_per_board = NO_VAL16, ntasks_per_tres = NO_VAL16,
-    cpus_per_task = NO_VAL16, pn_min_cpus = NO_VAL16, sockets_per_node = NO_VAL16,
-    cores_per_socket = NO_VAL16, threads_per_core = NO_VAL16,
+    ntasks_per_tres = NO_VAL16, cpus_per_task = NO_VAL16,
+}
+-- These are not set with 0, too: Slurm 22.05 sends that for ntasks_per_board.
+local SHAPES = {
+    "ntasks_per_core", "ntasks_per_board", "pn_min_cpus", "sockets_per_node", "cores_per_socket",
+    "threads_per_core",
 }
 local SIZES = { "min_nodes", "max_nodes", "min_cpus" }
 local MEMORY = { "min_mem_per_node", "min_mem_per_cpu" }
@@ -61,6 +64,11 @@ end
 local function growth(job_desc, job_rec)
     for field, unset in pairs(TASKS) do
         if is_set(job_desc[field], unset) then
+            return field
+        end
+    end
+    for _, field in ipairs(SHAPES) do
+        if is_set(job_desc[field], NO_VAL16) and job_desc[field] ~= 0 then
             return field
         end
     end

@@ -355,6 +355,11 @@ HELD = ("sbatch", "--parsable", "--output=/dev/null", "--hold", "--wrap=sleep 60
 
 def test_a_job_that_was_not_admitted_gets_no_gpus(daemon: Daemon, other_partition: str) -> None:
     code, text = daemon.sbatch("carol", *HELD)
+    assert (code, "SW-WITHOUT-GPU" in text) == (1, True)
+    off = daemon.sandbox.layout.etc / "off"
+    off.touch()
+    code, text = daemon.sbatch("carol", *HELD)
+    off.unlink()
     assert code == 0, text
     job = text.strip()
     for change in ("Gres=gpu:2", "Gres=gpu:1g.10gb:1", "Gres=gpu:+1"):
@@ -372,6 +377,9 @@ def test_a_job_that_was_not_admitted_gets_no_gpus(daemon: Daemon, other_partitio
         assert daemon.scontrol("carol", *move) != 0
         assert f"Partition={other_partition} " in daemon.job(int(text))
         assert daemon.scontrol("root", *move) == 0
+    code, text = daemon.sbatch("carol", *HELD, f"--partition={other_partition}")
+    assert code == 0, text
+    assert daemon.scontrol("carol", "update", f"JobId={text.strip()}", "Partition=gpu") != 0
 
 
 def test_a_hostile_script_does_not_stop_slurmctld(daemon: Daemon) -> None:

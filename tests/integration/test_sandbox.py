@@ -35,6 +35,8 @@ COMMAND = (sys.executable, "-m", "launcher.main", "sandbox")
 def bare() -> Iterator[Sandbox]:
     """Only the servers: here nothing of Slicewise decides about jobs."""
     running = Sandbox.up(path_for("bare"), progress=print, services=False)
+    # slicewise.lua's kill switch: it decides some things without a daemon.
+    (running.layout.etc / "off").touch()
     yield running
     running.down()
 
@@ -311,7 +313,8 @@ def test_down_sweeps_what_a_killed_up_left_and_jobs_that_hide():
     # No other run on this machine sleeps for so long.
     asleep_s = 100_000 + os.getpid()
     hidden = f"setsid env -i sleep {asleep_s} & disown; sleep {asleep_s}"
-    sandbox.run("alice", ("sbatch", "--output=/dev/null"), input=f"#!/bin/bash\n{hidden}\n")
+    argv = ("sbatch", "--output=/dev/null", "--gres=gpu:1g.10gb:1")
+    sandbox.run("alice", argv, input=f"#!/bin/bash\n{hidden}\n")
     until(lambda: sandbox.run("alice", ("squeue", "-h", "-t", "R")).stdout)
     sandbox.kill("slurmctld")
     sandbox.kill("postgres")

@@ -80,6 +80,18 @@ def kept(users: Users) -> Mapping[str, str]:
 
 
 @pytest.fixture
+def without_gpu(users: Users) -> Iterator[str]:
+    """A job of alice's that asks for no GPU, held by her: submitted while slicewise.lua was off."""
+    users.slicewise("admission", "off")
+    try:
+        outcome = users.submit("alice", "sbatch", "--hold", f"--comment={FORGED} service=x")
+    finally:
+        users.slicewise("admission", "on")
+    yield outcome.jobs[0].job_id
+    users.clear()
+
+
+@pytest.fixture
 def clean(users: Users) -> Iterator[None]:
     yield
     users.clear()
@@ -87,7 +99,8 @@ def clean(users: Users) -> Iterator[None]:
 
 SEEN = (
     *("QOS", "Account", "TRES", "ReqTRES", "AllocTRES", "TresPerNode", "AdminComment", "Priority"),
-    "ArrayTaskThrottle",
+    *("ArrayTaskThrottle", "NumNodes", "ReqNodeList", "MinMemoryNode", "MinMemoryCPU"),
+    *("MinCPUsNode", "OverSubscribe", "ReqB:S:C:T"),
 )
 CHANGES = (
     "QOS=normal", "QOS=slicewise-borrowed", "QOS=slicewise_nlp", "Account=nlp",
@@ -95,6 +108,9 @@ CHANGES = (
     "Gres=gpu:3g.40gb:1", "Gres=gpu:1", "Gres=", "TresPerNode=gres/gpu:1g.10gb:3",
     "NumNodes=3", "NumTasks=3", "NumCPUs=4", "Priority=100000", "Nice=-100", "ArrayTaskThrottle=1",
     f"AdminComment={FORGED}", "AdminComment=", "Partition=gpu", "OverSubscribe=no",
+    "NumNodes=1-4", "NumNodes=4", "ReqNodeList=gpu02", "ReqNodeList=gpu[01-04]", "MinMemoryNode=0",
+    "MinMemoryNode=16000", "MinMemoryCPU=0", "MinMemoryCPU=1000", "MinCPUsNode=16", "NumCPUs=16",
+    "ReqSockets=2", "ReqThreads=1", "TimeLimit=60", "TimeLimit=UNLIMITED",
 )  # fmt: skip
 
 
@@ -109,6 +125,9 @@ def test_an_owner_changes_nothing_that_is_decided(
     after = users.job(target)
     # Slurm 22.05 takes a throttle before anybody is asked; that lets less run, not more.
     seen = [name for name in SEEN if name != "ArrayTaskThrottle"]
+    if what == "slot":
+        # Its lease. A plain job's limit is its owner's.
+        seen.append("TimeLimit")
     assert [(name, after[name]) for name in seen] == [(name, before[name]) for name in seen]
 
 
@@ -117,6 +136,13 @@ def test_a_slots_owner_can_not_release_it(users: Users, slot: str) -> None:
         status, _ = users.scontrol("alice", *words)
         assert status != 0
     assert users.job(slot)["Reason"] == "JobHeldAdmin"
+
+
+@pytest.mark.parametrize(
+    "change", ["Comment=c", "TimeLimit=4", "Name=other", "Requeue=1", "NumNodes=1", "Nice=10"]
+)
+def test_an_owner_changes_what_is_his(users: Users, job: str, change: str) -> None:
+    assert users.scontrol("alice", "update", f"JobId={job}", change) == (0, "")
 
 
 def test_an_owner_may_release_what_he_held(users: Users, job: str) -> None:
@@ -145,12 +171,11 @@ def test_a_forged_tag_is_not_the_jobs(users: Users, clean: None) -> None:
     assert "unrecognized" in users.submit("alice", "sbatch", f"--admin-comment={FORGED}").text
 
 
-def test_a_job_with_a_forged_comment_alone_is_nobodys(users: Users, clean: None) -> None:
-    outcome = users.submit("alice", "sbatch", "--hold", f"--comment={FORGED} service=x")
-    (job,) = outcome.jobs
+def test_a_job_with_a_forged_comment_alone_is_nobodys(users: Users, without_gpu: str) -> None:
+    job = users.job(without_gpu)
     assert job.tag == ""
     time.sleep(2)
-    assert users.job(job.job_id)["Reason"] == "JobHeldUser"
+    assert users.job(without_gpu)["Reason"] == "JobHeldUser"
 
 
 def test_without_an_account_the_default_one_is_charged(users: Users, clean: None) -> None:
@@ -218,6 +243,56 @@ def test_a_whole_node_is_refused_or_charged_as_one(users: Users, clean: None) ->
         users.slicewise("tenant-quota", "set", "nlp", "--nominal", "5")
 
 
+BLOCKING = (
+    ("--exclusive=user",), ("--exclusive=mcs",), ("--ntasks-per-node=16",), ("--mem=0",),
+    ("--ntasks-per-node=1", "--cpus-per-task=16"), ("--spread-job", "--mem=16000"),
+    ("--core-spec=15",), ("--overcommit", "--ntasks=64", "--mem=0"), ("--exclusive=user", GPU),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_nobody_blocks_nodes_without_being_charged(
+    users: Users, clean: None, is_answered: bool
+) -> None:
+    """Four nodes each time; afterwards another tenant's job starts at once."""
+    if not is_answered:
+        users.sandbox.stop("daemon")
+    try:
+        for options in BLOCKING:
+            outcome = users.submit("alice", "sbatch", "--nodes=4", *options)
+            assert (outcome.status, list(outcome.jobs)) == (1, []), options
+            assert re.search("SW-WITHOUT-GPU|SW-EXCLUSIVE", outcome.text)
+        (job,) = users.submit("bob", "sbatch", GPU).jobs
+        until_is(lambda: users.job(job.job_id)["JobState"], "RUNNING")
+    finally:
+        if not is_answered:
+            users.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
+            until_is(lambda: users.submit("alice", "sbatch", "--hold", GPU).jobs[0].tag != "", True)
+
+
+def test_why_sees_nodes_that_have_nothing_left(users: Users, clean: None) -> None:
+    """As where an administrator runs something, or admission was off."""
+    users.slicewise("admission", "off")
+    try:
+        (hog,) = users.submit("bob", "sbatch", "--nodes=4", "--exclusive=user").jobs
+    finally:
+        users.slicewise("admission", "on")
+    until_is(lambda: users.job(hog.job_id)["JobState"], "RUNNING")
+    (job,) = users.submit("alice", "sbatch", GPU).jobs
+    until(lambda: users.job(job.job_id)["Reason"] in {"Resources", "Priority"})
+    shown = until(lambda: blocked(users, job.job_id))
+    assert "0 of 10 1g.10gb are free" in shown
+    assert "gpu01 (it is kept for one user)" in shown
+    assert "bob" not in shown
+
+
+def blocked(users: Users, job: str) -> str:
+    # Until the next look the daemon knows no such job.
+    done = users.sandbox.run("root", ("slicewise", "why", job), check=False)
+    shown = " ".join(done.stdout.split())
+    return shown if "can't be had" in shown else ""
+
+
 def test_no_more_than_the_quota_runs_whatever_is_tried(users: Users, clean: None) -> None:
     """Each way at once, and then a moment to start."""
     for options in ((GPU,), ("--gpus=1g.10gb:1",), ("--gpus-per-node=1g.18gb:1",)) * 3:
@@ -249,8 +324,8 @@ SMUGGLED = (
 
 
 @pytest.mark.parametrize("change", SMUGGLED)
-def test_a_job_without_gpus_gets_none_later(users: Users, clean: None, change: str) -> None:
-    (job,) = users.submit("alice", "sbatch", "--hold").jobs
+def test_a_job_without_gpus_gets_none_later(users: Users, without_gpu: str, change: str) -> None:
+    job = users.job(without_gpu)
     users.scontrol("alice", "update", f"JobId={job.job_id}", change)
     after = users.job(job.job_id)
     assert "cpu" in after.tres

@@ -22,7 +22,7 @@ class Way:
     """A way to ask for GPUs.
 
     Attributes:
-        cost: of each of its jobs, in millislices; 0 for one that is none of our business.
+        cost: of each of its jobs, in millislices.
         code: of the refusal, for every tenant. Else it follows from cost and quota.
         is_slurms: without slicewise Slurm itself refuses it.
         jobs: how many it makes.
@@ -82,8 +82,20 @@ WAYS = (
     Way("--array=0-3%2 --gpus=1g.10gb:1", 1000),
     Way("--gres=gpu:1g.10gb:1 : --gres=gpu:1g.18gb:2", jobs=2, cost=1500),
     Way("--gres=gpu:1g.10gb:1 : --gpus=1", code="SW-GRES-TYPE"),
-    Way("--ntasks=2"),
-    Way("--gres=none"),
+    Way("--ntasks=2", code="SW-WITHOUT-GPU"),
+    Way("--gres=none", code="SW-WITHOUT-GPU"),
+    Way("--gres=gpu:1g.10gb:0", code="SW-WITHOUT-GPU"),
+    Way("--nodes=4 --exclusive=user", code="SW-EXCLUSIVE"),
+    Way("--exclusive=user --gres=gpu:1g.10gb:1", code="SW-EXCLUSIVE"),
+    Way("--nodes=4 --exclusive=mcs", code="SW-EXCLUSIVE"),
+    Way("--nodes=4 --ntasks-per-node=16", code="SW-WITHOUT-GPU"),
+    Way("--nodes=4 --spread-job --mem=0", code="SW-WITHOUT-GPU"),
+    Way("--nodelist=gpu[01-04]", code="SW-WITHOUT-GPU"),
+    Way("--ntasks=64 --overcommit --nodes=4", code="SW-WITHOUT-GPU"),
+    Way("--nodes=4 --core-spec=15", code="SW-WITHOUT-GPU"),
+    Way("--nodes=2", code="SW-WITHOUT-GPU", command="salloc"),
+    Way("--nodes=2 --exclusive=user", code="SW-EXCLUSIVE", command="srun"),
+    Way("--gres=gpu:1g.10gb:1 : --ntasks=2", code="SW-WITHOUT-GPU"),
     Way("--gres=gpu:0", code="SW-GRES-TYPE"),
     Way("--gres=gpu:1g.10gb:1", 1000, command="salloc"),
     Way("--gpus=1", code="SW-GRES-TYPE", command="salloc"),
@@ -148,9 +160,6 @@ def test_a_way_to_ask_for_gpus(users: Users, mode: str, way: Way, user: str) -> 
 def check_admitted(jobs: Sequence[Job], way: Way, user: str) -> None:
     assert sum(job.billing for job in jobs) == way.cost * len(jobs)
     for job in jobs:
-        if not way.cost:
-            assert job.tag == ""
-            continue
         # What is interactive can't be requeued, so it is not moved either.
         movable = " flexible" if way.command == "sbatch" else ""
         assert job.tag.endswith(f" tenant={TENANTS[user]}{movable}")

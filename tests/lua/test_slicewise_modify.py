@@ -94,8 +94,16 @@ MODIFY = [
     (TAG, {"mem_per_tres": "gres:gpu:16000"}, ALICE, False),
     *[
         (TAG, {key: 1}, ALICE, False)
-        for key in ("pn_min_cpus", "sockets_per_node", "cores_per_socket", "threads_per_core")
+        for key in (
+            "ntasks_per_core",
+            "ntasks_per_board",
+            "pn_min_cpus",
+            "sockets_per_node",
+            "cores_per_socket",
+            "threads_per_core",
+        )
     ],
+    (TAG, {"priority": RELEASE, "ntasks_per_board": 0}, ALICE, True),
     (TAG, {"ntasks_per_node": 65535}, ALICE, False),
     (TAG, {"num_tasks": RELEASE}, ALICE, False),
     # All memory of a node, more than it had, no more than it had.
