@@ -130,7 +130,7 @@ def test_lines_of_older_settings_are_brought_up_to_date(
     site.write_text(with_lines(SITE, wiring).replace('"observe"', '"advise"'))
     admission.install()
     shown = capsys.readouterr().out
-    assert '-                socket = "/old/sock",' in shown
+    assert '-        socket = "/old/sock",' in shown
     assert 'observe"' not in shown
 
 

@@ -1,0 +1,126 @@
+"""slurmctld does not run slicewise.lua: Slurm's own limits hold, and the operator is told."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+from jobs_as_users import Users
+from waiting import until, until_is
+
+from sandbox.cluster import Sandbox
+from slurm_plugin.site_script import Wiring, minimal
+
+pytestmark = pytest.mark.integration
+
+GPU = "--gres=gpu:1g.10gb:1"
+LASTING = "#!/bin/sh\nsleep 600\n"
+QUOTA = 3000
+OLD_LUA = """error("attempt to call a nil value (global 'unpack')")"""
+"""As slicewise.lua was before it knew newer Lua than 5.1, run by such a one."""
+
+
+@pytest.fixture(scope="module")
+def users(sandbox: Sandbox) -> Iterator[Users]:
+    """The site's script has the proposed lines, in enforce, and slicewise.lua does not load."""
+    sandbox.stop("launcher")
+    users = Users(sandbox)
+    users.slicewise("tenant-quota", "set", "vision", "--nominal", "3")
+    layout = sandbox.layout
+    broken = layout.etc / "broken.lua"
+    broken.write_text(OLD_LUA)
+    socket = layout.run_dir / "admission" / "admission.sock"
+    script = layout.etc / "job_submit.lua"
+    before = script.read_text()
+    lines = minimal(Wiring(broken, socket, layout.etc / "off", ("gpu",)))
+    time.sleep(1.1)
+    script.write_text(lines.replace('mode = "observe"', 'mode = "enforce"'))
+    yield users
+    users.clear()
+    time.sleep(1.1)
+    script.write_text(before)
+    sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
+
+
+@pytest.fixture(autouse=True)
+def clean(users: Users) -> Iterator[None]:
+    yield
+    users.clear()
+
+
+def running(users: Users) -> int:
+    """Millislices that alice's jobs hold."""
+    which = ("--array", "--user=alice", "--states=running", "--Format=tres-alloc:200")
+    shown = users.sandbox.run("root", ("squeue", "--noheader", *which)).stdout
+    return sum(int(amount) for amount in re.findall(r"billing=(\d+)", shown))
+
+
+@pytest.mark.parametrize("qos", [(), ("--qos=slicewise-borrowed",), ("--qos=normal",)])
+def test_typed_gpus_stay_within_the_quota(users: Users, qos: tuple[str, ...]) -> None:
+    outcome = users.submit("alice", "sbatch", GPU, "--array=0-9", *qos, script=LASTING)
+    assert outcome.status == 0, outcome.text
+    assert all(job.tag == "" for job in outcome.jobs)
+    until_is(lambda: running(users), QUOTA)
+    time.sleep(3)
+    assert running(users) == QUOTA
+
+
+def test_who_names_no_qos_is_in_his_tenants(users: Users) -> None:
+    (job,) = users.submit("alice", "sbatch", GPU, "--hold").jobs
+    assert job["QOS"] == "slicewise_vision"
+
+
+def test_no_other_tenants_qos_may_be_named(users: Users) -> None:
+    outcome = users.submit("alice", "sbatch", GPU, "--qos=slicewise_nlp")
+    assert (outcome.status, list(outcome.jobs)) == (1, [])
+
+
+UNCOUNTED = (
+    "--gres=gpu:4", "--gpus=4", "--gpus-per-node=4", "--ntasks=4 --gpus-per-task=1",
+    "--ntasks=4 --ntasks-per-gpu=1", "--gres=gpu:+4", "--exclusive", f"--exclusive {GPU}",
+    "--nodes=2 --gres=gpu:2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("options", UNCOUNTED)
+def test_what_slurm_does_not_count_is_refused(users: Users, options: str) -> None:
+    outcome = users.submit("alice", "sbatch", *options.split(), script=LASTING)
+    time.sleep(3)
+    assert running(users) <= QUOTA
+    assert (outcome.status, list(outcome.jobs)) == (1, [])
+
+
+def test_the_partitions_own_limit_refuses_jobs_without_gpus(users: Users) -> None:
+    """As docs/install.md says."""
+    administer = lambda *words: users.sandbox.run("slurm", ("sacctmgr", "-i", *words))  # noqa: E731
+    administer("add", "qos", "gpu-partition")
+    administer(
+        "modify", "qos", "gpu-partition", "set", "MinTRESPerJob=gres/gpu=1", "Flags=DenyOnLimit"
+    )
+    set_qos = lambda qos: users.scontrol("root", "update", "PartitionName=gpu", f"QOS={qos}")  # noqa: E731
+    until(lambda: set_qos("gpu-partition")[0] == 0)
+    try:
+        blocking = ("--exclusive=user",), ("--ntasks-per-node=16",), ("--mem=0",), ("--exclusive",)
+        for options in blocking:
+            outcome = users.submit("alice", "sbatch", "--nodes=4", *options, script=LASTING)
+            assert (outcome.status, list(outcome.jobs)) == (1, []), options
+        (job,) = users.submit("alice", "sbatch", GPU, script=LASTING).jobs
+        until_is(lambda: users.job(job.job_id)["JobState"], "RUNNING")
+    finally:
+        assert set_qos("")[0] == 0
+        users.clear()
+        administer("delete", "qos", "gpu-partition")
+
+
+def test_the_operator_is_told_at_once(users: Users) -> None:
+    (job,) = users.submit("alice", "sbatch", GPU, script=LASTING).jobs
+
+    def told() -> str:
+        done = users.sandbox.run("root", ("slicewise", "admission", "status", "--json"))
+        status = json.loads(done.stdout)
+        return " ".join(status["advice"]) if status["unadmitted"] == 1 else ""
+
+    assert "without slicewise.lua" in until(told)
+    log = (users.sandbox.layout.log / "daemon.log").read_text()
+    assert f"not_admitted job={job.job_id} jobs=1" in log
