@@ -61,7 +61,10 @@ local function connect(path, left_s)
 end
 
 local function exchange(text, path, left)
-    local worked, problem = connection or connect(path, left())
+    local worked, problem = connection, nil
+    if not worked then
+        worked, problem = connect(path, left())
+    end
     if worked then
         limit(connection, left())
         worked, problem = connection:send(text)

@@ -60,6 +60,21 @@ def test_a_connection_that_closes_on_the_question_is_replaced_once(
     assert daemon.questions[1] == daemon.questions[2]
 
 
+def test_the_log_says_why_there_was_no_answer(path: Path, listening: Any) -> None:
+    """As where the daemon is away, where it has died, and where it hangs."""
+    (away,) = run_calls(path, [JOB])
+    assert f"no answer from {path}: No such file or directory" in away["logged"]
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(path))
+    dead.close()
+    (refused,) = run_calls(path, [JOB])
+    assert f"no answer from {path}: Connection refused" in refused["logged"]
+    path.unlink()
+    listening(silent)
+    (hung,) = run_calls(path, [JOB], configure=SHORT)
+    assert f"no answer from {path}: timeout" in hung["logged"]
+
+
 RUBBISH: list[Reply] = [
     lambda _: b"rubbish\n",
     lambda _: b"\n",
