@@ -12,7 +12,9 @@ from cluster.gres import gpu_types_of_tres
 
 
 class JobState(StrEnum):
-    """The base states of Slurm that matter here; every other one reads as OTHER."""
+    """The base states of Slurm that matter here; every other one, and one that can't be read, is
+    OTHER.
+    """
 
     PENDING = "PENDING"
     CONFIGURING = "CONFIGURING"
@@ -26,9 +28,18 @@ class JobState(StrEnum):
 
 
 ALLOTTED = frozenset(
-    {JobState.CONFIGURING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
+    {
+        JobState.CONFIGURING,
+        JobState.RUNNING,
+        JobState.SUSPENDED,
+        JobState.COMPLETING,
+        JobState.OTHER,
+    }
 )
-"""States in which a job holds its GPUs."""
+"""States in which a job holds its GPUs, or may hold them: nobody else gets them meanwhile."""
+
+
+_ESSENTIAL = frozenset({"state", "tres", "start_s", "task_index", "array_job_id", "uid"})
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,8 @@ class JobView:
         time_limit_s: None is unlimited.
         restarts: how often it was requeued.
         ended: Slurm's word for how it ended, such as ``CANCELLED``; "" of what has not.
+        unread: attributes for which Slurm said what nobody can read; they are None or empty, of
+            ``state`` OTHER. Such a job has not ended: see ``is_doubtful``.
     """
 
     job_id: int
@@ -75,6 +88,14 @@ class JobView:
     time_limit_s: int | None
     restarts: int
     ended: str = ""
+    unread: frozenset[str] = frozenset()
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether it can't be said what it holds, or which run it is: it is left alone, nothing of
+        its tenant is lent, and its run is neither reserved for nor taken for ended.
+        """
+        return not self.unread.isdisjoint(_ESSENTIAL)
 
     @cached_property
     def gpus(self) -> Mapping[str, int]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from cluster.errors import SlicewiseError
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
+from cluster.slurm.unread import UnreadLog
 from cluster.systemd import tell_systemd
 from cluster.wire import Message, StatusAnswer, build
 from slurm_plugin.admission_process import AdmissionProcess
@@ -42,14 +43,17 @@ _KEYS_S = 2.0
 """How often keys are read that another daemon took; one's own are known at once."""
 
 
-async def serve(settings: Settings, slurm: Slurm, ledger: Ledger) -> None:
-    """Run until SIGTERM or SIGINT. Nothing but Slurm and PostgreSQL keeps what must last."""
+async def serve(settings: Settings, slurm: Slurm, ledger: Ledger, unread: UnreadLog) -> None:
+    """Run until SIGTERM or SIGINT. Nothing but Slurm and PostgreSQL keeps what must last.
+
+    ``unread`` counts what ``slurm`` can't read.
+    """
     build(Message)
     with _only_one(settings.daemon.run_dir):
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        work = asyncio.create_task(_Daemon(settings, slurm, ledger).run())
+        work = asyncio.create_task(_Daemon(settings, slurm, ledger, unread).run())
         stop = asyncio.create_task(stopping.wait())
         try:
             await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -68,7 +72,7 @@ async def serve(settings: Settings, slurm: Slurm, ledger: Ledger) -> None:
 class _Daemon:
     """Its parts, wired."""
 
-    def __init__(self, settings: Settings, slurm: Slurm, ledger: Ledger) -> None:
+    def __init__(self, settings: Settings, slurm: Slurm, ledger: Ledger, unread: UnreadLog) -> None:
         own = settings.daemon
         self._own = own
         self._host = socket.gethostname()
@@ -111,7 +115,7 @@ class _Daemon:
             daemon=self,
         )
         self._remote_socket = RemoteSocket(own, self._user_socket.answer)
-        self._metrics.watch(self._admission, self._sync, self._leader)
+        self._metrics.watch(self._admission, self._sync, self._leader, unread)
 
     async def run(self) -> None:
         """The sockets open once Slurm has been seen whole and the quotas are in force in it, or

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from cluster.jobs import JobState, JobTag
 from cluster.leadership import Leader
 from cluster.prometheus import gauge, served
+from cluster.slurm.unread import UnreadLog
 from slurm_plugin.admission_process import AdmissionProcess
 from slurm_plugin.sync import Sync
 from slurm_plugin.worker_pipe import Decided
@@ -57,9 +58,11 @@ class Metrics:
         # Also 0 shows: a rate needs a first value.
         self._failures.labels(loop).inc(int(failed))
 
-    def watch(self, admission: AdmissionProcess, sync: Sync, leader: Leader) -> None:
+    def watch(
+        self, admission: AdmissionProcess, sync: Sync, leader: Leader, unread: UnreadLog
+    ) -> None:
         """Show their state, too."""
-        self.registry.register(_State(admission, sync, leader))
+        self.registry.register(_State(admission, sync, leader, unread))
 
     def served(self, address: str) -> AbstractContextManager[None]:
         """Answer Prometheus at HOST:PORT: what ``prometheus.served`` does and raises."""
@@ -67,7 +70,10 @@ class Metrics:
 
 
 class _State(Collector):
-    def __init__(self, admission: AdmissionProcess, sync: Sync, leader: Leader) -> None:
+    def __init__(
+        self, admission: AdmissionProcess, sync: Sync, leader: Leader, unread: UnreadLog
+    ) -> None:
+        self._unread = unread
         self._admission = admission
         self._sync = sync
         self._leader = leader
@@ -78,6 +84,7 @@ class _State(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._of_admission()
         yield from self._of_tenants()
+        yield self._of_slurm()
         view = self._sync.view
         yield gauge("slicewise_leads", "Whether this daemon acts.", self._leader.leads())
         yield gauge("slicewise_view_complete", "Whether the last look was whole.", view.complete)
@@ -110,6 +117,16 @@ class _State(Collector):
             labels = {"version": newest.module, "mode": newest.module_mode}
             module.add_metric([], labels)
         yield module
+
+    def _of_slurm(self) -> Metric:
+        unread = CounterMetricFamily(
+            "slicewise_slurm_unreadable",
+            "Values of Slurm's that could not be read, at each look.",
+            labels=["record", "field"],
+        )
+        for labels, count in tuple(self._unread.counts.items()):
+            unread.add_metric(labels, count)
+        return unread
 
     def _of_tenants(self) -> Iterator[Metric]:
         tenants = self._sync.view.tenants

@@ -11,6 +11,10 @@ from cluster.slurm.interface import Slurm, Submission
 from slurm_plugin.decide.services import Observation, service_arrays
 from slurm_plugin.observe import report_failure
 
+_LOOKS = 5
+"""So often a script may be missing before its array is taken for no service: one that Slurm has
+lost for good would keep all others from being seen."""
+
 
 @dataclass(frozen=True)
 class _Submitted:
@@ -26,10 +30,11 @@ class Sight:
     def __init__(self, slurm: Slurm) -> None:
         self._slurm = slurm
         self._known: dict[int, _Submitted] = {}
+        self._missed: dict[int, int] = {}
 
     async def look(self) -> Observation:
         """Everything that services are made of. Raises SlicewiseError if Slurm does not answer, or
-        does not hand out a script.
+        does not hand out a script; for that at four looks.
         """
         at_s = time.time()
         jobs, nodes, steps = await asyncio.gather(
@@ -59,10 +64,16 @@ class Sight:
         """
         found = await self._slurm.submissions(arrays)
         self._known.update({array: _submitted(array, one) for array, one in found.items()})
-        if missing := sorted(set(arrays) - found.keys()):
-            raise OutsideError(
-                "SW-SLURM-FAILED", f"Slurm does not hand out the script of job {missing[0]}."
+        missing = set(arrays) - found.keys()
+        self._missed = {array: self._missed.get(array, 0) + 1 for array in missing}
+        for array, looks in sorted(self._missed.items()):
+            error = OutsideError(
+                "SW-SLURM-FAILED", f"Slurm does not hand out the script of job {array}."
             )
+            if looks < _LOOKS:
+                raise error
+            if looks == _LOOKS:
+                report_failure("script_missing", error, array=array)
 
 
 def _submitted(array_job_id: int, submission: Submission) -> _Submitted:

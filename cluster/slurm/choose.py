@@ -9,25 +9,26 @@ from typing import Literal
 from cluster.errors import SlicewiseError
 from cluster.slurm.commands import CommandSlurm
 from cluster.slurm.interface import Slurm
-from cluster.slurm.pyslurm_client import PyslurmError, PyslurmSlurm, PyslurmWorker, Tell
+from cluster.slurm.pyslurm_client import PyslurmError, PyslurmSlurm, PyslurmWorker
+from cluster.slurm.unread import Tell, Told
 
 
 @asynccontextmanager
 async def chosen_slurm(
-    which: Literal["auto", "commands", "pyslurm"], report: Tell, warn: Tell
+    which: Literal["auto", "commands", "pyslurm"], report: Tell, warn: Tell, told: Told
 ) -> AsyncIterator[Slurm]:
     """The door to Slurm: with "auto" pyslurm where it is installed and fits the running Slurm.
 
     With "pyslurm" it must be installed and fit Slurm's library here: SlicewiseError (SW-PYSLURM).
-    ``report`` and ``warn`` log what is used, and why not.
+    ``report`` and ``warn`` log what is used, and why not; ``told`` takes what can't be read.
     """
     if which == "pyslurm":
         await _require_pyslurm()
     elif which == "commands" or find_spec("pyslurm") is None:
         report("slurm_by", implementation="commands")
-        yield CommandSlurm()
+        yield CommandSlurm(told)
         return
-    slurm = PyslurmSlurm(report, warn)
+    slurm = PyslurmSlurm(report, warn, told)
     try:
         yield slurm
     finally:

@@ -28,13 +28,25 @@ from cluster.slurm.interface import (
     Target,
     Tasks,
 )
+from cluster.slurm.job_rows import (
+    JOB_FIELDS,
+    RELEASE_FIELDS,
+    job_format,
+    last_end_s,
+    parse_jobs,
+    parse_pending,
+    parse_rows,
+    started,
+)
 from cluster.slurm.plans import (
     PLAN_FIELDS,
+    RESERVED_FIELDS,
     by_job,
     parse_cores,
     parse_devices,
     parse_plans,
     parse_reservations,
+    parse_reserved,
     parse_threads,
 )
 from cluster.slurm.priorities import PRIORITY_FORMAT, parse_priorities
@@ -42,6 +54,7 @@ from cluster.slurm.requests import REQUEST_FIELDS, parse_requests
 from cluster.slurm.run import attempt, run
 from cluster.slurm.runs import RUN_FIELDS, RUN_STATES, jobs_without_start, parse_runs
 from cluster.slurm.submissions import parse_scripts, script_questions
+from cluster.slurm.unread import Told, UnreadLog, each, ignored
 from cluster.slurm.updates import (
     address,
     fits_on_a_line,
@@ -51,7 +64,7 @@ from cluster.slurm.updates import (
     update_words,
     weights_script,
 )
-from cluster.slurm.values import answers, named, names, time_text
+from cluster.slurm.values import answers, time_text
 
 _SQUEUE = ("squeue", "--noheader", "--all", "--local")
 _IDS = "--format=%i"
@@ -75,6 +88,10 @@ _SCRIPTS = 20
 class CommandSlurm(Slurm):
     """squeue, scontrol, scancel, sacct and sacctmgr, as the user that this process runs as."""
 
+    def __init__(self, told: Told | None = None) -> None:
+        """``told`` takes what can't be read; by default it is logged as a warning."""
+        self._told: Told = UnreadLog() if told is None else told
+
     async def version(self) -> tuple[int, ...]:
         """From slurmctld's configuration: the commands may be of another version."""
         return parse.parse_version((await self.config())["SLURM_VERSION"])
@@ -85,43 +102,43 @@ class CommandSlurm(Slurm):
 
     async def partitions(self) -> tuple[PartitionView, ...]:
         """``scontrol show partition``."""
-        return parse.parse_partitions(await run(("scontrol", "show", "partition")))
+        shown = await run(("scontrol", "show", "partition"))
+        return parse.parse_partitions(shown, self._told)
 
     async def jobs(self) -> tuple[JobView, ...]:
         """``squeue``, which is cheaper than ``scontrol show job`` and can't be deceived."""
-        pending = parse.parse_pending(await run((*_SQUEUE, "--states=pending", _IDS)))
-        return parse.parse_jobs(await _rows("all"), pending)
+        listed = await run((*_SQUEUE, "--states=pending", _IDS))
+        return parse_jobs(await _rows("all"), parse_pending(listed, self._told), self._told)
 
     async def tasks(self, array_job_ids: Collection[int]) -> tuple[JobView, ...]:
         """``squeue`` of these arrays."""
-        return parse.parse_jobs(await _rows("all", job_ids=array_job_ids), {})
+        return parse_jobs(await _rows("all", job_ids=array_job_ids), {}, self._told)
 
     async def nodes(self) -> tuple[NodeView, ...]:
         """``scontrol show node -d``."""
-        return parse.parse_nodes(await run(("scontrol", "show", "node", "-d")))
+        shown = await run(("scontrol", "show", "node", "-d"))
+        return parse.parse_nodes(shown, self._told)
 
     async def steps(self) -> tuple[StepView, ...]:
         """``squeue --steps`` for their names, then one ``scontrol`` for all their ports."""
-        running = parse.parse_jobs(await _rows("running"), {})
+        running = parse_jobs(await _rows("running"), {}, ignored)
         tagged = {_name(job): job for job in running if TAG_PREFIX in job.admin_comment}
         listed = parse.parse_step_ids(await run((*_SQUEUE, "--steps", _IDS)))
         asked = [(tagged[job], step) for job, step in listed if job in tagged]
-        return await _steps(asked) if asked else ()
+        return await _steps(asked, self._told) if asked else ()
 
     async def plans(self) -> tuple[PlannedStart, ...]:
         """``squeue`` of pending jobs."""
-        return parse_plans(await _rows("pending", PLAN_FIELDS))
+        return parse_plans(await _rows("pending", PLAN_FIELDS), self._told)
 
     async def reservations(self) -> tuple[ReservationView, ...]:
         """``scontrol show reservation``."""
         shown = await run(("scontrol", "--oneliner", "show", "reservation"))
-        return parse_reservations(shown)
+        return parse_reservations(shown, self._told)
 
     async def reserved(self) -> Mapping[int, frozenset[str]]:
         """``squeue`` of running jobs."""
-        rows = await _rows("running", ("JobId", "Reservation"))
-        found = {int(row["JobId"]): names(named(row["Reservation"])) for row in rows}
-        return {job_id: those for job_id, those in found.items() if those}
+        return parse_reserved(await _rows("running", RESERVED_FIELDS), self._told)
 
     async def cores(self, jobs: Collection[JobView]) -> Mapping[int, Mapping[str, frozenset[int]]]:
         """One ``scontrol show job -d`` for all of them, and ``scontrol show node``."""
@@ -151,7 +168,7 @@ class CommandSlurm(Slurm):
         text = await _accounting(since_s, "--allocations")
         if without := jobs_without_start(text):
             text += await _accounting(since_s, f"--jobs={','.join(map(str, sorted(without)))}")
-        return parse_runs(text, since_s)
+        return parse_runs(text, since_s, self._told)
 
     async def batch_script(self, job_id: int) -> str:
         """``scontrol write batch_script`` to its standard output; its failures have status 0."""
@@ -166,11 +183,14 @@ class CommandSlurm(Slurm):
         """
         asked = sorted(job_ids)
         rows = await _rows("all", ("JobId", "ArrayJobId", "WorkDir"), asked) if asked else ()
-        places = {int(row[key]): row["WorkDir"] for row in rows for key in ("JobId", "ArrayJobId")}
+        keys = ("JobId", "ArrayJobId")
+        places = {row[key]: row["WorkDir"] for row in rows for key in keys}
         scripts: dict[int, str] = {}
         for start in range(0, len(asked), _SCRIPTS):
             scripts |= await _scripts(asked[start : start + _SCRIPTS])
-        return {job_id: Submission(scripts[job_id], places.get(job_id, "")) for job_id in scripts}
+        return {
+            job_id: Submission(scripts[job_id], places.get(str(job_id), "")) for job_id in scripts
+        }
 
     async def associations(self) -> tuple[Association, ...]:
         """``sacctmgr show assoc`` of slurmctld's own ClusterName, with and without inheritance."""
@@ -179,20 +199,20 @@ class CommandSlurm(Slurm):
             _show("assoc", parse.ASSOCIATION_FIELDS, *where),
             _show("assoc", parse.ASSOCIATION_FIELDS, *where, "wopl"),
         )
-        return parse.parse_associations(text, own)
+        return parse.parse_associations(text, own, self._told)
 
     async def qos(self) -> tuple[Qos, ...]:
         """``sacctmgr show qos``."""
-        return parse.parse_qos(await _show("qos", parse.QOS_FIELDS))
+        return parse.parse_qos(await _show("qos", parse.QOS_FIELDS), self._told)
 
     async def qos_elsewhere(self) -> frozenset[str]:
         """``sacctmgr show assoc`` of every cluster."""
         here, text = await asyncio.gather(self.config(), _show("assoc", parse.USE_FIELDS))
-        return parse.parse_qos_elsewhere(text, here["ClusterName"])
+        return parse.parse_qos_elsewhere(text, here["ClusterName"], self._told)
 
     async def requests(self, job_ids: Collection[int]) -> Mapping[int, JobRequest]:
         """``squeue`` of all jobs."""
-        found = parse_requests(await _rows("pending", REQUEST_FIELDS))
+        found = parse_requests(await _rows("pending", REQUEST_FIELDS), self._told)
         return {job_id: found[job_id] for job_id in job_ids if job_id in found}
 
     async def hold(self, target: Target) -> None:
@@ -208,8 +228,8 @@ class CommandSlurm(Slurm):
             if is_pending:
                 await run(("scontrol", "hold", address(target)))
             return
-        started = parse.started(await _rows_of(target))
-        if pending := target.indices - started:
+        begun = started(await _rows_of(target))
+        if pending := target.indices - begun:
             await run(("scontrol", "hold", address(Tasks(target.array_job_id, pending))))
 
     async def release(self, target: Target, limit_min: int | None = None) -> None:
@@ -222,7 +242,7 @@ class CommandSlurm(Slurm):
         named = address(target)
         rows = await _rows_of(target)
         now_s = time.time()
-        wait_s = parse.last_end_s(rows, int(now_s)) + 1 - now_s
+        wait_s = last_end_s(rows, int(now_s)) + 1 - now_s
         await asyncio.sleep(min(max(wait_s, 0.0), _LONGEST_WAIT_S))
         limit = "" if limit_min is None else f" TimeLimit={limit_min}"
         lines = f"update JobId={named} StartTime=now{limit}\nrelease {named}\n"
@@ -264,7 +284,7 @@ class CommandSlurm(Slurm):
     async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
         """``sprio`` of all jobs."""
         argv = ("sprio", "--noheader", "--local", f"--format={PRIORITY_FORMAT}")
-        return parse_priorities(await run(argv), job_ids)
+        return parse_priorities(await run(argv), job_ids, self._told)
 
     async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
         """One ``sacctmgr`` each, several at a time: nearly all of its third of a second is waiting.
@@ -326,34 +346,40 @@ async def _scripts(job_ids: Sequence[int]) -> Mapping[int, str]:
 
 
 async def _rows(
-    states: str, fields: Sequence[str] = parse.JOB_FIELDS, job_ids: Collection[int] = ()
+    states: str, fields: Sequence[str] = JOB_FIELDS, job_ids: Collection[int] = ()
 ) -> tuple[Mapping[str, str], ...]:
     """Of all jobs unless some are named."""
     separator = _secret()
     # Not as an argument: those of a running command can be read by everybody.
-    variables = {"SQUEUE_FORMAT2": parse.job_format(fields, separator)}
+    variables = {"SQUEUE_FORMAT2": job_format(fields, separator)}
     only = (f"--jobs={','.join(map(str, sorted(job_ids)))}",) if job_ids else ()
     argv = (*_SQUEUE, "--array", f"--states={states}", *only)
-    return parse.parse_rows(await run(argv, variables=variables), fields, separator)
+    return parse_rows(await run(argv, variables=variables), fields, separator)
 
 
 async def _rows_of(target: Target) -> Sequence[Mapping[str, str]]:
     """RELEASE_FIELDS of these tasks; squeue 22.05 finds only some of ``--jobs=814_[0-2]``."""
     if isinstance(target, int):
-        return await _rows("all", parse.RELEASE_FIELDS, (target,))
-    rows = await _rows("all", parse.RELEASE_FIELDS, (target.array_job_id,))
+        return await _rows("all", RELEASE_FIELDS, (target,))
+    rows = await _rows("all", RELEASE_FIELDS, (target.array_job_id,))
     indices = {str(index) for index in target.indices}
     return [row for row in rows if row["ArrayTaskId"] in indices]
 
 
-async def _steps(asked: Sequence[tuple[JobView, str]]) -> tuple[StepView, ...]:
+async def _steps(asked: Sequence[tuple[JobView, str]], told: Told) -> tuple[StepView, ...]:
     """Each step's own words, told apart by lines that nobody can have written into them."""
     mark = _secret()
     lines = (f"show step {job.job_id}.{step}\nshow hostnames {mark}\n" for job, step in asked)
     # A step that has ended meanwhile is no failure.
     reply = await attempt(("scontrol",), stdin="".join(lines))
     answered = zip(asked, answers(reply.output, mark), strict=False)
-    views = (parse.parse_step(text, job, step) for (job, step), text in answered)
+    views = each(
+        "step",
+        answered,
+        lambda one: parse.parse_step(one[1], *one[0]),
+        told,
+        lambda one: f"{_name(one[0][0])}.{one[0][1]}",
+    )
     return tuple(view for view in views if view is not None)
 
 

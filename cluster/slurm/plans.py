@@ -5,37 +5,44 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from cluster.jobs import PlannedStart, ReservationView
-from cluster.slurm.values import gpu_indices, hosts, names, numbers, time_s
+from cluster.slurm.unread import Told, each
+from cluster.slurm.values import gpu_indices, hosts, named, names, numbers, time_s
 
 PLAN_FIELDS = ("JobId", "StartTime", "SchedNodes")
+RESERVED_FIELDS = ("JobId", "Reservation")
 """What ``squeue -O`` is asked for."""
 _IDS = r"\d{1,5}(?:-\d{1,5})?"
 _CORES = re.compile(rf"^ +Nodes=([\w.-]+) CPU_IDs=({_IDS}(?:,{_IDS})*) Mem=", re.MULTILINE)
 _DEVICES = re.compile(r"^ +Nodes=([\w.-]+) CPU_IDs=\S+ Mem=\S+ GRES=(\S+)$", re.MULTILINE)
 _JOB = re.compile(r"^JobId=(\d{1,10}) ", re.MULTILINE)
-_THREADS = re.compile(r"NodeName=(\S+)[^\n]*\n(?:[^\n]+\n)*? +State=\S+ ThreadsPerCore=(\d+)")
+_THREADS = re.compile(
+    r"NodeName=(\S+)[^\n]*\n(?:[^\n]+\n)*? +State=\S+ ThreadsPerCore=([1-9][0-9]{0,3})\b"
+)
 
 
-def parse_plans(rows: Sequence[Mapping[str, str]]) -> tuple[PlannedStart, ...]:
+def parse_plans(rows: Sequence[Mapping[str, str]], told: Told) -> tuple[PlannedStart, ...]:
     """Those for which backfill has found a place; an array's tasks with the same one, once."""
-    found = {
-        PlannedStart(int(row["JobId"]), start_s, nodes)
-        for row in rows
-        if (start_s := time_s(row["StartTime"])) is not None and (nodes := hosts(row["SchedNodes"]))
-    }
+    plans = each("plan", rows, _plan, told, lambda row: row["JobId"])
+    found = {plan for plan in plans if plan is not None}
     return tuple(sorted(found, key=lambda plan: (plan.start_s, plan.job_id)))
 
 
-def parse_reservations(text: str) -> tuple[ReservationView, ...]:
-    """``scontrol --oneliner show reservation``."""
-    return tuple(
-        _reservation(dict(re.findall(r"(\w+)=(\S*)", line)), line)
-        for line in text.splitlines()
-        if "ReservationName=" in line
-    )
+def _plan(row: Mapping[str, str]) -> PlannedStart | None:
+    start_s, nodes = time_s(row["StartTime"]), hosts(row["SchedNodes"])
+    is_placed = start_s is not None and nodes
+    return PlannedStart(int(row["JobId"]), start_s or 0, nodes) if is_placed else None
 
 
-def _reservation(found: Mapping[str, str], line: str) -> ReservationView:
+def parse_reservations(text: str, told: Told) -> tuple[ReservationView, ...]:
+    """``scontrol --oneliner show reservation``. One that can't be read is left out: Slurm itself
+    starts nothing in it.
+    """
+    lines = (line for line in text.splitlines() if "ReservationName=" in line)
+    return tuple(each("reservation", lines, _reservation, told, lambda line: line.split()[0]))
+
+
+def _reservation(line: str) -> ReservationView:
+    found = dict(re.findall(r"(\w+)=(\S*)", line))
     cores = re.findall(r" NodeName=(\S+) CoreIDs=(\S+)", line)
     return ReservationView(
         name=found["ReservationName"],
@@ -45,6 +52,16 @@ def _reservation(found: Mapping[str, str], line: str) -> ReservationView:
         flags=names(found.get("Flags", "")),
         cores={node: frozenset(numbers(ids)) for node, ids in cores},
     )
+
+
+def parse_reserved(rows: Sequence[Mapping[str, str]], told: Told) -> Mapping[int, frozenset[str]]:
+    """Names of reservations by the job that runs in them, of rows with JobId and Reservation."""
+    named_by = each("reserved job", rows, _reserved, told, lambda row: row["JobId"])
+    return {job_id: those for job_id, those in named_by if those}
+
+
+def _reserved(row: Mapping[str, str]) -> tuple[int, frozenset[str]]:
+    return int(row["JobId"]), names(named(row["Reservation"]))
 
 
 def parse_cores(text: str, threads: Mapping[str, int]) -> Mapping[str, frozenset[int]]:

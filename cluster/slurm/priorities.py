@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping
 
 from cluster.slurm.interface import PriorityRow
-from cluster.slurm.values import plain, tres, unreadable, weights
+from cluster.slurm.unread import Told, each
+from cluster.slurm.values import plain, weights
 
 _PARTS = {
     "age": "A",
@@ -29,15 +30,15 @@ PRIORITY_FORMAT = "|".join(f"%{letter}" for letter in ("i", "Y", "S", *_PARTS.va
 """For ``sprio -o``. None of it is text of a user."""
 
 
-def parse_priorities(text: str, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
+def parse_priorities(text: str, job_ids: Collection[int], told: Told) -> tuple[PriorityRow, ...]:
     """Rows of ``sprio -h -o``; of a job in several partitions the one with the highest priority.
 
     Rows are chosen here because newer versions' ``-j`` with several ids finds only the first.
     """
     wanted = frozenset(job_ids)
     found: dict[int, PriorityRow] = {}
-    for line in text.splitlines():
-        row = _row(line)
+    lines = text.splitlines()
+    for row in each("priority", lines, _row, told, lambda line: line.split("|")[0]):
         known = found.get(row.job_id)
         if row.job_id in wanted and (known is None or known.priority < row.priority):
             found[row.job_id] = row
@@ -58,10 +59,7 @@ def weight_points(weight: str) -> int:
 
 
 def _row(line: str) -> PriorityRow:
-    try:
-        job_id, priority, site, *parts, weighted = line.split("|")
-        amounts = {name: int(part) for name, part in zip(_PARTS, parts, strict=True)}
-        amounts["tres"] = round(sum(map(float, tres(weighted.strip()).values())))
-        return PriorityRow(int(job_id), int(priority), int(site), amounts)
-    except ValueError:
-        raise unreadable("priority", line) from None
+    job_id, priority, site, *parts, weighted = line.split("|")
+    amounts = {name: int(part) for name, part in zip(_PARTS, parts, strict=True)}
+    amounts["tres"] = round(sum(weights(weighted.strip()).values()))
+    return PriorityRow(int(job_id), int(priority), int(site), amounts)

@@ -11,12 +11,13 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from cluster.jobs import JobView, StepView
 from cluster.slurm.commands import CommandSlurm
 from cluster.slurm.pyslurm_worker import LENGTH
 from cluster.slurm.run import DEADLINE_S
+from cluster.slurm.unread import Tell, Told
 
 T = TypeVar("T")
 
@@ -29,14 +30,6 @@ _ENDING_S = 1.0
 _FAILED_REST_S = 5.0
 _BROKEN_REST_S = 30.0
 _UNFIT_REST_S = 600.0
-
-
-class Tell(Protocol):
-    """Logs an event and its fields."""
-
-    def __call__(self, event: str, /, **fields: object) -> None:
-        """As ``cluster.events.event_line`` takes them."""
-        ...
 
 
 class PyslurmError(Exception):
@@ -53,7 +46,8 @@ class PyslurmSlurm(CommandSlurm):
     ``report`` and ``warn`` log which of them it is.
     """
 
-    def __init__(self, report: Tell, warn: Tell) -> None:
+    def __init__(self, report: Tell, warn: Tell, told: Told) -> None:
+        super().__init__(told)
         self._report = report
         self._warn = warn
         self._worker = PyslurmWorker()

@@ -8,47 +8,70 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cluster.jobs import TAG_PREFIX, JobState, JobView, StepView
-from cluster.slurm.parse import HOLDABLE, job_state
-from cluster.slurm.values import hosts, numbers
+from cluster.slurm.job_rows import HOLDABLE, job_state
+from cluster.slurm.unread import Fields, Told, each, ignored
+from cluster.slurm.values import hosts, numbers, tres
 
+_OVER = frozenset({JobState.ENDED, JobState.COMPLETING})
+"""Without a time limit, only what is over has an end: Slurm makes one up for what runs."""
 _COUNTED = ("cpu", "node", "billing")
 
 
-def job_view(job: Any, user_name: Callable[[int], str]) -> JobView:
-    """A ``pyslurm.Job`` of ``Jobs.load()``; ValueError or TypeError if it is not as expected."""
-    state = job_state(job.state)
-    array_job_id, task_index, untouched = _place(job, state)
+def job_view(job: Any, user_name: Callable[[int], str], told: Told) -> JobView:
+    """A ``pyslurm.Job`` of ``Jobs.load()``; ValueError or TypeError if it has no job id."""
+    job_id = int(job.id)
+
+    def of(attribute: str) -> Any:
+        return job if attribute == "array_id" else getattr(job, attribute)
+
+    fields = Fields("job", str(job_id), of, told)
+    limit_s = fields.read("time_limit_s", "time_limit", _limit_s, None)
+    state = fields.read("state", "state", job_state, JobState.OTHER)
+    priority = fields.read("priority", "priority", int, -1)
+    uid = fields.read("uid", "user_id", int, -1)
+    end_s = fields.read("end_s", "end_time", _whole, None)
+    array_job_id, task_index, untouched = fields.read("task_index", "array_id", _place, _NO_PLACE)
     return JobView(
-        job_id=int(job.id),
+        job_id=job_id,
         array_job_id=array_job_id,
         task_index=task_index,
-        untouched=untouched,
+        # The rest of an array can also end as a whole: nothing can be released any more.
+        untouched=frozenset() if state is JobState.ENDED else untouched,
         name=_text(job, "name"),
-        user=user_name(job.user_id),
-        uid=int(job.user_id),
+        user=user_name(uid),
+        uid=uid,
         account=_text(job, "account"),
         partition=_text(job, "partition"),
         qos=_text(job, "qos"),
         state=state,
         reason=_text(job, "state_reason") or "None",
-        held=state in HOLDABLE and int(job.priority) == 0,
-        priority=int(job.priority),
+        held=state in HOLDABLE and priority == 0,
+        priority=max(priority, 0),
         admin_comment=_text(job, "admin_comment"),
         comment=_text(job, "comment"),
-        tres=_tres(job.allocated_tres or job.requested_tres),
-        nodes=hosts(_text(job, "allocated_nodes")),
-        submit_s=job.submit_time,
-        start_s=job.start_time,
-        end_s=job.end_time,
-        eligible_s=job.eligible_time,
-        time_limit_s=None if job.time_limit is None else 60 * job.time_limit,
-        restarts=int(job.requeue_count),
+        tres=fields.read(
+            "tres",
+            "allocated_tres",
+            lambda _: _tres(job.allocated_tres or job.requested_tres),
+            {},
+        ),
+        nodes=fields.read("nodes", "allocated_nodes", lambda text: hosts(text or ""), ()),
+        submit_s=fields.read("submit_s", "submit_time", _whole, None),
+        start_s=fields.read("start_s", "start_time", _whole, None),
+        end_s=end_s if limit_s is not None or state in _OVER else None,
+        eligible_s=fields.read("eligible_s", "eligible_time", _whole, None),
+        time_limit_s=limit_s,
+        restarts=fields.read("restarts", "requeue_count", int, 0),
         ended=str(job.state) if state is JobState.ENDED else "",
+        unread=fields.unread,
     )
 
 
 def step_views(
-    jobs: Iterable[Any], steps: Mapping[int, Mapping[Any, Any]], user_name: Callable[[int], str]
+    jobs: Iterable[Any],
+    steps: Mapping[int, Mapping[Any, Any]],
+    user_name: Callable[[int], str],
+    told: Told,
 ) -> tuple[StepView, ...]:
     """Steps of srun with reserved ports, of running jobs with a tag.
 
@@ -56,20 +79,25 @@ def step_views(
     ``batch`` for those that are not srun's.
     """
     ours = (
-        job_view(job, user_name)
+        job_view(job, user_name, ignored)
         for job in jobs
         if job.id in steps and TAG_PREFIX in _text(job, "admin_comment")
     )
-    return tuple(
-        _step_view(job, name, step)
+    found = (
+        (job, name, step)
         for job in ours
         if job.state is JobState.RUNNING
         for name, step in steps[job.job_id].items()
-        if isinstance(name, int) and step.reserved_ports
+        if isinstance(name, int)
     )
+    views = each("step", found, _step_view, told, lambda one: f"{one[0].job_id}.{one[1]}")
+    return tuple(view for view in views if view is not None)
 
 
-def _step_view(job: JobView, name: int, step: Any) -> StepView:
+def _step_view(found: tuple[JobView, int, Any]) -> StepView | None:
+    job, name, step = found
+    if not step.reserved_ports:
+        return None
     return StepView(
         job_id=job.job_id,
         array_job_id=job.array_job_id,
@@ -81,15 +109,28 @@ def _step_view(job: JobView, name: int, step: Any) -> StepView:
     )
 
 
-def _place(job: Any, state: JobState) -> tuple[int | None, int | None, frozenset[int]]:
+_Place = tuple[int | None, int | None, frozenset[int]]
+_NO_PLACE: _Place = (None, None, frozenset())
+
+
+def _place(job: Any) -> _Place:
     """Array, index and untouched indices, as ``JobView`` has them."""
     if job.array_id is None:
-        return None, None, frozenset()
+        return _NO_PLACE
+    array_job_id = int(job.array_id)
     waiting = frozenset(numbers(job.array_tasks_waiting or ""))
     if len(waiting) > 1:
-        # The rest of an array can also end as a whole: nothing can be released any more.
-        return job.array_id, None, frozenset() if state is JobState.ENDED else waiting
-    return job.array_id, next(iter(waiting), job.array_task_id or 0), frozenset()
+        return array_job_id, None, waiting
+    return array_job_id, next(iter(waiting), int(job.array_task_id or 0)), frozenset()
+
+
+def _whole(number: Any) -> int | None:
+    return None if number is None else int(number)
+
+
+def _limit_s(minutes: Any) -> int | None:
+    """Pyslurm's word for no limit is UNLIMITED."""
+    return None if minutes in {None, "UNLIMITED"} else 60 * int(minutes)
 
 
 def _text(record: Any, attribute: str) -> str:
@@ -107,4 +148,5 @@ def _tres(found: Any) -> Mapping[str, str]:
     texts = {name: str(resource.count) for name, resource in counted if resource is not None}
     if getattr(found, "mem", None) is not None:
         texts["mem"] = f"{found.mem.count}M"
-    return texts | {f"gres/{name}": str(gres.count) for name, gres in found.gres.items()}
+    texts |= {f"gres/{name}": str(gres.count) for name, gres in found.gres.items()}
+    return tres(",".join(f"{name}={count}" for name, count in texts.items()))

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 from cluster.jobs import JobView, StepView
 from cluster.slurm.pyslurm_records import job_view, step_views
+from cluster.slurm.unread import Unread
 
 Reply = tuple[bool, Any]
 """Whether it went well; then what was asked for, else words."""
@@ -58,11 +59,17 @@ def _answer(pyslurm: Any, request: str, *arguments: str) -> Reply:
 
 def _jobs(pyslurm: Any) -> tuple[JobView, ...]:
     user_name = cache(_user_name)
-    return tuple(job_view(job, user_name) for job in pyslurm.Jobs.load().values())
+    return tuple(job_view(job, user_name, _refuse) for job in pyslurm.Jobs.load().values())
 
 
 def _steps(pyslurm: Any) -> tuple[StepView, ...]:
-    return step_views(pyslurm.Jobs.load().values(), pyslurm.JobSteps.load_all(), _user_name)
+    jobs, steps = pyslurm.Jobs.load().values(), pyslurm.JobSteps.load_all()
+    return step_views(jobs, steps, _user_name, _refuse)
+
+
+def _refuse(unread: Unread) -> None:
+    """The commands may be able to read it, and can do without it if not."""
+    raise ValueError(f"{unread.record} {unread.name}: {unread.field} is {unread.text!r}")
 
 
 def _batch_script(pyslurm: Any, job_id: str) -> str:
@@ -83,7 +90,7 @@ def _user_name(uid: int) -> str:
     """As squeue shows it: pyslurm's own ``user_name`` asks the system for each job anew."""
     try:
         return pwd.getpwuid(uid).pw_name
-    except KeyError:
+    except (KeyError, OverflowError):
         return str(uid)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from cluster.slurm.interface import JobRequest
+from cluster.slurm.unread import Told, each
 
 REQUEST_FIELDS = (
     "JobId",
@@ -20,13 +21,13 @@ REQUEST_FIELDS = (
 _NOTHING = frozenset({"N/A", "(null)", "gres:", "gres/"})
 
 
-def parse_requests(rows: Sequence[Mapping[str, str]]) -> Mapping[int, JobRequest]:
+def parse_requests(rows: Sequence[Mapping[str, str]], told: Told) -> Mapping[int, JobRequest]:
     """By job id; the untouched tasks of an array share theirs."""
-    return {int(row["JobId"]): _request(row) for row in rows}
+    return dict(each("request", rows, _request, told, lambda row: row["JobId"]))
 
 
-def _request(row: Mapping[str, str]) -> JobRequest:
-    return JobRequest(
+def _request(row: Mapping[str, str]) -> tuple[int, JobRequest]:
+    return int(row["JobId"]), JobRequest(
         gres=_text(row["tres-per-node"]),
         tres_per_job=_text(row["tres-per-job"]),
         tres_per_socket=_text(row["tres-per-socket"]),
@@ -45,4 +46,4 @@ def _text(value: str) -> str:
 def _least(value: str) -> int | None:
     """Of ``2`` or ``1-2``."""
     first = value.split("-", maxsplit=1)[0]
-    return int(first) if first.isdigit() else None
+    return int(first) if first.isdecimal() else None

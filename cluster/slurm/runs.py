@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from cluster.jobs import RunRecord
 from cluster.slurm.parse import piped
+from cluster.slurm.unread import Told, each, ignored
 from cluster.slurm.values import time_s, tres, unreadable
 
 RUN_FIELDS = (
@@ -28,24 +29,39 @@ leaves behind; only by them a run without a start is found.
 
 def jobs_without_start(text: str) -> frozenset[int]:
     """Raw ids of jobs with a run that has an end in accounting, but no start."""
-    rows = piped(text, RUN_FIELDS)
+    rows = _rows(text, ignored)
     return frozenset(int(row["JobIDRaw"]) for row in rows if _start_is_lost(row))
 
 
-def parse_runs(text: str, since_s: int) -> tuple[RunRecord, ...]:
+def parse_runs(text: str, since_s: int, told: Told) -> tuple[RunRecord, ...]:
     """Lines of ``sacct -D -P -n``: what started, and ended after ``since_s`` or still runs.
 
     A run may come twice, the second time with its steps. One without a start takes that of its
-    batch step, which slurmctld sets to the same second.
+    batch step, which slurmctld sets to the same second. One that can't be read is left out: it
+    stays open in the ledger, as one that accounting does not show.
     """
-    rows = (row for row in _with_starts(piped(text, RUN_FIELDS)) if time_s(row["Start"]))
-    runs = dict.fromkeys(map(_run, rows))
+    rows = (row for row in _with_starts(_rows(text, told)) if time_s(row["Start"]))
+    runs = dict.fromkeys(each("run", rows, _run, told, _name))
     return tuple(run for run in runs if run.end_s is None or run.end_s > since_s)
+
+
+def _rows(text: str, told: Told) -> Iterator[Mapping[str, str]]:
+    """Those whose times can be read."""
+    return each("run", piped("run", text, RUN_FIELDS, told), _timed, told, _name)
+
+
+def _timed(row: Mapping[str, str]) -> Mapping[str, str]:
+    time_s(row["Start"]), time_s(row["End"])
+    return row
+
+
+def _name(row: Mapping[str, str]) -> str:
+    return row["JobID"]
 
 
 def _start_is_lost(row: Mapping[str, str]) -> bool:
     started, ended = time_s(row["Start"]), time_s(row["End"])
-    return row["JobIDRaw"].isdigit() and started is None and ended is not None
+    return row["JobIDRaw"].isdecimal() and started is None and ended is not None
 
 
 def _with_starts(rows: Iterable[Mapping[str, str]]) -> Iterator[Mapping[str, str]]:
@@ -56,13 +72,13 @@ def _with_starts(rows: Iterable[Mapping[str, str]]) -> Iterator[Mapping[str, str
         if not step:
             run = row
             yield run
-        elif step == "batch" and _start_is_lost(run) and run["JobIDRaw"] == job_id:
+        elif step == "batch" and run and _start_is_lost(run) and run["JobIDRaw"] == job_id:
             yield {**run, "Start": row["Start"]}
 
 
 def _run(row: Mapping[str, str]) -> RunRecord:
     start_s = time_s(row["Start"])
-    if start_s is None or not row["JobIDRaw"].isdigit():
+    if start_s is None or not row["JobIDRaw"].isdecimal():
         raise unreadable("accounting", str(dict(row)))
     minutes = row["TimelimitRaw"]
     return RunRecord(
@@ -74,6 +90,6 @@ def _run(row: Mapping[str, str]) -> RunRecord:
         start_s=start_s,
         end_s=time_s(row["End"]),
         state=row["State"].partition(" ")[0],
-        time_limit_s=int(minutes) * 60 if minutes.isdigit() else None,
+        time_limit_s=int(minutes) * 60 if minutes.isdecimal() else None,
         tres=tres(row["AllocTRES"]),
     )

@@ -3,16 +3,31 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import groupby, product
+from itertools import groupby, islice, product
+from math import isfinite, nan
 
 from cluster.errors import OutsideError
 from cluster.gres import parse_tres
 
 _NOTHING = frozenset({"", "(null)", "N/A", "None", "Unknown", "INVALID", "NOT_SET"})
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?(?::([1-9]\d*))?")
+_NO_TIME = _NOTHING | {"NONE"}
+"""squeue's word for the end of what has no time limit."""
+_NO_LIMIT = frozenset({"UNLIMITED", "PARTITION_LIMIT", "INFINITE", "NONE"})
+_LAST_TIME_S = 1 << 40
+"""A hundred times as far as any that a server has."""
+_MOST_NUMBERS = 1 << 22
+"""Slurm's own bound: an array has at most 4,000,001 tasks."""
+_MOST_HOSTS = 1 << 18
+"""Slurm's own bound of a list of hosts."""
+_WHOLE = re.compile(r"[0-9]{1,18}")
+_COUNTED = ("cpu", "node", "billing", "gres/")
+"""TRES that Slurm counts in whole numbers without a unit."""
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([1-9][0-9]{0,17}))?")
+_DURATION = re.compile(r"(?:(?P<days>[0-9]{1,7})-)?[0-9]{1,9}(?::[0-9]{1,2}){0,2}")
 _GPUS = re.compile(r"gpu:(?P<type>[^:,()]+):(?P<count>\d+)")
 _GPU_IDS = re.compile(r"\bgpu:[^(),]*\(IDX:(\d{1,5}(?:[,-]\d{1,5})*)\)")
 _HOST_PART = re.compile(r"\[([^\]]*)\]|([^\[,]+)")
+_BRACKETS = re.compile(r"\[[^\[\]\s]*\]")
 _HOSTS = re.compile(r"(?:\[[^\]]*\]|[^,\[])+")
 _MIB = {"": 1, "M": 1, "G": 2**10, "T": 2**20, "P": 2**30}
 _COUNT = re.compile(r"^(?P<number>\d+(?:\.\d+)?)(?P<unit>[MGTP]?)$")
@@ -34,15 +49,18 @@ def plain(value: str) -> str:
 
 def time_s(value: str) -> int | None:
     """A time as Slurm prints it under SLURM_TIME_FORMAT=%s, or else in UTC; None if it has none."""
-    if value in _NOTHING:
+    if value in _NO_TIME:
         return None
-    if value.isdigit():
-        return int(value)
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:
-        raise unreadable("time", value) from None
-    return int(moment.replace(tzinfo=UTC).timestamp())
+    if _WHOLE.fullmatch(value):
+        unix_s = int(value)
+    else:
+        try:
+            unix_s = int(datetime.fromisoformat(value).replace(tzinfo=UTC).timestamp())
+        except ValueError:
+            raise unreadable("time", value) from None
+    if unix_s >= _LAST_TIME_S:
+        raise unreadable("time", value)
+    return unix_s
 
 
 def time_text(unix_s: int) -> str:
@@ -52,17 +70,15 @@ def time_text(unix_s: int) -> str:
 
 def duration_s(value: str) -> int | None:
     """``[days-][hours:]minutes:seconds`` in seconds; None for no limit."""
-    if value in _NOTHING or value.upper() in {"UNLIMITED", "PARTITION_LIMIT"}:
+    if value in _NOTHING or value.upper() in _NO_LIMIT:
         return None
-    days, _, clock = value.rpartition("-")
-    try:
-        parts = [int(part) for part in clock.split(":")]
-    except ValueError:
-        raise unreadable("time limit", value) from None
+    days, clock = _DURATION.fullmatch(value), value.rpartition("-")[2]
+    if days is None:
+        raise unreadable("time limit", value)
     seconds = 0
-    for part in parts:
-        seconds = seconds * 60 + part
-    return int(days or 0) * 86_400 + seconds
+    for part in clock.split(":"):
+        seconds = seconds * 60 + int(part)
+    return int(days["days"] or 0) * 86_400 + seconds
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -76,7 +92,10 @@ def _range(part: str) -> range:
     if match is None:
         raise unreadable("list of numbers", part)
     first, last, step = match.groups()
-    return range(int(first), int(last or first) + 1, int(step or 1))
+    found = range(int(first), int(last or first) + 1, int(step or 1))
+    if found.stop - found.start > _MOST_NUMBERS:
+        raise unreadable("list of numbers", part)
+    return found
 
 
 def numbers_text(values: frozenset[int]) -> str:
@@ -104,7 +123,12 @@ def hosts(text: str) -> tuple[str, ...]:
     """``gpu[01-02,07],login`` as gpu01, gpu02, gpu07, login; empty for none."""
     if text in _NOTHING:
         return ()
-    return tuple(host for part in _HOSTS.findall(text) for host in _hosts_of(part))
+    found = (host for part in _HOSTS.findall(text) for host in _hosts_of(part))
+    several = tuple(islice(found, _MOST_HOSTS + 1))
+    # A bracket that is left has lost the other one.
+    if len(several) > _MOST_HOSTS or re.search(r"[\s=\[\]]", _BRACKETS.sub("", text)):
+        raise unreadable("list of hosts", text)
+    return several
 
 
 def _hosts_of(part: str) -> Iterator[str]:
@@ -122,7 +146,11 @@ def _padded(ranges: str) -> Iterator[str]:
 
 def tres(text: str) -> Mapping[str, str]:
     """``cpu=1,gres/gpu:1g.10gb=1`` as a mapping; empty for none."""
-    return {} if text in _NOTHING else parse_tres(text)
+    found = {} if text in _NOTHING else parse_tres(text)
+    for name, value in found.items():
+        if name.startswith(_COUNTED) and not _WHOLE.fullmatch(value):
+            raise unreadable("TRES", text)
+    return found
 
 
 def names(text: str) -> frozenset[str]:
@@ -140,14 +168,18 @@ def weights(text: str) -> Mapping[str, float]:
 
     Slurm takes them in any. A unit behind a number (per G of memory) is left out.
     """
-    return {name.lower(): _weight(value) for name, value in tres(text).items()}
+    found = {} if text in _NOTHING else parse_tres(text)
+    return {name.lower(): _weight(value) for name, value in found.items()}
 
 
 def _weight(value: str) -> float:
     try:
-        return float(value.rstrip("KMGTP"))
+        weight = float(value.rstrip("KMGTP"))
     except ValueError:
-        raise unreadable("billing weight", value) from None
+        weight = nan
+    if not isfinite(weight):
+        raise unreadable("billing weight", value)
+    return weight
 
 
 def limits(text: str) -> Mapping[str, int]:

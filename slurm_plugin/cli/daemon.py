@@ -11,6 +11,7 @@ import typer
 from cluster.errors import InvalidInputError
 from cluster.settings import DaemonSettings, Settings, database_url, load_settings
 from cluster.slurm.choose import chosen_slurm
+from cluster.slurm.unread import UnreadLog
 from slurm_plugin.observe import configure_logging, report, warn
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ def run_daemon(
 async def _serve(settings: Settings, ledger: "Ledger") -> None:
     from slurm_plugin.daemon import serve  # noqa: PLC0415 -- not for --help
 
-    async with chosen_slurm(settings.daemon.slurm, report, warn) as slurm:
-        await serve(settings, slurm, ledger)
+    unread = UnreadLog(warn)
+    async with chosen_slurm(settings.daemon.slurm, report, warn, unread) as slurm:
+        await serve(settings, slurm, ledger, unread)
 
 
 def _require_slurm_user(settings: DaemonSettings) -> None:

@@ -96,10 +96,12 @@ def charge(
 
 
 def _live(tariff: Tariff, jobs: Iterable[JobView]) -> dict[RunKey, _Sighting]:
+    """What can't be read reserves nothing, and keeps what it has: accounting says in the end."""
     sightings = (
         _sighting(tariff, job, job.start_s, _task(job), None)
         for job in jobs
         if job.state in LIVE and job.start_s is not None and job.partition in tariff.partitions
+        if not job.is_doubtful and "time_limit_s" not in job.unread
     )
     return {found.run.key: found for found in sightings if found.run.gres}
 

@@ -85,6 +85,9 @@ def demand(
     A task that is held, such as a service's slot at rest, waits for nothing; neither does a job
     that may not start yet. Jobs in a tenant's own QOS count up to its own part: no loan would let
     more of them start. Nor does one count that waits for something else than a loan.
+
+    What a job holds of which Slurm says what nobody can read is not known: its account counts as
+    wanting all of its own part, so that nothing of that is lent.
     """
     jobs = tuple(jobs)
     guaranteed = guaranteed_use(jobs, partitions, costs)
@@ -95,9 +98,19 @@ def demand(
         if wants and not is_guaranteed and is_managed(job, partitions):
             others[job.account] += _cost(job, costs)
     own = own_part(policy)
+    doubtful = {job.account for job in jobs if _is_in_doubt(job, partitions)}
     return others + Counter(
-        {name: min(amount, own.get(name, 0)) for name, amount in guaranteed.items()}
+        {
+            name: own.get(name, 0)
+            if name in doubtful
+            else min(guaranteed.get(name, 0), own.get(name, 0))
+            for name in (*guaranteed, *doubtful)
+        }
     )
+
+
+def _is_in_doubt(job: JobView, partitions: frozenset[str]) -> bool:
+    return job.is_doubtful and job.state is not JobState.ENDED and is_managed(job, partitions)
 
 
 def waiting_for_own(

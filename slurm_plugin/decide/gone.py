@@ -32,14 +32,22 @@ def gone_runs(
     jobs: Iterable[JobView],
     reservations: Iterable[Reservation],
 ) -> Mapping[RunKey, Gone]:
-    """What is gone at this look, given what was ``before``; ``jobs`` are as of ``looked_s``."""
+    """What is gone at this look, given what was ``before``; ``jobs`` are as of ``looked_s``.
+
+    A run of a job of which Slurm says what nobody can read may go on.
+    """
     by_id = {job.job_id: job for job in jobs}
     live = live_runs(by_id.values())
     return {
         held.key: _gone(held.key, before.get(held.key), looked_s, by_id.get(held.key.job_id))
         for held in reservations
         if (held.key.job_id, held.key.start_s) not in live
+        and not _may_run(by_id.get(held.key.job_id))
     }
+
+
+def _may_run(job: JobView | None) -> bool:
+    return job is not None and (job.state is JobState.OTHER or job.is_doubtful)
 
 
 def live_runs(jobs: Iterable[JobView]) -> frozenset[tuple[int, int | None]]:

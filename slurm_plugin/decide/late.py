@@ -38,7 +38,7 @@ class Late:
 def is_undecided(job: JobView, partitions: frozenset[str]) -> bool:
     """Whether it waits for a decision."""
     tag = JobTag.find(job.admin_comment)
-    waits = job.state is JobState.PENDING and is_managed(job, partitions)
+    waits = job.state is JobState.PENDING and is_managed(job, partitions) and not job.is_doubtful
     return waits and tag is not None and tag.is_undecided
 
 

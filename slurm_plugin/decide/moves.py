@@ -163,6 +163,8 @@ def _waiting(
     for job in jobs:
         if job.account not in policy or not is_waiting(job) or not is_managed(job, partitions):
             continue
+        if job.is_doubtful:
+            continue
         cost = run_cost(job.gpus, costs)
         if not cost or job.qos not in {BORROWED_QOS, qos_name(job.account)}:
             continue

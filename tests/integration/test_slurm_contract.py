@@ -9,6 +9,7 @@ from slurm_contract import Look, SlurmContract, assert_same, look, set_scene
 
 from cluster.slurm.commands import CommandSlurm
 from cluster.slurm.pyslurm_client import PyslurmSlurm
+from cluster.slurm.unread import ignored
 from sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
@@ -32,7 +33,9 @@ async def _looks(sandbox: Sandbox) -> tuple[frozenset[int], Mapping[str, Look]]:
     found = {"commands": await look(CommandSlurm(), scene)}
     if "pyslurm" in DOORS:
         troubles: list[Mapping[str, object]] = []
-        slurm = PyslurmSlurm(lambda *_, **__: None, lambda *_, **fields: troubles.append(fields))
+        slurm = PyslurmSlurm(
+            lambda *_, **__: None, lambda *_, **fields: troubles.append(fields), ignored
+        )
         found["pyslurm"] = await look(slurm, scene)
         await slurm.close()
         # One that is of another Slurm asks the commands.

@@ -129,7 +129,8 @@ def _running(
     }
     for job in jobs:
         may_go = job.qos == BORROWED_QOS or job.account in excess
-        if job.state in ALLOTTED and (may_go or job.state is JobState.COMPLETING):
+        is_one = may_go or job.state is JobState.COMPLETING
+        if job.state in ALLOTTED and is_one and not job.is_doubtful:
             yield Running(
                 job_id=job.job_id,
                 tenant=job.account,

@@ -4,6 +4,7 @@ import pytest
 
 from cluster.slurm.interface import JobRequest
 from cluster.slurm.requests import parse_requests
+from cluster.slurm.unread import ignored
 
 ROW = {
     "JobId": "7",
@@ -34,4 +35,4 @@ PLAIN = {"min_nodes": 1, "tasks": 1}
     ],
 )
 def test_each(row: dict[str, str], request_: JobRequest) -> None:
-    assert parse_requests([ROW | row]) == {7: request_}
+    assert parse_requests([ROW | row], ignored) == {7: request_}

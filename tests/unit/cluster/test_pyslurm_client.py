@@ -17,6 +17,7 @@ from cluster.slurm.choose import chosen_slurm
 from cluster.slurm.commands import CommandSlurm
 from cluster.slurm.interface import Slurm
 from cluster.slurm.pyslurm_client import PyslurmSlurm, PyslurmWorker
+from cluster.slurm.unread import ignored
 
 VERSION = "25.11.7"
 JOBS = 12
@@ -47,7 +48,7 @@ def log() -> Log:
 
 @pytest.fixture
 async def slurm(place: Path, log: Log) -> AsyncIterator[PyslurmSlurm]:
-    door = PyslurmSlurm(log, log)
+    door = PyslurmSlurm(log, log, ignored)
     yield door
     await door.close()
 
@@ -119,7 +120,7 @@ async def test_a_record_that_is_not_as_expected_is_left_to_the_commands(
     rest["array_tasks_waiting"] = "10,12,14,16,..."
     (place / "pyslurm.json").write_text(json.dumps(recorded), encoding="utf-8")
     assert len(await slurm.jobs()) == JOBS
-    assert "list of numbers" in str(log.fields["why"])
+    assert "job 1: array_id is " in str(log.fields["why"])
 
 
 async def test_another_slurmctld_than_pyslurms_is_left_to_the_commands(
@@ -179,7 +180,7 @@ async def test_it_ends_though_nobody_has_read_its_answer() -> None:
 
 
 async def test_closing_leaves_no_process(place: Path, log: Log) -> None:
-    async with chosen_slurm("pyslurm", log, log) as door:
+    async with chosen_slurm("pyslurm", log, log, ignored) as door:
         await door.jobs()
         assert isinstance(door, PyslurmSlurm)
         process = door._worker._process
@@ -189,7 +190,7 @@ async def test_closing_leaves_no_process(place: Path, log: Log) -> None:
 
 
 async def chosen(which: str, log: Log) -> type[Slurm]:
-    async with chosen_slurm(which, log, log) as door:  # type: ignore[arg-type]
+    async with chosen_slurm(which, log, log, ignored) as door:  # type: ignore[arg-type]
         return type(door)
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import OutsideError
-from cluster.jobs import JobState, JobView, StepView
-from cluster.slurm import parse
+from cluster.jobs import JobState, JobView, PartitionView, StepView
+from cluster.slurm import job_rows, parse
 from cluster.slurm.interface import Association, Qos
+from cluster.slurm.unread import Unread, ignored
 
 ASSETS = Path(__file__).parents[2] / "assets" / "slurm"
 VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
@@ -53,9 +54,9 @@ def recorded(version: str, name: str) -> str:
 
 
 def squeue_text(rows: Iterator[Mapping[str, str]]) -> str:
-    """As squeue prints it with the format of ``parse.job_format``."""
+    """As squeue prints it with the format of ``job_rows.job_format``."""
     return "".join(
-        "".join(row[field] + SEPARATOR for field in parse.JOB_FIELDS) + "\n" for row in rows
+        "".join(row[field] + SEPARATOR for field in job_rows.JOB_FIELDS) + "\n" for row in rows
     )
 
 
@@ -66,12 +67,16 @@ def recorded_rows(version: str) -> Iterator[Mapping[str, str]]:
 
 
 def jobs_of(text: str, pending: Mapping[int, frozenset[int]]) -> tuple[JobView, ...]:
-    return parse.parse_jobs(parse.parse_rows(text, parse.JOB_FIELDS, SEPARATOR), pending)
+    return job_rows.parse_jobs(
+        job_rows.parse_rows(text, job_rows.JOB_FIELDS, SEPARATOR), pending, ignored
+    )
 
 
 def recorded_jobs(version: str) -> tuple[JobView, ...]:
     folded = recorded(version, "squeue-o-arrays-folded.txt")
-    pending = parse.parse_pending("\n".join(line.split("|")[0] for line in folded.splitlines()))
+    pending = job_rows.parse_pending(
+        "\n".join(line.split("|")[0] for line in folded.splitlines()), ignored
+    )
     return jobs_of(squeue_text(recorded_rows(version)), pending)
 
 
@@ -201,7 +206,7 @@ def test_the_last_task_bears_the_id_of_the_array() -> None:
 def test_more_than_64_characters_of_indices() -> None:
     indices = frozenset(range(0, 1000, 7)) - {14}
     listed = ",".join(str(i) for i in sorted(indices))
-    assert parse.parse_pending(f"9_[{listed}%4]\n9_14\n10\n") == {9: indices | {14}}
+    assert job_rows.parse_pending(f"9_[{listed}%4]\n9_14\n10\n", ignored) == {9: indices | {14}}
 
 
 @pytest.mark.parametrize(
@@ -214,7 +219,10 @@ def test_more_than_64_characters_of_indices() -> None:
         ("RUNNING", JobState.RUNNING, False),
         ("CANCELLED", JobState.ENDED, False),
         ("PREEMPTED", JobState.ENDED, False),
-        ("SIGNALING", JobState.OTHER, False),
+        ("SIGNALING", JobState.RUNNING, False),
+        ("STOPPED", JobState.RUNNING, False),
+        ("STAGE_OUT", JobState.OTHER, False),
+        ("?", JobState.OTHER, False),
     ],
 )
 def test_states(word: str, state: JobState, held: bool) -> None:
@@ -227,28 +235,28 @@ def test_unreadable_replies_are_failures() -> None:
         with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
             jobs_of(text, {})
     with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
-        one(PriorityLong="high")
+        one(JobId="many")
 
 
 @pytest.mark.parametrize("version", VERSIONS[1:])
 def test_newer_versions_have_the_fields_of_squeue(version: str) -> None:
     known = {name.lower() for name in recorded(version, "squeue-helpformat.txt").split()}
-    assert {field.lower() for field in parse.JOB_FIELDS} <= known
+    assert {field.lower() for field in job_rows.JOB_FIELDS} <= known
 
 
 def test_a_release_waits_for_the_run_that_ended_last() -> None:
     untouched = {"State": "PENDING", "RestartCnt": "0", "SubmitTime": "500"}
     back = {"State": "SPECIAL_EXIT", "RestartCnt": "2", "SubmitTime": "600"}
     ending = {"State": "COMPLETING", "RestartCnt": "0", "SubmitTime": "500"}
-    assert parse.last_end_s([], 700) == 0
-    assert parse.last_end_s([untouched], 700) == 0
-    assert parse.last_end_s([untouched, back], 700) == 600
-    assert parse.last_end_s([back, ending], 700) == 700
+    assert job_rows.last_end_s([], 700) == 0
+    assert job_rows.last_end_s([untouched], 700) == 0
+    assert job_rows.last_end_s([untouched, back], 700) == 600
+    assert job_rows.last_end_s([back, ending], 700) == 700
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_nodes(version: str) -> None:
-    nodes = {node.name: node for node in parse.parse_nodes(recorded(version, NODE_FILE))}
+    nodes = {node.name: node for node in parse.parse_nodes(recorded(version, NODE_FILE), ignored)}
     assert nodes["gpu01"].address == "127.0.0.1"
     assert nodes["gpu01"].gpus == {"1g.10gb": 7, "3g.40gb": 2}
     assert nodes["gpu01"].gpus_allotted == {"1g.10gb": 6, "3g.40gb": 1}
@@ -274,7 +282,7 @@ def test_node_states_without_their_signs_and_gpus_in_several_lines() -> None:
         "   GresUsed=gpu:a:1(IDX:0,2),gpu:(null):0(IDX:N/A)\n   NodeAddr=n1\n"
         "   State=IDLE+NOT_RESPONDING* Weight=17\n   Reason=State=DOWN Gres=gpu:b:9\n"
     )
-    (node,) = parse.parse_nodes(text)
+    (node,) = parse.parse_nodes(text, ignored)
     assert (node.gpus, node.gpus_allotted) == ({"a": 3}, {"a": 1})
     assert node.weight == 17
     assert node.states == {"IDLE", "NOT_RESPONDING"}
@@ -325,11 +333,13 @@ def test_associations_and_qos(version: str) -> None:
     text = recorded(version, "sacctmgr-assoc-P.txt")
     fields = parse.ASSOCIATION_FIELDS
     shown = columns(text, fields, {"DefaultQOS": "Def QOS"})
-    rows = parse.parse_associations(shown, shown)
+    rows = parse.parse_associations(shown, shown, ignored)
     alice = next(row for row in rows if row.user == "alice")
     assert (alice.account, alice.default_qos) == ("a", "guaranteed")
     assert alice.qos == {"borrowed", "guaranteed", "normal", "premium"}
-    qos = parse.parse_qos(columns(recorded(version, "sacctmgr-qos-P.txt"), parse.QOS_FIELDS, {}))
+    qos = parse.parse_qos(
+        columns(recorded(version, "sacctmgr-qos-P.txt"), parse.QOS_FIELDS, {}), ignored
+    )
     assert qos[1] == Qos("guaranteed", {}, frozenset({"borrowed"}))
 
 
@@ -339,7 +349,7 @@ def test_limits_of_an_association() -> None:
         "c|vision|||root|normal||billing=3000,gres/gpu:1g.10gb=2,mem=1.5T|billing=60\n"
         "c|vision|alice|gpu||normal||billing=1|\n"
     )
-    row, theirs = parse.parse_associations(text, text)
+    row, theirs = parse.parse_associations(text, text, ignored)
     assert (row.partition, theirs.partition) == ("", "gpu")
     assert row.grp_tres == {"billing": 3000, "gres/gpu:1g.10gb": 2, "mem": 1_572_864}
     assert row.grp_tres_run_mins == {"billing": 60}
@@ -347,14 +357,17 @@ def test_limits_of_an_association() -> None:
 
 def test_an_account_with_any_name_spoils_no_other_row() -> None:
     text = "c|a|b|||root|normal||billing=1|\nc|new\nline|||root|normal|||\nc|vision|||root||||\n"
-    assert [row.account for row in parse.parse_associations(text, text)] == ["a|b", "vision"]
+    assert [row.account for row in parse.parse_associations(text, text, ignored)] == [
+        "a|b",
+        "vision",
+    ]
 
 
 def test_what_is_inherited_is_not_an_associations_own() -> None:
     """As 22.05 shows it, without ``wopl`` and with it."""
     text = "c|vision|||root|long,normal|long||\nc|vision|alice|||long,normal|long||\n"
     own = "c|vision|||root|long|long||\nc|vision|alice||||||\n"
-    account, alice = parse.parse_associations(text, own)
+    account, alice = parse.parse_associations(text, own, ignored)
     assert (account.own_qos, account.own_default_qos) == ({"long"}, "long")
     assert alice == Association(
         "c", "vision", "alice", "", frozenset({"long", "normal"}), "long", {}
@@ -364,19 +377,19 @@ def test_what_is_inherited_is_not_an_associations_own() -> None:
 def test_qos_of_other_clusters() -> None:
     text = "here|normal,slicewise_a\nthere|normal,slicewise_b\nfurther|slicewise-borrowed\n"
     elsewhere = {"normal", "slicewise_b", "slicewise-borrowed"}
-    assert parse.parse_qos_elsewhere(text, "here") == elsewhere
+    assert parse.parse_qos_elsewhere(text, "here", ignored) == elsewhere
 
 
 def test_limits_and_preemption_of_a_qos() -> None:
     """As 22.05 shows it."""
     text = "slicewise_vision||slicewise-borrowed|billing=2000|\nslicewise-borrowed||||1-00:02:30\n"
-    qos, borrowed = parse.parse_qos(text)
+    qos, borrowed = parse.parse_qos(text, ignored)
     assert qos == Qos("slicewise_vision", {}, frozenset({"slicewise-borrowed"}), {"billing": 2000})
     assert borrowed == Qos("slicewise-borrowed", {}, frozenset(), {}, 86_550)
 
 
 def test_partitions() -> None:
-    (gpu,) = parse.parse_partitions(recorded("22.05.8", "scontrol-show-partition.txt"))
+    (gpu,) = parse.parse_partitions(recorded("22.05.8", "scontrol-show-partition.txt"), ignored)
     assert (gpu.name, gpu.qos) == ("gpu", "")
     weights = {"cpu": 0, "mem": 0, "gres/gpu:1g.10gb": 1000, "gres/gpu:3g.40gb": 3500}
     assert gpu.billing_weights == {**weights, "gres/gpu:1g.18gb": 1000, "gres/gpu:3g.71gb": 3500}
@@ -387,11 +400,13 @@ def test_partitions_without_weights_with_units_and_a_qos() -> None:
         "PartitionName=a\n   QoS=part AllowQos=x\n   State=UP\n\n"
         "PartitionName=b\n   TRESBillingWeights=CPU=1.5,Mem=0.25G\n"
     )
-    first, second = parse.parse_partitions(text)
+    first, second = parse.parse_partitions(text, ignored)
     assert (first.name, first.billing_weights, first.qos) == ("a", {}, "part")
     assert second.billing_weights == {"cpu": 1.5, "mem": 0.25}
-    with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
-        parse.parse_partitions("PartitionName=b TRESBillingWeights=CPU=much")
+    told: list[Unread] = []
+    odd = parse.parse_partitions("PartitionName=b TRESBillingWeights=CPU=much", told.append)
+    assert odd == (PartitionView("b", {}, ""),)
+    assert told == [Unread("partition", "b", "TRESBillingWeights", "CPU=much")]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from cluster.errors import OutsideError
 from cluster.jobs import PlannedStart, ReservationView
 from cluster.slurm.plans import (
     by_job,
@@ -12,6 +11,7 @@ from cluster.slurm.plans import (
     parse_reservations,
     parse_threads,
 )
+from cluster.slurm.unread import Unread, ignored
 
 RESERVATIONS = """\
 ReservationName=maint StartTime=1795312067 EndTime=1795315667 Duration=01:00:00 Nodes=gpu[01-02] \
@@ -30,7 +30,7 @@ def row(job_id: str, start: str, nodes: str) -> dict[str, str]:
 
 def test_reservations() -> None:
     flags = frozenset({"MAINT", "IGNORE_JOBS", "SPEC_NODES"})
-    assert parse_reservations(RESERVATIONS) == (
+    assert parse_reservations(RESERVATIONS, ignored) == (
         ReservationView("maint", 1795312067, 1795315667, ("gpu01", "gpu02"), flags),
         ReservationView("licenses", 1795312000, 1795315000, (), frozenset()),
     )
@@ -45,9 +45,9 @@ Licenses=(null) State=INACTIVE BurstBuffer=(null) Watts=n/a MaxStartDelay=(null)
 
 
 def test_of_a_node_that_is_reserved_in_part_the_cores_are_known() -> None:
-    (half,) = parse_reservations(DIVIDED)
+    (half,) = parse_reservations(DIVIDED, ignored)
     assert half.cores == {"gpu01": frozenset({0, 1}), "gpu02": frozenset({4, 6, 7})}
-    assert all(one.cores == {} for one in parse_reservations(RESERVATIONS))
+    assert all(one.cores == {} for one in parse_reservations(RESERVATIONS, ignored))
 
 
 JOB = """\
@@ -121,7 +121,7 @@ def test_of_jobs_with_the_same_number_nothing_is_known() -> None:
 
 
 def test_without_reservations_there_are_none() -> None:
-    assert parse_reservations("No reservations in the system\n") == ()
+    assert parse_reservations("No reservations in the system\n", ignored) == ()
 
 
 def test_plans_are_of_jobs_with_a_time_and_a_place() -> None:
@@ -132,12 +132,23 @@ def test_plans_are_of_jobs_with_a_time_and_a_place() -> None:
         row("10", "N/A", "(null)"),
         row("11", "1795312344", "(null)"),
     )
-    assert parse_plans(rows) == (
+    assert parse_plans(rows, ignored) == (
         PlannedStart(12, 1795312344, ("gpu03",)),
         PlannedStart(13, 1795313520, ("gpu03", "gpu04")),
     )
 
 
-def test_a_time_that_no_version_prints_is_an_error() -> None:
-    with pytest.raises(OutsideError):
-        parse_plans((row("1", "soon", "gpu01"),))
+def test_a_plan_that_no_version_prints_costs_its_own_job() -> None:
+    told: list[Unread] = []
+    rows = (row("1", "soon", "gpu01"), row("2", "1795312344", "gpu[01"), row("3", "7", "gpu01"))
+    assert parse_plans(rows, told.append) == (PlannedStart(3, 7, ("gpu01",)),)
+    assert [(one.record, one.name) for one in told] == [("plan", "1"), ("plan", "2")]
+
+
+def test_a_reservation_that_no_version_prints_is_left_out() -> None:
+    told: list[Unread] = []
+    odd = "ReservationName=odd StartTime=soon EndTime=N/A Nodes=gpu01\n"
+    assert parse_reservations(odd + RESERVATIONS, told.append) == parse_reservations(
+        RESERVATIONS, ignored
+    )
+    assert [(one.record, one.name) for one in told] == [("reservation", "ReservationName=odd")]

@@ -9,6 +9,7 @@ from slurm_contract import Look, SlurmContract, assert_same, look
 
 from cluster.slurm.commands import CommandSlurm
 from cluster.slurm.pyslurm_client import PyslurmSlurm
+from cluster.slurm.unread import ignored
 
 VERSIONS = ("25.11.7",)
 DOORS = ("commands", "pyslurm")
@@ -27,7 +28,9 @@ def looks(
 
 async def _looks() -> Mapping[str, Look]:
     troubles: list[Mapping[str, object]] = []
-    slurm = PyslurmSlurm(lambda *_, **__: None, lambda *_, **fields: troubles.append(fields))
+    slurm = PyslurmSlurm(
+        lambda *_, **__: None, lambda *_, **fields: troubles.append(fields), ignored
+    )
     by_pyslurm = await look(slurm, SCENE)
     await slurm.close()
     assert troubles == []

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import OutsideError
 from cluster.slurm.runs import RUN_FIELDS, jobs_without_start, parse_runs
+from cluster.slurm.unread import Unread, ignored
 
 ASSETS = Path(__file__).parents[2] / "assets" / "slurm"
 VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
@@ -30,7 +30,7 @@ def sacct_text(version: str) -> str:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_requeued_runs_stand_one_by_one(version: str) -> None:
-    runs = parse_runs(sacct_text(version), 0)
+    runs = parse_runs(sacct_text(version), 0, ignored)
     slot = [run for run in runs if run.task.endswith("_1")]
     assert [run.state for run in slot] == ["REQUEUED"]
     assert slot[0].end_s is not None
@@ -41,7 +41,7 @@ def test_requeued_runs_stand_one_by_one(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_running_runs_have_no_end(version: str) -> None:
-    runs = parse_runs(sacct_text(version), 2**40)
+    runs = parse_runs(sacct_text(version), 2**40, ignored)
     assert {run.state for run in runs} == {"RUNNING"}
     assert {run.task.partition("_")[2] for run in runs if "_" in run.task} == {"0", "2"}
     assert all(run.end_s is None for run in runs)
@@ -55,11 +55,24 @@ def test_runs_that_ended_before_and_jobs_that_never_ran_are_left_out() -> None:
         "9|9|alice|vision|gpu|Unknown|Unknown|PENDING|10|\n"
         "9|9|alice|vision|gpu|None|300|CANCELLED|10|billing=1\n"
     )
-    (run,) = parse_runs(text, 200)
+    (run,) = parse_runs(text, 200, ignored)
     assert (run.job_id, run.start_s, run.end_s, run.state) == (8, 100, 201, "CANCELLED")
     assert (run.time_limit_s, run.tres) == (None, {"billing": "5"})
-    with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
-        parse_runs("7|7|alice|vision|gpu|soon|200|COMPLETED|10|billing=5\n", 0)
+
+
+def test_a_run_that_no_version_prints_costs_itself_only() -> None:
+    told: list[Unread] = []
+    odd = (
+        "5|5|alice|vision|gpu|soon|200|COMPLETED|10|billing=5\n"
+        "6|6|alice|vision|gpu|100|later|COMPLETED|10|billing=5\n"
+        "8|8|alice|vision|gpu|100|200|COMPLETED|10|gres/gpu:1g.10gb=many\n"
+        "9.batch|9.batch||vision||150|201|FAILED||\n"
+    )
+    good = "7|7|alice|vision|gpu|100|200|COMPLETED|10|billing=5\n"
+    for text in (odd + good, good + odd):
+        told.clear()
+        assert [run.job_id for run in parse_runs(text, 0, told.append)] == [7]
+        assert sorted(one.name for one in told) == ["5", "6", "8"]
 
 
 def test_an_account_with_any_name_spoils_no_other_run() -> None:
@@ -68,7 +81,10 @@ def test_an_account_with_any_name_spoils_no_other_run() -> None:
         "8|8|carol|new\nline|gpu|100|201|COMPLETED|10|billing=5\n"
         "9|9|alice|vision|gpu|100|201|COMPLETED|10|billing=5\n"
     )
-    assert [(run.job_id, run.account) for run in parse_runs(text, 0)] == [(7, "c|d"), (9, "vision")]
+    assert [(run.job_id, run.account) for run in parse_runs(text, 0, ignored)] == [
+        (7, "c|d"),
+        (9, "vision"),
+    ]
 
 
 LOST = "7|5_2|alice|vision|gpu|None|300|REQUEUED|10|billing=5\n"
@@ -82,7 +98,7 @@ WITH_STEPS = (
 
 
 def test_a_run_without_start_has_that_of_its_batch_step() -> None:
-    first, second = parse_runs(LOST + WITH_STEPS, 200)
+    first, second = parse_runs(LOST + WITH_STEPS, 200, ignored)
     assert (first.job_id, first.task, first.start_s, first.end_s) == (7, "5_2", 290, 300)
     assert (first.user, first.partition, first.state) == ("alice", "gpu", "REQUEUED")
     assert (first.time_limit_s, first.tres) == (600, {"billing": "5"})
@@ -91,12 +107,12 @@ def test_a_run_without_start_has_that_of_its_batch_step() -> None:
 
 def test_a_run_that_is_told_twice_is_one() -> None:
     row = "7|5_2|alice|vision|gpu|310|320|REQUEUED|10|billing=5\n"
-    assert len(parse_runs(row + WITH_STEPS, 305)) == 1
+    assert len(parse_runs(row + WITH_STEPS, 305, ignored)) == 1
 
 
 def test_a_run_without_start_and_batch_step_is_left_out() -> None:
     other = "8.batch|8.batch||vision||290|303|FAILED||\n"
-    assert parse_runs(LOST + other + "7.0|5_2.0||vision||291|303|CANCELLED||\n", 200) == ()
+    assert parse_runs(LOST + other + "7.0|5_2.0||vision||291|303|CANCELLED||\n", 200, ignored) == ()
 
 
 def test_which_jobs_have_a_run_without_start() -> None:

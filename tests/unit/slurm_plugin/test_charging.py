@@ -53,6 +53,15 @@ def reservation(run: SimulatedRun) -> Reservation:
     return held
 
 
+@pytest.mark.parametrize("field", ["state", "tres", "start_s", "time_limit_s"])
+def test_what_can_not_be_read_reserves_nothing_and_keeps_what_it_has(field: str):
+    run = a_run()
+    held = reservation(run)
+    odd = replace(job_view(run), time_limit_s=None, unread=frozenset({field}))
+    assert charge(TARIFF, [odd], [], (), {}).charges == ()
+    assert charge(TARIFF, [odd], [], (held,), {}).charges == ()
+
+
 def test_a_start_reserves_cost_times_limit():
     decided = live(a_run(gres={"1g.10gb": 2, "3g.40gb": 1}))
     assert amounts(decided) == [("reserve", 60 * 5500, 60)]

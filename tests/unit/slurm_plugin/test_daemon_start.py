@@ -16,6 +16,7 @@ from scripted import ScriptedLedger, ScriptedSlurm, settings
 
 from cluster.errors import InvalidInputError, OutsideError, SlicewiseError, UnreachableError
 from cluster.slurm.interface import Association
+from cluster.slurm.unread import UnreadLog
 from cluster.systemd import tell_systemd
 from slurm_plugin.daemon import serve
 
@@ -49,7 +50,7 @@ async def serving(tmp_path: Path, slurm: Slurm, ledger: ScriptedLedger) -> Async
     whole = settings()
     quick = whole.daemon.model_copy(update={"run_dir": tmp_path, "sync_interval_s": 0.02})
     whole = whole.model_copy(update={"daemon": quick})
-    work = asyncio.create_task(serve(whole, slurm, ledger))  # type: ignore[arg-type]
+    work = asyncio.create_task(serve(whole, slurm, ledger, UnreadLog()))  # type: ignore[arg-type]
     await until(lambda: work.done() or quick.user_socket.exists())
     try:
         if not work.done():

@@ -1,6 +1,7 @@
 """What jobs hold and wait for, and what there is."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,6 +96,24 @@ def test_jobs_in_the_tenants_own_qos_want_no_loan():
     assert demand(policy, own, MANAGED, COSTS) == {"vision": 3000}
     borrowed = waiting(qos="slicewise-borrowed")
     assert demand(policy, [*own, borrowed], MANAGED, COSTS) == {"vision": 5000}
+
+
+@pytest.mark.parametrize("field", ["state", "tres", "start_s", "task_index", "uid"])
+def test_of_a_tenant_whose_job_can_not_be_read_nothing_is_lent(field: str):
+    policy = {name: Tenant(name, "", Quota(Millislices(3000))) for name in ("vision", "nlp")}
+    state = JobState.OTHER if field == "state" else JobState.RUNNING
+    odd = job(state=state, tres={}, unread=frozenset({field}))
+    assert demand(policy, [odd, job("nlp")], MANAGED, COSTS) == {"vision": 3000, "nlp": 2000}
+    elsewhere = replace(odd, partition="cpu")
+    assert demand(policy, [elsewhere], MANAGED, COSTS) == {}
+    ended = replace(odd, state=JobState.ENDED)
+    assert demand(policy, [ended], MANAGED, COSTS) == {}
+    known = replace(job(), end_s=None, unread=frozenset({"end_s"}))
+    assert demand(policy, [known], MANAGED, COSTS) == {"vision": 2000}
+
+
+def test_a_job_of_an_unknown_state_holds_what_it_has():
+    assert held([job(state=JobState.OTHER)], MANAGED)["vision"].instances == {"1g.10gb": 2}
 
 
 def test_capacity_is_what_the_managed_nodes_are_configured_with():

@@ -40,6 +40,18 @@ def test_what_runs_is_not_gone(state: JobState):
 
 
 @pytest.mark.parametrize(
+    "job",
+    [
+        replace(RUNNING, state=JobState.OTHER),
+        replace(RUNNING, state=JobState.OTHER, unread=frozenset({"state"})),
+        replace(RUNNING, start_s=None, unread=frozenset({"start_s"})),
+    ],
+)
+def test_what_can_not_be_read_is_not_gone(job: JobView):
+    assert look(job) == {}
+
+
+@pytest.mark.parametrize(
     ("job", "end_s"),
     [
         (None, LOOKED_S),

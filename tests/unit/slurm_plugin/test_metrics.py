@@ -12,6 +12,7 @@ from scripted import ScriptedSlurm, job, sync_of
 
 from cluster.errors import SlicewiseError
 from cluster.leadership import ALONE
+from cluster.slurm.unread import Unread, UnreadLog
 from slurm_plugin.admission_process import AdmissionProcess
 from slurm_plugin.metrics import Metrics
 from slurm_plugin.worker_pipe import Decided, Decisions
@@ -32,7 +33,9 @@ async def samples() -> Iterator[dict[tuple[str, str], float]]:
     await sync.turn()
     admission = AdmissionProcess(Path("a.sock"), "enforce", frozenset(), metrics.decided)
     admission._count(Decisions((DECIDED, DECIDED), dropped=4))
-    metrics.watch(admission, sync, ALONE)
+    unread = UnreadLog(lambda *_, **__: None)
+    unread(Unread("job", "7", "EndTime", "soon"))
+    metrics.watch(admission, sync, ALONE, unread)
     metrics.turned("sync", 0.25, failed=False)
     metrics.turned("limits", 1.0, failed=True)
     address = f"127.0.0.1:{free_port()}"
@@ -57,6 +60,7 @@ SHOWN = {
     ("slicewise_turn_seconds_sum", "sync"): 0.25,
     ("slicewise_turn_failures_total", "sync"): 0,
     ("slicewise_turn_failures_total", "limits"): 1,
+    ("slicewise_slurm_unreadable_total", "EndTime,job"): 1,
     ("slicewise_leads", ""): 1,
     ("slicewise_unadmitted_jobs", ""): 0,
     ("slicewise_view_complete", ""): 1,

@@ -49,6 +49,7 @@ def job(job_id: int, account: str, slices: int = 1, **changes: Any) -> JobView:
         "nodes": ("n1",),
         "start_s": 0,
         "ended": "",
+        "unread": frozenset(),
     }
     return JobView(**{**values, **changes})
 

@@ -62,6 +62,23 @@ async def test_one_script_that_fails_costs_the_others_nothing() -> None:
     assert len(sync.view.services) == 2
 
 
+async def test_a_script_that_slurm_has_lost_costs_its_own_service_only() -> None:
+    slurm = ScriptedSlurm(job(0), job(0, array_job_id=815, job_id=950))
+    slurm.scriptless = {815}
+    sync = sync_of(slurm)
+    for _ in range(4):
+        with pytest.raises(OutsideError, match="script of job 815"):
+            await sync.turn()
+        assert not sync.view.complete
+    for _ in range(3):
+        await sync.turn()
+        assert sync.view.complete
+        assert [service.array_job_id for service in sync.view.services] == [814]
+    slurm.scriptless = set()
+    await sync.turn()
+    assert [service.array_job_id for service in sync.view.services] == [814, 815]
+
+
 async def test_a_script_that_is_no_services_is_read_once() -> None:
     slurm = ScriptedSlurm(job(0))
     slurm.script = "#SLICEWISE name\n"

@@ -1,0 +1,243 @@
+"""What ``squeue`` prints of jobs, into ``JobView``.
+
+Users choose names, comments and paths, and Slurm quotes none of them: a line break in a job's name
+can imitate a whole record of ``scontrol show job``, tag and all. So jobs are read from ``squeue``
+with a separator that nobody can guess. A value that can't be read costs its own job only.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from cluster.errors import OutsideError
+from cluster.jobs import JobState, JobView
+from cluster.slurm.unread import Fields, Told, each
+from cluster.slurm.values import duration_s, hosts, numbers, plain, time_s, tres, unreadable
+
+JOB_FIELDS = (
+    "JobId",
+    "ArrayJobId",
+    "ArrayTaskId",
+    "Name",
+    "UserName",
+    "UserId",
+    "Account",
+    "Partition",
+    "QOS",
+    "State",
+    "Reason",
+    "PriorityLong",
+    "admin_comment",
+    "Comment",
+    "tres-alloc",
+    "NodeList",
+    "SubmitTime",
+    "StartTime",
+    "EndTime",
+    "EligibleTime",
+    "TimeLimit",
+    "RestartCnt",
+)
+"""What ``squeue -O`` is asked for. ``tres-alloc`` is the request while the job is pending."""
+
+RELEASE_FIELDS = ("ArrayTaskId", "State", "RestartCnt", "SubmitTime")
+
+_JOB_ID = re.compile(r"[0-9]{1,10}")
+_ENDED = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "LAUNCH_FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "RECONFIG_FAIL",
+        "TIMEOUT",
+    }
+)
+_PENDING = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD", "EXPEDITING"})
+_OTHERS = frozenset(
+    {"REQUEUED", "REQUEUE_FED", "REVOKED", "STAGE_OUT", "POWER_UP_NODE", "UPDATE_DB"}
+)
+_RUNNING = frozenset({"SIGNALING", "STOPPED", "RESIZING"})
+"""What ``squeue`` says of a running job while it is sent a signal, by its own user too; once it got
+STOP; and while it gives nodes back. It holds its GPUs all the time."""
+HOLDABLE = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
+
+
+def job_format(fields: Sequence[str], separator: str) -> str:
+    """For SQUEUE_FORMAT2: each field in full, ended by the separator (a letter first)."""
+    return ",".join(f"{field}:{separator}" for field in fields)
+
+
+def parse_rows(text: str, fields: Sequence[str], separator: str) -> tuple[Mapping[str, str], ...]:
+    """Rows of squeue by field; whatever a user wrote stays inside its value, line breaks too."""
+    *cells, end = text.split(separator)
+    if end.strip() or len(cells) % len(fields):
+        raise unreadable("job list", text)
+    width = len(fields)
+    starts = range(0, len(cells), width)
+    # Each row ends with a line break, which so stands before the next row's first cell.
+    rows = (dict(zip(fields, cells[start : start + width], strict=True)) for start in starts)
+    return tuple({**row, fields[0]: row[fields[0]].removeprefix("\n")} for row in rows)
+
+
+def parse_pending(text: str, told: Told) -> Mapping[int, frozenset[int]]:
+    """``squeue -o %i`` without ``-r``: indices by array, of lines such as ``814_[0-8:2,11%4]``."""
+    found: dict[int, frozenset[int]] = {}
+    lines = (line for line in text.split() if "_" in line)
+    for array, several in each("pending tasks", lines, _pending, told, str):
+        found[array] = found.get(array, frozenset()) | several
+    return found
+
+
+def _pending(line: str) -> tuple[int, frozenset[int]]:
+    array, _, indices = line.partition("_")
+    return int(array), frozenset(numbers(indices.strip("[]")))
+
+
+def parse_jobs(
+    rows: Sequence[Mapping[str, str]], pending: Mapping[int, frozenset[int]], told: Told
+) -> tuple[JobView, ...]:
+    """Rows of ``squeue -r``; the untouched tasks of an array, which share its id, as one record.
+
+    OutsideError (SW-SLURM-FAILED) for a row without a job id: whose job were missing here, nobody
+    knows, and what is missing looks ended.
+
+    Where the untouched indices are evenly spaced (``0-8:2``), ``squeue -r`` of 22.05 leaves out
+    the last, so ``pending``, read before the rows, completes them: all but those with an own row.
+    """
+    grouped: dict[int, list[JobView]] = {}
+    for row in rows:
+        job = _job(row, told)
+        grouped.setdefault(job.job_id, []).append(job)
+    split = _split_tasks(same[0] for same in grouped.values())
+    return tuple(
+        _record(same, pending.get(job_id, frozenset()) - split.get(job_id, frozenset()))
+        for job_id, same in grouped.items()
+    )
+
+
+def _split_tasks(jobs: Iterable[JobView]) -> Mapping[int, frozenset[int]]:
+    """By array, the tasks with an id of their own."""
+    found: dict[int, frozenset[int]] = {}
+    for job in jobs:
+        array = job.array_job_id
+        if array is not None and array != job.job_id and job.task_index is not None:
+            found[array] = found.get(array, frozenset()) | {job.task_index}
+    return found
+
+
+def _record(same: Sequence[JobView], missed: frozenset[int]) -> JobView:
+    first = same[0]
+    indices = missed.union(job.task_index for job in same if job.task_index is not None)
+    if len(indices) <= 1:
+        return first
+    # The rest of an array can also end as a whole: nothing of it can be released any more.
+    untouched = frozenset() if first.state is JobState.ENDED else indices
+    unread = first.unread.union(*(job.unread for job in same))
+    return replace(first, task_index=None, untouched=untouched, unread=unread)
+
+
+def _job(row: Mapping[str, str], told: Told) -> JobView:
+    job_id = row["JobId"]
+    if not _JOB_ID.fullmatch(job_id):
+        raise unreadable("job", str(dict(row)))
+    fields = Fields("job", job_id, row.__getitem__, told)
+    state = fields.read("state", "State", job_state, JobState.OTHER)
+    priority = fields.read("priority", "PriorityLong", int, -1)
+    task_index, untouched = fields.read("task_index", "ArrayTaskId", _task, _NO_TASK)
+    is_task = task_index is not None or bool(untouched)
+    array_job_id = fields.read("array_job_id", "ArrayJobId", int, None) if is_task else None
+    return JobView(
+        job_id=int(job_id),
+        array_job_id=array_job_id,
+        task_index=task_index,
+        untouched=untouched if state is not JobState.ENDED else frozenset(),
+        name=plain(row["Name"]),
+        user=row["UserName"],
+        uid=fields.read("uid", "UserId", int, -1),
+        account=plain(row["Account"]),
+        partition=row["Partition"],
+        qos=plain(row["QOS"]),
+        state=state,
+        reason=row["Reason"],
+        held=state in HOLDABLE and priority == 0,
+        priority=max(priority, 0),
+        admin_comment=plain(row["admin_comment"]),
+        comment=plain(row["Comment"]),
+        tres=fields.read("tres", "tres-alloc", tres, {}),
+        nodes=fields.read("nodes", "NodeList", hosts, ()),
+        submit_s=fields.read("submit_s", "SubmitTime", time_s, None),
+        start_s=fields.read("start_s", "StartTime", time_s, None),
+        end_s=fields.read("end_s", "EndTime", time_s, None),
+        eligible_s=fields.read("eligible_s", "EligibleTime", time_s, None),
+        time_limit_s=fields.read("time_limit_s", "TimeLimit", duration_s, None),
+        restarts=fields.read("restarts", "RestartCnt", int, 0),
+        ended=row["State"] if state is JobState.ENDED else "",
+        unread=fields.unread,
+    )
+
+
+_NO_TASK: tuple[int | None, frozenset[int]] = (None, frozenset())
+
+
+def _task(text: str) -> tuple[int | None, frozenset[int]]:
+    """The task's index; of several that Slurm shows in one row, their indices."""
+    if text in {"N/A", "(null)", ""}:
+        return _NO_TASK
+    several = numbers(text)
+    return (several[0], frozenset()) if len(several) == 1 else (None, frozenset(several))
+
+
+def job_state(word: str) -> JobState:
+    """Slurm's word; a task held after a requeue (REQUEUE_HOLD) is pending underneath.
+
+    Raises OutsideError (SW-SLURM-FAILED) for a word that no known version prints.
+    """
+    if word in _ENDED:
+        return JobState.ENDED
+    if word in _PENDING:
+        return JobState.PENDING
+    if word in _RUNNING:
+        return JobState.RUNNING
+    if word in _OTHERS:
+        return JobState.OTHER
+    if word not in JobState.__members__:
+        raise unreadable("job state", word)
+    return JobState(word)
+
+
+def last_end_s(rows: Sequence[Mapping[str, str]], now_s: int) -> int:
+    """When the last run of these tasks ended, from ``RELEASE_FIELDS``: now if one still does.
+
+    A requeue sets SubmitTime. 0 if none has run yet.
+    """
+    return max((_end_s(row, now_s) for row in rows), default=0)
+
+
+def started(rows: Sequence[Mapping[str, str]]) -> frozenset[int]:
+    """Indices of these tasks, from ``RELEASE_FIELDS``, that are not known to be pending."""
+    return frozenset(
+        int(row["ArrayTaskId"])
+        for row in rows
+        if row["ArrayTaskId"].isdecimal() and not _is_pending(row["State"])
+    )
+
+
+def _is_pending(word: str) -> bool:
+    return word in _PENDING or word in HOLDABLE
+
+
+def _end_s(row: Mapping[str, str], now_s: int) -> int:
+    if row["State"] == JobState.COMPLETING:
+        return now_s
+    if row["RestartCnt"] == "0":
+        return 0
+    try:
+        return time_s(row["SubmitTime"]) or 0
+    except OutsideError:
+        return now_s  # It may have been just now: who waits a second too long loses nothing.

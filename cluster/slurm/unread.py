@@ -1,0 +1,144 @@
+"""What Slurm says and nobody can read: it costs its own record only, and is told of.
+
+A value that is unreadable is left out of its record, or the record out of its list; the other
+records are as good as ever.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from cluster.errors import SlicewiseError
+from cluster.events import event_line
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+_LONGEST = 80
+_AGAIN_S = 3600.0
+_MOST = 100
+UNREADABLE = (SlicewiseError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
+"""What reading a value can raise, whatever the value is."""
+_LOG = logging.getLogger("slicewise.slurm")
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A value that could not be read, as quoted text of at most 80 characters.
+
+    Attributes:
+        record: its kind, such as ``job``.
+        name: which one, such as ``814``.
+        field: of that record, in Slurm's word; "" if it is the whole record.
+    """
+
+    record: str
+    name: str
+    field: str
+    text: str
+
+
+Told = Callable[[Unread], None]
+"""Takes what could not be read."""
+
+
+def ignored(unread: Unread) -> None:
+    """As told: of what is told of elsewhere."""
+
+
+class Tell(Protocol):
+    """Logs an event and its fields."""
+
+    def __call__(self, event: str, /, **fields: object) -> None:
+        """As ``cluster.events.event_line`` takes them."""
+        ...
+
+
+def warn(event: str, /, **fields: object) -> None:
+    """Log it as a warning: of a command, on its standard error."""
+    _LOG.warning("%s", event_line(event, fields))
+
+
+class UnreadLog:
+    """Logs each unreadable value once an hour, at most 100 of them, and counts them all.
+
+    Attributes:
+        counts: how often a field of a kind of record could not be read, by both.
+    """
+
+    def __init__(self, tell: Tell = warn) -> None:
+        self._tell = tell
+        self._until_s = 0.0
+        self._said: set[tuple[str, str, str]] = set()
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def __call__(self, unread: Unread) -> None:
+        """Take note of it."""
+        self.counts[unread.record, unread.field] += 1
+        now_s = time.monotonic()
+        if now_s >= self._until_s:
+            self._said, self._until_s = set(), now_s + _AGAIN_S
+        key = (unread.record, unread.name, unread.field)
+        if key in self._said or len(self._said) >= _MOST:
+            return
+        self._said.add(key)
+        self._tell(
+            "slurm_unreadable",
+            record=unread.record,
+            name=unread.name,
+            field=unread.field or "-",
+            text=unread.text,
+        )
+
+
+class Fields:
+    """The fields of one record, one by one.
+
+    Attributes:
+        unread: those of the result that could not be read.
+    """
+
+    def __init__(self, record: str, name: str, of: Callable[[str], object], told: Told) -> None:
+        """``of`` gets a field's value by Slurm's name."""
+        self._record, self._name, self._of, self._told = record, name, of, told
+        self.unread: frozenset[str] = frozenset()
+
+    def read(self, target: str, field: str, read: Callable[[str], T], otherwise: T) -> T:
+        """The value of Slurm's field, which becomes ``target`` of the result."""
+        found: object = "(missing)"
+        try:
+            found = self._of(field)
+            return read(found)  # type: ignore[arg-type]
+        except UNREADABLE:
+            self.unread |= {target}
+            self._told(Unread(self._record, quoted(self._name), field, quoted(found)))
+            return otherwise
+
+
+def each(
+    record: str, rows: Iterable[S], read: Callable[[S], T], told: Told, name: Callable[[S], object]
+) -> Iterator[T]:
+    """What ``read`` makes of each row; those that it can't read are left out."""
+    for row in rows:
+        try:
+            found = read(row)
+        except UNREADABLE:
+            told(Unread(record, _name(row, name), "", quoted(row)))
+        else:
+            yield found
+
+
+def _name(row: S, name: Callable[[S], object]) -> str:
+    try:
+        return quoted(name(row))
+    except UNREADABLE:
+        return "?"
+
+
+def quoted(found: object) -> str:
+    """At most 80 characters of it, none of which is a control character or outside of ASCII."""
+    text = found if isinstance(found, str) else repr(found)
+    return ascii(text[:_LONGEST])[1:-1][:_LONGEST]
