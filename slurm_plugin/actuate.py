@@ -1,14 +1,36 @@
 """Moves services' slots: all that the daemon itself changes of them in Slurm is here."""
 
+from collections.abc import Iterable, Mapping
 from functools import partial
 
+from cluster.jobs import JobState, JobView
 from cluster.service import limit_min
 from cluster.slurm.interface import JobChange, Slurm, Target, Tasks
 from cluster.wire import ServiceView
 from slurm_plugin.decide.leases import lease_of
 from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.slots import SlotPlan
-from slurm_plugin.observe import report
+from slurm_plugin.observe import report, warn
+
+
+def not_moved(
+    array_job_id: int, seen: Iterable[JobView], changes: Mapping[Target, JobChange]
+) -> Mapping[Target, JobChange]:
+    """The changes of single waiting tasks that have another QOS than they were changed to."""
+    wanted = {
+        index: change
+        for target, change in changes.items()
+        if isinstance(target, Tasks)
+        for index in target.indices
+    }
+    return {
+        Tasks(array_job_id, frozenset({index})): wanted[index]
+        for job in seen
+        if job.array_job_id == array_job_id
+        and job.state in {JobState.PENDING, JobState.SPECIAL_EXIT}
+        for index in (job.untouched if job.task_index is None else {job.task_index})
+        if index in wanted and job.qos != wanted[index].qos
+    }
 
 
 class Actuator:
@@ -55,7 +77,17 @@ class Actuator:
             borrowed=plan.borrow,
             refused=" ".join(refused.values()),
         )
+        if len(plan.guarantee | plan.borrow) > 1:
+            await self._move_again(array, changes)
         return True
+
+    async def _move_again(self, array_job_id: int, changes: Mapping[Target, JobChange]) -> None:
+        """One by one what Slurm has left where it was, whatever it said: it would wait for ever."""
+        seen = await self._slurm.tasks({array_job_id})
+        again = not_moved(array_job_id, seen, changes)
+        if again:
+            refused = await self._slurm.update(again)
+            warn("slots_not_moved", array=array_job_id, again=len(again), refused=len(refused))
 
     async def cancel(self, array_job_id: int) -> None:
         """Cancel a service's array."""

@@ -1,7 +1,6 @@
 """The door to Slurm through its own commands: works with every version, needs no library."""
 
 import asyncio
-import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 
@@ -17,6 +16,7 @@ from cluster.jobs import (
     StepView,
 )
 from cluster.slurm import parse
+from cluster.slurm.change_jobs import change_jobs
 from cluster.slurm.interface import (
     Association,
     JobChange,
@@ -51,23 +51,13 @@ from cluster.slurm.plans import (
 )
 from cluster.slurm.priorities import PRIORITY_FORMAT, parse_priorities
 from cluster.slurm.requests import REQUEST_FIELDS, parse_requests
-from cluster.slurm.run import attempt, run
+from cluster.slurm.run import CHANGE_DEADLINE_S, IDS, SQUEUE, attempt, run, secret
 from cluster.slurm.runs import RUN_FIELDS, RUN_STATES, jobs_without_start, parse_runs
 from cluster.slurm.submissions import parse_scripts, script_questions
 from cluster.slurm.unread import Told, UnreadLog, each, ignored
-from cluster.slurm.updates import (
-    address,
-    fits_on_a_line,
-    own_words,
-    refusals,
-    update_script,
-    update_words,
-    weights_script,
-)
+from cluster.slurm.updates import address, weights_script
 from cluster.slurm.values import answers, time_text
 
-_SQUEUE = ("squeue", "--noheader", "--all", "--local")
-_IDS = "--format=%i"
 _LONGEST_WAIT_S = 2.0
 """However far apart this clock and slurmctld's are."""
 _PLAIN = ("--noheader", "--parsable2")
@@ -75,10 +65,6 @@ _UNSTARTABLE = "StartTime=now+60"
 """Longer than a hold takes."""
 _SACCTMGRS = 32
 """At a time: slurmdbd has 100 threads for everybody (MaxDBDThreads of old versions)."""
-_CHANGE_DEADLINE_S = 30.0
-_SINGLE_UPDATES = 8
-_UPDATES = 200
-"""At a time: slurmctld takes a lock for each."""
 _FEW_JOBS = 100
 """Each takes a millisecond; all jobs of a large cluster together take a tenth of a second."""
 _SCRIPTS = 20
@@ -107,7 +93,7 @@ class CommandSlurm(Slurm):
 
     async def jobs(self) -> tuple[JobView, ...]:
         """``squeue``, which is cheaper than ``scontrol show job`` and can't be deceived."""
-        listed = await run((*_SQUEUE, "--states=pending", _IDS))
+        listed = await run((*SQUEUE, "--states=pending", IDS))
         return parse_jobs(await _rows("all"), parse_pending(listed, self._told), self._told)
 
     async def tasks(self, array_job_ids: Collection[int]) -> tuple[JobView, ...]:
@@ -123,7 +109,7 @@ class CommandSlurm(Slurm):
         """``squeue --steps`` for their names, then one ``scontrol`` for all their ports."""
         running = parse_jobs(await _rows("running"), {}, ignored)
         tagged = {_name(job): job for job in running if TAG_PREFIX in job.admin_comment}
-        listed = parse.parse_step_ids(await run((*_SQUEUE, "--steps", _IDS)))
+        listed = parse.parse_step_ids(await run((*SQUEUE, "--steps", IDS)))
         asked = [(tagged[job], step) for job, step in listed if job in tagged]
         return await _steps(asked, self._told) if asked else ()
 
@@ -151,7 +137,7 @@ class CommandSlurm(Slurm):
     ) -> Mapping[int, Mapping[str, frozenset[int]]]:
         """``scontrol show job -d`` of each of a few jobs; of more, all that there are at once."""
         if len(jobs) > _FEW_JOBS:
-            shown = await run(("scontrol", "-d", "show", "job"), deadline_s=_CHANGE_DEADLINE_S)
+            shown = await run(("scontrol", "-d", "show", "job"), deadline_s=CHANGE_DEADLINE_S)
             texts = by_job(shown)
         else:
             answered = zip(jobs, await _details(jobs), strict=False)
@@ -261,25 +247,11 @@ class CommandSlurm(Slurm):
 
         A job that has started meanwhile takes a site_factor all the same.
         """
-        alone = [each for each in changes.items() if not fits_on_a_line(each[1])]
-        together = [each for each in changes.items() if fits_on_a_line(each[1])]
-        refused: dict[Target, str] = {}
-        for start in range(0, len(together), _UPDATES):
-            refused |= await _update(dict(together[start : start + _UPDATES]))
-        turn = asyncio.Semaphore(_SINGLE_UPDATES)
-
-        async def one(target: Target, change: JobChange) -> None:
-            async with turn:
-                reply = await attempt(("scontrol", *update_words(target, change)))
-            if reply.status and (words := own_words(reply.complaint)):
-                refused[target] = words
-
-        await asyncio.gather(*(one(*each) for each in alone))
-        return refused
+        return await change_jobs(changes)
 
     async def weigh_nodes(self, weights: Mapping[str, int]) -> None:
         """One ``scontrol``. Of a line of it Slurm takes all nodes or none."""
-        await run(("scontrol",), stdin=weights_script(weights), deadline_s=_CHANGE_DEADLINE_S)
+        await run(("scontrol",), stdin=weights_script(weights), deadline_s=CHANGE_DEADLINE_S)
 
     async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
         """``sprio`` of all jobs."""
@@ -295,7 +267,7 @@ class CommandSlurm(Slurm):
 
         async def one(change: Sequence[str]) -> None:
             async with turn:
-                await run(("sacctmgr", "--immediate", *change), deadline_s=_CHANGE_DEADLINE_S)
+                await run(("sacctmgr", "--immediate", *change), deadline_s=CHANGE_DEADLINE_S)
 
         ended = await asyncio.gather(*map(one, changes), return_exceptions=True)
         for outcome in ended:
@@ -304,20 +276,12 @@ class CommandSlurm(Slurm):
 
 
 async def _details(jobs: Collection[JobView]) -> Sequence[str]:
-    mark = _secret()
+    mark = secret()
     # By its own number the last task of an array would be shown with all the others.
     lines = (f"show job {_name(job)}\nshow hostnames {mark}\n" for job in jobs)
     # A job that has ended meanwhile is no failure.
     reply = await attempt(("scontrol", "-d"), stdin="".join(lines))
     return answers(reply.output, mark)
-
-
-async def _update(changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
-    mark = _secret()
-    reply = await attempt(
-        ("scontrol",), stdin=update_script(changes, mark), deadline_s=_CHANGE_DEADLINE_S
-    )
-    return refusals(reply.complaint, mark, tuple(changes))
 
 
 async def _accounting(since_s: int, which: str) -> str:
@@ -326,7 +290,7 @@ async def _accounting(since_s: int, which: str) -> str:
     fields = f"--format={','.join(RUN_FIELDS)}"
     kind = ("--noconvert", "--allusers", "--duplicates", which)
     # A line break in an account's name could imitate a run, but not a separator made just now.
-    separator = _secret()
+    separator = secret()
     cut = f"--delimiter={separator}"
     text = await run(("sacct", *_PLAIN, cut, *kind, *window, states, fields))
     return text.replace("|", "/").replace(separator, "|")
@@ -339,9 +303,9 @@ async def _show(what: str, fields: Sequence[str], *where: str) -> str:
 
 async def _scripts(job_ids: Sequence[int]) -> Mapping[int, str]:
     """Where scontrol fails to reach slurmctld it says so for each job, and ends well."""
-    mark = _secret()
+    mark = secret()
     questions = script_questions(job_ids, mark)
-    reply = await attempt(("scontrol",), stdin=questions, deadline_s=_CHANGE_DEADLINE_S)
+    reply = await attempt(("scontrol",), stdin=questions, deadline_s=CHANGE_DEADLINE_S)
     return parse_scripts(reply.output, job_ids, mark)
 
 
@@ -349,11 +313,11 @@ async def _rows(
     states: str, fields: Sequence[str] = JOB_FIELDS, job_ids: Collection[int] = ()
 ) -> tuple[Mapping[str, str], ...]:
     """Of all jobs unless some are named."""
-    separator = _secret()
+    separator = secret()
     # Not as an argument: those of a running command can be read by everybody.
     variables = {"SQUEUE_FORMAT2": job_format(fields, separator)}
     only = (f"--jobs={','.join(map(str, sorted(job_ids)))}",) if job_ids else ()
-    argv = (*_SQUEUE, "--array", f"--states={states}", *only)
+    argv = (*SQUEUE, "--array", f"--states={states}", *only)
     return parse_rows(await run(argv, variables=variables), fields, separator)
 
 
@@ -368,7 +332,7 @@ async def _rows_of(target: Target) -> Sequence[Mapping[str, str]]:
 
 async def _steps(asked: Sequence[tuple[JobView, str]], told: Told) -> tuple[StepView, ...]:
     """Each step's own words, told apart by lines that nobody can have written into them."""
-    mark = _secret()
+    mark = secret()
     lines = (f"show step {job.job_id}.{step}\nshow hostnames {mark}\n" for job, step in asked)
     # A step that has ended meanwhile is no failure.
     reply = await attempt(("scontrol",), stdin="".join(lines))
@@ -381,10 +345,6 @@ async def _steps(asked: Sequence[tuple[JobView, str]], told: Told) -> tuple[Step
         lambda one: f"{_name(one[0][0])}.{one[0][1]}",
     )
     return tuple(view for view in views if view is not None)
-
-
-def _secret() -> str:
-    return f"x{secrets.token_hex(16)}x"
 
 
 def _name(job: JobView) -> str:

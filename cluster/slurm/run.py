@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 from asyncio.subprocess import PIPE
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +11,12 @@ from dataclasses import dataclass
 from cluster.errors import OutsideError, UnreachableError
 
 DEADLINE_S = 10.0
+CHANGE_DEADLINE_S = 30.0
+"""For many changes at once."""
+
+SQUEUE = ("squeue", "--noheader", "--all", "--local")
+IDS = "--format=%i"
+"""For ``SQUEUE``: how a person names jobs, tasks and steps."""
 
 _DEFAULTS_OF_COMMANDS = (
     *("SACCT_", "SACCTMGR_", "SCANCEL_", "SCONTROL_", "SINFO_", "SPRIO_", "SQUEUE_", "SRUN_"),
@@ -141,6 +148,11 @@ async def _start(argv: Sequence[str], variables: Mapping[str, str]) -> asyncio.s
         raise OutsideError(
             "SW-SLURM-FAILED", f"{argv[0]} is not on PATH.", "Install Slurm's client commands."
         ) from None
+
+
+def secret() -> str:
+    """A word that nobody can have written into what a command prints."""
+    return f"x{secrets.token_hex(16)}x"
 
 
 def _environment() -> dict[str, str]:

@@ -1,22 +1,56 @@
 """Many changes of jobs or nodes for one ``scontrol``, and whose its complaints are."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from cluster.slurm.interface import JobChange, Target
+from cluster.slurm.interface import JobChange, Target, Tasks
 from cluster.slurm.values import numbers_text
 
 _PLAIN = re.compile(r"[!#-&(-~]*")
 _NO_COMPLAINT = ": No error"
 _NODES_ON_A_LINE = 32
+_LONGEST_LINE = 4000
 """Without readline scontrol takes 4,095 bytes."""
+_TASKS_IN_A_WORD = 100
+_FIRST_ONLY = frozenset({"QOS", "Gres", "TresPerNode", "TresPerJob", "TresPerTask"})
+"""Of a list of tasks slurmctld changes these in the first record only, and says nothing: QOS since
+24.11, the others in every version.
+"""
+
+Words = tuple[str, ...]
+"""Of one command, such as ``update JobId=814_[0-3] SiteFactor=500``."""
 
 
-def update_words(target: Target, change: JobChange) -> tuple[str, ...]:
-    """``update JobId=814_[0-3] SiteFactor=500`` as words."""
-    values = _values(change)
-    said = (f"{key}={value}" for key, value in values.items())
-    return ("update", f"JobId={address(target)}", *said)
+def update_words(
+    target: Target, change: JobChange, untouched: Mapping[int, frozenset[int]]
+) -> tuple[Words, ...]:
+    """The commands that make this change. ``untouched`` are tasks that share a record, by array:
+    slurmctld changes that as one, if all of them are named.
+    """
+    said = [f"{key}={value}" for key, value in _values(change).items()]
+    return tuple(("update", f"JobId={where}", *said) for where in _where(target, change, untouched))
+
+
+def is_taken_by_the_first_only(target: Target, change: JobChange) -> bool:
+    """Whether Slurm would change one task alone, if these stood in a list."""
+    is_list = not isinstance(target, int) and len(target.indices) > 1
+    return is_list and not _FIRST_ONLY.isdisjoint(_values(change))
+
+
+def _where(
+    target: Target, change: JobChange, untouched: Mapping[int, frozenset[int]]
+) -> Iterator[str]:
+    if isinstance(target, int) or not is_taken_by_the_first_only(target, change):
+        yield address(target)
+        return
+    rest = untouched.get(target.array_job_id, frozenset())
+    together = rest if len(rest) > 1 and rest <= target.indices else frozenset()
+    if together:
+        yield address(Tasks(target.array_job_id, together))
+    # scontrol makes a call of its own for each.
+    alone = [f"{target.array_job_id}_{index}" for index in sorted(target.indices - together)]
+    for start in range(0, len(alone), _TASKS_IN_A_WORD):
+        yield ",".join(alone[start : start + _TASKS_IN_A_WORD])
 
 
 def _values(change: JobChange) -> Mapping[str, int | str]:
@@ -40,19 +74,20 @@ def address(target: Target) -> str:
     return f"{target.array_job_id}_[{numbers_text(target.indices)}]"
 
 
-def fits_on_a_line(change: JobChange) -> bool:
+def fits_on_a_line(words: Words) -> bool:
     """Whether scontrol's standard input can carry it: there quotes become part of the value."""
-    return all(_PLAIN.fullmatch(str(value)) for value in _values(change).values())
+    is_plain = all(_PLAIN.fullmatch(word) for word in words)
+    return is_plain and len(" ".join(words)) <= _LONGEST_LINE
 
 
-def update_script(changes: Mapping[Target, JobChange], mark: str) -> str:
-    """Lines for the standard input. After each stands a keyword that scontrol does not know.
+def update_script(changes: Iterable[Sequence[Words]], mark: str) -> str:
+    """Lines for the standard input. After each change stands a keyword that scontrol does not know.
 
     Its complaint of that ends those of the change: they all come on standard error, which no
     buffer mixes up.
     """
-    lines = (f"{' '.join(update_words(*each))}\n{mark}\n" for each in changes.items())
-    return "".join(lines)
+    lines = ("".join(f"{' '.join(words)}\n" for words in change) for change in changes)
+    return "".join(f"{each}{mark}\n" for each in lines)
 
 
 def refusals(complaint: str, mark: str, targets: Sequence[Target]) -> Mapping[Target, str]:

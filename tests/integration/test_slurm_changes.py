@@ -116,3 +116,27 @@ async def test_hundreds_take_no_longer_than_they_may(
         if took_s < 0.02 * MANY:
             break  # Else the machine may have stalled.
     assert took_s < 0.02 * MANY
+
+
+async def test_a_change_of_several_tasks_reaches_each_of_them(
+    slurm: CommandSlurm, submit: Callable[..., int]
+) -> None:
+    """slurmctld changes GRES, and since 24.11 the QOS, of the first task of a list only."""
+    array = submit("--array=0-9", "--hold")
+    some, others = Tasks(array, frozenset({1, 2, 3, 7})), Tasks(array, frozenset(range(10)))
+
+    async def gpus() -> dict[int, int]:
+        return {
+            index: job.gpus.get("1g.10gb", 0)
+            for job in await slurm.tasks({array})
+            for index in (job.untouched if job.task_index is None else {job.task_index})
+        }
+
+    asked = JobChange(gres="gpu:1g.10gb:1")
+    assert await slurm.update({some: asked}) == {}
+    assert await gpus() == {index: int(index in some.indices) for index in range(10)}
+    # Some with records of their own, the rest in one.
+    assert await slurm.update({others: asked}) == {}
+    assert await gpus() == dict.fromkeys(range(10), 1)
+    records = [job for job in await slurm.tasks({array}) if job.untouched]
+    assert [job.untouched for job in records] == [others.indices - some.indices]

@@ -11,7 +11,7 @@ from why_world import running
 
 from cluster.errors import OutsideError
 from cluster.slurm.commands import CommandSlurm
-from cluster.slurm.interface import Tasks
+from cluster.slurm.interface import JobChange, Tasks
 
 TASKS = Tasks(814, frozenset({0, 1, 2, 5}))
 # A field in SQUEUE_FORMAT2 is NAME:SEPARATOR; the values below take its place. Task 7 is not among
@@ -84,6 +84,24 @@ async def test_if_all_have_started_nothing_is_held(tmp_path: Path, stand_in: Sta
     stand_in("scontrol", "")
     await CommandSlurm().hold(Tasks(814, frozenset({5})))
     assert noted(tmp_path, "scontrol") == ["scontrol update JobId=814_[5] StartTime=now+60"]
+
+
+async def test_a_list_of_tasks_is_changed_task_by_task(tmp_path: Path, stand_in: StandIn) -> None:
+    stand_in("squeue", "echo '814_[5,9]'; echo 814_0; echo '814_[11-12]'\n")
+    stand_in("scontrol", "")
+    changed = JobChange(qos="slicewise-borrowed")
+    for _ in range(2):
+        tasks = Tasks(814, frozenset({0, 1, 11, 12, 5, 9}))
+        assert await CommandSlurm().update({tasks: changed, 815: changed}) == {}
+        stand_in("squeue", "exit 1\n")
+    asked = [line for line in noted(tmp_path, "squeue") if line]
+    argv = "squeue --noheader --all --local --states=pending --jobs=814 --format=%i"
+    assert asked == [argv, argv]
+    said = [line for line in noted(tmp_path, "scontrol") if line.startswith("update")]
+    assert [line.split()[1].removeprefix("JobId=") for line in said] == [
+        *("814_[5,9,11-12]", "814_0,814_1", "815"),
+        *("814_0,814_1,814_5,814_9,814_11,814_12", "815"),
+    ]
 
 
 # As sacct, it cuts with whatever it is told.

@@ -1,5 +1,7 @@
 """Many changes for one scontrol: what it reads, and whose its complaints are."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from cluster.slurm.interface import JobChange, Tasks
@@ -8,6 +10,7 @@ from cluster.slurm.updates import (
     own_words,
     refusals,
     update_script,
+    update_words,
     weights_script,
 )
 
@@ -29,12 +32,53 @@ invalid keyword: {MARK}"""
 def test_each_change_is_a_line_and_each_line_has_a_mark() -> None:
     changes = {
         814: JobChange(site_factor=-3),
-        TASKS: JobChange(site_factor=500, qos="slicewise_vision"),
+        TASKS: JobChange(site_factor=500, time_limit_min=7),
     }
-    assert update_script(changes, MARK) == (
+    said = [update_words(*each, {}) for each in changes.items()]
+    assert update_script(said, MARK) == (
         f"update JobId=814 SiteFactor=-3\n{MARK}\n"
-        f"update JobId=22_[0-2,4] QOS=slicewise_vision SiteFactor=500\n{MARK}\n"
+        f"update JobId=22_[0-2,4] SiteFactor=500 TimeLimit=7\n{MARK}\n"
     )
+
+
+def where(indices: Iterable[int], change: JobChange, *untouched: int) -> list[str]:
+    found = update_words(
+        Tasks(22, frozenset(indices)), change, {22: frozenset(untouched), 23: frozenset(range(9))}
+    )
+    assert len({words[2:] for words in found}) == 1
+    return [words[1].removeprefix("JobId=") for words in found]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        JobChange(qos="slicewise-borrowed"),
+        JobChange(qos="slicewise-borrowed", site_factor=3),
+        JobChange(gres="gpu:1g.10gb:1"),
+        JobChange(gres=""),
+        JobChange(tres_per_job="gres:gpu:1g.10gb:1"),
+        JobChange(tres_per_task="gres:gpu:1g.10gb:1"),
+    ],
+)
+def test_what_a_list_would_change_in_its_first_task_only_names_each(change: JobChange) -> None:
+    assert where((1, 2, 3, 7), change) == ["22_1,22_2,22_3,22_7"]
+    # Some of those that share a record are split from it, and then there are several.
+    assert where((1, 2, 3), change, 1, 2, 3, 4) == ["22_1,22_2,22_3"]
+    assert where((1, 2, 3, 7), change, 2, 3) == ["22_[2-3]", "22_1,22_7"]
+    assert where((1, 2), change, 1, 2) == ["22_[1-2]"]
+    assert where((5,), change, 1, 2) == ["22_[5]"]
+    many = where(range(250), change)
+    assert [word.count("_") for word in many] == [100, 100, 50]
+
+
+def test_lines_are_no_longer_than_scontrol_reads() -> None:
+    change = JobChange(qos="slicewise-borrowed")
+    (whole,) = update_words(
+        Tasks(22, frozenset(range(0, 9000, 2))), change, {22: frozenset(range(0, 9000, 2))}
+    )
+    assert not fits_on_a_line(whole)
+    for words in update_words(Tasks(4_000_000, frozenset(range(10**6, 10**6 + 300))), change, {}):
+        assert fits_on_a_line(words)
 
 
 def test_complaints_find_their_job() -> None:
@@ -67,7 +111,8 @@ def test_no_complaint_is_no_refusal() -> None:
 def test_values_that_scontrol_would_misread_get_a_command_of_their_own(
     change: JobChange, fits: bool
 ) -> None:
-    assert fits_on_a_line(change) is fits
+    (words,) = update_words(814, change, {})
+    assert fits_on_a_line(words) is fits
 
 
 def test_nodes_of_the_same_weight_stand_on_one_line_and_no_line_is_too_long() -> None:
