@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cluster.errors import InvalidInputError, OutsideError
@@ -16,9 +16,18 @@ from slurm_plugin.decide.ceilings import Ceiling, ceilings
 from slurm_plugin.decide.demand import capacity
 from slurm_plugin.decide.drift import HandChange, Known, adopted_nominal, by_hand, to_remember
 from slurm_plugin.decide.isolation import isolation_faults
-from slurm_plugin.decide.limit_changes import Change, stages
-from slurm_plugin.decide.limit_warnings import warnings
+from slurm_plugin.decide.limit_changes import (
+    Change,
+    Unit,
+    can_be_named,
+    stages,
+    unit,
+    units_of,
+)
+from slurm_plugin.decide.limit_warnings import unnamed_warnings, warnings
 from slurm_plugin.decide.limits import (
+    DEFAULT_QOS,
+    QOS_LIST,
     Allowed,
     Difference,
     Found,
@@ -67,6 +76,7 @@ class Compiled:
     Attributes:
         changes: the sacctmgr commands that it took; none if Slurm had it all.
         by_hand: what somebody else had changed, now put back or adopted.
+        refused: those that Slurm refused, with its own words. No tenant's limit is among them.
     """
 
     policy: Policy
@@ -76,6 +86,7 @@ class Compiled:
     changes: tuple[Change, ...]
     by_hand: tuple[HandChange, ...]
     warnings: tuple[str, ...]
+    refused: Mapping[Change, str] = field(default_factory=dict)
 
 
 async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
@@ -89,7 +100,9 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
     allowed, known = await asyncio.to_thread(_read, ledger, settings, whole)
     found = found_of(settings.cluster.name, associations, qos, config)
     limits = wanted(allowed, found, known)
-    differing = differences(limits, found)
+    all_differing = differences(limits, found)
+    differing = tuple(one for one in all_differing if can_be_named(one))
+    unnamed = [one for one in all_differing if not can_be_named(one)]
     qos_of_partitions = {view.qos for view in partitions if view.name in managed}
     return Look(
         allowed=allowed,
@@ -101,6 +114,7 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
         by_hand=by_hand(differing, known),
         warnings=(
             *warnings(allowed, found, qos_of_partitions),
+            *unnamed_warnings(unnamed),
             *conf_faults(config, partitions, settings.cluster.partitions, settings.costs),
             *isolation_faults(config),
         ),
@@ -126,9 +140,10 @@ async def compile_limits(slurm: Slurm, ledger: "Ledger", settings: Settings) -> 
     """Apply the differences, in rounds until there are none.
 
     What somebody changed by hand is adopted if the settings say so, else put back. Safe to repeat
-    at any time and to be killed at any point (``decide.drift``). Raises what ``Slurm`` and
-    ``Ledger`` raise, and OutsideError (SW-LIMITS-UNSETTLED) if Slurm goes on showing other limits
-    than those that were just set.
+    at any time and to be killed at any point (``decide.drift``). What Slurm refuses keeps no other
+    change back. Raises what ``Slurm`` and ``Ledger`` raise, and, when all else is done,
+    OutsideError (SW-LIMITS-UNSETTLED) if Slurm refuses a tenant's limit, or goes on showing another
+    than was just set.
     """
     async with _turn(ledger):
         return await _settled(slurm, ledger, settings)
@@ -155,6 +170,7 @@ async def _turn(ledger: "Ledger") -> AsyncIterator[None]:
 async def _settled(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compiled:
     applied: tuple[Change, ...] = ()
     changed_by_hand: tuple[HandChange, ...] = ()
+    refused = _Refused()
     for _ in range(_ROUNDS):
         seen = await look(slurm, ledger, settings)
         if seen.by_hand:
@@ -165,21 +181,72 @@ async def _settled(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compil
             seen = await look(slurm, ledger, settings)
         due = to_remember(seen.wanted.settings, seen.differences, seen.found, seen.known)
         await asyncio.to_thread(ledger.know_limits, due)
-        if not seen.differences:
-            return _compiled(seen, applied, changed_by_hand)
-        for stage in stages(seen.differences, seen.found):
-            await slurm.sacctmgr(stage)
-            applied += stage
-    raise OutsideError(
-        "SW-LIMITS-UNSETTLED",
-        f"Slurm still shows other limits after {len(applied)} changes, the last of them: "
-        f"sacctmgr {' '.join(applied[-1])}.",
-        "Something else may be changing them at the same time; look at sacctmgr show assoc, qos.",
-    )
+        left = [one for one in seen.differences if unit(one) not in refused.of]
+        if not left:
+            break
+        for stage in stages(left, seen.found, apart=refused.any):
+            refusals = await slurm.sacctmgr(stage)
+            applied += tuple(change for change in stage if change not in refusals)
+            if refusals and not refused.any:
+                # What shrinks together with it has not: nothing grows before that.
+                refused.any = True
+                break
+            refused.add(refusals, left, seen.found)
+    else:
+        refused.unsettled(left, applied)
+    refused.check(seen.allowed.policy)
+    return _compiled(seen, applied, changed_by_hand, refused.changes)
+
+
+class _Refused:
+    """What Slurm refuses: at first of several at once, then each for itself.
+
+    Attributes:
+        any: whether anything was refused yet: from then on each has a command of its own.
+        of: words by whose change was refused; it is not tried again.
+        changes: those changes, with Slurm's words.
+    """
+
+    def __init__(self) -> None:
+        self.any = False
+        self.of: dict[Unit, str] = {}
+        self.changes: dict[Change, str] = {}
+
+    def add(self, refusals: Mapping[Change, str], due: Sequence[Difference], found: Found) -> None:
+        """What was refused of a stage of ``due``, in which each has a command of its own."""
+        whose = units_of(due, found) if refusals else {}
+        for change, words in refusals.items():
+            self.of[whose[change]] = words
+            self.changes[change] = words
+
+    def unsettled(self, left: Iterable[Difference], applied: Sequence[Change]) -> None:
+        """Slurm still shows something else for those that are ``left``."""
+        last = f"; the last change: sacctmgr {' '.join(applied[-1])}" if applied else ""
+        for one in left:
+            words = f"Slurm still shows {one.now or 'nothing'} for {one.key.field}{last}"
+            self.of.setdefault(unit(one), words)
+
+    def check(self, policy: Policy) -> None:
+        """Raise for the first that is a tenant's own limit.
+
+        Not for a list or default of QOS: a user's list below may be in the way, and that user be
+        one that can't be named.
+        """
+        for (kind, name, _, _, word), words in self.of.items():
+            if word not in {QOS_LIST, DEFAULT_QOS} and (kind == "qos" or name in policy):
+                raise OutsideError(
+                    "SW-LIMITS-UNSETTLED",
+                    f"Slurm does not take a limit of {kind} {name}: {words.strip()}. "
+                    "All others are set.",
+                    "Something else may be changing them; look at sacctmgr show assoc, qos.",
+                )
 
 
 def _compiled(
-    seen: Look, applied: tuple[Change, ...], changed_by_hand: Iterable[HandChange]
+    seen: Look,
+    applied: tuple[Change, ...],
+    changed_by_hand: Iterable[HandChange],
+    refused: Mapping[Change, str],
 ) -> Compiled:
     return Compiled(
         policy=seen.allowed.policy,
@@ -189,6 +256,7 @@ def _compiled(
         changes=applied,
         by_hand=tuple(changed_by_hand),
         warnings=seen.warnings,
+        refused=refused,
     )
 
 

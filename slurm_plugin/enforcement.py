@@ -241,6 +241,8 @@ class Enforcement:
     def _report(self, compiled: Compiled) -> None:
         for change in compiled.changes:
             report("limit_set", sacctmgr=" ".join(change))
+        for refused, words in compiled.refused.items():
+            warn("limit_refused", sacctmgr=" ".join(refused), why=words)
         for one in compiled.by_hand:
             key = one.key
             name = f"{key.entity} {key.name}"

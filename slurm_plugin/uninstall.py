@@ -111,7 +111,8 @@ async def uninstall(slurm: Slurm, ledger: "Ledger", settings: Settings) -> tuple
             await asyncio.to_thread(ledger.forget_limits)
             return applied
         for stage in stages:
-            await slurm.sacctmgr(stage)
+            for change, words in (await slurm.sacctmgr(stage)).items():
+                raise OutsideError("SW-SLURM-FAILED", f"sacctmgr {' '.join(change)}: {words}")
             applied += stage
     raise OutsideError(
         "SW-LIMITS-UNSETTLED",

@@ -160,8 +160,8 @@ class World(ScriptedSlurm):
         (one,) = await self.database.nodes()
         return (replace(one, gpus={"1g.10gb": 10}, gpus_allotted={"1g.10gb": held}),)
 
-    async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
-        await self.database.sacctmgr(changes)
+    async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
+        return await self.database.sacctmgr(changes)
 
 
 @dataclass

@@ -203,8 +203,9 @@ class ScriptedSlurm:
         known = self.site_factors
         return tuple(PriorityRow(i, known[i], known[i]) for i in job_ids if i in known)
 
-    async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
+    async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
         self.done.extend(("sacctmgr", tuple(change)) for change in changes)
+        return {}
 
     def _act(self, name: str, target: int | Tasks) -> None:
         self._see()

@@ -67,6 +67,8 @@ class SlurmDatabase:
         self.running: tuple[JobView, ...] = ()
         self.elsewhere = frozenset[str]()
         self.deaf = False
+        self.refuses: tuple[str, ...] = ()
+        self.shows_refusals = False
         self.weight = 1
 
     # What is asked of it
@@ -110,12 +112,19 @@ class SlurmDatabase:
     async def jobs(self) -> tuple[JobView, ...]:
         return self.running
 
-    async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
+    async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
+        refused: dict[tuple[str, ...], str] = {}
         for change in changes:
             self.steps.step()
             self.commands.append(" ".join(change))
-            if not self.deaf:
+            if any(word in " ".join(change) for word in self.refuses):
+                refused[change] = " Nothing modified"
+            elif not self.deaf:
+                before = self.state()
                 self._take(list(change))
+                if self.shows_refusals and self.state() == before:
+                    refused[change] = " Nothing modified"
+        return refused
 
     async def weigh_nodes(self, weights: Mapping[str, int]) -> None:
         self.steps.step()

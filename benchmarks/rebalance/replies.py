@@ -88,8 +88,8 @@ class Replies(CommandSlurm):
         """Refuses nothing."""
         return {}
 
-    async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
-        """As far as ``decide.limit_changes`` writes them for tenants."""
+    async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
+        """As far as ``decide.limit_changes`` writes them for tenants; refuses nothing."""
         for change in changes:
             match change:
                 case ("add", "qos", names, *words):
@@ -103,6 +103,7 @@ class Replies(CommandSlurm):
                         self._accounts[name] = _changed_account(self._accounts[name], words)
                 case _:
                     raise AssertionError(change)
+        return {}
 
 
 def _names(where: str) -> Sequence[str]:

@@ -51,7 +51,7 @@ from cluster.slurm.plans import (
 )
 from cluster.slurm.priorities import PRIORITY_FORMAT, parse_priorities
 from cluster.slurm.requests import REQUEST_FIELDS, parse_requests
-from cluster.slurm.run import CHANGE_DEADLINE_S, IDS, SQUEUE, attempt, run, secret
+from cluster.slurm.run import CHANGE_DEADLINE_S, IDS, SQUEUE, Reply, attempt, run, secret
 from cluster.slurm.runs import RUN_FIELDS, RUN_STATES, jobs_without_start, parse_runs
 from cluster.slurm.submissions import parse_scripts, script_questions
 from cluster.slurm.unread import Told, UnreadLog, each, ignored
@@ -258,21 +258,26 @@ class CommandSlurm(Slurm):
         argv = ("sprio", "--noheader", "--local", f"--format={PRIORITY_FORMAT}")
         return parse_priorities(await run(argv), job_ids, self._told)
 
-    async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
+    async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
         """One ``sacctmgr`` each, several at a time: nearly all of its third of a second is waiting.
 
-        Raises the first one's failure when all that had begun have ended.
+        Raises that slurmdbd is not there when all that had begun have ended.
         """
         turn = asyncio.Semaphore(_SACCTMGRS)
 
-        async def one(change: Sequence[str]) -> None:
+        async def one(change: tuple[str, ...]) -> Reply:
             async with turn:
-                await run(("sacctmgr", "--immediate", *change), deadline_s=CHANGE_DEADLINE_S)
+                argv = ("sacctmgr", "--immediate", *change)
+                return await attempt(argv, deadline_s=CHANGE_DEADLINE_S)
 
         ended = await asyncio.gather(*map(one, changes), return_exceptions=True)
-        for outcome in ended:
+        refused: dict[tuple[str, ...], str] = {}
+        for change, outcome in zip(changes, ended, strict=True):
             if isinstance(outcome, BaseException):
                 raise outcome
+            if outcome.status:
+                refused[change] = outcome.complaint or outcome.output.strip()
+        return refused
 
 
 async def _details(jobs: Collection[JobView]) -> Sequence[str]:

@@ -270,9 +270,9 @@ class Slurm(Protocol):
         """Of these jobs, as far as they are pending and eligible."""
         ...
 
-    async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
+    async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
         """Run changes such as ``("modify", "qos", "where", "name=x", "set", "grptres=billing=5")``
-        side by side: none may depend on another.
+        side by side: none may depend on another. Those that Slurm refused, with its own words.
 
         A change that Slurm refuses may look like one that it took; look again afterwards.
         """

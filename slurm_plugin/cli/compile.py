@@ -104,13 +104,19 @@ def _print_compiled(compiled: Compiled, as_json: bool) -> None:
         print_json(
             {
                 "changes": [list(change) for change in compiled.changes],
+                "refused": [
+                    {"sacctmgr": list(change), "why": why}
+                    for change, why in compiled.refused.items()
+                ],
                 "changed_by_hand": hand_changes_json(compiled.by_hand),
                 "warnings": list(compiled.warnings),
             }
         )
         return
     _print_changes(compiled.changes)
-    if not compiled.changes:
+    for change, why in compiled.refused.items():
+        _print_notes((f"Refused: sacctmgr {' '.join(change)}: {why}",))
+    if not compiled.changes and not compiled.refused:
         console().print("Slurm has every limit as the ledger says.")
     _print_notes((*map(hand_change_text, compiled.by_hand), *compiled.warnings))
 

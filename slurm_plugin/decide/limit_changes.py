@@ -1,6 +1,7 @@
 """Differences as sacctmgr commands, in an order in which at no moment more is allowed."""
 
-from collections.abc import Collection, Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -24,13 +25,32 @@ Stage = tuple[Change, ...]
 """Changes that may run side by side."""
 
 _Entity = tuple[str, str, str, str]
+Unit = tuple[str, str, str, str, str]
+"""Kind ("account" or "qos"), name, user, partition, an account's field without its TRES."""
+
+_ODD = re.compile(r"""[\[\],'"`\x00-\x1f\x7f]|^\s|\s$""")
 
 _LISTS = frozenset({QOS_LIST, PREEMPT})
 _NO_LIMITS = frozenset({QOS_LIST, DEFAULT_QOS, PREEMPT, EXEMPT, NAME})
 
 
-def stages(differences: Iterable[Difference], found: Found) -> tuple[Stage, ...]:
+def can_be_named(one: Difference) -> bool:
+    """Whether sacctmgr can be told whose setting it is.
+
+    It makes several names of one with a bracket, and of all that stand behind a bracket that is
+    left open a single one; quotes don't help. A coordinator chooses names below his account.
+    """
+    names = (one.key.name, one.user, one.partition)
+    return not any(_ODD.search(name) for name in names)
+
+
+def stages(
+    differences: Iterable[Difference], found: Found, *, apart: bool = False
+) -> tuple[Stage, ...]:
     """What brings Slurm to what is wanted; each stage only after the one before.
+
+    With ``apart`` each ``unit`` has a command of its own: one that Slurm refuses keeps no other
+    from its change.
 
     New QOS first, with their limits: nobody may use them yet. Then what shrinks, with the use of
     new QOS; then what grows. So at no moment more is allowed than before or after. Slurm refuses a
@@ -42,7 +62,24 @@ def stages(differences: Iterable[Difference], found: Found) -> tuple[Stage, ...]
     stage_of: dict[int, list[Difference]] = {}
     for one in parts:
         stage_of.setdefault(_stage(one, shrinking, found), []).append(one)
-    return tuple(_modified(stage_of[number], found) for number in sorted(stage_of))
+    return tuple(_modified(stage_of[number], found, apart) for number in sorted(stage_of))
+
+
+def units_of(differences: Iterable[Difference], found: Found) -> Mapping[Change, Unit]:
+    """Whose each change is that ``stages`` makes ``apart``."""
+    return {
+        change: whose
+        for whose, own in groupby(sorted(differences, key=unit), key=unit)
+        for stage in stages(own, found, apart=True)
+        for change in stage
+    }
+
+
+def unit(one: Difference) -> Unit:
+    """What Slurm takes or refuses as one: an account's limits of a kind, a list, a default; all of
+    a QOS, which may have to be made.
+    """
+    return *_entity(one), "" if one.key.entity == "qos" else one.key.field.partition("=")[0]
 
 
 def _parts(one: Difference) -> tuple[Difference, ...]:
@@ -108,18 +145,20 @@ def _depth(one: Difference, found: Found) -> int:
     return depth
 
 
-def _modified(differences: Sequence[Difference], found: Found) -> Stage:
+def _modified(differences: Sequence[Difference], found: Found, apart: bool = False) -> Stage:
     """One command for all that get the same: each takes a good part of a second."""
-    together: dict[tuple[str, str, str, Change], list[str]] = {}
-    ordered = sorted(differences, key=_entity)
-    for (entity, name, user, partition), fields in groupby(ordered, key=_entity):
-        words = tuple(_words(list(fields), new=entity == "qos" and name not in found.qos))
-        together.setdefault((entity, user, partition, words), []).append(name)
+    together: dict[tuple[str, str, str, Change, str], list[str]] = {}
+    by = unit if apart else _entity
+    ordered = sorted(differences, key=by)
+    for (kind, name, user, partition, *_), fields in groupby(ordered, key=by):
+        words = tuple(_words(list(fields), new=kind == "qos" and name not in found.qos))
+        alone = name if apart else ""
+        together.setdefault((kind, user, partition, words, alone), []).append(name)
     return tuple(
         _user_command(user, partition, names, words, found)
         if user
-        else _command(entity, names, words, found)
-        for (entity, user, partition, words), names in together.items()
+        else _command(kind, names, words, found)
+        for (kind, user, partition, words, _), names in together.items()
     )
 
 

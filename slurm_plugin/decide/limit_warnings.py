@@ -1,8 +1,25 @@
 """What keeps limits from being set or from holding."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
-from slurm_plugin.decide.limits import Allowed, Found, is_ours, type_limits
+from slurm_plugin.decide.limits import Allowed, Difference, Found, is_ours, type_limits
+
+_SHOWN_NAMES = 5
+_LONGEST_NAME = 40
+
+
+def unnamed_warnings(left_out: Iterable[Difference]) -> tuple[str, ...]:
+    """What ``can_be_named`` leaves out, in a sentence of some names, as Python writes them."""
+    names = sorted({one.user or one.key.name for one in left_out})
+    if not names:
+        return ()
+    shown = ", ".join(ascii(name[:_LONGEST_NAME]) for name in names[:_SHOWN_NAMES])
+    text = (
+        f"{len(names)} names can't be told to sacctmgr, which takes brackets, commas and quotes "
+        f"for its own: {shown}. What is limited above them holds; their own limits and lists are "
+        "not looked after. Delete these accounts or users."
+    )
+    return (text,)
 
 
 def warnings(allowed: Allowed, found: Found, managed: Collection[str]) -> tuple[str, ...]:

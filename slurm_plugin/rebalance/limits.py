@@ -1,8 +1,9 @@
 """The step that brings Slurm's limits to the ledger's."""
 
 import asyncio
+from collections.abc import Iterator
 
-from slurm_plugin.compile import compile_limits
+from slurm_plugin.compile import Compiled, compile_limits
 from slurm_plugin.compile import look as look_at_limits
 from slurm_plugin.rebalance.look import Look, Report, Site
 
@@ -22,5 +23,10 @@ async def compile_step(site: Site, _look: Look, *, apply: bool) -> Report:
     return Report(
         saw={"tenants": len(compiled.policy), "changed by hand": len(compiled.by_hand)},
         lines=tuple(f"sacctmgr {' '.join(change)}" for change in compiled.changes),
-        why="; ".join(compiled.warnings),
+        why="; ".join((*compiled.warnings, *_refused(compiled))),
     )
+
+
+def _refused(compiled: Compiled) -> Iterator[str]:
+    for change, words in compiled.refused.items():
+        yield f"refused: sacctmgr {' '.join(change)}: {words}"

@@ -142,6 +142,28 @@ def test_an_account_without_a_quota_may_run_nothing(sandbox: Sandbox, account: s
     until_is(lambda: enforced(sandbox, account), "0")
 
 
+def test_a_coordinators_account_with_a_bracket_stops_no_limit(sandbox: Sandbox, account: str):
+    """Of several names sacctmgr takes all behind an open bracket for one."""
+    set_quota(sandbox, account, "2")
+    alice = sandbox.state.users["alice"].name
+    sacctmgr(sandbox, "add", "coordinator", f"account={account}", f"names={alice}")
+    odd, own = f"a{account}[", f"{account}below"
+    made = ("sacctmgr", "-i", "add", "account")
+    try:
+        sandbox.run("alice", (*made, f"name={odd}", f"parent={account}"))
+        sandbox.run("alice", (*made, f"name={own}", f"parent={account}"))
+        names = sandbox.run("root", ("sacctmgr", "-nP", "show", "account", "format=Account"))
+        assert odd in names.stdout.splitlines()
+        # In force in slurmctld when the command ends, of accounts made later, too.
+        set_quota(sandbox, account, "3")
+        assert enforced(sandbox, account) == "3000"
+        until_is(lambda: enforced(sandbox, own), "0")
+        (told,) = (text for text in compiled(sandbox)["warnings"] if "told to sacctmgr" in text)
+        assert odd in told
+    finally:
+        sacctmgr(sandbox, "delete", "account", f"name={account}")
+
+
 def test_bad_input_is_explained_and_writes_nothing(sandbox: Sandbox, account: str):
     unknown = refused(sandbox, "tenant-quota", "set", "nobody", "--nominal", "3")
     assert "SW-TENANT-UNKNOWN" in unknown

@@ -108,6 +108,70 @@ async def test_says_so_if_slurm_does_not_take_it():
         await compiled(slurm, ledger(vision=6000))
 
 
+@pytest.mark.parametrize(
+    "name", ["odd[", "odd[1-3]", "a,b", "it's", '"', "x]", " odd", "new\nline"]
+)
+async def test_an_account_that_sacctmgr_can_not_be_told_stops_no_limit(name: str):
+    """A coordinator has made it: what stands behind a bracket in a list of names is one name."""
+    slurm, books = database(), ledger(vision=6000, lab=3000, speech=3000)
+    slurm.rows[name, ""] = Row(name, parent="shop", own=frozenset({"premium"}))
+    slurm.rows["shop", ""] = Row("shop", parent="root")
+    slurm.rows["shop", name] = Row("shop", name, own=frozenset({"premium"}))
+    slurm.refuses = (name,)
+    found = await compiled(slurm, books)
+    assert [slurm.limit(one) for one in ("vision", "lab", "speech")] == [6000, 3000, 3000]
+    assert slurm.rows["vision", ""].default == "slicewise_vision"
+    assert found.refused == {}
+    (told,) = (text for text in found.warnings if "can't be told to sacctmgr" in text)
+    assert ascii(name) in told
+    assert "\n" not in told
+    assert not any(name in command for command in slurm.commands)
+
+
+async def test_what_slurm_refuses_of_one_keeps_no_other_back():
+    slurm, books = database(), ledger(vision=6000, lab=3000, speech=3000)
+    slurm.rows["shop", ""] = Row("shop", parent="root", grp_tres={"billing": 5})
+    slurm.rows["shed", ""] = Row("shed", parent="root", grp_tres={"billing": 5})
+    slurm.refuses = ("shop",)
+    found = await compiled(slurm, books)
+    assert [slurm.limit(one) for one in ("vision", "lab", "speech")] == [6000, 3000, 3000]
+    assert (slurm.limit("shed"), slurm.limit("shop")) == (0, 5)
+    refused = ("modify", "account", "where", "name=shop", "cluster=c", "set", "grptres=billing=0")
+    assert found.refused == {refused: " Nothing modified"}
+    assert refused not in found.changes
+    slurm.refuses = ()
+    assert (await compiled(slurm, books)).refused == {}
+    assert slurm.limit("shop") == 0
+
+
+async def test_a_user_that_can_not_be_named_costs_its_account_the_default_only():
+    """Slurm refuses a default to which a user with a list of his own has no access."""
+    slurm, books = database(), ledger(vision=6000, lab=3000)
+    slurm.rows["vision", "u["] = Row("vision", "u[", own=frozenset({"premium"}))
+    slurm.shows_refusals = True
+    found = await compiled(slurm, books)
+    assert [slurm.limit(one) for one in ("vision", "lab")] == [6000, 3000]
+    assert slurm.rows["lab", ""].default == "slicewise_lab"
+    (refused,) = found.refused
+    assert refused[2:] == (
+        "where",
+        "name=vision",
+        "cluster=c",
+        "set",
+        "defaultqos=slicewise_vision",
+    )
+
+
+async def test_a_limit_of_a_tenant_that_is_refused_is_an_error_when_all_else_is_done():
+    slurm, books = database(), ledger(vision=6000, lab=3000, speech=3000)
+    slurm.refuses = ("grptres=billing=6000",)
+    with pytest.raises(OutsideError, match=r"of account vision: Nothing modified.*UNSETTLED"):
+        await compiled(slurm, books)
+    assert (slurm.limit("speech"), slurm.limit("lab"), slurm.limit("vision")) == (3000, 3000, None)
+    assert slurm.rows["vision", ""].default == "slicewise_vision"
+    assert slurm.known["slicewise_vision"].max_tres_per_account == {"billing": 6000}
+
+
 async def test_what_somebody_changed_by_hand_is_told_once_and_put_back():
     slurm, books = database(), ledger(vision=6000)
     assert (await compiled(slurm, books)).by_hand == ()

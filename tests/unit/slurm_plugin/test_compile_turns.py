@@ -1,7 +1,7 @@
 """Two that compile at once, on quotas that change between them, blame nobody's hand."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import pytest
@@ -58,14 +58,14 @@ class SlowSlurm(SlurmDatabase):
         self.waits = False
         self.is_waiting, self.other_is_done = asyncio.Event(), asyncio.Event()
 
-    async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
+    async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
         if self.waits:
             self.waits = False
             self.ledger.set_nominal(2000)
             self.is_waiting.set()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.other_is_done.wait(), 0.2)
-        await super().sacctmgr(changes)
+        return await super().sacctmgr(changes)
 
 
 @pytest.mark.parametrize("by_hand", ["put back", "adopt"])

@@ -38,11 +38,11 @@ class Slurm(ScriptedSlurm):
         self._see()
         return (Association("cluster", "vision", "", "root", frozenset(), "", {}),)
 
-    async def sacctmgr(self, changes: Sequence[Sequence[str]]) -> None:
+    async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
         self.tried += 1
         if self.refusal is not None:
             raise self.refusal
-        await super().sacctmgr(changes)
+        return await super().sacctmgr(changes)
 
 
 @asynccontextmanager
