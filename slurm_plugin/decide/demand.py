@@ -41,6 +41,9 @@ budget, over their array's own; or their partition, reservation or account does 
 _FOR_OTHERS = frozenset({"Priority", "Resources"})
 """Slurm's reasons of jobs for which nothing is free."""
 
+_FIRST_LOOK_S = 5
+"""So long slurmctld may take for it: less than a borrower notices of its grace."""
+
 
 @dataclass(frozen=True)
 class Held:
@@ -119,13 +122,24 @@ def waiting_for_own(
     """The jobs of each account that wait for its tenant's own quota."""
     waiting: dict[str, list[Waiting]] = defaultdict(list)
     for job in jobs:
-        since_s = job.submit_s if job.eligible_s is None else job.eligible_s
+        since_s = _since_s(job)
         waits = job.qos == qos_name(job.account) and waits_for_quota(job)
         if since_s is None or not waits or not is_managed(job, partitions):
             continue
         if cost := run_cost(job.gpus, costs):
             waiting[job.account].append(Waiting(since_s, cost, max(1, len(job.untouched))))
     return waiting
+
+
+def _since_s(job: JobView) -> int | None:
+    """Slurm notes when it first looks at a job that it is eligible, some seconds after its submit:
+    what was called for it in between was called for no other.
+    """
+    submit_s, eligible_s = job.submit_s, job.eligible_s
+    if submit_s is None or eligible_s is None:
+        return submit_s if eligible_s is None else eligible_s
+    was_at_once = 0 <= eligible_s - submit_s <= _FIRST_LOOK_S
+    return submit_s if was_at_once else eligible_s
 
 
 def guaranteed_use(

@@ -209,6 +209,18 @@ def test_who_waits_for_its_tenant_s_own_quota_and_since_when() -> None:
     assert waiting_for_own(jobs, MANAGED, COSTS) == own_s
 
 
+@pytest.mark.parametrize(
+    ("eligible_s", "since_s"), [(None, 100), (100, 100), (101, 100), (105, 100), (106, 106), (9, 9)]
+)
+def test_a_job_waits_from_its_submit_though_slurm_looks_at_it_a_second_later(
+    eligible_s: int | None, since_s: int
+) -> None:
+    """Else what a lender takes back would be called anew by then, and come a second later."""
+    one = waiting(qos="slicewise_vision", reason="AssocGrpBilling", eligible_s=eligible_s)
+    (found,) = waiting_for_own([one], MANAGED, COSTS)["vision"]
+    assert found.since_s == since_s
+
+
 def test_tasks_that_wait_for_their_tenant_s_own_quota_do_so_each_for_itself() -> None:
     tasks = waiting(qos="slicewise_vision", eligible_s=7, untouched=frozenset({3, 5}))
     assert waiting_for_own((tasks,), MANAGED, COSTS) == {"vision": [Waiting(7, 2000, tasks=2)]}
