@@ -140,3 +140,22 @@ async def test_a_change_of_several_tasks_reaches_each_of_them(
     assert await gpus() == dict.fromkeys(range(10), 1)
     records = [job for job in await slurm.tasks({array}) if job.untouched]
     assert [job.untouched for job in records] == [others.indices - some.indices]
+
+
+async def test_a_job_without_a_time_limit_and_a_stopped_one_are_seen(
+    slurm: CommandSlurm, submit: Callable[..., int], sandbox: Sandbox
+) -> None:
+    """squeue says NONE for the end of the one and STOPPED of the other, which runs all the same."""
+    endless, stopped = submit("--time=UNLIMITED"), submit()
+    for job_id in (endless, stopped):
+        await running(slurm, job_id)
+    sandbox.run("alice", ("scancel", "--signal=STOP", "--batch", str(stopped)))
+    argv = ("squeue", "--noheader", f"--jobs={stopped}", "--format=%T")
+    deadline = time.monotonic() + PATIENCE_S
+    while (word := sandbox.run("root", argv).stdout.strip()) == "RUNNING":
+        assert time.monotonic() < deadline
+    assert word in {"STOPPED", "SIGNALING"}
+    seen = await jobs(slurm)
+    assert (seen[endless].time_limit_s, seen[endless].end_s) == (None, None)
+    assert {seen[one].state for one in (endless, stopped)} == {JobState.RUNNING}
+    assert not seen[endless].unread | seen[stopped].unread
