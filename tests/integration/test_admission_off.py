@@ -78,8 +78,7 @@ def test_no_other_tenants_qos_may_be_named(users: Users) -> None:
 
 UNCOUNTED = (
     "--gres=gpu:4", "--gpus=4", "--gpus-per-node=4", "--ntasks=4 --gpus-per-task=1",
-    "--ntasks=4 --ntasks-per-gpu=1", "--gres=gpu:+4", "--exclusive", f"--exclusive {GPU}",
-    "--nodes=2 --gres=gpu:2",
+    "--ntasks=4 --ntasks-per-gpu=1", "--gres=gpu:+4", "--nodes=2 --gres=gpu:2",
 )  # fmt: skip
 
 
@@ -89,6 +88,14 @@ def test_what_slurm_does_not_count_is_refused(users: Users, options: str) -> Non
     time.sleep(3)
     assert running(users) <= QUOTA
     assert (outcome.status, list(outcome.jobs)) == (1, [])
+
+
+@pytest.mark.parametrize("options", [("--exclusive",), ("--exclusive", GPU)])
+def test_whole_nodes_stay_within_the_quota(users: Users, options: tuple[str, ...]) -> None:
+    """Slurm itself counts them, before they start."""
+    assert users.submit("alice", "sbatch", *options, script=LASTING).status == 0
+    time.sleep(4)
+    assert running(users) <= QUOTA
 
 
 def test_the_partitions_own_limit_refuses_jobs_without_gpus(users: Users) -> None:
