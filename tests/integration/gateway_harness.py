@@ -272,6 +272,8 @@ async def gateway_up(
         "directory": directory,
         "identity": directory / "gateway.crt",
         "backends": 2,
+        # Both may be one tenant's.
+        "services_per_tenant": 2,
         "servers": 4,
         "hold_s": 30,
         # Keys are what some tests are about; without them tenants are open.

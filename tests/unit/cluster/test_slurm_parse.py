@@ -268,7 +268,7 @@ def test_nodes(version: str) -> None:
 
 def test_a_node_whose_cpus_are_all_taken() -> None:
     text = recorded("22.05.8", NODE_FILE).replace("CPUAlloc=4 ", "CPUAlloc=16 ")
-    nodes = {node.name: node.blocked for node in parse.parse_nodes(text)}
+    nodes = {node.name: node.blocked for node in parse.parse_nodes(text, ignored)}
     assert nodes["gpu01"] == "all of its CPUs are taken"
     assert nodes["gpu02"] == ""
 
