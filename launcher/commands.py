@@ -66,7 +66,7 @@ FOR_OPERATORS: Mapping[str, Command] = {
         "slurm_plugin.cli.quota:tenant_quota_app", "Who may hold how many slices."
     ),
     "quota": Command(
-        "slurm_plugin.cli.quota_plan_cli:quota_app", "Plans, loans and calendars of quotas."
+        "slurm_plugin.cli.quota_cli:quota_app", "Plans, loans and calendars of quotas."
     ),
     "budget": Command("slurm_plugin.cli.budget:budget_app", "What tenants may use up in a period."),
     "compile": Command(

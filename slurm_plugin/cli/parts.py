@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
 
 _PATIENCE_S = 5.0
-_POLL_S = 0.05
+_POLL_S, _LONGEST_POLL_S = 0.05, 0.4
 
 
 @contextmanager
@@ -158,9 +158,10 @@ def wait_until_compiled(ledger: "Ledger", change_id: int, began_s: float) -> flo
 
 def wait_until(condition: Callable[[], bool]) -> bool:
     """Whether it came true within 5 s: the daemon is asked by what it writes into the ledger."""
-    until_s = time.monotonic() + _PATIENCE_S
+    until_s, pause_s = time.monotonic() + _PATIENCE_S, _POLL_S
     while not condition():
         if time.monotonic() > until_s:
             return False
-        time.sleep(_POLL_S)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_POLL_S)
     return True

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -10,8 +11,10 @@ from cluster.units import slices_text
 from slurm_plugin.cli.present import NOTHING, budget_text, time_text, times_column
 from slurm_plugin.cli.present_tenants import quota_words
 from slurm_plugin.decide.policy import LoanChange, LoanTerm, Recall, Tenant
-from slurm_plugin.decide.quota_plan import Harm, LoanPlan, QuotaPlan, TenantPlan, TenantSide
 from slurm_plugin.decide.tenants import ancestors
+
+if TYPE_CHECKING:
+    from slurm_plugin.decide.quota_plan import Harm, LoanPlan, QuotaPlan, TenantPlan, TenantSide
 
 _INDENT = "  "
 
@@ -37,10 +40,10 @@ def _budget(tenant: Tenant) -> str:
     return budget_text(tenant.budget) if tenant.budget else "none"
 
 
-def tenants_table(plans: Sequence[TenantPlan]) -> FittingTable:
+def tenants_table(plans: "Sequence[TenantPlan]") -> FittingTable:
     """One line per tenant, in slices; what changes has an arrow."""
 
-    def arrows(amount: Callable[[TenantSide], int]) -> Iterable[Text]:
+    def arrows(amount: "Callable[[TenantSide], int]") -> Iterable[Text]:
         for one in plans:
             was, then = (amount(side) if side else None for side in (one.before, one.after))
             yield _arrow(was, then or 0)
@@ -57,7 +60,7 @@ def tenants_table(plans: Sequence[TenantPlan]) -> FittingTable:
     )
 
 
-def _indented(plan: TenantPlan) -> str:
+def _indented(plan: "TenantPlan") -> str:
     return f"{plan.tenant} (removed)" if plan.after is None else _INDENT * plan.depth + plan.tenant
 
 
@@ -70,7 +73,7 @@ def _arrow(before: int | None, after: int) -> Text:
     return Text.assemble((f"{was} → ", "dim"), (slices_text(after), style))
 
 
-def changed_tenants(plan: QuotaPlan, named: Collection[str]) -> list[TenantPlan]:
+def changed_tenants(plan: "QuotaPlan", named: Collection[str]) -> "list[TenantPlan]":
     """Those whom the file names or of whom something changes, and those above them."""
     changed = {one.tenant for one in plan.tenants if one.tenant in named or one.before != one.after}
     policy = plan.after.policy
@@ -78,7 +81,7 @@ def changed_tenants(plan: QuotaPlan, named: Collection[str]) -> list[TenantPlan]
     return [one for one in plan.tenants if one.tenant in changed | above]
 
 
-def loan_changes_table(loans: Sequence[LoanPlan]) -> FittingTable:
+def loan_changes_table(loans: "Sequence[LoanPlan]") -> FittingTable:
     """One line per loan that would change."""
     return FittingTable(
         (
@@ -92,7 +95,7 @@ def loan_changes_table(loans: Sequence[LoanPlan]) -> FittingTable:
     )
 
 
-def harms_table(harms: Sequence[Harm]) -> FittingTable:
+def harms_table(harms: "Sequence[Harm]") -> FittingTable:
     """One line per thing that somebody would not like."""
     return FittingTable(
         (
@@ -103,7 +106,7 @@ def harms_table(harms: Sequence[Harm]) -> FittingTable:
     )
 
 
-def plan_json(plan: QuotaPlan, harms: Iterable[Harm]) -> Mapping[str, object]:
+def plan_json(plan: "QuotaPlan", harms: "Iterable[Harm]") -> Mapping[str, object]:
     """The same as values, of every tenant."""
     return {
         "tenants": [asdict(one) for one in plan.tenants],

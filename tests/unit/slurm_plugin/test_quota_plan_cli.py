@@ -17,7 +17,7 @@ from cluster.settings import Settings
 from cluster.slurm.interface import Submission
 from cluster.units import Millislices
 from launcher.main import app
-from slurm_plugin.cli import parts, quota_plan_cli
+from slurm_plugin.cli import parts, quota_cli, quota_planning
 from slurm_plugin.cli.present_limits import differences_json
 from slurm_plugin.cli.present_quota_plan import loan_lines
 from slurm_plugin.compile import look
@@ -112,9 +112,10 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
         yield fake
 
     monkeypatch.setattr(parts, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(quota_plan_cli, "load_settings", lambda: SETTINGS)
-    monkeypatch.setattr(quota_plan_cli, "opened_ledger", opened)
-    monkeypatch.setattr(quota_plan_cli, "CommandSlurm", lambda: Slurm(rows))
+    for module in (quota_cli, quota_planning):
+        monkeypatch.setattr(module, "load_settings", lambda: SETTINGS)
+        monkeypatch.setattr(module, "opened_ledger", opened)
+    monkeypatch.setattr(quota_planning, "CommandSlurm", lambda: Slurm(rows))
     return fake
 
 
@@ -173,7 +174,7 @@ def test_what_was_planned_is_what_compiling_then_finds(ledger: FakeLedger, quota
     quotas.write_text(quotas.read_text() + "limits = { '3g.40gb' = 1 }\n")
     planned = json.loads(said("plan", str(quotas), "--json", "--apply"))
     assert planned["applied"]
-    seen = asyncio.run(look(quota_plan_cli.CommandSlurm(), ledger, SETTINGS))  # type: ignore[arg-type]
+    seen = asyncio.run(look(quota_planning.CommandSlurm(), ledger, SETTINGS))  # type: ignore[arg-type]
     assert planned["differences"] == differences_json(seen.differences)
 
 

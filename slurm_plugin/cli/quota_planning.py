@@ -1,13 +1,12 @@
-"""Commands of the operator: what a change of quotas would do, what is lent to whom."""
+"""What a change of quotas would do, and doing it: ``slicewise quota plan``."""
 
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.text import Text
 
 from cluster.console import console, print_json
@@ -19,21 +18,16 @@ from cluster.wire import ServiceView
 from slurm_plugin.calendar_times import moment
 from slurm_plugin.cli import present_quota_plan as present
 from slurm_plugin.cli.budget import amend_of, period_begun_s
-from slurm_plugin.cli.calendar_cli import calendar_app
 from slurm_plugin.cli.parts import (
-    AnyTenant,
-    Json,
-    Reason,
     SlurmLook,
     author_name,
     opened_ledger,
-    require_tenant,
     wait_until_compiled,
 )
 from slurm_plugin.cli.present_limits import differences_json, differences_table
 from slurm_plugin.cli.present_tenants import force_text
 from slurm_plugin.cli.quota import check_capacity
-from slurm_plugin.cli.quota_file import EXAMPLE, FileFaults, read_quota_file
+from slurm_plugin.cli.quota_file import FileFaults, read_quota_file
 from slurm_plugin.cli.tenant import place_in_slurm, place_warning
 from slurm_plugin.compile import Look, look
 from slurm_plugin.decide.accounts import Accounts, tenant_parent
@@ -53,15 +47,6 @@ from slurm_plugin.sight import Sight
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
-
-
-quota_app = typer.Typer(
-    help="Plans, loans and calendars of quotas.",
-    no_args_is_help=True,
-    epilog="Examples: slicewise quota plan quotas.toml | slicewise quota loans"
-    " | slicewise quota calendar list",
-)
-quota_app.add_typer(calendar_app, name="calendar")
 
 
 @dataclass(frozen=True)
@@ -85,41 +70,8 @@ class _Planned:
     ended_windows: tuple[int, ...]
 
 
-@quota_app.command(
-    "plan",
-    epilog="Examples: slicewise quota plan --example > quotas.toml"
-    " | slicewise quota plan quotas.toml"
-    " | slicewise quota plan quotas.toml --apply --reason 'new GPUs'",
-)
-def plan_quotas(
-    file: Annotated[
-        Path | None, typer.Argument(help="TOML, as --example has it.", show_default=False)
-    ] = None,
-    *,
-    example: Annotated[bool, typer.Option("--example", help="Print such a file.")] = False,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Set all of it, or nothing if any is refused.")
-    ] = False,
-    overcommit: Annotated[
-        bool,
-        typer.Option(
-            "--overcommit", help="Apply it also if the cluster has less than all together."
-        ),
-    ] = False,
-    reason: Reason = "",
-    as_json: Json = False,
-) -> None:
-    """Show what a change of quotas would do now, and whom it would hurt.
-
-    Nothing is changed without --apply. Ceilings and loans are what they come to with what runs
-    and waits now; Slurm's limits are in millislices, as compile --dry-run has them. What runs on
-    a tenant's own part is never ended by a change of quotas.
-    """
-    if example:
-        typer.echo(EXAMPLE, nl=False)
-        return
-    if file is None:
-        raise typer.BadParameter("Name a file, or say --example.")
+def plan(file: Path, *, apply: bool, overcommit: bool, reason: str, as_json: bool) -> None:
+    """What ``slicewise quota plan FILE`` does."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         planned = _planned(file, ledger, settings)
@@ -335,56 +287,3 @@ def _planned_json(planned: _Planned) -> Mapping[str, object]:
         "differences": differences_json(planned.differences),
         "commands": [list(command) for command in planned.commands],
     }
-
-
-@quota_app.command(
-    "loans",
-    epilog="Examples: slicewise quota loans | slicewise quota loans vision --history"
-    " | slicewise quota loans --json",
-)
-def show_loans(
-    tenant: AnyTenant = None,
-    history: Annotated[
-        bool, typer.Option("--history", help="Every loan that the tenant gave or took.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Show what is lent to whom, since when, until when at least.
-
-    What has started on a loan is left alone for term_s (slicewise.toml), so a loan is promised so
-    long after it grew last. What is recalled is neither the lender's nor the borrower's to start
-    anything on; it is back by the time shown, or sooner.
-    """
-    settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        if history:
-            _print_history(ledger, tenant, as_json=as_json)
-            return
-        if tenant is not None:
-            require_tenant(ledger.policy(), tenant)
-        lines = present.loan_lines(
-            ledger.loan_terms(),
-            ledger.recalls(),
-            now_s=int(time.time()),
-            grace_s=settings.lending.grace_s,
-            term_s=settings.lending.term_s,
-        )
-    shown = [line for line in lines if tenant in {None, line.lender, line.borrower}]
-    if as_json:
-        print_json([present.loan_json(line) for line in shown])
-    elif shown:
-        console().print(present.loans_table(shown))
-    else:
-        console().print("Nothing is lent.")
-
-
-def _print_history(ledger: "Ledger", tenant: str | None, *, as_json: bool) -> None:
-    if tenant is None:
-        raise typer.BadParameter("--history is of one tenant: name it.")
-    changes = ledger.loan_history(tenant)
-    if as_json:
-        print_json([present.loan_change_json(one) for one in changes])
-    elif changes:
-        console().print(present.loan_history_table(changes))
-    else:
-        console().print(Text(f"{tenant} has never lent or borrowed anything."))
