@@ -41,6 +41,14 @@ def _cleaned() -> Iterator[None]:
         _remove_tenants(running)
 
 
+@pytest.fixture(scope="module")
+def without_admission(sandbox: Sandbox) -> Iterator[None]:
+    """Jobs without GPUs may be submitted: the module is about Slurm, and takes no GPU for that."""
+    sandbox.run("root", ("slicewise", "admission", "off"))
+    yield
+    sandbox.run("root", ("slicewise", "admission", "on"))
+
+
 def _remove_tenants(sandbox: Sandbox) -> None:
     """Children before their parents."""
     listed = json.loads(sandbox.run("root", ("slicewise", "tenant", "list", "--json")).stdout)

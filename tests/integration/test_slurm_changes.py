@@ -10,7 +10,7 @@ from cluster.slurm.commands import CommandSlurm
 from cluster.slurm.interface import JobChange, Target, Tasks
 from sandbox.cluster import Sandbox
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("without_admission")]
 
 PATIENCE_S = 60.0
 MANY = 250

@@ -17,7 +17,7 @@ from cluster.slurm.interface import Submission, Tasks
 from cluster.slurm.submit import submit
 from sandbox.cluster import Sandbox
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("without_admission")]
 
 T = TypeVar("T")
 PATIENCE_S = 60.0

@@ -19,7 +19,7 @@ UNFIT = ("pyslurm is of Slurm", "pyslurm of Slurm", "ImportError")
 
 
 @pytest.fixture(scope="module")
-def looks(sandbox: Sandbox) -> Iterator[Mapping[str, Look]]:
+def looks(sandbox: Sandbox, without_admission: None) -> Iterator[Mapping[str, Look]]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in sandbox.environment("root").items():
             patch.setenv(name, value)
