@@ -43,6 +43,11 @@ def minimal(wiring: Wiring) -> str:
     return f"{_HEAD}{_lines(wiring, 'observe')}\n{_LAST}"
 
 
+def loading(module: Path) -> str:
+    """A script that only loads slicewise.lua, and fails if that does."""
+    return f"dofile({_lua_string(module)})\n"
+
+
 def with_lines(script: str, wiring: Wiring) -> str:
     """A site's script with the lines at its end, or with those that it has brought up to date.
 

@@ -28,6 +28,7 @@ from slurm_plugin.site_script import (
     Wiring,
     calls_slicewise,
     has_lines,
+    loading,
     minimal,
     version_of,
     with_lines,
@@ -114,7 +115,7 @@ def status(as_json: Json = False) -> None:
     answer = asyncio.run(_status(settings))
     failure = answer if isinstance(answer, SlicewiseError) else None
     known = None if isinstance(answer, SlicewiseError) else answer
-    here = Here(version_of(MODULE.read_text(encoding="utf-8")), off_file(), _problem(settings))
+    here = Here(version_of(MODULE.read_text(encoding="utf-8")), off_file(), _problem())
     if as_json:
         print_json(standing_fields(known, here, time.time()))
     else:
@@ -123,14 +124,14 @@ def status(as_json: Json = False) -> None:
         raise failure
 
 
-def _problem(settings: Settings) -> str:
+def _problem() -> str:
     """Why slurmctld's Lua can't run slicewise.lua; "" if it can, or where slurmctld is not."""
     try:
         version = _linked_version()
     except InvalidInputError:
         return ""
     try:
-        require_works(asyncio.run(tried(minimal(_wiring(settings)), version)), {})
+        require_loads(asyncio.run(tried(loading(MODULE), version)))
     except InvalidInputError as error:
         return error.refusal.message
     return ""
