@@ -52,6 +52,7 @@ OF_THE_DAEMON = (
     "service delete chat",
     "key list",
     "key revoke 0123456789abcdef",
+    "admission status",
 )
 OF_THE_DATABASE = (
     "tenant show vision",
@@ -134,13 +135,6 @@ def test_what_asks_no_database_imports_nothing_for_one(settings_file: str):
     lines = [*OF_NOBODY, *OF_THE_DAEMON, *helps]
     found = imported_by(lines, {"SLICEWISE_CONFIG": settings_file})
     assert found == {line: set() for line in lines}
-
-
-def test_admission_s_status_writes_a_script_to_try_and_imports_nothing_else(settings_file: str):
-    line = "admission status"
-    (found,) = imported_by((line,), {"SLICEWISE_CONFIG": settings_file}).values()
-    # Where no slurmctld is, nothing is tried.
-    assert found <= {"jinja2"}
 
 
 def test_what_asks_the_database_imports_nothing_else(settings_file: str):
