@@ -314,7 +314,8 @@ end
 local function submit(job, job_desc, submit_uid)
     local script = text(job_desc.script)
     local directives = request.directives_of(script or "")
-    job.is_service = request.says(directives, "name")
+    job.is_service = request.says(directives, "name") ~= nil
+    job.profile = job.is_service and request.says(directives, "profile") or nil
     local long = request.oversized(job_desc)
     if long then
         local concerns_us = #directives > 0 or long == "partition"
@@ -323,17 +324,16 @@ local function submit(job, job_desc, submit_uid)
     end
     local question = request.question_of(job_desc, job.part_list, submit_uid)
     local gpus = request.gpus_among(request.gres_of(question))
-    local needs = request.says(directives, "need")
+    local needs = request.says(directives, "need") ~= nil
     job.question = question
     local is_here = is_managed(question.partition)
     job.has_gpus = (gpus ~= nil or question.exclusive or needs) and is_here
     job.must_wait = gpus == "open" or needs
-    local wrong = is_here and not job.is_service
-        and bounds.objection(job_desc, question, job.has_gpus, config)
+    local wrong = is_here and bounds.objection(job_desc, question, job, config)
     job.is_weighed = true
     if (#directives == 0 and not job.has_gpus and not wrong) or is_off() then
         return slurm.SUCCESS
-    elseif wrong and #directives > 0 and not job.has_gpus then
+    elseif wrong and #directives > 0 and not (job.has_gpus or job.is_service) then
         -- What is wrong with its directives the daemon knows better.
         job.wrong = wrong
     elseif wrong and is_refused_by_rule(wrong, job_desc) then

@@ -67,7 +67,7 @@ end
 
 -- The share of all of the job's GPUs, and how many they are. What is said per node, task and job
 -- must all hold: the largest counts.
-local function share_of_job(question, nodes, tasks, shares, what)
+local function share_of_job(question, nodes, tasks, shares, what, profile)
     local asked = {
         { question.gres, nodes }, { question.tres_per_job, 1 },
         { question.tres_per_socket, nodes }, { question.tres_per_task, tasks },
@@ -81,8 +81,8 @@ local function share_of_job(question, nodes, tasks, shares, what)
         end
     end
     if gpus == 0 then
-        -- For its need the daemon gives it one.
-        return share_of(nil, shares, what), 1
+        -- For its need, or as its service's profile, the daemon gives it one.
+        return share_of(profile, shares, what), 1
     end
     return most, gpus
 end
@@ -120,14 +120,14 @@ local function memory_of(job_desc, nodes, cpus, gpus)
         (per_node or 0) * nodes, (per_cpu or 0) * cpus, gpus * per_gpu(job_desc.mem_per_tres))
 end
 
-local function share_exceeded(job_desc, question, shares)
+local function share_exceeded(job_desc, question, shares, profile)
     local nodes, tasks = counts(job_desc)
-    local most_cpus, gpus = share_of_job(question, nodes, tasks, shares, "cpus")
+    local most_cpus, gpus = share_of_job(question, nodes, tasks, shares, "cpus", profile)
     local cpus = cpus_of(job_desc, nodes, tasks, gpus)
     if most_cpus and cpus > most_cpus then
         return beyond_share("CPUs", cpus, most_cpus)
     end
-    local most_mib = share_of_job(question, nodes, tasks, shares, "memory_mib")
+    local most_mib = share_of_job(question, nodes, tasks, shares, "memory_mib", profile)
     local mib = memory_of(job_desc, nodes, cpus, gpus)
     if most_mib and mib == math.huge then
         return {
@@ -149,14 +149,15 @@ function M.keeps_nodes(shared)
 end
 
 --- What is wrong with a submission to a managed partition (code, message, hint); nil if nothing is.
--- `has_gpus` says whether it asks for any, `rules` are slicewise.lua's configuration.
-function M.objection(job_desc, question, has_gpus, rules)
+-- `job` has `has_gpus`, `is_service` and `profile` (the type of a service's GPU, if its directives
+-- name it), `rules` are slicewise.lua's configuration.
+function M.objection(job_desc, question, job, rules)
     if M.keeps_nodes(job_desc.shared) then
         return KEPT_FOR_ONE
-    elseif not has_gpus or asks_for_none(question) then
+    elseif not (job.has_gpus or job.is_service) or asks_for_none(question) then
         return rules.without_gpu == "refuse" and without_gpu(question.partition) or nil
     elseif rules.shares and not question.exclusive then
-        return share_exceeded(job_desc, question, rules.shares)
+        return share_exceeded(job_desc, question, rules.shares, job.profile)
     end
     return nil
 end

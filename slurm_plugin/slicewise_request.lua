@@ -60,14 +60,16 @@ function M.directives_of(script)
     return found
 end
 
---- Does one of the directives set this key? One that sets a name makes a service.
+--- What the first of the directives with this key sets it to; nil if none does. One that sets a
+-- name makes a service.
 function M.says(directives, key)
     for _, said in ipairs(directives) do
-        if said:find("^" .. DIRECTIVE .. "[ \t]+" .. key .. "=") then
-            return true
+        local value = said:match("^" .. DIRECTIVE .. "[ \t]+" .. key .. "=(.*)")
+        if value then
+            return value
         end
     end
-    return false
+    return nil
 end
 
 local function default_partition(part_list)

@@ -152,6 +152,36 @@ def test_a_job_has_its_gpus_share_of_a_node(
     assert run_case(path, job_desc=job, configure=ONLY_GPU)["code"] == SUCCESS
 
 
+REPLICA = {"script": "#!/bin/sh\n#SLICEWISE name=bert\n#SLICEWISE profile=1g.10gb\n"}
+LARGER = {"script": REPLICA["script"].replace("1g.10gb", "3g.40gb")}
+SERVICES: list[tuple[dict[str, Any], str]] = [
+    # a service's array, the code that it is refused by
+    (REPLICA, ""),
+    (REPLICA | TYPED, ""),
+    (REPLICA | {"shared": USER}, "SW-EXCLUSIVE"),
+    (REPLICA | TYPED | {"shared": MCS}, "SW-EXCLUSIVE"),
+    (REPLICA | {"cpus_per_task": 2, "min_mem_per_node": 2000}, ""),
+    (REPLICA | {"cpus_per_task": 3}, "SW-SHARE"),
+    (REPLICA | TYPED | {"cpus_per_task": 3}, "SW-SHARE"),
+    (REPLICA | TYPED | {"min_mem_per_node": 0}, "SW-SHARE"),
+    (LARGER | {"cpus_per_task": 6, "min_mem_per_node": 6000}, ""),
+    (LARGER | {"cpus_per_task": 7}, "SW-SHARE"),
+    (REPLICA | {"tres_per_node": "gres:gpu:1g.10gb:0"}, "SW-WITHOUT-GPU"),
+]
+
+
+@pytest.mark.parametrize(("job_desc", "code"), SERVICES)
+def test_a_service_keeps_no_more_from_others_than_a_job(
+    path: Path, listening: Any, job_desc: Any, code: str
+) -> None:
+    """Its script is its tenant's to write, and a replica is charged its GPU alone."""
+    listening(ADMIT)
+    job = NOT_SET | {"account": "vision"} | job_desc
+    result = run_case(path, job_desc=job, configure=ONLY_GPU | {"shares": SHARES})
+    assert result["code"] == (DENIED if code else SUCCESS)
+    assert code in result["told"]
+
+
 def test_the_numbers_that_a_user_reads_are_whole(path: Path) -> None:
     job = TYPED | {"num_tasks": 3, "cpus_per_task": 1}
     told = run_case(path, job_desc=job, configure={"shares": SHARES})["told"]
