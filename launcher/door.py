@@ -114,7 +114,7 @@ class Door:
 def context_of(private: str) -> ssl.SSLContext:
     """Shows the replica's certificate, asks for the gateway's."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(os.path.join(private, "replica.pem"))  # noqa: PTH118
     context.load_verify_locations(os.path.join(private, "gateway.crt"))  # noqa: PTH118
     context.verify_mode = ssl.CERT_REQUIRED

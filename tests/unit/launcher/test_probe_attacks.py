@@ -3,14 +3,18 @@ found ready meanwhile. The replica is its tenant's program and may send whatever
 """
 
 import asyncio
+import base64
 import json
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 import pytest
 from replica_keys import gateway_directory, replica_context, replica_keys
@@ -148,6 +152,47 @@ async def test_others_are_found_ready_while_one_misbehaves(
     assert time.thread_time() - began_own_s < MOST_OF_ALL * (time.monotonic() - began_s)
     assert prober.look([bad])[bad].probe is Probe.SILENT
     prober.look([])
+
+
+def huge_modulus(file: Path) -> None:
+    """Parameters of Diffie-Hellman as large as OpenSSL takes them; nobody looks for a prime."""
+    number = b"\x00" + b"\xff" * 1250
+    body = b"\x02\x82" + len(number).to_bytes(2, "big") + number + b"\x02\x01\x02"
+    der = b"\x30\x82" + len(body).to_bytes(2, "big") + body
+    label = "DH PARAMETERS"
+    text = base64.encodebytes(der).decode()
+    file.write_text(f"-----BEGIN {label}-----\n{text}-----END {label}-----\n")
+
+
+SLOW_KEYS = {
+    "a number of 10,000 bits": "-tls1_2 -cipher DHE-RSA-AES128-GCM-SHA256 -dhparam dh.pem",
+    "the largest known group": "-tls1_3 -groups ffdhe8192",
+}
+
+
+@pytest.fixture(params=SLOW_KEYS)
+def slow_keys(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Replica]:
+    huge_modulus(tmp_path / "dh.pem")
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=x -keyout k.pem -out c.pem"
+    subprocess.run(make.split(), cwd=tmp_path, check=True, capture_output=True)
+    certificate = "".join((tmp_path / "c.pem").read_text().splitlines()[1:-1])
+    serve = "openssl s_server -accept 127.0.0.1:0 -www -cert c.pem -key k.pem"
+    words = f"{serve} {SLOW_KEYS[request.param]}".split()
+    with subprocess.Popen(words, cwd=tmp_path, stdout=PIPE, stderr=DEVNULL) as server:
+        assert server.stdout is not None
+        ready = next(line for line in server.stdout if line.startswith(b"ACCEPT"))
+        yield Replica("127.0.0.1", int(ready.rpartition(b":")[2]), certificate, 1000, "bert", ME)
+        server.kill()
+
+
+async def test_a_server_can_not_choose_keys_that_take_long(
+    slow_keys: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A tenant's own half of them takes no time, that of OpenSSL's server a second.
+    monkeypatch.setattr(triton, "DEADLINE_S", 20)
+    began_own_s = time.thread_time()
+    assert await probe(gateway_directory(), slow_keys) == Answer(Probe.SILENT)
+    assert time.thread_time() - began_own_s < STALL_S / 2
 
 
 async def test_a_body_that_unpacks_to_gigabytes_is_not_unpacked(

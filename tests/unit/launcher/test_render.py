@@ -176,6 +176,7 @@ def test_the_gateway_has_its_pool():
     pinned = 'ssl verify required no-ssl-reuse ca-file "/etc/gw/replicas/pool2.r3.pem" crt'
     assert text.count(pinned) == 2
     assert text.count(" disabled ssl verify required ") == 2 * 3
+    assert text.count(' crt "/etc/gw/identity.pem" ssl-min-ver TLSv1.3 ') == 2 * 2 * 3
     assert text.count("alpn h2 maxconn 1 track pool2/r") == 3
     assert "user slicewise group clients mode 660" in text
     assert text.count("user haproxy\n") == 1
