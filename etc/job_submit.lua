@@ -1,6 +1,7 @@
 -- The few lines that load slicewise.lua. A site with a job_submit.lua of its own adds them to it and
 -- calls slicewise's functions at the end of its own. Whatever goes wrong in here, slurmctld goes on:
--- without the module jobs are submitted as ever, and the limits compiled into Slurm hold.
+-- without the module jobs are submitted as ever, and the limits compiled into Slurm hold, but for GPUs
+-- of no type, which Slurm starts above them. What `slicewise admission install` proposes refuses these.
 --
 -- Check before slurmctld is restarted (a broken script prevents its start), with its own Lua:
 --   luac5.1 -p /etc/slurm/job_submit.lua
