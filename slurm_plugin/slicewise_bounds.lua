@@ -150,9 +150,12 @@ end
 
 --- What is wrong with a submission to a managed partition (code, message, hint); nil if nothing is.
 -- `job` has `has_gpus`, `is_service` and `profile` (the type of a service's GPU, if its directives
--- name it), `rules` are slicewise.lua's configuration.
+-- name it), `rules` are slicewise.lua's configuration. Root's jobs do as they like: looking at a
+-- node's GPUs and cutting them anew are jobs without GPUs, too.
 function M.objection(job_desc, question, job, rules)
-    if M.keeps_nodes(job_desc.shared) then
+    if job_desc.user_id == 0 then
+        return nil
+    elseif M.keeps_nodes(job_desc.shared) then
         return KEPT_FOR_ONE
     elseif not (job.has_gpus or job.is_service) or asks_for_none(question) then
         return rules.without_gpu == "refuse" and without_gpu(question.partition) or nil
