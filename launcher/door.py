@@ -12,6 +12,7 @@ Python 3.8 and its standard library. The file ``open`` appears once both ports a
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -21,7 +22,12 @@ from collections import Counter
 HANDSHAKE_S = 5
 """How long a client may take to show who it is."""
 MOST_UNKNOWN = 32
-"""Connections of one address that have not shown yet who they are."""
+"""Clients of one address that are asked at once who they are; the others wait their turn."""
+MOST_WAITING = 512
+"""Connections of one address that have not shown yet who they are, those that wait included."""
+MOST_AT_ONCE = 256
+"""Clients of all addresses that are asked at once: each takes a quarter of a MiB of the job's.
+One more, and the address that has most loses its oldest."""
 _MOST_BYTES = 1 << 20
 """Of one direction that wait to be sent: then its sender waits."""
 
@@ -67,11 +73,14 @@ class Door:
         self._context = context
         self._behind = behind
         self._unknown: Counter[str] = Counter()
+        self._turns: dict[str, asyncio.Semaphore] = {}
+        self._asked: dict[str, dict[asyncio.Task[None], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, listener: socket.socket) -> None:
         """Let clients in for ever."""
         loop = asyncio.get_running_loop()
+        own = listener.getsockname()[0]
         while True:
             try:
                 client, (address, *_) = await loop.sock_accept(listener)
@@ -79,15 +88,39 @@ class Door:
                 # Out of file descriptors, or a client that has gone: the next one may do better.
                 await asyncio.sleep(0.05)
                 continue
-            if self._unknown[address] >= MOST_UNKNOWN:
+            host = host_of(address, own)
+            if self._unknown[host] >= MOST_WAITING:
                 client.close()
                 continue
-            self._unknown[address] += 1
-            task = asyncio.create_task(self._let_in(client, address))
+            self._unknown[host] += 1
+            task = asyncio.create_task(self._in_turn(client, host))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _let_in(self, client: socket.socket, address: str) -> None:
+    async def _in_turn(self, client: socket.socket, host: str) -> None:
+        """Who keeps silent takes turns of its own address, not the gateway's."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 -- for the type checker
+        try:
+            async with self._turns.setdefault(host, asyncio.Semaphore(MOST_UNKNOWN)):
+                self._make_room()
+                self._asked.setdefault(host, {})[task] = None
+                await self._let_in(client)
+        finally:
+            self._asked.get(host, {}).pop(task, None)
+            self._unknown[host] -= 1
+            if not self._unknown[host]:
+                del self._unknown[host], self._turns[host]
+                self._asked.pop(host, None)
+
+    def _make_room(self) -> None:
+        if sum(map(len, self._asked.values())) >= MOST_AT_ONCE:
+            most = max(self._asked.values(), key=len)
+            oldest = next(iter(most))
+            del most[oldest]
+            oldest.cancel()
+
+    async def _let_in(self, client: socket.socket) -> None:
         """Triton first: without it the client finds no server, and may ask another replica."""
         loop = asyncio.get_running_loop()
         inner, outer = Half(), Half()
@@ -100,15 +133,21 @@ class Door:
                 lambda: outer, client, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
             )
             inner.transport.resume_reading()
-        except (OSError, RuntimeError):
-            # Nobody behind the door, a client without the certificate, or one that has gone.
+        except (OSError, RuntimeError, asyncio.CancelledError):
+            # Nobody behind the door, a client without the certificate, or one that has gone or
+            # must make room.
             client.close()
         finally:
-            self._unknown[address] -= 1
-            if not self._unknown[address]:
-                del self._unknown[address]
             if inner.is_open and not outer.is_open:
                 inner.transport.close()
+
+
+def host_of(address: str, own: str) -> str:
+    """Who connects, by its address: a neighbour on this node has all that begin with 127.
+
+    Where the door itself listens on one of them, so does the gateway: there they are told apart.
+    """
+    return "127" if address.startswith("127.") and not own.startswith("127.") else address
 
 
 def context_of(private: str) -> ssl.SSLContext:
@@ -149,6 +188,9 @@ async def serve(address: str, http_port: int, grpc_port: int, private: str) -> N
 def main(address: str, http_port: str, grpc_port: str, private: str) -> None:
     """Serve until killed: Slurm tells all processes of a job to end, but Triton still answers."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    # Slurm hands on the limit of whoever has submitted the job, often 1024: two for each request.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
         asyncio.run(serve(address, int(http_port), int(grpc_port), private))
     except OSError as error:
