@@ -35,6 +35,7 @@ COMPLETE_KEY = ".complete"
 """In the map beside the services; no ``tenant/service`` is like it."""
 TOLD_KEY = ".told"
 """Beside the protected tenants once a launcher has said which there are; no tenant is named so."""
+_NOBODY_S_PORT = 1
 _FORCED_DRAIN, _FORCED_MAINT = 0x08, 0x01
 """Bits of srv_admin_state (management guide, "show servers state")."""
 
@@ -123,6 +124,9 @@ def _target_commands(change: SetTarget, maps: Maps) -> tuple[str, ...]:
     return (
         f"set ssl ca-file {file} <<\n{pem(to.certificate)}",
         f"commit ssl ca-file {file}",
+        # HAProxy may have kept connections to who was there before. It closes them when the address
+        # changes, and only then: also where the next replica has the same.
+        *(f"set server {half} addr {to.address} port {_NOBODY_S_PORT}" for half in (http, grpc)),
         f"set server {http} addr {to.address} port {to.http_port}",
         f"set server {grpc} addr {to.address} port {to.grpc_port}",
         f"set maxconn server {http} {change.concurrency}",

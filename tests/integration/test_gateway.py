@@ -96,6 +96,25 @@ async def test_maintenance_closes_idle_connections(gateway: Harness, replicas):
     await eventually(lambda: _closed(replicas[0]))
 
 
+async def test_who_was_there_before_keeps_no_connection_to_the_next_at_its_address(
+    gateway: Harness, replicas
+):
+    """What ends after maintenance has begun leaves an idle one: the next tenant's requests would
+    go to whoever the earlier tenant has handed it to, whatever certificate is asked for.
+    """
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    replicas[0].pause()
+    asked = gateway.asking(1)
+    await eventually(lambda: gateway.waits(Load(in_flight=1)))
+    await gateway.runtime.apply([SetMode("pool1", 0, Mode.MAINT)])
+    replicas[0].go_on()
+    assert statuses(await asyncio.gather(*asked)) == {200}
+    assert replicas[0].connections() == 1
+    await gateway.runtime.apply([SetTarget("pool1", 0, replicas[0].endpoint, 1)])
+    await asyncio.sleep(0.2)
+    assert replicas[0].connections() == 0
+
+
 async def _closed(replica: Replica) -> bool:
     return replica.connections() == 0
 

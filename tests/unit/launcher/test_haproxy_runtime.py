@@ -165,6 +165,8 @@ def test_something_else_is_no_observation(text: str):
             (
                 f"set ssl ca-file {DIRECTORY}/replicas/pool1.r2.pem <<\n{PEM}",
                 f"commit ssl ca-file {DIRECTORY}/replicas/pool1.r2.pem",
+                "set server pool1/r2 addr 10.0.0.1 port 1",
+                "set server pool1-grpc/r2 addr 10.0.0.1 port 1",
                 "set server pool1/r2 addr 10.0.0.1 port 21001",
                 "set server pool1-grpc/r2 addr 10.0.0.1 port 21002",
                 "set maxconn server pool1/r2 4",
