@@ -98,8 +98,9 @@ class Reads:
             case PriorityRequest():
                 self.require_sight()
                 settings, slurm, sync = self._settings, self._slurm, self._sync
-                async with self._slurm_turn:
-                    return await explain_priority(request.job, reader, slurm, settings, sync)
+                with self._in_line(reader.uid):
+                    async with self._slurm_turn:
+                        return await explain_priority(request.job, reader, slurm, settings, sync)
 
     async def _explain(self, tenant: str, reader: Reader) -> ExplainAnswer:
         require_own(tenant, reader)
@@ -157,10 +158,7 @@ class Reads:
         Raises UnreachableError: SW-BUSY if too many others are being called, or too many for this
         user; SW-DATABASE-DOWN at the deadline.
         """
-        waiting = self._waiting
-        if waiting[uid] >= _WAITING_PER_UID or waiting.total() >= _WAITING:
-            raise UnreachableError("SW-BUSY", "The daemon reads as much as it can.", "Try again.")
-        waiting[uid] += 1
+        self._count(uid)
         reading = asyncio.get_running_loop().run_in_executor(self._threads, read)
         reading.add_done_callback(partial(self._ended, uid))
         try:
@@ -173,6 +171,21 @@ class Reads:
                 f"The ledger's database did not answer within {_DEADLINE_S:.0f} s.",
                 "Try again later.",
             ) from None
+
+    def _count(self, uid: int) -> None:
+        waiting = self._waiting
+        if waiting[uid] >= _WAITING_PER_UID or waiting.total() >= _WAITING:
+            raise UnreachableError("SW-BUSY", "The daemon reads as much as it can.", "Try again.")
+        waiting[uid] += 1
+
+    @contextmanager
+    def _in_line(self, uid: int) -> Iterator[None]:
+        """Who waits for Slurm counts as who waits for the ledger does."""
+        self._count(uid)
+        try:
+            yield
+        finally:
+            self._waiting -= Counter([uid])
 
     def _ended(self, uid: int, reading: "asyncio.Future[T]") -> None:
         self._waiting -= Counter([uid])

@@ -29,9 +29,10 @@ from slurm_plugin.user_socket import MESSAGE_BYTES, roles
 T = TypeVar("T")
 
 _CONNECTIONS, _CONNECTIONS_PER_PREFIX, _CONNECTIONS_PER_ADDRESS = 128, 64, 16
-"""Of more, as many again are told SW-BUSY; others are cut off."""
-_CONNECTIONS_PER_UID = 16
-"""Whose questions are sealed and answered; the launcher and operators have no such bound."""
+"""As many again are told why they are refused; others are cut off."""
+_CONNECTIONS_PER_UID = 8
+"""Whose questions are sealed and answered: half of what a host has, so that one user leaves others
+of it room. The launcher and operators have no such bound."""
 _LAUNCHERS_HOSTS = 4
 """So many are remembered: those of a pair, and those they have moved from."""
 _GRACE_S = 0.5
@@ -101,7 +102,7 @@ class RemoteSocket:
                 if self._guests.enter(_this_task(), address):
                     await self._converse(reader, writer, address)
                 else:
-                    await self._turn_away(reader, writer)
+                    await self._turn_away(reader, writer, BUSY)
                 async with asyncio.timeout(_SEND_S):
                     writer.close()
                     await writer.wait_closed()
@@ -109,12 +110,14 @@ class RemoteSocket:
             # What a peer has not taken in time is not kept for it.
             writer.transport.abort()
 
-    async def _turn_away(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _turn_away(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, refusal: Refusal
+    ) -> None:
         if self._turned_away >= _CONNECTIONS:
             return
         self._turned_away += 1
         try:
-            await _refuse(reader, writer, BUSY)
+            await _refuse(reader, writer, refusal)
         finally:
             self._turned_away -= 1
 
@@ -127,7 +130,9 @@ class RemoteSocket:
                 await self._reply(question, writer)
         except SlicewiseError as error:
             self._report(error, address)
-            await _refuse(reader, writer, error.refusal)
+            # Nobody is cut off who has spoken: whoever is refused keeps no place by that.
+            self._guests.leave(_this_task())
+            await self._turn_away(reader, writer, error.refusal)
 
     @contextmanager
     def _counted(self, uid: int) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """What users read through the daemon: their own tenants, and nothing of others."""
 
+import asyncio
 import json
 import threading
 from dataclasses import replace
@@ -15,6 +16,8 @@ from cluster.units import Millislices, MillisliceSeconds
 from cluster.wire_reads import (
     BalanceRequest,
     ExplainRequest,
+    PriorityAnswer,
+    PriorityRequest,
     ReadRequest,
     StatementAnswer,
     StatementRequest,
@@ -167,6 +170,31 @@ async def test_a_hanging_database_holds_up_its_askers_only(
     while reads._waiting[61001]:
         await reads.from_ledger(0, lambda: None)
     assert (await ask(reads, StatementRequest()))["rows"]
+
+
+async def test_one_users_questions_to_slurm_leave_room_for_others(
+    reads: Reads, monkeypatch: pytest.MonkeyPatch
+):
+    """He asks 30 times at once, and Slurm is slow: the next user is not the 31st in line."""
+    asked: list[int] = []
+    answered = asyncio.Event()
+
+    async def slow(job: str, reader: Reader, *_: object) -> PriorityAnswer:
+        asked.append(reader.uid)
+        await answered.wait()
+        raise InvalidInputError("SW-FORBIDDEN", f"There is no job {job!r}.")
+
+    monkeypatch.setattr(reads_module, "explain_priority", slow)
+    request = PriorityRequest(job="7")
+    asking = [asyncio.create_task(refusal(reads, request)) for _ in range(30)]
+    await asyncio.sleep(0)
+    asking.append(asyncio.create_task(refusal(reads, request, replace(ALICE, uid=61002))))
+    await asyncio.sleep(0)
+    answered.set()
+    codes = [error.refusal.code for error in await asyncio.gather(*asking)]
+    assert codes == ["SW-FORBIDDEN"] * 2 + ["SW-BUSY"] * 28 + ["SW-FORBIDDEN"]
+    assert asked == [ALICE.uid, ALICE.uid, 61002]
+    assert (await refusal(reads, request)).refusal.code == "SW-FORBIDDEN"
 
 
 @pytest.mark.parametrize("code", ["SW-DATABASE-DOWN", "SW-DATABASE-RIGHTS"])

@@ -268,6 +268,17 @@ async def test_silent_connections_lock_nobody_out(daemon: Daemon, munge: Scripte
         close(opened)
 
 
+async def test_who_is_refused_keeps_no_place(daemon: Daemon, munge: ScriptedMunge):
+    """Nonsense from 20 addresses, whose connections stay open: nobody who has spoken is cut off."""
+    for _ in range(3):
+        opened = await silent(daemon, 20, 15)
+        for writer in opened:
+            writer.write(b"nonsense\n")
+        await asyncio.sleep(0.1)
+        assert (await raw(daemon, question(munge))).startswith(b"MUNGE:")
+        close(opened)
+
+
 async def test_silent_connections_from_the_launchers_host_do_not_lock_it_out(
     daemon: Daemon, munge: ScriptedMunge
 ):
@@ -297,6 +308,26 @@ async def test_one_user_does_not_take_every_connection(
     assert (await raw(daemon, question(munge))).startswith(b"MUNGE:")
     for writer in opened:
         writer.transport.abort()
+
+
+async def test_one_user_does_not_take_all_places_of_his_host(daemon: Daemon, munge: ScriptedMunge):
+    """He asks again and again, and takes no answer; others work on the same login node."""
+    daemon.answer_with = remote_socket.failure(Refusal("SW-X", "x" * 30_000_000))
+    munge.uid = 61001
+    opened = await silent(daemon, 1, 16)
+    for writer in opened:
+        writer.write(question(munge))
+    await asyncio.sleep(0.5)
+    daemon.answer_with = VIEW
+    munge.uid = 61002
+    host, _, port = daemon.settings.listen.partition(":")
+    reader, writer = await asyncio.open_connection(
+        host, int(port), local_addr=("127.0.0.2", 0), limit=1 << 23
+    )
+    writer.write(question(munge))
+    assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"MUNGE:")
+    for one in (*opened, writer):
+        one.transport.abort()
 
 
 async def test_a_port_in_use_is_told(daemon: Daemon):
