@@ -16,8 +16,9 @@ The first rule that applies decides, in this order:
    nothing: SW-QUOTA-BORROW; one task that costs more than it could ever have: SW-QUOTA-EXCEEDED
 9. one task with more instances of a type than the tenant may have: SW-QUOTA-EXCEEDED; that could
    use up more than a whole period's budget: SW-BUDGET-EXCEEDED
-10. a service that lives already, of another user: SW-SERVICE-EXISTS; a new one for which the
-    gateway has no place: SW-SERVICE-PLACES
+10. a service that lives already, of another user: SW-SERVICE-EXISTS; one that has too many
+    generations: SW-SERVICE-GENERATIONS; a new one for which the gateway has no place:
+    SW-SERVICE-PLACES
 11. an array that is not the service's slots: SW-SERVICE-ARRAY
 12. otherwise: admit
 
@@ -45,7 +46,7 @@ from slurm_plugin.decide.asked import Asked, asked, asks_for_gpus, gpu_type, gpu
 from slurm_plugin.decide.choose import choose_type
 from slurm_plugin.decide.placement import Place, Wants, place, words
 from slurm_plugin.decide.priority import Terms, site_factor
-from slurm_plugin.decide.service_places import check_place
+from slurm_plugin.decide.service_places import check_generations, check_place
 from slurm_plugin.decide.snapshot import Recent, Snapshot
 
 _NOTHING_RECENT = Recent()
@@ -234,6 +235,7 @@ def _admit_service(spec: ServiceSpec, submission: _Submission) -> Decision:
     where = submission.place(wants)
     _check_limits(gpus, submission)
     _check_owner(spec, submission)
+    check_generations(spec, snapshot, submission.recent)
     check_place(spec, snapshot, submission.recent)
     _check_array(request.array, spec)
     tag = JobTag(submission.token, tenant, spec.name, spec.priority_class)

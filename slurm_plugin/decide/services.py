@@ -1,6 +1,6 @@
 """What there is, made out of what Slurm shows: services and their slots, tenants, a snapshot."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -91,8 +91,10 @@ def living(
     """Of each service its oldest array, by tenant and name."""
     owners = {job.array_job_id: job.uid for job in jobs}
     newest_first = sorted(found, key=lambda service: -service.array_job_id)
+    arrays = Counter((s.tenant, s.name) for s in newest_first)
     return {
-        (s.tenant, s.name): Living(s.array_job_id, owners[s.array_job_id]) for s in newest_first
+        (key := (s.tenant, s.name)): Living(s.array_job_id, owners[s.array_job_id], arrays[key])
+        for s in newest_first
     }
 
 

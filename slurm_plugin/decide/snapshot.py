@@ -47,10 +47,11 @@ class Rules:
 
 @dataclass(frozen=True)
 class Living:
-    """A service that lives: one of its arrays, and who submitted it."""
+    """A service that lives: one of its arrays, who submitted it, and how many arrays it has."""
 
     array_job_id: int
     uid: int
+    arrays: int = 1
 
 
 @dataclass(frozen=True)
@@ -100,12 +101,12 @@ class Recent:
 
     Attributes:
         guaranteed: millislices by tenant, in its own QOS; ``used`` in any.
-        services: tenant, name and uid of each, as keys.
+        services: how many arrays, by tenant, name and uid.
     """
 
     used: Mapping[str, int] = field(default_factory=dict, hash=False)
     guaranteed: Mapping[str, int] = field(default_factory=dict, hash=False)
-    services: Mapping[tuple[str, str, int], object] = field(default_factory=dict, hash=False)
+    services: Mapping[tuple[str, str, int], int] = field(default_factory=dict, hash=False)
 
 
 def types_text(types: Iterable[GpuType]) -> str:

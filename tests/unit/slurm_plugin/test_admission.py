@@ -692,6 +692,17 @@ class TestAdmission:
         free = altered(service(tenant="nlp", name="s9"), account="nlp", uid=UNKNOWN)
         assert admission.submit(free).action == "admit"
 
+    def test_a_service_applied_in_a_loop_has_a_bounded_number_of_arrays(self) -> None:
+        """The launcher looks at every slot of each, and retires them one by one, for everybody."""
+        admission = self.admission()
+        answers = [admission.submit(service()) for _ in range(1000)]
+        assert [one.action for one in answers] == ["admit"] * 16 + ["refuse"] * 984
+        assert answers[-1].code == "SW-SERVICE-GENERATIONS"
+        assert admission.submit(service(name="other")).action == "admit"
+        shown = replace(SNAPSHOT, services={("vision", "bert"): Living(900, ALICE, arrays=15)})
+        admission.publish(shown, 2e9)
+        assert [admission.submit(service()).action for _ in range(2)] == ["admit", "refuse"]
+
     def test_a_services_slots_at_rest_take_nothing(self) -> None:
         admission = self.admission()
         for number in range(5):

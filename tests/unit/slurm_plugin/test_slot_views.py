@@ -122,4 +122,4 @@ def test_a_service_is_whose_oldest_array_it_is() -> None:
     look = Observation(NOW_S, jobs, (), (), {814: SAID, 815: SAID})
     found = services(look, COSTS)
     assert [one.array_job_id for one in found] == [814, 815]
-    assert living(found, jobs) == {("vision", "bert"): Living(814, 61001)}
+    assert living(found, jobs) == {("vision", "bert"): Living(814, 61001, arrays=2)}
