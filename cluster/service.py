@@ -87,6 +87,7 @@ class ServiceSpec(BaseModel):
     need_gib: float | None = Field(
         None,
         gt=0,
+        le=1_000_000,
         allow_inf_nan=False,
         description="GPU memory that a replica needs: the cheapest profile that fits.",
     )

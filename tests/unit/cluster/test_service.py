@@ -105,10 +105,23 @@ KEYS_FOLLOW = "Keys: name, tenant, model_repository"
         ({"model_repository": "/models/../etc"}, "with no part '..', not '/models/../etc'."),
         ({"model": "../x"}, f"model: {MODEL}, the first no . or -, not '../x'."),
         ({"profile": "1g.10gb:9"}, "profile: 1 to 63 letters, digits and _ . + -, "),
-        ({"profile": None, "need_gib": "a lot"}, "need_gib: a number above 0, not 'a lot'."),
-        ({"profile": None, "need_gib": 0}, "need_gib: a number above 0, not 0."),
-        ({"profile": None, "need_gib": math.nan}, "need_gib: a number above 0, not nan."),
-        ({"profile": None, "need_gib": math.inf}, "need_gib: a number above 0, not inf."),
+        (
+            {"profile": None, "need_gib": "a lot"},
+            "need_gib: a number above 0, at most 1000000, not 'a lot'.",
+        ),
+        ({"profile": None, "need_gib": 0}, "need_gib: a number above 0, at most 1000000, not 0."),
+        (
+            {"profile": None, "need_gib": math.nan},
+            "need_gib: a number above 0, at most 1000000, not nan.",
+        ),
+        (
+            {"profile": None, "need_gib": 1e307},
+            "need_gib: a number above 0, at most 1000000, not 1e+307.",
+        ),
+        (
+            {"profile": None, "need_gib": math.inf},
+            "need_gib: a number above 0, at most 1000000, not inf.",
+        ),
         ({"max_replicas": 0}, f"max_replicas: {SLOTS}, not 0."),
         ({"max_replicas": 100_000}, f"max_replicas: {SLOTS}, not 100000."),
         ({"max_replicas": "six"}, f"max_replicas: {SLOTS}, not 'six'."),
