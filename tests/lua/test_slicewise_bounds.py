@@ -51,6 +51,15 @@ def test_a_job_without_gpus_is_refused(
     assert run_case(path, job_desc=job_desc, configure=ONLY_GPU)["code"] == SUCCESS
 
 
+@pytest.mark.parametrize("job_desc", [*WITHOUT_GPU, {"shared": 2}])
+def test_root_may_look_at_nodes_without_gpus(path: Path, job_desc: Any) -> None:
+    """As recutting does; whoever root submits for is bound like anybody else."""
+    mine = run_case(path, job_desc=job_desc | {"user_id": 0}, configure=ONLY_GPU)
+    assert (mine["code"], "SW-" in mine["told"]) == (SUCCESS, False)
+    theirs = run_case(path, job_desc=job_desc | {"user_id": 1000}, configure=ONLY_GPU)
+    assert theirs["code"] == DENIED
+
+
 def test_wrong_directives_are_told_first(path: Path, listening: Any) -> None:
     listening(answering(action="refuse", code="SW-DIRECTIVE", message="no such key"))
     result = run_case(path, job_desc={"script": "#!/bin/sh\n#SLICEWISE ned=9GiB\n"})
