@@ -95,7 +95,8 @@ async def uninstall(slurm: Slurm, ledger: "Ledger", settings: Settings) -> tuple
     The ledger keeps its tenants, quotas and charges.
 
     To be killed at any point and run again: what the settings were before is forgotten last.
-    Raises as ``plan``, and OutsideError (SW-LIMITS-UNSETTLED) if Slurm does not take it.
+    Raises as ``plan``, and OutsideError if Slurm refuses changes (SW-SLURM-FAILED; what it does
+    not refuse is made), or does not take them (SW-LIMITS-UNSETTLED).
     """
     applied: tuple[Change, ...] = ()
     for _ in range(_ROUNDS):
@@ -110,10 +111,17 @@ async def uninstall(slurm: Slurm, ledger: "Ledger", settings: Settings) -> tuple
         else:
             await asyncio.to_thread(ledger.forget_limits)
             return applied
+        refused: dict[Change, str] = {}
         for stage in stages:
-            for change, words in (await slurm.sacctmgr(stage)).items():
-                raise OutsideError("SW-SLURM-FAILED", f"sacctmgr {' '.join(change)}: {words}")
-            applied += stage
+            refused |= await slurm.sacctmgr(stage)
+            applied += tuple(change for change in stage if change not in refused)
+        for change, words in refused.items():
+            raise OutsideError(
+                "SW-SLURM-FAILED",
+                f"Slurm refused {len(refused)} changes, the first of them:"
+                f" sacctmgr {' '.join(change)}: {words}",
+                "All others were made. Run that by hand to see why, then uninstall again.",
+            )
     raise OutsideError(
         "SW-LIMITS-UNSETTLED",
         f"Slurm did not take all of {len(applied)} changes, the last of them: "

@@ -287,6 +287,20 @@ async def test_uninstalling_leaves_no_trace():
     assert await uninstall(slurm, books, settings()) == ()  # type: ignore[arg-type]
 
 
+async def test_what_slurm_refuses_on_the_way_back_keeps_no_other_back():
+    slurm, books = database(), ledger(vision=6000, lab=3000)
+    before = slurm.state()
+    await compiled(slurm, books)
+    slurm.refuses = ("name=lab",)
+    with pytest.raises(OutsideError, match=r"refused 1 changes.*name=lab.*SW-SLURM-FAILED"):
+        await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    left = (await plan(slurm, books, settings())).settings  # type: ignore[arg-type]
+    assert {one.key.name for one in left} == {"lab"}
+    slurm.refuses = ()
+    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    assert slurm.state() == before
+
+
 async def test_uninstalling_gives_nodes_their_own_weights_back():
     slurm, books = database(), ledger()
     slurm.weight = 1_000_072
