@@ -385,7 +385,7 @@ def test_a_job_that_was_not_admitted_gets_no_gpus(daemon: Daemon, other_partitio
 def test_a_hostile_script_does_not_stop_slurmctld(daemon: Daemon) -> None:
     script = "#!/bin/bash\n#SBATCH --output=/dev/null\n#" + " " * 65_000 + "#\n" + " " * 65_000
     before = time.monotonic()
-    code, text = daemon.sbatch("alice", script=f"{script}\ntrue\n")
+    code, text = daemon.sbatch("alice", *PLAIN, script=f"{script}\ntrue\n")
     assert code == 0, text
     assert time.monotonic() - before < 20
     cancel_all(daemon)
