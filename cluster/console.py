@@ -41,10 +41,15 @@ def print_refusal(refusal: Refusal) -> None:
     """What happened, what to do and the code, on stderr."""
     out = Console(stderr=True)
     # As Text: what others wrote (a log's "[Note]", a user's path) must not be read as markup.
-    out.print(Text(refusal.message, style="red"), soft_wrap=True)
+    out.print(Text(printable(refusal.message), style="red"), soft_wrap=True)
     if refusal.hint:
-        out.print(Text(refusal.hint), soft_wrap=True)
+        out.print(Text(printable(refusal.hint)), soft_wrap=True)
     out.print(Text(refusal.code, style="dim"))
+
+
+def printable(text: str) -> str:
+    """As it may stand on a terminal, which obeys control characters; line breaks and tabs stay."""
+    return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ def column(
 
 
 def _texts(cells: Iterable[object]) -> tuple[Text, ...]:
-    return tuple(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells)
+    return tuple(cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in cells)
 
 
 def table_width(columns: Sequence[Column]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.console import printable
 from cluster.errors import InvalidInputError
 from cluster.wire import ServiceView
 
@@ -113,8 +114,7 @@ def _tail(path: Path, count: int) -> tuple[list[bytes], int]:
 
 def plain(text: bytes) -> str:
     """As it may stand on a terminal: a log's control characters would move its cursor."""
-    shown = text.decode(errors="replace").rstrip("\r")
-    return "".join(one if one.isprintable() or one == "\t" else "\ufffd" for one in shown)
+    return printable(text.decode(errors="replace").rstrip("\r"))
 
 
 def offsets_now(view: ServiceView, slots: Iterable[int]) -> Offsets:

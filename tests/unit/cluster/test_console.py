@@ -4,7 +4,16 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from cluster.console import Facts, FittingTable, column, console, fitted, table_width
+from cluster.console import (
+    Facts,
+    FittingTable,
+    column,
+    console,
+    fitted,
+    print_refusal,
+    table_width,
+)
+from cluster.errors import Refusal
 from cluster.units import slices_words
 
 REASON = "until the paper is out, or the reviewers ask for more of it"
@@ -80,6 +89,16 @@ def test_where_there_is_no_terminal_a_row_is_a_line(capsys: pytest.CaptureFixtur
 def test_where_there_is_no_terminal_a_fact_is_a_line(capsys: pytest.CaptureFixture[str]):
     facts = Facts((("service", Text("vision/bert")), ("waits", Text("x " * 200 + "y"))))
     assert piped(facts, capsys) == ["service  vision/bert", f"waits    {'x ' * 200}y", ""]
+
+
+def test_what_others_wrote_moves_no_cursor(capsys: pytest.CaptureFixture[str]):
+    """A job's directory is its user's to name, and `service logs` tells an operator of it."""
+    evil = "/tmp/\x1b]0;title\x07\x1b[2J\x9b2J"
+    print_refusal(Refusal("SW-SERVICE-LOGS", f"No log in {evil}:\nnone", f"They are in {evil}."))
+    console().print(FittingTable((column("directory", [evil]),)))
+    shown = "".join(capsys.readouterr())
+    assert "/tmp/\ufffd]0;title\ufffd\ufffd[2J\ufffd2J" in shown
+    assert set(shown) & set(map(chr, (*range(10), *range(11, 32), *range(127, 160)))) == set()
 
 
 def test_what_others_wrote_is_no_markup():
