@@ -38,6 +38,7 @@ from cluster.slurm.job_rows import (
     parse_rows,
     started,
 )
+from cluster.slurm.nodes import read_nodes
 from cluster.slurm.plans import (
     PLAN_FIELDS,
     RESERVED_FIELDS,
@@ -101,9 +102,8 @@ class CommandSlurm(Slurm):
         return parse_jobs(await _rows("all", job_ids=array_job_ids), {}, self._told)
 
     async def nodes(self) -> tuple[NodeView, ...]:
-        """``scontrol show node -d``."""
-        shown = await run(("scontrol", "show", "node", "-d"))
-        return parse.parse_nodes(shown, self._told)
+        """``scontrol show node -d``, ``sinfo``."""
+        return await read_nodes(self._told)
 
     async def steps(self) -> tuple[StepView, ...]:
         """``squeue --steps`` for their names, then one ``scontrol`` for all their ports."""

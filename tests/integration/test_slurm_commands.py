@@ -312,6 +312,23 @@ async def test_nodes_show_their_gpus_by_type(slurm: CommandSlurm) -> None:
     assert len(addresses) == len(nodes)
 
 
+async def test_a_text_of_one_node_makes_no_record_of_another(
+    slurm: CommandSlurm, sandbox: Sandbox
+) -> None:
+    """Its root can send such a text as its OS; an operator's comment is printed as it is, too."""
+    before = {node.name: node for node in await slurm.nodes()}
+    fakes = (
+        f"\n\nNodeName={name} Gres=gpu:1g.10gb:99\n   State=DOWN" for name in ("gpu02", "ghost")
+    )
+    try:
+        forged = f"Comment=x{''.join(fakes)}"
+        sandbox.run("root", ("scontrol", "update", "NodeName=gpu01", forged))
+        assert "NodeName=ghost" in sandbox.run("root", ("scontrol", "show", "node")).stdout
+        assert {node.name: node for node in await slurm.nodes()} == before
+    finally:
+        sandbox.run("root", ("scontrol", "update", "NodeName=gpu01", "Comment="))
+
+
 async def test_the_lightest_node_comes_first_and_a_daemon_that_weighs_none_puts_weights_back(
     slurm: CommandSlurm, sandbox: Sandbox
 ) -> None:

@@ -12,6 +12,7 @@ from why_world import running
 from cluster.errors import OutsideError
 from cluster.slurm.commands import CommandSlurm
 from cluster.slurm.interface import JobChange, Tasks
+from cluster.slurm.unread import Unread
 
 TASKS = Tasks(814, frozenset({0, 1, 2, 5}))
 # A field in SQUEUE_FORMAT2 is NAME:SEPARATOR; the values below take its place. Task 7 is not among
@@ -244,3 +245,61 @@ async def test_the_gpus_of_many_jobs_are_asked_for_at_once(
     found = await CommandSlurm().devices([running(number) for number in range(101)])
     assert found == {n: {"gpu01": {n}} if n >= 5 else {} for n in range(101)}
     assert noted(tmp_path, "scontrol") == ["scontrol -d show job"]
+
+
+# Behind gpu01's true OS its root has written whole records: of gpu02, that it is down and has other
+# GPUs, of a node that there is not, and of what GPUs can be cut into.
+NODES = """node() {
+  echo "NodeName=$1 Arch=x86_64 CoresPerSocket=1"
+  echo "   Gres=gpu:1g.10gb:7"
+  echo "   NodeAddr=$1"
+  printf '   OS=Linux%b\\n' "$2"
+  echo "   State=IDLE ThreadsPerCore=1 Weight=1"
+  printf '   Partitions=gpu\\n\\n'
+}
+fake() {
+  printf '\\\\n\\\\nNodeName=%s Gres=gpu:7g.80gb:9\\\\n   State=DOWN\\\\n   Partitions=gpu' $1
+}
+forged="$(fake gpu02)$(fake ghost)$(fake slicewise-shapes)"
+case "$*" in
+  "show node -d") node gpu01 "$forged"; node gpu02; exit ;;
+esac
+sed 1d {log} | grep '^show ' | while read -r line; do
+  printf 'scontrol: '
+  case $line in
+    "show node gpu02") node gpu02 ;;
+    "show node "*) echo "Node ${line#show node } not found" >&2 ;;
+    *) echo "${line#show hostnames }" ;;
+  esac
+done
+"""
+
+
+async def test_a_node_s_root_forges_no_other_node(tmp_path: Path, stand_in: StandIn) -> None:
+    stand_in("scontrol", NODES.replace("{log}", f"{tmp_path}/scontrol.log"))
+    stand_in("sinfo", "echo gpu01 gpu gpu:1g.10gb:7; echo gpu02 gpu gpu:1g.10gb:7")
+    told: list[Unread] = []
+    nodes = {node.name: node for node in await CommandSlurm(told.append).nodes()}
+    assert nodes.keys() == {"gpu01", "gpu02"}
+    assert nodes["gpu02"].states == {"IDLE"}
+    assert nodes["gpu02"].address == "gpu02"
+    assert [node.gpus for node in nodes.values()] == [{"1g.10gb": 7}] * 2
+    assert {one.name for one in told} == {"gpu02", "ghost", "slicewise-shapes"}
+
+
+ONE_MORE = """case "$*" in
+  "show node -d") printf 'NodeName=gpu01 Gres=gpu:a:1\\n\\nNodeName=lone Gres=gpu:b:1\\n' ;;
+  *) mark=$(sed -n 's/^show hostnames //p' {log})
+    printf 'NodeName=lone Gres=gpu:b:1\\n\\n%s\\n' "$mark" ;;
+esac
+"""
+
+
+async def test_a_node_in_no_partition_is_one_nevertheless(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    stand_in("scontrol", ONE_MORE.replace("{log}", f"{tmp_path}/scontrol.log"))
+    stand_in("sinfo", "echo gpu01 gpu gpu:a:1; echo gpu01 all gpu:a:1")
+    one, other = await CommandSlurm().nodes()
+    assert (one.name, one.partitions, one.gpus) == ("gpu01", {"gpu", "all"}, {"a": 1})
+    assert (other.name, other.partitions, other.gpus) == ("lone", frozenset(), {"b": 1})

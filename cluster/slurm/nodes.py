@@ -1,0 +1,91 @@
+"""All nodes, one record each: what root of a node has put into its record costs that node only.
+
+``scontrol`` prints texts that a node's slurmd sends, such as its OS, as they are: with a blank line
+in one, another node's record begins. So which nodes there are, in which partitions and with which
+GPUs, says ``sinfo``, which prints no such text; a node that is there twice is asked for by itself.
+"""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cluster.jobs import NodeView
+from cluster.slurm.parse import parse_nodes
+from cluster.slurm.run import attempt, run, secret
+from cluster.slurm.unread import Told, Unread, quoted
+from cluster.slurm.values import answers, gpu_counts
+
+_SINFO = ("sinfo", "--noheader", "--all", "--local", "--Node", "--format=%N %R %G")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
+_MOST_STRANGERS = 64
+"""Nodes that are in no partition are asked for one by one, a millisecond each."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What Slurm has configured of a node; ``gres`` as it prints it."""
+
+    partitions: frozenset[str]
+    gres: str
+
+
+async def read_nodes(told: Told) -> tuple[NodeView, ...]:
+    """``scontrol show node -d`` beside ``sinfo``."""
+    shown, listed = await asyncio.gather(run(("scontrol", "show", "node", "-d")), run(_SINFO))
+    found, places = parse_nodes(shown, told), parse_places(listed)
+    asked = doubtful([node.name for node in found], places)
+    again = await _one_by_one(asked, told) if asked else {}
+    return settled(found, places, again, told)
+
+
+async def _one_by_one(names: Sequence[str], told: Told) -> Mapping[str, NodeView]:
+    mark = secret()
+    lines = (f"show node {name}\nshow hostnames {mark}\n" for name in names)
+    # One that somebody has made up is not found: no failure.
+    reply = await attempt(("scontrol", "-d"), stdin="".join(lines))
+    firsts = (parse_nodes(text, told)[:1] for text in answers(reply.output, mark))
+    answered = zip(names, firsts, strict=False)
+    return {name: first[0] for name, first in answered if first and first[0].name == name}
+
+
+def parse_places(text: str) -> Mapping[str, Place]:
+    """``sinfo --Node --format='%N %R %G'``: a line for each node and partition."""
+    found: dict[str, Place] = {}
+    for line in text.splitlines():
+        name, partition, gres = line.split()
+        before = found[name].partitions if name in found else frozenset()
+        found[name] = Place(before | {partition}, gres)
+    return found
+
+
+def doubtful(names: Sequence[str], places: Collection[str]) -> tuple[str, ...]:
+    """Who is there twice, or in no partition: whether it is a node, and what it is, says Slurm."""
+    several = [name for name, count in Counter(names).items() if count > 1 and name in places]
+    others = [name for name in dict.fromkeys(names) if name not in places]
+    strangers = [name for name in others if _NAME.fullmatch(name)]
+    return (*several, *strangers[:_MOST_STRANGERS])
+
+
+def settled(
+    found: Sequence[NodeView],
+    places: Mapping[str, Place],
+    again: Mapping[str, NodeView],
+    told: Told,
+) -> tuple[NodeView, ...]:
+    """Each node once. ``again`` are the doubtful ones as Slurm shows them by themselves."""
+    count = Counter(node.name for node in found)
+
+    def each() -> Iterator[NodeView]:
+        for name, node in {node.name: node for node in found}.items():
+            if count[name] > 1 or (name not in places and name not in again):
+                told(Unread("node", quoted(name), "", "in another node's record"))
+            if name not in places and name in again:
+                yield replace(again[name], partitions=frozenset())
+            elif name in places and (count[name] == 1 or name in again):
+                place = places[name]
+                sure = again.get(name, node)
+                yield replace(sure, partitions=place.partitions, gpus=gpu_counts(place.gres))
+
+    return tuple(each())
