@@ -1,17 +1,24 @@
-"""The logs of a service's replicas: files that Slurm writes as its user, one a slot."""
+"""The logs of a service's replicas: files that Slurm writes as its user, one a slot.
 
+That user can put anything in their place: no reader waits for it, or takes all of it into memory.
+"""
+
+import errno
 import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from cluster.console import printable
 from cluster.errors import InvalidInputError
 from cluster.wire import ServiceView
 
 _CHUNK_BYTES = 65_536
+_MOST_BYTES = 4 * 1024 * 1024
+"""Of one log, at a time."""
 _START = b" starting on "
 """In the first line that a run's batch script writes."""
 _NOTICE = re.compile(r"^([+|]|I[0-9]|srun:|\s*$|[0-9-]+T[0-9:+-]+ \S+\.[0-9]+\.[0-9]+ )")
@@ -100,11 +107,20 @@ def last_lines(
     return tuple(lines), reached
 
 
+def _opened(path: Path) -> BinaryIO:
+    """Raises OSError also for what is no file: whoever opens a FIFO would wait for its writer."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "that is no file")
+    return file
+
+
 def _tail(path: Path, count: int) -> tuple[list[bytes], int]:
-    with path.open("rb") as file:
+    with _opened(path) as file:
         start = end = file.seek(0, os.SEEK_END)
         found = b""
-        while start and found.count(b"\n") <= count:
+        while start and found.count(b"\n") <= count and len(found) < _MOST_BYTES:
             step = min(_CHUNK_BYTES, start)
             start = file.seek(start - step)
             found = file.read(step) + found
@@ -137,13 +153,16 @@ def new_lines(view: ServiceView, read: Offsets) -> tuple[tuple[Line, ...], Offse
         path = log_file(view, index)
         start = offset if _size(path) >= offset else 0
         try:
-            with path.open("rb") as file:
+            with _opened(path) as file:
                 file.seek(start)
-                whole, newline, _ = file.read().rpartition(b"\n")
+                found = file.read(_MOST_BYTES)
         except OSError:
-            whole = newline = b""
+            found = b""
+        whole, newline, _ = found.rpartition(b"\n")
+        if len(found) == _MOST_BYTES and not newline:
+            whole = found
         reached[index] = start + len(whole) + len(newline)
-        lines += (Line(index, plain(text)) for text in whole.split(b"\n") if newline)
+        lines += (Line(index, plain(text)) for text in whole.split(b"\n") if whole or newline)
     return tuple(lines), reached
 
 

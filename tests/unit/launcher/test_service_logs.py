@@ -210,3 +210,22 @@ def test_nobody_else_s_log_is_read_for_it(view: ServiceView, monkeypatch: pytest
     path.unlink()
     path.mkdir()
     assert why_it_failed(view, 3) == ""
+
+
+def test_a_log_without_lines_is_not_taken_into_memory(tmp_path: Path, view: ServiceView):
+    """Its user can make it as long as he likes without writing anything."""
+    os.truncate(tmp_path / "chat-814_2.log", 64 << 20)
+    lines, read = last_lines(view, [2], 1)
+    assert (len(lines), read) == (1, {2: 64 << 20})
+    assert len(lines[0].text) <= 5 << 20
+    found, read = new_lines(view, {2: 1 << 20})
+    assert sum(len(line.text) for line in found) == 4 << 20
+    assert read == {2: 5 << 20}
+
+
+def test_no_reader_waits_for_what_is_no_file(tmp_path: Path, view: ServiceView):
+    (tmp_path / "chat-814_2.log").unlink()
+    os.mkfifo(tmp_path / "chat-814_2.log")
+    with pytest.raises(InvalidInputError, match="slot 2: that is no file"):
+        last_lines(view, [2], 1)
+    assert new_lines(view, {2: 0}) == ((), {2: 0})
