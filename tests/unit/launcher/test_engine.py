@@ -4,10 +4,14 @@ The script runs whole, under bash; Slurm's commands, the container runtime and T
 that write down what they were told.
 """
 
+import fcntl
+import os
 import re
+import shutil
 import socket
 import ssl
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -136,7 +140,7 @@ def test_bare_triton_has_a_dev_shm_of_its_own(told: Path):
 def test_a_container_gets_a_dev_shm_of_its_own(told: Path, container: dict[str, object]):
     run(told, **container)
     mounts = (*words(told, "srun"), *words(told, "environment"))
-    bound = re.search(r"(/dev/shm/tmp\.[^:,]*):/dev/shm", "\n".join(mounts))
+    bound = re.search(r"(/dev/shm/slicewise\.[^:,]*):/dev/shm", "\n".join(mounts))
     assert bound is not None
     assert not Path(bound[1]).exists()
 
@@ -162,6 +166,26 @@ def test_without_its_ports_it_is_no_replica_and_publishes_nothing(told: Path):
         f"no door: the replica's ports {port} and {port + 1} can't be taken"
         in (told / "log").read_text()
     )
+
+
+@pytest.mark.parametrize("container", IMAGES[1:])
+def test_the_dev_shm_of_a_job_that_was_killed_goes_with_the_next(
+    told: Path, container: dict[str, object]
+):
+    left, used = (Path(tempfile.mkdtemp(prefix="slicewise.", dir="/dev/shm")) for _ in range(2))
+    (left / "tensor").write_bytes(b"a request")
+    holder = os.open(used, os.O_RDONLY)
+    try:
+        fcntl.flock(holder, fcntl.LOCK_SH)
+        for one in (left, used):
+            os.utime(one, (0, 0))
+        run(told, **container)
+        assert not left.exists()
+        assert used.exists()
+    finally:
+        os.close(holder)
+        shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(used, ignore_errors=True)
 
 
 @pytest.mark.parametrize("container", IMAGES)
