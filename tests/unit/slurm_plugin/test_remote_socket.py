@@ -224,7 +224,7 @@ async def test_who_takes_no_answer_is_dropped(
     await asyncio.sleep(1.0)
     daemon.answer_with = VIEW
     async with asyncio.timeout(20):
-        while not (await raw(daemon, question(munge))).startswith(b"MUNGE:"):
+        while not (await raw(daemon, question(munge))).startswith(b"MUNGE:"):  # noqa: ASYNC110 -- no event
             await asyncio.sleep(0.1)
     writer.close()
 
