@@ -164,6 +164,24 @@ async def test_while_it_is_stuck_the_files_are_as_they_were_before(call: str) ->
     assert world.is_before()
 
 
+async def test_who_takes_up_a_stuck_one_gives_slurm_the_files_that_it_was_told() -> None:
+    """Else slurmctld, started again, would have other GPUs than the node's slurmd."""
+    _, journal = world_with(Crashes())
+    world = NoWayBack(Crashes(fail={"restart_controller": 1}))
+    await run(world, journal, taken_up=False)
+    told, seen, undrain = world.told, [], world.undrain
+
+    async def told_of(name: str, reasons: tuple[str, ...]) -> None:
+        seen.append(world.texts())
+        await undrain(name, reasons)
+
+    world.undrain = told_of  # type: ignore[method-assign, assignment]
+    world.refuses = False
+    await run(world, journal, taken_up=True)
+    assert told is not None
+    assert seen[0] == told
+
+
 async def test_where_slurmctld_does_not_answer_it_is_started_with_the_files_from_before() -> None:
     _, journal = world_with(Crashes())
     world = NoWayBack(Crashes(fail={"restart_controller": 1}))
