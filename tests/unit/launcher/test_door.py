@@ -57,15 +57,23 @@ class Opened:
         self.keys = replica_keys()
         (private / "replica.pem").write_text(self.keys.pem.read_text())
         (private / "gateway.crt").write_text((gateway_directory() / "gateway.crt").read_text())
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            other.bind(("127.0.0.1", 0))
-            self.port, grpc = one.getsockname()[1], other.getsockname()[1]
         self.inside = Inside(private / "http")
+        # Another test may have a port in the moment in which it is free.
+        opened = any(self._opens(private, address) for _ in range(5))
+        assert opened
+
+    def _opens(self, private: Path, address: str) -> bool:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind((address, 0))
+            other.bind((address, 0))
+            self.port, grpc = one.getsockname()[1], other.getsockname()[1]
         words = (address, str(self.port), str(grpc), str(private))
         self.process = subprocess.Popen((sys.executable, door.__file__, *words))
         while not (private / "open").exists():
-            assert self.process.poll() is None
+            if self.process.poll() is not None:
+                return False
+            time.sleep(0.01)
+        return True
 
     def end(self) -> None:
         self.process.kill()
