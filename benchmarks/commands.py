@@ -39,7 +39,7 @@ OF_USERS = (
     "service list",
     f"service status {SERVICE}",
     "key list",
-    "sbatch --preview --wrap=true",
+    "sbatch --preview --gres=gpu:1g.10gb:1 --wrap=true",
 )
 OF_OPERATORS = (
     "tenant list",
