@@ -1,8 +1,9 @@
 """One cluster for all integration tests of a worker, cleaned after each module."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import psycopg
@@ -12,6 +13,9 @@ from run_folder import path_for
 
 from sandbox.cluster import Sandbox
 from slurm_plugin.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from gateway_harness import Harness, Replica
 
 _LOGS = ("daemon", "launcher", "slurmctld")
 _LAST_BYTES = 4000
@@ -39,6 +43,24 @@ def _cleaned() -> Iterator[None]:
         running.restore(print)
         Users(running).clear()
         _remove_tenants(running)
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> "AsyncIterator[Harness]":
+    """A gateway of its own, without the sandbox; a module that wants another one has its own."""
+    from gateway_harness import gateway_up
+
+    async with gateway_up(tmp_path) as harness:
+        yield harness
+
+
+@pytest.fixture
+async def replicas() -> "AsyncIterator[tuple[Replica, Replica]]":
+    """Two that only sleep."""
+    from gateway_harness import replicas_up
+
+    async with replicas_up() as pair:
+        yield pair
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from gateway_harness import (
     error_of,
     eventually,
     gateway_up,
-    replicas_up,
     statuses,
 )
 
@@ -35,18 +33,6 @@ from launcher.haproxy_text import Maps
 pytestmark = pytest.mark.integration
 
 BINARY = "Inference-Header-Content-Length"
-
-
-@pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with gateway_up(tmp_path) as harness:
-        yield harness
-
-
-@pytest.fixture
-async def replicas() -> AsyncIterator[tuple[Replica, Replica]]:
-    async with replicas_up() as pair:
-        yield pair
 
 
 async def test_requests_are_held_from_zero_and_all_answered(gateway: Harness, replicas):

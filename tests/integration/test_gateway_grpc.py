@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from gateway_harness import WORK_S, Harness, Replica, eventually, gateway_up, replicas_up
+from gateway_harness import WORK_S, Harness, eventually, gateway_up
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from launcher.decide.gateway import Load, Mode
@@ -22,12 +22,6 @@ REQUEST = service_pb2.ModelInferRequest(model_name="m")
 async def gateway(tmp_path: Path) -> AsyncIterator[Harness]:
     async with gateway_up(tmp_path, domain="models.example.org", hold_s=3) as harness:
         yield harness
-
-
-@pytest.fixture
-async def replicas() -> AsyncIterator[tuple[Replica, Replica]]:
-    async with replicas_up() as pair:
-        yield pair
 
 
 def stub(channel: grpc.aio.Channel) -> service_pb2_grpc.GRPCInferenceServiceStub:

@@ -3,7 +3,6 @@
 import asyncio
 import ssl
 import subprocess
-from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,11 +13,9 @@ from gateway_harness import (
     INFER,
     STREAM,
     Harness,
-    Replica,
     error_of,
     eventually,
     gateway_up,
-    replicas_up,
     statuses,
 )
 from tritonclient.grpc import service_pb2, service_pb2_grpc
@@ -31,18 +28,6 @@ pytestmark = pytest.mark.integration
 
 KEY, OTHER, REVOKED = "swk_0123_secret", "swk_4567_secret", "swk_89ab_secret"
 KEYS = {sha256(key.encode()).hexdigest(): of for key, of in ((KEY, "t"), (OTHER, "u"))}
-
-
-@pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with gateway_up(tmp_path) as harness:
-        yield harness
-
-
-@pytest.fixture
-async def replicas() -> AsyncIterator[tuple[Replica, Replica]]:
-    async with replicas_up() as pair:
-        yield pair
 
 
 async def test_a_tenant_with_a_key_is_protected(gateway: Harness, replicas):

@@ -5,9 +5,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 from gateway_harness import (
@@ -15,8 +14,6 @@ from gateway_harness import (
     Harness,
     Replica,
     eventually,
-    gateway_up,
-    replicas_up,
     statuses,
     write_files,
 )
@@ -28,18 +25,6 @@ from launcher.decide.routing import MarkComplete
 from launcher.haproxy import REPLACED_DEADLINE_S
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with gateway_up(tmp_path) as harness:
-        yield harness
-
-
-@pytest.fixture
-async def replicas() -> AsyncIterator[tuple[Replica, Replica]]:
-    async with replicas_up() as pair:
-        yield pair
 
 
 @contextmanager
