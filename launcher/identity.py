@@ -5,6 +5,7 @@ import ssl
 import subprocess
 import tempfile
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from cluster.errors import InvalidInputError, UnreachableError
@@ -12,6 +13,7 @@ from cluster.gateway_settings import GatewaySettings
 
 KEY = "identity.pem"
 """In the gateway's directory: the gateway's key and certificate, for HAProxy and the launcher."""
+_KNOWN_REPLICAS = 512
 _PRIVATE, _PUBLIC = 0o600, 0o644
 _DAYS = "3650"
 _CURVE = "prime256v1"
@@ -84,8 +86,11 @@ def pem(certificate: str) -> str:
     return ssl.DER_cert_to_PEM_cert(base64.b64decode(certificate, validate=True))
 
 
+@lru_cache(_KNOWN_REPLICAS)
 def context(directory: Path, certificate: str) -> ssl.SSLContext:
     """For a client that is the gateway, and talks to the replica with this certificate only.
+
+    A replica that starts is asked several times a second: its context is made once.
 
     Raises OSError without the gateway's key, ssl.SSLError (an OSError) for what is none.
     """
