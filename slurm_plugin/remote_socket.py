@@ -2,8 +2,8 @@
 
 The network is nobody's friend: whatever comes in is short, soon there, and looks like a credential
 before munged is asked, in two threads of its own; a flood here does not take munged from Slurm.
-Who is silent makes room for others (``decide/places.py``), and the launcher's hosts have places of
-their own, so that nobody locks it out.
+Who is silent makes room for others (``decide/connection_places.py``), and the launcher's hosts have
+places of their own, so that nobody locks it out.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from cluster.errors import InvalidInputError, Refusal, SlicewiseError
 from cluster.munge import Munge
 from cluster.sealed import PREFIX, Part, seal, unseal
 from cluster.settings import DaemonSettings, host_and_port
-from slurm_plugin.decide.places import Bounds, Guest, origin_of, room_for
+from slurm_plugin.decide.connection_places import Bounds, Guest, origin_of, room_for
 from slurm_plugin.line_server import BACKLOG, BUSY, Answer, Peer, answered, failure
 from slurm_plugin.observe import report_failure
 from slurm_plugin.user_socket import MESSAGE_BYTES, roles

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.decide.places import Bounds, Guest, Origin, Room, origin_of, room_for
+from slurm_plugin.decide.connection_places import Bounds, Guest, Origin, Room, origin_of, room_for
 
 BOUNDS = Bounds(connections=8, per_host=3, per_prefix=5, grace_s=0.5)
 
