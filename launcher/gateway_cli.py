@@ -10,6 +10,7 @@ import typer
 from cluster.errors import InvalidInputError
 from cluster.settings import load_settings
 from launcher import haproxy
+from launcher.files import replace_file
 from launcher.identity import KEY
 from launcher.render import CONFIGURATION, Owners, gateway_files
 
@@ -52,7 +53,7 @@ def render_gateway(
 
 def _write(path: Path, text: str) -> None:
     try:
-        haproxy.replace_file(path, text)
+        replace_file(path, text)
     except OSError as error:
         raise _unwritten(path, error) from None
 

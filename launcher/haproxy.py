@@ -1,9 +1,7 @@
 """The only door to HAProxy: its Runtime API on unix sockets, and the check of a configuration."""
 
 import asyncio
-import os
 import re
-import shutil
 from asyncio.subprocess import PIPE
 from collections.abc import (
     Awaitable,
@@ -25,6 +23,7 @@ from cluster.gateway_settings import GatewaySettings
 from launcher import identity
 from launcher.decide.gateway import Gateway, with_replaced
 from launcher.decide.routing import Change
+from launcher.files import replace_file
 from launcher.haproxy_text import (
     TOLD_KEY,
     Maps,
@@ -53,7 +52,6 @@ _QUIET = (
 """``set server addr`` and changes of certificates answer in words also when all is well."""
 _OTHER_TRANSACTION = re.compile(r"ongoing transaction is about '([^']+)'")
 """A launcher was killed between a certificate and its commit."""
-_MAY_READ = 0o640
 
 
 class HaproxyRuntime:
@@ -285,21 +283,6 @@ def _write_if_other(path: Path, text: str) -> None:
         if path.read_text(encoding="utf-8") == text:
             return
     replace_file(path, text)
-
-
-def replace_file(path: Path, text: str) -> None:
-    """All or nothing: HAProxy never reads half a file; not for everybody. Raises OSError."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.touch(_MAY_READ)
-        draft.write_text(text, encoding="utf-8")
-        with suppress(FileNotFoundError):
-            shutil.copymode(path, draft)
-        draft.replace(path)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink()
-        raise
 
 
 async def check_configuration(path: Path) -> None:

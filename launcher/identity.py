@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cluster.errors import InvalidInputError, UnreachableError
 from cluster.gateway_settings import GatewaySettings
+from launcher.files import replace_file
 
 KEY = "identity.pem"
 """In the gateway's directory: the gateway's key and certificate, for HAProxy and the launcher."""
@@ -44,7 +45,7 @@ def create(settings: GatewaySettings) -> bool:
     with suppress(FileNotFoundError):
         if settings.identity.read_text(encoding="utf-8") == certificate:
             return made
-    _write(settings.identity, certificate, _PUBLIC)
+    replace_file(settings.identity, certificate, _PUBLIC)
     return made
 
 
@@ -128,19 +129,9 @@ def _make(key: Path) -> None:
                 "SW-GATEWAY-PROGRAM", f"openssl makes no key: {done.stderr.strip()}"
             )
         both = Path(f"{made}.crt").read_text(encoding="utf-8") + made.read_text(encoding="utf-8")
-    _write(key, both, _PRIVATE)
+    replace_file(key, both, _PRIVATE)
 
 
 def _certificate(key: Path) -> str:
     text = key.read_text(encoding="utf-8")
     return text[: text.index(ssl.PEM_FOOTER)] + f"{ssl.PEM_FOOTER}\n"
-
-
-def _write(path: Path, text: str, mode: int) -> None:
-    """Whole or not at all, and never wider than ``mode``."""
-    draft = path.with_name(f".{path.name}.new")
-    draft.unlink(missing_ok=True)
-    draft.touch(mode)
-    draft.write_text(text, encoding="utf-8")
-    draft.chmod(mode)
-    draft.replace(path)

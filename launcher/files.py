@@ -1,0 +1,31 @@
+"""Files of the gateway's directory, each written whole or not at all."""
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+_MAY_READ = 0o640
+
+
+def replace_file(path: Path, text: str, mode: int | None = None) -> None:
+    """Whoever reads it meanwhile has the old text or the new one, never half of it.
+
+    It gets that ``mode``, else the one of the file that is there, else one that is not for
+    everybody; it is never wider meanwhile. Raises OSError.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.unlink(missing_ok=True)
+        draft.touch(_MAY_READ if mode is None else mode & _MAY_READ)
+        draft.write_text(text, encoding="utf-8")
+        if mode is not None:
+            draft.chmod(mode)
+        else:
+            with suppress(FileNotFoundError):
+                shutil.copymode(path, draft)
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()
+        raise
