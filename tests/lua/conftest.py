@@ -16,6 +16,12 @@ def lua(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _interpreters() -> Iterator[None]:
+    yield
+    Interpreter.end_all()
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "admission.sock"

@@ -3,11 +3,13 @@
 import json
 import socket
 import subprocess
+import tempfile
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = ROOT / "slurm_plugin" / "slicewise.lua"
@@ -16,6 +18,21 @@ ALICE, SLURM_UID, ROOT_UID = 61001, 64030, 0
 PARTITIONS = {"cpu": {"flag_default": 0}, "gpu": {"flag_default": 1}}
 SUCCESS, DENIED, POLICY = 0, 2002, 2050
 UNSET, UNSET_16 = 4294967294, 65534
+NOTHING = {
+    "priority": UNSET,
+    "min_nodes": UNSET,
+    "max_nodes": UNSET,
+    "min_cpus": UNSET,
+    "num_tasks": UNSET,
+    "time_limit": UNSET,
+    "ntasks_per_node": UNSET_16,
+    "ntasks_per_socket": UNSET_16,
+    "ntasks_per_tres": UNSET_16,
+    "cpus_per_task": UNSET_16,
+    "shared": UNSET_16,
+    "requeue": UNSET_16,
+}
+"""A change of something else, as slurmctld shows it."""
 
 LUAS = ("lua5.1", "lua5.3", "lua5.4")
 """Those that packages of Slurm link: Debian's, SchedMD's, those of Enterprise Linux."""
@@ -61,6 +78,13 @@ class Daemon:
                 if self.closes:
                     connection.shutdown(socket.SHUT_RDWR)
 
+    def accepted(self, at_least: int) -> int:
+        """How many connections were opened: on a busy machine it accepts late."""
+        deadline_s = time.monotonic() + 10
+        while self.connections < at_least and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        return self.connections
+
     def send(self, data: bytes) -> None:
         """Say something on the newest connection."""
         with suppress(OSError):
@@ -87,9 +111,60 @@ def answering(**answer: object) -> Reply:
 
 
 class Interpreter:
-    """The Lua that runs the calls: each test runs once under each of ``LUAS`` (conftest.py)."""
+    """A Lua that runs one case after the other: to start one for each took longer than the case."""
 
     name = LUAS[0]
+    """Of the one that is to run them: each test runs once under each of ``LUAS`` (conftest.py)."""
+    running: ClassVar[dict[str, "Interpreter"]] = {}
+
+    def __init__(self, name: str) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 -- closed by _last_words
+        pipe = subprocess.PIPE
+        self._lua = subprocess.Popen(
+            ("setpriv", "--pdeathsig", "KILL", name, RUN_CASE),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=self._errors,
+        )
+
+    @classmethod
+    def run(cls, case: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What each of its calls did. If Lua dies of it, AssertionError says what Lua said."""
+        if cls.name not in cls.running:
+            cls.running[cls.name] = cls(cls.name)
+        done = cls.running[cls.name]._run(case)
+        if done is None:
+            raise AssertionError(cls.running.pop(cls.name)._last_words())
+        return done
+
+    def _run(self, case: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        stdin, stdout = self._lua.stdin, self._lua.stdout
+        assert stdin is not None
+        assert stdout is not None
+        too_late = threading.Timer(30, self._lua.kill)
+        too_late.start()
+        with suppress(BrokenPipeError):
+            stdin.write(json.dumps(case, ensure_ascii=False).encode() + b"\n")
+            stdin.flush()
+        lines: list[bytes] = []
+        while not lines or lines[-1].strip():
+            lines.append(stdout.readline())
+        too_late.cancel()
+        # An empty line ends the case; none at all is the end of Lua.
+        return [json.loads(line) for line in lines[:-1]] if lines[-1] else None
+
+    def _last_words(self) -> str:
+        self._lua.communicate()
+        with self._errors as errors:
+            errors.seek(0)
+            return errors.read().decode()
+
+    @classmethod
+    def end_all(cls) -> None:
+        """End those that were started."""
+        for one in cls.running.values():
+            one._last_words()
+        cls.running.clear()
 
 
 def run_calls(path: Path, calls: list[dict[str, Any]], **case: Any) -> list[dict[str, Any]]:
@@ -103,15 +178,7 @@ def run_calls(path: Path, calls: list[dict[str, Any]], **case: Any) -> list[dict
     options |= case.pop("configure", {})
     whole = {"module": str(MODULE), "configure": options, "part_list": PARTITIONS, **case}
     whole["calls"] = [{"call": "job_submit", "uid": ALICE, **call} for call in calls]
-    done = subprocess.run(
-        [Interpreter.name, str(RUN_CASE)],
-        input=json.dumps(whole, ensure_ascii=False).encode(),
-        capture_output=True,
-        check=False,
-        timeout=30,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    results = [json.loads(line) for line in done.stdout.splitlines()]
+    results = Interpreter.run(whole)
     assert not any(result["read_assoc_qos"] for result in results)
     return results
 

@@ -1,27 +1,26 @@
--- Reads a case (JSON) from stdin, makes its calls of slicewise.lua with stubs of slurmctld's
--- `slurm` table, one after the other, and prints what each did (JSON). Before a call it may sleep
--- (`sleep_s`) and set the clock (`shift_s`, of all calls that follow).
+-- Reads cases from stdin, a line of JSON each: to start Lua for each one cost more than the case.
+-- Of each it loads slicewise.lua anew, makes the calls with stubs of slurmctld's `slurm` table, one
+-- after the other, and prints what each did (a line of JSON), then an empty line. Before a call it
+-- may sleep (`sleep_s`) and set the clock (`shift_s`, of the case's calls that follow).
 local cjson = require "cjson"
 local socket = require "socket"
-local case = cjson.decode(io.read("*a"))
-local told, logged, read_fields
+local clock = socket.gettime
+local case, shift_s, told, logged, read_fields
 
-slurm = {
-    SUCCESS = 0,
-    ERROR = -1,
-    ESLURM_ACCESS_DENIED = 2002,
-    ESLURM_ACCOUNTING_POLICY = 2050,
-    ESLURM_INVALID_QOS = case.slurm ~= "22.05" and 2066 or nil,
-    log_user = function(format, ...) told[#told + 1] = string.format(format, ...) end,
-    log_info = function(format, ...) logged[#logged + 1] = string.format(format, ...) end,
-    log_error = function(format, ...) io.stderr:write(string.format(format, ...), "\n") end,
-}
+local function stub_of_slurm()
+    return {
+        SUCCESS = 0,
+        ERROR = -1,
+        ESLURM_ACCESS_DENIED = 2002,
+        ESLURM_ACCOUNTING_POLICY = 2050,
+        ESLURM_INVALID_QOS = case.slurm ~= "22.05" and 2066 or nil,
+        log_user = function(format, ...) told[#told + 1] = string.format(format, ...) end,
+        log_info = function(format, ...) logged[#logged + 1] = string.format(format, ...) end,
+        log_error = function(format, ...) io.stderr:write(string.format(format, ...), "\n") end,
+    }
+end
 
-local clock, shift_s = socket.gettime, 0
 socket.gettime = function() return clock() + shift_s end
-
--- As slurmctld puts it before a GRES that is set.
-local PREFIX = case.slurm == "22.05" and "gres:" or "gres/"
 
 -- Slurm gives userdata-like records: writes are kept, forbidden reads end slurmctld.
 local function record(fields)
@@ -39,17 +38,15 @@ local function record(fields)
         end,
         __newindex = function(_, key, value)
             if key == "gres" and value ~= "" then
-                value = PREFIX .. value
+                -- As slurmctld puts it before a GRES that is set.
+                value = (case.slurm == "22.05" and "gres:" or "gres/") .. value
             end
             values[key] = value ~= "" and value or nil
         end,
     }), values
 end
 
-local module = dofile(case.module)
-module.configure(case.configure)
-
-local function make(call)
+local function make(module, call)
     told, logged, read_fields = {}, {}, {}
     socket.sleep(call.sleep_s or 0)
     shift_s = shift_s + (call.shift_s or 0)
@@ -73,6 +70,17 @@ local function make(call)
     }
 end
 
-for _, call in ipairs(case.calls) do
-    print(cjson.encode(make(call)))
+for line in io.lines() do
+    case, shift_s = cjson.decode(line), 0
+    slurm = stub_of_slurm()
+    local module = dofile(case.module)
+    module.configure(case.configure)
+    for _, call in ipairs(case.calls) do
+        print(cjson.encode(make(module, call)))
+    end
+    print("")
+    io.flush()
+    -- Nothing refers to the case's module any more: its connection closes.
+    module = nil
+    collectgarbage()
 end
