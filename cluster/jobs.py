@@ -112,6 +112,8 @@ class NodeView:
         gpus_held: indices of those that jobs hold, in the order of gres.conf.
         blocked: why nobody can have those that no job holds: no CPU or no memory is left, or it is
             kept for one user; "" if that is not so.
+        cpus, memory_mib: what jobs may have of it, free or not; 0 if Slurm does not say.
+        threads_per_core: CPUs that Slurm gives together.
     """
 
     name: str
@@ -123,6 +125,9 @@ class NodeView:
     weight: int = 1
     gpus_held: frozenset[int] = frozenset()
     blocked: str = ""
+    cpus: int = 0
+    threads_per_core: int = 1
+    memory_mib: int = 0
 
     @property
     def is_shapes(self) -> bool:
@@ -142,11 +147,13 @@ class PartitionView:
         billing_weights: TRESBillingWeights, the TRES in small letters:
             ``{"cpu": 0.0, "gres/gpu:1g.10gb": 1000.0}``.
         qos: whose limits bind all of its jobs; "" if it has none.
+        has_default_memory: whether a job that asks for no memory gets some, not all of a node's.
     """
 
     name: str
     billing_weights: Mapping[str, float] = field(hash=False)
     qos: str
+    has_default_memory: bool = True
 
 
 @dataclass(frozen=True)

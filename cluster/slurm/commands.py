@@ -38,7 +38,7 @@ from cluster.slurm.job_rows import (
     parse_rows,
     started,
 )
-from cluster.slurm.nodes import read_nodes
+from cluster.slurm.nodes import read_nodes, read_threads
 from cluster.slurm.plans import (
     PLAN_FIELDS,
     RESERVED_FIELDS,
@@ -48,16 +48,24 @@ from cluster.slurm.plans import (
     parse_plans,
     parse_reservations,
     parse_reserved,
-    parse_threads,
 )
 from cluster.slurm.priorities import PRIORITY_FORMAT, parse_priorities
 from cluster.slurm.requests import REQUEST_FIELDS, parse_requests
-from cluster.slurm.run import CHANGE_DEADLINE_S, IDS, SQUEUE, Reply, attempt, run, secret
+from cluster.slurm.run import (
+    CHANGE_DEADLINE_S,
+    IDS,
+    SQUEUE,
+    Reply,
+    attempt,
+    run,
+    secret,
+    secret_columns,
+)
 from cluster.slurm.runs import RUN_FIELDS, RUN_STATES, jobs_without_start, parse_runs
 from cluster.slurm.submissions import parse_scripts, script_questions
 from cluster.slurm.unread import Told, UnreadLog, each, ignored
 from cluster.slurm.updates import address, weights_script
-from cluster.slurm.values import answers, time_text
+from cluster.slurm.values import MOST_STEPS, answers, time_text, without_prompts
 
 _LONGEST_WAIT_S = 2.0
 """However far apart this clock and slurmctld's are."""
@@ -110,7 +118,16 @@ class CommandSlurm(Slurm):
         running = parse_jobs(await _rows("running"), {}, ignored)
         tagged = {_name(job): job for job in running if TAG_PREFIX in job.admin_comment}
         listed = parse.parse_step_ids(await run((*SQUEUE, "--steps", IDS)))
-        asked = [(tagged[job], step) for job, step in listed if job in tagged]
+        steps: dict[str, list[int]] = {}
+        for job, step in listed:
+            if job in tagged:
+                steps.setdefault(job, []).append(int(step))
+        # Each is a call of its own, and a job may have tens of thousands.
+        asked = [
+            (tagged[job], str(step))
+            for job, found in steps.items()
+            for step in sorted(found)[:MOST_STEPS]
+        ]
         return await _steps(asked, self._told) if asked else ()
 
     async def plans(self) -> tuple[PlannedStart, ...]:
@@ -127,8 +144,8 @@ class CommandSlurm(Slurm):
         return parse_reserved(await _rows("running", RESERVED_FIELDS), self._told)
 
     async def cores(self, jobs: Collection[JobView]) -> Mapping[int, Mapping[str, frozenset[int]]]:
-        """One ``scontrol show job -d`` for all of them, and ``scontrol show node``."""
-        threads = parse_threads(await run(("scontrol", "show", "node")))
+        """One ``scontrol show job -d`` for all of them, and ``sinfo``."""
+        threads = await read_threads()
         answered = zip(jobs, await _details(jobs), strict=False)
         return {job.job_id: parse_cores(text, threads) for job, text in answered}
 
@@ -180,12 +197,13 @@ class CommandSlurm(Slurm):
 
     async def associations(self) -> tuple[Association, ...]:
         """``sacctmgr show assoc`` of slurmctld's own ClusterName, with and without inheritance."""
-        where = ("where", f"cluster={(await self.config())['ClusterName']}")
+        where = f"where cluster={(await self.config())['ClusterName']}"
+        columns = secret_columns(parse.ASSOCIATION_FIELDS)
         text, own = await asyncio.gather(
-            _show("assoc", parse.ASSOCIATION_FIELDS, *where),
-            _show("assoc", parse.ASSOCIATION_FIELDS, *where, "wopl"),
+            _show_secretly(f"show assoc {where}", columns),
+            _show_secretly(f"show assoc {where} wopl", columns),
         )
-        return parse.parse_associations(text, own, self._told)
+        return parse.parse_associations(text, own, columns, self._told)
 
     async def qos(self) -> tuple[Qos, ...]:
         """``sacctmgr show qos``."""
@@ -304,6 +322,17 @@ async def _accounting(since_s: int, which: str) -> str:
 async def _show(what: str, fields: Sequence[str], *where: str) -> str:
     columns = f"format={','.join(fields)}"
     return await run(("sacctmgr", *_PLAIN, "show", what, *where, columns))
+
+
+async def _show_secretly(question: str, columns: Sequence[str]) -> str:
+    """Not as an argument: those of a running command can be read by everybody.
+
+    Each column has another width, or sacctmgr would show a field only once; with ``--parsable2`` it
+    cuts nothing.
+    """
+    shown = ",".join(f"{name}%{width}" for width, name in enumerate(columns, 1))
+    line = f"{question} format={shown}"
+    return without_prompts(await run(("sacctmgr", *_PLAIN), stdin=f"{line}\n"))
 
 
 async def _scripts(job_ids: Sequence[int]) -> Mapping[int, str]:

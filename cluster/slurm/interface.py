@@ -46,7 +46,7 @@ class Association:
 
     ``grp_tres`` and ``grp_tres_run_mins`` hold only the limits that are set: ``{"billing": 3000}``.
     QOS list and default are what is in force; ``own_qos`` and ``own_default_qos`` are empty where
-    the row inherits them.
+    the row inherits them. ``bounds_submits``: its jobs, waiting ones too, can't be any number.
     """
 
     cluster: str
@@ -60,6 +60,7 @@ class Association:
     own_qos: frozenset[str] = frozenset()
     own_default_qos: str = ""
     partition: str = ""
+    bounds_submits: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ class Slurm(Protocol):
         ...
 
     async def steps(self) -> tuple[StepView, ...]:
-        """Every running step with reserved ports, of jobs that carry a tag."""
+        """Running steps with reserved ports, of jobs that carry a tag: a job's first eight."""
         ...
 
     async def plans(self) -> tuple[PlannedStart, ...]:

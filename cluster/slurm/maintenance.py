@@ -18,8 +18,10 @@ _CODE = re.compile(r"SW-[A-Z0-9-]{1,40}")
 _WORDS_LENGTH = 1000
 _MOST_BYTES = 1 << 22
 """Of what a command on a node prints: whoever is root there decides what it says."""
+_EXPORTED = "PATH,LC_ALL,TZ"
+"""Of this process's variables, with Slurm's own: whoever is root on the node reads them, and an
+operator's shell may have the ledger's URL."""
 _SLURMD_START = re.compile(r"\bSlurmdStartTime=(\S+)")
-_REASON = re.compile(r"\bReason=(.*)")
 
 
 async def reserve(name: str, node: str, minutes: int) -> None:
@@ -61,6 +63,7 @@ async def run_on(node: str, reservation: str, argv: Sequence[str], deadline_s: f
         *((f"--reservation={reservation}",) if reservation else ()),
         *(f"--partition={partition}", f"--nodelist={node}", "--nodes=1", "--ntasks=1"),
         *("--cpus-per-task=1", "--mem=1", f"--time={limit_minutes}", "--chdir=/", "--input=none"),
+        f"--export={_EXPORTED}",
         *(f"--immediate={int(deadline_s // 2)}", "--job-name=slicewise-recut"),
     )
     command = ("srun", *options, *argv)
@@ -109,18 +112,21 @@ async def drain(node: str, reason: str) -> None:
 
 async def undrain(node: str, reasons: Sequence[str]) -> None:
     """Take back a drain for one of these reasons, by how they begin; nothing for any other."""
-    reason = _REASON.search(await _shown(node))
-    if reason is not None and reason[1].startswith(tuple(reasons)):
+    # Not of scontrol, which prints texts of the node's own before it.
+    if (await _sinfo(node, "%E")).startswith(tuple(reasons)):
         await run(("scontrol", "update", f"NodeName={node}", "State=RESUME"))
 
 
 async def _partition(node: str) -> str:
     """One that the node is in: the default one may be without it."""
-    argv = ("sinfo", "--noheader", "--all", f"--nodes={node}", "--format=%R")
-    found = (await run(argv)).split()
+    found = (await _sinfo(node, "%R")).split()
     if not found:
         raise OutsideError("SW-SLURM-FAILED", f"Slurm has no node {node} in any partition.")
     return found[0]
+
+
+async def _sinfo(node: str, what: str) -> str:
+    return await run(("sinfo", "--noheader", "--all", f"--nodes={node}", f"--format={what}"))
 
 
 async def _shown(node: str) -> str:

@@ -1,8 +1,9 @@
 """All nodes, one record each: what root of a node has put into its record costs that node only.
 
 ``scontrol`` prints texts that a node's slurmd sends, such as its OS, as they are: with a blank line
-in one, another node's record begins. So which nodes there are, in which partitions and with which
-GPUs, says ``sinfo``, which prints no such text; a node that is there twice is asked for by itself.
+in one, another node's record begins, and its architecture stands before all that Slurm knows. So
+which nodes there are, where, in which partitions and with which GPUs, says ``sinfo``, which prints
+no such text; a node that is there twice is asked for by itself.
 """
 
 import asyncio
@@ -12,15 +13,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster.jobs import NodeView
-from cluster.slurm.parse import parse_nodes
+from cluster.slurm.parse import MOST_STRANGERS, parse_nodes
+from cluster.slurm.plans import parse_threads
 from cluster.slurm.run import attempt, run, secret
 from cluster.slurm.unread import Told, Unread, quoted
 from cluster.slurm.values import answers, gpu_counts
 
-_SINFO = ("sinfo", "--noheader", "--all", "--local", "--Node", "--format=%N %R %G")
+_SINFO = ("sinfo", "--noheader", "--all", "--local", "--Node")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
-_MOST_STRANGERS = 64
-"""Nodes that are in no partition are asked for one by one, a millisecond each."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,25 @@ class Place:
 
     partitions: frozenset[str]
     gres: str
+    address: str
+    weight: int
 
 
 async def read_nodes(told: Told) -> tuple[NodeView, ...]:
     """``scontrol show node -d`` beside ``sinfo``."""
-    shown, listed = await asyncio.gather(run(("scontrol", "show", "node", "-d")), run(_SINFO))
-    found, places = parse_nodes(shown, told), parse_places(listed)
+    shown, listed = await asyncio.gather(
+        run(("scontrol", "show", "node", "-d")), run((*_SINFO, "--format=%N %R %G %o %w"))
+    )
+    places = parse_places(listed)
+    found = parse_nodes(shown, told, places)
     asked = doubtful([node.name for node in found], places)
     again = await _one_by_one(asked, told) if asked else {}
     return settled(found, places, again, told)
+
+
+async def read_threads() -> Mapping[str, int]:
+    """Threads of a core, by node: ``sinfo``."""
+    return parse_threads(await run((*_SINFO, "--format=%N %Z")))
 
 
 async def _one_by_one(names: Sequence[str], told: Told) -> Mapping[str, NodeView]:
@@ -45,18 +55,18 @@ async def _one_by_one(names: Sequence[str], told: Told) -> Mapping[str, NodeView
     lines = (f"show node {name}\nshow hostnames {mark}\n" for name in names)
     # One that somebody has made up is not found: no failure.
     reply = await attempt(("scontrol", "-d"), stdin="".join(lines))
-    firsts = (parse_nodes(text, told)[:1] for text in answers(reply.output, mark))
-    answered = zip(names, firsts, strict=False)
-    return {name: first[0] for name, first in answered if first and first[0].name == name}
+    answered = zip(names, answers(reply.output, mark), strict=False)
+    firsts = {name: parse_nodes(text, told, {name})[:1] for name, text in answered}
+    return {name: first[0] for name, first in firsts.items() if first and first[0].name == name}
 
 
 def parse_places(text: str) -> Mapping[str, Place]:
-    """``sinfo --Node --format='%N %R %G'``: a line for each node and partition."""
+    """``sinfo --Node --format='%N %R %G %o %w'``: a line for each node and partition."""
     found: dict[str, Place] = {}
     for line in text.splitlines():
-        name, partition, gres = line.split()
+        name, partition, gres, address, weight = line.split()
         before = found[name].partitions if name in found else frozenset()
-        found[name] = Place(before | {partition}, gres)
+        found[name] = Place(before | {partition}, gres, address, int(weight))
     return found
 
 
@@ -65,7 +75,8 @@ def doubtful(names: Sequence[str], places: Collection[str]) -> tuple[str, ...]:
     several = [name for name, count in Counter(names).items() if count > 1 and name in places]
     others = [name for name in dict.fromkeys(names) if name not in places]
     strangers = [name for name in others if _NAME.fullmatch(name)]
-    return (*several, *strangers[:_MOST_STRANGERS])
+    # One by one, a millisecond each.
+    return (*several, *strangers[:MOST_STRANGERS])
 
 
 def settled(
@@ -84,8 +95,20 @@ def settled(
             if name not in places and name in again:
                 yield replace(again[name], partitions=frozenset())
             elif name in places and (count[name] == 1 or name in again):
-                place = places[name]
-                sure = again.get(name, node)
-                yield replace(sure, partitions=place.partitions, gpus=gpu_counts(place.gres))
+                yield _at(places[name], again.get(name, node))
 
     return tuple(each())
+
+
+def _at(place: Place, node: NodeView) -> NodeView:
+    """No more is allotted of a type than there is: what is free is summed up over all nodes."""
+    gpus = gpu_counts(place.gres)
+    allotted = node.gpus_allotted
+    return replace(
+        node,
+        address=place.address,
+        partitions=place.partitions,
+        gpus=gpus,
+        weight=place.weight,
+        gpus_allotted={name: min(allotted[name], gpus[name]) for name in gpus if name in allotted},
+    )

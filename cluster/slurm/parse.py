@@ -2,11 +2,14 @@
 
 Written for 22.05, 24.11 and 26.05. Users choose names, comments and paths, and Slurm quotes none
 of them: so jobs are read from ``squeue`` with a separator that nobody can guess (``job_rows``),
-steps one by one, and accounting without any text of a user. ``told`` takes what can't be read.
+associations in columns whose order nobody can guess, steps one by one, and accounting without any
+text of a user. ``told`` takes what can't be read.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import eq
 
 from cluster.jobs import JobView, NodeView, PartitionView, StepView
 from cluster.slurm.interface import Association, Qos
@@ -15,6 +18,7 @@ from cluster.slurm.values import (
     duration_s,
     gpu_counts,
     gpu_indices,
+    has_default_memory,
     hosts,
     limits,
     named,
@@ -36,11 +40,21 @@ ASSOCIATION_FIELDS = (
     "DefaultQOS",
     "GrpTRES",
     "GrpTRESRunMins",
+    "GrpSubmitJobs",
+    "MaxSubmitJobs",
 )
 USE_FIELDS = ("Cluster", "QOS")
 QOS_FIELDS = ("Name", "GrpTRES", "Preempt", "MaxTRESPerAccount", "PreemptExemptTime")
 
 # -- Nodes, partitions and steps
+
+_NODE_NAME = re.compile(r"\s*(?:scontrol: (?:show node \S+\n)?)?NodeName=(\S+)")
+"""Behind scontrol's prompt, which it may echo a question to."""
+MOST_STRANGERS = 64
+"""Nodes of names that nobody knows, such as those in no partition, of which more is asked."""
+_STRANGER = ""
+_RECORD = 1 << 16
+"""Longer than any: what a node's root has made longer loses its end."""
 
 
 def _block(block: str) -> Mapping[str, str]:
@@ -53,16 +67,29 @@ def _block(block: str) -> Mapping[str, str]:
     return found
 
 
-def parse_nodes(text: str, told: Told) -> tuple[NodeView, ...]:
-    """``scontrol show node -d``: records with a blank line between them."""
-    blocks = (_block(block) for block in re.split(r"\n\s*\n", text))
-    return tuple(_node(block, told) for block in blocks if "NodeName" in block)
+def parse_nodes(text: str, told: Told, known: Collection[str] = ()) -> tuple[NodeView, ...]:
+    """``scontrol show node -d``: records with a blank line between them.
+
+    A node's root may have written a million of them. So of a name that is known two are read, which
+    tells that there are several, and of all others 64.
+    """
+    seen: Counter[str] = Counter()
+    found: list[NodeView] = []
+    for block in re.split(r"\n\s*\n", text):
+        if name := _NODE_NAME.match(block):
+            kind = name[1] if name[1] in known else _STRANGER
+            seen[kind] += 1
+            if seen[kind] <= (MOST_STRANGERS if kind == _STRANGER else 2):
+                found.append(_node(_block(block[:_RECORD]), told))
+    return tuple(found)
 
 
 def _node(block: Mapping[str, str], told: Told) -> NodeView:
     fields = Fields("node", block["NodeName"], lambda field: block.get(field, ""), told)
     # A sign at the end of a state tells of a daemon that does not answer (*) or of power saving.
     states = re.sub(r"[^A-Z_+]", "", block.get("State", ""))
+    memory_mib = fields.read("memory_mib", "RealMemory", _amount, 0)
+    reserved_mib = fields.read("memory_mib", "MemSpecLimit", _amount, 0)
     return NodeView(
         name=block["NodeName"],
         address=block.get("NodeAddr", block["NodeName"]),
@@ -73,7 +100,14 @@ def _node(block: Mapping[str, str], told: Told) -> NodeView:
         weight=fields.read("weight", "Weight", lambda text: int(text or 1), 1),
         gpus_held=fields.read("gpus_held", "GresUsed", gpu_indices, frozenset()),
         blocked=node_blocked(block),
+        cpus=fields.read("cpus", "CPUEfctv" if "CPUEfctv" in block else "CPUTot", _amount, 0),
+        threads_per_core=max(1, fields.read("threads_per_core", "ThreadsPerCore", _amount, 1)),
+        memory_mib=max(0, memory_mib - reserved_mib),
     )
+
+
+def _amount(text: str) -> int:
+    return int(text or 0)
 
 
 def parse_partitions(text: str, told: Told) -> tuple[PartitionView, ...]:
@@ -89,6 +123,7 @@ def _partition(block: Mapping[str, str], told: Told) -> PartitionView:
         name=name,
         billing_weights=fields.read("billing_weights", "TRESBillingWeights", weights, {}),
         qos=named(block.get("QoS", "")),
+        has_default_memory=has_default_memory(block),
     )
 
 
@@ -126,8 +161,9 @@ def piped(record: str, text: str, fields: Sequence[str], told: Told) -> Iterator
 
     A coordinator chooses the names of accounts below his, and nobody else's rows may suffer from
     it: what is too much for a line belongs to its account's name, and what a line break in one
-    leaves of a row is left out. OutsideError (SW-SLURM-FAILED) if no line is as long, and nobody
-    can have chosen that.
+    leaves of a row is left out, as is a row of which a field that stands in several columns does
+    not say the same in all of them. OutsideError (SW-SLURM-FAILED) if no line is as long, and
+    nobody can have chosen that.
     """
     found = 0
     account = fields.index("Account") if "Account" in fields else None
@@ -136,21 +172,36 @@ def piped(record: str, text: str, fields: Sequence[str], told: Told) -> Iterator
         if account is not None and len(cells) > len(fields):
             end = account + 1 + len(cells) - len(fields)
             cells[account:end] = ["|".join(cells[account:end])]
-        if len(cells) == len(fields):
+        row = dict(zip(fields, cells, strict=False))
+        if len(cells) == len(fields) and all(map(eq, map(row.get, fields), cells)):
             found += 1
-            yield dict(zip(fields, cells, strict=True))
+            yield row
         elif line:
             told(Unread(record, quoted(cells[0]), "", quoted(line)))
     if account is None and text.strip() and not found:
         raise unreadable(record, text)
 
 
-def parse_associations(text: str, own: str, told: Told) -> tuple[Association, ...]:
-    """``sacctmgr -n -P show assoc`` without and with ``wopl``, which leaves out the inherited."""
-    said = tuple(piped("association", text, ASSOCIATION_FIELDS, told))
-    own_said = piped("association", own, ASSOCIATION_FIELDS, told)
+def parse_associations(
+    text: str, own: str, columns: Sequence[str], told: Told
+) -> tuple[Association, ...]:
+    """``sacctmgr -n -P show assoc`` without and with ``wopl``, which leaves out the inherited.
+
+    A row whose number is its cluster's name is none: somebody has written it into a name, with the
+    same in all columns in which nobody chooses what stands.
+    """
+    said = tuple(_rows(text, columns, told))
+    own_said = _rows(own, columns, told)
     own_rows = {_association_key(row): row for row in own_said}
     return tuple(_association(row, own_rows.get(_association_key(row), row), told) for row in said)
+
+
+def _rows(text: str, columns: Sequence[str], told: Told) -> Iterator[Mapping[str, str]]:
+    for row in piped("association", text, columns, told):
+        if row.get("ID") == row["Cluster"]:
+            told(Unread("association", quoted(row["Cluster"]), "ID", quoted(row["ID"])))
+        else:
+            yield row
 
 
 def _association_key(row: Mapping[str, str]) -> tuple[str, ...]:
@@ -172,6 +223,7 @@ def _association(row: Mapping[str, str], own: Mapping[str, str], told: Told) -> 
         own_qos=names(own["QOS"]),
         own_default_qos=own["DefaultQOS"],
         partition=row["Partition"],
+        bounds_submits=bool(row["GrpSubmitJobs"] or row["MaxSubmitJobs"]),
     )
 
 

@@ -15,9 +15,7 @@ _IDS = r"\d{1,5}(?:-\d{1,5})?"
 _CORES = re.compile(rf"^ +Nodes=([\w.-]+) CPU_IDs=({_IDS}(?:,{_IDS})*) Mem=", re.MULTILINE)
 _DEVICES = re.compile(r"^ +Nodes=([\w.-]+) CPU_IDs=\S+ Mem=\S+ GRES=(\S+)$", re.MULTILINE)
 _JOB = re.compile(r"^JobId=(\d{1,10}) ", re.MULTILINE)
-_THREADS = re.compile(
-    r"NodeName=(\S+)[^\n]*\n(?:[^\n]+\n)*? +State=\S+ ThreadsPerCore=([1-9][0-9]{0,3})\b"
-)
+_THREADS = re.compile(r"^(\S+) ([1-9][0-9]{0,3})$", re.MULTILINE)
 
 
 def parse_plans(rows: Sequence[Mapping[str, str]], told: Told) -> tuple[PlannedStart, ...]:
@@ -100,5 +98,5 @@ def parse_devices(text: str) -> Mapping[str, frozenset[int]]:
 
 
 def parse_threads(text: str) -> Mapping[str, int]:
-    """``scontrol show node``: threads of a core, by node."""
+    """``sinfo --Node --format='%N %Z'``: threads of a core, by node."""
     return {node: int(threads) for node, threads in _THREADS.findall(text)}

@@ -10,7 +10,7 @@ from typing import Any
 from cluster.jobs import TAG_PREFIX, JobState, JobView, StepView
 from cluster.slurm.job_rows import HOLDABLE, job_state
 from cluster.slurm.unread import Fields, Told, each, ignored
-from cluster.slurm.values import hosts, numbers, tres
+from cluster.slurm.values import MOST_STEPS, hosts, numbers, tres
 
 _OVER = frozenset({JobState.ENDED, JobState.COMPLETING})
 """Without a time limit, only what is over has an end: Slurm makes one up for what runs."""
@@ -87,11 +87,16 @@ def step_views(
         (job, name, step)
         for job in ours
         if job.state is JobState.RUNNING
-        for name, step in steps[job.job_id].items()
-        if isinstance(name, int)
+        for name, step in _first(steps[job.job_id])
     )
     views = each("step", found, _step_view, told, lambda one: f"{one[0].job_id}.{one[1]}")
     return tuple(view for view in views if view is not None)
+
+
+def _first(steps: Mapping[Any, Any]) -> list[tuple[int, Any]]:
+    """Of one job, those of srun."""
+    names = sorted(name for name in steps if isinstance(name, int))
+    return [(name, steps[name]) for name in names[:MOST_STEPS]]
 
 
 def _step_view(found: tuple[JobView, int, Any]) -> StepView | None:

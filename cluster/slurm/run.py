@@ -33,6 +33,9 @@ _PLAIN = {
     "SLURM_BITSTR_LEN": "0",
 }
 
+_MARKS, _MARKED = ("Cluster", "ID"), 16
+"""Of an association: what nobody below an operator chooses."""
+
 _NO_ANSWER = (
     "Unable to contact slurm",
     "Unable to establish controller machine",
@@ -141,8 +144,9 @@ async def _read(stream: asyncio.StreamReader | None, command: str, most_bytes: i
 async def _start(argv: Sequence[str], variables: Mapping[str, str]) -> asyncio.subprocess.Process:
     environment = {**_environment(), **_PLAIN, **variables}
     try:
+        # Lua loads modules from where it stands, and an operator may stand in a tenant's directory.
         return await asyncio.create_subprocess_exec(
-            *argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment
+            *argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, cwd="/"
         )
     except FileNotFoundError:
         raise OutsideError(
@@ -153,6 +157,20 @@ async def _start(argv: Sequence[str], variables: Mapping[str, str]) -> asyncio.s
 def secret() -> str:
     """A word that nobody can have written into what a command prints."""
     return f"x{secrets.token_hex(16)}x"
+
+
+def secret_columns(fields: Sequence[str]) -> tuple[str, ...]:
+    """These fields of an association, in an order that nobody can have written into a name.
+
+    sacctmgr cuts its rows with ``|`` and line breaks alone. So cluster and number of the row stand
+    between the fields, some times each: a row that a name imitates has them elsewhere.
+    """
+    chance = secrets.SystemRandom()
+    rest = [*fields, _MARKS[1], *chance.choices(_MARKS, k=_MARKED - 1)]
+    rest.remove(_MARKS[0])
+    chance.shuffle(rest)
+    # The first one stays: a log says by it whose row can't be read.
+    return (_MARKS[0], *rest)
 
 
 def _environment() -> dict[str, str]:

@@ -9,6 +9,8 @@ from math import isfinite, nan
 from cluster.errors import OutsideError
 from cluster.gres import parse_tres
 
+MOST_STEPS = 8
+"""So many of a job's steps are looked at, the first that run: a replica has one."""
 _NOTHING = frozenset({"", "(null)", "N/A", "None", "Unknown", "INVALID", "NOT_SET"})
 _NO_TIME = _NOTHING | {"NONE"}
 """squeue's word for the end of what has no time limit."""
@@ -30,6 +32,7 @@ _HOST_PART = re.compile(r"\[([^\]]*)\]|([^\[,]+)")
 _BRACKETS = re.compile(r"\[[^\[\]\s]*\]")
 _HOSTS = re.compile(r"(?:\[[^\]]*\]|[^,\[])+")
 _MIB = {"": 1, "M": 1, "G": 2**10, "T": 2**20, "P": 2**30}
+_PROMPT = "sacctmgr: "
 _COUNT = re.compile(r"^(?P<number>\d+(?:\.\d+)?)(?P<unit>[MGTP]?)$")
 
 
@@ -201,6 +204,23 @@ def answers(text: str, mark: str) -> Sequence[str]:
     It prints its prompt before each answer, and echoes what it reads if it was built with readline.
     """
     return re.split(rf"(?:scontrol: )?(?:show hostnames {mark}\n)?{mark}\n", text)
+
+
+def without_prompts(text: str) -> str:
+    """What ``sacctmgr`` printed for the one line that it has read: a ``show``.
+
+    It prints its prompt before it reads and at the end, and echoes the line if it was built with
+    readline.
+    """
+    first, _, rest = text.partition("\n")
+    said = rest if first.startswith(f"{_PROMPT}show ") else text.removeprefix(_PROMPT)
+    return said.removesuffix("\n").removesuffix(_PROMPT)
+
+
+def has_default_memory(said: Mapping[str, str]) -> bool:
+    """Whether a partition, or slurm.conf, gives memory to a job that asks for none."""
+    words = (said.get("DefMemPerCPU", ""), said.get("DefMemPerNode", ""))
+    return any(word.isdecimal() for word in words) or "DefMemPerGPU" in said.get("JobDefaults", "")
 
 
 def node_blocked(row: Mapping[str, str]) -> str:

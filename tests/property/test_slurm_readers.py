@@ -175,13 +175,13 @@ def test_accounting_costs_its_own_row_only(odd: Sequence[str]) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(odd=ODD, field=st.integers(0, 4))
+@given(odd=ODD, field=st.integers(0, 5))
 def test_associations_and_qos_cost_their_own_row_only(odd: str, field: int) -> None:
     cell = odd.replace("\n", " ").replace("|", "/")
-    row = ["c", "odd", "", "", "root", "", "", "", ""]
-    row[(1, 2, 3, 7, 8)[field]] = cell
-    text = "|".join(row) + "\nc|vision|||root|normal||billing=3|\n"
-    found, told = told_of(lambda told: parse_associations(text, text, told))
+    row = ["c", "odd", "", "", "root", "", "", "", "", "", ""]
+    row[(1, 2, 3, 7, 8, 10)[field]] = cell
+    text = "|".join(row) + "\nc|vision|||root|normal||billing=3|||\n"
+    found, told = told_of(lambda told: parse_associations(text, text, ASSOCIATION_FIELDS, told))
     assert len(ASSOCIATION_FIELDS) == len(row)
     assert (found[-1].account, dict(found[-1].grp_tres)) == ("vision", {"billing": 3})
     assert all(one.record == "association" for one in told)
@@ -210,7 +210,7 @@ def test_plans_requests_and_steps_cost_their_own_job_only(odd: str) -> None:
     pending, _ = told_of(lambda told: parse_pending(f"{odd.strip()}\n9_[0-3]\n", told))
     assert pending[9] == {0, 1, 2, 3}
     parse_step_ids(f"{odd}.0\n{odd}")
-    threads = parse_threads(f"NodeName=gpu01\n   State={odd} ThreadsPerCore={odd}\n")
+    threads = parse_threads(f"gpu01 {odd}\n")
     parse_cores(f"     Nodes=gpu01 CPU_IDs={odd} Mem=1\n", {"gpu01": 2, **threads})
     parse_devices(f"     Nodes=gpu01 CPU_IDs=1 Mem=1 GRES={odd}\n")
     (job,) = read(ignored, JOB)

@@ -39,7 +39,7 @@ async def test_a_command_runs_in_the_reservation_on_that_node_alone(slurm: Path)
     srun = given(slurm)[-1].split()
     assert srun[-2:] == ["date", "-u"]
     assert {"--reservation=slicewise_recut_1", "--partition=gpu", "--nodelist=gpu01"} <= set(srun)
-    assert {"--mem=1", "--time=2", "--immediate=45"} <= set(srun)
+    assert {"--mem=1", "--time=2", "--immediate=45", "--export=PATH,LC_ALL,TZ"} <= set(srun)
     await maintenance.run_on("gpu01", "", ("date",), 90)
     assert "--reservation" not in given(slurm)[-1]
 
@@ -88,12 +88,21 @@ async def test_another_failure_to_end_a_reservation_is_said(slurm: Path) -> None
 
 
 async def test_only_our_own_drain_is_taken_back(slurm: Path) -> None:
-    shown = "echo 'NodeName=gpu01 State=IDLE+DRAIN Reason=slicewise re-cut 7: x [root@1]'"
-    command(slurm, "scontrol", shown)
+    command(slurm, "scontrol", "exit 0")
+    command(slurm, "sinfo", "echo slicewise re-cut 7: x")
     await maintenance.undrain("gpu01", ("gres/gpu", "slicewise re-cut 8"))
     assert not [line for line in given(slurm) if "RESUME" in line]
     await maintenance.undrain("gpu01", ("gres/gpu", "slicewise re-cut 7"))
     assert given(slurm)[-1] == "scontrol update NodeName=gpu01 State=RESUME"
+
+
+async def test_a_node_s_root_does_not_take_back_an_operator_s_drain(slurm: Path) -> None:
+    """By what it says of itself, which scontrol prints before the reason."""
+    said = "NodeName=gpu01 Arch=x Reason=slicewise re-cut 7 State=IDLE+DRAIN Reason=compromised"
+    command(slurm, "scontrol", f"echo '{said}'")
+    command(slurm, "sinfo", "echo compromised")
+    await maintenance.undrain("gpu01", ("slicewise re-cut 7",))
+    assert not [line for line in given(slurm) if "RESUME" in line]
 
 
 async def test_slurmctld_is_back_when_the_node_has_registered(slurm: Path) -> None:

@@ -10,6 +10,7 @@ from cluster.jobs import JobState, JobView, PartitionView, StepView
 from cluster.slurm import job_rows, parse
 from cluster.slurm.interface import Association, Qos
 from cluster.slurm.unread import Unread, ignored
+from cluster.slurm.values import without_prompts
 
 ASSETS = Path(__file__).parents[2] / "assets" / "slurm"
 VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
@@ -328,12 +329,16 @@ def columns(text: str, wanted: tuple[str, ...], renamed: Mapping[str, str]) -> s
     return "".join("|".join(r.get(renamed.get(f, f), "") for f in wanted) + "\n" for r in rows)
 
 
+def associations(text: str, own: str) -> tuple[Association, ...]:
+    return parse.parse_associations(text, own, parse.ASSOCIATION_FIELDS, ignored)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_associations_and_qos(version: str) -> None:
     text = recorded(version, "sacctmgr-assoc-P.txt")
     fields = parse.ASSOCIATION_FIELDS
     shown = columns(text, fields, {"DefaultQOS": "Def QOS"})
-    rows = parse.parse_associations(shown, shown, ignored)
+    rows = parse.parse_associations(shown, shown, fields, ignored)
     alice = next(row for row in rows if row.user == "alice")
     assert (alice.account, alice.default_qos) == ("a", "guaranteed")
     assert alice.qos == {"borrowed", "guaranteed", "normal", "premium"}
@@ -346,28 +351,56 @@ def test_associations_and_qos(version: str) -> None:
 def test_limits_of_an_association() -> None:
     """As 22.05 shows it."""
     text = (
-        "c|vision|||root|normal||billing=3000,gres/gpu:1g.10gb=2,mem=1.5T|billing=60\n"
-        "c|vision|alice|gpu||normal||billing=1|\n"
+        "c|vision|||root|normal||billing=3000,gres/gpu:1g.10gb=2,mem=1.5T|billing=60||\n"
+        "c|vision|alice|gpu||normal||billing=1|||500\n"
     )
-    row, theirs = parse.parse_associations(text, text, ignored)
+    row, theirs = associations(text, text)
     assert (row.partition, theirs.partition) == ("", "gpu")
     assert row.grp_tres == {"billing": 3000, "gres/gpu:1g.10gb": 2, "mem": 1_572_864}
     assert row.grp_tres_run_mins == {"billing": 60}
+    assert (row.bounds_submits, theirs.bounds_submits) == (False, True)
 
 
 def test_an_account_with_any_name_spoils_no_other_row() -> None:
-    text = "c|a|b|||root|normal||billing=1|\nc|new\nline|||root|normal|||\nc|vision|||root||||\n"
-    assert [row.account for row in parse.parse_associations(text, text, ignored)] == [
-        "a|b",
-        "vision",
-    ]
+    text = (
+        "c|a|b|||root|normal||billing=1|||\nc|new\nline|||root|normal|||||\nc|vision|||root||||||\n"
+    )
+    assert [row.account for row in associations(text, text)] == ["a|b", "vision"]
+
+
+def test_a_row_that_a_name_imitates_is_none() -> None:
+    """Of the marks between the fields each says the same, and one is not the other."""
+    columns = ("Cluster", "User", "ID", *parse.ASSOCIATION_FIELDS[1:2], "Cluster", "ID")
+    columns = (*columns, *parse.ASSOCIATION_FIELDS[3:])
+    rest = "|".join("" for _ in parse.ASSOCIATION_FIELDS[3:])
+    imitated = ("c|alice|4|nlp|4|c", "c|alice|c|nlp|c|c", "9|alice|9|nlp|9|9")
+    lines = (f"c|{one}\n{row}|{rest}\nx|7|vision|c|7" for one, row in enumerate(imitated))
+    text = "".join(f"{line}|{rest}\n" for line in ("c||1|root|c|1", "c|bob|2|nlp|c|2", *lines))
+    told: list[Unread] = []
+    found = parse.parse_associations(text, text, columns, told.append)
+    assert [(row.account, row.user) for row in found] == [("root", ""), ("nlp", "bob")]
+    assert {one.record for one in told} == {"association"}
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "sacctmgr: show assoc format=Cluster\nc|a\nc|b\nsacctmgr: \n",
+        "sacctmgr: show assoc format=Cluster\nc|a\nc|b\nsacctmgr: ",
+        "sacctmgr: c|a\nc|b\nsacctmgr: ",
+        "c|a\nc|b\n",
+    ],
+)
+def test_prompts_are_no_rows(printed: str) -> None:
+    """With readline, without it, and none at all."""
+    assert without_prompts(printed).split() == ["c|a", "c|b"]
 
 
 def test_what_is_inherited_is_not_an_associations_own() -> None:
     """As 22.05 shows it, without ``wopl`` and with it."""
-    text = "c|vision|||root|long,normal|long||\nc|vision|alice|||long,normal|long||\n"
-    own = "c|vision|||root|long|long||\nc|vision|alice||||||\n"
-    account, alice = parse.parse_associations(text, own, ignored)
+    text = "c|vision|||root|long,normal|long||||\nc|vision|alice|||long,normal|long||||\n"
+    own = "c|vision|||root|long|long||||\nc|vision|alice||||||||\n"
+    account, alice = associations(text, own)
     assert (account.own_qos, account.own_default_qos) == ({"long"}, "long")
     assert alice == Association(
         "c", "vision", "alice", "", frozenset({"long", "normal"}), "long", {}
@@ -395,6 +428,35 @@ def test_partitions() -> None:
     assert gpu.billing_weights == {**weights, "gres/gpu:1g.18gb": 1000, "gres/gpu:3g.71gb": 3500}
 
 
+@pytest.mark.parametrize(
+    ("said", "has_default_memory"),
+    [
+        ("DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED", False),
+        ("DefMemPerCPU=100 MaxMemPerNode=UNLIMITED", True),
+        ("DefMemPerNode=UNLIMITED\n   JobDefaults=DefMemPerGPU=16000", True),
+        ("JobDefaults=(null) DefMemPerNode=UNLIMITED", False),
+    ],
+)
+def test_whether_a_partition_has_memory_for_who_asks_for_none(
+    said: str, has_default_memory: bool
+) -> None:
+    (view,) = parse.parse_partitions(f"PartitionName=a\n   {said}\n", ignored)
+    assert view.has_default_memory is has_default_memory
+
+
+def test_what_jobs_may_have_of_a_node() -> None:
+    """CoreSpecCount and MemSpecLimit are the node's own; older Slurm counts all CPUs."""
+    text = (
+        "NodeName=a CPUEfctv=60 CPUTot=64 ThreadsPerCore=2 RealMemory=1000 MemSpecLimit=100\n\n"
+        "NodeName=b CPUTot=64 RealMemory=many\n"
+    )
+    told: list[Unread] = []
+    first, second = parse.parse_nodes(text, told.append)
+    assert (first.cpus, first.threads_per_core, first.memory_mib) == (60, 2, 900)
+    assert (second.cpus, second.threads_per_core, second.memory_mib) == (64, 1, 0)
+    assert [one.field for one in told] == ["RealMemory"]
+
+
 def test_partitions_without_weights_with_units_and_a_qos() -> None:
     text = (
         "PartitionName=a\n   QoS=part AllowQos=x\n   State=UP\n\n"
@@ -405,7 +467,7 @@ def test_partitions_without_weights_with_units_and_a_qos() -> None:
     assert second.billing_weights == {"cpu": 1.5, "mem": 0.25}
     told: list[Unread] = []
     odd = parse.parse_partitions("PartitionName=b TRESBillingWeights=CPU=much", told.append)
-    assert odd == (PartitionView("b", {}, ""),)
+    assert odd == (PartitionView("b", {}, "", has_default_memory=False),)
     assert told == [Unread("partition", "b", "TRESBillingWeights", "CPU=much")]
 
 

@@ -58,11 +58,8 @@ JobId=5 JobName={name}
    MinCPUsNode=1 MinMemoryNode=20M MinTmpDiskNode=0
 """
 NODES = """\
-NodeName=gpu01 Arch=x86_64 CoresPerSocket=1
-   State=IDLE+RESERVED ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A
-
-NodeName=gpu02 Arch=x86_64 CoresPerSocket=8
-   State=MIXED ThreadsPerCore=2 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A
+gpu01 1
+gpu02 2
 """
 
 
