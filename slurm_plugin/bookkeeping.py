@@ -53,6 +53,7 @@ class Bookkeeping:
         self._settle_due_s = 0.0
         self._gone: Mapping[RunKey, Gone] = {}
         self._answering_since_s: int | None = None
+        self._unpriced: frozenset[str] = frozenset()
 
     async def start(self) -> None:
         """Check the ledger's version; from now on every run's end is charged."""
@@ -94,6 +95,10 @@ class Bookkeeping:
                 report("charged", runs=len(booked))
         for odd in decided.observations:
             warn("charge_odd", job=odd.key.job_id, text=odd.text)
+        for kind in sorted(decided.unpriced - self._unpriced):
+            warn("gpu_type_without_cost", type=kind)
+        # Not again each time that one of the type runs.
+        self._unpriced |= decided.unpriced
         if records is not None:
             await self._move_watermark(since_s, looked_s, jobs)
 

@@ -1,6 +1,6 @@
 """Charge each run exactly what Slurm allotted: reserve at its start, settle at its end."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NewType
 
@@ -44,6 +44,7 @@ class Tariff:
     node_failure: Literal["tenant", "operator"]
 
 
+_RESIZING = "RESIZING"
 _NODE_FAILURES = frozenset({"NODE_FAIL", "BOOT_FAIL"})
 
 _Seconds = NewType("_Seconds", int)
@@ -72,11 +73,12 @@ def charge(
     ``jobs`` is what runs now, ``records`` what accounting knows (may be empty: then nothing is
     settled), ``reservations`` all open ones, ``lost`` the ends of those that accounting has lost
     unless it shows them now. A run whose end accounting shows is settled even if its job still
-    seems to run. What the ledger has already is decided again and changes nothing: see
+    seems to run. A job that gives nodes back goes on: it is charged to its end for what it began
+    with. What the ledger has already is decided again and changes nothing: see
     ``Charge.after``.
     """
-    held = {reservation.key: reservation for reservation in reservations}
-    ended = _ended(tariff, records, held)
+    jobs, held = tuple(jobs), {reservation.key: reservation for reservation in reservations}
+    ended = _ended(tariff, _whole_runs(tariff.costs, jobs, records, held), held)
     missed = {
         key: _bounded(held[key], end_s)
         for key, end_s in lost.items()
@@ -89,10 +91,10 @@ def charge(
         transfers = _transfers(sightings[key], held.get(key))
         if transfers:
             charges.append(_charge(sightings[key], held.get(key), transfers))
-        if transfers or not sightings[key].run.cost_millislices:
-            observations.extend(_observations(tariff, sightings[key], held.get(key)))
+            observations.extend(_observations(sightings[key], held.get(key)))
     observations.extend(_lost(held[key], missed[key]) for key in sorted(missed))
-    return Charging(tuple(charges), tuple(observations))
+    types = frozenset(kind for seen in sightings.values() for kind in seen.run.gres)
+    return Charging(tuple(charges), tuple(observations), types - tariff.costs.keys())
 
 
 def _live(tariff: Tariff, jobs: Iterable[JobView]) -> dict[RunKey, _Sighting]:
@@ -104,6 +106,41 @@ def _live(tariff: Tariff, jobs: Iterable[JobView]) -> dict[RunKey, _Sighting]:
         if not job.is_doubtful and "time_limit_s" not in job.unread
     )
     return {found.run.key: found for found in sightings if found.run.gres}
+
+
+def _whole_runs(
+    costs: Mapping[str, Millislices],
+    jobs: Iterable[JobView],
+    records: Iterable[RunRecord],
+    held: Mapping[RunKey, Reservation],
+) -> Iterator[RunRecord]:
+    """Records of runs, those of which a job gave nodes back put together.
+
+    Then accounting ends a record and begins another one for the rest, which starts when the run
+    did, or, as versions differ, where the first one ended. The last one comes, with the start of
+    the run and the GPUs of its largest part: what was given back is charged to the end.
+    """
+    records = tuple(records)
+    parts: dict[int, list[RunRecord]] = {}
+    for record in records:
+        if record.state == _RESIZING:
+            parts.setdefault(record.job_id, []).append(record)
+    others = [record for record in records if record.state != _RESIZING]
+    known = {(record.job_id, record.start_s) for record in others}
+    # Of a run whose first record ended long ago: slurmctld still knows its start.
+    began_s = {job.job_id: job.start_s for job in jobs}
+    open_runs = {(key.job_id, key.start_s) for key in held} - known
+    for record in others:
+        own = parts.get(record.job_id, [])
+        start_s = record.start_s
+        for part in sorted(own, key=lambda part: part.start_s, reverse=True):
+            start_s = part.start_s if part.end_s == start_s else start_s
+        first_s = began_s.get(record.job_id)
+        if first_s is not None and first_s < start_s and (record.job_id, first_s) in open_runs:
+            start_s = first_s
+        whole = [record, *(part for part in own if start_s <= part.start_s <= record.start_s)]
+        largest = max(whole, key=lambda part: run_cost(part.gpus, costs))
+        yield replace(record, start_s=start_s, tres=largest.tres)
 
 
 def _ended(
@@ -178,8 +215,8 @@ def _charge(seen: _Sighting, held: Reservation | None, transfers: tuple[Transfer
 def _transfers(seen: _Sighting, held: Reservation | None) -> tuple[Transfer, ...]:
     """Reserve or extend up to the time limit; with an end, settle.
 
-    A reservation keeps the cost it was opened with: an allocation never changes within a run, but
-    the settings may.
+    A reservation keeps the cost it was opened with, though its job gives nodes back or the settings
+    change.
     """
     cost = held.cost_millislices if held else seen.run.cost_millislices
     if not cost:
@@ -232,14 +269,9 @@ def transfer(kind: TransferKind, amount: int, until_s: int) -> Transfer:
     return Transfer(kind, MillisliceSeconds(amount), until_s)
 
 
-def _observations(
-    tariff: Tariff, seen: _Sighting, held: Reservation | None
-) -> Iterable[Observation]:
+def _observations(seen: _Sighting, held: Reservation | None) -> Iterable[Observation]:
     """Whatever does not fit together; once when a run is first seen and once when it ends."""
     run = seen.run
-    unknown = sorted(set(run.gres) - set(tariff.costs))
-    if unknown:
-        yield Observation(run.key, f"no cost is set for GPU type {', '.join(unknown)}")
     if seen.billing is not None and seen.billing != run.cost_millislices:
         yield Observation(
             run.key,

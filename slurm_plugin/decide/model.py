@@ -155,10 +155,15 @@ class Observation:
 
 @dataclass(frozen=True)
 class Charging:
-    """What ``charging.charge`` decided."""
+    """What ``charging.charge`` decided.
+
+    Attributes:
+        unpriced: GPU types that runs have and no cost is set for: they are charged nothing.
+    """
 
     charges: tuple[Charge, ...]
     observations: tuple[Observation, ...]
+    unpriced: frozenset[str]
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ async def reconcile(site: Site, look: Look, *, apply: bool) -> Report:
         new = await asyncio.to_thread(book, decided.charges)
     known = {one.run.key for one in decided.charges} - set(new)
     odd = [one.text for one in decided.observations if one.key not in known]
+    odd += [f"no cost is set for GPU type {kind}" for kind in sorted(decided.unpriced)]
     return Report(
         saw={"jobs": len(look.jobs), "records": len(records), "open": len(reservations)},
         lines=tuple(_booked_lines(one for one in decided.charges if one.run.key in new)),

@@ -70,6 +70,21 @@ async def test_the_watermark_waits_until_accounting_has_answered_for_a_while() -
     assert ledger.watermark_s > 500
 
 
+async def test_a_type_without_a_cost_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Each second, for each run, it was a line of the log."""
+    whole = {"gres/gpu:a100": "1"}
+    slurm = ScriptedSlurm(job(0, JobState.RUNNING, tres=whole))
+    sync = await seen(slurm)
+    books = books_of(slurm, ScriptedLedger(), sync)
+    await books.turn()
+    await books.turn()
+    slurm.shown = (job(1, JobState.RUNNING, tres=whole),)
+    await sync.turn()
+    await books.turn()
+    told = [one.getMessage() for one in caplog.records if "cost" in one.getMessage()]
+    assert told == ["gpu_type_without_cost type=a100"]
+
+
 def with_budget(name: str, amount: int) -> ScriptedLedger:
     budget = Budget(Period.DAY, MillisliceSeconds(amount))
     above = replace(tenant(name, 2000), budget=budget)
