@@ -24,7 +24,7 @@ from slurm_plugin.decide.limit_changes import (
     unit,
     units_of,
 )
-from slurm_plugin.decide.limit_warnings import unnamed_warnings, warnings
+from slurm_plugin.decide.limit_warnings import crowding_warnings, unnamed_warnings, warnings
 from slurm_plugin.decide.limits import (
     DEFAULT_QOS,
     QOS_LIST,
@@ -115,6 +115,7 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
         warnings=(
             *warnings(allowed, found, qos_of_partitions),
             *unnamed_warnings(unnamed),
+            *crowding_warnings(allowed, found, config.get("MaxJobCount", "")),
             *conf_faults(config, partitions, settings.cluster.partitions, settings.costs),
             *isolation_faults(config),
         ),

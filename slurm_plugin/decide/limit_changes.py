@@ -1,7 +1,7 @@
 """Differences as sacctmgr commands, in an order in which at no moment more is allowed."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -29,6 +29,10 @@ Unit = tuple[str, str, str, str, str]
 """Kind ("account" or "qos"), name, user, partition, an account's field without its TRES."""
 
 _ODD = re.compile(r"""[\[\],'"`\x00-\x1f\x7f]|^\s|\s$""")
+
+_MOST_BYTES = 16 * 1024
+"""Of names in a command: Linux takes 128 KiB in a word, and a coordinator may make as many accounts
+as he likes, with names of 255 bytes."""
 
 _LISTS = frozenset({QOS_LIST, PREEMPT})
 _NO_LIMITS = frozenset({QOS_LIST, DEFAULT_QOS, PREEMPT, EXEMPT, NAME})
@@ -155,11 +159,25 @@ def _modified(differences: Sequence[Difference], found: Found, apart: bool = Fal
         alone = name if apart else ""
         together.setdefault((kind, user, partition, words, alone), []).append(name)
     return tuple(
-        _user_command(user, partition, names, words, found)
+        _user_command(user, partition, some, words, found)
         if user
-        else _command(kind, names, words, found)
+        else _command(kind, some, words, found)
         for (kind, user, partition, words, _), names in together.items()
+        for some in _in_parts(names)
     )
+
+
+def _in_parts(names: Iterable[str]) -> Iterator[Sequence[str]]:
+    part: list[str] = []
+    used = 0
+    for name in names:
+        size = len(name.encode())
+        if part and used + size > _MOST_BYTES:
+            yield part
+            part, used = [], 0
+        part.append(name)
+        used += size + 1
+    yield part
 
 
 def _user_command(

@@ -2,7 +2,10 @@
 
 from collections.abc import Collection, Iterable
 
+from cluster.slurm.interface import Association
+from slurm_plugin.decide.accounts import AccountDifference, differences
 from slurm_plugin.decide.limits import Allowed, Difference, Found, is_ours, type_limits
+from slurm_plugin.decide.policy import ROOT_ACCOUNT
 
 _SHOWN_NAMES = 5
 _LONGEST_NAME = 40
@@ -20,6 +23,48 @@ def unnamed_warnings(left_out: Iterable[Difference]) -> tuple[str, ...]:
         "not looked after. Delete these accounts or users."
     )
     return (text,)
+
+
+def _moved_text(one: AccountDifference) -> str:
+    above = one.parent or ROOT_ACCOUNT
+    return (
+        f"Account {one.account} is {_below(one.slurm_parent)} in Slurm, {_below(one.parent)} in the"
+        " ledger: what it holds counts against the ceilings above it in Slurm. Put it back:"
+        f" sacctmgr modify account where name={one.account} set parent={above}; or take its place"
+        " over: slicewise tenant import."
+    )
+
+
+def _below(tenant: str) -> str:
+    return f"below {tenant}" if tenant else "at the top"
+
+
+def crowding_warnings(allowed: Allowed, found: Found, most_jobs: str) -> tuple[str, ...]:
+    """Tenants whose users may have all of slurmctld's jobs, in one sentence; ``most_jobs`` is
+    MaxJobCount.
+    """
+    tenants = sorted(allowed.policy.keys() & found.accounts.keys())
+    open_ones = [name for name in tenants if not _bounds_submits(found.accounts[name], found)]
+    if not open_ones:
+        return ()
+    others = f" and {len(open_ones) - _SHOWN_NAMES} more" if len(open_ones) > _SHOWN_NAMES else ""
+    shown = ", ".join(ascii(name[:_LONGEST_NAME])[1:-1] for name in open_ones[:_SHOWN_NAMES])
+    text = (
+        f"Nothing bounds how many jobs the users of {shown}{others} may have waiting: one of them "
+        f"can use up MaxJobCount={most_jobs}, and nobody else can submit. Set MaxSubmitJobs on "
+        "the accounts, such as 1000: sacctmgr modify account where name=ACCOUNT set "
+        "MaxSubmitJobs=1000 [SW-SUBMITS-OPEN]."
+    )
+    return (text,)
+
+
+def _bounds_submits(row: Association, found: Found) -> bool:
+    """Its own bound, or that of an account above it."""
+    # No recursion: a coordinator nests accounts as deep as he likes.
+    account: Association | None = row
+    while account is not None and not account.bounds_submits:
+        account = found.accounts.get(account.parent)
+    return account is not None
 
 
 def warnings(allowed: Allowed, found: Found, managed: Collection[str]) -> tuple[str, ...]:
@@ -50,8 +95,11 @@ def warnings(allowed: Allowed, found: Found, managed: Collection[str]) -> tuple[
         and row.own_default_qos
         and not is_ours(row.own_default_qos)
     )
+    places = {name: row.parent for name, row in found.accounts.items()}
+    moved = [one for one in differences(allowed.policy, places) if one.kind == "moved"]
     return (
         *(f"Slurm has no account {name}: its quota waits." for name in absent),
+        *map(_moved_text, moved),
         *(f"QOS {name} has a GrpTRES=billing, which hides that of accounts." for name in hiding),
         *(f"Slurm does not count GPUs of type {kind}: no limit on them." for kind in unknown),
         *(

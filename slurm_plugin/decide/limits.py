@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from cluster.errors import InvalidInputError
 from cluster.slurm.interface import Association, Qos
 from cluster.units import slices_text
 from slurm_plugin.decide.ceilings import Ceiling
@@ -114,7 +115,19 @@ def found_of(
     qos: Iterable[Qos],
     config: Mapping[str, str],
 ) -> Found:
-    """Slurm's replies, by name."""
+    """Slurm's replies, by name.
+
+    Raises InvalidInputError (SW-CLUSTER-NAME) if they are another cluster's: the ledger has no
+    tenants by a wrong name, and all limits would look right.
+    """
+    named = config.get("ClusterName", cluster)
+    # slurmdbd writes it in small letters.
+    if cluster not in {named, named.lower()}:
+        raise InvalidInputError(
+            "SW-CLUSTER-NAME",
+            f"[cluster] name is {cluster!r}, but slurmctld's ClusterName is {named!r}.",
+            f'Write in slicewise.toml: [cluster] name = "{named.lower()}"; start the daemon again.',
+        )
     rows = tuple(row for row in associations if row.cluster == cluster)
     return Found(
         cluster,

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cluster.jobs import PartitionView
+from cluster.slurm.values import has_default_memory
 
 _ENFORCED = ("associations", "limits", "qos")
 
@@ -50,12 +51,24 @@ def conf_faults(
             for fault in _weight_faults(views[name], costs)
         ),
         *(
+            f"Partition {name} gives a job that asks for no memory all that its node has, so that "
+            "the node's other GPUs lie idle: set DefMemPerGPU or DefMemPerCPU on it."
+            for name in managed
+            if name in views and not views[name].has_default_memory and _counts_memory(config)
+        ),
+        *(
             f"Partition {name} is not managed, but bills: jobs there count towards all limits, "
             "and those of accounts without a quota can't start."
             for name in sorted(views.keys() - set(managed))
             if _bills(views[name])
         ),
     )
+
+
+def _counts_memory(config: Mapping[str, str]) -> bool:
+    """Whether memory is allotted, and slurm.conf gives no default for all partitions."""
+    is_allotted = "MEMORY" in config.get("SelectTypeParameters", "").upper()
+    return is_allotted and not has_default_memory(config)
 
 
 def _config_faults(config: Mapping[str, str], costs: Mapping[str, int]) -> Iterable[str]:

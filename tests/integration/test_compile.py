@@ -164,6 +164,30 @@ def test_a_coordinators_account_with_a_bracket_stops_no_limit(sandbox: Sandbox, 
         sacctmgr(sandbox, "delete", "account", f"name={account}")
 
 
+def test_a_coordinators_names_forge_no_membership_and_no_limit(sandbox: Sandbox, account: str):
+    """Slurm takes line breaks in names; nlp is another tenant's, and root knows what alice sets."""
+    set_quota(sandbox, account, "2")
+    set_quota(sandbox, "nlp", "2")
+    alice = sandbox.state.users["alice"].name
+    sacctmgr(sandbox, "add", "coordinator", f"account={account}", f"names={alice}")
+    member = f"x{account}\nsandbox|nlp|{alice}||nlp||||\ny"
+    limit = f"z{account}\nsandbox|{account}|||root|normal|slicewise_{account}|billing=1000|\ny"
+    try:
+        for name in (member, limit):
+            made = ("sacctmgr", "-i", "add", "account", f"name={name}", f"parent={account}")
+            sandbox.run("alice", made)
+        user = ("sacctmgr", "-i", "add", "user", f"name=u{member}", f"account={account}")
+        sandbox.run("alice", user)
+        set_quota(sandbox, account, "1")
+        assert enforced(sandbox, account) == "1000"
+        asked = ("slicewise", "key", "create", "nlp", "--name", "mine")
+        answer = sandbox.run("alice", asked, check=False)
+        assert "SW-TENANT-UNKNOWN" in answer.stderr, answer.stdout
+    finally:
+        sacctmgr(sandbox, "delete", "user", f"name=u{member}")
+        sacctmgr(sandbox, "delete", "account", f"name={account}")
+
+
 def test_bad_input_is_explained_and_writes_nothing(sandbox: Sandbox, account: str):
     unknown = refused(sandbox, "tenant-quota", "set", "nobody", "--nominal", "3")
     assert "SW-TENANT-UNKNOWN" in unknown
@@ -265,7 +289,8 @@ def test_a_dry_run_shows_what_differs_and_changes_nothing(sandbox: Sandbox, acco
     assert enforced(sandbox, account) == "3000"
     again = compiled(sandbox, "--dry-run")
     # A sandbox has no cgroups, and says so.
-    open_to_all, loose = again.pop("warnings")
+    crowding, open_to_all, loose = again.pop("warnings")
+    assert crowding.endswith("[SW-SUBMITS-OPEN].")
     assert open_to_all.endswith("[SW-DEVICES-OPEN].")
     assert loose.endswith("[SW-PROCESSES-LOOSE].")
     assert again == {"differences": [], "changed_by_hand": []}

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from cluster.errors import InvalidInputError
 from cluster.slurm.interface import Association, Qos
 from cluster.units import Millislices
 from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.limit_changes import stages
-from slurm_plugin.decide.limit_warnings import warnings
+from slurm_plugin.decide.limit_warnings import crowding_warnings, warnings
 from slurm_plugin.decide.limits import (
     Allowed,
     binding_type_limits,
@@ -171,6 +172,26 @@ def test_a_quota_without_an_account_waits_and_is_reported():
     assert "ghost" in said
 
 
+def test_no_command_is_longer_than_linux_takes():
+    """A coordinator may make accounts without end, and one command would be for all of them."""
+    made = [account(f"{number:04}{'ü' * 120}", "vision") for number in range(700)]
+    rows = [ROOT, done("vision", 6000), *made, user("alice", made[0].account)]
+    own = [
+        user("alice", row.account, own_qos=NORMAL, own_default_qos="slicewise_gone") for row in made
+    ]
+    qos = [BORROWED, tenant_qos("vision", 6000)]
+    has = found_of("c", [*rows, *own], qos, CONFIG)
+    rights = allowed(tenants(vision=6000))
+    limits = wanted(rights, has, {})
+    words = [
+        word for stage in stages(differences(limits, has), has) for one in stage for word in one
+    ]
+    assert max(len(word.encode()) for word in words) < 20_000
+    for kind in ("name", "account"):
+        named = [word.partition("=")[2] for word in words if word.startswith(f"{kind}=0")]
+        assert {name for text in named for name in text.split(",")} == {row.account for row in made}
+
+
 def test_a_former_tenant_loses_its_qos_and_gets_its_old_default_back():
     key = LimitKey("account", "a", "defaultqos")
     known = {key: KnownLimit("premium", "slicewise_a")}
@@ -224,6 +245,20 @@ def test_a_group_limit_on_a_sites_own_qos_is_reported():
     assert [words.split()[1] for words in said] == ["long", "part"]
 
 
+def test_an_account_that_was_moved_below_another_tenant_is_reported():
+    """A coordinator may move accounts below his to where they use up somebody else's ceiling."""
+    policy = {
+        **tenants(nlp=4000, vision=4000),
+        "sub": Tenant("sub", "vision", Quota(Millislices(2))),
+    }
+    rows = [ROOT, account("nlp"), account("vision"), account("sub", "group")]
+    for above, moved in (("vision", False), ("nlp", True), ("root", True)):
+        has = found_of("c", [*rows, account("group", above)], (), CONFIG)
+        said = [words for words in warnings(allowed(policy), has, ()) if "Account sub" in words]
+        assert len(said) == moved
+        assert not moved or "set parent=vision;" in said[0]
+
+
 def test_a_user_with_a_default_qos_of_his_own_is_named():
     """Slurm lets every user set his own."""
     ours = user("bob", "vision", own_default_qos="slicewise_vision")
@@ -232,6 +267,34 @@ def test_a_user_with_a_default_qos_of_his_own_is_named():
     has = found_of("c", [ROOT, account("vision"), ours, alice, elsewhere], (), CONFIG)
     (said,) = warnings(allowed(tenants(vision=6000)), has, ())
     assert said.startswith("User alice of vision has the default QOS normal")
+
+
+def test_tenants_that_may_crowd_out_all_others_are_named():
+    """10,000 held tasks of one user, and slurmctld took no other job: seen on 22.05."""
+    rows = [
+        ROOT,
+        account("open"),
+        account("bounded", bounds_submits=True),
+        account("below", "bounded"),
+        account("strange", bounds_submits=False),
+    ]
+    has = found_of("c", rows, (), CONFIG)
+    policy = tenants(open=1000, bounded=1000, below=1000)
+    (said,) = crowding_warnings(allowed(policy), has, "10000")
+    assert "the users of open may have waiting" in said
+    assert "MaxJobCount=10000" in said
+    many = [account(f"t{number}") for number in range(9)]
+    policy = tenants(**{row.account: 1000 for row in many})
+    (said,) = crowding_warnings(allowed(policy), found_of("c", [ROOT, *many], (), CONFIG), "9")
+    assert "of t0, t1, t2, t3, t4 and 4 more may" in said
+    assert crowding_warnings(allowed({}), has, "9") == ()
+
+
+def test_accounts_nested_as_deep_as_a_coordinator_likes_end_no_look():
+    deep = [account("d0"), *(account(f"d{n}", f"d{n - 1}") for n in range(1, 3000))]
+    has = found_of("c", [ROOT, *deep], (), CONFIG)
+    (said,) = crowding_warnings(allowed(tenants(d2999=1000)), has, "9")
+    assert "the users of d2999 may" in said
 
 
 def test_another_clusters_accounts_are_left_alone():
@@ -361,3 +424,19 @@ def test_every_word_of_a_change_is_one_argument():
     found = differences(wanted(allowed(tenants(vision=1)), has, {}), has)
     every = [word for stage in stages(found, has) for change in stage for word in change]
     assert all(" " not in word for word in every)
+
+
+@pytest.mark.parametrize(
+    ("written", "is_right"),
+    [("c", True), ("Site", False), ("site", True), ("SITE", True), ("d", False), ("", False)],
+)
+def test_another_clusters_name_is_an_error_and_not_a_cluster_without_tenants(
+    written: str, is_right: bool
+):
+    config = CONFIG | {"ClusterName": "SITE" if written.lower() == "site" else "c"}
+    if is_right:
+        assert found_of(written, [ROOT], (), config).cluster == written
+        return
+    with pytest.raises(InvalidInputError) as raised:
+        found_of(written, [ROOT], (), config)
+    assert raised.value.refusal.code == "SW-CLUSTER-NAME"

@@ -84,3 +84,16 @@ def test_one_that_bills_nothing_is_all_right():
 def test_a_partition_that_is_not_there_is_said():
     (fault,) = conf_faults(CONFIG, [], ["gpu"], COSTS)
     assert "no partition gpu" in fault
+
+
+def test_a_partition_without_default_memory_is_said_where_memory_is_allotted():
+    views = [PartitionView("gpu", WEIGHTS, "", has_default_memory=False)]
+    allots = {**CONFIG, "SelectTypeParameters": "CR_CORE_MEMORY", "DefMemPerNode": "UNLIMITED"}
+    (fault,) = conf_faults(allots, views, ["gpu"], COSTS)
+    assert "Partition gpu gives a job that asks for no memory all" in fault
+    for config in (
+        CONFIG,
+        {**allots, "DefMemPerCPU": "100"},
+        {**allots, "JobDefaults": "DefMemPerGPU=9"},
+    ):
+        assert conf_faults(config, views, ["gpu"], COSTS) == ()
