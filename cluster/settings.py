@@ -147,6 +147,9 @@ class LedgerSettings(_Section):
     )
 
 
+_PerSlice = Annotated[float, Field(gt=0)] | Literal["any"] | None
+
+
 class AdmissionSettings(_Section):
     """[admission]: rules that a site may choose."""
 
@@ -154,8 +157,10 @@ class AdmissionSettings(_Section):
         "refuse", description="GPUs without a type: refuse, auto (the cheapest), or a GRES type."
     )
     without_gpu: Literal["refuse", "allow"] = "refuse"
-    cpus_per_slice: float | None = Field(None, gt=0)
-    memory_gib_per_slice: float | None = Field(None, gt=0)
+    cpus_per_slice: _PerSlice = Field(
+        None, description="The most for each slice; unset: by what the nodes have; any: unbound."
+    )
+    memory_gib_per_slice: _PerSlice = None
 
 
 class PlacementSettings(_Section):

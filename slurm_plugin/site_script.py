@@ -28,6 +28,7 @@ class Wiring:
         partitions: the managed ones.
         without_gpu: what becomes of jobs there that ask for no GPU.
         shares: what a job may have for one GPU of a type, by type: ``cpus``, ``memory_mib``.
+        beside: partitions that are not managed, on nodes of those that are.
     """
 
     module: Path
@@ -36,6 +37,7 @@ class Wiring:
     partitions: tuple[str, ...]
     without_gpu: Literal["refuse", "allow"] = "refuse"
     shares: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
+    beside: tuple[str, ...] = ()
 
 
 def minimal(wiring: Wiring) -> str:
@@ -118,6 +120,7 @@ def _lines(wiring: Wiring, mode: Mode) -> str:
         partitions=wiring.partitions,
         without_gpu=wiring.without_gpu,
         shares=wiring.shares,
+        beside=wiring.beside,
         mode=mode,
     )
 

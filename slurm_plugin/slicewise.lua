@@ -11,7 +11,7 @@
 local M = {}
 
 --- Of this file; slurmctld may have loaded an older one.
-M.VERSION = "2.1"
+M.VERSION = "2.2"
 
 local directory = debug.getinfo(1, "S").source:match("^@(.*/)") or ""
 local request = dofile(directory .. "slicewise_request.lua")
@@ -55,15 +55,15 @@ end
 
 local KEYS = {
     socket = true, off_file = true, mode = true, timeout_s = true, partitions = true,
-    slurm_uid = true, without_gpu = true, shares = true,
+    slurm_uid = true, without_gpu = true, shares = true, beside = true,
 }
 
 --- Set `socket` (path), `off_file` (path: while that file is there and SlurmUser can read it,
 -- nothing is done at all), `mode` (observe, advise, enforce), `timeout_s` (of one whole question),
--- `partitions` (list of the managed ones; unset: every one is asked about), `without_gpu` (what
--- becomes of jobs there that ask for no GPU: refuse, allow), `shares` (by GPU type: how many `cpus`
--- and `memory_mib` a job may have for each; unset: any) and, only where /proc can't say it,
--- `slurm_uid`. Raises an error for anything else.
+-- `partitions` (list of the managed ones; unset: every one is asked about), `beside` (list of those
+-- that are not managed, on nodes of managed ones), `without_gpu` (what becomes of jobs in managed
+-- ones that ask for no GPU: refuse, allow), `shares` (by GPU type: how many `cpus` and `memory_mib`
+-- a job may have for each; unset: any) and, only where /proc can't say it, `slurm_uid`. Raises an error for anything else.
 function M.configure(options)
     for key, value in pairs(options) do
         if not KEYS[key] then
@@ -109,6 +109,16 @@ local function is_managed(partition)
         end
     end
     return config.partitions == nil
+end
+
+-- The first of these partitions that is not managed, on nodes of one that is; nil if none is.
+local function beside_among(partitions)
+    for _, name in ipairs(config.beside or {}) do
+        if ("," .. (partitions or "") .. ","):find("," .. name .. ",", 1, true) then
+            return name
+        end
+    end
+    return nil
 end
 
 local function new_token()
@@ -310,6 +320,16 @@ local function refuse_oversized(field)
     })
 end
 
+-- There a job without GPUs would preempt, for CPUs and for nothing, what runs on borrowed quota.
+local function give_way(job_desc)
+    local qos = (text(job_desc.qos) or text(job_desc.default_qos) or ""):lower()
+    if config.mode == "enforce" and qos:find(OWN_QOS, 1, true) == 1 then
+        job_desc.qos = BORROWED_QOS
+        slurm.log_user("The job shares nodes with GPUs: in QOS %s it gives way to who needs them.",
+            BORROWED_QOS)
+    end
+end
+
 -- Fills `job` with what must be known of it should something go wrong.
 local function submit(job, job_desc, submit_uid)
     local script = text(job_desc.script)
@@ -327,10 +347,18 @@ local function submit(job, job_desc, submit_uid)
     local needs = request.says(directives, "need") ~= nil
     job.question = question
     local is_here = is_managed(question.partition)
-    job.has_gpus = (gpus ~= nil or question.exclusive or needs) and is_here
+    job.asks_for_gpus = gpus ~= nil or question.exclusive or needs
+    job.has_gpus = job.asks_for_gpus and is_here
     job.must_wait = gpus == "open" or needs
-    local wrong = is_here and bounds.objection(job_desc, question, job, config)
+    -- Which partition a reservation brings nobody knows.
+    local is_named = text(job_desc.partition) or not text(job_desc.reservation)
+    local beside = is_named and beside_among(question.partition)
+    local wrong = beside and bounds.objection_beside(job_desc, beside, job)
+        or is_here and bounds.objection(job_desc, question, job, config)
     job.is_weighed = true
+    if beside and not wrong and job_desc.user_id ~= 0 and not is_off() then
+        give_way(job_desc)
+    end
     if (#directives == 0 and not job.has_gpus and not wrong) or is_off() then
         return slurm.SUCCESS
     elseif wrong and #directives > 0 and not (job.has_gpus or job.is_service) then
@@ -366,7 +394,7 @@ function M.job_submit(job_desc, part_list, submit_uid)
 end
 
 local function judge_change(job_desc, job_rec, modify_uid)
-    local wrong = change.objection(job_desc, job_rec, is_managed, config)
+    local wrong = change.objection(job_desc, job_rec, is_managed, beside_among, config)
     if not wrong or is_off() then
         return slurm.SUCCESS
     end

@@ -22,6 +22,15 @@ local KEPT_FOR_ONE = {
     hint = "Leave it out, or write --exclusive: then all GPUs of the nodes are charged.",
 }
 
+local function beside(partition)
+    return {
+        code = "SW-BESIDE",
+        message = ("Partition %s shares nodes with GPUs, and has none to give: nobody would be "
+            .. "charged for them."):format(partition),
+        hint = "Ask for GPUs in a partition of theirs alone, and for no whole nodes here.",
+    }
+end
+
 local function beyond_share(what, asked, most)
     return {
         code = "SW-SHARE",
@@ -146,6 +155,17 @@ end
 -- that: Slurm allots the GPUs asked for. (1 shares, 0 is a whole node with all of its GPUs.)
 function M.keeps_nodes(shared)
     return type(shared) == "number" and shared > 1 and shared < NO_VAL16
+end
+
+--- What is wrong with a submission to a partition that is not managed, on nodes of one that is
+-- (code, message, hint); nil if nothing is. `job` has `asks_for_gpus`.
+function M.objection_beside(job_desc, partition, job)
+    if job_desc.user_id == 0 then
+        return nil
+    elseif M.keeps_nodes(job_desc.shared) then
+        return KEPT_FOR_ONE
+    end
+    return (job.asks_for_gpus or job.is_service) and beside(partition) or nil
 end
 
 --- What is wrong with a submission to a managed partition (code, message, hint); nil if nothing is.

@@ -2,7 +2,7 @@
 -- from its own directory, with slicewise_request.lua and slicewise_bounds.lua.
 
 local request, bounds = ...
-local text = request.text
+local text, number = request.text, request.number
 local NO_VAL, NO_VAL16, INFINITE = request.NO_VAL, request.NO_VAL16, request.INFINITE
 
 local M = {}
@@ -45,6 +45,25 @@ local function is_forbidden_priority(priority, comment, tag_start)
         return false
     end
     return priority ~= INFINITE or may_not_release(comment, tag_start) ~= nil
+end
+
+-- slurmctld's states RUNNING and SUSPENDED; flags stand above them.
+local function has_begun(job_rec)
+    local state = (number(job_rec.job_state, NO_VAL) or 0) % 256
+    return state == 1 or state == 2
+end
+
+-- Who gives nodes back ends the record of accounting by which the run is charged.
+local function shrinking(job_desc, job_rec)
+    if not has_begun(job_rec) then
+        return nil
+    end
+    for _, field in ipairs({ "min_nodes", "max_nodes" }) do
+        if is_set(job_desc[field], NO_VAL) then
+            return field
+        end
+    end
+    return text(job_desc.req_nodes) and "req_nodes"
 end
 
 -- What a job has of this. Without a maximum it has as few nodes as it may; with one Slurm gives it
@@ -100,29 +119,42 @@ local function forbidden_change(job_desc, job_rec, comment, tag_start)
         -- A slot's is its lease, which the daemon gives.
         return "time_limit"
     end
-    return growth(job_desc, job_rec)
+    return shrinking(job_desc, job_rec) or growth(job_desc, job_rec)
+end
+
+-- Whether its QOS will be one that preempts what runs on borrowed quota.
+local function preempts(job_desc, job_rec)
+    local qos = (text(job_desc.qos) or text(job_rec.qos) or ""):lower()
+    return qos:find("slicewise_", 1, true) == 1
 end
 
 -- The field by which a job that nobody admitted would get GPUs of a managed partition, or keep
 -- others from them; nil if none. Only tres_fmt_req_str tells of the GPUs of --ntasks-per-gpu.
-local function smuggling_change(job_desc, job_rec, is_managed, rules)
+local function smuggling_change(job_desc, job_rec, is_managed, beside_among, rules)
     local long = request.oversized(job_desc)
     if long then
         return long
     end
     local partition = text(job_desc.partition)
+    if shrinking(job_desc, job_rec) and is_managed(text(job_rec.partition)) then
+        return shrinking(job_desc, job_rec)
+    end
     -- One of several reservations may bring its own partition.
     local reservations = (text(job_desc.reservation) or ""):find(",", 1, true) and "reservation"
     local move = partition and "partition" or reservations
-    if not reservations and not is_managed(partition or text(job_rec.partition)) then
+    local target = partition or text(job_rec.partition)
+    local is_beside = beside_among(target) ~= nil
+    if not (reservations or is_beside or is_managed(target)) then
         return nil
     elseif request.gpus_among(request.gres_of(job_desc)) or request.tasks_per_gpu(job_desc) then
         return "gres"
     elseif claims_nodes(job_desc) then
         return "shared"
+    elseif is_beside and (move or text(job_desc.qos)) and preempts(job_desc, job_rec) then
+        return "qos"
     elseif not move then
         return nil
-    elseif rules.without_gpu == "refuse" or request.oversized(job_rec) then
+    elseif (rules.without_gpu == "refuse" and not is_beside) or request.oversized(job_rec) then
         return move
     end
     local has = request.gres_of(job_rec) .. "," .. (text(job_rec.tres_fmt_req_str) or "")
@@ -130,12 +162,13 @@ local function smuggling_change(job_desc, job_rec, is_managed, rules)
 end
 
 --- What is wrong with a change (field, code, message, hint); nil if nothing is. `is_managed` says
--- whether a partition is, `rules` are slicewise.lua's configuration.
-function M.objection(job_desc, job_rec, is_managed, rules)
+-- whether a partition is, `beside_among` which is on nodes of one that is, `rules` are
+-- slicewise.lua's configuration.
+function M.objection(job_desc, job_rec, is_managed, beside_among, rules)
     local comment = text(job_rec.admin_comment) or ""
     local tag_start = comment:find(M.TAG, 1, true)
     if not tag_start then
-        local field = smuggling_change(job_desc, job_rec, is_managed, rules)
+        local field = smuggling_change(job_desc, job_rec, is_managed, beside_among, rules)
         return field and {
             field = field,
             code = "SW-NOT-ADMITTED",

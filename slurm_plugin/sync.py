@@ -12,6 +12,7 @@ from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from cluster.wire import NO_ORDER, ServiceOrder, ServiceView, SlotView, ViewAnswer, WishAnswer
 from slurm_plugin.actuate import Actuator
+from slurm_plugin.decide.beside import partitions_beside
 from slurm_plugin.decide.leases import End, RunKey, with_end
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.services import Observation, services, start_age_s
@@ -240,7 +241,9 @@ class Sync:
         if self._mode != "enforce":
             return
         before = self.unadmitted
-        self.unadmitted = unadmitted(self.jobs, frozenset(self._settings.cluster.partitions))
+        managed = frozenset(self._settings.cluster.partitions)
+        partitions = managed.union(partitions_beside(self.nodes, managed))
+        self.unadmitted = unadmitted(self.jobs, partitions)
         if self.unadmitted.newest > before.newest:
             warn("not_admitted", job=self.unadmitted.newest, jobs=self.unadmitted.count)
 

@@ -5,9 +5,9 @@ import difflib
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil
 from pathlib import Path
 from typing import Annotated
 
@@ -16,13 +16,16 @@ from rich.text import Text
 
 from cluster.console import console, print_json
 from cluster.daemon_client import DaemonClient
-from cluster.errors import InvalidInputError, SlicewiseError
+from cluster.errors import InvalidInputError, SlicewiseError, UnreachableError
+from cluster.jobs import NodeView
 from cluster.mig_profiles import cost_millislices
 from cluster.settings import Settings, load_settings, settings_file
 from cluster.slurm.commands import CommandSlurm
 from cluster.wire import StatusAnswer
 from slurm_plugin.cli.parts import Json
 from slurm_plugin.cli.present_admission import Here, print_standing, standing_fields
+from slurm_plugin.decide.beside import partitions_beside
+from slurm_plugin.decide.shares import GpuSize, shares
 from slurm_plugin.linked_lua import linked_version
 from slurm_plugin.site_script import (
     Wiring,
@@ -115,7 +118,8 @@ def status(as_json: Json = False) -> None:
     answer = asyncio.run(_status(settings))
     failure = answer if isinstance(answer, SlicewiseError) else None
     known = None if isinstance(answer, SlicewiseError) else answer
-    here = Here(version_of(MODULE.read_text(encoding="utf-8")), off_file(), _problem())
+    version = version_of(MODULE.read_text(encoding="utf-8"))
+    here = Here(version, off_file(), _problem(), has_old_lines=_has_old_lines(settings))
     if as_json:
         print_json(standing_fields(known, here, time.time()))
     else:
@@ -135,6 +139,15 @@ def _problem() -> str:
     except InvalidInputError as error:
         return error.refusal.message
     return ""
+
+
+def _has_old_lines(settings: Settings) -> bool:
+    """Not known where Slurm does not tell of its nodes, or nobody may read the script."""
+    try:
+        proposal = _proposal(_site_script(), _wiring(settings))
+    except SlicewiseError:
+        return False
+    return proposal.before is not None and has_lines(proposal.before) and bool(proposal.diff)
 
 
 async def _status(settings: Settings) -> StatusAnswer | SlicewiseError:
@@ -173,36 +186,55 @@ def on() -> None:
 
 
 def _wiring(settings: Settings) -> Wiring:
+    """Raises UnreachableError (SW-SLURM-DOWN) if Slurm does not tell of its nodes."""
+    nodes = _nodes()
+    managed = settings.cluster.partitions
     return Wiring(
         module=MODULE,
         socket=settings.daemon.admission_socket,
         off_file=off_file(),
-        partitions=settings.cluster.partitions,
+        partitions=managed,
         without_gpu=settings.admission.without_gpu,
-        shares=_shares(settings),
+        shares=_shares(settings, nodes),
+        beside=partitions_beside(nodes, frozenset(managed)),
     )
 
 
-def _shares(settings: Settings) -> dict[str, dict[str, int]]:
-    """By GRES type, rounded up to whole CPUs and MiB; {} where nothing is bounded.
+def _shares(settings: Settings, nodes: tuple[NodeView, ...]) -> Mapping[str, Mapping[str, int]]:
+    """By GRES type; {} where nothing is bounded."""
+    cpus, memory_gib = settings.admission.cpus_per_slice, settings.admission.memory_gib_per_slice
+    models, boards = settings.models, settings.boards_by_type
+    sizes = {
+        gres_type: GpuSize(models[gres_type], cost_millislices(board, gres_type, Fraction(1)))
+        for gres_type, board in boards.items()
+    }
+    memory_mib = memory_gib * 1024 if isinstance(memory_gib, float) else memory_gib
+    partitions = frozenset(settings.cluster.partitions)
+    own = (node for node in nodes if node.is_in(partitions))
+    return shares(sizes, own, cpus, memory_mib)
 
-    A slice is a seventh of its GPU, whatever the model weighs.
-    """
-    per_slice = {
-        "cpus": settings.admission.cpus_per_slice,
-        "memory_mib": settings.admission.memory_gib_per_slice,
-    }
-    units = {"cpus": 1, "memory_mib": 1024}
-    bounded = {what: most * units[what] for what, most in per_slice.items() if most is not None}
-    if not bounded:
-        return {}
-    return {
-        gres_type: {
-            what: ceil(most * cost_millislices(board, gres_type, Fraction(1)) / 1000)
-            for what, most in bounded.items()
-        }
-        for gres_type, board in settings.boards_by_type.items()
-    }
+
+def _nodes() -> tuple[NodeView, ...]:
+    if not _may_ask_slurm():
+        raise _no_nodes("there is no slurm.conf here.")
+    try:
+        return asyncio.run(CommandSlurm().nodes())
+    except UnreachableError as error:
+        raise _no_nodes(error.refusal.message) from None
+
+
+def _may_ask_slurm() -> bool:
+    """Slurm's commands search the network for a configuration that is not there."""
+    conf = os.environ.get("SLURM_CONF")
+    return not conf or Path(conf).exists()
+
+
+def _no_nodes(why: str) -> UnreachableError:
+    return UnreachableError(
+        "SW-SLURM-DOWN",
+        f"What is proposed goes by what nodes have, and in which partitions they are: {why}",
+        "Try again once slurmctld answers.",
+    )
 
 
 def _site_script() -> Path:
@@ -225,9 +257,7 @@ def _said_by_slurmctld(name: str) -> str:
 
 def _linked_version() -> str:
     """Raises InvalidInputError (SW-ADMISSION-LUA) where no plugin says it."""
-    conf = os.environ.get("SLURM_CONF")
-    # Slurm's commands search the network for a configuration that is not there.
-    said = "" if conf and not Path(conf).exists() else _said_by_slurmctld("PluginDir")
+    said = _said_by_slurmctld("PluginDir") if _may_ask_slurm() else ""
     return linked_version(said.split(":") if said else ())
 
 

@@ -17,11 +17,13 @@ class Here:
         on_disk: version of slicewise.lua.
         off_file: the kill switch.
         problem: why slurmctld's Lua can't run slicewise.lua; "" if it can.
+        has_old_lines: those in job_submit.lua are not what would be proposed now.
     """
 
     on_disk: str
     off_file: Path
     problem: str
+    has_old_lines: bool = False
 
     @property
     def is_off(self) -> bool:
@@ -83,6 +85,12 @@ def advice(answer: StatusAnswer | None, here: Here, now_s: float) -> list[str]:
         found.append(
             f"slurmctld can't run slicewise.lua, so no job is asked about: {here.problem} Once that"
             " is mended: slicewise admission install, and touch job_submit.lua."
+        )
+    if here.has_old_lines:
+        found.append(
+            "The lines in job_submit.lua are not those that would be proposed now: nodes,"
+            " partitions, settings or Slicewise have changed. slicewise admission install shows"
+            " the difference."
         )
     if answer is None:
         return found

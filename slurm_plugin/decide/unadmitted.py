@@ -23,7 +23,7 @@ class Unadmitted:
 
 
 def unadmitted(jobs: Iterable[JobView], partitions: frozenset[str]) -> Unadmitted:
-    """Of the managed partitions, as far as they wait or run."""
+    """Of these partitions, as far as they wait or run."""
     found = [
         job
         for job in jobs

@@ -98,8 +98,45 @@ def test_whole_nodes_stay_within_the_quota(users: Users, options: tuple[str, ...
     assert running(users) <= QUOTA
 
 
+BLOCKING = (
+    ("--exclusive=user",), ("--exclusive=user", GPU), ("--ntasks-per-node=16",), ("--mem=0",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("options", BLOCKING)
+def test_nobody_keeps_nodes_without_gpus(users: Users, options: tuple[str, ...]) -> None:
+    outcome = users.submit("alice", "sbatch", "--nodes=4", *options, script=LASTING)
+    assert (outcome.status, list(outcome.jobs)) == (1, [])
+
+
+CHANGES = (
+    "Gres=gpu:4", "TresPerNode=gres/gpu:4", "QOS=normal", "Account=nlp", "NumNodes=4",
+    "NumTasks=16", "NumCPUs=16", "OverSubscribe=no", "Partition=gpu", "Priority=9",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_that_nobody_can_weigh_has_to_wait(users: Users, change: str) -> None:
+    (job,) = users.submit("alice", "sbatch", GPU, "--hold").jobs
+    assert users.scontrol("alice", "update", f"JobId={job.job_id}", change)[0] != 0
+    after = users.job(job.job_id)
+    for name in ("QOS", "Account", "Partition", "NumNodes", "NumCPUs", "Priority", "TresPerNode"):
+        assert after[name] == job[name], name
+    assert after.tres_text == job.tres_text
+
+
+def test_a_replica_can_still_say_who_it_is(users: Users) -> None:
+    """By its comment; and what is its owner's alone stays so."""
+    (job,) = users.submit("alice", "sbatch", GPU, script=LASTING).jobs
+    words = "slicewise:certificate=0 MIIB"
+    assert users.scontrol("alice", "update", f"JobId={job.job_id}", f"Comment={words}")[0] == 0
+    assert users.job(job.job_id)["Comment"] == words
+    assert users.scontrol("alice", "update", f"JobId={job.job_id}", "TimeLimit=4")[0] == 0
+
+
 def test_the_partitions_own_limit_refuses_jobs_without_gpus(users: Users) -> None:
-    """As docs/install.md says."""
+    """As docs/install.md says; also while the kill switch is set."""
+    users.slicewise("admission", "off")
     administer = lambda *words: users.sandbox.run("slurm", ("sacctmgr", "-i", *words))  # noqa: E731
     administer("add", "qos", "gpu-partition")
     administer(
@@ -115,6 +152,7 @@ def test_the_partitions_own_limit_refuses_jobs_without_gpus(users: Users) -> Non
         (job,) = users.submit("alice", "sbatch", GPU, script=LASTING).jobs
         until_is(lambda: users.job(job.job_id)["JobState"], "RUNNING")
     finally:
+        users.slicewise("admission", "on")
         assert set_qos("")[0] == 0
         users.clear()
         administer("delete", "qos", "gpu-partition")

@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 from jobs_as_users import Outcome, Users
@@ -225,6 +226,32 @@ def test_a_requeue_by_the_owner_is_charged_run_by_run(users: Users, clean: None)
     for run in runs():
         assert run["used_millislice_s"] == 1000 * (run["end_s"] - run["start_s"])
     assert sum(run["used_millislice_s"] for run in runs()) >= 2000
+
+
+def test_who_gives_nodes_back_is_charged_to_the_end(users: Users, clean: None) -> None:
+    """Accounting ends the record of such a run: its rest ran for nothing."""
+    (job,) = users.submit("bob", "sbatch", "--nodes=2", GPU).jobs
+    until_is(lambda: users.job(job.job_id)["JobState"], "RUNNING")
+    shrink = ("update", f"JobId={job.job_id}", "NumNodes=1")
+    assert users.scontrol("bob", *shrink)[0] != 0
+    assert users.job(job.job_id)["NumNodes"] == "2"
+    until(lambda: runs_of(users, job.job_id))
+    # As a node that fails does, where a job goes on without it.
+    assert users.scontrol("root", *shrink)[0] == 0
+    until_is(lambda: users.job(job.job_id)["NumNodes"], "1")
+    time.sleep(6)
+    (run,) = runs_of(users, job.job_id)
+    assert run["end_s"] is None
+    users.sandbox.run("root", ("scancel", job.job_id))
+    until(lambda: all(one["end_s"] for one in runs_of(users, job.job_id)))
+    (run,) = runs_of(users, job.job_id)
+    assert run["end_s"] - run["start_s"] >= 6
+    assert run["used_millislice_s"] == 2000 * (run["end_s"] - run["start_s"])
+
+
+def runs_of(users: Users, task: str) -> list[dict[str, Any]]:
+    shown = json.loads(users.slicewise("ledger", "statement", "nlp", "--json"))["runs"]
+    return [run for run in shown if run["task"] == task]
 
 
 def test_a_whole_node_is_refused_or_charged_as_one(users: Users, clean: None) -> None:

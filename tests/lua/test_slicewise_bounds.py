@@ -210,3 +210,69 @@ def test_without_its_libraries_a_job_is_decided_later(path: Path, tmp_path: Path
     assert untyped["job_desc"]["priority"] == 0
     assert "no.such.library" in typed["logged"]
     assert run_case(path, job_desc={}, **module)["code"] == DENIED
+
+
+BESIDE = {"partitions": ["gpu"], "beside": ["all", "cpu"]}
+CPU = {"partition": "cpu", "account": "vision", "default_qos": "slicewise_vision"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (TYPED, "SW-BESIDE"),
+        ({"gres": "gpu:1"}, "SW-BESIDE"),
+        ({"tres_per_job": "gres/gpu:auto:1"}, "SW-BESIDE"),
+        ({"tres_per_task": "gres:shard:1"}, "SW-BESIDE"),
+        ({"ntasks_per_tres": 1}, "SW-BESIDE"),
+        ({"shared": 0}, "SW-BESIDE"),
+        ({"shared": USER}, "SW-EXCLUSIVE"),
+        ({"script": "#!/bin/sh\n#SLICEWISE need=4GiB\n"}, "SW-BESIDE"),
+        (TYPED | {"partition": "gpu,cpu"}, "SW-BESIDE"),
+        (TYPED | {"partition": "all,gpu"}, "SW-BESIDE"),
+        (TYPED | {"partition": "login"}, ""),
+        ({}, ""),
+        ({"num_tasks": 16}, ""),
+        ({"gres": "license:1"}, ""),
+        (TYPED | {"user_id": 0}, ""),
+    ],
+)
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_on_the_nodes_of_managed_partitions_others_give_no_gpus(
+    path: Path, listening: Any, asked: Any, code: str, is_answered: bool
+) -> None:
+    if is_answered:
+        listening(answering(action="pass"))
+    result = run_case(path, job_desc=CPU | asked, configure=BESIDE)
+    assert (result["code"], code in result["told"]) == (DENIED if code else SUCCESS, True)
+    for mode in ("observe", "advise"):
+        weaker = run_case(path, job_desc=CPU | asked, configure=BESIDE | {"mode": mode})
+        assert (weaker["code"], weaker["job_desc"].get("qos")) == (SUCCESS, None)
+    path.with_name("off").touch()
+    off = run_case(path, job_desc=CPU | asked, configure=BESIDE)
+    assert (off["code"], off["job_desc"].get("qos")) == (SUCCESS, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "qos"),
+    [
+        ({}, "slicewise-borrowed"),
+        ({"qos": "slicewise_vision"}, "slicewise-borrowed"),
+        ({"qos": "Slicewise_NLP"}, "slicewise-borrowed"),
+        ({"qos": "slicewise-borrowed"}, "slicewise-borrowed"),
+        ({"qos": "normal"}, "normal"),
+        ({"default_qos": "normal"}, None),
+        ({"default_qos": None}, None),
+        ({"user_id": 0}, None),
+        ({"partition": "login"}, None),
+    ],
+)
+def test_a_job_beside_gives_way_to_those_with_gpus(path: Path, asked: Any, qos: Any) -> None:
+    result = run_case(path, job_desc=CPU | asked, configure=BESIDE)
+    assert (result["code"], result["job_desc"].get("qos")) == (SUCCESS, qos)
+
+
+def test_which_partition_a_reservation_brings_nobody_knows(path: Path, listening: Any) -> None:
+    listening(ADMIT)
+    job_desc = TYPED | {"reservation": "course"}
+    result = run_case(path, job_desc=job_desc, configure={"partitions": ["gpu"], "beside": ["cpu"]})
+    assert (result["code"], result["job_desc"]["qos"]) == (SUCCESS, "q")

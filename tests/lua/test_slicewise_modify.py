@@ -7,11 +7,10 @@ import pytest
 from lua_slurmctld import (
     ALICE,
     DENIED,
+    NOTHING,
     ROOT_UID,
     SLURM_UID,
     SUCCESS,
-    UNSET,
-    UNSET_16,
     answering,
     run_case,
 )
@@ -20,21 +19,6 @@ TAG = "slicewise:1 token=ab12 tenant=vision"
 SERVICE_TAG = f"{TAG} service=bert"
 UNDECIDED_TAG = f"{TAG} undecided"
 RELEASE, HOLD = 4294967295, 0
-NOTHING = {
-    "priority": UNSET,
-    "min_nodes": UNSET,
-    "max_nodes": UNSET,
-    "min_cpus": UNSET,
-    "num_tasks": UNSET,
-    "time_limit": UNSET,
-    "ntasks_per_node": UNSET_16,
-    "ntasks_per_socket": UNSET_16,
-    "ntasks_per_tres": UNSET_16,
-    "cpus_per_task": UNSET_16,
-    "shared": UNSET_16,
-    "requeue": UNSET_16,
-}
-"""A change of something else, as slurmctld shows it."""
 MODIFY = [
     # whose job, the change, by whom, allowed
     (SERVICE_TAG, {"priority": RELEASE}, ALICE, False),
@@ -119,6 +103,27 @@ MODIFY = [
     ("", {"qos": "x", "priority": RELEASE}, ALICE, True),
     ("slicewise is nice", {"qos": "x"}, ALICE, True),
 ]
+
+
+@pytest.mark.parametrize("comment", [TAG, SERVICE_TAG, ""])
+@pytest.mark.parametrize("state", [1, 2, 1 + 0x8000])
+@pytest.mark.parametrize(
+    "change", [{"min_nodes": 1}, {"min_nodes": 0}, {"max_nodes": 1}, {"req_nodes": "gpu01"}]
+)
+def test_who_runs_gives_no_nodes_back(
+    path: Path, comment: str, state: int, change: dict[str, Any]
+) -> None:
+    """Accounting would end the record by which the run is charged, and the run would go on."""
+    rec = {"admin_comment": comment, "min_nodes": 2, "partition": "gpu", "job_state": state}
+    case: dict[str, Any] = {"job_desc": NOTHING | change, "job_rec": rec, "uid": ALICE}
+    bounds = {"configure": {"partitions": ["gpu"]}}
+    assert run_case(path, "job_modify", **case, **bounds)["code"] == DENIED
+    case["job_rec"] = rec | {"partition": "cpu"}
+    expected = DENIED if comment else SUCCESS
+    assert run_case(path, "job_modify", **case, **bounds)["code"] == expected
+    case["job_desc"] = NOTHING | {"comment": "slicewise:certificate=0 MIIB"}
+    case["job_rec"] = rec
+    assert run_case(path, "job_modify", **case, **bounds)["code"] == SUCCESS
 
 
 @pytest.mark.parametrize(("comment", "change", "uid", "allowed"), MODIFY)
@@ -261,3 +266,31 @@ def test_modify_that_cannot_be_judged_is_refused_but_to_administrators(path: Pat
     assert run_case(path, "job_modify", **case, uid=ROOT_UID)["code"] == SUCCESS
     observing = {"mode": "observe"}
     assert run_case(path, "job_modify", **case, configure=observing)["code"] == SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("job_rec", "change", "field"),
+    [
+        ({"partition": "cpu"}, {"gres": "gpu:1"}, "gres"),
+        ({"partition": "cpu"}, {"ntasks_per_tres": 1}, "gres"),
+        ({"partition": "cpu"}, {"shared": 0}, "shared"),
+        ({"partition": "cpu"}, {"shared": 2}, "shared"),
+        ({"partition": "cpu", "qos": "normal"}, {"qos": "slicewise_vision"}, "qos"),
+        ({"partition": "login", "qos": "slicewise_vision"}, {"partition": "cpu"}, "qos"),
+        (
+            {"partition": "login", "qos": "normal", "gres": "gpu:1"},
+            {"partition": "cpu"},
+            "partition",
+        ),
+        ({"partition": "login", "qos": "normal"}, {"partition": "cpu"}, ""),
+        ({"partition": "cpu", "qos": "normal"}, {"qos": "slicewise-borrowed"}, ""),
+        ({"partition": "cpu", "qos": "slicewise_vision"}, {"comment": "c"}, ""),
+        ({"partition": "login"}, {"gres": "gpu:1"}, ""),
+    ],
+)
+def test_a_job_beside_gets_no_gpus_later(path: Path, job_rec: Any, change: Any, field: str) -> None:
+    case = {"job_desc": NOTHING | change, "job_rec": job_rec}
+    beside = {"partitions": ["gpu"], "beside": ["cpu"]}
+    result = run_case(path, "job_modify", **case, configure=beside)
+    assert result["code"] == (DENIED if field else SUCCESS)
+    assert not field or f"change of its {field} " in result["told"]

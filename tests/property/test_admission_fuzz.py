@@ -366,8 +366,8 @@ async def test_peers_that_misbehave_do_not_keep_others_waiting(serving: Serving)
         open_ones = []
         for number in range(300):
             connection = socket.socket(socket.AF_UNIX)
-            connection.settimeout(0.2)
             connection.connect(str(path))
+            connection.settimeout(0.2)
             open_ones.append(connection)
             with suppress(OSError):
                 connection.sendall((b"", line[:20], line * 500)[number % 3])

@@ -1,12 +1,14 @@
 """``slicewise admission install``: under real Lua, on scripts as sites have them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cluster.daemon_client import DaemonClient
 from cluster.errors import InvalidInputError, UnreachableError
+from cluster.jobs import NodeView
 from cluster.wire import StatusAnswer
 from slurm_plugin import try_site_script
 from slurm_plugin.cli import admission
@@ -57,6 +59,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     monkeypatch.setattr(admission, "MODULE", tmp_path / "slicewise.lua")
+    monkeypatch.setattr(admission, "_nodes", tuple)
     return tmp_path / "job_submit.lua"
 
 
@@ -234,6 +237,32 @@ def test_status_says_that_slurmctlds_lua_refuses_it(
     assert "global 'unpack'" in advice
 
 
+def test_status_says_that_the_nodes_have_changed_since(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A new partition on the nodes with GPUs gives them to anybody until the lines name it."""
+
+    async def answer(_: DaemonClient) -> StatusAnswer:
+        return ANSWER
+
+    def advice() -> list[str]:
+        admission.status(as_json=True)
+        said = json.loads(capsys.readouterr().out)["advice"]
+        return [line for line in said if "admission install shows the difference" in line]
+
+    monkeypatch.setattr(DaemonClient, "status", answer)
+    assert advice() == []
+    admission.install()
+    capsys.readouterr()
+    assert advice() == []
+    held: dict[str, int] = {}
+    node = NodeView("n", "n", frozenset(), {"1g.10gb": 7}, held, frozenset({"gpu", "new"}))
+    monkeypatch.setattr(admission, "_nodes", lambda: (node,))
+    assert len(advice()) == 1
+    site.write_text(SITE)
+    assert advice() == []
+
+
 def test_each_lua_runs_the_real_module(
     site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,6 +298,81 @@ def test_what_bounds_jobs_stands_in_the_lines(site: Path) -> None:
     assert 'without_gpu = "allow",' in text
     assert '["1g.10gb"] = { cpus = 3, memory_mib = 4096 },' in text
     assert '["3g.40gb"] = { cpus = 9, memory_mib = 14336 },' in text
+
+
+def test_the_nodes_say_what_comes_with_a_gpu(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a job with one slice may take all CPUs of its node, and so all its slices."""
+    held: dict[str, int] = {}
+    node = NodeView("n", "n", frozenset(), {"1g.10gb": 7}, held, frozenset({"gpu"}))
+    node = replace(node, cpus=16, memory_mib=16000)
+    monkeypatch.setattr(admission, "_nodes", lambda: (node,))
+    admission.install()
+    assert '["1g.10gb"] = { cpus = 2, memory_mib = 2285 },' in site.read_text()
+    site.unlink()
+    settings = site.with_name("slicewise.toml")
+    settings.write_text(
+        settings.read_text() + '[admission]\ncpus_per_slice = "any"\nmemory_gib_per_slice = "any"\n'
+    )
+    admission.install()
+    assert "shares" not in site.read_text()
+
+
+def test_partitions_on_the_same_nodes_are_found(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``big`` is managed, too; the third node has no GPUs."""
+
+    def node(name: str, gpus: dict[str, int], *partitions: str) -> NodeView:
+        return NodeView(name, name, frozenset(), gpus, {}, frozenset(partitions))
+
+    nodes = (
+        node("a", {"1g.10gb": 7}, "gpu", "cpu"),
+        node("b", {"1g.10gb": 7}, "big", "all", "cpu"),
+        node("c", {}, "gpu", "login"),
+        node("d", {"1g.10gb": 7}, "teaching"),
+    )
+    monkeypatch.setattr(admission, "_nodes", lambda: nodes)
+    admission.install()
+    assert 'beside = { "all", "cpu" },' in site.read_text()
+
+
+def test_without_slurms_nodes_no_shares_are_dropped(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(site.with_name("slicewise.toml")))
+    monkeypatch.setenv("SLURM_CONF", str(site.with_name("slurm.conf")))
+    with pytest.raises(UnreachableError, match=r"no slurm\.conf here.*SW-SLURM-DOWN"):
+        admission.install()
+    assert not site.exists()
+
+
+def test_the_example_is_what_is_proposed() -> None:
+    """But for its first lines: so it has all that holds while slicewise.lua can't be loaded."""
+    example = Path(__file__).resolve().parents[3] / "etc" / "job_submit.lua"
+    module = "/opt/slicewise/lib/python3.11/site-packages/slurm_plugin/slicewise.lua"
+    socket, off_file = "/run/slicewise/admission/admission.sock", "/etc/slicewise/off"
+    wiring = Wiring(Path(module), Path(socket), Path(off_file), ("gpu",))
+    assert example.read_text().endswith(minimal(wiring))
+
+
+@pytest.mark.parametrize("command", ["install", "status"])
+def test_nothing_is_loaded_from_where_the_operator_stands(
+    site: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Lua 5.1 looks there first: a tenant's directory may have a socket.lua for root."""
+    theirs = site.parent / "theirs"
+    theirs.mkdir()
+    owned = theirs / "owned"
+    (theirs / "socket.lua").write_text(f"os.execute('touch {owned}')")
+    monkeypatch.chdir(theirs)
+    monkeypatch.setattr(admission, "linked_version", lambda _: "5.1")
+    if command == "install":
+        admission.install()
+    else:
+        with pytest.raises(UnreachableError):
+            admission.status()
+    assert not owned.exists()
 
 
 def test_a_path_can_say_nothing_in_lua() -> None:

@@ -1,12 +1,13 @@
 """Jobs that slurmctld took without slicewise.lua: counted, shown, logged once."""
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from scripted import ScriptedSlurm, job, sync_of
 
-from cluster.jobs import JobState
+from cluster.jobs import JobState, NodeView
 from slurm_plugin.decide.unadmitted import Unadmitted, unadmitted
 
 GPU = {"cpu": "1", "gres/gpu": "1"}
@@ -37,6 +38,21 @@ def test_what_counts(changes: dict[str, Any], count: int) -> None:
 
 def test_without_jobs_there_is_none() -> None:
     assert unadmitted((), MANAGED) == Unadmitted(0, None, 0)
+
+
+async def test_gpus_that_are_had_beside_managed_partitions_count() -> None:
+    """In a partition on the same nodes nobody is charged for them."""
+    slurm = ScriptedSlurm(job(0), job(1, **PASSED_BY | {"partition": "cpu"}))
+    held: dict[str, int] = {}
+    own = frozenset({"gpu", "cpu"})
+    node = NodeView("n", "n", frozenset(), {"1g.10gb": 7}, held, frozenset({"cpu"}))
+    slurm.known_nodes = (node,)
+    sync = sync_of(slurm)
+    await sync.turn()
+    assert sync.unadmitted.count == 0
+    slurm.known_nodes = (replace(node, partitions=own),)
+    await sync.turn()
+    assert sync.unadmitted.count == 1
 
 
 async def test_the_log_says_it_once_for_each_newer_one(caplog: pytest.LogCaptureFixture) -> None:

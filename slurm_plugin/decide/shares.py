@@ -1,0 +1,89 @@
+"""What CPUs and memory a job may have for each of its GPUs, so that its node runs out of none.
+
+Who has one slice and all CPUs of a node keeps others from all its slices, and pays for one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
+from typing import Literal
+
+from cluster.jobs import NodeView
+from cluster.units import Millislices
+from slurm_plugin.decide.charging import run_cost
+
+PerSlice = float | Literal["any"] | None
+"""As the settings say: the most for each slice, any, or None for what the nodes have."""
+
+_SLICE = 1000
+_NO_MEMORY_MIB = 1
+"""What Slurm has for a node of which slurm.conf says none."""
+
+
+@dataclass(frozen=True)
+class GpuSize:
+    """A GRES type: the model of its GPU, and how much of one it is; a whole one is 7000, whatever
+    the model weighs.
+    """
+
+    model: str
+    millislices: Millislices
+
+
+@dataclass(frozen=True)
+class _Rate:
+    """What a node has for each slice; CPUs in whole cores of ``threads``."""
+
+    model: str
+    cores: Fraction
+    threads: int
+    memory_mib: Fraction
+
+
+def shares(
+    sizes: Mapping[str, GpuSize],
+    nodes: Iterable[NodeView],
+    cpus_per_slice: PerSlice,
+    memory_mib_per_slice: PerSlice,
+) -> Mapping[str, Mapping[str, int]]:
+    """By GRES type, how many ``cpus`` and ``memory_mib`` a job may have for one of it; what is not
+    bound is left out.
+
+    What the settings say is rounded up. What the nodes have is rounded down to whole cores and MiB,
+    one at least, and the poorest node of a model counts: so jobs that hold all slices of a node,
+    each with its whole share, fit on it.
+    """
+    rates = tuple(_rates(nodes, sizes))
+    found = {}
+    for gres_type, size in sizes.items():
+        slices = Fraction(size.millislices, _SLICE)
+        own = [rate for rate in rates if rate.model == size.model]
+        cpus = [max(1, floor(rate.cores * slices)) * rate.threads for rate in own if rate.cores]
+        memory = [max(1, floor(rate.memory_mib * slices)) for rate in own if rate.memory_mib]
+        bounds = {
+            "cpus": _bound(cpus_per_slice, slices, cpus),
+            "memory_mib": _bound(memory_mib_per_slice, slices, memory),
+        }
+        if set_bounds := {what: most for what, most in bounds.items() if most is not None}:
+            found[gres_type] = set_bounds
+    return found
+
+
+def _rates(nodes: Iterable[NodeView], sizes: Mapping[str, GpuSize]) -> Iterator[_Rate]:
+    """One for each node and each of the models that it has."""
+    costs = {gres_type: size.millislices for gres_type, size in sizes.items()}
+    for node in nodes:
+        slices = Fraction(run_cost(node.gpus, costs), _SLICE)
+        models = {sizes[kind].model for kind, count in node.gpus.items() if count and kind in sizes}
+        has_memory = node.memory_mib > _NO_MEMORY_MIB
+        for model in models:
+            cores = node.cpus // node.threads_per_core / slices
+            memory_mib = Fraction(node.memory_mib * has_memory) / slices
+            yield _Rate(model, cores, node.threads_per_core, memory_mib)
+
+
+def _bound(said: PerSlice, slices: Fraction, of_nodes: list[int]) -> int | None:
+    if said == "any":
+        return None
+    return min(of_nodes, default=None) if said is None else ceil(Fraction(said) * slices)

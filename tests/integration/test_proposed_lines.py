@@ -1,0 +1,114 @@
+"""What `slicewise admission install` proposes to a new site holds without a word in its settings.
+
+A partition for jobs without GPUs is on the nodes with GPUs, as docs/install.md allows.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from jobs_as_users import Users
+from waiting import until_is
+
+from sandbox.cluster import Sandbox
+
+pytestmark = pytest.mark.integration
+
+GPU = "--gres=gpu:1g.10gb:1"
+LASTING = "#!/bin/sh\nsleep 600\n"
+
+
+@pytest.fixture(scope="module")
+def users(sandbox: Sandbox) -> Iterator[Users]:
+    """As a new site: what `admission install` makes, in mode enforce; settings say no share."""
+    sandbox.stop("launcher")
+    users = Users(sandbox)
+    users.slicewise("tenant-quota", "set", "vision", "--nominal", "4")
+    users.slicewise("tenant-quota", "set", "nlp", "--nominal", "5")
+    weights = "TRESBillingWeights=CPU=0,Mem=0"
+    cpu = ("PartitionName=cpu", "Nodes=ALL", weights, "State=UP", "DefMemPerCPU=100")
+    assert users.scontrol("root", "create", *cpu)[0] == 0
+    script = sandbox.layout.etc / "job_submit.lua"
+    proposed = sandbox.layout.etc / "proposed.lua"
+    users.slicewise("admission", "install", "--file", str(proposed))
+    before = script.read_text()
+    time.sleep(1.1)
+    script.write_text(proposed.read_text().replace('mode = "observe"', 'mode = "enforce"'))
+    yield users
+    users.clear()
+    time.sleep(1.1)
+    script.write_text(before)
+    assert users.scontrol("root", "delete", "PartitionName=cpu")[0] == 0
+    sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
+
+
+@pytest.fixture(autouse=True)
+def clean(users: Users) -> Iterator[None]:
+    yield
+    users.clear()
+
+
+HOGS = (
+    ("--ntasks=16",), ("--cpus-per-task=16",), ("--ntasks-per-node=16",), ("--cpus-per-gpu=16",),
+    ("--mincpus=16",), ("--mem=0",), ("--mem=16000",), ("--mem-per-gpu=16000",),
+    ("--mem-per-cpu=0",), ("--mem-per-cpu=8000",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("options", HOGS)
+def test_a_slice_brings_no_more_than_its_share(users: Users, options: tuple[str, ...]) -> None:
+    outcome = users.submit("alice", "sbatch", "--nodes=1", GPU, *options, script=LASTING)
+    assert (outcome.status, list(outcome.jobs)) == (1, [])
+    assert "SW-SHARE" in outcome.text
+
+
+def test_who_holds_his_share_keeps_nobody_from_the_rest(users: Users) -> None:
+    """All seven slices of a node, each with the whole share; the four of alice alone are hers."""
+    share = ("--nodelist=gpu01", GPU, "--cpus-per-task=2", "--mem=2285")
+    jobs = [
+        users.submit(user, "sbatch", *share, script=LASTING).jobs[0].job_id
+        for user in ("alice", "alice", "alice", "alice", "bob", "bob", "bob")
+    ]
+    for job in jobs:
+        until_is(lambda job=job: users.job(job)["JobState"], "RUNNING")
+
+
+BESIDE = (
+    ("--gres=gpu:1",), (GPU,), ("--gpus=1",), ("--gpus-per-task=1", "--ntasks=1"),
+    ("--ntasks-per-gpu=1", "--ntasks=1"), ("--exclusive",), ("--exclusive=user",),
+    ("--partition=cpu,gpu", GPU), ("--partition=gpu,cpu", GPU),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("options", BESIDE)
+def test_a_partition_beside_gives_no_gpus(users: Users, options: tuple[str, ...]) -> None:
+    """Nobody is charged for what runs there, and no limit counts it."""
+    outcome = users.submit("alice", "sbatch", "--partition=cpu", *options, script=LASTING)
+    assert (outcome.status, list(outcome.jobs)) == (1, [])
+    assert "SW-BESIDE" in outcome.text or "SW-EXCLUSIVE" in outcome.text
+
+
+def test_a_job_beside_gets_none_later(users: Users) -> None:
+    plain = ("--partition=cpu", "--hold", "--qos=normal")
+    (job,) = users.submit("alice", "sbatch", *plain, script=LASTING).jobs
+    for change in ("Gres=gpu:1", "Gres=gpu:1g.10gb:1", "OverSubscribe=no", "QOS=slicewise_vision"):
+        assert users.scontrol("alice", "update", f"JobId={job.job_id}", change)[0] != 0, change
+    after = users.job(job.job_id)
+    assert (after["QOS"], after["OverSubscribe"]) == ("normal", job["OverSubscribe"])
+    assert "gres/gpu" not in after.tres_text
+
+
+@pytest.mark.parametrize("qos", [(), ("--qos=slicewise_vision",), ("--qos=normal",)])
+def test_a_job_beside_preempts_nobody(users: Users, qos: tuple[str, ...]) -> None:
+    """By its tenant's own QOS, the default, it ended borrowed jobs of others for their CPUs."""
+    users.slicewise("tenant-quota", "set", "vision", "--nominal", "4", "--lending-limit", "4")
+    users.slicewise("tenant-quota", "set", "nlp", "--nominal", "1", "--borrowing-limit", "4")
+    borrowed = ("--nodelist=gpu01", "--qos=slicewise-borrowed", GPU)
+    (job,) = users.submit("bob", "sbatch", *borrowed, script=LASTING).jobs
+    until_is(lambda: users.job(job.job_id)["JobState"], "RUNNING")
+    greedy = ("--partition=cpu", "--nodelist=gpu01", "--ntasks-per-node=16", *qos)
+    (hog,) = users.submit("alice", "sbatch", *greedy, script=LASTING).jobs
+    time.sleep(6)
+    after = users.job(job.job_id)
+    assert (after["JobState"], after["Restarts"]) == ("RUNNING", "0")
+    assert users.job(hog.job_id)["JobState"] == "PENDING"
