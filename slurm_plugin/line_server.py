@@ -4,16 +4,19 @@ import asyncio
 import os
 import socket
 import struct
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
 from cluster.errors import Refusal, SlicewiseError
 from cluster.wire import FailureAnswer
+from slurm_plugin.decide.connection_places import Idle, idle_to_cut
 from slurm_plugin.observe import report_failure
 
 BACKLOG = 512
@@ -33,7 +36,8 @@ class Peer:
 @dataclass(frozen=True)
 class Limits:
     """Attributes:
-    connections, connections_per_uid: open at once; further ones are told SW-BUSY.
+    connections, connections_per_uid: open at once; further ones are told SW-BUSY, unless an idle
+        one of somebody who has more of them makes room.
     idle_s: how long a peer may take for its next line, or for taking an answer.
     line_bytes: of a request; a longer one is refused unread.
     reserved: so many of the connections only the uids in ``reserved_for`` may have.
@@ -60,6 +64,9 @@ class LineServer:
         self._answer = answer
         self._limits = limits
         self._open: Counter[int] = Counter()
+        self._idle: dict[Idle, asyncio.Task[None]] = {}
+        self._numbers = count()
+        self._gate = asyncio.Lock()
         self._server: asyncio.Server | None = None
         self._conversations: set[asyncio.Task[None]] = set()
 
@@ -90,7 +97,7 @@ class LineServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = peer_of(writer)
         try:
-            if self._is_full(peer.uid):
+            if self._is_full(peer.uid) and not self._made_room(peer.uid):
                 await self._send(writer, failure(BUSY))
             else:
                 await self._admitted(reader, writer, peer)
@@ -109,15 +116,39 @@ class LineServer:
         others = self._open.total() - sum(self._open[one] for one in limits.reserved_for)
         return others >= limits.connections - limits.reserved
 
+    def _made_room(self, uid: int) -> bool:
+        """By closing what lies idle, so that few users can't keep all others out."""
+        limits = self._limits
+        if self._open[uid] >= limits.connections_per_uid:
+            return False
+        others = [one for one in self._idle if one.uid not in limits.reserved_for]
+        cut = idle_to_cut(uid, others, self._open)
+        if cut is None:
+            return False
+        self._idle.pop(cut).cancel()
+        return True
+
+    @contextmanager
+    def _idling(self, uid: int) -> Iterator[None]:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 -- each conversation is one
+        idle = Idle(next(self._numbers), uid, time.monotonic())
+        self._idle[idle] = task
+        try:
+            yield
+        finally:
+            self._idle.pop(idle, None)
+
     async def _admitted(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer
     ) -> None:
         self._open[peer.uid] += 1
         try:
             await self._converse(reader, writer, peer)
-            async with asyncio.timeout(self._limits.idle_s):
-                writer.close()
-                await writer.wait_closed()
+            with self._idling(peer.uid):
+                async with asyncio.timeout(self._limits.idle_s):
+                    writer.close()
+                    await writer.wait_closed()
         finally:
             self._open[peer.uid] -= 1
 
@@ -126,14 +157,27 @@ class LineServer:
     ) -> None:
         while True:
             try:
-                async with asyncio.timeout(self._limits.idle_s):
-                    line = await reader.readline()
+                with self._idling(peer.uid):
+                    async with asyncio.timeout(self._limits.idle_s):
+                        line = await reader.readline()
             except ValueError:
-                await self._send(writer, failure(too_long(self._limits.line_bytes)))
+                with self._idling(peer.uid):
+                    await self._send(writer, failure(too_long(self._limits.line_bytes)))
                 return
             if not line:
                 return
-            await self._send(writer, await answered(self._answer, line, peer))
+            if peer.uid not in self._limits.reserved_for:
+                await self._turn()
+            answer = await answered(self._answer, line, peer)
+            with self._idling(peer.uid):
+                await self._send(writer, answer)
+
+    async def _turn(self) -> None:
+        """One question goes on in each turn of the event loop, whoever asks how much: all else that
+        the program does takes its turns in between.
+        """
+        async with self._gate:
+            await asyncio.sleep(0)
 
     async def _send(self, writer: asyncio.StreamWriter, answer: BaseModel) -> None:
         writer.write(answer.model_dump_json(exclude_none=True).encode() + b"\n")

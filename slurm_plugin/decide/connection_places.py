@@ -1,11 +1,11 @@
-"""Who may be connected to the remote socket at once, and who is cut off for somebody new.
+"""Who may be connected to the daemon's sockets at once, and who is cut off for somebody new.
 
 Connections that stay silent cost their owner nothing, so they are never a reason to refuse anybody
 from elsewhere: they make room, those of who has most first.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
@@ -102,6 +102,32 @@ def room_for(new: Guest, guests: Collection[Guest], bounds: Bounds) -> Room:
     if len(others) >= bounds.connections:
         return _made_among(others)
     return Room(fits=True)
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A connection to the user socket of which nothing is asked now, or whose answer is not taken.
+
+    Attributes:
+        since_s: when that began.
+    """
+
+    number: int
+    uid: int
+    since_s: float
+
+
+def idle_to_cut(uid: int, idle: Collection[Idle], open_by_uid: Mapping[int, int]) -> Idle | None:
+    """Which one makes room for one more of ``uid``: the longest idle of the user who has most.
+
+    None if nobody who has more than ``uid`` has an idle one.
+    """
+    own = open_by_uid.get(uid, 0)
+    return max(
+        (one for one in idle if open_by_uid.get(one.uid, 0) > own),
+        key=lambda one: (open_by_uid.get(one.uid, 0), -one.since_s),
+        default=None,
+    )
 
 
 def _made_among(guests: Sequence[Guest]) -> Room:

@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.decide.connection_places import Bounds, Guest, Origin, Room, origin_of, room_for
+from slurm_plugin.decide.connection_places import (
+    Bounds,
+    Guest,
+    Idle,
+    Origin,
+    Room,
+    idle_to_cut,
+    origin_of,
+    room_for,
+)
 
 BOUNDS = Bounds(connections=8, per_host=3, per_prefix=5, grace_s=0.5)
 
@@ -22,6 +31,15 @@ def spread(*hosts: str, silent: bool = True) -> list[Guest]:
 
 
 NEW = guest(99, "z.1", at_s=10.0)
+
+
+def test_of_idle_ones_those_of_the_user_who_has_most_make_room() -> None:
+    idle = [Idle(number, uid, 10.0 - number) for number, uid in enumerate((1, 1, 2, 2, 2, 3))]
+    assert idle_to_cut(4, idle, {1: 4, 2: 3, 3: 1}) == idle[1]
+    assert idle_to_cut(4, idle[2:], {1: 4, 2: 3, 3: 1}) == idle[4]
+    assert idle_to_cut(2, idle, {1: 4, 2: 3, 3: 1}) == idle[1]
+    assert idle_to_cut(1, idle, {1: 4, 2: 4, 3: 1}) is None
+    assert idle_to_cut(4, (), {1: 4}) is None
 
 
 def test_there_is_room_while_few_are_there() -> None:

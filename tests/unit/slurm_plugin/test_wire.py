@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from cluster.errors import InvalidInputError
 from cluster.wire import LINE_LIMIT, DoneAnswer, ServiceView, TenantView, ViewAnswer, ViewRequest
+from slurm_plugin import line_server
 from slurm_plugin.line_server import Limits, LineServer, Peer
 from slurm_plugin.user_socket import Roles, limits, visible_to
 
@@ -128,6 +129,122 @@ async def test_nobody_else_takes_the_reserved_connections(tmp_path: Path) -> Non
         await server.start()
         assert [await busy(place) for _ in range(4)] == [number >= taken for number in range(4)]
         await server.stop()
+
+
+@pytest.mark.parametrize("first", ["nothing", "a question", "an answer that is not taken"])
+async def test_few_users_do_not_keep_all_others_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Six users with 32 each had all of the user socket, for as long as they were silent."""
+    uids = iter((1, 1, 2, 2, 3, 1, 1))
+    monkeypatch.setattr("slurm_plugin.line_server.peer_of", lambda transport: Peer(0, next(uids)))
+    limits = replace(LIMITS, connections=4, connections_per_uid=2, idle_s=5.0)
+    server = LineServer(tmp_path / "s.sock", 0o600, answer, limits)
+    await server.start()
+    kept = [await connect(tmp_path / "s.sock") for _ in range(4)]
+    for client in kept:
+        if first == "a question":
+            await client.ask(b'{"v":1,"op":"view"}')
+        elif first != "nothing":
+            client.writer.write(b"long\n" * 20)
+    await asyncio.sleep(0.1)
+    third = await connect(tmp_path / "s.sock")
+    assert (await third.ask(b'{"v":1,"op":"view"}'))["ok"]
+    # Who has as many as anybody else cuts nobody off.
+    _, refused = [await connect(tmp_path / "s.sock") for _ in range(2)]
+    reply = await asyncio.wait_for(refused.reader.readline(), 5)
+    assert json.loads(reply)["code"] == "SW-BUSY"
+    assert (await third.ask(b'{"v":1,"op":"view"}'))["ok"]
+    await server.stop()
+
+
+async def test_the_launchers_idle_connections_make_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uids = iter((7, 7, 1, 2))
+    monkeypatch.setattr("slurm_plugin.line_server.peer_of", lambda transport: Peer(0, next(uids)))
+    limits = Limits(3, 3, idle_s=5.0, line_bytes=100, reserved=2, reserved_for=frozenset({7}))
+    server = LineServer(tmp_path / "s.sock", 0o600, answer, limits)
+    await server.start()
+    kept = [await connect(tmp_path / "s.sock") for _ in range(4)]
+    await asyncio.sleep(0.05)
+    for client in (*kept[:2], kept[3]):
+        assert (await client.ask(b'{"v":1,"op":"view"}'))["ok"]
+    assert await asyncio.wait_for(kept[2].reader.read(), 5) == b""
+    await server.stop()
+
+
+async def test_silent_connections_of_many_uids_lock_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may have namespaces (newuidmap) has thousands of uids, each with its connections."""
+    uids = iter(range(100_000, 200_000))
+    monkeypatch.setattr(line_server, "peer_of", lambda _: Peer(1, next(uids)))
+    limits = Limits(connections=12, connections_per_uid=4, idle_s=60, line_bytes=1000, reserved=2)
+    place = tmp_path / "s.sock"
+    server = LineServer(place, 0o600, answer, limits)
+    await server.start()
+    silent = [await connect(place) for _ in range(30)]
+    others = [await connect(place) for _ in range(3)]
+    assert not any(["code" in await one.ask(b'{"v":1,"op":"view"}') for one in others])
+    # The longest silent went, and with each connection one of them at most.
+    assert await asyncio.wait_for(silent[0].reader.read(), 5) == b""
+    assert "code" not in await silent[-1].ask(b'{"v":1,"op":"view"}')
+    await server.stop()
+
+
+async def test_who_is_answered_is_not_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uids = iter([1000, 1001])
+    monkeypatch.setattr(line_server, "peer_of", lambda _: Peer(1, next(uids)))
+    working, done = asyncio.Event(), asyncio.Event()
+
+    async def slow(line: str, peer: Peer) -> BaseModel:
+        working.set()
+        await done.wait()
+        return DoneAnswer()
+
+    place = tmp_path / "s.sock"
+    server = LineServer(place, 0o600, slow, replace(LIMITS, connections=1, idle_s=60))
+    await server.start()
+    first = await connect(place)
+    first.writer.write(b"x\n")
+    await working.wait()
+    assert json.loads(await (await connect(place)).reader.readline())["code"] == "SW-BUSY"
+    done.set()
+    assert json.loads(await first.reader.readline())["ok"]
+    await server.stop()
+
+
+async def test_many_questions_leave_the_program_its_turns(tmp_path: Path) -> None:
+    """Else each step of a look at Slurm waits until all connections of a user are answered."""
+    turn, answered_in = 0, []
+
+    async def work(line: str, peer: Peer) -> BaseModel:
+        answered_in.append(turn)
+        return DoneAnswer()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    place = tmp_path / "s.sock"
+    server = LineServer(place, 0o600, work, replace(LIMITS, connections=20, connections_per_uid=20))
+    await server.start()
+    counting = asyncio.create_task(count_turns())
+    clients = [await connect(place) for _ in range(20)]
+    for client in clients:
+        client.writer.write(b"x\n" * 5)
+    for client in clients:
+        for _ in range(5):
+            assert json.loads(await asyncio.wait_for(client.reader.readline(), 5))["ok"]
+    counting.cancel()
+    assert len(answered_in) == 100
+    assert len(set(answered_in)) == 100
+    await server.stop()
 
 
 async def test_who_is_turned_away_takes_no_connection(path: Path) -> None:
