@@ -160,7 +160,7 @@ def _triton(place: Path) -> Iterator[None]:
     settings = models / MODEL / "config.pbtxt"
     text = settings.read_text(encoding="utf-8")
     settings.write_text(text.replace("count: 2", f"count: {INSTANCES}"), encoding="utf-8")
-    server = triton.stage(place / "bin", place / "triton")
+    server = triton.stage(place / "bin", place / "server")
     process = subprocess.Popen(
         (
             *(str(server), f"--model-repository={models}"),
@@ -177,7 +177,7 @@ def _triton(place: Path) -> Iterator[None]:
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
-        triton.remove_shared_memory(place / "triton")
+        triton.remove_shared_memory(place / "server")
 
 
 @contextmanager
@@ -189,8 +189,8 @@ def _door(place: Path) -> Iterator[None]:
         identity.create(settings)
     (place / "replica.pem").symlink_to(place / "replica" / identity.KEY)
     (place / "gateway.crt").symlink_to(place / "gateway" / "gateway.crt")
-    words = ("127.0.0.1", str(_HTTP), str(_GRPC), str(place))
-    process = subprocess.Popen((sys.executable, door.__file__, *words))
+    (place / "triton").write_text(f"{os.getpid()} {_HTTP} {_GRPC}\n")
+    process = subprocess.Popen((sys.executable, door.__file__, "127.0.0.1", str(place)))
     try:
         yield
     finally:

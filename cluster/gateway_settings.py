@@ -24,11 +24,14 @@ class LimitSettings(BaseModel):
 
     requests_per_s: int = Field(1000, ge=0)
     concurrent: int = Field(1000, ge=0, description="In flight and waiting.")
+    connections_per_host: int = Field(
+        10_000, ge=0, description="Open at once; a fifth of what the gateway takes."
+    )
     tenants: Mapping[str, TenantLimits] = {}
 
     @property
     def any(self) -> bool:
-        """Whether there is one."""
+        """Whether there is one on tenants."""
         return bool(self.requests_per_s or self.concurrent or self.tenants)
 
 

@@ -320,12 +320,18 @@ def service_spec(values: Mapping[str, object]) -> ServiceSpec:
     except ValidationError as error:
         problems = error.errors()
         about_keys = any(item["type"] in {_MISSING, _UNKNOWN} for item in problems)
+        said = [_problem(item) for item in problems[:_MOST_PROBLEMS]]
+        if more := len(problems) - len(said):
+            said.append(f"and {more} more")
         raise InvalidInputError(
-            "SW-SERVICE", f"{'; '.join(map(_problem, problems))}.", _KEYS if about_keys else ""
+            "SW-SERVICE", f"{'; '.join(said)}.", _KEYS if about_keys else ""
         ) from None
 
 
 _MISSING, _UNKNOWN = "missing", "extra_forbidden"
+_MOST_PROBLEMS = 12
+"""That are told of: slurmctld waits for the answer, 10 ms for all of it, and a guess at what a key
+should have been takes a tenth of one."""
 _KEYS = f"Keys: {', '.join(ServiceSpec.model_fields)}."
 
 

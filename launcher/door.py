@@ -1,13 +1,14 @@
 """The door of a replica: lets the gateway through to Triton, and nobody else.
 
-    python3 door.py ADDRESS HTTP_PORT GRPC_PORT PRIVATE
+    python3 door.py ADDRESS PRIVATE
 
 Triton itself listens on unix sockets in PRIVATE, a directory that only its user may enter. Who
 comes by the network must show the gateway's certificate (``gateway.crt``); the door shows the
 replica's own (``replica.pem``), whose key never leaves PRIVATE. Bytes are passed on as they are.
 
 This file travels inside the batch script and runs on the node, beside Triton: with nothing but
-Python 3.8 and its standard library. The file ``open`` appears once both ports are taken.
+Python 3.8 and its standard library. It is started before Slurm has allotted the ports: they come in
+PRIVATE's file ``triton``, behind Triton's process id.
 """
 
 import asyncio
@@ -17,17 +18,26 @@ import signal
 import socket
 import ssl
 import sys
+import time
 from collections import Counter
 
+BEHIND = ("http", "grpc:2")
+"""Triton's sockets, by port; to the name of gRPC's it has added a port."""
 HANDSHAKE_S = 5
 """How long a client may take to show who it is."""
 MOST_UNKNOWN = 32
 """Clients of one address that are asked at once who they are; the others wait their turn."""
 MOST_WAITING = 512
 """Connections of one address that have not shown yet who they are, those that wait included."""
-MOST_AT_ONCE = 256
-"""Clients of all addresses that are asked at once: each takes a quarter of a MiB of the job's.
-One more, and the address that has most loses its oldest."""
+MOST_AT_ONCE = 96
+"""Clients of all addresses that are asked at once, at both ports: each takes a third of a MiB of
+the job's, and 0.6 while its hello has no end. One more, and the address that has most loses its
+oldest."""
+REFUSED_S = 0.5
+"""So long who did not show it keeps its turn: a handshake takes a millisecond from everybody."""
+_CURVE = "prime256v1"
+"""The only group: of all that there are a client would choose the largest, which takes 150 ms."""
+_POLL_S = 0.02
 _MOST_BYTES = 1 << 20
 """Of one direction that wait to be sent: then its sender waits."""
 
@@ -67,18 +77,21 @@ class Half(asyncio.Protocol):
 
 
 class Door:
-    """One port, and the socket behind it."""
+    """Of both ports: who knocks at one has no more turns at the other."""
 
-    def __init__(self, context: ssl.SSLContext, behind: str) -> None:
+    def __init__(self, context: ssl.SSLContext, most_files: int) -> None:
+        """``most_files`` is how many this process may have open."""
         self._context = context
-        self._behind = behind
+        self._most_files = most_files
         self._unknown: Counter[str] = Counter()
         self._turns: dict[str, asyncio.Semaphore] = {}
         self._asked: dict[str, dict[asyncio.Task[None], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._proven: set[str] = set()
+        """Addresses from which the gateway has come."""
 
-    async def serve(self, listener: socket.socket) -> None:
-        """Let clients in for ever."""
+    async def serve(self, listener: socket.socket, behind: str) -> None:
+        """Let clients of a port in, for ever, to the socket behind it."""
         loop = asyncio.get_running_loop()
         own = listener.getsockname()[0]
         while True:
@@ -89,15 +102,20 @@ class Door:
                 await asyncio.sleep(0.05)
                 continue
             host = host_of(address, own)
-            if self._unknown[host] >= MOST_WAITING:
+            if self._unknown[host] >= self._most_waiting(host):
                 client.close()
                 continue
             self._unknown[host] += 1
-            task = asyncio.create_task(self._in_turn(client, host))
+            task = asyncio.create_task(self._in_turn(client, host, behind))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _in_turn(self, client: socket.socket, host: str) -> None:
+    def _most_waiting(self, host: str) -> int:
+        """Many addresses together do not get all file descriptors: half are for who comes in."""
+        is_roomy = sum(self._unknown.values()) < self._most_files // 2
+        return MOST_WAITING if is_roomy or host in self._proven else MOST_UNKNOWN
+
+    async def _in_turn(self, client: socket.socket, host: str, behind: str) -> None:
         """Who keeps silent takes turns of its own address, not the gateway's."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 -- for the type checker
@@ -105,7 +123,12 @@ class Door:
             async with self._turns.setdefault(host, asyncio.Semaphore(MOST_UNKNOWN)):
                 self._make_room()
                 self._asked.setdefault(host, {})[task] = None
-                await self._let_in(client)
+                shown = await self._let_in(client, behind)
+                self._asked[host].pop(task, None)
+                if shown:
+                    self._proven.add(host)
+                elif shown is not None:
+                    await asyncio.sleep(REFUSED_S)
         finally:
             self._asked.get(host, {}).pop(task, None)
             self._unknown[host] -= 1
@@ -114,20 +137,27 @@ class Door:
                 self._asked.pop(host, None)
 
     def _make_room(self) -> None:
+        """Of addresses from which the gateway has come nobody goes while there are others."""
         if sum(map(len, self._asked.values())) >= MOST_AT_ONCE:
-            most = max(self._asked.values(), key=len)
+            strangers = [
+                asked for host, asked in self._asked.items() if asked and host not in self._proven
+            ]
+            most = max(strangers or self._asked.values(), key=len)
             oldest = next(iter(most))
             del most[oldest]
             oldest.cancel()
 
-    async def _let_in(self, client: socket.socket) -> None:
-        """Triton first: without it the client finds no server, and may ask another replica."""
+    async def _let_in(self, client: socket.socket, behind: str) -> "bool | None":
+        """Whether it has shown that it is the gateway; None if there is nobody behind the door.
+
+        Triton first: without it the client finds no server, and may ask another replica.
+        """
         loop = asyncio.get_running_loop()
         inner, outer = Half(), Half()
         inner.other, outer.other = outer, inner
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.create_unix_connection(lambda: inner, self._behind)
+            await loop.create_unix_connection(lambda: inner, behind)
             inner.transport.pause_reading()
             await loop.connect_accepted_socket(
                 lambda: outer, client, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
@@ -137,9 +167,11 @@ class Door:
             # Nobody behind the door, a client without the certificate, or one that has gone or
             # must make room.
             client.close()
+            return False if inner.is_open else None
         finally:
             if inner.is_open and not outer.is_open:
                 inner.transport.close()
+        return True
 
 
 def host_of(address: str, own: str) -> str:
@@ -157,6 +189,7 @@ def context_of(private: str) -> ssl.SSLContext:
     context.load_cert_chain(os.path.join(private, "replica.pem"))  # noqa: PTH118
     context.load_verify_locations(os.path.join(private, "gateway.crt"))  # noqa: PTH118
     context.verify_mode = ssl.CERT_REQUIRED
+    context.set_ecdh_curve(_CURVE)
     context.set_alpn_protocols(["h2", "http/1.1"])
     return context
 
@@ -171,30 +204,37 @@ def listen(address: str, port: int) -> socket.socket:
     return listener
 
 
-async def serve(address: str, http_port: int, grpc_port: int, private: str) -> None:
-    """Open the door of both protocols; raises OSError if a port is not to be had."""
-    context = context_of(private)
-    # As Triton names its sockets: to gRPC's address it adds a port.
-    behind = {http_port: "http", grpc_port: "grpc:2"}
-    listeners = {port: listen(address, port) for port in behind}
-    doors = [
-        Door(context, os.path.join(private, behind[port])).serve(listener)  # noqa: PTH118
-        for port, listener in listeners.items()
-    ]
-    os.mknod(os.path.join(private, "open"))  # noqa: PTH118
-    await asyncio.gather(*doors)
+def allotted(private: str) -> "list[int]":
+    """Ports, of HTTP first, once Slurm has allotted them."""
+    line = ""
+    while not line.endswith("\n"):
+        time.sleep(_POLL_S)
+        with open(os.path.join(private, "triton"), encoding="ascii") as file:  # noqa: PTH118, PTH123
+            line = file.read()
+    return [int(word) for word in line.split()[1:]]
 
 
-def main(address: str, http_port: str, grpc_port: str, private: str) -> None:
+async def serve(door: Door, listeners: "list[socket.socket]", private: str) -> None:
+    """Let clients of both protocols in, for ever."""
+    behind = (os.path.join(private, name) for name in BEHIND)  # noqa: PTH118
+    await asyncio.gather(*map(door.serve, listeners, behind))
+
+
+def main(address: str, private: str) -> None:
     """Serve until killed: Slurm tells all processes of a job to end, but Triton still answers."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     # Slurm hands on the limit of whoever has submitted the job, often 1024: two for each request.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    context = context_of(private)
+    ports = allotted(private)
+    if len(ports) != len(BEHIND):
+        sys.exit("Slurm allots the step no ports: MpiParams=ports= of slurm.conf")
     try:
-        asyncio.run(serve(address, int(http_port), int(grpc_port), private))
+        listeners = [listen(address, port) for port in ports]
     except OSError as error:
-        sys.exit(f"the replica's ports {http_port} and {grpc_port} can't be taken: {error}")
+        sys.exit(f"the replica's ports {' and '.join(map(str, ports))} can't be taken: {error}")
+    asyncio.run(serve(Door(context, most), listeners, private))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,8 @@ _READ_LIMIT = 64 * 1024 * 1024
 _AT_ONCE = 64
 """Commands in one line, which must fit into HAProxy's buffer (16 KiB)."""
 _QUIET = (
-    *("no need to change", "changed from"),
+    # The address that it has already: before HAProxy 3.0, and since.
+    *("no need to change", "nothing changed", "changed from"),
     *("transaction created", "transaction updated", "Committing ", "Success!"),
 )
 """``set server addr`` and changes of certificates answer in words also when all is well."""

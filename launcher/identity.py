@@ -93,7 +93,8 @@ def context(directory: Path, certificate: str) -> ssl.SSLContext:
 
     A replica that starts is asked several times a second: its context is made once.
 
-    Raises OSError without the gateway's key, ssl.SSLError (an OSError) for what is none.
+    Raises OSError without the gateway's key, ssl.SSLError (an OSError) or ValueError for what is
+    none.
     """
     found = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # Whose certificate it is says Slurm, not a name in it.
@@ -103,6 +104,9 @@ def context(directory: Path, certificate: str) -> ssl.SSLContext:
     found.minimum_version = ssl.TLSVersion.TLSv1_3
     found.set_ecdh_curve(_CURVE)
     found.load_verify_locations(cadata=pem(certificate))
+    # It stands for itself: of a chain below it each link may have a key that takes long.
+    if found.cert_store_stats()["x509_ca"]:
+        raise ValueError("a certificate that may sign others")
     found.load_cert_chain(directory / KEY)
     return found
 

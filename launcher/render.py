@@ -65,7 +65,7 @@ def service_script(spec: ServiceSpec, triton: TritonSettings, gateway: str) -> s
     template = _environment().get_template("service.sbatch.j2")
     return template.render(
         spec=spec,
-        engine=tuple(map(shlex.quote, _engine(spec, triton))),
+        engine=_engine(spec, triton),
         settings=triton,
         gateway=gateway.strip(),
         door=_DOOR.read_text(encoding="utf-8").strip(),
@@ -79,7 +79,7 @@ def profile_script(spec: ServiceSpec, triton: TritonSettings, work: Work, python
         .get_template("profile.sbatch.j2")
         .render(
             spec=spec,
-            engine=tuple(map(shlex.quote, _engine(spec, triton))),
+            engine=_engine(spec, triton),
             settings=triton,
             work=work.model_dump_json(),
             points=work.points,
@@ -90,19 +90,19 @@ def profile_script(spec: ServiceSpec, triton: TritonSettings, work: Work, python
 
 
 def _engine(spec: ServiceSpec, triton: TritonSettings) -> tuple[str, ...]:
-    """The words that start Triton; its options follow. Pyxis has put it into its image already."""
-    variables = tuple(f"{name}={value}" for name, value in spec.environment)
-    # Inside of the container, and of no program but Triton.
-    inside = ("env", *variables) if variables else ()
+    """The words of bash that start Triton; its options follow. Pyxis has put it into its image."""
+    # Inside of the container, and of no program but Triton. A word could be read by everybody.
+    inside = ("sh", "-c", shlex.quote('. "$0" && exec "$@"'), '"$private/environment"')
+    variables = inside if spec.environment else ()
     match spec.runtime:
         case "bare":
-            return (*inside, str(triton.command))
+            return (*variables, shlex.quote(str(triton.command)))
         case "apptainer":
             models = f"{spec.model_repository}:{spec.model_repository}"
-            mounted = ("exec", "--nv", "--bind", models, str(spec.image))
-            return (triton.apptainer, *mounted, *inside, triton.image_command)
+            mounted = (triton.apptainer, "exec", "--nv", "--bind", models, str(spec.image))
+            return (*map(shlex.quote, mounted), *variables, shlex.quote(triton.image_command))
         case "pyxis":
-            return (*inside, triton.image_command)
+            return (*variables, shlex.quote(triton.image_command))
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 import asyncio
 import secrets
-from asyncio import IncompleteReadError, LimitOverrunError, StreamReader, StreamWriter
+from asyncio import IncompleteReadError
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from ssl import SSLContext
 
+from launcher.bounded_tls import BoundedTls, TooLongError, connected
 from launcher.decide.http_answer import HEAD_BYTES, Head, parse_head
 from launcher.decide.inference import (
     Failure,
@@ -43,7 +44,6 @@ _NO_ANSWER = (
     TypeError,
     OSError,
     IncompleteReadError,
-    LimitOverrunError,
 )
 """Nobody is there, or what answers is no Triton."""
 
@@ -128,6 +128,8 @@ async def probe(gateway: Path, replica: Replica) -> Answer:
     try:
         async with asyncio.timeout(DEADLINE_S):
             found = await _introduced(peer)
+    except TooLongError:
+        return replace(_SILENT, is_costly=True)
     except _NO_ANSWER:
         return _SILENT
     if found is not Probe.OURS or not replica.infers:
@@ -158,7 +160,7 @@ async def _inferred(peer: _Peer) -> Answer:
         async with asyncio.timeout(DEADLINE_S):
             metadata = await _read(peer, peer.replica.model_path, _MOST_BYTES)
             config = await _read(peer, f"{peer.replica.model_path}/config", _MOST_BYTES)
-    except _TooLongError as error:
+    except TooLongError as error:
         return _refused(str(error))
     except _NO_ANSWER:
         return _SILENT
@@ -188,13 +190,13 @@ async def _answer(peer: _Peer, request: Inference) -> Answer:
         "Inference-Header-Content-Length": str(len(request.head)),
     }
     asked = _Request("POST", f"{peer.replica.model_path}/infer", headers, request)
-    async with _exchange(peer, asked) as answer:
+    async with _exchange(peer, asked, _MOST_WORDS_BYTES) as answer:
         if answer.head.status == _OK:
             return Answer(Probe.OURS)
         if answer.head.status == _UNAVAILABLE:
             # Its server is not ready, or full: nothing is wrong with the model.
             return _SILENT
-        return _refused(_error(await answer.body(_MOST_WORDS_BYTES)))
+        return _refused(_error(await answer.body()))
 
 
 def _error(body: bytes) -> str:
@@ -205,9 +207,9 @@ def _error(body: bytes) -> str:
 
 
 async def _read(peer: _Peer, path: str, most_bytes: int) -> bytes:
-    async with _exchange(peer, _get(path)) as answer:
+    async with _exchange(peer, _get(path), most_bytes) as answer:
         _require_ok(answer.head)
-        return await answer.body(most_bytes)
+        return await answer.body()
 
 
 def _require_ok(head: Head) -> None:
@@ -227,49 +229,45 @@ def _get(path: str) -> _Request:
     return _Request("GET", path)
 
 
-class _TooLongError(ValueError):
-    """More was about to come than is read."""
-
-
 @dataclass(frozen=True)
 class _HttpAnswer:
     head: Head
-    reader: StreamReader
+    tls: BoundedTls
+    most_bytes: int
 
-    async def body(self, most_bytes: int) -> bytes:
-        """All of it; raises _TooLongError without having read more."""
+    async def body(self) -> bytes:
+        """All of it; raises TooLongError without having read more."""
         length = self.head.body_bytes
-        if length is not None and length <= most_bytes:
-            return await self.reader.readexactly(length)
-        found = bytearray()
-        while length is None and len(found) <= most_bytes:
-            if not (part := await self.reader.read(most_bytes)):
-                return bytes(found)
-            found += part
-        raise _TooLongError(f"an answer of more than {most_bytes} bytes")
+        if length is None:
+            return await self.tls.rest(self.most_bytes)
+        if length > self.most_bytes:
+            raise TooLongError(self.most_bytes)
+        return await self.tls.exactly(length)
 
 
 @asynccontextmanager
-async def _exchange(peer: _Peer, request: _Request) -> AsyncIterator[_HttpAnswer]:
+async def _exchange(
+    peer: _Peer, request: _Request, most_bytes: int = 0
+) -> AsyncIterator[_HttpAnswer]:
     """One request on a connection of its own: of a replica that has ended none is left open.
 
-    An HTTP library would read on, in its own parser on everybody's loop, for as long as somebody
-    sends: interim answers, chunks of one byte, what unpacks to gigabytes.
+    Its body has ``most_bytes``. An HTTP library would read on, in its own parser on everybody's
+    loop, for as long as somebody sends: interim answers, chunks of one byte, what unpacks to
+    gigabytes.
     """
-    reader, writer = await asyncio.open_connection(
-        peer.replica.address, peer.replica.port, limit=HEAD_BYTES, ssl=peer.tls
-    )
-    # It may answer, and close, before it has read all.
-    sending = asyncio.create_task(_send(writer, peer, request))
-    try:
-        yield _HttpAnswer(parse_head(await reader.readuntil(b"\r\n\r\n")), reader)
-    finally:
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
-        writer.transport.abort()
+    address, port = peer.replica.address, peer.replica.port
+    async with connected(address, port, peer.tls, most_bytes) as tls:
+        # It may answer, and close, before it has read all.
+        sending = asyncio.create_task(_send(tls, peer, request))
+        try:
+            head = parse_head(await tls.until(b"\r\n\r\n", HEAD_BYTES))
+            yield _HttpAnswer(head, tls, most_bytes)
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
 
 
-async def _send(writer: StreamWriter, peer: _Peer, request: _Request) -> None:
+async def _send(tls: BoundedTls, peer: _Peer, request: _Request) -> None:
     content = request.content
     headers = {
         "Host": f"{peer.replica.address}:{peer.replica.port}",
@@ -281,10 +279,9 @@ async def _send(writer: StreamWriter, peer: _Peer, request: _Request) -> None:
         f"{request.method} {request.path} HTTP/1.1",
         *(f"{name}: {value}" for name, value in headers.items()),
     ]
-    writer.write("\r\n".join((*lines, "", "")).encode() + content.head)
+    await tls.write("\r\n".join((*lines, "", "")).encode() + content.head)
     for start in range(0, len(content.tensors), _PART_BYTES):
-        writer.write(content.tensors[start : start + _PART_BYTES])
-        await writer.drain()
+        await tls.write(content.tensors[start : start + _PART_BYTES])
 
 
 def _refused(words: str) -> Answer:

@@ -47,6 +47,7 @@ class Replica:
         self.port, self.grpc_port = free_port(), free_port()
         self.served = 0
         self.headers: dict[str, str] = {}
+        self.header_lines: list[tuple[str, str]] = []
         self._goes_on = asyncio.Event()
         self._goes_on.set()
         application = web.Application()
@@ -83,7 +84,8 @@ class Replica:
         return web.Response()
 
     async def _infer(self, request: web.Request) -> web.Response:
-        self.headers = {key.lower(): value for key, value in request.headers.items()}
+        self.header_lines = [(key.lower(), value) for key, value in request.headers.items()]
+        self.headers = dict(self.header_lines)
         await self.work()
         return web.json_response({"by": self.port})
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -314,6 +315,66 @@ async def test_json_has_a_limit_and_binary_tensors_have_none(tmp_path: Path, rep
         assert (await send(100))[0] == 200
         for refused in (await send(), await send(2_000_000)):
             assert (refused[0], error_of(refused[1])[:15]) == (413, "SW-GATEWAY-JSON")
+
+
+@pytest.mark.parametrize(
+    ("said", "read"), [(["2000000", "7"], "7"), (["7 2000000"], "7"), (["7\0"], "7"), (["x"], "0")]
+)
+async def test_the_json_that_was_counted_is_what_the_replica_reads(
+    gateway: Harness, replicas, said: list[str], read: str
+):
+    """Of two Triton takes the first, HAProxy the last."""
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    lines = "".join(f"{BINARY}: {length}\r\n" for length in said)
+    assert (await sent(gateway, f"{lines}content-length: 2\r\n\r\n{{}}")).startswith("HTTP/1.1 200")
+    lengths = [value for key, value in replicas[0].header_lines if key == BINARY.lower()]
+    assert lengths == [read]
+
+
+async def test_a_body_in_chunks_is_announced_as_triton_knows_it(gateway: Harness, replicas):
+    """It took the chunks of ``CHUNKED`` for requests, beside all that the gateway lets through."""
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    body = "2\r\n{}\r\n0\r\n\r\n"
+    for said in ("chunked", "CHUNKED"):
+        text = f"transfer-encoding: {said}\r\n\r\n{body}"
+        assert (await sent(gateway, text)).startswith("HTTP/1.1 200")
+        assert replicas[0].headers["transfer-encoding"] == "chunked"
+    refused = await sent(gateway, f"transfer-encoding: gzip, chunked\r\n\r\n{body}")
+    assert refused.startswith("HTTP/1.1 422")
+
+
+async def sent(gateway: Harness, rest: str) -> str:
+    """The begin of the answer to an inference with these headers and that body."""
+    host, _, port = gateway.settings.bind.partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"POST /t/a{INFER} HTTP/1.1\r\nhost: g\r\n{rest}".encode())
+    try:
+        return (await asyncio.wait_for(reader.read(4096), 10)).decode()
+    finally:
+        writer.close()
+
+
+async def test_a_host_with_many_connections_leaves_others_room(tmp_path: Path):
+    async with gateway_up(tmp_path, limits={"connections_per_host": 20}) as gateway:
+        host, _, port = gateway.settings.bind.partition(":")
+
+        async def answered(own: str) -> bytes:
+            with suppress(ConnectionError):
+                reader, writer = await asyncio.open_connection(host, int(port), local_addr=(own, 0))
+                writer.write(b"GET /t/none/v2 HTTP/1.1\r\nhost: g\r\n\r\n")
+                return await asyncio.wait_for(reader.read(12), 5)
+            return b""
+
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(20)]
+        assert await answered("127.0.0.1") == b""
+        assert await answered("127.0.0.2") == b"HTTP/1.1 404"
+        for _, writer in silent:
+            writer.close()
+
+        async def is_let_in() -> bool:
+            return await answered("127.0.0.1") == b"HTTP/1.1 404"
+
+        await eventually(is_let_in)
 
 
 @pytest.mark.parametrize("path", ["/v2/health/ready", INFER])

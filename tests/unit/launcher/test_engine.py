@@ -44,6 +44,7 @@ STAND_INS = {
         env >"$TOLD/environment"
         socket=$(printf '%s\\n' "$@" | sed -n 's/^--http-address=unix://p')
         stat --format=%A /dev/shm "${socket%/*}" >"$TOLD/modes"
+        flock --nonblock "${socket%/*}" true || : >"$TOLD/locked"
         until [ -e "$TOLD/scontrol" ]; do sleep 0.05; done""",
 }
 
@@ -131,6 +132,11 @@ def test_triton_listens_where_nobody_but_its_user_comes(told: Path, container: d
     assert words(told, "modes")[1] == "drwx------"
 
 
+def test_nobody_clears_away_the_directory_of_a_replica_that_runs(told: Path):
+    run(told)
+    assert (told / "locked").exists()
+
+
 def test_bare_triton_has_a_dev_shm_of_its_own(told: Path):
     run(told)
     assert words(told, "modes")[0] == "drwx------"
@@ -155,13 +161,15 @@ def test_the_door_s_certificate_is_told_for_this_run(told: Path):
     assert ssl.PEM_cert_to_DER_cert(pem(told_of["der"]))
 
 
-def test_without_its_ports_it_is_no_replica_and_publishes_nothing(told: Path):
+def test_without_its_ports_it_is_no_replica(told: Path):
+    triton = told / "bin" / "tritonserver"
+    triton.write_text(triton.read_text().replace('"$TOLD/scontrol"', '"$TOLD/never"'))
     with socket.socket() as squatter:
         squatter.bind(("127.0.0.1", 0))
         squatter.listen()
         port = squatter.getsockname()[1]
         run(told, (port, port + 1))
-    assert "slicewise:certificate" not in (told / "scontrol").read_text()
+    assert words(told, "scontrol")[-1] == "Comment=slicewise:run=0 ended with 137"
     assert (
         f"no door: the replica's ports {port} and {port + 1} can't be taken"
         in (told / "log").read_text()
@@ -194,6 +202,27 @@ def test_its_environment_is_as_it_was_written(told: Path, container: dict[str, o
     assert {f"{name}={value}" for name, value in ODD.items()} <= set(words(told, "environment"))
 
 
+@pytest.mark.parametrize("container", IMAGES)
+def test_no_neighbour_reads_the_environment_among_a_command_s_words(
+    told: Path, container: dict[str, object]
+):
+    """Those of every process of the node everybody can read."""
+    for program in ("unshare", "sh", "env"):
+        real, stand_in = shutil.which(program), told / "bin" / program
+        stand_in.write_text(
+            f"""#!/bin/bash\nprintf '%s\\n' "$@" >>"$TOLD/words"\nexec {real} "$@"\n"""
+        )
+        stand_in.chmod(0o755)
+    run(told, environment={"TOKEN": "hf_s3cret"}, **container)
+    assert "TOKEN=hf_s3cret" in words(told, "environment")
+    told_to_programs = [path for path in told.iterdir() if path.is_file()]
+    assert not [
+        path.name
+        for path in told_to_programs
+        if path.name != "environment" and "hf_s3cret" in path.read_text()
+    ]
+
+
 def test_the_environment_is_of_triton_alone(told: Path):
     srun = told / "bin" / "srun"
     srun.write_text(srun.read_text().replace("exec", 'env >"$TOLD/srun_has"; exec'))
@@ -210,8 +239,8 @@ def test_apptainer_gives_it_the_gpu_and_the_models(told: Path):
         "--bind",
         "/models/@chat:/models/@chat",
         "/images/triton.sif",
-        "env",
-        "A=1",
+        "sh",
+        "-c",
     ]
 
 

@@ -235,6 +235,22 @@ async def test_a_refused_change_carries_haproxys_words(tmp_path: Path):
             await HaproxyRuntime(settings(tmp_path)).observe()
 
 
+@pytest.mark.parametrize("words", ["no need to change the addr", "nothing changed"])
+async def test_an_address_that_a_server_has_already_is_no_refusal(tmp_path: Path, words: str):
+    """As HAProxy says it before 3.0, and since."""
+    socket = tmp_path / "haproxy.sock"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        told = await reader.readline()
+        is_address = b" addr " in told
+        writer.write(f"{words}\n\n".encode() if is_address else b"\n")
+        writer.close()
+
+    target = SetTarget("pool1", 0, REPLICA, 2)
+    async with await asyncio.start_unix_server(answer, socket):
+        await HaproxyRuntime(settings(tmp_path)).apply([target])
+
+
 @pytest.mark.parametrize(
     "answer", ["\n", f"0x1 {'a' * 64} vision more\n\n", f"oops {'a' * 64} b\n\n"]
 )

@@ -188,9 +188,9 @@ def test_the_gateway_has_its_pool():
 
 
 def test_limits_are_rendered_only_if_there_are_any():
-    unlimited = {"limits": {"requests_per_s": 0, "concurrent": 0}}
+    unlimited = {"limits": {"requests_per_s": 0, "concurrent": 0, "connections_per_host": 0}}
     files = gateway_files(GatewaySettings.model_validate(unlimited))
-    assert "track-sc0" not in files["haproxy.cfg"]
+    assert not {"track-sc0", "track-sc2"} & set(files["haproxy.cfg"].split())
     limits = {"concurrent": 50, "tenants": {"vision": {"requests_per_s": 5}}}
     files = gateway_files(GatewaySettings.model_validate({"limits": limits}))
     assert 'concurrent.map",50)' in files["haproxy.cfg"]
@@ -206,6 +206,7 @@ def test_a_gateway_of_which_nothing_is_said_is_closed_and_bounded():
     assert "acl protected always_true" in text
     assert 'rate.map",1000)' in text
     assert 'concurrent.map",1000)' in text
+    assert "sc_conn_cur(2) gt 10000" in text
     opened = gateway_files(GatewaySettings(require_keys=False))["haproxy.cfg"]
     assert "acl protected always_true" not in opened
 
@@ -213,7 +214,7 @@ def test_a_gateway_of_which_nothing_is_said_is_closed_and_bounded():
 def test_with_a_certificate_clients_find_tls_only():
     text = gateway_files(GatewaySettings(certificate=Path("/etc/gw.pem")))["haproxy.cfg"]
     for port in ("127.0.0.1:8080", "fd@3"):
-        assert f'bind {port} ssl crt "/etc/gw.pem" alpn h2,http/1.1\n' in text
+        assert f'bind {port} ssl crt "/etc/gw.pem" alpn h2,http/1.1 curves ' in text
 
 
 @pytest.mark.parametrize(
