@@ -8,6 +8,7 @@ from pathlib import Path
 from sandbox import gpus, inventory
 from sandbox.host import HEAD, Host, wrapper_environment
 from sandbox.inventory import NODES
+from sandbox.layout import Layout
 from sandbox.packages import SEARCH_PATH
 from sandbox.probes import port_answers
 from sandbox.process import MARK
@@ -16,6 +17,10 @@ from slurm_plugin.decide.slurm_gres import gres_conf, node_gres
 
 _ANSWER_TIMEOUT_S = 3.0
 _CGROUP_DISABLED_SINCE = (24, 11)
+_CORE_STATE = (
+    *("assoc_usage", "fed_mgr_state", "job_state"),
+    *("node_state", "resv_state", "trigger_state"),
+)
 
 
 def configure(host: Host) -> None:
@@ -40,7 +45,7 @@ def configure(host: Host) -> None:
     host.file(layout.slurm_conf, render("slurm.conf.j2", **values))
     lines = (line for name, found in slots.items() for line in gres_conf(name, found))
     host.file(layout.etc / "gres.conf", "\n".join((*lines, "")))
-    host.file(layout.etc / "cgroup.conf", cgroup_conf(_slurmd_version()))
+    host.file(layout.etc / "cgroup.conf", cgroup_conf(slurmd_version()))
     host.file(
         layout.etc / "slurmdbd.conf", render("slurmdbd.conf.j2", **values), role="slurm", mode=0o600
     )
@@ -54,7 +59,7 @@ def configure(host: Host) -> None:
             partition=inventory.PARTITION,
         ),
     )
-    host.directory(layout.lib / "slurmctld", "slurm", 0o700)
+    host.directory(_state(layout), "slurm", 0o700)
     for node in NODES:
         host.directory(layout.lib / "slurmd" / node.name, "root", 0o755)
 
@@ -74,8 +79,8 @@ def cgroup_conf(slurmd_version: tuple[int, ...]) -> str:
     return f"CgroupPlugin={plugin}\n"
 
 
-def _slurmd_version() -> tuple[int, ...]:
-    """``slurm-wlm 22.05.8``"""
+def slurmd_version() -> tuple[int, ...]:
+    """Of the slurmd that the sandbox starts: (22, 5, 8) of ``slurm-wlm 22.05.8``."""
     shown = subprocess.run(
         ("slurmd", "-V"),
         capture_output=True,
@@ -127,10 +132,22 @@ async def up_controller(host: Host) -> None:
     """Start slurmctld; slurmdbd must run."""
     layout = host.layout
     environment = wrapper_environment(layout, HEAD)
-    host.spawn("slurmctld", "slurm", ("slurmctld", "-D"), extra=environment)
+    host.spawn("slurmctld", "slurm", slurmctld_command(_state(layout)), extra=environment)
     await host.ready(
         "slurmctld", lambda: port_answers(layout.head_address, layout.port("slurmctld"))
     )
+
+
+def slurmctld_command(state: Path) -> tuple[str, ...]:
+    """Since 25.05 slurmctld starts a second time only if all its core files of state are there, and
+    some are first written when it ends: one that was killed is told to go on without (-i).
+    """
+    is_whole = all((state / name).exists() for name in _CORE_STATE)
+    return ("slurmctld", "-D", *(() if is_whole else ("-i",)))
+
+
+def _state(layout: Layout) -> Path:
+    return layout.lib / "slurmctld"
 
 
 async def up_nodes(host: Host) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from sandbox.host import Host, hosts_text
 from sandbox.layout import Layout
-from sandbox.slurm import account_commands, cgroup_conf
+from sandbox.slurm import account_commands, cgroup_conf, slurmctld_command
 from sandbox.state import Program, State
 from sandbox.users import User, one_user, several_users
 
@@ -74,3 +74,12 @@ def test_hosts_has_the_head_and_every_node():
 )
 def test_slurmd_leaves_the_machine_s_cgroups_alone(version: tuple[int, ...], plugin: str):
     assert cgroup_conf(version) == f"CgroupPlugin={plugin}\n"
+
+
+def test_slurmctld_goes_on_without_state_that_it_was_killed_before_writing(tmp_path: Path):
+    written = ("assoc_usage", "fed_mgr_state", "job_state", "node_state", "resv_state")
+    for name in written:
+        (tmp_path / name).touch()
+    assert slurmctld_command(tmp_path) == ("slurmctld", "-D", "-i")
+    (tmp_path / "trigger_state").touch()
+    assert slurmctld_command(tmp_path) == ("slurmctld", "-D")
