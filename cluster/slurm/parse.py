@@ -2,7 +2,7 @@
 
 Written for 22.05, 24.11 and 26.05. Users choose names, comments and paths, and Slurm quotes none
 of them: so jobs are read from ``squeue`` with a separator that nobody can guess (``job_rows``),
-associations in columns whose order nobody can guess, steps one by one, and accounting without any
+associations between marks that nobody can guess, steps one by one, and accounting without any
 text of a user. ``told`` takes what can't be read.
 """
 

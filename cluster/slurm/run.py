@@ -33,8 +33,8 @@ _PLAIN = {
     "SLURM_BITSTR_LEN": "0",
 }
 
-_MARKS, _MARKED = ("Cluster", "ID"), 16
-"""Of an association: what nobody below an operator chooses."""
+_MARKS, _MARKED = ("Cluster", "ID"), 32
+"""What nobody below an operator chooses of an association, and how many of them on each side."""
 
 _NO_ANSWER = (
     "Unable to contact slurm",
@@ -160,17 +160,16 @@ def secret() -> str:
 
 
 def secret_columns(fields: Sequence[str]) -> tuple[str, ...]:
-    """These fields of an association, in an order that nobody can have written into a name.
+    """These fields of an association between marks in an order that is another each time.
 
-    sacctmgr cuts its rows with ``|`` and line breaks alone. So cluster and number of the row stand
-    between the fields, some times each: a row that a name imitates has them elsewhere.
+    sacctmgr cuts its rows with ``|`` and line breaks alone, and a name may hold both. What a name
+    makes of its own row begins or ends elsewhere than a row does, so that it would have to imitate
+    the marks on at least one side: one chance in four thousand million.
     """
     chance = secrets.SystemRandom()
-    rest = [*fields, _MARKS[1], *chance.choices(_MARKS, k=_MARKED - 1)]
-    rest.remove(_MARKS[0])
-    chance.shuffle(rest)
+    before, behind = (chance.choices(_MARKS, k=_MARKED) for _ in range(2))
     # The first one stays: a log says by it whose row can't be read.
-    return (_MARKS[0], *rest)
+    return (fields[0], *before, *fields[1:], *behind)
 
 
 def _environment() -> dict[str, str]:
