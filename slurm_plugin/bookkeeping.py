@@ -58,13 +58,13 @@ class Bookkeeping:
     async def start(self) -> None:
         """Check the ledger's version; from now on every run's end is charged."""
         await asyncio.to_thread(self._ledger.require_current)
-        await asyncio.to_thread(self._ledger.accounted_until_s)
+        await asyncio.to_thread(self._ledger.charges.accounted_until_s)
 
     async def turn(self) -> None:
         """Charge what Slurm shows, then begin the budgets' periods that are due."""
-        change_id = await asyncio.to_thread(self._ledger.change_id)
+        change_id = await asyncio.to_thread(self._ledger.tenants.change_id)
         if change_id != self._change_id:
-            self._policy = await asyncio.to_thread(self._ledger.policy)
+            self._policy = await asyncio.to_thread(self._ledger.tenants.policy)
             self._change_id = change_id
         jobs, looked_s = self._sync.jobs, int(self._sync.view.observed_s)
         await self._charge(jobs, looked_s)
@@ -82,15 +82,15 @@ class Bookkeeping:
 
     async def _charge(self, jobs: tuple[JobView, ...], looked_s: int) -> None:
         """Reserve for what runs, settle what has ended."""
-        reservations = await asyncio.to_thread(self._ledger.open_reservations)
-        since_s = await asyncio.to_thread(self._ledger.accounted_until_s)
+        reservations = await asyncio.to_thread(self._ledger.charges.open_reservations)
+        since_s = await asyncio.to_thread(self._ledger.charges.accounted_until_s)
         self._gone = gone_runs(self._gone, looked_s, jobs, reservations)
         records = await self._records(since_s, looked_s)
         lost = {} if records is None else lost_ends(self._gone, looked_s)
         rates = tariff(self._settings, self._policy)
         decided = charge(rates, jobs, records or (), reservations, lost)
         if decided.charges:
-            booked = await asyncio.to_thread(self._ledger.apply, decided.charges)
+            booked = await asyncio.to_thread(self._ledger.charges.post, decided.charges)
             if booked:
                 report("charged", runs=len(booked))
         for odd in decided.observations:
@@ -122,7 +122,7 @@ class Bookkeeping:
         """Not before accounting has answered long enough to have caught up with slurmctld."""
         if looked_s - (self._answering_since_s or looked_s) < ACCOUNTING_DELAY_S:
             return
-        still_open = await asyncio.to_thread(self._ledger.open_reservations)
+        still_open = await asyncio.to_thread(self._ledger.charges.open_reservations)
         until_s = next_watermark_s(since_s, looked_s, jobs, still_open)
         if until_s > since_s:
-            await asyncio.to_thread(self._ledger.set_accounted_until_s, until_s)
+            await asyncio.to_thread(self._ledger.charges.set_accounted_until_s, until_s)

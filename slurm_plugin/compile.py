@@ -123,18 +123,18 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
 
 
 def _read(ledger: "Ledger", settings: Settings, whole: int | None) -> tuple[Allowed, Known]:
-    running, now_s = ledger.open_reservations(), int(time.time())
-    policy = ledger.policy_in_force(now_s, settings.ledger.time_zone)
-    remaining = left(policy, ledger.balances(), ledger.rolls(), running, now_s)
+    running, now_s = ledger.charges.open_reservations(), int(time.time())
+    policy = ledger.tenants.policy_in_force(now_s, settings.ledger.time_zone)
+    remaining = left(policy, ledger.budgets.balances(), ledger.budgets.rolls(), running, now_s)
     allowed = Allowed(
         policy=policy,
-        ceilings=ceilings(policy, ledger.loans(), whole, ledger.recalls()),
+        ceilings=ceilings(policy, ledger.loans.outstanding(), whole, ledger.loans.recalls()),
         run_minutes=run_minutes(policy, remaining, running, now_s),
         costs=settings.costs,
         models=settings.models,
         term_s=settings.lending.term_s,
     )
-    return allowed, ledger.known_limits()
+    return allowed, ledger.limits.known()
 
 
 async def compile_limits(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compiled:
@@ -156,7 +156,7 @@ async def _turn(ledger: "Ledger") -> AsyncIterator[None]:
 
     One that hangs is not waited for for ever.
     """
-    lock = ledger.compile_lock()
+    lock = ledger.locks.compiling()
     until_s = time.monotonic() + _PATIENCE_S
     try:
         while time.monotonic() < until_s:
@@ -181,7 +181,7 @@ async def _settled(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compil
         if settings.ledger.by_hand == "adopt" and await _adopt(ledger, seen):
             seen = await look(slurm, ledger, settings)
         due = to_remember(seen.wanted.settings, seen.differences, seen.found, seen.known)
-        await asyncio.to_thread(ledger.know_limits, due)
+        await asyncio.to_thread(ledger.limits.know, due)
         left = [one for one in seen.differences if unit(one) not in refused.of]
         if not left:
             break
@@ -277,7 +277,7 @@ def _adopt_one(ledger: "Ledger", seen: Look, change: HandChange) -> bool:
         return False
     update = TenantUpdate(change.key.name, nominal_millislices=Millislices(nominal))
     try:
-        ledger.change(update, "sacctmgr", "changed by hand in Slurm")
+        ledger.tenants.change(update, "sacctmgr", "changed by hand in Slurm")
     except InvalidInputError:
         return False
     return True

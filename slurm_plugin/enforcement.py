@@ -102,8 +102,8 @@ class Enforcement:
         What fails is due again at the next turn.
         """
         self._compile_due_s = 0.0
-        change_id = await asyncio.to_thread(self._ledger.change_id)
-        windows = await asyncio.to_thread(self._ledger.windows)
+        change_id = await asyncio.to_thread(self._ledger.tenants.change_id)
+        windows = await asyncio.to_thread(self._ledger.windows.not_over)
         policy = await self._read_policy()
         granted = await self._grants(policy)
         self._led = self._leader.leads()
@@ -117,7 +117,7 @@ class Enforcement:
             self._in_force = self._written
             await self._publish(compiled.policy, compiled.associations)
             # Last: who reads "in force" may submit at once.
-            await asyncio.to_thread(self._ledger.mark_compiled, change_id)
+            await asyncio.to_thread(self._ledger.limits.mark_compiled, change_id)
         else:
             # What another daemon does meanwhile is not known here.
             self._renewed = self._written = self._in_force = None
@@ -131,7 +131,7 @@ class Enforcement:
         return (
             time.monotonic() >= self._compile_due_s
             or self._leader.leads() != self._led
-            or await asyncio.to_thread(self._ledger.change_id) != self._compiled_change
+            or await asyncio.to_thread(self._ledger.tenants.change_id) != self._compiled_change
             or await self._is_policy_another()
             or self._is_lender_short()
             or await self._is_recall_due()
@@ -140,7 +140,7 @@ class Enforcement:
 
     async def _is_policy_another(self) -> bool:
         """By the calendar."""
-        windows = await asyncio.to_thread(self._ledger.windows)
+        windows = await asyncio.to_thread(self._ledger.windows.not_over)
         if windows != self._windows:
             return True
         return bool(windows) and await self._read_policy() != self._policy
@@ -186,7 +186,7 @@ class Enforcement:
         """What each budget was given: a roll or a grant counts in Slurm at once."""
         if not any(tenant.budget for tenant in policy.values()):
             return {}
-        balances = await asyncio.to_thread(self._ledger.balances)
+        balances = await asyncio.to_thread(self._ledger.budgets.balances)
         return {name: one.granted_millislice_s for name, one in balances.items() if name in policy}
 
     async def _lend(self) -> None:
@@ -254,7 +254,7 @@ class Enforcement:
 
     async def _publish(self, policy: Policy, associations: Iterable[Association]) -> None:
         accounts = await asyncio.to_thread(_accounts_by_uid, associations)
-        highest = await asyncio.to_thread(self._ledger.highest_policy)
+        highest = await asyncio.to_thread(self._ledger.tenants.highest_policy)
         self._sync.set_policy(policy, accounts, highest)
 
     async def _associations_or_none(self) -> tuple[Association, ...]:

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 def policy_now(ledger: "Ledger", settings: Settings) -> Policy:
     """Every tenant as the calendar has it now."""
-    return ledger.policy_in_force(time.time(), settings.ledger.time_zone)
+    return ledger.tenants.policy_in_force(time.time(), settings.ledger.time_zone)
 
 
 def recent_use(ledger: "Ledger", settings: Settings, at_s: float) -> DecayedUse:
     """What tenants have used lately, by the ledger alone. The daemon follows it itself."""
     half_life_s = settings.priority.half_life_s
-    return recorded(ledger.holdings(int(at_s - HALF_LIVES * half_life_s)), at_s, half_life_s)
+    holdings = ledger.charges.holdings(int(at_s - HALF_LIVES * half_life_s))
+    return recorded(holdings, at_s, half_life_s)
 
 
 def held_lately(ledger: "Ledger", settings: Settings, at_s: float) -> Mapping[str, int]:
@@ -46,12 +47,12 @@ def situation(
 ) -> Situation:
     """What ``decide.explain`` needs to know of every tenant of ``policy``."""
     partitions = frozenset(settings.cluster.partitions)
-    balances = ledger.balances()
+    balances = ledger.budgets.balances()
     # Without any GPU the compiled limits stay, too.
     whole = capacity(nodes, partitions, settings.costs) or None
     return Situation(
         policy=policy,
-        ceilings=ceilings(policy, ledger.loans(), whole, ledger.recalls()),
+        ceilings=ceilings(policy, ledger.loans.outstanding(), whole, ledger.loans.recalls()),
         held=held(jobs, partitions),
         free=free_instances([node for node in nodes if node.partitions & partitions]),
         costs=settings.costs,
@@ -59,23 +60,23 @@ def situation(
         available_millislice_s={
             # Nothing was ever granted where the balance is missing.
             name: balances[name].available_millislice_s if name in balances else 0
-            for name in ledger.rolls()
+            for name in ledger.budgets.rolls()
         },
     )
 
 
 def balance_lines(ledger: "Ledger", tenants: Collection[str] | None) -> tuple[BalanceLine, ...]:
     """Of these tenants as far as they ever had a run or a budget, by name; None is all."""
-    left_s = left_now(ledger, ledger.policy())
+    left_s = left_now(ledger, ledger.tenants.policy())
     return tuple(
         BalanceLine(balance, left_s.get(name))
-        for name, balance in sorted(ledger.balances().items())
+        for name, balance in sorted(ledger.budgets.balances().items())
         if tenants is None or name in tenants
     )
 
 
 def left_now(ledger: "Ledger", policy: Policy) -> Mapping[str, int]:
     """Millislice-seconds that each budget that has begun has left, by tenant."""
-    running, now_s = ledger.open_reservations(), int(time.time())
-    found = left(policy, ledger.balances(), ledger.rolls(), running, now_s)
+    running, now_s = ledger.charges.open_reservations(), int(time.time())
+    found = left(policy, ledger.budgets.balances(), ledger.budgets.rolls(), running, now_s)
     return {tenant: one.left_millislice_s for tenant, one in found.items()}

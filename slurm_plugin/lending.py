@@ -79,15 +79,16 @@ def renew(ledger: "Ledger", settings: Settings, look: LendingLook, now_s: float)
     found = planned(ledger, settings, look, now_s)
     if not found.is_new:
         return found
-    ledger.set_loans(found.loans, _REASON, found.recalls)
-    return replace(found, loans=ledger.loans(), recalls=ledger.recalls())
+    ledger.loans.replace(found.loans, _REASON, found.recalls)
+    return replace(found, loans=ledger.loans.outstanding(), recalls=ledger.loans.recalls())
 
 
 def planned(ledger: "Ledger", settings: Settings, look: LendingLook, now_s: float) -> Renewed:
     """What the look and the ledger lead to now; changes nothing. Raises what ``Ledger`` raises."""
-    windows, loans, recalls = ledger.windows(), ledger.loans(), ledger.recalls()
+    windows, recalls = ledger.windows.not_over(), ledger.loans.recalls()
+    loans = ledger.loans.outstanding()
     now = moment(now_s, settings.ledger.time_zone)
-    policy = in_force(ledger.policy(), windows, now)
+    policy = in_force(ledger.tenants.policy(), windows, now)
     borrows = any(one.quota.borrowing_limit_millislices for one in policy.values())
     if not (borrows or loans or recalls or windows):
         return Renewed(policy, loans, recalls, loans, recalls, _NOBODY, over={})

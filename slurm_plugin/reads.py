@@ -119,7 +119,7 @@ class Reads:
         self._require_charged(request.tenant, reader)
         place = request.after
         now_s = place.now_s if place else int(time.time())
-        rows = self._ledger.statement_page(
+        rows = self._ledger.audit.statement_page(
             _tenants(request.tenant, reader),
             request.since_s,
             now_s,
@@ -142,7 +142,7 @@ class Reads:
     def _require_charged(self, tenant: str | None, reader: Reader) -> None:
         """An account that is no tenant may still have runs."""
         if tenant is not None:
-            known = self._ledger.policy().keys() | self._ledger.charged_tenants()
+            known = self._ledger.tenants.policy().keys() | self._ledger.charges.charged_tenants()
             require_known(tenant, known, reader)
 
     def require_sight(self) -> None:

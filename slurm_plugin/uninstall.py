@@ -76,7 +76,7 @@ async def plan(slurm: Slurm, ledger: "Ledger", settings: Settings) -> WayBack:
         slurm.qos_elsewhere(),
         slurm.config(),
         slurm.jobs(),
-        asyncio.to_thread(ledger.known_limits),
+        asyncio.to_thread(ledger.limits.known),
     )
     _require_no_jobs(jobs)
     found = found_of(settings.cluster.name, associations, qos, config)
@@ -101,7 +101,7 @@ async def uninstall(slurm: Slurm, ledger: "Ledger", settings: Settings) -> tuple
     applied: tuple[Change, ...] = ()
     for _ in range(_ROUNDS):
         due = await plan(slurm, ledger, settings)
-        await asyncio.to_thread(ledger.know_limits, remember_way_back(due.settings, due.known))
+        await asyncio.to_thread(ledger.limits.know, remember_way_back(due.settings, due.known))
         if due.weights:
             await slurm.weigh_nodes({one.key.name: int(one.wanted) for one in due.weights})
         if due.settings:
@@ -109,7 +109,7 @@ async def uninstall(slurm: Slurm, ledger: "Ledger", settings: Settings) -> tuple
         elif due.qos:
             stages = ((removal(one.key.name for one in due.qos),),)
         else:
-            await asyncio.to_thread(ledger.forget_limits)
+            await asyncio.to_thread(ledger.limits.forget)
             return applied
         refused: dict[Change, str] = {}
         for stage in stages:

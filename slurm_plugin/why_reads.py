@@ -59,7 +59,7 @@ def _sight(ledger: Ledger, settings: Settings, sync: Sync) -> Sight:
         notes={service.array_job_id: service.note for service in sync.view.services},
         news={(one.tenant, one.name): one for one in sync.news.of(sync.view.services)},
         refusals=sync.refusals,
-        recalls=ledger.recalls(),
+        recalls=ledger.loans.recalls(),
         grace_s=settings.lending.grace_s,
     )
 

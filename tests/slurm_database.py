@@ -5,6 +5,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+from own_parts import OwnParts
+
 from cluster.jobs import JobView, NodeView, PartitionView
 from cluster.slurm.interface import Association, Qos
 from cluster.slurm.values import duration_s
@@ -254,27 +256,27 @@ class FreeLock:
     def give_up(self) -> None: ...
 
 
-class LimitLedger:
+class LimitLedger(OwnParts):
     """What ``compile`` and ``uninstall`` need of the ledger."""
 
     def __init__(self, steps: Steps | None = None) -> None:
         self.steps = steps or Steps()
-        self.tenants: Policy = {}
+        self.shown: Policy = {}
         self.lent: tuple[Loan, ...] = ()
         self.called: tuple[Recall, ...] = ()
-        self.known: dict[LimitKey, KnownLimit] = {}
+        self.remembered: dict[LimitKey, KnownLimit] = {}
         self.authors: list[str] = []
 
     def policy(self) -> Policy:
-        return self.tenants
+        return self.shown
 
     def highest_policy(self) -> None:
         """There is no calendar."""
 
     def policy_in_force(self, at_s: float, zone: str) -> Policy:
-        return self.tenants
+        return self.shown
 
-    def loans(self) -> tuple[Loan, ...]:
+    def outstanding(self) -> tuple[Loan, ...]:
         return self.lent
 
     def recalls(self) -> tuple[Recall, ...]:
@@ -290,23 +292,23 @@ class LimitLedger:
         return ()
 
     def change(self, update: TenantUpdate, author: str, reason: str) -> None:
-        self.tenants = changed(self.tenants, update)
+        self.shown = changed(self.shown, update)
         self.authors.append(author)
 
-    def known_limits(self) -> Mapping[LimitKey, KnownLimit]:
-        return dict(self.known)
+    def known(self) -> Mapping[LimitKey, KnownLimit]:
+        return dict(self.remembered)
 
-    def compile_lock(self) -> FreeLock:
+    def compiling(self) -> FreeLock:
         return FreeLock()
 
-    def know_limits(self, known: Mapping[LimitKey, KnownLimit]) -> None:
+    def know(self, known: Mapping[LimitKey, KnownLimit]) -> None:
         if known:
             self.steps.step()
-            self.known |= known
+            self.remembered |= known
 
-    def forget_limits(self) -> None:
+    def forget(self) -> None:
         self.steps.step()
-        self.known = {}
+        self.remembered = {}
 
 
 def settings(by_hand: str = "put back", term_s: int = 0) -> SimpleNamespace:

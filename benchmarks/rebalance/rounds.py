@@ -27,7 +27,9 @@ from slurm_plugin.cli.rebalance_cli import GARBAGE_AFTER
 from slurm_plugin.decide.policy import Tenant, TenantUpdate
 from slurm_plugin.decide.rebalance_steps import RebalanceRun, RunOutcome, StepName
 from slurm_plugin.ledger import schema
+from slurm_plugin.ledger.part import Books
 from slurm_plugin.ledger.policy_rows import change_values
+from slurm_plugin.ledger.rebalances import Rebalances
 from slurm_plugin.ledger.recut_tables import mig_nodes
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.tables import quota_changes
@@ -38,23 +40,32 @@ _ETC = Path(__file__).resolve().parents[2] / "etc" / "slicewise.toml"
 _DATABASE = "rebalance"
 
 
-class _Clocked(Ledger):
+class _Clocked(Rebalances):
     """Notes when the steps of a run begin and end, on the process's clock, too."""
+
+    def __init__(self, books: Books) -> None:
+        """As ``Rebalances``."""
+        super().__init__(books)
+        self.at_s: list[tuple[float, float]] = []
+
+    def begin_step(self, run_id: int, step: StepName) -> int:
+        """As ``Rebalances``."""
+        self.at_s.append(_clocks())
+        return super().begin_step(run_id, step)
+
+    def end_step(self, *args: Any) -> None:
+        """As ``Rebalances``."""
+        super().end_step(*args)
+        self.at_s.append(_clocks())
+
+
+class _ClockedLedger(Ledger):
+    """Whose runs of rebalancing are timed."""
 
     def __init__(self, url: str, cluster: str) -> None:
         """As ``Ledger``."""
         super().__init__(url, cluster)
-        self.at_s: list[tuple[float, float]] = []
-
-    def begin_run_step(self, run_id: int, name: StepName) -> int:
-        """As ``Ledger``."""
-        self.at_s.append(_clocks())
-        return super().begin_run_step(run_id, name)
-
-    def end_run_step(self, *args: Any) -> None:
-        """As ``Ledger``."""
-        super().end_run_step(*args)
-        self.at_s.append(_clocks())
+        self.rebalances: _Clocked = _Clocked(self._books)
 
 
 def _clocks() -> tuple[float, float]:
@@ -80,11 +91,13 @@ def measured(size: Size, seed: int) -> Mapping[str, Any]:
         before = site.idle_lenders(size, seed, now_s)
         after = site.short_lenders(size, seed, now_s)
         _fill(url, before)
-        with _Clocked(url, CLUSTER) as ledger:
+        with _ClockedLedger(url, CLUSTER) as ledger:
             return _measured(ledger, _settings(Path(place), before), before, after)
 
 
-def _measured(ledger: _Clocked, settings: Settings, before: Site, after: Site) -> Mapping[str, Any]:
+def _measured(
+    ledger: _ClockedLedger, settings: Settings, before: Site, after: Site
+) -> Mapping[str, Any]:
     slurm = Replies(before)
     place = Place(settings, slurm, ledger, _NoDaemon(), "bench", "bench", is_root=False)
     _done(asyncio.run(run(place, lambda: True)))
@@ -93,18 +106,18 @@ def _measured(ledger: _Clocked, settings: Settings, before: Site, after: Site) -
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_AFTER)
-    ledger.at_s = []
+    ledger.rebalances.at_s = []
     began_s, began_cpu_s = _clocks()
     ended = asyncio.run(run(place, lambda: True))
     ended_s, ended_cpu_s = _clocks()
     _done(ended)
     names = [one.step.value for one in ended.records]
-    pairs = zip(ledger.at_s[::2], ledger.at_s[1::2], strict=True)
+    pairs = zip(ledger.rebalances.at_s[::2], ledger.rebalances.at_s[1::2], strict=True)
     took = {name: _apart(*pair) for name, pair in zip(names, pairs, strict=True)}
     return {
         "seconds": round(ended_s - began_s, 3),
         "cpu_s": round(ended_cpu_s - began_cpu_s, 3),
-        "look_s": _apart((began_s, began_cpu_s), ledger.at_s[0])["seconds"],
+        "look_s": _apart((began_s, began_cpu_s), ledger.rebalances.at_s[0])["seconds"],
         "steps": {
             one.step.value: {
                 **took[one.step.value],

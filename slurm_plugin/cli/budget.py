@@ -79,11 +79,11 @@ def set_budget(
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        before = require_tenant(ledger.policy(), tenant).budget
+        before = require_tenant(ledger.tenants.policy(), tenant).budget
         words = BudgetWords(period, amount, carry_over, overdraft)
         budget = budget_from_words(tenant, before, words)
         start_s = period_begun_s(budget, settings)
-        adjusted = ledger.set_budget(
+        adjusted = ledger.tenants.set_budget(
             TenantUpdate(tenant, budget=budget),
             author_name(),
             reason,
@@ -137,8 +137,8 @@ def remove_budget(tenant: TenantName, reason: Reason = "", as_json: Json = False
     """
     with opened_ledger(load_settings()) as ledger:
         _require_budget(ledger, tenant)
-        ledger.change(TenantUpdate(tenant, budget="off"), author_name(), reason)
-        payer = payers(ledger.policy())[tenant]
+        ledger.tenants.change(TenantUpdate(tenant, budget="off"), author_name(), reason)
+        payer = payers(ledger.tenants.policy())[tenant]
     if as_json:
         print_json({"tenant": tenant, "payer": payer})
         return
@@ -168,7 +168,7 @@ def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
 
 
 def _lines(ledger: "Ledger", settings: Settings, only: str | None) -> list[present.BudgetLine]:
-    policy, balances = ledger.policy(), ledger.balances()
+    policy, balances = ledger.tenants.policy(), ledger.budgets.balances()
     left = left_now(ledger, policy)
     return [
         present.BudgetLine(
@@ -195,12 +195,12 @@ def _reserved(balance: Balance | None, left_millislice_s: int | None) -> int:
 def _used(ledger: "Ledger", settings: Settings, name: str, budget: Budget) -> int:
     """Since the period began, by the runs that it pays for."""
     start_s = period_begun_s(budget, settings)
-    rows = ledger.statement(None, start_s, int(time.time())).rows
+    rows = ledger.audit.statement(None, start_s, int(time.time())).rows
     return used_since(rows, name, start_s)
 
 
 def _require_budget(ledger: "Ledger", tenant: str) -> Budget:
-    budget = require_tenant(ledger.policy(), tenant).budget
+    budget = require_tenant(ledger.tenants.policy(), tenant).budget
     if budget is None:
         raise InvalidInputError(
             "SW-BUDGET-NONE",
@@ -221,7 +221,7 @@ def _require_begun(ledger: "Ledger", tenant: str, start_s: int) -> None:
 
 
 def _has_begun(ledger: "Ledger", tenant: str, start_s: int) -> bool:
-    return ledger.rolls().get(tenant, -1) >= start_s
+    return ledger.budgets.rolls().get(tenant, -1) >= start_s
 
 
 @budget_app.command(
@@ -274,8 +274,8 @@ def _book(entry: BudgetEntry, *, as_json: bool) -> None:
     with opened_ledger(settings) as ledger:
         budget = _require_budget(ledger, entry.tenant)
         _require_begun(ledger, entry.tenant, period_begun_s(budget, settings))
-        ledger.book_budget(entry, None)
-        left = left_now(ledger, ledger.policy()).get(entry.tenant)
+        ledger.budgets.enter(entry, None)
+        left = left_now(ledger, ledger.tenants.policy()).get(entry.tenant)
     if as_json:
         print_json({**asdict(entry), "left_millislice_s": left})
         return
@@ -291,7 +291,7 @@ def _book(entry: BudgetEntry, *, as_json: bool) -> None:
 def budget_history(tenant: TenantName, as_json: Json = False) -> None:
     """Show every rule, roll, grant and adjustment of a budget, the newest first."""
     with opened_ledger(load_settings()) as ledger:
-        found = present.events(ledger.history(tenant), ledger.budget_entries(tenant, 0))
+        found = present.events(ledger.tenants.history(tenant), ledger.budgets.entries(tenant, 0))
         if not found:
             _require_budget(ledger, tenant)
     if as_json:

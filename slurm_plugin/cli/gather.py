@@ -22,9 +22,9 @@ def gathered(ledger: "Ledger", policy: Policy, look: SlurmLook | None) -> Gather
     """
     return Gathered(
         policy=policy,
-        loans=ledger.loans(),
-        recalls=ledger.recalls(),
-        reservations=ledger.open_reservations(),
+        loans=ledger.loans.outstanding(),
+        recalls=ledger.loans.recalls(),
+        reservations=ledger.charges.open_reservations(),
         left_millislice_s=left_now(ledger, policy),
         capacity_millislices=(look.capacity_millislices or None) if look else None,
         accounts=frozenset(look.accounts) if look else None,
@@ -35,14 +35,14 @@ def details(ledger: "Ledger", policy: Policy, settings: Settings, name: str) -> 
     """One tenant; raises InvalidInputError (SW-TENANT-UNKNOWN) if it is none."""
     tenant = require_tenant(policy, name)
     found = gathered(ledger, policy, try_to_look_at_slurm(settings))
-    last = ledger.history(name)[0]
+    last = ledger.tenants.history(name)[0]
     return Details(
         standing=next(one for one in standings(found) if one.tenant.name == name),
         children=children(found.policy, name),
         loans=tuple(loan for loan in found.loans if name in {loan.lender, loan.borrower}),
         resets_s=resets_s(tenant.budget, settings),
         last=last,
-        in_force=ledger.compiled(last.change_id),
+        in_force=ledger.limits.compiled(last.change_id),
     )
 
 

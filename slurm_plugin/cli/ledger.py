@@ -112,7 +112,7 @@ def verify(as_json: Json = False) -> None:
     """
     with opened_ledger(load_settings()) as ledger, spinner("Replaying the ledger"):
         began_s = time.monotonic()
-        found = ledger.verify()
+        found = ledger.audit.verify()
         took_s = time.monotonic() - began_s
     if as_json:
         print_json({**asdict(found), "seconds": round(took_s, 3)})
@@ -148,7 +148,7 @@ def export(
 ) -> None:
     """Write every transfer, the oldest first: what a ledger of your own could be filled with."""
     with opened_ledger(load_settings()) as ledger:
-        rows = ledger.export(_since_s(since))
+        rows = ledger.audit.export(_since_s(since))
         if output is None:
             _write(rows, form, sys.stdout)
             return

@@ -44,7 +44,7 @@ def complete_tenant(incomplete: str) -> list[str]:
     """Tenants for the shell's completion; none where the ledger can't be read."""
     try:
         with opened_ledger(load_settings()) as ledger:
-            return sorted(name for name in ledger.policy() if name.startswith(incomplete))
+            return sorted(name for name in ledger.tenants.policy() if name.startswith(incomplete))
     except SlicewiseError:
         return []
 
@@ -152,7 +152,7 @@ def require_tenant(policy: Policy, name: str) -> Tenant:
 
 def wait_until_compiled(ledger: "Ledger", change_id: int, began_s: float) -> float | None:
     """How long after ``began_s`` (monotonic) Slurm's limits had the change; None if not in 5 s."""
-    in_force = wait_until(lambda: ledger.compiled(change_id))
+    in_force = wait_until(lambda: ledger.limits.compiled(change_id))
     return time.monotonic() - began_s if in_force else None
 
 

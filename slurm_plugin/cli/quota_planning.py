@@ -102,7 +102,7 @@ def _apply_words(planned: _Planned) -> str:
 
 def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
     """Raises InvalidInputError (SW-QUOTA-FILE), and what Slurm and ledger raise."""
-    policy = ledger.policy()
+    policy = ledger.tenants.policy()
     updates = read_quota_file(file, policy, settings)
     seen, observed = asyncio.run(_look(ledger, settings))
     accounts = {name: row.parent for name, row in seen.found.accounts.items()}
@@ -114,7 +114,7 @@ def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
     faults.check()
     now_s = int(time.time())
     when = moment(now_s, settings.ledger.time_zone)
-    windows = ledger.windows()
+    windows = ledger.windows.not_over()
     now = _now(ledger, settings, seen, observed, now_s)
     plan = quota_plan(now, in_force(after, windows, when), _periods(after, settings))
     limits = wanted(plan.allowed, seen.found, seen.known)
@@ -172,17 +172,17 @@ def _now(
     found = services(observed, settings.costs)
     return Now(
         policy=seen.allowed.policy,
-        loans=ledger.loans(),
-        recalls=ledger.recalls(),
+        loans=ledger.loans.outstanding(),
+        recalls=ledger.loans.recalls(),
         jobs=observed.jobs,
         nodes=observed.nodes,
-        services=_ordered(found, ledger.orders()),
+        services=_ordered(found, ledger.orders.standing()),
         partitions=frozenset(settings.cluster.partitions),
         costs=settings.costs,
         models=settings.models,
-        balances=ledger.balances(),
-        rolls=ledger.rolls(),
-        reservations=ledger.open_reservations(),
+        balances=ledger.budgets.balances(),
+        rolls=ledger.budgets.rolls(),
+        reservations=ledger.charges.open_reservations(),
         held_lately=held_lately(ledger, settings, now_s),
         now_s=now_s,
         grace_s=settings.lending.grace_s,
@@ -230,7 +230,7 @@ def _apply(
         return amend_of(tenant, budget, settings, reason)
 
     began_s = time.monotonic()
-    changes = ledger.change_together(updates, author_name(), reason, amend)
+    changes = ledger.tenants.change_together(updates, author_name(), reason, amend)
     return wait_until_compiled(ledger, changes[-1].change_id, began_s)
 
 

@@ -84,7 +84,7 @@ def history(
 ) -> None:
     """List re-cuts, the newest first."""
     with opened_ledger(load_settings()) as ledger:
-        found = ledger.recut_history(limit)
+        found = ledger.recuts.history(limit)
     if as_json:
         print_json([present.recut_json(one) for one in found])
     elif found:
@@ -99,7 +99,7 @@ def history(
 def show(recut_id: RecutId, as_json: Json = False) -> None:
     """Show one re-cut with its steps and how long each took."""
     with opened_ledger(load_settings()) as ledger:
-        found = ledger.recut(recut_id)
+        found = ledger.recuts.find(recut_id)
     if as_json:
         print_json(present.recut_json(found))
         return
@@ -121,7 +121,7 @@ def close(recut_id: RecutId, as_json: Json = False) -> None:
             _close(ledger, lock, recut_id)
         finally:
             lock.give_up()
-        found = ledger.recut(recut_id)
+        found = ledger.recuts.find(recut_id)
     if as_json:
         print_json(present.recut_json(found))
     else:
@@ -137,17 +137,17 @@ def _close(ledger: "Ledger", lock: "LeaderLock", recut_id: int) -> None:
             f"A run cuts GPUs now ({lock.holder()}): nothing was changed.",
             "Close it when that has ended: slicewise recut history",
         )
-    if ledger.recut(recut_id).state is not State.STUCK:
+    if ledger.recuts.find(recut_id).state is not State.STUCK:
         raise InvalidInputError(
             "SW-RECUT-NOT-STUCK",
             f"Re-cut {recut_id} is not stuck: nothing was changed.",
             "One that runs is ended by: slicewise recut run",
         )
-    ledger.finish_recut(recut_id, State.CLOSED, f"closed by {author_name()}")
+    ledger.recuts.finish(recut_id, State.CLOSED, f"closed by {author_name()}")
 
 
 def _lock(ledger: "Ledger") -> "LeaderLock":
-    return ledger.recut_lock(f"{socket.gethostname()}, process {os.getpid()}")
+    return ledger.locks.recutting(f"{socket.gethostname()}, process {os.getpid()}")
 
 
 @recut_app.command(
@@ -163,7 +163,7 @@ def look(
     settings = load_settings()
     _require_root("look at all nodes")
     with opened_ledger(settings) as ledger:
-        found = asyncio.run(survey(settings, CommandSlurm(), ledger, nodes or ()))
+        found = asyncio.run(survey(settings, CommandSlurm(), ledger.recuts, nodes or ()))
     if as_json:
         print_json({"seen": list(found.seen), "failed": dict(found.failed)})
     else:
@@ -201,7 +201,7 @@ def _print_plan(found: Sequence[Planned], seen: Gathered, as_json: bool) -> None
 
 
 def _print_dry_run(settings: Settings, ledger: "Ledger", as_json: bool) -> None:
-    unfinished = ledger.unfinished_recuts()
+    unfinished = ledger.recuts.unfinished()
     seen = asyncio.run(gathered(settings, CommandSlurm(), ledger))
     found = cuts_due(seen)
     if as_json:

@@ -72,7 +72,7 @@ class LedgerSource:
         """As ``Source`` says."""
         self._require_known(tenant)
         now_s = int(time.time())
-        return self._ledger.statement(tenant, since_s, now_s), now_s
+        return self._ledger.audit.statement(tenant, since_s, now_s), now_s
 
     def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
         """As ``Source`` says."""
@@ -83,7 +83,7 @@ class LedgerSource:
         """An account that is no tenant may still have runs."""
         if tenant is None:
             return
-        known = sorted({*self._ledger.policy(), *self._ledger.charged_tenants()})
+        known = sorted({*self._ledger.tenants.policy(), *self._ledger.charges.charged_tenants()})
         if tenant not in known:
             raise InvalidInputError(
                 "SW-TENANT-UNKNOWN",

@@ -4,17 +4,25 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Select, cast, extract, func, select
+from sqlalchemy import BigInteger, Select, cast, extract, func, or_, select, true
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
+from slurm_plugin.decide.decayed_use import Holding
 from slurm_plugin.decide.model import Charge, Reservation, RunKey, Transfer
 from slurm_plugin.ledger import queries
 from slurm_plugin.ledger.booking import book
 from slurm_plugin.ledger.part import LedgerPart
-from slurm_plugin.ledger.tables import accounts, watermarks
+from slurm_plugin.ledger.tables import (
+    accounts,
+    open_reservations,
+    runs,
+    transfers,
+    watermarks,
+)
 
 _BOOK = "SELECT slicewise.book(%s)"
+_ROWS_AT_ONCE = 5000
 
 
 class Charges(LedgerPart):
@@ -26,18 +34,44 @@ class Charges(LedgerPart):
         with reading(self._engine) as connection:
             return tuple(queries.reservation(row) for row in connection.execute(found))
 
-    def apply(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
+    def post(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
         """Book all charges at once or none; returns the runs that it changed.
 
         A charge that was decided on another state of its run (``Charge.after``) is left out: so
-        applying the same charges again changes nothing.
+        posting the same charges again changes nothing.
         """
         if not charges:
             return frozenset()
         in_order = sorted(charges, key=lambda charge: charge.run.key)
         values = json.dumps([_values(charge) for charge in in_order])
-        booked = book(self._booking, _BOOK, values)
+        booked = book(self._books.booking, _BOOK, values)
         return frozenset(in_order[position].run.key for position in booked)
+
+    def holdings(self, since_s: int) -> tuple[Holding, ...]:
+        """Of every run that has ended at ``since_s`` or later, or is still open."""
+        newest = (
+            select(transfers.c.until_s)
+            .where(transfers.c.run_id == runs.c.id)
+            .order_by(transfers.c.number.desc())
+            .limit(1)
+            .lateral("newest")
+        )
+        is_open = open_reservations.c.run_id.is_not(None)
+        query = (
+            select(
+                runs.c.tenant, runs.c.cost_millislices, runs.c.start_s, newest.c.until_s, is_open
+            )
+            .select_from(runs)
+            .join(newest, true())
+            .outerjoin(open_reservations, open_reservations.c.run_id == runs.c.id)
+            .where(runs.c.cluster == self._cluster, or_(is_open, newest.c.until_s >= since_s))
+        )
+        with reading(self._engine) as connection:
+            found = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
+            return tuple(
+                Holding(tenant, amount, start_s, None if still_open else until_s)
+                for tenant, amount, start_s, until_s, still_open in found
+            )
 
     def charged_tenants(self) -> frozenset[str]:
         """Tenants that ever had a run."""

@@ -39,7 +39,7 @@ async def _plan(site: Site, why: str) -> Report:
 
 
 async def _cut(site: Site) -> Report:
-    lock = site.ledger.recut_lock(site.who)
+    lock = site.ledger.locks.recutting(site.who)
     try:
         if not await asyncio.to_thread(lock.hold):
             why = f"Another run cuts GPUs now ({lock.holder()})."

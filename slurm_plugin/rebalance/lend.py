@@ -32,7 +32,7 @@ async def reclaim(site: Site, look: Look, *, apply: bool) -> Report:
     The recall itself, and its end, is the step before.
     """
     del look, apply
-    recalls = await asyncio.to_thread(site.ledger.recalls)
+    recalls = await asyncio.to_thread(site.ledger.loans.recalls)
     saw = {"recalls": len(recalls)}
     if not recalls:
         return Report(saw)

@@ -104,7 +104,7 @@ class Report:
 async def looked(site: Site) -> Look:
     """Raises what ``Ledger`` raises; a Slurm that does not answer is part of what is seen."""
     at_s, zone = site.now_s(), site.settings.ledger.time_zone
-    policy = await asyncio.to_thread(site.ledger.policy_in_force, at_s, zone)
+    policy = await asyncio.to_thread(site.ledger.tenants.policy_in_force, at_s, zone)
     leader = await _leader(site)
     try:
         seen = replace(await _seen(site.slurm), at_s=at_s)
@@ -136,7 +136,7 @@ async def _leader(site: Site) -> str:
 
 def _holder(site: Site) -> str:
     """Of a pair the other one; its own status is not asked."""
-    lock = site.ledger.leader_lock(site.host)
+    lock = site.ledger.locks.leader(site.host)
     try:
         return lock.holder()
     finally:

@@ -48,18 +48,18 @@ async def cut(
     Raises also UnreachableError (SW-RECUT-LOCK) where PostgreSQL let go of the lock.
     """
     site = ClusterSite(settings, slurm, DaemonClient(settings.daemon))
-    work = Work(site, ledger, settings.recut.move_s, lock.hold)
+    work = Work(site, ledger.recuts, settings.recut.move_s, lock.hold)
 
     async def planned_now() -> Sequence[Planned]:
         return cuts_due(await gathered(settings, slurm, ledger))
 
-    executor = Executor(work, ledger, progress)
+    executor = Executor(work, ledger.recuts, progress)
     try:
         return await run(
             executor,
-            ledger.unfinished_recuts(),
+            ledger.recuts.unfinished(),
             planned_now,
-            lambda one: ledger.open_recut(one, author),
+            lambda one: ledger.recuts.open(one, author),
         )
     except LostLockError:
         raise UnreachableError(

@@ -72,7 +72,7 @@ def an_adjustment(amount: int, tenant: str = "vision") -> BudgetEntry:
 
 
 def is_balanced(ledger: Ledger) -> bool:
-    verified = ledger.verify()
+    verified = ledger.audit.verify()
     assert (verified.imbalance_millislice_s == 0) == (verified.faults == ())
     return verified.imbalance_millislice_s == 0
 
@@ -112,9 +112,9 @@ def test_migrations_make_what_the_models_say(ledger: Ledger, database: str):
 
 
 def test_up_down_and_up_again_on_data(ledger: Ledger, database: str):
-    ledger.apply([reserve(a_run())])
+    ledger.charges.post([reserve(a_run())])
     assert schema.upgrade(database) == (schema.head(), schema.head())
-    assert ledger.open_reservations() != ()
+    assert ledger.charges.open_reservations() != ()
     assert schema.downgrade(database, schema.BASE) == (schema.head(), schema.BASE)
     with pytest.raises(InvalidInputError, match="SW-DATABASE-OLD"):
         ledger.require_current()
@@ -122,7 +122,7 @@ def test_up_down_and_up_again_on_data(ledger: Ledger, database: str):
         schema.downgrade(database, schema.head())
     assert schema.upgrade(database) == (schema.BASE, schema.head())
     ledger.require_current()
-    assert ledger.open_reservations() == ()
+    assert ledger.charges.open_reservations() == ()
 
 
 def test_two_upgrades_at_once_run_one_after_the_other(database: str):
@@ -140,41 +140,41 @@ def test_a_database_of_a_newer_version_is_left_alone(ledger: Ledger, database: s
 
 
 def test_the_watermark_begins_now_and_never_goes_back(ledger: Ledger):
-    begin_s = ledger.accounted_until_s()
+    begin_s = ledger.charges.accounted_until_s()
     assert begin_s > 1_700_000_000
-    ledger.set_accounted_until_s(begin_s + 5)
-    ledger.set_accounted_until_s(begin_s - 5)
-    assert ledger.accounted_until_s() == begin_s + 5
+    ledger.charges.set_accounted_until_s(begin_s + 5)
+    ledger.charges.set_accounted_until_s(begin_s - 5)
+    assert ledger.charges.accounted_until_s() == begin_s + 5
 
 
 def test_a_charge_applies_once(ledger: Ledger):
     run = a_run()
-    assert ledger.apply([reserve(run)]) == {run.key}
-    assert ledger.apply([reserve(run)]) == frozenset()
-    assert [one.reserved_millislice_s for one in ledger.open_reservations()] == [60_000]
-    assert ledger.apply([settle(run, 10)]) == {run.key}
-    assert ledger.apply([settle(run, 20), reserve(run)]) == frozenset()
-    (row,) = ledger.statement("vision", 0, 1000).rows
+    assert ledger.charges.post([reserve(run)]) == {run.key}
+    assert ledger.charges.post([reserve(run)]) == frozenset()
+    assert [one.reserved_millislice_s for one in ledger.charges.open_reservations()] == [60_000]
+    assert ledger.charges.post([settle(run, 10)]) == {run.key}
+    assert ledger.charges.post([settle(run, 20), reserve(run)]) == frozenset()
+    (row,) = ledger.audit.statement("vision", 0, 1000).rows
     assert (row.used_millislice_s, row.reserved_millislice_s, row.end_s) == (10_000, 0, 110)
     assert is_balanced(ledger)
 
 
 def test_nothing_to_charge_is_no_error(ledger: Ledger):
-    assert ledger.apply([]) == frozenset()
+    assert ledger.charges.post([]) == frozenset()
 
 
 def test_what_is_posted_before_the_end_is_kept_apart(ledger: Ledger):
     run = a_run()
-    ledger.apply([reserve(run), reserve(a_run(2))])
-    ledger.apply([Charge(run, 1, (step(POST, 20, 120),))])
-    held = ledger.open_reservations()[0]
+    ledger.charges.post([reserve(run), reserve(a_run(2))])
+    ledger.charges.post([Charge(run, 1, (step(POST, 20, 120),))])
+    held = ledger.charges.open_reservations()[0]
     assert (held.reserved_millislice_s, held.posted_millislice_s) == (40_000, 20_000)
     assert held.transfers == 2
-    (row, _) = ledger.statement("vision", 0, 130).rows
+    (row, _) = ledger.audit.statement("vision", 0, 130).rows
     assert (row.used_millislice_s, row.reserved_millislice_s, row.end_s) == (30_000, 30_000, None)
     ended_before = (step(REVERSE, 5, 115), step(VOID, 45, 115))
-    ledger.apply([Charge(run, 2, ended_before)])
-    (row, _) = ledger.statement("vision", 0, 130).rows
+    ledger.charges.post([Charge(run, 2, ended_before)])
+    (row, _) = ledger.audit.statement("vision", 0, 130).rows
     assert (row.used_millislice_s, row.reserved_millislice_s, row.end_s) == (15_000, 0, 115)
     assert is_balanced(ledger)
 
@@ -188,20 +188,20 @@ def test_who_pays_and_who_used_it(ledger: Ledger):
         step(WAIVE, 30, 130),
         step(VOID, 60, 130),
     )
-    ledger.apply([reserve(run), reserve(failed)])
-    ledger.apply([settle(run, 10), Charge(failed, 1, waiver)])
-    assert ledger.balances() == {
+    ledger.charges.post([reserve(run), reserve(failed)])
+    ledger.charges.post([settle(run, 10), Charge(failed, 1, waiver)])
+    assert ledger.budgets.balances() == {
         "nlp": a_balance("nlp", waived=30_000),
         "science": a_balance("science", available=-10_000),
         "vision": a_balance("vision", used=10_000),
     }
-    rows = ledger.statement(None, 0, 0).rows
+    rows = ledger.audit.statement(None, 0, 0).rows
     assert [(row.run.tenant, row.run.payer, row.used_millislice_s) for row in rows] == [
         ("nlp", "science", 0),
         ("vision", "science", 10_000),
     ]
     assert [row.waived_millislice_s for row in rows] == [30_000, 0]
-    assert ledger.charged_tenants() == {"nlp", "vision"}
+    assert ledger.charges.charged_tenants() == {"nlp", "vision"}
     assert is_balanced(ledger)
 
 
@@ -212,42 +212,42 @@ def a_balance(tenant: str, **amounts: int) -> Balance:
 
 def test_a_statement_of_a_time_leaves_out_what_ended_before(ledger: Ledger):
     runs = [a_run(number) for number in range(3)]
-    ledger.apply([reserve(run) for run in runs])
-    ledger.apply([settle(runs[0], 10), settle(runs[1], 20)])
-    assert [row.run.key.job_id for row in ledger.statement(None, 120, 130).rows] == [1, 2]
-    assert ledger.statement("nlp", 0, 130).rows == ()
+    ledger.charges.post([reserve(run) for run in runs])
+    ledger.charges.post([settle(runs[0], 10), settle(runs[1], 20)])
+    assert [row.run.key.job_id for row in ledger.audit.statement(None, 120, 130).rows] == [1, 2]
+    assert ledger.audit.statement("nlp", 0, 130).rows == ()
 
 
 def test_a_budget_rolls_once_per_period(ledger: Ledger):
     first, second = a_roll(500, 1000), a_roll(-200, 2000)
-    assert ledger.book_budget(first, 0)
-    assert not ledger.book_budget(first, 500)
-    assert ledger.book_budget(second, 500)
-    assert not ledger.book_budget(first, None)
-    assert ledger.book_budget(a_roll(0, 3000), 300)
-    assert ledger.rolls() == {"vision": 3000}
-    assert ledger.balances() == {"vision": a_balance("vision", granted=300, available=300)}
+    assert ledger.budgets.enter(first, 0)
+    assert not ledger.budgets.enter(first, 500)
+    assert ledger.budgets.enter(second, 500)
+    assert not ledger.budgets.enter(first, None)
+    assert ledger.budgets.enter(a_roll(0, 3000), 300)
+    assert ledger.budgets.rolls() == {"vision": 3000}
+    assert ledger.budgets.balances() == {"vision": a_balance("vision", granted=300, available=300)}
     assert is_balanced(ledger)
 
 
 def test_a_budget_is_renewed_if_it_was_taken_away_after_its_last_roll(ledger: Ledger):
     budget = TenantUpdate("vision", budget=Budget(Period.MONTH, MillisliceSeconds(500)))
-    ledger.change(budget, "root", "")
-    ledger.book_budget(a_roll(500, 1000), 0)
-    ledger.change(budget, "root", "")
-    assert ledger.renewed_budgets() == {}
-    ledger.change(TenantUpdate("vision", removed=True), "root", "")
-    assert ledger.renewed_budgets() == {}
-    again = ledger.change(budget, "root", "")
-    ledger.change(budget, "root", "")
-    assert ledger.renewed_budgets() == {"vision": again.at_s}
-    ledger.book_budget(a_roll(0, 2000), 500)
-    assert ledger.renewed_budgets() == {}
+    ledger.tenants.change(budget, "root", "")
+    ledger.budgets.enter(a_roll(500, 1000), 0)
+    ledger.tenants.change(budget, "root", "")
+    assert ledger.budgets.renewed() == {}
+    ledger.tenants.change(TenantUpdate("vision", removed=True), "root", "")
+    assert ledger.budgets.renewed() == {}
+    again = ledger.tenants.change(budget, "root", "")
+    ledger.tenants.change(budget, "root", "")
+    assert ledger.budgets.renewed() == {"vision": again.at_s}
+    ledger.budgets.enter(a_roll(0, 2000), 500)
+    assert ledger.budgets.renewed() == {}
 
 
 def test_a_budgets_rule_changes_with_its_running_period_or_not_at_all(ledger: Ledger):
     more = TenantUpdate("vision", budget=Budget(Period.MONTH, MillisliceSeconds(700)))
-    ledger.book_budget(a_roll(500, 1000), 0)
+    ledger.budgets.enter(a_roll(500, 1000), 0)
     seen: list[tuple[Budget | None, int | None, int]] = []
 
     def amend(
@@ -255,55 +255,55 @@ def test_a_budgets_rule_changes_with_its_running_period_or_not_at_all(ledger: Le
     ) -> BudgetEntry:
         seen.append((was, last_roll_s, unspent_millislice_s))
         if len(seen) == 1:
-            ledger.book_budget(an_adjustment(-100), None)
+            ledger.budgets.enter(an_adjustment(-100), None)
         return an_adjustment(200)
 
-    assert ledger.set_budget(more, "root", "", amend) == 200
+    assert ledger.tenants.set_budget(more, "root", "", amend) == 200
     assert seen == [(None, 1000, 500), (None, 1000, 400)]
-    assert ledger.balances() == {"vision": a_balance("vision", granted=600, available=600)}
+    assert ledger.budgets.balances() == {"vision": a_balance("vision", granted=600, available=600)}
 
     def fail(*_: object) -> BudgetEntry:
         return an_adjustment(2**63)
 
-    before = ledger.policy()
+    before = ledger.tenants.policy()
     with pytest.raises(OutsideError):
-        ledger.set_budget(TenantUpdate("vision", budget="off"), "root", "", fail)
-    assert ledger.policy() == before
+        ledger.tenants.set_budget(TenantUpdate("vision", budget="off"), "root", "", fail)
+    assert ledger.tenants.policy() == before
 
 
 def test_a_budget_entry_is_booked_on_what_it_was_decided_on_or_not_at_all(
     ledger: Ledger, database: str
 ):
     run = a_run(1, "nlp", payer="vision")
-    ledger.apply([reserve(run)])
-    ledger.apply([settle(run, 10)])
-    assert not ledger.book_budget(an_adjustment(7), 0)
-    assert ledger.budget_entries(None, 0) == ()
-    assert ledger.book_budget(an_adjustment(7), -10_000)
-    assert ledger.book_budget(an_adjustment(-9), None)
+    ledger.charges.post([reserve(run)])
+    ledger.charges.post([settle(run, 10)])
+    assert not ledger.budgets.enter(an_adjustment(7), 0)
+    assert ledger.budgets.entries(None, 0) == ()
+    assert ledger.budgets.enter(an_adjustment(7), -10_000)
+    assert ledger.budgets.enter(an_adjustment(-9), None)
     with Ledger(database, "another") as another:
-        assert another.budget_entries(None, 0) == ()
-    entries = ledger.budget_entries("vision", 0)
+        assert another.budgets.entries(None, 0) == ()
+    entries = ledger.budgets.entries("vision", 0)
     assert [replace(entry, at_s=None) for entry in entries] == [
         an_adjustment(7),
         an_adjustment(-9),
     ]
-    assert ledger.budget_entries("vision", (entries[0].at_s or 0) + 60) == ()
-    assert ledger.budget_entries("nlp", 0) == ()
+    assert ledger.budgets.entries("vision", (entries[0].at_s or 0) + 60) == ()
+    assert ledger.budgets.entries("nlp", 0) == ()
 
 
 def test_of_two_rolls_at_once_one_is_booked(ledger: Ledger):
     with ThreadPoolExecutor(4) as pool:
-        booked = list(pool.map(lambda _: ledger.book_budget(a_roll(500, 1000), None), range(8)))
+        booked = list(pool.map(lambda _: ledger.budgets.enter(a_roll(500, 1000), None), range(8)))
     assert sorted(booked) == [False] * 7 + [True]
-    assert ledger.balances()["vision"].available_millislice_s == 500
+    assert ledger.budgets.balances()["vision"].available_millislice_s == 500
 
 
 def test_an_export_has_every_transfer_in_order(ledger: Ledger):
-    ledger.apply([reserve(a_run(1, "vision", payer="science"))])
-    ledger.book_budget(an_adjustment(-5, "science"), None)
-    ledger.apply([settle(a_run(1, "vision", payer="science"), 10)])
-    rows = list(ledger.export(0))
+    ledger.charges.post([reserve(a_run(1, "vision", payer="science"))])
+    ledger.budgets.enter(an_adjustment(-5, "science"), None)
+    ledger.charges.post([settle(a_run(1, "vision", payer="science"), 10)])
+    rows = list(ledger.audit.export(0))
     columns = ("tenant", "payer", "task", "kind", "debit", "credit", "amount_millislice_s")
     assert [tuple(row[column] for column in columns) for row in rows] == [
         ("vision", "science", "1", "reserve", "available", "reserved", 60_000),
@@ -313,7 +313,7 @@ def test_an_export_has_every_transfer_in_order(ledger: Ledger):
     ]
     assert [row["until_s"] for row in rows] == [160, None, 110, 110]
     assert {row["cluster"] for row in rows} == {"testing"}
-    assert list(ledger.export(2**40)) == []
+    assert list(ledger.audit.export(2**40)) == []
 
 
 def test_writers_at_the_same_time_charge_each_run_once(ledger: Ledger, database: str):
@@ -323,15 +323,17 @@ def test_writers_at_the_same_time_charge_each_run_once(ledger: Ledger, database:
         own_order = runs if number % 2 else runs[::-1]
         with Ledger(database, "testing") as own:
             return sum(
-                len(own.apply([reserve(run)])) + len(own.apply([settle(run, 9)]))
+                len(own.charges.post([reserve(run)])) + len(own.charges.post([settle(run, 9)]))
                 for run in own_order
             )
 
     with ThreadPoolExecutor(6) as pool:
         done = sum(pool.map(writer, range(6)))
     assert done == 2 * len(runs)
-    assert ledger.open_reservations() == ()
-    assert sum(row.used_millislice_s for row in ledger.statement(None, 0, 0).rows) == 40 * 9000
+    assert ledger.charges.open_reservations() == ()
+    assert (
+        sum(row.used_millislice_s for row in ledger.audit.statement(None, 0, 0).rows) == 40 * 9000
+    )
     assert is_balanced(ledger)
 
 
@@ -340,12 +342,12 @@ def test_whole_batches_of_the_same_tenants_never_wait_for_each_other(ledger: Led
         ids = range(number * 1000, number * 1000 + 60)
         runs = [a_run(each, f"tenant{each * (number + 1) % 7}", f"payer{each % 3}") for each in ids]
         with Ledger(database, "testing") as own:
-            done = len(own.apply([reserve(run) for run in runs]))
-            return done + len(own.apply([settle(run, 9) for run in reversed(runs)]))
+            done = len(own.charges.post([reserve(run) for run in runs]))
+            return done + len(own.charges.post([settle(run, 9) for run in reversed(runs)]))
 
     def budgets(number: int) -> int:
         names = [f"payer{each % 3}" for each in range(60)]
-        return sum(ledger.book_budget(an_adjustment(1, name), None) for name in names[::number])
+        return sum(ledger.budgets.enter(an_adjustment(1, name), None) for name in names[::number])
 
     with ThreadPoolExecutor(6) as pool:
         booked = [pool.submit(budgets, number) for number in (1, -1)]
@@ -360,8 +362,8 @@ def test_the_same_batch_from_two_writers_is_booked_once(ledger: Ledger, database
     def writer(number: int) -> int:
         order = runs if number % 2 else runs[::-1]
         with Ledger(database, "testing") as own:
-            done = len(own.apply([reserve(run) for run in order]))
-            return done + len(own.apply([settle(run, 9) for run in order]))
+            done = len(own.charges.post([reserve(run) for run in order]))
+            return done + len(own.charges.post([settle(run, 9) for run in order]))
 
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(writer, range(4))) == 400
@@ -371,10 +373,10 @@ def test_the_same_batch_from_two_writers_is_booked_once(ledger: Ledger, database
 def test_all_of_a_transaction_or_nothing(ledger: Ledger):
     good, bad = a_run(1), a_run(2)
     overdrawn = Charge(bad, 1, (step(POST, 61, 200),))
-    ledger.apply([reserve(bad)])
+    ledger.charges.post([reserve(bad)])
     with pytest.raises(OutsideError, match="SW-LEDGER-REFUSED"):
-        ledger.apply([reserve(good), overdrawn])
-    assert [one.key for one in ledger.open_reservations()] == [bad.key]
+        ledger.charges.post([reserve(good), overdrawn])
+    assert [one.key for one in ledger.charges.open_reservations()] == [bad.key]
     assert is_balanced(ledger)
 
 
@@ -395,30 +397,32 @@ def test_all_of_a_transaction_or_nothing(ledger: Ledger):
 def test_each_step_of_a_charge_must_be_possible_in_its_turn(
     ledger: Ledger, steps: tuple[Transfer, ...]
 ):
-    ledger.apply([reserve(a_run())])
-    before = ledger.balances()
+    ledger.charges.post([reserve(a_run())])
+    before = ledger.budgets.balances()
     with pytest.raises(OutsideError, match="SW-LEDGER-REFUSED"):
-        ledger.apply([Charge(a_run(), 1, steps)])
-    assert ledger.balances() == before
+        ledger.charges.post([Charge(a_run(), 1, steps)])
+    assert ledger.budgets.balances() == before
     assert is_balanced(ledger)
 
 
 def test_a_settled_run_takes_nothing_more(ledger: Ledger):
-    ledger.apply([reserve(a_run())])
-    ledger.apply([settle(a_run(), 10)])
+    ledger.charges.post([reserve(a_run())])
+    ledger.charges.post([settle(a_run(), 10)])
     with pytest.raises(OutsideError, match="SW-LEDGER-REFUSED"):
-        ledger.apply([Charge(a_run(), 3, (step(EXTEND, 10, 170),))])
+        ledger.charges.post([Charge(a_run(), 3, (step(EXTEND, 10, 170),))])
     assert is_balanced(ledger)
 
 
 def test_sums_beyond_what_a_balance_holds_are_refused(ledger: Ledger):
     most = 2**63 - 1
-    assert ledger.book_budget(an_adjustment(most), None)
+    assert ledger.budgets.enter(an_adjustment(most), None)
     with pytest.raises(OutsideError):
-        ledger.book_budget(an_adjustment(1), None)
+        ledger.budgets.enter(an_adjustment(1), None)
     with pytest.raises(OutsideError):
-        ledger.book_budget(an_adjustment(2 * most), None)
-    assert ledger.balances() == {"vision": a_balance("vision", granted=most, available=most)}
+        ledger.budgets.enter(an_adjustment(2 * most), None)
+    assert ledger.budgets.balances() == {
+        "vision": a_balance("vision", granted=most, available=most)
+    }
     assert is_balanced(ledger)
 
 
@@ -429,25 +433,25 @@ def test_sums_beyond_what_a_balance_holds_are_refused(ledger: Ledger):
 )
 def test_a_bad_budget_entry_writes_nothing(ledger: Ledger, wrong: Mapping[str, object]):
     with pytest.raises(OutsideError, match="SW-LEDGER-REFUSED"):
-        ledger.book_budget(replace(an_adjustment(5), **wrong), None)
-    assert (ledger.budget_entries(None, 0), ledger.balances()) == ((), {})
+        ledger.budgets.enter(replace(an_adjustment(5), **wrong), None)
+    assert (ledger.budgets.entries(None, 0), ledger.budgets.balances()) == ((), {})
 
 
 def test_names_are_never_sql(ledger: Ledger):
     name = "'; DROP TABLE slicewise.runs; --\\"
     run = replace(a_run(1, name), user=name, task=name, gres={name: 1})
-    ledger.apply([reserve(run)])
-    (held,) = ledger.open_reservations()
+    ledger.charges.post([reserve(run)])
+    (held,) = ledger.charges.open_reservations()
     assert (held.tenant, held.user, held.task, held.gres) == (name, name, name, {name: 1})
 
 
 @pytest.mark.parametrize("name", ["a\x00b", "\udcff"])
 def test_what_is_no_text_is_refused(ledger: Ledger, name: str):
     with pytest.raises(OutsideError):
-        ledger.apply([reserve(a_run(1, name))])
+        ledger.charges.post([reserve(a_run(1, name))])
     with pytest.raises(OutsideError):
-        ledger.book_budget(an_adjustment(5, name), None)
-    assert ledger.verify().transfers == 0
+        ledger.budgets.enter(an_adjustment(5, name), None)
+    assert ledger.audit.verify().transfers == 0
 
 
 def execute(database: str, statement: str) -> None:
@@ -458,8 +462,8 @@ def execute(database: str, statement: str) -> None:
 
 @pytest.mark.parametrize("table", ["accounts", "budget_entries", "runs", "transfers"])
 def test_entries_can_not_be_altered(ledger: Ledger, database: str, table: str):
-    ledger.apply([reserve(a_run())])
-    ledger.book_budget(an_adjustment(5), None)
+    ledger.charges.post([reserve(a_run())])
+    ledger.budgets.enter(an_adjustment(5), None)
     for statement in (
         "UPDATE slicewise.{} SET id = DEFAULT",
         "DELETE FROM slicewise.{}",
@@ -467,7 +471,7 @@ def test_entries_can_not_be_altered(ledger: Ledger, database: str, table: str):
     ):
         with pytest.raises(psycopg.errors.RestrictViolation, match="append-only"):
             execute(database, statement.format(table))
-    assert ledger.verify().transfers == 2
+    assert ledger.audit.verify().transfers == 2
 
 
 _INSERT = """
@@ -506,10 +510,10 @@ def paid_by_science(ledger: Ledger) -> Ledger:
     Science had 5 slice-seconds granted by an adjustment, nothing by a roll.
     """
     run = a_run(1, "vision", payer="science")
-    ledger.apply([reserve(run), reserve(a_run(2, "nlp"))])
-    ledger.apply([Charge(run, 1, (step(POST, 20, 120),))])
-    ledger.book_budget(an_adjustment(5000, "science"), None)
-    ledger.book_budget(a_roll(0, 1000, "science"), None)
+    ledger.charges.post([reserve(run), reserve(a_run(2, "nlp"))])
+    ledger.charges.post([Charge(run, 1, (step(POST, 20, 120),))])
+    ledger.budgets.enter(an_adjustment(5000, "science"), None)
+    ledger.budgets.enter(a_roll(0, 1000, "science"), None)
     return ledger
 
 
@@ -532,7 +536,7 @@ def test_a_correct_transfer_by_hand_is_taken(
     posted_s: int,
 ):
     execute(database, by_hand(*transfer))
-    held = paid_by_science.open_reservations()[0]
+    held = paid_by_science.charges.open_reservations()[0]
     expected = (reserved_s * 1000, posted_s * 1000)
     assert (held.reserved_millislice_s, held.posted_millislice_s) == expected
     assert is_balanced(paid_by_science)
@@ -583,10 +587,13 @@ WRONG = [
 def test_the_database_itself_refuses_what_is_wrong(
     paid_by_science: Ledger, database: str, wrong: str
 ):
-    before = paid_by_science.balances(), paid_by_science.open_reservations()
+    before = paid_by_science.budgets.balances(), paid_by_science.charges.open_reservations()
     with pytest.raises(psycopg.errors.IntegrityError):
         execute(database, wrong)
-    assert (paid_by_science.balances(), paid_by_science.open_reservations()) == before
+    assert (
+        paid_by_science.budgets.balances(),
+        paid_by_science.charges.open_reservations(),
+    ) == before
     assert is_balanced(paid_by_science)
 
 
@@ -597,7 +604,7 @@ def test_a_budget_entry_by_hand_brings_its_transfer(ledger: Ledger, database: st
         " (cluster, tenant, kind, amount_millislice_s, author, reason)"
         " VALUES ('testing', 'vision', 'grant', 7, 'olga', '')",
     )
-    assert ledger.balances() == {"vision": a_balance("vision", granted=7, available=7)}
+    assert ledger.budgets.balances() == {"vision": a_balance("vision", granted=7, available=7)}
     assert is_balanced(ledger)
 
 
@@ -629,13 +636,13 @@ def test_a_budget_entry_by_hand_brings_its_transfer(ledger: Ledger, database: st
     ],
 )
 def test_tampering_shows(ledger: Ledger, database: str, tampering: str):
-    ledger.apply([reserve(a_run(1)), reserve(a_run(2)), reserve(a_run(3, "nlp"))])
-    ledger.apply([settle(a_run(2), 10)])
-    ledger.book_budget(an_adjustment(5), None)
+    ledger.charges.post([reserve(a_run(1)), reserve(a_run(2)), reserve(a_run(3, "nlp"))])
+    ledger.charges.post([settle(a_run(2), 10)])
+    ledger.budgets.enter(an_adjustment(5), None)
     some = Millislices(500)
-    ledger.change(TenantUpdate("vision", None, None, some, some, some), "root", "")
-    ledger.change(TenantUpdate("nlp", None, None, some, some, some), "root", "")
-    ledger.set_loans([Loan("vision", "nlp", some)], "idle")
+    ledger.tenants.change(TenantUpdate("vision", None, None, some, some, some), "root", "")
+    ledger.tenants.change(TenantUpdate("nlp", None, None, some, some, some), "root", "")
+    ledger.loans.replace([Loan("vision", "nlp", some)], "idle")
     assert is_balanced(ledger)
     for table in ("transfers", "budget_entries", "runs"):
         execute(database, f"ALTER TABLE slicewise.{table} DISABLE TRIGGER append_only")
@@ -644,10 +651,10 @@ def test_tampering_shows(ledger: Ledger, database: str, tampering: str):
 
 
 def test_verify_counts_what_it_compared(ledger: Ledger):
-    ledger.apply([reserve(a_run(1)), reserve(a_run(2))])
-    ledger.apply([settle(a_run(2), 10)])
-    ledger.book_budget(an_adjustment(5), None)
-    verified = ledger.verify()
+    ledger.charges.post([reserve(a_run(1)), reserve(a_run(2))])
+    ledger.charges.post([settle(a_run(2), 10)])
+    ledger.budgets.enter(an_adjustment(5), None)
+    verified = ledger.audit.verify()
     assert (verified.transfers, verified.accounts, verified.reservations) == (5, 6, 1)
 
 
@@ -682,10 +689,10 @@ def test_the_program_of_before_books_on(ledger: Ledger, database: str):
     as_before(database, 2, settle(a_run(2), 10).transfers, after=1)
     with pytest.raises(psycopg.errors.IntegrityError):
         as_before(database, 1, (step(POST, 61, 161),), after=1)
-    assert ledger.balances() == {
+    assert ledger.budgets.balances() == {
         "vision": a_balance("vision", available=-70_000, reserved=60_000, used=10_000)
     }
-    assert ledger.apply([settle(a_run(1), 20)]) == {a_run(1).key}
+    assert ledger.charges.post([settle(a_run(1), 20)]) == {a_run(1).key}
     assert is_balanced(ledger)
 
 
@@ -695,12 +702,12 @@ def test_what_was_booked_before_has_its_balances(ledger: Ledger, database: str):
     as_before(database, 2, reserve(a_run(2)).transfers)
     as_before(database, 2, settle(a_run(2), 10).transfers, after=1)
     schema.upgrade(database)
-    assert ledger.balances() == {
+    assert ledger.budgets.balances() == {
         "vision": a_balance("vision", available=-70_000, reserved=60_000, used=10_000)
     }
-    (held,) = ledger.open_reservations()
+    (held,) = ledger.charges.open_reservations()
     assert (held.payer, held.posted_millislice_s, held.transfers) == ("vision", 0, 1)
-    assert ledger.apply([settle(a_run(1), 20)]) == {a_run(1).key}
+    assert ledger.charges.post([settle(a_run(1), 20)]) == {a_run(1).key}
     assert is_balanced(ledger)
 
 
@@ -719,8 +726,8 @@ RUNNING = (step(RESERVE, 60, 160), step(POST, 10, 110), step(POST, 10, 120), ste
 
 def test_going_back_leaves_what_the_program_of_before_can_read(ledger: Ledger, database: str):
     for number, steps in enumerate((REVERSED, WAIVED, RUNNING), start=1):
-        ledger.apply([Charge(a_run(number, "vision", payer="science"), 0, steps)])
-    ledger.book_budget(a_roll(500, 0, "science"), None)
+        ledger.charges.post([Charge(a_run(number, "vision", payer="science"), 0, steps)])
+    ledger.budgets.enter(a_roll(500, 0, "science"), None)
     schema.downgrade(database, "0001")
     assert before(database) == [
         ("1", 1, "reserve", "available", "reserved", "vision", 60_000, 160),
@@ -738,7 +745,9 @@ def test_going_back_leaves_what_the_program_of_before_can_read(ledger: Ledger, d
         assert held.fetchall() == [(65_000,)]
     as_before(database, 3, (step(POST, 62, 162), step(VOID, 3, 162)), after=2)
     schema.upgrade(database)
-    assert ledger.balances() == {"vision": a_balance("vision", available=-77_000, used=77_000)}
+    assert ledger.budgets.balances() == {
+        "vision": a_balance("vision", available=-77_000, used=77_000)
+    }
     assert is_balanced(ledger)
 
 
@@ -764,10 +773,10 @@ def disconnect(database: str) -> None:
 
 
 def test_a_broken_connection_is_replaced(ledger: Ledger, database: str):
-    ledger.apply([reserve(a_run())])
+    ledger.charges.post([reserve(a_run())])
     disconnect(database)
-    assert ledger.open_reservations() != ()
-    assert ledger.apply([settle(a_run(), 10)]) == {a_run().key}
+    assert ledger.charges.open_reservations() != ()
+    assert ledger.charges.post([settle(a_run(), 10)]) == {a_run().key}
     assert is_balanced(ledger)
 
 
@@ -777,13 +786,13 @@ def test_what_is_booked_is_on_disk(ledger: Ledger, database: str):
         "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off',"
         " current_database()); END $$",
     )
-    with Ledger(database, "testing") as opened, opened._booking.connect() as connection:
+    with Ledger(database, "testing") as opened, opened._books.booking.connect() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
 
 
 def test_a_server_that_is_away_is_named_without_the_password():
     with Ledger("postgresql://olga:s3cr3t@127.0.0.1:9/ledger", "testing") as away:
-        for use in (away.open_reservations, lambda: away.apply([reserve(a_run())])):
+        for use in (away.charges.open_reservations, lambda: away.charges.post([reserve(a_run())])):
             with pytest.raises(UnreachableError, match="SW-DATABASE-DOWN") as raised:
                 use()
             assert "s3cr3t" not in str(raised.value)

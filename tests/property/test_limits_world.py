@@ -63,7 +63,7 @@ UPDATES = st.builds(
 
 def change(ledger: LimitLedger, update: TenantUpdate) -> None:
     try:
-        ledger.change(update, "op", "")
+        ledger.tenants.change(update, "op", "")
     except InvalidInputError:
         return
 
@@ -103,30 +103,30 @@ def test_whatever_is_changed_and_killed_slurm_follows_and_forgets(
         assert compiled.by_hand == ()
         assert persistently(compile_limits, slurm, ledger, (), term_s).changes == ()
         check(slurm, ledger)
-        if "slicewise-borrowed" in slurm.known and (ledger.tenants or not term_s):
+        if "slicewise-borrowed" in slurm.known and (ledger.shown or not term_s):
             assert slurm.known["slicewise-borrowed"].preempt_exempt_s == (term_s or None)
     persistently(uninstall, slurm, ledger, data.draw(kills))
     assert slurm.state() == before
-    assert ledger.known == {}
+    assert ledger.remembered == {}
 
 
 def check(slurm: SlurmDatabase, ledger: LimitLedger) -> None:
     """Written anew from the rules, on what Slurm has."""
     accounts = [row for row in slurm.rows.values() if not row.user and row.account != "root"]
     top = sum(slurm.limit(row.account) or 0 for row in accounts if row.parent == "root")
-    if all(tenant.parent == "" for tenant in ledger.tenants.values()):
+    if all(tenant.parent == "" for tenant in ledger.shown.values()):
         assert top <= CAPACITY
     for row in slurm.rows.values():
         if row.account == "root":
             continue
         listed = {name for name in slurm._list(row) if name.startswith("slicewise")}
         default = slurm._default(row)
-        if row.account in ledger.tenants:
+        if row.account in ledger.shown:
             assert listed == {f"slicewise_{row.account}", "slicewise-borrowed"}
             assert row.user or default == f"slicewise_{row.account}"
-        assert listed <= {f"slicewise_{name}" for name in ledger.tenants} | {"slicewise-borrowed"}
+        assert listed <= {f"slicewise_{name}" for name in ledger.shown} | {"slicewise-borrowed"}
         assert row.grp_tres.get("cpu", 4) == 4
-    for name in ledger.tenants:
+    for name in ledger.shown:
         guarantee = slurm.known[f"slicewise_{name}"].max_tres_per_account["billing"]
         ceiling = slurm.limit(name)
         assert ceiling is not None
@@ -152,7 +152,7 @@ def test_a_death_is_never_taken_for_somebodys_hand(
     steps.left = None
     compiled = asyncio.run(compile_limits(slurm, ledger, site(by_hand)))  # type: ignore[arg-type]
     assert compiled.by_hand == ()
-    assert ledger.tenants["a"].quota.nominal_millislices == 2000
+    assert ledger.shown["a"].quota.nominal_millislices == 2000
     assert slurm.limit("a") == 2000
 
 

@@ -40,7 +40,7 @@ async def test_without_accounting_runs_are_reserved_and_the_watermark_stays(
     sync = await seen(slurm)
     slurm.failure = failure
     await books_of(slurm, ledger, sync).turn()
-    assert [held.key.job_id for held in ledger.open_reservations()] == [900]
+    assert [held.key.job_id for held in ledger.charges.open_reservations()] == [900]
     assert ledger.watermark_s == 500
 
 
@@ -94,13 +94,13 @@ def with_budget(name: str, amount: int) -> ScriptedLedger:
 async def test_the_nearest_tenant_with_a_budget_pays_and_its_period_begins() -> None:
     slurm, ledger = ScriptedSlurm(RUNNING), with_budget("physics", 10**9)
     await books_of(slurm, ledger, await seen(slurm)).turn()
-    (held,) = ledger.open_reservations()
+    (held,) = ledger.charges.open_reservations()
     assert (held.tenant, held.payer) == ("vision", "physics")
-    (roll,) = ledger.entries
+    (roll,) = ledger.entered
     assert (roll.tenant, roll.kind, roll.author) == ("physics", "roll", "slicewise")
     assert roll.reason.startswith("day from 20")
     # The run began in 1970: what it used before today is no burden of today's budget.
-    balance = ledger.balances()["physics"]
+    balance = ledger.budgets.balances()["physics"]
     assert balance.available_millislice_s + balance.reserved_millislice_s == 10**9
 
 
@@ -111,7 +111,7 @@ async def test_a_budget_begins_though_accounting_is_away() -> None:
     books = books_of(slurm, ledger, sync)
     for _ in range(2):
         await books.turn()
-    assert [entry.amount_millislice_s for entry in ledger.entries] == [5]
+    assert [entry.amount_millislice_s for entry in ledger.entered] == [5]
 
 
 async def test_the_policy_is_read_again_when_it_changes() -> None:
@@ -123,10 +123,10 @@ async def test_the_policy_is_read_again_when_it_changes() -> None:
     await books.turn()
     ledger.shown = with_budget("physics", 5).shown
     await books.turn()
-    assert ledger.entries == []
+    assert ledger.entered == []
     ledger.newest += 1
     await books.turn()
-    assert [entry.tenant for entry in ledger.entries] == ["physics"]
+    assert [entry.tenant for entry in ledger.entered] == ["physics"]
 
 
 class Books:
@@ -159,9 +159,9 @@ async def test_no_run_is_given_up_for_lost_while_accounting_does_not_answer(book
     books.slurm.shown = (job(0),)
     await books.turn(10, accounting=False)
     await books.turn(LOST_AFTER_S, accounting=False)
-    assert len(books.ledger.open_reservations()) == 1
+    assert len(books.ledger.charges.open_reservations()) == 1
     await books.turn()
-    assert books.ledger.open_reservations() == ()
+    assert books.ledger.charges.open_reservations() == ()
 
 
 async def test_before_a_run_is_given_up_for_lost_accounting_is_asked_once_more(
@@ -173,9 +173,9 @@ async def test_before_a_run_is_given_up_for_lost_accounting_is_asked_once_more(
         await books.turn(later_s)
     times = asked(books.slurm)
     await books.turn(1)
-    assert (len(books.ledger.open_reservations()), asked(books.slurm)) == (1, times)
+    assert (len(books.ledger.charges.open_reservations()), asked(books.slurm)) == (1, times)
     await books.turn(4)
-    assert (books.ledger.open_reservations(), asked(books.slurm)) == ((), times + 1)
+    assert (books.ledger.charges.open_reservations(), asked(books.slurm)) == ((), times + 1)
 
 
 async def test_the_watermark_moves_only_with_an_answer_of_accounting(books: Books) -> None:

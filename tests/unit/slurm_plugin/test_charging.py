@@ -48,8 +48,8 @@ def amounts(decided: Charging) -> list[tuple[str, int, int]]:
 
 def reservation(run: SimulatedRun) -> Reservation:
     store = MemoryStore()
-    store.apply(live(run).charges)
-    (held,) = store.open_reservations()
+    store.charges.post(live(run).charges)
+    (held,) = store.charges.open_reservations()
     return held
 
 
@@ -356,15 +356,17 @@ def test_what_accounting_shows_after_all_is_not_lost():
 def test_a_lost_run_is_charged_once():
     run = a_run()
     store = MemoryStore()
-    store.apply(live(run).charges)
-    (held,) = store.open_reservations()
+    store.charges.post(live(run).charges)
+    (held,) = store.charges.open_reservations()
     lost = {held.key: START_S + 17}
-    store.apply(charge(TARIFF, [], [], [held], lost).charges)
-    before = store.statement(None, 0, START_S)
-    assert charge(TARIFF, [], [], store.open_reservations(), lost) == Charging((), (), frozenset())
+    store.charges.post(charge(TARIFF, [], [], [held], lost).charges)
+    before = store.audit.statement(None, 0, START_S)
+    assert charge(TARIFF, [], [], store.charges.open_reservations(), lost) == Charging(
+        (), (), frozenset()
+    )
     late = ended(run, 5)  # Accounting shows it after all: too late.
-    assert store.apply(late.charges) == frozenset()
-    assert store.statement(None, 0, START_S) == before
+    assert store.charges.post(late.charges) == frozenset()
+    assert store.audit.statement(None, 0, START_S) == before
 
 
 def test_costs_add_up():

@@ -67,7 +67,7 @@ async def test_looking_changes_nothing():
     before = slurm.state()
     seen = await look(slurm, books, settings())  # type: ignore[arg-type]
     assert seen.differences
-    assert (slurm.state(), books.known) == (before, {})
+    assert (slurm.state(), books.remembered) == (before, {})
 
 
 async def test_no_account_may_have_more_than_the_cluster():
@@ -195,7 +195,7 @@ async def test_an_accounts_limit_may_be_adopted_as_its_nominal():
     slurm.rows["vision", ""].grp_tres["billing"] = 9000
     (told,) = (await compiled(slurm, books, "adopt")).by_hand
     assert told.now == "9000"
-    assert books.tenants["vision"].quota.nominal_millislices == 9000
+    assert books.shown["vision"].quota.nominal_millislices == 9000
     assert books.authors[-1] == "sacctmgr"
     assert slurm.known["slicewise_vision"].max_tres_per_account == {"billing": 9000}
     assert (await compiled(slurm, books, "adopt")).by_hand == ()
@@ -210,7 +210,7 @@ async def test_what_cannot_be_adopted_is_put_back(account: str):
     slurm.rows[account, ""].grp_tres = {} if account == "vision" else {"billing": 9000}
     assert len((await compiled(slurm, books, "adopt")).by_hand) == 1
     assert slurm.limit(account) == before
-    assert books.tenants["vision"].quota.nominal_millislices == 6000
+    assert books.shown["vision"].quota.nominal_millislices == 6000
 
 
 async def test_a_nominal_that_the_tree_forbids_is_not_adopted():
@@ -236,8 +236,8 @@ async def test_other_fields_are_put_back_though_limits_are_adopted():
 async def test_a_change_that_was_cut_short_is_nobodys_hand():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books)
-    assert books.known[CEILING] == KnownLimit("", "6000")
-    books.known[CEILING] = KnownLimit("", "6000 or 7000")
+    assert books.remembered[CEILING] == KnownLimit("", "6000")
+    books.remembered[CEILING] = KnownLimit("", "6000 or 7000")
     for now in (6000, 7000):
         slurm.rows["vision", ""].grp_tres["billing"] = now
         quota(books, "vision", 8000)
@@ -283,7 +283,7 @@ async def test_uninstalling_leaves_no_trace():
     assert slurm.state() != before
     await uninstall(slurm, books, settings())  # type: ignore[arg-type]
     assert slurm.state() == before
-    assert books.known == {}
+    assert books.remembered == {}
     assert await uninstall(slurm, books, settings()) == ()  # type: ignore[arg-type]
 
 
@@ -316,7 +316,7 @@ async def test_uninstalling_leaves_another_cluster_the_qos_that_it_uses():
     slurm.elsewhere = frozenset({"slicewise-borrowed", "normal"})
     await uninstall(slurm, books, settings())  # type: ignore[arg-type]
     assert slurm.known.keys() == {"normal", "premium", "slicewise-borrowed"}
-    assert books.known == {}
+    assert books.remembered == {}
 
 
 async def test_a_term_is_set_changed_and_handed_back():
@@ -377,11 +377,11 @@ async def test_uninstalling_waits_for_jobs_in_its_qos():
 async def test_a_plan_to_uninstall_changes_nothing():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books)
-    before = slurm.state(), dict(books.known)
+    before = slurm.state(), dict(books.remembered)
     due = await plan(slurm, books, settings())  # type: ignore[arg-type]
     assert {one.wanted for one in due.settings} == {"", "inherited", "77"}
     assert {one.now for one in due.qos} == {"slicewise-borrowed", "slicewise_vision"}
-    assert (slurm.state(), books.known) == before
+    assert (slurm.state(), books.remembered) == before
 
 
 async def test_uninstalling_leaves_alone_what_was_never_changed():

@@ -202,7 +202,7 @@ async def test_a_grant_counts_at_once() -> None:
     await world.look()
     await world.limits.turn()
     grant = BudgetEntry("vision", "grant", 7, None, "olga", "for the deadline")
-    world.ledger.book_budget(grant, None)
+    world.ledger.budgets.enter(grant, None)
     for _ in range(2):
         await world.limits.turn()
     assert world.ledger.marked == [7, 7]
@@ -466,7 +466,7 @@ async def test_who_lends_anew_on_an_older_look_does_not_cut_the_grace_short(cloc
     """``slicewise rebalance`` may have looked before the lender's job came."""
     world = Lent()
     await world.wanted()
-    world.ledger.set_loans((Loan("vision", "nlp", Millislices(2000)),), "", ())
+    world.ledger.loans.replace((Loan("vision", "nlp", Millislices(2000)),), "", ())
     for _ in range(2):
         await world.turn(WAITS)
         assert world.ledger.recalled == (BACK,)

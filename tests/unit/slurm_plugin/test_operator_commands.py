@@ -78,7 +78,7 @@ class FakeLedger(MemoryStore):
         entry = amend(before, self.rolls().get(update.tenant), unspent(balance))
         if entry is None:
             return 0
-        assert self.book_budget(entry, unspent(balance))
+        assert self.enter(entry, unspent(balance))
         return entry.amount_millislice_s
 
     def history(self, tenant: str) -> tuple[QuotaChange, ...]:
@@ -87,11 +87,11 @@ class FakeLedger(MemoryStore):
     def compiled(self, _change_id: int) -> bool:
         return True
 
-    def loans(self) -> tuple[Loan, ...]:
+    def outstanding(self) -> tuple[Loan, ...]:
         return ()
 
-    def budget_entries(self, tenant: str | None, _since_s: int) -> tuple[BudgetEntry, ...]:
-        return tuple(one for one in self.entries if one.tenant == tenant)
+    def entries(self, tenant: str | None, _since_s: int) -> tuple[BudgetEntry, ...]:
+        return tuple(one for one in self.entered if one.tenant == tenant)
 
     def charged_tenants(self) -> frozenset[str]:
         return frozenset()
@@ -137,10 +137,10 @@ def read(*words: str) -> object:
 
 def refused(ledger: FakeLedger, *words: str) -> SlicewiseError:
     """Refused with a hint, and nothing written."""
-    before = (list(ledger.changes), list(ledger.entries), ledger.policy())
+    before = (list(ledger.changes), list(ledger.entered), ledger.tenants.policy())
     with pytest.raises(SlicewiseError) as error:
         CliRunner().invoke(app, words, catch_exceptions=False)
-    assert before == (ledger.changes, ledger.entries, ledger.policy())
+    assert before == (ledger.changes, ledger.entered, ledger.tenants.policy())
     assert error.value.refusal.hint
     return error.value
 
@@ -163,7 +163,7 @@ def test_adding_what_is_there_writes_nothing(ledger: FakeLedger):
 def test_a_tenant_can_be_placed_by_hand(ledger: FakeLedger):
     said("tenant", "import")
     said("tenant", "add", "bio", "--parent", "physics", "--reason", "one budget")
-    assert ledger.policy()["bio"].parent == "physics"
+    assert ledger.tenants.policy()["bio"].parent == "physics"
     assert ledger.changes[0].reason == "one budget"
 
 
@@ -171,7 +171,7 @@ def test_import_shows_first_and_then_does_it_once(ledger: FakeLedger):
     assert "would be taken over" in said("tenant", "import", "--dry-run")
     assert ledger.changes == []
     assert "is taken over" in said("tenant", "import")
-    assert {name: one.parent for name, one in ledger.policy().items()} == {
+    assert {name: one.parent for name, one in ledger.tenants.policy().items()} == {
         "physics": "",
         "optics": "physics",
         "bio": "",
@@ -183,7 +183,7 @@ def test_check_fails_where_a_tenant_is_not_where_its_account_is(ledger: FakeLedg
     said("tenant", "import")
     assert "Every tenant has its account" in said("tenant", "check")
     said("tenant", "add", "optics", "--parent", "bio")
-    ledger.change(TenantUpdate("gone"), "root", "")
+    ledger.tenants.change(TenantUpdate("gone"), "root", "")
     assert refused(ledger, "tenant", "check").refusal.message.endswith("accounts: 2.")
 
 
@@ -237,19 +237,19 @@ def test_one_command_makes_a_tenant_of_an_account_and_sets_its_quota(ledger: Fak
     assert "optics: nominal 3.5 slices, in force" in said(
         "tenant-quota", "set", "optics", "--nominal", "3.5"
     )
-    assert ledger.policy()["optics"].parent == ""
+    assert ledger.tenants.policy()["optics"].parent == ""
 
 
 def test_only_what_is_given_is_set(ledger: FakeLedger):
     said("tenant-quota", "set", "bio", "--nominal", "6", "--limit", "3g.40gb=2")
     text = said("tenant-quota", "set", "bio", "--weight", "2", "--limit", "1g.10gb=7")
     assert "weight 2 (was 1)" in text
-    quota = ledger.policy()["bio"].quota
+    quota = ledger.tenants.policy()["bio"].quota
     assert (quota.nominal_millislices, quota.weight) == (6000, 2)
     assert quota.type_limits == {"1g.10gb": 7, "3g.40gb": 2}
     said("tenant-quota", "set", "bio", "--limit", "3g.40gb=none", "--limit", "A100-80GB=7")
-    assert ledger.policy()["bio"].quota.model_limits == {"A100-80GB": 7000}
-    assert ledger.policy()["bio"].quota.type_limits == {"1g.10gb": 7}
+    assert ledger.tenants.policy()["bio"].quota.model_limits == {"A100-80GB": 7000}
+    assert ledger.tenants.policy()["bio"].quota.type_limits == {"1g.10gb": 7}
 
 
 def test_set_without_anything_to_set_is_a_wrong_use(ledger: FakeLedger):
@@ -286,7 +286,7 @@ def budgeted(ledger: FakeLedger) -> FakeLedger:
     said("tenant", "import")
     said("budget", "set", "bio", "--period", "month", "--amount", "10")
     start_s = period_start_s("month", int(time.time()), "UTC")
-    ledger.book_budget(BudgetEntry("bio", "roll", 36_000_000, start_s, "slicewise", ""), None)
+    ledger.budgets.enter(BudgetEntry("bio", "roll", 36_000_000, start_s, "slicewise", ""), None)
     return ledger
 
 
@@ -296,20 +296,20 @@ def test_a_budget_that_is_there_is_changed_in_parts(budgeted: FakeLedger):
         "bio: 10 slice-hours a month, carries over all, overdraft 0.5"
         " (was 10 slice-hours a month)\n"
     )
-    assert [one.kind for one in budgeted.entries] == ["roll"]
+    assert [one.kind for one in budgeted.entered] == ["roll"]
 
 
 def test_a_new_amount_counts_at_once_where_the_period_has_begun(budgeted: FakeLedger):
     assert "2.5 slice-hours more" in said("budget", "set", "bio", "--amount", "12.5")
-    assert budgeted.entries[-1].amount_millislice_s == 9_000_000
+    assert budgeted.entered[-1].amount_millislice_s == 9_000_000
 
 
 def test_grants_and_adjustments_are_booked_with_their_reasons(budgeted: FakeLedger):
     said("budget", "grant", "bio", "--amount", "0.5", "--reason", "paper")
     said("budget", "adjust", "bio", "--amount=-0.25", "--reason", "twice")
-    found = [(one.kind, one.amount_millislice_s, one.reason) for one in budgeted.entries[1:]]
+    found = [(one.kind, one.amount_millislice_s, one.reason) for one in budgeted.entered[1:]]
     assert found == [("grant", 1_800_000, "paper"), ("adjust", -900_000, "twice")]
-    assert budgeted.entries[1].author == parts.author_name()
+    assert budgeted.entered[1].author == parts.author_name()
 
 
 def test_nothing_is_granted_that_the_period_to_come_would_take_back(ledger: FakeLedger):
@@ -317,7 +317,7 @@ def test_nothing_is_granted_that_the_period_to_come_would_take_back(ledger: Fake
     said("budget", "set", "bio", "--period", "none", "--amount", "10")
     grant = ("budget", "grant", "bio", "--amount", "1", "--reason", "r")
     assert refused(ledger, *grant).refusal.code == "SW-BUDGET-BEGINS"
-    ledger.book_budget(BudgetEntry("bio", "roll", 36_000_000, 0, "slicewise", ""), None)
+    ledger.budgets.enter(BudgetEntry("bio", "roll", 36_000_000, 0, "slicewise", ""), None)
     assert "11.00 are left" in said(*grant)
 
 
@@ -325,7 +325,7 @@ def test_of_a_run_that_has_outlived_its_reservation_nothing_is_set_aside(budgete
     start_s = int(time.time()) - 3600
     run = Run(RunKey("c", 1, start_s), "bio", "alice", "1", {}, Millislices(1000), "bio")
     reserved = Transfer(TransferKind.RESERVE, MillisliceSeconds(5000), start_s + 5)
-    budgeted.apply([Charge(run, 0, (reserved,))])
+    budgeted.post([Charge(run, 0, (reserved,))])
     (found,) = read("budget", "show", "bio")
     assert found["reserved_millislice_s"] == 0  # type: ignore[index]
     assert found["left_millislice_s"] <= 36_000_000 - 3_600_000  # type: ignore[index]
@@ -459,7 +459,7 @@ def test_an_account_with_an_odd_name_is_left_out_of_an_import(
     result = CliRunner().invoke(app, ("tenant", "import"))
     assert isinstance(result.exception, SlicewiseError)
     assert result.exception.refusal.code == "SW-TENANT-IMPORT"
-    assert sorted(ledger.policy()) == ["bio", "optics", "physics"]
+    assert sorted(ledger.tenants.policy()) == ["bio", "optics", "physics"]
 
 
 # Completion

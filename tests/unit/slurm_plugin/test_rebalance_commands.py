@@ -79,7 +79,7 @@ def test_while_another_run_is_under_way_it_is_tried_later(
 
 
 def test_a_run_that_hangs_does_not_keep_cron_silent_for_ever(story: Story) -> None:
-    run_id = story.ledger.open_run("root", "head")
+    run_id = story.ledger.rebalances.open("root", "head")
     story.ledger.is_free = False
     for age_s, said in ((3000, ""), (4000, "head, process 4711")):
         begun_s = story.world.now_s - age_s
@@ -143,7 +143,7 @@ def test_a_killed_run_is_shown_with_the_step_that_was_under_way(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(story.ledger, "set_loans", dies)
+        patched.setattr(story.ledger, "replace", dies)
         with pytest.raises(Killed):
             rebalance()
     rebalance()

@@ -46,12 +46,12 @@ class LockedJournal(MemoryJournal):
 
     is_free = True
 
-    def recut_lock(self, host: str) -> Lock:
+    def recutting(self, host: str) -> Lock:
         assert ", process " in host
         return Lock(is_free=self.is_free)
 
-    def recut_history(self, limit: int) -> tuple[Recut, ...]:
-        return tuple(reversed(self.recuts.values()))[:limit]
+    def history(self, limit: int) -> tuple[Recut, ...]:
+        return tuple(reversed(self.kept.values()))[:limit]
 
 
 @dataclass
@@ -179,22 +179,22 @@ def test_one_that_is_stuck_is_an_error_with_what_to_do(site: Site) -> None:
     site.journal.is_free = False
     with pytest.raises(OutsideError, match="A run cuts GPUs now"):
         recut_cli.close(1)
-    assert site.journal.unfinished_recuts()
+    assert site.journal.unfinished()
     site.journal.is_free = True
     recut_cli.close(1)
-    assert site.journal.recut(1).state is State.CLOSED
-    assert site.journal.unfinished_recuts() == ()
+    assert site.journal.find(1).state is State.CLOSED
+    assert site.journal.unfinished() == ()
 
 
 def test_what_is_unfinished_comes_first_and_nothing_new_is_begun(site: Site) -> None:
-    site.journal.open_recut(planned(), "root")
+    site.journal.open(planned(), "root")
     recut_cli.run_recuts()
-    assert {one.state for one in site.journal.recuts.values()} == {State.DONE}
-    assert len(site.journal.recuts) == 1
+    assert {one.state for one in site.journal.kept.values()} == {State.DONE}
+    assert len(site.journal.kept) == 1
 
 
 def test_only_what_is_stuck_can_be_closed(site: Site) -> None:
-    site.journal.open_recut(planned(), "root")
+    site.journal.open(planned(), "root")
     with pytest.raises(InvalidInputError, match="SW-RECUT-NOT-STUCK"):
         recut_cli.close(1)
 

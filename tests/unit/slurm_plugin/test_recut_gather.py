@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from emulated_gpus import gpu_node
+from own_parts import OwnParts
 from scripted import ScriptedSlurm, job, policy_of, settings, tenant
 
 from cluster.errors import InvalidInputError, OutsideError
@@ -51,12 +52,12 @@ def inventory() -> Iterator[Inventory]:
 
 
 @dataclass
-class Journal:
+class Journal(OwnParts):
     """As the ledger has it."""
 
     surveyed: Mapping[str, Inventory] = field(default_factory=dict)
     age_s: float = 60.0
-    unfinished: tuple[Recut, ...] = ()
+    running: tuple[Recut, ...] = ()
     ended: tuple[Recut, ...] = ()
     seconds: Mapping[StepName, list[float]] = field(default_factory=dict)
     saved: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -69,10 +70,10 @@ class Journal:
         texts = {name: json.dumps(asdict(one)) for name, one in self.surveyed.items()}
         return {name: Seen(NOW_S - self.age_s, text) for name, text in texts.items()}
 
-    def unfinished_recuts(self) -> tuple[Recut, ...]:
-        return self.unfinished
+    def unfinished(self) -> tuple[Recut, ...]:
+        return self.running
 
-    def recut_history(self, limit: int) -> tuple[Recut, ...]:
+    def history(self, limit: int) -> tuple[Recut, ...]:
         return self.ended
 
     def step_seconds(self) -> Mapping[StepName, list[float]]:
@@ -289,7 +290,7 @@ def recut(uuid: str, state: State, ended_s: float | None = None) -> Recut:
 
 
 async def test_while_a_gpu_is_in_work_it_is_what_it_will_be_and_its_node_waits(site: Site) -> None:
-    site.journal.unfinished = (recut(site.inventory.gpus[0].uuid, State.RUNNING),)
+    site.journal.running = (recut(site.inventory.gpus[0].uuid, State.RUNNING),)
     found = await site.gathered()
     assert found.left_out == {"gpu01": "re-cut 7 is at work there"}
     assert found.layouts == {site.inventory.gpus[0].uuid: (THREE,)}

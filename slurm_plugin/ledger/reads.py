@@ -1,0 +1,56 @@
+"""What is read of one cluster within a transaction, whoever began it."""
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, func, select
+
+from slurm_plugin.decide.calendar import Window
+from slurm_plugin.decide.model import Balance
+from slurm_plugin.decide.policy import Loan, Policy, Recall
+from slurm_plugin.ledger import policy_rows, queries, window_rows
+
+
+def lock_policy(connection: Connection, cluster: str) -> None:
+    """To the transaction's end: who changes policy, calendar or loans waits for it."""
+    connection.execute(select(func.slicewise.lock_policy(cluster)))
+
+
+def now_s(connection: Connection) -> int:
+    """When the transaction began, in whole Unix seconds of the database's clock."""
+    return int(connection.execute(select(window_rows.NOW_S)).scalar_one())
+
+
+def policy(connection: Connection, cluster: str) -> Policy:
+    """Every tenant by name, whatever the calendar says."""
+    found = connection.execute(policy_rows.policy_of(cluster))
+    return {row.tenant: policy_rows.tenant(row) for row in found}
+
+
+def windows(connection: Connection, cluster: str) -> tuple[Window, ...]:
+    """Those that hold or will hold, in the order in which they were set."""
+    found = connection.execute(window_rows.windows_of(cluster))
+    return tuple(window_rows.window(row) for row in found)
+
+
+def loans(connection: Connection, cluster: str) -> tuple[Loan, ...]:
+    """Every loan, in the order of lenders' and borrowers' names."""
+    found = connection.execute(policy_rows.loans_of(cluster))
+    return tuple(policy_rows.loan(row) for row in found)
+
+
+def recalls(connection: Connection, cluster: str) -> tuple[Recall, ...]:
+    """What lenders take back, in the order of lenders', borrowers' names and time."""
+    found = connection.execute(policy_rows.recalls_of(cluster))
+    return tuple(policy_rows.recall(row) for row in found)
+
+
+def balances(connection: Connection, cluster: str) -> Mapping[str, Balance]:
+    """Of every tenant that ever had a run or a budget, by name."""
+    found = connection.execute(queries.balances_of(cluster))
+    return {one.tenant: one for one in map(queries.balance, found)}
+
+
+def rolls(connection: Connection, cluster: str) -> Mapping[str, int]:
+    """The start of the period that each tenant's budget was rolled to last, Unix seconds."""
+    found = connection.execute(queries.rolls_of(cluster))
+    return {tenant: int(start_s) for tenant, start_s in found}
