@@ -60,6 +60,19 @@ class Board:
     pci_device_ids: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class WholeBoard:
+    """A board as one, however it is cut.
+
+    Attributes:
+        devices: what Slurm has of it where it may be cut anew: instances and pads together.
+        cost_millislices: of all of it.
+    """
+
+    devices: int
+    cost_millislices: Millislices
+
+
 @cache
 def boards() -> Mapping[str, Board]:
     """Every board of the table, by model name."""
@@ -150,5 +163,14 @@ def cost_millislices(on: Board, gres_type: str, weight: Fraction) -> Millislices
         Fraction(profile.compute_slices, on.compute_slices),
         Fraction(profile.memory_slices, on.memory_slices),
     )
-    exact = GPU_MILLISLICES * share * weight
+    return _weighed(share * weight)
+
+
+def whole_board(of: Board, weight: Fraction) -> WholeBoard:
+    """Of that weight: 7 slices × weight, rounded up as its instances are."""
+    return WholeBoard(of.compute_slices, _weighed(weight))
+
+
+def _weighed(share: Fraction) -> Millislices:
+    exact = GPU_MILLISLICES * share
     return Millislices(-(-exact.numerator // exact.denominator))

@@ -22,7 +22,7 @@ from pydantic import (
 from cluster.errors import InvalidInputError
 from cluster.gateway_settings import GatewaySettings
 from cluster.lending_settings import LendingSettings
-from cluster.mig_profiles import Board, board, cost_millislices
+from cluster.mig_profiles import Board, WholeBoard, board, cost_millislices, whole_board
 from cluster.periods import check_zone
 from cluster.recut_settings import RecutSettings
 from cluster.units import Millislices
@@ -259,6 +259,15 @@ class Settings(_Section):
         """Millislices of one instance by GRES type."""
         return {
             gres_type: cost_millislices(board(model), gres_type, gpu.weight)
+            for model, gpu in self.gpus.items()
+            for gres_type in gpu.types
+        }
+
+    @cached_property
+    def whole_boards(self) -> Mapping[str, WholeBoard]:
+        """The whole board of which each GRES type is a part."""
+        return {
+            gres_type: whole_board(board(model), gpu.weight)
             for model, gpu in self.gpus.items()
             for gres_type in gpu.types
         }

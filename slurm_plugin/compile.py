@@ -96,7 +96,7 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
     )
     managed = frozenset(settings.cluster.partitions)
     # Without any GPU something else is wrong, and limits of 0 would not mend it.
-    whole = capacity(nodes, managed, settings.costs) or None
+    whole = capacity(nodes, managed, settings.costs, settings.whole_boards) or None
     allowed, known = await asyncio.to_thread(_read, ledger, settings, whole)
     found = found_of(settings.cluster.name, associations, qos, config)
     limits = wanted(allowed, found, known)

@@ -49,7 +49,7 @@ def situation(
     partitions = frozenset(settings.cluster.partitions)
     balances = ledger.budgets.balances()
     # Without any GPU the compiled limits stay, too.
-    whole = capacity(nodes, partitions, settings.costs) or None
+    whole = capacity(nodes, partitions, settings.costs, settings.whole_boards) or None
     return Situation(
         policy=policy,
         ceilings=ceilings(policy, ledger.loans.outstanding(), whole, ledger.loans.recalls()),

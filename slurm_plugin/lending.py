@@ -93,7 +93,7 @@ def planned(ledger: "Ledger", settings: Settings, look: LendingLook, now_s: floa
     if not (borrows or loans or recalls or windows):
         return Renewed(policy, loans, recalls, loans, recalls, _NOBODY, over={})
     partitions, costs = frozenset(settings.cluster.partitions), settings.costs
-    whole = capacity(look.nodes, partitions, costs) or None
+    whole = capacity(look.nodes, partitions, costs, settings.whole_boards) or None
     able = _able(look.services)
     known = [one for one in recalls if one.borrower in able]
     wanted = meanwhile(policy, demand(policy, look.jobs, partitions, costs), loans, known)

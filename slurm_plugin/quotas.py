@@ -113,7 +113,7 @@ class Quotas:
         settings, costs, partitions = self._settings, self._settings.costs, self._partitions
         jobs, nodes = seen.jobs, seen.nodes
         waiting = waiting_instances(jobs, partitions)
-        whole = capacity(nodes, partitions, costs) or None
+        whole = capacity(nodes, partitions, costs, settings.whole_boards) or None
         if whole != self._capacity:
             self._capacity, self._bounds = whole, bounds(self.policy, self._highest, whole)
         return Snapshot(

@@ -315,6 +315,7 @@ def settings(by_hand: str = "put back", term_s: int = 0) -> SimpleNamespace:
     """As much of the settings as is asked for."""
     return SimpleNamespace(
         cluster=SimpleNamespace(name=CLUSTER, partitions=("gpu",)),
+        whole_boards={},
         models=dict.fromkeys(COSTS, "A100-80GB"),
         costs=COSTS,
         ledger=SimpleNamespace(by_hand=by_hand, time_zone="UTC"),

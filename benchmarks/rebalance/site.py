@@ -23,7 +23,8 @@ from slurm_plugin.decide.policy import (
     Quota,
     Tenant,
 )
-from slurm_plugin.decide.slurm_gres import devices, gres_conf, node_gres, types_by_kind
+from slurm_plugin.decide.slurm_files import padded, room
+from slurm_plugin.decide.slurm_gres import Device, devices, gres_conf, node_gres, types_by_kind
 
 ONE, THREE = "1g.10gb", "3g.40gb"
 COSTS: Mapping[str, Millislices] = {ONE: Millislices(1000), THREE: Millislices(3500)}
@@ -355,7 +356,7 @@ def inventories(found: Sequence[NodeView]) -> Mapping[str, object]:
 
 def files(found: Sequence[NodeView]) -> tuple[str, str]:
     """slurm.conf and gres.conf."""
-    there = [devices(_inventory(layout), _TYPES) for layout in _LAYOUTS]
+    there = [_devices(layout) for layout in _LAYOUTS]
     gres = [node_gres(one) for one in there]
     lines = [gres_conf("NODE", one) for one in there]
     slurm = [f"NodeName={node.name} CPUs=64 Gres={gres[n % 2]}" for n, node in enumerate(found)]
@@ -363,6 +364,13 @@ def files(found: Sequence[NodeView]) -> tuple[str, str]:
         line.replace("NODE", node.name, 1) for n, node in enumerate(found) for line in lines[n % 2]
     ]
     return "\n".join(("ClusterName=bench", *slurm, "")), "\n".join((*own, ""))
+
+
+def _devices(layout: Sequence[Placement]) -> Sequence[Device]:
+    """With pads."""
+    inventory = _inventory(layout)
+    found = devices(inventory, _TYPES)
+    return padded((*found, *([None] * (room(inventory) - len(found)))), "/dev")
 
 
 def _inventory(layout: Sequence[Placement]) -> Inventory:

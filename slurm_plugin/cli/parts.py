@@ -125,7 +125,8 @@ async def _look(settings: Settings) -> SlurmLook:
     associations, nodes = await asyncio.gather(slurm.associations(), slurm.nodes())
     accounts = {row.account: row.parent for row in associations if not row.user}
     partitions = frozenset(settings.cluster.partitions)
-    return SlurmLook(accounts, capacity(nodes, partitions, settings.costs))
+    whole = capacity(nodes, partitions, settings.costs, settings.whole_boards)
+    return SlurmLook(accounts, whole)
 
 
 def require_account(accounts: Accounts, name: str) -> None:

@@ -179,6 +179,7 @@ def _now(
         services=_ordered(found, ledger.orders.standing()),
         partitions=frozenset(settings.cluster.partitions),
         costs=settings.costs,
+        whole_boards=settings.whole_boards,
         models=settings.models,
         balances=ledger.budgets.balances(),
         rolls=ledger.budgets.rolls(),

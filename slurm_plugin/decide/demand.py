@@ -5,10 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster.jobs import ALLOTTED, SHAPES_NODE, JobState, JobView, NodeView
+from cluster.mig_profiles import WholeBoard
 from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.limits import qos_name
 from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.slurm_gres import is_pad
 from slurm_plugin.decide.tenants import own_part
 
 _NOT_BEFORE = frozenset({"BeginTime", "Dependency", "DependencyNeverSatisfied"})
@@ -164,10 +166,39 @@ def waiting_instances(jobs: Iterable[JobView], partitions: frozenset[str]) -> Ma
 
 
 def capacity(
-    nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+    nodes: Iterable[NodeView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+    whole_boards: Mapping[str, WholeBoard],
 ) -> int:
-    """Millislices of all GPUs that the nodes of managed partitions are configured with."""
-    return sum(run_cost(node.gpus, costs) for node in nodes if has_gpus(node, partitions))
+    """Millislices that the GPUs of the nodes of managed partitions can be, however they are cut.
+
+    ``whole_boards`` are by GRES type. A board that may be cut anew beside its jobs has as many
+    devices for Slurm whatever it is cut into, pads among them: by their number boards are counted.
+    A node is its boards, or what it is cut into now where that is more: a 4g and a 3g cost more
+    than the GPU.
+    Whole GPUs, and instances on nodes with fewer devices, are what they cost.
+    """
+    managed = (node for node in nodes if has_gpus(node, partitions))
+    return sum(
+        max(run_cost(node.gpus, costs), _boards_cost(node, costs, whole_boards)) for node in managed
+    )
+
+
+def _boards_cost(
+    node: NodeView, costs: Mapping[str, Millislices], whole_boards: Mapping[str, WholeBoard]
+) -> int:
+    """Of its boards that may be cut anew and its whole GPUs: never more than there are.
+
+    What a pad could become is not said; so of several models the least that it could be counts.
+    """
+    cut = {kind: count for kind, count in node.gpus.items() if kind in whole_boards and count}
+    others = {kind: count for kind, count in node.gpus.items() if kind not in whole_boards}
+    devices = sum(cut.values()) + sum(count for kind, count in others.items() if is_pad(kind))
+    kinds = [whole_boards[kind] for kind in cut or whole_boards]
+    boards = devices // max((one.devices for one in kinds), default=1)
+    each = min((one.cost_millislices for one in kinds), default=0)
+    return boards * each + run_cost(others, costs)
 
 
 def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, Held]:

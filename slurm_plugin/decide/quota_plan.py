@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from cluster.jobs import JobView, NodeView
+from cluster.mig_profiles import WholeBoard
 from cluster.units import Millislices, MillisliceSeconds
 from cluster.wire import ServiceView
 from slurm_plugin.decide.budgets import Left, amended, due_roll, left, run_minutes, unspent
@@ -29,7 +30,7 @@ class Now:
     Attributes:
         policy: in force.
         services: with what their owners ordered.
-        costs: millislices of an instance by GRES type; models: its GPU model.
+        costs: millislices of an instance by GRES type; models, whole_boards: of what it is a part.
         held_lately: millislices that each tenant has held on average; empty if that does not count.
         balances, rolls, reservations: of budgets, as the ledger has them.
         grace_s, term_s: [lending].
@@ -43,6 +44,7 @@ class Now:
     services: tuple[ServiceView, ...] = field(hash=False)
     partitions: frozenset[str]
     costs: Mapping[str, Millislices] = field(hash=False)
+    whole_boards: Mapping[str, WholeBoard] = field(hash=False)
     models: Mapping[str, str] = field(hash=False)
     balances: Mapping[str, Balance] = field(hash=False)
     rolls: Mapping[str, int] = field(hash=False)
@@ -55,7 +57,7 @@ class Now:
     @property
     def capacity_millislices(self) -> int | None:
         """None without any GPU: something is wrong then, and nothing is squeezed or lent."""
-        return capacity(self.nodes, self.partitions, self.costs) or None
+        return capacity(self.nodes, self.partitions, self.costs, self.whole_boards) or None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from cluster.mig_profiles import Board
 from slurm_plugin.decide.mig.recut_looks import differences, unfit
 from slurm_plugin.decide.mig.recut_steps import Recut
 from slurm_plugin.decide.mig.recutting_changes import Gpu, Instance, Job, Replica
-from slurm_plugin.decide.slurm_files import Positions
+from slurm_plugin.decide.slurm_files import Positions, room
 from slurm_plugin.decide.slurm_gres import Device
 
 Holder = Job | Replica
@@ -110,6 +110,8 @@ def _obstacles(look: Look) -> Iterator[str]:
         yield positions
     elif look.inventory is not None:
         yield from differences(node, positions)
+        if len(positions) != (most := room(look.inventory)):
+            yield f"Slurm has {len(positions)} devices of it, not {most}: pads, slicewise node gres"
         if {one for those in look.devices.values() for one in those} != look.indices.keys():
             yield "its GPUs are not cut as gres.conf says: slicewise recut survey, node gres"
 

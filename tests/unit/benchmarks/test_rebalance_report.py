@@ -50,7 +50,7 @@ def test_a_site_is_as_large_as_asked_and_no_gpu_is_held_twice():
 
 def test_lenders_are_short_of_what_was_lent_while_they_were_idle():
     before, after = (make(SMALL, 1, NOW_S) for make in (site.idle_lenders, site.short_lenders))
-    whole = capacity(before.nodes, PARTITIONS, site.COSTS)
+    whole = capacity(before.nodes, PARTITIONS, site.COSTS, {})
     loans = lend(
         before.policy, demand(before.policy, before.jobs, PARTITIONS, site.COSTS), (), whole
     )
@@ -69,7 +69,8 @@ def test_the_files_of_a_node_have_the_devices_that_its_survey_has():
     surveys = site.inventories(found)
     for node, count in zip(found, (56, 16), strict=True):
         there = node_positions(slurm_conf[node.name], gres_conf[node.name], node.name)
-        assert len(there) == sum(node.gpus.values()) == count
+        assert len(there) == 56
+        assert sum(one is not None for one in there) == sum(node.gpus.values()) == count
         assert json.dumps(surveys[node.name]).count(f'"GPU-{node.name}-') == 8
 
 

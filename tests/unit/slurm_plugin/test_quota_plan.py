@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.jobs import JobState, JobTag, JobView, NodeView
+from cluster.mig_profiles import WholeBoard
 from cluster.units import Millislices, MillisliceSeconds
 from cluster.wire import ServiceOrder, ServiceView, SlotView
 from slurm_plugin.decide.model import Balance, Reservation, RunKey
@@ -92,6 +93,7 @@ def now(before: Policy, *jobs: JobView, **changes: Any) -> Now:
         partitions=frozenset({"gpu"}),
         costs=COSTS,
         models=dict.fromkeys(COSTS, "A100-80GB"),
+        whole_boards=dict.fromkeys(COSTS, WholeBoard(7, Millislices(7000))),
         balances={},
         rolls={},
         reservations=(),

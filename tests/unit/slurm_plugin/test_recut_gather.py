@@ -38,7 +38,7 @@ A100, H200 = "A100-80GB", "H200-141GB"
 ONES = tuple(Placement("1g.10gb", start, 1) for start in range(3))
 THREE = Placement("3g.40gb", 4, 4)
 TYPES = types_by_kind(settings().boards_by_type)
-DEVICES = 7
+DEVICES = 8
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ class Journal(OwnParts):
 
 
 def node(name: str = "gpu01", **changes: Any) -> NodeView:
-    gpus = {"1g.10gb": 3, "3g.40gb": 1, "nvidia_h200": 1, "pad5": 2}
+    gpus = {"1g.10gb": 3, "3g.40gb": 1, "nvidia_h200": 1, "pad5": 3}
     one = NodeView(name, name, frozenset({"MIXED"}), gpus, {}, frozenset({"gpu"}))
     return replace(one, **changes)
 
