@@ -15,6 +15,7 @@ from cluster.recut_settings import RecutSettings
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from slurm_plugin.decide.demand import has_gpus
+from slurm_plugin.decide.mig.guaranteed_shapes import needed
 from slurm_plugin.decide.mig.recut_demand import (
     in_use,
     move_s,
@@ -40,6 +41,8 @@ _HISTORY = 500
 """So many re-cuts there are at most within a horizon."""
 _MOVE_S = 60
 """Until some moves were measured."""
+_LATELY_S = 86_400
+"""What a tenant held in that time its guarantee may claim again: by night what it has by day."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> Gather
     on_disk, jobs, runs = await asyncio.gather(
         asyncio.to_thread(_on_disk, settings, ledger, now_s),
         slurm.jobs(),
-        slurm.runs(since_s),
+        slurm.runs(min(since_s, int(now_s - _LATELY_S))),
     )
     holding = tuple(job for job in jobs if job.state in ALLOTTED)
     indices = await slurm.devices(holding)
@@ -79,6 +82,9 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> Gather
         indices=indices,
         waiting=tuple(waiting_for_instances(jobs, partitions, room, settings.costs, now_s)),
         in_use=in_use(runs, since_s, now_s),
+        needed=needed(
+            on_disk.policy, jobs, runs, partitions, costs=settings.costs, models=settings.models
+        ),
         shapes=frozenset(kind for node in nodes if node.is_shapes for kind in node.gpus),
         past=on_disk.past,
         move_s=move_s(on_disk.step_seconds, _MOVE_S),

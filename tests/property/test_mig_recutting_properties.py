@@ -235,11 +235,26 @@ def free_soon(one: Instance) -> bool:
 
 @given(st.data(), st.sampled_from([A30, A100]))
 @settings(max_examples=examples(30))
+def test_the_shapes_that_guarantees_need_stay_whatever_step_a_plan_gets_to(
+    data: st.DataObject, on: Board
+):
+    gpus, asked = data.draw(clusters(on)), data.draw(demands(on))
+    needs = data.draw(st.dictionaries(st.sampled_from(sorted(on.profiles)), st.integers(0, 6)))
+    steps = plan(on, gpus, replace(asked, guaranteed=needs), TERMS)
+    before = profiles(gpus)
+    kept = {name: min(count, before[name]) for name, count in needs.items()}
+    for number in range(len(steps) + 1):
+        after = profiles(applied(on, gpus, steps[:number]))
+        assert all(after[name] >= count for name, count in kept.items())
+
+
+def profiles(gpus: Iterable[Gpu]) -> Counter[str]:
+    return Counter(one.placement.profile for gpu in gpus for one in gpu.instances)
+
+
+@given(st.data(), st.sampled_from([A30, A100]))
+@settings(max_examples=examples(30))
 def test_of_every_profile_that_was_there_one_is_left(data: st.DataObject, on: Board):
     gpus = with_last_ones(data.draw(clusters(on)), ())
     after = applied(on, gpus, plan(on, gpus, data.draw(demands(on)), TERMS))
-    assert _profiles(gpus) <= _profiles(after)
-
-
-def _profiles(gpus: Iterable[Gpu]) -> set[str]:
-    return {one.placement.profile for gpu in gpus for one in gpu.instances}
+    assert profiles(gpus).keys() <= profiles(after).keys()

@@ -33,13 +33,15 @@ def profiles_by_type(board: Board, types: Mapping[Kind, str]) -> Mapping[str, st
 def demand(
     waiting: Sequence[tuple[str, int]],
     in_use: Mapping[str, float],
+    needed: Mapping[str, int],
     elsewhere: Mapping[str, int],
     profiles: Mapping[str, str],
 ) -> Demand:
     """Of one board, whose ``profiles`` are by type.
 
-    ``waiting`` and ``in_use`` are the whole cluster's, see below; ``elsewhere`` are instances on
-    nodes of which nothing can be planned: they serve their part of it.
+    ``waiting``, ``in_use`` and what guarantees need are the whole cluster's, see below;
+    ``elsewhere`` are instances on nodes of which nothing can be planned: they serve their part of
+    it.
     """
     mine = [(profiles[kind], waited_s) for kind, waited_s in waiting if kind in profiles]
     count = Counter(profile for profile, _ in mine)
@@ -50,6 +52,11 @@ def demand(
     return Demand(
         tuple(Waiting(profile, waited_s) for profile, waited_s in mine),
         {profile: mean for profile, mean in expected.items() if mean > 0},
+        {
+            profile: most
+            for kind, profile in profiles.items()
+            if (most := needed.get(kind, 0) - elsewhere.get(kind, 0)) > 0
+        },
     )
 
 

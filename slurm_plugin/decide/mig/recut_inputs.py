@@ -33,6 +33,7 @@ class Seen:
         jobs: those that may hold some, and ``indices`` of their GPUs by job id and node.
         waiting: GRES type and seconds of each instance that somebody waits for.
         in_use: instances that were held at a time, by GRES type.
+        needed: instances that guarantees need, by GRES type.
         shapes: types that may be asked for although no GPU is cut so.
         move_s: how long a replica and its successor both hold one.
     """
@@ -42,6 +43,7 @@ class Seen:
     indices: Mapping[int, Mapping[str, frozenset[int]]] = field(hash=False)
     waiting: tuple[tuple[str, int], ...]
     in_use: Mapping[str, float] = field(hash=False)
+    needed: Mapping[str, int] = field(hash=False)
     shapes: frozenset[str]
     past: Past
     move_s: int
@@ -97,7 +99,7 @@ def inputs(seen: Seen, types: Mapping[Kind, str], terms: Terms) -> Gathered:
         boards[model] = PlanInput(
             board,
             with_last_ones([gpu for _, gpu in pairs], last),
-            demand(seen.waiting, seen.in_use, elsewhere, profiles),
+            demand(seen.waiting, seen.in_use, seen.needed, elsewhere, profiles),
             terms,
         )
     return Gathered(boards, out)

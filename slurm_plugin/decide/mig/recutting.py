@@ -3,7 +3,8 @@
 A change of a GPU is worth what the cluster then serves over the horizon more than now, less what is
 drained for it, times ``margin``. All changes of one GPU are compared; over GPUs the plan takes the
 best one, then the next best beside it, and at last tries for each whether another would be better
-in its place. What a job holds is never touched, and what stands in nobody's way stays.
+in its place. What a job holds is never touched, and what stands in nobody's way stays. So do the
+shapes that guarantees need (``guaranteed_shapes``): whatever is gained, no fewer are left.
 
 No plan takes back the last one: as long as nothing new is asked for, each raises what the cluster
 serves, and a GPU that was just cut is left alone until somebody asks who did not wait then.
@@ -112,6 +113,8 @@ class _Planner:
         self._held = _counted(one for one in instances if not _is_free(one, terms))
         self._free = _counted(one for one in instances if _is_free(one, terms))
         self._spare = _counted(instance for _, instance in _spare(gpus))
+        # What others make does not count: whether it will be there is not known yet.
+        self._beyond = _counted(instances) - Counter(demand.guaranteed)
         self._worth = worth(demand, self._costs, self._held, terms.horizon_s)
         self._classes = self._alike(geometry(board))
         self._chosen: dict[str, _Option] = {}
@@ -180,18 +183,22 @@ class _Planner:
         return round(gain) - self._terms.margin * drained_millislice_s
 
     def _has_room(self, change: Change) -> bool:
-        """Who moves finds a free instance, whatever else is chosen."""
-        return all(self._spare[profile] >= count for profile, count in change.spent.items())
+        """Who moves finds a free instance and guarantees their shapes, whatever else is chosen."""
+        return all(
+            self._spare[profile] >= count for profile, count in change.spent.items()
+        ) and all(self._beyond[profile] >= count for profile, count in change.fewer.items())
 
     def _take(self, option: _Option) -> None:
         self._chosen[option.gpu.name] = option
         self._free.update(option.change.more)
         self._spare.subtract(option.change.spent)
+        self._beyond.subtract(option.change.fewer)
 
     def _drop(self, option: _Option) -> None:
         del self._chosen[option.gpu.name]
         self._free.subtract(option.change.more)
         self._spare.update(option.change.spent)
+        self._beyond.update(option.change.fewer)
 
     def _alike(self, found: Geometry) -> Sequence[_Class]:
         alike = defaultdict[tuple[Gpu, frozenset[str]], list[Gpu]](list)

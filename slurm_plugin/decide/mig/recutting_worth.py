@@ -31,10 +31,12 @@ class Demand:
     Attributes:
         expected: by profile: instances in use at a time, if all could be had, in the mean over the
             horizon. Those that run and those that wait are among them.
+        guaranteed: by profile: instances that guarantees need; no plan leaves fewer.
     """
 
     waiting: tuple[Waiting, ...] = ()
     expected: Mapping[str, float] = field(default_factory=dict)
+    guaranteed: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def profiles(self) -> frozenset[str]:

@@ -109,6 +109,22 @@ def test_a_gpu_that_was_just_cut_changes_only_for_who_came_since():
     assert plan(A100, [rested], waiting("3g.40gb", waited_s=200), TERMS) != ()
 
 
+def test_the_last_whole_gpus_that_guarantees_could_claim_stay():
+    """Four tenants of seven slices with whole GPUs; another one waits for a 1g."""
+    gpus = [Gpu(name, "n", (Instance(placed("7g.80gb", 0)),)) for name in "abcd"]
+    asked = waiting("1g.10gb")
+    assert len(plan(A100, gpus, asked, TERMS)) == 1
+    assert plan(A100, gpus, replace(asked, guaranteed={"7g.80gb": 4}), TERMS) == ()
+    # One of the four asks for it itself, so that it can claim no whole GPU beside it.
+    assert len(plan(A100, gpus, replace(asked, guaranteed={"7g.80gb": 3}), TERMS)) == 1
+    more = replace(waiting(*["1g.10gb"] * 9), guaranteed={"7g.80gb": 3})
+    assert len(plan(A100, gpus, more, TERMS)) == 1
+    # A shape of which there are too few already: none goes, and one that waits is made.
+    uncut = [*gpus[:2], Gpu("e", "n", ones(0, 1))]
+    wish = replace(waiting("7g.80gb", "7g.80gb", "7g.80gb"), guaranteed={"7g.80gb": 3})
+    assert [step.gpu for step in plan(A100, uncut, wish, TERMS)] == ["e"]
+
+
 def test_instances_that_no_table_knows_are_left_alone():
     strange = Instance(Placement("1c.3g.40gb", 0, 4))
     assert plan(A100, [Gpu("g", "n", (strange,))], waiting("1g.10gb"), TERMS) == ()

@@ -368,7 +368,20 @@ async def test_what_ran_lately_is_expected_but_for_what_other_nodes_serve(site: 
     assert (await site.a100()).demand.expected == {"1g.10gb": 1.75, "3g.40gb": 0.5}
     site.slurm.known_nodes += (node("gpu02", gpus={"1g.10gb": 1}),)
     assert (await site.a100()).demand.expected == {"1g.10gb": 0.75, "3g.40gb": 0.5}
-    assert ("runs", int(NOW_S) - 3600) in site.slurm.done
+    assert ("runs", int(NOW_S) - 86_400) in site.slurm.done
+
+
+async def test_what_guarantees_need_is_what_other_nodes_do_not_have(
+    site: Site, inventory: Inventory
+) -> None:
+    site.slurm.records = (replace(ran(50_000, 40_000, **{"1g.10gb": "5"}), account="vision"),)
+    assert (await site.a100()).demand.guaranteed == {"1g.10gb": 5}
+    site.slurm.known_nodes += (node("gpu02", states=frozenset({"IDLE", "RESERVED"})),)
+    site.journal.surveyed = {**site.journal.surveyed, "gpu02": inventory}
+    site.write(["gpu01", "gpu02"])
+    assert (await site.a100()).demand.guaranteed == {"1g.10gb": 2}
+    site.journal.nominal = 4_000
+    assert (await site.a100()).demand.guaranteed == {"1g.10gb": 1}
 
 
 async def test_a_recut_takes_as_long_as_the_last_ones_did(site: Site) -> None:
@@ -388,7 +401,7 @@ async def test_a_recut_takes_as_long_as_the_last_ones_did(site: Site) -> None:
 
 async def test_what_is_gathered_can_be_planned_with(site: Site, inventory: Inventory) -> None:
     site.slurm.known_nodes += (node("gpu02", states=frozenset({"DOWN"})),)
-    holds(site, (runs(1, **PLAIN), {3}))
+    holds(site, (runs(1, **PLAIN, tres={"gres/gpu:3g.40gb": "1"}), {3}))
     site.slurm.shown += (waits(30, tres={"gres/gpu:3g.40gb": "1"}),)
     found = await site.a100()
     (step,) = plan(found.board, found.gpus, found.demand, found.terms)
