@@ -15,11 +15,12 @@ from slurm_plugin.compile import Compiled, compile_limits
 from slurm_plugin.decide.calendar import Window
 from slurm_plugin.decide.demand import demand
 from slurm_plugin.decide.policy import Loan, Policy, Recall
+from slurm_plugin.decide.quota_round import Seen
 from slurm_plugin.decide.reclaim.recalls import short_lenders
 from slurm_plugin.decide.reclaim.waits import about_to_start
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import policy_now
-from slurm_plugin.lending import LendingLook, Renewed, planned, renew
+from slurm_plugin.lending import Renewed, planned, renew
 from slurm_plugin.observe import report, report_failure, warn
 from slurm_plugin.sync import Sync
 
@@ -158,26 +159,26 @@ class Enforcement:
         began_s = time.monotonic()
         if began_s < self._plan_due_s:
             return False
-        self._renewed = found = await asyncio.to_thread(planned, *self._round())
+        self._renewed = renewed = await asyncio.to_thread(planned, *self._round())
         took_s = time.monotonic() - began_s
         rest_s = min(_REST * took_s, _RECOMPILE_S)
         self._plan_due_s = began_s + took_s + rest_s if took_s > _QUICK_S else 0.0
         in_force = () if self._in_force is None else self._in_force.recalls
-        return not set(found.recalls) == set(found.recalls_before) == set(in_force)
+        return not set(renewed.plan.recalls) == set(renewed.recalls_before) == set(in_force)
 
     def _take_back(self) -> None:
         """Only once nothing new starts on what is recalled: then the limits are in Slurm."""
         if self._renewed is None or not self._lends:
             return
         leaving, services = self._sync.leaving, self._sync.view.services
-        found, grace_s = self._renewed.reclaim.victims, self._settings.lending.grace_s
-        for one in leaving.end(found, self._renewed.over, services, grace_s):
+        plan, grace_s = self._renewed.plan, self._settings.lending.grace_s
+        for one in leaving.end(plan.reclaim.victims, plan.over, services, grace_s):
             report("reclaimed", job=one.job_id, service=one.service, why=one.why)
             self._sync.acted.set()
         if leaving.anybody_waits:
             policy, jobs, costs = self._renewed.policy, self._sync.jobs, self._settings.costs
             starting = about_to_start(policy, jobs, self._partitions, costs)
-            leaving.wait_on(self._renewed.recalls, starting)
+            leaving.wait_on(plan.recalls, starting)
 
     async def _read_policy(self) -> Policy:
         return await asyncio.to_thread(policy_now, self._ledger, self._settings)
@@ -198,21 +199,22 @@ class Enforcement:
         if not self._sync.view.complete:
             return
         await self._slurm.qos()
-        self._renewed = found = await asyncio.to_thread(renew, *self._round())
+        self._renewed = renewed = await asyncio.to_thread(renew, *self._round())
+        found = renewed.plan
         self._written = _Lent(found.loans, found.recalls)
-        if set(found.loans) != set(found.loans_before):
+        if set(found.loans) != set(renewed.loans_before):
             lent = sum(loan.amount_millislices for loan in found.loans)
             report("lent", loans=len(found.loans), slices=slices_text(lent))
-        called = {(one.lender, one.borrower, one.called_s) for one in found.recalls_before}
+        called = {(one.lender, one.borrower, one.called_s) for one in renewed.recalls_before}
         for one in found.recalls:
             if (one.lender, one.borrower, one.called_s) not in called:
                 amount = slices_text(one.amount_millislices)
                 report("recalled", lender=one.lender, borrower=one.borrower, slices=amount)
 
-    def _round(self) -> tuple[Ledger, Settings, LendingLook, float]:
+    def _round(self) -> tuple[Ledger, Settings, Seen, float]:
         """What a round of lending goes by."""
         seen = self._sync
-        look = LendingLook(
+        look = Seen(
             seen.jobs,
             seen.nodes,
             seen.view.services,

@@ -188,6 +188,7 @@ def _now(
         now_s=now_s,
         grace_s=settings.lending.grace_s,
         term_s=settings.lending.term_s,
+        turn_s=settings.lending.turn_s,
     )
 
 

@@ -1,13 +1,14 @@
 """What Slurm's jobs hold and wait for, and what there is: the input of lending and explaining."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster.jobs import ALLOTTED, SHAPES_NODE, JobState, JobView, NodeView
 from cluster.mig_profiles import WholeBoard
 from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
+from slurm_plugin.decide.free import free_instances, is_usable
 from slurm_plugin.decide.limits import qos_name
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.slurm_gres import is_pad
@@ -124,7 +125,7 @@ def waiting_for_own(
     """The jobs of each account that wait for its tenant's own quota."""
     waiting: dict[str, list[Waiting]] = defaultdict(list)
     for job in jobs:
-        since_s = _since_s(job)
+        since_s = waits_since_s(job)
         waits = job.qos == qos_name(job.account) and waits_for_quota(job)
         if since_s is None or not waits or not is_managed(job, partitions):
             continue
@@ -133,8 +134,10 @@ def waiting_for_own(
     return waiting
 
 
-def _since_s(job: JobView) -> int | None:
-    """Slurm notes when it first looks at a job that it is eligible, some seconds after its submit:
+def waits_since_s(job: JobView) -> int | None:
+    """Unix seconds since when a job could start; None where Slurm does not say.
+
+    Slurm notes when it first looks at a job that it is eligible, some seconds after its submit:
     what was called for it in between was called for no other.
     """
     submit_s, eligible_s = job.submit_s, job.eligible_s
@@ -212,6 +215,40 @@ def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, He
             if job.qos == qos_name(job.account):
                 guaranteed.setdefault(job.account, Counter()).update(gpus)
     return {name: Held(gpus, guaranteed.get(name, {})) for name, gpus in instances.items()}
+
+
+def gpus_on_nodes(job: JobView) -> Iterator[tuple[str, Mapping[str, int]]]:
+    """GPU instances by type that a run holds on each of its nodes: as far as is known here, on each
+    as many as on the others.
+    """
+    for nth, node in enumerate(job.nodes):
+        counts = {kind: (count - nth - 1) // len(job.nodes) + 1 for kind, count in job.gpus.items()}
+        yield node, {kind: count for kind, count in counts.items() if count}
+
+
+def wanted_on_nodes(job: JobView) -> tuple[Mapping[str, int], int]:
+    """GPU instances by type that a waiting job, or each of its tasks, needs on each of its nodes;
+    and on how many.
+    """
+    nodes = max(1, int(job.tres.get("node", "1")))
+    return {kind: -(-count // nodes) for kind, count in job.gpus.items() if count}, nodes
+
+
+def free_by_node(
+    jobs: Iterable[JobView], nodes: Iterable[NodeView], partitions: frozenset[str]
+) -> Mapping[str, Counter[str]]:
+    """GPU instances by type that nobody holds, by node on which Slurm starts jobs."""
+    free = {
+        node.name: Counter(free_instances([node]))
+        for node in nodes
+        if has_gpus(node, partitions) and is_usable(node)
+    }
+    # Slurm shows their GPUs as free, and starts nothing on them before they have ended.
+    ending = (job for job in jobs if job.state is JobState.COMPLETING)
+    for node, gpus in (place for job in ending for place in gpus_on_nodes(job)):
+        if node in free:
+            free[node] -= Counter(gpus)
+    return free
 
 
 def node_costs(

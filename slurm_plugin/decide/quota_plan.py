@@ -14,13 +14,13 @@ from cluster.wire import ServiceView
 from slurm_plugin.decide.budgets import Left, amended, due_roll, left, run_minutes, unspent
 from slurm_plugin.decide.ceilings import Ceiling, ceilings
 from slurm_plugin.decide.demand import capacity, demand
-from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.limits import Allowed
 from slurm_plugin.decide.model import Balance, BudgetEntry, Reservation
 from slurm_plugin.decide.policy import Budget, Loan, Policy, Recall, TenantUpdate
 from slurm_plugin.decide.standing import in_tree_order
 from slurm_plugin.decide.statement import unposted_millislice_s
 from slurm_plugin.decide.tenants import effective_nominal
+from slurm_plugin.decide.whole_jobs import lend_whole_jobs, waits
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Now:
         costs: millislices of an instance by GRES type; models, whole_boards: of what it is a part.
         held_lately: millislices that each tenant has held on average; empty if that does not count.
         balances, rolls, reservations: of budgets, as the ledger has them.
-        grace_s, term_s: [lending].
+        grace_s, term_s, turn_s: [lending].
     """
 
     policy: Policy = field(hash=False)
@@ -53,6 +53,7 @@ class Now:
     now_s: int
     grace_s: int
     term_s: int
+    turn_s: int
 
     @property
     def capacity_millislices(self) -> int | None:
@@ -237,7 +238,12 @@ def quota_plan(now: Now, after: Policy, period_starts_s: Mapping[str, int]) -> Q
 def _lent(now: Now, after: Policy) -> tuple[Loan, ...]:
     """The loans that the next round would make."""
     wanted = demand(after, now.jobs, now.partitions, now.costs)
-    return lend(after, wanted, now.loans, now.capacity_millislices, now.held_lately)
+    waiting = waits(
+        now.jobs, now.nodes, now.partitions, now.costs, now_s=now.now_s, turn_s=now.turn_s
+    )
+    capacity, lately = now.capacity_millislices, now.held_lately
+    lent = lend_whole_jobs(after, wanted, waiting, now.loans, capacity=capacity, lately=lately)
+    return lent.loans
 
 
 def _changed_budgets(now: Now, after: Policy) -> Iterator[tuple[str, Budget]]:

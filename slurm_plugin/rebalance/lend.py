@@ -14,15 +14,16 @@ from slurm_plugin.rebalance.look import Look, Report, Site
 
 async def lend(site: Site, look: Look, *, apply: bool) -> Report:
     """Loans and recalls as the demand now asks for them: one transaction."""
-    found = await _renewed(site, look, apply=apply)
+    renewed = await _renewed(site, look, apply=apply)
+    found = renewed.plan
     lent = sum(loan.amount_millislices for loan in found.loans)
     return Report(
-        saw={"loans": len(found.loans_before), "recalls": len(found.recalls_before)},
+        saw={"loans": len(renewed.loans_before), "recalls": len(renewed.recalls_before)},
         lines=(
-            *_changes("{0} lends {1}", found.loans_before, found.loans),
-            *_changes("{1} owes {0}", found.recalls_before, found.recalls),
+            *_changes("{0} lends {1}", renewed.loans_before, found.loans),
+            *_changes("{1} owes {0}", renewed.recalls_before, found.recalls),
         ),
-        why=f"Lent by demand now: {slices_words(lent)}." if found.is_new else "",
+        why=f"Lent by demand now: {slices_words(lent)}." if renewed.is_new else "",
     )
 
 

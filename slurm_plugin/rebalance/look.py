@@ -13,9 +13,9 @@ from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from cluster.wire import StatusAnswer
 from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.quota_round import Seen
 from slurm_plugin.decide.rebalance_steps import StepOutcome
 from slurm_plugin.decide.services import Observation, services
-from slurm_plugin.lending import LendingLook
 from slurm_plugin.sight import Sight
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Look:
 
     at_s: float
     policy: Policy = field(hash=False)
-    slurm: LendingLook
+    slurm: Seen
     trouble: SlicewiseError | None
     leader: str
 
@@ -109,9 +109,9 @@ async def looked(site: Site) -> Look:
     try:
         seen = replace(await _seen(site.slurm), at_s=at_s)
     except SlicewiseError as error:
-        return Look(at_s, policy, LendingLook((), (), ()), error, leader)
+        return Look(at_s, policy, Seen((), (), ()), error, leader)
     found = services(seen, site.settings.costs)
-    return Look(at_s, policy, LendingLook(seen.jobs, seen.nodes, found), None, leader)
+    return Look(at_s, policy, Seen(seen.jobs, seen.nodes, found), None, leader)
 
 
 async def _seen(slurm: Slurm) -> Observation:

@@ -111,7 +111,7 @@ def test_the_command_writes_every_key_of_the_report(
     monkeypatch.setattr(command, "FILES", {})
     monkeypatch.setattr(command, "_replays", lambda *_: {"gentd26, peak": cell})
     report = tmp_path / "reports" / "rebalance.json"
-    arguments = ["--report", str(report), "--worlds", "12", "--seed", "3"]
+    arguments = ["--report", str(report), "--worlds", "12", "--queues", "9", "--seed", "3"]
     monkeypatch.setattr(sys, "argv", ["bench", *arguments])
     command.main()
     found = json.loads(report.read_text())
@@ -120,6 +120,7 @@ def test_the_command_writes_every_key_of_the_report(
     assert found["evicted_over_needed"]["slicewise"] == 1
     assert list(found["evictions"]) == ["replicas", "large_jobs", "with_batch"]
     assert found["evictions"]["replicas"]["worlds"] == 12
+    assert set(found["whole_jobs"]) == {"7g.80gb", "3g.40gb", "1g.10gb", "mixed", "none_started"}
 
 
 def test_a_trace_that_is_missing_ends_with_what_to_do(

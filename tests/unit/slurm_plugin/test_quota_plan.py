@@ -100,6 +100,7 @@ def now(before: Policy, *jobs: JobView, **changes: Any) -> Now:
         now_s=1000,
         grace_s=60,
         term_s=0,
+        turn_s=1800,
     )
     return replace(there, **changes)
 
