@@ -15,9 +15,10 @@ from cluster.settings import Settings, load_settings
 from cluster.slurm.commands import CommandSlurm
 from slurm_plugin.cli import present_recuts as present
 from slurm_plugin.cli.parts import Json, author_name, opened_ledger
+from slurm_plugin.decide.mig.recut_due import cuts_due
 from slurm_plugin.decide.mig.recut_inputs import Gathered
 from slurm_plugin.decide.mig.recut_steps import Planned, Recut, State, StepRecord
-from slurm_plugin.recut.cutting import cut, cuts_due, silent, stuck_error
+from slurm_plugin.recut.cutting import cut, silent, stuck_error
 from slurm_plugin.recut.gather import gathered
 from slurm_plugin.recut.survey import survey
 

@@ -7,10 +7,8 @@ from cluster.daemon_client import DaemonClient
 from cluster.errors import OutsideError, UnreachableError
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
-from slurm_plugin.decide.mig.recut_inputs import Gathered
-from slurm_plugin.decide.mig.recut_looks import planned
+from slurm_plugin.decide.mig.recut_due import cuts_due
 from slurm_plugin.decide.mig.recut_steps import Planned, Recut, State, StepRecord
-from slurm_plugin.decide.mig.recutting import plan
 from slurm_plugin.recut.executor import Executor
 from slurm_plugin.recut.gather import gathered
 from slurm_plugin.recut.run import run
@@ -23,15 +21,6 @@ if TYPE_CHECKING:
 
 
 Progress = Callable[[Recut, StepRecord], None]
-
-
-def cuts_due(found: Gathered) -> tuple[Planned, ...]:
-    """Which GPUs would be cut anew, the best first of each board."""
-    return tuple(
-        planned(step, found.layouts[step.gpu])
-        for one in found.boards.values()
-        for step in plan(one.board, one.gpus, one.demand, one.terms)
-    )
 
 
 async def cut(

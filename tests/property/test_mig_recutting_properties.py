@@ -248,6 +248,32 @@ def test_the_shapes_that_guarantees_need_stay_whatever_step_a_plan_gets_to(
         assert all(after[name] >= count for name, count in kept.items())
 
 
+@given(st.data(), st.sampled_from([A30, A100]))
+@settings(max_examples=examples(30))
+def test_a_gpu_is_cut_full_unless_a_larger_shape_that_is_in_want_could_be_there(
+    data: st.DataObject, on: Board
+):
+    gpus, asked = data.draw(clusters(on)), data.draw(demands(on))
+    needs = data.draw(st.dictionaries(st.sampled_from(sorted(on.profiles)), st.integers(0, 6)))
+    demand = replace(asked, guaranteed=needs)
+    steps = plan(on, gpus, demand, TERMS)
+    after = {gpu.name: gpu for gpu in applied(on, gpus, steps)}
+    wanted = Counter(one.profile for one in demand.waiting) + Counter(needs)
+    for step in steps:
+        layout = [one.placement for one in after[step.gpu].instances]
+        here = Counter(one.profile for one in step.create)
+        least = Counter(one.profile for one in step.asked)
+        assert here >= least
+        fits = {
+            one.profile
+            for one in geometry(on).placements
+            if one not in layout and geometry(on).is_legal((*layout, one))
+        }
+        for name in fits & least.keys():
+            cost = cost_millislices(on, name, Fraction(1))
+            assert any(cost_millislices(on, one, Fraction(1)) > cost for one in wanted)
+
+
 def profiles(gpus: Iterable[Gpu]) -> Counter[str]:
     return Counter(one.placement.profile for gpu in gpus for one in gpu.instances)
 

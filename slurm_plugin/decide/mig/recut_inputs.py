@@ -52,12 +52,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class PlanInput:
-    """What ``recutting.plan`` takes of one model."""
+    """What ``recutting.plan`` takes of one model; ``types``: the site's GRES types by profile."""
 
     board: Board
     gpus: tuple[Gpu, ...]
     demand: Demand
     terms: Terms
+    types: Mapping[str, str] = field(hash=False)
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,12 @@ class Gathered:
     Attributes:
         boards: by model.
         left_out: nodes with GPUs on which nothing is planned, and why, for people.
+        looks: at the others, by name.
     """
 
     boards: Mapping[str, PlanInput]
     left_out: Mapping[str, str]
+    looks: Mapping[str, Look]
 
     @cached_property
     def layouts(self) -> Mapping[str, tuple[Placement, ...]]:
@@ -101,8 +104,10 @@ def inputs(seen: Seen, types: Mapping[Kind, str], terms: Terms) -> Gathered:
             with_last_ones([gpu for _, gpu in pairs], last),
             demand(seen.waiting, seen.in_use, seen.needed, elsewhere, profiles),
             terms,
+            {profile: kind for kind, profile in profiles.items()},
         )
-    return Gathered(boards, out)
+    looks = {look.node.name: look for look in seen.looks if look.node.name not in out}
+    return Gathered(boards, out, looks)
 
 
 def _of_one_kind(pairs: Sequence[tuple[Board, Gpu]]) -> tuple[Board, list[tuple[Board, Gpu]]]:

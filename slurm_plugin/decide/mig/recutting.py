@@ -12,13 +12,14 @@ serves, and a GPU that was just cut is left alone until somebody asks who did no
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from operator import attrgetter
 
 from cluster.mig.layouts import Geometry, Placement, geometry
 from cluster.mig_profiles import Board, cost_millislices
 from slurm_plugin.decide.mig.recutting_changes import Change, Gpu, Instance, Job, Replica, changes
+from slurm_plugin.decide.mig.recutting_rest import Wishes, full
 from slurm_plugin.decide.mig.recutting_worth import Demand, worth
 
 _Targets = dict[str, list[tuple[str, Placement]]]
@@ -66,6 +67,8 @@ class Step:
         gain_millislice_s: what is served more over the horizon, waiting requests by their weight.
         drained_millislice_s: what is not to be had meanwhile.
         reason: in one line.
+        asked: what is created at least, where it lies if nothing more is: ``create`` has more, so
+            that the GPU is full.
     """
 
     gpu: str
@@ -76,6 +79,7 @@ class Step:
     gain_millislice_s: int
     drained_millislice_s: int
     reason: str
+    asked: tuple[Placement, ...]
 
 
 def plan(board: Board, gpus: Iterable[Gpu], demand: Demand, terms: Terms) -> tuple[Step, ...]:
@@ -110,13 +114,14 @@ class _Planner:
         self._gpus, self._demand, self._terms = gpus, demand, terms
         self._costs = {n: int(cost_millislices(board, n, Fraction(1))) for n in board.profiles}
         instances = [one for gpu in gpus for one in gpu.instances]
+        self._geometry, self._there = geometry(board), _counted(instances)
         self._held = _counted(one for one in instances if not _is_free(one, terms))
         self._free = _counted(one for one in instances if _is_free(one, terms))
         self._spare = _counted(instance for _, instance in _spare(gpus))
         # What others make does not count: whether it will be there is not known yet.
         self._beyond = _counted(instances) - Counter(demand.guaranteed)
         self._worth = worth(demand, self._costs, self._held, terms.horizon_s)
-        self._classes = self._alike(geometry(board))
+        self._classes = self._alike(self._geometry)
         self._chosen: dict[str, _Option] = {}
 
     def steps(self) -> Iterator[Step]:
@@ -124,9 +129,33 @@ class _Planner:
         found = [self._filled(by_cost=by_cost) for by_cost in (False, True)]
         chosen = max(found, key=self._total)
         targets = _targets(self._gpus, chosen)
+        steps = []
         for option in chosen:
-            yield self._step(option, targets)
+            steps.append(self._step(option, targets))
             self._take(option)
+            self._there.update(option.change.more)
+        for option, step in zip(chosen, steps, strict=True):
+            created = self._full(option)
+            rest = Counter(one.profile for one in created)
+            rest.subtract(one.profile for one in step.asked)
+            self._free.update(rest)
+            self._there.update(rest)
+            yield replace(step, create=created, reason=f"{step.reason}{_rest_words(+rest)}")
+
+    def _full(self, option: _Option) -> tuple[Placement, ...]:
+        """What is created on that GPU; all that is chosen is thought to be there already."""
+        stays = {one.placement for one in option.gpu.instances}
+        stays -= {one.placement for one in option.change.destroyed}
+        waiting = Counter(one.profile for one in self._demand.waiting)
+        missing = Counter(self._demand.guaranteed) - self._there
+        wishes = Wishes(
+            profiles=self._wanted(option.gpu) | missing.keys(),
+            missing=missing,
+            awaited=(waiting - self._free).keys(),
+            gain=lambda more: self._worth.gain(self._free, more),
+            costs_millislices=self._costs,
+        )
+        return full(self._geometry, stays, option.change.created, wishes)
 
     def _filled(self, *, by_cost: bool) -> Sequence[_Option]:
         """The best beside those that were chosen, as long as one pays; then better ones."""
@@ -221,16 +250,18 @@ class _Planner:
     def _step(self, option: _Option, targets: _Targets) -> Step:
         gpu, change = option.gpu, option.change
         gone = {one.placement for one in change.destroyed}
+        asked = tuple(sorted(change.created))
         movers = [one for one in gpu.instances if one.placement in gone and one.holder]
         return Step(
             gpu=gpu.name,
             node=gpu.node,
             moves=tuple(_move(one, targets) for one in movers),
             destroy=tuple(sorted(gone)),
-            create=tuple(sorted(change.created)),
+            create=asked,
             gain_millislice_s=round(self._worth.gain(self._free, change.more)),
             drained_millislice_s=change.drained_millislice_s,
             reason=self._reason(change),
+            asked=asked,
         )
 
     def _reason(self, change: Change) -> str:
@@ -244,6 +275,11 @@ class _Planner:
         moving = f", {sum(change.moves.values())} of them after a move" if change.moves else ""
         less = ", ".join(f"{count} {name}" for name, count in sorted(gone.items()))
         return f"{created}; less: {less}{moving}" if less else created
+
+
+def _rest_words(rest: Mapping[str, int]) -> str:
+    words = ", ".join(f"{count} {name}" for name, count in sorted(rest.items()))
+    return f"; the rest: {words}" if words else ""
 
 
 def _least(found: Iterable[Change]) -> tuple[Change, ...]:

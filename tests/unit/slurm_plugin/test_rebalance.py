@@ -258,10 +258,10 @@ def cut_so_far(monkeypatch: pytest.MonkeyPatch, *states: State) -> Story:
         )
 
     async def gathered(*_: object) -> Gathered:
-        return Gathered(boards={}, left_out={})
+        return Gathered(boards={}, left_out={}, looks={})
 
     monkeypatch.setattr(cutting, "cut", cut)
-    monkeypatch.setattr(cutting, "cuts_due", lambda _: (planned(),))
+    monkeypatch.setattr(cut_step, "cuts_due", lambda _: (planned(),))
     monkeypatch.setattr(cut_step, "gathered", gathered)
     return Story(configured=settings(**CUTTING))
 

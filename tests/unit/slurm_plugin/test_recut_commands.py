@@ -78,7 +78,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
         yield made.journal
 
     async def gathered(*_: object) -> Gathered:
-        return Gathered(boards={}, left_out={"gpu09": "it was never surveyed"})
+        return Gathered(boards={}, left_out={"gpu09": "it was never surveyed"}, looks={})
 
     monkeypatch.setenv("SLICEWISE_CONFIG", str(made.path))
     monkeypatch.setattr(recut_cli, "opened_ledger", opened)

@@ -21,10 +21,11 @@ from cluster.mig.nvml import create_instance, read_inventory
 from cluster.settings import Settings
 from cluster.slurm import maintenance
 from sandbox.nvml.driver import EmulatedGpu
+from slurm_plugin.decide.mig.recut_due import cuts_due, has_order
 from slurm_plugin.decide.mig.recut_gpus import lines_by_node
 from slurm_plugin.decide.mig.recut_inputs import Gathered, PlanInput
 from slurm_plugin.decide.mig.recut_steps import Planned, Recut, State, StepName
-from slurm_plugin.decide.mig.recutting import plan
+from slurm_plugin.decide.mig.recutting import Step, plan
 from slurm_plugin.decide.mig.recutting_changes import Gpu, Job, Replica
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.slurm_files import node_positions, padded
@@ -246,7 +247,7 @@ async def test_a_node_that_slurm_has_otherwise_is_left_out(
     site: Site, changes: dict[str, Any], why: str
 ) -> None:
     site.slurm.known_nodes = (node(**changes),)
-    assert (await site.gathered()) == Gathered({}, {"gpu01": why})
+    assert (await site.gathered()) == Gathered({}, {"gpu01": why}, {})
 
 
 async def test_a_node_that_nobody_has_looked_at_for_long_is_left_out(site: Site) -> None:
@@ -281,7 +282,7 @@ async def test_files_that_can_not_be_read_are_an_error(site: Site) -> None:
 
 async def test_nodes_of_others_and_without_gpus_are_none(site: Site) -> None:
     site.slurm.known_nodes = (node(partitions=frozenset({"other"})), node("cpu01", gpus={}))
-    assert await site.gathered() == Gathered({}, {})
+    assert await site.gathered() == Gathered({}, {}, {})
 
 
 def recut(uuid: str, state: State, ended_s: float | None = None) -> Recut:
@@ -407,6 +408,47 @@ async def test_what_is_gathered_can_be_planned_with(site: Site, inventory: Inven
     (step,) = plan(found.board, found.gpus, found.demand, found.terms)
     assert (step.gpu, step.node) == (inventory.gpus[0].uuid, "gpu01")
     assert (step.destroy, step.create) == (ONES, (Placement("3g.40gb", 0, 4),))
+
+
+def wants_a_3g(site: Site) -> None:
+    """The other 3g, at index 3, is held; three 1g are free."""
+    three = {"gres/gpu:3g.40gb": "1"}
+    site.slurm.known_nodes += (node("gpu02", states=frozenset({"DOWN"})),)
+    holds(site, (runs(1, **PLAIN, tres=three), {3}))
+    site.slurm.shown += (waits(30, tres=three),)
+
+
+async def test_a_step_is_planned_so_that_slurm_has_an_order_of_devices(site: Site) -> None:
+    wants_a_3g(site)
+    found = await site.gathered()
+    (due,) = cuts_due(found)
+    assert due.after == (Placement("3g.40gb", 0, 4), THREE)
+    of = found.boards[A100]
+    (step,) = plan(of.board, of.gpus, of.demand, of.terms)
+    look = found.looks["gpu01"]
+    assert has_order(look, step, ["3g.40gb"])
+    # Before the 3g at index 3 there are three places, behind it four: for the H200, too.
+    assert has_order(look, step, ["1g.10gb"] * 4)
+    assert not has_order(look, step, ["1g.10gb"] * 5)
+    assert not has_order(replace(look, positions="its lines are shared"), step, ["3g.40gb"])
+
+
+async def test_what_slurm_has_no_order_for_is_cut_for_who_waits_alone(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wants_a_3g(site)
+    found = await site.gathered()
+    one = Placement("1g.10gb", 2, 1)
+
+    def full(*_: object) -> Iterator[Step]:
+        of = found.boards[A100]
+        for step in plan(of.board, of.gpus, of.demand, of.terms):
+            yield replace(step, destroy=ONES, create=(one,), asked=step.asked)
+
+    monkeypatch.setattr("slurm_plugin.decide.mig.recut_due.plan", full)
+    assert one in cuts_due(found)[0].after
+    monkeypatch.setattr("slurm_plugin.decide.mig.recut_due.has_order", lambda *_: False)
+    assert cuts_due(found)[0].after == (Placement("3g.40gb", 0, 4), THREE)
 
 
 def test_a_nodes_lines_say_the_same_as_the_whole_file(site: Site) -> None:
