@@ -15,7 +15,7 @@ from cluster.recut_settings import RecutSettings
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from slurm_plugin.decide.demand import has_gpus
-from slurm_plugin.decide.mig.guaranteed_shapes import needed
+from slurm_plugin.decide.mig.guaranteed_shapes import needs
 from slurm_plugin.decide.mig.recut_demand import (
     in_use,
     move_s,
@@ -82,7 +82,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> Gather
         indices=indices,
         waiting=tuple(waiting_for_instances(jobs, partitions, room, settings.costs, now_s)),
         in_use=in_use(runs, since_s, now_s),
-        needed=needed(
+        needed=needs(
             on_disk.policy, jobs, runs, partitions, costs=settings.costs, models=settings.models
         ),
         shapes=frozenset(kind for node in nodes if node.is_shapes for kind in node.gpus),

@@ -4,7 +4,7 @@ A quota is in slices, but a tenant claims instances of the types that its jobs a
 is a quota of seven slices to who needs a whole GPU if no GPU is whole any more. So of each
 tenant's own part this is needed:
 
-- what its jobs in its own QOS hold and wait for now: for that it uses its guarantee;
+- what its jobs in its own QOS hold and wait for: it *claims* that now;
 - with what is left of the own part, what it used lately: of each type, the dearest first, the most
   that it held at a time, or that its services have slots of, as many as it may have and as fit.
 
@@ -13,6 +13,7 @@ So together they cost no more than the own part, and all tenants' no more than t
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from cluster.jobs import ALLOTTED, JobState, JobTag, JobView, RunRecord
 from cluster.units import Millislices
@@ -26,7 +27,15 @@ _Used = Mapping[str, Mapping[str, int]]
 """Instances by tenant and GRES type."""
 
 
-def needed(
+@dataclass(frozen=True)
+class Needs:
+    """Instances of each GRES type, of all tenants together; ``claimed`` are among ``all``."""
+
+    claimed: Mapping[str, int] = field(default_factory=dict, hash=False)
+    all: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+def needs(
     policy: Policy,
     jobs: Iterable[JobView],
     runs: Iterable[RunRecord],
@@ -34,22 +43,21 @@ def needed(
     *,
     costs: Mapping[str, Millislices],
     models: Mapping[str, str],
-) -> Mapping[str, int]:
-    """Instances of each GRES type, of all tenants together.
-
-    ``runs`` are those of the time that counts as lately.
-    """
+) -> Needs:
+    """``runs`` are those of the time that counts as lately."""
     managed = [job for job in jobs if is_managed(job, partitions)]
-    now = _claimed(managed, allotted=True), _claimed(managed, allotted=False)
+    held, claimed = (_claims(managed, waiting=waiting) for waiting in (False, True))
     lately = _most(_peaks(runs, partitions), _slots(managed))
     limits = binding_type_limits(policy, costs, models)
-    total = Counter[str]()
+    now, total = Counter[str](), Counter[str]()
     for name, own in own_part(policy).items():
         bundle = Counter[str]()
-        for wished in (*(one.get(name, {}) for one in now), lately.get(name, {})):
-            _add(bundle, wished, own, costs, limits[name])
+        for wished in (held, claimed):
+            _add(bundle, wished.get(name, {}), own, costs, limits[name])
+        now.update(bundle)
+        _add(bundle, lately.get(name, {}), own, costs, limits[name])
         total.update(bundle)
-    return total
+    return Needs(now, total)
 
 
 def _add(
@@ -66,11 +74,11 @@ def _add(
             bundle[kind] += max(0, min(may, (own - run_cost(bundle, costs)) // cost))
 
 
-def _claimed(jobs: Iterable[JobView], *, allotted: bool) -> _Used:
-    """What jobs in their tenants' own QOS hold, or what they hold and wait for."""
+def _claims(jobs: Iterable[JobView], *, waiting: bool) -> _Used:
+    """What jobs in their tenants' own QOS hold, with what they wait for or without."""
     found = defaultdict[str, Counter[str]](Counter)
     for job in jobs:
-        counts = job.state in ALLOTTED or (not allotted and is_waiting(job))
+        counts = job.state in ALLOTTED or (waiting and is_waiting(job))
         if counts and job.qos == qos_name(job.account):
             found[job.account].update(_instances(job))
     return found

@@ -8,7 +8,8 @@ from functools import cached_property
 from cluster.jobs import JobView
 from cluster.mig.layouts import Placement
 from cluster.mig_profiles import Board
-from slurm_plugin.decide.mig.recut_demand import demand, instances_of, profiles_by_type
+from slurm_plugin.decide.mig.guaranteed_shapes import Needs
+from slurm_plugin.decide.mig.recut_demand import Awaited, demand, instances_of, profiles_by_type
 from slurm_plugin.decide.mig.recut_gpus import (
     Look,
     Past,
@@ -31,9 +32,9 @@ class Seen:
     Attributes:
         looks: at the nodes that have GPUs.
         jobs: those that may hold some, and ``indices`` of their GPUs by job id and node.
-        waiting: GRES type and seconds of each instance that somebody waits for.
+        waiting: each instance that somebody waits for.
         in_use: instances that were held at a time, by GRES type.
-        needed: instances that guarantees need, by GRES type.
+        needed: instances that guarantees need.
         shapes: types that may be asked for although no GPU is cut so.
         move_s: how long a replica and its successor both hold one.
     """
@@ -41,9 +42,9 @@ class Seen:
     looks: tuple[Look, ...]
     jobs: tuple[JobView, ...]
     indices: Mapping[int, Mapping[str, frozenset[int]]] = field(hash=False)
-    waiting: tuple[tuple[str, int], ...]
+    waiting: tuple[Awaited, ...]
     in_use: Mapping[str, float] = field(hash=False)
-    needed: Mapping[str, int] = field(hash=False)
+    needed: Needs
     shapes: frozenset[str]
     past: Past
     move_s: int

@@ -4,7 +4,9 @@ A change of a GPU is worth what the cluster then serves over the horizon more th
 drained for it, times ``margin``. All changes of one GPU are compared; over GPUs the plan takes the
 best one, then the next best beside it, and at last tries for each whether another would be better
 in its place. What a job holds is never touched, and what stands in nobody's way stays. So do the
-shapes that guarantees need (``guaranteed_shapes``): whatever is gained, no fewer are left.
+shapes that guarantees need (``guaranteed_shapes``): whatever is gained, no fewer are left of what
+they are used for now, and of what tenants only may claim no fewer but for who waits within his own
+guarantee.
 
 No plan takes back the last one: as long as nothing new is asked for, each raises what the cluster
 serves, and a GPU that was just cut is left alone until somebody asks who did not wait then.
@@ -119,8 +121,11 @@ class _Planner:
         self._free = _counted(one for one in instances if _is_free(one, terms))
         self._spare = _counted(instance for _, instance in _spare(gpus))
         # What others make does not count: whether it will be there is not known yet.
-        self._beyond = _counted(instances) - Counter(demand.guaranteed)
+        self._unclaimed = _counted(instances) - Counter(demand.claimed)
+        self._beyond = self._unclaimed & (_counted(instances) - Counter(demand.guaranteed))
         self._worth = worth(demand, self._costs, self._held, terms.horizon_s)
+        own = Demand(tuple(one for one in demand.waiting if one.is_guaranteed))
+        self._worth_to_owners = worth(own, self._costs, self._held, terms.horizon_s)
         self._classes = self._alike(self._geometry)
         self._chosen: dict[str, _Option] = {}
 
@@ -158,9 +163,13 @@ class _Planner:
         return full(self._geometry, stays, option.change.created, wishes)
 
     def _filled(self, *, by_cost: bool) -> Sequence[_Option]:
-        """The best beside those that were chosen, as long as one pays; then better ones."""
-        while option := self._best(by_cost=by_cost):
-            self._take(option)
+        """The best beside those that were chosen, as long as one pays; then better ones.
+
+        Who still waits within a guarantee gets at last what others only may claim.
+        """
+        for to_owners in (False, True):
+            while option := self._best(by_cost=by_cost, to_owners=to_owners):
+                self._take(option)
         for _ in range(_ROUNDS):
             if not sum(self._exchange(option) for option in tuple(self._chosen.values())):
                 break
@@ -187,7 +196,7 @@ class _Planner:
         self._take(best)
         return True
 
-    def _best(self, *, by_cost: bool = False) -> _Option | None:
+    def _best(self, *, by_cost: bool = False, to_owners: bool = False) -> _Option | None:
         nodes = {gpu.node for gpu in self._gpus if gpu.in_work}
         nodes |= {option.gpu.node for option in self._chosen.values()}
         is_full = len(nodes) >= self._terms.nodes_at_once
@@ -200,34 +209,44 @@ class _Planner:
             ]
             for change in alike.changes if gpus else ():
                 drained = change.drained_millislice_s
-                net = self._net(change.more, drained) if self._has_room(change) else 0
+                net = self._net_of(change, to_owners=to_owners)
                 score = net / drained if by_cost else net
                 if net > 0 and score > most:
                     gpu = min(gpus, key=lambda one: one.node not in nodes)
                     found, most = _Option(gpu, change, net), score
         return found
 
+    def _net_of(self, change: Change, *, to_owners: bool) -> int:
+        """As far as there is room for it, whatever else is chosen: who moves finds a free instance,
+        and what guarantees need stays.
+        """
+        drained = change.drained_millislice_s
+        if any(self._spare[profile] < count for profile, count in change.spent.items()):
+            return 0
+        if _within(self._beyond, change.fewer):
+            return self._net(change.more, drained)
+        if not to_owners or not _within(self._unclaimed, change.fewer):
+            return 0
+        gain = self._worth_to_owners.gain(self._free, change.more)
+        return round(gain) - self._terms.margin * drained
+
     def _net(self, more: Mapping[str, int], drained_millislice_s: int) -> int:
         gain = self._worth.gain(self._free, more)
         return round(gain) - self._terms.margin * drained_millislice_s
-
-    def _has_room(self, change: Change) -> bool:
-        """Who moves finds a free instance and guarantees their shapes, whatever else is chosen."""
-        return all(
-            self._spare[profile] >= count for profile, count in change.spent.items()
-        ) and all(self._beyond[profile] >= count for profile, count in change.fewer.items())
 
     def _take(self, option: _Option) -> None:
         self._chosen[option.gpu.name] = option
         self._free.update(option.change.more)
         self._spare.subtract(option.change.spent)
         self._beyond.subtract(option.change.fewer)
+        self._unclaimed.subtract(option.change.fewer)
 
     def _drop(self, option: _Option) -> None:
         del self._chosen[option.gpu.name]
         self._free.subtract(option.change.more)
         self._spare.update(option.change.spent)
         self._beyond.update(option.change.fewer)
+        self._unclaimed.update(option.change.fewer)
 
     def _alike(self, found: Geometry) -> Sequence[_Class]:
         alike = defaultdict[tuple[Gpu, frozenset[str]], list[Gpu]](list)
@@ -275,6 +294,10 @@ class _Planner:
         moving = f", {sum(change.moves.values())} of them after a move" if change.moves else ""
         less = ", ".join(f"{count} {name}" for name, count in sorted(gone.items()))
         return f"{created}; less: {less}{moving}" if less else created
+
+
+def _within(room: Mapping[str, int], fewer: Mapping[str, int]) -> bool:
+    return all(room[profile] >= count for profile, count in fewer.items())
 
 
 def _rest_words(rest: Mapping[str, int]) -> str:

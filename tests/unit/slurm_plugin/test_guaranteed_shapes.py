@@ -1,5 +1,6 @@
 """Which shapes guarantees need: what is used now, then what was used lately, up to the own part."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -8,7 +9,7 @@ from scripted import job, policy_of, tenant
 
 from cluster.jobs import JobState, JobView, RunRecord
 from cluster.units import Millislices
-from slurm_plugin.decide.mig.guaranteed_shapes import needed
+from slurm_plugin.decide.mig.guaranteed_shapes import Needs, needs
 from slurm_plugin.decide.policy import Policy
 
 ONE, THREE, WHOLE = "1g.10gb", "3g.40gb", "7g.80gb"
@@ -42,11 +43,14 @@ def run(start_s: int, end_s: int | None, kind: str, count: int = 1, **changes: A
     return replace(found, **changes)
 
 
-def need(*what: JobView | RunRecord, policy: Policy = VISION) -> Mapping[str, int]:
+def seen(*what: JobView | RunRecord, policy: Policy = VISION) -> Needs:
     jobs = [one for one in what if isinstance(one, JobView)]
     runs = [one for one in what if isinstance(one, RunRecord)]
-    found = needed(policy, jobs, runs, GPU, costs=COSTS, models=MODELS)
-    return {kind: count for kind, count in found.items() if count}
+    return needs(policy, jobs, runs, GPU, costs=COSTS, models=MODELS)
+
+
+def need(*what: JobView | RunRecord, policy: Policy = VISION) -> Mapping[str, int]:
+    return {kind: count for kind, count in seen(*what, policy=policy).all.items() if count}
 
 
 def test_who_used_whole_gpus_lately_needs_as_many_as_its_guarantee_pays():
@@ -64,6 +68,13 @@ def test_what_it_uses_now_comes_before_what_it_used():
     assert need(lately, waiting) == {THREE: 1}
     assert need(lately, waiting, plain(1)) == {ONE: 1, THREE: 1}
     assert need(plain(1), run(10, 50, ONE, 3), run(70, 90, THREE)) == {ONE: 3, THREE: 1}
+
+
+def test_only_what_is_used_now_is_claimed():
+    found = seen(plain(1), plain(2, THREE, JobState.PENDING), run(10, 50, ONE, 9), job(0))
+    assert +Counter(found.claimed) == {ONE: 1, THREE: 1}
+    assert +Counter(found.all) == {ONE: 3, THREE: 1}
+    assert not +Counter(seen(run(10, 50, WHOLE)).claimed)
 
 
 def test_who_holds_comes_before_who_waits_and_never_more_than_the_own_part_counts():

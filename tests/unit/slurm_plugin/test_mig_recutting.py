@@ -165,6 +165,18 @@ def test_the_last_whole_gpus_that_guarantees_could_claim_stay():
     assert [step.gpu for step in plan(A100, uncut, wish, TERMS)] == ["e"]
 
 
+def test_who_waits_within_a_guarantee_gets_what_others_only_may_claim_at_last():
+    whole = Instance(placed("7g.80gb", 0))
+    own = Demand((Waiting("1g.10gb", 60, is_guaranteed=True),), guaranteed={"7g.80gb": 2})
+    gpus = [Gpu(name, "n", (whole,)) for name in "ab"]
+    assert len(plan(A100, gpus, own, TERMS)) == 1
+    assert plan(A100, gpus, replace(own, claimed={"7g.80gb": 2}), TERMS) == ()
+    assert plan(A100, gpus, replace(waiting("1g.10gb"), guaranteed={"7g.80gb": 2}), TERMS) == ()
+    # Somebody else's free instance rather than what another may claim.
+    other = Gpu("c", "m", (Instance(placed("4g.40gb", 0)),))
+    assert only(plan(A100, [*gpus, other], own, TERMS)).gpu == "c"
+
+
 def test_instances_that_no_table_knows_are_left_alone():
     strange = Instance(Placement("1c.3g.40gb", 0, 4))
     assert plan(A100, [Gpu("g", "n", (strange,))], waiting("1g.10gb"), TERMS) == ()
