@@ -11,7 +11,8 @@ from cluster.errors import InvalidInputError, OutsideError
 from cluster.settings import Settings
 from cluster.slurm.interface import Association, Slurm
 from cluster.units import Millislices
-from slurm_plugin.decide.budgets import left, run_minutes
+from slurm_plugin.decide.books import Books
+from slurm_plugin.decide.budgets import run_minutes
 from slurm_plugin.decide.ceilings import Ceiling, ceilings
 from slurm_plugin.decide.demand import capacity
 from slurm_plugin.decide.drift import HandChange, Known, adopted_nominal, by_hand, to_remember
@@ -54,11 +55,13 @@ class Look:
     """Ledger and Slurm side by side.
 
     Attributes:
+        books: the ledger, that is.
         differences: what Slurm does not have as the ledger says.
         by_hand: those that somebody else has made since.
         warnings: what keeps the limits from holding, or tenants apart, one sentence each.
     """
 
+    books: Books
     allowed: Allowed
     associations: tuple[Association, ...]
     found: Found
@@ -74,11 +77,13 @@ class Compiled:
     """What Slurm now has.
 
     Attributes:
+        books: the ledger, as it was compiled.
         changes: the sacctmgr commands that it took; none if Slurm had it all.
         by_hand: what somebody else had changed, now put back or adopted.
         refused: those that Slurm refused, with its own words. No tenant's limit is among them.
     """
 
+    books: Books
     policy: Policy
     ceilings: dict[str, Ceiling]
     run_minutes: dict[str, int]
@@ -97,7 +102,8 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
     managed = frozenset(settings.cluster.partitions)
     # Without any GPU something else is wrong, and limits of 0 would not mend it.
     whole = capacity(nodes, managed, settings.costs, settings.whole_boards) or None
-    allowed, known = await asyncio.to_thread(_read, ledger, settings, whole)
+    books = await asyncio.to_thread(ledger.books, time.time(), settings.ledger.time_zone)
+    allowed, known = _allowed(books, settings, whole), books.known
     found = found_of(settings.cluster.name, associations, qos, config)
     limits = wanted(allowed, found, known)
     all_differing = differences(limits, found)
@@ -106,6 +112,7 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
     qos_of_partitions = {view.qos for view in partitions if view.name in managed}
     return Look(
         allowed=allowed,
+        books=books,
         associations=associations,
         found=found,
         known=known,
@@ -122,19 +129,16 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
     )
 
 
-def _read(ledger: "Ledger", settings: Settings, whole: int | None) -> tuple[Allowed, Known]:
-    running, now_s = ledger.charges.open_reservations(), int(time.time())
-    policy = ledger.tenants.policy_in_force(now_s, settings.ledger.time_zone)
-    remaining = left(policy, ledger.budgets.balances(), ledger.budgets.rolls(), running, now_s)
-    allowed = Allowed(
+def _allowed(books: Books, settings: Settings, whole: int | None) -> Allowed:
+    policy = books.policy
+    return Allowed(
         policy=policy,
-        ceilings=ceilings(policy, ledger.loans.outstanding(), whole, ledger.loans.recalls()),
-        run_minutes=run_minutes(policy, remaining, running, now_s),
+        ceilings=ceilings(policy, books.loans, whole, books.recalls),
+        run_minutes=run_minutes(policy, books.left, books.reservations, books.now_s),
         costs=settings.costs,
         models=settings.models,
         term_s=settings.lending.term_s,
     )
-    return allowed, ledger.limits.known()
 
 
 async def compile_limits(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compiled:
@@ -181,7 +185,8 @@ async def _settled(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compil
         if settings.ledger.by_hand == "adopt" and await _adopt(ledger, seen):
             seen = await look(slurm, ledger, settings)
         due = to_remember(seen.wanted.settings, seen.differences, seen.found, seen.known)
-        await asyncio.to_thread(ledger.limits.know, due)
+        if due:
+            await asyncio.to_thread(ledger.limits.know, due)
         left = [one for one in seen.differences if unit(one) not in refused.of]
         if not left:
             break
@@ -250,6 +255,7 @@ def _compiled(
     refused: Mapping[Change, str],
 ) -> Compiled:
     return Compiled(
+        books=seen.books,
         policy=seen.allowed.policy,
         ceilings=dict(seen.allowed.ceilings),
         run_minutes=dict(seen.allowed.run_minutes),

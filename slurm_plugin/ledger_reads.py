@@ -6,22 +6,21 @@ from typing import TYPE_CHECKING
 
 from cluster.jobs import JobView, NodeView
 from cluster.settings import Settings
-from slurm_plugin.decide.budgets import left
+from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.decayed_use import HALF_LIVES, DecayedUse, averages, recorded
 from slurm_plugin.decide.demand import capacity, held
 from slurm_plugin.decide.explain import Situation
 from slurm_plugin.decide.free import free_instances
 from slurm_plugin.decide.model import BalanceLine
-from slurm_plugin.decide.policy import Policy
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 
-def policy_now(ledger: "Ledger", settings: Settings) -> Policy:
-    """Every tenant as the calendar has it now."""
-    return ledger.tenants.policy_in_force(time.time(), settings.ledger.time_zone)
+def books_now(ledger: "Ledger", settings: Settings) -> Books:
+    """All that the ledger says now."""
+    return ledger.books(time.time(), settings.ledger.time_zone)
 
 
 def recent_use(ledger: "Ledger", settings: Settings, at_s: float) -> DecayedUse:
@@ -39,20 +38,16 @@ def held_lately(ledger: "Ledger", settings: Settings, at_s: float) -> Mapping[st
 
 
 def situation(
-    ledger: "Ledger",
-    policy: Policy,
-    settings: Settings,
-    jobs: Iterable[JobView],
-    nodes: tuple[NodeView, ...],
+    books: Books, settings: Settings, jobs: Iterable[JobView], nodes: tuple[NodeView, ...]
 ) -> Situation:
-    """What ``decide.explain`` needs to know of every tenant of ``policy``."""
-    partitions = frozenset(settings.cluster.partitions)
-    balances = ledger.budgets.balances()
+    """What ``decide.explain`` needs to know of every tenant."""
+    partitions, policy = frozenset(settings.cluster.partitions), books.policy
+    balances = books.balances
     # Without any GPU the compiled limits stay, too.
     whole = capacity(nodes, partitions, settings.costs, settings.whole_boards) or None
     return Situation(
         policy=policy,
-        ceilings=ceilings(policy, ledger.loans.outstanding(), whole, ledger.loans.recalls()),
+        ceilings=ceilings(policy, books.loans, whole, books.recalls),
         held=held(jobs, partitions),
         free=free_instances([node for node in nodes if node.partitions & partitions]),
         costs=settings.costs,
@@ -60,23 +55,21 @@ def situation(
         available_millislice_s={
             # Nothing was ever granted where the balance is missing.
             name: balances[name].available_millislice_s if name in balances else 0
-            for name in ledger.budgets.rolls()
+            for name in books.rolls
         },
     )
 
 
-def balance_lines(ledger: "Ledger", tenants: Collection[str] | None) -> tuple[BalanceLine, ...]:
+def balance_lines(books: Books, tenants: Collection[str] | None) -> tuple[BalanceLine, ...]:
     """Of these tenants as far as they ever had a run or a budget, by name; None is all."""
-    left_s = left_now(ledger, ledger.tenants.policy())
+    left = left_millislice_s(books)
     return tuple(
-        BalanceLine(balance, left_s.get(name))
-        for name, balance in sorted(ledger.budgets.balances().items())
+        BalanceLine(balance, left.get(name))
+        for name, balance in sorted(books.balances.items())
         if tenants is None or name in tenants
     )
 
 
-def left_now(ledger: "Ledger", policy: Policy) -> Mapping[str, int]:
-    """Millislice-seconds that each budget that has begun has left, by tenant."""
-    running, now_s = ledger.charges.open_reservations(), int(time.time())
-    found = left(policy, ledger.budgets.balances(), ledger.budgets.rolls(), running, now_s)
-    return {tenant: one.left_millislice_s for tenant, one in found.items()}
+def left_millislice_s(books: Books) -> Mapping[str, int]:
+    """What each budget that has begun has left, by tenant."""
+    return {tenant: one.left_millislice_s for tenant, one in books.left.items()}

@@ -4,8 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cluster.settings import Settings
-from slurm_plugin.calendar_times import moment
-from slurm_plugin.decide.calendar import in_force
+from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.policy import Loan, Policy, Recall
 from slurm_plugin.decide.quota_round import Plan, Rules, Seen, World, plan
 
@@ -37,25 +36,31 @@ class Renewed:
         return (set(self.plan.loans), set(self.plan.recalls)) != before
 
 
-def renew(ledger: "Ledger", settings: Settings, seen: Seen, now_s: float) -> Renewed:
-    """``planned``, and written to the ledger: loans and recalls in one transaction."""
-    found = planned(ledger, settings, seen, now_s)
+def renew(ledger: "Ledger", books: Books, settings: Settings, seen: Seen) -> Renewed:
+    """``planned``, and written to the ledger: loans and recalls in one transaction.
+
+    Raises what ``Ledger`` raises.
+    """
+    found = planned(books, settings, seen)
     if not found.is_new:
         return found
-    ledger.loans.replace(found.plan.loans, _REASON, found.plan.recalls)
-    written = ledger.loans.outstanding(), ledger.loans.recalls()
-    return replace(found, plan=replace(found.plan, loans=written[0], recalls=written[1]))
+    loans, recalls = ledger.loans.replace(found.plan.loans, _REASON, found.plan.recalls)
+    return replace(found, plan=replace(found.plan, loans=loans, recalls=recalls))
 
 
-def planned(ledger: "Ledger", settings: Settings, seen: Seen, now_s: float) -> Renewed:
-    """What the look and the ledger lead to now; changes nothing. Raises what ``Ledger`` raises."""
-    windows, recalls = ledger.windows.not_over(), ledger.loans.recalls()
-    loans = ledger.loans.outstanding()
-    now = moment(now_s, settings.ledger.time_zone)
-    policy = in_force(ledger.tenants.policy(), windows, now)
+def planned(books: Books, settings: Settings, seen: Seen) -> Renewed:
+    """What the look and the ledger lead to at the moment of the books."""
     seen = seen if settings.lending.past_use else replace(seen, lately={})
-    world = World(policy, windows, loans, recalls, seen, rules_of(settings), now)
-    return Renewed(policy, loans, recalls, plan(world))
+    world = World(
+        policy=books.policy,
+        windows=books.windows,
+        loans=books.loans,
+        recalls=books.recalls,
+        seen=seen,
+        rules=rules_of(settings),
+        moment=books.when,
+    )
+    return Renewed(books.policy, books.loans, books.recalls, plan(world))
 
 
 def rules_of(settings: Settings) -> Rules:

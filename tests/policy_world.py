@@ -254,11 +254,11 @@ class PolicyWorld(RuleBasedStateMachine):
             if next(number) == statement:
                 connection.connection.driver_connection.close()
 
-        event.listen(self.ledger._books.engine, "before_cursor_execute", cut)
+        event.listen(self.ledger._database.engine, "before_cursor_execute", cut)
         try:
             yield
         finally:
-            event.remove(self.ledger._books.engine, "before_cursor_execute", cut)
+            event.remove(self.ledger._database.engine, "before_cursor_execute", cut)
 
     @invariant()
     def the_database_folds_as_memory_does(self) -> None:

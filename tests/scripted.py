@@ -244,6 +244,7 @@ class ScriptedLedger(MemoryStore):
 
     shown: Policy = field(default_factory=lambda: policy_of(tenant("vision", 2000)))
     newest: int = 7
+    compiled_id: int = 0
     lent: tuple[Loan, ...] = ()
     recalled: tuple[Recall, ...] = ()
     calendar: tuple[Window, ...] = ()
@@ -283,9 +284,6 @@ class ScriptedLedger(MemoryStore):
     def outstanding(self) -> tuple[Loan, ...]:
         return self.lent
 
-    def highest_policy(self) -> None:
-        """There is no calendar."""
-
     def policy_in_force(self, at_s: float, zone: str) -> Policy:
         return self.policy()
 
@@ -297,9 +295,10 @@ class ScriptedLedger(MemoryStore):
 
     def replace(
         self, loans: Sequence[Loan], reason: str, recalls: Sequence[Recall] | None = None
-    ) -> None:
+    ) -> tuple[tuple[Loan, ...], tuple[Recall, ...]]:
         self.lent = within_limits(self.shown, loans)
         self.recalled = self.recalled if recalls is None else tuple(recalls)
+        return self.lent, self.recalled
 
     def known(self) -> Mapping[LimitKey, KnownLimit]:
         return {}

@@ -270,12 +270,6 @@ class LimitLedger(OwnParts):
     def policy(self) -> Policy:
         return self.shown
 
-    def highest_policy(self) -> None:
-        """There is no calendar."""
-
-    def policy_in_force(self, at_s: float, zone: str) -> Policy:
-        return self.shown
-
     def outstanding(self) -> tuple[Loan, ...]:
         return self.lent
 

@@ -27,7 +27,7 @@ from slurm_plugin.cli.rebalance_cli import GARBAGE_AFTER
 from slurm_plugin.decide.policy import Tenant, TenantUpdate
 from slurm_plugin.decide.rebalance_steps import RebalanceRun, RunOutcome, StepName
 from slurm_plugin.ledger import schema
-from slurm_plugin.ledger.part import Books
+from slurm_plugin.ledger.part import Database
 from slurm_plugin.ledger.policy_rows import change_values
 from slurm_plugin.ledger.rebalances import Rebalances
 from slurm_plugin.ledger.recut_tables import mig_nodes
@@ -43,9 +43,9 @@ _DATABASE = "rebalance"
 class _Clocked(Rebalances):
     """Notes when the steps of a run begin and end, on the process's clock, too."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, database: Database) -> None:
         """As ``Rebalances``."""
-        super().__init__(books)
+        super().__init__(database)
         self.at_s: list[tuple[float, float]] = []
 
     def begin_step(self, run_id: int, step: StepName) -> int:
@@ -65,7 +65,7 @@ class _ClockedLedger(Ledger):
     def __init__(self, url: str, cluster: str) -> None:
         """As ``Ledger``."""
         super().__init__(url, cluster)
-        self.rebalances: _Clocked = _Clocked(self._books)
+        self.rebalances: _Clocked = _Clocked(self._database)
 
 
 def _clocks() -> tuple[float, float]:

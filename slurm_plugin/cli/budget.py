@@ -35,7 +35,7 @@ from slurm_plugin.decide.model import Balance, BudgetEntry
 from slurm_plugin.decide.policy import Budget, TenantUpdate
 from slurm_plugin.decide.standing import used_since
 from slurm_plugin.decide.tenants import check_words, payers
-from slurm_plugin.ledger_reads import left_now
+from slurm_plugin.ledger_reads import books_now, left_millislice_s
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -168,8 +168,8 @@ def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
 
 
 def _lines(ledger: "Ledger", settings: Settings, only: str | None) -> list[present.BudgetLine]:
-    policy, balances = ledger.tenants.policy(), ledger.budgets.balances()
-    left = left_now(ledger, policy)
+    books = books_now(ledger, settings)
+    left, balances = left_millislice_s(books), books.balances
     return [
         present.BudgetLine(
             tenant=name,
@@ -179,7 +179,7 @@ def _lines(ledger: "Ledger", settings: Settings, only: str | None) -> list[prese
             used_millislice_s=_used(ledger, settings, name, budget) if name == only else None,
             resets_s=resets_s(budget, settings),
         )
-        for name, tenant in sorted(policy.items())
+        for name, tenant in sorted(books.tenants.items())
         if (budget := tenant.budget) is not None and only in {None, name}
     ]
 
@@ -275,7 +275,7 @@ def _book(entry: BudgetEntry, *, as_json: bool) -> None:
         budget = _require_budget(ledger, entry.tenant)
         _require_begun(ledger, entry.tenant, period_begun_s(budget, settings))
         ledger.budgets.enter(entry, None)
-        left = left_now(ledger, ledger.tenants.policy()).get(entry.tenant)
+        left = left_millislice_s(books_now(ledger, settings)).get(entry.tenant)
     if as_json:
         print_json({**asdict(entry), "left_millislice_s": left})
         return

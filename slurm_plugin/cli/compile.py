@@ -59,9 +59,8 @@ def compile_command(
         if dry_run:
             _print_look(asyncio.run(look(CommandSlurm(), ledger, settings)), as_json)
             return
-        change_id = ledger.tenants.change_id()
         compiled = asyncio.run(compile_limits(CommandSlurm(), ledger, settings))
-        ledger.limits.mark_compiled(change_id)
+        ledger.limits.mark_compiled(compiled.books.change_id)
     _print_compiled(compiled, as_json)
 
 

@@ -32,6 +32,7 @@ from slurm_plugin.cli.tenant import place_in_slurm
 from slurm_plugin.decide.policy import Policy, Quota, TenantUpdate
 from slurm_plugin.decide.standing import overcommitted_millislices, standings
 from slurm_plugin.decide.tenants import changed
+from slurm_plugin.ledger_reads import books_now
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -156,10 +157,10 @@ def show_quota(tenant: TenantName, as_json: Json = False) -> None:
     """Show a tenant's quota, what it holds now, and whether Slurm has the last change."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        policy = ledger.tenants.policy()
-        if tenant not in policy:
+        books = books_now(ledger, settings)
+        if tenant not in books.tenants:
             raise _no_quota(ledger, tenant)
-        found = details(ledger, policy, settings, tenant)
+        found = details(ledger, books, books.tenants, settings, tenant)
     if as_json:
         print_json(present.details_json(found))
     else:
@@ -177,8 +178,10 @@ def list_quotas(as_json: Json = False) -> None:
 
     The dim nominal of a group is the sum of its parts.
     """
-    with opened_ledger(load_settings()) as ledger:
-        found = standings(gathered(ledger, ledger.tenants.policy(), None))
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        books = books_now(ledger, settings)
+    found = standings(gathered(books, books.tenants, None))
     if as_json:
         print_json([present.standing_json(one) for one in found])
     elif found:

@@ -30,7 +30,7 @@ from slurm_plugin.decide.accounts import TakeOver, differences, take_over, tenan
 from slurm_plugin.decide.policy import Policy, TenantUpdate
 from slurm_plugin.decide.standing import standings
 from slurm_plugin.decide.tenants import changed
-from slurm_plugin.ledger_reads import policy_now
+from slurm_plugin.ledger_reads import books_now
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -118,7 +118,8 @@ def list_tenants(as_json: Json = False) -> None:
     settings = load_settings()
     look = try_to_look_at_slurm(settings)
     with opened_ledger(settings) as ledger:
-        found = standings(gathered(ledger, policy_now(ledger, settings), look))
+        books = books_now(ledger, settings)
+    found = standings(gathered(books, books.policy, look))
     if as_json:
         print_json([present.standing_json(one) for one in found])
     elif found:
@@ -135,7 +136,8 @@ def show_tenant(tenant: TenantName, as_json: Json = False) -> None:
     """Show everything of one tenant: quota, loans, use, budget, last change."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        found = details(ledger, policy_now(ledger, settings), settings, tenant)
+        books = books_now(ledger, settings)
+        found = details(ledger, books, books.policy, settings, tenant)
     if as_json:
         print_json(present.details_json(found))
     else:

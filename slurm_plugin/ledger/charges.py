@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 from cluster.database import reading, writing
 from slurm_plugin.decide.decayed_use import Holding
 from slurm_plugin.decide.model import Charge, Reservation, RunKey, Transfer
-from slurm_plugin.ledger import queries
+from slurm_plugin.ledger import reads
 from slurm_plugin.ledger.booking import book
 from slurm_plugin.ledger.part import LedgerPart
 from slurm_plugin.ledger.tables import (
@@ -30,9 +30,8 @@ class Charges(LedgerPart):
 
     def open_reservations(self) -> tuple[Reservation, ...]:
         """Runs that are not settled."""
-        found = queries.reservations_of(self._cluster)
         with reading(self._engine) as connection:
-            return tuple(queries.reservation(row) for row in connection.execute(found))
+            return reads.reservations(connection, self._cluster)
 
     def post(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
         """Book all charges at once or none; returns the runs that it changed.
@@ -44,7 +43,7 @@ class Charges(LedgerPart):
             return frozenset()
         in_order = sorted(charges, key=lambda charge: charge.run.key)
         values = json.dumps([_values(charge) for charge in in_order])
-        booked = book(self._books.booking, _BOOK, values)
+        booked = book(self._database.booking, _BOOK, values)
         return frozenset(in_order[position].run.key for position in booked)
 
     def holdings(self, since_s: int) -> tuple[Holding, ...]:

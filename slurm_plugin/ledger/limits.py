@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
 from slurm_plugin.decide.policy import KnownLimit, LimitKey
 from slurm_plugin.ledger import policy_rows as rows
+from slurm_plugin.ledger import reads
 from slurm_plugin.ledger.part import LedgerPart
 from slurm_plugin.ledger.tables import compilations, known_limits
 
@@ -17,9 +18,8 @@ class Limits(LedgerPart):
 
     def known(self) -> Mapping[LimitKey, KnownLimit]:
         """What is remembered of every setting in slurmdbd that was ever touched."""
-        found = rows.known_limits_of(self._cluster)
         with reading(self._engine) as connection:
-            return dict(rows.known_limit(row) for row in connection.execute(found))
+            return reads.known_limits(connection, self._cluster)
 
     def know(self, known: Mapping[LimitKey, KnownLimit]) -> None:
         """Remember these, in place of what was known of the same settings."""
@@ -55,6 +55,5 @@ class Limits(LedgerPart):
 
     def compiled(self, change_id: int) -> bool:
         """Whether Slurm's limits contain that change."""
-        mark = select(compilations.c.change_id).where(compilations.c.cluster == self._cluster)
         with reading(self._engine) as connection:
-            return (connection.execute(mark).scalar_one_or_none() or 0) >= change_id
+            return reads.compiled_id(connection, self._cluster) >= change_id

@@ -30,8 +30,10 @@ class Loans(LedgerPart):
 
     def replace(
         self, loans: Sequence[Loan], reason: str, recalls: Sequence[Recall] | None = None
-    ) -> None:
+    ) -> tuple[tuple[Loan, ...], tuple[Recall, ...]]:
         """Make these all the loans there are, and these all the recalls; None leaves those.
+
+        Returns what there is afterwards of both, in the order of ``outstanding`` and ``recalls``.
 
         Loans that are no longer within limits are cut to them, at whatever hour of the calendar,
         and what they lose joins the recalls. Those of and to who is no tenant are left out. Raises
@@ -48,6 +50,8 @@ class Loans(LedgerPart):
             if recalls is not None:
                 lost = called_back(loans, allowed, reads.now_s(connection))
                 call_back(connection, self._cluster, policy, (*recalls, *lost))
+            after = reads.loans(connection, self._cluster)
+            return after, reads.recalls(connection, self._cluster)
 
     def recalls(self) -> tuple[Recall, ...]:
         """What lenders take back, in the order of lenders', borrowers' names and time."""

@@ -10,7 +10,7 @@ DEADLINE = text("SET LOCAL statement_timeout = '4s'")
 
 
 @dataclass(frozen=True)
-class Books:
+class Database:
     """One cluster's rows, and the connections by which they are reached.
 
     Attributes:
@@ -32,10 +32,10 @@ class LedgerPart:
     was written.
     """
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
-        self._engine = books.engine
-        self._cluster = books.cluster
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._engine = database.engine
+        self._cluster = database.cluster
 
 
 def seconds(epoch: Any) -> float | None:

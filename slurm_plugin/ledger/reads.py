@@ -4,10 +4,12 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, func, select
 
-from slurm_plugin.decide.calendar import Window
-from slurm_plugin.decide.model import Balance
-from slurm_plugin.decide.policy import Loan, Policy, Recall
+from slurm_plugin.decide.books import Books
+from slurm_plugin.decide.calendar import Moment, Window
+from slurm_plugin.decide.model import Balance, Reservation
+from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Recall
 from slurm_plugin.ledger import policy_rows, queries, window_rows
+from slurm_plugin.ledger.tables import compilations, quota_changes
 
 
 def lock_policy(connection: Connection, cluster: str) -> None:
@@ -54,3 +56,45 @@ def rolls(connection: Connection, cluster: str) -> Mapping[str, int]:
     """The start of the period that each tenant's budget was rolled to last, Unix seconds."""
     found = connection.execute(queries.rolls_of(cluster))
     return {tenant: int(start_s) for tenant, start_s in found}
+
+
+def change_id(connection: Connection, cluster: str) -> int:
+    """The newest change of policy, 0 if there is none."""
+    mine = quota_changes.c.cluster == cluster
+    newest = select(func.coalesce(func.max(quota_changes.c.id), 0)).where(mine)
+    return int(connection.execute(newest).scalar_one())
+
+
+def compiled_id(connection: Connection, cluster: str) -> int:
+    """The newest change that Slurm's limits contain, 0 if none."""
+    mark = select(compilations.c.change_id).where(compilations.c.cluster == cluster)
+    return connection.execute(mark).scalar_one_or_none() or 0
+
+
+def reservations(connection: Connection, cluster: str) -> tuple[Reservation, ...]:
+    """Runs that are not settled."""
+    found = connection.execute(queries.reservations_of(cluster))
+    return tuple(queries.reservation(row) for row in found)
+
+
+def known_limits(connection: Connection, cluster: str) -> Mapping[LimitKey, KnownLimit]:
+    """What is remembered of every setting in slurmdbd that was ever touched."""
+    found = connection.execute(policy_rows.known_limits_of(cluster))
+    return dict(policy_rows.known_limit(row) for row in found)
+
+
+def books(connection: Connection, cluster: str, when: Moment) -> Books:
+    """All of it, on a connection of one consistent look."""
+    return Books(
+        when=when,
+        change_id=change_id(connection, cluster),
+        compiled_id=compiled_id(connection, cluster),
+        tenants=policy(connection, cluster),
+        windows=windows(connection, cluster),
+        loans=loans(connection, cluster),
+        recalls=recalls(connection, cluster),
+        balances=balances(connection, cluster),
+        rolls=rolls(connection, cluster),
+        reservations=reservations(connection, cluster),
+        known=known_limits(connection, cluster),
+    )

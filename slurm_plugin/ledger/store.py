@@ -3,8 +3,10 @@
 from types import TracebackType
 from typing import Self
 
-from cluster.database import postgres_engine
-from slurm_plugin.ledger import schema
+from cluster.database import postgres_engine, reading
+from slurm_plugin.calendar_times import moment
+from slurm_plugin.decide.books import Books
+from slurm_plugin.ledger import reads, schema
 from slurm_plugin.ledger.audit import Audit
 from slurm_plugin.ledger.booking import booking_engine
 from slurm_plugin.ledger.budgets import Budgets
@@ -14,7 +16,7 @@ from slurm_plugin.ledger.limits import Limits
 from slurm_plugin.ledger.loans import Loans
 from slurm_plugin.ledger.locks import Locks
 from slurm_plugin.ledger.orders import Orders
-from slurm_plugin.ledger.part import Books
+from slurm_plugin.ledger.part import Database
 from slurm_plugin.ledger.rebalances import Rebalances
 from slurm_plugin.ledger.recuts import Recuts
 from slurm_plugin.ledger.tenants import Tenants
@@ -42,19 +44,19 @@ class Ledger:
     def __init__(self, url: str, cluster: str) -> None:
         """``url`` as postgresql://..., ``cluster`` is Slurm's ClusterName; connects later."""
         engine = postgres_engine(url)
-        self._books = books = Books(engine, booking_engine(engine), cluster)
-        self.tenants = Tenants(books)
-        self.windows = Windows(books)
-        self.loans = Loans(books)
-        self.limits = Limits(books)
-        self.charges = Charges(books)
-        self.budgets = Budgets(books)
-        self.audit = Audit(books)
-        self.orders = Orders(books)
-        self.keys = Keys(books)
-        self.recuts = Recuts(books)
-        self.rebalances = Rebalances(books)
-        self.locks = Locks(books)
+        self._database = database = Database(engine, booking_engine(engine), cluster)
+        self.tenants = Tenants(database)
+        self.windows = Windows(database)
+        self.loans = Loans(database)
+        self.limits = Limits(database)
+        self.charges = Charges(database)
+        self.budgets = Budgets(database)
+        self.audit = Audit(database)
+        self.orders = Orders(database)
+        self.keys = Keys(database)
+        self.recuts = Recuts(database)
+        self.rebalances = Rebalances(database)
+        self.locks = Locks(database)
 
     def __enter__(self) -> Self:
         return self
@@ -69,9 +71,17 @@ class Ledger:
 
     def close(self) -> None:
         """Close its connections."""
-        self._books.engine.dispose()
-        self._books.booking.dispose()
+        self._database.engine.dispose()
+        self._database.booking.dispose()
+
+    def books(self, at_s: float, zone: str) -> Books:
+        """All that a round of quotas goes by, in one transaction; the time zone is the calendar's.
+
+        Raises what every part does.
+        """
+        with reading(self._database.engine) as connection:
+            return reads.books(connection, self._database.cluster, moment(at_s, zone))
 
     def require_current(self) -> None:
         """Raises InvalidInputError (SW-DATABASE-OLD, SW-DATABASE-NEW) unless it is at head."""
-        schema.require_current(self._books.engine)
+        schema.require_current(self._database.engine)

@@ -10,7 +10,7 @@ from cluster.database import reading, writing
 from cluster.units import Millislices
 from slurm_plugin.calendar_times import moment
 from slurm_plugin.decide.budgets import Amend
-from slurm_plugin.decide.calendar import in_force, loosely_within, loosest
+from slurm_plugin.decide.calendar import in_force, loosely_within
 from slurm_plugin.decide.lending import called_back
 from slurm_plugin.decide.policy import Budget, Policy, QuotaChange, TenantUpdate
 from slurm_plugin.decide.tenants import changed_together, check_words
@@ -37,13 +37,6 @@ class Tenants(LedgerPart):
             policy = reads.policy(connection, self._cluster)
             calendar = reads.windows(connection, self._cluster)
         return in_force(policy, calendar, moment(at_s, zone))
-
-    def highest_policy(self) -> Policy | None:
-        """Every tenant with the most that it has at any hour; None without a calendar."""
-        with reading(self._engine) as connection:
-            policy = reads.policy(connection, self._cluster)
-            calendar = reads.windows(connection, self._cluster)
-        return loosest(policy, calendar) if calendar else None
 
     def change(self, update: TenantUpdate, author: str, reason: str) -> QuotaChange:
         """Append a change, cut loans to what it leaves, notify who listens on ``slicewise_quota``.
@@ -97,11 +90,8 @@ class Tenants(LedgerPart):
 
     def change_id(self) -> int:
         """The newest change's id, 0 if there is none; read it before ``policy``."""
-        newest = select(func.coalesce(func.max(quota_changes.c.id), 0)).where(
-            quota_changes.c.cluster == self._cluster
-        )
         with reading(self._engine) as connection:
-            return int(connection.execute(newest).scalar_one())
+            return reads.change_id(connection, self._cluster)
 
 
 def _budget(policy: Policy, tenant: str) -> Budget | None:

@@ -46,10 +46,13 @@ async def reclaim(site: Site, look: Look, *, apply: bool) -> Report:
 
 
 async def _renewed(site: Site, look: Look, *, apply: bool) -> Renewed:
-    decide = renew if apply else planned
-    lately = await asyncio.to_thread(held_lately, site.ledger, site.settings, look.at_s)
+    ledger, settings = site.ledger, site.settings
+    lately = await asyncio.to_thread(held_lately, ledger, settings, look.at_s)
     seen = replace(look.slurm, lately=lately)
-    return await asyncio.to_thread(decide, site.ledger, site.settings, seen, look.at_s)
+    books = await asyncio.to_thread(ledger.books, look.at_s, settings.ledger.time_zone)
+    if not apply:
+        return planned(books, settings, seen)
+    return await asyncio.to_thread(renew, ledger, books, settings, seen)
 
 
 def _changes(

@@ -786,7 +786,7 @@ def test_what_is_booked_is_on_disk(ledger: Ledger, database: str):
         "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off',"
         " current_database()); END $$",
     )
-    with Ledger(database, "testing") as opened, opened._books.booking.connect() as connection:
+    with Ledger(database, "testing") as opened, opened._database.booking.connect() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
 
 

@@ -12,6 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from ledger_rows import rows_of_every_table
 from policy_world import PolicyWorld, broken_rules
 from psycopg.sql import SQL, Identifier
+from sqlalchemy import event
 
 from cluster.database import postgres_engine
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
@@ -430,6 +431,29 @@ def test_operators_and_daemons_at_once_keep_the_rules(ledger: Ledger, database: 
         ledger.tenants.history("vision")[0].update.nominal_millislices
     )
     assert broken_rules(ledger.tenants.policy(), ledger.loans.outstanding()) == []
+
+
+def test_the_books_are_one_look_in_one_transaction(ledger: Ledger):
+    lender_and_borrower(ledger)
+    ledger.loans.replace([loan(500)], "idle", [a_recall()])
+    ledger.limits.know({LimitKey("qos", "a", "grptres=billing"): KnownLimit("", "1")})
+    ledger.limits.mark_compiled(1)
+    ledger.charges.post([settled(1)[0]])
+    ledger.budgets.enter(a_grant(), None)
+    window = Window(0, "nlp", WindowKind.NOMINAL, Millislices(10))
+    ledger.windows.add(window, "olga", "", "UTC")
+    began: list[object] = []
+    event.listen(ledger._database.engine, "begin", began.append)
+    books = ledger.books(1_800_000_000.5, "UTC")
+    assert (len(began), books.now_s) == (1, 1_800_000_000)
+    assert (books.tenants, books.change_id) == (ledger.tenants.policy(), ledger.tenants.change_id())
+    assert books.compiled_id == 1
+    assert books.windows == ledger.windows.not_over() != ()
+    assert (books.loans, books.recalls) == ((loan(500),), ledger.loans.recalls())
+    assert (books.balances, books.rolls) == (ledger.budgets.balances(), ledger.budgets.rolls())
+    assert books.reservations == ledger.charges.open_reservations() != ()
+    assert books.known == ledger.limits.known() != {}
+    assert books.policy["nlp"].quota.nominal_millislices == 10
 
 
 def test_what_is_known_of_limits_is_replaced_and_forgotten(ledger: Ledger):

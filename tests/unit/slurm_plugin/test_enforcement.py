@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from rebalance_world import Calls, Watched
 from scripted import (
     DOWN,
     SCRIPT,
@@ -108,6 +109,18 @@ async def test_only_in_mode_enforce_it_lends_or_compiles(mode: str) -> None:
     assert [view.nominal_millislices for view in world.sync.view.tenants] == [3000, 4000]
 
 
+async def test_a_round_asks_the_ledger_a_few_times_and_not_for_each_thing_it_goes_by() -> None:
+    world, calls = World(), Calls()
+    ledger = Watched(world.ledger, calls)
+    world.limits = Enforcement(settings("enforce"), world.slurm, ledger, world.sync)  # type: ignore[arg-type]
+    await world.look(*running("nlp", 5), *running("vision", 1))
+    await world.limits.compile()
+    assert calls.made == ["books", "replace", "compiling", "books", "mark_compiled"]
+    world.ledger.compiled_id, calls.made = world.ledger.newest, []
+    await world.limits.compile()
+    assert calls.made == ["books", "compiling", "books"]
+
+
 async def test_nothing_new_nothing_done() -> None:
     world = World()
     await world.look()
@@ -145,13 +158,14 @@ async def test_what_slurm_refuses_does_not_keep_a_change_from_admission(
     assert world.ledger.marked == [7]
 
 
-async def test_by_the_calendar_it_is_compiled_at_once() -> None:
-    world = World()
+async def test_by_the_calendar_it_is_compiled_at_once(clock: "Clock") -> None:
+    world, begins_s = World(), int(NOW_S) + 2
     await world.look()
     await world.limits.turn()
-    world.ledger.calendar = (Window(1, "vision", WindowKind.NOMINAL, Millislices(2000)),)
-    for nominal, compiled in ((4000, 2), (4000, 2), (2000, 3), (2000, 3)):
-        world.ledger.shown = policy_of(tenant("vision", nominal), NLP)
+    window = Window(1, "vision", WindowKind.NOMINAL, Millislices(2000), first_s=begins_s)
+    world.ledger.calendar = (window,)
+    for now_s, compiled in ((0, 2), (1, 2), (2, 3), (3, 3)):
+        clock.now_s = NOW_S + now_s
         await world.limits.turn()
         assert len(world.ledger.marked) == compiled
     views = {view.name: view.nominal_millislices for view in world.sync.view.tenants}

@@ -47,6 +47,8 @@ MODULES = (tenant, quota, budget, ledger_commands, costs, explain, parts, source
 class FakeLedger(MemoryStore):
     """What was written stays; every change is in force at once."""
 
+    compiled_id = 10**9
+
     def __init__(self) -> None:
         super().__init__()
         self.found: Policy = {}
@@ -54,9 +56,6 @@ class FakeLedger(MemoryStore):
         self.verification = Verification(5, 4, 0, 0, ())
 
     def policy(self) -> Policy:
-        return self.found
-
-    def policy_in_force(self, _at_s: float, _zone: str) -> Policy:
         return self.found
 
     def recalls(self) -> tuple[Recall, ...]:
