@@ -53,6 +53,7 @@ class Bookkeeping:
         self._settle_due_s = 0.0
         self._gone: Mapping[RunKey, Gone] = {}
         self._answering_since_s: int | None = None
+        self._is_ahead = False
         self._unpriced: frozenset[str] = frozenset()
 
     async def start(self) -> None:
@@ -66,11 +67,13 @@ class Bookkeeping:
         if change_id != self._change_id:
             self._policy = await asyncio.to_thread(self._ledger.tenants.policy)
             self._change_id = change_id
-        jobs, looked_s = self._sync.jobs, int(self._sync.view.observed_s)
-        await self._charge(jobs, looked_s)
+        jobs, looked_s = self._sync.jobs, int(self._sync.looked_s)
+        # A period or watermark that is late does no harm.
+        safe_s = min(looked_s, int(self._sync.view.observed_s))
+        await self._charge(jobs, looked_s, safe_s)
         zone = self._settings.ledger.time_zone
         rolls = await asyncio.to_thread(
-            roll_budgets, self._ledger, self._policy, zone, jobs, looked_s
+            roll_budgets, self._ledger, self._policy, zone, jobs, safe_s
         )
         for roll in rolls:
             report(
@@ -80,10 +83,13 @@ class Bookkeeping:
                 millislice_s=roll.amount_millislice_s,
             )
 
-    async def _charge(self, jobs: tuple[JobView, ...], looked_s: int) -> None:
-        """Reserve for what runs, settle what has ended."""
+    async def _charge(self, jobs: tuple[JobView, ...], looked_s: int, safe_s: int) -> None:
+        """Reserve for what runs, settle what has ended.
+
+        ``looked_s`` is by a clock that nobody sets, ``safe_s`` no later than that and the host's.
+        """
         reservations = await asyncio.to_thread(self._ledger.charges.open_reservations)
-        since_s = await asyncio.to_thread(self._ledger.charges.accounted_until_s)
+        since_s = await self._since_s(safe_s)
         self._gone = gone_runs(self._gone, looked_s, jobs, reservations)
         records = await self._records(since_s, looked_s)
         lost = {} if records is None else lost_ends(self._gone, looked_s)
@@ -99,8 +105,22 @@ class Bookkeeping:
             warn("gpu_type_without_cost", type=kind)
         # Not again each time that one of the type runs.
         self._unpriced |= decided.unpriced
-        if records is not None:
-            await self._move_watermark(since_s, looked_s, jobs)
+        # Not before accounting has answered long enough to have caught up with slurmctld.
+        answered_s = looked_s - (self._answering_since_s or looked_s)
+        if records is not None and answered_s >= ACCOUNTING_DELAY_S:
+            await self._move_watermark(since_s, safe_s, jobs)
+
+    async def _since_s(self, safe_s: int) -> int:
+        """From when on accounting may show ends that are not in the ledger."""
+        mark_s = await asyncio.to_thread(self._ledger.charges.accounted_until_s)
+        if mark_s <= safe_s:
+            self._is_ahead = False
+            return mark_s
+        # Once written by a clock that was ahead: charging must not rest until then.
+        if not self._is_ahead:
+            warn("watermark_ahead", ahead_s=mark_s - safe_s)
+        self._is_ahead = True
+        return safe_s - ACCOUNTING_DELAY_S
 
     async def _records(self, since_s: int, looked_s: int) -> tuple[RunRecord, ...] | None:
         """Accounting's runs if some may be new; None if not, or if it does not answer."""
@@ -118,11 +138,8 @@ class Bookkeeping:
         self._settle_due_s = time.monotonic() + _SETTLE_S
         return records
 
-    async def _move_watermark(self, since_s: int, looked_s: int, jobs: tuple[JobView, ...]) -> None:
-        """Not before accounting has answered long enough to have caught up with slurmctld."""
-        if looked_s - (self._answering_since_s or looked_s) < ACCOUNTING_DELAY_S:
-            return
+    async def _move_watermark(self, since_s: int, safe_s: int, jobs: tuple[JobView, ...]) -> None:
         still_open = await asyncio.to_thread(self._ledger.charges.open_reservations)
-        until_s = next_watermark_s(since_s, looked_s, jobs, still_open)
+        until_s = next_watermark_s(since_s, safe_s, jobs, still_open)
         if until_s > since_s:
             await asyncio.to_thread(self._ledger.charges.set_accounted_until_s, until_s)

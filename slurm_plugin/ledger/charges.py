@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Select, cast, extract, func, or_, select, true
+from sqlalchemy import Select, case, func, or_, select, true
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
@@ -20,9 +20,12 @@ from slurm_plugin.ledger.tables import (
     transfers,
     watermarks,
 )
+from slurm_plugin.ledger.window_rows import NOW_S
 
 _BOOK = "SELECT slicewise.book(%s)"
 _ROWS_AT_ONCE = 5000
+_AHEAD_S = 3600
+"""A watermark so far in the future was written by a clock that was wrong."""
 
 
 class Charges(LedgerPart):
@@ -85,8 +88,7 @@ class Charges(LedgerPart):
         if found is not None:
             return found
         mark = self._mark()
-        now_s = cast(func.floor(extract("epoch", func.now())), BigInteger)
-        first = insert(watermarks).values(cluster=self._cluster, accounted_until_s=now_s)
+        first = insert(watermarks).values(cluster=self._cluster, accounted_until_s=NOW_S)
         with writing(self._engine) as connection:
             connection.execute(first.on_conflict_do_nothing())
             return int(connection.execute(mark).scalar_one())
@@ -101,9 +103,11 @@ class Charges(LedgerPart):
         return select(watermarks.c.accounted_until_s).where(watermarks.c.cluster == self._cluster)
 
     def set_accounted_until_s(self, second: int) -> None:
-        """Record that; it never goes back."""
+        """Record that; it never goes back, unless it is far ahead of the database's clock."""
+        mark = watermarks.c.accounted_until_s
         moved = insert(watermarks).values(cluster=self._cluster, accounted_until_s=second)
-        later = func.greatest(watermarks.c.accounted_until_s, moved.excluded.accounted_until_s)
+        after = moved.excluded.accounted_until_s
+        later = case((mark > NOW_S + _AHEAD_S, after), else_=func.greatest(mark, after))
         moved = moved.on_conflict_do_update(
             index_elements=[watermarks.c.cluster], set_={"accounted_until_s": later}
         )

@@ -145,6 +145,10 @@ def test_the_watermark_begins_now_and_never_goes_back(ledger: Ledger):
     ledger.charges.set_accounted_until_s(begin_s + 5)
     ledger.charges.set_accounted_until_s(begin_s - 5)
     assert ledger.charges.accounted_until_s() == begin_s + 5
+    # Written by a clock that was ahead.
+    ledger.charges.set_accounted_until_s(begin_s + 86_400)
+    ledger.charges.set_accounted_until_s(begin_s + 10)
+    assert ledger.charges.accounted_until_s() == begin_s + 10
 
 
 def test_a_charge_applies_once(ledger: Ledger):

@@ -11,6 +11,7 @@ from cluster.jobs import JobState
 from cluster.units import MillisliceSeconds
 from slurm_plugin.bookkeeping import Bookkeeping
 from slurm_plugin.decide.charging import ACCOUNTING_DELAY_S
+from slurm_plugin.decide.clock import SETTLED_S
 from slurm_plugin.decide.gone import LOST_AFTER_S
 from slurm_plugin.decide.policy import Budget, Period
 from slurm_plugin.sync import Sync
@@ -130,13 +131,17 @@ async def test_the_policy_is_read_again_when_it_changes() -> None:
 
 
 class Books:
-    """Turns on a clock of their own, with one run that runs at first."""
+    """Turns on a clock of their own, with one run that runs at first.
+
+    ``ahead_s``: how far ahead somebody has set the host's clock.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1_000_000.0
-        monkeypatch.setattr("slurm_plugin.sight.time.time", lambda: self.now_s)
-        clock = SimpleNamespace(monotonic=lambda: self.now_s)
-        monkeypatch.setattr("slurm_plugin.bookkeeping.time", clock)
+        self.ahead_s = 0.0
+        wall = SimpleNamespace(time=lambda: self.now_s + self.ahead_s, monotonic=lambda: self.now_s)
+        for module in ("sight", "steady_clock", "bookkeeping"):
+            monkeypatch.setattr(f"slurm_plugin.{module}.time", wall)
         self.slurm, self.ledger = ScriptedSlurm(RUNNING), ScriptedLedger(watermark_s=500)
         self.sync = sync_of(self.slurm)
         self.books = books_of(self.slurm, self.ledger, self.sync)
@@ -202,3 +207,63 @@ async def test_after_an_outage_of_accounting_the_watermark_waits_as_at_the_start
         assert books.ledger.watermark_s == reached_s
     await books.turn(6)
     assert books.ledger.watermark_s == books.now_s - ACCOUNTING_DELAY_S
+
+
+YEAR_S = 365 * 86_400
+
+
+@pytest.mark.parametrize("ahead_s", [7200, YEAR_S])
+async def test_a_clock_that_is_ahead_for_a_turn_moves_neither_watermark_nor_period(
+    books: Books, ahead_s: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    books.ledger.shown = with_budget("physics", 5).shown
+    await books.turn()
+    await books.turn(ACCOUNTING_DELAY_S)
+    before = books.ledger.watermark_s, list(books.ledger.entered)
+    books.ahead_s = ahead_s
+    await books.turn(5)
+    after = books.ledger.watermark_s, list(books.ledger.entered)
+    assert after == (before[0] + 5, before[1])
+    assert books.sync.clock.stepped_s == ahead_s
+    books.ahead_s = 0.0
+    await books.turn(5)
+    assert books.ledger.watermark_s == before[0] + 10
+    assert books.sync.clock.stepped_s == 0.0
+    events = [one.message.split()[0] for one in caplog.records]
+    assert [one for one in events if one.startswith("clock")] == ["clock_stepped", "clock_settled"]
+
+
+async def test_a_clock_that_is_ahead_for_a_turn_takes_no_run_for_lost(books: Books) -> None:
+    await books.turn()
+    books.slurm.shown = (job(0),)
+    await books.turn(10)
+    books.ahead_s = YEAR_S
+    await books.turn(5)
+    assert len(books.ledger.charges.open_reservations()) == 1
+
+
+async def test_a_clock_that_stays_where_it_was_set_is_believed_after_an_hour(books: Books) -> None:
+    await books.turn()
+    await books.turn(ACCOUNTING_DELAY_S)
+    books.ahead_s = 7200
+    for _ in range(int(SETTLED_S) // 600):
+        await books.turn(600)
+        assert books.ledger.watermark_s <= books.now_s - ACCOUNTING_DELAY_S
+    await books.turn(600)
+    assert books.ledger.watermark_s == books.now_s + 7200 - ACCOUNTING_DELAY_S
+
+
+async def test_a_clock_that_was_set_back_holds_the_watermark_back_at_once(books: Books) -> None:
+    await books.turn()
+    await books.turn(ACCOUNTING_DELAY_S)
+    reached_s = books.ledger.watermark_s
+    books.ahead_s = -7200
+    await books.turn(60)
+    assert books.ledger.watermark_s == reached_s
+
+
+async def test_a_watermark_in_the_future_does_not_stop_charging(books: Books) -> None:
+    books.ledger.watermark_s = int(books.now_s) + YEAR_S
+    await books.turn()
+    assert ("runs", int(books.now_s) - ACCOUNTING_DELAY_S) in books.slurm.done
