@@ -115,6 +115,8 @@ class MemoryStore(OwnParts):
             for one in self.entered
             if entry.kind == one.kind == "roll"
         )
+        if entry.key is not None and entry.key in {one.key for one in self.entered}:
+            return True
         if rolled or unspent_millislice_s not in {None, now}:
             return False
         self.entered.append(entry)

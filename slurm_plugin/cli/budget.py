@@ -2,13 +2,14 @@
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
+from uuid import uuid4
 
 import typer
 from rich.text import Text
 
 from cluster.console import console, print_json
-from cluster.errors import InvalidInputError
+from cluster.errors import InvalidInputError, UnreachableError
 from cluster.periods import period_start_s
 from cluster.settings import Settings, load_settings
 from slurm_plugin.cli import present_budgets as present
@@ -44,6 +45,11 @@ if TYPE_CHECKING:
 budget_app = typer.Typer(help="What tenants may use up in a period.", no_args_is_help=True)
 
 RequiredReason = Annotated[str, typer.Option("--reason", help="Kept in the history.")]
+
+Key = Annotated[
+    str | None,
+    typer.Option(help="Any word, for scripts: given again with the same key it is booked once."),
+]
 
 
 @budget_app.command(
@@ -232,13 +238,14 @@ def grant_budget(
     tenant: TenantName,
     amount: Annotated[str, typer.Option(help="Slice-hours, above zero.")],
     reason: RequiredReason,
+    key: Key = None,
     as_json: Json = False,
 ) -> None:
     """Give a tenant more in the running period; the carry-over rule is for it, too."""
     granted = slice_hours_from_text(amount, "--amount")
     if not granted:
         raise _no_amount()
-    _book(BudgetEntry(tenant, "grant", granted, None, author_name(), reason), as_json=as_json)
+    _book(_entry(tenant, "grant", granted, reason, key), as_json=as_json)
 
 
 @budget_app.command(
@@ -250,13 +257,25 @@ def adjust_budget(
     tenant: TenantName,
     amount: Annotated[str, typer.Option(help="Slice-hours with a sign, such as =-12.5.")],
     reason: RequiredReason,
+    key: Key = None,
     as_json: Json = False,
 ) -> None:
     """Correct a tenant's budget in the running period, up or down."""
     adjusted = signed_slice_hours_from_text(amount, "--amount")
     if not adjusted:
         raise _no_amount()
-    _book(BudgetEntry(tenant, "adjust", adjusted, None, author_name(), reason), as_json=as_json)
+    _book(_entry(tenant, "adjust", adjusted, reason, key), as_json=as_json)
+
+
+def _entry(
+    tenant: str, kind: Literal["grant", "adjust"], amount: int, reason: str, key: str | None
+) -> BudgetEntry:
+    """With a key in any case: an answer that is lost on the way may have been a yes."""
+    if key is not None and not key.strip():
+        raise InvalidInputError("SW-TEXT", "--key: it is empty.", "Give one, or leave it out.")
+    return BudgetEntry(
+        tenant, kind, amount, None, author_name(), reason, key=key or f"command-{uuid4().hex}"
+    )
 
 
 def _no_amount() -> InvalidInputError:
@@ -274,7 +293,7 @@ def _book(entry: BudgetEntry, *, as_json: bool) -> None:
     with opened_ledger(settings) as ledger:
         budget = _require_budget(ledger, entry.tenant)
         _require_begun(ledger, entry.tenant, period_begun_s(budget, settings))
-        ledger.budgets.enter(entry, None)
+        _enter(ledger, entry)
         left = left_millislice_s(books_now(ledger, settings)).get(entry.tenant)
     if as_json:
         print_json({**asdict(entry), "left_millislice_s": left})
@@ -282,6 +301,21 @@ def _book(entry: BudgetEntry, *, as_json: bool) -> None:
     now = "" if left is None else f"; {slice_hours_text(left)} are left"
     change = hours_change_text(entry.amount_millislice_s)
     console().print(Text(f"{entry.tenant}: {change}{now}"))
+
+
+def _enter(ledger: "Ledger", entry: BudgetEntry) -> None:
+    """Once more where no answer came: by its key it is booked once."""
+    try:
+        ledger.budgets.enter(entry, None)
+    except UnreachableError:
+        try:
+            ledger.budgets.enter(entry, None)
+        except UnreachableError as error:
+            raise UnreachableError(
+                error.refusal.code,
+                f"{error.refusal.message} Whether it was booked is not known.",
+                f"The same again books it once: --key {entry.key}",
+            ) from None
 
 
 @budget_app.command(

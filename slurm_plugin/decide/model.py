@@ -241,6 +241,8 @@ class BudgetEntry:
         amount_millislice_s: above zero is granted, below is taken back; a roll may be zero.
         period_start_s: of a roll: Unix seconds, 0 for a budget without periods; else None.
         at_s: when it was recorded; None before.
+        key: by which whoever asks again is known: of a key the ledger has one entry. None: each
+            time is another one.
     """
 
     tenant: str
@@ -250,6 +252,7 @@ class BudgetEntry:
     author: str
     reason: str
     at_s: int | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True)

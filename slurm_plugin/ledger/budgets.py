@@ -7,6 +7,7 @@ from dataclasses import asdict
 from sqlalchemy import Connection, text
 
 from cluster.database import reading, writing
+from cluster.errors import InvalidInputError
 from slurm_plugin.decide.budgets import Amend, unspent
 from slurm_plugin.decide.model import Balance, BudgetEntry
 from slurm_plugin.decide.policy import Budget
@@ -40,9 +41,25 @@ class Budgets(LedgerPart):
 
         Nothing is booked if available + reserved of the tenant is not ``unspent_millislice_s``,
         which it was decided on (None books in any case), or if a roll is not later than its last.
+        What is there already by its key is booked, and stays as it is. Raises InvalidInputError
+        (SW-BUDGET-KEY) if another entry has the key.
         """
         with writing(self._engine) as connection:
-            return _enter(connection, self._cluster, entry, unspent_millislice_s)
+            if _enter(connection, self._cluster, entry, unspent_millislice_s):
+                return True
+            return entry.key is not None and self._is_there(connection, entry, entry.key)
+
+    def _is_there(self, connection: Connection, entry: BudgetEntry, key: str) -> bool:
+        found = connection.execute(queries.entry_of(self._cluster, key)).one_or_none()
+        if found is None:
+            return False
+        if tuple(found) != (entry.tenant, entry.kind, entry.amount_millislice_s):
+            raise InvalidInputError(
+                "SW-BUDGET-KEY",
+                f"The key {key!r} is of another entry: {found.kind} of {found.tenant}.",
+                "Give each entry a key of its own. Nothing was booked.",
+            )
+        return True
 
     def entries(self, tenant: str | None, since_s: int) -> tuple[BudgetEntry, ...]:
         """Entries recorded at ``since_s`` or later, of one tenant or of all, the oldest first."""

@@ -247,7 +247,9 @@ budget_entries = Table(
     Column("author", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("key", Text),
     CheckConstraint("tenant <> ''", name="tenant_named"),
+    CheckConstraint("key <> ''", name="key_named"),
     CheckConstraint("kind IN ('roll', 'grant', 'adjust')", name="kind_known"),
     CheckConstraint("(kind = 'roll') = (period_start_s IS NOT NULL)", name="period_of_roll"),
     CheckConstraint("kind = 'roll' OR amount_millislice_s <> 0", name="amount_not_zero"),
@@ -260,6 +262,13 @@ budget_entries = Table(
         postgresql_where=text("kind = 'roll'"),
     ),
     Index("ix_budget_entries_tenant", "cluster", "tenant", "id"),
+    Index(
+        "uq_budget_entries_key",
+        "cluster",
+        "key",
+        unique=True,
+        postgresql_where=text("key IS NOT NULL"),
+    ),
     comment="A tenant's budget was given or taken back, with its transfer; append-only.",
 )
 

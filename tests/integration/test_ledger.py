@@ -417,6 +417,24 @@ def test_a_settled_run_takes_nothing_more(ledger: Ledger):
     assert is_balanced(ledger)
 
 
+def test_an_entry_of_one_key_is_booked_once_however_often_it_is_asked_for(
+    ledger: Ledger, database: str
+):
+    entry = replace(an_adjustment(5), key="ticket-814")
+    with ThreadPoolExecutor(8) as pool:
+        booked = list(pool.map(lambda _: ledger.budgets.enter(entry, None), range(8)))
+    assert booked == [True] * 8
+    (found,) = ledger.budgets.entries(None, 0)
+    assert replace(found, at_s=None) == entry
+    assert ledger.budgets.balances() == {"vision": a_balance("vision", granted=5, available=5)}
+    for other in (replace(entry, tenant="nlp"), replace(entry, amount_millislice_s=6)):
+        with pytest.raises(InvalidInputError, match="SW-BUDGET-KEY"):
+            ledger.budgets.enter(other, None)
+    with Ledger(database, "another") as another:
+        assert another.budgets.enter(entry, None)
+    assert is_balanced(ledger)
+
+
 def test_sums_beyond_what_a_balance_holds_are_refused(ledger: Ledger):
     most = 2**63 - 1
     assert ledger.budgets.enter(an_adjustment(most), None)

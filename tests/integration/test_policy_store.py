@@ -1,7 +1,9 @@
 """Policy on a real PostgreSQL: deltas, loans, what the database forbids, upgrades, roles."""
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from uuid import uuid4
 
 import psycopg
@@ -599,6 +601,15 @@ def rebalances_in_a_window(own: Ledger) -> None:
     assert (own.loans.recalls(), own.windows.not_over(), len(own.loans.terms())) == ((), (), 1)
 
 
+def says_that_it_does_the_trigger_s_work(database: str, role: str) -> None:
+    """As ``slicewise.book`` says; then it grants another 500."""
+    url = postgres_engine(database).url.set(drivername="postgresql", username=role)
+    entry = json.dumps({**asdict(a_grant()), "cluster": "testing"})
+    with psycopg.connect(url.render_as_string()) as connection:
+        connection.execute("SET slicewise.booking = 'on'")
+        connection.execute("SELECT slicewise.enter_budget(%s::jsonb, NULL)", (entry,))
+
+
 def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
     database: str, role: str, own: Ledger
 ):
@@ -634,6 +645,9 @@ def test_an_operators_role_sets_policy_and_budgets_and_charges_nothing(
     rebalances_in_a_window(own)
     own.tenants.change(nominal("vision", 400), "olga", "cuts the loan")
     assert own.budgets.enter(a_grant(), None)
+    says_that_it_does_the_trigger_s_work(database, role)
+    assert own.budgets.balances()["vision"].granted_millislice_s == 1000
+    assert own.audit.verify().faults == ()
     assert refused(lambda: own.charges.post([settled(1)[0]]))
     assert refused(lambda: own.limits.mark_compiled(1))
     all_tables_refuse(database, role, kept=JOURNALS)

@@ -289,6 +289,46 @@ def budgeted(ledger: FakeLedger) -> FakeLedger:
     return ledger
 
 
+@pytest.mark.parametrize("lost", ["the question", "the answer"])
+def test_a_grant_that_got_no_answer_is_asked_for_again_and_booked_once(
+    budgeted: FakeLedger, monkeypatch: pytest.MonkeyPatch, lost: str
+):
+    enter, failures = budgeted.enter, [UnreachableError("SW-DATABASE-DOWN", "gone")]
+
+    def lossy(entry: BudgetEntry, unspent_millislice_s: int | None) -> bool:
+        if failures and lost == "the question":
+            raise failures.pop()
+        booked = enter(entry, unspent_millislice_s)
+        if failures:
+            raise failures.pop()
+        return booked
+
+    monkeypatch.setattr(budgeted, "enter", lossy)
+    said("budget", "grant", "bio", "--amount", "2", "--reason", "more")
+    said("budget", "grant", "bio", "--amount", "2", "--reason", "and more")
+    assert [one.reason for one in budgeted.entered[1:]] == ["more", "and more"]
+
+
+def test_a_grant_that_gets_no_answer_at_all_says_how_to_ask_again(
+    budgeted: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    def never(*_: object) -> bool:
+        raise UnreachableError("SW-DATABASE-DOWN", "gone")
+
+    monkeypatch.setattr(budgeted, "enter", never)
+    error = refused(budgeted, "budget", "grant", "bio", "--amount", "2", "--reason", "more")
+    assert error.refusal.code == "SW-DATABASE-DOWN"
+    assert "--key command-" in error.refusal.hint
+
+
+def test_what_is_granted_by_the_same_key_is_granted_once(budgeted: FakeLedger):
+    for _ in range(2):
+        words = ("--amount=-2", "--reason", "more", "--key", "ticket-814")
+        said("budget", "adjust", "bio", *words)
+    assert [one.key for one in budgeted.entered] == [None, "ticket-814"]
+    refused(budgeted, "budget", "grant", "bio", "--amount", "2", "--reason", "x", "--key", " ")
+
+
 def test_a_budget_that_is_there_is_changed_in_parts(budgeted: FakeLedger):
     text = said("budget", "set", "bio", "--carry-over", "all", "--overdraft", "0.5")
     assert text == (
