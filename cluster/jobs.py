@@ -114,6 +114,7 @@ class NodeView:
             kept for one user; "" if that is not so.
         cpus, memory_mib: what jobs may have of it, free or not; 0 if Slurm does not say.
         threads_per_core: CPUs that Slurm gives together.
+        untyped_gpus: configured without a type; they are not among ``gpus``.
     """
 
     name: str
@@ -128,6 +129,7 @@ class NodeView:
     cpus: int = 0
     threads_per_core: int = 1
     memory_mib: int = 0
+    untyped_gpus: int = 0
 
     @property
     def is_shapes(self) -> bool:

@@ -38,7 +38,7 @@ from slurm_plugin.decide.limits import (
     wanted,
 )
 from slurm_plugin.decide.policy import Policy, TenantUpdate
-from slurm_plugin.decide.slurm_conf import conf_faults
+from slurm_plugin.decide.slurm_conf import conf_faults, price_faults
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -124,6 +124,7 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
             *unnamed_warnings(unnamed),
             *crowding_warnings(allowed, found, config.get("MaxJobCount", "")),
             *conf_faults(config, partitions, settings.cluster.partitions, settings.costs),
+            *price_faults(nodes, managed, settings.costs),
             *isolation_faults(config),
         ),
     )

@@ -51,7 +51,7 @@ def situation(
         held=held(jobs, partitions),
         free=free_instances([node for node in nodes if node.partitions & partitions]),
         costs=settings.costs,
-        models={name: board.model for name, board in settings.boards_by_type.items()},
+        models=settings.models,
         available_millislice_s={
             # Nothing was ever granted where the balance is missing.
             name: balances[name].available_millislice_s if name in balances else 0

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from cluster.jobs import JobView
-from cluster.mig_profiles import profile_of
 from cluster.settings import Settings
 from cluster.wire import ServiceView, TenantView
 from slurm_plugin.decide.bounds import Bounds, bounds, period_budgets
@@ -39,10 +38,7 @@ class Quotas:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._partitions = frozenset(settings.cluster.partitions)
-        self._memory_mib = {
-            name: profile_of(board, name).memory_mib
-            for name, board in settings.boards_by_type.items()
-        }
+        self._memory_mib = settings.memory_mib
         self._highest: Policy | None = None
         self._nominal: Mapping[str, int] = {}
         self._type_limits: Mapping[str, Mapping[str, int]] = {}

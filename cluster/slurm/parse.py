@@ -27,6 +27,7 @@ from cluster.slurm.values import (
     numbers,
     plain,
     unreadable,
+    untyped_gpus,
     weights,
 )
 
@@ -96,6 +97,7 @@ def _node(block: Mapping[str, str], told: Told) -> NodeView:
         states=frozenset(states.split("+")),
         gpus=gpu_counts(block.get("Gres", "")),
         gpus_allotted=gpu_counts(block.get("GresUsed", "")),
+        untyped_gpus=untyped_gpus(block.get("Gres", "")),
         partitions=names(block.get("Partitions", "")),
         weight=fields.read("weight", "Weight", lambda text: int(text or 1), 1),
         gpus_held=fields.read("gpus_held", "GresUsed", gpu_indices, frozenset()),

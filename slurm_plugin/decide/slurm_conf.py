@@ -1,9 +1,11 @@
 """The lines that slurm.conf needs for the quotas to hold, and what of them is missing."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from cluster.jobs import PartitionView
+from cluster.jobs import NodeView, PartitionView
 from cluster.slurm.values import has_default_memory
+from slurm_plugin.decide.slurm_gres import is_pad
 
 _ENFORCED = ("associations", "limits", "qos")
 
@@ -62,6 +64,36 @@ def conf_faults(
             for name in sorted(views.keys() - set(managed))
             if _bills(views[name])
         ),
+    )
+
+
+def price_faults(
+    nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, int]
+) -> tuple[str, ...]:
+    """GPUs of managed partitions that have no price, one sentence for each type."""
+    unpriced = defaultdict[str, list[str]](list)
+    for node in nodes:
+        if node.is_in(partitions):
+            kinds = {f"gpu:{kind}" for kind, count in node.gpus.items() if count} - {
+                f"gpu:{kind}" for kind in (*costs, *filter(is_pad, node.gpus))
+            }
+            for kind in (*kinds, *(["gpu"] if node.untyped_gpus else [])):
+                unpriced[kind].append(node.name)
+    return tuple(_unpriced(kind, names) for kind, names in sorted(unpriced.items()))
+
+
+def _unpriced(kind: str, nodes: Sequence[str]) -> str:
+    more = len(nodes) - 1
+    has = f"{nodes[0]} and {more} more node{'s' * (more > 1)} have" if more else f"{nodes[0]} has"
+    if kind == "gpu":
+        return (
+            f"{has} GPUs without a type: Slurm bills by type, so nobody is charged for them and no"
+            " quota counts them. Give them one, as in Gres=gpu:a100:8, and name it in [gpus] of"
+            " slicewise.toml: whole."
+        )
+    return (
+        f"{has} {kind}, which has no price: nobody is charged for it and no quota counts it. Name"
+        " it in [gpus] of slicewise.toml: types, or whole for GPUs that are not cut."
     )
 
 

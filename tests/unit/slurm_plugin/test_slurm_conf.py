@@ -2,8 +2,8 @@
 
 import pytest
 
-from cluster.jobs import PartitionView
-from slurm_plugin.decide.slurm_conf import conf_faults, conf_lines
+from cluster.jobs import NodeView, PartitionView
+from slurm_plugin.decide.slurm_conf import conf_faults, conf_lines, price_faults
 
 COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}
 WEIGHTS = {"cpu": 0.0, "mem": 0.0, "gres/gpu:1g.10gb": 1000.0, "gres/gpu:3g.40gb": 3500.0}
@@ -97,3 +97,24 @@ def test_a_partition_without_default_memory_is_said_where_memory_is_allotted():
         {**allots, "JobDefaults": "DefMemPerGPU=9"},
     ):
         assert conf_faults(config, views, ["gpu"], COSTS) == ()
+
+
+def test_gpus_without_a_price_are_said_once_for_each_type():
+    def node(name: str, gpus: dict[str, int], partition: str = "gpu", untyped: int = 0) -> NodeView:
+        where = frozenset({partition})
+        return NodeView(name, name, frozenset(), gpus, {}, where, untyped_gpus=untyped)
+
+    nodes = [
+        node("a", {"1g.10gb": 3, "3g.40gb": 1, "pad4": 3, "gone": 0}),
+        node("b", {"a100": 8}),
+        node("c", {"a100": 8, "l40s": 1}),
+        node("d", {"h200": 8}, partition="other"),
+        node("e", {}, untyped=8),
+    ]
+    untyped, a100, l40s = price_faults(nodes, frozenset({"gpu"}), COSTS)
+    assert untyped.startswith("e has GPUs without a type")
+    assert a100.startswith("b and 1 more node have gpu:a100, which has no price")
+    assert l40s.startswith("c has gpu:l40s, which has no price")
+    assert price_faults(nodes[:1], frozenset({"gpu"}), COSTS) == ()
+    priced = COSTS | {"a100": 7000, "l40s": 3500}
+    assert price_faults(nodes[1:4], frozenset({"gpu"}), priced) == ()
