@@ -96,15 +96,20 @@ class Compiled:
 
 async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
     """Changes nothing. Raises what ``Slurm`` and ``Ledger`` raise."""
-    associations, qos, config, partitions, nodes = await asyncio.gather(
-        slurm.associations(), slurm.qos(), slurm.config(), slurm.partitions(), slurm.nodes()
+    associations, qos, config, partitions, nodes, jobs = await asyncio.gather(
+        slurm.associations(),
+        slurm.qos(),
+        slurm.config(),
+        slurm.partitions(),
+        slurm.nodes(),
+        slurm.jobs(),
     )
     managed = frozenset(settings.cluster.partitions)
     # Without any GPU something else is wrong, and limits of 0 would not mend it.
     whole = capacity(nodes, managed, settings.costs, settings.whole_boards) or None
     books = await asyncio.to_thread(ledger.books, time.time(), settings.ledger.time_zone)
     allowed, known = _allowed(books, settings, whole), books.known
-    found = found_of(settings.cluster.name, associations, qos, config)
+    found = found_of(settings.cluster.name, associations, qos, config, jobs)
     limits = wanted(allowed, found, known)
     all_differing = differences(limits, found)
     differing = tuple(one for one in all_differing if can_be_named(one))

@@ -7,8 +7,11 @@ from cluster.settings import Settings
 from cluster.wire import ServiceView, TenantView
 from slurm_plugin.decide.bounds import Bounds, bounds, period_budgets
 from slurm_plugin.decide.demand import capacity, guaranteed_use, node_costs, waiting_instances
-from slurm_plugin.decide.limits import binding_type_limits, qos_name
+from slurm_plugin.decide.limits import (
+    binding_type_limits,
+)
 from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.qos_names import qos_name
 from slurm_plugin.decide.services import (
     Observation,
     gpu_types,

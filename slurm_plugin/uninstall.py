@@ -14,9 +14,14 @@ from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from slurm_plugin.decide.drift import Known, our_qos, remember_way_back, way_back
 from slurm_plugin.decide.limit_changes import Change, removal, stages_back
-from slurm_plugin.decide.limits import Difference, Found, found_of, is_ours
+from slurm_plugin.decide.limits import (
+    Difference,
+    Found,
+    found_of,
+)
 from slurm_plugin.decide.mig.node_weights import own_weights
 from slurm_plugin.decide.policy import LimitKey
+from slurm_plugin.decide.qos_names import is_ours
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger

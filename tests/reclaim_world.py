@@ -12,8 +12,8 @@ from cluster.wire import ServiceView, SlotView
 from slurm_plugin.decide.calendar import Moment
 from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.charging import run_cost
-from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.policy import Loan, Policy, Recall
+from slurm_plugin.decide.qos_names import SHARED_QOS, is_borrowed, qos_name
 from slurm_plugin.decide.quota_round import Rules, Seen, World, plan
 from slurm_plugin.decide.reclaim.waits import Lenders, about_to_start, still_waiting
 from slurm_plugin.decide.services import used_by_tenant
@@ -39,7 +39,7 @@ def one(job_id: int, account: str, kind: str, count: int = 1, *, borrowed: bool 
         job_id=job_id,
         task_index=job_id,
         account=account,
-        qos=BORROWED_QOS if borrowed else qos_name(account),
+        qos=SHARED_QOS if borrowed else qos_name(account),
         reason="Resources",
         held=False,
         priority=1000 * (not borrowed) + 1000 - job_id,
@@ -135,7 +135,7 @@ class Cluster:
             slots = tuple(
                 SlotView(index=each.job_id, state="running", job_id=each.job_id, is_borrowed=True)
                 for each in runs
-                if each.qos == BORROWED_QOS
+                if is_borrowed(each.qos)
             )
             yield ServiceView(
                 array_job_id=814,
@@ -160,7 +160,7 @@ class Cluster:
             cost = run_cost(one.gpus, COSTS)
             ceiling = allowed[one.account].ceiling_millislices
             waits = one.account in self.lenders and self.waits[one.account] > self.now_s
-            kept = one.qos == BORROWED_QOS and waits
+            kept = is_borrowed(one.qos) and waits
             fits = held.get(one.account, 0) + cost <= ceiling and self._may_own(one, cost)
             if fits and not kept:
                 self._place(one)
@@ -168,7 +168,7 @@ class Cluster:
     def _may_own(self, one: JobView, cost: int) -> bool:
         own = [each for each in self._running() if each.qos == one.qos == qos_name(one.account)]
         held = used_by_tenant(own, PARTITIONS, COSTS).get(one.account, 0)
-        return one.qos == BORROWED_QOS or (
+        return is_borrowed(one.qos) or (
             held + cost <= self.policy[one.account].quota.nominal_millislices
         )
 
@@ -178,7 +178,7 @@ class Cluster:
             if all(free[kind] >= count for kind, count in need.items()):
                 self._run(one, node)
                 return
-        if one.qos != BORROWED_QOS:
+        if not is_borrowed(one.qos):
             self._preempt(one, need)
 
     def _preempt(self, one: JobView, need: Mapping[str, int]) -> None:
@@ -186,7 +186,7 @@ class Cluster:
             victims = []
             runs = [each for each in self._running() if each.nodes == (node,)]
             for run in sorted(runs, key=lambda run: run.job_id not in self.going):
-                if run.qos == BORROWED_QOS and not all(free[k] >= n for k, n in need.items()):
+                if is_borrowed(run.qos) and not all(free[k] >= n for k, n in need.items()):
                     free.update(run.gpus)
                     victims.append(run.job_id)
             if all(free[kind] >= count for kind, count in need.items()):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 from own_parts import OwnParts
@@ -179,6 +179,8 @@ class SlurmDatabase:
             return
         for name in names:
             del self.known[name]
+        for name, one in self.known.items():
+            self.known[name] = replace(one, preempt=one.preempt - names)
         for row in self.rows.values():
             row.own = None if row.own is None else row.own - names
             row.plus, row.minus = row.plus - names, row.minus - names
@@ -186,17 +188,19 @@ class SlurmDatabase:
     def _set_qos(self, name: str, settings: Iterable[str]) -> None:
         one = self.known[name]
         group, each, preempt = dict(one.grp_tres), dict(one.max_tres_per_account), one.preempt
-        exempt_s = one.preempt_exempt_s
+        exempt_s, mode = one.preempt_exempt_s, one.preempt_mode
         for setting in settings:
             word, _, value = setting.partition("=")
             if word in {"preempt", "preempt+"}:
                 assert set(value.split(",")) <= self.known.keys()
                 preempt = preempt | set(value.split(","))
+            elif word == "preemptmode":
+                mode = value
             elif word == "preemptexempttime":
                 exempt_s = None if value == "-1" else duration_s(value)
             else:
                 _set_limits({"grptres": group, "maxtresperaccount": each}[word], value)
-        self.known[name] = Qos(name, group, preempt, each, exempt_s)
+        self.known[name] = Qos(name, group, preempt, each, exempt_s, mode)
 
     def _modify(self, keys: Iterable[tuple[str, str]], settings: Iterable[str]) -> None:
         for key in keys:

@@ -14,7 +14,6 @@ from cluster.mig.inventory import ComputeInstance, Gpu, Health, Instance, Invent
 from cluster.mig.layouts import Placement
 from cluster.mig_profiles import board
 from cluster.units import Millislices, MillisliceSeconds
-from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.policy import (
     MAX_NOMINAL_MILLISLICES,
     Budget,
@@ -23,6 +22,7 @@ from slurm_plugin.decide.policy import (
     Quota,
     Tenant,
 )
+from slurm_plugin.decide.qos_names import SHARED_QOS, qos_name
 from slurm_plugin.decide.slurm_files import padded, room
 from slurm_plugin.decide.slurm_gres import Device, devices, gres_conf, node_gres, types_by_kind
 
@@ -170,7 +170,7 @@ class _Crowd:
                 slot = self._waiting(owner, kind, 1, f"service{number}")
                 slot = replace(slot, array_job_id=array, task_index=index)
                 started = self._started(slot, kind, 1) if index < _SLOTS - 2 else None
-                held = replace(slot, held=True, priority=0, reason="JobHeldAdmin", qos=BORROWED_QOS)
+                held = replace(slot, held=True, priority=0, reason="JobHeldAdmin", qos=SHARED_QOS)
                 yield started or held
 
     def lenders(self, count: int) -> Iterator[JobView]:
@@ -194,9 +194,7 @@ class _Crowd:
         busy = [name for number, name in enumerate(self._leaves) if number % 3]
         for _ in range(count):
             kind, instances = self._size_of_one()
-            yield replace(
-                self._waiting(self._chance.choice(busy), kind, instances), qos=BORROWED_QOS
-            )
+            yield replace(self._waiting(self._chance.choice(busy), kind, instances), qos=SHARED_QOS)
 
     def _room(self, node: str, kind: str) -> int:
         return self._nodes[node].gpus[kind] - self._taken[node]
@@ -262,7 +260,7 @@ class _Crowd:
             job,
             state=JobState.RUNNING,
             reason="None",
-            qos=qos_name(job.account) if is_own else BORROWED_QOS,
+            qos=qos_name(job.account) if is_own else SHARED_QOS,
             nodes=(node,),
             start_s=start_s,
             end_s=start_s + (job.time_limit_s or 0),

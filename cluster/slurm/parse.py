@@ -45,7 +45,14 @@ ASSOCIATION_FIELDS = (
     "MaxSubmitJobs",
 )
 USE_FIELDS = ("Cluster", "QOS")
-QOS_FIELDS = ("Name", "GrpTRES", "Preempt", "MaxTRESPerAccount", "PreemptExemptTime")
+QOS_FIELDS = (
+    "Name",
+    "GrpTRES",
+    "Preempt",
+    "MaxTRESPerAccount",
+    "PreemptExemptTime",
+    "PreemptMode",
+)
 
 # -- Nodes, partitions and steps
 
@@ -250,6 +257,7 @@ def _qos(row: Mapping[str, str], told: Told) -> Qos:
         preempt=names(row["Preempt"]),
         max_tres_per_account=fields.read("max_tres_per_account", "MaxTRESPerAccount", limits, {}),
         preempt_exempt_s=fields.read("preempt_exempt_s", "PreemptExemptTime", duration_s, None),
+        preempt_mode=row["PreemptMode"].lower(),
     )
 
 

@@ -9,8 +9,8 @@ from cluster.mig_profiles import WholeBoard
 from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.free import free_instances, is_usable
-from slurm_plugin.decide.limits import qos_name
 from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.qos_names import qos_name
 from slurm_plugin.decide.slurm_gres import is_pad
 from slurm_plugin.decide.tenants import own_part
 

@@ -20,11 +20,11 @@ from slurm_plugin.decide.limits import (
     Difference,
     Found,
     Settings,
-    is_ours,
     only_ours_differ,
     value_now,
 )
 from slurm_plugin.decide.policy import KnownLimit, LimitKey
+from slurm_plugin.decide.qos_names import is_ours
 
 Known = Mapping[LimitKey, KnownLimit]
 

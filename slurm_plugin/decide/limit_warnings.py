@@ -4,8 +4,14 @@ from collections.abc import Collection, Iterable
 
 from cluster.slurm.interface import Association
 from slurm_plugin.decide.accounts import AccountDifference, differences
-from slurm_plugin.decide.limits import Allowed, Difference, Found, is_ours, type_limits
+from slurm_plugin.decide.limits import (
+    Allowed,
+    Difference,
+    Found,
+    type_limits,
+)
 from slurm_plugin.decide.policy import ROOT_ACCOUNT
+from slurm_plugin.decide.qos_names import can_have_qos, is_ours, qos_name
 
 _SHOWN_NAMES = 5
 _LONGEST_NAME = 40
@@ -99,6 +105,12 @@ def warnings(allowed: Allowed, found: Found, managed: Collection[str]) -> tuple[
     moved = [one for one in differences(allowed.policy, places) if one.kind == "moved"]
     return (
         *(f"Slurm has no account {name}: its quota waits." for name in absent),
+        *(
+            f"Tenant {name} can have no limits: QOS {qos_name(name)} would be Slicewise's for "
+            "something else. Name the account otherwise, and take it over."
+            for name in sorted(allowed.policy)
+            if not can_have_qos(name)
+        ),
         *map(_moved_text, moved),
         *(f"QOS {name} has a GrpTRES=billing, which hides that of accounts." for name in hiding),
         *(f"Slurm does not count GPUs of type {kind}: no limit on them." for kind in unknown),

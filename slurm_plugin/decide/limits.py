@@ -4,22 +4,25 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cluster.errors import InvalidInputError
+from cluster.jobs import JobState, JobView
 from cluster.slurm.interface import Association, Qos
 from cluster.units import slices_text
 from slurm_plugin.decide.ceilings import Ceiling
 from slurm_plugin.decide.policy import ROOT_ACCOUNT, KnownLimit, LimitKey, Policy, Quota
+from slurm_plugin.decide.qos_names import (
+    SHARED_QOS,
+    borrowed_qos,
+    can_have_qos,
+    is_borrowed,
+    is_ours,
+    qos_name,
+)
 from slurm_plugin.decide.tenants import downward, parent
-
-QOS_PREFIX = "slicewise_"
-"""Only QOS of this prefix are ever changed, and the next one."""
-
-BORROWED_QOS = "slicewise-borrowed"
-"""Of all jobs on borrowed quota; no tenant's QOS can have that name."""
 
 BILLING, RUN_MINUTES = "grptres=billing", "grptresrunmins=billing"
 GUARANTEE = "maxtresperaccount=billing"
 TYPE = "grptres=gres/gpu:"
-EXEMPT = "preemptexempttime"
+EXEMPT, PREEMPT_MODE = "preemptexempttime", "preemptmode"
 QOS_LIST, DEFAULT_QOS, PREEMPT, NAME = "qos", "defaultqos", "preempt", "name"
 """Fields of settings."""
 
@@ -28,6 +31,8 @@ INHERITED = "inherited"
 
 _NEAR_MILLISLICE_MIN = 1000
 _NEAR_SHARE = 100
+_REQUEUE = "requeue"
+"""What becomes of borrowed jobs, whatever slurm.conf says of all others."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Found:
 
     Attributes:
         tres: what accounting counts (AccountingStorageTRES): there can be limits on no others.
+        sharing: accounts with jobs in the QOS that all tenants shared once.
     """
 
     cluster: str
@@ -43,6 +49,7 @@ class Found:
     users: tuple[Association, ...]
     qos: Mapping[str, Qos] = field(hash=False)
     tres: frozenset[str]
+    sharing: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -99,21 +106,12 @@ class Difference:
     partition: str = ""
 
 
-def qos_name(tenant: str) -> str:
-    """The tenant's own QOS: its guaranteed jobs run in it."""
-    return QOS_PREFIX + tenant
-
-
-def is_ours(qos: str) -> bool:
-    """Whether that QOS is Slicewise's."""
-    return qos.startswith(QOS_PREFIX) or qos == BORROWED_QOS
-
-
 def found_of(
     cluster: str,
     associations: Iterable[Association],
     qos: Iterable[Qos],
     config: Mapping[str, str],
+    jobs: Iterable[JobView] = (),
 ) -> Found:
     """Slurm's replies, by name.
 
@@ -135,6 +133,9 @@ def found_of(
         tuple(row for row in rows if row.user),
         {one.name: one for one in qos},
         frozenset(config.get("AccountingStorageTRES", "").split(",")),
+        frozenset(
+            job.account for job in jobs if job.qos == SHARED_QOS and job.state != JobState.ENDED
+        ),
     )
 
 
@@ -145,15 +146,18 @@ def wanted(allowed: Allowed, found: Found, known: Mapping[LimitKey, KnownLimit])
     whatever its QOS; to so many instances of a type; and to what is left of its budget. QOS
     ``slicewise_<tenant>`` is its default and limited to its guarantee per account, which, other
     than GrpTRES of a QOS, does not hide the account's limit (docs/decisions/0005). It may preempt
-    the borrowed QOS, once what runs there is older than its term; every tenant may use that one,
-    and it has no limit of its own. A tenant may not use another's QOS, though it stood above it. An
-    account without a tenant has the sum of the ceilings below it, 0 if there are none, and the QOS
-    of the tenant above. A QOS whose tenant is gone allows nothing.
+    QOS ``slicewise_<tenant>_borrowed`` of every tenant, once what runs there is older than its
+    term; that one has no limit of its own, and its jobs are requeued. A tenant may not use
+    another's QOS, though it stood above it. An account without a tenant has the sum of the ceilings
+    below it, 0 if there are none, and the QOS of the tenant above. A QOS whose tenant is gone
+    allows nothing. The QOS that all tenants shared once is what a borrowed one is for as long as
+    jobs are in it.
 
     What is no longer looked after (a limit on a type that was taken away, a term, the default QOS
     of a former tenant) goes back to what it was before.
     """
-    tenants = frozenset(allowed.policy) & found.accounts.keys() - {ROOT_ACCOUNT}
+    tenants = frozenset(filter(can_have_qos, allowed.policy)) & found.accounts.keys()
+    tenants -= {ROOT_ACCOUNT}
     settings: dict[LimitKey, Setting] = {}
     sums = _sums(tenants, allowed.ceilings, found.accounts)
     lists = {name: _listed(name, tenants, found) for name in found.accounts}
@@ -170,14 +174,17 @@ def _listed(account: str, tenants: Collection[str], found: Found) -> str:
     row: Association | None = found.accounts[account]
     while row is not None and row.account not in tenants:
         row = found.accounts.get(row.parent)
-    return _text({qos_name(row.account), BORROWED_QOS}) if row is not None else ""
+    if row is None:
+        return ""
+    shared = {SHARED_QOS} if account in found.sharing else set()
+    return _text({qos_name(row.account), borrowed_qos(row.account)} | shared)
 
 
 def _tenant_account(name: str, allowed: Allowed, found: Found) -> Settings:
     ceiling = allowed.ceilings[name]
     fields = {
         BILLING: Setting(str(ceiling.ceiling_millislices), _ceiling_words(ceiling)),
-        QOS_LIST: Setting(_listed(name, (name,), found), "its own QOS, and the borrowed"),
+        QOS_LIST: Setting(_listed(name, (name,), found), "its own QOS, and its borrowed one"),
         DEFAULT_QOS: Setting(qos_name(name), "its own QOS"),
     }
     limits = type_limits(allowed.policy[name].quota, allowed.costs, allowed.models)
@@ -275,25 +282,30 @@ def _qos_settings(
 ) -> Settings:
     """A GrpTRES of our own would hide the account's limit from its jobs."""
     settings: dict[LimitKey, Setting] = {}
-    if tenants:
-        settings |= _qos(BORROWED_QOS, _borrowed(allowed.term_s))
+    borrowed = {borrowed_qos(tenant): f"for borrowed jobs of {tenant}" for tenant in tenants}
+    if tenants and found.sharing:
+        borrowed[SHARED_QOS] = "for borrowed jobs, until the last one has ended"
+    for name in sorted(borrowed):
+        settings |= _qos(name, _borrowed(name, borrowed[name], allowed.term_s))
     for tenant in sorted(tenants):
         guarantee = str(allowed.ceilings[tenant].guarantee_millislices)
         fields = {
             NAME: Setting(qos_name(tenant), f"for guaranteed jobs of {tenant}"),
             GUARANTEE: Setting(guarantee, f"guarantee of {tenant}"),
-            PREEMPT: Setting(BORROWED_QOS, "guaranteed before borrowed"),
+            PREEMPT: Setting(_text(borrowed), "guaranteed before borrowed"),
         }
         settings |= _qos(qos_name(tenant), fields)
     wanted_names = {key.name for key in settings}
-    for name in sorted(_seen_qos(found, known) & found.qos.keys() - wanted_names - {BORROWED_QOS}):
-        settings |= _qos(name, {GUARANTEE: Setting("0", "its tenant is gone")})
+    for name in sorted(_seen_qos(found, known) & found.qos.keys() - wanted_names):
+        if not is_borrowed(name):
+            settings |= _qos(name, {GUARANTEE: Setting("0", "its tenant is gone")})
     return settings
 
 
-def _borrowed(term_s: int) -> Mapping[str, Setting]:
+def _borrowed(name: str, why: str, term_s: int) -> Mapping[str, Setting]:
     term = {EXEMPT: Setting(str(term_s), "term of what is borrowed, in s")} if term_s else {}
-    return {NAME: Setting(BORROWED_QOS, "for borrowed jobs"), **term}
+    mode = {PREEMPT_MODE: Setting(_REQUEUE, "its jobs are to run again")}
+    return {NAME: Setting(name, why), **mode, **term}
 
 
 def _qos(name: str, fields: Mapping[str, Setting]) -> Settings:
@@ -345,13 +357,14 @@ def _qos_value(found: Found, key: LimitKey) -> str:
     row, (word, _, tres) = found.qos.get(key.name), key.field.partition("=")
     if row is None:
         return ""
+    limits = {"grptres": row.grp_tres, "maxtresperaccount": row.max_tres_per_account}
+    if word in limits:
+        return str(limits[word].get(tres, ""))
     match word:
-        case "grptres":
-            return str(row.grp_tres.get(tres, ""))
-        case "maxtresperaccount":
-            return str(row.max_tres_per_account.get(tres, ""))
         case "preempt":
             return _text(_ours(row.preempt))
+        case "preemptmode":
+            return row.preempt_mode
         case "preemptexempttime":
             return "" if row.preempt_exempt_s is None else str(row.preempt_exempt_s)
         case _:
@@ -367,12 +380,22 @@ def differences(wanted: Wanted, found: Found) -> tuple[Difference, ...]:
     now = {key: value_now(found, key) for key in wanted.settings}
     return (
         *(
-            Difference(key, now[key], setting.value, setting.why)
+            Difference(key, now[key], value, setting.why)
             for key, setting in wanted.settings.items()
-            if now[key] != setting.value and not _near(key, now[key], setting.value)
+            if now[key] != (value := _with_others(key, now[key], setting.value))
+            and not _near(key, now[key], value)
         ),
         *_user_differences(wanted.lists, found),
     )
+
+
+def _with_others(key: LimitKey, now: str, value: str) -> str:
+    """What is preempted is only added to: another cluster's tenants may have QOS of the same names,
+    and what they preempt besides goes with the QOS that are.
+    """
+    if key.field != PREEMPT:
+        return value
+    return _text({*now.split(","), *value.split(",")} - {""})
 
 
 def _near(key: LimitKey, now: str, value: str) -> bool:

@@ -10,8 +10,11 @@ from cluster.wire import ServiceNews
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.explain import Cause, Situation
 from slurm_plugin.decide.free import free_instances, idle, is_usable
-from slurm_plugin.decide.limits import qos_name, type_limits
+from slurm_plugin.decide.limits import (
+    type_limits,
+)
 from slurm_plugin.decide.policy import Recall
+from slurm_plugin.decide.qos_names import qos_name
 from slurm_plugin.decide.tenants import ancestors, payers, subtree
 
 WAITING = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})

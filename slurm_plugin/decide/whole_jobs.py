@@ -38,8 +38,8 @@ from slurm_plugin.decide.demand import (
     wanted_on_nodes,
 )
 from slurm_plugin.decide.lending import borrowed_lately, lend, lends_anew
-from slurm_plugin.decide.limits import qos_name
 from slurm_plugin.decide.policy import MAX_WEIGHT, Loan, Policy
+from slurm_plugin.decide.qos_names import qos_name
 from slurm_plugin.decide.reclaim.ready import Left
 from slurm_plugin.decide.reclaim.room import Need, Shape, shape_of
 from slurm_plugin.decide.tenants import downward, own_part, parent

@@ -9,8 +9,8 @@ from cluster.jobs import ALLOTTED, JobTag, JobView
 from cluster.units import slices_text, slices_words
 from cluster.wire_reads import WhyAnswer, WhyTable
 from slurm_plugin.decide.explain import BUDGET_RUN_S, Cause
-from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.policy import MAX_NOMINAL_MILLISLICES
+from slurm_plugin.decide.qos_names import borrowed_qos, is_borrowed, qos_name
 from slurm_plugin.decide.reasons import Reason, translate
 from slurm_plugin.decide.shortage import (
     WAITING,
@@ -166,8 +166,8 @@ def _asks(job: JobView, sight: Sight) -> str:
 
 
 def _quota(job: JobView) -> str:
-    kinds = {qos_name(job.account): "guaranteed", BORROWED_QOS: "on borrowed quota"}
-    return f"{kinds.get(job.qos, 'not weighed by Slicewise')} (QOS {job.qos})"
+    kind = "guaranteed" if job.qos == qos_name(job.account) else "not weighed by Slicewise"
+    return f"{'on borrowed quota' if is_borrowed(job.qos) else kind} (QOS {job.qos})"
 
 
 def _numbers(short: Shortage | None, budget: BudgetShortage | None) -> Iterable[str]:
@@ -242,7 +242,8 @@ def _borrowing(job: JobView, sight: Sight) -> Iterable[str]:
     elif tag is not None and tag.is_flexible:
         yield "It moves to borrowed quota by itself when others leave some idle."
     else:
-        yield f"On borrowed quota it may start sooner: submit it with --qos={BORROWED_QOS}"
+        qos = borrowed_qos(job.account)
+        yield f"On borrowed quota it may start sooner: submit it with --qos={qos}"
 
 
 def _undecided(about: str, job: JobView, sight: Sight) -> WhyAnswer:
@@ -300,7 +301,7 @@ def _holds(job: JobView, sight: Sight) -> str:
 
 
 def _taken(job: JobView) -> str:
-    if job.qos == BORROWED_QOS:
+    if is_borrowed(job.qos):
         return ": it may be requeued when a lender's own job needs the GPU"
     return ": no other tenant's job takes it away" if job.qos == qos_name(job.account) else ""
 

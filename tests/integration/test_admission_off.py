@@ -56,7 +56,7 @@ def running(users: Users) -> int:
     return sum(int(amount) for amount in re.findall(r"billing=(\d+)", shown))
 
 
-@pytest.mark.parametrize("qos", [(), ("--qos=slicewise-borrowed",), ("--qos=normal",)])
+@pytest.mark.parametrize("qos", [(), ("--qos=slicewise_vision_borrowed",), ("--qos=normal",)])
 def test_typed_gpus_stay_within_the_quota(users: Users, qos: tuple[str, ...]) -> None:
     outcome = users.submit("alice", "sbatch", GPU, "--array=0-9", *qos, script=LASTING)
     assert outcome.status == 0, outcome.text

@@ -237,7 +237,7 @@ def test_ceiling_and_guarantee_bind_and_the_lender_goes_first(sandbox: Sandbox, 
     with tenant_account(sandbox) as lender:
         set_quota(sandbox, lender, "8", "--lending-limit", "8")
         set_quota(sandbox, account, "2", "--borrowing-limit", "8")
-        own, borrowed = f"slicewise_{account}", "slicewise-borrowed"
+        own, borrowed = f"slicewise_{account}", f"slicewise_{account}_borrowed"
         elsewhere = submit(sandbox, account, "--hold", seconds=600)
         sandbox.run("root", ("scontrol", "update", f"JobId={elsewhere}", "QOS=normal"))
         for qos in [own] * 3 + [borrowed] * 9:
@@ -313,14 +313,14 @@ def test_a_change_by_hand_is_told_and_put_back_or_adopted(
     assert (told["name"], told["was"], told["now"]) == (account, "3000", "4000")
     assert enforced(sandbox, account) == str(then)
     assert shown(sandbox, account)["nominal_millislices"] == then
-    assert exempt_time(sandbox) == "00:02:30"
+    assert exempt_time(sandbox, account) == "00:02:30"
     assert compiled(sandbox)["changed_by_hand"] == []
-    assert exempt_time(sandbox) == ""
+    assert exempt_time(sandbox, account) == ""
 
 
-def exempt_time(sandbox: Sandbox) -> str:
+def exempt_time(sandbox: Sandbox, account: str) -> str:
     """Of what runs on borrowed quota."""
-    where = ("qos", "slicewise-borrowed", "format=preemptexempttime")
+    where = ("qos", f"slicewise_{account}_borrowed", "format=preemptexempttime")
     return sandbox.run("root", ("sacctmgr", "-n", "-P", "show", *where)).stdout.strip()
 
 

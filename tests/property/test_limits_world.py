@@ -103,8 +103,9 @@ def test_whatever_is_changed_and_killed_slurm_follows_and_forgets(
         assert compiled.by_hand == ()
         assert persistently(compile_limits, slurm, ledger, (), term_s).changes == ()
         check(slurm, ledger)
-        if "slicewise-borrowed" in slurm.known and (ledger.shown or not term_s):
-            assert slurm.known["slicewise-borrowed"].preempt_exempt_s == (term_s or None)
+        for name in ledger.shown:
+            borrowed = slurm.known[f"slicewise_{name}_borrowed"]
+            assert (borrowed.preempt_exempt_s, borrowed.preempt_mode) == (term_s or None, "requeue")
     persistently(uninstall, slurm, ledger, data.draw(kills))
     assert slurm.state() == before
     assert ledger.remembered == {}
@@ -122,9 +123,11 @@ def check(slurm: SlurmDatabase, ledger: LimitLedger) -> None:
         listed = {name for name in slurm._list(row) if name.startswith("slicewise")}
         default = slurm._default(row)
         if row.account in ledger.shown:
-            assert listed == {f"slicewise_{row.account}", "slicewise-borrowed"}
+            assert listed == {f"slicewise_{row.account}", f"slicewise_{row.account}_borrowed"}
             assert row.user or default == f"slicewise_{row.account}"
-        assert listed <= {f"slicewise_{name}" for name in ledger.shown} | {"slicewise-borrowed"}
+        assert listed <= {
+            f"slicewise_{name}{end}" for name in ledger.shown for end in ("", "_borrowed")
+        }
         assert row.grp_tres.get("cpu", 4) == 4
     for name in ledger.shown:
         guarantee = slurm.known[f"slicewise_{name}"].max_tres_per_account["billing"]

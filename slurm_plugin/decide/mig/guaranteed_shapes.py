@@ -19,8 +19,9 @@ from cluster.jobs import ALLOTTED, JobState, JobTag, JobView, RunRecord
 from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import is_managed, is_waiting
-from slurm_plugin.decide.limits import binding_type_limits, qos_name
+from slurm_plugin.decide.limits import binding_type_limits
 from slurm_plugin.decide.policy import MAX_TYPE_LIMIT, Policy
+from slurm_plugin.decide.qos_names import qos_name
 from slurm_plugin.decide.tenants import own_part
 
 _Used = Mapping[str, Mapping[str, int]]

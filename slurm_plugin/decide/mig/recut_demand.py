@@ -11,12 +11,12 @@ from cluster.units import Millislices
 from slurm_plugin.decide.bounds import highest_ceilings
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import is_managed, waits_for_others
-from slurm_plugin.decide.limits import qos_name
 from slurm_plugin.decide.mig.guaranteed_shapes import Needs
 from slurm_plugin.decide.mig.recut_looks import unfit
 from slurm_plugin.decide.mig.recut_steps import StepName
 from slurm_plugin.decide.mig.recutting_worth import Demand, Waiting
 from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.qos_names import qos_name
 from slurm_plugin.decide.slurm_gres import Kind
 
 _PARTS = (StepName.CUT, StepName.TELL, StepName.VERIFY, StepName.RESUME)

@@ -15,8 +15,8 @@ from slurm_plugin.decide.demand import (
     waits_for_quota,
     wanted_on_nodes,
 )
-from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.policy import Policy, Recall
+from slurm_plugin.decide.qos_names import is_borrowed, qos_name
 from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting
 from slurm_plugin.decide.services import used_by_tenant
 from slurm_plugin.decide.tenants import own_part
@@ -126,7 +126,7 @@ def _running(
         if slot.state in {"starting", "running"}
     }
     for job in jobs:
-        may_go = job.qos == BORROWED_QOS or job.account in excess
+        may_go = is_borrowed(job.qos) or job.account in excess
         is_one = may_go or job.state is JobState.COMPLETING
         if job.state in ALLOTTED and is_one and not job.is_doubtful:
             yield Running(

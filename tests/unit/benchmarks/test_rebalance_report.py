@@ -17,8 +17,14 @@ from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.demand import capacity, demand
 from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.limit_changes import stages
-from slurm_plugin.decide.limits import BORROWED_QOS, Allowed, differences, found_of, wanted
+from slurm_plugin.decide.limits import (
+    Allowed,
+    differences,
+    found_of,
+    wanted,
+)
 from slurm_plugin.decide.mig.recut_gpus import lines_by_node
+from slurm_plugin.decide.qos_names import SHARED_QOS
 from slurm_plugin.decide.reclaim.recalls import short_lenders
 from slurm_plugin.decide.slurm_files import node_positions
 
@@ -57,7 +63,7 @@ def test_lenders_are_short_of_what_was_lent_while_they_were_idle():
     wants = demand(after.policy, after.jobs, PARTITIONS, site.COSTS)
     assert short_lenders(after.policy, loans, wants)
     replicas = [job for job in running(after.jobs).values() if job.array_job_id is not None]
-    assert {job.qos for job in replicas} == {BORROWED_QOS}
+    assert {job.qos for job in replicas} == {SHARED_QOS}
     ended = {one.job_id for one in after.ended}
     assert ended
     assert ended <= running(before.jobs).keys() - running(after.jobs).keys()

@@ -313,9 +313,9 @@ async def test_uninstalling_gives_nodes_their_own_weights_back():
 async def test_uninstalling_leaves_another_cluster_the_qos_that_it_uses():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books)
-    slurm.elsewhere = frozenset({"slicewise-borrowed", "normal"})
+    slurm.elsewhere = frozenset({"slicewise_vision_borrowed", "normal"})
     await uninstall(slurm, books, settings())  # type: ignore[arg-type]
-    assert slurm.known.keys() == {"normal", "premium", "slicewise-borrowed"}
+    assert slurm.known.keys() == {"normal", "premium", "slicewise_vision_borrowed"}
     assert books.remembered == {}
 
 
@@ -326,15 +326,17 @@ async def test_a_term_is_set_changed_and_handed_back():
         assert exempt_s(slurm) == term_s
         assert (await compiled(slurm, books, term_s=term_s)).changes == ()
     (back,) = (await compiled(slurm, books)).changes
-    assert " ".join(back) == ("modify qos where name=slicewise-borrowed set preemptexempttime=-1")
+    assert " ".join(back) == (
+        "modify qos where name=slicewise_vision_borrowed set preemptexempttime=-1"
+    )
     assert (await compiled(slurm, books)).changes == ()
 
 
 async def test_without_a_term_the_sites_own_exempt_time_stays_and_comes_back():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books)
-    borrowed = slurm.known["slicewise-borrowed"]
-    slurm.known["slicewise-borrowed"] = replace(borrowed, preempt_exempt_s=300)
+    borrowed = slurm.known["slicewise_vision_borrowed"]
+    slurm.known["slicewise_vision_borrowed"] = replace(borrowed, preempt_exempt_s=300)
     for term_s in (0, 60, 0):
         assert (await compiled(slurm, books, term_s=term_s)).by_hand == ()
         assert exempt_s(slurm) == (term_s or 300)
@@ -343,8 +345,8 @@ async def test_without_a_term_the_sites_own_exempt_time_stays_and_comes_back():
 async def test_a_term_that_somebody_changed_by_hand_is_put_back():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books, term_s=60)
-    borrowed = slurm.known["slicewise-borrowed"]
-    slurm.known["slicewise-borrowed"] = replace(borrowed, preempt_exempt_s=None)
+    borrowed = slurm.known["slicewise_vision_borrowed"]
+    slurm.known["slicewise_vision_borrowed"] = replace(borrowed, preempt_exempt_s=None)
     (told,) = (await compiled(slurm, books, term_s=60)).by_hand
     assert (told.key.field, told.was, told.now) == ("preemptexempttime", "60", "")
     assert exempt_s(slurm) == 60
@@ -353,13 +355,13 @@ async def test_a_term_that_somebody_changed_by_hand_is_put_back():
 async def test_uninstalling_takes_its_term_from_a_qos_that_another_cluster_uses():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books, term_s=60)
-    slurm.elsewhere = frozenset({"slicewise-borrowed"})
+    slurm.elsewhere = frozenset({"slicewise_vision_borrowed"})
     await uninstall(slurm, books, settings())  # type: ignore[arg-type]
     assert exempt_s(slurm) is None
 
 
 def exempt_s(slurm: SlurmDatabase) -> int | None:
-    return slurm.known["slicewise-borrowed"].preempt_exempt_s
+    return slurm.known["slicewise_vision_borrowed"].preempt_exempt_s
 
 
 async def test_uninstalling_waits_for_jobs_in_its_qos():
@@ -380,7 +382,7 @@ async def test_a_plan_to_uninstall_changes_nothing():
     before = slurm.state(), dict(books.remembered)
     due = await plan(slurm, books, settings())  # type: ignore[arg-type]
     assert {one.wanted for one in due.settings} == {"", "inherited", "77"}
-    assert {one.now for one in due.qos} == {"slicewise-borrowed", "slicewise_vision"}
+    assert {one.now for one in due.qos} == {"slicewise_vision_borrowed", "slicewise_vision"}
     assert (slurm.state(), books.remembered) == before
 
 

@@ -4,8 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
+from scripted import job as slot
 
 from cluster.errors import InvalidInputError
+from cluster.jobs import JobState, JobView
 from cluster.slurm.interface import Association, Qos
 from cluster.units import Millislices
 from slurm_plugin.decide.ceilings import ceilings
@@ -16,16 +18,15 @@ from slurm_plugin.decide.limits import (
     binding_type_limits,
     differences,
     found_of,
-    qos_name,
     wanted,
 )
 from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Quota, Tenant
+from slurm_plugin.decide.qos_names import borrowed_qos, qos_name
 
 COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}
 CONFIG = {"AccountingStorageTRES": "cpu,billing,gres/gpu,gres/gpu:1g.10gb,gres/gpu:3g.40gb"}
 NORMAL = frozenset({"normal"})
 VISION = "modify account where name=vision cluster=c set"
-BORROWED = Qos("slicewise-borrowed", {}, frozenset())
 
 
 def account(name: str, parent: str = "root", **changes: object) -> Association:
@@ -40,16 +41,18 @@ def user(name: str, of: str, **changes: object) -> Association:
 
 def done(name: str, nominal: int, parent: str = "root", **limits: int) -> Association:
     """An account as it is after the changes."""
-    ours = frozenset({qos_name(name), "slicewise-borrowed"})
-    row = account(name, parent, qos=NORMAL | ours, default_qos=qos_name(name))
+    own = frozenset({qos_name(name), borrowed_qos(name)})
+    row = account(name, parent, qos=NORMAL | own, default_qos=qos_name(name))
     return replace(
-        row, grp_tres={"billing": nominal, **limits}, own_qos=ours, own_default_qos=qos_name(name)
+        row, grp_tres={"billing": nominal, **limits}, own_qos=own, own_default_qos=qos_name(name)
     )
 
 
-def tenant_qos(name: str, guarantee: int) -> Qos:
-    preempts = frozenset({"slicewise-borrowed"})
-    return Qos(qos_name(name), {}, preempts, {"billing": guarantee})
+def ours(**guarantee: int) -> list[Qos]:
+    """The two QOS of each tenant as they are after the changes."""
+    borrowed = frozenset(map(borrowed_qos, guarantee))
+    own = [Qos(qos_name(name), {}, borrowed, {"billing": most}) for name, most in guarantee.items()]
+    return [*own, *(Qos(name, {}, frozenset(), preempt_mode="requeue") for name in borrowed)]
 
 
 def tenants(**nominal: int) -> Policy:
@@ -67,7 +70,7 @@ def allowed(
 def changes(
     policy: Policy | Allowed,
     rows: Iterable[Association],
-    qos: Iterable[Qos] = (BORROWED,),
+    qos: Iterable[Qos] = (),
     known: Mapping[LimitKey, KnownLimit] | None = None,
 ) -> list[list[str]]:
     """Stage by stage, each command as one text."""
@@ -83,12 +86,17 @@ ROOT = account("root", "")
 def test_a_new_tenant():
     rows = [ROOT, account("vision"), user("alice", "vision")]
     assert changes(tenants(vision=6000), rows, qos=()) == [
-        ["add qos slicewise-borrowed"],
-        ["add qos slicewise_vision maxtresperaccount=billing=6000 preempt=slicewise-borrowed"],
+        ["add qos slicewise_vision_borrowed preemptmode=requeue"],
+        [
+            (
+                "add qos slicewise_vision maxtresperaccount=billing=6000"
+                " preempt=slicewise_vision_borrowed"
+            )
+        ],
         [
             (
                 f"{VISION} grptres=billing=6000"
-                " qos+=slicewise-borrowed,slicewise_vision defaultqos=slicewise_vision"
+                " qos+=slicewise_vision,slicewise_vision_borrowed defaultqos=slicewise_vision"
             )
         ],
     ]
@@ -96,13 +104,13 @@ def test_a_new_tenant():
 
 def test_nothing_to_do_is_nothing():
     rows = [ROOT, done("vision", 6000)]
-    assert changes(tenants(vision=6000), rows, [BORROWED, tenant_qos("vision", 6000)]) == []
+    assert changes(tenants(vision=6000), rows, ours(vision=6000)) == []
 
 
 @pytest.mark.parametrize("nominal", [0, 5999, 6001])
 def test_a_changed_quota_changes_ceiling_and_guarantee(nominal: int):
     rows = [ROOT, done("vision", 6000)]
-    assert changes(tenants(vision=nominal), rows, [BORROWED, tenant_qos("vision", 6000)]) == [
+    assert changes(tenants(vision=nominal), rows, ours(vision=6000)) == [
         [
             f"{VISION} grptres=billing={nominal}",
             f"modify qos where name=slicewise_vision set maxtresperaccount=billing={nominal}",
@@ -112,7 +120,7 @@ def test_a_changed_quota_changes_ceiling_and_guarantee(nominal: int):
 
 def test_a_loan_moves_the_ceilings_and_leaves_the_borrowers_guarantee():
     rows = [ROOT, done("a", 1000), done("b", 5000)]
-    qos = [BORROWED, tenant_qos("a", 1000), tenant_qos("b", 5000)]
+    qos = ours(a=1000, b=5000)
     many = Millislices(9000)
     policy = {
         "a": Tenant("a", "", Quota(Millislices(1000), borrowing_limit_millislices=many)),
@@ -136,7 +144,7 @@ def test_accounts_without_a_quota_may_run_nothing_billed():
 
 def test_an_account_above_tenants_is_limited_to_their_sum():
     rows = [ROOT, account("lab"), done("a", 1000, "lab"), done("b", 2000, "lab")]
-    qos = [BORROWED, tenant_qos("a", 1000), tenant_qos("b", 2000)]
+    qos = ours(a=1000, b=2000)
     assert changes(tenants(a=1000, b=2000), rows, qos) == [
         ["modify account where name=lab cluster=c set grptres=billing=3000"]
     ]
@@ -149,7 +157,7 @@ def test_a_tenant_may_not_use_the_qos_of_the_one_above():
     }
     inherits = done("a", 1000, "lab")
     inherits = replace(inherits, qos=inherits.qos | {qos_name("lab")})
-    qos = [BORROWED, tenant_qos("lab", 2000), tenant_qos("a", 1000)]
+    qos = ours(lab=2000, a=1000)
     assert changes(policy, [ROOT, done("lab", 3000), inherits], qos) == [
         ["modify account where name=a cluster=c set qos-=slicewise_lab"]
     ]
@@ -158,7 +166,7 @@ def test_a_tenant_may_not_use_the_qos_of_the_one_above():
 def test_an_account_below_a_tenant_inherits_its_qos():
     lab = done("lab", 3000)
     below = account("a", "lab", qos=lab.qos, default_qos=lab.default_qos, grp_tres={"billing": 0})
-    qos = [BORROWED, tenant_qos("lab", 3000)]
+    qos = ours(lab=3000)
     assert changes(tenants(lab=3000), [ROOT, lab, below], qos) == []
 
 
@@ -179,7 +187,7 @@ def test_no_command_is_longer_than_linux_takes():
     own = [
         user("alice", row.account, own_qos=NORMAL, own_default_qos="slicewise_gone") for row in made
     ]
-    qos = [BORROWED, tenant_qos("vision", 6000)]
+    qos = ours(vision=6000)
     has = found_of("c", [*rows, *own], qos, CONFIG)
     rights = allowed(tenants(vision=6000))
     limits = wanted(rights, has, {})
@@ -196,7 +204,7 @@ def test_a_former_tenant_loses_its_qos_and_gets_its_old_default_back():
     key = LimitKey("account", "a", "defaultqos")
     known = {key: KnownLimit("premium", "slicewise_a")}
     known[LimitKey("qos", "slicewise_a", "maxtresperaccount=billing")] = KnownLimit("", "1000")
-    qos = [BORROWED, tenant_qos("a", 1000)]
+    qos = ours(a=1000)
     assert changes({}, [ROOT, done("a", 1000)], qos, known) == [
         [
             "modify account where name=a cluster=c set grptres=billing=0 qos= defaultqos=premium",
@@ -205,8 +213,75 @@ def test_a_former_tenant_loses_its_qos_and_gets_its_old_default_back():
     ]
 
 
+@pytest.mark.parametrize("name", ["gate", "vision_borrowed"])
+def test_a_tenant_whose_qos_would_be_another_of_ours_gets_none(name: str):
+    rows = [ROOT, account(name)]
+    assert changes(tenants(**{name: 1000}), rows) == [
+        [f"modify account where name={name} cluster=c set grptres=billing=0"]
+    ]
+    (said,) = warnings(allowed(tenants(**{name: 1000})), found_of("c", rows, (), CONFIG), ())
+    assert said.startswith(f"Tenant {name} can have no limits")
+
+
+def test_another_preempted_qos_is_left_in_the_list():
+    """Of another cluster's tenant, or a gone one, or a site's own."""
+    own, borrowed = ours(vision=6000)
+    rows = [ROOT, done("vision", 6000)]
+    more = replace(own, preempt=own.preempt | {"slicewise_gone_borrowed", "site"})
+    assert changes(tenants(vision=6000), rows, [more, borrowed]) == []
+    fewer = replace(own, preempt=frozenset({"slicewise_gone_borrowed"}))
+    assert changes(tenants(vision=6000), rows, [fewer, borrowed]) == [
+        ["modify qos where name=slicewise_vision set preempt+=slicewise_vision_borrowed"]
+    ]
+
+
+def test_borrowed_jobs_are_requeued_whatever_slurm_conf_says():
+    own, borrowed = ours(vision=6000)
+    rows = [ROOT, done("vision", 6000)]
+    cancelled = replace(borrowed, preempt_mode="cluster")
+    assert changes(tenants(vision=6000), rows, [own, cancelled]) == [
+        ["modify qos where name=slicewise_vision_borrowed set preemptmode=requeue"]
+    ]
+
+
+class TestOfTheQosThatAllShared:
+    """``slicewise-borrowed``, before each tenant had one of its own."""
+
+    SHARED = Qos("slicewise-borrowed", {}, frozenset())
+
+    def changes(self, *jobs: JobView) -> list[list[str]]:
+        row = done("vision", 6000)
+        both = frozenset({"slicewise-borrowed", "slicewise_vision"})
+        before = replace(row, qos=NORMAL | both, own_qos=both)
+        own = Qos("slicewise_vision", {}, frozenset({"slicewise-borrowed"}), {"billing": 6000})
+        has = found_of("c", [ROOT, before], [self.SHARED, own], CONFIG, jobs)
+        found = stages(differences(wanted(allowed(tenants(vision=6000)), has, {}), has), has)
+        return [[" ".join(change) for change in stage] for stage in found]
+
+    def test_nobody_may_use_it_any_more(self):
+        assert self.changes() == [
+            ["add qos slicewise_vision_borrowed preemptmode=requeue"],
+            [
+                f"{VISION} qos+=slicewise_vision_borrowed qos-=slicewise-borrowed",
+                "modify qos where name=slicewise_vision set preempt+=slicewise_vision_borrowed",
+            ],
+        ]
+
+    @pytest.mark.parametrize("state", [JobState.PENDING, JobState.RUNNING])
+    def test_but_whose_jobs_are_in_it(self, state: JobState):
+        job = replace(slot(0), qos="slicewise-borrowed", account="vision", state=state)
+        assert self.changes(job) == [
+            ["add qos slicewise_vision_borrowed preemptmode=requeue"],
+            [
+                f"{VISION} qos+=slicewise_vision_borrowed",
+                "modify qos where name=slicewise-borrowed set preemptmode=requeue",
+                "modify qos where name=slicewise_vision set preempt+=slicewise_vision_borrowed",
+            ],
+        ]
+
+
 def test_a_qos_of_another_cluster_is_left_alone():
-    assert changes({}, [ROOT], [BORROWED, tenant_qos("theirs", 5000)]) == []
+    assert changes({}, [ROOT], ours(theirs=5000)) == []
 
 
 @pytest.mark.parametrize(("term_s", "text"), [(7, "0:07"), (150, "2:30"), (86_400, "1440:00")])
@@ -214,18 +289,19 @@ def test_a_term_is_written_in_minutes_and_seconds(term_s: int, text: str):
     """A number alone would be minutes."""
     rights = replace(allowed(tenants(vision=6000)), term_s=term_s)
     rows = [ROOT, done("vision", 6000)]
-    assert changes(rights, rows, [BORROWED, tenant_qos("vision", 6000)]) == [
-        [f"modify qos where name=slicewise-borrowed set preemptexempttime={text}"]
+    assert changes(rights, rows, ours(vision=6000)) == [
+        [f"modify qos where name=slicewise_vision_borrowed set preemptexempttime={text}"]
     ]
-    assert changes(rights, rows, [tenant_qos("vision", 6000)])[0] == [
-        f"add qos slicewise-borrowed preemptexempttime={text}"
+    assert changes(rights, rows, ours(vision=6000)[:1])[0] == [
+        f"add qos slicewise_vision_borrowed preemptmode=requeue preemptexempttime={text}"
     ]
 
 
 def test_a_group_limit_on_our_qos_would_hide_the_accounts():
-    limited = replace(tenant_qos("vision", 6000), grp_tres={"billing": 6000})
+    own, borrowed = ours(vision=6000)
+    own = replace(own, grp_tres={"billing": 6000})
     rows = [ROOT, done("vision", 6000)]
-    assert changes(tenants(vision=5000), rows, [BORROWED, limited]) == [
+    assert changes(tenants(vision=5000), rows, [own, borrowed]) == [
         [
             f"{VISION} grptres=billing=5000",
             "modify qos where name=slicewise_vision set maxtresperaccount=billing=5000",
@@ -261,10 +337,10 @@ def test_an_account_that_was_moved_below_another_tenant_is_reported():
 
 def test_a_user_with_a_default_qos_of_his_own_is_named():
     """Slurm lets every user set his own."""
-    ours = user("bob", "vision", own_default_qos="slicewise_vision")
+    bob = user("bob", "vision", own_default_qos="slicewise_vision")
     alice = user("alice", "vision", own_default_qos="normal")
     elsewhere = user("carol", "biology", own_default_qos="normal")
-    has = found_of("c", [ROOT, account("vision"), ours, alice, elsewhere], (), CONFIG)
+    has = found_of("c", [ROOT, account("vision"), bob, alice, elsewhere], (), CONFIG)
     (said,) = warnings(allowed(tenants(vision=6000)), has, ())
     assert said.startswith("User alice of vision has the default QOS normal")
 
@@ -304,7 +380,7 @@ def test_another_clusters_accounts_are_left_alone():
 
 def test_other_limits_are_left_alone():
     rows = [ROOT, done("vision", 6000, cpu=3, **{"gres/gpu:1g.10gb": 2})]
-    assert changes(tenants(vision=6000), rows, [BORROWED, tenant_qos("vision", 6000)]) == []
+    assert changes(tenants(vision=6000), rows, ours(vision=6000)) == []
 
 
 def limited(**of: Mapping[str, int]) -> Policy:
@@ -312,7 +388,7 @@ def limited(**of: Mapping[str, int]) -> Policy:
 
 
 def test_limits_on_types_and_models():
-    rows, qos = [ROOT, done("vision", 6000)], [BORROWED, tenant_qos("vision", 6000)]
+    rows, qos = [ROOT, done("vision", 6000)], ours(vision=6000)
     change = f"{VISION} grptres="
     by_type = limited(type_limits={"3g.40gb": 1})
     assert changes(by_type, rows, qos) == [[f"{change}gres/gpu:3g.40gb=1"]]
@@ -321,7 +397,7 @@ def test_limits_on_types_and_models():
 
 
 def test_a_limit_on_a_type_that_slurm_does_not_count_is_reported():
-    rows, qos = [ROOT, done("vision", 6000)], [BORROWED, tenant_qos("vision", 6000)]
+    rows, qos = [ROOT, done("vision", 6000)], ours(vision=6000)
     policy = limited(type_limits={"9g.99gb": 1})
     assert changes(policy, rows, qos) == []
     (said,) = warnings(allowed(policy), found_of("c", rows, qos, CONFIG), ())
@@ -333,7 +409,7 @@ def test_a_limit_on_a_type_that_was_taken_away_is_what_it_was_before(before: str
     rows = [ROOT, done("vision", 6000, **{"gres/gpu:3g.40gb": 1})]
     key = LimitKey("account", "vision", "grptres=gres/gpu:3g.40gb")
     known = {key: KnownLimit(before, "1")}
-    qos = [BORROWED, tenant_qos("vision", 6000)]
+    qos = ours(vision=6000)
     assert changes(tenants(vision=6000), rows, qos, known) == [
         [f"{VISION} grptres=gres/gpu:3g.40gb={word}"]
     ]
@@ -361,7 +437,7 @@ def test_what_is_left_of_a_budget_is_set_when_it_matters(
 ):
     has = {} if now is None else {"billing": now}
     rows = [ROOT, replace(done("vision", 6000), grp_tres_run_mins=has)]
-    qos = [BORROWED, tenant_qos("vision", 6000)]
+    qos = ours(vision=6000)
     change = f"{VISION} grptresrunmins=billing={minutes}"
     found = changes(allowed(tenants(vision=6000), run_minutes={"vision": minutes}), rows, qos)
     assert found == ([[change]] if is_set else [])
@@ -370,11 +446,11 @@ def test_what_is_left_of_a_budget_is_set_when_it_matters(
 def test_a_user_with_a_qos_list_of_his_own_gets_it_before_it_becomes_the_default():
     own = {"qos": frozenset({"long"}), "own_qos": frozenset({"long"})}
     rows = [ROOT, account("vision"), user("alice", "vision", **own), user("bob", "vision")]
-    found = changes(tenants(vision=6000), rows, [BORROWED, tenant_qos("vision", 6000)])
+    found = changes(tenants(vision=6000), rows, ours(vision=6000))
     assert found[0] == [
         (
             "modify user where name=alice account=vision cluster=c"
-            " set qos+=slicewise-borrowed,slicewise_vision"
+            " set qos+=slicewise_vision,slicewise_vision_borrowed"
         )
     ]
     assert "defaultqos=slicewise_vision" in found[1][0]
@@ -383,11 +459,11 @@ def test_a_user_with_a_qos_list_of_his_own_gets_it_before_it_becomes_the_default
 def test_so_does_one_with_a_list_for_one_partition_alone():
     own = {"qos": NORMAL, "own_qos": NORMAL, "partition": "gpu"}
     rows = [ROOT, account("vision"), user("alice", "vision"), user("alice", "vision", **own)]
-    found = changes(tenants(vision=6000), rows, [BORROWED, tenant_qos("vision", 6000)])
+    found = changes(tenants(vision=6000), rows, ours(vision=6000))
     assert found[0] == [
         (
             "modify user where name=alice account=vision cluster=c partition=gpu"
-            " set qos+=slicewise-borrowed,slicewise_vision"
+            " set qos+=slicewise_vision,slicewise_vision_borrowed"
         )
     ]
 
@@ -399,7 +475,7 @@ def test_a_user_loses_the_qos_of_a_former_tenant_that_was_his_own_default():
         account("a", grp_tres={"billing": 0}),
         user("alice", "a", own_default_qos="slicewise_a", **theirs),
     ]
-    assert changes({}, rows, [BORROWED, tenant_qos("a", 0)]) == [
+    assert changes({}, rows, ours(a=0)) == [
         ["modify user where name=alice account=a cluster=c set qos-=slicewise_a defaultqos=-1"]
     ]
 

@@ -184,7 +184,7 @@ async def test_beyond_the_guarantee_a_slot_runs_on_borrowed_quota() -> None:
     answer = await sync.wish(814, frozenset({0, 1, 2}))
     assert (answer.released, answer.kept_back) == ((0, 1), (2,))
     assert slurm.actions == [
-        (f"update {JobChange(qos='slicewise-borrowed')}", [1]),
+        (f"update {JobChange(qos='slicewise_vision_borrowed')}", [1]),
         ("release", [0, 1]),
     ]
     assert [slot.is_borrowed for slot in sync.view.services[0].slots] == [False, True, False]

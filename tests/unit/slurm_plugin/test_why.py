@@ -11,8 +11,8 @@ from cluster.jobs import SHAPES_NODE, JobState, JobTag, JobView
 from cluster.units import Millislices, MillisliceSeconds
 from cluster.wire import ServiceNews
 from cluster.wire_reads import WhyAnswer
-from slurm_plugin.decide.limits import BORROWED_QOS
 from slurm_plugin.decide.policy import Budget, Period, Recall
+from slurm_plugin.decide.qos_names import SHARED_QOS
 from slurm_plugin.decide.shortage import Sight
 from slurm_plugin.decide.why import jobs_named, why_job
 
@@ -53,7 +53,7 @@ def test_waiting_for_the_guarantee_it_says_who_holds_it_and_until_when():
         running(1, NOW_S + 600),
         running(2, NOW_S + 60),
         running(3, account="nlp"),
-        running(4, qos=BORROWED_QOS),
+        running(4, qos=SHARED_QOS),
         job(9, "MaxBillingPerAccount"),
         tenants=(VISION, tenant("nlp", 2000)),
     )
@@ -195,7 +195,7 @@ def test_a_type_s_limit_counts_instances():
     [
         (0, True, "may not borrow"),
         (1000, True, "moves to borrowed quota by itself"),
-        (1000, False, f"--qos={BORROWED_QOS}"),
+        (1000, False, "--qos=slicewise_vision_borrowed"),
     ],
 )
 def test_it_says_whether_it_may_borrow(borrowing_limit: int, flexible: bool, hint: str):
@@ -439,7 +439,7 @@ def test_a_running_job_says_what_it_holds_and_for_how_long():
 
 
 def test_a_borrowed_one_may_be_requeued():
-    answer = asked("1", sight(running(1, None, qos=BORROWED_QOS), tenants=(VISION,)))
+    answer = asked("1", sight(running(1, None, qos=SHARED_QOS), tenants=(VISION,)))
     assert "it may be requeued" in answer.sentences[0]
     assert answer.sentences[1] == "It has no time limit."
 

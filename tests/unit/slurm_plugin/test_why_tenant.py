@@ -12,8 +12,8 @@ from cluster.jobs import JobTag
 from cluster.units import MillisliceSeconds
 from cluster.wire_reads import WhyAnswer, WhyRow, WhyTable
 from slurm_plugin.cli.present_why import screen
-from slurm_plugin.decide.limits import BORROWED_QOS
 from slurm_plugin.decide.policy import Budget, Period
+from slurm_plugin.decide.qos_names import SHARED_QOS
 from slurm_plugin.decide.why_tenant import why_tenant
 from slurm_plugin.decide.why_words import span_text
 
@@ -23,7 +23,7 @@ def test_a_tenant_s_situation_on_one_screen():
     vision = replace(tenant("vision", 4000, borrowing_limit_millislices=2000), budget=paid)
     now = sight(
         running(1),
-        running(2, qos=BORROWED_QOS),
+        running(2, qos=SHARED_QOS),
         running(3, account="nlp"),
         job(8, "AssocGrpBilling"),
         replace(job(9, "AssocGrpBilling"), array_job_id=9, untouched=frozenset({0, 1})),
@@ -96,7 +96,7 @@ def test_columns_without_content_are_left_out_and_markup_is_not_read():
 def test_it_fits_the_terminal(width: int):
     now = sight(
         running(1),
-        running(2, NOW_S + 86400 * 3, qos=BORROWED_QOS),
+        running(2, NOW_S + 86400 * 3, qos=SHARED_QOS),
         tenants=(tenant("vision", 4000),),
     )
     assert max(map(len, printed(why_tenant("vision", now), width).splitlines())) <= width
