@@ -15,6 +15,7 @@ from slurm_plugin.decide.model import RunKey
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.tenants import payers
 from slurm_plugin.observe import report, report_failure, warn
+from slurm_plugin.posting import post
 from slurm_plugin.rolls import roll_budgets
 from slurm_plugin.sync import Sync
 
@@ -54,6 +55,7 @@ class Bookkeeping:
         self._gone: Mapping[RunKey, Gone] = {}
         self._answering_since_s: int | None = None
         self._is_ahead = False
+        self._refused: frozenset[RunKey] = frozenset()
         self._unpriced: frozenset[str] = frozenset()
 
     async def start(self) -> None:
@@ -96,9 +98,14 @@ class Bookkeeping:
         rates = tariff(self._settings, self._policy)
         decided = charge(rates, jobs, records or (), reservations, lost)
         if decided.charges:
-            booked = await asyncio.to_thread(self._ledger.charges.post, decided.charges)
-            if booked:
-                report("charged", runs=len(booked))
+            posted = await asyncio.to_thread(post, self._ledger, decided.charges)
+            if posted.booked:
+                report("charged", runs=len(posted.booked))
+            for key in sorted(posted.refused.keys() - self._refused):
+                warn(
+                    "charge_refused", job=key.job_id, start_s=key.start_s, error=posted.refused[key]
+                )
+            self._refused = frozenset(posted.refused)
         for odd in decided.observations:
             warn("charge_odd", job=odd.key.job_id, text=odd.text)
         for kind in sorted(decided.unpriced - self._unpriced):

@@ -9,6 +9,7 @@ from slurm_plugin.decide.budgets import due_periods, due_roll, posts_until, read
 from slurm_plugin.decide.model import BudgetEntry
 from slurm_plugin.decide.policy import Budget, Period, Policy
 from slurm_plugin.decide.standing import used_since
+from slurm_plugin.posting import post
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -28,12 +29,15 @@ def roll_budgets(
     due = begun_periods(policy, rolls, zone, looked_s)
     if not due:
         return ()
-    ledger.charges.post(posts_until(due, jobs, looked_s, ledger.charges.open_reservations()))
+    post(ledger, posts_until(due, jobs, looked_s, ledger.charges.open_reservations()))
     due = ready(due, ledger.charges.open_reservations())
     going_on = due.keys() & rolls.keys() - _begun_anew(ledger, budgets, rolls, zone)
     # What ran before there was a budget is not used out of it, though it runs on.
     opening = dict.fromkeys(due.keys() - going_on, looked_s)
-    ledger.charges.post(posts_until(opening, jobs, looked_s, ledger.charges.open_reservations()))
+    held = ledger.charges.open_reservations()
+    refused = post(ledger, posts_until(opening, jobs, looked_s, held)).refused
+    waiting = {one.payer for one in held if one.key in refused}
+    due = {name: start_s for name, start_s in due.items() if name not in waiting}
     balances = ledger.budgets.balances()
     since_s = min((due[name] for name in going_on), default=looked_s)
     statement = ledger.audit.statement(None, since_s, looked_s)

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.errors import OutsideError, UnreachableError
@@ -11,6 +10,7 @@ from cluster.jobs import RunRecord
 from slurm_plugin.bookkeeping import tariff
 from slurm_plugin.decide.charging import charge
 from slurm_plugin.decide.model import Charge, RunKey
+from slurm_plugin.posting import post
 from slurm_plugin.rebalance.look import Look, Report, Site
 from slurm_plugin.rolls import begun_periods, roll_budgets
 
@@ -22,16 +22,21 @@ async def reconcile(site: Site, look: Look, *, apply: bool) -> Report:
     """Reserve for what runs, settle what has ended; where accounting is away only the former.
 
     A charge is booked once, whoever else decides it at the same time (``Charges.post``). What
-    accounting has lost is left to the daemon: that takes two hours of looks.
+    accounting has lost is left to the daemon: that takes two hours of looks. Raises OutsideError if
+    a charge can't be booked, once all others are.
     """
     ledger = site.ledger
     reservations = await asyncio.to_thread(ledger.charges.open_reservations)
     records, why = await _records(site, look, apply=apply)
     decided = charge(tariff(site.settings, look.policy), look.jobs, records, reservations, {})
     new: Collection[RunKey] = ()
-    if decided.charges:
-        book = ledger.charges.post if apply else partial(_unsettled, ledger)
-        new = await asyncio.to_thread(book, decided.charges)
+    if decided.charges and apply:
+        posted = await asyncio.to_thread(post, ledger, decided.charges)
+        for error in posted.refused.values():
+            raise error
+        new = posted.booked
+    elif decided.charges:
+        new = await asyncio.to_thread(_unsettled, ledger, decided.charges)
     known = {one.run.key for one in decided.charges} - set(new)
     odd = [one.text for one in decided.observations if one.key not in known]
     odd += [f"no cost is set for GPU type {kind}" for kind in sorted(decided.unpriced)]

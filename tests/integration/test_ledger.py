@@ -33,6 +33,7 @@ from slurm_plugin.decide.policy import Budget, Loan, Period, TenantUpdate
 from slurm_plugin.ledger import schema
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.tables import SCHEMA, metadata
+from slurm_plugin.posting import post
 
 OWN_SCHEMAS = {SCHEMA, "launcher"}
 
@@ -414,6 +415,17 @@ def test_a_settled_run_takes_nothing_more(ledger: Ledger):
     ledger.charges.post([settle(a_run(), 10)])
     with pytest.raises(OutsideError, match="SW-LEDGER-REFUSED"):
         ledger.charges.post([Charge(a_run(), 3, (step(EXTEND, 10, 170),))])
+    assert is_balanced(ledger)
+
+
+def test_a_charge_beyond_what_a_balance_holds_keeps_no_other_back(ledger: Ledger):
+    ledger.charges.post(
+        [Charge(a_run(9), 0, (Transfer(RESERVE, MillisliceSeconds(2**63 - 1), 160),))]
+    )
+    charges = [reserve(a_run(number, "vision" if number == 5 else "nlp")) for number in range(8)]
+    posted = post(ledger, charges)
+    assert {key.job_id for key in posted.refused} == {5}
+    assert {key.job_id for key in posted.booked} == {0, 1, 2, 3, 4, 6, 7}
     assert is_balanced(ledger)
 
 

@@ -1,5 +1,6 @@
 """The charging loop on a scripted Slurm: what is asked when, and what waits for what."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from slurm_plugin.bookkeeping import Bookkeeping
 from slurm_plugin.decide.charging import ACCOUNTING_DELAY_S
 from slurm_plugin.decide.clock import SETTLED_S
 from slurm_plugin.decide.gone import LOST_AFTER_S
+from slurm_plugin.decide.model import Charge, RunKey
 from slurm_plugin.decide.policy import Budget, Period
 from slurm_plugin.sync import Sync
 
@@ -267,3 +269,42 @@ async def test_a_watermark_in_the_future_does_not_stop_charging(books: Books) ->
     books.ledger.watermark_s = int(books.now_s) + YEAR_S
     await books.turn()
     assert ("runs", int(books.now_s) - ACCOUNTING_DELAY_S) in books.slurm.done
+
+
+async def test_a_charge_that_can_not_be_booked_keeps_no_other_back(
+    books: Books, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And is told of once."""
+    post = books.ledger.charges.post
+
+    def refusing(charges: Sequence[Charge]) -> frozenset[RunKey]:
+        if any(one.run.key.job_id == 903 for one in charges):
+            raise OutsideError("SW-DATABASE-FAILED", "bigint out of range")
+        return post(charges)
+
+    monkeypatch.setattr(books.ledger, "post", refusing)
+    books.slurm.shown = tuple(replace(RUNNING, job_id=900 + number) for number in range(7))
+    await books.turn()
+    await books.turn(ACCOUNTING_DELAY_S)
+    held = {one.key.job_id for one in books.ledger.charges.open_reservations()}
+    assert held == {900, 901, 902, 904, 905, 906}
+    assert books.ledger.watermark_s == books.now_s - ACCOUNTING_DELAY_S
+    told = [one.message for one in caplog.records if one.message.startswith("charge_refused")]
+    assert len(told) == 1
+    assert "job=903" in told[0]
+
+
+async def test_a_ledger_that_refuses_everything_is_not_asked_for_each_run(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def refusing(charges: Sequence[Charge]) -> frozenset[RunKey]:
+        asked.append(len(charges))
+        raise OutsideError("SW-DATABASE-FAILED", "disk full")
+
+    monkeypatch.setattr(books.ledger, "post", refusing)
+    books.slurm.shown = tuple(replace(RUNNING, job_id=1000 + number) for number in range(1000))
+    with pytest.raises(OutsideError):
+        await books.turn()
+    assert len(asked) < 100

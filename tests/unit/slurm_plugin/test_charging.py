@@ -8,6 +8,7 @@ from cluster.jobs import JobState, RunRecord
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin.decide.charging import (
     ACCOUNTING_DELAY_S,
+    MOST_RESERVED_S,
     UNLIMITED_RESERVE_S,
     Tariff,
     charge,
@@ -78,7 +79,13 @@ def test_what_is_reserved_already_is_not_reserved_again():
 
 
 @pytest.mark.parametrize(
-    ("limit_s", "reserved_s"), [(None, UNLIMITED_RESERVE_S), (0, 1), (3600, 3600)]
+    ("limit_s", "reserved_s"),
+    [
+        (None, UNLIMITED_RESERVE_S),
+        (0, 1),
+        (3600, 3600),
+        (68 * 366 * 86_400, MOST_RESERVED_S),
+    ],
 )
 def test_limits(limit_s: int | None, reserved_s: int):
     assert amounts(live(a_run(limit_s=limit_s))) == [("reserve", 1000 * reserved_s, reserved_s)]
