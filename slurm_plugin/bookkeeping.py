@@ -94,7 +94,10 @@ class Bookkeeping:
         since_s = await self._since_s(safe_s)
         self._gone = gone_runs(self._gone, looked_s, jobs, reservations)
         records = await self._records(since_s, looked_s)
-        lost = {} if records is None else lost_ends(self._gone, looked_s)
+        # Until accounting has answered long enough to have caught up with slurmctld.
+        answered_s = looked_s - (self._answering_since_s or looked_s)
+        has_caught_up = records is not None and answered_s >= ACCOUNTING_DELAY_S
+        lost = lost_ends(self._gone, looked_s) if has_caught_up else {}
         rates = tariff(self._settings, self._policy)
         decided = charge(rates, jobs, records or (), reservations, lost)
         if decided.charges:
@@ -112,9 +115,7 @@ class Bookkeeping:
             warn("gpu_type_without_cost", type=kind)
         # Not again each time that one of the type runs.
         self._unpriced |= decided.unpriced
-        # Not before accounting has answered long enough to have caught up with slurmctld.
-        answered_s = looked_s - (self._answering_since_s or looked_s)
-        if records is not None and answered_s >= ACCOUNTING_DELAY_S:
+        if has_caught_up:
             await self._move_watermark(since_s, safe_s, jobs)
 
     async def _since_s(self, safe_s: int) -> int:

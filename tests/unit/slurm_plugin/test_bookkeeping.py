@@ -167,7 +167,11 @@ async def test_no_run_is_given_up_for_lost_while_accounting_does_not_answer(book
     await books.turn(10, accounting=False)
     await books.turn(LOST_AFTER_S, accounting=False)
     assert len(books.ledger.charges.open_reservations()) == 1
+    # slurmctld has the ends of that time to hand over.
     await books.turn()
+    await books.turn(ACCOUNTING_DELAY_S - 1)
+    assert len(books.ledger.charges.open_reservations()) == 1
+    await books.turn(6)
     assert books.ledger.charges.open_reservations() == ()
 
 
