@@ -174,18 +174,22 @@ def capacity(
     costs: Mapping[str, Millislices],
     whole_boards: Mapping[str, WholeBoard],
 ) -> int:
-    """Millislices that the GPUs of the nodes of managed partitions can be, however they are cut.
-
-    ``whole_boards`` are by GRES type. A board that may be cut anew beside its jobs has as many
-    devices for Slurm whatever it is cut into, pads among them: by their number boards are counted.
-    A node is its boards, or what it is cut into now where that is more: a 4g and a 3g cost more
-    than the GPU.
-    Whole GPUs, and instances on nodes with fewer devices, are what they cost.
-    """
+    """Millislices that the GPUs of the nodes of managed partitions can be, however they are cut."""
     managed = (node for node in nodes if has_gpus(node, partitions))
-    return sum(
-        max(run_cost(node.gpus, costs), _boards_cost(node, costs, whole_boards)) for node in managed
-    )
+    return sum(node_capacity(node, costs, whole_boards) for node in managed)
+
+
+def node_capacity(
+    node: NodeView, costs: Mapping[str, Millislices], whole_boards: Mapping[str, WholeBoard]
+) -> int:
+    """Millislices that a node's GPUs can be. ``whole_boards`` are by GRES type.
+
+    A board that may be cut anew beside its jobs has as many devices for Slurm whatever it is cut
+    into, pads among them: by their number boards are counted. A node is its boards, or what it is
+    cut into now where that is more: a 4g and a 3g cost more than the GPU. Whole GPUs, and instances
+    on nodes with fewer devices, are what they cost.
+    """
+    return max(run_cost(node.gpus, costs), _boards_cost(node, costs, whole_boards))
 
 
 def _boards_cost(
