@@ -115,7 +115,7 @@ class DaemonSettings(_Section):
     slurm_user: str = "slurm"
     launcher_user: str = "slicewise"
     sync_interval_s: float = Field(1.0, gt=0, le=60)
-    mode: Literal["observe", "advise", "enforce"] = "enforce"
+    mode: Literal["observe", "advise", "enforce"] = "observe"
     pair: bool = Field(
         False,
         description="One daemon runs on each of two SlurmctldHosts: only the one that leads acts.",
