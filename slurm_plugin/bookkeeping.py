@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _SETTLE_S = 5.0
 """How often accounting is asked though no run is known to have ended."""
 
+_SEAL_S = 60.0
+"""How often is sealed what others may have booked."""
+
 _LATE_S = 60
 """Accounting that does not show an end so long after it is asked no more often than that."""
 
@@ -52,6 +55,8 @@ class Bookkeeping:
         self._policy: Policy = {}
         self._change_id = -1
         self._settle_due_s = 0.0
+        self._has_booked = False
+        self._seal_due_s = 0.0
         self._gone: Mapping[RunKey, Gone] = {}
         self._answering_since_s: int | None = None
         self._is_ahead = False
@@ -84,6 +89,19 @@ class Bookkeeping:
                 period=roll.reason,
                 millislice_s=roll.amount_millislice_s,
             )
+        if self._has_booked or rolls or time.monotonic() >= self._seal_due_s:
+            await self._seal()
+
+    async def _seal(self) -> None:
+        """What was booked, by whomever; that it can't be now does not keep runs from being charged.
+
+        A role may do it only once it is granted anew.
+        """
+        self._has_booked, self._seal_due_s = False, time.monotonic() + _SEAL_S
+        try:
+            await asyncio.to_thread(self._ledger.charges.seal)
+        except OutsideError as error:
+            report_failure("seal_failed", error)
 
     async def _charge(self, jobs: tuple[JobView, ...], looked_s: int, safe_s: int) -> None:
         """Reserve for what runs, settle what has ended.
@@ -103,6 +121,7 @@ class Bookkeeping:
         if decided.charges:
             posted = await asyncio.to_thread(post, self._ledger, decided.charges)
             if posted.booked:
+                self._has_booked = True
                 report("charged", runs=len(posted.booked))
             for key in sorted(posted.refused.keys() - self._refused):
                 warn(

@@ -263,8 +263,12 @@ class Verification:
         transfers: how many were replayed.
         accounts: how many stored balances were compared.
         reservations: how many open ones were compared.
-        imbalance_millislice_s: what does not add up, over everything; 0 iff all is well.
+        imbalance_millislice_s: what does not add up, over everything, and 1 for each fault that is
+            no amount; 0 iff all is well.
         faults: in words, the first few.
+        sealed: how many transfers the chain of seals covers.
+        seal: the newest hash, in hexadecimal: whoever keeps it elsewhere sees whether the chain
+            itself was rewritten. "" if nothing is sealed.
     """
 
     transfers: int
@@ -272,3 +276,5 @@ class Verification:
     reservations: int
     imbalance_millislice_s: int
     faults: tuple[str, ...]
+    sealed: int = 0
+    seal: str = ""

@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from sqlalchemy import Select, case, func, or_, select, true
+from sqlalchemy import case, func, or_, select, true
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
@@ -24,6 +23,8 @@ from slurm_plugin.ledger.window_rows import NOW_S
 
 _BOOK = "SELECT slicewise.book(%s)"
 _ROWS_AT_ONCE = 5000
+_SEALED_AT_ONCE = 10_000
+"""Who books waits meanwhile: some 50 ms."""
 _AHEAD_S = 3600
 """A watermark so far in the future was written by a clock that was wrong."""
 
@@ -75,6 +76,14 @@ class Charges(LedgerPart):
                 for tenant, amount, start_s, until_s, still_open in found
             )
 
+    def seal(self) -> int:
+        """Chain what was booked since the last time to all that was before, as ``Audit.verify``
+        checks; how many transfers. Of a long history a part at a time.
+        """
+        with writing(self._engine) as connection:
+            sealed = connection.execute(select(func.slicewise.seal(_SEALED_AT_ONCE)))
+            return int(sealed.scalar_one())
+
     def charged_tenants(self) -> frozenset[str]:
         """Tenants that ever had a run."""
         used = accounts.c.kind == "used"
@@ -87,20 +96,15 @@ class Charges(LedgerPart):
         found = self.last_accounted_s()
         if found is not None:
             return found
-        mark = self._mark()
         first = insert(watermarks).values(cluster=self._cluster, accounted_until_s=NOW_S)
         with writing(self._engine) as connection:
             connection.execute(first.on_conflict_do_nothing())
-            return int(connection.execute(mark).scalar_one())
+            return reads.accounted_until_s(connection, self._cluster) or 0
 
     def last_accounted_s(self) -> int | None:
         """The same, but nothing is set; None before the first call of that."""
         with reading(self._engine) as connection:
-            found = connection.execute(self._mark()).scalar_one_or_none()
-        return None if found is None else int(found)
-
-    def _mark(self) -> Select[Any]:
-        return select(watermarks.c.accounted_until_s).where(watermarks.c.cluster == self._cluster)
+            return reads.accounted_until_s(connection, self._cluster)
 
     def set_accounted_until_s(self, second: int) -> None:
         """Record that; it never goes back, unless it is far ahead of the database's clock."""

@@ -9,7 +9,7 @@ from slurm_plugin.decide.calendar import Moment, Window
 from slurm_plugin.decide.model import Balance, Reservation
 from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Recall
 from slurm_plugin.ledger import policy_rows, queries, window_rows
-from slurm_plugin.ledger.tables import compilations, quota_changes
+from slurm_plugin.ledger.tables import compilations, quota_changes, watermarks
 
 
 def lock_policy(connection: Connection, cluster: str) -> None:
@@ -69,6 +69,12 @@ def compiled_id(connection: Connection, cluster: str) -> int:
     """The newest change that Slurm's limits contain, 0 if none."""
     mark = select(compilations.c.change_id).where(compilations.c.cluster == cluster)
     return connection.execute(mark).scalar_one_or_none() or 0
+
+
+def accounted_until_s(connection: Connection, cluster: str) -> int | None:
+    """Up to when every run's end is in the ledger; None if nobody has charged yet."""
+    mark = select(watermarks.c.accounted_until_s).where(watermarks.c.cluster == cluster)
+    return connection.execute(mark).scalar_one_or_none()
 
 
 def reservations(connection: Connection, cluster: str) -> tuple[Reservation, ...]:

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -301,6 +302,19 @@ transfers = Table(
         postgresql_where=text("budget_entry_id IS NOT NULL"),
     ),
     comment="Each moves an amount between two accounts, of a run or a budget; append-only.",
+)
+
+seals = Table(
+    "seals",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("last_transfer_id", BigInteger, nullable=False),
+    Column("transfers", BigInteger, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    UniqueConstraint("last_transfer_id", name="uq_seals_last"),
+    CheckConstraint("transfers > 0", name="transfers_positive"),
+    comment="A hash over the transfers since the seal before, and over its hash. Append-only.",
 )
 
 open_reservations = Table(

@@ -32,6 +32,7 @@ async def reconcile(site: Site, look: Look, *, apply: bool) -> Report:
     new: Collection[RunKey] = ()
     if decided.charges and apply:
         posted = await asyncio.to_thread(post, ledger, decided.charges)
+        await asyncio.to_thread(ledger.charges.seal)
         for error in posted.refused.values():
             raise error
         new = posted.booked

@@ -537,11 +537,11 @@ def settled(number: int) -> tuple[Charge, Charge]:
         RunKey("testing", number, 100), "vision", "alice", "1", {}, Millislices(1000), "vision"
     )
 
-    def transfer(kind: TransferKind, seconds: int) -> Transfer:
-        return Transfer(kind, MillisliceSeconds(1000 * seconds), 100 + seconds)
+    def transfer(kind: TransferKind, seconds: int, until_s: int) -> Transfer:
+        return Transfer(kind, MillisliceSeconds(1000 * seconds), until_s)
 
-    end = (transfer(TransferKind.POST, 20), transfer(TransferKind.VOID, 40))
-    return Charge(run, 0, (transfer(TransferKind.RESERVE, 60),)), Charge(run, 1, end)
+    end = (transfer(TransferKind.POST, 20, 120), transfer(TransferKind.VOID, 40, 120))
+    return Charge(run, 0, (transfer(TransferKind.RESERVE, 60, 160),)), Charge(run, 1, end)
 
 
 def a_grant() -> BudgetEntry:
@@ -626,6 +626,7 @@ def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
     assert len(own.charges.post([reserved])) == 1
     assert len(own.charges.open_reservations()) == 1
     assert len(own.charges.post([end])) == 1
+    assert own.charges.seal() == 3
     assert own.budgets.enter(a_grant(), None)
     assert own.budgets.balances()["vision"].used_millislice_s == 20_000
     assert own.audit.verify().imbalance_millislice_s == 0
@@ -649,6 +650,7 @@ def test_an_operators_role_sets_policy_and_budgets_and_charges_nothing(
     assert own.budgets.balances()["vision"].granted_millislice_s == 1000
     assert own.audit.verify().faults == ()
     assert refused(lambda: own.charges.post([settled(1)[0]]))
+    assert refused(own.charges.seal)
     assert refused(lambda: own.limits.mark_compiled(1))
     all_tables_refuse(database, role, kept=JOURNALS)
 
