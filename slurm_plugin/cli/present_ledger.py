@@ -166,5 +166,6 @@ def verified_text(found: Verification, took_s: float) -> str:
     seal = f" {found.sealed:,} transfers are sealed: {found.seal}." if found.seal else ""
     return (
         f"The ledger is balanced: {found.transfers:,} transfers, {found.accounts:,} accounts and"
-        f" {found.reservations:,} open reservations in {took_s:.1f} s ({speed:,.0f} transfers/s).{seal}"
+        f" {found.reservations:,} open reservations in {took_s:.1f} s ({speed:,.0f} transfers/s)."
+        f"{seal}"
     )
