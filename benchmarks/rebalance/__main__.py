@@ -79,6 +79,7 @@ def _report(options: argparse.Namespace, console: Console) -> Mapping[str, Any]:
             **{kind: one["whole_jobs"]["share"] for kind, one in lent.items()},
             "none_started": max(one["whole_jobs"]["none_started"] for one in lent.values()),
         },
+        "calls": run["calls"],
         "run": run,
         "lent": lent,
         "evictions": found,

@@ -9,9 +9,10 @@ import gc
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import insert
 
@@ -21,11 +22,14 @@ from benchmarks.rebalance.site import Site, Size
 from benchmarks.server import server
 from cluster.database import postgres_engine, writing
 from cluster.errors import UnreachableError
-from cluster.settings import Settings, load_settings
+from cluster.settings import DaemonSettings, Settings, load_settings
+from cluster.slurm.interface import Slurm
 from cluster.wire import StatusAnswer
 from slurm_plugin.cli.rebalance_cli import GARBAGE_AFTER
 from slurm_plugin.decide.policy import Tenant, TenantUpdate
 from slurm_plugin.decide.rebalance_steps import RebalanceRun, RunOutcome, StepName
+from slurm_plugin.decide.snapshot import Snapshot
+from slurm_plugin.enforcement import Enforcement
 from slurm_plugin.ledger import schema
 from slurm_plugin.ledger.part import Database
 from slurm_plugin.ledger.policy_rows import change_values
@@ -35,6 +39,7 @@ from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.tables import quota_changes
 from slurm_plugin.rebalance.look import Site as Place
 from slurm_plugin.rebalance.run import run
+from slurm_plugin.sync import Sync
 
 _ETC = Path(__file__).resolve().parents[2] / "etc" / "slicewise.toml"
 _DATABASE = "rebalance"
@@ -115,6 +120,7 @@ def _measured(
     pairs = zip(ledger.rebalances.at_s[::2], ledger.rebalances.at_s[1::2], strict=True)
     took = {name: _apart(*pair) for name, pair in zip(names, pairs, strict=True)}
     return {
+        "calls": asyncio.run(_calls(ledger, settings, slurm)),
         "seconds": round(ended_s - began_s, 3),
         "cpu_s": round(ended_cpu_s - began_cpu_s, 3),
         "look_s": _apart((began_s, began_cpu_s), ledger.rebalances.at_s[0])["seconds"],
@@ -126,6 +132,53 @@ def _measured(
             }
             for one in ended.records
         },
+    }
+
+
+class _Counted:
+    """Counts the calls of what it stands for, and of its parts."""
+
+    def __init__(self, of: Any, counts: Counter[str]) -> None:
+        self._of, self._counts = of, counts
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._of, name)
+        if not callable(found):
+            return _Counted(found, self._counts)
+
+        def counted(*args: Any, **named: Any) -> Any:
+            self._counts[name] += 1
+            return found(*args, **named)
+
+        return counted
+
+
+class _NoAdmission:
+    """Takes what it would decide on."""
+
+    def publish(self, snapshot: Snapshot, observed_s: float) -> None:
+        """As ``Admission.publish``."""
+
+
+async def _calls(ledger: Ledger, settings: Settings, slurm: Slurm) -> Mapping[str, Any]:
+    """Of one round of the daemon, which changes nothing, to the ledger and to Slurm."""
+    of_ledger, of_slurm = Counter[str](), Counter[str]()
+    sync = Sync(settings, slurm, _NoAdmission())
+    limits = Enforcement(
+        settings,
+        cast("Slurm", _Counted(slurm, of_slurm)),
+        cast("Ledger", _Counted(ledger, of_ledger)),
+        sync,
+    )
+    await sync.turn()
+    await limits.compile()
+    of_ledger.clear()
+    of_slurm.clear()
+    await limits.compile()
+    return {
+        "ledger": of_ledger.total(),
+        "slurm": of_slurm.total(),
+        "of": {"ledger": dict(of_ledger), "slurm": dict(of_slurm)},
     }
 
 
@@ -147,6 +200,7 @@ def _settings(place: Path, shown: Site) -> Settings:
     return known.model_copy(
         update={
             "cluster": known.cluster.model_copy(update={"name": CLUSTER}),
+            "daemon": DaemonSettings(mode="enforce"),
             "recut": known.recut.model_copy(update=changes),
         }
     )

@@ -110,6 +110,7 @@ def test_the_command_writes_every_key_of_the_report(
 ):
     step = {"seconds": 0.5, "cpu_s": 0.4, "changed": 3, "saw": {}}
     run = {"seconds": 1.5, "cpu_s": 1.0, "look_s": 0.1, "steps": {"lend": step}}
+    run["calls"] = {"ledger": 3, "slurm": 6}
     world = {"anomaly_max_s": -3, "utilisation": 0.9, "asked": 2, "cut_off": 0}
     world |= {"preempted_replicas": 1, "preempted_jobs": 0}
     cell = {"gpus": 4, "alone": {"utilisation": 0.4}, "worlds": {"shared": world}}
