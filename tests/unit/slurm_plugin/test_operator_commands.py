@@ -5,6 +5,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -327,6 +329,22 @@ def test_what_is_granted_by_the_same_key_is_granted_once(budgeted: FakeLedger):
         said("budget", "adjust", "bio", *words)
     assert [one.key for one in budgeted.entered] == [None, "ticket-814"]
     refused(budgeted, "budget", "grant", "bio", "--amount", "2", "--reason", "x", "--key", " ")
+
+
+def test_a_statement_of_a_part_of_time_cuts_runs_there(ledger: FakeLedger):
+    run = Run(RunKey("c", 1, 1000), "bio", "alice", "1", {}, Millislices(1000), "bio")
+    kinds = (TransferKind.RESERVE, TransferKind.POST)
+    steps = tuple(Transfer(kind, MillisliceSeconds(60_000), 1060) for kind in kinds)
+    ledger.charges.post([Charge(run, 0, steps)])
+    times = [datetime.fromtimestamp(at_s).strftime("%Y-%m-%dT%H:%M:%S") for at_s in (0, 1040, 2000)]  # noqa: DTZ006 -- local, as they are read
+    found = [
+        read("ledger", "statement", "--from", begin, "--until", end)
+        for begin, end in pairwise(times)
+    ]
+    assert [one["runs"][0]["used_millislice_s"] for one in found] == [40_000, 20_000]
+    for wrong in (("--since", times[0]), ("--until", times[0])):
+        words = ("ledger", "statement", "--from", times[1], *wrong)
+        assert CliRunner().invoke(app, words).exit_code == 2
 
 
 def test_a_budget_that_is_there_is_changed_in_parts(budgeted: FakeLedger):
