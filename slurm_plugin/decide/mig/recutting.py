@@ -167,12 +167,13 @@ class _Planner:
 
         Who still waits within a guarantee gets at last what others only may claim.
         """
-        for to_owners in (False, True):
-            while option := self._best(by_cost=by_cost, to_owners=to_owners):
-                self._take(option)
+        while option := self._best(by_cost=by_cost):
+            self._take(option)
         for _ in range(_ROUNDS):
             if not sum(self._exchange(option) for option in tuple(self._chosen.values())):
                 break
+        while option := self._best(by_cost=by_cost, to_owners=True):
+            self._take(option)
         chosen = tuple(self._chosen.values())
         for option in chosen:
             self._drop(option)

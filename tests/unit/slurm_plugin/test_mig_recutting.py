@@ -172,6 +172,9 @@ def test_who_waits_within_a_guarantee_gets_what_others_only_may_claim_at_last():
     assert len(plan(A100, gpus, own, TERMS)) == 1
     assert plan(A100, gpus, replace(own, claimed={"7g.80gb": 2}), TERMS) == ()
     assert plan(A100, gpus, replace(waiting("1g.10gb"), guaranteed={"7g.80gb": 2}), TERMS) == ()
+    # Also where the others are expected, too: one of them waits now.
+    expected = replace(own, expected={"7g.80gb": 2.0})
+    assert len(plan(A100, gpus, expected, TERMS)) == 1
     # Somebody else's free instance rather than what another may claim.
     other = Gpu("c", "m", (Instance(placed("4g.40gb", 0)),))
     assert only(plan(A100, [*gpus, other], own, TERMS)).gpu == "c"
