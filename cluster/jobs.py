@@ -150,12 +150,14 @@ class PartitionView:
             ``{"cpu": 0.0, "gres/gpu:1g.10gb": 1000.0}``.
         qos: whose limits bind all of its jobs; "" if it has none.
         has_default_memory: whether a job that asks for no memory gets some, not all of a node's.
+        allow_qos: whose jobs it takes; None is all.
     """
 
     name: str
     billing_weights: Mapping[str, float] = field(hash=False)
     qos: str
     has_default_memory: bool = True
+    allow_qos: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from slurm_plugin.decide.limit_changes import (
 )
 from slurm_plugin.decide.limit_warnings import crowding_warnings, unnamed_warnings, warnings
 from slurm_plugin.decide.limits import (
+    BILLING,
     DEFAULT_QOS,
     QOS_LIST,
     Allowed,
@@ -35,10 +36,13 @@ from slurm_plugin.decide.limits import (
     Wanted,
     differences,
     found_of,
+    in_use,
     wanted,
 )
-from slurm_plugin.decide.policy import Policy, TenantUpdate
-from slurm_plugin.decide.slurm_conf import conf_faults, price_faults
+from slurm_plugin.decide.policy import LimitKey, Policy, TenantUpdate
+from slurm_plugin.decide.qos_names import qos_name
+from slurm_plugin.decide.slurm_conf import allow_qos_faults, conf_faults, price_faults
+from slurm_plugin.decide.tenants import effective_nominal
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -109,12 +113,17 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
     whole = capacity(nodes, managed, settings.costs, settings.whole_boards) or None
     books = await asyncio.to_thread(ledger.books, time.time(), settings.ledger.time_zone)
     allowed, known = _allowed(books, settings, whole), books.known
-    found = found_of(settings.cluster.name, associations, qos, config, jobs)
+    found = found_of(
+        settings.cluster.name,
+        associations,
+        qos,
+        config,
+        in_use(partitions, jobs, managed, settings.costs),
+    )
     limits = wanted(allowed, found, known)
     all_differing = differences(limits, found)
     differing = tuple(one for one in all_differing if can_be_named(one))
     unnamed = [one for one in all_differing if not can_be_named(one)]
-    qos_of_partitions = {view.qos for view in partitions if view.name in managed}
     return Look(
         allowed=allowed,
         books=books,
@@ -125,11 +134,12 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
         differences=differing,
         by_hand=by_hand(differing, known),
         warnings=(
-            *warnings(allowed, found, qos_of_partitions),
+            *warnings(allowed, found),
             *unnamed_warnings(unnamed),
             *crowding_warnings(allowed, found, config.get("MaxJobCount", "")),
             *conf_faults(config, partitions, settings.cluster.partitions, settings.costs),
             *price_faults(nodes, managed, settings.costs),
+            *allow_qos_faults(partitions, managed, limits.our_qos),
             *isolation_faults(config),
         ),
     )
@@ -274,20 +284,21 @@ def _compiled(
 
 
 async def _adopt(ledger: "Ledger", seen: Look) -> bool:
-    """Make nominals of the accounts' limits set by hand; False if the policy is as before."""
+    """Make nominals of the own QOS' limits set by hand; False if the policy is as before."""
     adopted = [await asyncio.to_thread(_adopt_one, ledger, seen, one) for one in seen.by_hand]
     return any(adopted)
 
 
 def _adopt_one(ledger: "Ledger", seen: Look, change: HandChange) -> bool:
     """What the policy does not allow is put back like everything else."""
-    ceiling = seen.allowed.ceilings.get(change.key.name)
-    if ceiling is None:
+    of = {LimitKey("qos", qos_name(name), BILLING): name for name in seen.allowed.policy}
+    tenant = of.get(change.key)
+    if tenant is None:
         return False
-    nominal = adopted_nominal(change, ceiling.lent_millislices, ceiling.borrowed_millislices)
+    nominal = adopted_nominal(change, effective_nominal(seen.allowed.policy)[tenant])
     if nominal is None:
         return False
-    update = TenantUpdate(change.key.name, nominal_millislices=Millislices(nominal))
+    update = TenantUpdate(tenant, nominal_millislices=Millislices(nominal))
     try:
         ledger.tenants.change(update, "sacctmgr", "changed by hand in Slurm")
     except InvalidInputError:

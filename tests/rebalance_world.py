@@ -68,7 +68,7 @@ def plain(
 
 def replica(index: int, start_s: int | None = None, end_s: int | None = None) -> JobView:
     """One of nlp's service, on borrowed quota."""
-    one = _at(job(index), 900 + index, "nlp", "slicewise-borrowed", (start_s, end_s))
+    one = _at(job(index), 900 + index, "nlp", "slicewise_nlp_borrowed", (start_s, end_s))
     comment = "slicewise:1 token=ab13 tenant=nlp service=bert"
     return replace(one, admin_comment=comment, array_job_id=900, task_index=index)
 
@@ -149,6 +149,10 @@ class World(ScriptedSlurm):
 
     async def qos(self) -> tuple[Qos, ...]:
         return await self.database.qos()
+
+    def held_at_most(self, tenant: str) -> int:
+        """By the limits of its two QOS."""
+        return sum(limit or 0 for limit in self.database.limits(tenant))
 
     async def config(self) -> Mapping[str, str]:
         return await self.database.config()

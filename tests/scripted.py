@@ -37,6 +37,7 @@ from slurm_plugin.decide.decayed_use import Holding
 from slurm_plugin.decide.lending import within_limits
 from slurm_plugin.decide.orders import Ordered
 from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Quota, Recall, Tenant
+from slurm_plugin.decide.qos_names import GATE_QOS
 from slurm_plugin.sync import Sync
 
 ETC = Path(__file__).resolve().parents[1] / "etc" / "slicewise.toml"
@@ -169,7 +170,7 @@ class ScriptedSlurm:
         return ()
 
     async def qos(self) -> tuple[Qos, ...]:
-        return ()
+        return (Qos(GATE_QOS, {"billing": 0}, frozenset()),)
 
     async def requests(self, job_ids: Collection[int]) -> Mapping[int, JobRequest]:
         self.done.append(("requests", sorted(job_ids)))

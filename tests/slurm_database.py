@@ -69,6 +69,7 @@ class SlurmDatabase:
         self.running: tuple[JobView, ...] = ()
         self.elsewhere = frozenset[str]()
         self.deaf = False
+        self.partition_qos = "slicewise_gate"
         self.refuses: tuple[str, ...] = ()
         self.shows_refusals = False
         self.weight = 1
@@ -101,7 +102,7 @@ class SlurmDatabase:
 
     async def partitions(self) -> tuple[PartitionView, ...]:
         weights = {f"gres/gpu:{kind}": float(cost) for kind, cost in COSTS.items()}
-        return (PartitionView("gpu", weights, ""),)
+        return (PartitionView("gpu", weights, self.partition_qos),)
 
     async def nodes(self) -> tuple[NodeView, ...]:
         gpus = {"1g.10gb": 7, "3g.40gb": 2}
@@ -138,6 +139,11 @@ class SlurmDatabase:
 
     def limit(self, account: str, tres: str = "billing") -> int | None:
         return self.rows[account, ""].grp_tres.get(tres)
+
+    def limits(self, *tenants: str) -> list[int | None]:
+        """Of the tenants' own QOS, then of their borrowed ones."""
+        names = [f"slicewise_{name}{end}" for end in ("", "_borrowed") for name in tenants]
+        return [self.known[name].grp_tres.get("billing") for name in names if name in self.known]
 
     # Inheritance
 
@@ -188,7 +194,7 @@ class SlurmDatabase:
     def _set_qos(self, name: str, settings: Iterable[str]) -> None:
         one = self.known[name]
         group, each, preempt = dict(one.grp_tres), dict(one.max_tres_per_account), one.preempt
-        exempt_s, mode = one.preempt_exempt_s, one.preempt_mode
+        exempt_s, mode, flags = one.preempt_exempt_s, one.preempt_mode, one.flags
         for setting in settings:
             word, _, value = setting.partition("=")
             if word in {"preempt", "preempt+"}:
@@ -196,11 +202,13 @@ class SlurmDatabase:
                 preempt = preempt | set(value.split(","))
             elif word == "preemptmode":
                 mode = value
+            elif word in {"flags", "flags+"}:
+                flags = flags | {value}
             elif word == "preemptexempttime":
                 exempt_s = None if value == "-1" else duration_s(value)
             else:
                 _set_limits({"grptres": group, "maxtresperaccount": each}[word], value)
-        self.known[name] = Qos(name, group, preempt, each, exempt_s, mode)
+        self.known[name] = Qos(name, group, preempt, each, exempt_s, mode, flags)
 
     def _modify(self, keys: Iterable[tuple[str, str]], settings: Iterable[str]) -> None:
         for key in keys:

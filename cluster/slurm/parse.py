@@ -52,6 +52,7 @@ QOS_FIELDS = (
     "MaxTRESPerAccount",
     "PreemptExemptTime",
     "PreemptMode",
+    "Flags",
 )
 
 # -- Nodes, partitions and steps
@@ -128,11 +129,13 @@ def parse_partitions(text: str, told: Told) -> tuple[PartitionView, ...]:
 def _partition(block: Mapping[str, str], told: Told) -> PartitionView:
     name = block["PartitionName"]
     fields = Fields("partition", name, lambda field: block.get(field, ""), told)
+    allowed = block.get("AllowQos", "ALL")
     return PartitionView(
         name=name,
         billing_weights=fields.read("billing_weights", "TRESBillingWeights", weights, {}),
         qos=named(block.get("QoS", "")),
         has_default_memory=has_default_memory(block),
+        allow_qos=None if allowed in {"ALL", "N/A"} else names(allowed),
     )
 
 
@@ -258,6 +261,7 @@ def _qos(row: Mapping[str, str], told: Told) -> Qos:
         max_tres_per_account=fields.read("max_tres_per_account", "MaxTRESPerAccount", limits, {}),
         preempt_exempt_s=fields.read("preempt_exempt_s", "PreemptExemptTime", duration_s, None),
         preempt_mode=row["PreemptMode"].lower(),
+        flags=names(row["Flags"].lower()),
     )
 
 

@@ -16,15 +16,19 @@ class Ceiling:
 
     Attributes:
         ceiling_millislices: in all QOS together: the limit of its account.
-        guarantee_millislices: in its own QOS: its own part, as the rest is its children's.
+        guarantee_millislices: its own part, as the rest is its children's.
         lent_millislices: on loans that leave its subtree, and what of them is not back yet.
         borrowed_millislices: on loans that enter it.
+        own_limit_millislices: in its own QOS: its own part, less what it lends of that itself.
+        borrowed_limit_millislices: in its borrowed QOS: on loans to itself.
     """
 
     ceiling_millislices: Millislices
     guarantee_millislices: Millislices
     lent_millislices: Millislices
     borrowed_millislices: Millislices
+    own_limit_millislices: Millislices = Millislices(0)
+    borrowed_limit_millislices: Millislices = Millislices(0)
 
 
 def ceilings(
@@ -34,25 +38,34 @@ def ceilings(
 
     It is the effective nominal, less the loans that leave the subtree, with those that enter it.
     What is recalled is in no ceiling: the lender does not have it yet, the borrower not any more.
+    The limits of the two QOS of all tenants in a subtree are no more than its ceiling together.
     If the ceilings at the top are more than the cluster's capacity together, all are squeezed in
-    proportion, and so on down: the children of a tenant never have more than it has. A capacity
-    of None is not known and squeezes nothing. Loans that the policy does not allow count only as
-    far as it does; what it cuts off is as good as recalled.
+    proportion, and so on down: what a tenant has for itself and its children have together is
+    never more than it has. A capacity of None is not known and squeezes nothing. Loans that the
+    policy does not allow count only as far as it does; what it cuts off is as good as recalled.
     """
     nominal, own, loans = effective_nominal(policy), own_part(policy), tuple(loans)
     allowed = within_limits(policy, loans)
     recalls = (*recalls, *called_back(loans, allowed, 0))
     on_loan, borrowed = crossing(policy, allowed)
-    on_its_way, _ = crossing(policy, _in_transit(policy, own, allowed, recalls))
+    in_transit = tuple(_in_transit(policy, own, allowed, recalls))
+    on_its_way, _ = crossing(policy, in_transit)
     lent = {name: on_loan[name] + on_its_way[name] for name in policy}
     raw = {name: nominal[name] - lent[name] + borrowed[name] for name in policy}
-    ceiling = _squeezed(policy, raw, capacity)
+    gone, come = Counter[str](), Counter[str]()
+    for loan in (*allowed, *in_transit):
+        gone[loan.lender] += loan.amount_millislices
+    for loan in allowed:
+        come[loan.borrower] += loan.amount_millislices
+    asked = {name: (own[name] - gone[name], come[name]) for name in policy}
+    ceiling, limits = _squeezed(policy, raw, asked, capacity)
     return {
         name: Ceiling(
             Millislices(ceiling[name]),
             Millislices(min(own[name], ceiling[name])),
             Millislices(lent[name]),
             Millislices(borrowed[name]),
+            *map(Millislices, limits[name]),
         )
         for name in policy
     }
@@ -72,13 +85,26 @@ def _in_transit(
             yield Loan(one.lender, one.borrower, Millislices(amount))
 
 
-def _squeezed(policy: Policy, raw: Mapping[str, int], capacity: int | None) -> Mapping[str, int]:
+_Limits = Mapping[str, tuple[int, int]]
+"""Of its own QOS and its borrowed one, by tenant."""
+
+
+def _squeezed(
+    policy: Policy, raw: Mapping[str, int], limits: _Limits, capacity: int | None
+) -> tuple[Mapping[str, int], _Limits]:
     below = by_parent(policy)
     ceiling: dict[str, int] = {}
+    squeezed: dict[str, tuple[int, int]] = {}
     for name in ("", *downward(policy)):
-        children = below.get(name, ())
-        asked = sum(raw[child] for child in children)
+        children, own = below.get(name, ()), limits.get(name, (0, 0))
+        asked = sum(own) + sum(raw[child] for child in children)
         room = ceiling[name] if name else asked if capacity is None else capacity
         for child in children:
-            ceiling[child] = raw[child] if asked <= room else raw[child] * room // asked
-    return ceiling
+            ceiling[child] = _share(raw[child], asked, room)
+        if name:
+            squeezed[name] = _share(own[0], asked, room), _share(own[1], asked, room)
+    return ceiling, squeezed
+
+
+def _share(amount: int, asked: int, room: int) -> int:
+    return amount if asked <= room else amount * room // asked

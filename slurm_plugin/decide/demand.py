@@ -10,7 +10,7 @@ from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.free import free_instances, is_usable
 from slurm_plugin.decide.policy import Policy
-from slurm_plugin.decide.qos_names import qos_name
+from slurm_plugin.decide.qos_names import is_ours, qos_name
 from slurm_plugin.decide.slurm_gres import is_pad
 from slurm_plugin.decide.tenants import own_part
 
@@ -40,6 +40,9 @@ _NO_QUOTA_HELPS = frozenset(
 """Slurm's reasons of jobs that would not start with more slices: over a limit on a type, over a
 budget, over their array's own; or their partition, reservation or account does not let them.
 """
+
+_QOS_SLICES = "QOSGrpBilling"
+"""That of a tenant's QOS is a reason for quota; in any other a job waits at the gate."""
 
 _FOR_OTHERS = frozenset({"Priority", "Resources"})
 """Slurm's reasons of jobs for which nothing is free."""
@@ -285,7 +288,8 @@ def waits_for_others(job: JobView) -> bool:
 
 def waits_for_quota(job: JobView) -> bool:
     """Whether it could start now, if its tenant might hold more; GPUs may have to come free."""
-    return is_waiting(job) and job.reason not in _NO_QUOTA_HELPS
+    is_at_gate = job.reason == _QOS_SLICES and not is_ours(job.qos)
+    return is_waiting(job) and job.reason not in _NO_QUOTA_HELPS and not is_at_gate
 
 
 def _counts(job: JobView, partitions: frozenset[str]) -> bool:

@@ -1,7 +1,7 @@
 """What a tenant may still start of each GPU type, and what it is that allows no more."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from cluster.units import Millislices, slices_text
@@ -26,9 +26,7 @@ class Cause(StrEnum):
     GUARANTEE = "guarantee"
     """The limit of its own QOS."""
     CEILING = "ceiling"
-    """The limit of its own account."""
-    CEILING_ABOVE = "ceiling-above"
-    """The limit of an account above it, which others use too."""
+    """The limit of its borrowed QOS."""
     TYPE_LIMIT = "type-limit"
     MODEL_LIMIT = "model-limit"
     BUDGET = "budget"
@@ -39,9 +37,8 @@ class Cause(StrEnum):
 
 
 SLURM_REASONS: Mapping[Cause, str] = {
-    Cause.CEILING: "AssocGrpBilling",
-    Cause.CEILING_ABOVE: "AssocGrpBilling",
-    Cause.GUARANTEE: "MaxBillingPerAccount",
+    Cause.CEILING: "QOSGrpBilling",
+    Cause.GUARANTEE: "QOSGrpBilling",
     Cause.TYPE_LIMIT: "AssocGrpGRES",
     Cause.MODEL_LIMIT: "AssocGrpGRES",
     Cause.BUDGET: "AssocGrpBillingRunMinutes",
@@ -151,7 +148,9 @@ def _room(tenant: str, gres_type: str, now: Situation) -> TypeRoom:
     cost = now.costs[gres_type]
     all_qos = tuple(_bounds(tenant, gres_type, now))
     own_qos = _fewest((*all_qos, _guarantee(tenant, cost, now)))
-    borrowed = _fewest(all_qos)
+    taken = own_qos.instances
+    left = (replace(one, instances=max(0, one.instances - taken)) for one in all_qos)
+    borrowed = _fewest((*left, _borrowed(tenant, cost, now)))
     if not now.policy[tenant].quota.borrowing_limit_millislices:
         borrowed = Bound(
             Cause.BORROWING, 0, f"{tenant} may borrow nothing: its borrowing limit is 0"
@@ -162,7 +161,7 @@ def _room(tenant: str, gres_type: str, now: Situation) -> TypeRoom:
         cost_millislices=cost,
         guaranteed=own_qos.instances,
         guaranteed_bound=own_qos,
-        borrowed=max(0, borrowed.instances - own_qos.instances),
+        borrowed=borrowed.instances,
         borrowed_bound=borrowed,
         longest_run_s=None if startable is None else startable // cost,
     )
@@ -174,10 +173,9 @@ def _fewest(bounds: Iterable[Bound]) -> Bound:
 
 
 def _bounds(tenant: str, gres_type: str, now: Situation) -> Iterator[Bound]:
-    """Of every QOS; those of tenants above it the nearest first."""
+    """Of both QOS together; those of tenants above it the nearest first."""
     cost = now.costs[gres_type]
     for name in (tenant, *ancestors(now.policy, tenant)):
-        yield _ceiling(name, tenant, cost, now)
         yield from _instance_limits(name, gres_type, now)
     payer, startable = _budget(tenant, now)
     if startable is not None:
@@ -186,21 +184,26 @@ def _bounds(tenant: str, gres_type: str, now: Situation) -> Iterator[Bound]:
     yield Bound(Cause.NONE_FREE, free, f"{free} instances of {gres_type} are free")
 
 
-def _ceiling(name: str, tenant: str, cost: int, now: Situation) -> Bound:
-    held, ceiling = _held(name, now), now.ceilings[name].ceiling_millislices
+def _guarantee(tenant: str, cost: int, now: Situation) -> Bound:
+    held, limit = _guaranteed(tenant, now), now.ceilings[tenant].own_limit_millislices
     return Bound(
-        Cause.CEILING if name == tenant else Cause.CEILING_ABOVE,
-        _fitting(ceiling - held, cost),
-        f"{name} holds {slices_text(held)} of {slices_text(ceiling)} slices",
+        Cause.GUARANTEE,
+        _fitting(limit - held, cost),
+        f"{tenant} holds {slices_text(held)} of {slices_text(limit)} guaranteed slices",
     )
 
 
-def _guarantee(tenant: str, cost: int, now: Situation) -> Bound:
-    held, guarantee = _guaranteed(tenant, now), now.ceilings[tenant].guarantee_millislices
+def _borrowed(tenant: str, cost: int, now: Situation) -> Bound:
+    """What it holds in QOS of before counts there."""
+    held = run_cost(now.held.get(tenant, _NOTHING).instances, now.costs)
+    held, limit = (
+        Millislices(held - _guaranteed(tenant, now)),
+        now.ceilings[tenant].borrowed_limit_millislices,
+    )
     return Bound(
-        Cause.GUARANTEE,
-        _fitting(guarantee - held, cost),
-        f"{tenant} holds {slices_text(held)} of {slices_text(guarantee)} guaranteed slices",
+        Cause.CEILING,
+        _fitting(limit - held, cost),
+        f"{tenant} holds {slices_text(held)} of {slices_text(limit)} borrowed slices",
     )
 
 

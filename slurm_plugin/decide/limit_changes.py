@@ -8,6 +8,7 @@ from itertools import groupby
 from slurm_plugin.decide.limits import (
     DEFAULT_QOS,
     EXEMPT,
+    FLAGS,
     INHERITED,
     NAME,
     PREEMPT,
@@ -35,7 +36,7 @@ _MOST_BYTES = 16 * 1024
 as he likes, with names of 255 bytes."""
 
 _LISTS = frozenset({QOS_LIST, PREEMPT})
-_NO_LIMITS = frozenset({QOS_LIST, DEFAULT_QOS, PREEMPT, PREEMPT_MODE, EXEMPT, NAME})
+_NO_LIMITS = frozenset({QOS_LIST, DEFAULT_QOS, PREEMPT, PREEMPT_MODE, EXEMPT, FLAGS, NAME})
 
 
 def can_be_named(one: Difference) -> bool:
@@ -211,6 +212,8 @@ def _words(differences: Sequence[Difference], *, new: bool) -> Iterable[str]:
     for one in differences:
         if one.key.field == DEFAULT_QOS:
             yield f"{DEFAULT_QOS}={one.wanted or -1}"
+        if one.key.field == FLAGS:
+            yield f"{FLAGS}{'=' if new else '+='}{one.wanted}"
         if one.key.field == PREEMPT_MODE:
             yield f"{PREEMPT_MODE}={one.wanted}"
         if one.key.field == EXEMPT:

@@ -89,9 +89,9 @@ def shortage(job: JobView, cause: Cause, sight: Sight) -> Shortage | None:
         return None
     match cause:
         case Cause.GUARANTEE:
-            return _guarantee(job, sight)
+            return _own_limit(job, sight)
         case Cause.CEILING:
-            return _worst(_ceilings(job, sight))
+            return _borrowed_limit(job, sight)
         case Cause.TYPE_LIMIT:
             return _worst(_type_limits(job, sight))
         case _:
@@ -126,21 +126,19 @@ def _worst(found: Iterable[Shortage]) -> Shortage | None:
     return max(found, key=lambda one: one.missing, default=None)
 
 
-def _guarantee(job: JobView, sight: Sight) -> Shortage:
+def _own_limit(job: JobView, sight: Sight) -> Shortage:
     tenant, own = job.account, qos_name(job.account)
-    limit = sight.situation.ceilings[tenant].guarantee_millislices
+    limit = sight.situation.ceilings[tenant].own_limit_millislices
     holders = [pair for pair in _holders(sight, {tenant}) if pair[0].qos == own]
     return _slices(f"The jobs of {tenant} in QOS {own}", limit, holders, sight.cost(job))
 
 
-def _ceilings(job: JobView, sight: Sight) -> Iterator[Shortage]:
-    policy = sight.situation.policy
-    for name in (job.account, *ancestors(policy, job.account)):
-        below = subtree(policy, name)
-        holders = _holders(sight, below)
-        limit = sight.situation.ceilings[name].ceiling_millislices
-        whose = f"The jobs of {name}{' and of tenants below it' * (len(below) > 1)}"
-        yield _slices(whose, limit, holders, sight.cost(job))
+def _borrowed_limit(job: JobView, sight: Sight) -> Shortage:
+    """What it holds in QOS of before counts there."""
+    tenant, own = job.account, qos_name(job.account)
+    limit = sight.situation.ceilings[tenant].borrowed_limit_millislices
+    holders = [pair for pair in _holders(sight, {tenant}) if pair[0].qos != own]
+    return _slices(f"The borrowed jobs of {tenant}", limit, holders, sight.cost(job))
 
 
 def _slices(whose: str, limit: int, holders: Iterable[tuple[JobView, int]], need: int) -> Shortage:

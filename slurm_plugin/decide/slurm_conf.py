@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cluster.jobs import NodeView, PartitionView
 from cluster.slurm.values import has_default_memory
+from slurm_plugin.decide.qos_names import GATE_QOS
 from slurm_plugin.decide.slurm_gres import is_pad
 
 _ENFORCED = ("associations", "limits", "qos")
@@ -13,7 +14,8 @@ _ENFORCED = ("associations", "limits", "qos")
 def conf_lines(partitions: Iterable[str], costs: Mapping[str, int]) -> tuple[str, ...]:
     """Lines for slurm.conf. ``costs`` are millislices by GRES type.
 
-    A partition's line is its weights only: a site adds them to the line that it has.
+    A partition's line is its weights and the gate only: a site adds them to the line that it has.
+    slurmctld ends if a partition names a QOS that is not there.
     """
     weights = billing_weights(costs)
     return (
@@ -21,7 +23,10 @@ def conf_lines(partitions: Iterable[str], costs: Mapping[str, int]) -> tuple[str
         f"AccountingStorageTRES={accounting_tres(costs)}",
         "PreemptType=preempt/qos",
         "PreemptMode=REQUEUE",
-        *(f'PartitionName={name} TRESBillingWeights="{weights}"' for name in partitions),
+        *(
+            f'PartitionName={name} QOS={GATE_QOS} TRESBillingWeights="{weights}"'
+            for name in partitions
+        ),
     )
 
 
@@ -58,12 +63,24 @@ def conf_faults(
             for name in managed
             if name in views and not views[name].has_default_memory and _counts_memory(config)
         ),
-        *(
-            f"Partition {name} is not managed, but bills: jobs there count towards all limits, "
-            "and those of accounts without a quota can't start."
-            for name in sorted(views.keys() - set(managed))
-            if _bills(views[name])
-        ),
+        *(fault for name in managed if name in views for fault in _gate_faults(views[name])),
+    )
+
+
+def allow_qos_faults(
+    partitions: Iterable[PartitionView], managed: Collection[str], ours: Collection[str]
+) -> tuple[str, ...]:
+    """Which managed partitions do not take all of ``ours``, one sentence each."""
+    lacking = {
+        view.name: sorted(set(ours) - view.allow_qos)
+        for view in partitions
+        if view.name in managed and view.allow_qos is not None
+    }
+    return tuple(
+        f"Partition {name} has AllowQos without {', '.join(names)}: their jobs do not start there. "
+        "Add them, or take AllowQos away: the gate keeps all other QOS out."
+        for name, names in lacking.items()
+        if names
     )
 
 
@@ -139,9 +156,13 @@ def _weight_faults(partition: PartitionView, costs: Mapping[str, int]) -> Iterab
         yield f"{where}: {tres} is {_number(weight)}, not 0: billing counts more than GPUs."
 
 
-def _bills(partition: PartitionView) -> bool:
-    # Without a weight of their own, Slurm bills CPUs.
-    return not partition.billing_weights or any(partition.billing_weights.values())
+def _gate_faults(partition: PartitionView) -> Iterable[str]:
+    if partition.qos != GATE_QOS:
+        yield (
+            f"Partition {partition.name} has no QOS={GATE_QOS} on its line: no quota limits jobs "
+            "there in QOS other than Slicewise's. Add it, once sacctmgr shows that QOS: without it "
+            "slurmctld ends."
+        )
 
 
 def _others(weights: Mapping[str, float], expected: Collection[str]) -> list[tuple[str, float]]:

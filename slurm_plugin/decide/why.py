@@ -97,7 +97,7 @@ def why_without_ledger(about: str, jobs: Iterable[JobView]) -> WhyAnswer | None:
         about=about,
         state=job.state.value,
         reason=job.reason,
-        headline=f"{_title(job)} waits: {translate(job.reason).words}.",
+        headline=f"{_title(job)} waits: {translate(job.reason, job.qos).words}.",
         sentences=("The ledger does not answer now, so there are no numbers.",),
         start="no estimate without the ledger",
         hints=("Ask again later.",),
@@ -125,7 +125,7 @@ def _waiting(about: str, job: JobView, sight: Sight) -> WhyAnswer:
         return _undecided(about, job, sight)
     if tag is not None and is_resting(job) and job.reason not in _HELD_BY_SLURM:
         return why_slot(about, job, tag, sight)
-    reason = with_recalls(job, translate(job.reason), sight)
+    reason = with_recalls(job, translate(job.reason, job.qos), sight)
     short = shortage(job, reason.cause, sight) if reason.cause is not None else None
     budget = budget_shortage(job, sight) if reason.cause is Cause.BUDGET else None
     start = planned_start(job, reason, short, budget, sight)

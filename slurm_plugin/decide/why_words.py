@@ -183,4 +183,4 @@ def _group(job: JobView, sight: Sight) -> _Group:
         return _ENDED, "ended"
     if job.job_id in sight.refusals:
         return _WAITS, "wait: Slicewise refuses it"
-    return _WAITS, f"wait: {with_recalls(job, translate(job.reason), sight).words}"
+    return _WAITS, f"wait: {with_recalls(job, translate(job.reason, job.qos), sight).words}"

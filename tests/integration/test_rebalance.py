@@ -62,10 +62,8 @@ class Cluster:
 
     def limit(self) -> str:
         """What slurmctld itself limits the account to."""
-        argv = ("scontrol", "show", "assoc_mgr", f"accounts={TENANT}", "flags=assoc", "--oneliner")
-        lines = self.root(*argv).stdout.splitlines()
-        owns = (line for line in lines if f"Account={TENANT} UserName= " in line)
-        found = re.search(r"GrpTRES=\S*billing=(\d+)", "".join(owns))
+        argv = ("scontrol", "show", "assoc_mgr", f"qos=slicewise_{TENANT}", "flags=qos")
+        found = re.search(r"GrpTRES=\S*billing=(\d+)", self.root(*argv).stdout)
         return found[1] if found else ""
 
     def submit(self, seconds: int) -> int:

@@ -102,7 +102,7 @@ def test_at_the_estimate_enough_has_come_back_and_not_before(limits: list[int | 
         running(number, None if limit is None else NOW_S + limit)
         for number, limit in enumerate(limits, start=1)
     ]
-    waits = job(99, "MaxBillingPerAccount", tres={f"gres/gpu:{SMALL}": str(need)})
+    waits = job(99, "QOSGrpBilling", tres={f"gres/gpu:{SMALL}": str(need)})
     now = sight(*held, waits, tenants=(tenant("vision", 1000 * len(held)),))
     start_s = why_job("99", (waits,), now).start_s
     ends = [end_s for one in held if (end_s := ends_s(one)) is not None]

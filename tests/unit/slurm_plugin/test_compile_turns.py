@@ -88,7 +88,7 @@ async def test_who_compiles_waits_for_who_does_already(by_hand: str) -> None:
     slurm.waits = True
     ended = await asyncio.gather(compiled(), other())
     assert [one.by_hand for one in ended] == [(), ()]
-    assert slurm.limit("a") == ledger.shown["a"].quota.nominal_millislices == 2000
+    assert slurm.limits("a")[0] == ledger.shown["a"].quota.nominal_millislices == 2000
 
 
 async def test_one_that_hangs_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,4 +98,4 @@ async def test_one_that_hangs_is_not_waited_for_for_ever(monkeypatch: pytest.Mon
     ledger.locks.compiling().hold()
     slurm = SlowSlurm(ledger)
     await compile_limits(slurm, ledger, settings())  # type: ignore[arg-type]
-    assert slurm.limit("a") == 3000
+    assert slurm.limits("a") == [3000, 0]

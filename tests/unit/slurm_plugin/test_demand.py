@@ -79,7 +79,7 @@ def waiting(account: str = "vision", **changes: Any) -> JobView:
         (job(state=JobState.SUSPENDED), 2000),
         (job(state=JobState.ENDED), 0),
         (waiting(), 2000),
-        (waiting(reason="AssocGrpBilling"), 2000),
+        (waiting(reason="QOSGrpBilling"), 2000),
         (waiting(held=True), 0),
         (waiting(reason="Dependency"), 0),
         (waiting(reason="BeginTime"), 0),
@@ -237,7 +237,7 @@ def test_instances_are_waited_for_where_only_others_are_in_the_way() -> None:
 
 
 def test_who_waits_for_its_tenant_s_own_quota_and_since_when() -> None:
-    own, reason = "slicewise_vision", "AssocGrpBilling"
+    own, reason = "slicewise_vision", "QOSGrpBilling"
     jobs = (
         waiting(qos=own, reason=reason, submit_s=40, eligible_s=90),
         waiting(qos=own, reason=reason, submit_s=80, eligible_s=None),
@@ -260,7 +260,7 @@ def test_a_job_waits_from_its_submit_though_slurm_looks_at_it_a_second_later(
     eligible_s: int | None, since_s: int
 ) -> None:
     """Else what a lender takes back would be called anew by then, and come a second later."""
-    one = waiting(qos="slicewise_vision", reason="AssocGrpBilling", eligible_s=eligible_s)
+    one = waiting(qos="slicewise_vision", reason="QOSGrpBilling", eligible_s=eligible_s)
     (found,) = waiting_for_own([one], MANAGED, COSTS)["vision"]
     assert found.since_s == since_s
 

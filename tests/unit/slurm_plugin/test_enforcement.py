@@ -292,7 +292,7 @@ WAITS = job(
     array_job_id=None,
     task_index=None,
     admin_comment="",
-    reason="AssocGrpBilling",
+    reason="QOSGrpBilling",
     held=False,
 )
 

@@ -192,7 +192,7 @@ async def test_beyond_the_guarantee_a_slot_runs_on_borrowed_quota() -> None:
 
 
 async def test_what_waits_on_borrowed_quota_takes_a_guarantee_that_comes_free() -> None:
-    waiting = job(1, held=False, reason="AssocGrpBilling", qos="slicewise-borrowed")
+    waiting = job(1, held=False, reason="QOSGrpBilling", qos="slicewise-borrowed")
     slurm, sync = await borrowing(job(0), waiting)
     await sync.wish(814, frozenset({1}))
     assert slurm.actions == [(f"update {JobChange(qos='slicewise_vision')}", [1])]

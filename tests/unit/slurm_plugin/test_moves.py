@@ -30,7 +30,7 @@ def job(job_id: int, qos: str = OWN, priority: int = 10, **changes: Any) -> JobV
         "qos": qos,
         "priority": priority,
         "held": False,
-        "reason": "MaxBillingPerAccount",
+        "reason": "QOSGrpBilling",
         "admin_comment": JobTag("ab", "vision", is_flexible=True).text(),
     }
     return replace(slot(0), **(values | changes))

@@ -56,7 +56,7 @@ def job(job_id: int, account: str, slices: int = 1, **changes: Any) -> JobView:
 
 
 def waiting(job_id: int, account: str, slices: int = 1, **changes: Any) -> JobView:
-    rest = {"state": JobState.PENDING, "reason": "AssocGrpBilling", "nodes": (), "start_s": None}
+    rest = {"state": JobState.PENDING, "reason": "QOSGrpBilling", "nodes": (), "start_s": None}
     return job(job_id, account, slices, **{**rest, **changes})
 
 

@@ -54,7 +54,7 @@ def test_every_step_is_written_down_in_order_with_what_it_saw_and_did() -> None:
     assert step(ended, StepName.RECONCILE).did == ("runs of nlp booked: 3",)
     assert step(ended, StepName.RECONCILE).saw == {"jobs": 7, "records": 3, "open": 0}
     assert step(ended, StepName.LEND).did == ("vision lends nlp 4 slices, 0 before",)
-    assert len(step(ended, StepName.COMPILE).did) == 4
+    assert len(step(ended, StepName.COMPILE).did) == 6
 
 
 def test_a_second_run_finds_nothing_to_do() -> None:
@@ -83,7 +83,7 @@ def test_a_dry_run_does_not_tell_of_what_is_settled_already() -> None:
 def test_what_is_lent_goes_back_when_the_lenders_jobs_come_and_the_grace_is_over() -> None:
     story = at(60)
     ended = story.run()
-    limit = story.world.database.limit
+    limit = story.world.held_at_most
     assert story.ledger.loans.recalls() == (RECALL,)
     assert step(ended, StepName.LEND).did[1] == "nlp owes vision 2 slices, 0 before"
     assert (limit("nlp"), limit("vision")) == (5000, 3000), "nothing is preempted yet"
@@ -192,7 +192,7 @@ def test_limits_of_the_old_loans_are_compiled_where_lending_fails() -> None:
     assert outcomes[StepName.LEND] is StepOutcome.FAILED
     assert outcomes[StepName.RECLAIM] is StepOutcome.SKIPPED
     assert outcomes[StepName.COMPILE] is StepOutcome.DONE
-    assert story.world.database.limit("vision") == 7000
+    assert story.world.held_at_most("vision") == 7000
     assert ended.outcome is RunOutcome.FAILED
 
 

@@ -25,8 +25,8 @@ def test_a_tenant_s_situation_on_one_screen():
         running(1),
         running(2, qos=SHARED_QOS),
         running(3, account="nlp"),
-        job(8, "AssocGrpBilling"),
-        replace(job(9, "AssocGrpBilling"), array_job_id=9, untouched=frozenset({0, 1})),
+        job(8, "QOSGrpBilling"),
+        replace(job(9, "QOSGrpBilling"), array_job_id=9, untouched=frozenset({0, 1})),
         job(10, "JobHeldUser", held=True, priority=0),
         job(11, "Resources", partition="cpu", tres={}),
         job(12, "JobHeldAdmin", held=True, admin_comment=JobTag("ab", "vision", "bert").text()),
@@ -48,7 +48,7 @@ def test_a_tenant_s_situation_on_one_screen():
     assert [row.what for row in holding.rows] == ["job 1 of alice", "job 2 of alice"]
     assert [(row.what, row.amount_millislices) for row in waiting.rows] == [
         ("1 wait: Slicewise refuses it", 1000),
-        ("3 wait: its tenant may hold no more now", 3000),
+        ("3 wait: its tenant's guaranteed part is used up", 3000),
         ("1 wait: its user holds it", 1000),
         ("1 at rest: no request needs it", None),
     ]
