@@ -9,7 +9,7 @@ from slurm_plugin.decide.ceilings import Ceiling
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import Held
 from slurm_plugin.decide.policy import Policy
-from slurm_plugin.decide.tenants import ancestors, effective_nominal, payers, subtree
+from slurm_plugin.decide.tenants import ancestors, effective_nominal, subtree
 
 BUDGET_RUN_S = 3600
 """A budget allows as many instances as could run so long on it."""
@@ -90,7 +90,8 @@ class Explanation:
         nominal_millislices: effective, of the tenant and those below it.
         held_millislices: what they hold, in any QOS.
         guaranteed_millislices: what the tenant's own jobs hold in its own QOS.
-        payer: whose budget its runs use up; "" if none limits them.
+        payer: whose budget leaves the least, of that which its runs use up and those above; "" if
+            none limits them.
         startable_millislice_s: what that leaves for new runs, with its overdraft; None likewise.
         types: the cheapest first.
     """
@@ -130,7 +131,7 @@ class Situation:
 
 def explain(tenant: str, now: Situation) -> Explanation:
     """What ``tenant``, which is in the policy, may still start, and why not more."""
-    payer, startable = _budget(tenant, now)
+    payer, startable = startable_on_budgets(tenant, now)
     types = sorted(now.free.keys() & now.costs.keys(), key=lambda name: (now.costs[name], name))
     return Explanation(
         tenant=tenant,
@@ -155,7 +156,7 @@ def _room(tenant: str, gres_type: str, now: Situation) -> TypeRoom:
         borrowed = Bound(
             Cause.BORROWING, 0, f"{tenant} may borrow nothing: its borrowing limit is 0"
         )
-    _, startable = _budget(tenant, now)
+    _, startable = startable_on_budgets(tenant, now)
     return TypeRoom(
         gres_type=gres_type,
         cost_millislices=cost,
@@ -177,7 +178,7 @@ def _bounds(tenant: str, gres_type: str, now: Situation) -> Iterator[Bound]:
     cost = now.costs[gres_type]
     for name in (tenant, *ancestors(now.policy, tenant)):
         yield from _instance_limits(name, gres_type, now)
-    payer, startable = _budget(tenant, now)
+    payer, startable = startable_on_budgets(tenant, now)
     if startable is not None:
         yield _budget_bound(payer, startable, cost)
     free = max(0, now.free[gres_type])
@@ -233,14 +234,15 @@ def _budget_bound(payer: str, startable_millislice_s: int, cost: int) -> Bound:
     )
 
 
-def _budget(tenant: str, now: Situation) -> tuple[str, int | None]:
-    """Who pays, and what that leaves for new runs: never below zero."""
-    payer = payers(now.policy)[tenant]
-    budget = now.policy[payer].budget
-    if budget is None or payer not in now.available_millislice_s:
-        return "", None
-    startable = now.available_millislice_s[payer] + budget.overdraft_millislice_s
-    return payer, max(0, startable)
+def startable_on_budgets(tenant: str, now: Situation) -> tuple[str, int | None]:
+    """Whose budget leaves the least on the way up, and what that is: never below zero."""
+    found = [
+        (max(0, now.available_millislice_s[name] + budget.overdraft_millislice_s), name)
+        for name in (tenant, *ancestors(now.policy, tenant))
+        if (budget := now.policy[name].budget) and name in now.available_millislice_s
+    ]
+    startable, name = min(found, key=lambda one: one[0], default=(None, ""))
+    return name, startable
 
 
 def _fitting(room: int, cost: int) -> int:

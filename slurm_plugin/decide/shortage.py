@@ -8,14 +8,14 @@ from cluster.jobs import ALLOTTED, JobState, JobView, NodeView
 from cluster.units import Millislices, slices_text
 from cluster.wire import ServiceNews
 from slurm_plugin.decide.charging import run_cost
-from slurm_plugin.decide.explain import Cause, Situation
+from slurm_plugin.decide.explain import Cause, Situation, startable_on_budgets
 from slurm_plugin.decide.free import free_instances, idle, is_usable
 from slurm_plugin.decide.limits import (
     type_limits,
 )
 from slurm_plugin.decide.policy import Recall
 from slurm_plugin.decide.qos_names import qos_name
-from slurm_plugin.decide.tenants import ancestors, payers, subtree
+from slurm_plugin.decide.tenants import ancestors, subtree
 
 WAITING = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 QUOTA = frozenset({Cause.GUARANTEE, Cause.CEILING})
@@ -216,6 +216,7 @@ class BudgetShortage:
     """A budget against one job.
 
     Attributes:
+        payer: whose budget leaves the least.
         startable_millislice_s: what it leaves for new runs.
         need_millislice_s: what the job could use up; None without a time limit.
         longest_s: so long the job could run on what is left.
@@ -230,11 +231,11 @@ class BudgetShortage:
 def budget_shortage(job: JobView, sight: Sight) -> BudgetShortage | None:
     """None where no budget pays for it."""
     now = sight.situation
-    payer = payers(now.policy)[job.account] if job.account in now.policy else ""
-    budget = now.policy[payer].budget if payer else None
-    if budget is None or payer not in now.available_millislice_s:
+    if job.account not in now.policy:
         return None
-    startable = max(0, now.available_millislice_s[payer] + budget.overdraft_millislice_s)
+    payer, startable = startable_on_budgets(job.account, now)
+    if startable is None:
+        return None
     cost = sight.cost(job)
     need = None if job.time_limit_s is None else cost * job.time_limit_s
     return BudgetShortage(payer, startable, need, startable // max(1, cost))

@@ -147,6 +147,22 @@ def test_an_overdraft_counts_and_a_debt_leaves_nothing(
     assert explain("a", budgeted(available, overdraft)).startable_millislice_s == startable
 
 
+@pytest.mark.parametrize(
+    ("lab", "a", "least"), [(50, 1000, "lab"), (1000, 50, "a"), (-9, 50, "lab")]
+)
+def test_of_several_budgets_the_one_that_leaves_least_counts(lab: int, a: int, least: str):
+    budget = Budget(Period.MONTH, MillisliceSeconds(10**9))
+    found = explain(
+        "a",
+        situation(
+            replace(tenant("lab", 9000), budget=budget),
+            replace(tenant("a", 9000, "lab"), budget=budget),
+            available={"lab": lab, "a": a},
+        ),
+    )
+    assert (found.payer, found.startable_millislice_s) == (least, max(0, min(lab, a)))
+
+
 def test_a_budget_that_has_not_begun_limits_nothing():
     begun = budgeted(0)
     found = explain("a", replace(begun, available_millislice_s={}))
