@@ -299,6 +299,11 @@ class Settings(_Section):
         return {k: model for model, gpu in self.gpus.items() for k in (*gpu.types, *gpu.whole)}
 
     @cached_property
+    def whole_types(self) -> Mapping[str, str]:
+        """The first GRES type of each model's whole GPUs."""
+        return {model: gpu.whole[0] for model, gpu in self.gpus.items() if gpu.whole}
+
+    @cached_property
     def memory_mib(self) -> Mapping[str, int | None]:
         """What a process sees of each GRES type; None where no source gives it."""
         return {

@@ -73,7 +73,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> Gather
     indices = await slurm.devices(holding)
     # After the jobs: whom nobody was asked about holds what he has, and stays.
     nodes = await slurm.nodes()
-    types = types_by_kind(settings.boards_by_type)
+    types = types_by_kind(settings.boards_by_type, settings.whole_types)
     looks = await asyncio.to_thread(_looks, settings, on_disk, nodes, types, now_s)
     room = room_of(on_disk.policy, used_by_tenant(jobs, partitions, settings.costs))
     seen = Seen(

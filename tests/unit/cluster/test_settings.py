@@ -49,6 +49,7 @@ def test_whole_gpus_have_a_price_and_models_that_can_not_be_cut_any_name(tmp_pat
     }
     assert settings.models["a100"] == "A100-80GB"
     assert settings.models["l40s"] == "L40S"
+    assert settings.whole_types == {"A100-80GB": "a100", "L40S": "l40s"}
     assert settings.boards_by_type.keys() == settings.whole_boards.keys() == {"1g.10gb", "3g.40gb"}
     assert settings.whole_boards["3g.40gb"] == WholeBoard(7, Millislices(10_500))
     largest = settings.boards_by_type["1g.10gb"].profiles["7g.80gb"]
