@@ -191,12 +191,15 @@ def _print_step(recut: Recut, record: StepRecord) -> None:
 def _print_plan(found: Sequence[Planned], seen: Gathered, as_json: bool) -> None:
     if as_json:
         plans = [present.planned_json(one) for one in found]
-        print_json({"plan": plans, "left_out": dict(seen.left_out)})
+        stays = {model: dict(one.demand.guaranteed) for model, one in seen.boards.items()}
+        print_json({"plan": plans, "guaranteed": stays, "left_out": dict(seen.left_out)})
         return
     if found:
         console().print(present.plan_table(found))
     else:
         console().print("No GPU is to be cut anew: no change would pay for itself.")
+    for line in present.guaranteed_lines(seen.boards):
+        console().print(line, markup=False, soft_wrap=True)
     for line in present.left_out_lines(seen.left_out):
         console().print(Text(line, style="yellow"), soft_wrap=True)
 

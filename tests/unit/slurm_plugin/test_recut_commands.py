@@ -11,9 +11,12 @@ import typer
 from recut_world import Crashes, MemoryJournal, RecutWorld, planned
 
 from cluster.errors import InvalidInputError, OutsideError
+from cluster.mig_profiles import board
 from slurm_plugin.cli import recut_cli
-from slurm_plugin.decide.mig.recut_inputs import Gathered
+from slurm_plugin.decide.mig.recut_inputs import Gathered, PlanInput
 from slurm_plugin.decide.mig.recut_steps import Recut, State
+from slurm_plugin.decide.mig.recutting import Terms
+from slurm_plugin.decide.mig.recutting_worth import Demand
 from slurm_plugin.recut import cutting
 
 TOML = """
@@ -197,6 +200,24 @@ def test_only_what_is_stuck_can_be_closed(site: Site) -> None:
     site.journal.open(planned(), "root")
     with pytest.raises(InvalidInputError, match="SW-RECUT-NOT-STUCK"):
         recut_cli.close(1)
+
+
+def test_a_plan_says_what_stays_for_guarantees(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demand = Demand(guaranteed={"7g.80gb": 4, "1g.10gb": 2})
+    board_of = PlanInput(board("A100-80GB"), (), demand, Terms(60, 3600, 1), {})
+
+    async def gathered(*_: object) -> Gathered:
+        return Gathered({"A100-80GB": board_of}, {}, {})
+
+    monkeypatch.setattr(recut_cli, "gathered", gathered)
+    recut_cli.show_plan()
+    said = "Kept of A100-80GB, since guarantees need it: 2 1g.10gb, 4 7g.80gb."
+    assert said in capsys.readouterr().out
+    recut_cli.show_plan(as_json=True)
+    found = json.loads(capsys.readouterr().out)["guaranteed"]
+    assert found == {"A100-80GB": {"7g.80gb": 4, "1g.10gb": 2}}
 
 
 def test_history_and_plan_are_tables(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
