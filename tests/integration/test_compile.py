@@ -51,6 +51,14 @@ def without_daemon(sandbox: Sandbox) -> Iterator[None]:
     until(lambda: unix_socket_answers(sandbox.layout.run_dir / "user.sock"))
 
 
+@pytest.fixture
+def admission_off(sandbox: Sandbox) -> Iterator[None]:
+    """slicewise.lua gives nobody a QOS."""
+    sandbox.run("root", ("slicewise", "admission", "off"))
+    yield
+    sandbox.run("root", ("slicewise", "admission", "on"))
+
+
 def set_quota(sandbox: Sandbox, tenant: str, nominal: str, *options: str) -> dict[str, Any]:
     argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", nominal, *options, "--json")
     change = json.loads(sandbox.run("root", argv).stdout)
@@ -137,7 +145,7 @@ def shown(sandbox: Sandbox, tenant: str) -> dict[str, Any]:
     return json.loads(sandbox.run("root", argv).stdout)
 
 
-@pytest.mark.usefixtures("without_admission")
+@pytest.mark.usefixtures("admission_off")
 def test_what_is_in_another_qos_waits_at_the_gate(sandbox: Sandbox, account: str):
     """Whether its account has a quota or none; without GPUs it may run."""
     for nominal in ("0", "3"):
@@ -342,7 +350,7 @@ def exempt_time(sandbox: Sandbox, account: str) -> str:
     return sandbox.run("root", ("sacctmgr", "-n", "-P", "show", *where)).stdout.strip()
 
 
-@pytest.mark.usefixtures("without_daemon")
+@pytest.mark.usefixtures("without_daemon", "admission_off")
 def test_uninstalling_leaves_no_trace_though_both_ways_are_killed(sandbox: Sandbox, account: str):
     uninstall = ("slicewise", "uninstall", "--yes")
     argv = ("slicewise", "tenant-quota", "set", account, "--nominal", "2")
@@ -353,12 +361,8 @@ def test_uninstalling_leaves_no_trace_though_both_ways_are_killed(sandbox: Sandb
     until_is(lambda: running(sandbox, account).total(), 2)
     # The gate is open, and what is in its QOS goes on, within its limits.
     assert len(uninstalled(sandbox)) == 2
-    sandbox.run("root", ("slicewise", "admission", "off"))
-    try:
-        submit(sandbox, account, "--qos=normal", "--time=5", seconds=600)
-        until_is(lambda: dict(running(sandbox, account)), {f"slicewise_{account}": 2, "normal": 1})
-    finally:
-        sandbox.run("root", ("slicewise", "admission", "on"))
+    submit(sandbox, account, "--qos=normal", "--time=5", seconds=600)
+    until_is(lambda: dict(running(sandbox, account)), {f"slicewise_{account}": 2, "normal": 1})
     assert reasons(sandbox, account) == {"QOSGrpBilling"}
     sandbox.run("slurm", ("scancel", f"--account={account}"))
     until(lambda: not states(sandbox, account))

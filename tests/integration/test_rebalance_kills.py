@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -192,10 +193,13 @@ class Site:
     # What there is then
 
     def limits(self) -> dict[str, int]:
-        """Slices to which slurmctld itself limits the accounts."""
-        shown = self.root("scontrol", "show", "assoc_mgr", "flags=assoc", "--oneliner").stdout
-        found = re.findall(r"Account=(\w+) UserName= .*? GrpTRES=\S*?billing=(\d+)000\(", shown)
-        return {account: int(slices) for account, slices in found}
+        """Slices to which slurmctld itself limits the two QOS of each tenant together."""
+        shown = self.root("scontrol", "show", "assoc_mgr", "flags=qos").stdout
+        pattern = r"QOS=slicewise_([a-z]+?)(?:_borrowed)?\(\d+\)\n.*?GrpTRES=\S*?billing=(\d+)\("
+        found: Counter[str] = Counter()
+        for tenant, amount in re.findall(pattern, shown, re.DOTALL):
+            found[tenant] += int(amount) // 1000
+        return {name: slices for name, slices in found.items() if name != "gate"}
 
     def charged(self) -> dict[tuple[int, int], int]:
         """Millislice-seconds of each run that has ended."""
