@@ -23,8 +23,8 @@ from slurm_plugin.ledger.window_rows import NOW_S
 
 _BOOK = "SELECT slicewise.book(%s)"
 _ROWS_AT_ONCE = 5000
-_SEALED_AT_ONCE = 10_000
-"""Who books waits meanwhile: some 50 ms."""
+_SEALED_AT_ONCE, _BATCHES = 2000, 20
+"""Who books waits for each batch: some 10 ms."""
 _AHEAD_S = 3600
 """A watermark so far in the future was written by a clock that was wrong."""
 
@@ -80,9 +80,14 @@ class Charges(LedgerPart):
         """Chain what was booked since the last time to all that was before, as ``Audit.verify``
         checks; how many transfers. Of a long history a part at a time.
         """
-        with writing(self._engine) as connection:
-            sealed = connection.execute(select(func.slicewise.seal(_SEALED_AT_ONCE)))
-            return int(sealed.scalar_one())
+        total = 0
+        for _ in range(_BATCHES):
+            with writing(self._engine) as connection:
+                sealed = connection.execute(select(func.slicewise.seal(_SEALED_AT_ONCE)))
+                total += (count := int(sealed.scalar_one()))
+            if count < _SEALED_AT_ONCE:
+                break
+        return total
 
     def charged_tenants(self) -> frozenset[str]:
         """Tenants that ever had a run."""
