@@ -13,8 +13,8 @@ from cluster.slurm.interface import Association, Slurm
 from cluster.units import Millislices
 from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.budgets import run_minutes
-from slurm_plugin.decide.ceilings import Ceiling, ceilings
-from slurm_plugin.decide.demand import capacity
+from slurm_plugin.decide.ceilings import Ceiling, QosUse, by_use, ceilings
+from slurm_plugin.decide.demand import capacity, qos_use
 from slurm_plugin.decide.drift import HandChange, Known, adopted_nominal, by_hand, to_remember
 from slurm_plugin.decide.isolation import isolation_faults
 from slurm_plugin.decide.limit_changes import (
@@ -112,7 +112,8 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
     # Without any GPU something else is wrong, and limits of 0 would not mend it.
     whole = capacity(nodes, managed, settings.costs, settings.whole_boards) or None
     books = await asyncio.to_thread(ledger.books, time.time(), settings.ledger.time_zone)
-    allowed, known = _allowed(books, settings, whole), books.known
+    use = qos_use(jobs, managed, settings.costs)
+    allowed, known = _allowed(books, settings, whole, use), books.known
     found = found_of(
         settings.cluster.name,
         associations,
@@ -145,11 +146,11 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
     )
 
 
-def _allowed(books: Books, settings: Settings, whole: int | None) -> Allowed:
+def _allowed(books: Books, settings: Settings, whole: int | None, use: QosUse) -> Allowed:
     policy = books.policy
     return Allowed(
         policy=policy,
-        ceilings=ceilings(policy, books.loans, whole, books.recalls),
+        ceilings=by_use(ceilings(policy, books.loans, whole, books.recalls), use),
         run_minutes=run_minutes(policy, books.left, books.reservations, books.now_s),
         costs=settings.costs,
         models=settings.models,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from cluster.jobs import JobView, NodeView
 from cluster.settings import Settings
 from slurm_plugin.decide.books import Books
-from slurm_plugin.decide.ceilings import ceilings
+from slurm_plugin.decide.ceilings import by_use, ceilings
 from slurm_plugin.decide.decayed_use import HALF_LIVES, DecayedUse, averages, recorded
-from slurm_plugin.decide.demand import capacity, held
+from slurm_plugin.decide.demand import capacity, held, qos_use
 from slurm_plugin.decide.explain import Situation
 from slurm_plugin.decide.free import free_instances
 from slurm_plugin.decide.model import BalanceLine
@@ -45,9 +45,11 @@ def situation(
     balances = books.balances
     # Without any GPU the compiled limits stay, too.
     whole = capacity(nodes, partitions, settings.costs, settings.whole_boards) or None
+    jobs = tuple(jobs)
+    most = ceilings(policy, books.loans, whole, books.recalls)
     return Situation(
         policy=policy,
-        ceilings=ceilings(policy, books.loans, whole, books.recalls),
+        ceilings=by_use(most, qos_use(jobs, partitions, settings.costs)),
         held=held(jobs, partitions),
         free=free_instances([node for node in nodes if node.partitions & partitions]),
         costs=settings.costs,

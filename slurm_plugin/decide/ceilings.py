@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from cluster.units import Millislices
 from slurm_plugin.decide.lending import called_back, crossing, within_limits
 from slurm_plugin.decide.policy import Loan, Policy, Recall
+from slurm_plugin.decide.qos_names import borrowed_qos, qos_name
 from slurm_plugin.decide.tenants import by_parent, downward, effective_nominal, own_part
 
 
@@ -20,7 +21,8 @@ class Ceiling:
         lent_millislices: on loans that leave its subtree, and what of them is not back yet.
         borrowed_millislices: on loans that enter it.
         own_limit_millislices: in its own QOS: its own part, less what it lends of that itself.
-        borrowed_limit_millislices: in its borrowed QOS: on loans to itself.
+        borrowed_limit_millislices: in its borrowed QOS: on loans to itself; ``by_use`` moves some
+            of the own part there.
     """
 
     ceiling_millislices: Millislices
@@ -29,6 +31,39 @@ class Ceiling:
     borrowed_millislices: Millislices
     own_limit_millislices: Millislices = Millislices(0)
     borrowed_limit_millislices: Millislices = Millislices(0)
+
+
+@dataclass(frozen=True)
+class QosUse:
+    """Millislices that jobs of managed partitions hold and wait for, by QOS."""
+
+    held: Mapping[str, int] = field(default_factory=dict, hash=False)
+    waiting: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+def by_use(found: Mapping[str, Ceiling], use: QosUse) -> Mapping[str, Ceiling]:
+    """The ceilings with the limits of both QOS as jobs need them; together they are the same.
+
+    A loan is what a tenant's jobs need beyond its own part: one that costs 3.5 slices, of a tenant
+    that has 2 at rest, is lent 1.5. So the borrowed QOS has of the own part what its running jobs
+    hold of it, and for its waiting ones what no job of the own QOS holds or waits for.
+    """
+    return {name: _by_use(name, ceiling, use) for name, ceiling in found.items()}
+
+
+def _by_use(tenant: str, ceiling: Ceiling, use: QosUse) -> Ceiling:
+    own, borrowed = ceiling.own_limit_millislices, ceiling.borrowed_limit_millislices
+    its_own, on_loan = qos_name(tenant), borrowed_qos(tenant)
+    running = use.held.get(on_loan, 0)
+    held = min(own, max(0, running - borrowed))
+    spare = max(0, own - held - use.held.get(its_own, 0) - use.waiting.get(its_own, 0))
+    missing = max(0, use.waiting.get(on_loan, 0) - max(0, borrowed + held - running))
+    moved = held + min(spare, missing)
+    return replace(
+        ceiling,
+        own_limit_millislices=Millislices(own - moved),
+        borrowed_limit_millislices=Millislices(borrowed + moved),
+    )
 
 
 def ceilings(

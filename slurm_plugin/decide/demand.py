@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from cluster.jobs import ALLOTTED, SHAPES_NODE, JobState, JobView, NodeView
 from cluster.mig_profiles import WholeBoard
 from cluster.units import Millislices
+from slurm_plugin.decide.ceilings import QosUse
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.free import free_instances, is_usable
 from slurm_plugin.decide.policy import Policy
@@ -148,6 +149,21 @@ def waits_since_s(job: JobView) -> int | None:
         return submit_s if eligible_s is None else eligible_s
     was_at_once = 0 <= eligible_s - submit_s <= _FIRST_LOOK_S
     return submit_s if was_at_once else eligible_s
+
+
+def qos_use(
+    jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+) -> QosUse:
+    """What jobs hold, and wait for so that more quota would help."""
+    held, waiting = Counter[str](), Counter[str]()
+    for job in jobs:
+        if not is_managed(job, partitions):
+            continue
+        if job.state in ALLOTTED:
+            held[job.qos] += run_cost(job.gpus, costs)
+        elif waits_for_quota(job):
+            waiting[job.qos] += _cost(job, costs)
+    return QosUse(held, waiting)
 
 
 def guaranteed_use(

@@ -12,8 +12,8 @@ from cluster.mig_profiles import WholeBoard
 from cluster.units import Millislices, MillisliceSeconds
 from cluster.wire import ServiceView
 from slurm_plugin.decide.budgets import Left, amended, due_roll, left, run_minutes, unspent
-from slurm_plugin.decide.ceilings import Ceiling, ceilings
-from slurm_plugin.decide.demand import capacity, demand
+from slurm_plugin.decide.ceilings import Ceiling, by_use, ceilings
+from slurm_plugin.decide.demand import capacity, demand, qos_use
 from slurm_plugin.decide.limits import Allowed
 from slurm_plugin.decide.model import Balance, BudgetEntry, Reservation
 from slurm_plugin.decide.policy import Budget, Loan, Policy, Recall, TenantUpdate
@@ -226,7 +226,7 @@ def quota_plan(now: Now, after: Policy, period_starts_s: Mapping[str, int]) -> Q
         after=then,
         allowed=Allowed(
             policy=after,
-            ceilings=then.ceilings,
+            ceilings=by_use(then.ceilings, qos_use(now.jobs, now.partitions, now.costs)),
             run_minutes=run_minutes(after, then.left, now.reservations, now.now_s),
             costs=now.costs,
             models=now.models,

@@ -1,4 +1,4 @@
-"""Two tenants wait for the only idle instance of a type: one starts, then the other one."""
+"""Loans are of whole jobs, on real Slurm."""
 
 from collections.abc import Iterator
 
@@ -43,3 +43,17 @@ def test_of_two_that_wait_for_half_of_what_is_idle_each_starts_in_turn(users: Us
     (second,) = set(waiting) - {first}
     users.sandbox.run("root", ("scancel", first))
     until(lambda: running() == [second])
+
+
+def test_a_job_that_costs_more_than_its_tenant_s_own_part_has_that_and_a_loan(
+    users: Users,
+) -> None:
+    """2 slices of vision's own, which no job of its own QOS wants, and 1.5 of another's."""
+    for words in (
+        "tenant-quota set idle --nominal 2 --lending-limit 2",
+        "tenant-quota set vision --nominal 2 --borrowing-limit 2",
+    ):
+        users.slicewise(*words.split())
+    (job,) = users.submit("alice", "sbatch", RARE).jobs
+    until(lambda: users.job(job.job_id)["JobState"] == "RUNNING")
+    assert users.job(job.job_id)["QOS"] == "slicewise_vision_borrowed"

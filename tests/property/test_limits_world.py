@@ -64,7 +64,7 @@ UPDATES = st.builds(
 
 def change(ledger: LimitLedger, update: TenantUpdate) -> None:
     try:
-        ledger.shown.change(update, "op", "")
+        ledger.tenants.change(update, "op", "")
     except InvalidInputError:
         return
 

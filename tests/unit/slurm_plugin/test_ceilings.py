@@ -1,7 +1,9 @@
 """What tenants may hold."""
 
+import pytest
+
 from cluster.units import Millislices
-from slurm_plugin.decide.ceilings import Ceiling, ceilings
+from slurm_plugin.decide.ceilings import Ceiling, QosUse, by_use, ceilings
 from slurm_plugin.decide.policy import Loan, Policy, Quota, Recall, Tenant
 
 NO_LIMIT = Millislices(10**9)
@@ -86,3 +88,34 @@ def test_what_is_on_its_way_back_is_in_nobodys_limit():
     assert found["a"] == ceiling(1500, 1500, (1500, 0), lent=1500)
     assert found["b"] == ceiling(1000, 1000, (1000, 0))
     assert found["c"] == ceiling(5000, 4000, (4000, 1000), borrowed=1000)
+
+
+def use(own: tuple[int, int] = (0, 0), on_loan: tuple[int, int] = (0, 0)) -> QosUse:
+    """What a's jobs hold and wait for, in both QOS."""
+    names = ("slicewise_a", "slicewise_a_borrowed")
+    held, waiting = zip(own, on_loan, strict=True)
+    return QosUse(
+        held=dict(zip(names, held, strict=True)), waiting=dict(zip(names, waiting, strict=True))
+    )
+
+
+@pytest.mark.parametrize(
+    ("used", "limits"),
+    [
+        (use(), (2000, 1500)),
+        # One that costs more than either has both.
+        (use(on_loan=(0, 3500)), (0, 3500)),
+        # Jobs of its own QOS come before waiting ones, not before running ones.
+        (use(own=(1000, 0), on_loan=(0, 3500)), (1000, 2500)),
+        (use(own=(0, 2000), on_loan=(0, 3500)), (2000, 1500)),
+        (use(own=(0, 2000), on_loan=(3500, 0)), (0, 3500)),
+        # No more is moved than they lack.
+        (use(on_loan=(1000, 1000)), (1500, 2000)),
+    ],
+)
+def test_what_its_own_qos_leaves_is_for_its_borrowed_jobs(used: QosUse, limits: tuple[int, int]):
+    """Its own part is 2 slices, and 1.5 are lent to it."""
+    zero, own, loan = Millislices(0), Millislices(2000), Millislices(1500)
+    before = Ceiling(Millislices(3500), own, zero, loan, own, loan)
+    after = by_use({"a": before}, used)["a"]
+    assert (after.own_limit_millislices, after.borrowed_limit_millislices) == limits
