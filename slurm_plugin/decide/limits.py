@@ -198,9 +198,10 @@ def wanted(allowed: Allowed, found: Found, known: Mapping[LimitKey, KnownLimit])
     The managed partitions' QOS, the gate, lets nothing through that is billed. What a tenant may
     hold is the limit of its two QOS, whose flag lets them through (docs/decisions/0021): of
     ``slicewise_<tenant>`` its own part less what it lends, of ``slicewise_<tenant>_borrowed`` what
-    is lent to it. So the limits of all tenants together are no more than there is, whoever stands
-    above whom, and no account and no other partition is limited. What a tenant's jobs hold in other
-    QOS, in which they ran before, is taken off both. The own QOS may preempt the borrowed one of
+    is lent to it (``ceilings.by_use`` has moved some from the one to the other). So the limits of
+    all tenants together are no more than there is, whoever stands above whom, and no account and no
+    other partition is limited. What a tenant's jobs hold in other QOS, in which they ran before, is
+    taken off both. The own QOS may preempt the borrowed one of
     every tenant, once what runs there is older than its term; its jobs are requeued. Accounts may
     use their tenant's two QOS beside those that they have, and no tenant above it. A QOS whose
     tenant is gone allows nothing. The QOS that all tenants shared once has no limit, and stays for
