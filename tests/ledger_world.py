@@ -34,7 +34,7 @@ from slurm_plugin.rolls import roll_budgets
 
 PARTITION = "gpu"
 COSTS = {"1g.10gb": Millislices(1000), "1g.20gb": Millislices(1750), "3g.40gb": Millislices(3500)}
-START_S = 1_800_000_000
+START_S = 1_700_000_000
 ZONE = "Europe/Berlin"
 TENANTS = ("tenant0", "tenant1", "lone")
 

@@ -1,7 +1,7 @@
 """What each tenant may hold now: its nominal, less what it lends, with what it borrows."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cluster.units import Millislices
@@ -35,10 +35,18 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class QosUse:
-    """Millislices that jobs of managed partitions hold and wait for, by QOS."""
+    """What jobs of managed partitions do with limits, by QOS.
+
+    Attributes:
+        held, waiting: millislices.
+        tasks: millislices of each that waits, as Slurm would start them; the first ones.
+        doubtful: QOS with a job of which nobody can read what it holds.
+    """
 
     held: Mapping[str, int] = field(default_factory=dict, hash=False)
     waiting: Mapping[str, int] = field(default_factory=dict, hash=False)
+    tasks: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
+    doubtful: frozenset[str] = frozenset()
 
 
 def by_use(found: Mapping[str, Ceiling], use: QosUse) -> Mapping[str, Ceiling]:
@@ -46,7 +54,8 @@ def by_use(found: Mapping[str, Ceiling], use: QosUse) -> Mapping[str, Ceiling]:
 
     A loan is what a tenant's jobs need beyond its own part: one that costs 3.5 slices, of a tenant
     that has 2 at rest, is lent 1.5. So the borrowed QOS has of the own part what its running jobs
-    hold of it, and for its waiting ones what no job of the own QOS holds or waits for.
+    hold of what the own QOS does not, and for each waiting one that can start then what it lacks,
+    of what no job of the own QOS holds or waits for.
     """
     return {name: _by_use(name, ceiling, use) for name, ceiling in found.items()}
 
@@ -54,11 +63,18 @@ def by_use(found: Mapping[str, Ceiling], use: QosUse) -> Mapping[str, Ceiling]:
 def _by_use(tenant: str, ceiling: Ceiling, use: QosUse) -> Ceiling:
     own, borrowed = ceiling.own_limit_millislices, ceiling.borrowed_limit_millislices
     its_own, on_loan = qos_name(tenant), borrowed_qos(tenant)
-    running = use.held.get(on_loan, 0)
-    held = min(own, max(0, running - borrowed))
-    spare = max(0, own - held - use.held.get(its_own, 0) - use.waiting.get(its_own, 0))
-    missing = max(0, use.waiting.get(on_loan, 0) - max(0, borrowed + held - running))
-    moved = held + min(spare, missing)
+    if use.doubtful & {its_own, on_loan}:
+        return ceiling
+    left, running = max(0, own - use.held.get(its_own, 0)), use.held.get(on_loan, 0)
+    moved = min(left, max(0, running - borrowed))
+    spare = max(0, left - moved - use.waiting.get(its_own, 0))
+    room = max(0, borrowed + moved - running)
+    for cost in use.tasks.get(on_loan, ()):
+        lacking = max(0, cost - room)
+        if lacking <= spare:
+            room = max(0, room - cost)
+            spare -= lacking
+            moved += lacking
     return replace(
         ceiling,
         own_limit_millislices=Millislices(own - moved),

@@ -51,6 +51,9 @@ _FOR_OTHERS = frozenset({"Priority", "Resources"})
 _FIRST_LOOK_S = 5
 """So long slurmctld may take for it: less than a borrower notices of its grace."""
 
+_FIRST_TASKS = 64
+"""Of a QOS; more do not start until limits are looked at again."""
+
 
 @dataclass(frozen=True)
 class Held:
@@ -154,16 +157,21 @@ def waits_since_s(job: JobView) -> int | None:
 def qos_use(
     jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
 ) -> QosUse:
-    """What jobs hold, and wait for so that more quota would help."""
+    """What jobs hold, and wait for whatever their reason: that changes with the limits."""
     held, waiting = Counter[str](), Counter[str]()
-    for job in jobs:
-        if not is_managed(job, partitions):
-            continue
-        if job.state in ALLOTTED:
+    tasks: dict[str, list[int]] = defaultdict(list)
+    doubtful: set[str] = set()
+    ours = (job for job in jobs if is_managed(job, partitions))
+    for job in sorted(ours, key=lambda job: (-job.priority, job.job_id)):
+        if _is_in_doubt(job, partitions):
+            doubtful.add(job.qos)
+        elif job.state in ALLOTTED:
             held[job.qos] += run_cost(job.gpus, costs)
-        elif waits_for_quota(job):
-            waiting[job.qos] += _cost(job, costs)
-    return QosUse(held, waiting)
+        elif is_waiting(job) and (cost := run_cost(job.gpus, costs)):
+            count = max(1, len(job.untouched))
+            waiting[job.qos] += cost * count
+            tasks[job.qos] += [cost] * min(count, _FIRST_TASKS - len(tasks[job.qos]))
+    return QosUse(held, waiting, tasks, frozenset(doubtful))
 
 
 def guaranteed_use(

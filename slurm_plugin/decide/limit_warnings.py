@@ -78,7 +78,7 @@ def warnings(allowed: Allowed, found: Found) -> tuple[str, ...]:
     """What keeps limits from being set or from holding, one sentence each."""
     absent = sorted(allowed.policy.keys() - found.accounts.keys())
     tenants = sorted(allowed.policy.keys() & found.accounts.keys())
-    listed = {name for row in found.accounts.values() for name in row.qos}
+    listed = {name for row in (*found.accounts.values(), *found.users) for name in row.qos}
     through = sorted(
         name
         for name in listed & found.qos.keys()

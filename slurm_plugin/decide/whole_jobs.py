@@ -117,7 +117,7 @@ def waits(
     turn_s: int,
 ) -> Waits:
     """Of what Slurm shows. Jobs in their tenants' own QOS come first to what is free."""
-    ours = [job for job in jobs if job.gpus and is_managed(job, partitions)]
+    ours = [job for job in jobs if any(job.gpus.values()) and is_managed(job, partitions)]
     there = free_by_node(ours, nodes, partitions)
     left = Left(there)
     queues: dict[str, list[WaitingJob]] = {}

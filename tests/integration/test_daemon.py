@@ -303,8 +303,10 @@ def test_a_slot_released_by_others_is_held_on_sight(daemon: Daemon, array: int) 
     until_is(lambda: daemon.states(array), ["running"] * 3 + ["held"])
     # The quota is full, so what root releases here stays pending.
     assert daemon.scontrol("root", "release", f"{array}_3") == 0
-    until_is(lambda: [slot["reason"] for slot in daemon.slots(array)][3], "JobHeldAdmin")
-    assert daemon.states(array)[3] == "held"
+    log = daemon.sandbox.layout.log / "daemon.log"
+    until(lambda: f"hold array={array} slots=3\n" in log.read_text())
+    until_is(lambda: daemon.states(array)[3], "held")
+    assert [slot["reason"] for slot in daemon.slots(array)][3] == "JobHeldAdmin"
 
 
 def test_killed_and_started_again_nothing_is_lost(daemon: Daemon, array: int) -> None:

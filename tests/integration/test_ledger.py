@@ -90,8 +90,10 @@ def test_every_history_in_memory_is_one_in_postgresql(ledger: Ledger, database: 
             return self.opened
 
         def teardown(self) -> None:
-            super().teardown()
-            self.opened.close()
+            try:
+                super().teardown()
+            finally:
+                self.opened.close()
 
     few = settings(
         max_examples=examples(100, nightly=6000),

@@ -24,7 +24,12 @@ def reclaim_for(turn: Turn, taking: Taking, over: Mapping[str, int]) -> Reclaim:
         instances=dict(job.need.shape),
         nodes=job.need.nodes,
     )
-    may_go = tuple(run for run in taking.running if run.is_replica and run.tenant in over)
+    # Who leaves already comes free for it, whoever that is.
+    may_go = tuple(
+        run
+        for run in taking.running
+        if run.job_id in taking.leaving or (run.is_replica and run.tenant in over)
+    )
     found = reclaim(replace(taking, wanting=(wanting,), running=may_go, recalled=over))
     if found.missing:
         return NOBODY

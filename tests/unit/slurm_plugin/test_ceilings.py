@@ -95,7 +95,9 @@ def use(own: tuple[int, int] = (0, 0), on_loan: tuple[int, int] = (0, 0)) -> Qos
     names = ("slicewise_a", "slicewise_a_borrowed")
     held, waiting = zip(own, on_loan, strict=True)
     return QosUse(
-        held=dict(zip(names, held, strict=True)), waiting=dict(zip(names, waiting, strict=True))
+        held=dict(zip(names, held, strict=True)),
+        waiting=dict(zip(names, waiting, strict=True)),
+        tasks={name: [cost] for name, cost in zip(names, waiting, strict=True) if cost},
     )
 
 
@@ -106,7 +108,11 @@ def use(own: tuple[int, int] = (0, 0), on_loan: tuple[int, int] = (0, 0)) -> Qos
         # One that costs more than either has both.
         (use(on_loan=(0, 3500)), (0, 3500)),
         # Jobs of its own QOS come before waiting ones, not before running ones.
-        (use(own=(1000, 0), on_loan=(0, 3500)), (1000, 2500)),
+        (use(own=(1000, 0), on_loan=(0, 2500)), (1000, 2500)),
+        # Nothing is moved for one that could not start then either.
+        (use(own=(1000, 0), on_loan=(0, 3500)), (2000, 1500)),
+        # What is called back is not taken of what its own QOS holds.
+        (use(own=(2000, 0), on_loan=(3500, 0)), (2000, 1500)),
         (use(own=(0, 2000), on_loan=(0, 3500)), (2000, 1500)),
         (use(own=(0, 2000), on_loan=(3500, 0)), (0, 3500)),
         # No more is moved than they lack.

@@ -138,15 +138,18 @@ def test_for_a_turn_the_replica_goes_that_makes_room():
     assert found.ready == {}
 
 
+def test_for_a_turn_nobody_else_goes_while_who_was_told_ends():
+    """Its slot is no replica any more then."""
+    turn = Turn("b", wait(2))
+    there = taking(running(8, "a", is_replica=False), running(9, "a"))
+    found = reclaim_for(turn, replace(there, leaving=frozenset({8})), {"a": 1750})
+    assert found.victims == {}
+
+
 def test_for_a_turn_no_batch_job_goes_and_nobody_within_its_share():
     turn = Turn("b", wait(2))
     assert reclaim_for(turn, taking(running(8, "a", is_replica=False)), {"a": 1750}) == NOBODY
     assert reclaim_for(turn, taking(running(8, "a")), {"c": 1750}) == NOBODY
-
-
-def node(name: str, **gpus: int) -> NodeView:
-    there = {kind.replace("_", "."): count for kind, count in gpus.items()}
-    return NodeView(name, "", frozenset({"IDLE"}), there, {}, PARTITIONS)
 
 
 def seen(*jobs: JobView, nodes: tuple[NodeView, ...]) -> Waits:
