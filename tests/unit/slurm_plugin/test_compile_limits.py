@@ -62,7 +62,9 @@ def set_by_hand(slurm: SlurmDatabase, name: str, amount: int | None) -> None:
 
 def waiting(qos: str, state: JobState = JobState.PENDING) -> JobView:
     blank = dict.fromkeys(JobView.__dataclass_fields__)
-    return JobView(**{**blank, "job_id": 814, "qos": qos, "state": state})  # type: ignore[arg-type]
+    return JobView(
+        **{**blank, "job_id": 814, "priority": 1, "unread": frozenset(), "qos": qos, "state": state}
+    )  # type: ignore[arg-type]
 
 
 async def test_applies_until_nothing_is_left_and_then_does_nothing():
