@@ -73,8 +73,8 @@ class Site:
     def root(self, *argv: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         return self.sandbox.run("root", argv, check=check)
 
-    def sbatch(self, user: str, gres: str, seconds: int, tasks: int = 1) -> int:
-        options = (f"--gres=gpu:{gres}:1", f"--array=1-{tasks}", "--mem=10", "--time=60")
+    def sbatch(self, user: str, gres: str, seconds: int, *own: str, tasks: int = 1) -> int:
+        options = (f"--gres=gpu:{gres}:1", f"--array=1-{tasks}", "--mem=10", "--time=60", *own)
         argv = ("sbatch", "--parsable", *options, "--output=/dev/null", f"--wrap=sleep {seconds}")
         return int(self.sandbox.run(user, argv).stdout)
 
@@ -121,7 +121,8 @@ class Site:
 
     def make_due(self) -> None:
         """Something for each step but reclaim and cut."""
-        job = self.sbatch("alice", "1g.10gb", 1)
+        # No daemon has told slicewise.lua of this QOS.
+        job = self.sbatch("alice", "1g.10gb", 1, "--qos=slicewise_vision")
         self.next_day()
         self.ledger.loans.replace([], "test", [recall(1000, called_s=1)])
         self.set_guests(41 - self.guest_slices)
@@ -367,7 +368,7 @@ def test_runs_that_are_killed_at_any_moment_change_nothing_of_the_end(site: Site
 def test_a_lender_gets_back_what_its_jobs_want_whatever_dies(site: Site) -> None:
     """nlp has batch jobs alone: no grace is for these, and Slurm preempts one of them."""
     until_is(lambda: site.tasks(site.waiting), ["PENDING", *["RUNNING"] * 4])
-    job = site.sbatch("alice", "1g.10gb", 1800, tasks=2)
+    job = site.sbatch("alice", "1g.10gb", 1800, "--qos=slicewise_vision", tasks=2)
     until_is(lambda: site.tasks(job), ["PENDING", "RUNNING"])
     site.killed_before(StepName.LEND)
     assert site.ledger.loans.outstanding() == (loan(3000),)
