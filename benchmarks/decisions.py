@@ -175,8 +175,7 @@ async def _servers(seed: int, measured: Decided) -> AsyncIterator[Mapping[str, P
 async def _looked(measured: Decided) -> Snapshot:
     """What the daemon's own loop makes of the cluster."""
     published = _Published()
-    settings = load_settings(_ETC).model_copy(update={"daemon": DaemonSettings(mode="enforce")})
-    sync = Sync(settings, GeneratedSlurm(), published)
+    sync = Sync(load_settings(_ETC), GeneratedSlurm(), published)
     sync.set_policy(crowd.policy(), crowd.accounts_by_uid())
     began_s = time.perf_counter()
     await sync.turn()

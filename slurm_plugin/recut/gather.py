@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from cluster.errors import InvalidInputError, OutsideError
 from cluster.jobs import ALLOTTED, NodeView
@@ -15,7 +15,6 @@ from cluster.recut_settings import RecutSettings
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from slurm_plugin.decide.demand import has_gpus
-from slurm_plugin.decide.mig.guaranteed_shapes import needs
 from slurm_plugin.decide.mig.recut_demand import (
     in_use,
     move_s,
@@ -25,7 +24,7 @@ from slurm_plugin.decide.mig.recut_demand import (
 )
 from slurm_plugin.decide.mig.recut_gpus import Look, Past, lines_by_node, past
 from slurm_plugin.decide.mig.recut_inputs import Gathered, Seen, inputs
-from slurm_plugin.decide.mig.recut_steps import StepName
+from slurm_plugin.decide.mig.recut_steps import Recut, StepName
 from slurm_plugin.decide.mig.recutting import Terms
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.services import used_by_tenant
@@ -34,15 +33,36 @@ from slurm_plugin.decide.slurm_gres import Device, Kind, devices_of, types_by_ki
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.recuts import Seen as Survey
-    from slurm_plugin.ledger.store import Ledger
 
 
 _HISTORY = 500
 """So many re-cuts there are at most within a horizon."""
 _MOVE_S = 60
 """Until some moves were measured."""
-_LATELY_S = 86_400
-"""What a tenant held in that time its guarantee may claim again: by night what it has by day."""
+
+
+class Known(Protocol):
+    """What the ledger knows. Synchronous; called in a thread."""
+
+    def policy_in_force(self, at_s: float, zone: str) -> Policy:
+        """Tenants with their quotas, as the calendar of that time zone has them then."""
+        ...
+
+    def inventories(self) -> "Mapping[str, Survey]":
+        """The last look at each node."""
+        ...
+
+    def unfinished_recuts(self) -> Sequence[Recut]:
+        """Running or stuck."""
+        ...
+
+    def recut_history(self, limit: int) -> Sequence[Recut]:
+        """The newest first."""
+        ...
+
+    def step_seconds(self) -> Mapping[StepName, Sequence[float]]:
+        """The newest first."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -55,7 +75,7 @@ class _OnDisk:
     step_seconds: Mapping[StepName, Sequence[float]]
 
 
-async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> Gathered:
+async def gathered(settings: Settings, slurm: Slurm, ledger: Known) -> Gathered:
     """Look at everything once.
 
     Raises SlicewiseError if Slurm, its accounting or the ledger does not answer, and
@@ -67,13 +87,13 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> Gather
     on_disk, jobs, runs = await asyncio.gather(
         asyncio.to_thread(_on_disk, settings, ledger, now_s),
         slurm.jobs(),
-        slurm.runs(min(since_s, int(now_s - _LATELY_S))),
+        slurm.runs(since_s),
     )
     holding = tuple(job for job in jobs if job.state in ALLOTTED)
     indices = await slurm.devices(holding)
     # After the jobs: whom nobody was asked about holds what he has, and stays.
     nodes = await slurm.nodes()
-    types = types_by_kind(settings.boards_by_type, settings.whole_types)
+    types = types_by_kind(settings.boards_by_type)
     looks = await asyncio.to_thread(_looks, settings, on_disk, nodes, types, now_s)
     room = room_of(on_disk.policy, used_by_tenant(jobs, partitions, settings.costs))
     seen = Seen(
@@ -82,9 +102,6 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> Gather
         indices=indices,
         waiting=tuple(waiting_for_instances(jobs, partitions, room, settings.costs, now_s)),
         in_use=in_use(runs, since_s, now_s),
-        needed=needs(
-            on_disk.policy, jobs, runs, partitions, costs=settings.costs, models=settings.models
-        ),
         shapes=frozenset(kind for node in nodes if node.is_shapes for kind in node.gpus),
         past=on_disk.past,
         move_s=move_s(on_disk.step_seconds, _MOVE_S),
@@ -95,14 +112,14 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> Gather
     return inputs(seen, types, terms)
 
 
-def _on_disk(settings: Settings, ledger: "Ledger", now_s: float) -> _OnDisk:
+def _on_disk(settings: Settings, ledger: Known, now_s: float) -> _OnDisk:
     return _OnDisk(
-        surveys=ledger.recuts.inventories(),
+        surveys=ledger.inventories(),
         slurm_conf=lines_by_node(_text(settings.recut.slurm_conf)),
         gres_conf=lines_by_node(_text(settings.recut.gres_conf)),
-        past=past(ledger.recuts.unfinished(), ledger.recuts.history(_HISTORY), now_s),
-        policy=ledger.tenants.policy_in_force(now_s, settings.ledger.time_zone),
-        step_seconds=ledger.recuts.step_seconds(),
+        past=past(ledger.unfinished_recuts(), ledger.recut_history(_HISTORY), now_s),
+        policy=ledger.policy_in_force(now_s, settings.ledger.time_zone),
+        step_seconds=ledger.step_seconds(),
     )
 
 
