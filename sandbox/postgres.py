@@ -1,9 +1,11 @@
 """PostgreSQL for the ledger: on a unix socket only, roles by peer credentials, no password."""
 
+import asyncio
 import subprocess
 from pathlib import Path
 
 from cluster.errors import SlicewiseError
+from sandbox import process
 from sandbox.host import Host
 from sandbox.layout import DAEMON_ROLE, LAUNCHER_ROLE, Layout
 from sandbox.state import Program
@@ -19,6 +21,8 @@ _SETTINGS = {
     "max_wal_size": "256MB",
 }
 _SEGMENT_LINE = 6
+_SEGMENTS = Path("/proc/sysvipc/shm")
+_LOOKS = 600
 
 
 def binaries(program: Program) -> Path:
@@ -65,7 +69,12 @@ async def up(host: Host) -> None:
 
 
 async def start(host: Host) -> None:
-    """Start the server with the data that is there."""
+    """Start the server with the data that is there.
+
+    After a SIGKILL the sessions of the server before end by themselves, each when it next waits for
+    its client. PostgreSQL refuses to start while one is there.
+    """
+    await _sessions_ended(host.layout)
     layout, place = host.layout, binaries(host.state.program)
     settings = (f"--{name}={value}" for name, value in _SETTINGS.items())
     host.spawn(
@@ -103,10 +112,29 @@ def release_memory(layout: Layout) -> None:
 
     By its key, which belongs to the data directory; ids are given to others after a reboot.
     """
+    if key := _segment_key(layout):
+        subprocess.run(("ipcrm", "--shmem-key", key), check=False, capture_output=True)
+
+
+async def _sessions_ended(layout: Layout) -> None:
+    """Wait until no process has the segment of a server that was killed."""
+    key = _segment_key(layout)
+    for _ in range(_LOOKS):
+        if not _attached(key):
+            return
+        await asyncio.sleep(process.POLL_S)
+
+
+def _segment_key(layout: Layout) -> str:
+    """Of the System V segment that holds the data directory; "" after a clean end."""
     try:
         lines = (_data(layout) / "postmaster.pid").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return
-    if len(lines) > _SEGMENT_LINE:
-        key = lines[_SEGMENT_LINE].split()[0]
-        subprocess.run(("ipcrm", "--shmem-key", key), check=False, capture_output=True)
+        return ""
+    return lines[_SEGMENT_LINE].split()[0] if len(lines) > _SEGMENT_LINE else ""
+
+
+def _attached(key: str) -> int:
+    """How many processes have the segment (proc_sysvipc(5): key, shmid, ..., nattch as seventh)."""
+    rows = (line.split() for line in _SEGMENTS.read_text(encoding="utf-8").splitlines()[1:])
+    return sum(int(row[6]) for row in rows if row[0] == key)

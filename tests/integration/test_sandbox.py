@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 from run_folder import path_for
 from waiting import until, until_is
@@ -399,6 +401,18 @@ def test_up_starts_again_what_has_ended_and_keeps_all_data():
     finally:
         table.unlink(missing_ok=True)
         command(directory, "down")
+
+
+def test_postgresql_starts_again_while_a_session_of_the_killed_one_still_computes(bare: Sandbox):
+    url = bare.layout.database_url(bare.state.users["slurm"].name)
+    with closing(psycopg.connect(url)) as session:
+        # It sees that its server has gone when it next waits for its client.
+        session.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 10000000)")
+        bare.kill("postgres")
+        # This process started it and must reap it: others would take it for running.
+        until(lambda: not process.is_alive(bare.state.processes["postgres"]))
+        bare.restore(print)
+    test_the_ledger_s_database_answers_its_owner(bare)
 
 
 def test_a_server_that_cannot_start_shows_its_log_and_leaves_nothing(
