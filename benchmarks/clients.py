@@ -117,7 +117,7 @@ def _runs(task: Task, number: int) -> Iterator[Run]:
 def _book(ledger: Ledger, task: Task, run: Run, latencies_s: list[float]) -> None:
     for charge in _charges(run)[: None if task.lifecycle else 1]:
         begin_s = time.perf_counter()
-        changed = ledger.apply([charge])
+        changed = ledger.charges.post([charge])
         latencies_s.append(time.perf_counter() - begin_s)
         if not changed:
             raise AssertionError(charge)

@@ -175,7 +175,8 @@ async def _servers(seed: int, measured: Decided) -> AsyncIterator[Mapping[str, P
 async def _looked(measured: Decided) -> Snapshot:
     """What the daemon's own loop makes of the cluster."""
     published = _Published()
-    sync = Sync(load_settings(_ETC), GeneratedSlurm(), published)
+    settings = load_settings(_ETC).model_copy(update={"daemon": DaemonSettings(mode="enforce")})
+    sync = Sync(settings, GeneratedSlurm(), published)
     sync.set_policy(crowd.policy(), crowd.accounts_by_uid())
     began_s = time.perf_counter()
     await sync.turn()

@@ -221,10 +221,10 @@ def verified(running: Server) -> Mapping[str, object]:
     """How fast everything is replayed where there is a history; that both ledgers are right."""
     with Ledger(running.url("loaded"), CLUSTER) as ledger:
         begin_s = time.perf_counter()
-        verification = ledger.verify()
+        verification = ledger.audit.verify()
         took_s = time.perf_counter() - begin_s
     with Ledger(running.url("ledger"), CLUSTER) as ledger:
-        faults = (*verification.faults, *ledger.verify().faults)
+        faults = (*verification.faults, *ledger.audit.verify().faults)
     if faults:
         raise AssertionError(faults)
     return {

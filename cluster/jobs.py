@@ -114,6 +114,7 @@ class NodeView:
             kept for one user; "" if that is not so.
         cpus, memory_mib: what jobs may have of it, free or not; 0 if Slurm does not say.
         threads_per_core: CPUs that Slurm gives together.
+        untyped_gpus: configured without a type; they are not among ``gpus``.
     """
 
     name: str
@@ -128,6 +129,7 @@ class NodeView:
     cpus: int = 0
     threads_per_core: int = 1
     memory_mib: int = 0
+    untyped_gpus: int = 0
 
     @property
     def is_shapes(self) -> bool:
@@ -148,12 +150,14 @@ class PartitionView:
             ``{"cpu": 0.0, "gres/gpu:1g.10gb": 1000.0}``.
         qos: whose limits bind all of its jobs; "" if it has none.
         has_default_memory: whether a job that asks for no memory gets some, not all of a node's.
+        allow_qos: whose jobs it takes; None is all.
     """
 
     name: str
     billing_weights: Mapping[str, float] = field(hash=False)
     qos: str
     has_default_memory: bool = True
+    allow_qos: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)

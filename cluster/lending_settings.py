@@ -26,3 +26,10 @@ class LendingSettings(BaseModel):
         le=86_400,
         description="So long what runs on borrowed quota is left alone, once it has started.",
     )
+    turn_s: int = Field(
+        1800,
+        ge=60,
+        le=86_400,
+        description="Of jobs that have waited so long for borrowed quota the first one comes "
+        "before all others; its tenant's share is kept until it starts.",
+    )

@@ -60,6 +60,19 @@ class Board:
     pci_device_ids: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class WholeBoard:
+    """A board as one, however it is cut.
+
+    Attributes:
+        devices: what Slurm has of it where it may be cut anew: instances and pads together.
+        cost_millislices: of all of it.
+    """
+
+    devices: int
+    cost_millislices: Millislices
+
+
 @cache
 def boards() -> Mapping[str, Board]:
     """Every board of the table, by model name."""
@@ -150,5 +163,21 @@ def cost_millislices(on: Board, gres_type: str, weight: Fraction) -> Millislices
         Fraction(profile.compute_slices, on.compute_slices),
         Fraction(profile.memory_slices, on.memory_slices),
     )
-    exact = GPU_MILLISLICES * share * weight
+    return whole_cost(share * weight)
+
+
+def whole_cost(weight: Fraction) -> Millislices:
+    """What a GPU of that weight costs: 7 slices × weight, rounded up to a whole millislice."""
+    exact = GPU_MILLISLICES * weight
     return Millislices(-(-exact.numerator // exact.denominator))
+
+
+def whole_board(of: Board, weight: Fraction) -> WholeBoard:
+    """Of that weight."""
+    return WholeBoard(of.compute_slices, whole_cost(weight))
+
+
+def whole_memory_mib(model: str) -> int | None:
+    """At least so much has a whole GPU: what its largest profile has; None if no table says it."""
+    profiles = boards()[model].profiles.values() if model in boards() else ()
+    return max((one.memory_mib for one in profiles if one.memory_mib is not None), default=None)

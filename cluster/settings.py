@@ -22,7 +22,16 @@ from pydantic import (
 from cluster.errors import InvalidInputError
 from cluster.gateway_settings import GatewaySettings
 from cluster.lending_settings import LendingSettings
-from cluster.mig_profiles import Board, board, cost_millislices
+from cluster.mig_profiles import (
+    Board,
+    WholeBoard,
+    board,
+    cost_millislices,
+    profile_of,
+    whole_board,
+    whole_cost,
+    whole_memory_mib,
+)
 from cluster.periods import check_zone
 from cluster.recut_settings import RecutSettings
 from cluster.units import Millislices
@@ -81,10 +90,22 @@ class ClusterSettings(_Section):
 
 
 class GpuSettings(_Section):
-    """[gpus."A100-80GB"]: a GPU model of the MIG table, how much it weighs, its GRES types."""
+    """[gpus."A100-80GB"]: a GPU model of the MIG table, how much it weighs, its GRES types.
+
+    A model that can't be cut has any name, and whole GPUs only.
+    """
 
     weight: Weight = Fraction(1)
-    types: tuple[str, ...] = Field(min_length=1)
+    types: tuple[str, ...] = Field((), description="MIG profiles, each at the table's price.")
+    whole: tuple[str, ...] = Field(
+        (), description="GPUs that are not cut: each costs 7 slices times the weight."
+    )
+
+    @model_validator(mode="after")
+    def _some_type(self) -> Self:
+        if not self.types and not self.whole:
+            raise ValueError("types: name at least one GRES type, or one of whole GPUs")
+        return self
 
 
 class DaemonSettings(_Section):
@@ -94,7 +115,7 @@ class DaemonSettings(_Section):
     slurm_user: str = "slurm"
     launcher_user: str = "slicewise"
     sync_interval_s: float = Field(1.0, gt=0, le=60)
-    mode: Literal["observe", "advise", "enforce"] = "enforce"
+    mode: Literal["observe", "advise", "enforce"] = "observe"
     pair: bool = Field(
         False,
         description="One daemon runs on each of two SlurmctldHosts: only the one that leads acts.",
@@ -245,7 +266,7 @@ class Settings(_Section):
 
     @model_validator(mode="after")
     def _types_are_unambiguous(self) -> Self:
-        types = [gres_type for gpu in self.gpus.values() for gres_type in gpu.types]
+        types = [kind for gpu in self.gpus.values() for kind in (*gpu.types, *gpu.whole)]
         twice = sorted({gres_type for gres_type in types if types.count(gres_type) > 1})
         if twice:
             raise ValueError(
@@ -256,9 +277,18 @@ class Settings(_Section):
 
     @cached_property
     def costs(self) -> Mapping[str, Millislices]:
-        """Millislices of one instance by GRES type."""
+        """Millislices of one instance, or one whole GPU, by GRES type."""
         return {
             gres_type: cost_millislices(board(model), gres_type, gpu.weight)
+            for model, gpu in self.gpus.items()
+            for gres_type in gpu.types
+        } | {kind: whole_cost(gpu.weight) for gpu in self.gpus.values() for kind in gpu.whole}
+
+    @cached_property
+    def whole_boards(self) -> Mapping[str, WholeBoard]:
+        """The whole board of which each GRES type of MIG instances is a part."""
+        return {
+            gres_type: whole_board(board(model), gpu.weight)
             for model, gpu in self.gpus.items()
             for gres_type in gpu.types
         }
@@ -266,11 +296,25 @@ class Settings(_Section):
     @cached_property
     def models(self) -> Mapping[str, str]:
         """The GPU model of each GRES type."""
-        return {kind: model for model, gpu in self.gpus.items() for kind in gpu.types}
+        return {k: model for model, gpu in self.gpus.items() for k in (*gpu.types, *gpu.whole)}
+
+    @cached_property
+    def whole_types(self) -> Mapping[str, str]:
+        """The first GRES type of each model's whole GPUs."""
+        return {model: gpu.whole[0] for model, gpu in self.gpus.items() if gpu.whole}
+
+    @cached_property
+    def memory_mib(self) -> Mapping[str, int | None]:
+        """What a process sees of each GRES type; None where no source gives it."""
+        return {
+            kind: profile_of(on, kind).memory_mib for kind, on in self.boards_by_type.items()
+        } | {
+            kind: whole_memory_mib(model) for model, gpu in self.gpus.items() for kind in gpu.whole
+        }
 
     @cached_property
     def boards_by_type(self) -> Mapping[str, Board]:
-        """The board on which a GRES type is found."""
+        """The board on which a GRES type of MIG instances is found."""
         return {t: board(model) for model, gpu in self.gpus.items() for t in gpu.types}
 
 

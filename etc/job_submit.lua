@@ -141,9 +141,10 @@ do
             and not is_off()
         local is_refused = is_ours and is_above_limits(job_desc, is_beside)
         local qos = (job_desc.qos or job_desc.default_qos or ""):lower()
-        if is_ours and is_beside and qos:find("slicewise_", 1, true) == 1 then
+        local is_own = qos:find("slicewise_", 1, true) == 1 and not qos:find("_borrowed$")
+        if is_ours and is_beside and is_own then
             -- In its tenant's own QOS it would preempt borrowed GPUs, for CPUs.
-            job_desc.qos = "slicewise-borrowed"
+            job_desc.qos = qos .. "_borrowed"
         end
         if is_refused then
             slurm.log_user("slicewise.lua can't be loaded: only GPUs with a type can be had now, "

@@ -13,6 +13,7 @@ from sandbox.packages import SEARCH_PATH
 from sandbox.probes import port_answers
 from sandbox.process import MARK
 from sandbox.render import render
+from slurm_plugin.decide.qos_names import GATE_QOS
 from slurm_plugin.decide.slurm_gres import gres_conf, node_gres
 
 _ANSWER_TIMEOUT_S = 3.0
@@ -33,6 +34,7 @@ def configure(host: Host) -> None:
         "gres": {name: node_gres(found) for name, found in slots.items()},
         "nvml": gpus.library_directory(layout),
         "inventory": inventory,
+        "gate": GATE_QOS,
         "slurm_user": host.user("slurm").name,
         "slurmd_user": host.user("root").name,
         "reserved_ports": f"{layout.reserved_ports[0]}-{layout.reserved_ports[-1]}",
@@ -102,7 +104,15 @@ def account_commands(host: Host) -> str:
         for account, role in inventory.ACCOUNTS.items()
     )
     return "\n".join(
-        (f"add cluster {inventory.CLUSTER}", f"add account {accounts}", *users, "quit", "")
+        (
+            f"add cluster {inventory.CLUSTER}",
+            f"add account {accounts}",
+            *users,
+            # slurmctld does not start if a partition's QOS is not there.
+            f"add qos {GATE_QOS}",
+            "quit",
+            "",
+        )
     )
 
 

@@ -8,7 +8,7 @@ from cluster.service import limit_min
 from cluster.slurm.interface import JobChange, Slurm, Target, Tasks
 from cluster.wire import ServiceView
 from slurm_plugin.decide.leases import lease_of
-from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
+from slurm_plugin.decide.qos_names import borrowed_qos, qos_name
 from slurm_plugin.decide.slots import SlotPlan
 from slurm_plugin.observe import report, warn
 
@@ -63,7 +63,7 @@ class Actuator:
             Tasks(array, slots): JobChange(qos=qos)
             for qos, slots in (
                 (qos_name(service.tenant), plan.guarantee),
-                (BORROWED_QOS, plan.borrow),
+                (borrowed_qos(service.tenant), plan.borrow),
             )
             if slots
         }

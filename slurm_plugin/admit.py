@@ -18,7 +18,7 @@ from slurm_plugin.decide.admission import (
     refused,
     submission_of,
 )
-from slurm_plugin.decide.limits import BORROWED_QOS
+from slurm_plugin.decide.qos_names import is_borrowed
 from slurm_plugin.decide.snapshot import Recent, Snapshot
 
 _REMEMBERED_S = 2.0
@@ -106,7 +106,7 @@ class Admission:
         if decision.tag is None:
             return
         tenant, service = decision.tag.tenant, decision.tag.service
-        is_guaranteed = decision.answer.qos != BORROWED_QOS
+        is_guaranteed = not is_borrowed(decision.answer.qos or "")
         # A service's slots rest until they are released: they take nothing yet.
         cost = 0 if service else decision.cost_millislices
         token = decision.tag.token

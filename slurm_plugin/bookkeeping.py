@@ -15,6 +15,7 @@ from slurm_plugin.decide.model import RunKey
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.tenants import payers
 from slurm_plugin.observe import report, report_failure, warn
+from slurm_plugin.posting import post
 from slurm_plugin.rolls import roll_budgets
 from slurm_plugin.sync import Sync
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 _SETTLE_S = 5.0
 """How often accounting is asked though no run is known to have ended."""
+
+_SEAL_S = 60.0
+"""How often is sealed what others may have booked."""
 
 _LATE_S = 60
 """Accounting that does not show an end so long after it is asked no more often than that."""
@@ -51,26 +55,32 @@ class Bookkeeping:
         self._policy: Policy = {}
         self._change_id = -1
         self._settle_due_s = 0.0
+        self._has_booked = False
+        self._seal_due_s = 0.0
         self._gone: Mapping[RunKey, Gone] = {}
         self._answering_since_s: int | None = None
+        self._is_ahead = False
+        self._refused: frozenset[RunKey] = frozenset()
         self._unpriced: frozenset[str] = frozenset()
 
     async def start(self) -> None:
         """Check the ledger's version; from now on every run's end is charged."""
         await asyncio.to_thread(self._ledger.require_current)
-        await asyncio.to_thread(self._ledger.accounted_until_s)
+        await asyncio.to_thread(self._ledger.charges.accounted_until_s)
 
     async def turn(self) -> None:
         """Charge what Slurm shows, then begin the budgets' periods that are due."""
-        change_id = await asyncio.to_thread(self._ledger.change_id)
+        change_id = await asyncio.to_thread(self._ledger.tenants.change_id)
         if change_id != self._change_id:
-            self._policy = await asyncio.to_thread(self._ledger.policy)
+            self._policy = await asyncio.to_thread(self._ledger.tenants.policy)
             self._change_id = change_id
-        jobs, looked_s = self._sync.jobs, int(self._sync.view.observed_s)
-        await self._charge(jobs, looked_s)
+        jobs, looked_s = self._sync.jobs, int(self._sync.looked_s)
+        # A period or watermark that is late does no harm.
+        safe_s = min(looked_s, int(self._sync.view.observed_s))
+        await self._charge(jobs, looked_s, safe_s)
         zone = self._settings.ledger.time_zone
         rolls = await asyncio.to_thread(
-            roll_budgets, self._ledger, self._policy, zone, jobs, looked_s
+            roll_budgets, self._ledger, self._policy, zone, jobs, safe_s
         )
         for roll in rolls:
             report(
@@ -79,28 +89,65 @@ class Bookkeeping:
                 period=roll.reason,
                 millislice_s=roll.amount_millislice_s,
             )
+        if self._has_booked or rolls or time.monotonic() >= self._seal_due_s:
+            await self._seal()
 
-    async def _charge(self, jobs: tuple[JobView, ...], looked_s: int) -> None:
-        """Reserve for what runs, settle what has ended."""
-        reservations = await asyncio.to_thread(self._ledger.open_reservations)
-        since_s = await asyncio.to_thread(self._ledger.accounted_until_s)
+    async def _seal(self) -> None:
+        """What was booked, by whomever; that it can't be now does not keep runs from being charged.
+
+        A role may do it only once it is granted anew.
+        """
+        self._has_booked, self._seal_due_s = False, time.monotonic() + _SEAL_S
+        try:
+            await asyncio.to_thread(self._ledger.charges.seal)
+        except OutsideError as error:
+            report_failure("seal_failed", error)
+
+    async def _charge(self, jobs: tuple[JobView, ...], looked_s: int, safe_s: int) -> None:
+        """Reserve for what runs, settle what has ended.
+
+        ``looked_s`` is by a clock that nobody sets, ``safe_s`` no later than that and the host's.
+        """
+        reservations = await asyncio.to_thread(self._ledger.charges.open_reservations)
+        since_s = await self._since_s(safe_s)
         self._gone = gone_runs(self._gone, looked_s, jobs, reservations)
         records = await self._records(since_s, looked_s)
-        lost = {} if records is None else lost_ends(self._gone, looked_s)
+        # Until accounting has answered long enough to have caught up with slurmctld.
+        answered_s = looked_s - (self._answering_since_s or looked_s)
+        has_caught_up = records is not None and answered_s >= ACCOUNTING_DELAY_S
+        lost = lost_ends(self._gone, looked_s) if has_caught_up else {}
         rates = tariff(self._settings, self._policy)
         decided = charge(rates, jobs, records or (), reservations, lost)
         if decided.charges:
-            booked = await asyncio.to_thread(self._ledger.apply, decided.charges)
-            if booked:
-                report("charged", runs=len(booked))
+            posted = await asyncio.to_thread(post, self._ledger, decided.charges)
+            if posted.booked:
+                self._has_booked = True
+                report("charged", runs=len(posted.booked))
+            for key in sorted(posted.refused.keys() - self._refused):
+                warn(
+                    "charge_refused", job=key.job_id, start_s=key.start_s, error=posted.refused[key]
+                )
+            self._refused = frozenset(posted.refused)
         for odd in decided.observations:
             warn("charge_odd", job=odd.key.job_id, text=odd.text)
         for kind in sorted(decided.unpriced - self._unpriced):
             warn("gpu_type_without_cost", type=kind)
         # Not again each time that one of the type runs.
         self._unpriced |= decided.unpriced
-        if records is not None:
-            await self._move_watermark(since_s, looked_s, jobs)
+        if has_caught_up:
+            await self._move_watermark(since_s, safe_s, jobs)
+
+    async def _since_s(self, safe_s: int) -> int:
+        """From when on accounting may show ends that are not in the ledger."""
+        mark_s = await asyncio.to_thread(self._ledger.charges.accounted_until_s)
+        if mark_s <= safe_s:
+            self._is_ahead = False
+            return mark_s
+        # Once written by a clock that was ahead: charging must not rest until then.
+        if not self._is_ahead:
+            warn("watermark_ahead", ahead_s=mark_s - safe_s)
+        self._is_ahead = True
+        return safe_s - ACCOUNTING_DELAY_S
 
     async def _records(self, since_s: int, looked_s: int) -> tuple[RunRecord, ...] | None:
         """Accounting's runs if some may be new; None if not, or if it does not answer."""
@@ -118,11 +165,8 @@ class Bookkeeping:
         self._settle_due_s = time.monotonic() + _SETTLE_S
         return records
 
-    async def _move_watermark(self, since_s: int, looked_s: int, jobs: tuple[JobView, ...]) -> None:
-        """Not before accounting has answered long enough to have caught up with slurmctld."""
-        if looked_s - (self._answering_since_s or looked_s) < ACCOUNTING_DELAY_S:
-            return
-        still_open = await asyncio.to_thread(self._ledger.open_reservations)
-        until_s = next_watermark_s(since_s, looked_s, jobs, still_open)
+    async def _move_watermark(self, since_s: int, safe_s: int, jobs: tuple[JobView, ...]) -> None:
+        still_open = await asyncio.to_thread(self._ledger.charges.open_reservations)
+        until_s = next_watermark_s(since_s, safe_s, jobs, still_open)
         if until_s > since_s:
-            await asyncio.to_thread(self._ledger.set_accounted_until_s, until_s)
+            await asyncio.to_thread(self._ledger.charges.set_accounted_until_s, until_s)

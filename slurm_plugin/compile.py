@@ -11,9 +11,10 @@ from cluster.errors import InvalidInputError, OutsideError
 from cluster.settings import Settings
 from cluster.slurm.interface import Association, Slurm
 from cluster.units import Millislices
-from slurm_plugin.decide.budgets import left, run_minutes
-from slurm_plugin.decide.ceilings import Ceiling, ceilings
-from slurm_plugin.decide.demand import capacity
+from slurm_plugin.decide.books import Books
+from slurm_plugin.decide.budgets import run_minutes
+from slurm_plugin.decide.ceilings import Ceiling, QosUse, by_use, ceilings
+from slurm_plugin.decide.demand import capacity, qos_use
 from slurm_plugin.decide.drift import HandChange, Known, adopted_nominal, by_hand, to_remember
 from slurm_plugin.decide.isolation import isolation_faults
 from slurm_plugin.decide.limit_changes import (
@@ -26,6 +27,7 @@ from slurm_plugin.decide.limit_changes import (
 )
 from slurm_plugin.decide.limit_warnings import crowding_warnings, unnamed_warnings, warnings
 from slurm_plugin.decide.limits import (
+    BILLING,
     DEFAULT_QOS,
     QOS_LIST,
     Allowed,
@@ -34,10 +36,13 @@ from slurm_plugin.decide.limits import (
     Wanted,
     differences,
     found_of,
+    in_use,
     wanted,
 )
-from slurm_plugin.decide.policy import Policy, TenantUpdate
-from slurm_plugin.decide.slurm_conf import conf_faults
+from slurm_plugin.decide.policy import LimitKey, Policy, TenantUpdate
+from slurm_plugin.decide.qos_names import qos_name
+from slurm_plugin.decide.slurm_conf import allow_qos_faults, conf_faults, price_faults
+from slurm_plugin.decide.tenants import effective_nominal
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -54,11 +59,13 @@ class Look:
     """Ledger and Slurm side by side.
 
     Attributes:
+        books: the ledger, that is.
         differences: what Slurm does not have as the ledger says.
         by_hand: those that somebody else has made since.
         warnings: what keeps the limits from holding, or tenants apart, one sentence each.
     """
 
+    books: Books
     allowed: Allowed
     associations: tuple[Association, ...]
     found: Found
@@ -74,11 +81,13 @@ class Compiled:
     """What Slurm now has.
 
     Attributes:
+        books: the ledger, as it was compiled.
         changes: the sacctmgr commands that it took; none if Slurm had it all.
         by_hand: what somebody else had changed, now put back or adopted.
         refused: those that Slurm refused, with its own words. No tenant's limit is among them.
     """
 
+    books: Books
     policy: Policy
     ceilings: dict[str, Ceiling]
     run_minutes: dict[str, int]
@@ -91,21 +100,34 @@ class Compiled:
 
 async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
     """Changes nothing. Raises what ``Slurm`` and ``Ledger`` raise."""
-    associations, qos, config, partitions, nodes = await asyncio.gather(
-        slurm.associations(), slurm.qos(), slurm.config(), slurm.partitions(), slurm.nodes()
+    associations, qos, config, partitions, nodes, jobs = await asyncio.gather(
+        slurm.associations(),
+        slurm.qos(),
+        slurm.config(),
+        slurm.partitions(),
+        slurm.nodes(),
+        slurm.jobs(),
     )
     managed = frozenset(settings.cluster.partitions)
     # Without any GPU something else is wrong, and limits of 0 would not mend it.
-    whole = capacity(nodes, managed, settings.costs) or None
-    allowed, known = await asyncio.to_thread(_read, ledger, settings, whole)
-    found = found_of(settings.cluster.name, associations, qos, config)
+    whole = capacity(nodes, managed, settings.costs, settings.whole_boards) or None
+    books = await asyncio.to_thread(ledger.books, time.time(), settings.ledger.time_zone)
+    use = qos_use(jobs, managed, settings.costs)
+    allowed, known = _allowed(books, settings, whole, use), books.known
+    found = found_of(
+        settings.cluster.name,
+        associations,
+        qos,
+        config,
+        in_use(partitions, jobs, managed, settings.costs),
+    )
     limits = wanted(allowed, found, known)
     all_differing = differences(limits, found)
     differing = tuple(one for one in all_differing if can_be_named(one))
     unnamed = [one for one in all_differing if not can_be_named(one)]
-    qos_of_partitions = {view.qos for view in partitions if view.name in managed}
     return Look(
         allowed=allowed,
+        books=books,
         associations=associations,
         found=found,
         known=known,
@@ -113,28 +135,27 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
         differences=differing,
         by_hand=by_hand(differing, known),
         warnings=(
-            *warnings(allowed, found, qos_of_partitions),
+            *warnings(allowed, found),
             *unnamed_warnings(unnamed),
             *crowding_warnings(allowed, found, config.get("MaxJobCount", "")),
             *conf_faults(config, partitions, settings.cluster.partitions, settings.costs),
+            *price_faults(nodes, managed, settings.costs),
+            *allow_qos_faults(partitions, managed, limits.our_qos),
             *isolation_faults(config),
         ),
     )
 
 
-def _read(ledger: "Ledger", settings: Settings, whole: int | None) -> tuple[Allowed, Known]:
-    running, now_s = ledger.open_reservations(), int(time.time())
-    policy = ledger.policy_in_force(now_s, settings.ledger.time_zone)
-    remaining = left(policy, ledger.balances(), ledger.rolls(), running, now_s)
-    allowed = Allowed(
+def _allowed(books: Books, settings: Settings, whole: int | None, use: QosUse) -> Allowed:
+    policy = books.policy
+    return Allowed(
         policy=policy,
-        ceilings=ceilings(policy, ledger.loans(), whole, ledger.recalls()),
-        run_minutes=run_minutes(policy, remaining, running, now_s),
+        ceilings=by_use(ceilings(policy, books.loans, whole, books.recalls), use),
+        run_minutes=run_minutes(policy, books.left, books.reservations, books.now_s),
         costs=settings.costs,
         models=settings.models,
         term_s=settings.lending.term_s,
     )
-    return allowed, ledger.known_limits()
 
 
 async def compile_limits(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compiled:
@@ -156,7 +177,7 @@ async def _turn(ledger: "Ledger") -> AsyncIterator[None]:
 
     One that hangs is not waited for for ever.
     """
-    lock = ledger.compile_lock()
+    lock = ledger.locks.compiling()
     until_s = time.monotonic() + _PATIENCE_S
     try:
         while time.monotonic() < until_s:
@@ -181,7 +202,8 @@ async def _settled(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compil
         if settings.ledger.by_hand == "adopt" and await _adopt(ledger, seen):
             seen = await look(slurm, ledger, settings)
         due = to_remember(seen.wanted.settings, seen.differences, seen.found, seen.known)
-        await asyncio.to_thread(ledger.know_limits, due)
+        if due:
+            await asyncio.to_thread(ledger.limits.know, due)
         left = [one for one in seen.differences if unit(one) not in refused.of]
         if not left:
             break
@@ -250,6 +272,7 @@ def _compiled(
     refused: Mapping[Change, str],
 ) -> Compiled:
     return Compiled(
+        books=seen.books,
         policy=seen.allowed.policy,
         ceilings=dict(seen.allowed.ceilings),
         run_minutes=dict(seen.allowed.run_minutes),
@@ -262,22 +285,23 @@ def _compiled(
 
 
 async def _adopt(ledger: "Ledger", seen: Look) -> bool:
-    """Make nominals of the accounts' limits set by hand; False if the policy is as before."""
+    """Make nominals of the own QOS' limits set by hand; False if the policy is as before."""
     adopted = [await asyncio.to_thread(_adopt_one, ledger, seen, one) for one in seen.by_hand]
     return any(adopted)
 
 
 def _adopt_one(ledger: "Ledger", seen: Look, change: HandChange) -> bool:
     """What the policy does not allow is put back like everything else."""
-    ceiling = seen.allowed.ceilings.get(change.key.name)
-    if ceiling is None:
+    of = {LimitKey("qos", qos_name(name), BILLING): name for name in seen.allowed.policy}
+    tenant = of.get(change.key)
+    if tenant is None:
         return False
-    nominal = adopted_nominal(change, ceiling.lent_millislices, ceiling.borrowed_millislices)
+    nominal = adopted_nominal(change, effective_nominal(seen.allowed.policy)[tenant])
     if nominal is None:
         return False
-    update = TenantUpdate(change.key.name, nominal_millislices=Millislices(nominal))
+    update = TenantUpdate(tenant, nominal_millislices=Millislices(nominal))
     try:
-        ledger.change(update, "sacctmgr", "changed by hand in Slurm")
+        ledger.tenants.change(update, "sacctmgr", "changed by hand in Slurm")
     except InvalidInputError:
         return False
     return True

@@ -79,7 +79,7 @@ class _Daemon:
         self._who = roles(own)
         self._metrics = Metrics()
         self._turns = Turns(self._turned)
-        self._leader = Leadership(ledger.leader_lock(self._host), pair=own.pair)
+        self._leader = Leadership(ledger.locks.leader(self._host), pair=own.pair)
         slurm = led_slurm(slurm, self._leader)
         self._admission = AdmissionProcess(
             own.admission_socket, own.mode, self._who.administrators, self._metrics.decided

@@ -12,14 +12,17 @@ from cluster.settings import Settings
 from cluster.slurm.interface import Association, Slurm
 from cluster.units import slices_text
 from slurm_plugin.compile import Compiled, compile_limits
+from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.calendar import Window
 from slurm_plugin.decide.demand import demand
+from slurm_plugin.decide.model import Balance
 from slurm_plugin.decide.policy import Loan, Policy, Recall
+from slurm_plugin.decide.quota_round import Seen
 from slurm_plugin.decide.reclaim.recalls import short_lenders
 from slurm_plugin.decide.reclaim.waits import about_to_start
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_reads import policy_now
-from slurm_plugin.lending import LendingLook, Renewed, planned, renew
+from slurm_plugin.ledger_reads import books_now
+from slurm_plugin.lending import Renewed, planned, renew
 from slurm_plugin.observe import report, report_failure, warn
 from slurm_plugin.sync import Sync
 
@@ -78,9 +81,9 @@ class Enforcement:
         try:
             await self.compile()
         except (UnreachableError, OutsideError) as error:
-            policy = await self._read_policy()
+            books = await self._books()
             report_failure("start_limits_failed", error)
-            await self._publish(policy, await self._associations_or_none())
+            await self._publish(books, await self._associations_or_none())
 
     async def turn(self) -> None:
         """Compile if something is due, and tell who must give its slices back.
@@ -91,8 +94,7 @@ class Enforcement:
             try:
                 await self.compile()
             except OutsideError:
-                policy = await self._read_policy()
-                await self._publish(policy, await self._slurm.associations())
+                await self._publish(await self._books(), await self._slurm.associations())
                 raise
         self._take_back()
 
@@ -102,28 +104,26 @@ class Enforcement:
         What fails is due again at the next turn.
         """
         self._compile_due_s = 0.0
-        change_id = await asyncio.to_thread(self._ledger.change_id)
-        windows = await asyncio.to_thread(self._ledger.windows)
-        policy = await self._read_policy()
-        granted = await self._grants(policy)
+        books = await self._books()
         self._led = self._leader.leads()
         if self._compiles:
-            await self._lend()
+            await self._lend(books)
             compiled = await compile_limits(self._slurm, self._ledger, self._settings)
             self._report(compiled)
             now = compiled.ceilings.items()
             ceilings = {name: one.ceiling_millislices for name, one in now}
             self._sync.quotas.set_ceilings(ceilings, compiled.run_minutes)
             self._in_force = self._written
-            await self._publish(compiled.policy, compiled.associations)
+            await self._publish(compiled.books, compiled.associations)
             # Last: who reads "in force" may submit at once.
-            await asyncio.to_thread(self._ledger.mark_compiled, change_id)
+            if books.change_id > books.compiled_id:
+                await asyncio.to_thread(self._ledger.limits.mark_compiled, books.change_id)
         else:
             # What another daemon does meanwhile is not known here.
             self._renewed = self._written = self._in_force = None
-            await self._publish(policy, await self._slurm.associations())
-        self._policy, self._granted, self._compiled_change = policy, granted, change_id
-        self._windows = windows
+            await self._publish(books, await self._slurm.associations())
+        self._policy, self._granted = books.policy, _granted(books.policy, books.balances)
+        self._compiled_change, self._windows = books.change_id, books.windows
         self._compile_due_s = time.monotonic() + _RECOMPILE_S
 
     async def _is_due(self) -> bool:
@@ -131,19 +131,19 @@ class Enforcement:
         return (
             time.monotonic() >= self._compile_due_s
             or self._leader.leads() != self._led
-            or await asyncio.to_thread(self._ledger.change_id) != self._compiled_change
+            or await asyncio.to_thread(self._ledger.tenants.change_id) != self._compiled_change
             or await self._is_policy_another()
             or self._is_lender_short()
             or await self._is_recall_due()
-            or await self._grants(self._policy) != self._granted
+            or await self._is_granted_another()
         )
 
     async def _is_policy_another(self) -> bool:
         """By the calendar."""
-        windows = await asyncio.to_thread(self._ledger.windows)
+        windows = await asyncio.to_thread(self._ledger.windows.not_over)
         if windows != self._windows:
             return True
-        return bool(windows) and await self._read_policy() != self._policy
+        return bool(windows) and (await self._books()).policy != self._policy
 
     def _is_lender_short(self) -> bool:
         loans = self._written.loans if self._lends and self._written is not None else ()
@@ -158,38 +158,41 @@ class Enforcement:
         began_s = time.monotonic()
         if began_s < self._plan_due_s:
             return False
-        self._renewed = found = await asyncio.to_thread(planned, *self._round())
+        books = await self._books()
+        self._renewed = renewed = await asyncio.to_thread(
+            planned, books, self._settings, self._seen()
+        )
         took_s = time.monotonic() - began_s
         rest_s = min(_REST * took_s, _RECOMPILE_S)
         self._plan_due_s = began_s + took_s + rest_s if took_s > _QUICK_S else 0.0
         in_force = () if self._in_force is None else self._in_force.recalls
-        return not set(found.recalls) == set(found.recalls_before) == set(in_force)
+        return not set(renewed.plan.recalls) == set(renewed.recalls_before) == set(in_force)
 
     def _take_back(self) -> None:
         """Only once nothing new starts on what is recalled: then the limits are in Slurm."""
         if self._renewed is None or not self._lends:
             return
         leaving, services = self._sync.leaving, self._sync.view.services
-        found, grace_s = self._renewed.reclaim.victims, self._settings.lending.grace_s
-        for one in leaving.end(found, self._renewed.over, services, grace_s):
+        plan, grace_s = self._renewed.plan, self._settings.lending.grace_s
+        for one in leaving.end(plan.reclaim.victims, plan.over, services, grace_s):
             report("reclaimed", job=one.job_id, service=one.service, why=one.why)
             self._sync.acted.set()
         if leaving.anybody_waits:
             policy, jobs, costs = self._renewed.policy, self._sync.jobs, self._settings.costs
             starting = about_to_start(policy, jobs, self._partitions, costs)
-            leaving.wait_on(self._renewed.recalls, starting)
+            leaving.wait_on(plan.recalls, starting)
 
-    async def _read_policy(self) -> Policy:
-        return await asyncio.to_thread(policy_now, self._ledger, self._settings)
+    async def _books(self) -> Books:
+        return await asyncio.to_thread(books_now, self._ledger, self._settings)
 
-    async def _grants(self, policy: Policy) -> Mapping[str, int]:
-        """What each budget was given: a roll or a grant counts in Slurm at once."""
-        if not any(tenant.budget for tenant in policy.values()):
-            return {}
-        balances = await asyncio.to_thread(self._ledger.balances)
-        return {name: one.granted_millislice_s for name, one in balances.items() if name in policy}
+    async def _is_granted_another(self) -> bool:
+        """A roll or a grant counts in Slurm at once."""
+        if not any(tenant.budget for tenant in self._policy.values()):
+            return False
+        balances = await asyncio.to_thread(self._ledger.budgets.balances)
+        return _granted(self._policy, balances) != self._granted
 
-    async def _lend(self) -> None:
+    async def _lend(self, books: Books) -> None:
         """Loans as what is seen of Slurm now asks for them; none changes on half a look.
 
         Nor without slurmdbd (raises what ``Slurm.qos`` does): the grace of a recall would be over
@@ -198,28 +201,29 @@ class Enforcement:
         if not self._sync.view.complete:
             return
         await self._slurm.qos()
-        self._renewed = found = await asyncio.to_thread(renew, *self._round())
+        self._renewed = renewed = await asyncio.to_thread(
+            renew, self._ledger, books, self._settings, self._seen()
+        )
+        found = renewed.plan
         self._written = _Lent(found.loans, found.recalls)
-        if set(found.loans) != set(found.loans_before):
+        if set(found.loans) != set(renewed.loans_before):
             lent = sum(loan.amount_millislices for loan in found.loans)
             report("lent", loans=len(found.loans), slices=slices_text(lent))
-        called = {(one.lender, one.borrower, one.called_s) for one in found.recalls_before}
+        called = {(one.lender, one.borrower, one.called_s) for one in renewed.recalls_before}
         for one in found.recalls:
             if (one.lender, one.borrower, one.called_s) not in called:
                 amount = slices_text(one.amount_millislices)
                 report("recalled", lender=one.lender, borrower=one.borrower, slices=amount)
 
-    def _round(self) -> tuple[Ledger, Settings, LendingLook, float]:
-        """What a round of lending goes by."""
+    def _seen(self) -> Seen:
         seen = self._sync
-        look = LendingLook(
+        return Seen(
             seen.jobs,
             seen.nodes,
             seen.view.services,
             told=seen.leaving.ending,
             lately=self._held_lately(),
         )
-        return self._ledger, self._settings, look, time.time()
 
     def _demand(self, policy: Policy) -> Mapping[str, int]:
         return demand(policy, self._sync.jobs, self._partitions, self._settings.costs)
@@ -252,10 +256,9 @@ class Enforcement:
                 warn("limits_odd", text=text)
         self._warned = frozenset(compiled.warnings)
 
-    async def _publish(self, policy: Policy, associations: Iterable[Association]) -> None:
+    async def _publish(self, books: Books, associations: Iterable[Association]) -> None:
         accounts = await asyncio.to_thread(_accounts_by_uid, associations)
-        highest = await asyncio.to_thread(self._ledger.highest_policy)
-        self._sync.set_policy(policy, accounts, highest)
+        self._sync.set_policy(books.policy, accounts, books.highest)
 
     async def _associations_or_none(self) -> tuple[Association, ...]:
         """None without slurmdbd: then who belongs where is left to Slurm."""
@@ -263,6 +266,13 @@ class Enforcement:
             return await self._slurm.associations()
         except (UnreachableError, OutsideError):
             return ()
+
+
+def _granted(policy: Policy, balances: Mapping[str, Balance]) -> Mapping[str, int]:
+    """What each tenant was given to use up, if any has a budget."""
+    if not any(tenant.budget for tenant in policy.values()):
+        return {}
+    return {name: one.granted_millislice_s for name, one in balances.items() if name in policy}
 
 
 def _accounts_by_uid(associations: Iterable[Association]) -> Mapping[int, frozenset[str]]:

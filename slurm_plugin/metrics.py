@@ -90,6 +90,11 @@ class _State(Collector):
         yield gauge("slicewise_view_complete", "Whether the last look was whole.", view.complete)
         age_s = time.time() - view.observed_s
         yield gauge("slicewise_view_age_seconds", "Since the last complete look began.", age_s)
+        yield gauge(
+            "slicewise_clock_step_seconds",
+            "How far ahead the host's clock was set; the books don't follow it for an hour.",
+            self._sync.clock.stepped_s,
+        )
         pending = [job for job in self._sync.jobs if job.state is JobState.PENDING]
         managed = sum(JobTag.find(job.admin_comment) is not None for job in pending)
         yield gauge("slicewise_pending_jobs", "Pending jobs and array tasks of ours.", managed)

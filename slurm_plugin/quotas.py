@@ -3,13 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from cluster.jobs import JobView
-from cluster.mig_profiles import profile_of
 from cluster.settings import Settings
 from cluster.wire import ServiceView, TenantView
 from slurm_plugin.decide.bounds import Bounds, bounds, period_budgets
 from slurm_plugin.decide.demand import capacity, guaranteed_use, node_costs, waiting_instances
-from slurm_plugin.decide.limits import binding_type_limits, qos_name
+from slurm_plugin.decide.limits import (
+    binding_type_limits,
+)
 from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.qos_names import qos_name
 from slurm_plugin.decide.services import (
     Observation,
     gpu_types,
@@ -39,10 +41,7 @@ class Quotas:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._partitions = frozenset(settings.cluster.partitions)
-        self._memory_mib = {
-            name: profile_of(board, name).memory_mib
-            for name, board in settings.boards_by_type.items()
-        }
+        self._memory_mib = settings.memory_mib
         self._highest: Policy | None = None
         self._nominal: Mapping[str, int] = {}
         self._type_limits: Mapping[str, Mapping[str, int]] = {}
@@ -113,7 +112,7 @@ class Quotas:
         settings, costs, partitions = self._settings, self._settings.costs, self._partitions
         jobs, nodes = seen.jobs, seen.nodes
         waiting = waiting_instances(jobs, partitions)
-        whole = capacity(nodes, partitions, costs) or None
+        whole = capacity(nodes, partitions, costs, settings.whole_boards) or None
         if whole != self._capacity:
             self._capacity, self._bounds = whole, bounds(self.policy, self._highest, whole)
         return Snapshot(

@@ -33,7 +33,7 @@ from cluster.wire_reads import (
 from slurm_plugin.decide.explain import Explanation, explain
 from slurm_plugin.decide.model import BalanceLine, StatementRow
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_reads import balance_lines, policy_now, situation
+from slurm_plugin.ledger_reads import balance_lines, books_now, situation
 from slurm_plugin.priority_reads import explain_priority
 from slurm_plugin.reader import Reader
 from slurm_plugin.sync import Sync
@@ -108,10 +108,9 @@ class Reads:
         return await self.from_ledger(reader.uid, partial(self._explanation, tenant, reader))
 
     def _explanation(self, tenant: str, reader: Reader) -> ExplainAnswer:
-        policy = policy_now(self._ledger, self._settings)
-        require_known(tenant, policy.keys(), reader)
-        sync = self._sync
-        now = situation(self._ledger, policy, self._settings, sync.jobs, sync.nodes)
+        books, sync = books_now(self._ledger, self._settings), self._sync
+        require_known(tenant, books.tenants.keys(), reader)
+        now = situation(books, self._settings, sync.jobs, sync.nodes)
         found = explain(tenant, now)
         return ExplainAnswer(explanation=_EXPLANATION.dump_python(found, mode="json"))
 
@@ -119,7 +118,7 @@ class Reads:
         self._require_charged(request.tenant, reader)
         place = request.after
         now_s = place.now_s if place else int(time.time())
-        rows = self._ledger.statement_page(
+        rows = self._ledger.audit.statement_page(
             _tenants(request.tenant, reader),
             request.since_s,
             now_s,
@@ -134,7 +133,8 @@ class Reads:
 
     def _balance(self, request: BalanceRequest, reader: Reader) -> BalanceAnswer:
         self._require_charged(request.tenant, reader)
-        lines = balance_lines(self._ledger, _tenants(request.tenant, reader))
+        books = books_now(self._ledger, self._settings)
+        lines = balance_lines(books, _tenants(request.tenant, reader))
         return BalanceAnswer(
             balances=tuple(_BALANCE.dump_python(line, mode="json") for line in lines)
         )
@@ -142,7 +142,7 @@ class Reads:
     def _require_charged(self, tenant: str | None, reader: Reader) -> None:
         """An account that is no tenant may still have runs."""
         if tenant is not None:
-            known = self._ledger.policy().keys() | self._ledger.charged_tenants()
+            known = self._ledger.tenants.policy().keys() | self._ledger.charges.charged_tenants()
             require_known(tenant, known, reader)
 
     def require_sight(self) -> None:

@@ -9,6 +9,7 @@ from slurm_plugin.decide.budgets import due_periods, due_roll, posts_until, read
 from slurm_plugin.decide.model import BudgetEntry
 from slurm_plugin.decide.policy import Budget, Period, Policy
 from slurm_plugin.decide.standing import used_since
+from slurm_plugin.posting import post
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -24,19 +25,23 @@ def roll_budgets(
     again at the next call.
     """
     budgets = _budgets(policy)
-    rolls = ledger.rolls() if budgets else {}
+    rolls = ledger.budgets.rolls() if budgets else {}
     due = begun_periods(policy, rolls, zone, looked_s)
     if not due:
         return ()
-    ledger.apply(posts_until(due, jobs, looked_s, ledger.open_reservations()))
-    due = ready(due, ledger.open_reservations())
+    post(ledger, posts_until(due, jobs, looked_s, ledger.charges.open_reservations()))
+    due = ready(due, ledger.charges.open_reservations())
     going_on = due.keys() & rolls.keys() - _begun_anew(ledger, budgets, rolls, zone)
     # What ran before there was a budget is not used out of it, though it runs on.
     opening = dict.fromkeys(due.keys() - going_on, looked_s)
-    ledger.apply(posts_until(opening, jobs, looked_s, ledger.open_reservations()))
-    balances = ledger.balances()
+    held = ledger.charges.open_reservations()
+    refused = post(ledger, posts_until(opening, jobs, looked_s, held)).refused
+    waiting = {one.payer for one in held if one.key in refused}
+    due = {name: start_s for name, start_s in due.items() if name not in waiting}
+    balances = ledger.budgets.balances()
     since_s = min((due[name] for name in going_on), default=looked_s)
-    rows = [row for row in ledger.statement(None, since_s, looked_s).rows if row.end_s is not None]
+    statement = ledger.audit.statement(None, since_s, looked_s)
+    rows = [row for row in statement.rows if row.end_s is not None]
     booked: list[BudgetEntry] = []
     for name, start_s in sorted(due.items()):
         amount = unspent(balances.get(name))
@@ -49,7 +54,7 @@ def roll_budgets(
             used_since_millislice_s=used_since(rows, name, start_s),
             reason=_reason(budgets[name], start_s, zone),
         )
-        if ledger.book_budget(entry, amount):
+        if ledger.budgets.enter(entry, amount):
             booked.append(entry)
     return tuple(booked)
 
@@ -73,7 +78,7 @@ def _begun_anew(
     """Budgets that came back in a period after their last one; see ``amended`` for the others."""
     return frozenset(
         name
-        for name, at_s in ledger.renewed_budgets().items()
+        for name, at_s in ledger.budgets.renewed().items()
         if name in budgets and period_start_s(budgets[name].period, at_s, zone) > rolls[name]
     )
 

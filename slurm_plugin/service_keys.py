@@ -42,7 +42,7 @@ class ServiceKeys:
 
     async def turn(self) -> None:
         """Read which keys let in; raises what the ledger raises."""
-        self._grants = await asyncio.to_thread(self._ledger.grants)
+        self._grants = await asyncio.to_thread(self._ledger.keys.grants)
 
     def grants(self) -> GrantsAnswer:
         """Which keys let whom in."""
@@ -71,7 +71,7 @@ class ServiceKeys:
         require_known(request.tenant, self._sync.quotas.policy.keys(), reader)
         self._rates.take(reader, request.tenant)
         words = (request.key_id, request.tenant, request.name, request.sha256, reader.user)
-        await self._reads.from_ledger(reader.uid, partial(self._ledger.add_key, *words))
+        await self._reads.from_ledger(reader.uid, partial(self._ledger.keys.add, *words))
         fields = {"key": request.key_id, "tenant": request.tenant, "user": reader.user}
         report("key_created", **fields)
 
@@ -85,7 +85,7 @@ class ServiceKeys:
         if known[key_id].revoked_s is not None:
             return
         # At no bounded rate: each key once at most, and a key that has leaked can't wait.
-        revoke = partial(self._ledger.revoke_key, key_id, reader.user)
+        revoke = partial(self._ledger.keys.revoke, key_id, reader.user)
         await self._reads.from_ledger(reader.uid, revoke)
         report("key_revoked", key=key_id, user=reader.user)
 
@@ -95,10 +95,10 @@ class ServiceKeys:
             require_known(tenant, self._sync.quotas.policy.keys(), reader)
             return
         self._rates.take(reader, tenant)
-        opens = partial(self._ledger.open_tenant, tenant, reader.user)
+        opens = partial(self._ledger.keys.open_tenant, tenant, reader.user)
         await self._reads.from_ledger(reader.uid, opens)
         report("tenant_opened", tenant=tenant, user=reader.user)
 
     async def _visible(self, reader: Reader) -> tuple[KeyView, ...]:
-        keys = await self._reads.from_ledger(reader.uid, self._ledger.api_keys)
+        keys = await self._reads.from_ledger(reader.uid, self._ledger.keys.all)
         return tuple(one for one in keys if reader.may_read(one.tenant))

@@ -57,11 +57,11 @@ class ServiceOrders:
     async def start(self) -> None:
         """Read what is ordered, if anything is new; raises what the ledger raises."""
         async with self._lock:
-            newest = await asyncio.to_thread(self._ledger.newest_order_id)
+            newest = await asyncio.to_thread(self._ledger.orders.newest_id)
             now_s = time.monotonic()
             if newest == self._read_id and now_s < self._read_again_s:
                 return
-            self._show(await asyncio.to_thread(self._ledger.orders))
+            self._show(await asyncio.to_thread(self._ledger.orders.standing))
             self._read_id, self._read_again_s = newest, now_s + _READ_AGAIN_S
 
     async def turn(self) -> None:
@@ -72,11 +72,11 @@ class ServiceOrders:
         async with self._lock:
             arrays = arrays_of(self._sync.view.services)
             for key, one in rolled_over(self._orders, arrays).items():
-                await asyncio.to_thread(self._ledger.set_order, key, "scale", one, _AUTHOR)
+                await asyncio.to_thread(self._ledger.orders.write, key, "scale", one, _AUTHOR)
                 self._show({**self._orders, key: one})
             for key in sorted(over(self._orders, arrays)):
                 nothing = Ordered(NO_ORDER, self._orders[key].array_job_id)
-                await asyncio.to_thread(self._ledger.set_order, key, "over", nothing, _AUTHOR)
+                await asyncio.to_thread(self._ledger.orders.write, key, "over", nothing, _AUTHOR)
                 self._show({one: o for one, o in self._orders.items() if one != key})
                 report("order_over", service="/".join(key))
 
@@ -102,7 +102,7 @@ class ServiceOrders:
             if after.order == before:
                 return DoneAnswer()
             self._rates.take(reader, service.tenant)
-            write = partial(self._ledger.set_order, key, request.what, after, reader.user)
+            write = partial(self._ledger.orders.write, key, request.what, after, reader.user)
             with without_places(reader):
                 await self._reads.from_ledger(reader.uid, write)
             self._show({**self._orders, key: after})

@@ -11,7 +11,7 @@
 local M = {}
 
 --- Of this file; slurmctld may have loaded an older one.
-M.VERSION = "2.2"
+M.VERSION = "2.3"
 
 local directory = debug.getinfo(1, "S").source:match("^@(.*/)") or ""
 local request = dofile(directory .. "slicewise_request.lua")
@@ -149,7 +149,12 @@ end
 
 -- Tenants of which the daemon has said that their QOS is in Slurm.
 local has_own_qos = {}
-local OWN_QOS, BORROWED_QOS = "slicewise_", "slicewise-borrowed"
+local OWN_QOS, BORROWED, SHARED_QOS = "slicewise_", "_borrowed", "slicewise-borrowed"
+
+-- A QOS that preempts what runs on borrowed quota.
+local function is_own_qos(qos)
+    return qos:find(OWN_QOS, 1, true) == 1 and qos:sub(-#BORROWED) ~= BORROWED
+end
 
 local function admit(job_desc, job, answer)
     for _, field in ipairs(ANSWERED_TEXTS) do
@@ -226,8 +231,10 @@ end
 -- In another QOS, which a user may name or make his default, the job would not count as his
 -- tenant's guaranteed one, and could not be preempted as a borrowed one.
 local function put_in_own_qos(job_desc, tenant)
-    if has_own_qos[tenant] and (text(job_desc.qos) or ""):lower() ~= BORROWED_QOS then
-        job_desc.qos = OWN_QOS .. tenant
+    if has_own_qos[tenant] then
+        local own, asked = OWN_QOS .. tenant, (text(job_desc.qos) or ""):lower()
+        local borrows = asked == SHARED_QOS or asked == own .. BORROWED
+        job_desc.qos = borrows and own .. BORROWED or own
     end
 end
 
@@ -323,10 +330,10 @@ end
 -- There a job without GPUs would preempt, for CPUs and for nothing, what runs on borrowed quota.
 local function give_way(job_desc)
     local qos = (text(job_desc.qos) or text(job_desc.default_qos) or ""):lower()
-    if config.mode == "enforce" and qos:find(OWN_QOS, 1, true) == 1 then
-        job_desc.qos = BORROWED_QOS
+    if config.mode == "enforce" and is_own_qos(qos) then
+        job_desc.qos = qos .. BORROWED
         slurm.log_user("The job shares nodes with GPUs: in QOS %s it gives way to who needs them.",
-            BORROWED_QOS)
+            job_desc.qos)
     end
 end
 

@@ -125,7 +125,7 @@ end
 -- Whether its QOS will be one that preempts what runs on borrowed quota.
 local function preempts(job_desc, job_rec)
     local qos = (text(job_desc.qos) or text(job_rec.qos) or ""):lower()
-    return qos:find("slicewise_", 1, true) == 1
+    return qos:find("slicewise_", 1, true) == 1 and not qos:find("_borrowed$")
 end
 
 -- The field by which a job that nobody admitted would get GPUs of a managed partition, or keep

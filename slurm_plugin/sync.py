@@ -33,6 +33,7 @@ from slurm_plugin.observe import report_failure, warn
 from slurm_plugin.quotas import Quotas
 from slurm_plugin.service_news import News
 from slurm_plugin.sight import Sight
+from slurm_plugin.steady_clock import SteadyClock
 
 _STARTS_S, _AGAIN_S = 5.0, 0.15
 """While a slot's start is no older, its ports may come any moment: the next look is due so soon."""
@@ -60,6 +61,7 @@ class Sync:
         refusals: why jobs that were decided late are held, by job id.
         news: what the launcher tells of services, for people.
         leaving: replicas that are told to go; the view has it from the next look on.
+        looked_s: when the last complete look began, by ``clock``.
         heard_s: when the launcher, or whoever may wish, was heard of last, by the monotonic clock.
         acted: set when something was changed: the next look is due at once.
         unadmitted: jobs that slurmctld took without slicewise.lua, in mode enforce.
@@ -88,6 +90,8 @@ class Sync:
         self.refusals: Mapping[int, Refusal] = {}
         self.news = News(leader)
         self.leaving = Leaving(leader)
+        self.clock = SteadyClock()
+        self.looked_s = 0.0
         self.heard_s = time.monotonic()
         self.view = ViewAnswer(observed_s=0.0, complete=False, services=(), tenants=())
         self.snapshot: Snapshot | None = None
@@ -149,12 +153,14 @@ class Sync:
         view is incomplete, and nothing is done.
         """
         async with self._lock:
+            began_s = self.clock.now_s()
             try:
                 self._seen = await self._sight.look()
                 found = services(self._seen, self._settings.costs)
                 self._notice_unadmitted()
                 self._follow(found)
                 self._publish(found, complete=True)
+                self.looked_s = began_s
             except Exception:
                 self.view = self.view.model_copy(update={"complete": False})
                 raise

@@ -54,7 +54,7 @@ class TenantUse:
         """None if PostgreSQL does not answer; it is asked again later then."""
         since_s = int(now_s - HALF_LIVES * self._half_life_s)
         try:
-            holdings = await asyncio.to_thread(self._ledger.holdings, since_s)
+            holdings = await asyncio.to_thread(self._ledger.charges.holdings, since_s)
         except (UnreachableError, OutsideError) as error:
             report_failure("recent_use_unknown", error, retry_s=_GAP_S)
             self._ledger_due_s = now_s + _GAP_S

@@ -2,21 +2,32 @@
 
 import asyncio
 import fcntl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.errors import OutsideError, SlicewiseError
-from cluster.jobs import JobState, JobView, NodeView
+from cluster.jobs import JobState, NodeView
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
-from slurm_plugin.decide.drift import Known, our_qos, remember_way_back, way_back
+from slurm_plugin.decide.drift import (
+    Known,
+    opened_gate,
+    our_qos,
+    remember_way_back,
+    way_back,
+)
 from slurm_plugin.decide.limit_changes import Change, removal, stages_back
-from slurm_plugin.decide.limits import Difference, Found, found_of, is_ours
+from slurm_plugin.decide.limits import (
+    Difference,
+    Found,
+    found_of,
+)
 from slurm_plugin.decide.mig.node_weights import own_weights
 from slurm_plugin.decide.policy import LimitKey
+from slurm_plugin.decide.qos_names import GATE_QOS, is_ours
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -28,18 +39,35 @@ _SHOWN_JOBS = 10
 
 @dataclass(frozen=True)
 class WayBack:
-    """What is still to be undone.
+    """What is still to be undone, in this order, and what has to wait.
 
     Attributes:
+        gate: what opens it.
         settings: accounts and users; qos: what is removed when those are done.
         weights: of nodes.
+        waits: what keeps QOS in Slurm, one sentence each.
     """
 
     found: Found
     known: Known = field(hash=False)
+    gate: tuple[Difference, ...]
     settings: tuple[Difference, ...]
     qos: tuple[Difference, ...]
     weights: tuple[Difference, ...]
+    waits: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Undone:
+    """What was undone.
+
+    Attributes:
+        changes: the sacctmgr commands that Slurm took.
+        waits: what keeps QOS in Slurm, one sentence each.
+    """
+
+    changes: tuple[Change, ...]
+    waits: tuple[str, ...]
 
 
 @contextmanager
@@ -66,51 +94,61 @@ def no_daemon(run_dir: Path) -> Iterator[None]:
 
 
 async def plan(slurm: Slurm, ledger: "Ledger", settings: Settings) -> WayBack:
-    """What ``uninstall`` would do.
-
-    Raises OutsideError (SW-UNINSTALL-JOBS) if jobs run or wait in a QOS of Slicewise.
-    """
-    associations, qos, elsewhere, config, jobs, known = await asyncio.gather(
+    """What ``uninstall`` would do."""
+    associations, qos, elsewhere, config, jobs, partitions = await asyncio.gather(
         slurm.associations(),
         slurm.qos(),
         slurm.qos_elsewhere(),
         slurm.config(),
         slurm.jobs(),
-        asyncio.to_thread(ledger.known_limits),
+        slurm.partitions(),
     )
-    _require_no_jobs(jobs)
+    known = await asyncio.to_thread(ledger.limits.known)
     found = found_of(settings.cluster.name, associations, qos, config)
+    busy = {job.job_id: job.qos for job in jobs if is_ours(job.qos) and job.state != JobState.ENDED}
+    gated = [view.name for view in partitions if view.qos == GATE_QOS]
+    # QOS belong to slurmdbd, and no list says which other cluster has the gate.
+    is_shared = any(map(is_ours, elsewhere))
+    is_kept = gated or is_shared
+    listed = frozenset(busy.values())
     return WayBack(
         found=found,
         known=known,
-        settings=way_back(known, found),
-        qos=our_qos(known, found, elsewhere),
+        gate=() if is_shared else opened_gate(found),
+        settings=way_back(known, found, listed),
+        qos=our_qos(known, found, listed | elsewhere | ({GATE_QOS} if is_kept else frozenset())),
         weights=tuple(_weights_back(await slurm.nodes())),
+        waits=tuple(_waits(sorted(busy), gated)),
     )
 
 
-async def uninstall(slurm: Slurm, ledger: "Ledger", settings: Settings) -> tuple[Change, ...]:
-    """Returns the sacctmgr commands that it took; nodes get their weights back beside them.
+async def uninstall(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Undone:
+    """Open the gate, put back what there was, remove the QOS; nodes get their weights back beside.
 
-    The ledger keeps its tenants, quotas and charges.
+    Jobs in our QOS go on, within its limits; a QOS stays as long as there are some, and the gate as
+    long as a partition has it, without which slurmctld would end: run it again then. The ledger
+    keeps its tenants, quotas and charges.
 
-    To be killed at any point and run again: what the settings were before is forgotten last.
-    Raises as ``plan``, and OutsideError if Slurm refuses changes (SW-SLURM-FAILED; what it does
-    not refuse is made), or does not take them (SW-LIMITS-UNSETTLED).
+    To be killed at any point and run again: what the settings were before is forgotten last. Raises
+    OutsideError if Slurm refuses changes (SW-SLURM-FAILED; what it does not refuse is made), or
+    does not take them (SW-LIMITS-UNSETTLED).
     """
     applied: tuple[Change, ...] = ()
     for _ in range(_ROUNDS):
         due = await plan(slurm, ledger, settings)
-        await asyncio.to_thread(ledger.know_limits, remember_way_back(due.settings, due.known))
+        await asyncio.to_thread(
+            ledger.limits.know, remember_way_back((*due.gate, *due.settings), due.known)
+        )
         if due.weights:
             await slurm.weigh_nodes({one.key.name: int(one.wanted) for one in due.weights})
-        if due.settings:
-            stages = stages_back(due.settings, due.found)
+        if due.gate or due.settings:
+            stages = stages_back(due.gate or due.settings, due.found)
         elif due.qos:
             stages = ((removal(one.key.name for one in due.qos),),)
         else:
-            await asyncio.to_thread(ledger.forget_limits)
-            return applied
+            if not due.waits:
+                await asyncio.to_thread(ledger.limits.forget)
+            return Undone(applied, due.waits)
         refused: dict[Change, str] = {}
         for stage in stages:
             refused |= await slurm.sacctmgr(stage)
@@ -138,12 +176,15 @@ def _weights_back(nodes: Iterable[NodeView]) -> Iterator[Difference]:
             yield Difference(key, str(node.weight), str(own[node.name]), "as it was before")
 
 
-def _require_no_jobs(jobs: Iterable[JobView]) -> None:
-    busy = sorted({job.job_id for job in jobs if is_ours(job.qos) and job.state != JobState.ENDED})
+def _waits(busy: Sequence[int], gated: Iterable[str]) -> Iterator[str]:
     if busy:
         shown = ", ".join(map(str, busy[:_SHOWN_JOBS])) + (", ..." if busy[_SHOWN_JOBS:] else "")
-        raise OutsideError(
-            "SW-UNINSTALL-JOBS",
-            f"{len(busy)} jobs run or wait in Slicewise's QOS: {shown}; nothing more was changed.",
-            "Cancel them, or move waiting ones: scontrol update JobId=N QOS=normal. Then again.",
+        yield (
+            f"{len(busy)} jobs run or wait in Slicewise's QOS, and go on: {shown}. These QOS stay "
+            "as long as they do: uninstall again then."
+        )
+    for name in gated:
+        yield (
+            f"Partition {name} has QOS={GATE_QOS}, which is open now: take it out of slurm.conf, "
+            "scontrol reconfigure, then uninstall again. Without that QOS slurmctld would end."
         )

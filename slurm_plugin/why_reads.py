@@ -1,7 +1,5 @@
 """``slicewise why``: gathers what is known of a job or tenant, for whoever may see it."""
 
-import time
-
 from cluster.errors import InvalidInputError, UnreachableError
 from cluster.periods import next_start_s
 from cluster.settings import Settings
@@ -11,7 +9,7 @@ from slurm_plugin.decide.shortage import Sight
 from slurm_plugin.decide.why import jobs_named, why_job, why_without_ledger
 from slurm_plugin.decide.why_tenant import why_tenant
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_reads import policy_now, situation
+from slurm_plugin.ledger_reads import books_now, situation
 from slurm_plugin.reader import Reader
 from slurm_plugin.sync import Sync
 
@@ -48,18 +46,18 @@ def why(about: str, reader: Reader, ledger: Ledger, settings: Settings, sync: Sy
 
 
 def _sight(ledger: Ledger, settings: Settings, sync: Sync) -> Sight:
-    now_s, policy = int(time.time()), policy_now(ledger, settings)
+    books = books_now(ledger, settings)
     return Sight(
-        now_s=now_s,
+        now_s=books.now_s,
         jobs=sync.jobs,
         nodes=sync.nodes,
         partitions=frozenset(settings.cluster.partitions),
-        situation=situation(ledger, policy, settings, sync.jobs, sync.nodes),
-        resets_s=_resets_s(policy, now_s, settings.ledger.time_zone),
+        situation=situation(books, settings, sync.jobs, sync.nodes),
+        resets_s=_resets_s(books.policy, books.now_s, settings.ledger.time_zone),
         notes={service.array_job_id: service.note for service in sync.view.services},
         news={(one.tenant, one.name): one for one in sync.news.of(sync.view.services)},
         refusals=sync.refusals,
-        recalls=ledger.recalls(),
+        recalls=books.recalls,
         grace_s=settings.lending.grace_s,
     )
 

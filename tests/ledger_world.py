@@ -34,7 +34,7 @@ from slurm_plugin.rolls import roll_budgets
 
 PARTITION = "gpu"
 COSTS = {"1g.10gb": Millislices(1000), "1g.20gb": Millislices(1750), "3g.40gb": Millislices(3500)}
-START_S = 1_800_000_000
+START_S = 1_700_000_000
 ZONE = "Europe/Berlin"
 TENANTS = ("tenant0", "tenant1", "lone")
 
@@ -155,7 +155,7 @@ class World(RuleBasedStateMachine):
         self.now_s = START_S
         self.runs: list[SimulatedRun] = []
         self.store = self.make_store()
-        self.store.set_accounted_until_s(START_S - 1)
+        self.store.charges.set_accounted_until_s(START_S - 1)
         self.node_failure = node_failure
         self.policy = {
             name: Tenant(name, "" if name in ("group", "lone") else "group", Quota(Millislices(0)))
@@ -252,7 +252,9 @@ class World(RuleBasedStateMachine):
 
     def _reservation(self, run: SimulatedRun) -> Reservation | None:
         key = RunKey(self.cluster, run.job_id, run.start_s)
-        return next((held for held in self.store.open_reservations() if held.key == key), None)
+        return next(
+            (held for held in self.store.charges.open_reservations() if held.key == key), None
+        )
 
     @rule()
     def restart(self) -> None:
@@ -285,21 +287,21 @@ class World(RuleBasedStateMachine):
             before,
             budget,
             period_start_s=period_start_s(budget.period, self.now_s, ZONE),
-            last_roll_s=self.store.rolls().get(tenant),
+            last_roll_s=self.store.budgets.rolls().get(tenant),
             unspent_millislice_s=had,
             author="olga",
             reason="",
         )
         if entry is not None:
-            assert not self.store.book_budget(entry, had + 1)
-            assert self.store.book_budget(entry, had)
+            assert not self.store.budgets.enter(entry, had + 1)
+            assert self.store.budgets.enter(entry, had)
             self._follow(entry)
 
     @rule(tenant=st.sampled_from(("group", *TENANTS)), amount=st.integers(-(10**7), 10**7))
     def grant(self, tenant: str, amount: int) -> None:
         entry = BudgetEntry(tenant, "grant", amount, None, "olga", "for the deadline")
         if amount:
-            assert self.store.book_budget(entry, None)
+            assert self.store.budgets.enter(entry, None)
             self._follow(entry)
 
     @rule()
@@ -335,7 +337,7 @@ class World(RuleBasedStateMachine):
             expected += min(had + since, budget.carry_over_millislice_s) - since
         assert self._unspent(tenant) == expected
         assert begins_s > self.rolled.get(tenant, -1)
-        for held in self.store.open_reservations():
+        for held in self.store.charges.open_reservations():
             if held.payer == tenant:
                 used = held.cost_millislices * (begins_s - held.key.start_s)
                 assert held.posted_millislice_s >= used
@@ -348,7 +350,7 @@ class World(RuleBasedStateMachine):
             row.used_millislice_s
             * (row.end_s - max(begins_s, row.run.key.start_s))
             // (row.end_s - row.run.key.start_s)
-            for row in self.store.statement(None, begins_s + 1, self.now_s).rows
+            for row in self.store.audit.statement(None, begins_s + 1, self.now_s).rows
             if row.run.payer == payer and row.end_s is not None and row.used_millislice_s
         )
 
@@ -357,26 +359,26 @@ class World(RuleBasedStateMachine):
         self.granted[entry.tenant] = granted
 
     def _unspent(self, tenant: str) -> int:
-        return unspent(self.store.balances().get(tenant))
+        return unspent(self.store.budgets.balances().get(tenant))
 
     def _charge(self, store: Store, *, accounting: bool) -> None:
-        since_s = store.accounted_until_s()
+        since_s = store.charges.accounted_until_s()
         lost = self._follow_gone()
         records = self._accounting(since_s) if accounting else ()
-        reservations = store.open_reservations()
+        reservations = store.charges.open_reservations()
         decided = charge(
             self.tariff, self.looked[1], records, reservations, lost if accounting else {}
         )
         self.decided.append(decided.charges)
-        store.apply(decided.charges)
+        store.charges.post(decided.charges)
         if accounting:
-            still_open = store.open_reservations()
+            still_open = store.charges.open_reservations()
             until_s = next_watermark_s(since_s, self.looked[0], self.looked[1], still_open)
-            store.set_accounted_until_s(until_s)
+            store.charges.set_accounted_until_s(until_s)
 
     def _follow_gone(self) -> Mapping[RunKey, int]:
         looked_s, jobs = self.looked
-        self.gone = gone_runs(self.gone, looked_s, jobs, self.store.open_reservations())
+        self.gone = gone_runs(self.gone, looked_s, jobs, self.store.charges.open_reservations())
         live = live_runs(jobs)
         for run in self.runs:
             ended = run.end_s is not None and (run.job_id, run.start_s) not in live
@@ -392,15 +394,15 @@ class World(RuleBasedStateMachine):
     def replay(self, which: int) -> None:
         """An old decision comes again; it may only do what it would have done the first time."""
         if self.decided:
-            self.store.apply(self.decided[which % len(self.decided)])
+            self.store.charges.post(self.decided[which % len(self.decided)])
 
     @invariant()
     def balanced(self) -> None:
-        verified = self.store.verify()
+        verified = self.store.audit.verify()
         assert (verified.imbalance_millislice_s, verified.faults) == (0, ())
-        rows = self.store.statement(None, 0, self.now_s).rows
-        held = self.store.open_reservations()
-        for name, balance in self.store.balances().items():
+        rows = self.store.audit.statement(None, 0, self.now_s).rows
+        held = self.store.charges.open_reservations()
+        for name, balance in self.store.budgets.balances().items():
             assert balance == _balance_of(name, self.granted.get(name, 0), rows, held)
         assert all(one.reserved_millislice_s > 0 <= one.posted_millislice_s for one in held)
 
@@ -415,7 +417,7 @@ class World(RuleBasedStateMachine):
             self.turn(accounting=True, writes=_MANY)
         self._check_exact()
         for charges in self.decided:
-            assert self.store.apply(charges) == frozenset()
+            assert self.store.charges.post(charges) == frozenset()
         self.turn(accounting=True, writes=_MANY)
         self._check_exact()
         self.balanced()
@@ -423,9 +425,9 @@ class World(RuleBasedStateMachine):
         assert begun <= self.rolled.keys()
 
     def _check_exact(self) -> None:
-        assert self.store.open_reservations() == ()
-        assert self.store.verify().imbalance_millislice_s == 0
-        rows = {row.run.key: row for row in self.store.statement(None, 0, self.now_s).rows}
+        assert self.store.charges.open_reservations() == ()
+        assert self.store.audit.verify().imbalance_millislice_s == 0
+        rows = {row.run.key: row for row in self.store.audit.statement(None, 0, self.now_s).rows}
         runs = {
             RunKey(self.cluster, run.job_id, run.start_s): run for run in self.runs if run.charged
         }

@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
+
+from own_parts import OwnParts
 
 from cluster.units import MillisliceSeconds
 from slurm_plugin.decide.budgets import unspent
@@ -27,16 +29,9 @@ from slurm_plugin.decide.statement import open_row, totals
 class Store(Protocol):
     """What the loop needs of a ledger."""
 
-    def apply(self, charges: Sequence[Charge]) -> frozenset[RunKey]: ...
-    def open_reservations(self) -> tuple[Reservation, ...]: ...
-    def accounted_until_s(self) -> int: ...
-    def set_accounted_until_s(self, second: int) -> None: ...
-    def balances(self) -> Mapping[str, Balance]: ...
-    def rolls(self) -> Mapping[str, int]: ...
-    def renewed_budgets(self) -> Mapping[str, int]: ...
-    def book_budget(self, entry: BudgetEntry, unspent_millislice_s: int | None) -> bool: ...
-    def statement(self, tenant: str | None, since_s: int, now_s: int) -> Statement: ...
-    def verify(self) -> Verification: ...
+    charges: Any
+    budgets: Any
+    audit: Any
 
 
 class OverdrawnError(Exception):
@@ -44,14 +39,14 @@ class OverdrawnError(Exception):
 
 
 @dataclass
-class MemoryStore:
+class MemoryStore(OwnParts):
     """What PostgreSQL's tables and triggers must agree with."""
 
-    charges: dict[RunKey, Charge] = field(default_factory=dict)
-    entries: list[BudgetEntry] = field(default_factory=list)
+    booked: dict[RunKey, Charge] = field(default_factory=dict)
+    entered: list[BudgetEntry] = field(default_factory=list)
     watermark_s: int = 0
 
-    def apply(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
+    def post(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
         fresh = [one for one in charges if len(self._transfers(one.run.key)) == one.after]
         for one in fresh:
             together = (*self._transfers(one.run.key), *one.transfers)
@@ -61,15 +56,18 @@ class MemoryStore:
                 for account in (Account.RESERVED, Account.USED)
             ):
                 raise OverdrawnError(one)
-            known = self.charges.get(one.run.key)
-            self.charges[one.run.key] = Charge(known.run if known else one.run, 0, together)
+            known = self.booked.get(one.run.key)
+            self.booked[one.run.key] = Charge(known.run if known else one.run, 0, together)
         return frozenset(one.run.key for one in fresh)
 
+    def seal(self) -> int:
+        return 0
+
     def _transfers(self, key: RunKey) -> tuple[Transfer, ...]:
-        return self.charges[key].transfers if key in self.charges else ()
+        return self.booked[key].transfers if key in self.booked else ()
 
     def open_reservations(self) -> tuple[Reservation, ...]:
-        charges = (one for _, one in sorted(self.charges.items()))
+        charges = (one for _, one in sorted(self.booked.items()))
         return tuple(_reservation(one) for one in charges if _is_open(one))
 
     def accounted_until_s(self) -> int:
@@ -79,17 +77,17 @@ class MemoryStore:
         self.watermark_s = max(self.watermark_s, second)
 
     def balances(self) -> Mapping[str, Balance]:
-        names = {entry.tenant for entry in self.entries}
-        for one in self.charges.values():
+        names = {entry.tenant for entry in self.entered}
+        for one in self.booked.values():
             names |= {one.run.tenant, one.run.payer}
         return {name: self._balance(name) for name in sorted(names)}
 
     def _balance(self, tenant: str) -> Balance:
-        granted = sum(one.amount_millislice_s for one in self.entries if one.tenant == tenant)
+        granted = sum(one.amount_millislice_s for one in self.entered if one.tenant == tenant)
         sums = {
             account: sum(
                 balance(one.transfers, account)
-                for one in self.charges.values()
+                for one in self.booked.values()
                 if tenant == (one.run.payer if account in PAYERS else one.run.tenant)
             )
             for account in Account
@@ -106,27 +104,29 @@ class MemoryStore:
     def rolls(self) -> Mapping[str, int]:
         return {
             one.tenant: one.period_start_s
-            for one in self.entries
+            for one in self.entered
             if one.kind == "roll" and one.period_start_s is not None
         }
 
-    def renewed_budgets(self) -> Mapping[str, int]:
+    def renewed(self) -> Mapping[str, int]:
         return {}
 
-    def book_budget(self, entry: BudgetEntry, unspent_millislice_s: int | None) -> bool:
+    def enter(self, entry: BudgetEntry, unspent_millislice_s: int | None) -> bool:
         now = unspent(self._balance(entry.tenant))
         rolled = any(
             one.tenant == entry.tenant and one.period_start_s == entry.period_start_s
-            for one in self.entries
+            for one in self.entered
             if entry.kind == one.kind == "roll"
         )
+        if entry.key is not None and entry.key in {one.key for one in self.entered}:
+            return True
         if rolled or unspent_millislice_s not in {None, now}:
             return False
-        self.entries.append(entry)
+        self.entered.append(entry)
         return True
 
     def statement(self, tenant: str | None, since_s: int, now_s: int) -> Statement:
-        charges = sorted(self.charges.values(), key=lambda one: (one.run.tenant, one.run.key))
+        charges = sorted(self.booked.values(), key=lambda one: (one.run.tenant, one.run.key))
         rows = tuple(_row(one, now_s) for one in charges if tenant in (None, one.run.tenant))
         rows = tuple(row for row in rows if row.end_s is None or row.end_s >= since_s)
         return Statement(rows, totals(rows))
@@ -147,14 +147,14 @@ class MemoryStore:
         return tuple(row for row in wanted if after is None or place(row) > after)[:rows]
 
     def charged_tenants(self) -> frozenset[str]:
-        return frozenset(one.run.tenant for one in self.charges.values())
+        return frozenset(one.run.tenant for one in self.booked.values())
 
     def verify(self) -> Verification:
         off = sum(
             abs(sum(balance(one.transfers, account) for account in Account))
-            for one in self.charges.values()
+            for one in self.booked.values()
         )
-        transfers = sum(len(one.transfers) for one in self.charges.values())
+        transfers = sum(len(one.transfers) for one in self.booked.values())
         return Verification(transfers, 0, len(self.open_reservations()), off, ())
 
 
@@ -208,27 +208,44 @@ class CrashingStore:
     writes: int
     rolled: list[tuple[BudgetEntry, int | None]] = field(default_factory=list)
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.store, name)
+    def __post_init__(self) -> None:
+        self.charges, self.budgets = _CrashingCharges(self), _CrashingBudgets(self)
+        self.audit = self.store.audit
 
-    def _write(self) -> None:
+    def write(self) -> None:
         if not self.writes:
             raise CrashError
         self.writes -= 1
 
-    def apply(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
-        if not self.writes:
-            self.store.apply(charges[:1])
-        self._write()
-        return self.store.apply(charges)
 
-    def book_budget(self, entry: BudgetEntry, unspent_millislice_s: int | None) -> bool:
-        self._write()
-        booked = self.store.book_budget(entry, unspent_millislice_s)
-        if booked:
-            self.rolled.append((entry, unspent_millislice_s))
-        return booked
+@dataclass
+class _CrashingCharges:
+    of: CrashingStore
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.of.store.charges, name)
+
+    def post(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
+        if not self.of.writes:
+            self.of.store.charges.post(charges[:1])
+        self.of.write()
+        return self.of.store.charges.post(charges)
 
     def set_accounted_until_s(self, second: int) -> None:
-        self._write()
-        self.store.set_accounted_until_s(second)
+        self.of.write()
+        self.of.store.charges.set_accounted_until_s(second)
+
+
+@dataclass
+class _CrashingBudgets:
+    of: CrashingStore
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.of.store.budgets, name)
+
+    def enter(self, entry: BudgetEntry, unspent_millislice_s: int | None) -> bool:
+        self.of.write()
+        booked = self.of.store.budgets.enter(entry, unspent_millislice_s)
+        if booked:
+            self.of.rolled.append((entry, unspent_millislice_s))
+        return booked

@@ -160,65 +160,67 @@ class PolicyWorld(RuleBasedStateMachine):
         try:
             after = changed(self.policy, update)
         except InvalidInputError as refused:
-            self.nothing_written(lambda: self.ledger.change(update, "olga", "no"), refused)
+            self.nothing_written(lambda: self.ledger.tenants.change(update, "olga", "no"), refused)
         else:
-            change = self.ledger.change(update, "olga", "why")
+            change = self.ledger.tenants.change(update, "olga", "why")
             assert (change.author, change.reason) == ("olga", "why")
             self.written.append(change.update)
             self.policy = dict(after)
 
     def nothing_written(self, attempt: Callable[[], object], refused: InvalidInputError) -> None:
-        before = self.ledger.change_id()
+        before = self.ledger.tenants.change_id()
         with pytest.raises(InvalidInputError, match=refused.refusal.code):
             attempt()
-        assert self.ledger.change_id() == before
+        assert self.ledger.tenants.change_id() == before
 
     @rule(update=updates)
     def operator_changes_twice(self, update: TenantUpdate) -> None:
         self.operator_changes(update)
-        once, loans = self.policy, self.ledger.loans()
+        once, loans = self.policy, self.ledger.loans.outstanding()
         if update.tenant in once:
             self.operator_changes(update)
-            assert (self.policy, self.ledger.loans()) == (once, loans)
+            assert (self.policy, self.ledger.loans.outstanding()) == (once, loans)
 
     @rule(demand=demands, of_old=st.booleans())
     def daemon_lends(self, demand: Mapping[str, int], of_old: bool) -> None:
         """Twice: what was there is left as it is."""
-        look = self.old_policy if of_old else self.ledger.policy()
-        loans = lend(look, demand, self.ledger.loans(), CAPACITY)
-        self.ledger.set_loans(loans, "demand")
+        look = self.old_policy if of_old else self.ledger.tenants.policy()
+        loans = lend(look, demand, self.ledger.loans.outstanding(), CAPACITY)
+        self.ledger.loans.replace(loans, "demand")
         self.old_policy = self.policy
         self.loans_are_within_limits()
         if not of_old:
-            assert self.ledger.loans() == tuple(sorted(loans))
+            assert self.ledger.loans.outstanding() == tuple(sorted(loans))
         said = self.how_many_loan_changes()
-        self.ledger.set_loans(loans, "again")
+        self.ledger.loans.replace(loans, "again")
         assert self.how_many_loan_changes() == said
 
     @rule(loans=loans_of_anybody)
     def daemon_is_mistaken(self, loans: list[Loan]) -> None:
-        self.ledger.set_loans(loans, "mistake")
+        self.ledger.loans.replace(loans, "mistake")
 
     @rule(update=updates, loans=loans_of_anybody, statement=st.integers(1, 8))
     def crash(self, update: TenantUpdate, loans: list[Loan], statement: int) -> None:
         """In the middle of a change and of loans: all of it is there, or nothing."""
-        self.whole_or_nothing(lambda: self.ledger.set_loans(loans, "crash"), statement)
+        self.whole_or_nothing(lambda: self.ledger.loans.replace(loans, "crash"), statement)
         try:
             after = dict(changed(self.policy, update))
         except InvalidInputError:
             return
-        if self.whole_or_nothing(lambda: self.ledger.change(update, "olga", "crash"), statement):
-            self.written.append(self.ledger.history(update.tenant)[0].update)
+        if self.whole_or_nothing(
+            lambda: self.ledger.tenants.change(update, "olga", "crash"), statement
+        ):
+            self.written.append(self.ledger.tenants.history(update.tenant)[0].update)
             self.policy = after
 
     def whole_or_nothing(self, attempt: Callable[[], object], statement: int) -> bool:
         """Whether it was done."""
-        before = (self.ledger.change_id(), self.ledger.loans())
+        before = (self.ledger.tenants.change_id(), self.ledger.loans.outstanding())
         with self.crashing_before(statement):
             try:
                 attempt()
             except UnreachableError:
-                assert (self.ledger.change_id(), self.ledger.loans()) == before
+                assert (self.ledger.tenants.change_id(), self.ledger.loans.outstanding()) == before
                 return False
         return True
 
@@ -232,7 +234,7 @@ class PolicyWorld(RuleBasedStateMachine):
         known = self.policy.get(name, Tenant(name, "", Quota(nominal)))
         quota = replace(known.quota, nominal_millislices=nominal)
         self.policy[name] = replace(known, quota=quota)
-        self.ledger.set_loans(self.ledger.loans(), "as the daemon's next turn does")
+        self.ledger.loans.replace(self.ledger.loans.outstanding(), "as the daemon's next turn does")
 
     def old_program_inserts(self, name: str, nominal: int) -> None:
         with psycopg.connect(self.database) as connection:
@@ -252,38 +254,41 @@ class PolicyWorld(RuleBasedStateMachine):
             if next(number) == statement:
                 connection.connection.driver_connection.close()
 
-        event.listen(self.ledger._engine, "before_cursor_execute", cut)
+        event.listen(self.ledger._database.engine, "before_cursor_execute", cut)
         try:
             yield
         finally:
-            event.remove(self.ledger._engine, "before_cursor_execute", cut)
+            event.remove(self.ledger._database.engine, "before_cursor_execute", cut)
 
     @invariant()
     def the_database_folds_as_memory_does(self) -> None:
-        assert self.ledger.policy() == self.policy
+        assert self.ledger.tenants.policy() == self.policy
 
     @invariant()
     def loans_are_within_limits(self) -> None:
-        assert broken_rules(self.policy, self.ledger.loans()) == []
+        assert broken_rules(self.policy, self.ledger.loans.outstanding()) == []
 
     @invariant()
     def ceilings_never_exceed_capacity(self) -> None:
-        found = ceilings(self.policy, self.ledger.loans(), CAPACITY)
+        found = ceilings(self.policy, self.ledger.loans.outstanding(), CAPACITY)
         top = [name for name, tenant in self.policy.items() if not tenant.parent]
         assert sum(found[name].ceiling_millislices for name in top) <= CAPACITY
 
     def history_is_complete(self, name: str) -> None:
         mine = tuple(update for update in reversed(self.written) if update.tenant == name)
-        assert tuple(change.update for change in self.ledger.history(name)) == mine
+        assert tuple(change.update for change in self.ledger.tenants.history(name)) == mine
 
     def loans_follow_from_their_history(self, name: str) -> None:
         newest: dict[tuple[str, str], int] = {}
-        for change in reversed(self.ledger.loan_history(name)):
+        for change in reversed(self.ledger.loans.history(name)):
             newest[change.loan.lender, change.loan.borrower] = change.loan.amount_millislices
-        now = {(one.lender, one.borrower): one.amount_millislices for one in self.ledger.loans()}
+        now = {
+            (one.lender, one.borrower): one.amount_millislices
+            for one in self.ledger.loans.outstanding()
+        }
         assert {pair: amount for pair, amount in newest.items() if amount} == {
             pair: amount for pair, amount in now.items() if name in pair
         }
 
     def how_many_loan_changes(self) -> int:
-        return sum(len(self.ledger.loan_history(name)) for name in NAMES)
+        return sum(len(self.ledger.loans.history(name)) for name in NAMES)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from own_parts import PARTS
 from recut_world import Killed
 from scripted import FreeLock, ScriptedLedger, ScriptedSlurm, job, tenant
 from slurm_database import CLUSTER, COSTS, Row, SlurmDatabase
@@ -67,7 +68,7 @@ def plain(
 
 def replica(index: int, start_s: int | None = None, end_s: int | None = None) -> JobView:
     """One of nlp's service, on borrowed quota."""
-    one = _at(job(index), 900 + index, "nlp", "slicewise-borrowed", (start_s, end_s))
+    one = _at(job(index), 900 + index, "nlp", "slicewise_nlp_borrowed", (start_s, end_s))
     comment = "slicewise:1 token=ab13 tenant=nlp service=bert"
     return replace(one, admin_comment=comment, array_job_id=900, task_index=index)
 
@@ -149,6 +150,10 @@ class World(ScriptedSlurm):
     async def qos(self) -> tuple[Qos, ...]:
         return await self.database.qos()
 
+    def held_at_most(self, tenant: str) -> int:
+        """By the limits of its two QOS."""
+        return sum(limit or 0 for limit in self.database.limits(tenant))
+
     async def config(self) -> Mapping[str, str]:
         return await self.database.config()
 
@@ -169,7 +174,7 @@ class RebalanceLedger(ScriptedLedger):
     """With the journal of runs, and what is known of Slurm's limits."""
 
     runs: dict[int, RebalanceRun] = field(default_factory=dict)
-    known: dict[LimitKey, KnownLimit] = field(default_factory=dict)
+    remembered: dict[LimitKey, KnownLimit] = field(default_factory=dict)
     is_free: bool = True
 
     def __post_init__(self) -> None:
@@ -182,19 +187,19 @@ class RebalanceLedger(ScriptedLedger):
     def last_accounted_s(self) -> int | None:
         return self.watermark_s
 
-    def known_limits(self) -> Mapping[LimitKey, KnownLimit]:
-        return dict(self.known)
+    def known(self) -> Mapping[LimitKey, KnownLimit]:
+        return dict(self.remembered)
 
-    def know_limits(self, known: Mapping[LimitKey, KnownLimit]) -> None:
-        self.known |= known
+    def know(self, known: Mapping[LimitKey, KnownLimit]) -> None:
+        self.remembered |= known
 
-    def rebalance_lock(self, host: str) -> Any:
+    def rebalancing(self, host: str) -> Any:
         return FreeLock() if self.is_free else TakenLock()
 
-    def recut_lock(self, host: str) -> Any:
+    def recutting(self, host: str) -> Any:
         return FreeLock() if self.is_free else TakenLock()
 
-    def open_run(self, author: str, host: str) -> int:
+    def open(self, author: str, host: str) -> int:
         for one in self.runs.values():
             if one.outcome is RunOutcome.RUNNING:
                 self.runs[one.run_id] = _abandoned(one)
@@ -202,14 +207,14 @@ class RebalanceLedger(ScriptedLedger):
         self.runs[run_id] = RebalanceRun(run_id, author, host, RunOutcome.RUNNING, 0.0)
         return run_id
 
-    def begin_run_step(self, run_id: int, step: StepName) -> int:
+    def begin_step(self, run_id: int, step: StepName) -> int:
         one = self.runs[run_id]
         record_id = 100 * run_id + len(one.records)
         begun = StepRecord(step, StepOutcome.BEGUN, 0.0, record_id=record_id)
         self.runs[run_id] = replace(one, records=(*one.records, begun))
         return record_id
 
-    def end_run_step(
+    def end_step(
         self,
         record_id: int,
         outcome: StepOutcome,
@@ -224,23 +229,29 @@ class RebalanceLedger(ScriptedLedger):
         records[index] = ended
         self.runs[run_id] = replace(self.runs[run_id], records=tuple(records))
 
-    def finish_run(self, run_id: int, outcome: RunOutcome) -> None:
+    def finish(self, run_id: int, outcome: RunOutcome) -> None:
         self.runs[run_id] = replace(self.runs[run_id], outcome=outcome, ended_s=1.0)
 
-    def rebalance_run(self, run_id: int) -> RebalanceRun:
+    def find(self, run_id: int) -> RebalanceRun:
         if run_id not in self.runs:
             raise InvalidInputError("SW-REBALANCE-UNKNOWN", "none")
         return self.runs[run_id]
 
-    def rebalance_history(self, limit: int) -> tuple[RebalanceRun, ...]:
+    def history(self, limit: int) -> tuple[RebalanceRun, ...]:
         return tuple(reversed(self.runs.values()))[:limit]
 
-    # Nothing was ever cut.
+    @property
+    def recuts(self) -> "NothingCut":  # type: ignore[override]
+        return NothingCut()
 
-    def unfinished_recuts(self) -> tuple[Recut, ...]:
+
+class NothingCut:
+    """The journal of re-cutting before the first."""
+
+    def unfinished(self) -> tuple[Recut, ...]:
         return ()
 
-    def recut_history(self, limit: int) -> tuple[Recut, ...]:
+    def history(self, limit: int) -> tuple[Recut, ...]:
         return ()
 
     def inventories(self) -> Mapping[str, object]:
@@ -311,6 +322,8 @@ class Watched:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._target, name)
+        if name in PARTS:
+            return Watched(found, self._calls)
         if not callable(found):
             return found
         return (
@@ -395,7 +408,7 @@ class Story:
     def state(self) -> tuple[object, ...]:
         """Everything but the journal, to compare."""
         ledger = self.ledger
-        books = ledger.charges, tuple(ledger.entries), ledger.known
+        books = ledger.booked, tuple(ledger.entered), ledger.remembered
         return *books, ledger.lent, ledger.recalled, self.world.database.state()
 
 

@@ -9,15 +9,12 @@ from scripted import job, policy_of, tenant
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.units import Millislices
 from cluster.wire import ServiceView, SlotView
+from slurm_plugin.decide.calendar import Moment
 from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.charging import run_cost
-from slurm_plugin.decide.demand import demand, waiting_for_own
-from slurm_plugin.decide.lending import lend
-from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.policy import Loan, Policy, Recall
-from slurm_plugin.decide.reclaim.inputs import taking
-from slurm_plugin.decide.reclaim.recalls import have_room, meanwhile, recalled
-from slurm_plugin.decide.reclaim.victims import reclaim
+from slurm_plugin.decide.qos_names import SHARED_QOS, is_borrowed, qos_name
+from slurm_plugin.decide.quota_round import Rules, Seen, World, plan
 from slurm_plugin.decide.reclaim.waits import Lenders, about_to_start, still_waiting
 from slurm_plugin.decide.services import used_by_tenant
 
@@ -42,7 +39,7 @@ def one(job_id: int, account: str, kind: str, count: int = 1, *, borrowed: bool 
         job_id=job_id,
         task_index=job_id,
         account=account,
-        qos=BORROWED_QOS if borrowed else qos_name(account),
+        qos=SHARED_QOS if borrowed else qos_name(account),
         reason="Resources",
         held=False,
         priority=1000 * (not borrowed) + 1000 - job_id,
@@ -60,6 +57,7 @@ class Cluster:
         evictions: how many were told to go, or were preempted, in each round.
         evicted: how often each was.
         drains: whether replicas that are told to go do so.
+        turn_s: a job that waits so long comes first.
         waits: tenants whose slots are kept from borrowed quota, and until when at most.
         lenders: those of them that still wait, and for whom.
     """
@@ -74,6 +72,7 @@ class Cluster:
     evictions: list[int] = field(default_factory=list)
     evicted: Counter[int] = field(default_factory=Counter)
     drains: bool = True
+    turn_s: int = 10**9
     waits: dict[str, int] = field(default_factory=dict)
     lenders: Lenders = field(default_factory=dict)
 
@@ -90,45 +89,11 @@ class Cluster:
 
     def _lend(self) -> frozenset[int]:
         jobs = tuple(self.jobs.values())
-        before, held = self.loans, used_by_tenant(jobs, PARTITIONS, COSTS)
-        wanted = demand(self.policy, jobs, PARTITIONS, COSTS)
-        wanted = meanwhile(self.policy, wanted, before, self.recalls)
-        self.loans = lend(self.policy, wanted, before, self.capacity)
-
-        waiting = waiting_for_own(jobs, PARTITIONS, COSTS)
-        room = have_room(
-            self.policy, before, self.recalls, held, waiting, now_s=self.now_s, grace_s=GRACE_S
-        )
-
-        def left(ready: Mapping[str, int]) -> tuple[Recall, ...]:
-            return recalled(
-                self.policy,
-                before,
-                self.loans,
-                self.recalls,
-                held,
-                ready=Counter(ready) | Counter(room),
-                waiting=waiting,
-                now_s=self.now_s,
-                grace_s=GRACE_S,
-            )
-
-        found = reclaim(
-            taking(
-                self.policy,
-                left({}),
-                jobs,
-                self._views(),
-                services=[self._service()],
-                partitions=PARTITIONS,
-                costs=COSTS,
-                leaving=self.going,
-                now_s=self.now_s,
-                term_s=0,
-                excess={},
-            )
-        )
-        self.recalls = left(found.ready)
+        seen = Seen(jobs, tuple(self._views()), tuple(self._services()), self.going)
+        moment = Moment(self.now_s, 0, 0)
+        world = World(self.policy, (), self.loans, self.recalls, seen, self._rules, moment)
+        planned = plan(world)
+        self.loans, self.recalls, found = planned.loans, planned.recalls, planned.reclaim
         told = {self.jobs[job_id].account for job_id in found.victims.keys() - self.going}
         self.waits |= dict.fromkeys(told, self.now_s + GRACE_S)
         self.lenders = still_waiting(
@@ -159,20 +124,30 @@ class Cluster:
             for name, there in self.nodes.items()
         ]
 
-    def _service(self) -> ServiceView:
-        replicas = [one.job_id for one in self._running() if one.qos == BORROWED_QOS]
-        slots = tuple(SlotView(index=i, state="running", job_id=i) for i in replicas)
-        return ServiceView(
-            array_job_id=814,
-            tenant="",
-            name="bert",
-            user="alice",
-            submit_s=1,
-            directives={},
-            profile="",
-            cost_millislices=0,
-            slots=slots,
-        )
+    @property
+    def _rules(self) -> Rules:
+        return Rules(PARTITIONS, COSTS, {}, grace_s=GRACE_S, term_s=0, turn_s=self.turn_s)
+
+    def _services(self) -> Iterator[ServiceView]:
+        """What runs on borrowed quota are replicas."""
+        for name in self.policy:
+            runs = [each for each in self._running() if each.account == name]
+            slots = tuple(
+                SlotView(index=each.job_id, state="running", job_id=each.job_id, is_borrowed=True)
+                for each in runs
+                if is_borrowed(each.qos)
+            )
+            yield ServiceView(
+                array_job_id=814,
+                tenant=name,
+                name="bert",
+                user="alice",
+                submit_s=1,
+                directives={},
+                profile="",
+                cost_millislices=0,
+                slots=slots,
+            )
 
     def _start(self) -> None:
         """Slurm: by priority, what its tenant's limits and free instances let; guaranteed jobs
@@ -185,7 +160,7 @@ class Cluster:
             cost = run_cost(one.gpus, COSTS)
             ceiling = allowed[one.account].ceiling_millislices
             waits = one.account in self.lenders and self.waits[one.account] > self.now_s
-            kept = one.qos == BORROWED_QOS and waits
+            kept = is_borrowed(one.qos) and waits
             fits = held.get(one.account, 0) + cost <= ceiling and self._may_own(one, cost)
             if fits and not kept:
                 self._place(one)
@@ -193,7 +168,7 @@ class Cluster:
     def _may_own(self, one: JobView, cost: int) -> bool:
         own = [each for each in self._running() if each.qos == one.qos == qos_name(one.account)]
         held = used_by_tenant(own, PARTITIONS, COSTS).get(one.account, 0)
-        return one.qos == BORROWED_QOS or (
+        return is_borrowed(one.qos) or (
             held + cost <= self.policy[one.account].quota.nominal_millislices
         )
 
@@ -203,7 +178,7 @@ class Cluster:
             if all(free[kind] >= count for kind, count in need.items()):
                 self._run(one, node)
                 return
-        if one.qos != BORROWED_QOS:
+        if not is_borrowed(one.qos):
             self._preempt(one, need)
 
     def _preempt(self, one: JobView, need: Mapping[str, int]) -> None:
@@ -211,7 +186,7 @@ class Cluster:
             victims = []
             runs = [each for each in self._running() if each.nodes == (node,)]
             for run in sorted(runs, key=lambda run: run.job_id not in self.going):
-                if run.qos == BORROWED_QOS and not all(free[k] >= n for k, n in need.items()):
+                if is_borrowed(run.qos) and not all(free[k] >= n for k, n in need.items()):
                     free.update(run.gpus)
                     victims.append(run.job_id)
             if all(free[kind] >= count for kind, count in need.items()):
@@ -228,5 +203,5 @@ class Cluster:
         self.jobs[one.job_id] = replace(one, **start)
 
     def _stop(self, job_id: int) -> None:
-        back = {"state": JobState.PENDING, "nodes": (), "start_s": None}
+        back = {"state": JobState.PENDING, "nodes": (), "start_s": None, "eligible_s": self.now_s}
         self.jobs[job_id] = replace(self.jobs[job_id], **back)

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from own_parts import OwnParts
+
 from cluster.errors import OutsideError, UnreachableError
 from cluster.gres import parse_gpu_requests
 from cluster.jobs import NodeView
@@ -79,58 +81,58 @@ class Crashes:
             raise Killed
 
 
-class MemoryJournal:
+class MemoryJournal(OwnParts):
     """What the ledger keeps of re-cuts."""
 
     def __init__(self, crashes: Crashes) -> None:
         self.crashes = crashes
-        self.recuts: dict[int, Recut] = {}
+        self.kept: dict[int, Recut] = {}
         self._records = 0
 
-    def open_recut(self, planned: Planned, author: str) -> Recut:
-        recut_id = len(self.recuts) + 1
+    def open(self, planned: Planned, author: str) -> Recut:
+        recut_id = len(self.kept) + 1
         opened = Recut(recut_id, planned, author, State.RUNNING, "", 0.0, None, None, None)
-        self.recuts[recut_id] = opened
+        self.kept[recut_id] = opened
         return opened
 
-    def unfinished_recuts(self) -> tuple[Recut, ...]:
-        return tuple(one for one in self.recuts.values() if one.state in UNFINISHED)
+    def unfinished(self) -> tuple[Recut, ...]:
+        return tuple(one for one in self.kept.values() if one.state in UNFINISHED)
 
     def begin_step(self, recut_id: int, step: Next) -> int:
         with self.crashes.call("begin_step"):
             self._records += 1
-            recut = self.recuts[recut_id]
+            recut = self.kept[recut_id]
             new = StepRecord(step.step, step.direction, Outcome.BEGUN, 0.0, record_id=self._records)
-            self.recuts[recut_id] = replace(recut, records=(*recut.records, new))
+            self.kept[recut_id] = replace(recut, records=(*recut.records, new))
             return self._records
 
     def end_step(self, record_id: int, outcome: Outcome, words: str) -> None:
         with self.crashes.call("end_step"):
-            for recut in self.recuts.values():
+            for recut in self.kept.values():
                 records = tuple(
                     replace(one, outcome=outcome, words=words, ended_s=1.0)
                     if one.record_id == record_id
                     else one
                     for one in recut.records
                 )
-                self.recuts[recut.recut_id] = replace(recut, records=records)
+                self.kept[recut.recut_id] = replace(recut, records=records)
 
     def keep_texts(self, recut_id: int, slurm_conf: str, gres_conf: str) -> Recut:
         with self.crashes.call("keep_texts"):
-            recut = self.recuts[recut_id]
+            recut = self.kept[recut_id]
             if recut.gres_conf is None:
                 recut = replace(recut, slurm_conf=slurm_conf, gres_conf=gres_conf)
-            self.recuts[recut_id] = recut
+            self.kept[recut_id] = recut
             return recut
 
-    def finish_recut(self, recut_id: int, state: State, error: str) -> None:
-        with self.crashes.call("finish_recut"):
+    def finish(self, recut_id: int, state: State, error: str) -> None:
+        with self.crashes.call("finish"):
             ended_s = None if state in UNFINISHED else 1.0
-            recut = self.recuts[recut_id]
-            self.recuts[recut_id] = replace(recut, state=state, error=error, ended_s=ended_s)
+            recut = self.kept[recut_id]
+            self.kept[recut_id] = replace(recut, state=state, error=error, ended_s=ended_s)
 
-    def recut(self, recut_id: int) -> Recut:
-        return self.recuts[recut_id]
+    def find(self, recut_id: int) -> Recut:
+        return self.kept[recut_id]
 
     def save_inventory(self, node: str, inventory: Mapping[str, Any]) -> None:
         must(node == NODE)
@@ -362,7 +364,7 @@ async def run(world: RecutWorld, journal: MemoryJournal, *, taken_up: bool) -> R
     """What one process does about the newest re-cut."""
     work = Work(world, journal, move_s=20, is_ours=lambda: True)
     executor = Executor(work, journal, lambda recut, record: None)
-    (*_, newest) = journal.recuts.values()
+    (*_, newest) = journal.kept.values()
     return await executor.carry_out(newest, taken_up=taken_up)
 
 

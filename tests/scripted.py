@@ -37,6 +37,7 @@ from slurm_plugin.decide.decayed_use import Holding
 from slurm_plugin.decide.lending import within_limits
 from slurm_plugin.decide.orders import Ordered
 from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Quota, Recall, Tenant
+from slurm_plugin.decide.qos_names import GATE_QOS
 from slurm_plugin.sync import Sync
 
 ETC = Path(__file__).resolve().parents[1] / "etc" / "slicewise.toml"
@@ -169,7 +170,7 @@ class ScriptedSlurm:
         return ()
 
     async def qos(self) -> tuple[Qos, ...]:
-        return ()
+        return (Qos(GATE_QOS, {"billing": 0}, frozenset()),)
 
     async def requests(self, job_ids: Collection[int]) -> Mapping[int, JobRequest]:
         self.done.append(("requests", sorted(job_ids)))
@@ -244,6 +245,7 @@ class ScriptedLedger(MemoryStore):
 
     shown: Policy = field(default_factory=lambda: policy_of(tenant("vision", 2000)))
     newest: int = 7
+    compiled_id: int = 0
     lent: tuple[Loan, ...] = ()
     recalled: tuple[Recall, ...] = ()
     calendar: tuple[Window, ...] = ()
@@ -263,10 +265,10 @@ class ScriptedLedger(MemoryStore):
         self._fail("holdings")
         return self.held_lately
 
-    def leader_lock(self, host: str) -> "FreeLock":
+    def leader(self, host: str) -> "FreeLock":
         return FreeLock()
 
-    def compile_lock(self) -> "FreeLock":
+    def compiling(self) -> "FreeLock":
         return FreeLock()
 
     def require_current(self) -> None:
@@ -280,51 +282,49 @@ class ScriptedLedger(MemoryStore):
         self._fail("policy")
         return self.shown
 
-    def loans(self) -> tuple[Loan, ...]:
+    def outstanding(self) -> tuple[Loan, ...]:
         return self.lent
-
-    def highest_policy(self) -> None:
-        """There is no calendar."""
 
     def policy_in_force(self, at_s: float, zone: str) -> Policy:
         return self.policy()
 
-    def windows(self) -> tuple[Window, ...]:
+    def not_over(self) -> tuple[Window, ...]:
         return self.calendar
 
     def recalls(self) -> tuple[Recall, ...]:
         return self.recalled
 
-    def set_loans(
+    def replace(
         self, loans: Sequence[Loan], reason: str, recalls: Sequence[Recall] | None = None
-    ) -> None:
+    ) -> tuple[tuple[Loan, ...], tuple[Recall, ...]]:
         self.lent = within_limits(self.shown, loans)
         self.recalled = self.recalled if recalls is None else tuple(recalls)
+        return self.lent, self.recalled
 
-    def known_limits(self) -> Mapping[LimitKey, KnownLimit]:
+    def known(self) -> Mapping[LimitKey, KnownLimit]:
         return {}
 
-    def know_limits(self, known: Mapping[LimitKey, KnownLimit]) -> None: ...
+    def know(self, known: Mapping[LimitKey, KnownLimit]) -> None: ...
 
     def mark_compiled(self, change_id: int) -> None:
         self.marked.append(change_id)
 
-    def orders(self) -> Mapping[tuple[str, str], Ordered]:
-        self._fail("orders")
+    def standing(self) -> Mapping[tuple[str, str], Ordered]:
+        self._fail("standing")
         return dict(self.ordered)
 
-    def newest_order_id(self) -> int:
-        self._fail("newest_order_id")
+    def newest_id(self) -> int:
+        self._fail("newest_id")
         return len(self.said)
 
-    def set_order(self, key: tuple[str, str], what: str, ordered: Ordered, author: str) -> None:
-        self._fail("set_order")
+    def write(self, key: tuple[str, str], what: str, ordered: Ordered, author: str) -> None:
+        self._fail("write")
         self.said.append((key, what, author))
         others = {one: o for one, o in self.ordered.items() if one != key}
         self.ordered = others if what == "over" else {**others, key: ordered}
 
-    def api_keys(self) -> tuple[KeyView, ...]:
-        self._fail("api_keys")
+    def all(self) -> tuple[KeyView, ...]:
+        self._fail("all")
         return tuple(key for key, _ in self.known_keys.values())
 
     def grants(self) -> GrantsAnswer:
@@ -335,15 +335,15 @@ class ScriptedLedger(MemoryStore):
             protected=tuple(sorted({key.tenant for key, _ in known} - self.opened)),
         )
 
-    def add_key(self, key_id: str, tenant: str, name: str, sha256: str, author: str) -> None:
-        self._fail("add_key")
+    def add(self, key_id: str, tenant: str, name: str, sha256: str, author: str) -> None:
+        self._fail("add")
         key = KeyView(key_id=key_id, tenant=tenant, name=name, created_by=author, created_s=1.0)
         self.known_keys[key_id] = (key, sha256)
 
     def open_tenant(self, tenant: str, author: str) -> None:
         self.opened |= {tenant}
 
-    def revoke_key(self, key_id: str, author: str) -> None:
+    def revoke(self, key_id: str, author: str) -> None:
         key, sha256 = self.known_keys[key_id]
         self.known_keys[key_id] = (key.model_copy(update={"revoked_s": 2.0}), sha256)
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+
+from own_parts import OwnParts
 
 from cluster.jobs import JobView, NodeView, PartitionView
 from cluster.slurm.interface import Association, Qos
@@ -67,6 +69,7 @@ class SlurmDatabase:
         self.running: tuple[JobView, ...] = ()
         self.elsewhere = frozenset[str]()
         self.deaf = False
+        self.partition_qos = "slicewise_gate"
         self.refuses: tuple[str, ...] = ()
         self.shows_refusals = False
         self.weight = 1
@@ -99,7 +102,7 @@ class SlurmDatabase:
 
     async def partitions(self) -> tuple[PartitionView, ...]:
         weights = {f"gres/gpu:{kind}": float(cost) for kind, cost in COSTS.items()}
-        return (PartitionView("gpu", weights, ""),)
+        return (PartitionView("gpu", weights, self.partition_qos),)
 
     async def nodes(self) -> tuple[NodeView, ...]:
         gpus = {"1g.10gb": 7, "3g.40gb": 2}
@@ -136,6 +139,11 @@ class SlurmDatabase:
 
     def limit(self, account: str, tres: str = "billing") -> int | None:
         return self.rows[account, ""].grp_tres.get(tres)
+
+    def limits(self, *tenants: str) -> list[int | None]:
+        """Of the tenants' own QOS, then of their borrowed ones."""
+        names = [f"slicewise_{name}{end}" for end in ("", "_borrowed") for name in tenants]
+        return [self.known[name].grp_tres.get("billing") for name in names if name in self.known]
 
     # Inheritance
 
@@ -177,6 +185,8 @@ class SlurmDatabase:
             return
         for name in names:
             del self.known[name]
+        for name, one in self.known.items():
+            self.known[name] = replace(one, preempt=one.preempt - names)
         for row in self.rows.values():
             row.own = None if row.own is None else row.own - names
             row.plus, row.minus = row.plus - names, row.minus - names
@@ -184,17 +194,21 @@ class SlurmDatabase:
     def _set_qos(self, name: str, settings: Iterable[str]) -> None:
         one = self.known[name]
         group, each, preempt = dict(one.grp_tres), dict(one.max_tres_per_account), one.preempt
-        exempt_s = one.preempt_exempt_s
+        exempt_s, mode, flags = one.preempt_exempt_s, one.preempt_mode, one.flags
         for setting in settings:
             word, _, value = setting.partition("=")
             if word in {"preempt", "preempt+"}:
                 assert set(value.split(",")) <= self.known.keys()
                 preempt = preempt | set(value.split(","))
+            elif word == "preemptmode":
+                mode = value
+            elif word in {"flags", "flags+"}:
+                flags = flags | {value}
             elif word == "preemptexempttime":
                 exempt_s = None if value == "-1" else duration_s(value)
             else:
                 _set_limits({"grptres": group, "maxtresperaccount": each}[word], value)
-        self.known[name] = Qos(name, group, preempt, each, exempt_s)
+        self.known[name] = Qos(name, group, preempt, each, exempt_s, mode, flags)
 
     def _modify(self, keys: Iterable[tuple[str, str]], settings: Iterable[str]) -> None:
         for key in keys:
@@ -254,27 +268,21 @@ class FreeLock:
     def give_up(self) -> None: ...
 
 
-class LimitLedger:
+class LimitLedger(OwnParts):
     """What ``compile`` and ``uninstall`` need of the ledger."""
 
     def __init__(self, steps: Steps | None = None) -> None:
         self.steps = steps or Steps()
-        self.tenants: Policy = {}
+        self.shown: Policy = {}
         self.lent: tuple[Loan, ...] = ()
         self.called: tuple[Recall, ...] = ()
-        self.known: dict[LimitKey, KnownLimit] = {}
+        self.remembered: dict[LimitKey, KnownLimit] = {}
         self.authors: list[str] = []
 
     def policy(self) -> Policy:
-        return self.tenants
+        return self.shown
 
-    def highest_policy(self) -> None:
-        """There is no calendar."""
-
-    def policy_in_force(self, at_s: float, zone: str) -> Policy:
-        return self.tenants
-
-    def loans(self) -> tuple[Loan, ...]:
+    def outstanding(self) -> tuple[Loan, ...]:
         return self.lent
 
     def recalls(self) -> tuple[Recall, ...]:
@@ -290,29 +298,30 @@ class LimitLedger:
         return ()
 
     def change(self, update: TenantUpdate, author: str, reason: str) -> None:
-        self.tenants = changed(self.tenants, update)
+        self.shown = changed(self.shown, update)
         self.authors.append(author)
 
-    def known_limits(self) -> Mapping[LimitKey, KnownLimit]:
-        return dict(self.known)
+    def known(self) -> Mapping[LimitKey, KnownLimit]:
+        return dict(self.remembered)
 
-    def compile_lock(self) -> FreeLock:
+    def compiling(self) -> FreeLock:
         return FreeLock()
 
-    def know_limits(self, known: Mapping[LimitKey, KnownLimit]) -> None:
+    def know(self, known: Mapping[LimitKey, KnownLimit]) -> None:
         if known:
             self.steps.step()
-            self.known |= known
+            self.remembered |= known
 
-    def forget_limits(self) -> None:
+    def forget(self) -> None:
         self.steps.step()
-        self.known = {}
+        self.remembered = {}
 
 
 def settings(by_hand: str = "put back", term_s: int = 0) -> SimpleNamespace:
     """As much of the settings as is asked for."""
     return SimpleNamespace(
         cluster=SimpleNamespace(name=CLUSTER, partitions=("gpu",)),
+        whole_boards={},
         models=dict.fromkeys(COSTS, "A100-80GB"),
         costs=COSTS,
         ledger=SimpleNamespace(by_hand=by_hand, time_zone="UTC"),

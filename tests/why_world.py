@@ -13,8 +13,8 @@ from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.demand import held
 from slurm_plugin.decide.explain import Situation
 from slurm_plugin.decide.free import free_instances
-from slurm_plugin.decide.limits import qos_name
 from slurm_plugin.decide.policy import Loan, Tenant
+from slurm_plugin.decide.qos_names import qos_name
 from slurm_plugin.decide.shortage import Sight
 
 NOW_S = 10_000

@@ -8,10 +8,10 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
+from benchmarks.placement.outlook import outlook
 from benchmarks.placement.pods import BOARD
+from benchmarks.placement.pool import Gpu, Instance, Pool
 from cluster.mig.layouts import Placement, geometry
-from slurm_plugin.decide.mig.fragmentation import outlook
-from slurm_plugin.decide.mig.placement import Gpu, Instance, Pool
 
 GEOMETRY = geometry(BOARD)
 

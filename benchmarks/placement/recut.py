@@ -188,9 +188,15 @@ def _slicewise(world: _World) -> Sequence[Step]:
     return plan(BOARD, world.gpus, Demand(waiting, world.in_use), _WORTHWHILE)
 
 
+def _asked_alone(world: _World) -> Sequence[Step]:
+    """The same, but the rest of each GPU stays uncut."""
+    return [replace(step, create=step.asked) for step in _slicewise(world)]
+
+
 _POLICIES: Mapping[str, _Policy] = {
     "never": lambda _: (),
     "twice_daily": _twice_daily,
+    "asked_alone": _asked_alone,
     "slicewise": _slicewise,
 }
 

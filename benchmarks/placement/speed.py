@@ -5,10 +5,10 @@ import statistics
 import time
 from collections.abc import Mapping
 
+from benchmarks.placement.outlook import outlook
 from benchmarks.placement.pods import BOARD
+from benchmarks.placement.pool import Gpu, Instance, Pool
 from cluster.mig.layouts import geometry
-from slurm_plugin.decide.mig.fragmentation import outlook
-from slurm_plugin.decide.mig.placement import Gpu, Instance, Pool
 
 _DECISIONS = 5_000
 _GPUS_A_NODE = 8

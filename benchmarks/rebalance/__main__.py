@@ -16,14 +16,14 @@ from rich.table import Table
 
 from benchmarks.autoscale.traces import TraceError, opened
 from benchmarks.machine import machine
-from benchmarks.rebalance import anomaly, evictions, rounds
+from benchmarks.rebalance import anomaly, evictions, rounds, whole
 from benchmarks.rebalance.site import Size
 from benchmarks.rebalance.tenants import FILES
 from benchmarks.rebalance.wants import Terms
 from benchmarks.reporting import REPORTS
 
 _TRACES = Path("../shared/data/traces")
-_WORLDS = 300
+_WORLDS, _QUEUES = 300, 2000
 _WORLDS_WORDS = {"shared": "shared", "with_backlog": "backlog"}
 
 
@@ -54,6 +54,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--worlds", type=int, default=_WORLDS, help="of each mix")
+    parser.add_argument("--queues", type=int, default=_QUEUES, help="worlds of each profile")
     parser.add_argument("--report", type=Path, default=REPORTS / "rebalance.json")
     return parser.parse_args()
 
@@ -63,6 +64,7 @@ def _report(options: argparse.Namespace, console: Console) -> Mapping[str, Any]:
     console.print("One run on a large site (half a minute)")
     run = _run(options.seed)
     worlds = _evictions(options, console)
+    lent = whole.report(_whole_jobs(options, console))
     replays = _replays(options, console)
     found = evictions.report(worlds)
     return {
@@ -73,7 +75,13 @@ def _report(options: argparse.Namespace, console: Console) -> Mapping[str, Any]:
         "anomaly_max_s": max(
             world["anomaly_max_s"] for one in replays.values() for world in one["worlds"].values()
         ),
+        "whole_jobs": {
+            **{kind: one["whole_jobs"]["share"] for kind, one in lent.items()},
+            "none_started": max(one["whole_jobs"]["none_started"] for one in lent.values()),
+        },
+        "calls": run["calls"],
         "run": run,
+        "lent": lent,
         "evictions": found,
         "replays": replays,
         "seed": options.seed,
@@ -98,6 +106,16 @@ def _evictions(
     }
 
 
+def _whole_jobs(
+    options: argparse.Namespace, console: Console
+) -> Mapping[str, Sequence[whole.Started]]:
+    seeds = range(options.seed * options.queues, (options.seed + 1) * options.queues)
+    return {
+        kind: _side_by_side(partial(whole.started, kind=kind), seeds, f"Queues: {kind}", console)
+        for kind in whole.KINDS
+    }
+
+
 def _replays(options: argparse.Namespace, console: Console) -> Mapping[str, Mapping[str, Any]]:
     replay = partial(anomaly.replayed, traces=options.traces, seed=options.seed, terms=Terms())
     found = _side_by_side(replay, anomaly.CELLS, "Replaying", console)
@@ -119,6 +137,7 @@ def show(report: Mapping[str, Any], console: Console) -> None:
     console.print(_run_table(report["run"]))
     for mix, found in report["evictions"].items():
         console.print(_eviction_table(mix, found))
+    console.print(_lent_table(report["lent"]))
     console.print(_replay_table(report["replays"]))
 
 
@@ -138,6 +157,18 @@ def _eviction_table(mix: str, found: Mapping[str, Any]) -> Table:
     table = Table("policy", *columns, title=title, box=None, header_style="bold")
     for name, one in found["policies"].items():
         table.add_row(name, *(f"{one[column]:.3f}" for column in columns))
+    return table
+
+
+def _lent_table(lent: Mapping[str, Any]) -> Table:
+    """Of what could start on idle quota, in millislices; of worlds where something could."""
+    columns = ("share that starts", "worst world", "worlds where nothing does")
+    table = Table("profile", "lending", *columns, title="Whole jobs", box=None, header_style="bold")
+    for kind, ways in lent.items():
+        for way, words in (("whole_jobs", "whole jobs"), ("fluid", "fluid")):
+            one = ways[way]
+            figures = (one["share"], one["worst"], one["none_started"])
+            table.add_row(kind, words, *(f"{figure:.1%}" for figure in figures))
     return table
 
 

@@ -118,6 +118,10 @@ def _changed_qos(row: Qos, words: Sequence[str]) -> Qos:
                 row = replace(row, max_tres_per_account=_limits(value, row.max_tres_per_account))
             case "preempt+" | "preempt":
                 row = replace(row, preempt=row.preempt | set(value.split(",")))
+            case "preemptmode":
+                row = replace(row, preempt_mode=value)
+            case "flags" | "flags+":
+                row = replace(row, flags=row.flags | {value})
             case "grptres":
                 row = replace(row, grp_tres=_limits(value, row.grp_tres))
             case _:

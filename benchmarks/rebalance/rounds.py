@@ -9,9 +9,10 @@ import gc
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import insert
 
@@ -21,40 +22,55 @@ from benchmarks.rebalance.site import Site, Size
 from benchmarks.server import server
 from cluster.database import postgres_engine, writing
 from cluster.errors import UnreachableError
-from cluster.settings import Settings, load_settings
+from cluster.settings import DaemonSettings, Settings, load_settings
+from cluster.slurm.interface import Slurm
 from cluster.wire import StatusAnswer
 from slurm_plugin.cli.rebalance_cli import GARBAGE_AFTER
 from slurm_plugin.decide.policy import Tenant, TenantUpdate
 from slurm_plugin.decide.rebalance_steps import RebalanceRun, RunOutcome, StepName
+from slurm_plugin.decide.snapshot import Snapshot
+from slurm_plugin.enforcement import Enforcement
 from slurm_plugin.ledger import schema
+from slurm_plugin.ledger.part import Database
 from slurm_plugin.ledger.policy_rows import change_values
+from slurm_plugin.ledger.rebalances import Rebalances
 from slurm_plugin.ledger.recut_tables import mig_nodes
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.tables import quota_changes
 from slurm_plugin.rebalance.look import Site as Place
 from slurm_plugin.rebalance.run import run
+from slurm_plugin.sync import Sync
 
 _ETC = Path(__file__).resolve().parents[2] / "etc" / "slicewise.toml"
 _DATABASE = "rebalance"
 
 
-class _Clocked(Ledger):
+class _Clocked(Rebalances):
     """Notes when the steps of a run begin and end, on the process's clock, too."""
+
+    def __init__(self, database: Database) -> None:
+        """As ``Rebalances``."""
+        super().__init__(database)
+        self.at_s: list[tuple[float, float]] = []
+
+    def begin_step(self, run_id: int, step: StepName) -> int:
+        """As ``Rebalances``."""
+        self.at_s.append(_clocks())
+        return super().begin_step(run_id, step)
+
+    def end_step(self, *args: Any) -> None:
+        """As ``Rebalances``."""
+        super().end_step(*args)
+        self.at_s.append(_clocks())
+
+
+class _ClockedLedger(Ledger):
+    """Whose runs of rebalancing are timed."""
 
     def __init__(self, url: str, cluster: str) -> None:
         """As ``Ledger``."""
         super().__init__(url, cluster)
-        self.at_s: list[tuple[float, float]] = []
-
-    def begin_run_step(self, run_id: int, name: StepName) -> int:
-        """As ``Ledger``."""
-        self.at_s.append(_clocks())
-        return super().begin_run_step(run_id, name)
-
-    def end_run_step(self, *args: Any) -> None:
-        """As ``Ledger``."""
-        super().end_run_step(*args)
-        self.at_s.append(_clocks())
+        self.rebalances: _Clocked = _Clocked(self._database)
 
 
 def _clocks() -> tuple[float, float]:
@@ -80,11 +96,13 @@ def measured(size: Size, seed: int) -> Mapping[str, Any]:
         before = site.idle_lenders(size, seed, now_s)
         after = site.short_lenders(size, seed, now_s)
         _fill(url, before)
-        with _Clocked(url, CLUSTER) as ledger:
+        with _ClockedLedger(url, CLUSTER) as ledger:
             return _measured(ledger, _settings(Path(place), before), before, after)
 
 
-def _measured(ledger: _Clocked, settings: Settings, before: Site, after: Site) -> Mapping[str, Any]:
+def _measured(
+    ledger: _ClockedLedger, settings: Settings, before: Site, after: Site
+) -> Mapping[str, Any]:
     slurm = Replies(before)
     place = Place(settings, slurm, ledger, _NoDaemon(), "bench", "bench", is_root=False)
     _done(asyncio.run(run(place, lambda: True)))
@@ -93,18 +111,19 @@ def _measured(ledger: _Clocked, settings: Settings, before: Site, after: Site) -
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_AFTER)
-    ledger.at_s = []
+    ledger.rebalances.at_s = []
     began_s, began_cpu_s = _clocks()
     ended = asyncio.run(run(place, lambda: True))
     ended_s, ended_cpu_s = _clocks()
     _done(ended)
     names = [one.step.value for one in ended.records]
-    pairs = zip(ledger.at_s[::2], ledger.at_s[1::2], strict=True)
+    pairs = zip(ledger.rebalances.at_s[::2], ledger.rebalances.at_s[1::2], strict=True)
     took = {name: _apart(*pair) for name, pair in zip(names, pairs, strict=True)}
     return {
+        "calls": asyncio.run(_calls(ledger, settings, slurm)),
         "seconds": round(ended_s - began_s, 3),
         "cpu_s": round(ended_cpu_s - began_cpu_s, 3),
-        "look_s": _apart((began_s, began_cpu_s), ledger.at_s[0])["seconds"],
+        "look_s": _apart((began_s, began_cpu_s), ledger.rebalances.at_s[0])["seconds"],
         "steps": {
             one.step.value: {
                 **took[one.step.value],
@@ -113,6 +132,53 @@ def _measured(ledger: _Clocked, settings: Settings, before: Site, after: Site) -
             }
             for one in ended.records
         },
+    }
+
+
+class _Counted:
+    """Counts the calls of what it stands for, and of its parts."""
+
+    def __init__(self, of: Any, counts: Counter[str]) -> None:
+        self._of, self._counts = of, counts
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._of, name)
+        if not callable(found):
+            return _Counted(found, self._counts)
+
+        def counted(*args: Any, **named: Any) -> Any:
+            self._counts[name] += 1
+            return found(*args, **named)
+
+        return counted
+
+
+class _NoAdmission:
+    """Takes what it would decide on."""
+
+    def publish(self, snapshot: Snapshot, observed_s: float) -> None:
+        """As ``Admission.publish``."""
+
+
+async def _calls(ledger: Ledger, settings: Settings, slurm: Slurm) -> Mapping[str, Any]:
+    """Of one round of the daemon, which changes nothing, to the ledger and to Slurm."""
+    of_ledger, of_slurm = Counter[str](), Counter[str]()
+    sync = Sync(settings, slurm, _NoAdmission())
+    limits = Enforcement(
+        settings,
+        cast("Slurm", _Counted(slurm, of_slurm)),
+        cast("Ledger", _Counted(ledger, of_ledger)),
+        sync,
+    )
+    await sync.turn()
+    await limits.compile()
+    of_ledger.clear()
+    of_slurm.clear()
+    await limits.compile()
+    return {
+        "ledger": of_ledger.total(),
+        "slurm": of_slurm.total(),
+        "of": {"ledger": dict(of_ledger), "slurm": dict(of_slurm)},
     }
 
 
@@ -134,6 +200,7 @@ def _settings(place: Path, shown: Site) -> Settings:
     return known.model_copy(
         update={
             "cluster": known.cluster.model_copy(update={"name": CLUSTER}),
+            "daemon": DaemonSettings(mode="enforce"),
             "recut": known.recut.model_copy(update=changes),
         }
     )

@@ -16,11 +16,20 @@ from benchmarks.rebalance.tenants import COSTS, SPAN_S, Wishes
 from benchmarks.rebalance.wants import Counts, Terms, Want, policy
 from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.demand import Waiting
-from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.policy import Loan, Recall
-from slurm_plugin.decide.reclaim.recalls import have_room, meanwhile, recalled, short_lenders
-from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting, reclaim
+from slurm_plugin.decide.reclaim.ready import Left
+from slurm_plugin.decide.reclaim.recalls import (
+    have_room,
+    meanwhile,
+    over_entitlement,
+    recalled,
+    short_lenders,
+)
+from slurm_plugin.decide.reclaim.room import Need
+from slurm_plugin.decide.reclaim.turns import reclaim_for
+from slurm_plugin.decide.reclaim.victims import Reclaim, Running, Taking, Wanting, reclaim
 from slurm_plugin.decide.reclaim.waits import Lenders, still_waiting
+from slurm_plugin.decide.whole_jobs import Turn, WaitingJob, Waits, lend_whole_jobs
 from slurm_plugin.leaving import REST_S
 
 _LEND_S = 15
@@ -47,6 +56,7 @@ class Shared:
         self._ends: list[tuple[int, int, int]] = []
         self._loans: tuple[Loan, ...] = ()
         self._recalls: tuple[Recall, ...] = ()
+        self._turn: Turn | None = None
         self._ceilings: Sequence[int] = self._own
         self._kept_until_s = [0] * len(wishes)
         self._lenders: Lenders = {}
@@ -138,7 +148,7 @@ class Shared:
     def _settle(self) -> None:
         """Lend, start, reclaim, until nothing follows any more."""
         for _ in range(_ROUNDS):
-            ready = self._reclaim() if self._recalls else {}
+            ready = self._reclaim() if self._recalls or self._turn else {}
             changed = self._is_due(ready) and self._lend(ready)
             self._wait_on()
             if not self._start() and not changed:
@@ -198,7 +208,10 @@ class Shared:
         able = {names[want.tenant] for want in self._borrowed.values() if want.ask.level}
         known = [one for one in self._recalls if one.borrower in able]
         wanted = meanwhile(self._policy, self._demand(), self._loans, known)
-        after = lend(self._policy, wanted, self._loans, self._capacity)
+        lent = lend_whole_jobs(
+            self._policy, wanted, self._waits(), self._loans, capacity=self._capacity, lately={}
+        )
+        after, self._turn = lent.loans, lent.turn
         held = dict(zip(names, self._held, strict=True))
         waiting, now_s, grace_s = self._waiting(), self._now_s, self._terms.grace_s
         room = have_room(
@@ -222,6 +235,24 @@ class Shared:
         found = ceilings(self._policy, after, self._capacity, recalls)
         self._ceilings = [found[name].ceiling_millislices for name in names]
         return True
+
+    def _waits(self) -> Waits:
+        """As ``decide.whole_jobs.waits``."""
+        left = Left(self._free)
+        queues: dict[str, list[WaitingJob]] = {}
+        for number, one in enumerate(self._wishes):
+            queue, own_room = self._queues[number], self._own_room(number)
+            need = Need(number, ((one.kind, 1),), 1)
+            for _ in queue[:own_room]:
+                left.place(need)
+            if one.borrows and len(queue) > own_room:
+                since_s, tasks = queue[own_room].since_s, len(queue) - own_room
+                queues[one.name] = [WaitingJob(need, self._cost(number), since_s, tasks)]
+        free = left.by_node()
+        reach = {node: Counter(there) for node, there in free.items()}
+        for want in self._borrowed.values():
+            reach[want.node][self._kind(want.tenant)] += 1
+        return Waits(queues, free, reach, self._now_s, self._terms.turn_s)
 
     def _waiting(self) -> Mapping[str, Sequence[Waiting]]:
         lenders = {one.lender for one in self._loans}
@@ -333,7 +364,7 @@ class Shared:
 
     def _reclaim(self) -> Mapping[str, int]:
         """Asks replicas to go; millislices of each lender that find free what they want."""
-        found = reclaim(self._taking())
+        found = self._found()
         for number in found.victims:
             want = self.wants[number]
             if not want.is_leaving:
@@ -344,6 +375,13 @@ class Shared:
                 end_s = self._now_s + self._wishes[want.tenant].drain_s
                 heapq.heappush(self._ends, (end_s, number, want.sent_away))
         return found.ready
+
+    def _found(self) -> Reclaim:
+        if self._recalls or self._turn is None:
+            return reclaim(self._taking())
+        held = {one.name: held for one, held in zip(self._wishes, self._held, strict=True)}
+        over = over_entitlement(self._policy, self._loans, held)
+        return reclaim_for(self._turn, self._taking(), over)
 
     def _taking(self) -> Taking:
         lenders = {one.lender for one in self._recalls}

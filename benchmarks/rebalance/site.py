@@ -14,7 +14,6 @@ from cluster.mig.inventory import ComputeInstance, Gpu, Health, Instance, Invent
 from cluster.mig.layouts import Placement
 from cluster.mig_profiles import board
 from cluster.units import Millislices, MillisliceSeconds
-from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.policy import (
     MAX_NOMINAL_MILLISLICES,
     Budget,
@@ -23,7 +22,9 @@ from slurm_plugin.decide.policy import (
     Quota,
     Tenant,
 )
-from slurm_plugin.decide.slurm_gres import devices, gres_conf, node_gres, types_by_kind
+from slurm_plugin.decide.qos_names import SHARED_QOS, qos_name
+from slurm_plugin.decide.slurm_files import padded, room
+from slurm_plugin.decide.slurm_gres import Device, devices, gres_conf, node_gres, types_by_kind
 
 ONE, THREE = "1g.10gb", "3g.40gb"
 COSTS: Mapping[str, Millislices] = {ONE: Millislices(1000), THREE: Millislices(3500)}
@@ -169,7 +170,7 @@ class _Crowd:
                 slot = self._waiting(owner, kind, 1, f"service{number}")
                 slot = replace(slot, array_job_id=array, task_index=index)
                 started = self._started(slot, kind, 1) if index < _SLOTS - 2 else None
-                held = replace(slot, held=True, priority=0, reason="JobHeldAdmin", qos=BORROWED_QOS)
+                held = replace(slot, held=True, priority=0, reason="JobHeldAdmin", qos=SHARED_QOS)
                 yield started or held
 
     def lenders(self, count: int) -> Iterator[JobView]:
@@ -193,9 +194,7 @@ class _Crowd:
         busy = [name for number, name in enumerate(self._leaves) if number % 3]
         for _ in range(count):
             kind, instances = self._size_of_one()
-            yield replace(
-                self._waiting(self._chance.choice(busy), kind, instances), qos=BORROWED_QOS
-            )
+            yield replace(self._waiting(self._chance.choice(busy), kind, instances), qos=SHARED_QOS)
 
     def _room(self, node: str, kind: str) -> int:
         return self._nodes[node].gpus[kind] - self._taken[node]
@@ -261,7 +260,7 @@ class _Crowd:
             job,
             state=JobState.RUNNING,
             reason="None",
-            qos=qos_name(job.account) if is_own else BORROWED_QOS,
+            qos=qos_name(job.account) if is_own else SHARED_QOS,
             nodes=(node,),
             start_s=start_s,
             end_s=start_s + (job.time_limit_s or 0),
@@ -355,7 +354,7 @@ def inventories(found: Sequence[NodeView]) -> Mapping[str, object]:
 
 def files(found: Sequence[NodeView]) -> tuple[str, str]:
     """slurm.conf and gres.conf."""
-    there = [devices(_inventory(layout), _TYPES) for layout in _LAYOUTS]
+    there = [_devices(layout) for layout in _LAYOUTS]
     gres = [node_gres(one) for one in there]
     lines = [gres_conf("NODE", one) for one in there]
     slurm = [f"NodeName={node.name} CPUs=64 Gres={gres[n % 2]}" for n, node in enumerate(found)]
@@ -363,6 +362,13 @@ def files(found: Sequence[NodeView]) -> tuple[str, str]:
         line.replace("NODE", node.name, 1) for n, node in enumerate(found) for line in lines[n % 2]
     ]
     return "\n".join(("ClusterName=bench", *slurm, "")), "\n".join((*own, ""))
+
+
+def _devices(layout: Sequence[Placement]) -> Sequence[Device]:
+    """With pads."""
+    inventory = _inventory(layout)
+    found = devices(inventory, _TYPES)
+    return padded((*found, *([None] * (room(inventory) - len(found)))), "/dev")
 
 
 def _inventory(layout: Sequence[Placement]) -> Inventory:

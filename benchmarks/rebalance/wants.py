@@ -14,6 +14,7 @@ class Terms:
 
     grace_s: int = 60
     term_s: int = 0
+    turn_s: int = 1800
 
 
 @dataclass(order=True)

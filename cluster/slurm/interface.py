@@ -69,6 +69,8 @@ class Qos:
 
     Attributes:
         preempt_exempt_s: so long a job runs before it may be preempted; None if that is not set.
+        preempt_mode: what becomes of its jobs then, in small letters; "cluster" is slurm.conf's.
+        flags: in small letters.
     """
 
     name: str
@@ -76,6 +78,8 @@ class Qos:
     preempt: frozenset[str]
     max_tres_per_account: Mapping[str, int] = field(default_factory=dict)
     preempt_exempt_s: int | None = None
+    preempt_mode: str = "cluster"
+    flags: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

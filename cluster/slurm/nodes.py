@@ -17,7 +17,7 @@ from cluster.slurm.parse import MOST_STRANGERS, parse_nodes
 from cluster.slurm.plans import parse_threads
 from cluster.slurm.run import attempt, run, secret
 from cluster.slurm.unread import Told, Unread, quoted
-from cluster.slurm.values import answers, gpu_counts
+from cluster.slurm.values import answers, gpu_counts, untyped_gpus
 
 _SINFO = ("sinfo", "--noheader", "--all", "--local", "--Node")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
@@ -109,6 +109,7 @@ def _at(place: Place, node: NodeView) -> NodeView:
         address=place.address,
         partitions=place.partitions,
         gpus=gpus,
+        untyped_gpus=untyped_gpus(place.gres),
         weight=place.weight,
         gpus_allotted={name: min(allotted[name], gpus[name]) for name in gpus if name in allotted},
     )

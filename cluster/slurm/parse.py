@@ -27,6 +27,7 @@ from cluster.slurm.values import (
     numbers,
     plain,
     unreadable,
+    untyped_gpus,
     weights,
 )
 
@@ -44,7 +45,15 @@ ASSOCIATION_FIELDS = (
     "MaxSubmitJobs",
 )
 USE_FIELDS = ("Cluster", "QOS")
-QOS_FIELDS = ("Name", "GrpTRES", "Preempt", "MaxTRESPerAccount", "PreemptExemptTime")
+QOS_FIELDS = (
+    "Name",
+    "GrpTRES",
+    "Preempt",
+    "MaxTRESPerAccount",
+    "PreemptExemptTime",
+    "PreemptMode",
+    "Flags",
+)
 
 # -- Nodes, partitions and steps
 
@@ -96,6 +105,7 @@ def _node(block: Mapping[str, str], told: Told) -> NodeView:
         states=frozenset(states.split("+")),
         gpus=gpu_counts(block.get("Gres", "")),
         gpus_allotted=gpu_counts(block.get("GresUsed", "")),
+        untyped_gpus=untyped_gpus(block.get("Gres", "")),
         partitions=names(block.get("Partitions", "")),
         weight=fields.read("weight", "Weight", lambda text: int(text or 1), 1),
         gpus_held=fields.read("gpus_held", "GresUsed", gpu_indices, frozenset()),
@@ -119,11 +129,13 @@ def parse_partitions(text: str, told: Told) -> tuple[PartitionView, ...]:
 def _partition(block: Mapping[str, str], told: Told) -> PartitionView:
     name = block["PartitionName"]
     fields = Fields("partition", name, lambda field: block.get(field, ""), told)
+    allowed = block.get("AllowQos", "ALL")
     return PartitionView(
         name=name,
         billing_weights=fields.read("billing_weights", "TRESBillingWeights", weights, {}),
         qos=named(block.get("QoS", "")),
         has_default_memory=has_default_memory(block),
+        allow_qos=None if allowed in {"ALL", "N/A"} else names(allowed),
     )
 
 
@@ -248,6 +260,8 @@ def _qos(row: Mapping[str, str], told: Told) -> Qos:
         preempt=names(row["Preempt"]),
         max_tres_per_account=fields.read("max_tres_per_account", "MaxTRESPerAccount", limits, {}),
         preempt_exempt_s=fields.read("preempt_exempt_s", "PreemptExemptTime", duration_s, None),
+        preempt_mode=row["PreemptMode"].lower(),
+        flags=names(row["Flags"].lower()),
     )
 
 

@@ -18,7 +18,7 @@ from cluster.console import console, print_json
 from cluster.daemon_client import DaemonClient
 from cluster.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.jobs import NodeView
-from cluster.mig_profiles import cost_millislices
+from cluster.mig_profiles import cost_millislices, whole_board, whole_cost
 from cluster.settings import Settings, load_settings, settings_file
 from cluster.slurm.commands import CommandSlurm
 from cluster.wire import StatusAnswer
@@ -203,10 +203,14 @@ def _wiring(settings: Settings) -> Wiring:
 def _shares(settings: Settings, nodes: tuple[NodeView, ...]) -> Mapping[str, Mapping[str, int]]:
     """By GRES type; {} where nothing is bounded."""
     cpus, memory_gib = settings.admission.cpus_per_slice, settings.admission.memory_gib_per_slice
-    models, boards = settings.models, settings.boards_by_type
+    models, one = settings.models, Fraction(1)
     sizes = {
-        gres_type: GpuSize(models[gres_type], cost_millislices(board, gres_type, Fraction(1)))
-        for gres_type, board in boards.items()
+        kind: GpuSize(models[kind], cost_millislices(board, kind, one), whole_board(board, one))
+        for kind, board in settings.boards_by_type.items()
+    } | {
+        kind: GpuSize(model, whole_cost(one))
+        for model, gpu in settings.gpus.items()
+        for kind in gpu.whole
     }
     memory_mib = memory_gib * 1024 if isinstance(memory_gib, float) else memory_gib
     partitions = frozenset(settings.cluster.partitions)

@@ -2,13 +2,14 @@
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
+from uuid import uuid4
 
 import typer
 from rich.text import Text
 
 from cluster.console import console, print_json
-from cluster.errors import InvalidInputError
+from cluster.errors import InvalidInputError, UnreachableError
 from cluster.periods import period_start_s
 from cluster.settings import Settings, load_settings
 from slurm_plugin.cli import present_budgets as present
@@ -35,7 +36,7 @@ from slurm_plugin.decide.model import Balance, BudgetEntry
 from slurm_plugin.decide.policy import Budget, TenantUpdate
 from slurm_plugin.decide.standing import used_since
 from slurm_plugin.decide.tenants import check_words, payers
-from slurm_plugin.ledger_reads import left_now
+from slurm_plugin.ledger_reads import books_now, left_millislice_s
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -44,6 +45,11 @@ if TYPE_CHECKING:
 budget_app = typer.Typer(help="What tenants may use up in a period.", no_args_is_help=True)
 
 RequiredReason = Annotated[str, typer.Option("--reason", help="Kept in the history.")]
+
+Key = Annotated[
+    str | None,
+    typer.Option(help="Any word, for scripts: given again with the same key it is booked once."),
+]
 
 
 @budget_app.command(
@@ -79,11 +85,11 @@ def set_budget(
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        before = require_tenant(ledger.policy(), tenant).budget
+        before = require_tenant(ledger.tenants.policy(), tenant).budget
         words = BudgetWords(period, amount, carry_over, overdraft)
         budget = budget_from_words(tenant, before, words)
         start_s = period_begun_s(budget, settings)
-        adjusted = ledger.set_budget(
+        adjusted = ledger.tenants.set_budget(
             TenantUpdate(tenant, budget=budget),
             author_name(),
             reason,
@@ -137,8 +143,8 @@ def remove_budget(tenant: TenantName, reason: Reason = "", as_json: Json = False
     """
     with opened_ledger(load_settings()) as ledger:
         _require_budget(ledger, tenant)
-        ledger.change(TenantUpdate(tenant, budget="off"), author_name(), reason)
-        payer = payers(ledger.policy())[tenant]
+        ledger.tenants.change(TenantUpdate(tenant, budget="off"), author_name(), reason)
+        payer = payers(ledger.tenants.policy())[tenant]
     if as_json:
         print_json({"tenant": tenant, "payer": payer})
         return
@@ -168,8 +174,8 @@ def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
 
 
 def _lines(ledger: "Ledger", settings: Settings, only: str | None) -> list[present.BudgetLine]:
-    policy, balances = ledger.policy(), ledger.balances()
-    left = left_now(ledger, policy)
+    books = books_now(ledger, settings)
+    left, balances = left_millislice_s(books), books.balances
     return [
         present.BudgetLine(
             tenant=name,
@@ -179,7 +185,7 @@ def _lines(ledger: "Ledger", settings: Settings, only: str | None) -> list[prese
             used_millislice_s=_used(ledger, settings, name, budget) if name == only else None,
             resets_s=resets_s(budget, settings),
         )
-        for name, tenant in sorted(policy.items())
+        for name, tenant in sorted(books.tenants.items())
         if (budget := tenant.budget) is not None and only in {None, name}
     ]
 
@@ -195,12 +201,12 @@ def _reserved(balance: Balance | None, left_millislice_s: int | None) -> int:
 def _used(ledger: "Ledger", settings: Settings, name: str, budget: Budget) -> int:
     """Since the period began, by the runs that it pays for."""
     start_s = period_begun_s(budget, settings)
-    rows = ledger.statement(None, start_s, int(time.time())).rows
+    rows = ledger.audit.statement(None, start_s, int(time.time())).rows
     return used_since(rows, name, start_s)
 
 
 def _require_budget(ledger: "Ledger", tenant: str) -> Budget:
-    budget = require_tenant(ledger.policy(), tenant).budget
+    budget = require_tenant(ledger.tenants.policy(), tenant).budget
     if budget is None:
         raise InvalidInputError(
             "SW-BUDGET-NONE",
@@ -221,7 +227,7 @@ def _require_begun(ledger: "Ledger", tenant: str, start_s: int) -> None:
 
 
 def _has_begun(ledger: "Ledger", tenant: str, start_s: int) -> bool:
-    return ledger.rolls().get(tenant, -1) >= start_s
+    return ledger.budgets.rolls().get(tenant, -1) >= start_s
 
 
 @budget_app.command(
@@ -232,13 +238,14 @@ def grant_budget(
     tenant: TenantName,
     amount: Annotated[str, typer.Option(help="Slice-hours, above zero.")],
     reason: RequiredReason,
+    key: Key = None,
     as_json: Json = False,
 ) -> None:
     """Give a tenant more in the running period; the carry-over rule is for it, too."""
     granted = slice_hours_from_text(amount, "--amount")
     if not granted:
         raise _no_amount()
-    _book(BudgetEntry(tenant, "grant", granted, None, author_name(), reason), as_json=as_json)
+    _book(_entry(tenant, "grant", granted, reason, key), as_json=as_json)
 
 
 @budget_app.command(
@@ -250,13 +257,25 @@ def adjust_budget(
     tenant: TenantName,
     amount: Annotated[str, typer.Option(help="Slice-hours with a sign, such as =-12.5.")],
     reason: RequiredReason,
+    key: Key = None,
     as_json: Json = False,
 ) -> None:
     """Correct a tenant's budget in the running period, up or down."""
     adjusted = signed_slice_hours_from_text(amount, "--amount")
     if not adjusted:
         raise _no_amount()
-    _book(BudgetEntry(tenant, "adjust", adjusted, None, author_name(), reason), as_json=as_json)
+    _book(_entry(tenant, "adjust", adjusted, reason, key), as_json=as_json)
+
+
+def _entry(
+    tenant: str, kind: Literal["grant", "adjust"], amount: int, reason: str, key: str | None
+) -> BudgetEntry:
+    """With a key in any case: an answer that is lost on the way may have been a yes."""
+    if key is not None and not key.strip():
+        raise InvalidInputError("SW-TEXT", "--key: it is empty.", "Give one, or leave it out.")
+    return BudgetEntry(
+        tenant, kind, amount, None, author_name(), reason, key=key or f"command-{uuid4().hex}"
+    )
 
 
 def _no_amount() -> InvalidInputError:
@@ -274,14 +293,29 @@ def _book(entry: BudgetEntry, *, as_json: bool) -> None:
     with opened_ledger(settings) as ledger:
         budget = _require_budget(ledger, entry.tenant)
         _require_begun(ledger, entry.tenant, period_begun_s(budget, settings))
-        ledger.book_budget(entry, None)
-        left = left_now(ledger, ledger.policy()).get(entry.tenant)
+        _enter(ledger, entry)
+        left = left_millislice_s(books_now(ledger, settings)).get(entry.tenant)
     if as_json:
         print_json({**asdict(entry), "left_millislice_s": left})
         return
     now = "" if left is None else f"; {slice_hours_text(left)} are left"
     change = hours_change_text(entry.amount_millislice_s)
     console().print(Text(f"{entry.tenant}: {change}{now}"))
+
+
+def _enter(ledger: "Ledger", entry: BudgetEntry) -> None:
+    """Once more where no answer came: by its key it is booked once."""
+    try:
+        ledger.budgets.enter(entry, None)
+    except UnreachableError:
+        try:
+            ledger.budgets.enter(entry, None)
+        except UnreachableError as error:
+            raise UnreachableError(
+                error.refusal.code,
+                f"{error.refusal.message} Whether it was booked is not known.",
+                f"The same again books it once: --key {entry.key}",
+            ) from None
 
 
 @budget_app.command(
@@ -291,7 +325,7 @@ def _book(entry: BudgetEntry, *, as_json: bool) -> None:
 def budget_history(tenant: TenantName, as_json: Json = False) -> None:
     """Show every rule, roll, grant and adjustment of a budget, the newest first."""
     with opened_ledger(load_settings()) as ledger:
-        found = present.events(ledger.history(tenant), ledger.budget_entries(tenant, 0))
+        found = present.events(ledger.tenants.history(tenant), ledger.budgets.entries(tenant, 0))
         if not found:
             _require_budget(ledger, tenant)
     if as_json:

@@ -158,7 +158,7 @@ def set_window(
     with opened_ledger(settings) as ledger:
         if not overcommit:
             _check_capacity(ledger, settings, window)
-        written = ledger.set_window(window, author_name(), reason, zone)
+        written = ledger.windows.add(window, author_name(), reason, zone)
     now_s = time.time()
     shown, coming = _shown(written, now_s, zone), _coming(written, now_s, zone)
     if as_json:
@@ -196,11 +196,13 @@ def _above_capacity(
     look = try_to_look_at_slurm(settings)
     if look is None:
         return ""
-    windows = [one for one in ledger.windows() if one.kind in {WindowKind.NOMINAL, WindowKind.CAP}]
+    windows = [
+        one for one in ledger.windows.not_over() if one.kind in {WindowKind.NOMINAL, WindowKind.CAP}
+    ]
     when = moments((*windows, window), time.time(), settings.ledger.time_zone)
     capacity = look.capacity_millislices
     found = overcommitted_at(
-        ledger.policy(), windows, window, when, capacity, is_removed=is_removed
+        ledger.tenants.policy(), windows, window, when, capacity, is_removed=is_removed
     )
     if found is None:
         return ""
@@ -227,13 +229,13 @@ def list_windows(
     """Show windows that hold or will hold, and what each tenant is guaranteed in the next days."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        policy = ledger.policy()
+        policy = ledger.tenants.policy()
         if tenant is not None and not history:
             require_tenant(policy, tenant)
         if history:
             _print_history(ledger, tenant, settings, as_json=as_json)
             return
-        windows = ledger.windows()
+        windows = ledger.windows.not_over()
     zone, now_s = settings.ledger.time_zone, time.time()
     of_it = [one for one in windows if tenant is None or one.tenant in {ALL, tenant}]
     shown = [_shown(one, now_s, zone) for one in of_it]
@@ -289,7 +291,7 @@ def _print_history(
     ledger: "Ledger", tenant: str | None, settings: Settings, *, as_json: bool
 ) -> None:
     """Of who is no tenant any more, too."""
-    records = ledger.window_history()
+    records = ledger.windows.history()
     records = tuple(one for one in records if tenant is None or one.window.tenant == tenant)
     if as_json:
         print_json([present.record_json(one) for one in records])
@@ -313,7 +315,7 @@ def remove_window(
     """Remove a window; what tenant-quota or an older window has set holds again at once."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        removed = ledger.end_window(window_id, author_name(), reason)
+        removed = ledger.windows.end(window_id, author_name(), reason)
         above = ""
         if removed.kind in {WindowKind.NOMINAL, WindowKind.CAP}:
             above = _above_capacity(ledger, settings, removed, is_removed=True)

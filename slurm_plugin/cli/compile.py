@@ -21,7 +21,7 @@ from slurm_plugin.cli.present_limits import (
 from slurm_plugin.compile import Compiled, Look, compile_limits, look
 from slurm_plugin.decide.limit_changes import Change
 from slurm_plugin.decide.slurm_conf import conf_lines
-from slurm_plugin.uninstall import WayBack, no_daemon, plan, uninstall
+from slurm_plugin.uninstall import Undone, WayBack, no_daemon, plan, uninstall
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -59,9 +59,8 @@ def compile_command(
         if dry_run:
             _print_look(asyncio.run(look(CommandSlurm(), ledger, settings)), as_json)
             return
-        change_id = ledger.change_id()
         compiled = asyncio.run(compile_limits(CommandSlurm(), ledger, settings))
-        ledger.mark_compiled(change_id)
+        ledger.limits.mark_compiled(compiled.books.change_id)
     _print_compiled(compiled, as_json)
 
 
@@ -128,8 +127,8 @@ def uninstall_command(
 ) -> None:
     """Put all of Slurm's limits back to what they were before Slicewise, and remove its QOS.
 
-    The daemon must be stopped, nobody may rebalance any more (cron, the timer), and no job may run
-    or wait in Slicewise's QOS. The ledger keeps its data. After a crash run it again.
+    The daemon must be stopped, and nobody may rebalance any more (cron, the timer). Jobs go on: a
+    QOS stays as long as jobs are in it. The ledger keeps its data. After a crash run it again.
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
@@ -137,31 +136,36 @@ def uninstall_command(
             _print_plan(asyncio.run(plan(CommandSlurm(), ledger, settings)), as_json)
             return
         with no_daemon(settings.daemon.run_dir):
-            changes = _uninstall(ledger, settings, yes)
+            done = _uninstall(ledger, settings, yes)
     if as_json:
-        print_json({"changes": [list(change) for change in changes]})
+        changes = [list(change) for change in done.changes]
+        print_json({"changes": changes, "waits": list(done.waits)})
         return
-    _print_changes(changes)
-    sys.stdout.write(f"Slurm is as it was before.\n\n{_REMAINS}\n")
+    _print_changes(done.changes)
+    _print_notes(done.waits)
+    others = ", but for these QOS" if done.waits else ""
+    sys.stdout.write(f"Slurm is as it was before{others}.\n\n{_REMAINS}\n")
 
 
-def _uninstall(ledger: "Ledger", settings: Settings, yes: bool) -> tuple[Change, ...]:
+def _uninstall(ledger: "Ledger", settings: Settings, yes: bool) -> Undone:
     slurm = CommandSlurm()
     due = asyncio.run(plan(slurm, ledger, settings))
     if not yes:
-        count = len(due.settings) + len(due.qos) + len(due.weights)
+        count = len((*due.gate, *due.settings, *due.qos, *due.weights))
         typer.confirm(f"{count} settings in Slurm will be put back. Go on?", abort=True, err=True)
     return asyncio.run(uninstall(slurm, ledger, settings))
 
 
 def _print_plan(due: WayBack, as_json: bool) -> None:
-    differences = (*due.settings, *due.qos, *due.weights)
+    differences = (*due.gate, *due.settings, *due.qos, *due.weights)
     if as_json:
-        print_json({"differences": differences_json(differences)})
-    elif differences:
+        print_json({"differences": differences_json(differences), "waits": list(due.waits)})
+        return
+    if differences:
         console().print(differences_table(differences))
-    else:
+    elif not due.waits:
         console().print("Nothing of Slicewise is in Slurm.")
+    _print_notes(due.waits)
 
 
 def _print_changes(changes: tuple[Change, ...]) -> None:

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from cluster.console import console, print_json
-from cluster.mig_profiles import boards, cost_millislices
-from cluster.settings import load_settings
+from cluster.mig_profiles import boards, cost_millislices, whole_cost, whole_memory_mib
+from cluster.settings import GpuSettings, load_settings
 from slurm_plugin.cli import present_explain as present
 from slurm_plugin.cli.parts import Json
 from slurm_plugin.cli.present_explain import ProfileCost
@@ -27,14 +27,14 @@ def print_costs(
     a GPU's memory at the price of a little compute. Shares are those that NVIDIA documents:
     https://docs.nvidia.com/datacenter/tesla/mig-user-guide/#supported-mig-profiles
     """
-    weights = (
-        dict.fromkeys(boards(), Fraction(1))
-        if every
-        else {model: gpu.weight for model, gpu in load_settings().gpus.items()}
-    )
-    costs = [
-        cost for model, weight in sorted(weights.items()) for cost in profile_costs(model, weight)
-    ]
+    if every:
+        costs = [cost for model in sorted(boards()) for cost in profile_costs(model, Fraction(1))]
+    else:
+        costs = [
+            cost
+            for model, gpu in sorted(load_settings().gpus.items())
+            for cost in (*profile_costs(model, gpu.weight), *_whole_costs(model, gpu))
+        ]
     if as_json:
         print_json([present.cost_json(cost) for cost in costs])
     else:
@@ -42,8 +42,10 @@ def print_costs(
 
 
 def profile_costs(model: str, weight: Fraction) -> Iterable[ProfileCost]:
-    """Of each profile of a model, the smallest first."""
-    on = boards()[model]
+    """Of each profile of a model, the smallest first; nothing of one that can't be cut."""
+    on = boards().get(model)
+    if on is None:
+        return ()
     found = [
         ProfileCost(
             model=model,
@@ -57,3 +59,16 @@ def profile_costs(model: str, weight: Fraction) -> Iterable[ProfileCost]:
         for profile in on.profiles.values()
     ]
     return sorted(found, key=lambda cost: (cost.cost_millislices, cost.profile))
+
+
+def _whole_costs(model: str, gpu: GpuSettings) -> Iterable[ProfileCost]:
+    for gres_type in gpu.whole:
+        yield ProfileCost(
+            model=model,
+            weight=gpu.weight,
+            profile=gres_type,
+            compute_share="1",
+            memory_share="1",
+            memory_mib=whole_memory_mib(model),
+            cost_millislices=whole_cost(gpu.weight),
+        )

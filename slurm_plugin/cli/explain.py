@@ -12,7 +12,7 @@ from slurm_plugin.cli.source import opened_source
 def explain_tenant(tenant: TenantName, as_json: Json = False) -> None:
     """Show what a tenant may still start of each GPU type, and what allows no more.
 
-    Guaranteed is in its own QOS, borrowed what goes beyond that with --qos=slicewise-borrowed. A
+    Guaranteed is in its own QOS, borrowed what goes beyond that in slicewise_TENANT_borrowed. A
     budget allows what could run for an hour on it. The reason is what squeue shows of a job that
     waits for that. Users see the tenants that they belong to.
     """

@@ -6,43 +6,46 @@ from typing import TYPE_CHECKING
 from cluster.periods import next_start_s
 from cluster.settings import Settings
 from slurm_plugin.cli.parts import SlurmLook, require_tenant, try_to_look_at_slurm
+from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.policy import Budget, Policy
 from slurm_plugin.decide.standing import Details, Gathered, standings
 from slurm_plugin.decide.tenants import children
-from slurm_plugin.ledger_reads import left_now
+from slurm_plugin.ledger_reads import left_millislice_s
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 
-def gathered(ledger: "Ledger", policy: Policy, look: SlurmLook | None) -> Gathered:
-    """What the ledger has now of these tenants; ``look`` is None where Slurm does not answer.
+def gathered(books: Books, policy: Policy, look: SlurmLook | None) -> Gathered:
+    """What the ledger has of these tenants; ``look`` is None where Slurm does not answer.
 
     Where it shows no GPU its capacity is not known, as it is not when limits are compiled.
     """
     return Gathered(
         policy=policy,
-        loans=ledger.loans(),
-        recalls=ledger.recalls(),
-        reservations=ledger.open_reservations(),
-        left_millislice_s=left_now(ledger, policy),
+        loans=books.loans,
+        recalls=books.recalls,
+        reservations=books.reservations,
+        left_millislice_s=left_millislice_s(books),
         capacity_millislices=(look.capacity_millislices or None) if look else None,
         accounts=frozenset(look.accounts) if look else None,
     )
 
 
-def details(ledger: "Ledger", policy: Policy, settings: Settings, name: str) -> Details:
-    """One tenant; raises InvalidInputError (SW-TENANT-UNKNOWN) if it is none."""
+def details(
+    ledger: "Ledger", books: Books, policy: Policy, settings: Settings, name: str
+) -> Details:
+    """One tenant of that policy; raises InvalidInputError (SW-TENANT-UNKNOWN) if it is none."""
     tenant = require_tenant(policy, name)
-    found = gathered(ledger, policy, try_to_look_at_slurm(settings))
-    last = ledger.history(name)[0]
+    found = gathered(books, policy, try_to_look_at_slurm(settings))
+    last = ledger.tenants.history(name)[0]
     return Details(
         standing=next(one for one in standings(found) if one.tenant.name == name),
         children=children(found.policy, name),
         loans=tuple(loan for loan in found.loans if name in {loan.lender, loan.borrower}),
         resets_s=resets_s(tenant.budget, settings),
         last=last,
-        in_force=ledger.compiled(last.change_id),
+        in_force=books.compiled_id >= last.change_id,
     )
 
 

@@ -21,7 +21,8 @@ from slurm_plugin.cli.output import counting, spinner, whole_file
 from slurm_plugin.cli.parts import AnyTenant, Json, local_time, opened_ledger
 from slurm_plugin.cli.present import slice_seconds_text
 from slurm_plugin.cli.source import opened_source
-from slurm_plugin.decide.model import Verification
+from slurm_plugin.decide.model import Statement, Verification
+from slurm_plugin.decide.statement import part, totals
 
 ledger_app = typer.Typer(help="What was used: statements, balances, checks.", no_args_is_help=True)
 
@@ -31,6 +32,15 @@ Since = Annotated[
     typer.Option(
         parser=local_time, metavar="TIME", help="Runs that ended then or later, or still run."
     ),
+]
+
+From = Annotated[
+    datetime | None,
+    typer.Option("--from", parser=local_time, metavar="TIME", help="What was used from then on."),
+]
+Until = Annotated[
+    datetime | None,
+    typer.Option("--until", parser=local_time, metavar="TIME", help="What was used before."),
 ]
 
 
@@ -44,20 +54,34 @@ class Format(StrEnum):
 @ledger_app.command(
     "statement",
     epilog="Examples: slicewise ledger statement"
-    " | slicewise ledger statement vision --since 2026-01-01"
+    " | slicewise ledger statement vision --from 2026-01-01 --until 2026-02-01"
     " | slicewise ledger statement --csv",
 )
 def statement(
-    tenant: AnyTenant = None, since: Since = None, as_json: Json = False, as_csv: Csv = False
+    tenant: AnyTenant = None,
+    *,
+    since: Since = None,
+    begin: From = None,
+    end: Until = None,
+    as_json: Json = False,
+    as_csv: Csv = False,
 ) -> None:
     """Show what was used, run by run, in slice-seconds; running ones up to now.
 
-    Each run counts whole, also if it started before --since. Times are local. JSON and CSV have
+    With --since each run counts whole, also if it started before. With --from and --until runs are
+    cut there: what follows each other, such as months, adds up. Times are local. JSON and CSV have
     integers in millislice-seconds. Users see the tenants that they belong to.
     """
     _require_one_form(as_json=as_json, as_csv=as_csv)
+    if since is not None and (begin is not None or end is not None):
+        raise typer.BadParameter("Choose --since, or --from and --until.")
+    if begin is not None and end is not None and begin >= end:
+        raise typer.BadParameter("--until is not after --from.")
     with opened_source(load_settings()) as source:
-        found, now_s = source.statement(tenant, _since_s(since))
+        found, now_s = source.statement(tenant, _since_s(since or begin))
+    if begin is not None or end is not None:
+        rows = part(found.rows, _since_s(begin), int(end.timestamp()) if end else None)
+        found = Statement(rows, totals(rows))
     if as_json:
         print_json(present.statement_json(found, now_s))
     elif as_csv:
@@ -112,7 +136,7 @@ def verify(as_json: Json = False) -> None:
     """
     with opened_ledger(load_settings()) as ledger, spinner("Replaying the ledger"):
         began_s = time.monotonic()
-        found = ledger.verify()
+        found = ledger.audit.verify()
         took_s = time.monotonic() - began_s
     if as_json:
         print_json({**asdict(found), "seconds": round(took_s, 3)})
@@ -148,7 +172,7 @@ def export(
 ) -> None:
     """Write every transfer, the oldest first: what a ledger of your own could be filled with."""
     with opened_ledger(load_settings()) as ledger:
-        rows = ledger.export(_since_s(since))
+        rows = ledger.audit.export(_since_s(since))
         if output is None:
             _write(rows, form, sys.stdout)
             return

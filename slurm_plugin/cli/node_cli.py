@@ -135,7 +135,11 @@ def _with_pads(
 def _devices(
     inventory: Inventory, settings: Settings | None, name: str
 ) -> tuple[slurm_gres.Device, ...]:
-    types = {} if settings is None else slurm_gres.types_by_kind(settings.boards_by_type)
+    types = (
+        {}
+        if settings is None
+        else slurm_gres.types_by_kind(settings.boards_by_type, settings.whole_types)
+    )
     return slurm_gres.devices(inventory, types, _directory(settings, name))
 
 

@@ -44,7 +44,7 @@ def complete_tenant(incomplete: str) -> list[str]:
     """Tenants for the shell's completion; none where the ledger can't be read."""
     try:
         with opened_ledger(load_settings()) as ledger:
-            return sorted(name for name in ledger.policy() if name.startswith(incomplete))
+            return sorted(name for name in ledger.tenants.policy() if name.startswith(incomplete))
     except SlicewiseError:
         return []
 
@@ -125,7 +125,8 @@ async def _look(settings: Settings) -> SlurmLook:
     associations, nodes = await asyncio.gather(slurm.associations(), slurm.nodes())
     accounts = {row.account: row.parent for row in associations if not row.user}
     partitions = frozenset(settings.cluster.partitions)
-    return SlurmLook(accounts, capacity(nodes, partitions, settings.costs))
+    whole = capacity(nodes, partitions, settings.costs, settings.whole_boards)
+    return SlurmLook(accounts, whole)
 
 
 def require_account(accounts: Accounts, name: str) -> None:
@@ -152,7 +153,7 @@ def require_tenant(policy: Policy, name: str) -> Tenant:
 
 def wait_until_compiled(ledger: "Ledger", change_id: int, began_s: float) -> float | None:
     """How long after ``began_s`` (monotonic) Slurm's limits had the change; None if not in 5 s."""
-    in_force = wait_until(lambda: ledger.compiled(change_id))
+    in_force = wait_until(lambda: ledger.limits.compiled(change_id))
     return time.monotonic() - began_s if in_force else None
 
 

@@ -163,7 +163,9 @@ def balance_json(line: BalanceLine) -> Mapping[str, object]:
 def verified_text(found: Verification, took_s: float) -> str:
     """What was compared, and how fast."""
     speed = found.transfers / max(took_s, 0.001)
+    seal = f" {found.sealed:,} transfers are sealed: {found.seal}." if found.seal else ""
     return (
         f"The ledger is balanced: {found.transfers:,} transfers, {found.accounts:,} accounts and"
         f" {found.reservations:,} open reservations in {took_s:.1f} s ({speed:,.0f} transfers/s)."
+        f"{seal}"
     )

@@ -1,6 +1,6 @@
 """Plans and re-cuts, for people and as JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -9,6 +9,7 @@ from cluster.console import Facts, FittingTable, column
 from cluster.mig.layouts import Placement
 from cluster.mig.placement_text import placements_text
 from slurm_plugin.cli.present import NOTHING, slice_seconds_text, time_text, times_column
+from slurm_plugin.decide.mig.recut_inputs import PlanInput
 from slurm_plugin.decide.mig.recut_looks import change_text
 from slurm_plugin.decide.mig.recut_steps import (
     Direction,
@@ -59,6 +60,14 @@ def planned_json(planned: Planned) -> dict[str, Any]:
         "gain_millislice_s": planned.gain_millislice_s,
         "drained_millislice_s": planned.drained_millislice_s,
     }
+
+
+def guaranteed_lines(boards: Mapping[str, PlanInput]) -> Iterator[str]:
+    """What stays of each model, since guarantees need it."""
+    for model, one in sorted(boards.items()):
+        counts = sorted(one.demand.guaranteed.items())
+        if words := ", ".join(f"{count} {profile}" for profile, count in counts):
+            yield f"Kept of {model}, since guarantees need it: {words}."
 
 
 def left_out_lines(left_out: Mapping[str, str]) -> list[str]:

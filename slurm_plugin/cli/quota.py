@@ -32,6 +32,7 @@ from slurm_plugin.cli.tenant import place_in_slurm
 from slurm_plugin.decide.policy import Policy, Quota, TenantUpdate
 from slurm_plugin.decide.standing import overcommitted_millislices, standings
 from slurm_plugin.decide.tenants import changed
+from slurm_plugin.ledger_reads import books_now
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -89,7 +90,7 @@ def set_quota(
         raise typer.BadParameter("Say what to set: --nominal, --limit or another option.")
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        policy = ledger.policy()
+        policy = ledger.tenants.policy()
         if tenant in policy:
             look = try_to_look_at_slurm(settings)
         else:
@@ -100,7 +101,7 @@ def set_quota(
         if look is not None and not overcommit:
             check_capacity(policy, changed(policy, update), look.capacity_millislices)
         began_s = time.monotonic()
-        change = ledger.change(update, author_name(), reason)
+        change = ledger.tenants.change(update, author_name(), reason)
         took_s = wait_until_compiled(ledger, change.change_id, began_s)
     outcome = present.Outcome(policy.get(tenant), changed(policy, update)[tenant], change, took_s)
     if as_json:
@@ -156,10 +157,10 @@ def show_quota(tenant: TenantName, as_json: Json = False) -> None:
     """Show a tenant's quota, what it holds now, and whether Slurm has the last change."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        policy = ledger.policy()
-        if tenant not in policy:
+        books = books_now(ledger, settings)
+        if tenant not in books.tenants:
             raise _no_quota(ledger, tenant)
-        found = details(ledger, policy, settings, tenant)
+        found = details(ledger, books, books.tenants, settings, tenant)
     if as_json:
         print_json(present.details_json(found))
     else:
@@ -177,8 +178,10 @@ def list_quotas(as_json: Json = False) -> None:
 
     The dim nominal of a group is the sum of its parts.
     """
-    with opened_ledger(load_settings()) as ledger:
-        found = standings(gathered(ledger, ledger.policy(), None))
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        books = books_now(ledger, settings)
+    found = standings(gathered(books, books.tenants, None))
     if as_json:
         print_json([present.standing_json(one) for one in found])
     elif found:
@@ -195,7 +198,7 @@ def list_quotas(as_json: Json = False) -> None:
 def quota_history(tenant: TenantName, as_json: Json = False) -> None:
     """Show everything that was ever set for a tenant: when, by whom, why; the newest first."""
     with opened_ledger(load_settings()) as ledger:
-        changes = ledger.history(tenant)
+        changes = ledger.tenants.history(tenant)
         if not changes:
             raise _no_quota(ledger, tenant)
     if as_json:
@@ -205,7 +208,7 @@ def quota_history(tenant: TenantName, as_json: Json = False) -> None:
 
 
 def _no_quota(ledger: "Ledger", tenant: str) -> InvalidInputError:
-    known = ", ".join(sorted(ledger.policy())) or "none"
+    known = ", ".join(sorted(ledger.tenants.policy())) or "none"
     return InvalidInputError(
         "SW-QUOTA-NONE",
         f"Tenant {tenant!r} has no quota.",

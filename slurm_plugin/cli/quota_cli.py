@@ -93,10 +93,10 @@ def show_loans(
             _print_history(ledger, tenant, as_json=as_json)
             return
         if tenant is not None:
-            require_tenant(ledger.policy(), tenant)
+            require_tenant(ledger.tenants.policy(), tenant)
         lines = present.loan_lines(
-            ledger.loan_terms(),
-            ledger.recalls(),
+            ledger.loans.terms(),
+            ledger.loans.recalls(),
             now_s=int(time.time()),
             grace_s=settings.lending.grace_s,
             term_s=settings.lending.term_s,
@@ -113,7 +113,7 @@ def show_loans(
 def _print_history(ledger: "Ledger", tenant: str | None, *, as_json: bool) -> None:
     if tenant is None:
         raise typer.BadParameter("--history is of one tenant: name it.")
-    changes = ledger.loan_history(tenant)
+    changes = ledger.loans.history(tenant)
     if as_json:
         print_json([present.loan_change_json(one) for one in changes])
     elif changes:

@@ -15,7 +15,6 @@ from cluster.settings import Settings, load_settings
 from cluster.slurm.commands import CommandSlurm
 from cluster.units import Millislices
 from cluster.wire import ServiceView
-from slurm_plugin.calendar_times import moment
 from slurm_plugin.cli import present_quota_plan as present
 from slurm_plugin.cli.budget import amend_of, period_begun_s
 from slurm_plugin.cli.parts import (
@@ -102,7 +101,7 @@ def _apply_words(planned: _Planned) -> str:
 
 def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
     """Raises InvalidInputError (SW-QUOTA-FILE), and what Slurm and ledger raise."""
-    policy = ledger.policy()
+    policy = ledger.tenants.policy()
     updates = read_quota_file(file, policy, settings)
     seen, observed = asyncio.run(_look(ledger, settings))
     accounts = {name: row.parent for name, row in seen.found.accounts.items()}
@@ -112,11 +111,10 @@ def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
     for tenant, error in refused.items():
         faults.add(tenant, error)
     faults.check()
-    now_s = int(time.time())
-    when = moment(now_s, settings.ledger.time_zone)
-    windows = ledger.windows()
-    now = _now(ledger, settings, seen, observed, now_s)
-    plan = quota_plan(now, in_force(after, windows, when), _periods(after, settings))
+    windows = seen.books.windows
+    now = _now(ledger, settings, seen, observed)
+    then = in_force(after, windows, seen.books.when)
+    plan = quota_plan(now, then, _periods(after, settings))
     limits = wanted(plan.allowed, seen.found, seen.known)
     differing = differences(limits, seen.found)
     return _Planned(
@@ -124,7 +122,7 @@ def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
         before=policy,
         policy=after,
         plan=plan,
-        harms=harms(now, plan, _period_ends(after, settings, now_s)),
+        harms=harms(now, plan, _period_ends(after, settings, now.now_s)),
         differences=differing,
         commands=tuple(one for stage in stages(differing, seen.found) for one in stage),
         capacity_millislices=now.capacity_millislices,
@@ -166,27 +164,27 @@ def _depth(account: str, accounts: Accounts) -> int:
     return depth
 
 
-def _now(
-    ledger: "Ledger", settings: Settings, seen: Look, observed: Observation, now_s: int
-) -> Now:
-    found = services(observed, settings.costs)
+def _now(ledger: "Ledger", settings: Settings, seen: Look, observed: Observation) -> Now:
+    found, now_s = services(observed, settings.costs), seen.books.now_s
     return Now(
         policy=seen.allowed.policy,
-        loans=ledger.loans(),
-        recalls=ledger.recalls(),
+        loans=seen.books.loans,
+        recalls=seen.books.recalls,
         jobs=observed.jobs,
         nodes=observed.nodes,
-        services=_ordered(found, ledger.orders()),
+        services=_ordered(found, ledger.orders.standing()),
         partitions=frozenset(settings.cluster.partitions),
         costs=settings.costs,
+        whole_boards=settings.whole_boards,
         models=settings.models,
-        balances=ledger.balances(),
-        rolls=ledger.rolls(),
-        reservations=ledger.open_reservations(),
+        balances=seen.books.balances,
+        rolls=seen.books.rolls,
+        reservations=seen.books.reservations,
         held_lately=held_lately(ledger, settings, now_s),
         now_s=now_s,
         grace_s=settings.lending.grace_s,
         term_s=settings.lending.term_s,
+        turn_s=settings.lending.turn_s,
     )
 
 
@@ -230,7 +228,7 @@ def _apply(
         return amend_of(tenant, budget, settings, reason)
 
     began_s = time.monotonic()
-    changes = ledger.change_together(updates, author_name(), reason, amend)
+    changes = ledger.tenants.change_together(updates, author_name(), reason, amend)
     return wait_until_compiled(ledger, changes[-1].change_id, began_s)
 
 

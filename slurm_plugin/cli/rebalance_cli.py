@@ -72,7 +72,7 @@ def history(
 ) -> None:
     """List runs, the newest first."""
     with opened_ledger(load_settings()) as ledger:
-        found = ledger.rebalance_history(limit)
+        found = ledger.rebalances.history(limit)
     if as_json:
         print_json([present.run_json(one) for one in found])
     elif found:
@@ -87,7 +87,7 @@ def history(
 def show(run_id: RunId, as_json: Json = False) -> None:
     """Show one run: what each step saw, did, and why."""
     with opened_ledger(load_settings()) as ledger:
-        found = ledger.rebalance_run(run_id)
+        found = ledger.rebalances.find(run_id)
     if as_json:
         print_json(present.run_json(found))
         return
@@ -112,7 +112,7 @@ def _site(settings: Settings, ledger: "Ledger") -> "Site":
 def _run(site: "Site", *, quiet: bool, as_json: bool) -> None:
     from slurm_plugin.rebalance.run import run  # noqa: PLC0415 -- not for the history
 
-    lock = site.ledger.rebalance_lock(site.who)
+    lock = site.ledger.locks.rebalancing(site.who)
     try:
         if not lock.hold():
             _print_busy(site, lock.holder(), quiet=quiet, as_json=as_json)
@@ -142,7 +142,7 @@ def _print_busy(site: "Site", holder: str, *, quiet: bool, as_json: bool) -> Non
 
 def _is_long(site: "Site") -> bool:
     """It may hang: cron should say so."""
-    newest = site.ledger.rebalance_history(1)
+    newest = site.ledger.rebalances.history(1)
     return any(site.now_s() - one.begun_s > _LONG_S for one in newest)
 
 

@@ -15,9 +15,10 @@ from cluster.settings import Settings, load_settings
 from cluster.slurm.commands import CommandSlurm
 from slurm_plugin.cli import present_recuts as present
 from slurm_plugin.cli.parts import Json, author_name, opened_ledger
+from slurm_plugin.decide.mig.recut_due import cuts_due
 from slurm_plugin.decide.mig.recut_inputs import Gathered
 from slurm_plugin.decide.mig.recut_steps import Planned, Recut, State, StepRecord
-from slurm_plugin.recut.cutting import cut, cuts_due, silent, stuck_error
+from slurm_plugin.recut.cutting import cut, silent, stuck_error
 from slurm_plugin.recut.gather import gathered
 from slurm_plugin.recut.survey import survey
 
@@ -84,7 +85,7 @@ def history(
 ) -> None:
     """List re-cuts, the newest first."""
     with opened_ledger(load_settings()) as ledger:
-        found = ledger.recut_history(limit)
+        found = ledger.recuts.history(limit)
     if as_json:
         print_json([present.recut_json(one) for one in found])
     elif found:
@@ -99,7 +100,7 @@ def history(
 def show(recut_id: RecutId, as_json: Json = False) -> None:
     """Show one re-cut with its steps and how long each took."""
     with opened_ledger(load_settings()) as ledger:
-        found = ledger.recut(recut_id)
+        found = ledger.recuts.find(recut_id)
     if as_json:
         print_json(present.recut_json(found))
         return
@@ -121,7 +122,7 @@ def close(recut_id: RecutId, as_json: Json = False) -> None:
             _close(ledger, lock, recut_id)
         finally:
             lock.give_up()
-        found = ledger.recut(recut_id)
+        found = ledger.recuts.find(recut_id)
     if as_json:
         print_json(present.recut_json(found))
     else:
@@ -137,17 +138,17 @@ def _close(ledger: "Ledger", lock: "LeaderLock", recut_id: int) -> None:
             f"A run cuts GPUs now ({lock.holder()}): nothing was changed.",
             "Close it when that has ended: slicewise recut history",
         )
-    if ledger.recut(recut_id).state is not State.STUCK:
+    if ledger.recuts.find(recut_id).state is not State.STUCK:
         raise InvalidInputError(
             "SW-RECUT-NOT-STUCK",
             f"Re-cut {recut_id} is not stuck: nothing was changed.",
             "One that runs is ended by: slicewise recut run",
         )
-    ledger.finish_recut(recut_id, State.CLOSED, f"closed by {author_name()}")
+    ledger.recuts.finish(recut_id, State.CLOSED, f"closed by {author_name()}")
 
 
 def _lock(ledger: "Ledger") -> "LeaderLock":
-    return ledger.recut_lock(f"{socket.gethostname()}, process {os.getpid()}")
+    return ledger.locks.recutting(f"{socket.gethostname()}, process {os.getpid()}")
 
 
 @recut_app.command(
@@ -163,7 +164,7 @@ def look(
     settings = load_settings()
     _require_root("look at all nodes")
     with opened_ledger(settings) as ledger:
-        found = asyncio.run(survey(settings, CommandSlurm(), ledger, nodes or ()))
+        found = asyncio.run(survey(settings, CommandSlurm(), ledger.recuts, nodes or ()))
     if as_json:
         print_json({"seen": list(found.seen), "failed": dict(found.failed)})
     else:
@@ -190,18 +191,21 @@ def _print_step(recut: Recut, record: StepRecord) -> None:
 def _print_plan(found: Sequence[Planned], seen: Gathered, as_json: bool) -> None:
     if as_json:
         plans = [present.planned_json(one) for one in found]
-        print_json({"plan": plans, "left_out": dict(seen.left_out)})
+        stays = {model: dict(one.demand.guaranteed) for model, one in seen.boards.items()}
+        print_json({"plan": plans, "guaranteed": stays, "left_out": dict(seen.left_out)})
         return
     if found:
         console().print(present.plan_table(found))
     else:
         console().print("No GPU is to be cut anew: no change would pay for itself.")
+    for line in present.guaranteed_lines(seen.boards):
+        console().print(line, markup=False, soft_wrap=True)
     for line in present.left_out_lines(seen.left_out):
         console().print(Text(line, style="yellow"), soft_wrap=True)
 
 
 def _print_dry_run(settings: Settings, ledger: "Ledger", as_json: bool) -> None:
-    unfinished = ledger.unfinished_recuts()
+    unfinished = ledger.recuts.unfinished()
     seen = asyncio.run(gathered(settings, CommandSlurm(), ledger))
     found = cuts_due(seen)
     if as_json:

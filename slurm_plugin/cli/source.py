@@ -18,7 +18,7 @@ from slurm_plugin.cli.parts import opened_ledger, require_tenant
 from slurm_plugin.decide.explain import Explanation, explain
 from slurm_plugin.decide.model import BalanceLine, Statement, StatementRow
 from slurm_plugin.decide.statement import totals
-from slurm_plugin.ledger_reads import balance_lines, policy_now, situation
+from slurm_plugin.ledger_reads import balance_lines, books_now, situation
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -63,27 +63,28 @@ class LedgerSource:
 
     def explanation(self, tenant: str) -> Explanation:
         """As ``Source`` says."""
-        policy = policy_now(self._ledger, self._settings)
-        require_tenant(policy, tenant)
+        require_tenant(self._ledger.tenants.policy(), tenant)
         jobs, nodes = asyncio.run(_look())
-        return explain(tenant, situation(self._ledger, policy, self._settings, jobs, nodes))
+        books = books_now(self._ledger, self._settings)
+        return explain(tenant, situation(books, self._settings, jobs, nodes))
 
     def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
         """As ``Source`` says."""
         self._require_known(tenant)
         now_s = int(time.time())
-        return self._ledger.statement(tenant, since_s, now_s), now_s
+        return self._ledger.audit.statement(tenant, since_s, now_s), now_s
 
     def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
         """As ``Source`` says."""
         self._require_known(tenant)
-        return balance_lines(self._ledger, None if tenant is None else {tenant})
+        books = books_now(self._ledger, self._settings)
+        return balance_lines(books, None if tenant is None else {tenant})
 
     def _require_known(self, tenant: str | None) -> None:
         """An account that is no tenant may still have runs."""
         if tenant is None:
             return
-        known = sorted({*self._ledger.policy(), *self._ledger.charged_tenants()})
+        known = sorted({*self._ledger.tenants.policy(), *self._ledger.charges.charged_tenants()})
         if tenant not in known:
             raise InvalidInputError(
                 "SW-TENANT-UNKNOWN",

@@ -30,7 +30,7 @@ from slurm_plugin.decide.accounts import TakeOver, differences, take_over, tenan
 from slurm_plugin.decide.policy import Policy, TenantUpdate
 from slurm_plugin.decide.standing import standings
 from slurm_plugin.decide.tenants import changed
-from slurm_plugin.ledger_reads import policy_now
+from slurm_plugin.ledger_reads import books_now
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -62,7 +62,7 @@ def add_tenant(
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        policy = ledger.policy()
+        policy = ledger.tenants.policy()
         if tenant not in policy:
             place = place_in_slurm(policy, tenant, look_at_slurm(settings))
         else:
@@ -70,7 +70,7 @@ def add_tenant(
         place = place if parent is None else parent
         update = TenantUpdate(tenant, parent=place)
         same = tenant in policy and policy[tenant].parent == place
-        change = None if same else ledger.change(update, author_name(), reason)
+        change = None if same else ledger.tenants.change(update, author_name(), reason)
     if change is not None and parent is not None:
         _warn_of_another_place(policy, tenant, place, try_to_look_at_slurm(settings))
     if as_json:
@@ -118,7 +118,8 @@ def list_tenants(as_json: Json = False) -> None:
     settings = load_settings()
     look = try_to_look_at_slurm(settings)
     with opened_ledger(settings) as ledger:
-        found = standings(gathered(ledger, policy_now(ledger, settings), look))
+        books = books_now(ledger, settings)
+    found = standings(gathered(books, books.policy, look))
     if as_json:
         print_json([present.standing_json(one) for one in found])
     elif found:
@@ -135,7 +136,8 @@ def show_tenant(tenant: TenantName, as_json: Json = False) -> None:
     """Show everything of one tenant: quota, loans, use, budget, last change."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        found = details(ledger, policy_now(ledger, settings), settings, tenant)
+        books = books_now(ledger, settings)
+        found = details(ledger, books, books.policy, settings, tenant)
     if as_json:
         print_json(present.details_json(found))
     else:
@@ -151,9 +153,9 @@ def remove_tenant(tenant: TenantName, reason: Reason = "", as_json: Json = False
     with opened_ledger(load_settings()) as ledger:
         began_s = time.monotonic()
         update = TenantUpdate(tenant, removed=True)
-        change = ledger.change(update, author_name(), reason)
+        change = ledger.tenants.change(update, author_name(), reason)
         took_s = wait_until_compiled(ledger, change.change_id, began_s)
-        running = sum(run.tenant == tenant for run in ledger.open_reservations())
+        running = sum(run.tenant == tenant for run in ledger.charges.open_reservations())
     if as_json:
         print_json({"tenant": tenant, "running": running, "in_force": took_s is not None})
         return
@@ -175,7 +177,7 @@ def import_tenants(dry_run: DryRun = False, reason: Reason = "", as_json: Json =
     settings = load_settings()
     look = look_at_slurm(settings)
     with opened_ledger(settings) as ledger:
-        policy = ledger.policy()
+        policy = ledger.tenants.policy()
         found = take_over(policy, look.accounts)
         if not dry_run:
             _take_over(ledger, found, reason)
@@ -188,7 +190,7 @@ def _take_over(ledger: "Ledger", found: Sequence[TakeOver], reason: str) -> None
     with counting("accounts", every=1) as counted:
         for place in counted(places):
             update = TenantUpdate(place.account, parent=place.slurm_parent)
-            ledger.change(update, author_name(), reason)
+            ledger.tenants.change(update, author_name(), reason)
 
 
 def _show_import(rows: Sequence[TakeOver], *, dry_run: bool, as_json: bool) -> None:
@@ -215,7 +217,7 @@ def check_tenants(as_json: Json = False) -> None:
     settings = load_settings()
     look = look_at_slurm(settings)
     with opened_ledger(settings) as ledger:
-        found = differences(ledger.policy(), look.accounts)
+        found = differences(ledger.tenants.policy(), look.accounts)
     if as_json:
         print_json([asdict(one) for one in found])
     elif found:

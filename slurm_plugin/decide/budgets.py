@@ -185,19 +185,15 @@ def run_minutes(
     """Millislice-minutes that the jobs of each tenant with a budget, and of those below it, may
     still run: ``GrpTRESRunMins`` of its account.
 
-    Slurm counts there what every running job of the subtree may still use up, whoever pays. So the
-    budgets below are added, and runs that no budget of the subtree pays: they began before it.
+    Slurm counts there what every running job of the subtree may still use up, whoever pays: so what
+    those may that this budget does not pay for is added. New ones start if they fit into what is
+    left of every budget on the way up, and no budget below lends a tenant its own.
     """
-    allowed = dict.fromkeys(budgets_left, 0)
-    for payer, one in budgets_left.items():
-        for name in _upwards(policy, payer):
-            if name in allowed:
-                allowed[name] += one.startable_millislice_s
+    allowed = {name: one.startable_millislice_s for name, one in budgets_left.items()}
     for held in reservations:
-        paid_in = _upwards(policy, held.payer) if held.payer in budgets_left else ()
+        unused = held.reserved_millislice_s - unposted_millislice_s(held, at_s)
         for name in _upwards(policy, held.tenant):
-            if name in allowed and name not in paid_in:
-                unused = held.reserved_millislice_s - unposted_millislice_s(held, at_s)
+            if name in allowed and name != held.payer:
                 allowed[name] += max(0, unused)
     return {name: amount // 60 for name, amount in allowed.items()}
 

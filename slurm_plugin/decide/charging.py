@@ -21,6 +21,10 @@ from slurm_plugin.decide.model import (
 UNLIMITED_RESERVE_S = 30 * 86_400
 """What a run without a time limit reserves; one that outlives it is extended when it ends."""
 
+MOST_RESERVED_S = 366 * 86_400
+"""No run reserves more, whatever its time limit: Slurm takes 68 years, and the sums of an account
+must hold whatever somebody starts and cancels. One that outlives it is extended when it ends."""
+
 ACCOUNTING_DELAY_S = 600
 """How late slurmdbd may learn of a run's end; ``next_watermark_s`` waits that long."""
 
@@ -192,7 +196,8 @@ def _sighting(
         cost_millislices=run_cost(gres, tariff.costs),
         payer=tariff.payers.get(seen.account, seen.account),
     )
-    limit_s = UNLIMITED_RESERVE_S if seen.time_limit_s is None else max(1, seen.time_limit_s)
+    wanted_s = UNLIMITED_RESERVE_S if seen.time_limit_s is None else seen.time_limit_s
+    limit_s = min(max(1, wanted_s), MOST_RESERVED_S)
     billing = seen.tres.get("billing")
     return _Sighting(run, _Seconds(limit_s), end_s, None if billing is None else int(billing))
 

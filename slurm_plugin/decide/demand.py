@@ -1,14 +1,18 @@
 """What Slurm's jobs hold and wait for, and what there is: the input of lending and explaining."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster.jobs import ALLOTTED, SHAPES_NODE, JobState, JobView, NodeView
+from cluster.mig_profiles import WholeBoard
 from cluster.units import Millislices
+from slurm_plugin.decide.ceilings import QosUse
 from slurm_plugin.decide.charging import run_cost
-from slurm_plugin.decide.limits import qos_name
+from slurm_plugin.decide.free import free_instances, is_usable
 from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.qos_names import is_ours, qos_name
+from slurm_plugin.decide.slurm_gres import is_pad
 from slurm_plugin.decide.tenants import own_part
 
 _NOT_BEFORE = frozenset({"BeginTime", "Dependency", "DependencyNeverSatisfied"})
@@ -38,11 +42,17 @@ _NO_QUOTA_HELPS = frozenset(
 budget, over their array's own; or their partition, reservation or account does not let them.
 """
 
+_QOS_SLICES = "QOSGrpBilling"
+"""That of a tenant's QOS is a reason for quota; in any other a job waits at the gate."""
+
 _FOR_OTHERS = frozenset({"Priority", "Resources"})
 """Slurm's reasons of jobs for which nothing is free."""
 
 _FIRST_LOOK_S = 5
 """So long slurmctld may take for it: less than a borrower notices of its grace."""
+
+_FIRST_TASKS = 64
+"""Of a QOS; more do not start until limits are looked at again."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +132,7 @@ def waiting_for_own(
     """The jobs of each account that wait for its tenant's own quota."""
     waiting: dict[str, list[Waiting]] = defaultdict(list)
     for job in jobs:
-        since_s = _since_s(job)
+        since_s = waits_since_s(job)
         waits = job.qos == qos_name(job.account) and waits_for_quota(job)
         if since_s is None or not waits or not is_managed(job, partitions):
             continue
@@ -131,8 +141,10 @@ def waiting_for_own(
     return waiting
 
 
-def _since_s(job: JobView) -> int | None:
-    """Slurm notes when it first looks at a job that it is eligible, some seconds after its submit:
+def waits_since_s(job: JobView) -> int | None:
+    """Unix seconds since when a job could start; None where Slurm does not say.
+
+    Slurm notes when it first looks at a job that it is eligible, some seconds after its submit:
     what was called for it in between was called for no other.
     """
     submit_s, eligible_s = job.submit_s, job.eligible_s
@@ -140,6 +152,26 @@ def _since_s(job: JobView) -> int | None:
         return submit_s if eligible_s is None else eligible_s
     was_at_once = 0 <= eligible_s - submit_s <= _FIRST_LOOK_S
     return submit_s if was_at_once else eligible_s
+
+
+def qos_use(
+    jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+) -> QosUse:
+    """What jobs hold, and wait for whatever their reason: that changes with the limits."""
+    held, waiting = Counter[str](), Counter[str]()
+    tasks: dict[str, list[int]] = defaultdict(list)
+    doubtful: set[str] = set()
+    ours = (job for job in jobs if is_managed(job, partitions))
+    for job in sorted(ours, key=lambda job: (-job.priority, job.job_id)):
+        if _is_in_doubt(job, partitions):
+            doubtful.add(job.qos)
+        elif job.state in ALLOTTED:
+            held[job.qos] += run_cost(job.gpus, costs)
+        elif is_waiting(job) and (cost := run_cost(job.gpus, costs)):
+            count = max(1, len(job.untouched))
+            waiting[job.qos] += cost * count
+            tasks[job.qos] += [cost] * min(count, _FIRST_TASKS - len(tasks[job.qos]))
+    return QosUse(held, waiting, tasks, frozenset(doubtful))
 
 
 def guaranteed_use(
@@ -164,10 +196,43 @@ def waiting_instances(jobs: Iterable[JobView], partitions: frozenset[str]) -> Ma
 
 
 def capacity(
-    nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+    nodes: Iterable[NodeView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+    whole_boards: Mapping[str, WholeBoard],
 ) -> int:
-    """Millislices of all GPUs that the nodes of managed partitions are configured with."""
-    return sum(run_cost(node.gpus, costs) for node in nodes if has_gpus(node, partitions))
+    """Millislices that the GPUs of the nodes of managed partitions can be, however they are cut."""
+    managed = (node for node in nodes if has_gpus(node, partitions))
+    return sum(node_capacity(node, costs, whole_boards) for node in managed)
+
+
+def node_capacity(
+    node: NodeView, costs: Mapping[str, Millislices], whole_boards: Mapping[str, WholeBoard]
+) -> int:
+    """Millislices that a node's GPUs can be. ``whole_boards`` are by GRES type.
+
+    A board that may be cut anew beside its jobs has as many devices for Slurm whatever it is cut
+    into, pads among them: by their number boards are counted. A node is its boards, or what it is
+    cut into now where that is more: a 4g and a 3g cost more than the GPU. Whole GPUs, and instances
+    on nodes with fewer devices, are what they cost.
+    """
+    return max(run_cost(node.gpus, costs), _boards_cost(node, costs, whole_boards))
+
+
+def _boards_cost(
+    node: NodeView, costs: Mapping[str, Millislices], whole_boards: Mapping[str, WholeBoard]
+) -> int:
+    """Of its boards that may be cut anew and its whole GPUs: never more than there are.
+
+    What a pad could become is not said; so of several models the least that it could be counts.
+    """
+    cut = {kind: count for kind, count in node.gpus.items() if kind in whole_boards and count}
+    others = {kind: count for kind, count in node.gpus.items() if kind not in whole_boards}
+    devices = sum(cut.values()) + sum(count for kind, count in others.items() if is_pad(kind))
+    kinds = [whole_boards[kind] for kind in cut or whole_boards]
+    boards = devices // max((one.devices for one in kinds), default=1)
+    each = min((one.cost_millislices for one in kinds), default=0)
+    return boards * each + run_cost(others, costs)
 
 
 def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, Held]:
@@ -181,6 +246,40 @@ def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, He
             if job.qos == qos_name(job.account):
                 guaranteed.setdefault(job.account, Counter()).update(gpus)
     return {name: Held(gpus, guaranteed.get(name, {})) for name, gpus in instances.items()}
+
+
+def gpus_on_nodes(job: JobView) -> Iterator[tuple[str, Mapping[str, int]]]:
+    """GPU instances by type that a run holds on each of its nodes: as far as is known here, on each
+    as many as on the others.
+    """
+    for nth, node in enumerate(job.nodes):
+        counts = {kind: (count - nth - 1) // len(job.nodes) + 1 for kind, count in job.gpus.items()}
+        yield node, {kind: count for kind, count in counts.items() if count}
+
+
+def wanted_on_nodes(job: JobView) -> tuple[Mapping[str, int], int]:
+    """GPU instances by type that a waiting job, or each of its tasks, needs on each of its nodes;
+    and on how many.
+    """
+    nodes = max(1, int(job.tres.get("node", "1")))
+    return {kind: -(-count // nodes) for kind, count in job.gpus.items() if count}, nodes
+
+
+def free_by_node(
+    jobs: Iterable[JobView], nodes: Iterable[NodeView], partitions: frozenset[str]
+) -> Mapping[str, Counter[str]]:
+    """GPU instances by type that nobody holds, by node on which Slurm starts jobs."""
+    free = {
+        node.name: Counter(free_instances([node]))
+        for node in nodes
+        if has_gpus(node, partitions) and is_usable(node)
+    }
+    # Slurm shows their GPUs as free, and starts nothing on them before they have ended.
+    ending = (job for job in jobs if job.state is JobState.COMPLETING)
+    for node, gpus in (place for job in ending for place in gpus_on_nodes(job)):
+        if node in free:
+            free[node] -= Counter(gpus)
+    return free
 
 
 def node_costs(
@@ -213,7 +312,8 @@ def waits_for_others(job: JobView) -> bool:
 
 def waits_for_quota(job: JobView) -> bool:
     """Whether it could start now, if its tenant might hold more; GPUs may have to come free."""
-    return is_waiting(job) and job.reason not in _NO_QUOTA_HELPS
+    is_at_gate = job.reason == _QOS_SLICES and not is_ours(job.qos)
+    return is_waiting(job) and job.reason not in _NO_QUOTA_HELPS and not is_at_gate
 
 
 def _counts(job: JobView, partitions: frozenset[str]) -> bool:

@@ -20,11 +20,11 @@ from slurm_plugin.decide.limits import (
     Difference,
     Found,
     Settings,
-    is_ours,
     only_ours_differ,
     value_now,
 )
 from slurm_plugin.decide.policy import KnownLimit, LimitKey
+from slurm_plugin.decide.qos_names import GATE_QOS, is_ours
 
 Known = Mapping[LimitKey, KnownLimit]
 
@@ -56,31 +56,23 @@ def by_hand(differences: Iterable[Difference], known: Known) -> tuple[HandChange
     )
 
 
-def adopted_nominal(change: HandChange, lent: int, borrowed: int) -> int | None:
-    """The nominal, in millislices, that makes a ceiling of what an account is limited to by hand;
-    None of any other setting and of a limit that was taken away.
+def adopted_nominal(change: HandChange, nominal: int) -> int | None:
+    """The nominal, in millislices, of which follows what a tenant's own QOS is limited to by hand,
+    as what it ``was`` did of this ``nominal``; None of a limit that was taken away.
     """
-    if change.key.entity != "account" or change.key.field != BILLING or not change.now:
-        return None
-    return int(change.now) + lent - borrowed
+    return nominal + int(change.now) - int(change.was) if change.now and change.was else None
 
 
 def to_remember(
     settings: Settings, differences: Iterable[Difference], found: Found, known: Known
 ) -> Known:
-    """What the ledger must know before these differences are applied; () if it does.
-
-    Where Slurm has our QOS but nothing is known, an earlier version has set the limits, which
-    remembered nothing: before that there were none.
-    """
+    """What the ledger must know before these differences are applied; () if it does."""
     pending = {one.key: one for one in differences if _is_remembered(one)}
-    earlier = not known and any(_listed(row.qos) for row in found.accounts.values())
     due = {}
     for key in settings:
         if key.field.startswith(_LIMITS):
             now = value_now(found, key)
-            foreign = not is_ours(now) and not (earlier and key.field == BILLING)
-            limit = known.get(key, KnownLimit(now if foreign else "", now))
+            limit = known.get(key, KnownLimit("" if is_ours(now) else now, now))
             due[key] = _remembered(limit, now, pending.get(key))
     return {key: limit for key, limit in due.items() if known.get(key) != limit}
 
@@ -101,8 +93,16 @@ def _is_remembered(one: Difference) -> bool:
     return not one.user and one.key.field.startswith(_LIMITS)
 
 
-def way_back(known: Known, found: Found) -> tuple[Difference, ...]:
-    """What puts every setting back that Slicewise has set, and takes its QOS out of the lists.
+def opened_gate(found: Found) -> tuple[Difference, ...]:
+    """What lets jobs in any QOS into the managed partitions again; () if that is so."""
+    gate = found.qos.get(GATE_QOS)
+    now = "" if gate is None else str(gate.grp_tres.get("billing", ""))
+    return (Difference(LimitKey("qos", GATE_QOS, BILLING), now, "", "opened"),) if now else ()
+
+
+def way_back(known: Known, found: Found, kept: frozenset[str]) -> tuple[Difference, ...]:
+    """What puts every setting back that Slicewise has set, and takes its QOS out of the lists, but
+    for those that are ``kept``.
 
     The QOS themselves: ``our_qos``.
     """
@@ -121,7 +121,7 @@ def way_back(known: Known, found: Found) -> tuple[Difference, ...]:
         Difference(
             LimitKey("account", row.account, QOS_LIST),
             _listed(row.own_qos),
-            INHERITED if only_ours_differ(row, found) else "",
+            _listed(row.own_qos & kept) or (INHERITED if only_ours_differ(row, found) else ""),
             "taken out",
         )
         for row in found.accounts.values()
@@ -129,12 +129,12 @@ def way_back(known: Known, found: Found) -> tuple[Difference, ...]:
     )
     users = (
         Difference(
-            LimitKey("account", row.account, field), now, "", "taken out", row.user, row.partition
+            LimitKey("account", row.account, field), now, then, "taken out", row.user, row.partition
         )
         for row in found.users
-        for field, now in (
-            (QOS_LIST, _listed(row.own_qos)),
-            (DEFAULT_QOS, _listed([row.own_default_qos])),
+        for field, now, then in (
+            (QOS_LIST, _listed(row.own_qos), _listed(row.own_qos & kept)),
+            (DEFAULT_QOS, _listed([row.own_default_qos]), ""),
         )
     )
     return tuple(one for one in (*limits, *defaults, *accounts, *users) if one.now != one.wanted)
@@ -159,12 +159,10 @@ def remember_way_back(differences: Iterable[Difference], known: Known) -> Known:
     return {key: limit for key, limit in due.items() if known[key] != limit}
 
 
-def our_qos(known: Known, found: Found, elsewhere: frozenset[str]) -> tuple[Difference, ...]:
-    """The QOS that Slicewise has made and that are still there, but for those that another
-    cluster uses: QOS belong to slurmdbd.
-    """
+def our_qos(known: Known, found: Found, kept: frozenset[str]) -> tuple[Difference, ...]:
+    """The QOS that Slicewise has made and that are still there, but for those that are ``kept``."""
     made = {key.name for key in known if key.entity == "qos"}
-    names = sorted(made & found.qos.keys() - elsewhere)
+    names = sorted(made & found.qos.keys() - kept)
     return tuple(Difference(LimitKey("qos", name, NAME), name, "", "removed") for name in names)
 
 

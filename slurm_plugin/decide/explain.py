@@ -1,7 +1,7 @@
 """What a tenant may still start of each GPU type, and what it is that allows no more."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from cluster.units import Millislices, slices_text
@@ -9,7 +9,7 @@ from slurm_plugin.decide.ceilings import Ceiling
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import Held
 from slurm_plugin.decide.policy import Policy
-from slurm_plugin.decide.tenants import ancestors, effective_nominal, payers, subtree
+from slurm_plugin.decide.tenants import ancestors, effective_nominal, subtree
 
 BUDGET_RUN_S = 3600
 """A budget allows as many instances as could run so long on it."""
@@ -26,9 +26,7 @@ class Cause(StrEnum):
     GUARANTEE = "guarantee"
     """The limit of its own QOS."""
     CEILING = "ceiling"
-    """The limit of its own account."""
-    CEILING_ABOVE = "ceiling-above"
-    """The limit of an account above it, which others use too."""
+    """The limit of its borrowed QOS."""
     TYPE_LIMIT = "type-limit"
     MODEL_LIMIT = "model-limit"
     BUDGET = "budget"
@@ -39,9 +37,8 @@ class Cause(StrEnum):
 
 
 SLURM_REASONS: Mapping[Cause, str] = {
-    Cause.CEILING: "AssocGrpBilling",
-    Cause.CEILING_ABOVE: "AssocGrpBilling",
-    Cause.GUARANTEE: "MaxBillingPerAccount",
+    Cause.CEILING: "QOSGrpBilling",
+    Cause.GUARANTEE: "QOSGrpBilling",
     Cause.TYPE_LIMIT: "AssocGrpGRES",
     Cause.MODEL_LIMIT: "AssocGrpGRES",
     Cause.BUDGET: "AssocGrpBillingRunMinutes",
@@ -93,7 +90,8 @@ class Explanation:
         nominal_millislices: effective, of the tenant and those below it.
         held_millislices: what they hold, in any QOS.
         guaranteed_millislices: what the tenant's own jobs hold in its own QOS.
-        payer: whose budget its runs use up; "" if none limits them.
+        payer: whose budget leaves the least, of that which its runs use up and those above; "" if
+            none limits them.
         startable_millislice_s: what that leaves for new runs, with its overdraft; None likewise.
         types: the cheapest first.
     """
@@ -133,7 +131,7 @@ class Situation:
 
 def explain(tenant: str, now: Situation) -> Explanation:
     """What ``tenant``, which is in the policy, may still start, and why not more."""
-    payer, startable = _budget(tenant, now)
+    payer, startable = startable_on_budgets(tenant, now)
     types = sorted(now.free.keys() & now.costs.keys(), key=lambda name: (now.costs[name], name))
     return Explanation(
         tenant=tenant,
@@ -151,18 +149,20 @@ def _room(tenant: str, gres_type: str, now: Situation) -> TypeRoom:
     cost = now.costs[gres_type]
     all_qos = tuple(_bounds(tenant, gres_type, now))
     own_qos = _fewest((*all_qos, _guarantee(tenant, cost, now)))
-    borrowed = _fewest(all_qos)
+    taken = own_qos.instances
+    left = (replace(one, instances=max(0, one.instances - taken)) for one in all_qos)
+    borrowed = _fewest((*left, _borrowed(tenant, cost, now)))
     if not now.policy[tenant].quota.borrowing_limit_millislices:
         borrowed = Bound(
             Cause.BORROWING, 0, f"{tenant} may borrow nothing: its borrowing limit is 0"
         )
-    _, startable = _budget(tenant, now)
+    _, startable = startable_on_budgets(tenant, now)
     return TypeRoom(
         gres_type=gres_type,
         cost_millislices=cost,
         guaranteed=own_qos.instances,
         guaranteed_bound=own_qos,
-        borrowed=max(0, borrowed.instances - own_qos.instances),
+        borrowed=borrowed.instances,
         borrowed_bound=borrowed,
         longest_run_s=None if startable is None else startable // cost,
     )
@@ -174,33 +174,37 @@ def _fewest(bounds: Iterable[Bound]) -> Bound:
 
 
 def _bounds(tenant: str, gres_type: str, now: Situation) -> Iterator[Bound]:
-    """Of every QOS; those of tenants above it the nearest first."""
+    """Of both QOS together; those of tenants above it the nearest first."""
     cost = now.costs[gres_type]
     for name in (tenant, *ancestors(now.policy, tenant)):
-        yield _ceiling(name, tenant, cost, now)
         yield from _instance_limits(name, gres_type, now)
-    payer, startable = _budget(tenant, now)
+    payer, startable = startable_on_budgets(tenant, now)
     if startable is not None:
         yield _budget_bound(payer, startable, cost)
     free = max(0, now.free[gres_type])
     yield Bound(Cause.NONE_FREE, free, f"{free} instances of {gres_type} are free")
 
 
-def _ceiling(name: str, tenant: str, cost: int, now: Situation) -> Bound:
-    held, ceiling = _held(name, now), now.ceilings[name].ceiling_millislices
+def _guarantee(tenant: str, cost: int, now: Situation) -> Bound:
+    held, limit = _guaranteed(tenant, now), now.ceilings[tenant].own_limit_millislices
     return Bound(
-        Cause.CEILING if name == tenant else Cause.CEILING_ABOVE,
-        _fitting(ceiling - held, cost),
-        f"{name} holds {slices_text(held)} of {slices_text(ceiling)} slices",
+        Cause.GUARANTEE,
+        _fitting(limit - held, cost),
+        f"{tenant} holds {slices_text(held)} of {slices_text(limit)} guaranteed slices",
     )
 
 
-def _guarantee(tenant: str, cost: int, now: Situation) -> Bound:
-    held, guarantee = _guaranteed(tenant, now), now.ceilings[tenant].guarantee_millislices
+def _borrowed(tenant: str, cost: int, now: Situation) -> Bound:
+    """What it holds in QOS of before counts there."""
+    held = run_cost(now.held.get(tenant, _NOTHING).instances, now.costs)
+    held, limit = (
+        Millislices(held - _guaranteed(tenant, now)),
+        now.ceilings[tenant].borrowed_limit_millislices,
+    )
     return Bound(
-        Cause.GUARANTEE,
-        _fitting(guarantee - held, cost),
-        f"{tenant} holds {slices_text(held)} of {slices_text(guarantee)} guaranteed slices",
+        Cause.CEILING,
+        _fitting(limit - held, cost),
+        f"{tenant} holds {slices_text(held)} of {slices_text(limit)} borrowed slices",
     )
 
 
@@ -230,14 +234,15 @@ def _budget_bound(payer: str, startable_millislice_s: int, cost: int) -> Bound:
     )
 
 
-def _budget(tenant: str, now: Situation) -> tuple[str, int | None]:
-    """Who pays, and what that leaves for new runs: never below zero."""
-    payer = payers(now.policy)[tenant]
-    budget = now.policy[payer].budget
-    if budget is None or payer not in now.available_millislice_s:
-        return "", None
-    startable = now.available_millislice_s[payer] + budget.overdraft_millislice_s
-    return payer, max(0, startable)
+def startable_on_budgets(tenant: str, now: Situation) -> tuple[str, int | None]:
+    """Whose budget leaves the least on the way up, and what that is: never below zero."""
+    found = [
+        (max(0, now.available_millislice_s[name] + budget.overdraft_millislice_s), name)
+        for name in (tenant, *ancestors(now.policy, tenant))
+        if (budget := now.policy[name].budget) and name in now.available_millislice_s
+    ]
+    startable, name = min(found, key=lambda one: one[0], default=(None, ""))
+    return name, startable
 
 
 def _fitting(room: int, cost: int) -> int:

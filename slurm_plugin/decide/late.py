@@ -10,7 +10,7 @@ from cluster.service import says_need
 from cluster.slurm.interface import JobChange, JobRequest, Target, target_of
 from cluster.wire import VERSION, SubmitAnswer, SubmitRequest
 from slurm_plugin.decide.demand import is_managed
-from slurm_plugin.decide.limits import qos_name
+from slurm_plugin.decide.qos_names import qos_name
 
 CLEAR = JobChange(gres="", tres_per_job="", tres_per_task="")
 """Slurm gives GPUs of no type one only when nothing else is asked for any more."""

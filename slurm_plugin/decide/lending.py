@@ -72,15 +72,20 @@ def lend(
     idle = {name: max(0, own[name] - demand.get(name, 0)) for name in policy}
     want = {name: max(0, demand.get(name, 0) - own[name]) for name in policy}
     current = _known(policy, current)
-    nominal = effective_nominal(policy)
-    top = sum(nominal[name] for name in by_parent(policy).get("", ()))
-    if capacity is None or top > capacity:
+    if not lends_anew(policy, capacity):
         return _cut(policy, current, idle, want)
-    parts = _parts(policy, idle, want, _borrowed_lately(policy, lately or {}))
+    parts = _parts(policy, idle, want, borrowed_lately(policy, lately or {}))
     got = _got(policy, parts)
     kept = _kept(policy, current, idle, _supplies(parts) | got)
     passing = _flow(policy, kept)
     return _paired(policy, kept, (_given(policy, parts, passing) | got) - passing)
+
+
+def lends_anew(policy: Policy, capacity: int | None) -> bool:
+    """Whether the nominals at the top are all there is or less; None is not known."""
+    nominal = effective_nominal(policy)
+    top = sum(nominal[name] for name in by_parent(policy).get("", ()))
+    return capacity is not None and top <= capacity
 
 
 def within_limits(
@@ -188,7 +193,7 @@ _Parts = Mapping[str, Sequence[_Part]]
 """Those who take part at each tenant, and at "" above them all."""
 
 
-def _borrowed_lately(policy: Policy, lately: Mapping[str, int]) -> _Flow:
+def borrowed_lately(policy: Policy, lately: Mapping[str, int]) -> _Flow:
     """What has passed the gates into own accounts and subtrees, in whole slices."""
     nominal, own = effective_nominal(policy), own_part(policy)
     sums = Counter({name: lately.get(name, 0) for name in policy})

@@ -6,17 +6,18 @@ from dataclasses import replace
 from itertools import groupby
 
 from slurm_plugin.decide.limits import (
-    BORROWED_QOS,
     DEFAULT_QOS,
     EXEMPT,
+    FLAGS,
     INHERITED,
     NAME,
     PREEMPT,
+    PREEMPT_MODE,
     QOS_LIST,
     Difference,
     Found,
-    qos_name,
 )
+from slurm_plugin.decide.qos_names import is_borrowed, qos_name
 
 Change = tuple[str, ...]
 """Words of one sacctmgr command."""
@@ -35,7 +36,7 @@ _MOST_BYTES = 16 * 1024
 as he likes, with names of 255 bytes."""
 
 _LISTS = frozenset({QOS_LIST, PREEMPT})
-_NO_LIMITS = frozenset({QOS_LIST, DEFAULT_QOS, PREEMPT, EXEMPT, NAME})
+_NO_LIMITS = frozenset({QOS_LIST, DEFAULT_QOS, PREEMPT, PREEMPT_MODE, EXEMPT, FLAGS, NAME})
 
 
 def can_be_named(one: Difference) -> bool:
@@ -103,8 +104,8 @@ def _is_own_list(one: Difference) -> bool:
 
 def _stage(one: Difference, shrinking: Collection[_Entity], found: Found) -> int:
     if one.key.entity == "qos" and one.key.name not in found.qos:
-        # The others name the borrowed one as what they preempt.
-        return 0 if one.key.name == BORROWED_QOS else 1
+        # The others name the borrowed ones as what they preempt.
+        return 0 if is_borrowed(one.key.name) else 1
     if one.user or _is_own_list(one):
         return 2 if _names(one.wanted) > _names(one.now) else 5
     first = _shrinks(one) or (_no_limit(one) and _entity(one) in shrinking)
@@ -211,6 +212,10 @@ def _words(differences: Sequence[Difference], *, new: bool) -> Iterable[str]:
     for one in differences:
         if one.key.field == DEFAULT_QOS:
             yield f"{DEFAULT_QOS}={one.wanted or -1}"
+        if one.key.field == FLAGS:
+            yield f"{FLAGS}{'=' if new else '+='}{one.wanted}"
+        if one.key.field == PREEMPT_MODE:
+            yield f"{PREEMPT_MODE}={one.wanted}"
         if one.key.field == EXEMPT:
             yield f"{EXEMPT}={_minutes(one.wanted)}"
 

@@ -1,11 +1,18 @@
 """What keeps limits from being set or from holding."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from cluster.slurm.interface import Association
 from slurm_plugin.decide.accounts import AccountDifference, differences
-from slurm_plugin.decide.limits import Allowed, Difference, Found, is_ours, type_limits
+from slurm_plugin.decide.limits import (
+    OVER_PARTITION,
+    Allowed,
+    Difference,
+    Found,
+    type_limits,
+)
 from slurm_plugin.decide.policy import ROOT_ACCOUNT
+from slurm_plugin.decide.qos_names import can_have_qos, is_ours, qos_name
 
 _SHOWN_NAMES = 5
 _LONGEST_NAME = 40
@@ -29,7 +36,7 @@ def _moved_text(one: AccountDifference) -> str:
     above = one.parent or ROOT_ACCOUNT
     return (
         f"Account {one.account} is {_below(one.slurm_parent)} in Slurm, {_below(one.parent)} in the"
-        " ledger: what it holds counts against the ceilings above it in Slurm. Put it back:"
+        " ledger: limits on types and budgets above it in Slurm bind it too. Put it back:"
         f" sacctmgr modify account where name={one.account} set parent={above}; or take its place"
         " over: slicewise tenant import."
     )
@@ -67,18 +74,17 @@ def _bounds_submits(row: Association, found: Found) -> bool:
     return account is not None
 
 
-def warnings(allowed: Allowed, found: Found, managed: Collection[str]) -> tuple[str, ...]:
-    """What keeps limits from being set or from holding, one sentence each.
-
-    ``managed`` are the QOS of the managed partitions.
-    """
+def warnings(allowed: Allowed, found: Found) -> tuple[str, ...]:
+    """What keeps limits from being set or from holding, one sentence each."""
     absent = sorted(allowed.policy.keys() - found.accounts.keys())
     tenants = sorted(allowed.policy.keys() & found.accounts.keys())
-    listed = {name for tenant in tenants for name in found.accounts[tenant].qos}
-    hiding = sorted(
+    listed = {name for row in (*found.accounts.values(), *found.users) for name in row.qos}
+    through = sorted(
         name
-        for name in {*listed, *managed} & found.qos.keys()
-        if not is_ours(name) and "billing" in found.qos[name].grp_tres
+        for name in listed & found.qos.keys()
+        if not is_ours(name)
+        and OVER_PARTITION in found.qos[name].flags
+        and "billing" in found.qos[name].grp_tres
     )
     unknown = sorted(
         {
@@ -88,23 +94,21 @@ def warnings(allowed: Allowed, found: Found, managed: Collection[str]) -> tuple[
             if f"gres/gpu:{kind}" not in found.tres
         }
     )
-    elsewhere = sorted(
-        (row.account, row.user, row.own_default_qos)
-        for row in found.users
-        if row.account in allowed.policy
-        and row.own_default_qos
-        and not is_ours(row.own_default_qos)
-    )
     places = {name: row.parent for name, row in found.accounts.items()}
     moved = [one for one in differences(allowed.policy, places) if one.kind == "moved"]
     return (
         *(f"Slurm has no account {name}: its quota waits." for name in absent),
-        *map(_moved_text, moved),
-        *(f"QOS {name} has a GrpTRES=billing, which hides that of accounts." for name in hiding),
-        *(f"Slurm does not count GPUs of type {kind}: no limit on them." for kind in unknown),
         *(
-            f"User {user} of {account} has the default QOS {qos}: should nobody answer his "
-            "submissions, his jobs run outside of the tenant's own QOS and can't be preempted."
-            for account, user, qos in elsewhere
+            f"Tenant {name} can have no limits: QOS {qos_name(name)} would be Slicewise's for "
+            "something else. Name the account otherwise, and take it over."
+            for name in sorted(allowed.policy)
+            if not can_have_qos(name)
         ),
+        *map(_moved_text, moved),
+        *(
+            f"QOS {name} has flag OverPartQOS and a GrpTRES=billing: its jobs go through the gate, "
+            "and count towards no quota."
+            for name in through
+        ),
+        *(f"Slurm does not count GPUs of type {kind}: no limit on them." for kind in unknown),
     )

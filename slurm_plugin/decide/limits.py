@@ -1,25 +1,32 @@
 """The ledger's policy as settings in slurmdbd, and where Slurm's are other ones."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cluster.errors import InvalidInputError
+from cluster.jobs import ALLOTTED, JobState, JobView, PartitionView
 from cluster.slurm.interface import Association, Qos
-from cluster.units import slices_text
+from cluster.units import Millislices
 from slurm_plugin.decide.ceilings import Ceiling
+from slurm_plugin.decide.charging import run_cost
+from slurm_plugin.decide.demand import is_managed
 from slurm_plugin.decide.policy import ROOT_ACCOUNT, KnownLimit, LimitKey, Policy, Quota
+from slurm_plugin.decide.qos_names import (
+    GATE_QOS,
+    SHARED_QOS,
+    borrowed_qos,
+    can_have_qos,
+    is_ours,
+    qos_name,
+)
 from slurm_plugin.decide.tenants import downward, parent
 
-QOS_PREFIX = "slicewise_"
-"""Only QOS of this prefix are ever changed, and the next one."""
-
-BORROWED_QOS = "slicewise-borrowed"
-"""Of all jobs on borrowed quota; no tenant's QOS can have that name."""
-
 BILLING, RUN_MINUTES = "grptres=billing", "grptresrunmins=billing"
-GUARANTEE = "maxtresperaccount=billing"
 TYPE = "grptres=gres/gpu:"
-EXEMPT = "preemptexempttime"
+PER_ACCOUNT = "maxtresperaccount=billing"
+"""Once a tenant's own QOS was limited so, and its account by BILLING."""
+EXEMPT, PREEMPT_MODE, FLAGS = "preemptexempttime", "preemptmode", "flags"
 QOS_LIST, DEFAULT_QOS, PREEMPT, NAME = "qos", "defaultqos", "preempt", "name"
 """Fields of settings."""
 
@@ -28,6 +35,10 @@ INHERITED = "inherited"
 
 _NEAR_MILLISLICE_MIN = 1000
 _NEAR_SHARE = 100
+OVER_PARTITION = "overpartqos"
+"""The flag by which a QOS' own limits count, and not those of the partition's QOS."""
+_REQUEUE = "requeue"
+"""What becomes of borrowed jobs, whatever slurm.conf says of all others."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,7 @@ class Found:
 
     Attributes:
         tres: what accounting counts (AccountingStorageTRES): there can be limits on no others.
+        in_use: what jobs do to limits.
     """
 
     cluster: str
@@ -43,6 +55,28 @@ class Found:
     users: tuple[Association, ...]
     qos: Mapping[str, Qos] = field(hash=False)
     tres: frozenset[str]
+    in_use: "InUse"
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether no job gets billed GPUs of a managed partition but in one of our QOS."""
+        gate = self.qos.get(GATE_QOS)
+        return gate is not None and gate.grp_tres.get("billing") == 0 and self.in_use.is_gated
+
+
+@dataclass(frozen=True)
+class InUse:
+    """What partitions and jobs do to limits.
+
+    Attributes:
+        is_gated: whether every managed partition has the gate.
+        sharing: accounts with jobs in the QOS that all tenants shared once.
+        elsewhere: millislices that running jobs hold outside of their own account's QOS.
+    """
+
+    is_gated: bool = False
+    sharing: frozenset[str] = frozenset()
+    elsewhere: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -81,6 +115,11 @@ class Wanted:
     settings: Settings = field(hash=False)
     lists: Mapping[str, str] = field(hash=False)
 
+    @property
+    def our_qos(self) -> frozenset[str]:
+        """Of the tenants."""
+        return frozenset(",".join(self.lists.values()).split(",")) - {""}
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -99,21 +138,12 @@ class Difference:
     partition: str = ""
 
 
-def qos_name(tenant: str) -> str:
-    """The tenant's own QOS: its guaranteed jobs run in it."""
-    return QOS_PREFIX + tenant
-
-
-def is_ours(qos: str) -> bool:
-    """Whether that QOS is Slicewise's."""
-    return qos.startswith(QOS_PREFIX) or qos == BORROWED_QOS
-
-
 def found_of(
     cluster: str,
     associations: Iterable[Association],
     qos: Iterable[Qos],
     config: Mapping[str, str],
+    in_use: InUse = InUse(),
 ) -> Found:
     """Slurm's replies, by name.
 
@@ -135,33 +165,62 @@ def found_of(
         tuple(row for row in rows if row.user),
         {one.name: one for one in qos},
         frozenset(config.get("AccountingStorageTRES", "").split(",")),
+        in_use,
+    )
+
+
+def in_use(
+    partitions: Iterable[PartitionView],
+    jobs: Iterable[JobView],
+    managed: Collection[str],
+    costs: Mapping[str, Millislices],
+) -> InUse:
+    """That, of the ``managed`` partitions."""
+    jobs, names = tuple(jobs), frozenset(managed)
+    gates = {view.name: view.qos for view in partitions}
+    elsewhere: Counter[str] = Counter()
+    for job in jobs:
+        is_own = job.qos in {qos_name(job.account), borrowed_qos(job.account)}
+        if job.state in ALLOTTED and not is_own and is_managed(job, names):
+            elsewhere[job.account] += run_cost(job.gpus, costs)
+    return InUse(
+        is_gated=bool(managed) and all(gates.get(name) == GATE_QOS for name in managed),
+        sharing=frozenset(
+            job.account for job in jobs if job.qos == SHARED_QOS and job.state != JobState.ENDED
+        ),
+        elsewhere=+elsewhere,
     )
 
 
 def wanted(allowed: Allowed, found: Found, known: Mapping[LimitKey, KnownLimit]) -> Wanted:
     """What the ledger's policy is in Slurm.
 
-    A tenant's account is limited to its ceiling, which binds every job in it and below it,
-    whatever its QOS; to so many instances of a type; and to what is left of its budget. QOS
-    ``slicewise_<tenant>`` is its default and limited to its guarantee per account, which, other
-    than GrpTRES of a QOS, does not hide the account's limit (docs/decisions/0005). It may preempt
-    the borrowed QOS, once what runs there is older than its term; every tenant may use that one,
-    and it has no limit of its own. A tenant may not use another's QOS, though it stood above it. An
-    account without a tenant has the sum of the ceilings below it, 0 if there are none, and the QOS
-    of the tenant above. A QOS whose tenant is gone allows nothing.
+    The managed partitions' QOS, the gate, lets nothing through that is billed. What a tenant may
+    hold is the limit of its two QOS, whose flag lets them through (docs/decisions/0021): of
+    ``slicewise_<tenant>`` its own part less what it lends, of ``slicewise_<tenant>_borrowed`` what
+    is lent to it (``ceilings.by_use`` has moved some from the one to the other). So the limits of
+    all tenants together are no more than there is, whoever stands above whom, and no account and no
+    other partition is limited. What a tenant's jobs hold in other QOS, in which they ran before, is
+    taken off both. The own QOS may preempt the borrowed one of
+    every tenant, once what runs there is older than its term; its jobs are requeued. Accounts may
+    use their tenant's two QOS beside those that they have, and no tenant above it. A QOS whose
+    tenant is gone allows nothing. The QOS that all tenants shared once has no limit, and stays for
+    as long as jobs are in it.
 
-    What is no longer looked after (a limit on a type that was taken away, a term, the default QOS
-    of a former tenant) goes back to what it was before.
+    A tenant's account is limited to so many instances of a type, and to what is left of its budget.
+    What is no longer looked after (such a limit that was taken away, a term) goes back to what it
+    was before; the slices of accounts, and their default QOS, which were limits once, when the gate
+    stands.
     """
-    tenants = frozenset(allowed.policy) & found.accounts.keys() - {ROOT_ACCOUNT}
+    tenants = frozenset(filter(can_have_qos, allowed.policy)) & found.accounts.keys()
+    tenants -= {ROOT_ACCOUNT}
     settings: dict[LimitKey, Setting] = {}
-    sums = _sums(tenants, allowed.ceilings, found.accounts)
     lists = {name: _listed(name, tenants, found) for name in found.accounts}
     for name in sorted(found.accounts.keys() - {ROOT_ACCOUNT}):
         if name in tenants:
             settings |= _tenant_account(name, allowed, found)
         else:
-            settings |= _other_account(name, sums.get(name, 0), lists[name], found, known)
+            settings |= _other_account(name, lists[name], found, known)
     settings |= _qos_settings(tenants, allowed, found, known)
     return Wanted({**_handed_back(known, settings, found), **settings}, lists)
 
@@ -170,16 +229,14 @@ def _listed(account: str, tenants: Collection[str], found: Found) -> str:
     row: Association | None = found.accounts[account]
     while row is not None and row.account not in tenants:
         row = found.accounts.get(row.parent)
-    return _text({qos_name(row.account), BORROWED_QOS}) if row is not None else ""
+    if row is None:
+        return ""
+    shared = {SHARED_QOS} if account in found.in_use.sharing else set()
+    return _text({qos_name(row.account), borrowed_qos(row.account)} | shared)
 
 
 def _tenant_account(name: str, allowed: Allowed, found: Found) -> Settings:
-    ceiling = allowed.ceilings[name]
-    fields = {
-        BILLING: Setting(str(ceiling.ceiling_millislices), _ceiling_words(ceiling)),
-        QOS_LIST: Setting(_listed(name, (name,), found), "its own QOS, and the borrowed"),
-        DEFAULT_QOS: Setting(qos_name(name), "its own QOS"),
-    }
+    fields = {QOS_LIST: Setting(_listed(name, (name,), found), "its own QOS, and its borrowed one")}
     limits = type_limits(allowed.policy[name].quota, allowed.costs, allowed.models)
     for gres_type, count in limits.items():
         if f"gres/gpu:{gres_type}" in found.tres:
@@ -214,20 +271,14 @@ def binding_type_limits(
     return bounds
 
 
-def _ceiling_words(ceiling: Ceiling) -> str:
-    parts = (("lent", ceiling.lent_millislices), ("borrowed", ceiling.borrowed_millislices))
-    moved = [f"{slices_text(amount)} {word}" for word, amount in parts if amount]
-    return ", ".join(("ceiling", *moved))
-
-
 def _other_account(
-    name: str, below: int, listed: str, found: Found, known: Mapping[LimitKey, KnownLimit]
+    name: str, listed: str, found: Found, known: Mapping[LimitKey, KnownLimit]
 ) -> Settings:
     """It inherits our QOS, or has them in its own list: Slurm refuses a tenant's default to which
     an account below it, or a user, has no access.
     """
     row = found.accounts[name]
-    settings = {LimitKey("account", name, BILLING): Setting(str(below), _sum_words(below))}
+    settings: dict[LimitKey, Setting] = {}
     above = _ours(found.accounts[row.parent].qos) if row.parent in found.accounts else set()
     if row.own_qos or _ours(row.qos) != above:
         listed = INHERITED if only_ours_differ(row, found) else listed
@@ -248,57 +299,68 @@ def only_ours_differ(row: Association, found: Found) -> bool:
     )
 
 
-def _sums(
-    tenants: Collection[str],
-    ceilings: Mapping[str, Ceiling],
-    accounts: Mapping[str, Association],
-) -> Mapping[str, int]:
-    """Millislices of the topmost tenants below each account that has some."""
-    sums: dict[str, int] = {}
-    for tenant in tenants:
-        above = accounts.get(accounts[tenant].parent)
-        while above is not None and above.account not in tenants:
-            sums[above.account] = sums.get(above.account, 0) + ceilings[tenant].ceiling_millislices
-            above = accounts.get(above.parent)
-    return sums
-
-
-def _sum_words(below: int) -> str:
-    return "no tenant: the sum of those below it" if below else "no tenant, and none below it"
-
-
 def _qos_settings(
     tenants: Collection[str],
     allowed: Allowed,
     found: Found,
     known: Mapping[LimitKey, KnownLimit],
 ) -> Settings:
-    """A GrpTRES of our own would hide the account's limit from its jobs."""
-    settings: dict[LimitKey, Setting] = {}
-    if tenants:
-        settings |= _qos(BORROWED_QOS, _borrowed(allowed.term_s))
-    for tenant in sorted(tenants):
-        guarantee = str(allowed.ceilings[tenant].guarantee_millislices)
-        fields = {
-            NAME: Setting(qos_name(tenant), f"for guaranteed jobs of {tenant}"),
-            GUARANTEE: Setting(guarantee, f"guarantee of {tenant}"),
-            PREEMPT: Setting(BORROWED_QOS, "guaranteed before borrowed"),
-        }
-        settings |= _qos(qos_name(tenant), fields)
+    elsewhere = _held_elsewhere(tenants, found)
+    limits = {
+        tenant: _less(allowed.ceilings[tenant], elsewhere.get(tenant, 0)) for tenant in tenants
+    }
+    shared = {SHARED_QOS} if tenants and found.in_use.sharing else set()
+    preempted = Setting(_text({*map(borrowed_qos, tenants), *shared}), "guaranteed goes first")
+    gate = {BILLING: Setting("0", "nothing in other QOS")}
+    settings = dict(_qos(GATE_QOS, "QOS of the managed partitions", gate))
+    for tenant, (own, borrowed) in sorted(limits.items()):
+        fields = {**_limit(own, f"own part of {tenant}, less what it lends"), PREEMPT: preempted}
+        settings |= _qos(qos_name(tenant), f"for guaranteed jobs of {tenant}", fields)
+        fields = {**_limit(borrowed, f"lent to {tenant}"), **_on_loan(allowed.term_s)}
+        settings |= _qos(borrowed_qos(tenant), f"for borrowed jobs of {tenant}", fields)
+    for name in shared:
+        settings |= _qos(name, "until the last of its jobs has ended", _on_loan(allowed.term_s))
     wanted_names = {key.name for key in settings}
-    for name in sorted(_seen_qos(found, known) & found.qos.keys() - wanted_names - {BORROWED_QOS}):
-        settings |= _qos(name, {GUARANTEE: Setting("0", "its tenant is gone")})
+    seen = _seen_qos(found, known) & found.qos.keys()
+    for name in sorted(seen - wanted_names - {SHARED_QOS}):
+        settings |= _qos(name, "", _limit(0, "its tenant is gone"))
     return settings
 
 
-def _borrowed(term_s: int) -> Mapping[str, Setting]:
+def _held_elsewhere(tenants: Collection[str], found: Found) -> Mapping[str, int]:
+    held: Counter[str] = Counter()
+    for account, amount in found.in_use.elsewhere.items():
+        row = found.accounts.get(account)
+        while row is not None and row.account not in tenants:
+            row = found.accounts.get(row.parent)
+        if row is not None:
+            held[row.account] += amount
+    return held
+
+
+def _less(ceiling: Ceiling, held: int) -> tuple[int, int]:
+    """The limits of both QOS, less what is held: first of what was lent for it."""
+    own, borrowed = ceiling.own_limit_millislices, ceiling.borrowed_limit_millislices
+    return own - min(own, max(0, held - borrowed)), max(0, borrowed - held)
+
+
+def _limit(amount: int, why: str) -> Mapping[str, Setting]:
+    """It counts in place of the gate's, and of the account's, which Slicewise once set."""
+    return {
+        BILLING: Setting(str(amount), why),
+        PER_ACCOUNT: Setting("", "the QOS itself is limited"),
+        FLAGS: Setting(OVER_PARTITION, "lets it through the gate"),
+    }
+
+
+def _on_loan(term_s: int) -> Mapping[str, Setting]:
     term = {EXEMPT: Setting(str(term_s), "term of what is borrowed, in s")} if term_s else {}
-    return {NAME: Setting(BORROWED_QOS, "for borrowed jobs"), **term}
+    return {PREEMPT_MODE: Setting(_REQUEUE, "its jobs are to run again"), **term}
 
 
-def _qos(name: str, fields: Mapping[str, Setting]) -> Settings:
-    unlimited = {BILLING: Setting("", "it would hide the account's limit")}
-    return {LimitKey("qos", name, field): one for field, one in {**fields, **unlimited}.items()}
+def _qos(name: str, why: str, fields: Mapping[str, Setting]) -> Settings:
+    fields = {NAME: Setting(name, why), **fields}
+    return {LimitKey("qos", name, field): one for field, one in fields.items()}
 
 
 def _seen_qos(found: Found, known: Mapping[LimitKey, KnownLimit]) -> set[str]:
@@ -320,7 +382,8 @@ def _handed_back(
 def _may_be_handed_back(key: LimitKey, found: Found) -> bool:
     if key.entity == "qos":
         return key.field == EXEMPT and key.name in found.qos
-    return key.field.startswith((TYPE, RUN_MINUTES)) and key.name in found.accounts
+    once = (BILLING, DEFAULT_QOS) if found.is_gated else ()
+    return key.field.startswith((TYPE, RUN_MINUTES, *once)) and key.name in found.accounts
 
 
 def value_now(found: Found, key: LimitKey) -> str:
@@ -345,17 +408,17 @@ def _qos_value(found: Found, key: LimitKey) -> str:
     row, (word, _, tres) = found.qos.get(key.name), key.field.partition("=")
     if row is None:
         return ""
-    match word:
-        case "grptres":
-            return str(row.grp_tres.get(tres, ""))
-        case "maxtresperaccount":
-            return str(row.max_tres_per_account.get(tres, ""))
-        case "preempt":
-            return _text(_ours(row.preempt))
-        case "preemptexempttime":
-            return "" if row.preempt_exempt_s is None else str(row.preempt_exempt_s)
-        case _:
-            return row.name
+    limits = {"grptres": row.grp_tres, "maxtresperaccount": row.max_tres_per_account}
+    if word in limits:
+        return str(limits[word].get(tres, ""))
+    texts = {
+        NAME: row.name,
+        PREEMPT: _text(_ours(row.preempt)),
+        PREEMPT_MODE: row.preempt_mode,
+        EXEMPT: "" if row.preempt_exempt_s is None else str(row.preempt_exempt_s),
+        FLAGS: _text(row.flags & {OVER_PARTITION}),
+    }
+    return texts[key.field]
 
 
 def differences(wanted: Wanted, found: Found) -> tuple[Difference, ...]:
@@ -367,12 +430,22 @@ def differences(wanted: Wanted, found: Found) -> tuple[Difference, ...]:
     now = {key: value_now(found, key) for key in wanted.settings}
     return (
         *(
-            Difference(key, now[key], setting.value, setting.why)
+            Difference(key, now[key], value, setting.why)
             for key, setting in wanted.settings.items()
-            if now[key] != setting.value and not _near(key, now[key], setting.value)
+            if now[key] != (value := _with_others(key, now[key], setting.value))
+            and not _near(key, now[key], value)
         ),
         *_user_differences(wanted.lists, found),
     )
+
+
+def _with_others(key: LimitKey, now: str, value: str) -> str:
+    """What is preempted is only added to: another cluster's tenants may have QOS of the same names,
+    and what they preempt besides goes with the QOS that are.
+    """
+    if key.field != PREEMPT:
+        return value
+    return _text({*now.split(","), *value.split(",")} - {""})
 
 
 def _near(key: LimitKey, now: str, value: str) -> bool:

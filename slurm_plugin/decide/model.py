@@ -241,6 +241,8 @@ class BudgetEntry:
         amount_millislice_s: above zero is granted, below is taken back; a roll may be zero.
         period_start_s: of a roll: Unix seconds, 0 for a budget without periods; else None.
         at_s: when it was recorded; None before.
+        key: by which whoever asks again is known: of a key the ledger has one entry. None: each
+            time is another one.
     """
 
     tenant: str
@@ -250,6 +252,7 @@ class BudgetEntry:
     author: str
     reason: str
     at_s: int | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -260,8 +263,12 @@ class Verification:
         transfers: how many were replayed.
         accounts: how many stored balances were compared.
         reservations: how many open ones were compared.
-        imbalance_millislice_s: what does not add up, over everything; 0 iff all is well.
+        imbalance_millislice_s: what does not add up, over everything, and 1 for each fault that is
+            no amount; 0 iff all is well.
         faults: in words, the first few.
+        sealed: how many transfers the chain of seals covers.
+        seal: the newest hash, in hexadecimal: whoever keeps it elsewhere sees whether the chain
+            itself was rewritten. "" if nothing is sealed.
     """
 
     transfers: int
@@ -269,3 +276,5 @@ class Verification:
     reservations: int
     imbalance_millislice_s: int
     faults: tuple[str, ...]
+    sealed: int = 0
+    seal: str = ""

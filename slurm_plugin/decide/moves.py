@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from cluster.jobs import ALLOTTED, JobTag, JobView
+from cluster.jobs import ALLOTTED, JobState, JobTag, JobView
 from cluster.slurm.interface import Target, Tasks
 from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import is_managed, is_waiting, waits_for_quota
-from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.qos_names import SHARED_QOS, borrowed_qos, qos_name
 from slurm_plugin.decide.tenants import ancestors, effective_nominal, own_part
 
 MOVES = 200
@@ -91,8 +91,12 @@ def moves(
     its own QOS, those that fit into what it and those above it may borrow in the borrowed one; the
     others stay where they are. Only flexible ones move; the others take their room in their turn.
     Those that Slurm has ``refused`` to move are left out. With nothing changed but these moves,
-    nothing more is moved.
+    nothing more is moved. What waits in the QOS that all tenants shared once moves first, whatever
+    it waits for, to the borrowed one of its own tenant.
     """
+    out = _out_of_shared(policy, jobs, refused)
+    if out:
+        return out
     waiting = sorted(_waiting(policy, jobs, partitions, costs), key=_order)
     if not any(one.is_flexible for one in waiting):
         return {}
@@ -103,6 +107,19 @@ def moves(
         if qos is not None:
             belongs.setdefault(_unit(one.record), qos)
     changes = (each for each in _changed(waiting, belongs) if each[0] not in refused)
+    return dict(islice(changes, MOVES))
+
+
+def _out_of_shared(
+    policy: Policy, jobs: Iterable[JobView], refused: Collection[Target]
+) -> Mapping[Target, str]:
+    found: dict[int, list[JobView]] = {}
+    for job in jobs:
+        waits = job.state in {JobState.PENDING, JobState.SPECIAL_EXIT} and not job.is_doubtful
+        if job.qos == SHARED_QOS and waits and job.account in policy:
+            found.setdefault(_unit(job), []).append(job)
+    targets = ((_target(unit, records), records[0].account) for unit, records in found.items())
+    changes = ((target, borrowed_qos(name)) for target, name in targets if target not in refused)
     return dict(islice(changes, MOVES))
 
 
@@ -119,7 +136,7 @@ def _placed(one: _Waiting, room: _Room) -> str | None:
 
 def _fitting(one: _Waiting, room: _Room) -> str | None:
     tenant, now = one.record.account, one.record.qos
-    choice = (qos_name(tenant), BORROWED_QOS) if one.is_flexible else (now,)
+    choice = (qos_name(tenant), borrowed_qos(tenant)) if one.is_flexible else (now,)
     return next((qos for qos in choice if room.has(tenant, qos, one.cost)), None)
 
 
@@ -166,7 +183,7 @@ def _waiting(
         if job.is_doubtful:
             continue
         cost = run_cost(job.gpus, costs)
-        if not cost or job.qos not in {BORROWED_QOS, qos_name(job.account)}:
+        if not cost or job.qos not in {borrowed_qos(job.account), qos_name(job.account)}:
             continue
         tasks = max(1, len(job.untouched)) if waits_for_quota(job) else 0
         yield _Waiting(job, tasks, cost, _is_flexible(job))

@@ -4,7 +4,13 @@ from dataclasses import dataclass
 
 from cluster.errors import InvalidInputError
 from cluster.units import slices_text, slices_words
-from slurm_plugin.decide.limits import BORROWED_QOS, is_ours, qos_name
+from slurm_plugin.decide.qos_names import (
+    SHARED_QOS,
+    borrowed_qos,
+    is_borrowed,
+    is_ours,
+    qos_name,
+)
 from slurm_plugin.decide.snapshot import Recent, Snapshot
 
 
@@ -44,10 +50,10 @@ def place(wants: Wants, snapshot: Snapshot, recent: Recent) -> Place:
     Raises InvalidInputError: SW-QOS, SW-QUOTA-BORROW, SW-QUOTA-EXCEEDED.
     """
     own_qos = qos_name(wants.tenant)
-    if wants.qos == BORROWED_QOS:
+    if wants.qos in {SHARED_QOS, borrowed_qos(wants.tenant)}:
         _require_may_borrow(wants.tenant, snapshot)
         _check_cost(wants, snapshot, borrows=True)
-        return Place(BORROWED_QOS, is_flexible=False)
+        return Place(borrowed_qos(wants.tenant), is_flexible=False)
     if wants.qos == own_qos or not wants.may_move:
         notices = () if wants.qos in {"", own_qos} else _replaced(wants)
         _check_cost(wants, snapshot, borrows=False)
@@ -61,13 +67,13 @@ def _placed(wants: Wants, snapshot: Snapshot, recent: Recent) -> Place:
     may_borrow = snapshot.borrowing_limits.get(wants.tenant, 0) > 0
     _check_cost(wants, snapshot, borrows=may_borrow)
     if may_borrow and _is_borrowed(wants, snapshot, recent):
-        return Place(BORROWED_QOS, is_flexible=True, notices=(*notices, _BORROWED))
+        return Place(borrowed_qos(wants.tenant), is_flexible=True, notices=(*notices, _BORROWED))
     return Place(qos_name(wants.tenant), is_flexible=True, notices=notices)
 
 
 def words(where: Place, wants: Wants, snapshot: Snapshot, recent: Recent) -> str:
     """Why it waits there, in words and numbers."""
-    if where.qos == BORROWED_QOS:
+    if is_borrowed(where.qos):
         return _borrowed(wants, snapshot, recent)
     return _guaranteed(wants, snapshot, recent)
 
@@ -112,14 +118,14 @@ def _guaranteed(wants: Wants, snapshot: Snapshot, recent: Recent) -> str:
 def _borrowed(wants: Wants, snapshot: Snapshot, recent: Recent) -> str:
     used, most = _used(wants, snapshot, recent), snapshot.ceilings.get(wants.tenant, 0)
     numbers = f"{slices_words(used)} in use, {slices_text(most)} at most with what is lent"
-    return f"borrowed in QOS {BORROWED_QOS} ({numbers})"
+    return f"borrowed in QOS {borrowed_qos(wants.tenant)} ({numbers})"
 
 
 def _require_may_borrow(tenant: str, snapshot: Snapshot) -> None:
     if not snapshot.borrowing_limits.get(tenant, 0):
         raise InvalidInputError(
             "SW-QUOTA-BORROW",
-            f"QOS {BORROWED_QOS}: {tenant!r} may not borrow quota.",
+            f"QOS {borrowed_qos(tenant)}: {tenant!r} may not borrow quota.",
             "Leave out --qos, or ask the operator for: "
             f"slicewise tenant-quota set {tenant} --borrowing-limit N",
         )

@@ -14,12 +14,11 @@ from slurm_plugin.decide.budget_harms import hours, in_debt, used_up
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import held, is_managed
 from slurm_plugin.decide.limits import (
-    BORROWED_QOS,
     binding_type_limits,
-    qos_name,
     type_limits,
 )
 from slurm_plugin.decide.policy import Policy, Recall
+from slurm_plugin.decide.qos_names import is_borrowed, qos_name
 from slurm_plugin.decide.quota_plan import Harm, HarmKind, Now, QuotaPlan, Side
 from slurm_plugin.decide.reclaim.inputs import taking
 from slurm_plugin.decide.reclaim.recalls import over_entitlement, recalled
@@ -154,7 +153,7 @@ def _when(now: Now) -> str:
 
 def _borrowed(now: Now) -> Mapping[str, int]:
     """Millislices that each account's jobs hold in the borrowed QOS."""
-    jobs = [job for job in now.jobs if job.qos == BORROWED_QOS]
+    jobs = [job for job in now.jobs if is_borrowed(job.qos)]
     return used_by_tenant(jobs, now.partitions, now.costs)
 
 

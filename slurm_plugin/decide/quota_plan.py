@@ -8,18 +8,19 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from cluster.jobs import JobView, NodeView
+from cluster.mig_profiles import WholeBoard
 from cluster.units import Millislices, MillisliceSeconds
 from cluster.wire import ServiceView
 from slurm_plugin.decide.budgets import Left, amended, due_roll, left, run_minutes, unspent
-from slurm_plugin.decide.ceilings import Ceiling, ceilings
-from slurm_plugin.decide.demand import capacity, demand
-from slurm_plugin.decide.lending import lend
+from slurm_plugin.decide.ceilings import Ceiling, by_use, ceilings
+from slurm_plugin.decide.demand import capacity, demand, qos_use
 from slurm_plugin.decide.limits import Allowed
 from slurm_plugin.decide.model import Balance, BudgetEntry, Reservation
 from slurm_plugin.decide.policy import Budget, Loan, Policy, Recall, TenantUpdate
 from slurm_plugin.decide.standing import in_tree_order
 from slurm_plugin.decide.statement import unposted_millislice_s
 from slurm_plugin.decide.tenants import effective_nominal
+from slurm_plugin.decide.whole_jobs import lend_whole_jobs, waits
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,10 @@ class Now:
     Attributes:
         policy: in force.
         services: with what their owners ordered.
-        costs: millislices of an instance by GRES type; models: its GPU model.
+        costs: millislices of an instance by GRES type; models, whole_boards: of what it is a part.
         held_lately: millislices that each tenant has held on average; empty if that does not count.
         balances, rolls, reservations: of budgets, as the ledger has them.
-        grace_s, term_s: [lending].
+        grace_s, term_s, turn_s: [lending].
     """
 
     policy: Policy = field(hash=False)
@@ -43,6 +44,7 @@ class Now:
     services: tuple[ServiceView, ...] = field(hash=False)
     partitions: frozenset[str]
     costs: Mapping[str, Millislices] = field(hash=False)
+    whole_boards: Mapping[str, WholeBoard] = field(hash=False)
     models: Mapping[str, str] = field(hash=False)
     balances: Mapping[str, Balance] = field(hash=False)
     rolls: Mapping[str, int] = field(hash=False)
@@ -51,11 +53,12 @@ class Now:
     now_s: int
     grace_s: int
     term_s: int
+    turn_s: int
 
     @property
     def capacity_millislices(self) -> int | None:
         """None without any GPU: something is wrong then, and nothing is squeezed or lent."""
-        return capacity(self.nodes, self.partitions, self.costs) or None
+        return capacity(self.nodes, self.partitions, self.costs, self.whole_boards) or None
 
 
 @dataclass(frozen=True)
@@ -223,7 +226,7 @@ def quota_plan(now: Now, after: Policy, period_starts_s: Mapping[str, int]) -> Q
         after=then,
         allowed=Allowed(
             policy=after,
-            ceilings=then.ceilings,
+            ceilings=by_use(then.ceilings, qos_use(now.jobs, now.partitions, now.costs)),
             run_minutes=run_minutes(after, then.left, now.reservations, now.now_s),
             costs=now.costs,
             models=now.models,
@@ -235,7 +238,12 @@ def quota_plan(now: Now, after: Policy, period_starts_s: Mapping[str, int]) -> Q
 def _lent(now: Now, after: Policy) -> tuple[Loan, ...]:
     """The loans that the next round would make."""
     wanted = demand(after, now.jobs, now.partitions, now.costs)
-    return lend(after, wanted, now.loans, now.capacity_millislices, now.held_lately)
+    waiting = waits(
+        now.jobs, now.nodes, now.partitions, now.costs, now_s=now.now_s, turn_s=now.turn_s
+    )
+    capacity, lately = now.capacity_millislices, now.held_lately
+    lent = lend_whole_jobs(after, wanted, waiting, now.loans, capacity=capacity, lately=lately)
+    return lent.loans
 
 
 def _changed_budgets(now: Now, after: Policy) -> Iterator[tuple[str, Budget]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cluster.jobs import SHAPES_NODE
 from slurm_plugin.decide.explain import Cause
+from slurm_plugin.decide.qos_names import is_borrowed, is_ours
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,14 @@ class Reason:
     cause: Cause | None = None
 
 
-def translate(text: str) -> Reason:
-    """What squeue shows of a job, in words; what nobody knows is shown as it is."""
+def translate(text: str, qos: str) -> Reason:
+    """What squeue shows of a job in that QOS, in words; what nobody knows is shown as it is."""
     if SHAPES_NODE in text:
         return _NOT_CUT
     # Details may follow: "ReqNodeNotAvail, UnavailableNodes:node[1-2]".
     name = text.partition(",")[0].strip().strip("()").replace(" ", "_")
+    if name == QOS_SLICES:
+        return _BORROWED_LIMIT if is_borrowed(qos) else _OWN_LIMIT if is_ours(qos) else _AT_THE_GATE
     return REASONS.get(name) or _limit(name) or Reason(f"Slurm says {text!r}")
 
 
@@ -40,13 +43,17 @@ _ASK = "Ask the operators."
 _ANEW = "It will never start: cancel it (scancel JOB) and submit it anew."
 _NOT_CUT = Reason("no GPU is cut into what it asks for now", cause=Cause.NONE_FREE)
 _REQUEUED_HELD = Reason("it ran before, and was requeued and held", _RELEASE)
+QOS_SLICES = "QOSGrpBilling"
+"""The reason of a job that its QOS, or its partition's, does not let in: it depends on which."""
+_OWN_LIMIT = Reason("its tenant's guaranteed part is used up", cause=Cause.GUARANTEE)
+_BORROWED_LIMIT = Reason("its tenant may hold no more now", cause=Cause.CEILING)
+_AT_THE_GATE = Reason(
+    "its partition lets no jobs in other QOS than Slicewise's have GPUs",
+    "Give it its tenant's: scontrol update JobId=JOB QOS=slicewise_TENANT",
+)
 
 REASONS: Mapping[str, Reason] = {
     "None": Reason("Slurm has not looked at it yet", "Look again in a moment."),
-    "MaxBillingPerAccount": Reason(
-        "its tenant's guaranteed part is used up", cause=Cause.GUARANTEE
-    ),
-    "AssocGrpBilling": Reason("its tenant may hold no more now", cause=Cause.CEILING),
     "AssocGrpGRES": Reason(
         "its tenant may hold no more instances of this type", cause=Cause.TYPE_LIMIT
     ),
@@ -55,10 +62,6 @@ REASONS: Mapping[str, Reason] = {
     ),
     "Resources": Reason("no node has free what it asks for", _SHORTER, Cause.NONE_FREE),
     "Priority": Reason("jobs of higher priority go first", _SHORTER, Cause.NONE_FREE),
-    "QOSGrpBilling": Reason(
-        "its QOS, or its partition's, has a limit that Slicewise has not set",
-        f"See: sacctmgr show qos. {_ASK}",
-    ),
     "Dependency": Reason(
         "the jobs that it depends on have not ended", "See: scontrol show job JOB"
     ),

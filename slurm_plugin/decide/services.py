@@ -19,7 +19,7 @@ from cluster.units import Millislices
 from cluster.wire import SOON_S, WHEN_REPLACED_S, ServiceView, SlotState, SlotView, TenantView
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.free import free_instances
-from slurm_plugin.decide.limits import BORROWED_QOS
+from slurm_plugin.decide.qos_names import is_borrowed
 from slurm_plugin.decide.snapshot import GpuType, Living
 
 
@@ -171,7 +171,7 @@ def _slot(
         state=state,
         reason=job.reason,
         released_s=None if state == "held" else job.eligible_s,
-        is_borrowed=job.qos == BORROWED_QOS,
+        is_borrowed=is_borrowed(job.qos),
         said=last_words(job),
         job_id=job.job_id if state == "gone" else None,
         ended=job.ended,

@@ -10,8 +10,9 @@ from math import ceil, floor
 from typing import Literal
 
 from cluster.jobs import NodeView
+from cluster.mig_profiles import WholeBoard
 from cluster.units import Millislices
-from slurm_plugin.decide.charging import run_cost
+from slurm_plugin.decide.demand import node_capacity
 
 PerSlice = float | Literal["any"] | None
 """As the settings say: the most for each slice, any, or None for what the nodes have."""
@@ -25,10 +26,14 @@ _NO_MEMORY_MIB = 1
 class GpuSize:
     """A GRES type: the model of its GPU, and how much of one it is; a whole one is 7000, whatever
     the model weighs.
+
+    Attributes:
+        board: of which a MIG instance is a part.
     """
 
     model: str
     millislices: Millislices
+    board: WholeBoard | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ def shares(
 
     What the settings say is rounded up. What the nodes have is rounded down to whole cores and MiB,
     one at least, and the poorest node of a model counts: so jobs that hold all slices of a node,
-    each with its whole share, fit on it.
+    each with its whole share, fit on it, however its GPUs are cut.
     """
     rates = tuple(_rates(nodes, sizes))
     found = {}
@@ -73,8 +78,9 @@ def shares(
 def _rates(nodes: Iterable[NodeView], sizes: Mapping[str, GpuSize]) -> Iterator[_Rate]:
     """One for each node and each of the models that it has."""
     costs = {gres_type: size.millislices for gres_type, size in sizes.items()}
+    boards = {kind: size.board for kind, size in sizes.items() if size.board is not None}
     for node in nodes:
-        slices = Fraction(run_cost(node.gpus, costs), _SLICE)
+        slices = Fraction(node_capacity(node, costs, boards), _SLICE)
         models = {sizes[kind].model for kind, count in node.gpus.items() if count and kind in sizes}
         has_memory = node.memory_mib > _NO_MEMORY_MIB
         for model in models:

@@ -8,11 +8,14 @@ from cluster.jobs import ALLOTTED, JobState, JobView, NodeView
 from cluster.units import Millislices, slices_text
 from cluster.wire import ServiceNews
 from slurm_plugin.decide.charging import run_cost
-from slurm_plugin.decide.explain import Cause, Situation
+from slurm_plugin.decide.explain import Cause, Situation, startable_on_budgets
 from slurm_plugin.decide.free import free_instances, idle, is_usable
-from slurm_plugin.decide.limits import qos_name, type_limits
+from slurm_plugin.decide.limits import (
+    type_limits,
+)
 from slurm_plugin.decide.policy import Recall
-from slurm_plugin.decide.tenants import ancestors, payers, subtree
+from slurm_plugin.decide.qos_names import qos_name
+from slurm_plugin.decide.tenants import ancestors, subtree
 
 WAITING = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 QUOTA = frozenset({Cause.GUARANTEE, Cause.CEILING})
@@ -86,9 +89,9 @@ def shortage(job: JobView, cause: Cause, sight: Sight) -> Shortage | None:
         return None
     match cause:
         case Cause.GUARANTEE:
-            return _guarantee(job, sight)
+            return _own_limit(job, sight)
         case Cause.CEILING:
-            return _worst(_ceilings(job, sight))
+            return _borrowed_limit(job, sight)
         case Cause.TYPE_LIMIT:
             return _worst(_type_limits(job, sight))
         case _:
@@ -123,21 +126,19 @@ def _worst(found: Iterable[Shortage]) -> Shortage | None:
     return max(found, key=lambda one: one.missing, default=None)
 
 
-def _guarantee(job: JobView, sight: Sight) -> Shortage:
+def _own_limit(job: JobView, sight: Sight) -> Shortage:
     tenant, own = job.account, qos_name(job.account)
-    limit = sight.situation.ceilings[tenant].guarantee_millislices
+    limit = sight.situation.ceilings[tenant].own_limit_millislices
     holders = [pair for pair in _holders(sight, {tenant}) if pair[0].qos == own]
     return _slices(f"The jobs of {tenant} in QOS {own}", limit, holders, sight.cost(job))
 
 
-def _ceilings(job: JobView, sight: Sight) -> Iterator[Shortage]:
-    policy = sight.situation.policy
-    for name in (job.account, *ancestors(policy, job.account)):
-        below = subtree(policy, name)
-        holders = _holders(sight, below)
-        limit = sight.situation.ceilings[name].ceiling_millislices
-        whose = f"The jobs of {name}{' and of tenants below it' * (len(below) > 1)}"
-        yield _slices(whose, limit, holders, sight.cost(job))
+def _borrowed_limit(job: JobView, sight: Sight) -> Shortage:
+    """What it holds in QOS of before counts there."""
+    tenant, own = job.account, qos_name(job.account)
+    limit = sight.situation.ceilings[tenant].borrowed_limit_millislices
+    holders = [pair for pair in _holders(sight, {tenant}) if pair[0].qos != own]
+    return _slices(f"The borrowed jobs of {tenant}", limit, holders, sight.cost(job))
 
 
 def _slices(whose: str, limit: int, holders: Iterable[tuple[JobView, int]], need: int) -> Shortage:
@@ -215,6 +216,7 @@ class BudgetShortage:
     """A budget against one job.
 
     Attributes:
+        payer: whose budget leaves the least.
         startable_millislice_s: what it leaves for new runs.
         need_millislice_s: what the job could use up; None without a time limit.
         longest_s: so long the job could run on what is left.
@@ -229,11 +231,11 @@ class BudgetShortage:
 def budget_shortage(job: JobView, sight: Sight) -> BudgetShortage | None:
     """None where no budget pays for it."""
     now = sight.situation
-    payer = payers(now.policy)[job.account] if job.account in now.policy else ""
-    budget = now.policy[payer].budget if payer else None
-    if budget is None or payer not in now.available_millislice_s:
+    if job.account not in now.policy:
         return None
-    startable = max(0, now.available_millislice_s[payer] + budget.overdraft_millislice_s)
+    payer, startable = startable_on_budgets(job.account, now)
+    if startable is None:
+        return None
     cost = sight.cost(job)
     need = None if job.time_limit_s is None else cost * job.time_limit_s
     return BudgetShortage(payer, startable, need, startable // max(1, cost))

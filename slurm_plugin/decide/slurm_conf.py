@@ -1,9 +1,12 @@
 """The lines that slurm.conf needs for the quotas to hold, and what of them is missing."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from cluster.jobs import PartitionView
+from cluster.jobs import NodeView, PartitionView
 from cluster.slurm.values import has_default_memory
+from slurm_plugin.decide.qos_names import GATE_QOS
+from slurm_plugin.decide.slurm_gres import is_pad
 
 _ENFORCED = ("associations", "limits", "qos")
 
@@ -11,7 +14,8 @@ _ENFORCED = ("associations", "limits", "qos")
 def conf_lines(partitions: Iterable[str], costs: Mapping[str, int]) -> tuple[str, ...]:
     """Lines for slurm.conf. ``costs`` are millislices by GRES type.
 
-    A partition's line is its weights only: a site adds them to the line that it has.
+    A partition's line is its weights and the gate only: a site adds them to the line that it has.
+    slurmctld ends if a partition names a QOS that is not there.
     """
     weights = billing_weights(costs)
     return (
@@ -19,7 +23,10 @@ def conf_lines(partitions: Iterable[str], costs: Mapping[str, int]) -> tuple[str
         f"AccountingStorageTRES={accounting_tres(costs)}",
         "PreemptType=preempt/qos",
         "PreemptMode=REQUEUE",
-        *(f'PartitionName={name} TRESBillingWeights="{weights}"' for name in partitions),
+        *(
+            f'PartitionName={name} QOS={GATE_QOS} TRESBillingWeights="{weights}"'
+            for name in partitions
+        ),
     )
 
 
@@ -56,12 +63,54 @@ def conf_faults(
             for name in managed
             if name in views and not views[name].has_default_memory and _counts_memory(config)
         ),
-        *(
-            f"Partition {name} is not managed, but bills: jobs there count towards all limits, "
-            "and those of accounts without a quota can't start."
-            for name in sorted(views.keys() - set(managed))
-            if _bills(views[name])
-        ),
+        *(fault for name in managed if name in views for fault in _gate_faults(views[name])),
+    )
+
+
+def allow_qos_faults(
+    partitions: Iterable[PartitionView], managed: Collection[str], ours: Collection[str]
+) -> tuple[str, ...]:
+    """Which managed partitions do not take all of ``ours``, one sentence each."""
+    lacking = {
+        view.name: sorted(set(ours) - view.allow_qos)
+        for view in partitions
+        if view.name in managed and view.allow_qos is not None
+    }
+    return tuple(
+        f"Partition {name} has AllowQos without {', '.join(names)}: their jobs do not start there. "
+        "Add them, or take AllowQos away: the gate keeps all other QOS out."
+        for name, names in lacking.items()
+        if names
+    )
+
+
+def price_faults(
+    nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, int]
+) -> tuple[str, ...]:
+    """GPUs of managed partitions that have no price, one sentence for each type."""
+    unpriced = defaultdict[str, list[str]](list)
+    for node in nodes:
+        if node.is_in(partitions):
+            kinds = {f"gpu:{kind}" for kind, count in node.gpus.items() if count} - {
+                f"gpu:{kind}" for kind in (*costs, *filter(is_pad, node.gpus))
+            }
+            for kind in (*kinds, *(["gpu"] if node.untyped_gpus else [])):
+                unpriced[kind].append(node.name)
+    return tuple(_unpriced(kind, names) for kind, names in sorted(unpriced.items()))
+
+
+def _unpriced(kind: str, nodes: Sequence[str]) -> str:
+    more = len(nodes) - 1
+    has = f"{nodes[0]} and {more} more node{'s' * (more > 1)} have" if more else f"{nodes[0]} has"
+    if kind == "gpu":
+        return (
+            f"{has} GPUs without a type: Slurm bills by type, so nobody is charged for them and no"
+            " quota counts them. Give them one, as in Gres=gpu:a100:8, and name it in [gpus] of"
+            " slicewise.toml: whole."
+        )
+    return (
+        f"{has} {kind}, which has no price: nobody is charged for it and no quota counts it. Name"
+        " it in [gpus] of slicewise.toml: types, or whole for GPUs that are not cut."
     )
 
 
@@ -107,9 +156,13 @@ def _weight_faults(partition: PartitionView, costs: Mapping[str, int]) -> Iterab
         yield f"{where}: {tres} is {_number(weight)}, not 0: billing counts more than GPUs."
 
 
-def _bills(partition: PartitionView) -> bool:
-    # Without a weight of their own, Slurm bills CPUs.
-    return not partition.billing_weights or any(partition.billing_weights.values())
+def _gate_faults(partition: PartitionView) -> Iterable[str]:
+    if partition.qos != GATE_QOS:
+        yield (
+            f"Partition {partition.name} has no QOS={GATE_QOS} on its line: no quota limits jobs "
+            "there in QOS other than Slicewise's. Add it, once sacctmgr shows that QOS: without it "
+            "slurmctld ends."
+        )
 
 
 def _others(weights: Mapping[str, float], expected: Collection[str]) -> list[tuple[str, float]]:

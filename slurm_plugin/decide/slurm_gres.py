@@ -35,20 +35,28 @@ class Device:
 
 @dataclass(frozen=True)
 class Kind:
-    """A profile of a model of the table, by any of the names that drivers have for it."""
+    """A profile of a model of the table, by any of the names that drivers have for it.
+
+    ``profile`` is "" for the whole GPU where it is not cut.
+    """
 
     model: str
     profile: str
 
 
-def types_by_kind(boards_by_type: Mapping[str, Board]) -> Mapping[Kind, str]:
-    """The GRES type that a site gives each kind; a board by GRES type, as the settings have it."""
+def types_by_kind(
+    boards_by_type: Mapping[str, Board], whole_types: Mapping[str, str] | None = None
+) -> Mapping[Kind, str]:
+    """The GRES type that a site gives each kind.
+
+    As the settings have them: boards by GRES type, and types of whole GPUs by model.
+    """
     profiles = {kind: profile_of(board, kind) for kind, board in boards_by_type.items()}
     return {
         Kind(boards_by_type[gres_type].model, name): gres_type
         for gres_type, profile in profiles.items()
         for name in (profile.name, *profile.aliases)
-    }
+    } | {Kind(model, ""): gres_type for model, gres_type in (whole_types or {}).items()}
 
 
 def devices(
@@ -67,7 +75,8 @@ def devices_of(gpu: Gpu, types: Mapping[Kind, str], directory: str) -> Iterator[
     """The same of one GPU."""
     board = f"{directory}/nvidia{gpu.minor}"
     if not gpu.mig:
-        yield Device(_slurm_name(gpu.name), (board,))
+        model = gpu.board.model if gpu.board is not None else ""
+        yield Device(types.get(Kind(model, "")) or _slurm_name(gpu.name), (board,))
     profiles = {one.placement.profile for one in gpu.instances}
     gres_types = {profile: _type_of(gpu, profile, types) for profile in profiles}
     for one in gpu.instances:

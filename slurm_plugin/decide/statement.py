@@ -1,6 +1,7 @@
-"""What a tenant's runs cost: rows and totals of a statement."""
+"""What a tenant's runs cost: rows and totals of a statement, and of a part of it."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from cluster.units import MillisliceSeconds
 from slurm_plugin.decide.model import Reservation, StatementRow, TenantTotal
@@ -22,6 +23,44 @@ def unposted_millislice_s(held: Reservation, at_s: int) -> int:
     """What a run has used up to ``at_s`` beyond what is posted; 0 if more is posted."""
     used = (at_s - held.key.start_s) * held.cost_millislices
     return max(0, used - held.posted_millislice_s)
+
+
+def part(
+    rows: Iterable[StatementRow], from_s: int, until_s: int | None
+) -> tuple[StatementRow, ...]:
+    """What runs used from then on and before ``until_s``, of those that used anything then.
+
+    Amounts are cut to the millislice-second, so that parts which follow each other add up to the
+    whole. What is still reserved is in the part in which the count of a running one ends.
+    """
+    until_s = _NEVER_S if until_s is None else until_s
+    cut = (_cut(row, from_s, until_s) for row in rows)
+    return tuple(row for row in cut if row is not None)
+
+
+_NEVER_S = 2**62
+
+
+def _cut(row: StatementRow, from_s: int, until_s: int) -> StatementRow | None:
+    start_s, amount = row.run.key.start_s, row.used_millislice_s + row.waived_millislice_s
+    seconds = -(-amount // row.run.cost_millislices)
+    ends_here = from_s <= start_s + seconds < until_s
+    first, last = (min(max(0, at_s - start_s), seconds) for at_s in (from_s, until_s))
+    # A run that ended as it began is in the part in which it did.
+    if first == last and not (ends_here and (seconds == 0 or row.end_s is None)):
+        return None
+
+    def within(whole: int) -> MillisliceSeconds:
+        if not seconds:
+            return MillisliceSeconds(0)
+        return MillisliceSeconds(whole * last // seconds - whole * first // seconds)
+
+    return replace(
+        row,
+        used_millislice_s=within(row.used_millislice_s),
+        waived_millislice_s=within(row.waived_millislice_s),
+        reserved_millislice_s=row.reserved_millislice_s if ends_here else MillisliceSeconds(0),
+    )
 
 
 def totals(rows: Iterable[StatementRow]) -> tuple[TenantTotal, ...]:

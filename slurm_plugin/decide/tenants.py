@@ -19,6 +19,7 @@ from slurm_plugin.decide.policy import (
     Tenant,
     TenantUpdate,
 )
+from slurm_plugin.decide.qos_names import can_have_qos, qos_name
 
 _TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _TYPE_OR_MODEL = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9_.+/-]{0,62}")
@@ -66,6 +67,8 @@ def _alone(policy: Policy, update: TenantUpdate) -> Policy:
     _check_name(update.tenant)
     if update.removed:
         return _without(policy, update.tenant)
+    if update.tenant not in policy:
+        _check_qos(update.tenant)
     tenant = policy.get(update.tenant, Tenant(update.tenant, "", Quota(Millislices(0))))
     tenant = _updated(tenant, update)
     if update.parent is not None:
@@ -204,6 +207,16 @@ def _check_name(name: str) -> None:
             "SW-TENANT-NAME",
             f"{name!r} can't be a tenant.",
             "A tenant is a Slurm account other than root, of letters, digits, '_', '.', '-'.",
+        )
+
+
+def _check_qos(name: str) -> None:
+    if not can_have_qos(name):
+        raise InvalidInputError(
+            "SW-TENANT-NAME",
+            f"{name!r} can't be a tenant: QOS {qos_name(name)} would be Slicewise's for something"
+            " else.",
+            "Name the account otherwise: not gate, and nothing that ends in _borrowed.",
         )
 
 

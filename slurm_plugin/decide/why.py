@@ -9,8 +9,8 @@ from cluster.jobs import ALLOTTED, JobTag, JobView
 from cluster.units import slices_text, slices_words
 from cluster.wire_reads import WhyAnswer, WhyTable
 from slurm_plugin.decide.explain import BUDGET_RUN_S, Cause
-from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.policy import MAX_NOMINAL_MILLISLICES
+from slurm_plugin.decide.qos_names import borrowed_qos, is_borrowed, qos_name
 from slurm_plugin.decide.reasons import Reason, translate
 from slurm_plugin.decide.shortage import (
     WAITING,
@@ -97,7 +97,7 @@ def why_without_ledger(about: str, jobs: Iterable[JobView]) -> WhyAnswer | None:
         about=about,
         state=job.state.value,
         reason=job.reason,
-        headline=f"{_title(job)} waits: {translate(job.reason).words}.",
+        headline=f"{_title(job)} waits: {translate(job.reason, job.qos).words}.",
         sentences=("The ledger does not answer now, so there are no numbers.",),
         start="no estimate without the ledger",
         hints=("Ask again later.",),
@@ -125,7 +125,7 @@ def _waiting(about: str, job: JobView, sight: Sight) -> WhyAnswer:
         return _undecided(about, job, sight)
     if tag is not None and is_resting(job) and job.reason not in _HELD_BY_SLURM:
         return why_slot(about, job, tag, sight)
-    reason = with_recalls(job, translate(job.reason), sight)
+    reason = with_recalls(job, translate(job.reason, job.qos), sight)
     short = shortage(job, reason.cause, sight) if reason.cause is not None else None
     budget = budget_shortage(job, sight) if reason.cause is Cause.BUDGET else None
     start = planned_start(job, reason, short, budget, sight)
@@ -166,8 +166,8 @@ def _asks(job: JobView, sight: Sight) -> str:
 
 
 def _quota(job: JobView) -> str:
-    kinds = {qos_name(job.account): "guaranteed", BORROWED_QOS: "on borrowed quota"}
-    return f"{kinds.get(job.qos, 'not weighed by Slicewise')} (QOS {job.qos})"
+    kind = "guaranteed" if job.qos == qos_name(job.account) else "not weighed by Slicewise"
+    return f"{'on borrowed quota' if is_borrowed(job.qos) else kind} (QOS {job.qos})"
 
 
 def _numbers(short: Shortage | None, budget: BudgetShortage | None) -> Iterable[str]:
@@ -242,7 +242,8 @@ def _borrowing(job: JobView, sight: Sight) -> Iterable[str]:
     elif tag is not None and tag.is_flexible:
         yield "It moves to borrowed quota by itself when others leave some idle."
     else:
-        yield f"On borrowed quota it may start sooner: submit it with --qos={BORROWED_QOS}"
+        qos = borrowed_qos(job.account)
+        yield f"On borrowed quota it may start sooner: submit it with --qos={qos}"
 
 
 def _undecided(about: str, job: JobView, sight: Sight) -> WhyAnswer:
@@ -300,7 +301,7 @@ def _holds(job: JobView, sight: Sight) -> str:
 
 
 def _taken(job: JobView) -> str:
-    if job.qos == BORROWED_QOS:
+    if is_borrowed(job.qos):
         return ": it may be requeued when a lender's own job needs the GPU"
     return ": no other tenant's job takes it away" if job.qos == qos_name(job.account) else ""
 

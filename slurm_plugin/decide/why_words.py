@@ -9,7 +9,7 @@ from cluster.jobs import ALLOTTED, JobTag, JobView
 from cluster.units import slices_words
 from cluster.wire_reads import WhyRow
 from slurm_plugin.decide.explain import explain
-from slurm_plugin.decide.limits import BORROWED_QOS
+from slurm_plugin.decide.qos_names import is_borrowed
 from slurm_plugin.decide.reasons import Reason, translate
 from slurm_plugin.decide.shortage import (
     QUOTA,
@@ -118,7 +118,7 @@ def _end_or_never(job: JobView) -> float:
 
 
 def _job_row(job: JobView, amount: int, of_type: str) -> WhyRow:
-    notes = ["borrowed"] if job.qos == BORROWED_QOS else []
+    notes = ["borrowed"] if is_borrowed(job.qos) else []
     if ends_s(job) is None:
         notes.append("no time limit")
     return WhyRow(
@@ -183,4 +183,4 @@ def _group(job: JobView, sight: Sight) -> _Group:
         return _ENDED, "ended"
     if job.job_id in sight.refusals:
         return _WAITS, "wait: Slicewise refuses it"
-    return _WAITS, f"wait: {with_recalls(job, translate(job.reason), sight).words}"
+    return _WAITS, f"wait: {with_recalls(job, translate(job.reason, job.qos), sight).words}"

@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Iterator, Mapping
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from cluster.database import reading
+from slurm_plugin.decide.calendar import loosely_within
 from slurm_plugin.decide.model import Statement, StatementRow, Verification
 from slurm_plugin.decide.statement import totals
-from slurm_plugin.ledger import queries, replay
+from slurm_plugin.ledger import queries, reads, replay, window_rows
 from slurm_plugin.ledger.part import LedgerPart
 
 _EXPORTED_AT_ONCE = 2000
@@ -63,10 +64,45 @@ class Audit(LedgerPart):
 
         Looked at: that each transfer moves between the accounts that its kind and its run or budget
         entry name; that what is left and posted by each run's transfers is what its open
-        reservation holds; that the sums over each account are its balance; that each budget entry
-        has exactly its transfer; that loans are what they were changed to last.
+        reservation holds; that a settled run has used, or was waived, what Slurm allotted to it;
+        that the numbers of a run's transfers have no gap; that the sums over each account are its
+        balance; that each budget entry has exactly its transfer; that the seals are those of what
+        is there; that loans are what they were changed to last, and within limits; that recalls are
+        between tenants; that nothing is accounted for that is to come.
         """
         with reading(self._engine) as connection:
             connection.execute(text(replay.SETTING))
             found = [connection.execute(text(check)).one() for check in replay.CHECKS]
-        return replay.verification(found)
+            seal = connection.execute(text(replay.NEWEST_SEAL)).scalar_one_or_none()
+            clusters = connection.execute(text(_CLUSTERS)).scalars().all()
+            others = [fault for one in clusters for fault in _policy_faults(connection, one)]
+        return replay.verification(found, others, seal or "")
+
+
+_CLUSTERS = """
+SELECT cluster FROM slicewise.loans UNION SELECT cluster FROM slicewise.recalls
+ UNION SELECT cluster FROM slicewise.watermarks ORDER BY 1
+"""
+
+_AHEAD_S = 3600
+"""Clocks of the database and of the daemon may differ a little."""
+
+
+def _policy_faults(connection: Connection, cluster: str) -> Iterator[str]:
+    policy, loans = reads.policy(connection, cluster), reads.loans(connection, cluster)
+    recorded = connection.execute(window_rows.window_records_of(cluster))
+    # Also of windows that are over: loans follow them at the next round.
+    windows = [window_rows.window_record(row).window for row in recorded]
+    for one in sorted(set(loans) - set(loosely_within(policy, windows, loans))):
+        pair = f"{one.lender} to {one.borrower} on {cluster}"
+        yield f"loan of {pair}: {one.amount_millislices} are beyond what its limits allow"
+    now_s = reads.now_s(connection)
+    for back in reads.recalls(connection, cluster):
+        pair = f"{back.lender} from {back.borrower} on {cluster}"
+        if not {back.lender, back.borrower} <= policy.keys():
+            yield f"recall of {pair}: one of them is no tenant"
+        if back.called_s > now_s + _AHEAD_S:
+            yield f"recall of {pair}: called at {back.called_s}, which is to come"
+    mark_s = reads.accounted_until_s(connection, cluster)
+    if mark_s is not None and mark_s > now_s + _AHEAD_S:
+        yield f"watermark of {cluster}: accounted for until {mark_s}, which is to come"

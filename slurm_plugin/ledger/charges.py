@@ -2,19 +2,31 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from sqlalchemy import BigInteger, Select, cast, extract, func, select
+from sqlalchemy import case, func, or_, select, true
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
+from slurm_plugin.decide.decayed_use import Holding
 from slurm_plugin.decide.model import Charge, Reservation, RunKey, Transfer
-from slurm_plugin.ledger import queries
+from slurm_plugin.ledger import reads
 from slurm_plugin.ledger.booking import book
 from slurm_plugin.ledger.part import LedgerPart
-from slurm_plugin.ledger.tables import accounts, watermarks
+from slurm_plugin.ledger.tables import (
+    accounts,
+    open_reservations,
+    runs,
+    transfers,
+    watermarks,
+)
+from slurm_plugin.ledger.window_rows import NOW_S
 
 _BOOK = "SELECT slicewise.book(%s)"
+_ROWS_AT_ONCE = 5000
+_SEALED_AT_ONCE, _BATCHES = 2000, 20
+"""Who books waits for each batch: some 10 ms."""
+_AHEAD_S = 3600
+"""A watermark so far in the future was written by a clock that was wrong."""
 
 
 class Charges(LedgerPart):
@@ -22,22 +34,60 @@ class Charges(LedgerPart):
 
     def open_reservations(self) -> tuple[Reservation, ...]:
         """Runs that are not settled."""
-        found = queries.reservations_of(self._cluster)
         with reading(self._engine) as connection:
-            return tuple(queries.reservation(row) for row in connection.execute(found))
+            return reads.reservations(connection, self._cluster)
 
-    def apply(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
+    def post(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
         """Book all charges at once or none; returns the runs that it changed.
 
         A charge that was decided on another state of its run (``Charge.after``) is left out: so
-        applying the same charges again changes nothing.
+        posting the same charges again changes nothing.
         """
         if not charges:
             return frozenset()
         in_order = sorted(charges, key=lambda charge: charge.run.key)
         values = json.dumps([_values(charge) for charge in in_order])
-        booked = book(self._booking, _BOOK, values)
+        booked = book(self._database.booking, _BOOK, values)
         return frozenset(in_order[position].run.key for position in booked)
+
+    def holdings(self, since_s: int) -> tuple[Holding, ...]:
+        """Of every run that has ended at ``since_s`` or later, or is still open."""
+        newest = (
+            select(transfers.c.until_s)
+            .where(transfers.c.run_id == runs.c.id)
+            .order_by(transfers.c.number.desc())
+            .limit(1)
+            .lateral("newest")
+        )
+        is_open = open_reservations.c.run_id.is_not(None)
+        query = (
+            select(
+                runs.c.tenant, runs.c.cost_millislices, runs.c.start_s, newest.c.until_s, is_open
+            )
+            .select_from(runs)
+            .join(newest, true())
+            .outerjoin(open_reservations, open_reservations.c.run_id == runs.c.id)
+            .where(runs.c.cluster == self._cluster, or_(is_open, newest.c.until_s >= since_s))
+        )
+        with reading(self._engine) as connection:
+            found = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
+            return tuple(
+                Holding(tenant, amount, start_s, None if still_open else until_s)
+                for tenant, amount, start_s, until_s, still_open in found
+            )
+
+    def seal(self) -> int:
+        """Chain what was booked since the last time to all that was before, as ``Audit.verify``
+        checks; how many transfers. Of a long history a part at a time.
+        """
+        total = 0
+        for _ in range(_BATCHES):
+            with writing(self._engine) as connection:
+                sealed = connection.execute(select(func.slicewise.seal(_SEALED_AT_ONCE)))
+                total += (count := int(sealed.scalar_one()))
+            if count < _SEALED_AT_ONCE:
+                break
+        return total
 
     def charged_tenants(self) -> frozenset[str]:
         """Tenants that ever had a run."""
@@ -51,26 +101,22 @@ class Charges(LedgerPart):
         found = self.last_accounted_s()
         if found is not None:
             return found
-        mark = self._mark()
-        now_s = cast(func.floor(extract("epoch", func.now())), BigInteger)
-        first = insert(watermarks).values(cluster=self._cluster, accounted_until_s=now_s)
+        first = insert(watermarks).values(cluster=self._cluster, accounted_until_s=NOW_S)
         with writing(self._engine) as connection:
             connection.execute(first.on_conflict_do_nothing())
-            return int(connection.execute(mark).scalar_one())
+            return reads.accounted_until_s(connection, self._cluster) or 0
 
     def last_accounted_s(self) -> int | None:
         """The same, but nothing is set; None before the first call of that."""
         with reading(self._engine) as connection:
-            found = connection.execute(self._mark()).scalar_one_or_none()
-        return None if found is None else int(found)
-
-    def _mark(self) -> Select[Any]:
-        return select(watermarks.c.accounted_until_s).where(watermarks.c.cluster == self._cluster)
+            return reads.accounted_until_s(connection, self._cluster)
 
     def set_accounted_until_s(self, second: int) -> None:
-        """Record that; it never goes back."""
+        """Record that; it never goes back, unless it is far ahead of the database's clock."""
+        mark = watermarks.c.accounted_until_s
         moved = insert(watermarks).values(cluster=self._cluster, accounted_until_s=second)
-        later = func.greatest(watermarks.c.accounted_until_s, moved.excluded.accounted_until_s)
+        after = moved.excluded.accounted_until_s
+        later = case((mark > NOW_S + _AHEAD_S, after), else_=func.greatest(mark, after))
         moved = moved.on_conflict_do_update(
             index_elements=[watermarks.c.cluster], set_={"accounted_until_s": later}
         )

@@ -18,7 +18,7 @@ MOST_KEYS = 100
 class Keys(LedgerPart):
     """A key is never deleted, only revoked."""
 
-    def api_keys(self) -> tuple[KeyView, ...]:
+    def all(self) -> tuple[KeyView, ...]:
         """Every key, the oldest first."""
         with reading(self._engine) as connection:
             connection.execute(DEADLINE)
@@ -39,7 +39,7 @@ class Keys(LedgerPart):
                 protected=tuple(sorted(tenants)),
             )
 
-    def add_key(self, key_id: str, tenant: str, name: str, sha256: str, author: str) -> None:
+    def add(self, key_id: str, tenant: str, name: str, sha256: str, author: str) -> None:
         """Raises InvalidInputError: SW-KEY-LIMIT if the tenant has too many, SW-KEY-TWICE if its id
         or hash is there already.
         """
@@ -67,7 +67,7 @@ class Keys(LedgerPart):
                 raise InvalidInputError("SW-KEY-TWICE", "That key is there already.", "Try again.")
             connection.execute(insert(api_keys).values(values))
 
-    def revoke_key(self, key_id: str, author: str) -> None:
+    def revoke(self, key_id: str, author: str) -> None:
         """Of a key that is there; once more does nothing."""
         values = {"cluster": self._cluster, "key_id": key_id, "author": author}
         revoked = insert(api_key_revocations).values(values).on_conflict_do_nothing()

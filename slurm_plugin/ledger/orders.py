@@ -19,7 +19,7 @@ What = Literal["scale", "restart", "end", "over"]
 class Orders(LedgerPart):
     """Each order is a row of its own; the newest of a service holds."""
 
-    def orders(self) -> Mapping[Key, Ordered]:
+    def standing(self) -> Mapping[Key, Ordered]:
         """What is ordered now, of every service."""
         of = service_orders.c
         mine = of.cluster == self._cluster
@@ -30,8 +30,8 @@ class Orders(LedgerPart):
             found = connection.execute(newest).all()
         return {(row.tenant, row.name): _ordered(row) for row in found if row.what != "over"}
 
-    def newest_order_id(self) -> int:
-        """Of the order that was written last; as long as it is the same, ``orders`` are."""
+    def newest_id(self) -> int:
+        """Of the order that was written last; as long as it is the same, ``standing`` is."""
         of = service_orders.c
         # Not max(): with the index by service that would look at every order.
         newest = select(of.id).where(of.cluster == self._cluster).order_by(of.id.desc()).limit(1)
@@ -39,7 +39,7 @@ class Orders(LedgerPart):
             connection.execute(DEADLINE)
             return connection.execute(newest).scalar() or 0
 
-    def set_order(self, key: Key, what: What, ordered: Ordered, author: str) -> None:
+    def write(self, key: Key, what: What, ordered: Ordered, author: str) -> None:
         """From now on this holds."""
         values = {
             "cluster": self._cluster,

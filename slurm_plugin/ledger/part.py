@@ -1,5 +1,6 @@
 """What the parts of the ledger share."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Engine, text
@@ -8,19 +9,33 @@ DEADLINE = text("SET LOCAL statement_timeout = '4s'")
 """For what somebody waits for: it is done, or never will be, before he is told that it failed."""
 
 
+@dataclass(frozen=True)
+class Database:
+    """One cluster's rows, and the connections by which they are reached.
+
+    Attributes:
+        engine: for everything but charges.
+        booking: for ``Charges.post``; see ``booking.booking_engine``.
+        cluster: Slurm's ClusterName.
+    """
+
+    engine: Engine
+    booking: Engine
+    cluster: str
+
+
 class LedgerPart:
-    """Methods on one cluster's rows.
+    """Methods on some tables of one cluster, each a transaction of its own.
 
     Every method raises UnreachableError (SW-DATABASE-DOWN) if PostgreSQL does not answer and
     OutsideError (SW-DATABASE-FAILED, SW-LEDGER-REFUSED) if it answers with an error; then nothing
     was written.
     """
 
-    _engine: Engine
-    _booking: Engine
-    """For ``Charges.apply``: see ``booking.booking_engine``."""
-    _cluster: str
-    """Slurm's ClusterName."""
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._engine = database.engine
+        self._cluster = database.cluster
 
 
 def seconds(epoch: Any) -> float | None:

@@ -229,11 +229,20 @@ def entries_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
             budget_entries.c.author,
             budget_entries.c.reason,
             at_s,
+            budget_entries.c.key,
         )
         .where(budget_entries.c.cluster == cluster, at_s >= since_s)
         .order_by(budget_entries.c.id)
     )
     return query if tenant is None else query.where(budget_entries.c.tenant == tenant)
+
+
+def entry_of(cluster: str, key: str) -> Select[Any]:
+    """Tenant, kind and amount of the entry with that key."""
+    of = budget_entries.c
+    return select(of.tenant, of.kind, of.amount_millislice_s).where(
+        of.cluster == cluster, of.key == key
+    )
 
 
 def budget_entry(row: Any) -> BudgetEntry:

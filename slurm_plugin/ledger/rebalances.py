@@ -9,7 +9,6 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
 from cluster.errors import InvalidInputError
-from cluster.leader_lock import LeaderLock
 from slurm_plugin.decide.rebalance_steps import (
     RebalanceRun,
     RunOutcome,
@@ -26,13 +25,9 @@ KEPT_DAYS = 90
 
 
 class Rebalances(LedgerPart):
-    """Every step is on disk before it begins. Who writes holds ``rebalance_lock``."""
+    """Every step is on disk before it begins. Who writes holds ``Locks.rebalancing``."""
 
-    def rebalance_lock(self, host: str) -> LeaderLock:
-        """The lock of the one process that rebalances; ``host`` is what others are told of it."""
-        return LeaderLock(self._engine, "slicewise rebalance", self._cluster, host)
-
-    def open_run(self, author: str, host: str) -> int:
+    def open(self, author: str, host: str) -> int:
         """A new run's id. Runs that were never finished are ``abandoned`` by it, and those before
         ``KEPT_DAYS`` forgotten.
         """
@@ -43,14 +38,14 @@ class Rebalances(LedgerPart):
             made = insert(rebalance_runs).values(values).returning(rebalance_runs.c.id)
             return int(connection.execute(made).scalar_one())
 
-    def begin_run_step(self, run_id: int, step: StepName) -> int:
-        """The record's id, for ``end_run_step``."""
+    def begin_step(self, run_id: int, step: StepName) -> int:
+        """The record's id, for ``end_step``."""
         values = {"run_id": run_id, "step": step}
         made = insert(rebalance_steps).values(values).returning(rebalance_steps.c.id)
         with writing(self._engine) as connection:
             return int(connection.execute(made).scalar_one())
 
-    def end_run_step(
+    def end_step(
         self,
         record_id: int,
         outcome: StepOutcome,
@@ -71,7 +66,7 @@ class Rebalances(LedgerPart):
         with writing(self._engine) as connection:
             connection.execute(update(rebalance_steps).where(*begun).values(ended))
 
-    def finish_run(self, run_id: int, outcome: RunOutcome) -> None:
+    def finish(self, run_id: int, outcome: RunOutcome) -> None:
         """Its end: done or failed. One that was abandoned stays so."""
         of = rebalance_runs.c
         ended = {"outcome": outcome, "ended_at": func.now()}
@@ -79,13 +74,13 @@ class Rebalances(LedgerPart):
         with writing(self._engine) as connection:
             connection.execute(update(rebalance_runs).where(*running).values(ended))
 
-    def rebalance_history(self, limit: int) -> tuple[RebalanceRun, ...]:
+    def history(self, limit: int) -> tuple[RebalanceRun, ...]:
         """The newest first, with their steps."""
         newest = self._runs().order_by(rebalance_runs.c.id.desc()).limit(limit)
         with reading(self._engine) as connection:
             return _runs(connection, newest)
 
-    def rebalance_run(self, run_id: int) -> RebalanceRun:
+    def find(self, run_id: int) -> RebalanceRun:
         """Raises InvalidInputError (SW-REBALANCE-UNKNOWN) if there is none of that id."""
         with reading(self._engine) as connection:
             found = _runs(connection, self._runs().where(rebalance_runs.c.id == run_id))

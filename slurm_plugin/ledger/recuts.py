@@ -9,7 +9,6 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
 from cluster.errors import InvalidInputError
-from cluster.leader_lock import LeaderLock
 from cluster.mig.layouts import Placement
 from slurm_plugin.decide.mig.recut_steps import (
     UNFINISHED,
@@ -43,11 +42,7 @@ class Seen:
 class Recuts(LedgerPart):
     """Every step is on disk before it begins."""
 
-    def recut_lock(self, host: str) -> LeaderLock:
-        """The lock of the one process that re-cuts; ``host`` is what others are told of it."""
-        return LeaderLock(self._engine, "slicewise recut", self._cluster, host)
-
-    def open_recut(self, planned: Planned, author: str) -> Recut:
+    def open(self, planned: Planned, author: str) -> Recut:
         """Raises OutsideError (SW-LEDGER-REFUSED) if an unfinished one has that GPU."""
         values = {
             "cluster": self._cluster,
@@ -66,18 +61,18 @@ class Recuts(LedgerPart):
             recut_id = connection.execute(made).scalar_one()
             return self._recut(connection, recut_id)
 
-    def unfinished_recuts(self) -> tuple[Recut, ...]:
+    def unfinished(self) -> tuple[Recut, ...]:
         """Running or stuck, the oldest first."""
         mine = self._mine().where(recuts.c.state.in_(UNFINISHED)).order_by(recuts.c.id)
         with reading(self._engine) as connection:
             return _recuts(connection, mine)
 
-    def recut_history(self, limit: int) -> tuple[Recut, ...]:
+    def history(self, limit: int) -> tuple[Recut, ...]:
         """The newest first, with their steps."""
         with reading(self._engine) as connection:
             return _recuts(connection, self._mine().order_by(recuts.c.id.desc()).limit(limit))
 
-    def recut(self, recut_id: int) -> Recut:
+    def find(self, recut_id: int) -> Recut:
         """Raises InvalidInputError (SW-RECUT-UNKNOWN) if there is none of that id."""
         with reading(self._engine) as connection:
             return self._recut(connection, recut_id)
@@ -108,7 +103,7 @@ class Recuts(LedgerPart):
             )
             return self._recut(connection, recut_id)
 
-    def finish_recut(self, recut_id: int, state: State, error: str) -> None:
+    def finish(self, recut_id: int, state: State, error: str) -> None:
         """Its new state; running and stuck are no ends. At its end both files are forgotten."""
         values: dict[str, Any] = {"state": state, "error": error, "ended_at": None}
         if state not in UNFINISHED:

@@ -91,6 +91,56 @@ SELECT count(*) AS seen,
 """
 """The sums over each account are its balance; over all of them debits equal credits."""
 
+_SETTLED = """
+WITH replayed AS (
+    SELECT run_id, count(*) AS transfers, min(number) AS first, max(number) AS last,
+           sum(CASE kind WHEN 'post' THEN amount_millislice_s WHEN 'waive' THEN amount_millislice_s
+                         WHEN 'reverse' THEN -amount_millislice_s ELSE 0 END) AS used,
+           (max(ARRAY[number, until_s]))[2] AS end_s
+      FROM slicewise.transfers WHERE run_id IS NOT NULL GROUP BY run_id
+), differences AS (
+    SELECT r.id, r.tenant, r.task, p.transfers, p.first, p.last, p.used,
+           r.cost_millislices * greatest(p.end_s - r.start_s, 0) AS allotted,
+           CASE WHEN p.run_id IS NULL OR p.first <> 1 OR p.last <> p.transfers THEN 1
+                WHEN o.run_id IS NULL
+                THEN abs(p.used - r.cost_millislices * greatest(p.end_s - r.start_s, 0))
+                ELSE 0 END AS difference
+      FROM slicewise.runs r
+      LEFT JOIN replayed p ON p.run_id = r.id
+      LEFT JOIN slicewise.open_reservations o ON o.run_id = r.id
+)
+SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
+       (array_agg(CASE WHEN transfers IS NULL
+                       THEN format('run %s (%s of %s): has no transfer', id, task, tenant)
+                       WHEN first <> 1 OR last <> transfers
+                       THEN format('run %s (%s of %s): %s transfers, numbered from %s to %s',
+                                   id, task, tenant, transfers, first, last)
+                       ELSE format('run %s (%s of %s): settled at %s, Slurm allotted %s',
+                                   id, task, tenant, used, allotted) END)
+        FILTER (WHERE difference <> 0))[1:10] AS faults
+  FROM differences
+"""
+"""A run's transfers are numbered without a gap; once settled, used + waived is cost × seconds."""
+
+_SEALS = """
+WITH chain AS (
+    SELECT id, last_transfer_id, transfers, hash, lag(hash, 1, '') OVER in_order AS previous,
+           lag(last_transfer_id, 1, 0::bigint) OVER in_order AS behind
+      FROM slicewise.seals WINDOW in_order AS (ORDER BY id)
+), broken AS (
+    SELECT * FROM chain WHERE slicewise.seal_hash(previous, behind, last_transfer_id) <> hash
+)
+SELECT (SELECT coalesce(sum(transfers), 0) FROM slicewise.seals) AS seen,
+       count(*) AS difference,
+       (array_agg(format('seal %s: transfers %s to %s, their runs or budget entries are not what '
+                         'was sealed', id, behind + 1, last_transfer_id) ORDER BY id))[1:10]
+       AS faults
+  FROM broken
+"""
+"""Each seal is the hash of what is there."""
+
+NEWEST_SEAL = "SELECT encode(hash, 'hex') FROM slicewise.seals ORDER BY id DESC LIMIT 1"
+
 _BUDGET_ENTRIES = """
 WITH differences AS (
     SELECT b.*, abs(b.amount_millislice_s - coalesce(sum(
@@ -135,16 +185,18 @@ SELECT count(*) AS seen, coalesce(sum(abs(amount - stored)), 0) AS difference,
 
 _COUNT = "SELECT count(*) AS seen, 0 AS difference, NULL::text[] AS faults FROM slicewise.transfers"
 
-CHECKS = (_COUNT, _ACCOUNTS, _RUNS, _TRANSFERS, _BUDGET_ENTRIES, _LOANS)
+CHECKS = (_COUNT, _ACCOUNTS, _RUNS, _SEALS, _SETTLED, _TRANSFERS, _BUDGET_ENTRIES, _LOANS)
 
 
-def verification(results: Sequence[Any]) -> Verification:
-    """Of the one row that each of ``CHECKS`` gives."""
-    transfers, accounts, reservations, *_ = results
+def verification(results: Sequence[Any], others: Sequence[str], seal: str) -> Verification:
+    """Of the one row that each of ``CHECKS`` gives, and other faults in words."""
+    transfers, accounts, reservations, sealed, *_ = results
     return Verification(
         transfers.seen,
         accounts.seen,
         reservations.seen,
-        MillisliceSeconds(sum(int(result.difference) for result in results)),
-        tuple(fault for result in results for fault in result.faults or ()),
+        MillisliceSeconds(sum(int(result.difference) for result in results) + len(others)),
+        (*(fault for result in results for fault in result.faults or ()), *others[:10]),
+        int(sealed.seen),
+        seal,
     )

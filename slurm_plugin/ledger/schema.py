@@ -51,6 +51,11 @@ _REPLACED = ("recalls",)
 _CALLED = ("enter_budget", "lock_policy")
 """Functions for operators and the daemon, who therefore need not write entries themselves."""
 
+_CALLED_BY_DAEMON = ("book", "seal")
+
+_READS = "seal_hash"
+"""A function that reads what any role may read."""
+
 
 _version = Table("alembic_version", MetaData(SCHEMA), Column("version_num", Text))
 """Alembic's own."""
@@ -213,6 +218,7 @@ def _grants(role: str, duty: Duty) -> Iterator[str]:
         return
     yield f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}"
     yield f"GRANT SELECT ON {tables} TO {role}"
+    yield f"GRANT EXECUTE ON FUNCTION {SCHEMA}.{_READS} TO {role}"
     if duty == "reader":
         return
     yield from _may_append(role, _APPENDED)
@@ -229,7 +235,8 @@ def _grants(role: str, duty: Duty) -> Iterator[str]:
     yield from _may_append(role, _APPENDED_BY_DAEMON)
     for name in _KEPT:
         yield f"GRANT INSERT, UPDATE, DELETE ON {SCHEMA}.{name} TO {role}"
-    yield f"GRANT EXECUTE ON FUNCTION {SCHEMA}.book TO {role}"
+    for name in _CALLED_BY_DAEMON:
+        yield f"GRANT EXECUTE ON FUNCTION {SCHEMA}.{name} TO {role}"
 
 
 def _may_append(role: str, appended: Iterable[Table]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -247,7 +248,9 @@ budget_entries = Table(
     Column("author", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("key", Text),
     CheckConstraint("tenant <> ''", name="tenant_named"),
+    CheckConstraint("key <> ''", name="key_named"),
     CheckConstraint("kind IN ('roll', 'grant', 'adjust')", name="kind_known"),
     CheckConstraint("(kind = 'roll') = (period_start_s IS NOT NULL)", name="period_of_roll"),
     CheckConstraint("kind = 'roll' OR amount_millislice_s <> 0", name="amount_not_zero"),
@@ -260,6 +263,13 @@ budget_entries = Table(
         postgresql_where=text("kind = 'roll'"),
     ),
     Index("ix_budget_entries_tenant", "cluster", "tenant", "id"),
+    Index(
+        "uq_budget_entries_key",
+        "cluster",
+        "key",
+        unique=True,
+        postgresql_where=text("key IS NOT NULL"),
+    ),
     comment="A tenant's budget was given or taken back, with its transfer; append-only.",
 )
 
@@ -292,6 +302,19 @@ transfers = Table(
         postgresql_where=text("budget_entry_id IS NOT NULL"),
     ),
     comment="Each moves an amount between two accounts, of a run or a budget; append-only.",
+)
+
+seals = Table(
+    "seals",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("last_transfer_id", BigInteger, nullable=False),
+    Column("transfers", BigInteger, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    UniqueConstraint("last_transfer_id", name="uq_seals_last"),
+    CheckConstraint("transfers > 0", name="transfers_positive"),
+    comment="A hash over the transfers since the seal before, and over its hash. Append-only.",
 )
 
 open_reservations = Table(

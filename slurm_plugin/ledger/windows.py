@@ -1,48 +1,31 @@
-"""Windows of the calendar: who set which, and the policy with those that hold."""
+"""Windows of the calendar: which quota holds when, and who said so."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
 from cluster.errors import InvalidInputError
-from slurm_plugin.calendar_times import moment, moments
-from slurm_plugin.decide.calendar import (
-    Window,
-    WindowRecord,
-    check_window,
-    in_force,
-    loosest,
-    rivals,
-)
-from slurm_plugin.decide.policy import Policy
+from slurm_plugin.calendar_times import moments
+from slurm_plugin.decide.calendar import Window, WindowRecord, check_window, rivals
 from slurm_plugin.decide.tenants import check_words
+from slurm_plugin.ledger import reads
 from slurm_plugin.ledger import window_rows as rows
-from slurm_plugin.ledger.policies import Policies
-from slurm_plugin.ledger.rebalance_tables import quota_windows
+from slurm_plugin.ledger.part import LedgerPart
+from slurm_plugin.ledger.rebalance_tables import quota_window_ends, quota_windows
 
 
-class Windows(Policies):
+class Windows(LedgerPart):
     """Who changes a window waits for who changes a quota."""
 
-    def windows(self) -> tuple[Window, ...]:
+    def not_over(self) -> tuple[Window, ...]:
         """Those that hold or will hold, in the order in which they were set."""
         with reading(self._engine) as connection:
-            return self._windows(connection)
+            return reads.windows(connection, self._cluster)
 
-    def policy_in_force(self, at_s: float, zone: str) -> Policy:
-        """Every tenant by name, as the calendar of that time zone has it then."""
-        with reading(self._engine) as connection:
-            policy, windows = self._policy(connection), self._windows(connection)
-        return in_force(policy, windows, moment(at_s, zone))
-
-    def highest_policy(self) -> Policy | None:
-        """Every tenant with the most that it has at any hour; None without a calendar."""
-        with reading(self._engine) as connection:
-            policy, windows = self._policy(connection), self._windows(connection)
-        return loosest(policy, windows) if windows else None
-
-    def set_window(self, window: Window, author: str, reason: str, zone: str) -> Window:
+    def add(self, window: Window, author: str, reason: str, zone: str) -> Window:
         """Add a window; returns it with its id.
 
         Raises InvalidInputError: SW-TEXT, what ``calendar.check_window`` raises, and
@@ -50,10 +33,10 @@ class Windows(Policies):
         """
         check_words(author, reason)
         with writing(self._engine) as connection:
-            self._lock(connection)
-            policy = self._policy(connection)
-            beside = rivals(policy, self._windows(connection), window)
-            now_s = self._now_s(connection)
+            reads.lock_policy(connection, self._cluster)
+            policy = reads.policy(connection, self._cluster)
+            beside = rivals(policy, reads.windows(connection, self._cluster), window)
+            now_s = reads.now_s(connection)
             if window.last_s is not None and window.last_s <= now_s:
                 raise _over(window)
             check_window(policy, beside, window, moments((*beside, window), now_s, zone))
@@ -63,26 +46,39 @@ class Windows(Policies):
             window_id = connection.execute(added).scalar_one()
         return replace(window, window_id=window_id, reason=reason)
 
-    def end_window(self, window_id: int, author: str, reason: str) -> Window:
+    def end(self, window_id: int, author: str, reason: str) -> Window:
         """Remove a window; raises InvalidInputError (SW-TEXT, SW-WINDOW-UNKNOWN)."""
         check_words(author, reason)
         with writing(self._engine) as connection:
-            self._lock(connection)
-            found = [one for one in self._windows(connection) if one.window_id == window_id]
+            reads.lock_policy(connection, self._cluster)
+            known = reads.windows(connection, self._cluster)
+            found = [one for one in known if one.window_id == window_id]
             if not found:
                 raise InvalidInputError(
                     "SW-WINDOW-UNKNOWN",
                     f"There is no window {window_id}, or it is over.",
                     "See which there are: slicewise quota calendar list",
                 )
-            self._end_windows(connection, found, author, reason)
+            _end(connection, found, author, reason)
             return found[0]
 
-    def window_history(self) -> tuple[WindowRecord, ...]:
+    def history(self) -> tuple[WindowRecord, ...]:
         """Every window that there ever was, the newest first, and who set and removed it."""
         with reading(self._engine) as connection:
             found = connection.execute(rows.window_records_of(self._cluster))
             return tuple(rows.window_record(row) for row in found)
+
+
+def end_of(connection: Connection, cluster: str, tenant: str, author: str, reason: str) -> None:
+    """Within a transaction: remove every window of a tenant."""
+    mine = [one for one in reads.windows(connection, cluster) if one.tenant == tenant]
+    _end(connection, mine, author, reason)
+
+
+def _end(connection: Connection, found: Iterable[Window], author: str, reason: str) -> None:
+    values = [{"window_id": one.window_id, "author": author, "reason": reason} for one in found]
+    if values:
+        connection.execute(insert(quota_window_ends), values)
 
 
 def _over(window: Window) -> InvalidInputError:

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.errors import OutsideError, UnreachableError
@@ -11,6 +10,7 @@ from cluster.jobs import RunRecord
 from slurm_plugin.bookkeeping import tariff
 from slurm_plugin.decide.charging import charge
 from slurm_plugin.decide.model import Charge, RunKey
+from slurm_plugin.posting import post
 from slurm_plugin.rebalance.look import Look, Report, Site
 from slurm_plugin.rolls import begun_periods, roll_budgets
 
@@ -21,17 +21,23 @@ if TYPE_CHECKING:
 async def reconcile(site: Site, look: Look, *, apply: bool) -> Report:
     """Reserve for what runs, settle what has ended; where accounting is away only the former.
 
-    A charge is booked once, whoever else decides it at the same time (``Ledger.apply``). What
-    accounting has lost is left to the daemon: that takes two hours of looks.
+    A charge is booked once, whoever else decides it at the same time (``Charges.post``). What
+    accounting has lost is left to the daemon: that takes two hours of looks. Raises OutsideError if
+    a charge can't be booked, once all others are.
     """
     ledger = site.ledger
-    reservations = await asyncio.to_thread(ledger.open_reservations)
+    reservations = await asyncio.to_thread(ledger.charges.open_reservations)
     records, why = await _records(site, look, apply=apply)
     decided = charge(tariff(site.settings, look.policy), look.jobs, records, reservations, {})
     new: Collection[RunKey] = ()
-    if decided.charges:
-        book = ledger.apply if apply else partial(_unsettled, ledger)
-        new = await asyncio.to_thread(book, decided.charges)
+    if decided.charges and apply:
+        posted = await asyncio.to_thread(post, ledger, decided.charges)
+        await asyncio.to_thread(ledger.charges.seal)
+        for error in posted.refused.values():
+            raise error
+        new = posted.booked
+    elif decided.charges:
+        new = await asyncio.to_thread(_unsettled, ledger, decided.charges)
     known = {one.run.key for one in decided.charges} - set(new)
     odd = [one.text for one in decided.observations if one.key not in known]
     odd += [f"no cost is set for GPU type {kind}" for kind in sorted(decided.unpriced)]
@@ -45,7 +51,7 @@ async def reconcile(site: Site, look: Look, *, apply: bool) -> Report:
 async def _records(site: Site, look: Look, *, apply: bool) -> tuple[tuple[RunRecord, ...], str]:
     """Of all runs that may not be settled yet, and why there are none."""
     ledger = site.ledger
-    known_since = ledger.accounted_until_s if apply else ledger.last_accounted_s
+    known_since = ledger.charges.accounted_until_s if apply else ledger.charges.last_accounted_s
     since_s = await asyncio.to_thread(known_since)
     try:
         return await site.slurm.runs(int(look.at_s) if since_s is None else since_s), ""
@@ -54,10 +60,10 @@ async def _records(site: Site, look: Look, *, apply: bool) -> tuple[tuple[RunRec
 
 
 def _unsettled(ledger: "Ledger", charges: Sequence[Charge]) -> frozenset[RunKey]:
-    """Runs that ``apply`` would book: accounting goes on to tell of those that are settled."""
+    """Runs that ``post`` would book: accounting goes on to tell of those that are settled."""
     found = frozenset(one.run.key for one in charges)
     since_s = min(key.start_s for key in found)
-    rows = ledger.statement(None, since_s, since_s).rows
+    rows = ledger.audit.statement(None, since_s, since_s).rows
     return found - {row.run.key for row in rows if row.end_s is not None}
 
 
@@ -69,7 +75,7 @@ def _booked_lines(charges: Iterable[Charge]) -> Iterable[str]:
 async def roll(site: Site, look: Look, *, apply: bool) -> Report:
     """Begin the periods that are due by the time of the look; none begins twice."""
     ledger, zone, looked_s = site.ledger, site.settings.ledger.time_zone, int(look.at_s)
-    rolls = await asyncio.to_thread(ledger.rolls)
+    rolls = await asyncio.to_thread(ledger.budgets.rolls)
     due = begun_periods(look.policy, rolls, zone, looked_s)
     lines = tuple(f"{tenant}: a period begins" for tenant in sorted(due))
     if apply and due:

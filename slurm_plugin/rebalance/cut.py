@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from cluster.errors import InvalidInputError
+from slurm_plugin.decide.mig.recut_due import cuts_due
 from slurm_plugin.decide.mig.recut_looks import change_text
 from slurm_plugin.decide.mig.recut_steps import Recut, State
 from slurm_plugin.decide.rebalance_steps import StepOutcome
@@ -31,7 +32,7 @@ async def _plan(site: Site, why: str) -> Report:
         return Report(why=f"{why} {error}", outcome=StepOutcome.SKIPPED)
     lines = [
         f"{one.node} {one.gpu_uuid}: {change_text(one.before, one.after)}: {one.reason}"
-        for one in cutting.cuts_due(seen)
+        for one in cuts_due(seen)
     ]
     saw = {"boards": len(seen.boards), "left out": len(seen.left_out)}
     outcome = StepOutcome.SKIPPED if why else StepOutcome.DONE
@@ -39,7 +40,7 @@ async def _plan(site: Site, why: str) -> Report:
 
 
 async def _cut(site: Site) -> Report:
-    lock = site.ledger.recut_lock(site.who)
+    lock = site.ledger.locks.recutting(site.who)
     try:
         if not await asyncio.to_thread(lock.hold):
             why = f"Another run cuts GPUs now ({lock.holder()})."

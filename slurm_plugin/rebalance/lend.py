@@ -14,15 +14,16 @@ from slurm_plugin.rebalance.look import Look, Report, Site
 
 async def lend(site: Site, look: Look, *, apply: bool) -> Report:
     """Loans and recalls as the demand now asks for them: one transaction."""
-    found = await _renewed(site, look, apply=apply)
+    renewed = await _renewed(site, look, apply=apply)
+    found = renewed.plan
     lent = sum(loan.amount_millislices for loan in found.loans)
     return Report(
-        saw={"loans": len(found.loans_before), "recalls": len(found.recalls_before)},
+        saw={"loans": len(renewed.loans_before), "recalls": len(renewed.recalls_before)},
         lines=(
-            *_changes("{0} lends {1}", found.loans_before, found.loans),
-            *_changes("{1} owes {0}", found.recalls_before, found.recalls),
+            *_changes("{0} lends {1}", renewed.loans_before, found.loans),
+            *_changes("{1} owes {0}", renewed.recalls_before, found.recalls),
         ),
-        why=f"Lent by demand now: {slices_words(lent)}." if found.is_new else "",
+        why=f"Lent by demand now: {slices_words(lent)}." if renewed.is_new else "",
     )
 
 
@@ -32,7 +33,7 @@ async def reclaim(site: Site, look: Look, *, apply: bool) -> Report:
     The recall itself, and its end, is the step before.
     """
     del look, apply
-    recalls = await asyncio.to_thread(site.ledger.recalls)
+    recalls = await asyncio.to_thread(site.ledger.loans.recalls)
     saw = {"recalls": len(recalls)}
     if not recalls:
         return Report(saw)
@@ -45,10 +46,13 @@ async def reclaim(site: Site, look: Look, *, apply: bool) -> Report:
 
 
 async def _renewed(site: Site, look: Look, *, apply: bool) -> Renewed:
-    decide = renew if apply else planned
-    lately = await asyncio.to_thread(held_lately, site.ledger, site.settings, look.at_s)
+    ledger, settings = site.ledger, site.settings
+    lately = await asyncio.to_thread(held_lately, ledger, settings, look.at_s)
     seen = replace(look.slurm, lately=lately)
-    return await asyncio.to_thread(decide, site.ledger, site.settings, seen, look.at_s)
+    books = await asyncio.to_thread(ledger.books, look.at_s, settings.ledger.time_zone)
+    if not apply:
+        return planned(books, settings, seen)
+    return await asyncio.to_thread(renew, ledger, books, settings, seen)
 
 
 def _changes(

@@ -17,9 +17,8 @@ async def compile_step(site: Site, _look: Look, *, apply: bool) -> Report:
             for one in seen.differences
         )
         return Report({"differences": len(lines)}, lines, "; ".join(seen.warnings))
-    change_id = await asyncio.to_thread(site.ledger.change_id)
     compiled = await compile_limits(site.slurm, site.ledger, site.settings)
-    await asyncio.to_thread(site.ledger.mark_compiled, change_id)
+    await asyncio.to_thread(site.ledger.limits.mark_compiled, compiled.books.change_id)
     return Report(
         saw={"tenants": len(compiled.policy), "changed by hand": len(compiled.by_hand)},
         lines=tuple(f"sacctmgr {' '.join(change)}" for change in compiled.changes),

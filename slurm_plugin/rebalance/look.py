@@ -13,9 +13,9 @@ from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from cluster.wire import StatusAnswer
 from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.quota_round import Seen
 from slurm_plugin.decide.rebalance_steps import StepOutcome
 from slurm_plugin.decide.services import Observation, services
-from slurm_plugin.lending import LendingLook
 from slurm_plugin.sight import Sight
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Look:
 
     at_s: float
     policy: Policy = field(hash=False)
-    slurm: LendingLook
+    slurm: Seen
     trouble: SlicewiseError | None
     leader: str
 
@@ -104,14 +104,14 @@ class Report:
 async def looked(site: Site) -> Look:
     """Raises what ``Ledger`` raises; a Slurm that does not answer is part of what is seen."""
     at_s, zone = site.now_s(), site.settings.ledger.time_zone
-    policy = await asyncio.to_thread(site.ledger.policy_in_force, at_s, zone)
+    policy = await asyncio.to_thread(site.ledger.tenants.policy_in_force, at_s, zone)
     leader = await _leader(site)
     try:
         seen = replace(await _seen(site.slurm), at_s=at_s)
     except SlicewiseError as error:
-        return Look(at_s, policy, LendingLook((), (), ()), error, leader)
+        return Look(at_s, policy, Seen((), (), ()), error, leader)
     found = services(seen, site.settings.costs)
-    return Look(at_s, policy, LendingLook(seen.jobs, seen.nodes, found), None, leader)
+    return Look(at_s, policy, Seen(seen.jobs, seen.nodes, found), None, leader)
 
 
 async def _seen(slurm: Slurm) -> Observation:
@@ -136,7 +136,7 @@ async def _leader(site: Site) -> str:
 
 def _holder(site: Site) -> str:
     """Of a pair the other one; its own status is not asked."""
-    lock = site.ledger.leader_lock(site.host)
+    lock = site.ledger.locks.leader(site.host)
     try:
         return lock.holder()
     finally:

@@ -30,18 +30,18 @@ async def run(site: Site, is_ours: Callable[[], bool]) -> RebalanceRun:
     (SW-REBALANCE-LOCK) once the lock is another's: the run stops where it is.
     """
     ledger = site.ledger
-    run_id = await asyncio.to_thread(ledger.open_run, site.author, site.host)
+    run_id = await asyncio.to_thread(ledger.rebalances.open, site.author, site.host)
     look = await looked(site)
     outcomes: dict[StepName, StepOutcome] = {}
     for step in STEPS:
         await asyncio.to_thread(_require, is_ours)
-        record_id = await asyncio.to_thread(ledger.begin_run_step, run_id, step.name)
+        record_id = await asyncio.to_thread(ledger.rebalances.begin_step, run_id, step.name)
         report = await _reported(step, site, look, outcomes, apply=True)
         outcomes[step.name] = report.outcome
         args = (record_id, report.outcome, report.saw, report.lines, report.why)
-        await asyncio.to_thread(ledger.end_run_step, *args)
-    await asyncio.to_thread(ledger.finish_run, run_id, _outcome(look, outcomes.values()))
-    return await asyncio.to_thread(ledger.rebalance_run, run_id)
+        await asyncio.to_thread(ledger.rebalances.end_step, *args)
+    await asyncio.to_thread(ledger.rebalances.finish, run_id, _outcome(look, outcomes.values()))
+    return await asyncio.to_thread(ledger.rebalances.find, run_id)
 
 
 async def dry_run(site: Site) -> tuple[RunOutcome, tuple[StepRecord, ...]]:

@@ -7,10 +7,8 @@ from cluster.daemon_client import DaemonClient
 from cluster.errors import OutsideError, UnreachableError
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
-from slurm_plugin.decide.mig.recut_inputs import Gathered
-from slurm_plugin.decide.mig.recut_looks import planned
+from slurm_plugin.decide.mig.recut_due import cuts_due
 from slurm_plugin.decide.mig.recut_steps import Planned, Recut, State, StepRecord
-from slurm_plugin.decide.mig.recutting import plan
 from slurm_plugin.recut.executor import Executor
 from slurm_plugin.recut.gather import gathered
 from slurm_plugin.recut.run import run
@@ -23,15 +21,6 @@ if TYPE_CHECKING:
 
 
 Progress = Callable[[Recut, StepRecord], None]
-
-
-def cuts_due(found: Gathered) -> tuple[Planned, ...]:
-    """Which GPUs would be cut anew, the best first of each board."""
-    return tuple(
-        planned(step, found.layouts[step.gpu])
-        for one in found.boards.values()
-        for step in plan(one.board, one.gpus, one.demand, one.terms)
-    )
 
 
 async def cut(
@@ -48,18 +37,18 @@ async def cut(
     Raises also UnreachableError (SW-RECUT-LOCK) where PostgreSQL let go of the lock.
     """
     site = ClusterSite(settings, slurm, DaemonClient(settings.daemon))
-    work = Work(site, ledger, settings.recut.move_s, lock.hold)
+    work = Work(site, ledger.recuts, settings.recut.move_s, lock.hold)
 
     async def planned_now() -> Sequence[Planned]:
         return cuts_due(await gathered(settings, slurm, ledger))
 
-    executor = Executor(work, ledger, progress)
+    executor = Executor(work, ledger.recuts, progress)
     try:
         return await run(
             executor,
-            ledger.unfinished_recuts(),
+            ledger.recuts.unfinished(),
             planned_now,
-            lambda one: ledger.open_recut(one, author),
+            lambda one: ledger.recuts.open(one, author),
         )
     except LostLockError:
         raise UnreachableError(

@@ -66,7 +66,7 @@ class Executor:
         else:
             self._work.site.forget_told(recut)
         error = "" if state is State.DONE or not failed else _error(state, failed)
-        await asyncio.to_thread(self._journal.finish_recut, recut.recut_id, state, error)
+        await asyncio.to_thread(self._journal.finish, recut.recut_id, state, error)
 
     async def _left(self, recut: Recut, words: str) -> str:
         """Leave the node so that nothing starts there, and the files as they were before.
@@ -103,7 +103,7 @@ class Executor:
         return True
 
     async def _read(self, recut: Recut) -> Recut:
-        return await asyncio.to_thread(self._journal.recut, recut.recut_id)
+        return await asyncio.to_thread(self._journal.find, recut.recut_id)
 
 
 def _error(state: State, failed: list[str]) -> str:

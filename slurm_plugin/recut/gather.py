@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from cluster.errors import InvalidInputError, OutsideError
 from cluster.jobs import ALLOTTED, NodeView
@@ -15,6 +15,7 @@ from cluster.recut_settings import RecutSettings
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from slurm_plugin.decide.demand import has_gpus
+from slurm_plugin.decide.mig.guaranteed_shapes import needs
 from slurm_plugin.decide.mig.recut_demand import (
     in_use,
     move_s,
@@ -24,7 +25,7 @@ from slurm_plugin.decide.mig.recut_demand import (
 )
 from slurm_plugin.decide.mig.recut_gpus import Look, Past, lines_by_node, past
 from slurm_plugin.decide.mig.recut_inputs import Gathered, Seen, inputs
-from slurm_plugin.decide.mig.recut_steps import Recut, StepName
+from slurm_plugin.decide.mig.recut_steps import StepName
 from slurm_plugin.decide.mig.recutting import Terms
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.services import used_by_tenant
@@ -33,36 +34,15 @@ from slurm_plugin.decide.slurm_gres import Device, Kind, devices_of, types_by_ki
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.recuts import Seen as Survey
+    from slurm_plugin.ledger.store import Ledger
 
 
 _HISTORY = 500
 """So many re-cuts there are at most within a horizon."""
 _MOVE_S = 60
 """Until some moves were measured."""
-
-
-class Known(Protocol):
-    """What the ledger knows. Synchronous; called in a thread."""
-
-    def policy_in_force(self, at_s: float, zone: str) -> Policy:
-        """Tenants with their quotas, as the calendar of that time zone has them then."""
-        ...
-
-    def inventories(self) -> "Mapping[str, Survey]":
-        """The last look at each node."""
-        ...
-
-    def unfinished_recuts(self) -> Sequence[Recut]:
-        """Running or stuck."""
-        ...
-
-    def recut_history(self, limit: int) -> Sequence[Recut]:
-        """The newest first."""
-        ...
-
-    def step_seconds(self) -> Mapping[StepName, Sequence[float]]:
-        """The newest first."""
-        ...
+_LATELY_S = 86_400
+"""What a tenant held in that time its guarantee may claim again: by night what it has by day."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +55,7 @@ class _OnDisk:
     step_seconds: Mapping[StepName, Sequence[float]]
 
 
-async def gathered(settings: Settings, slurm: Slurm, ledger: Known) -> Gathered:
+async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> Gathered:
     """Look at everything once.
 
     Raises SlicewiseError if Slurm, its accounting or the ledger does not answer, and
@@ -87,13 +67,13 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: Known) -> Gathered:
     on_disk, jobs, runs = await asyncio.gather(
         asyncio.to_thread(_on_disk, settings, ledger, now_s),
         slurm.jobs(),
-        slurm.runs(since_s),
+        slurm.runs(min(since_s, int(now_s - _LATELY_S))),
     )
     holding = tuple(job for job in jobs if job.state in ALLOTTED)
     indices = await slurm.devices(holding)
     # After the jobs: whom nobody was asked about holds what he has, and stays.
     nodes = await slurm.nodes()
-    types = types_by_kind(settings.boards_by_type)
+    types = types_by_kind(settings.boards_by_type, settings.whole_types)
     looks = await asyncio.to_thread(_looks, settings, on_disk, nodes, types, now_s)
     room = room_of(on_disk.policy, used_by_tenant(jobs, partitions, settings.costs))
     seen = Seen(
@@ -102,6 +82,9 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: Known) -> Gathered:
         indices=indices,
         waiting=tuple(waiting_for_instances(jobs, partitions, room, settings.costs, now_s)),
         in_use=in_use(runs, since_s, now_s),
+        needed=needs(
+            on_disk.policy, jobs, runs, partitions, costs=settings.costs, models=settings.models
+        ),
         shapes=frozenset(kind for node in nodes if node.is_shapes for kind in node.gpus),
         past=on_disk.past,
         move_s=move_s(on_disk.step_seconds, _MOVE_S),
@@ -112,14 +95,14 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: Known) -> Gathered:
     return inputs(seen, types, terms)
 
 
-def _on_disk(settings: Settings, ledger: Known, now_s: float) -> _OnDisk:
+def _on_disk(settings: Settings, ledger: "Ledger", now_s: float) -> _OnDisk:
     return _OnDisk(
-        surveys=ledger.inventories(),
+        surveys=ledger.recuts.inventories(),
         slurm_conf=lines_by_node(_text(settings.recut.slurm_conf)),
         gres_conf=lines_by_node(_text(settings.recut.gres_conf)),
-        past=past(ledger.unfinished_recuts(), ledger.recut_history(_HISTORY), now_s),
-        policy=ledger.policy_in_force(now_s, settings.ledger.time_zone),
-        step_seconds=ledger.step_seconds(),
+        past=past(ledger.recuts.unfinished(), ledger.recuts.history(_HISTORY), now_s),
+        policy=ledger.tenants.policy_in_force(now_s, settings.ledger.time_zone),
+        step_seconds=ledger.recuts.step_seconds(),
     )
 
 

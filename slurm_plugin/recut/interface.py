@@ -109,11 +109,11 @@ class Journal(Protocol):
         """The first texts stay."""
         ...
 
-    def finish_recut(self, recut_id: int, state: State, error: str) -> None:
+    def finish(self, recut_id: int, state: State, error: str) -> None:
         """Its new state."""
         ...
 
-    def recut(self, recut_id: int) -> Recut:
+    def find(self, recut_id: int) -> Recut:
         """As it is now."""
         ...
 

@@ -29,7 +29,7 @@ class ClusterSite:
 
     def __init__(self, settings: Settings, slurm: Slurm, daemon: DaemonClient) -> None:
         self._recut, self._slurm, self._daemon = settings.recut, slurm, daemon
-        self._types = slurm_gres.types_by_kind(settings.boards_by_type)
+        self._types = slurm_gres.types_by_kind(settings.boards_by_type, settings.whole_types)
 
     async def reserve(self, name: str, node: str, minutes: int) -> None:
         """See ``Site``, here and below."""

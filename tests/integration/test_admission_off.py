@@ -15,6 +15,7 @@ from slurm_plugin.site_script import Wiring, minimal
 pytestmark = pytest.mark.integration
 
 GPU = "--gres=gpu:1g.10gb:1"
+OWN = "--qos=slicewise_vision"
 LASTING = "#!/bin/sh\nsleep 600\n"
 QUOTA = 3000
 OLD_LUA = """error("attempt to call a nil value (global 'unpack')")"""
@@ -56,19 +57,23 @@ def running(users: Users) -> int:
     return sum(int(amount) for amount in re.findall(r"billing=(\d+)", shown))
 
 
-@pytest.mark.parametrize("qos", [(), ("--qos=slicewise-borrowed",), ("--qos=normal",)])
-def test_typed_gpus_stay_within_the_quota(users: Users, qos: tuple[str, ...]) -> None:
-    outcome = users.submit("alice", "sbatch", GPU, "--array=0-9", *qos, script=LASTING)
+@pytest.mark.parametrize(
+    ("qos", "held"),
+    [
+        ("--qos=slicewise_vision", QUOTA),
+        ("--qos=slicewise_vision_borrowed", 0),
+        ("--qos=normal", 0),
+        ("--comment=none", 0),
+    ],
+)
+def test_typed_gpus_stay_within_the_quota(users: Users, qos: str, held: int) -> None:
+    """Nothing is lent, and the gate lets no other QOS through."""
+    outcome = users.submit("alice", "sbatch", GPU, "--array=0-9", qos, script=LASTING)
     assert outcome.status == 0, outcome.text
     assert all(job.tag == "" for job in outcome.jobs)
-    until_is(lambda: running(users), QUOTA)
+    until_is(lambda: running(users), held)
     time.sleep(3)
-    assert running(users) == QUOTA
-
-
-def test_who_names_no_qos_is_in_his_tenants(users: Users) -> None:
-    (job,) = users.submit("alice", "sbatch", GPU, "--hold").jobs
-    assert job["QOS"] == "slicewise_vision"
+    assert running(users) == held
 
 
 def test_no_other_tenants_qos_may_be_named(users: Users) -> None:
@@ -93,7 +98,7 @@ def test_what_slurm_does_not_count_is_refused(users: Users, options: str) -> Non
 @pytest.mark.parametrize("options", [("--exclusive",), ("--exclusive", GPU)])
 def test_whole_nodes_stay_within_the_quota(users: Users, options: tuple[str, ...]) -> None:
     """Slurm itself counts them, before they start."""
-    assert users.submit("alice", "sbatch", *options, script=LASTING).status == 0
+    assert users.submit("alice", "sbatch", OWN, *options, script=LASTING).status == 0
     time.sleep(4)
     assert running(users) <= QUOTA
 
@@ -127,39 +132,38 @@ def test_a_change_that_nobody_can_weigh_has_to_wait(users: Users, change: str) -
 
 def test_a_replica_can_still_say_who_it_is(users: Users) -> None:
     """By its comment; and what is its owner's alone stays so."""
-    (job,) = users.submit("alice", "sbatch", GPU, script=LASTING).jobs
+    (job,) = users.submit("alice", "sbatch", GPU, OWN, script=LASTING).jobs
     words = "slicewise:certificate=0 MIIB"
     assert users.scontrol("alice", "update", f"JobId={job.job_id}", f"Comment={words}")[0] == 0
     assert users.job(job.job_id)["Comment"] == words
     assert users.scontrol("alice", "update", f"JobId={job.job_id}", "TimeLimit=4")[0] == 0
 
 
+def submitted(users: Users, *options: str) -> tuple[int, list[object]]:
+    outcome = users.submit("alice", "sbatch", "--nodes=4", *options, script=LASTING)
+    return outcome.status, list(outcome.jobs)
+
+
 def test_the_partitions_own_limit_refuses_jobs_without_gpus(users: Users) -> None:
     """As docs/install.md says; also while the kill switch is set."""
     users.slicewise("admission", "off")
     administer = lambda *words: users.sandbox.run("slurm", ("sacctmgr", "-i", *words))  # noqa: E731
-    administer("add", "qos", "gpu-partition")
-    administer(
-        "modify", "qos", "gpu-partition", "set", "MinTRESPerJob=gres/gpu=1", "Flags=DenyOnLimit"
-    )
-    set_qos = lambda qos: users.scontrol("root", "update", "PartitionName=gpu", f"QOS={qos}")  # noqa: E731
-    until(lambda: set_qos("gpu-partition")[0] == 0)
+    change = ("modify", "qos", "slicewise_gate", "set")
+    administer(*change, "MinTRESPerJob=gres/gpu=1", "Flags=DenyOnLimit")
     try:
         blocking = ("--exclusive=user",), ("--ntasks-per-node=16",), ("--mem=0",), ("--exclusive",)
         for options in blocking:
-            outcome = users.submit("alice", "sbatch", "--nodes=4", *options, script=LASTING)
-            assert (outcome.status, list(outcome.jobs)) == (1, []), options
-        (job,) = users.submit("alice", "sbatch", GPU, script=LASTING).jobs
+            until_is(lambda options=options: submitted(users, *options), (1, []))
+        (job,) = users.submit("alice", "sbatch", GPU, OWN, script=LASTING).jobs
         until_is(lambda: users.job(job.job_id)["JobState"], "RUNNING")
     finally:
         users.slicewise("admission", "on")
-        assert set_qos("")[0] == 0
+        administer(*change, "MinTRESPerJob=gres/gpu=-1", "Flags=-1")
         users.clear()
-        administer("delete", "qos", "gpu-partition")
 
 
 def test_the_operator_is_told_at_once(users: Users) -> None:
-    (job,) = users.submit("alice", "sbatch", GPU, script=LASTING).jobs
+    (job,) = users.submit("alice", "sbatch", GPU, OWN, script=LASTING).jobs
 
     def told() -> str:
         done = users.sandbox.run("root", ("slicewise", "admission", "status", "--json"))

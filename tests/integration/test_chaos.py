@@ -310,7 +310,7 @@ def borrowing(chaos: Chaos) -> Iterator[None]:
     chaos.set_quota("nlp", "1", "--borrowing-limit", "1")
     # What runs stays as it is: the next that starts is the one beyond the guarantee.
     chaos.scontrol("requeuehold", chaos.jobs("bob", "running")[0].split()[0])
-    until(lambda: [job for job in chaos.jobs("bob", "running") if "slicewise-borrowed" in job])
+    until(lambda: [job for job in chaos.jobs("bob", "running") if "slicewise_nlp_borrowed" in job])
     until_is(chaos.ready, REPLICAS)
     yield
     chaos.sandbox.run("root", ("scancel", "--user=alice"))
@@ -322,7 +322,7 @@ def borrowing(chaos: Chaos) -> Iterator[None]:
 @pytest.fixture
 def grace(chaos: Chaos) -> Iterator[None]:
     """Whoever is preempted may go on for a while."""
-    set_grace = ("sacctmgr", "--immediate", "modify", "qos", "slicewise-borrowed", "set")
+    set_grace = ("sacctmgr", "--immediate", "modify", "qos", "slicewise_nlp_borrowed", "set")
     chaos.sandbox.run("root", (*set_grace, f"gracetime={GRACE_S}"))
     yield
     chaos.sandbox.run("root", (*set_grace, "gracetime=0"))

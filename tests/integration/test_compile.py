@@ -30,10 +30,10 @@ def account(sandbox: Sandbox) -> Iterator[str]:
 
 
 @contextmanager
-def tenant_account(sandbox: Sandbox) -> Iterator[str]:
+def tenant_account(sandbox: Sandbox, parent: str = "root") -> Iterator[str]:
     name = f"lab{uuid4().hex[:8]}"
     alice = sandbox.state.users["alice"].name
-    sandbox.run("slurm", ("sacctmgr", "-i", "add", "account", name))
+    sandbox.run("slurm", ("sacctmgr", "-i", "add", "account", name, f"parent={parent}"))
     sandbox.run("slurm", ("sacctmgr", "-i", "add", "user", alice, f"account={name}"))
     try:
         yield name
@@ -49,6 +49,14 @@ def without_daemon(sandbox: Sandbox) -> Iterator[None]:
     yield
     sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
     until(lambda: unix_socket_answers(sandbox.layout.run_dir / "user.sock"))
+
+
+@pytest.fixture
+def admission_off(sandbox: Sandbox) -> Iterator[None]:
+    """slicewise.lua gives nobody a QOS."""
+    sandbox.run("root", ("slicewise", "admission", "off"))
+    yield
+    sandbox.run("root", ("slicewise", "admission", "on"))
 
 
 def set_quota(sandbox: Sandbox, tenant: str, nominal: str, *options: str) -> dict[str, Any]:
@@ -71,12 +79,11 @@ def statement(sandbox: Sandbox, tenant: str) -> dict[str, Any]:
     return json.loads(sandbox.run("root", argv).stdout)
 
 
-def enforced(sandbox: Sandbox, account: str) -> str:
-    """What slurmctld itself limits the account to: slurmdbd's word would not be enough."""
-    argv = ("scontrol", "show", "assoc_mgr", f"accounts={account}", "flags=assoc", "--oneliner")
-    lines = sandbox.run("slurm", argv).stdout.splitlines()
-    (own,) = (line for line in lines if f"Account={account} UserName= " in line)
-    return own.split("GrpTRES=", 1)[1].split("billing=", 1)[1].split("(", 1)[0]
+def enforced(sandbox: Sandbox, account: str, end: str = "") -> str:
+    """What slurmctld limits its own QOS to, or its borrowed one: slurmdbd's word would not do."""
+    argv = ("scontrol", "show", "assoc_mgr", f"qos=slicewise_{account}{end}", "flags=qos")
+    shown = sandbox.run("slurm", argv).stdout
+    return shown.split("GrpTRES=", 1)[1].split("billing=", 1)[1].split("(", 1)[0]
 
 
 def submit(sandbox: Sandbox, account: str, *options: str, seconds: int) -> str:
@@ -138,8 +145,34 @@ def shown(sandbox: Sandbox, tenant: str) -> dict[str, Any]:
     return json.loads(sandbox.run("root", argv).stdout)
 
 
-def test_an_account_without_a_quota_may_run_nothing(sandbox: Sandbox, account: str):
-    until_is(lambda: enforced(sandbox, account), "0")
+@pytest.mark.usefixtures("admission_off")
+def test_what_is_in_another_qos_waits_at_the_gate(sandbox: Sandbox, account: str):
+    """Whether its account has a quota or none; without GPUs it may run."""
+    for nominal in ("0", "3"):
+        set_quota(sandbox, account, nominal)
+        submit(sandbox, account, seconds=600)
+    plain = ("sbatch", f"--account={account}", "--output=/dev/null", "--wrap=sleep 600")
+    sandbox.run("alice", plain)
+    until_is(lambda: reasons(sandbox, account), {"QOSGrpBilling"})
+    until_is(lambda: states(sandbox, account).count("RUNNING"), 1)
+
+
+def test_a_tenant_above_can_not_take_what_those_below_are_due(sandbox: Sandbox, account: str):
+    with tenant_account(sandbox, account) as below:
+        set_quota(sandbox, account, "8", "--borrowing-limit", "1")
+        sandbox.run("root", ("slicewise", "tenant", "add", below, "--parent", account))
+        set_quota(sandbox, below, "4")
+        for _ in range(8):
+            submit(sandbox, account, f"--qos=slicewise_{account}", seconds=600)
+        until_is(lambda: running(sandbox, account).total(), 4)
+        for _ in range(5):
+            submit(sandbox, below, seconds=600)
+        until_is(lambda: running(sandbox, below).total(), 4)
+        time.sleep(3)
+        assert (running(sandbox, account).total(), running(sandbox, below).total()) == (4, 4)
+        assert reasons(sandbox, account) <= {"QOSGrpBilling", "Priority", "Resources"}
+        sandbox.run("root", ("scancel", f"--account={below}"))
+        until(lambda: not states(sandbox, below))
 
 
 def test_a_coordinators_account_with_a_bracket_stops_no_limit(sandbox: Sandbox, account: str):
@@ -157,9 +190,8 @@ def test_a_coordinators_account_with_a_bracket_stops_no_limit(sandbox: Sandbox, 
         # In force in slurmctld when the command ends, of accounts made later, too.
         set_quota(sandbox, account, "3")
         assert enforced(sandbox, account) == "3000"
-        until_is(lambda: enforced(sandbox, own), "0")
-        (told,) = (text for text in compiled(sandbox)["warnings"] if "told to sacctmgr" in text)
-        assert odd in told
+        # Nothing is to be told of it: it inherits what its tenant may use.
+        assert not [text for text in compiled(sandbox)["warnings"] if "told to sacctmgr" in text]
     finally:
         sacctmgr(sandbox, "delete", "account", f"name={account}")
 
@@ -237,7 +269,7 @@ def test_ceiling_and_guarantee_bind_and_the_lender_goes_first(sandbox: Sandbox, 
     with tenant_account(sandbox) as lender:
         set_quota(sandbox, lender, "8", "--lending-limit", "8")
         set_quota(sandbox, account, "2", "--borrowing-limit", "8")
-        own, borrowed = f"slicewise_{account}", "slicewise-borrowed"
+        own, borrowed = f"slicewise_{account}", f"slicewise_{account}_borrowed"
         elsewhere = submit(sandbox, account, "--hold", seconds=600)
         sandbox.run("root", ("scontrol", "update", f"JobId={elsewhere}", "QOS=normal"))
         for qos in [own] * 3 + [borrowed] * 9:
@@ -246,14 +278,8 @@ def test_ceiling_and_guarantee_bind_and_the_lender_goes_first(sandbox: Sandbox, 
         until_is(lambda: running(sandbox, account).total(), 10)
         time.sleep(3)
         found = running(sandbox, account)
-        assert found.total() == 10, "its two and the eight lent, in whatever QOS"
-        assert found[own] <= 2
-        assert reasons(sandbox, account) <= {
-            "AssocGrpBilling",
-            "MaxBillingPerAccount",
-            "Priority",
-            "Resources",
-        }
+        assert found == {own: 2, borrowed: 8}, "its two and the eight lent; no other QOS"
+        assert reasons(sandbox, account) <= {"QOSGrpBilling", "Priority", "Resources"}
 
         submit(sandbox, lender, seconds=600)
         until_is(lambda: running(sandbox, lender), {f"slicewise_{lender}": 1})
@@ -282,8 +308,8 @@ def test_a_dry_run_shows_what_differs_and_changes_nothing(sandbox: Sandbox, acco
     sandbox.run("root", argv)
     before = accounting_database(sandbox)
     seen = compiled(sandbox, "--dry-run")
-    ceiling = next(one for one in seen["differences"] if one["name"] == account)
-    assert (ceiling["field"], ceiling["wanted"]) == ("grptres=billing", "3000")
+    wanted = {(one["name"], one["field"]): one["wanted"] for one in seen["differences"]}
+    assert wanted[f"slicewise_{account}", "grptres=billing"] == "3000"
     assert accounting_database(sandbox) == before
     assert compiled(sandbox)["changes"]
     assert enforced(sandbox, account) == "3000"
@@ -304,36 +330,46 @@ def test_a_change_by_hand_is_told_and_put_back_or_adopted(
     argv = ("slicewise", "tenant-quota", "set", account, "--nominal", "3")
     sandbox.run("root", argv)
     compiled(sandbox)
-    sacctmgr(sandbox, "modify", "account", account, "set", "grptres=billing=4000")
+    sacctmgr(sandbox, "modify", "qos", f"slicewise_{account}", "set", "grptres=billing=4000")
     more = f'\n[ledger]\nby_hand = "{by_hand}"\n[lending]\nterm_s = 150\n'
     (tmp_path / "slicewise.toml").write_text(sandbox.layout.settings_file.read_text() + more)
     config = f"SLICEWISE_CONFIG={tmp_path}/slicewise.toml"
     argv = ("env", config, "slicewise", "compile", "--json")
     (told,) = json.loads(sandbox.run("root", argv).stdout)["changed_by_hand"]
-    assert (told["name"], told["was"], told["now"]) == (account, "3000", "4000")
+    assert (told["name"], told["was"], told["now"]) == (f"slicewise_{account}", "3000", "4000")
     assert enforced(sandbox, account) == str(then)
     assert shown(sandbox, account)["nominal_millislices"] == then
-    assert exempt_time(sandbox) == "00:02:30"
+    assert exempt_time(sandbox, account) == "00:02:30"
     assert compiled(sandbox)["changed_by_hand"] == []
-    assert exempt_time(sandbox) == ""
+    assert exempt_time(sandbox, account) == ""
 
 
-def exempt_time(sandbox: Sandbox) -> str:
+def exempt_time(sandbox: Sandbox, account: str) -> str:
     """Of what runs on borrowed quota."""
-    where = ("qos", "slicewise-borrowed", "format=preemptexempttime")
+    where = ("qos", f"slicewise_{account}_borrowed", "format=preemptexempttime")
     return sandbox.run("root", ("sacctmgr", "-n", "-P", "show", *where)).stdout.strip()
 
 
-@pytest.mark.usefixtures("without_daemon")
+@pytest.mark.usefixtures("without_daemon", "admission_off")
 def test_uninstalling_leaves_no_trace_though_both_ways_are_killed(sandbox: Sandbox, account: str):
     uninstall = ("slicewise", "uninstall", "--yes")
     argv = ("slicewise", "tenant-quota", "set", account, "--nominal", "2")
     sandbox.run("root", argv)
     compiled(sandbox)
-    job = submit(sandbox, account, "--hold", f"--qos=slicewise_{account}", seconds=1)
-    assert "SW-UNINSTALL-JOBS" in refused(sandbox, "uninstall", "--yes")
-    sandbox.run("slurm", ("scancel", job))
-    sandbox.run("root", uninstall)
+    for _ in range(3):
+        submit(sandbox, account, f"--qos=slicewise_{account}", "--time=5", seconds=600)
+    until_is(lambda: running(sandbox, account).total(), 2)
+    # The gate is open, and what is in its QOS goes on, within its limits.
+    assert len(uninstalled(sandbox)) == 2
+    submit(sandbox, account, "--qos=normal", "--time=5", seconds=600)
+    until_is(lambda: dict(running(sandbox, account)), {f"slicewise_{account}": 2, "normal": 1})
+    assert reasons(sandbox, account) == {"QOSGrpBilling"}
+    sandbox.run("slurm", ("scancel", f"--account={account}"))
+    until(lambda: not states(sandbox, account))
+    # The gate's QOS stays as long as the partition has it.
+    assert len(uninstalled(sandbox)) == 1
+    ours = [line for line in accounting_database(sandbox)[1].splitlines() if "slicewise" in line]
+    assert [line.partition("|")[0] for line in ours] == ["slicewise_gate"]
 
     limits = ("grptres=billing=5000,cpu=20", "grptresrunmins=billing=99")
     sacctmgr(sandbox, "modify", "account", account, "set", *limits)
@@ -349,6 +385,12 @@ def test_uninstalling_leaves_no_trace_though_both_ways_are_killed(sandbox: Sandb
         if argv != uninstall:
             assert enforced(sandbox, account) == "2000"
     assert accounting_database(sandbox) == before
+
+
+def uninstalled(sandbox: Sandbox) -> list[str]:
+    """What has to wait."""
+    found = sandbox.run("root", ("slicewise", "uninstall", "--yes", "--json")).stdout
+    return list(json.loads(found)["waits"])
 
 
 def open_runs(sandbox: Sandbox, account: str) -> list[dict[str, Any]]:

@@ -438,7 +438,7 @@ def test_idle_quota_is_lent_and_given_back_at_once(daemon: Daemon) -> None:
     for _ in range(3):
         code, said = daemon.sbatch("bob", *borrowed)
         assert code == 0, said
-    expected = ["PENDING AssocGrpBilling"] + ["RUNNING None"] * 3
+    expected = ["PENDING QOSGrpBilling"] + ["RUNNING None"] * 3
     until_is(lambda: daemon.job_states("bob"), expected)
     for _ in range(3):
         assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")[0] == 0
@@ -545,12 +545,12 @@ class TestWithoutDaemon:
     def test_a_tenant_keeps_within_its_quota(self, daemon: Daemon) -> None:
         for _ in range(5):
             assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")[0] == 0
-        expected = ["PENDING MaxBillingPerAccount"] * 2 + ["RUNNING None"] * 3
+        expected = ["PENDING QOSGrpBilling"] * 2 + ["RUNNING None"] * 3
         until_is(lambda: daemon.job_states("alice"), expected)
 
     def test_an_account_without_quota_runs_nothing(self, daemon: Daemon) -> None:
         assert daemon.sbatch("carol", *PLAIN, "--wrap=sleep 60")[0] == 0
-        until_is(lambda: daemon.job_states("carol"), ["PENDING AssocGrpBilling"])
+        until_is(lambda: daemon.job_states("carol"), ["PENDING QOSGrpBilling"])
 
     def test_a_service_is_refused(self, daemon: Daemon) -> None:
         code, text = daemon.sbatch("alice", script=SCRIPT)

@@ -22,7 +22,7 @@ LASTING = "#!/bin/sh\nsleep 600\n"
 """It outlives every wait."""
 IN_FORCE = {"vision": 2000, "nlp": 8000}
 """Millislices; a submission before that is weighed on what another module has left."""
-OWN, BORROWED = "slicewise_vision", "slicewise-borrowed"
+OWN, BORROWED = "slicewise_vision", "slicewise_vision_borrowed"
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 HOLDER = """
 import sys, time
 from slurm_plugin.ledger.store import Ledger
-lock = Ledger(sys.argv[1], "testing").leader_lock("ctl1")
+lock = Ledger(sys.argv[1], "testing").locks.leader("ctl1")
 print(lock.hold(), flush=True)
 time.sleep(60)
 """
@@ -32,7 +32,7 @@ def lock_of(database: str) -> Iterator[Callable[..., LeaderLock]]:
 
     def make(host: str, cluster: str = "testing") -> LeaderLock:
         with Ledger(database, cluster) as ledger:
-            made.append(ledger.leader_lock(host))
+            made.append(ledger.locks.leader(host))
         return made[-1]
 
     yield make

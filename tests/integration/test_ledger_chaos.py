@@ -48,11 +48,11 @@ def test_nothing_is_lost_and_nothing_twice(sandbox: Sandbox, ledger_database: st
     finish(clients)
     assert in_the_middle > KILLED_CLIENTS // 4
     with Ledger(ledger_database, "chaos") as ledger:
-        assert ledger.verify().imbalance_millislice_s == 0
-        assert ledger.open_reservations() == ()
-        rows = ledger.statement(None, 0, 0).rows
+        assert ledger.audit.verify().imbalance_millislice_s == 0
+        assert ledger.charges.open_reservations() == ()
+        rows = ledger.audit.statement(None, 0, 0).rows
         used = {row.run.key.job_id: row.used_millislice_s for row in rows}
-        balances = ledger.balances()
+        balances = ledger.budgets.balances()
     acknowledged = [line for file in tmp_path.iterdir() for line in file.read_text().split()]
     assert len(acknowledged) == CLIENTS * RUNS_EACH
     assert used == {int(job): USED_S * COST for job in acknowledged}
@@ -103,9 +103,9 @@ def grant_once(ledger: Ledger, number: int) -> None:
     team = f"team{number}"
     while True:
         try:
-            if ledger.book_budget(BudgetEntry(team, "roll", COST, 1, "chaos", ""), 0):
+            if ledger.budgets.enter(BudgetEntry(team, "roll", COST, 1, "chaos", ""), 0):
                 return
-            if team in ledger.rolls():
+            if team in ledger.budgets.rolls():
                 return
         except (UnreachableError, OutsideError):
             time.sleep(0.05)
@@ -115,7 +115,7 @@ def insist(ledger: Ledger, charge: Charge) -> None:
     """Until the server has said yes, or that it has this already."""
     while True:
         try:
-            ledger.apply([charge])
+            ledger.charges.post([charge])
         except (UnreachableError, OutsideError):
             time.sleep(0.05)
         else:

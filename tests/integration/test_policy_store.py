@@ -1,7 +1,9 @@
 """Policy on a real PostgreSQL: deltas, loans, what the database forbids, upgrades, roles."""
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from uuid import uuid4
 
 import psycopg
@@ -12,6 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from ledger_rows import rows_of_every_table
 from policy_world import PolicyWorld, broken_rules
 from psycopg.sql import SQL, Identifier
+from sqlalchemy import event
 
 from cluster.database import postgres_engine
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
@@ -34,8 +37,8 @@ from slurm_plugin.decide.policy import (
 )
 from slurm_plugin.decide.rebalance_steps import RunOutcome, StepName, StepOutcome
 from slurm_plugin.ledger import schema
-from slurm_plugin.ledger.policies import QUOTA_CHANNEL
 from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger.tenants import QUOTA_CHANNEL
 
 pytestmark = pytest.mark.integration
 
@@ -57,8 +60,8 @@ def lender_and_borrower(ledger: Ledger, lending: int = 2000, borrowing: int = 20
         lending_limit_millislices=Millislices(lending),
     )
     borrower = TenantUpdate("nlp", borrowing_limit_millislices=Millislices(borrowing))
-    ledger.change(lender, "root", "")
-    ledger.change(borrower, "root", "")
+    ledger.tenants.change(lender, "root", "")
+    ledger.tenants.change(borrower, "root", "")
 
 
 def loan(amount: int, lender: str = "vision", borrower: str = "nlp") -> Loan:
@@ -90,29 +93,37 @@ def test_what_an_update_leaves_out_stays(ledger: Ledger):
         type_limits={"3g.40gb": 2},
         budget=budget,
     )
-    ledger.change(nominal("lab", 0), "root", "")
-    ledger.change(first, "root", "")
-    ledger.change(TenantUpdate("vision", parent="lab"), "root", "")
+    ledger.tenants.change(nominal("lab", 0), "root", "")
+    ledger.tenants.change(first, "root", "")
+    ledger.tenants.change(TenantUpdate("vision", parent="lab"), "root", "")
     quota = Quota(Millislices(6000), weight=3, type_limits={"3g.40gb": 2})
-    assert ledger.policy()["vision"] == Tenant("vision", "lab", quota, budget)
-    ledger.change(TenantUpdate("vision", type_limits={}, budget="off"), "root", "")
-    assert ledger.policy()["vision"] == Tenant("vision", "lab", Quota(Millislices(6000), weight=3))
+    assert ledger.tenants.policy()["vision"] == Tenant("vision", "lab", quota, budget)
+    ledger.tenants.change(TenantUpdate("vision", type_limits={}, budget="off"), "root", "")
+    assert ledger.tenants.policy()["vision"] == Tenant(
+        "vision", "lab", Quota(Millislices(6000), weight=3)
+    )
 
 
 def test_history_says_what_each_row_changed(ledger: Ledger):
-    first = ledger.change(nominal("vision", 6000), "root", "start")
-    second = ledger.change(TenantUpdate("vision", weight=2), "olga", "it's; DROP TABLE – over")
-    assert ledger.history("vision") == (second, first)
+    first = ledger.tenants.change(nominal("vision", 6000), "root", "start")
+    second = ledger.tenants.change(
+        TenantUpdate("vision", weight=2), "olga", "it's; DROP TABLE – over"
+    )
+    assert ledger.tenants.history("vision") == (second, first)
     assert second.update == TenantUpdate("vision", nominal_millislices=Millislices(6000), weight=2)
-    assert ledger.history("nobody") == ()
+    assert ledger.tenants.history("nobody") == ()
 
 
 def test_several_change_together_or_not_at_all(ledger: Ledger, database: str):
-    ledger.change(nominal("lab", 3000), "root", "")
-    ledger.change(nominal("vision", 3000, "lab"), "root", "")
-    ledger.change(TenantUpdate("vision", lending_limit_millislices=Millislices(3000)), "root", "")
-    ledger.change(TenantUpdate("nlp", borrowing_limit_millislices=Millislices(3000)), "root", "")
-    ledger.set_loans([loan(3000)], "")
+    ledger.tenants.change(nominal("lab", 3000), "root", "")
+    ledger.tenants.change(nominal("vision", 3000, "lab"), "root", "")
+    ledger.tenants.change(
+        TenantUpdate("vision", lending_limit_millislices=Millislices(3000)), "root", ""
+    )
+    ledger.tenants.change(
+        TenantUpdate("nlp", borrowing_limit_millislices=Millislices(3000)), "root", ""
+    )
+    ledger.loans.replace([loan(3000)], "")
     budget = Budget(Period.NONE, MillisliceSeconds(900))
     larger = [nominal("vision", 5000), nominal("lab", 5000), TenantUpdate("nlp", budget=budget)]
     asked: list[tuple[str, Budget]] = []
@@ -123,29 +134,29 @@ def test_several_change_together_or_not_at_all(ledger: Ledger, database: str):
 
     before = rows_of_every_table(database)
     with pytest.raises(InvalidInputError, match="SW-WEIGHT-RANGE"):
-        ledger.change_together([*larger, TenantUpdate("bio", weight=0)], "root", "", amend)
+        ledger.tenants.change_together([*larger, TenantUpdate("bio", weight=0)], "root", "", amend)
     assert rows_of_every_table(database) == before
     less = TenantUpdate("nlp", borrowing_limit_millislices=Millislices(0), budget=budget)
-    changes = ledger.change_together([*larger[:2], less], "olga", "new GPUs", amend)
+    changes = ledger.tenants.change_together([*larger[:2], less], "olga", "new GPUs", amend)
     assert [one.update.tenant for one in changes] == ["vision", "lab", "nlp"]
-    assert ledger.change_id() == changes[-1].change_id
-    assert ledger.policy()["lab"].quota.nominal_millislices == 5000
-    assert (ledger.loans(), asked) == ((), [("nlp", budget)])
-    assert ledger.balances()["nlp"].available_millislice_s == 7
+    assert ledger.tenants.change_id() == changes[-1].change_id
+    assert ledger.tenants.policy()["lab"].quota.nominal_millislices == 5000
+    assert (ledger.loans.outstanding(), asked) == ((), [("nlp", budget)])
+    assert ledger.budgets.balances()["nlp"].available_millislice_s == 7
 
 
 def test_tenants_move_and_go_together_or_not_at_all(ledger: Ledger, database: str):
     for first in (nominal("lab", 4000), nominal("vision", 4000, "lab"), nominal("nlp", 3000)):
-        ledger.change(first, "root", "")
+        ledger.tenants.change(first, "root", "")
     move, go = TenantUpdate("vision", parent="nlp"), TenantUpdate("lab", removed=True)
     before = rows_of_every_table(database)
     with pytest.raises(InvalidInputError, match="SW-QUOTA-TREE"):
-        ledger.change_together([move, go], "root", "", no_amend)
+        ledger.tenants.change_together([move, go], "root", "", no_amend)
     with pytest.raises(InvalidInputError, match="SW-TENANT-CHILDREN"):
-        ledger.change_together([go], "root", "", no_amend)
+        ledger.tenants.change_together([go], "root", "", no_amend)
     assert rows_of_every_table(database) == before
-    ledger.change_together([nominal("nlp", 6000), move, go], "olga", "moved", no_amend)
-    assert {name: one.parent for name, one in ledger.policy().items()} == {
+    ledger.tenants.change_together([nominal("nlp", 6000), move, go], "olga", "moved", no_amend)
+    assert {name: one.parent for name, one in ledger.tenants.policy().items()} == {
         "nlp": "",
         "vision": "nlp",
     }
@@ -156,14 +167,16 @@ def no_amend(_tenant: str, _budget: Budget) -> Callable[..., None]:
 
 
 def test_a_removed_tenant_comes_back_with_nothing_of_before(ledger: Ledger):
-    ledger.change(TenantUpdate("vision", nominal_millislices=Millislices(1), weight=9), "root", "")
-    ledger.change(TenantUpdate("vision", removed=True, weight=5), "root", "")
-    assert ledger.policy() == {}
-    assert ledger.history("vision")[0].update == TenantUpdate(
+    ledger.tenants.change(
+        TenantUpdate("vision", nominal_millislices=Millislices(1), weight=9), "root", ""
+    )
+    ledger.tenants.change(TenantUpdate("vision", removed=True, weight=5), "root", "")
+    assert ledger.tenants.policy() == {}
+    assert ledger.tenants.history("vision")[0].update == TenantUpdate(
         "vision", removed=True, nominal_millislices=Millislices(0)
     )
-    ledger.change(TenantUpdate("vision", removed=False), "root", "")
-    assert ledger.policy() == {"vision": Tenant("vision", "", Quota(Millislices(0)))}
+    ledger.tenants.change(TenantUpdate("vision", removed=False), "root", "")
+    assert ledger.tenants.policy() == {"vision": Tenant("vision", "", Quota(Millislices(0)))}
 
 
 def test_a_row_of_an_old_program_changes_the_nominal_alone(ledger: Ledger, database: str):
@@ -171,22 +184,28 @@ def test_a_row_of_an_old_program_changes_the_nominal_alone(ledger: Ledger, datab
         "INSERT INTO slicewise.quota_changes (cluster, tenant, nominal_millislices, author, reason)"
         " VALUES ('testing', 'vision', 7000, 'olga', '')"
     )
-    ledger.change(TenantUpdate("vision", nominal_millislices=Millislices(1), weight=9), "root", "")
+    ledger.tenants.change(
+        TenantUpdate("vision", nominal_millislices=Millislices(1), weight=9), "root", ""
+    )
     execute(database, old)
     quota = Quota(Millislices(7000), weight=9)
-    assert ledger.policy() == {"vision": Tenant("vision", "", quota)}
-    ledger.change(TenantUpdate("vision", removed=True), "root", "")
+    assert ledger.tenants.policy() == {"vision": Tenant("vision", "", quota)}
+    ledger.tenants.change(TenantUpdate("vision", removed=True), "root", "")
     execute(database, old)
-    assert ledger.policy() == {"vision": Tenant("vision", "", Quota(Millislices(7000)))}
+    assert ledger.tenants.policy() == {"vision": Tenant("vision", "", Quota(Millislices(7000)))}
 
 
 def test_clusters_know_nothing_of_each_other(ledger: Ledger, database: str):
     lender_and_borrower(ledger)
-    ledger.set_loans([loan(500)], "")
-    ledger.know_limits({LimitKey("qos", "a", "grptres=billing"): KnownLimit("", "1")})
+    ledger.loans.replace([loan(500)], "")
+    ledger.limits.know({LimitKey("qos", "a", "grptres=billing"): KnownLimit("", "1")})
     with Ledger(database, "another") as another:
-        assert (another.policy(), another.loans(), another.known_limits()) == ({}, (), {})
-        assert (another.change_id(), another.history("vision")) == (0, ())
+        assert (another.tenants.policy(), another.loans.outstanding(), another.limits.known()) == (
+            {},
+            (),
+            {},
+        )
+        assert (another.tenants.change_id(), another.tenants.history("vision")) == (0, ())
 
 
 _TOO_MUCH = Millislices(MAX_NOMINAL_MILLISLICES + 1)
@@ -239,12 +258,12 @@ _BAD = {
 
 @pytest.mark.parametrize("code", _BAD)
 def test_bad_input_writes_nothing(ledger: Ledger, database: str, code: str):
-    ledger.change(nominal("lab", 8000), "root", "")
-    ledger.change(nominal("vision", 6000, "lab"), "root", "")
+    ledger.tenants.change(nominal("lab", 8000), "root", "")
+    ledger.tenants.change(nominal("vision", 6000, "lab"), "root", "")
     before = rows_of_every_table(database)
     for update in _BAD[code]:
         with pytest.raises(InvalidInputError, match=code) as raised:
-            ledger.change(update, "root", "")
+            ledger.tenants.change(update, "root", "")
         assert raised.value.refusal.hint
     assert rows_of_every_table(database) == before
 
@@ -255,26 +274,26 @@ def test_words_that_nobody_can_read_are_refused(
 ):
     before = rows_of_every_table(database)
     with pytest.raises(InvalidInputError, match="SW-TEXT"):
-        ledger.change(nominal("vision", 1), author, reason)
+        ledger.tenants.change(nominal("vision", 1), author, reason)
     assert rows_of_every_table(database) == before
 
 
 def test_a_name_that_is_no_text_is_refused_when_asked_for(ledger: Ledger):
     with pytest.raises(InvalidInputError, match="SW-TEXT"):
-        ledger.history("\udcff")
+        ledger.tenants.history("\udcff")
 
 
 def test_a_change_is_notified_and_its_compilation_known(ledger: Ledger, database: str):
     with psycopg.connect(database, autocommit=True) as listener:
         listener.execute(f"LISTEN {QUOTA_CHANNEL}")
-        change = ledger.change(nominal("vision", 6000), "root", "")
+        change = ledger.tenants.change(nominal("vision", 6000), "root", "")
         (notice,) = listener.notifies(timeout=5, stop_after=1)
-    assert (int(notice.payload), ledger.change_id()) == (change.change_id, change.change_id)
-    assert not ledger.compiled(change.change_id)
-    ledger.mark_compiled(change.change_id)
-    ledger.mark_compiled(change.change_id - 1)
-    assert ledger.compiled(change.change_id)
-    assert not ledger.compiled(change.change_id + 1)
+    assert (int(notice.payload), ledger.tenants.change_id()) == (change.change_id, change.change_id)
+    assert not ledger.limits.compiled(change.change_id)
+    ledger.limits.mark_compiled(change.change_id)
+    ledger.limits.mark_compiled(change.change_id - 1)
+    assert ledger.limits.compiled(change.change_id)
+    assert not ledger.limits.compiled(change.change_id + 1)
 
 
 # Loans
@@ -282,32 +301,34 @@ def test_a_change_is_notified_and_its_compilation_known(ledger: Ledger, database
 
 def test_loans_are_kept_with_their_history(ledger: Ledger, database: str):
     lender_and_borrower(ledger)
-    ledger.set_loans([loan(1500)], "idle")
-    ledger.set_loans([loan(1500)], "still")
-    ledger.set_loans([loan(700)], "less")
-    assert ledger.loans() == (loan(700),)
-    ledger.set_loans([], "back")
-    assert ledger.loans() == ()
+    ledger.loans.replace([loan(1500)], "idle")
+    ledger.loans.replace([loan(1500)], "still")
+    ledger.loans.replace([loan(700)], "less")
+    assert ledger.loans.outstanding() == (loan(700),)
+    ledger.loans.replace([], "back")
+    assert ledger.loans.outstanding() == ()
     for tenant in ("vision", "nlp"):
-        said = [(one.loan, one.reason) for one in ledger.loan_history(tenant)]
+        said = [(one.loan, one.reason) for one in ledger.loans.history(tenant)]
         assert said == [(loan(0), "back"), (loan(700), "less"), (loan(1500), "idle")]
-    assert ledger.loan_history("nobody") == ()
+    assert ledger.loans.history("nobody") == ()
 
 
 def test_what_the_policy_forbids_is_cut(ledger: Ledger):
     lender_and_borrower(ledger, lending=1000)
-    ledger.set_loans([loan(1500), loan(10, "vision", "nobody"), loan(10, "nlp", "vision")], "old")
-    assert ledger.loans() == (loan(1000),)
+    ledger.loans.replace(
+        [loan(1500), loan(10, "vision", "nobody"), loan(10, "nlp", "vision")], "old"
+    )
+    assert ledger.loans.outstanding() == (loan(1000),)
 
 
 def test_a_change_cuts_loans_and_says_so(ledger: Ledger):
     lender_and_borrower(ledger)
-    ledger.set_loans([loan(1500)], "idle")
-    change = ledger.change(nominal("vision", 600), "root", "")
-    assert ledger.loans() == (loan(600),)
-    assert ledger.loan_history("nlp")[0].reason == f"change {change.change_id}: vision"
-    ledger.change(TenantUpdate("vision", removed=True), "root", "")
-    assert ledger.loans() == ()
+    ledger.loans.replace([loan(1500)], "idle")
+    change = ledger.tenants.change(nominal("vision", 600), "root", "")
+    assert ledger.loans.outstanding() == (loan(600),)
+    assert ledger.loans.history("nlp")[0].reason == f"change {change.change_id}: vision"
+    ledger.tenants.change(TenantUpdate("vision", removed=True), "root", "")
+    assert ledger.loans.outstanding() == ()
 
 
 _LEND = (
@@ -339,30 +360,32 @@ def test_the_database_itself_refuses_loans_beyond_limits(
         borrowing_limit_millislices=Millislices(1500),
         lending_limit_millislices=MAX_NOMINAL_MILLISLICES,
     )
-    ledger.change(audio, "root", "")
+    ledger.tenants.change(audio, "root", "")
     before = rows_of_every_table(database)
     with pytest.raises(psycopg.errors.CheckViolation):
         execute(database, _LEND, lender, borrower, amount)
     assert rows_of_every_table(database) == before
     execute(database, _LEND, "audio", "nlp", 100)
-    assert ledger.loans() == (loan(100, "audio"),)
+    assert ledger.loans.outstanding() == (loan(100, "audio"),)
 
 
 def test_two_who_lend_the_same_at_once_are_told_apart(ledger: Ledger, database: str):
     lender_and_borrower(ledger, borrowing=9000)
-    ledger.change(TenantUpdate("audio", borrowing_limit_millislices=Millislices(9000)), "root", "")
+    ledger.tenants.change(
+        TenantUpdate("audio", borrowing_limit_millislices=Millislices(9000)), "root", ""
+    )
     with psycopg.connect(database) as one, psycopg.connect(database) as other:
         one.execute(_LEND, ("vision", "nlp", 1200))
         other.execute(_LEND, ("vision", "audio", 1200))
         one.commit()
         with pytest.raises(psycopg.errors.CheckViolation, match="would lend 2400"):
             other.commit()
-    assert ledger.loans() == (loan(1200),)
+    assert ledger.loans.outstanding() == (loan(1200),)
 
 
 def test_a_quota_below_what_is_lent_is_refused_to_others(ledger: Ledger, database: str):
     lender_and_borrower(ledger)
-    ledger.set_loans([loan(1500)], "idle")
+    ledger.loans.replace([loan(1500)], "idle")
     with pytest.raises(psycopg.errors.CheckViolation, match="would lend 1500 "):
         execute(
             database,
@@ -374,11 +397,11 @@ def test_a_quota_below_what_is_lent_is_refused_to_others(ledger: Ledger, databas
 
 def test_what_stays_below_a_tenant_is_not_held_against_it(ledger: Ledger):
     """Its own limits are for what leaves its subtree."""
-    ledger.change(nominal("lab", 8000), "root", "")
+    ledger.tenants.change(nominal("lab", 8000), "root", "")
     borrower = TenantUpdate("nlp", "lab", borrowing_limit_millislices=Millislices(5000))
-    ledger.change(borrower, "root", "")
-    ledger.set_loans([loan(3000, "lab")], "inside")
-    assert ledger.loans() == (loan(3000, "lab"),)
+    ledger.tenants.change(borrower, "root", "")
+    ledger.loans.replace([loan(3000, "lab")], "inside")
+    assert ledger.loans.outstanding() == (loan(3000, "lab"),)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +410,7 @@ def test_what_stays_below_a_tenant_is_not_held_against_it(ledger: Ledger):
 @pytest.mark.parametrize("table", ["quota_changes", "loan_changes"])
 def test_history_can_not_be_altered(ledger: Ledger, database: str, table: str, statement: str):
     lender_and_borrower(ledger)
-    ledger.set_loans([loan(1500)], "idle")
+    ledger.loans.replace([loan(1500)], "idle")
     with pytest.raises(psycopg.errors.RestrictViolation, match="append-only"):
         execute(database, statement.format(f"slicewise.{table}"))
 
@@ -399,28 +422,51 @@ def test_operators_and_daemons_at_once_keep_the_rules(ledger: Ledger, database: 
         with Ledger(database, "testing") as own:
             for turn in range(8):
                 if number % 2:
-                    own.change(nominal("vision", 100 * number + turn), "root", "")
+                    own.tenants.change(nominal("vision", 100 * number + turn), "root", "")
                 else:
-                    own.set_loans([loan(100 * turn + number + 1)], "turn")
+                    own.loans.replace([loan(100 * turn + number + 1)], "turn")
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(writer, range(6)))
-    assert len(ledger.history("vision")) == 1 + 3 * 8
-    assert ledger.policy()["vision"].quota.nominal_millislices == (
-        ledger.history("vision")[0].update.nominal_millislices
+    assert len(ledger.tenants.history("vision")) == 1 + 3 * 8
+    assert ledger.tenants.policy()["vision"].quota.nominal_millislices == (
+        ledger.tenants.history("vision")[0].update.nominal_millislices
     )
-    assert broken_rules(ledger.policy(), ledger.loans()) == []
+    assert broken_rules(ledger.tenants.policy(), ledger.loans.outstanding()) == []
+
+
+def test_the_books_are_one_look_in_one_transaction(ledger: Ledger):
+    lender_and_borrower(ledger)
+    ledger.loans.replace([loan(500)], "idle", [a_recall()])
+    ledger.limits.know({LimitKey("qos", "a", "grptres=billing"): KnownLimit("", "1")})
+    ledger.limits.mark_compiled(1)
+    ledger.charges.post([settled(1)[0]])
+    ledger.budgets.enter(a_grant(), None)
+    window = Window(0, "nlp", WindowKind.NOMINAL, Millislices(10))
+    ledger.windows.add(window, "olga", "", "UTC")
+    began: list[object] = []
+    event.listen(ledger._database.engine, "begin", began.append)
+    books = ledger.books(1_800_000_000.5, "UTC")
+    assert (len(began), books.now_s) == (1, 1_800_000_000)
+    assert (books.tenants, books.change_id) == (ledger.tenants.policy(), ledger.tenants.change_id())
+    assert books.compiled_id == 1
+    assert books.windows == ledger.windows.not_over() != ()
+    assert (books.loans, books.recalls) == ((loan(500),), ledger.loans.recalls())
+    assert (books.balances, books.rolls) == (ledger.budgets.balances(), ledger.budgets.rolls())
+    assert books.reservations == ledger.charges.open_reservations() != ()
+    assert books.known == ledger.limits.known() != {}
+    assert books.policy["nlp"].quota.nominal_millislices == 10
 
 
 def test_what_is_known_of_limits_is_replaced_and_forgotten(ledger: Ledger):
     key = LimitKey("account", "vision", "grptres=billing")
     other = LimitKey("qos", "slicewise_vision", "maxtresperaccount=billing")
-    ledger.know_limits({key: KnownLimit("", "6000"), other: KnownLimit("5", "6000")})
-    ledger.know_limits({})
-    ledger.know_limits({key: KnownLimit("", "7000")})
-    assert ledger.known_limits() == {key: KnownLimit("", "7000"), other: KnownLimit("5", "6000")}
-    ledger.forget_limits()
-    assert ledger.known_limits() == {}
+    ledger.limits.know({key: KnownLimit("", "6000"), other: KnownLimit("5", "6000")})
+    ledger.limits.know({})
+    ledger.limits.know({key: KnownLimit("", "7000")})
+    assert ledger.limits.known() == {key: KnownLimit("", "7000"), other: KnownLimit("5", "6000")}
+    ledger.limits.forget()
+    assert ledger.limits.known() == {}
 
 
 # The schema
@@ -428,16 +474,16 @@ def test_what_is_known_of_limits_is_replaced_and_forgotten(ledger: Ledger):
 
 def test_going_back_and_forth_keeps_nominal_quotas(ledger: Ledger, database: str):
     lender_and_borrower(ledger)
-    ledger.change(TenantUpdate("vision", weight=7, budget="off"), "root", "")
-    ledger.set_loans([loan(1500)], "idle")
+    ledger.tenants.change(TenantUpdate("vision", weight=7, budget="off"), "root", "")
+    ledger.loans.replace([loan(1500)], "idle")
     assert schema.downgrade(database, "0002") == (schema.head(), "0002")
     schema.upgrade(database)
-    assert ledger.policy() == {
+    assert ledger.tenants.policy() == {
         "vision": Tenant("vision", "", Quota(Millislices(6000))),
         "nlp": Tenant("nlp", "", Quota(Millislices(0))),
     }
-    assert len(ledger.history("vision")) == 2
-    assert ledger.loans() == ()
+    assert len(ledger.tenants.history("vision")) == 2
+    assert ledger.loans.outstanding() == ()
 
 
 def test_a_newer_database_serves_this_program_if_it_says_so(ledger: Ledger, database: str):
@@ -491,11 +537,11 @@ def settled(number: int) -> tuple[Charge, Charge]:
         RunKey("testing", number, 100), "vision", "alice", "1", {}, Millislices(1000), "vision"
     )
 
-    def transfer(kind: TransferKind, seconds: int) -> Transfer:
-        return Transfer(kind, MillisliceSeconds(1000 * seconds), 100 + seconds)
+    def transfer(kind: TransferKind, seconds: int, until_s: int) -> Transfer:
+        return Transfer(kind, MillisliceSeconds(1000 * seconds), until_s)
 
-    end = (transfer(TransferKind.POST, 20), transfer(TransferKind.VOID, 40))
-    return Charge(run, 0, (transfer(TransferKind.RESERVE, 60),)), Charge(run, 1, end)
+    end = (transfer(TransferKind.POST, 20, 120), transfer(TransferKind.VOID, 40, 120))
+    return Charge(run, 0, (transfer(TransferKind.RESERVE, 60, 160),)), Charge(run, 1, end)
 
 
 def a_grant() -> BudgetEntry:
@@ -544,13 +590,24 @@ def a_recall() -> Recall:
 
 def rebalances_in_a_window(own: Ledger) -> None:
     window = Window(0, "nlp", WindowKind.CAP, Millislices(100))
-    window = own.set_window(window, "olga", "", "UTC")
-    run_id = own.open_run("cron", "head1")
-    own.end_run_step(own.begin_run_step(run_id, StepName.LEND), StepOutcome.DONE, {}, [], "")
-    own.finish_run(run_id, RunOutcome.DONE)
-    own.end_window(window.window_id, "olga", "")
-    own.set_loans(own.loans(), "back", [])
-    assert (own.recalls(), own.windows(), len(own.loan_terms())) == ((), (), 1)
+    window = own.windows.add(window, "olga", "", "UTC")
+    run_id = own.rebalances.open("cron", "head1")
+    own.rebalances.end_step(
+        own.rebalances.begin_step(run_id, StepName.LEND), StepOutcome.DONE, {}, [], ""
+    )
+    own.rebalances.finish(run_id, RunOutcome.DONE)
+    own.windows.end(window.window_id, "olga", "")
+    own.loans.replace(own.loans.outstanding(), "back", [])
+    assert (own.loans.recalls(), own.windows.not_over(), len(own.loans.terms())) == ((), (), 1)
+
+
+def says_that_it_does_the_trigger_s_work(database: str, role: str) -> None:
+    """As ``slicewise.book`` says; then it grants another 500."""
+    url = postgres_engine(database).url.set(drivername="postgresql", username=role)
+    entry = json.dumps({**asdict(a_grant()), "cluster": "testing"})
+    with psycopg.connect(url.render_as_string()) as connection:
+        connection.execute("SET slicewise.booking = 'on'")
+        connection.execute("SELECT slicewise.enter_budget(%s::jsonb, NULL)", (entry,))
 
 
 def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
@@ -559,21 +616,22 @@ def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
     schema.grant(database, role, "daemon")
     own.require_current()
     lender_and_borrower(own)
-    own.set_loans([loan(500)], "idle", [a_recall()])
+    own.loans.replace([loan(500)], "idle", [a_recall()])
     rebalances_in_a_window(own)
-    own.mark_compiled(own.change_id())
-    own.know_limits({LimitKey("qos", "a", "grptres=billing"): KnownLimit("", "1")})
-    own.forget_limits()
-    own.set_accounted_until_s(own.accounted_until_s() + 1)
+    own.limits.mark_compiled(own.tenants.change_id())
+    own.limits.know({LimitKey("qos", "a", "grptres=billing"): KnownLimit("", "1")})
+    own.limits.forget()
+    own.charges.set_accounted_until_s(own.charges.accounted_until_s() + 1)
     reserved, end = settled(1)
-    assert len(own.apply([reserved])) == 1
-    assert len(own.open_reservations()) == 1
-    assert len(own.apply([end])) == 1
-    assert own.book_budget(a_grant(), None)
-    assert own.balances()["vision"].used_millislice_s == 20_000
-    assert own.verify().imbalance_millislice_s == 0
-    assert len(own.statement(None, 0, 1000).rows) == 1
-    assert len(list(own.export(0))) == 4
+    assert len(own.charges.post([reserved])) == 1
+    assert len(own.charges.open_reservations()) == 1
+    assert len(own.charges.post([end])) == 1
+    assert own.charges.seal() == 3
+    assert own.budgets.enter(a_grant(), None)
+    assert own.budgets.balances()["vision"].used_millislice_s == 20_000
+    assert own.audit.verify().imbalance_millislice_s == 0
+    assert len(own.audit.statement(None, 0, 1000).rows) == 1
+    assert len(list(own.audit.export(0))) == 4
     all_tables_refuse(
         database, role, kept=JOURNALS | {"compilations", "known_limits", "watermarks"}
     )
@@ -584,12 +642,16 @@ def test_an_operators_role_sets_policy_and_budgets_and_charges_nothing(
 ):
     schema.grant(database, role, "operator")
     lender_and_borrower(own)
-    own.set_loans([loan(500)], "idle", [a_recall()])
+    own.loans.replace([loan(500)], "idle", [a_recall()])
     rebalances_in_a_window(own)
-    own.change(nominal("vision", 400), "olga", "cuts the loan")
-    assert own.book_budget(a_grant(), None)
-    assert refused(lambda: own.apply([settled(1)[0]]))
-    assert refused(lambda: own.mark_compiled(1))
+    own.tenants.change(nominal("vision", 400), "olga", "cuts the loan")
+    assert own.budgets.enter(a_grant(), None)
+    says_that_it_does_the_trigger_s_work(database, role)
+    assert own.budgets.balances()["vision"].granted_millislice_s == 1000
+    assert own.audit.verify().faults == ()
+    assert refused(lambda: own.charges.post([settled(1)[0]]))
+    assert refused(own.charges.seal)
+    assert refused(lambda: own.limits.mark_compiled(1))
     all_tables_refuse(database, role, kept=JOURNALS)
 
 
@@ -609,22 +671,22 @@ def test_no_role_says_itself_when_a_change_was_made(
     column, value = forged
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         execute(url.render_as_string(), _FORGED.format(column), value)
-    assert own.policy() == {}
+    assert own.tenants.policy() == {}
 
 
 def test_a_readers_role_only_reads(database: str, role: str, own: Ledger):
     schema.grant(database, role, "daemon")
     schema.grant(database, role, "reader")
-    assert (own.policy(), own.loans(), own.known_limits()) == ({}, (), {})
-    assert own.verify().imbalance_millislice_s == 0
-    assert refused(lambda: own.change(nominal("vision", 1), "olga", ""))
-    assert refused(lambda: own.apply([settled(1)[0]]))
-    assert refused(lambda: own.book_budget(a_grant(), None))
+    assert (own.tenants.policy(), own.loans.outstanding(), own.limits.known()) == ({}, (), {})
+    assert own.audit.verify().imbalance_millislice_s == 0
+    assert refused(lambda: own.tenants.change(nominal("vision", 1), "olga", ""))
+    assert refused(lambda: own.charges.post([settled(1)[0]]))
+    assert refused(lambda: own.budgets.enter(a_grant(), None))
     all_tables_refuse(database, role, kept=frozenset())
 
 
 def test_a_role_that_was_granted_nothing_sees_nothing(own: Ledger):
-    assert refused(own.policy)
+    assert refused(own.tenants.policy)
 
 
 @pytest.mark.parametrize("name", ["nobody", "public", "x; DROP SCHEMA slicewise", "\udcff"])
@@ -637,4 +699,4 @@ def test_the_owner_can_not_be_restricted(ledger: Ledger, database: str, sandbox:
     owner = sandbox.state.users["slurm"].name
     with pytest.raises(InvalidInputError, match="SW-DATABASE-ROLE"):
         schema.grant(database, owner, "reader")
-    ledger.policy()
+    ledger.tenants.policy()

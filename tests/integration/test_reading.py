@@ -178,14 +178,14 @@ def test_without_munge_or_daemon_it_is_said_what_is_missing(site: Site) -> None:
 def test_pages_together_are_the_statement(site: Site) -> None:
     url = site.sandbox.layout.database_url(site.sandbox.state.users["slurm"].name)
     with Ledger(url, CLUSTER) as ledger:
-        whole = ledger.statement(None, 0, 1).rows
+        whole = ledger.audit.statement(None, 0, 1).rows
         found: list[StatementRow] = []
         after = None
-        while page := ledger.statement_page(None, 0, 1, after, 1):
+        while page := ledger.audit.statement_page(None, 0, 1, after, 1):
             found += page
             after = (page[0].run.tenant, page[0].run.key.start_s, page[0].run.key.job_id)
-        of_one = ledger.statement_page({"vision"}, 0, 1, None, 1000)
-        assert ledger.statement_page(frozenset(), 0, 1, None, 1000) == ()
+        of_one = ledger.audit.statement_page({"vision"}, 0, 1, None, 1000)
+        assert ledger.audit.statement_page(frozenset(), 0, 1, None, 1000) == ()
     assert tuple(found) == whole
     assert of_one == tuple(row for row in whole if row.run.tenant == "vision")
     assert len(of_one) < len(whole)

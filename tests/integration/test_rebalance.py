@@ -58,14 +58,12 @@ class Cluster:
     def set_quota(self, slices: int) -> None:
         """As the command, which would wait until somebody has compiled it."""
         update = TenantUpdate(TENANT, nominal_millislices=Millislices(slices * 1000))
-        self.ledger.change(update, "root", "test")
+        self.ledger.tenants.change(update, "root", "test")
 
     def limit(self) -> str:
         """What slurmctld itself limits the account to."""
-        argv = ("scontrol", "show", "assoc_mgr", f"accounts={TENANT}", "flags=assoc", "--oneliner")
-        lines = self.root(*argv).stdout.splitlines()
-        owns = (line for line in lines if f"Account={TENANT} UserName= " in line)
-        found = re.search(r"GrpTRES=\S*billing=(\d+)", "".join(owns))
+        argv = ("scontrol", "show", "assoc_mgr", f"qos=slicewise_{TENANT}", "flags=qos")
+        found = re.search(r"GrpTRES=\S*billing=(\d+)", self.root(*argv).stdout)
         return found[1] if found else ""
 
     def submit(self, seconds: int) -> int:
@@ -103,7 +101,7 @@ def cluster(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Itera
     own.root("sacctmgr", "-i", "add", "account", TENANT)
     own.root("sacctmgr", "-i", "add", "user", alice, f"account={TENANT}")
     own.set_quota(2)
-    until(lambda: own.ledger.compiled(own.ledger.change_id()))
+    until(lambda: own.ledger.limits.compiled(own.ledger.tenants.change_id()))
     yield own
     sandbox.restore(print)
     own.root("scancel", f"--account={TENANT}")
@@ -189,7 +187,7 @@ def test_what_a_killed_run_left_the_next_one_does_anew(cluster: Cluster) -> None
     stall(cluster, None)
     cluster.set_quota(3)
     ended = cluster.rebalance()
-    after, before = cluster.ledger.rebalance_history(2)
+    after, before = cluster.ledger.rebalances.history(2)
     assert (after.run_id, ended["outcome"]) == (ended["id"], "done")
     last = before.records[-1]
     assert (before.outcome, last.step, last.did) == ("abandoned", "compile", ())
@@ -221,7 +219,7 @@ def test_without_postgresql_nothing_is_half_done(cluster: Cluster) -> None:
 
 def under_way(cluster: Cluster) -> str:
     """Its newest step; "" before the first."""
-    runs = cluster.ledger.rebalance_history(1)
+    runs = cluster.ledger.rebalances.history(1)
     return "".join(one.step for run in runs for one in run.records[-1:])
 
 

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -72,8 +73,8 @@ class Site:
     def root(self, *argv: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         return self.sandbox.run("root", argv, check=check)
 
-    def sbatch(self, user: str, gres: str, seconds: int, tasks: int = 1) -> int:
-        options = (f"--gres=gpu:{gres}:1", f"--array=1-{tasks}", "--mem=10", "--time=60")
+    def sbatch(self, user: str, gres: str, seconds: int, *own: str, tasks: int = 1) -> int:
+        options = (f"--gres=gpu:{gres}:1", f"--array=1-{tasks}", "--mem=10", "--time=60", *own)
         argv = ("sbatch", "--parsable", *options, "--output=/dev/null", f"--wrap=sleep {seconds}")
         return int(self.sandbox.run(user, argv).stdout)
 
@@ -82,7 +83,7 @@ class Site:
         return sorted(self.root(*argv).stdout.split())
 
     def change(self, tenant: str, **update: int | Budget) -> None:
-        self.ledger.change(TenantUpdate(tenant, **update), "root", "test")  # type: ignore[arg-type]
+        self.ledger.tenants.change(TenantUpdate(tenant, **update), "root", "test")  # type: ignore[arg-type]
 
     def set_guests(self, slices: int) -> None:
         self.guest_slices = slices
@@ -120,9 +121,10 @@ class Site:
 
     def make_due(self) -> None:
         """Something for each step but reclaim and cut."""
-        job = self.sbatch("alice", "1g.10gb", 1)
+        # No daemon has told slicewise.lua of this QOS.
+        job = self.sbatch("alice", "1g.10gb", 1, "--qos=slicewise_vision")
         self.next_day()
-        self.ledger.set_loans([], "test", [recall(1000, called_s=1)])
+        self.ledger.loans.replace([], "test", [recall(1000, called_s=1)])
         self.set_guests(41 - self.guest_slices)
         self.root("scontrol", "update", f"jobid={self.waiting}", "sitefactor=0")
         until(lambda: self.is_accounted(job))
@@ -192,14 +194,17 @@ class Site:
     # What there is then
 
     def limits(self) -> dict[str, int]:
-        """Slices to which slurmctld itself limits the accounts."""
-        shown = self.root("scontrol", "show", "assoc_mgr", "flags=assoc", "--oneliner").stdout
-        found = re.findall(r"Account=(\w+) UserName= .*? GrpTRES=\S*?billing=(\d+)000\(", shown)
-        return {account: int(slices) for account, slices in found}
+        """Slices to which slurmctld itself limits the two QOS of each tenant together."""
+        shown = self.root("scontrol", "show", "assoc_mgr", "flags=qos").stdout
+        pattern = r"QOS=slicewise_([a-z]+?)(?:_borrowed)?\(\d+\)\n.*?GrpTRES=\S*?billing=(\d+)\("
+        found: Counter[str] = Counter()
+        for tenant, amount in re.findall(pattern, shown, re.DOTALL):
+            found[tenant] += int(amount) // 1000
+        return {name: slices for name, slices in found.items() if name != "gate"}
 
     def charged(self) -> dict[tuple[int, int], int]:
         """Millislice-seconds of each run that has ended."""
-        rows = self.ledger.statement(None, 0, int(time.time())).rows
+        rows = self.ledger.audit.statement(None, 0, int(time.time())).rows
         ended = [row for row in rows if row.end_s is not None]
         return {(row.run.key.job_id, row.run.key.start_s): row.used_millislice_s for row in ended}
 
@@ -209,18 +214,18 @@ class Site:
 
     def rolled(self) -> list[int | None]:
         """Starts of the periods that were begun."""
-        entries = self.ledger.budget_entries("vision", 0)
+        entries = self.ledger.budgets.entries("vision", 0)
         return [one.period_start_s for one in entries if one.kind == "roll"]
 
     def require_as_never_killed(self) -> None:
         """Only vision's runs have ended, none of them before the first period began."""
-        assert (self.ledger.loans(), self.ledger.recalls()) == ((loan(3000),), ())
+        assert (self.ledger.loans.outstanding(), self.ledger.loans.recalls()) == ((loan(3000),), ())
         assert self.limits() == {"vision": 1, "nlp": 4, "guest": self.guest_slices}
         charged = self.charged()
         assert charged == self.accounted()
-        assert unspent(self.ledger.balances()["vision"]) == AMOUNT - sum(charged.values())
+        assert unspent(self.ledger.budgets.balances()["vision"]) == AMOUNT - sum(charged.values())
         assert self.rolled() == self.days
-        assert self.ledger.verify().faults == ()
+        assert self.ledger.audit.verify().faults == ()
 
 
 def loan(amount: int) -> Loan:
@@ -267,12 +272,12 @@ def settle(site: Site) -> None:
             lending_limit_millislices=lending * 1000,
             borrowing_limit_millislices=borrowing * 1000,
         )
-    until(lambda: site.ledger.compiled(site.ledger.change_id()))
+    until(lambda: site.ledger.limits.compiled(site.ledger.tenants.change_id()))
     site.waiting = site.sbatch("bob", "1g.10gb", 1800, tasks=5)
     site.sbatch("carol", "1g.10gb", 1800, tasks=5)
     site.sbatch("carol", "3g.71gb", 1800, tasks=2)
     site.root("slicewise", "recut", "survey", "gpu03")
-    until(lambda: site.ledger.loans() == (loan(3000),))
+    until(lambda: site.ledger.loans.outstanding() == (loan(3000),))
     site.sandbox.stop("daemon")
     site.change("vision", budget=Budget(Period.DAY, MillisliceSeconds(AMOUNT)))
     with psycopg.connect(site.url) as connection:
@@ -298,13 +303,13 @@ def test_two_runs_that_die_in_each_step_leave_it_done_once(site: Site) -> None:
         site.killed_before(step)
         site.killed_after(step)
     assert not site.rebalance() & DUE
-    (_, *killed) = site.ledger.rebalance_history(1 + 2 * len(STEPS))
+    (_, *killed) = site.ledger.rebalances.history(1 + 2 * len(STEPS))
     for step in reversed(STEPS):
         second, first, *killed = killed
         require_dead_in(step, first)
         require_dead_in(step, second)
     site.require_as_never_killed()
-    assert [one.state for one in site.ledger.recut_history(9)] == [State.DONE]
+    assert [one.state for one in site.ledger.recuts.history(9)] == [State.DONE]
 
 
 def test_a_change_of_a_limit_that_lands_when_its_run_is_dead_is_nobodys_by_hand(
@@ -323,7 +328,7 @@ def test_a_change_of_a_limit_that_lands_when_its_run_is_dead_is_nobodys_by_hand(
     until_is(lambda: site.limits()["guest"], site.guest_slices)
     site.set_guests(site.guest_slices + 1)
     site.rebalance()
-    whole, killed = site.ledger.rebalance_history(2)
+    whole, killed = site.ledger.rebalances.history(2)
     assert killed.outcome == "abandoned"
     assert whole.records[STEPS.index(StepName.COMPILE)].saw["changed by hand"] == 0
     site.require_as_never_killed()
@@ -338,20 +343,20 @@ def test_a_run_that_is_told_to_end_leaves_nothing_behind(site: Site) -> None:
             run.send_signal(number)
         assert (run.communicate(), run.returncode) == (("", ""), status)
     site.rebalance()
-    _, *ended = site.ledger.rebalance_history(3)
+    _, *ended = site.ledger.rebalances.history(3)
     assert [one.outcome for one in ended] == ["abandoned"] * 2
     site.require_as_never_killed()
 
 
 def test_runs_that_are_killed_at_any_moment_change_nothing_of_the_end(site: Site) -> None:
     chance = random.Random(7)  # noqa: S311 -- when is no secret
-    (newest,) = site.ledger.rebalance_history(1)
+    (newest,) = site.ledger.rebalances.history(1)
     assert newest.ended_s is not None
     for _ in range(examples(1, 40)):
         site.make_due()
-        before = site.ledger.rebalance_history(1)
+        before = site.ledger.rebalances.history(1)
         run = site.begin()
-        until(lambda before=before: site.ledger.rebalance_history(1) != before)
+        until(lambda before=before: site.ledger.rebalances.history(1) != before)
         time.sleep(chance.uniform(0, newest.ended_s - newest.begun_s))
         run.kill()
         run.wait()
@@ -363,14 +368,14 @@ def test_runs_that_are_killed_at_any_moment_change_nothing_of_the_end(site: Site
 def test_a_lender_gets_back_what_its_jobs_want_whatever_dies(site: Site) -> None:
     """nlp has batch jobs alone: no grace is for these, and Slurm preempts one of them."""
     until_is(lambda: site.tasks(site.waiting), ["PENDING", *["RUNNING"] * 4])
-    job = site.sbatch("alice", "1g.10gb", 1800, tasks=2)
+    job = site.sbatch("alice", "1g.10gb", 1800, "--qos=slicewise_vision", tasks=2)
     until_is(lambda: site.tasks(job), ["PENDING", "RUNNING"])
     site.killed_before(StepName.LEND)
-    assert site.ledger.loans() == (loan(3000),)
+    assert site.ledger.loans.outstanding() == (loan(3000),)
     site.killed_after(StepName.LEND)
-    assert site.ledger.loans() == (loan(2000),)
+    assert site.ledger.loans.outstanding() == (loan(2000),)
     assert site.limits() == {"vision": 1, "nlp": 4, "guest": site.guest_slices}
     site.rebalance()
-    assert (site.ledger.loans(), site.ledger.recalls()) == ((loan(2000),), ())
+    assert (site.ledger.loans.outstanding(), site.ledger.loans.recalls()) == ((loan(2000),), ())
     assert site.limits() == {"vision": 2, "nlp": 3, "guest": site.guest_slices}
     until_is(lambda: site.tasks(job), ["RUNNING", "RUNNING"])

@@ -49,8 +49,8 @@ def test_every_run_that_is_open_or_ended_lately_is_told_once(ledger: Ledger) -> 
         run(5, 0, *reserve(5).transfers, cluster="another"),
     )
     for charge in charges:
-        assert ledger.apply((charge,))
-    lately = ledger.holdings(START_S + 900)
+        assert ledger.charges.post((charge,))
+    lately = ledger.charges.holdings(START_S + 900)
     assert {(run.tenant, run.amount_millislices, run.start_s) for run in lately} == {
         ("vision", COST, START_S)
     }
@@ -59,4 +59,4 @@ def test_every_run_that_is_open_or_ended_lately_is_told_once(ledger: Ledger) -> 
         str(START_S + 1000),
         "None",
     ]
-    assert len(ledger.holdings(START_S)) == 4
+    assert len(ledger.charges.holdings(START_S)) == 4

@@ -210,11 +210,11 @@ def test_a_run_that_is_killed_at_each_step_is_ended_by_the_next(cluster: Cluster
     assert begun == STEPS
     until_is(lambda: cluster.state(job), "RUNNING")
     assert cluster.reservations() == "No reservations in the system"
-    assert cluster.ledger.unfinished_recuts() == ()
+    assert cluster.ledger.recuts.unfinished() == ()
 
 
 def under_way(cluster: Cluster) -> StepName | None:
-    for recut in cluster.ledger.unfinished_recuts():
+    for recut in cluster.ledger.recuts.unfinished():
         if recut.records and recut.records[-1].outcome is Outcome.BEGUN:
             return recut.records[-1].step
     return None

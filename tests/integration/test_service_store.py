@@ -53,48 +53,48 @@ def ordered(array_job_id: int = 814, **order: float) -> Ordered:
 
 
 def test_the_newest_order_of_a_service_holds_until_it_is_over(ledger: Ledger) -> None:
-    assert ledger.orders() == {}
-    ledger.set_order(BERT, "scale", ordered(max_replicas=2), "alice")
-    ledger.set_order(GPT, "restart", ordered(820, restart_s=7.25), "bob")
-    ledger.set_order(BERT, "end", ordered(max_replicas=2, delete_s=9.5), "alice")
-    assert ledger.orders() == {
+    assert ledger.orders.standing() == {}
+    ledger.orders.write(BERT, "scale", ordered(max_replicas=2), "alice")
+    ledger.orders.write(GPT, "restart", ordered(820, restart_s=7.25), "bob")
+    ledger.orders.write(BERT, "end", ordered(max_replicas=2, delete_s=9.5), "alice")
+    assert ledger.orders.standing() == {
         BERT: ordered(max_replicas=2, delete_s=9.5),
         GPT: ordered(820, restart_s=7.25),
     }
-    ledger.set_order(BERT, "over", ordered(max_replicas=2), "slicewise")
-    assert ledger.orders() == {GPT: ordered(820, restart_s=7.25)}
-    ledger.set_order(BERT, "scale", ordered(min_replicas=1), "alice")
-    assert ledger.orders()[BERT] == ordered(min_replicas=1)
+    ledger.orders.write(BERT, "over", ordered(max_replicas=2), "slicewise")
+    assert ledger.orders.standing() == {GPT: ordered(820, restart_s=7.25)}
+    ledger.orders.write(BERT, "scale", ordered(min_replicas=1), "alice")
+    assert ledger.orders.standing()[BERT] == ordered(min_replicas=1)
 
 
 def test_whether_an_order_is_new_is_known_by_its_number(ledger: Ledger, database: str) -> None:
-    assert ledger.newest_order_id() == 0
-    ledger.set_order(BERT, "scale", ordered(max_replicas=2), "alice")
-    first = ledger.newest_order_id()
-    ledger.set_order(GPT, "restart", ordered(820, restart_s=7.25), "bob")
-    second = ledger.newest_order_id()
-    assert 0 < first < second == ledger.newest_order_id()
+    assert ledger.orders.newest_id() == 0
+    ledger.orders.write(BERT, "scale", ordered(max_replicas=2), "alice")
+    first = ledger.orders.newest_id()
+    ledger.orders.write(GPT, "restart", ordered(820, restart_s=7.25), "bob")
+    second = ledger.orders.newest_id()
+    assert 0 < first < second == ledger.orders.newest_id()
     with Ledger(database, "other") as other:
-        assert other.newest_order_id() == 0
+        assert other.orders.newest_id() == 0
 
 
 def test_clusters_that_share_a_database_do_not_share_orders_keys_or_states(
     ledger: Ledger, database: str
 ) -> None:
-    ledger.set_order(BERT, "scale", ordered(max_replicas=2), "alice")
-    ledger.add_key(IDS[0], "vision", "ci", HASHES[0], "alice")
+    ledger.orders.write(BERT, "scale", ordered(max_replicas=2), "alice")
+    ledger.keys.add(IDS[0], "vision", "ci", HASHES[0], "alice")
     StateStore(database, "testing").save({"vision/bert": {"a": 1}}, ())
     with Ledger(database, "other") as other:
-        assert (other.orders(), other.api_keys()) == ({}, ())
-        assert other.grants() == GrantsAnswer(tenants={})
+        assert (other.orders.standing(), other.keys.all()) == ({}, ())
+        assert other.keys.grants() == GrantsAnswer(tenants={})
     assert StateStore(database, "other").load() == {}
 
 
 def test_no_order_and_no_key_is_ever_altered(ledger: Ledger, database: str) -> None:
-    ledger.set_order(BERT, "scale", ordered(max_replicas=2), "alice")
-    ledger.add_key(IDS[0], "vision", "ci", HASHES[0], "alice")
-    ledger.revoke_key(IDS[0], "alice")
-    ledger.open_tenant("vision", "alice")
+    ledger.orders.write(BERT, "scale", ordered(max_replicas=2), "alice")
+    ledger.keys.add(IDS[0], "vision", "ci", HASHES[0], "alice")
+    ledger.keys.revoke(IDS[0], "alice")
+    ledger.keys.open_tenant("vision", "alice")
     for table in ("service_orders", "api_keys", "api_key_revocations", "api_key_openings"):
         for statement in ("UPDATE {} SET author = 'x'", "DELETE FROM {}"):
             with (
@@ -106,8 +106,8 @@ def test_no_order_and_no_key_is_ever_altered(ledger: Ledger, database: str) -> N
 
 def test_an_impossible_order_is_refused_by_the_database_itself(ledger: Ledger) -> None:
     with pytest.raises(OutsideError, match="SW-LEDGER-REFUSED"):
-        ledger.set_order(BERT, "scale", ordered(min_replicas=3, max_replicas=2), "alice")
-    assert ledger.orders() == {}
+        ledger.orders.write(BERT, "scale", ordered(min_replicas=3, max_replicas=2), "alice")
+    assert ledger.orders.standing() == {}
 
 
 # Keys
@@ -115,57 +115,57 @@ def test_an_impossible_order_is_refused_by_the_database_itself(ledger: Ledger) -
 
 def test_a_key_lets_in_until_it_is_revoked_and_its_tenant_stays_protected(ledger: Ledger) -> None:
     for number in range(2):
-        ledger.add_key(IDS[number], "vision", "ci", HASHES[number], "alice")
+        ledger.keys.add(IDS[number], "vision", "ci", HASHES[number], "alice")
     both = {HASHES[0]: "vision", HASHES[1]: "vision"}
-    assert ledger.grants() == GrantsAnswer(tenants=both, protected=("vision",))
+    assert ledger.keys.grants() == GrantsAnswer(tenants=both, protected=("vision",))
     for _ in range(2):
-        ledger.revoke_key(IDS[0], "olga")
+        ledger.keys.revoke(IDS[0], "olga")
     left = GrantsAnswer(tenants={HASHES[1]: "vision"}, protected=("vision",))
-    assert ledger.grants() == left
-    assert [(key.key_id, key.revoked_s is None) for key in ledger.api_keys()] == [
+    assert ledger.keys.grants() == left
+    assert [(key.key_id, key.revoked_s is None) for key in ledger.keys.all()] == [
         (IDS[0], False),
         (IDS[1], True),
     ]
-    ledger.revoke_key(IDS[1], "olga")
-    assert ledger.grants() == GrantsAnswer(tenants={}, protected=("vision",))
+    ledger.keys.revoke(IDS[1], "olga")
+    assert ledger.keys.grants() == GrantsAnswer(tenants={}, protected=("vision",))
 
 
 def test_a_tenant_without_a_valid_key_is_opened_until_one_is_made_again(ledger: Ledger) -> None:
-    ledger.add_key(IDS[0], "vision", "ci", HASHES[0], "alice")
-    ledger.add_key(IDS[1], "nlp", "ci", HASHES[1], "bob")
+    ledger.keys.add(IDS[0], "vision", "ci", HASHES[0], "alice")
+    ledger.keys.add(IDS[1], "nlp", "ci", HASHES[1], "bob")
     with pytest.raises(InvalidInputError, match="SW-KEY-VALID"):
-        ledger.open_tenant("vision", "alice")
-    ledger.revoke_key(IDS[0], "alice")
-    ledger.open_tenant("vision", "alice")
-    assert ledger.grants() == GrantsAnswer(tenants={HASHES[1]: "nlp"}, protected=("nlp",))
-    ledger.add_key(IDS[2], "vision", "ci", HASHES[2], "alice")
-    assert ledger.grants().protected == ("nlp", "vision")
+        ledger.keys.open_tenant("vision", "alice")
+    ledger.keys.revoke(IDS[0], "alice")
+    ledger.keys.open_tenant("vision", "alice")
+    assert ledger.keys.grants() == GrantsAnswer(tenants={HASHES[1]: "nlp"}, protected=("nlp",))
+    ledger.keys.add(IDS[2], "vision", "ci", HASHES[2], "alice")
+    assert ledger.keys.grants().protected == ("nlp", "vision")
 
 
 def test_a_tenant_has_so_many_keys_even_if_all_are_made_at_once(ledger: Ledger) -> None:
     for number in range(MOST_KEYS - 1):
-        ledger.add_key(IDS[number], "vision", "ci", HASHES[number], "alice")
+        ledger.keys.add(IDS[number], "vision", "ci", HASHES[number], "alice")
 
     def add(number: int) -> str:
         try:
-            ledger.add_key(IDS[number], "vision", "ci", HASHES[number], "alice")
+            ledger.keys.add(IDS[number], "vision", "ci", HASHES[number], "alice")
         except InvalidInputError as error:
             return error.refusal.code
         return ""
 
     with ThreadPoolExecutor(2) as pool:
         assert sorted(pool.map(add, (MOST_KEYS - 1, MOST_KEYS))) == ["", "SW-KEY-LIMIT"]
-    ledger.revoke_key(IDS[0], "alice")
-    free = next(i for i in (MOST_KEYS - 1, MOST_KEYS) if IDS[i] not in str(ledger.api_keys()))
+    ledger.keys.revoke(IDS[0], "alice")
+    free = next(i for i in (MOST_KEYS - 1, MOST_KEYS) if IDS[i] not in str(ledger.keys.all()))
     assert add(free) == ""
 
 
 def test_an_id_or_a_hash_that_is_there_is_refused(ledger: Ledger) -> None:
-    ledger.add_key(IDS[0], "vision", "ci", HASHES[0], "alice")
+    ledger.keys.add(IDS[0], "vision", "ci", HASHES[0], "alice")
     for key_id, sha256 in ((IDS[0], HASHES[1]), (IDS[1], HASHES[0])):
         with pytest.raises(InvalidInputError, match="SW-KEY-TWICE"):
-            ledger.add_key(key_id, "nlp", "ci", sha256, "bob")
-    assert len(ledger.api_keys()) == 1
+            ledger.keys.add(key_id, "nlp", "ci", sha256, "bob")
+    assert len(ledger.keys.all()) == 1
 
 
 def test_what_waits_for_a_lock_is_given_up_before_anybody_is_told_that_it_failed(
@@ -174,8 +174,8 @@ def test_what_waits_for_a_lock_is_given_up_before_anybody_is_told_that_it_failed
     with psycopg.connect(database) as other:
         other.execute("LOCK TABLE slicewise.service_orders")
         with pytest.raises(UnreachableError, match="SW-DATABASE-DOWN"):
-            ledger.set_order(BERT, "restart", ordered(restart_s=7.0), "alice")
-    assert ledger.orders() == {}
+            ledger.orders.write(BERT, "restart", ordered(restart_s=7.0), "alice")
+    assert ledger.orders.standing() == {}
 
 
 # States
@@ -197,10 +197,10 @@ def test_the_daemons_role_orders_and_makes_keys_and_sees_no_state(
 ) -> None:
     url = role_url("daemon")
     with Ledger(url, "testing") as own:
-        own.set_order(BERT, "scale", ordered(max_replicas=2), "alice")
-        own.add_key(IDS[0], "vision", "ci", HASHES[0], "alice")
-        own.revoke_key(IDS[0], "alice")
-        assert (len(own.orders()), len(own.api_keys())) == (1, 1)
+        own.orders.write(BERT, "scale", ordered(max_replicas=2), "alice")
+        own.keys.add(IDS[0], "vision", "ci", HASHES[0], "alice")
+        own.keys.revoke(IDS[0], "alice")
+        assert (len(own.orders.standing()), len(own.keys.all())) == (1, 1)
     with pytest.raises(OutsideError, match="SW-DATABASE-RIGHTS"):
         StateStore(url, "testing").load()
 
@@ -217,7 +217,7 @@ def test_the_launchers_role_keeps_its_states_and_sees_nothing_else(
     assert store.load() == {}
     assert store.lock("gw1").hold()
     with Ledger(url, "testing") as own:
-        for read in (own.orders, own.api_keys, own.policy):
+        for read in (own.orders.standing, own.keys.all, own.tenants.policy):
             with pytest.raises(OutsideError, match="SW-DATABASE-RIGHTS"):
                 read()
 
@@ -229,9 +229,9 @@ def test_no_other_role_orders_or_makes_keys(
     url = role_url(duty)
     with Ledger(url, "testing") as own:
         with pytest.raises(OutsideError, match="SW-DATABASE-RIGHTS"):
-            own.set_order(BERT, "scale", ordered(max_replicas=2), "olga")
+            own.orders.write(BERT, "scale", ordered(max_replicas=2), "olga")
         with pytest.raises(OutsideError, match="SW-DATABASE-RIGHTS"):
-            own.add_key(IDS[0], "vision", "ci", HASHES[0], "olga")
+            own.keys.add(IDS[0], "vision", "ci", HASHES[0], "olga")
     with pytest.raises(OutsideError, match="SW-DATABASE-RIGHTS"):
         StateStore(url, "testing").load()
 

@@ -104,7 +104,7 @@ SEEN = (
     *("MinCPUsNode", "OverSubscribe", "ReqB:S:C:T"),
 )
 CHANGES = (
-    "QOS=normal", "QOS=slicewise-borrowed", "QOS=slicewise_nlp", "Account=nlp",
+    "QOS=normal", "QOS=slicewise_vision_borrowed", "QOS=slicewise_nlp", "Account=nlp",
     "Gres=gpu:1g.10gb:3",
     "Gres=gpu:3g.40gb:1", "Gres=gpu:1", "Gres=", "TresPerNode=gres/gpu:1g.10gb:3",
     "NumNodes=3", "NumTasks=3", "NumCPUs=4", "Priority=100000", "Nice=-100", "ArrayTaskThrottle=1",
@@ -190,7 +190,7 @@ def test_another_tenants_account_is_refused(users: Users, clean: None, account: 
     assert (outcome.status, list(outcome.jobs)) == (1, [])
 
 
-@pytest.mark.parametrize("qos", ["slicewise_nlp", "slicewise-borrowed"])
+@pytest.mark.parametrize("qos", ["slicewise_nlp", "slicewise_nlp_borrowed", "slicewise-borrowed"])
 def test_a_qos_that_is_not_the_tenants_is_refused(users: Users, clean: None, qos: str) -> None:
     outcome = users.submit("alice", "sbatch", "--hold", GPU, f"--qos={qos}")
     assert (outcome.status, list(outcome.jobs)) == (1, [])

@@ -14,7 +14,6 @@ OWN = {"alice": 4000, "bob": 2000}
 MOST = {"alice": 4000, "bob": 5000}
 """In millislices; bob's tenant may borrow three slices."""
 TENANTS = {"alice": "vision", "bob": "nlp"}
-BORROWED = "slicewise-borrowed"
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,12 @@ class Way:
 
     def qos_for(self, user: str) -> set[str]:
         own = f"slicewise_{TENANTS[user]}"
+        borrowed = f"{own}_borrowed"
         if self.cost > OWN[user]:
-            return {BORROWED}
+            return {borrowed}
         # What was admitted a moment ago counts until the next look, ended or not.
         may_borrow = MOST[user] > OWN[user] and self.command == "sbatch"
-        return {own, BORROWED} if may_borrow else {own}
+        return {own, borrowed} if may_borrow else {own}
 
 
 SOCKET = "--sockets-per-node=1 --gpus-per-socket="
@@ -127,6 +127,9 @@ def mode(users: Users, request: pytest.FixtureRequest) -> Iterator[str]:
     modes = Modes(users.sandbox)
     if request.param != "enforce":
         modes.set(request.param)
+        # What enforce has left: the next daemon in that mode closes it again.
+        opened = ("modify", "qos", "slicewise_gate", "set", "grptres=billing=-1")
+        users.sandbox.run("slurm", ("sacctmgr", "-i", *opened))
     users.submit("alice", "sbatch", "--hold", "--gres=gpu:1g.10gb:1")
     status = modes.status()
     assert (status["mode"], status["module_mode"]) == (request.param, request.param)

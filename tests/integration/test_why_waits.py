@@ -111,7 +111,7 @@ def wait(sandbox: Sandbox) -> Iterator[Wait]:
         long = lab.submit("--time=30")
         lab.runs(long)
         waiting = lab.submit("--time=10")
-        lab.waits(waiting, "MaxBillingPerAccount")
+        lab.waits(waiting, "QOSGrpBilling")
         ends_s = {number: second(lab.job(number)["endtime"]) for number in (short, long)}
         yield Wait(lab, short, long, waiting, ends_s)
 
@@ -120,7 +120,7 @@ def test_quota_with_its_numbers_and_an_estimate(sandbox: Sandbox, wait: Wait):
     lab, waiting, ends_s = wait.lab, wait.waiting, wait.ends_s
     alice = sandbox.state.users["alice"].name
     found = lab.why(waiting)
-    assert found["reason"] == "MaxBillingPerAccount"
+    assert found["reason"] == "QOSGrpBilling"
     assert f"The jobs of {lab.name} in QOS slicewise_{lab.name} hold 2 of 2 slices" in str(found)
     (table,) = found["tables"]
     assert [(row["what"], row["amount_millislices"], row["ends_s"]) for row in table["rows"]] == [

@@ -117,8 +117,8 @@ def test_without_the_module_only_what_slurm_counts_is_let_in(
 @pytest.mark.parametrize(
     ("submission", "qos"),
     [
-        ({"partition": "all", "default_qos": "slicewise_vision"}, "slicewise-borrowed"),
-        ({"partition": "all", "qos": "Slicewise_Vision"}, "slicewise-borrowed"),
+        ({"partition": "all", "default_qos": "slicewise_vision"}, "slicewise_vision_borrowed"),
+        ({"partition": "all", "qos": "Slicewise_Vision"}, "slicewise_vision_borrowed"),
         ({"partition": "all", "default_qos": "slicewise_vision", "qos": "normal"}, "normal"),
         ({"partition": "cpu", "qos": "slicewise_vision"}, "slicewise_vision"),
         ({"partition": "gpu", "gres": "gpu:1g.10gb:1", "qos": "normal"}, "normal"),

@@ -255,9 +255,10 @@ def test_on_the_nodes_of_managed_partitions_others_give_no_gpus(
 @pytest.mark.parametrize(
     ("asked", "qos"),
     [
-        ({}, "slicewise-borrowed"),
-        ({"qos": "slicewise_vision"}, "slicewise-borrowed"),
-        ({"qos": "Slicewise_NLP"}, "slicewise-borrowed"),
+        ({}, "slicewise_vision_borrowed"),
+        ({"qos": "slicewise_vision"}, "slicewise_vision_borrowed"),
+        ({"qos": "Slicewise_NLP"}, "slicewise_nlp_borrowed"),
+        ({"qos": "slicewise_nlp_borrowed"}, "slicewise_nlp_borrowed"),
         ({"qos": "slicewise-borrowed"}, "slicewise-borrowed"),
         ({"qos": "normal"}, "normal"),
         ({"default_qos": "normal"}, None),

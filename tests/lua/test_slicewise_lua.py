@@ -69,7 +69,7 @@ def test_the_question_holds_what_slurm_says(path: Path, listening: Any) -> None:
     assert question == {
         "v": 2,
         "op": "submit",
-        "module": "2.2",
+        "module": "2.3",
         "mode": "enforce",
         "uid": ALICE,
         "account": "vision",
@@ -440,7 +440,9 @@ def test_without_an_answer_the_type_auto_is_left_out(path: Path, request_: Any, 
         ({}, "slicewise_vision"),
         ({"qos": "normal"}, "slicewise_vision"),
         ({"qos": "slicewise_vision"}, "slicewise_vision"),
-        ({"qos": "slicewise-borrowed"}, "slicewise-borrowed"),
+        ({"qos": "slicewise-borrowed"}, "slicewise_vision_borrowed"),
+        ({"qos": "Slicewise_Vision_Borrowed"}, "slicewise_vision_borrowed"),
+        ({"qos": "slicewise_nlp_borrowed"}, "slicewise_vision"),
     ],
 )
 def test_without_an_answer_no_job_escapes_into_another_qos(

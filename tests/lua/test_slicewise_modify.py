@@ -283,7 +283,7 @@ def test_modify_that_cannot_be_judged_is_refused_but_to_administrators(path: Pat
             "partition",
         ),
         ({"partition": "login", "qos": "normal"}, {"partition": "cpu"}, ""),
-        ({"partition": "cpu", "qos": "normal"}, {"qos": "slicewise-borrowed"}, ""),
+        ({"partition": "cpu", "qos": "normal"}, {"qos": "slicewise_vision_borrowed"}, ""),
         ({"partition": "cpu", "qos": "slicewise_vision"}, {"comment": "c"}, ""),
         ({"partition": "login"}, {"gres": "gpu:1"}, ""),
     ],

@@ -111,7 +111,15 @@ TEXTS = ("account", "default_account", "partition", "qos", "name", "array", "tok
 TRES = ("gres", "tres_per_job", "tres_per_socket", "tres_per_task")
 COUNTS = ("tasks", "min_nodes", "tasks_per_node", "cpus_per_task", "time_limit_min", "uid", "v")
 FLAGS = ("exclusive", "interactive", "requeue", "explain")
-QOS = ("normal", "slicewise_vision", "slicewise_nlp", "slicewise-borrowed", "slicewise_", "")
+QOS = (
+    "normal",
+    "slicewise_vision",
+    "slicewise_nlp",
+    "slicewise-borrowed",
+    "slicewise_vision_borrowed",
+    "slicewise_",
+    "",
+)
 
 Choose = random.Random
 Mutation = Callable[[dict[str, Any], Choose], None]
@@ -223,7 +231,7 @@ def check_admitted(asked: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
     tenant = (asked.get("account") or asked.get("default_account") or "").lower()
     assert tenant in OWN
     assert "gpu" in asked["partition"].split(",")
-    own, borrowed = f"slicewise_{tenant}", "slicewise-borrowed"
+    own, borrowed = f"slicewise_{tenant}", f"slicewise_{tenant}_borrowed"
     assert answer["qos"] in {own, borrowed}
     most = MOST[tenant] if answer["qos"] == borrowed or tenant == "nlp" else OWN[tenant]
     if asked.get("qos") in {own, borrowed}:

@@ -1,7 +1,7 @@
 """Any policy on any tree of accounts, any order of changes, a death at any step: what must hold."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from effort import examples
@@ -25,6 +25,7 @@ from slurm_plugin.decide.policy import TenantUpdate
 from slurm_plugin.uninstall import uninstall
 
 ACCOUNTS = ("a", "b", "c", "d")
+Foreign = Mapping[tuple[str, str], tuple[frozenset[str], int | None, str]]
 NORMAL, PREMIUM = frozenset({"normal"}), frozenset({"premium"})
 
 
@@ -63,7 +64,7 @@ UPDATES = st.builds(
 
 def change(ledger: LimitLedger, update: TenantUpdate) -> None:
     try:
-        ledger.change(update, "op", "")
+        ledger.tenants.change(update, "op", "")
     except InvalidInputError:
         return
 
@@ -93,7 +94,7 @@ def test_whatever_is_changed_and_killed_slurm_follows_and_forgets(
     steps = Steps()
     slurm = SlurmDatabase(accounts, [Qos("premium", {}, frozenset())], steps)
     ledger = LimitLedger(steps)
-    before = slurm.state()
+    before, found = slurm.state(), foreign(slurm)
     kills = st.lists(st.integers(0, 12), max_size=2)
     for updates in turns:
         for update in updates:
@@ -102,35 +103,52 @@ def test_whatever_is_changed_and_killed_slurm_follows_and_forgets(
         compiled = persistently(compile_limits, slurm, ledger, data.draw(kills), term_s)
         assert compiled.by_hand == ()
         assert persistently(compile_limits, slurm, ledger, (), term_s).changes == ()
-        check(slurm, ledger)
-        if "slicewise-borrowed" in slurm.known and (ledger.tenants or not term_s):
-            assert slurm.known["slicewise-borrowed"].preempt_exempt_s == (term_s or None)
+        check(slurm, ledger, found)
+        for name in ledger.shown:
+            borrowed = slurm.known[f"slicewise_{name}_borrowed"]
+            assert (borrowed.preempt_exempt_s, borrowed.preempt_mode) == (term_s or None, "requeue")
+    slurm.partition_qos = ""
     persistently(uninstall, slurm, ledger, data.draw(kills))
     assert slurm.state() == before
-    assert ledger.known == {}
+    assert ledger.remembered == {}
 
 
-def check(slurm: SlurmDatabase, ledger: LimitLedger) -> None:
-    """Written anew from the rules, on what Slurm has."""
-    accounts = [row for row in slurm.rows.values() if not row.user and row.account != "root"]
-    top = sum(slurm.limit(row.account) or 0 for row in accounts if row.parent == "root")
-    if all(tenant.parent == "" for tenant in ledger.tenants.values()):
-        assert top <= CAPACITY
+def check(
+    slurm: SlurmDatabase,
+    ledger: LimitLedger,
+    found: Foreign,
+) -> None:
+    """Written anew from the rules, on what Slurm has: of accounts only their lists change."""
+    together = sum(limit or 0 for limit in slurm.limits(*ledger.shown))
+    assert together <= CAPACITY
+    assert slurm.known["slicewise_gate"].grp_tres == {"billing": 0}
     for row in slurm.rows.values():
         if row.account == "root":
             continue
         listed = {name for name in slurm._list(row) if name.startswith("slicewise")}
-        default = slurm._default(row)
-        if row.account in ledger.tenants:
-            assert listed == {f"slicewise_{row.account}", "slicewise-borrowed"}
-            assert row.user or default == f"slicewise_{row.account}"
-        assert listed <= {f"slicewise_{name}" for name in ledger.tenants} | {"slicewise-borrowed"}
+        if row.account in ledger.shown:
+            assert listed == {f"slicewise_{row.account}", f"slicewise_{row.account}_borrowed"}
+        assert listed <= {
+            f"slicewise_{name}{end}" for name in ledger.shown for end in ("", "_borrowed")
+        }
+        assert slurm._list(row) - listed == found[row.account, row.user][0]
+        assert (row.grp_tres.get("billing"), row.default) == found[row.account, row.user][1:]
         assert row.grp_tres.get("cpu", 4) == 4
-    for name in ledger.tenants:
-        guarantee = slurm.known[f"slicewise_{name}"].max_tres_per_account["billing"]
-        ceiling = slurm.limit(name)
-        assert ceiling is not None
-        assert guarantee <= ceiling
+    for name in slurm.known:
+        if name.startswith("slicewise_") and name != "slicewise_gate":
+            assert slurm.known[name].flags == {"overpartqos"}
+            whose = name.removeprefix("slicewise_").removesuffix("_borrowed")
+            assert whose in ledger.shown or slurm.known[name].grp_tres["billing"] == 0
+
+
+def foreign(
+    slurm: SlurmDatabase,
+) -> Foreign:
+    """What is of the site's own: QOS, slices and default of each account and user."""
+    return {
+        key: (slurm._list(row), row.grp_tres.get("billing"), row.default)
+        for key, row in slurm.rows.items()
+    }
 
 
 @pytest.mark.parametrize("by_hand", ["put back", "adopt"])
@@ -152,16 +170,16 @@ def test_a_death_is_never_taken_for_somebodys_hand(
     steps.left = None
     compiled = asyncio.run(compile_limits(slurm, ledger, site(by_hand)))  # type: ignore[arg-type]
     assert compiled.by_hand == ()
-    assert ledger.tenants["a"].quota.nominal_millislices == 2000
-    assert slurm.limit("a") == 2000
+    assert ledger.shown["a"].quota.nominal_millislices == 2000
+    assert slurm.limits("a") == [2000, 0]
 
 
 class Watched(SlurmDatabase):
-    """Notes what all accounts at the top together may hold, after each command."""
+    """Notes what all tenants together may hold, after each command."""
 
     def _take(self, words: list[str]) -> None:
         super()._take(words)
-        self.totals.append(sum(self.limit(name) or 0 for name in ACCOUNTS))
+        self.totals.append(sum(limit or 0 for limit in self.limits(*ACCOUNTS)))
 
     totals: list[int]
 
@@ -177,7 +195,7 @@ def test_at_no_moment_more_is_allowed_than_before_or_after(
     for nominal in (first, second):
         for name, amount in zip(ACCOUNTS, nominal, strict=True):
             change(ledger, TenantUpdate(name, nominal_millislices=Millislices(amount)))
-        before = sum(slurm.limit(name) or 0 for name in ACCOUNTS)
+        before = sum(limit or 0 for limit in slurm.limits(*ACCOUNTS))
         slurm.totals = [before]
         asyncio.run(compile_limits(slurm, ledger, site()))  # type: ignore[arg-type]
         if nominal is second:

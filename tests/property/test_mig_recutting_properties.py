@@ -235,11 +235,56 @@ def free_soon(one: Instance) -> bool:
 
 @given(st.data(), st.sampled_from([A30, A100]))
 @settings(max_examples=examples(30))
+def test_the_shapes_that_guarantees_need_stay_whatever_step_a_plan_gets_to(
+    data: st.DataObject, on: Board
+):
+    """What they only may claim goes for others' guarantees alone, what they claim for nobody."""
+    gpus, asked = data.draw(clusters(on)), data.draw(demands(on))
+    counts = st.dictionaries(st.sampled_from(sorted(on.profiles)), st.integers(0, 6))
+    claimed, others = Counter(data.draw(counts)), Counter(data.draw(counts))
+    owns = data.draw(st.booleans())
+    waiting = tuple(replace(one, is_guaranteed=owns) for one in asked.waiting)
+    demand = replace(asked, waiting=waiting, claimed=claimed, guaranteed=claimed + others)
+    steps = plan(on, gpus, demand, TERMS)
+    before = profiles(gpus)
+    kept = before & (claimed if owns else claimed + others)
+    for number in range(len(steps) + 1):
+        assert profiles(applied(on, gpus, steps[:number])) >= kept
+
+
+@given(st.data(), st.sampled_from([A30, A100]))
+@settings(max_examples=examples(30))
+def test_a_gpu_is_cut_full_unless_a_larger_shape_that_is_in_want_could_be_there(
+    data: st.DataObject, on: Board
+):
+    gpus, asked = data.draw(clusters(on)), data.draw(demands(on))
+    needs = data.draw(st.dictionaries(st.sampled_from(sorted(on.profiles)), st.integers(0, 6)))
+    demand = replace(asked, guaranteed=needs)
+    steps = plan(on, gpus, demand, TERMS)
+    after = {gpu.name: gpu for gpu in applied(on, gpus, steps)}
+    wanted = Counter(one.profile for one in demand.waiting) + Counter(needs)
+    for step in steps:
+        layout = [one.placement for one in after[step.gpu].instances]
+        here = Counter(one.profile for one in step.create)
+        least = Counter(one.profile for one in step.asked)
+        assert here >= least
+        fits = {
+            one.profile
+            for one in geometry(on).placements
+            if one not in layout and geometry(on).is_legal((*layout, one))
+        }
+        for name in fits & least.keys():
+            cost = cost_millislices(on, name, Fraction(1))
+            assert any(cost_millislices(on, one, Fraction(1)) > cost for one in wanted)
+
+
+def profiles(gpus: Iterable[Gpu]) -> Counter[str]:
+    return Counter(one.placement.profile for gpu in gpus for one in gpu.instances)
+
+
+@given(st.data(), st.sampled_from([A30, A100]))
+@settings(max_examples=examples(30))
 def test_of_every_profile_that_was_there_one_is_left(data: st.DataObject, on: Board):
     gpus = with_last_ones(data.draw(clusters(on)), ())
     after = applied(on, gpus, plan(on, gpus, data.draw(demands(on)), TERMS))
-    assert _profiles(gpus) <= _profiles(after)
-
-
-def _profiles(gpus: Iterable[Gpu]) -> set[str]:
-    return {one.placement.profile for gpu in gpus for one in gpu.instances}
+    assert profiles(gpus).keys() <= profiles(after).keys()

@@ -13,9 +13,9 @@ from scripted import policy_of, tenant
 from cluster.jobs import JobState, JobTag, JobView
 from cluster.slurm.interface import Target, Tasks
 from cluster.units import Millislices
-from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
 from slurm_plugin.decide.moves import moves
 from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.qos_names import borrowed_qos, qos_name
 from slurm_plugin.decide.tenants import ancestors, effective_nominal, own_part
 
 COSTS = {"a": Millislices(1000), "b": Millislices(2500)}
@@ -23,7 +23,7 @@ MANAGED = frozenset({"gpu"})
 TREE = {"lab": "", "vision": "lab", "audio": "lab", "nlp": ""}
 amounts = st.integers(0, 8).map(lambda slices: Millislices(slices * 500))
 accounts = st.sampled_from(sorted(TREE))
-classes = {name: st.sampled_from([qos_name(name), BORROWED_QOS]) for name in TREE}
+classes = {name: st.sampled_from([qos_name(name), borrowed_qos(name)]) for name in TREE}
 sizes = st.sampled_from([0, 0, 2, 7])
 reasons = st.sampled_from(["Resources", "BeginTime"])
 kinds = st.sampled_from(sorted(COSTS))

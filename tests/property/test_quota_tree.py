@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cluster.errors import InvalidInputError
 from cluster.units import Millislices
-from slurm_plugin.decide.ceilings import ceilings
+from slurm_plugin.decide.ceilings import Ceiling, ceilings
 from slurm_plugin.decide.lending import lend, within_limits
 from slurm_plugin.decide.policy import Loan, Policy, Quota, Tenant, TenantUpdate
 from slurm_plugin.decide.tenants import (
@@ -378,17 +378,34 @@ def test_ceilings_never_exceed_what_is_above_them(case: Case, capacity: int | No
     for above in ("", *policy):
         below = [name for name in policy if policy[name].parent == above]
         room = found[above].ceiling_millislices if above else capacity
-        asked = sum(raw[name] for name in below)
-        have = sum(found[name].ceiling_millislices for name in below)
+        for_itself = (
+            (own[above] - given_away(loans, above), taken(loans, above)) if above else (0, 0)
+        )
+        asked = sum(for_itself) + sum(raw[name] for name in below)
+        limits = limits_of(found, above) if above else (0, 0)
+        have = sum(limits) + sum(found[name].ceiling_millislices for name in below)
         if room is None or asked <= room:
             assert all(found[name].ceiling_millislices == raw[name] for name in below)
+            assert limits == for_itself
         else:
-            assert room - len(below) < have <= room
+            assert room - len(below) - 2 < have <= room
     for name in policy:
         assert found[name].lent_millislices == leaving(policy, loans, name)
         assert found[name].borrowed_millislices == entering(policy, loans, name)
         guarantee = min(own[name], found[name].ceiling_millislices)
         assert found[name].guarantee_millislices == guarantee
+
+
+def given_away(loans: Sequence[Loan], name: str) -> int:
+    return sum(loan.amount_millislices for loan in loans if loan.lender == name)
+
+
+def taken(loans: Sequence[Loan], name: str) -> int:
+    return sum(loan.amount_millislices for loan in loans if loan.borrower == name)
+
+
+def limits_of(found: Mapping[str, Ceiling], name: str) -> tuple[int, int]:
+    return found[name].own_limit_millislices, found[name].borrowed_limit_millislices
 
 
 @given(SOME)

@@ -42,14 +42,14 @@ def test_whatever_dies_on_the_way_all_is_booked_once_and_slurm_has_it(
     assert changed(story.run()) == {}
     assert used(story) == allotted(story)
     assert rolled(story) in ([MIDNIGHT_S], [MIDNIGHT_S - 86_400, MIDNIGHT_S])
-    assert story.ledger.balances()["nlp"].granted_millislice_s >= AMOUNT
+    assert story.ledger.budgets.balances()["nlp"].granted_millislice_s >= AMOUNT
     limits = {name: story.world.database.limit(name) for name in ("nlp", "vision")}
     assert limits == {"nlp": 3000, "vision": 7000}
 
 
 def used(story: Story) -> dict[tuple[int, int], int]:
     """Millislice-seconds of each run that has ended, by the ledger."""
-    rows = story.ledger.statement(None, 0, int(story.world.now_s)).rows
+    rows = story.ledger.audit.statement(None, 0, int(story.world.now_s)).rows
     ended = (row for row in rows if row.end_s is not None)
     return {(row.run.key.job_id, row.run.key.start_s): row.used_millislice_s for row in ended}
 
@@ -65,7 +65,7 @@ def allotted(story: Story) -> dict[tuple[int, int], int]:
 
 
 def rolled(story: Story) -> list[int | None]:
-    return [one.period_start_s for one in story.ledger.entries if one.kind == "roll"]
+    return [one.period_start_s for one in story.ledger.entered if one.kind == "roll"]
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -94,10 +94,10 @@ def test_a_clock_that_is_set_back_begins_no_period_twice_and_prolongs_no_recall(
     for stage in STAGES:
         story.world.at(stage)
         story.run()
-    entries = list(story.ledger.entries)
+    entries = list(story.ledger.entered)
     story.world.now_s = BEGAN_S - 3 * 86_400.0
     story.run()
-    assert story.ledger.entries == entries
+    assert story.ledger.entered == entries
     story.world.now_s = MIDNIGHT_S + 100.0
     story.run()
-    assert story.ledger.entries == entries
+    assert story.ledger.entered == entries

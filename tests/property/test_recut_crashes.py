@@ -57,19 +57,19 @@ def test_it_ends_as_planned_or_as_before_and_the_node_takes_jobs(lives: list[Lif
 async def lived(lives: list[Life]) -> None:
     crashes = Crashes()
     journal = MemoryJournal(crashes)
-    recut = journal.open_recut(planned(), "root")
+    recut = journal.open(planned(), "root")
     world = RecutWorld(crashes)
     for number, life in enumerate(lives):
         crashes.kill_at = len(crashes.calls) + life.kill_at
         crashes.after, crashes.fail = life.after, dict(life.fail)
         with suppress(Killed):
             await unless_ended(world, journal, taken_up=number > 0)
-        if life.lapses and journal.recut(recut.recut_id).state not in _ENDS:
+        if life.lapses and journal.find(recut.recut_id).state not in _ENDS:
             world.lapse()
     crashes.kill_at, crashes.fail = 0, {}
     world.running.pop(world.intruder, None)
     await unless_ended(world, journal, taken_up=True)
-    ended = journal.recut(recut.recut_id)
+    ended = journal.find(recut.recut_id)
     assert ended.state in _ENDS
     assert world.is_after() if ended.state is State.DONE else world.is_before()
     assert not world.reserved
@@ -77,5 +77,5 @@ async def lived(lives: list[Life]) -> None:
 
 
 async def unless_ended(world: RecutWorld, journal: MemoryJournal, *, taken_up: bool) -> None:
-    if journal.recut(1).state not in _ENDS:
+    if journal.find(1).state not in _ENDS:
         await run(world, journal, taken_up=taken_up)

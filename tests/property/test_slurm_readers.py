@@ -185,9 +185,9 @@ def test_associations_and_qos_cost_their_own_row_only(odd: str, field: int) -> N
     assert len(ASSOCIATION_FIELDS) == len(row)
     assert (found[-1].account, dict(found[-1].grp_tres)) == ("vision", {"billing": 3})
     assert all(one.record == "association" for one in told)
-    limits = f"odd|{cell}|{cell}|{cell}|{cell}\nnormal||||00:01:00\n"
+    limits = f"odd|{cell}|{cell}|{cell}|{cell}|{cell}|{cell}\nnormal||||00:01:00|cluster|\n"
     qos, _ = told_of(lambda told: parse_qos(limits, told))
-    assert len(QOS_FIELDS) == 5
+    assert len(QOS_FIELDS) == 7
     assert [(one.name, one.preempt_exempt_s) for one in qos[1:]] == [("normal", 60)]
 
 

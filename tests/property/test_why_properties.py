@@ -9,7 +9,7 @@ from scripted import tenant
 from why_world import NOW_S, SMALL, job, running, sight
 
 from cluster.jobs import JobState, JobTag, JobView
-from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
+from slurm_plugin.decide.qos_names import SHARED_QOS, qos_name
 from slurm_plugin.decide.reasons import REASONS
 from slurm_plugin.decide.shortage import Sight, ends_s
 from slurm_plugin.decide.why import jobs_named, why_job
@@ -29,7 +29,7 @@ TAGS = st.builds(
 
 
 ACCOUNTS = st.sampled_from(sorted(USERS))
-CLASSES = {name: st.sampled_from([qos_name(name), BORROWED_QOS, "normal"]) for name in USERS}
+CLASSES = {name: st.sampled_from([qos_name(name), SHARED_QOS, "normal"]) for name in USERS}
 UNTOUCHED = st.frozensets(st.integers(0, 9), max_size=4)
 PENDING = st.sampled_from([*REASONS, "AssocGrpMemLimit", "Odd", ""])
 STATES = st.sampled_from(JobState)
@@ -102,7 +102,7 @@ def test_at_the_estimate_enough_has_come_back_and_not_before(limits: list[int | 
         running(number, None if limit is None else NOW_S + limit)
         for number, limit in enumerate(limits, start=1)
     ]
-    waits = job(99, "MaxBillingPerAccount", tres={f"gres/gpu:{SMALL}": str(need)})
+    waits = job(99, "QOSGrpBilling", tres={f"gres/gpu:{SMALL}": str(need)})
     now = sight(*held, waits, tenants=(tenant("vision", 1000 * len(held)),))
     start_s = why_job("99", (waits,), now).start_s
     ends = [end_s for one in held if (end_s := ends_s(one)) is not None]

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
+from typing import NamedTuple
 
 from cluster.jobs import JobView, NodeView, RunRecord
 from cluster.mig_profiles import Board
@@ -10,15 +11,29 @@ from cluster.units import Millislices
 from slurm_plugin.decide.bounds import highest_ceilings
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import is_managed, waits_for_others
+from slurm_plugin.decide.mig.guaranteed_shapes import Needs
 from slurm_plugin.decide.mig.recut_looks import unfit
 from slurm_plugin.decide.mig.recut_steps import StepName
 from slurm_plugin.decide.mig.recutting_worth import Demand, Waiting
 from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.qos_names import qos_name
 from slurm_plugin.decide.slurm_gres import Kind
 
 _PARTS = (StepName.CUT, StepName.TELL, StepName.VERIFY, StepName.RESUME)
 """While these last, what was drained is not to be had."""
 _NEWEST, _ENOUGH = 20, 3
+
+
+class Awaited(NamedTuple):
+    """An instance that somebody waits for.
+
+    Attributes:
+        is_guaranteed: in its tenant's own QOS.
+    """
+
+    gres_type: str
+    waited_s: int
+    is_guaranteed: bool
 
 
 def profiles_by_type(board: Board, types: Mapping[Kind, str]) -> Mapping[str, str]:
@@ -31,26 +46,44 @@ def profiles_by_type(board: Board, types: Mapping[Kind, str]) -> Mapping[str, st
 
 
 def demand(
-    waiting: Sequence[tuple[str, int]],
+    waiting: Sequence[Awaited],
     in_use: Mapping[str, float],
+    needed: Needs,
     elsewhere: Mapping[str, int],
     profiles: Mapping[str, str],
 ) -> Demand:
     """Of one board, whose ``profiles`` are by type.
 
-    ``waiting`` and ``in_use`` are the whole cluster's, see below; ``elsewhere`` are instances on
-    nodes of which nothing can be planned: they serve their part of it.
+    ``waiting``, ``in_use`` and what guarantees need are the whole cluster's, see below;
+    ``elsewhere`` are instances on nodes of which nothing can be planned: they serve their part of
+    it.
     """
-    mine = [(profiles[kind], waited_s) for kind, waited_s in waiting if kind in profiles]
-    count = Counter(profile for profile, _ in mine)
+    mine = [
+        Waiting(profiles[one.gres_type], one.waited_s, is_guaranteed=one.is_guaranteed)
+        for one in waiting
+        if one.gres_type in profiles
+    ]
+    count = Counter(one.profile for one in mine)
     expected = {
         profile: in_use.get(kind, 0.0) + count[profile] - elsewhere.get(kind, 0)
         for kind, profile in profiles.items()
     }
     return Demand(
-        tuple(Waiting(profile, waited_s) for profile, waited_s in mine),
+        tuple(mine),
         {profile: mean for profile, mean in expected.items() if mean > 0},
+        _not_elsewhere(needed.claimed, elsewhere, profiles),
+        _not_elsewhere(needed.all, elsewhere, profiles),
     )
+
+
+def _not_elsewhere(
+    needed: Mapping[str, int], elsewhere: Mapping[str, int], profiles: Mapping[str, str]
+) -> Mapping[str, int]:
+    return {
+        profile: most
+        for kind, profile in profiles.items()
+        if (most := needed.get(kind, 0) - elsewhere.get(kind, 0)) > 0
+    }
 
 
 def waiting_for_instances(
@@ -59,8 +92,8 @@ def waiting_for_instances(
     room: Mapping[str, int],
     costs: Mapping[str, Millislices],
     now_s: float,
-) -> Iterator[tuple[str, int]]:
-    """GRES type and seconds of each instance that somebody waits for, as others have it.
+) -> Iterator[Awaited]:
+    """Each instance that somebody waits for, as others have it.
 
     Who waits for quota, a time or another job is none: an instance would not help him. Slurm says
     Priority of a tenant's tasks, too, that will be over its quota once the first of them run: of an
@@ -76,7 +109,8 @@ def waiting_for_instances(
         since_s = job.eligible_s or job.submit_s or now_s
         waited_s = max(0, int(now_s - since_s))
         for kind, each in job.gpus.items():
-            yield from [(kind, waited_s)] * (each * count)
+            one = Awaited(kind, waited_s, job.qos == qos_name(job.account))
+            yield from [one] * (each * count)
 
 
 def room_of(policy: Policy, used: Mapping[str, int]) -> Mapping[str, int]:

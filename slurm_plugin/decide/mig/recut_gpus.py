@@ -15,7 +15,7 @@ from cluster.mig_profiles import Board
 from slurm_plugin.decide.mig.recut_looks import differences, unfit
 from slurm_plugin.decide.mig.recut_steps import Recut
 from slurm_plugin.decide.mig.recutting_changes import Gpu, Instance, Job, Replica
-from slurm_plugin.decide.slurm_files import Positions
+from slurm_plugin.decide.slurm_files import Positions, room
 from slurm_plugin.decide.slurm_gres import Device
 
 Holder = Job | Replica
@@ -110,6 +110,8 @@ def _obstacles(look: Look) -> Iterator[str]:
         yield positions
     elif look.inventory is not None:
         yield from differences(node, positions)
+        if len(positions) != (most := room(look.inventory)):
+            yield f"Slurm has {len(positions)} devices of it, not {most}: pads, slicewise node gres"
         if {one for those in look.devices.values() for one in those} != look.indices.keys():
             yield "its GPUs are not cut as gres.conf says: slicewise recut survey, node gres"
 
@@ -203,8 +205,14 @@ def _holding(job: JobView, now_s: float, move_s: int) -> Holder:
 
 def _instances(look: Look, gpu: SeenGpu, holders: Mapping[int, Holder]) -> Iterator[Instance]:
     """What Slurm can't give somebody has made for himself."""
-    devices = iter(look.devices[gpu.uuid])
+    devices = devices_at(look, gpu)
     for one in gpu.instances:
-        is_given = len(one.computes) == 1 and has_capabilities(one)
-        holder = holders.get(look.indices[next(devices)]) if is_given else Job("not Slurm's")
+        device = devices.get(one.placement)
+        holder = holders.get(look.indices[device]) if device is not None else Job("not Slurm's")
         yield Instance(one.placement, holder)
+
+
+def devices_at(look: Look, gpu: SeenGpu) -> Mapping[Placement, Device]:
+    """What Slurm can give of a GPU, by where it lies."""
+    given = (one for one in gpu.instances if len(one.computes) == 1 and has_capabilities(one))
+    return dict(zip((one.placement for one in given), look.devices[gpu.uuid], strict=True))

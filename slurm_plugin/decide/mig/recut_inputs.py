@@ -8,7 +8,8 @@ from functools import cached_property
 from cluster.jobs import JobView
 from cluster.mig.layouts import Placement
 from cluster.mig_profiles import Board
-from slurm_plugin.decide.mig.recut_demand import demand, instances_of, profiles_by_type
+from slurm_plugin.decide.mig.guaranteed_shapes import Needs
+from slurm_plugin.decide.mig.recut_demand import Awaited, demand, instances_of, profiles_by_type
 from slurm_plugin.decide.mig.recut_gpus import (
     Look,
     Past,
@@ -31,8 +32,9 @@ class Seen:
     Attributes:
         looks: at the nodes that have GPUs.
         jobs: those that may hold some, and ``indices`` of their GPUs by job id and node.
-        waiting: GRES type and seconds of each instance that somebody waits for.
+        waiting: each instance that somebody waits for.
         in_use: instances that were held at a time, by GRES type.
+        needed: instances that guarantees need.
         shapes: types that may be asked for although no GPU is cut so.
         move_s: how long a replica and its successor both hold one.
     """
@@ -40,8 +42,9 @@ class Seen:
     looks: tuple[Look, ...]
     jobs: tuple[JobView, ...]
     indices: Mapping[int, Mapping[str, frozenset[int]]] = field(hash=False)
-    waiting: tuple[tuple[str, int], ...]
+    waiting: tuple[Awaited, ...]
     in_use: Mapping[str, float] = field(hash=False)
+    needed: Needs
     shapes: frozenset[str]
     past: Past
     move_s: int
@@ -50,12 +53,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class PlanInput:
-    """What ``recutting.plan`` takes of one model."""
+    """What ``recutting.plan`` takes of one model; ``types``: the site's GRES types by profile."""
 
     board: Board
     gpus: tuple[Gpu, ...]
     demand: Demand
     terms: Terms
+    types: Mapping[str, str] = field(hash=False)
 
 
 @dataclass(frozen=True)
@@ -65,10 +69,12 @@ class Gathered:
     Attributes:
         boards: by model.
         left_out: nodes with GPUs on which nothing is planned, and why, for people.
+        looks: at the others, by name.
     """
 
     boards: Mapping[str, PlanInput]
     left_out: Mapping[str, str]
+    looks: Mapping[str, Look]
 
     @cached_property
     def layouts(self) -> Mapping[str, tuple[Placement, ...]]:
@@ -97,10 +103,12 @@ def inputs(seen: Seen, types: Mapping[Kind, str], terms: Terms) -> Gathered:
         boards[model] = PlanInput(
             board,
             with_last_ones([gpu for _, gpu in pairs], last),
-            demand(seen.waiting, seen.in_use, elsewhere, profiles),
+            demand(seen.waiting, seen.in_use, seen.needed, elsewhere, profiles),
             terms,
+            {profile: kind for kind, profile in profiles.items()},
         )
-    return Gathered(boards, out)
+    looks = {look.node.name: look for look in seen.looks if look.node.name not in out}
+    return Gathered(boards, out, looks)
 
 
 def _of_one_kind(pairs: Sequence[tuple[Board, Gpu]]) -> tuple[Board, list[tuple[Board, Gpu]]]:

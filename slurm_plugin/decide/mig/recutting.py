@@ -3,7 +3,10 @@
 A change of a GPU is worth what the cluster then serves over the horizon more than now, less what is
 drained for it, times ``margin``. All changes of one GPU are compared; over GPUs the plan takes the
 best one, then the next best beside it, and at last tries for each whether another would be better
-in its place. What a job holds is never touched, and what stands in nobody's way stays.
+in its place. What a job holds is never touched, and what stands in nobody's way stays. So do the
+shapes that guarantees need (``guaranteed_shapes``): whatever is gained, no fewer are left of what
+they are used for now, and of what tenants only may claim no fewer but for who waits within his own
+guarantee.
 
 No plan takes back the last one: as long as nothing new is asked for, each raises what the cluster
 serves, and a GPU that was just cut is left alone until somebody asks who did not wait then.
@@ -11,13 +14,14 @@ serves, and a GPU that was just cut is left alone until somebody asks who did no
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from operator import attrgetter
 
 from cluster.mig.layouts import Geometry, Placement, geometry
 from cluster.mig_profiles import Board, cost_millislices
 from slurm_plugin.decide.mig.recutting_changes import Change, Gpu, Instance, Job, Replica, changes
+from slurm_plugin.decide.mig.recutting_rest import Wishes, full
 from slurm_plugin.decide.mig.recutting_worth import Demand, worth
 
 _Targets = dict[str, list[tuple[str, Placement]]]
@@ -65,6 +69,8 @@ class Step:
         gain_millislice_s: what is served more over the horizon, waiting requests by their weight.
         drained_millislice_s: what is not to be had meanwhile.
         reason: in one line.
+        asked: what is created at least, where it lies if nothing more is: ``create`` has more, so
+            that the GPU is full.
     """
 
     gpu: str
@@ -75,6 +81,7 @@ class Step:
     gain_millislice_s: int
     drained_millislice_s: int
     reason: str
+    asked: tuple[Placement, ...]
 
 
 def plan(board: Board, gpus: Iterable[Gpu], demand: Demand, terms: Terms) -> tuple[Step, ...]:
@@ -109,11 +116,17 @@ class _Planner:
         self._gpus, self._demand, self._terms = gpus, demand, terms
         self._costs = {n: int(cost_millislices(board, n, Fraction(1))) for n in board.profiles}
         instances = [one for gpu in gpus for one in gpu.instances]
+        self._geometry, self._there = geometry(board), _counted(instances)
         self._held = _counted(one for one in instances if not _is_free(one, terms))
         self._free = _counted(one for one in instances if _is_free(one, terms))
         self._spare = _counted(instance for _, instance in _spare(gpus))
+        # What others make does not count: whether it will be there is not known yet.
+        self._unclaimed = _counted(instances) - Counter(demand.claimed)
+        self._beyond = self._unclaimed & (_counted(instances) - Counter(demand.guaranteed))
         self._worth = worth(demand, self._costs, self._held, terms.horizon_s)
-        self._classes = self._alike(geometry(board))
+        own = Demand(tuple(one for one in demand.waiting if one.is_guaranteed))
+        self._worth_to_owners = worth(own, self._costs, self._held, terms.horizon_s)
+        self._classes = self._alike(self._geometry)
         self._chosen: dict[str, _Option] = {}
 
     def steps(self) -> Iterator[Step]:
@@ -121,17 +134,46 @@ class _Planner:
         found = [self._filled(by_cost=by_cost) for by_cost in (False, True)]
         chosen = max(found, key=self._total)
         targets = _targets(self._gpus, chosen)
+        steps = []
         for option in chosen:
-            yield self._step(option, targets)
+            steps.append(self._step(option, targets))
             self._take(option)
+            self._there.update(option.change.more)
+        for option, step in zip(chosen, steps, strict=True):
+            created = self._full(option)
+            rest = Counter(one.profile for one in created)
+            rest.subtract(one.profile for one in step.asked)
+            self._free.update(rest)
+            self._there.update(rest)
+            yield replace(step, create=created, reason=f"{step.reason}{_rest_words(+rest)}")
+
+    def _full(self, option: _Option) -> tuple[Placement, ...]:
+        """What is created on that GPU; all that is chosen is thought to be there already."""
+        stays = {one.placement for one in option.gpu.instances}
+        stays -= {one.placement for one in option.change.destroyed}
+        waiting = Counter(one.profile for one in self._demand.waiting)
+        missing = Counter(self._demand.guaranteed) - self._there
+        wishes = Wishes(
+            profiles=self._wanted(option.gpu) | missing.keys(),
+            missing=missing,
+            awaited=(waiting - self._free).keys(),
+            gain=lambda more: self._worth.gain(self._free, more),
+            costs_millislices=self._costs,
+        )
+        return full(self._geometry, stays, option.change.created, wishes)
 
     def _filled(self, *, by_cost: bool) -> Sequence[_Option]:
-        """The best beside those that were chosen, as long as one pays; then better ones."""
+        """The best beside those that were chosen, as long as one pays; then better ones.
+
+        Who still waits within a guarantee gets at last what others only may claim.
+        """
         while option := self._best(by_cost=by_cost):
             self._take(option)
         for _ in range(_ROUNDS):
             if not sum(self._exchange(option) for option in tuple(self._chosen.values())):
                 break
+        while option := self._best(by_cost=by_cost, to_owners=True):
+            self._take(option)
         chosen = tuple(self._chosen.values())
         for option in chosen:
             self._drop(option)
@@ -155,7 +197,7 @@ class _Planner:
         self._take(best)
         return True
 
-    def _best(self, *, by_cost: bool = False) -> _Option | None:
+    def _best(self, *, by_cost: bool = False, to_owners: bool = False) -> _Option | None:
         nodes = {gpu.node for gpu in self._gpus if gpu.in_work}
         nodes |= {option.gpu.node for option in self._chosen.values()}
         is_full = len(nodes) >= self._terms.nodes_at_once
@@ -168,30 +210,44 @@ class _Planner:
             ]
             for change in alike.changes if gpus else ():
                 drained = change.drained_millislice_s
-                net = self._net(change.more, drained) if self._has_room(change) else 0
+                net = self._net_of(change, to_owners=to_owners)
                 score = net / drained if by_cost else net
                 if net > 0 and score > most:
                     gpu = min(gpus, key=lambda one: one.node not in nodes)
                     found, most = _Option(gpu, change, net), score
         return found
 
+    def _net_of(self, change: Change, *, to_owners: bool) -> int:
+        """As far as there is room for it, whatever else is chosen: who moves finds a free instance,
+        and what guarantees need stays.
+        """
+        drained = change.drained_millislice_s
+        if any(self._spare[profile] < count for profile, count in change.spent.items()):
+            return 0
+        if _within(self._beyond, change.fewer):
+            return self._net(change.more, drained)
+        if not to_owners or not _within(self._unclaimed, change.fewer):
+            return 0
+        gain = self._worth_to_owners.gain(self._free, change.more)
+        return round(gain) - self._terms.margin * drained
+
     def _net(self, more: Mapping[str, int], drained_millislice_s: int) -> int:
         gain = self._worth.gain(self._free, more)
         return round(gain) - self._terms.margin * drained_millislice_s
-
-    def _has_room(self, change: Change) -> bool:
-        """Who moves finds a free instance, whatever else is chosen."""
-        return all(self._spare[profile] >= count for profile, count in change.spent.items())
 
     def _take(self, option: _Option) -> None:
         self._chosen[option.gpu.name] = option
         self._free.update(option.change.more)
         self._spare.subtract(option.change.spent)
+        self._beyond.subtract(option.change.fewer)
+        self._unclaimed.subtract(option.change.fewer)
 
     def _drop(self, option: _Option) -> None:
         del self._chosen[option.gpu.name]
         self._free.subtract(option.change.more)
         self._spare.update(option.change.spent)
+        self._beyond.update(option.change.fewer)
+        self._unclaimed.update(option.change.fewer)
 
     def _alike(self, found: Geometry) -> Sequence[_Class]:
         alike = defaultdict[tuple[Gpu, frozenset[str]], list[Gpu]](list)
@@ -214,16 +270,18 @@ class _Planner:
     def _step(self, option: _Option, targets: _Targets) -> Step:
         gpu, change = option.gpu, option.change
         gone = {one.placement for one in change.destroyed}
+        asked = tuple(sorted(change.created))
         movers = [one for one in gpu.instances if one.placement in gone and one.holder]
         return Step(
             gpu=gpu.name,
             node=gpu.node,
             moves=tuple(_move(one, targets) for one in movers),
             destroy=tuple(sorted(gone)),
-            create=tuple(sorted(change.created)),
+            create=asked,
             gain_millislice_s=round(self._worth.gain(self._free, change.more)),
             drained_millislice_s=change.drained_millislice_s,
             reason=self._reason(change),
+            asked=asked,
         )
 
     def _reason(self, change: Change) -> str:
@@ -237,6 +295,15 @@ class _Planner:
         moving = f", {sum(change.moves.values())} of them after a move" if change.moves else ""
         less = ", ".join(f"{count} {name}" for name, count in sorted(gone.items()))
         return f"{created}; less: {less}{moving}" if less else created
+
+
+def _within(room: Mapping[str, int], fewer: Mapping[str, int]) -> bool:
+    return all(room[profile] >= count for profile, count in fewer.items())
+
+
+def _rest_words(rest: Mapping[str, int]) -> str:
+    words = ", ".join(f"{count} {name}" for name, count in sorted(rest.items()))
+    return f"; the rest: {words}" if words else ""
 
 
 def _least(found: Iterable[Change]) -> tuple[Change, ...]:

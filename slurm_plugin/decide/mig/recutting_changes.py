@@ -84,6 +84,12 @@ class Change:
         return {profile: count for profile, count in more.items() if count}
 
     @cached_property
+    def fewer(self) -> Mapping[str, int]:
+        """By profile: how many fewer there are then, held or free."""
+        gone = Counter(one.placement.profile for one in self.destroyed)
+        return gone - Counter(one.profile for one in self.created)
+
+    @cached_property
     def spent(self) -> Mapping[str, int]:
         """By profile: free instances that are gone before the first new one is there."""
         return Counter(one.placement.profile for one in self.destroyed)

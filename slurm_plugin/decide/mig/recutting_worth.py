@@ -17,11 +17,13 @@ class Waiting:
 
     Attributes:
         weight: 1 is a request as any other, 2 is worth two.
+        is_guaranteed: within its tenant's own part.
     """
 
     profile: str
     waited_s: int
     weight: float = 1.0
+    is_guaranteed: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,15 @@ class Demand:
     Attributes:
         expected: by profile: instances in use at a time, if all could be had, in the mean over the
             horizon. Those that run and those that wait are among them.
+        claimed: by profile: instances that guarantees are used for now; no plan leaves fewer.
+        guaranteed: those, and what tenants may claim any moment; only who waits within his own
+            guarantee is worth fewer of them.
     """
 
     waiting: tuple[Waiting, ...] = ()
     expected: Mapping[str, float] = field(default_factory=dict)
+    claimed: Mapping[str, int] = field(default_factory=dict)
+    guaranteed: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def profiles(self) -> frozenset[str]:

@@ -7,10 +7,16 @@ from cluster.jobs import ALLOTTED, JobState, JobView, NodeView
 from cluster.units import Millislices
 from cluster.wire import ServiceView
 from slurm_plugin.decide.charging import run_cost
-from slurm_plugin.decide.demand import demand, has_gpus, is_managed, waits_for_quota
-from slurm_plugin.decide.free import free_instances, is_usable
-from slurm_plugin.decide.limits import BORROWED_QOS, qos_name
+from slurm_plugin.decide.demand import (
+    demand,
+    free_by_node,
+    gpus_on_nodes,
+    is_managed,
+    waits_for_quota,
+    wanted_on_nodes,
+)
 from slurm_plugin.decide.policy import Policy, Recall
+from slurm_plugin.decide.qos_names import is_borrowed, qos_name
 from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting
 from slurm_plugin.decide.services import used_by_tenant
 from slurm_plugin.decide.tenants import own_part
@@ -38,16 +44,8 @@ def taking(
     """
     recalls = sorted(recalls, key=lambda recall: recall.called_s)
     jobs = [job for job in jobs if is_managed(job, partitions) and job.gpus]
-    free = {
-        node.name: free_instances([node])
-        for node in nodes
-        if has_gpus(node, partitions) and is_usable(node)
-    }
+    free = free_by_node(jobs, nodes, partitions)
     ending = [job for job in jobs if job.state is JobState.COMPLETING]
-    # Slurm shows their GPUs as free, and starts nothing on them before they have ended.
-    for node, gpus in (place for job in ending for place in _on_nodes(job)):
-        if node in free:
-            free[node] = Counter(free[node]) - Counter(gpus)
     own, held = own_part(policy), used_by_tenant(jobs, partitions, costs)
     above = {name: held[name] - own.get(name, 0) for name in held}
     lenders = {recall.lender for recall in recalls}
@@ -100,13 +98,13 @@ def _wanting(
 
 
 def _wants(job: JobView, cost: int) -> Wanting:
-    nodes = max(1, int(job.tres.get("node", "1")))
+    instances, nodes = wanted_on_nodes(job)
     return Wanting(
         job_id=job.job_id,
         tenant=job.account,
         priority=job.priority,
         cost_millislices=cost,
-        instances={kind: -(-count // nodes) for kind, count in job.gpus.items() if count},
+        instances=instances,
         nodes=nodes,
     )
 
@@ -128,7 +126,7 @@ def _running(
         if slot.state in {"starting", "running"}
     }
     for job in jobs:
-        may_go = job.qos == BORROWED_QOS or job.account in excess
+        may_go = is_borrowed(job.qos) or job.account in excess
         is_one = may_go or job.state is JobState.COMPLETING
         if job.state in ALLOTTED and is_one and not job.is_doubtful:
             yield Running(
@@ -137,15 +135,9 @@ def _running(
                 cost_millislices=_cost(job, costs),
                 start_s=int(now_s) if job.start_s is None else job.start_s,
                 is_replica=job.job_id in replicas,
-                instances={node: gpus for node, gpus in _on_nodes(job) if node in usable},
+                instances={node: gpus for node, gpus in gpus_on_nodes(job) if node in usable},
                 priority=job.priority,
             )
-
-
-def _on_nodes(job: JobView) -> Iterator[tuple[str, Mapping[str, int]]]:
-    for nth, node in enumerate(job.nodes):
-        counts = {kind: (count - nth - 1) // len(job.nodes) + 1 for kind, count in job.gpus.items()}
-        yield node, {kind: count for kind, count in counts.items() if count}
 
 
 def _shrink(

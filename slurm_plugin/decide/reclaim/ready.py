@@ -1,5 +1,6 @@
 """Which waiting jobs have room now, without anybody's end."""
 
+from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -17,7 +18,7 @@ def ready(
     them, even if it does not suffice yet. Else a later job would start on it, and one more run had
     to go.
     """
-    left = _Left(free)
+    left = Left(free)
     found: set[int] = set()
     for need in needs:
         if need.is_single:
@@ -32,7 +33,7 @@ def ready(
     return frozenset(found)
 
 
-class _Left:
+class Left:
     """What is free of each type, by node and together; jobs of one instance have no node."""
 
     def __init__(self, free: Mapping[str, Mapping[str, int]]) -> None:
@@ -42,6 +43,11 @@ class _Left:
             for kind, count in there.items():
                 self._on[kind][node] = count
                 self._all[kind] += count
+        # By how many there are.
+        self._sorted = {
+            kind: sorted((count, node) for node, count in nodes.items())
+            for kind, nodes in self._on.items()
+        }
 
     def take_anywhere(self, need: Need) -> bool:
         """Whether there was one."""
@@ -62,6 +68,16 @@ class _Left:
         """Those that have least left of those that have enough; none if there are too few."""
         if any(self._all[kind] < count * need.nodes for kind, count in need.shape):
             return ()
+        if len(need.shape) == 1:
+            ((kind, count),) = need.shape
+            there = self._sorted.get(kind, ())
+            first = bisect_left(there, (count, ""))
+            fit = [node for _, node in there[first : first + need.nodes]]
+        else:
+            fit = self._with_all(need)[: need.nodes]
+        return fit if len(fit) == need.nodes else ()
+
+    def _with_all(self, need: Need) -> list[str]:
         on = [self._on[kind] for kind, _ in need.shape]
         counts = [count for _, count in need.shape]
         fit = [
@@ -69,13 +85,31 @@ class _Left:
             for node in on[0]
             if all(there.get(node, 0) >= count for there, count in zip(on, counts, strict=True))
         ]
-        fit.sort(key=lambda node: (sum(there[node] for there in on), node))
-        return fit[: need.nodes] if len(fit) >= need.nodes else ()
+        return sorted(fit, key=lambda node: (sum(there[node] for there in on), node))
+
+    def place(self, need: Need) -> bool:
+        """Take what it needs, where least is left; False if there is not enough."""
+        nodes = self.nodes(need)
+        self.take(need, nodes)
+        return bool(nodes)
+
+    def by_node(self) -> dict[str, Mapping[str, int]]:
+        """What is left on each node, by type."""
+        there: dict[str, dict[str, int]] = defaultdict(dict)
+        for kind, nodes in self._on.items():
+            for node, count in nodes.items():
+                there[node][kind] = count
+        return dict(there)
 
     def take(self, need: Need, nodes: Iterable[str]) -> None:
         """On these nodes, as far as there is that much."""
         for node in nodes:
             for kind, count in need.shape:
-                taken = min(count, self._on[kind].get(node, 0), self._all[kind])
-                self._on[kind][node] = self._on[kind].get(node, 0) - taken
+                before = self._on[kind].get(node, 0)
+                taken = min(count, before, self._all[kind])
+                self._on[kind][node] = before - taken
                 self._all[kind] -= taken
+                there = self._sorted.setdefault(kind, [])
+                place = bisect_left(there, (before, node))
+                del there[place : place + (there[place : place + 1] == [(before, node)])]
+                insort(there, (before - taken, node))

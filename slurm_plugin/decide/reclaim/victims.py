@@ -102,6 +102,9 @@ class Reclaim:
     missing: Mapping[int, str] = field(hash=False)
 
 
+NOBODY = Reclaim(victims={}, ready={}, missing={})
+
+
 def reclaim(taking: Taking) -> Reclaim:
     """The smallest set of borrowed replicas whose end lets the lenders' waiting jobs start.
 

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Mapping
 from cluster.jobs import JobView
 from cluster.units import Millislices
 from slurm_plugin.decide.demand import waiting_for_own
-from slurm_plugin.decide.limits import qos_name
 from slurm_plugin.decide.policy import Policy, Recall
+from slurm_plugin.decide.qos_names import qos_name
 from slurm_plugin.decide.services import used_by_tenant
 from slurm_plugin.decide.tenants import own_part
 

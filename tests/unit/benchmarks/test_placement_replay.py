@@ -134,7 +134,7 @@ def test_the_command_writes_every_key_of_the_report(
     assert {"optimum", "optimum_refusing"} <= set(found["small"]["mine"]["130%"])
     assert {"p50", "p99"} <= set(found["decision_us"]["10"])
     assert list(found["recut"]) == list(found["online"])
-    assert list(found["recut"]["100%"]) == ["never", "twice_daily", "slicewise"]
+    assert list(found["recut"]["100%"]) == ["never", "twice_daily", "asked_alone", "slicewise"]
     for outcome in found["recut"]["130%"].values():
         assert set(outcome) == {"accepted_ratio", "recuts", "drained_slice_hours"}
     assert {"gpus", "node_weights", "victims"} == set(found["free_gpus"])

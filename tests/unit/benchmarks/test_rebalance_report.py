@@ -17,8 +17,14 @@ from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.demand import capacity, demand
 from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.limit_changes import stages
-from slurm_plugin.decide.limits import BORROWED_QOS, Allowed, differences, found_of, wanted
+from slurm_plugin.decide.limits import (
+    Allowed,
+    differences,
+    found_of,
+    wanted,
+)
 from slurm_plugin.decide.mig.recut_gpus import lines_by_node
+from slurm_plugin.decide.qos_names import SHARED_QOS
 from slurm_plugin.decide.reclaim.recalls import short_lenders
 from slurm_plugin.decide.slurm_files import node_positions
 
@@ -50,14 +56,14 @@ def test_a_site_is_as_large_as_asked_and_no_gpu_is_held_twice():
 
 def test_lenders_are_short_of_what_was_lent_while_they_were_idle():
     before, after = (make(SMALL, 1, NOW_S) for make in (site.idle_lenders, site.short_lenders))
-    whole = capacity(before.nodes, PARTITIONS, site.COSTS)
+    whole = capacity(before.nodes, PARTITIONS, site.COSTS, {})
     loans = lend(
         before.policy, demand(before.policy, before.jobs, PARTITIONS, site.COSTS), (), whole
     )
     wants = demand(after.policy, after.jobs, PARTITIONS, site.COSTS)
     assert short_lenders(after.policy, loans, wants)
     replicas = [job for job in running(after.jobs).values() if job.array_job_id is not None]
-    assert {job.qos for job in replicas} == {BORROWED_QOS}
+    assert {job.qos for job in replicas} == {SHARED_QOS}
     ended = {one.job_id for one in after.ended}
     assert ended
     assert ended <= running(before.jobs).keys() - running(after.jobs).keys()
@@ -69,7 +75,8 @@ def test_the_files_of_a_node_have_the_devices_that_its_survey_has():
     surveys = site.inventories(found)
     for node, count in zip(found, (56, 16), strict=True):
         there = node_positions(slurm_conf[node.name], gres_conf[node.name], node.name)
-        assert len(there) == sum(node.gpus.values()) == count
+        assert len(there) == 56
+        assert sum(one is not None for one in there) == sum(node.gpus.values()) == count
         assert json.dumps(surveys[node.name]).count(f'"GPU-{node.name}-') == 8
 
 
@@ -103,6 +110,7 @@ def test_the_command_writes_every_key_of_the_report(
 ):
     step = {"seconds": 0.5, "cpu_s": 0.4, "changed": 3, "saw": {}}
     run = {"seconds": 1.5, "cpu_s": 1.0, "look_s": 0.1, "steps": {"lend": step}}
+    run["calls"] = {"ledger": 3, "slurm": 6}
     world = {"anomaly_max_s": -3, "utilisation": 0.9, "asked": 2, "cut_off": 0}
     world |= {"preempted_replicas": 1, "preempted_jobs": 0}
     cell = {"gpus": 4, "alone": {"utilisation": 0.4}, "worlds": {"shared": world}}
@@ -110,7 +118,7 @@ def test_the_command_writes_every_key_of_the_report(
     monkeypatch.setattr(command, "FILES", {})
     monkeypatch.setattr(command, "_replays", lambda *_: {"gentd26, peak": cell})
     report = tmp_path / "reports" / "rebalance.json"
-    arguments = ["--report", str(report), "--worlds", "12", "--seed", "3"]
+    arguments = ["--report", str(report), "--worlds", "12", "--queues", "9", "--seed", "3"]
     monkeypatch.setattr(sys, "argv", ["bench", *arguments])
     command.main()
     found = json.loads(report.read_text())
@@ -119,6 +127,7 @@ def test_the_command_writes_every_key_of_the_report(
     assert found["evicted_over_needed"]["slicewise"] == 1
     assert list(found["evictions"]) == ["replicas", "large_jobs", "with_batch"]
     assert found["evictions"]["replicas"]["worlds"] == 12
+    assert set(found["whole_jobs"]) == {"7g.80gb", "3g.40gb", "1g.10gb", "mixed", "none_started"}
 
 
 def test_a_trace_that_is_missing_ends_with_what_to_do(

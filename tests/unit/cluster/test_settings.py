@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from cluster.errors import InvalidInputError
+from cluster.mig_profiles import WholeBoard
 from cluster.settings import (
     DaemonSettings,
     DatabaseSettings,
@@ -14,6 +15,7 @@ from cluster.settings import (
     host_and_port,
     load_settings,
 )
+from cluster.units import Millislices
 
 MINIMAL = """
 [cluster]
@@ -33,9 +35,34 @@ def test_costs_are_exact_and_weighted(tmp_path: Path) -> None:
     assert settings.costs == {"1g.10gb": 1500, "3g.40gb": 5250}
 
 
+def test_whole_gpus_have_a_price_and_models_that_can_not_be_cut_any_name(tmp_path: Path) -> None:
+    place = tmp_path / "slicewise.toml"
+    more = "whole = ['a100']\n[gpus.'L40S']\nweight = '1/2'\nwhole = ['l40s', 'nvidia_l40s']\n"
+    place.write_text(MINIMAL + more)
+    settings = load_settings(place)
+    assert settings.costs == {
+        "1g.10gb": 1500,
+        "3g.40gb": 5250,
+        "a100": 10_500,
+        "l40s": 3500,
+        "nvidia_l40s": 3500,
+    }
+    assert settings.models["a100"] == "A100-80GB"
+    assert settings.models["l40s"] == "L40S"
+    assert settings.whole_types == {"A100-80GB": "a100", "L40S": "l40s"}
+    assert settings.boards_by_type.keys() == settings.whole_boards.keys() == {"1g.10gb", "3g.40gb"}
+    assert settings.whole_boards["3g.40gb"] == WholeBoard(7, Millislices(10_500))
+    largest = settings.boards_by_type["1g.10gb"].profiles["7g.80gb"]
+    assert settings.memory_mib["a100"] == largest.memory_mib is not None
+    assert settings.memory_mib["l40s"] is None
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
+        (MINIMAL + "whole = ['1g.10gb']\n", "1g.10gb stands under two models"),
+        (MINIMAL + "[gpus.'L40S']\n", "name at least one GRES type"),
+        (MINIMAL + "[gpus.'L40S']\ntypes = ['l40s']\n", "L40S"),
         (MINIMAL.replace('"1.5"', '"heavy"'), "weight"),
         (MINIMAL.replace('"1.5"', '"0"'), "weight"),
         (MINIMAL + "[gpus.'H100-80GB']\ntypes = ['1g.10gb']\n", "1g.10gb stands under two models"),

@@ -415,10 +415,22 @@ def test_qos_of_other_clusters() -> None:
 
 def test_limits_and_preemption_of_a_qos() -> None:
     """As 22.05 shows it."""
-    text = "slicewise_vision||slicewise-borrowed|billing=2000|\nslicewise-borrowed||||1-00:02:30\n"
-    qos, borrowed = parse.parse_qos(text, ignored)
-    assert qos == Qos("slicewise_vision", {}, frozenset({"slicewise-borrowed"}), {"billing": 2000})
-    assert borrowed == Qos("slicewise-borrowed", {}, frozenset(), {}, 86_550)
+    text = (
+        "own||a_borrowed,b_borrowed|billing=2000||cluster|\n"
+        "a_borrowed|billing=0|||1-00:02:30|REQUEUE|NoReserve,OverPartQOS\n"
+    )
+    own, borrowed = parse.parse_qos(text, ignored)
+    preempts = frozenset({"a_borrowed", "b_borrowed"})
+    assert own == Qos("own", {}, preempts, {"billing": 2000})
+    assert borrowed == Qos(
+        "a_borrowed",
+        {"billing": 0},
+        frozenset(),
+        {},
+        86_550,
+        "requeue",
+        frozenset({"noreserve", "overpartqos"}),
+    )
 
 
 def test_partitions() -> None:

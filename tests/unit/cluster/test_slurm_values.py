@@ -124,3 +124,19 @@ def test_a_node_without_anything_left(changes: dict[str, str], why: str) -> None
 
 def test_a_node_of_which_slurm_says_nothing_is_not_blocked() -> None:
     assert values.node_blocked({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("gpu:8", 8),
+        ("gpu:8(S:0-1),shard:16", 8),
+        ("craynetwork:4,gpu:2,gpu:3", 5),
+        ("gpu:a100:8(S:0)", 0),
+        ("gpu:1g.10gb:7,gpu:pad7:0", 0),
+        ("(null)", 0),
+        ("", 0),
+    ],
+)
+def test_gpus_without_a_type_are_counted_apart(text: str, count: int) -> None:
+    assert values.untyped_gpus(text) == count

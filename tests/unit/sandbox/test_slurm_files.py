@@ -33,6 +33,7 @@ def test_every_tenant_user_is_added_to_its_account(rich: Host):
         "add user alice account=vision",
         "add user bob account=nlp",
         "add user carol account=guest",
+        "add qos slicewise_gate",
         "quit",
     ]
 

@@ -12,7 +12,7 @@ from cluster.slurm.interface import JobChange, Target, Tasks
 from slurm_plugin.actuate import Actuator
 from slurm_plugin.decide.slots import SlotPlan
 
-BORROWED = "slicewise-borrowed"
+BORROWED = "slicewise_vision_borrowed"
 
 
 class FirstOnly(ScriptedSlurm):

@@ -128,7 +128,7 @@ def test_a_type_without_a_count_gets_one_as_slurm_wants_it() -> None:
 @pytest.mark.parametrize("gres", ["gres:gpu:1g.10gb:1", "gres:gpu:3g.40gb:2,gres:gpu:1g.10gb:1"])
 def test_a_tenant_that_may_borrow_is_admitted_into_the_borrowed_qos(gres: str) -> None:
     answer = decide(submit(qos="slicewise-borrowed", gres=gres), SNAPSHOT, TOKEN)
-    assert (answer.action, answer.qos) == ("admit", "slicewise-borrowed")
+    assert (answer.action, answer.qos) == ("admit", "slicewise_vision_borrowed")
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_root_submits_for_everybody() -> None:
     assert decide(submit(uid=0), snapshot, TOKEN).action == "admit"
 
 
-@pytest.mark.parametrize("qos", ["Slicewise-Borrowed", "SLICEWISE_VISION"])
+@pytest.mark.parametrize("qos", ["Slicewise_Vision_Borrowed", "SLICEWISE_VISION"])
 def test_a_qos_is_known_by_any_case(qos: str) -> None:
     answer = decide(submit(qos=qos), SNAPSHOT, TOKEN)
     assert (answer.qos, answer.notice) == (qos.lower(), "")
@@ -487,14 +487,15 @@ class TestPlace:
         ("asked", "qos", "flexible"),
         [
             ({"gres": "gpu:1g.10gb:4"}, "slicewise_vision", True),
-            ({"gres": "gpu:1g.10gb:5"}, "slicewise-borrowed", True),
-            ({"gres": "gpu:1g.10gb:7"}, "slicewise-borrowed", True),
-            ({"gres": "gpu:1g.10gb:5", "requeue": True}, "slicewise-borrowed", True),
+            ({"gres": "gpu:1g.10gb:5"}, "slicewise_vision_borrowed", True),
+            ({"gres": "gpu:1g.10gb:7"}, "slicewise_vision_borrowed", True),
+            ({"gres": "gpu:1g.10gb:5", "requeue": True}, "slicewise_vision_borrowed", True),
             ({"gres": "gpu:1g.10gb:5", "requeue": False}, "slicewise_vision", False),
             ({"gres": "gpu:1g.10gb:5", "interactive": True}, "slicewise_vision", False),
             ({"gres": "gpu:1g.10gb:5", "qos": "slicewise_vision"}, "slicewise_vision", False),
-            ({"qos": "slicewise-borrowed"}, "slicewise-borrowed", False),
-            ({"gres": "gpu:1g.10gb:5", "qos": "normal"}, "slicewise-borrowed", True),
+            ({"qos": "slicewise-borrowed"}, "slicewise_vision_borrowed", False),
+            ({"qos": "slicewise_vision_borrowed"}, "slicewise_vision_borrowed", False),
+            ({"gres": "gpu:1g.10gb:5", "qos": "normal"}, "slicewise_vision_borrowed", True),
         ],
     )
     def test_by_what_is_left_of_the_guarantee(
@@ -532,7 +533,8 @@ class TestPlace:
     def test_the_decision_in_one_line(self) -> None:
         answer = decide(submit(gres="gpu:auto:5", explain=True), SNAPSHOT, TOKEN)
         assert answer.decision == (
-            "borrowed in QOS slicewise-borrowed (1.5 slices in use, 8 at most with what is lent), "
+            "borrowed in QOS slicewise_vision_borrowed (1.5 slices in use, 8 at most with what is "
+            "lent), "
             "GPU type 1g.10gb, site_factor 525"
         )
 
@@ -645,7 +647,7 @@ class TestAdmission:
     def test_what_was_admitted_takes_from_the_guarantee(self) -> None:
         admission = self.admission()
         qos = [admission.submit(submit()).qos for _ in range(6)]
-        assert qos == ["slicewise_vision"] * 4 + ["slicewise-borrowed"] * 2
+        assert qos == ["slicewise_vision"] * 4 + ["slicewise_vision_borrowed"] * 2
         # Nothing is left to borrow either: it waits for its own.
         assert admission.preview(submit()).qos == "slicewise_vision"
 
@@ -653,9 +655,9 @@ class TestAdmission:
         admission = self.admission()
         for _ in range(5):
             admission.submit(submit())
-        assert admission.preview(submit()).qos == "slicewise-borrowed"
+        assert admission.preview(submit()).qos == "slicewise_vision_borrowed"
         admission.publish(SNAPSHOT, 1000.0)
-        assert admission.preview(submit()).qos == "slicewise-borrowed"
+        assert admission.preview(submit()).qos == "slicewise_vision_borrowed"
         admission.publish(SNAPSHOT, 1e12)
         assert admission.preview(submit()).qos == "slicewise_vision"
 
@@ -667,7 +669,7 @@ class TestAdmission:
         shown = replace(SNAPSHOT, guaranteed_used={"vision": 5000}, newest=frozenset(tokens))
         admission.publish(shown, 1000.0)
         assert admission.submit(submit()).qos == "slicewise_vision"
-        assert admission.submit(submit()).qos == "slicewise-borrowed"
+        assert admission.submit(submit()).qos == "slicewise_vision_borrowed"
 
     def test_a_service_exists_until_its_script_is_read(self) -> None:
         admission = self.admission()

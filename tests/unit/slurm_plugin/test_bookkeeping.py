@@ -1,5 +1,6 @@
 """The charging loop on a scripted Slurm: what is asked when, and what waits for what."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,7 +12,9 @@ from cluster.jobs import JobState
 from cluster.units import MillisliceSeconds
 from slurm_plugin.bookkeeping import Bookkeeping
 from slurm_plugin.decide.charging import ACCOUNTING_DELAY_S
+from slurm_plugin.decide.clock import SETTLED_S
 from slurm_plugin.decide.gone import LOST_AFTER_S
+from slurm_plugin.decide.model import Charge, RunKey
 from slurm_plugin.decide.policy import Budget, Period
 from slurm_plugin.sync import Sync
 
@@ -40,7 +43,7 @@ async def test_without_accounting_runs_are_reserved_and_the_watermark_stays(
     sync = await seen(slurm)
     slurm.failure = failure
     await books_of(slurm, ledger, sync).turn()
-    assert [held.key.job_id for held in ledger.open_reservations()] == [900]
+    assert [held.key.job_id for held in ledger.charges.open_reservations()] == [900]
     assert ledger.watermark_s == 500
 
 
@@ -94,13 +97,13 @@ def with_budget(name: str, amount: int) -> ScriptedLedger:
 async def test_the_nearest_tenant_with_a_budget_pays_and_its_period_begins() -> None:
     slurm, ledger = ScriptedSlurm(RUNNING), with_budget("physics", 10**9)
     await books_of(slurm, ledger, await seen(slurm)).turn()
-    (held,) = ledger.open_reservations()
+    (held,) = ledger.charges.open_reservations()
     assert (held.tenant, held.payer) == ("vision", "physics")
-    (roll,) = ledger.entries
+    (roll,) = ledger.entered
     assert (roll.tenant, roll.kind, roll.author) == ("physics", "roll", "slicewise")
     assert roll.reason.startswith("day from 20")
     # The run began in 1970: what it used before today is no burden of today's budget.
-    balance = ledger.balances()["physics"]
+    balance = ledger.budgets.balances()["physics"]
     assert balance.available_millislice_s + balance.reserved_millislice_s == 10**9
 
 
@@ -111,7 +114,7 @@ async def test_a_budget_begins_though_accounting_is_away() -> None:
     books = books_of(slurm, ledger, sync)
     for _ in range(2):
         await books.turn()
-    assert [entry.amount_millislice_s for entry in ledger.entries] == [5]
+    assert [entry.amount_millislice_s for entry in ledger.entered] == [5]
 
 
 async def test_the_policy_is_read_again_when_it_changes() -> None:
@@ -123,20 +126,24 @@ async def test_the_policy_is_read_again_when_it_changes() -> None:
     await books.turn()
     ledger.shown = with_budget("physics", 5).shown
     await books.turn()
-    assert ledger.entries == []
+    assert ledger.entered == []
     ledger.newest += 1
     await books.turn()
-    assert [entry.tenant for entry in ledger.entries] == ["physics"]
+    assert [entry.tenant for entry in ledger.entered] == ["physics"]
 
 
 class Books:
-    """Turns on a clock of their own, with one run that runs at first."""
+    """Turns on a clock of their own, with one run that runs at first.
+
+    ``ahead_s``: how far ahead somebody has set the host's clock.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1_000_000.0
-        monkeypatch.setattr("slurm_plugin.sight.time.time", lambda: self.now_s)
-        clock = SimpleNamespace(monotonic=lambda: self.now_s)
-        monkeypatch.setattr("slurm_plugin.bookkeeping.time", clock)
+        self.ahead_s = 0.0
+        wall = SimpleNamespace(time=lambda: self.now_s + self.ahead_s, monotonic=lambda: self.now_s)
+        for module in ("sight", "steady_clock", "bookkeeping"):
+            monkeypatch.setattr(f"slurm_plugin.{module}.time", wall)
         self.slurm, self.ledger = ScriptedSlurm(RUNNING), ScriptedLedger(watermark_s=500)
         self.sync = sync_of(self.slurm)
         self.books = books_of(self.slurm, self.ledger, self.sync)
@@ -159,9 +166,13 @@ async def test_no_run_is_given_up_for_lost_while_accounting_does_not_answer(book
     books.slurm.shown = (job(0),)
     await books.turn(10, accounting=False)
     await books.turn(LOST_AFTER_S, accounting=False)
-    assert len(books.ledger.open_reservations()) == 1
+    assert len(books.ledger.charges.open_reservations()) == 1
+    # slurmctld has the ends of that time to hand over.
     await books.turn()
-    assert books.ledger.open_reservations() == ()
+    await books.turn(ACCOUNTING_DELAY_S - 1)
+    assert len(books.ledger.charges.open_reservations()) == 1
+    await books.turn(6)
+    assert books.ledger.charges.open_reservations() == ()
 
 
 async def test_before_a_run_is_given_up_for_lost_accounting_is_asked_once_more(
@@ -173,9 +184,9 @@ async def test_before_a_run_is_given_up_for_lost_accounting_is_asked_once_more(
         await books.turn(later_s)
     times = asked(books.slurm)
     await books.turn(1)
-    assert (len(books.ledger.open_reservations()), asked(books.slurm)) == (1, times)
+    assert (len(books.ledger.charges.open_reservations()), asked(books.slurm)) == (1, times)
     await books.turn(4)
-    assert (books.ledger.open_reservations(), asked(books.slurm)) == ((), times + 1)
+    assert (books.ledger.charges.open_reservations(), asked(books.slurm)) == ((), times + 1)
 
 
 async def test_the_watermark_moves_only_with_an_answer_of_accounting(books: Books) -> None:
@@ -202,3 +213,102 @@ async def test_after_an_outage_of_accounting_the_watermark_waits_as_at_the_start
         assert books.ledger.watermark_s == reached_s
     await books.turn(6)
     assert books.ledger.watermark_s == books.now_s - ACCOUNTING_DELAY_S
+
+
+YEAR_S = 365 * 86_400
+
+
+@pytest.mark.parametrize("ahead_s", [7200, YEAR_S])
+async def test_a_clock_that_is_ahead_for_a_turn_moves_neither_watermark_nor_period(
+    books: Books, ahead_s: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    books.ledger.shown = with_budget("physics", 5).shown
+    await books.turn()
+    await books.turn(ACCOUNTING_DELAY_S)
+    before = books.ledger.watermark_s, list(books.ledger.entered)
+    books.ahead_s = ahead_s
+    await books.turn(5)
+    after = books.ledger.watermark_s, list(books.ledger.entered)
+    assert after == (before[0] + 5, before[1])
+    assert books.sync.clock.stepped_s == ahead_s
+    books.ahead_s = 0.0
+    await books.turn(5)
+    assert books.ledger.watermark_s == before[0] + 10
+    assert books.sync.clock.stepped_s == 0.0
+    events = [one.message.split()[0] for one in caplog.records]
+    assert [one for one in events if one.startswith("clock")] == ["clock_stepped", "clock_settled"]
+
+
+async def test_a_clock_that_is_ahead_for_a_turn_takes_no_run_for_lost(books: Books) -> None:
+    await books.turn()
+    books.slurm.shown = (job(0),)
+    await books.turn(10)
+    books.ahead_s = YEAR_S
+    await books.turn(5)
+    assert len(books.ledger.charges.open_reservations()) == 1
+
+
+async def test_a_clock_that_stays_where_it_was_set_is_believed_after_an_hour(books: Books) -> None:
+    await books.turn()
+    await books.turn(ACCOUNTING_DELAY_S)
+    books.ahead_s = 7200
+    for _ in range(int(SETTLED_S) // 600):
+        await books.turn(600)
+        assert books.ledger.watermark_s <= books.now_s - ACCOUNTING_DELAY_S
+    await books.turn(600)
+    assert books.ledger.watermark_s == books.now_s + 7200 - ACCOUNTING_DELAY_S
+
+
+async def test_a_clock_that_was_set_back_holds_the_watermark_back_at_once(books: Books) -> None:
+    await books.turn()
+    await books.turn(ACCOUNTING_DELAY_S)
+    reached_s = books.ledger.watermark_s
+    books.ahead_s = -7200
+    await books.turn(60)
+    assert books.ledger.watermark_s == reached_s
+
+
+async def test_a_watermark_in_the_future_does_not_stop_charging(books: Books) -> None:
+    books.ledger.watermark_s = int(books.now_s) + YEAR_S
+    await books.turn()
+    assert ("runs", int(books.now_s) - ACCOUNTING_DELAY_S) in books.slurm.done
+
+
+async def test_a_charge_that_can_not_be_booked_keeps_no_other_back(
+    books: Books, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And is told of once."""
+    post = books.ledger.charges.post
+
+    def refusing(charges: Sequence[Charge]) -> frozenset[RunKey]:
+        if any(one.run.key.job_id == 903 for one in charges):
+            raise OutsideError("SW-DATABASE-FAILED", "bigint out of range")
+        return post(charges)
+
+    monkeypatch.setattr(books.ledger, "post", refusing)
+    books.slurm.shown = tuple(replace(RUNNING, job_id=900 + number) for number in range(7))
+    await books.turn()
+    await books.turn(ACCOUNTING_DELAY_S)
+    held = {one.key.job_id for one in books.ledger.charges.open_reservations()}
+    assert held == {900, 901, 902, 904, 905, 906}
+    assert books.ledger.watermark_s == books.now_s - ACCOUNTING_DELAY_S
+    told = [one.message for one in caplog.records if one.message.startswith("charge_refused")]
+    assert len(told) == 1
+    assert "job=903" in told[0]
+
+
+async def test_a_ledger_that_refuses_everything_is_not_asked_for_each_run(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def refusing(charges: Sequence[Charge]) -> frozenset[RunKey]:
+        asked.append(len(charges))
+        raise OutsideError("SW-DATABASE-FAILED", "disk full")
+
+    monkeypatch.setattr(books.ledger, "post", refusing)
+    books.slurm.shown = tuple(replace(RUNNING, job_id=1000 + number) for number in range(1000))
+    with pytest.raises(OutsideError):
+        await books.turn()
+    assert len(asked) < 100

@@ -233,15 +233,17 @@ class TestRunMinutes:
         budgets = {"physics": Left(0, physics), "vision": Left(0, vision)}
         return dict(run_minutes(self.policy, budgets, held, P_S))
 
-    def test_minutes_are_rounded_down_and_those_of_budgets_below_are_added(self):
-        assert self.minutes(119, 60) == {"physics": 2, "vision": 1}
-        assert self.minutes(0, 60) == {"physics": 1, "vision": 1}
+    def test_minutes_are_rounded_down_and_no_budget_adds_to_another(self):
+        assert self.minutes(119, 60) == {"physics": 1, "vision": 1}
+        assert self.minutes(0, 60_000) == {"physics": 0, "vision": 1000}
 
-    def test_runs_that_no_budget_of_the_subtree_pays_are_let_run_on(self):
+    def test_runs_that_another_budget_pays_or_none_are_let_run_on(self):
         own = a_reservation(payer="nlp", tenant="nlp")
         assert self.minutes(60, 0, own) == {"physics": 1 + 20_000 // 60, "vision": 0}
         paid_above = a_reservation(payer="physics")
         assert self.minutes(60, 0, paid_above) == {"physics": 1, "vision": 20_000 // 60}
+        paid_below = a_reservation(payer="vision")
+        assert self.minutes(60, 120, paid_below) == {"physics": 1 + 20_000 // 60, "vision": 2}
         over = a_reservation(1, payer="nlp", tenant="nlp")
         assert self.minutes(60, 0, over) == {"physics": 1, "vision": 0}
 

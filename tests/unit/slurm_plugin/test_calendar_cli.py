@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from own_parts import OwnParts
 from typer.testing import CliRunner
 
 from cluster.errors import InvalidInputError
@@ -38,7 +39,7 @@ SETTINGS = Settings.model_validate(
 NOMINAL = Window(0, "vision", WindowKind.NOMINAL, Millislices(12000))
 
 
-class FakeLedger:
+class FakeLedger(OwnParts):
     """As the ledger checks and keeps windows."""
 
     def __init__(self) -> None:
@@ -49,10 +50,10 @@ class FakeLedger:
         quotas = {"vision": 6000, "nlp": 4000}
         return {name: Tenant(name, "", Quota(Millislices(n))) for name, n in quotas.items()}
 
-    def windows(self) -> tuple[Window, ...]:
+    def not_over(self) -> tuple[Window, ...]:
         return tuple(self.found)
 
-    def set_window(self, window: Window, author: str, reason: str, zone: str) -> Window:
+    def add(self, window: Window, author: str, reason: str, zone: str) -> Window:
         assert author
         beside = rivals(self.policy(), self.found, window)
         when = moments((*beside, window), MONDAY_S, zone)
@@ -60,11 +61,11 @@ class FakeLedger:
         self.found.append(replace(window, window_id=len(self.found) + 1, reason=reason))
         return self.found[-1]
 
-    def end_window(self, window_id: int, _author: str, reason: str) -> Window:
+    def end(self, window_id: int, _author: str, reason: str) -> Window:
         self.ended.append((window_id, reason))
         return self.found.pop(window_id - 1)
 
-    def window_history(self) -> tuple[WindowRecord, ...]:
+    def history(self) -> tuple[WindowRecord, ...]:
         return (WindowRecord(NOMINAL, "olga", MONDAY_S, "otto", MONDAY_S + 60, "power is dear"),)
 
 

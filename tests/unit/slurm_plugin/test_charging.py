@@ -8,6 +8,7 @@ from cluster.jobs import JobState, RunRecord
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin.decide.charging import (
     ACCOUNTING_DELAY_S,
+    MOST_RESERVED_S,
     UNLIMITED_RESERVE_S,
     Tariff,
     charge,
@@ -48,8 +49,8 @@ def amounts(decided: Charging) -> list[tuple[str, int, int]]:
 
 def reservation(run: SimulatedRun) -> Reservation:
     store = MemoryStore()
-    store.apply(live(run).charges)
-    (held,) = store.open_reservations()
+    store.charges.post(live(run).charges)
+    (held,) = store.charges.open_reservations()
     return held
 
 
@@ -78,7 +79,13 @@ def test_what_is_reserved_already_is_not_reserved_again():
 
 
 @pytest.mark.parametrize(
-    ("limit_s", "reserved_s"), [(None, UNLIMITED_RESERVE_S), (0, 1), (3600, 3600)]
+    ("limit_s", "reserved_s"),
+    [
+        (None, UNLIMITED_RESERVE_S),
+        (0, 1),
+        (3600, 3600),
+        (68 * 366 * 86_400, MOST_RESERVED_S),
+    ],
 )
 def test_limits(limit_s: int | None, reserved_s: int):
     assert amounts(live(a_run(limit_s=limit_s))) == [("reserve", 1000 * reserved_s, reserved_s)]
@@ -356,15 +363,17 @@ def test_what_accounting_shows_after_all_is_not_lost():
 def test_a_lost_run_is_charged_once():
     run = a_run()
     store = MemoryStore()
-    store.apply(live(run).charges)
-    (held,) = store.open_reservations()
+    store.charges.post(live(run).charges)
+    (held,) = store.charges.open_reservations()
     lost = {held.key: START_S + 17}
-    store.apply(charge(TARIFF, [], [], [held], lost).charges)
-    before = store.statement(None, 0, START_S)
-    assert charge(TARIFF, [], [], store.open_reservations(), lost) == Charging((), (), frozenset())
+    store.charges.post(charge(TARIFF, [], [], [held], lost).charges)
+    before = store.audit.statement(None, 0, START_S)
+    assert charge(TARIFF, [], [], store.charges.open_reservations(), lost) == Charging(
+        (), (), frozenset()
+    )
     late = ended(run, 5)  # Accounting shows it after all: too late.
-    assert store.apply(late.charges) == frozenset()
-    assert store.statement(None, 0, START_S) == before
+    assert store.charges.post(late.charges) == frozenset()
+    assert store.audit.statement(None, 0, START_S) == before
 
 
 def test_costs_add_up():

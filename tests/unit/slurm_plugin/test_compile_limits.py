@@ -1,7 +1,9 @@
 """Compiling and uninstalling against an accounting database that behaves like Slurm's."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from slurm_database import LimitLedger, Row, SlurmDatabase, settings
@@ -11,10 +13,10 @@ from cluster.jobs import JobState, JobView, NodeView
 from cluster.slurm.interface import Qos
 from cluster.units import Millislices
 from slurm_plugin.compile import Compiled, compile_limits, look
-from slurm_plugin.decide.policy import KnownLimit, LimitKey, Recall, TenantUpdate
-from slurm_plugin.uninstall import plan, uninstall
+from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Recall, TenantUpdate
+from slurm_plugin.uninstall import Undone, plan, uninstall
 
-CEILING = LimitKey("account", "vision", "grptres=billing")
+LIMIT = LimitKey("qos", "slicewise_vision", "grptres=billing")
 
 
 def database() -> SlurmDatabase:
@@ -47,18 +49,32 @@ async def compiled(
     return await compile_limits(slurm, of, settings(by_hand, term_s))  # type: ignore[arg-type]
 
 
+def own(slurm: SlurmDatabase, name: str) -> int | None:
+    """What the tenant's own QOS is limited to."""
+    return slurm.known[f"slicewise_{name}"].grp_tres.get("billing")
+
+
+def set_by_hand(slurm: SlurmDatabase, name: str, amount: int | None) -> None:
+    qos = f"slicewise_{name}"
+    limits = {} if amount is None else {"billing": amount}
+    slurm.known[qos] = replace(slurm.known[qos], grp_tres=limits)
+
+
 def waiting(qos: str, state: JobState = JobState.PENDING) -> JobView:
     blank = dict.fromkeys(JobView.__dataclass_fields__)
-    return JobView(**{**blank, "job_id": 814, "qos": qos, "state": state})  # type: ignore[arg-type]
+    return JobView(
+        **{**blank, "job_id": 814, "priority": 1, "unread": frozenset(), "qos": qos, "state": state}
+    )  # type: ignore[arg-type]
 
 
 async def test_applies_until_nothing_is_left_and_then_does_nothing():
     slurm, books = database(), ledger(vision=6000, lab=3000, speech=3000)
     first = await compiled(slurm, books)
     assert first.changes
-    assert [slurm.limit(name) for name in ("vision", "lab", "speech")] == [6000, 3000, 3000]
-    assert slurm.rows["vision", ""].default == "slicewise_vision"
-    assert slurm.rows["vision", ""].grp_tres["cpu"] == 8
+    assert [own(slurm, name) for name in ("vision", "lab", "speech")] == [6000, 3000, 3000]
+    assert slurm.rows["vision", ""].default == ""
+    assert slurm.rows["vision", ""].grp_tres == {"cpu": 8}
+    assert slurm.rows["speech", ""].grp_tres == {"billing": 77}
     assert (await compiled(slurm, books)).changes == ()
 
 
@@ -67,13 +83,13 @@ async def test_looking_changes_nothing():
     before = slurm.state()
     seen = await look(slurm, books, settings())  # type: ignore[arg-type]
     assert seen.differences
-    assert (slurm.state(), books.known) == (before, {})
+    assert (slurm.state(), books.remembered) == (before, {})
 
 
 async def test_no_account_may_have_more_than_the_cluster():
     slurm, books = database(), ledger(vision=21_000, lab=7000)
     await compiled(slurm, books)
-    assert (slurm.limit("vision"), slurm.limit("lab")) == (10_500, 3500)
+    assert (own(slurm, "vision"), own(slurm, "lab")) == (10_500, 3500)
 
 
 async def test_while_no_gpu_is_seen_limits_are_what_the_ledger_says(
@@ -90,15 +106,14 @@ async def test_while_no_gpu_is_seen_limits_are_what_the_ledger_says(
     assert (await compiled(slurm, books)).changes == ()
     quota(books, "vision", 5000)
     await compiled(slurm, books)
-    assert [slurm.limit(name) for name in ("vision", "lab")] == [5000, 3000]
+    assert [own(slurm, name) for name in ("vision", "lab")] == [5000, 3000]
 
 
 async def test_what_is_recalled_is_in_no_limit():
     slurm, books = database(), ledger(vision=6000, lab=3000)
     books.called = (Recall("vision", "lab", Millislices(1000), 5),)
     await compiled(slurm, books)
-    assert [slurm.limit(name) for name in ("vision", "lab")] == [5000, 3000]
-    assert slurm.known["slicewise_vision"].max_tres_per_account == {"billing": 5000}
+    assert [own(slurm, name) for name in ("vision", "lab")] == [5000, 3000]
 
 
 async def test_says_so_if_slurm_does_not_take_it():
@@ -114,13 +129,11 @@ async def test_says_so_if_slurm_does_not_take_it():
 async def test_an_account_that_sacctmgr_can_not_be_told_stops_no_limit(name: str):
     """A coordinator has made it: what stands behind a bracket in a list of names is one name."""
     slurm, books = database(), ledger(vision=6000, lab=3000, speech=3000)
-    slurm.rows[name, ""] = Row(name, parent="shop", own=frozenset({"premium"}))
-    slurm.rows["shop", ""] = Row("shop", parent="root")
-    slurm.rows["shop", name] = Row("shop", name, own=frozenset({"premium"}))
+    slurm.rows[name, ""] = Row(name, parent="vision", own=frozenset({"premium"}))
+    slurm.rows["vision", name] = Row("vision", name, own=frozenset({"premium"}))
     slurm.refuses = (name,)
     found = await compiled(slurm, books)
-    assert [slurm.limit(one) for one in ("vision", "lab", "speech")] == [6000, 3000, 3000]
-    assert slurm.rows["vision", ""].default == "slicewise_vision"
+    assert [own(slurm, one) for one in ("vision", "lab", "speech")] == [6000, 3000, 3000]
     assert found.refused == {}
     (told,) = (text for text in found.warnings if "can't be told to sacctmgr" in text)
     assert ascii(name) in told
@@ -130,55 +143,35 @@ async def test_an_account_that_sacctmgr_can_not_be_told_stops_no_limit(name: str
 
 async def test_what_slurm_refuses_of_one_keeps_no_other_back():
     slurm, books = database(), ledger(vision=6000, lab=3000, speech=3000)
-    slurm.rows["shop", ""] = Row("shop", parent="root", grp_tres={"billing": 5})
-    slurm.rows["shed", ""] = Row("shed", parent="root", grp_tres={"billing": 5})
-    slurm.refuses = ("shop",)
+    slurm.refuses = ("name=bob",)
     found = await compiled(slurm, books)
-    assert [slurm.limit(one) for one in ("vision", "lab", "speech")] == [6000, 3000, 3000]
-    assert (slurm.limit("shed"), slurm.limit("shop")) == (0, 5)
-    refused = ("modify", "account", "where", "name=shop", "cluster=c", "set", "grptres=billing=0")
-    assert found.refused == {refused: " Nothing modified"}
+    assert [own(slurm, one) for one in ("vision", "lab", "speech")] == [6000, 3000, 3000]
+    (refused,) = found.refused
+    assert refused[:6] == ("modify", "user", "where", "name=bob", "account=speech", "cluster=c")
     assert refused not in found.changes
     slurm.refuses = ()
     assert (await compiled(slurm, books)).refused == {}
-    assert slurm.limit("shop") == 0
-
-
-async def test_a_user_that_can_not_be_named_costs_its_account_the_default_only():
-    """Slurm refuses a default to which a user with a list of his own has no access."""
-    slurm, books = database(), ledger(vision=6000, lab=3000)
-    slurm.rows["vision", "u["] = Row("vision", "u[", own=frozenset({"premium"}))
-    slurm.shows_refusals = True
-    found = await compiled(slurm, books)
-    assert [slurm.limit(one) for one in ("vision", "lab")] == [6000, 3000]
-    assert slurm.rows["lab", ""].default == "slicewise_lab"
-    (refused,) = found.refused
-    assert refused[2:] == (
-        "where",
-        "name=vision",
-        "cluster=c",
-        "set",
-        "defaultqos=slicewise_vision",
-    )
+    assert "slicewise_speech" in slurm._list(slurm.rows["speech", "bob"])
 
 
 async def test_a_limit_of_a_tenant_that_is_refused_is_an_error_when_all_else_is_done():
     slurm, books = database(), ledger(vision=6000, lab=3000, speech=3000)
-    slurm.refuses = ("grptres=billing=6000",)
-    with pytest.raises(OutsideError, match=r"of account vision: Nothing modified.*UNSETTLED"):
+    await compiled(slurm, books)
+    for name, amount in (("vision", 5000), ("lab", 2000), ("speech", 2000)):
+        quota(books, name, amount)
+    slurm.refuses = ("grptres=billing=5000",)
+    with pytest.raises(OutsideError, match=r"of qos slicewise_vision: Nothing modified.*UNSETTLED"):
         await compiled(slurm, books)
-    assert (slurm.limit("speech"), slurm.limit("lab"), slurm.limit("vision")) == (3000, 3000, None)
-    assert slurm.rows["vision", ""].default == "slicewise_vision"
-    assert slurm.known["slicewise_vision"].max_tres_per_account == {"billing": 6000}
+    assert [own(slurm, one) for one in ("speech", "lab", "vision")] == [2000, 2000, 6000]
 
 
 async def test_what_somebody_changed_by_hand_is_told_once_and_put_back():
     slurm, books = database(), ledger(vision=6000)
     assert (await compiled(slurm, books)).by_hand == ()
-    slurm.rows["vision", ""].grp_tres["billing"] = 9000
+    set_by_hand(slurm, "vision", 9000)
     (told,) = (await compiled(slurm, books)).by_hand
-    assert (told.key, told.was, told.now) == (CEILING, "6000", "9000")
-    assert slurm.limit("vision") == 6000
+    assert (told.key, told.was, told.now) == (LIMIT, "6000", "9000")
+    assert own(slurm, "vision") == 6000
     assert (await compiled(slurm, books)).by_hand == ()
 
 
@@ -192,25 +185,40 @@ async def test_what_a_quota_changed_was_nobodys_hand():
 async def test_an_accounts_limit_may_be_adopted_as_its_nominal():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books, "adopt")
-    slurm.rows["vision", ""].grp_tres["billing"] = 9000
+    set_by_hand(slurm, "vision", 9000)
     (told,) = (await compiled(slurm, books, "adopt")).by_hand
     assert told.now == "9000"
-    assert books.tenants["vision"].quota.nominal_millislices == 9000
+    assert books.shown["vision"].quota.nominal_millislices == 9000
     assert books.authors[-1] == "sacctmgr"
-    assert slurm.known["slicewise_vision"].max_tres_per_account == {"billing": 9000}
+    assert own(slurm, "vision") == 9000
     assert (await compiled(slurm, books, "adopt")).by_hand == ()
 
 
-@pytest.mark.parametrize("account", ["vision", "speech"])
-async def test_what_cannot_be_adopted_is_put_back(account: str):
+async def test_no_limit_at_all_is_no_nominal_and_put_back():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books, "adopt")
-    before = slurm.limit(account)
-    # No limit at all is no nominal; an account without a tenant has none.
-    slurm.rows[account, ""].grp_tres = {} if account == "vision" else {"billing": 9000}
+    set_by_hand(slurm, "vision", None)
     assert len((await compiled(slurm, books, "adopt")).by_hand) == 1
-    assert slurm.limit(account) == before
-    assert books.tenants["vision"].quota.nominal_millislices == 6000
+    assert own(slurm, "vision") == 6000
+    assert books.shown["vision"].quota.nominal_millislices == 6000
+
+
+async def test_of_what_is_adopted_the_rest_of_the_nominal_is_as_it_was():
+    """Its own QOS is limited to less: a loan, and what those below it are due."""
+    slurm, books = database(), ledger(vision=3000, lab=5000)
+    books.change(
+        TenantUpdate("speech", parent="lab", nominal_millislices=Millislices(2000)), "", ""
+    )
+    for name, limit in (("lab", "lending_limit"), ("vision", "borrowing_limit")):
+        many: dict[str, Any] = {f"{limit}_millislices": Millislices(9000)}
+        books.change(TenantUpdate(name, **many), "op", "")
+    books.lent = (Loan("lab", "vision", Millislices(1000)),)
+    await compiled(slurm, books, "adopt")
+    assert slurm.limits("lab", "vision") == [2000, 3000, 0, 1000]
+    set_by_hand(slurm, "lab", 3500)
+    await compiled(slurm, books, "adopt")
+    assert books.shown["lab"].quota.nominal_millislices == 6500
+    assert own(slurm, "lab") == 3500
 
 
 async def test_a_nominal_that_the_tree_forbids_is_not_adopted():
@@ -219,27 +227,28 @@ async def test_a_nominal_that_the_tree_forbids_is_not_adopted():
         TenantUpdate("speech", parent="lab", nominal_millislices=Millislices(4000)), "op", ""
     )
     await compiled(slurm, books, "adopt")
-    slurm.rows["lab", ""].grp_tres["billing"] = 3000
+    set_by_hand(slurm, "speech", 6000)
     assert len((await compiled(slurm, books, "adopt")).by_hand) == 1
-    assert slurm.limit("lab") == 5000
+    assert slurm.limits("lab", "speech") == [1000, 4000, 0, 0]
 
 
-async def test_other_fields_are_put_back_though_limits_are_adopted():
+async def test_other_limits_are_put_back_though_own_ones_are_adopted():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books, "adopt")
-    slurm.rows["vision", ""].default = "normal"
+    set_by_hand(slurm, "vision_borrowed", 4000)
     (told,) = (await compiled(slurm, books, "adopt")).by_hand
-    assert (told.key.field, told.now) == ("defaultqos", "normal")
-    assert slurm.rows["vision", ""].default == "slicewise_vision"
+    assert (told.key.name, told.now) == ("slicewise_vision_borrowed", "4000")
+    assert slurm.limits("vision") == [6000, 0]
+    assert books.shown["vision"].quota.nominal_millislices == 6000
 
 
 async def test_a_change_that_was_cut_short_is_nobodys_hand():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books)
-    assert books.known[CEILING] == KnownLimit("", "6000")
-    books.known[CEILING] = KnownLimit("", "6000 or 7000")
+    assert books.remembered[LIMIT] == KnownLimit("", "6000")
+    books.remembered[LIMIT] = KnownLimit("", "6000 or 7000")
     for now in (6000, 7000):
-        slurm.rows["vision", ""].grp_tres["billing"] = now
+        set_by_hand(slurm, "vision", now)
         quota(books, "vision", 8000)
         assert (await look(slurm, books, settings())).by_hand == ()  # type: ignore[arg-type]
 
@@ -259,7 +268,7 @@ async def test_another_compile_at_the_same_time_is_nobodys_hand(monkeypatch: pyt
     monkeypatch.setattr(slurm, "nodes", meanwhile)
     done = await compile_limits(slurm, books, settings("adopt"))  # type: ignore[arg-type]
     assert done.by_hand == ()
-    assert slurm.limit("vision") == 3000
+    assert own(slurm, "vision") == 3000
 
 
 async def test_uninstalling_leaves_no_trace():
@@ -281,10 +290,69 @@ async def test_uninstalling_leaves_no_trace():
     books.change(TenantUpdate("speech", removed=True), "op", "")
     await compiled(slurm, books)
     assert slurm.state() != before
+    slurm.partition_qos = ""
     await uninstall(slurm, books, settings())  # type: ignore[arg-type]
     assert slurm.state() == before
-    assert books.known == {}
-    assert await uninstall(slurm, books, settings()) == ()  # type: ignore[arg-type]
+    assert books.remembered == {}
+    assert await uninstall(slurm, books, settings()) == Undone((), ())  # type: ignore[arg-type]
+
+
+async def test_the_gate_is_opened_first_and_stays_as_long_as_a_partition_has_it():
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books)
+    slurm.commands.clear()
+    done = await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    assert slurm.commands[0] == "modify qos where name=slicewise_gate set grptres=billing=-1"
+    assert [one.startswith("Partition gpu has QOS=slicewise_gate") for one in done.waits] == [True]
+    assert slurm.known.keys() == {"normal", "premium", "slicewise_gate"}
+    slurm.partition_qos = ""
+    assert (await uninstall(slurm, books, settings())).waits == ()  # type: ignore[arg-type]
+    assert slurm.known.keys() == {"normal", "premium"}
+    assert books.remembered == {}
+
+
+async def test_another_clusters_gate_is_left_closed():
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books)
+    slurm.elsewhere = frozenset({"slicewise_theirs"})
+    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    assert slurm.known["slicewise_gate"].grp_tres == {"billing": 0}
+
+
+async def test_limits_of_before_stay_until_the_gate_stands_and_come_back_then():
+    slurm, books = database(), ledger(vision=6000)
+    slurm.partition_qos = ""
+    row = slurm.rows["vision", ""]
+    row.grp_tres["billing"], row.default = 6000, "slicewise_vision"
+    row.plus = frozenset({"slicewise_vision", "slicewise-borrowed"})
+    slurm.known["slicewise-borrowed"] = Qos("slicewise-borrowed", {}, frozenset())
+    slurm.known["slicewise_vision"] = Qos("slicewise_vision", {}, frozenset(), {"billing": 6000})
+    account, default = (LimitKey("account", "vision", f) for f in ("grptres=billing", "defaultqos"))
+    books.remembered = {
+        account: KnownLimit("9000", "6000"),
+        default: KnownLimit("", "slicewise_vision"),
+        LimitKey("qos", "slicewise_vision", "maxtresperaccount=billing"): KnownLimit("", "6000"),
+    }
+    running = replace(waiting("slicewise-borrowed", JobState.RUNNING), **RUNNING)
+    slurm.running = (running,)
+    assert (await compiled(slurm, books)).by_hand == ()
+    assert slurm.limits("vision") == [5000, 0], "less what runs in the QOS that all shared"
+    assert slurm.known["slicewise_vision"].max_tres_per_account == {}
+    assert (row.grp_tres["billing"], row.default) == (6000, "slicewise_vision")
+    assert slurm._list(row) >= {"slicewise-borrowed", "slicewise_vision_borrowed"}
+    slurm.partition_qos, slurm.running = "slicewise_gate", ()
+    assert (await compiled(slurm, books)).by_hand == ()
+    assert (row.grp_tres["billing"], row.default) == (9000, "")
+    assert slurm._list(row) == {"normal", "slicewise_vision", "slicewise_vision_borrowed"}
+    assert slurm.limits("vision") == [6000, 0]
+    assert (await compiled(slurm, books)).changes == ()
+
+
+RUNNING: Mapping[str, Any] = {
+    "account": "vision",
+    "partition": "gpu",
+    "tres": {"gres/gpu:1g.10gb": "1"},
+}
 
 
 async def test_what_slurm_refuses_on_the_way_back_keeps_no_other_back():
@@ -296,7 +364,7 @@ async def test_what_slurm_refuses_on_the_way_back_keeps_no_other_back():
         await uninstall(slurm, books, settings())  # type: ignore[arg-type]
     left = (await plan(slurm, books, settings())).settings  # type: ignore[arg-type]
     assert {one.key.name for one in left} == {"lab"}
-    slurm.refuses = ()
+    slurm.refuses, slurm.partition_qos = (), ""
     await uninstall(slurm, books, settings())  # type: ignore[arg-type]
     assert slurm.state() == before
 
@@ -306,17 +374,19 @@ async def test_uninstalling_gives_nodes_their_own_weights_back():
     slurm.weight = 1_000_072
     (due,) = (await plan(slurm, books, settings())).weights  # type: ignore[arg-type]
     assert (due.key.entity, due.key.name, due.now, due.wanted) == ("node", "n1", "1000072", "7")
-    assert await uninstall(slurm, books, settings()) == ()  # type: ignore[arg-type]
+    assert (await uninstall(slurm, books, settings())).changes == ()  # type: ignore[arg-type]
     assert slurm.weight == 7
 
 
 async def test_uninstalling_leaves_another_cluster_the_qos_that_it_uses():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books)
-    slurm.elsewhere = frozenset({"slicewise-borrowed", "normal"})
+    slurm.elsewhere = frozenset({"slicewise_vision_borrowed", "normal"})
+    slurm.partition_qos = ""
     await uninstall(slurm, books, settings())  # type: ignore[arg-type]
-    assert slurm.known.keys() == {"normal", "premium", "slicewise-borrowed"}
-    assert books.known == {}
+    ours = {"slicewise_gate", "slicewise_vision_borrowed"}
+    assert slurm.known.keys() == {"normal", "premium", *ours}
+    assert books.remembered == {}
 
 
 async def test_a_term_is_set_changed_and_handed_back():
@@ -326,15 +396,17 @@ async def test_a_term_is_set_changed_and_handed_back():
         assert exempt_s(slurm) == term_s
         assert (await compiled(slurm, books, term_s=term_s)).changes == ()
     (back,) = (await compiled(slurm, books)).changes
-    assert " ".join(back) == ("modify qos where name=slicewise-borrowed set preemptexempttime=-1")
+    assert " ".join(back) == (
+        "modify qos where name=slicewise_vision_borrowed set preemptexempttime=-1"
+    )
     assert (await compiled(slurm, books)).changes == ()
 
 
 async def test_without_a_term_the_sites_own_exempt_time_stays_and_comes_back():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books)
-    borrowed = slurm.known["slicewise-borrowed"]
-    slurm.known["slicewise-borrowed"] = replace(borrowed, preempt_exempt_s=300)
+    borrowed = slurm.known["slicewise_vision_borrowed"]
+    slurm.known["slicewise_vision_borrowed"] = replace(borrowed, preempt_exempt_s=300)
     for term_s in (0, 60, 0):
         assert (await compiled(slurm, books, term_s=term_s)).by_hand == ()
         assert exempt_s(slurm) == (term_s or 300)
@@ -343,8 +415,8 @@ async def test_without_a_term_the_sites_own_exempt_time_stays_and_comes_back():
 async def test_a_term_that_somebody_changed_by_hand_is_put_back():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books, term_s=60)
-    borrowed = slurm.known["slicewise-borrowed"]
-    slurm.known["slicewise-borrowed"] = replace(borrowed, preempt_exempt_s=None)
+    borrowed = slurm.known["slicewise_vision_borrowed"]
+    slurm.known["slicewise_vision_borrowed"] = replace(borrowed, preempt_exempt_s=None)
     (told,) = (await compiled(slurm, books, term_s=60)).by_hand
     assert (told.key.field, told.was, told.now) == ("preemptexempttime", "60", "")
     assert exempt_s(slurm) == 60
@@ -353,44 +425,44 @@ async def test_a_term_that_somebody_changed_by_hand_is_put_back():
 async def test_uninstalling_takes_its_term_from_a_qos_that_another_cluster_uses():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books, term_s=60)
-    slurm.elsewhere = frozenset({"slicewise-borrowed"})
+    slurm.elsewhere = frozenset({"slicewise_vision_borrowed"})
     await uninstall(slurm, books, settings())  # type: ignore[arg-type]
     assert exempt_s(slurm) is None
 
 
 def exempt_s(slurm: SlurmDatabase) -> int | None:
-    return slurm.known["slicewise-borrowed"].preempt_exempt_s
+    return slurm.known["slicewise_vision_borrowed"].preempt_exempt_s
 
 
-async def test_uninstalling_waits_for_jobs_in_its_qos():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books)
+async def test_what_runs_or_waits_in_its_qos_goes_on_until_it_has_ended():
+    slurm, books = database(), ledger(vision=6000, lab=1000)
     before = slurm.state()
-    slurm.running = (waiting("slicewise_vision"),)
-    with pytest.raises(OutsideError, match="814"):
-        await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    await compiled(slurm, books)
+    slurm.partition_qos = ""
+    slurm.running = (waiting("slicewise_vision"), waiting("normal"))
+    done = await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    assert ["814" in one for one in done.waits] == [True]
+    assert slurm.known.keys() == {"normal", "premium", "slicewise_vision"}
+    assert own(slurm, "vision") == 6000
+    assert slurm._list(slurm.rows["vision", ""]) == {"normal", "slicewise_vision"}
+    assert books.remembered != {}
+    slurm.running = (waiting("slicewise_vision", JobState.ENDED),)
+    assert (await uninstall(slurm, books, settings())).waits == ()  # type: ignore[arg-type]
     assert slurm.state() == before
-    slurm.running = (waiting("normal"), waiting("slicewise_vision", JobState.ENDED))
-    assert await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    assert books.remembered == {}
 
 
 async def test_a_plan_to_uninstall_changes_nothing():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books)
-    before = slurm.state(), dict(books.known)
+    before = slurm.state(), dict(books.remembered)
     due = await plan(slurm, books, settings())  # type: ignore[arg-type]
-    assert {one.wanted for one in due.settings} == {"", "inherited", "77"}
-    assert {one.now for one in due.qos} == {"slicewise-borrowed", "slicewise_vision"}
-    assert (slurm.state(), books.known) == before
-
-
-async def test_uninstalling_leaves_alone_what_was_never_changed():
-    slurm, books = database(), ledger(vision=6000)
-    slurm.rows["vision", ""].grp_tres["billing"] = 6000
-    await compiled(slurm, books)
-    slurm.rows["vision", ""].grp_tres["billing"] = 9000
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
-    assert slurm.limit("vision") == 9000
+    assert {one.wanted for one in due.settings} == {"inherited"}
+    assert [(one.key.name, one.now, one.wanted) for one in due.gate] == [
+        ("slicewise_gate", "0", "")
+    ]
+    assert {one.now for one in due.qos} == {"slicewise_vision_borrowed", "slicewise_vision"}
+    assert (slurm.state(), books.remembered) == before
 
 
 async def test_a_qos_of_its_own_keeps_what_a_site_added_to_it():
@@ -399,21 +471,6 @@ async def test_a_qos_of_its_own_keeps_what_a_site_added_to_it():
     ours = slurm.known["slicewise_vision"]
     slurm.known["slicewise_vision"] = replace(ours, preempt=ours.preempt | {"premium"})
     assert (await compiled(slurm, books)).changes == ()
-
-
-async def test_what_an_earlier_version_set_is_no_limit_of_the_sites():
-    """It remembered nothing: account and QOS are as decision 4 has them."""
-    slurm, books = database(), ledger(vision=6000)
-    before = slurm.state()
-    slurm.known["slicewise_vision"] = Qos("slicewise_vision", {}, frozenset())
-    row = slurm.rows["vision", ""]
-    row.plus, row.default = frozenset({"slicewise_vision"}), "slicewise_vision"
-    row.grp_tres["billing"] = 5000
-    assert (await compiled(slurm, books)).by_hand == ()
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
-    assert slurm.limit("vision") is None
-    assert slurm.rows["vision", ""] == before[0]["vision", ""]
-    assert slurm.known.keys() == {"normal", "premium"}
 
 
 async def test_uninstalling_before_the_first_compilation_takes_out_what_is_there():

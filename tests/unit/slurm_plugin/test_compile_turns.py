@@ -40,7 +40,7 @@ class SharedLedger(LimitLedger):
         super().__init__()
         self.turns = Turns()
 
-    def compile_lock(self) -> Handle:  # type: ignore[override]
+    def compiling(self) -> Handle:  # type: ignore[override]
         return Handle(self.turns)
 
     def set_nominal(self, amount: int) -> None:
@@ -88,14 +88,14 @@ async def test_who_compiles_waits_for_who_does_already(by_hand: str) -> None:
     slurm.waits = True
     ended = await asyncio.gather(compiled(), other())
     assert [one.by_hand for one in ended] == [(), ()]
-    assert slurm.limit("a") == ledger.tenants["a"].quota.nominal_millislices == 2000
+    assert slurm.limits("a")[0] == ledger.shown["a"].quota.nominal_millislices == 2000
 
 
 async def test_one_that_hangs_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "_PATIENCE_S", 0.0)
     ledger = SharedLedger()
     ledger.set_nominal(3000)
-    ledger.compile_lock().hold()
+    ledger.locks.compiling().hold()
     slurm = SlowSlurm(ledger)
     await compile_limits(slurm, ledger, settings())  # type: ignore[arg-type]
-    assert slurm.limit("a") == 3000
+    assert slurm.limits("a") == [3000, 0]

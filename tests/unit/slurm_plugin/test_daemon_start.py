@@ -139,7 +139,7 @@ async def test_while_another_daemon_has_the_lock_it_waits(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger, lock = ScriptedLedger(), TakenLock(2)
-    monkeypatch.setattr(ledger, "leader_lock", lambda host: lock)
+    monkeypatch.setattr(ledger, "leader", lambda host: lock)
     async with serving(tmp_path, Slurm(), ledger) as path:
         assert lock.left < 0
         assert (await ask(path))["code"] == "SW-PROFILE-UNKNOWN"

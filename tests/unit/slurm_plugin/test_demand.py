@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.jobs import SHAPES_NODE, JobState, JobView, NodeView
+from cluster.mig_profiles import WholeBoard
 from cluster.units import Millislices
 from slurm_plugin.decide.demand import (
     Held,
@@ -23,6 +24,16 @@ from slurm_plugin.decide.policy import Quota, Tenant
 
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
 MANAGED = frozenset({"gpu", "big"})
+PRICES = COSTS | {
+    "7g.80gb": Millislices(7000),
+    "4g.40gb": Millislices(4000),
+    "2g.20gb": Millislices(2000),
+    "1g.6gb": Millislices(875),
+    "a100": Millislices(7000),
+}
+WHOLE = WholeBoard(7, Millislices(7000))
+BOARDS = dict.fromkeys(("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"), WHOLE)
+BOARDS["1g.6gb"] = WholeBoard(4, Millislices(3500))
 ROOM = {name: Tenant(name, "", Quota(Millislices(9000))) for name in ("vision", "a", "b")}
 
 
@@ -68,7 +79,7 @@ def waiting(account: str = "vision", **changes: Any) -> JobView:
         (job(state=JobState.SUSPENDED), 2000),
         (job(state=JobState.ENDED), 0),
         (waiting(), 2000),
-        (waiting(reason="AssocGrpBilling"), 2000),
+        (waiting(reason="QOSGrpBilling"), 2000),
         (waiting(held=True), 0),
         (waiting(reason="Dependency"), 0),
         (waiting(reason="BeginTime"), 0),
@@ -128,8 +139,41 @@ def test_capacity_is_what_the_managed_nodes_are_configured_with():
         node({"1g.10gb": 7}),
         node({"1g.10gb": 56}, "gpu", name=SHAPES_NODE),
     ]
-    assert capacity(nodes, MANAGED, COSTS) == 14_000
+    assert capacity(nodes, MANAGED, COSTS, BOARDS) == 14_000
     assert node_costs(nodes, MANAGED, COSTS) == {7000}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "millislices"),
+    [
+        ({"7g.80gb": 3, "1g.10gb": 1, "pad4": 24}, 28_000),
+        ({"7g.80gb": 4, "pad4": 24}, 28_000),
+        ({"pad0": 7}, 3_500),
+        ({"1g.10gb": 1, "pad1": 6, "old": 0}, 7_000),
+        # A 4g beside a 3g costs more than the GPU.
+        ({"4g.40gb": 1, "3g.40gb": 1, "pad2": 5}, 7_500),
+        # No pads: nothing else can be made of them beside jobs.
+        ({"2g.20gb": 3}, 6_000),
+        ({"3g.40gb": 1}, 3_500),
+        # GPUs that are not cut, with and without a price.
+        ({"a100": 2, "1g.10gb": 1, "pad3": 6}, 21_000),
+        ({"unpriced": 8, "1g.10gb": 1, "pad3": 6}, 7_000),
+        # Of two models the least that the boards could be.
+        ({"1g.10gb": 1, "1g.6gb": 1, "pad2": 9}, 3_500),
+    ],
+)
+def test_capacity_does_not_shrink_because_gpus_are_cut_otherwise(
+    gpus: Mapping[str, int], millislices: int
+):
+    node = NodeView("n", "n", frozenset(), gpus, {}, frozenset({"gpu"}))
+    assert capacity([node], MANAGED, PRICES, BOARDS) == millislices
+
+
+def test_what_pads_are_of_models_that_cost_the_same_is_all_one():
+    node = NodeView("n", "n", frozenset(), {"pad0": 14}, {}, frozenset({"gpu"}))
+    same = dict.fromkeys(BOARDS, WHOLE)
+    assert capacity([node], MANAGED, PRICES, same) == 14_000
+    assert capacity([node], MANAGED, PRICES, {}) == 0
 
 
 def test_what_is_held_in_all_and_in_the_tenant_s_own_qos():
@@ -193,7 +237,7 @@ def test_instances_are_waited_for_where_only_others_are_in_the_way() -> None:
 
 
 def test_who_waits_for_its_tenant_s_own_quota_and_since_when() -> None:
-    own, reason = "slicewise_vision", "AssocGrpBilling"
+    own, reason = "slicewise_vision", "QOSGrpBilling"
     jobs = (
         waiting(qos=own, reason=reason, submit_s=40, eligible_s=90),
         waiting(qos=own, reason=reason, submit_s=80, eligible_s=None),
@@ -216,7 +260,7 @@ def test_a_job_waits_from_its_submit_though_slurm_looks_at_it_a_second_later(
     eligible_s: int | None, since_s: int
 ) -> None:
     """Else what a lender takes back would be called anew by then, and come a second later."""
-    one = waiting(qos="slicewise_vision", reason="AssocGrpBilling", eligible_s=eligible_s)
+    one = waiting(qos="slicewise_vision", reason="QOSGrpBilling", eligible_s=eligible_s)
     (found,) = waiting_for_own([one], MANAGED, COSTS)["vision"]
     assert found.since_s == since_s
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from rebalance_world import Calls, Watched
 from scripted import (
     DOWN,
     SCRIPT,
@@ -19,9 +20,9 @@ from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin.decide.calendar import Window, WindowKind
-from slurm_plugin.decide.limits import BORROWED_QOS
 from slurm_plugin.decide.model import BudgetEntry
 from slurm_plugin.decide.policy import Budget, Loan, Period, Recall
+from slurm_plugin.decide.qos_names import SHARED_QOS
 from slurm_plugin.enforcement import Enforcement
 from slurm_plugin.sync import Sync
 
@@ -95,7 +96,8 @@ async def test_nothing_is_lent_on_half_a_look() -> None:
     world.slurm.failure = DOWN
     with pytest.raises(UnreachableError):
         await world.sync.turn()
-    await world.limits.compile()
+    with pytest.raises(UnreachableError):
+        await world.limits.compile()
     assert world.ledger.lent == ()
 
 
@@ -106,6 +108,20 @@ async def test_only_in_mode_enforce_it_lends_or_compiles(mode: str) -> None:
     await world.limits.compile()
     assert (world.ledger.lent, world.ledger.marked) == ((), [])
     assert [view.nominal_millislices for view in world.sync.view.tenants] == [3000, 4000]
+
+
+async def test_a_round_asks_the_ledger_a_few_times_and_not_for_each_thing_it_goes_by() -> None:
+    world, calls = World(), Calls()
+    ledger = Watched(world.ledger, calls)
+    world.limits = Enforcement(settings("enforce"), world.slurm, ledger, world.sync)  # type: ignore[arg-type]
+    await world.look(*running("nlp", 5), *running("vision", 1))
+    await world.limits.compile()
+    first = ["books", "replace", "compiling", "books", "know", "mark_compiled"]
+    assert calls.made == first
+    world.ledger.compiled_id, calls.made = world.ledger.newest, []
+    await world.limits.compile()
+    # This Slurm never has the gate that it is told to make.
+    assert calls.made == ["books", "compiling", "books", "know"]
 
 
 async def test_nothing_new_nothing_done() -> None:
@@ -145,13 +161,14 @@ async def test_what_slurm_refuses_does_not_keep_a_change_from_admission(
     assert world.ledger.marked == [7]
 
 
-async def test_by_the_calendar_it_is_compiled_at_once() -> None:
-    world = World()
+async def test_by_the_calendar_it_is_compiled_at_once(clock: "Clock") -> None:
+    world, begins_s = World(), int(NOW_S) + 2
     await world.look()
     await world.limits.turn()
-    world.ledger.calendar = (Window(1, "vision", WindowKind.NOMINAL, Millislices(2000)),)
-    for nominal, compiled in ((4000, 2), (4000, 2), (2000, 3), (2000, 3)):
-        world.ledger.shown = policy_of(tenant("vision", nominal), NLP)
+    window = Window(1, "vision", WindowKind.NOMINAL, Millislices(2000), first_s=begins_s)
+    world.ledger.calendar = (window,)
+    for now_s, compiled in ((0, 2), (1, 2), (2, 3), (3, 3)):
+        clock.now_s = NOW_S + now_s
         await world.limits.turn()
         assert len(world.ledger.marked) == compiled
     views = {view.name: view.nominal_millislices for view in world.sync.view.tenants}
@@ -202,7 +219,7 @@ async def test_a_grant_counts_at_once() -> None:
     await world.look()
     await world.limits.turn()
     grant = BudgetEntry("vision", "grant", 7, None, "olga", "for the deadline")
-    world.ledger.book_budget(grant, None)
+    world.ledger.budgets.enter(grant, None)
     for _ in range(2):
         await world.limits.turn()
     assert world.ledger.marked == [7, 7]
@@ -215,7 +232,7 @@ REPLICAS = tuple(
         index,
         JobState.RUNNING,
         account="nlp",
-        qos=BORROWED_QOS,
+        qos=SHARED_QOS,
         admin_comment=TAG,
         nodes=("gpu01",),
         start_s=1000 + index,
@@ -277,7 +294,7 @@ WAITS = job(
     array_job_id=None,
     task_index=None,
     admin_comment="",
-    reason="AssocGrpBilling",
+    reason="QOSGrpBilling",
     held=False,
 )
 
@@ -466,7 +483,7 @@ async def test_who_lends_anew_on_an_older_look_does_not_cut_the_grace_short(cloc
     """``slicewise rebalance`` may have looked before the lender's job came."""
     world = Lent()
     await world.wanted()
-    world.ledger.set_loans((Loan("vision", "nlp", Millislices(2000)),), "", ())
+    world.ledger.loans.replace((Loan("vision", "nlp", Millislices(2000)),), "", ())
     for _ in range(2):
         await world.turn(WAITS)
         assert world.ledger.recalled == (BACK,)

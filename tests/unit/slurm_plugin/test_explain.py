@@ -70,10 +70,10 @@ def test_a_tenant_s_situation():
     assert room(now) == TypeRoom(
         gres_type="1g.10gb",
         cost_millislices=Millislices(1000),
-        guaranteed=2,
-        guaranteed_bound=Bound(Cause.CEILING, 2, "a holds 5 of 7 slices"),
+        guaranteed=3,
+        guaranteed_bound=Bound(Cause.GUARANTEE, 3, "a holds 3 of 6 guaranteed slices"),
         borrowed=0,
-        borrowed_bound=Bound(Cause.CEILING, 2, "a holds 5 of 7 slices"),
+        borrowed_bound=Bound(Cause.CEILING, 0, "a holds 2 of 1 borrowed slices"),
         longest_run_s=None,
     )
 
@@ -83,7 +83,7 @@ def test_beyond_the_guarantee_there_is_what_is_borrowed():
     found = room(now)
     assert (found.guaranteed, found.borrowed) == (4, 3)
     assert found.guaranteed_bound == Bound(Cause.GUARANTEE, 4, "a holds 0 of 4 guaranteed slices")
-    assert found.borrowed_bound == Bound(Cause.CEILING, 7, "a holds 0 of 7 slices")
+    assert found.borrowed_bound == Bound(Cause.CEILING, 3, "a holds 0 of 3 borrowed slices")
 
 
 def test_who_may_not_borrow_is_told_so():
@@ -94,13 +94,18 @@ def test_who_may_not_borrow_is_told_so():
     )
 
 
-def test_others_may_have_used_up_what_is_above():
+def test_what_the_guaranteed_take_is_not_left_for_the_borrowed():
     now = situation(
-        tenant("lab", 4000),
-        tenant("a", 4000, "lab"),
-        held={"lab": own(3)},
+        tenant("a", 2000), tenant("b", 9000), loans={("b", "a"): 3000}, free={"1g.10gb": 4}
     )
-    assert room(now).guaranteed_bound == Bound(Cause.CEILING_ABOVE, 1, "lab holds 3 of 4 slices")
+    found = room(now)
+    assert (found.guaranteed, found.borrowed) == (2, 2)
+    assert found.borrowed_bound.cause is Cause.NONE_FREE
+
+
+def test_what_those_above_hold_takes_nothing_of_it():
+    now = situation(tenant("lab", 8000), tenant("a", 4000, "lab"), held={"lab": own(7)})
+    assert room(now).guaranteed == 4
 
 
 def test_limits_of_a_type_and_of_a_model_count_those_below_too():
@@ -140,6 +145,22 @@ def test_an_overdraft_counts_and_a_debt_leaves_nothing(
     available: int, overdraft: int, startable: int
 ):
     assert explain("a", budgeted(available, overdraft)).startable_millislice_s == startable
+
+
+@pytest.mark.parametrize(
+    ("lab", "a", "least"), [(50, 1000, "lab"), (1000, 50, "a"), (-9, 50, "lab")]
+)
+def test_of_several_budgets_the_one_that_leaves_least_counts(lab: int, a: int, least: str):
+    budget = Budget(Period.MONTH, MillisliceSeconds(10**9))
+    found = explain(
+        "a",
+        situation(
+            replace(tenant("lab", 9000), budget=budget),
+            replace(tenant("a", 9000, "lab"), budget=budget),
+            available={"lab": lab, "a": a},
+        ),
+    )
+    assert (found.payer, found.startable_millislice_s) == (least, max(0, min(lab, a)))
 
 
 def test_a_budget_that_has_not_begun_limits_nothing():

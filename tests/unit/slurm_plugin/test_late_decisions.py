@@ -258,7 +258,7 @@ async def test_one_takes_what_the_next_does_not_have() -> None:
     slurm.requested = JobRequest(gres="gres:gpu:1")
     await decided(slurm)
     qos = {target: change.qos for target, change in slurm.changes if change.qos}
-    assert qos == {1: "slicewise_vision", 2: "slicewise_vision", 3: "slicewise-borrowed"}
+    assert qos == {1: "slicewise_vision", 2: "slicewise_vision", 3: "slicewise_vision_borrowed"}
 
 
 @pytest.mark.parametrize(

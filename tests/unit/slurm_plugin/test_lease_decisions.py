@@ -24,7 +24,7 @@ from slurm_plugin.decide.leases import (
     walls_of,
     with_end,
 )
-from slurm_plugin.decide.limits import BORROWED_QOS
+from slurm_plugin.decide.qos_names import SHARED_QOS
 from slurm_plugin.decide.services import Observation, services
 from slurm_plugin.leases import Leases
 
@@ -156,7 +156,7 @@ def test_only_a_bigger_job_is_a_wall(tres: dict[str, str], is_wall: bool) -> Non
 def test_a_borrowed_replica_ends_before_the_planned_start_of_a_bigger_job() -> None:
     """No job that Slurm has planned waits for what its slices were lent to."""
     bigger = Wall(NOW_S + 399, "job 7 is to start", replace(WAITING, tres=BIGGER[0][0]))
-    plan = planned(slot(280, run=replace(RUN, qos=BORROWED_QOS)), bigger)
+    plan = planned(slot(280, run=replace(RUN, qos=SHARED_QOS)), bigger)
     last_s = NOW_S + 280 + 60
     assert plan == LeasePlan({RUN_KEY: 11}, {RUN_KEY: End(last_s - EARLY_S, bigger.why)})
     assert last_s <= bigger.at_s

@@ -21,6 +21,6 @@ def test_nobody_has_held_anything_lately_where_loans_do_not_go_by_it(
 
 
 def test_while_no_gpu_is_seen_an_explanation_has_the_ceilings_that_are_compiled() -> None:
-    ledger, policy = ScriptedLedger(), policy_of(tenant("vision", 2000))
-    found = situation(ledger, policy, settings(), (), ())  # type: ignore[arg-type]
+    ledger = ScriptedLedger(shown=policy_of(tenant("vision", 2000)))
+    found = situation(ledger.books(NOW_S, "UTC"), settings(), (), ())
     assert found.ceilings["vision"].ceiling_millislices == 2000

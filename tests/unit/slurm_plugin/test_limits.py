@@ -4,8 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
+from scripted import job as slot
 
 from cluster.errors import InvalidInputError
+from cluster.jobs import JobState, JobView, PartitionView
 from cluster.slurm.interface import Association, Qos
 from cluster.units import Millislices
 from slurm_plugin.decide.ceilings import ceilings
@@ -13,19 +15,20 @@ from slurm_plugin.decide.limit_changes import stages
 from slurm_plugin.decide.limit_warnings import crowding_warnings, warnings
 from slurm_plugin.decide.limits import (
     Allowed,
+    InUse,
     binding_type_limits,
     differences,
     found_of,
-    qos_name,
+    in_use,
     wanted,
 )
 from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Quota, Tenant
+from slurm_plugin.decide.qos_names import borrowed_qos, qos_name
 
 COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}
 CONFIG = {"AccountingStorageTRES": "cpu,billing,gres/gpu,gres/gpu:1g.10gb,gres/gpu:3g.40gb"}
 NORMAL = frozenset({"normal"})
 VISION = "modify account where name=vision cluster=c set"
-BORROWED = Qos("slicewise-borrowed", {}, frozenset())
 
 
 def account(name: str, parent: str = "root", **changes: object) -> Association:
@@ -38,18 +41,30 @@ def user(name: str, of: str, **changes: object) -> Association:
     return Association("c", of, name, "", **values)  # type: ignore[arg-type]
 
 
-def done(name: str, nominal: int, parent: str = "root", **limits: int) -> Association:
+def done(name: str, parent: str = "root", **limits: int) -> Association:
     """An account as it is after the changes."""
-    ours = frozenset({qos_name(name), "slicewise-borrowed"})
-    row = account(name, parent, qos=NORMAL | ours, default_qos=qos_name(name))
-    return replace(
-        row, grp_tres={"billing": nominal, **limits}, own_qos=ours, own_default_qos=qos_name(name)
-    )
+    own = frozenset({qos_name(name), borrowed_qos(name)})
+    return account(name, parent, qos=NORMAL | own, grp_tres=limits, own_qos=own)
 
 
-def tenant_qos(name: str, guarantee: int) -> Qos:
-    preempts = frozenset({"slicewise-borrowed"})
-    return Qos(qos_name(name), {}, preempts, {"billing": guarantee})
+GATE = Qos("slicewise_gate", {"billing": 0}, frozenset())
+OVER = frozenset({"overpartqos"})
+
+
+def ours(**own: int) -> list[Qos]:
+    """The two QOS of each tenant, as they are after the changes, and the gate."""
+    borrowed = frozenset(map(borrowed_qos, own))
+    return [
+        *(
+            Qos(qos_name(name), {"billing": most}, borrowed, flags=OVER)
+            for name, most in own.items()
+        ),
+        *(
+            Qos(name, {"billing": 0}, frozenset(), preempt_mode="requeue", flags=OVER)
+            for name in sorted(borrowed)
+        ),
+        GATE,
+    ]
 
 
 def tenants(**nominal: int) -> Policy:
@@ -67,7 +82,7 @@ def allowed(
 def changes(
     policy: Policy | Allowed,
     rows: Iterable[Association],
-    qos: Iterable[Qos] = (BORROWED,),
+    qos: Iterable[Qos] = (GATE,),
     known: Mapping[LimitKey, KnownLimit] | None = None,
 ) -> list[list[str]]:
     """Stage by stage, each command as one text."""
@@ -83,36 +98,39 @@ ROOT = account("root", "")
 def test_a_new_tenant():
     rows = [ROOT, account("vision"), user("alice", "vision")]
     assert changes(tenants(vision=6000), rows, qos=()) == [
-        ["add qos slicewise-borrowed"],
-        ["add qos slicewise_vision maxtresperaccount=billing=6000 preempt=slicewise-borrowed"],
         [
             (
-                f"{VISION} grptres=billing=6000"
-                " qos+=slicewise-borrowed,slicewise_vision defaultqos=slicewise_vision"
+                "add qos slicewise_vision_borrowed grptres=billing=0 flags=overpartqos"
+                " preemptmode=requeue"
             )
         ],
+        [
+            "add qos slicewise_gate grptres=billing=0",
+            (
+                "add qos slicewise_vision grptres=billing=6000 preempt=slicewise_vision_borrowed"
+                " flags=overpartqos"
+            ),
+        ],
+        [f"{VISION} qos+=slicewise_vision,slicewise_vision_borrowed"],
     ]
 
 
 def test_nothing_to_do_is_nothing():
-    rows = [ROOT, done("vision", 6000)]
-    assert changes(tenants(vision=6000), rows, [BORROWED, tenant_qos("vision", 6000)]) == []
+    rows = [ROOT, done("vision")]
+    assert changes(tenants(vision=6000), rows, ours(vision=6000)) == []
 
 
 @pytest.mark.parametrize("nominal", [0, 5999, 6001])
-def test_a_changed_quota_changes_ceiling_and_guarantee(nominal: int):
-    rows = [ROOT, done("vision", 6000)]
-    assert changes(tenants(vision=nominal), rows, [BORROWED, tenant_qos("vision", 6000)]) == [
-        [
-            f"{VISION} grptres=billing={nominal}",
-            f"modify qos where name=slicewise_vision set maxtresperaccount=billing={nominal}",
-        ]
+def test_a_changed_quota_changes_the_limit_of_its_own_qos(nominal: int):
+    rows = [ROOT, done("vision")]
+    assert changes(tenants(vision=nominal), rows, ours(vision=6000)) == [
+        [f"modify qos where name=slicewise_vision set grptres=billing={nominal}"]
     ]
 
 
-def test_a_loan_moves_the_ceilings_and_leaves_the_borrowers_guarantee():
-    rows = [ROOT, done("a", 1000), done("b", 5000)]
-    qos = [BORROWED, tenant_qos("a", 1000), tenant_qos("b", 5000)]
+def test_a_loan_is_taken_from_the_lender_before_the_borrower_has_it():
+    rows = [ROOT, done("a"), done("b")]
+    qos = ours(a=1000, b=5000)
     many = Millislices(9000)
     policy = {
         "a": Tenant("a", "", Quota(Millislices(1000), borrowing_limit_millislices=many)),
@@ -120,26 +138,15 @@ def test_a_loan_moves_the_ceilings_and_leaves_the_borrowers_guarantee():
     }
     lent = allowed(policy, [Loan("b", "a", Millislices(2000))])
     assert changes(lent, rows, qos) == [
-        [
-            "modify account where name=b cluster=c set grptres=billing=3000",
-            "modify qos where name=slicewise_b set maxtresperaccount=billing=3000",
-        ],
-        ["modify account where name=a cluster=c set grptres=billing=3000"],
+        ["modify qos where name=slicewise_b set grptres=billing=3000"],
+        ["modify qos where name=slicewise_a_borrowed set grptres=billing=2000"],
     ]
 
 
-def test_accounts_without_a_quota_may_run_nothing_billed():
-    assert changes({}, [ROOT, account("a"), account("b"), user("x", "a")]) == [
-        ["modify account where name=a,b cluster=c set grptres=billing=0"]
-    ]
-
-
-def test_an_account_above_tenants_is_limited_to_their_sum():
-    rows = [ROOT, account("lab"), done("a", 1000, "lab"), done("b", 2000, "lab")]
-    qos = [BORROWED, tenant_qos("a", 1000), tenant_qos("b", 2000)]
-    assert changes(tenants(a=1000, b=2000), rows, qos) == [
-        ["modify account where name=lab cluster=c set grptres=billing=3000"]
-    ]
+def test_accounts_without_a_quota_have_no_limit():
+    assert changes({}, [ROOT, account("a"), account("b"), user("x", "a")]) == []
+    rows = [ROOT, account("lab"), done("a", "lab"), done("b", "lab")]
+    assert changes(tenants(a=1000, b=2000), rows, ours(a=1000, b=2000)) == []
 
 
 def test_a_tenant_may_not_use_the_qos_of_the_one_above():
@@ -147,18 +154,18 @@ def test_a_tenant_may_not_use_the_qos_of_the_one_above():
         "lab": Tenant("lab", "", Quota(Millislices(3000))),
         "a": Tenant("a", "lab", Quota(Millislices(1000))),
     }
-    inherits = done("a", 1000, "lab")
+    inherits = done("a", "lab")
     inherits = replace(inherits, qos=inherits.qos | {qos_name("lab")})
-    qos = [BORROWED, tenant_qos("lab", 2000), tenant_qos("a", 1000)]
-    assert changes(policy, [ROOT, done("lab", 3000), inherits], qos) == [
+    qos = ours(lab=2000, a=1000)
+    assert changes(policy, [ROOT, done("lab"), inherits], qos) == [
         ["modify account where name=a cluster=c set qos-=slicewise_lab"]
     ]
 
 
 def test_an_account_below_a_tenant_inherits_its_qos():
-    lab = done("lab", 3000)
-    below = account("a", "lab", qos=lab.qos, default_qos=lab.default_qos, grp_tres={"billing": 0})
-    qos = [BORROWED, tenant_qos("lab", 3000)]
+    lab = done("lab")
+    below = account("a", "lab", qos=lab.qos)
+    qos = ours(lab=3000)
     assert changes(tenants(lab=3000), [ROOT, lab, below], qos) == []
 
 
@@ -168,18 +175,18 @@ def test_the_root_account_is_never_limited():
 
 def test_a_quota_without_an_account_waits_and_is_reported():
     assert changes(tenants(ghost=1000), [ROOT]) == []
-    (said,) = warnings(allowed(tenants(ghost=1000)), found_of("c", [ROOT], (), CONFIG), ())
+    (said,) = warnings(allowed(tenants(ghost=1000)), found_of("c", [ROOT], (), CONFIG))
     assert "ghost" in said
 
 
 def test_no_command_is_longer_than_linux_takes():
     """A coordinator may make accounts without end, and one command would be for all of them."""
     made = [account(f"{number:04}{'ü' * 120}", "vision") for number in range(700)]
-    rows = [ROOT, done("vision", 6000), *made, user("alice", made[0].account)]
+    rows = [ROOT, done("vision"), *made, user("alice", made[0].account)]
     own = [
         user("alice", row.account, own_qos=NORMAL, own_default_qos="slicewise_gone") for row in made
     ]
-    qos = [BORROWED, tenant_qos("vision", 6000)]
+    qos = ours(vision=6000)
     has = found_of("c", [*rows, *own], qos, CONFIG)
     rights = allowed(tenants(vision=6000))
     limits = wanted(rights, has, {})
@@ -195,54 +202,210 @@ def test_no_command_is_longer_than_linux_takes():
 def test_a_former_tenant_loses_its_qos_and_gets_its_old_default_back():
     key = LimitKey("account", "a", "defaultqos")
     known = {key: KnownLimit("premium", "slicewise_a")}
-    known[LimitKey("qos", "slicewise_a", "maxtresperaccount=billing")] = KnownLimit("", "1000")
-    qos = [BORROWED, tenant_qos("a", 1000)]
-    assert changes({}, [ROOT, done("a", 1000)], qos, known) == [
-        [
-            "modify account where name=a cluster=c set grptres=billing=0 qos= defaultqos=premium",
-            "modify qos where name=slicewise_a set maxtresperaccount=billing=0",
-        ]
+    known[LimitKey("qos", "slicewise_a", "grptres=billing")] = KnownLimit("", "1000")
+    qos = ours(a=1000)
+    row = replace(done("a"), own_default_qos="slicewise_a")
+    assert changes({}, [ROOT, row], qos, known) == [
+        ["modify qos where name=slicewise_a set grptres=billing=0"],
+        ["modify account where name=a cluster=c set qos= defaultqos=premium"],
     ]
 
 
+@pytest.mark.parametrize("name", ["gate", "vision_borrowed"])
+def test_a_tenant_whose_qos_would_be_another_of_ours_gets_none(name: str):
+    rows = [ROOT, account(name)]
+    assert changes(tenants(**{name: 1000}), rows) == []
+    (said,) = warnings(allowed(tenants(**{name: 1000})), found_of("c", rows, (), CONFIG))
+    assert said.startswith(f"Tenant {name} can have no limits")
+
+
+def test_another_preempted_qos_is_left_in_the_list():
+    """Of another cluster's tenant, or a gone one, or a site's own."""
+    own, *others = ours(vision=6000)
+    rows = [ROOT, done("vision")]
+    more = replace(own, preempt=own.preempt | {"slicewise_gone_borrowed", "site"})
+    assert changes(tenants(vision=6000), rows, [more, *others]) == []
+    fewer = replace(own, preempt=frozenset({"slicewise_gone_borrowed"}))
+    assert changes(tenants(vision=6000), rows, [fewer, *others]) == [
+        ["modify qos where name=slicewise_vision set preempt+=slicewise_vision_borrowed"]
+    ]
+
+
+def test_borrowed_jobs_are_requeued_whatever_slurm_conf_says():
+    own, borrowed, gate = ours(vision=6000)
+    rows = [ROOT, done("vision")]
+    cancelled = replace(borrowed, preempt_mode="cluster")
+    assert changes(tenants(vision=6000), rows, [own, cancelled, gate]) == [
+        ["modify qos where name=slicewise_vision_borrowed set preemptmode=requeue"]
+    ]
+
+
+class TestOfTheQosThatAllShared:
+    """``slicewise-borrowed``, before each tenant had one of its own."""
+
+    SHARED = Qos("slicewise-borrowed", {}, frozenset())
+    NEW = (
+        "add qos slicewise_vision_borrowed grptres=billing=0 flags=overpartqos preemptmode=requeue"
+    )
+
+    def changes(self, *, is_used: bool) -> list[list[str]]:
+        row = done("vision")
+        both = frozenset({"slicewise-borrowed", "slicewise_vision"})
+        before = replace(row, qos=NORMAL | both, own_qos=both)
+        own, _, gate = ours(vision=6000)
+        own = replace(own, preempt=frozenset({"slicewise-borrowed"}))
+        sharing = InUse(sharing=frozenset({"vision"} if is_used else ()))
+        has = found_of("c", [ROOT, before], [self.SHARED, own, gate], CONFIG, sharing)
+        found = stages(differences(wanted(allowed(tenants(vision=6000)), has, {}), has), has)
+        return [[" ".join(change) for change in stage] for stage in found]
+
+    def test_nobody_may_use_it_any_more(self):
+        assert self.changes(is_used=False) == [
+            [self.NEW],
+            [
+                f"{VISION} qos+=slicewise_vision_borrowed qos-=slicewise-borrowed",
+                "modify qos where name=slicewise_vision set preempt+=slicewise_vision_borrowed",
+            ],
+        ]
+
+    def test_but_whose_jobs_are_in_it(self):
+        assert self.changes(is_used=True) == [
+            [self.NEW],
+            [
+                f"{VISION} qos+=slicewise_vision_borrowed",
+                "modify qos where name=slicewise-borrowed set preemptmode=requeue",
+                "modify qos where name=slicewise_vision set preempt+=slicewise_vision_borrowed",
+            ],
+        ]
+
+
 def test_a_qos_of_another_cluster_is_left_alone():
-    assert changes({}, [ROOT], [BORROWED, tenant_qos("theirs", 5000)]) == []
+    assert changes({}, [ROOT], ours(theirs=5000)) == []
 
 
 @pytest.mark.parametrize(("term_s", "text"), [(7, "0:07"), (150, "2:30"), (86_400, "1440:00")])
 def test_a_term_is_written_in_minutes_and_seconds(term_s: int, text: str):
     """A number alone would be minutes."""
     rights = replace(allowed(tenants(vision=6000)), term_s=term_s)
-    rows = [ROOT, done("vision", 6000)]
-    assert changes(rights, rows, [BORROWED, tenant_qos("vision", 6000)]) == [
-        [f"modify qos where name=slicewise-borrowed set preemptexempttime={text}"]
+    rows = [ROOT, done("vision")]
+    assert changes(rights, rows, ours(vision=6000)) == [
+        [f"modify qos where name=slicewise_vision_borrowed set preemptexempttime={text}"]
     ]
-    assert changes(rights, rows, [tenant_qos("vision", 6000)])[0] == [
-        f"add qos slicewise-borrowed preemptexempttime={text}"
-    ]
-
-
-def test_a_group_limit_on_our_qos_would_hide_the_accounts():
-    limited = replace(tenant_qos("vision", 6000), grp_tres={"billing": 6000})
-    rows = [ROOT, done("vision", 6000)]
-    assert changes(tenants(vision=5000), rows, [BORROWED, limited]) == [
-        [
-            f"{VISION} grptres=billing=5000",
-            "modify qos where name=slicewise_vision set maxtresperaccount=billing=5000",
-        ],
-        ["modify qos where name=slicewise_vision set grptres=billing=-1"],
+    assert changes(rights, rows, [*ours(vision=6000)[:1], GATE])[0] == [
+        (
+            "add qos slicewise_vision_borrowed grptres=billing=0 flags=overpartqos"
+            f" preemptmode=requeue preemptexempttime={text}"
+        )
     ]
 
 
-def test_a_group_limit_on_a_sites_own_qos_is_reported():
-    row = done("vision", 6000)
-    rows = [ROOT, replace(row, qos=row.qos | {"long"})]
-    limited = Qos("long", {"billing": 1}, frozenset())
-    partition = Qos("part", {"billing": 1}, frozenset())
-    elsewhere = Qos("far", {"billing": 1}, frozenset())
-    has = found_of("c", rows, [limited, partition, elsewhere], CONFIG)
-    said = warnings(allowed(tenants(vision=6000)), has, {"part", ""})
-    assert [words.split()[1] for words in said] == ["long", "part"]
+class TestFromTheAccountsLimits:
+    """Before, the account had a ceiling, and its own QOS a limit per account."""
+
+    ROWS = (
+        ROOT,
+        replace(done("vision"), grp_tres={"billing": 7000}, own_default_qos="slicewise_vision"),
+    )
+    KNOWN: Mapping[LimitKey, KnownLimit] = {
+        LimitKey("account", "vision", "grptres=billing"): KnownLimit("9000", "7000"),
+        LimitKey("account", "vision", "defaultqos"): KnownLimit("", "slicewise_vision"),
+        LimitKey("account", "lab", "grptres=billing"): KnownLimit("", "0"),
+    }
+
+    def changes(self, *qos: Qos, is_gated: bool, elsewhere: int = 0) -> list[list[str]]:
+        rows = [*self.ROWS, account("lab", grp_tres={"billing": 0})]
+        has = found_of("c", rows, qos, CONFIG, InUse(is_gated, frozenset(), {"vision": elsewhere}))
+        limits = wanted(allowed(tenants(vision=6000)), has, self.KNOWN)
+        found = stages(differences(limits, has), has)
+        return [[" ".join(change) for change in stage] for stage in found]
+
+    def test_the_new_limits_come_first(self):
+        own, borrowed, _gate = ours(vision=6000)
+        before = replace(
+            own, grp_tres={}, max_tres_per_account={"billing": 6000}, flags=frozenset()
+        )
+        assert self.changes(before, borrowed, is_gated=False) == [
+            ["add qos slicewise_gate grptres=billing=0"],
+            ["modify qos where name=slicewise_vision set grptres=billing=6000 flags+=overpartqos"],
+            ["modify qos where name=slicewise_vision set maxtresperaccount=billing=-1"],
+        ]
+
+    def test_the_old_ones_stay_until_the_gate_stands_and_is_closed(self):
+        own, borrowed, gate = ours(vision=6000)
+        assert self.changes(own, borrowed, gate, is_gated=False) == []
+        is_open = replace(gate, grp_tres={})
+        assert self.changes(own, borrowed, is_open, is_gated=True) == [
+            ["modify qos where name=slicewise_gate set grptres=billing=0"]
+        ]
+
+    def test_then_they_are_what_they_were_before(self):
+        assert self.changes(*ours(vision=6000), is_gated=True) == [
+            [
+                "modify account where name=lab cluster=c set grptres=billing=-1",
+                f"{VISION} grptres=billing=9000 defaultqos=-1",
+            ]
+        ]
+
+    @pytest.mark.parametrize(
+        ("held", "limits"),
+        [(500, (6000, 500)), (1000, (6000, 0)), (4000, (3000, 0)), (9999, (0, 0))],
+    )
+    def test_what_runs_in_other_qos_is_taken_off(self, held: int, limits: tuple[int, int]):
+        policy = {
+            "a": Tenant("a", "", Quota(Millislices(6000), Millislices(9000))),
+            "b": Tenant(
+                "b", "", Quota(Millislices(5000), lending_limit_millislices=Millislices(9000))
+            ),
+        }
+        lent = allowed(policy, [Loan("b", "a", Millislices(1000))])
+        rows = [ROOT, account("a"), account("sub", "a"), account("b")]
+        has = found_of("c", rows, (), CONFIG, InUse(elsewhere={"sub": held}))
+        settings = wanted(lent, has, {}).settings
+        keys = (
+            LimitKey("qos", name, "grptres=billing")
+            for name in ("slicewise_a", "slicewise_a_borrowed")
+        )
+        assert tuple(int(settings[key].value) for key in keys) == limits
+
+
+def test_what_counts_as_in_use():
+    costs = {name: Millislices(cost) for name, cost in COSTS.items()}
+    gated = PartitionView("gpu", {}, "slicewise_gate")
+
+    def vision(qos: str, state: JobState = JobState.RUNNING, **changes: object) -> JobView:
+        tres = {"gres/gpu:3g.40gb": "1"}
+        one = replace(slot(0), account="vision", qos=qos, state=state, tres=tres, partition="gpu")
+        return replace(one, **changes)  # type: ignore[arg-type]
+
+    jobs = [
+        vision("normal"),
+        vision("slicewise-borrowed", account="nlp"),
+        vision("slicewise-borrowed", JobState.PENDING, account="shop"),
+        vision("slicewise-borrowed", JobState.ENDED, account="gone"),
+        vision("normal", JobState.PENDING),
+        vision("normal", partition="cpu"),
+        vision("slicewise_vision"),
+        vision("slicewise_vision_borrowed"),
+        vision("slicewise_nlp"),
+    ]
+    found = in_use([gated], jobs, {"gpu"}, costs)
+    assert found == InUse(True, frozenset({"nlp", "shop"}), {"vision": 7000, "nlp": 3500})
+    for views in ([], [replace(gated, qos="")], [gated, replace(gated, name="b", qos="site")]):
+        assert not in_use(views, (), {"gpu", "b"}, costs).is_gated
+    assert not in_use([gated], (), (), costs).is_gated
+
+
+def test_a_sites_own_qos_that_goes_through_the_gate_is_reported():
+    row = done("vision")
+    rows = [ROOT, replace(row, qos=row.qos | {"long", "flag", "limit"})]
+    qos = [
+        Qos("long", {"billing": 1}, frozenset(), flags=OVER),
+        Qos("flag", {"cpu": 1}, frozenset(), flags=OVER),
+        Qos("limit", {"billing": 1}, frozenset()),
+        Qos("far", {"billing": 1}, frozenset(), flags=OVER),
+    ]
+    said = warnings(allowed(tenants(vision=6000)), found_of("c", rows, qos, CONFIG))
+    assert [words.split()[1] for words in said] == ["long"]
 
 
 def test_an_account_that_was_moved_below_another_tenant_is_reported():
@@ -254,19 +417,9 @@ def test_an_account_that_was_moved_below_another_tenant_is_reported():
     rows = [ROOT, account("nlp"), account("vision"), account("sub", "group")]
     for above, moved in (("vision", False), ("nlp", True), ("root", True)):
         has = found_of("c", [*rows, account("group", above)], (), CONFIG)
-        said = [words for words in warnings(allowed(policy), has, ()) if "Account sub" in words]
+        said = [words for words in warnings(allowed(policy), has) if "Account sub" in words]
         assert len(said) == moved
         assert not moved or "set parent=vision;" in said[0]
-
-
-def test_a_user_with_a_default_qos_of_his_own_is_named():
-    """Slurm lets every user set his own."""
-    ours = user("bob", "vision", own_default_qos="slicewise_vision")
-    alice = user("alice", "vision", own_default_qos="normal")
-    elsewhere = user("carol", "biology", own_default_qos="normal")
-    has = found_of("c", [ROOT, account("vision"), ours, alice, elsewhere], (), CONFIG)
-    (said,) = warnings(allowed(tenants(vision=6000)), has, ())
-    assert said.startswith("User alice of vision has the default QOS normal")
 
 
 def test_tenants_that_may_crowd_out_all_others_are_named():
@@ -303,8 +456,8 @@ def test_another_clusters_accounts_are_left_alone():
 
 
 def test_other_limits_are_left_alone():
-    rows = [ROOT, done("vision", 6000, cpu=3, **{"gres/gpu:1g.10gb": 2})]
-    assert changes(tenants(vision=6000), rows, [BORROWED, tenant_qos("vision", 6000)]) == []
+    rows = [ROOT, done("vision", cpu=3, **{"gres/gpu:1g.10gb": 2})]
+    assert changes(tenants(vision=6000), rows, ours(vision=6000)) == []
 
 
 def limited(**of: Mapping[str, int]) -> Policy:
@@ -312,7 +465,7 @@ def limited(**of: Mapping[str, int]) -> Policy:
 
 
 def test_limits_on_types_and_models():
-    rows, qos = [ROOT, done("vision", 6000)], [BORROWED, tenant_qos("vision", 6000)]
+    rows, qos = [ROOT, done("vision")], ours(vision=6000)
     change = f"{VISION} grptres="
     by_type = limited(type_limits={"3g.40gb": 1})
     assert changes(by_type, rows, qos) == [[f"{change}gres/gpu:3g.40gb=1"]]
@@ -321,19 +474,19 @@ def test_limits_on_types_and_models():
 
 
 def test_a_limit_on_a_type_that_slurm_does_not_count_is_reported():
-    rows, qos = [ROOT, done("vision", 6000)], [BORROWED, tenant_qos("vision", 6000)]
+    rows, qos = [ROOT, done("vision")], ours(vision=6000)
     policy = limited(type_limits={"9g.99gb": 1})
     assert changes(policy, rows, qos) == []
-    (said,) = warnings(allowed(policy), found_of("c", rows, qos, CONFIG), ())
+    (said,) = warnings(allowed(policy), found_of("c", rows, qos, CONFIG))
     assert "9g.99gb" in said
 
 
 @pytest.mark.parametrize(("before", "word"), [("", "-1"), ("5", "5")])
 def test_a_limit_on_a_type_that_was_taken_away_is_what_it_was_before(before: str, word: str):
-    rows = [ROOT, done("vision", 6000, **{"gres/gpu:3g.40gb": 1})]
+    rows = [ROOT, done("vision", **{"gres/gpu:3g.40gb": 1})]
     key = LimitKey("account", "vision", "grptres=gres/gpu:3g.40gb")
     known = {key: KnownLimit(before, "1")}
-    qos = [BORROWED, tenant_qos("vision", 6000)]
+    qos = ours(vision=6000)
     assert changes(tenants(vision=6000), rows, qos, known) == [
         [f"{VISION} grptres=gres/gpu:3g.40gb={word}"]
     ]
@@ -360,34 +513,33 @@ def test_what_is_left_of_a_budget_is_set_when_it_matters(
     now: int | None, minutes: int, is_set: bool
 ):
     has = {} if now is None else {"billing": now}
-    rows = [ROOT, replace(done("vision", 6000), grp_tres_run_mins=has)]
-    qos = [BORROWED, tenant_qos("vision", 6000)]
+    rows = [ROOT, replace(done("vision"), grp_tres_run_mins=has)]
+    qos = ours(vision=6000)
     change = f"{VISION} grptresrunmins=billing={minutes}"
     found = changes(allowed(tenants(vision=6000), run_minutes={"vision": minutes}), rows, qos)
     assert found == ([[change]] if is_set else [])
 
 
-def test_a_user_with_a_qos_list_of_his_own_gets_it_before_it_becomes_the_default():
+def test_a_user_with_a_qos_list_of_his_own_gets_it_too():
     own = {"qos": frozenset({"long"}), "own_qos": frozenset({"long"})}
     rows = [ROOT, account("vision"), user("alice", "vision", **own), user("bob", "vision")]
-    found = changes(tenants(vision=6000), rows, [BORROWED, tenant_qos("vision", 6000)])
+    found = changes(tenants(vision=6000), rows, ours(vision=6000))
     assert found[0] == [
         (
             "modify user where name=alice account=vision cluster=c"
-            " set qos+=slicewise-borrowed,slicewise_vision"
+            " set qos+=slicewise_vision,slicewise_vision_borrowed"
         )
     ]
-    assert "defaultqos=slicewise_vision" in found[1][0]
 
 
 def test_so_does_one_with_a_list_for_one_partition_alone():
     own = {"qos": NORMAL, "own_qos": NORMAL, "partition": "gpu"}
     rows = [ROOT, account("vision"), user("alice", "vision"), user("alice", "vision", **own)]
-    found = changes(tenants(vision=6000), rows, [BORROWED, tenant_qos("vision", 6000)])
+    found = changes(tenants(vision=6000), rows, ours(vision=6000))
     assert found[0] == [
         (
             "modify user where name=alice account=vision cluster=c partition=gpu"
-            " set qos+=slicewise-borrowed,slicewise_vision"
+            " set qos+=slicewise_vision,slicewise_vision_borrowed"
         )
     ]
 
@@ -396,10 +548,10 @@ def test_a_user_loses_the_qos_of_a_former_tenant_that_was_his_own_default():
     theirs = {"qos": NORMAL | {"slicewise_a"}, "own_qos": NORMAL | {"slicewise_a"}}
     rows = [
         ROOT,
-        account("a", grp_tres={"billing": 0}),
+        account("a"),
         user("alice", "a", own_default_qos="slicewise_a", **theirs),
     ]
-    assert changes({}, rows, [BORROWED, tenant_qos("a", 0)]) == [
+    assert changes({}, rows, ours(a=0)) == [
         ["modify user where name=alice account=a cluster=c set qos-=slicewise_a defaultqos=-1"]
     ]
 

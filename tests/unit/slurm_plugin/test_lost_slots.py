@@ -184,7 +184,7 @@ async def test_beyond_the_guarantee_a_slot_runs_on_borrowed_quota() -> None:
     answer = await sync.wish(814, frozenset({0, 1, 2}))
     assert (answer.released, answer.kept_back) == ((0, 1), (2,))
     assert slurm.actions == [
-        (f"update {JobChange(qos='slicewise-borrowed')}", [1]),
+        (f"update {JobChange(qos='slicewise_vision_borrowed')}", [1]),
         ("release", [0, 1]),
     ]
     assert [slot.is_borrowed for slot in sync.view.services[0].slots] == [False, True, False]
@@ -192,7 +192,7 @@ async def test_beyond_the_guarantee_a_slot_runs_on_borrowed_quota() -> None:
 
 
 async def test_what_waits_on_borrowed_quota_takes_a_guarantee_that_comes_free() -> None:
-    waiting = job(1, held=False, reason="AssocGrpBilling", qos="slicewise-borrowed")
+    waiting = job(1, held=False, reason="QOSGrpBilling", qos="slicewise-borrowed")
     slurm, sync = await borrowing(job(0), waiting)
     await sync.wish(814, frozenset({1}))
     assert slurm.actions == [(f"update {JobChange(qos='slicewise_vision')}", [1])]

@@ -1,5 +1,6 @@
 """When GPUs are cut anew, and what stays as it is."""
 
+from collections import Counter
 from dataclasses import replace
 
 from cluster.mig.layouts import Placement
@@ -107,6 +108,76 @@ def test_a_gpu_that_was_just_cut_changes_only_for_who_came_since():
     assert plan(A100, [gpu], waiting("3g.40gb", waited_s=50), TERMS) != ()
     rested = replace(gpu, cut_ago_s=3_600)
     assert plan(A100, [rested], waiting("3g.40gb", waited_s=200), TERMS) != ()
+
+
+def test_a_gpu_that_is_cut_for_one_instance_is_cut_full():
+    whole = Gpu("a", "n", (Instance(placed("7g.80gb", 0)),))
+    step = only(plan(A100, [whole], waiting("1g.10gb"), TERMS))
+    assert step.create == tuple(placed("1g.10gb", start) for start in range(7))
+    assert step.asked == (placed("1g.10gb", 0),)
+    assert step.reason.endswith("less: 1 7g.80gb; the rest: 6 1g.10gb")
+
+
+def test_the_rest_is_cut_for_who_is_expected_rather_than_for_more_of_the_same():
+    whole = Gpu("a", "n", (Instance(placed("7g.80gb", 0)),))
+    demand = replace(waiting("1g.10gb"), expected={"1g.10gb": 1.0, "3g.40gb": 0.4})
+    (step,) = plan(A100, [whole], demand, TERMS)
+    assert Counter(one.profile for one in step.create) == {"1g.10gb": 4, "3g.40gb": 1}
+    assert placed("3g.40gb", 4) in step.create
+
+
+def test_shapes_that_guarantees_lack_come_first():
+    whole = Gpu("a", "n", (Instance(placed("7g.80gb", 0)),))
+    demand = replace(waiting("1g.10gb"), guaranteed={"2g.20gb": 2, "4g.40gb": 0})
+    (step,) = plan(A100, [whole], demand, TERMS)
+    assert Counter(one.profile for one in step.create) == {"1g.10gb": 3, "2g.20gb": 2}
+    there = Gpu(
+        "b", "n", (Instance(placed("2g.20gb", 0), Job("7")), *ones(*range(2, 7), holder=Job("8")))
+    )
+    (step,) = plan(A100, [whole, there], demand, TERMS)
+    assert Counter(one.profile for one in step.create) == {"1g.10gb": 5, "2g.20gb": 1}
+
+
+def test_where_a_larger_shape_waits_for_its_neighbours_to_end_the_rest_stays_uncut():
+    """A 3g would fit on the upper half, but for a job on a 1g that has not ended yet."""
+    gpu = Gpu("a", "n", ones(0, 1, 2, 5, holder=Job("7")))
+    step = only(plan(A100, [gpu], waiting("1g.10gb", "3g.40gb"), TERMS))
+    assert step.create == (placed("1g.10gb", 3),)
+    step = only(plan(A100, [gpu], waiting("1g.10gb"), TERMS))
+    assert step.create == tuple(placed("1g.10gb", start) for start in (3, 4, 6))
+    lacking = replace(waiting("1g.10gb"), guaranteed={"3g.40gb": 1})
+    assert only(plan(A100, [gpu], lacking, TERMS)).create == (placed("1g.10gb", 3),)
+
+
+def test_the_last_whole_gpus_that_guarantees_could_claim_stay():
+    """Four tenants of seven slices with whole GPUs; another one waits for a 1g."""
+    gpus = [Gpu(name, "n", (Instance(placed("7g.80gb", 0)),)) for name in "abcd"]
+    asked = waiting("1g.10gb")
+    assert len(plan(A100, gpus, asked, TERMS)) == 1
+    assert plan(A100, gpus, replace(asked, guaranteed={"7g.80gb": 4}), TERMS) == ()
+    # One of the four asks for it itself, so that it can claim no whole GPU beside it.
+    assert len(plan(A100, gpus, replace(asked, guaranteed={"7g.80gb": 3}), TERMS)) == 1
+    more = replace(waiting(*["1g.10gb"] * 9), guaranteed={"7g.80gb": 3})
+    assert len(plan(A100, gpus, more, TERMS)) == 1
+    # A shape of which there are too few already: none goes, and one that waits is made.
+    uncut = [*gpus[:2], Gpu("e", "n", ones(0, 1))]
+    wish = replace(waiting("7g.80gb", "7g.80gb", "7g.80gb"), guaranteed={"7g.80gb": 3})
+    assert [step.gpu for step in plan(A100, uncut, wish, TERMS)] == ["e"]
+
+
+def test_who_waits_within_a_guarantee_gets_what_others_only_may_claim_at_last():
+    whole = Instance(placed("7g.80gb", 0))
+    own = Demand((Waiting("1g.10gb", 60, is_guaranteed=True),), guaranteed={"7g.80gb": 2})
+    gpus = [Gpu(name, "n", (whole,)) for name in "ab"]
+    assert len(plan(A100, gpus, own, TERMS)) == 1
+    assert plan(A100, gpus, replace(own, claimed={"7g.80gb": 2}), TERMS) == ()
+    assert plan(A100, gpus, replace(waiting("1g.10gb"), guaranteed={"7g.80gb": 2}), TERMS) == ()
+    # Also where the others are expected, too: one of them waits now.
+    expected = replace(own, expected={"7g.80gb": 2.0})
+    assert len(plan(A100, gpus, expected, TERMS)) == 1
+    # Somebody else's free instance rather than what another may claim.
+    other = Gpu("c", "m", (Instance(placed("4g.40gb", 0)),))
+    assert only(plan(A100, [*gpus, other], own, TERMS)).gpu == "c"
 
 
 def test_instances_that_no_table_knows_are_left_alone():

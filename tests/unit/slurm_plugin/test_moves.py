@@ -17,7 +17,7 @@ from slurm_plugin.qos_moves import QosMoves
 
 COSTS = {"1g.10gb": Millislices(1000)}
 MANAGED = frozenset({"gpu"})
-OWN, BORROWED = "slicewise_vision", "slicewise-borrowed"
+OWN, BORROWED = "slicewise_vision", "slicewise_vision_borrowed"
 BORROWS = {"borrowing_limit_millislices": Millislices(2000)}
 POLICY = policy_of(tenant("vision", 2000, **BORROWS), tenant("nlp", 4000))
 
@@ -30,7 +30,7 @@ def job(job_id: int, qos: str = OWN, priority: int = 10, **changes: Any) -> JobV
         "qos": qos,
         "priority": priority,
         "held": False,
-        "reason": "MaxBillingPerAccount",
+        "reason": "QOSGrpBilling",
         "admin_comment": JobTag("ab", "vision", is_flexible=True).text(),
     }
     return replace(slot(0), **(values | changes))
@@ -121,6 +121,30 @@ def test_what_waits_for_no_quota_takes_none_from_others(reason: str) -> None:
     assert moved(running(1), replace(first, reason="Priority"), job(20)) == {20: BORROWED}
 
 
+class TestOutOfTheSharedQos:
+    """Before each tenant had a borrowed QOS of its own, all had one together."""
+
+    def test_whatever_waits_there_moves_and_nothing_else_before(self) -> None:
+        shared = {"qos": "slicewise-borrowed"}
+        jobs = [
+            job(1, **shared, held=True, reason="JobHeldUser"),
+            job(2, **shared, admin_comment=""),
+            running(3, **shared),
+            job(4, **shared, account="gone"),
+            job(5),
+            replace(job(6, **shared), array_job_id=6, untouched=frozenset({1, 2})),
+        ]
+        assert moved(*jobs) == {
+            1: BORROWED,
+            2: BORROWED,
+            Tasks(6, frozenset({1, 2})): BORROWED,
+        }
+
+    def test_what_slurm_refuses_keeps_no_other_where_it_is(self) -> None:
+        jobs = [job(1, qos="slicewise-borrowed"), job(2, qos="slicewise-borrowed")]
+        assert moves(POLICY, jobs, MANAGED, COSTS, refused={1}) == {2: BORROWED}
+
+
 class TestArrays:
     """All waiting tasks of an array are where the next one has room."""
 
@@ -180,7 +204,7 @@ class TestTurn:
     async def test_it_acts_once_on_each_look(self) -> None:
         slurm = await self.turned(turns=3)
         ((what, target),) = slurm.actions
-        assert (target, "qos='slicewise-borrowed'" in what) == (3, True)
+        assert (target, "qos='slicewise_vision_borrowed'" in what) == (3, True)
 
     async def test_what_slurm_refuses_holds_up_nothing_else(self) -> None:
         slurm = Refusing(running(1), running(2), *(job(number) for number in range(3, MOVES + 8)))

@@ -5,6 +5,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,8 @@ MODULES = (tenant, quota, budget, ledger_commands, costs, explain, parts, source
 class FakeLedger(MemoryStore):
     """What was written stays; every change is in force at once."""
 
+    compiled_id = 10**9
+
     def __init__(self) -> None:
         super().__init__()
         self.found: Policy = {}
@@ -54,9 +58,6 @@ class FakeLedger(MemoryStore):
         self.verification = Verification(5, 4, 0, 0, ())
 
     def policy(self) -> Policy:
-        return self.found
-
-    def policy_in_force(self, _at_s: float, _zone: str) -> Policy:
         return self.found
 
     def recalls(self) -> tuple[Recall, ...]:
@@ -78,7 +79,7 @@ class FakeLedger(MemoryStore):
         entry = amend(before, self.rolls().get(update.tenant), unspent(balance))
         if entry is None:
             return 0
-        assert self.book_budget(entry, unspent(balance))
+        assert self.enter(entry, unspent(balance))
         return entry.amount_millislice_s
 
     def history(self, tenant: str) -> tuple[QuotaChange, ...]:
@@ -87,11 +88,11 @@ class FakeLedger(MemoryStore):
     def compiled(self, _change_id: int) -> bool:
         return True
 
-    def loans(self) -> tuple[Loan, ...]:
+    def outstanding(self) -> tuple[Loan, ...]:
         return ()
 
-    def budget_entries(self, tenant: str | None, _since_s: int) -> tuple[BudgetEntry, ...]:
-        return tuple(one for one in self.entries if one.tenant == tenant)
+    def entries(self, tenant: str | None, _since_s: int) -> tuple[BudgetEntry, ...]:
+        return tuple(one for one in self.entered if one.tenant == tenant)
 
     def charged_tenants(self) -> frozenset[str]:
         return frozenset()
@@ -137,10 +138,10 @@ def read(*words: str) -> object:
 
 def refused(ledger: FakeLedger, *words: str) -> SlicewiseError:
     """Refused with a hint, and nothing written."""
-    before = (list(ledger.changes), list(ledger.entries), ledger.policy())
+    before = (list(ledger.changes), list(ledger.entered), ledger.tenants.policy())
     with pytest.raises(SlicewiseError) as error:
         CliRunner().invoke(app, words, catch_exceptions=False)
-    assert before == (ledger.changes, ledger.entries, ledger.policy())
+    assert before == (ledger.changes, ledger.entered, ledger.tenants.policy())
     assert error.value.refusal.hint
     return error.value
 
@@ -163,7 +164,7 @@ def test_adding_what_is_there_writes_nothing(ledger: FakeLedger):
 def test_a_tenant_can_be_placed_by_hand(ledger: FakeLedger):
     said("tenant", "import")
     said("tenant", "add", "bio", "--parent", "physics", "--reason", "one budget")
-    assert ledger.policy()["bio"].parent == "physics"
+    assert ledger.tenants.policy()["bio"].parent == "physics"
     assert ledger.changes[0].reason == "one budget"
 
 
@@ -171,7 +172,7 @@ def test_import_shows_first_and_then_does_it_once(ledger: FakeLedger):
     assert "would be taken over" in said("tenant", "import", "--dry-run")
     assert ledger.changes == []
     assert "is taken over" in said("tenant", "import")
-    assert {name: one.parent for name, one in ledger.policy().items()} == {
+    assert {name: one.parent for name, one in ledger.tenants.policy().items()} == {
         "physics": "",
         "optics": "physics",
         "bio": "",
@@ -183,7 +184,7 @@ def test_check_fails_where_a_tenant_is_not_where_its_account_is(ledger: FakeLedg
     said("tenant", "import")
     assert "Every tenant has its account" in said("tenant", "check")
     said("tenant", "add", "optics", "--parent", "bio")
-    ledger.change(TenantUpdate("gone"), "root", "")
+    ledger.tenants.change(TenantUpdate("gone"), "root", "")
     assert refused(ledger, "tenant", "check").refusal.message.endswith("accounts: 2.")
 
 
@@ -237,19 +238,19 @@ def test_one_command_makes_a_tenant_of_an_account_and_sets_its_quota(ledger: Fak
     assert "optics: nominal 3.5 slices, in force" in said(
         "tenant-quota", "set", "optics", "--nominal", "3.5"
     )
-    assert ledger.policy()["optics"].parent == ""
+    assert ledger.tenants.policy()["optics"].parent == ""
 
 
 def test_only_what_is_given_is_set(ledger: FakeLedger):
     said("tenant-quota", "set", "bio", "--nominal", "6", "--limit", "3g.40gb=2")
     text = said("tenant-quota", "set", "bio", "--weight", "2", "--limit", "1g.10gb=7")
     assert "weight 2 (was 1)" in text
-    quota = ledger.policy()["bio"].quota
+    quota = ledger.tenants.policy()["bio"].quota
     assert (quota.nominal_millislices, quota.weight) == (6000, 2)
     assert quota.type_limits == {"1g.10gb": 7, "3g.40gb": 2}
     said("tenant-quota", "set", "bio", "--limit", "3g.40gb=none", "--limit", "A100-80GB=7")
-    assert ledger.policy()["bio"].quota.model_limits == {"A100-80GB": 7000}
-    assert ledger.policy()["bio"].quota.type_limits == {"1g.10gb": 7}
+    assert ledger.tenants.policy()["bio"].quota.model_limits == {"A100-80GB": 7000}
+    assert ledger.tenants.policy()["bio"].quota.type_limits == {"1g.10gb": 7}
 
 
 def test_set_without_anything_to_set_is_a_wrong_use(ledger: FakeLedger):
@@ -286,8 +287,64 @@ def budgeted(ledger: FakeLedger) -> FakeLedger:
     said("tenant", "import")
     said("budget", "set", "bio", "--period", "month", "--amount", "10")
     start_s = period_start_s("month", int(time.time()), "UTC")
-    ledger.book_budget(BudgetEntry("bio", "roll", 36_000_000, start_s, "slicewise", ""), None)
+    ledger.budgets.enter(BudgetEntry("bio", "roll", 36_000_000, start_s, "slicewise", ""), None)
     return ledger
+
+
+@pytest.mark.parametrize("lost", ["the question", "the answer"])
+def test_a_grant_that_got_no_answer_is_asked_for_again_and_booked_once(
+    budgeted: FakeLedger, monkeypatch: pytest.MonkeyPatch, lost: str
+):
+    enter, failures = budgeted.enter, [UnreachableError("SW-DATABASE-DOWN", "gone")]
+
+    def lossy(entry: BudgetEntry, unspent_millislice_s: int | None) -> bool:
+        if failures and lost == "the question":
+            raise failures.pop()
+        booked = enter(entry, unspent_millislice_s)
+        if failures:
+            raise failures.pop()
+        return booked
+
+    monkeypatch.setattr(budgeted, "enter", lossy)
+    said("budget", "grant", "bio", "--amount", "2", "--reason", "more")
+    said("budget", "grant", "bio", "--amount", "2", "--reason", "and more")
+    assert [one.reason for one in budgeted.entered[1:]] == ["more", "and more"]
+
+
+def test_a_grant_that_gets_no_answer_at_all_says_how_to_ask_again(
+    budgeted: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    def never(*_: object) -> bool:
+        raise UnreachableError("SW-DATABASE-DOWN", "gone")
+
+    monkeypatch.setattr(budgeted, "enter", never)
+    error = refused(budgeted, "budget", "grant", "bio", "--amount", "2", "--reason", "more")
+    assert error.refusal.code == "SW-DATABASE-DOWN"
+    assert "--key command-" in error.refusal.hint
+
+
+def test_what_is_granted_by_the_same_key_is_granted_once(budgeted: FakeLedger):
+    for _ in range(2):
+        words = ("--amount=-2", "--reason", "more", "--key", "ticket-814")
+        said("budget", "adjust", "bio", *words)
+    assert [one.key for one in budgeted.entered] == [None, "ticket-814"]
+    refused(budgeted, "budget", "grant", "bio", "--amount", "2", "--reason", "x", "--key", " ")
+
+
+def test_a_statement_of_a_part_of_time_cuts_runs_there(ledger: FakeLedger):
+    run = Run(RunKey("c", 1, 1000), "bio", "alice", "1", {}, Millislices(1000), "bio")
+    kinds = (TransferKind.RESERVE, TransferKind.POST)
+    steps = tuple(Transfer(kind, MillisliceSeconds(60_000), 1060) for kind in kinds)
+    ledger.charges.post([Charge(run, 0, steps)])
+    times = [datetime.fromtimestamp(at_s).strftime("%Y-%m-%dT%H:%M:%S") for at_s in (0, 1040, 2000)]  # noqa: DTZ006 -- local, as they are read
+    found = [
+        read("ledger", "statement", "--from", begin, "--until", end)
+        for begin, end in pairwise(times)
+    ]
+    assert [one["runs"][0]["used_millislice_s"] for one in found] == [40_000, 20_000]
+    for wrong in (("--since", times[0]), ("--until", times[0])):
+        words = ("ledger", "statement", "--from", times[1], *wrong)
+        assert CliRunner().invoke(app, words).exit_code == 2
 
 
 def test_a_budget_that_is_there_is_changed_in_parts(budgeted: FakeLedger):
@@ -296,20 +353,20 @@ def test_a_budget_that_is_there_is_changed_in_parts(budgeted: FakeLedger):
         "bio: 10 slice-hours a month, carries over all, overdraft 0.5"
         " (was 10 slice-hours a month)\n"
     )
-    assert [one.kind for one in budgeted.entries] == ["roll"]
+    assert [one.kind for one in budgeted.entered] == ["roll"]
 
 
 def test_a_new_amount_counts_at_once_where_the_period_has_begun(budgeted: FakeLedger):
     assert "2.5 slice-hours more" in said("budget", "set", "bio", "--amount", "12.5")
-    assert budgeted.entries[-1].amount_millislice_s == 9_000_000
+    assert budgeted.entered[-1].amount_millislice_s == 9_000_000
 
 
 def test_grants_and_adjustments_are_booked_with_their_reasons(budgeted: FakeLedger):
     said("budget", "grant", "bio", "--amount", "0.5", "--reason", "paper")
     said("budget", "adjust", "bio", "--amount=-0.25", "--reason", "twice")
-    found = [(one.kind, one.amount_millislice_s, one.reason) for one in budgeted.entries[1:]]
+    found = [(one.kind, one.amount_millislice_s, one.reason) for one in budgeted.entered[1:]]
     assert found == [("grant", 1_800_000, "paper"), ("adjust", -900_000, "twice")]
-    assert budgeted.entries[1].author == parts.author_name()
+    assert budgeted.entered[1].author == parts.author_name()
 
 
 def test_nothing_is_granted_that_the_period_to_come_would_take_back(ledger: FakeLedger):
@@ -317,7 +374,7 @@ def test_nothing_is_granted_that_the_period_to_come_would_take_back(ledger: Fake
     said("budget", "set", "bio", "--period", "none", "--amount", "10")
     grant = ("budget", "grant", "bio", "--amount", "1", "--reason", "r")
     assert refused(ledger, *grant).refusal.code == "SW-BUDGET-BEGINS"
-    ledger.book_budget(BudgetEntry("bio", "roll", 36_000_000, 0, "slicewise", ""), None)
+    ledger.budgets.enter(BudgetEntry("bio", "roll", 36_000_000, 0, "slicewise", ""), None)
     assert "11.00 are left" in said(*grant)
 
 
@@ -325,7 +382,7 @@ def test_of_a_run_that_has_outlived_its_reservation_nothing_is_set_aside(budgete
     start_s = int(time.time()) - 3600
     run = Run(RunKey("c", 1, start_s), "bio", "alice", "1", {}, Millislices(1000), "bio")
     reserved = Transfer(TransferKind.RESERVE, MillisliceSeconds(5000), start_s + 5)
-    budgeted.apply([Charge(run, 0, (reserved,))])
+    budgeted.post([Charge(run, 0, (reserved,))])
     (found,) = read("budget", "show", "bio")
     assert found["reserved_millislice_s"] == 0  # type: ignore[index]
     assert found["left_millislice_s"] <= 36_000_000 - 3_600_000  # type: ignore[index]
@@ -459,7 +516,7 @@ def test_an_account_with_an_odd_name_is_left_out_of_an_import(
     result = CliRunner().invoke(app, ("tenant", "import"))
     assert isinstance(result.exception, SlicewiseError)
     assert result.exception.refusal.code == "SW-TENANT-IMPORT"
-    assert sorted(ledger.policy()) == ["bio", "optics", "physics"]
+    assert sorted(ledger.tenants.policy()) == ["bio", "optics", "physics"]
 
 
 # Completion

@@ -41,7 +41,7 @@ def test_an_explanation_says_how_many_and_why_not_more_on_one_narrow_screen():
     text = shown(explanation(explained()), 80)
     assert "bio holds 2 slices of its ceiling of 3" in text
     assert "bio may borrow nothing: its borrowing limit is 0" in text
-    assert "(MaxBillingPerAccount)" in text
+    assert "(QOSGrpBilling)" in text
     assert "No budget limits it." in text
     row = next(line for line in text.splitlines() if "1g.10gb" in line)
     assert row.split() == ["1g.10gb", "1", "guarantee", "0", "borrowing", "limit", "–"]

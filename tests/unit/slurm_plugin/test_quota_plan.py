@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.jobs import JobState, JobTag, JobView, NodeView
+from cluster.mig_profiles import WholeBoard
 from cluster.units import Millislices, MillisliceSeconds
 from cluster.wire import ServiceOrder, ServiceView, SlotView
 from slurm_plugin.decide.model import Balance, Reservation, RunKey
@@ -55,7 +56,7 @@ def job(job_id: int, account: str, slices: int = 1, **changes: Any) -> JobView:
 
 
 def waiting(job_id: int, account: str, slices: int = 1, **changes: Any) -> JobView:
-    rest = {"state": JobState.PENDING, "reason": "AssocGrpBilling", "nodes": (), "start_s": None}
+    rest = {"state": JobState.PENDING, "reason": "QOSGrpBilling", "nodes": (), "start_s": None}
     return job(job_id, account, slices, **{**rest, **changes})
 
 
@@ -92,12 +93,14 @@ def now(before: Policy, *jobs: JobView, **changes: Any) -> Now:
         partitions=frozenset({"gpu"}),
         costs=COSTS,
         models=dict.fromkeys(COSTS, "A100-80GB"),
+        whole_boards=dict.fromkeys(COSTS, WholeBoard(7, Millislices(7000))),
         balances={},
         rolls={},
         reservations=(),
         now_s=1000,
         grace_s=60,
         term_s=0,
+        turn_s=1800,
     )
     return replace(there, **changes)
 

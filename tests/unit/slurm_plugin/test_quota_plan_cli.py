@@ -61,26 +61,26 @@ class Slurm:
 class FakeLedger(LimitLedger):
     """What was written stays; every change is in force at once."""
 
-    terms: tuple[LoanTerm, ...] = ()
+    lent_since: tuple[LoanTerm, ...] = ()
     lent_before: tuple[LoanChange, ...] = ()
     recalled: tuple[Recall, ...] = ()
 
     def holdings(self, since_s: int) -> tuple[Holding, ...]:
         return ()
 
-    def orders(self) -> Mapping[Key, Ordered]:
+    def standing(self) -> Mapping[Key, Ordered]:
         return {}
 
-    def windows(self) -> tuple[object, ...]:
+    def not_over(self) -> tuple[object, ...]:
         return ()
 
     def recalls(self) -> tuple[Recall, ...]:
         return self.recalled
 
-    def loan_terms(self) -> tuple[LoanTerm, ...]:
-        return self.terms
+    def terms(self) -> tuple[LoanTerm, ...]:
+        return self.lent_since
 
-    def loan_history(self, _tenant: str) -> tuple[LoanChange, ...]:
+    def history(self, _tenant: str) -> tuple[LoanChange, ...]:
         return self.lent_before
 
     def change_together(
@@ -145,7 +145,7 @@ def test_a_plan_says_what_would_change_and_changes_nothing(ledger: FakeLedger, q
     assert "It would hurt nobody." in text
     assert "account  optics" in text
     assert "Nothing was changed." in text
-    assert (ledger.tenants, ledger.authors) == ({}, [])
+    assert (ledger.shown, ledger.authors) == ({}, [])
 
 
 def test_a_plan_as_values(ledger: FakeLedger, quotas: Path):
@@ -164,7 +164,7 @@ def test_a_plan_as_values(ledger: FakeLedger, quotas: Path):
 
 def test_new_tenants_stand_where_their_accounts_do(ledger: FakeLedger, quotas: Path):
     assert "in force in Slurm" in said("plan", str(quotas), "--apply", "--reason", "new")
-    assert {name: one.parent for name, one in ledger.tenants.items()} == {
+    assert {name: one.parent for name, one in ledger.shown.items()} == {
         "physics": "",
         "optics": "physics",
     }
@@ -186,7 +186,7 @@ def test_what_is_refused_is_said_of_every_tenant(ledger: FakeLedger, quotas: Pat
     text = refused("plan", str(quotas), "--apply")
     for code in ("SW-QUOTA-FILE", "SW-QUOTA-TREE", "SW-TENANT-UNKNOWN", "SW-WEIGHT-RANGE"):
         assert f"[{code}]" in text
-    assert ledger.tenants == {}
+    assert ledger.shown == {}
 
 
 def test_tenants_are_moved_and_removed_together_with_all_else(ledger: FakeLedger, quotas: Path):
@@ -202,11 +202,11 @@ def test_tenants_are_moved_and_removed_together_with_all_else(ledger: FakeLedger
     assert "below bio (was below physics)" in text
     assert "physics (removed)" in text
     assert "sacctmgr modify account optics set parent=bio" in text
-    assert set(ledger.tenants) == {"physics", "optics", "bio"}
+    assert set(ledger.shown) == {"physics", "optics", "bio"}
     found = json.loads(said("plan", str(quotas), "--json", "--apply"))
     assert [one["tenant"] for one in found["tenants"]] == ["bio", "optics", "physics"]
     assert found["tenants"][2]["after"] is None
-    assert {name: one.parent for name, one in ledger.tenants.items()} == {
+    assert {name: one.parent for name, one in ledger.shown.items()} == {
         "bio": "",
         "optics": "bio",
     }
@@ -226,13 +226,13 @@ def test_who_has_tenants_below_it_is_not_removed_alone(ledger: FakeLedger, quota
     text = refused("plan", str(quotas), "--apply")
     assert "[tenants.physics] Tenant 'physics' has tenants below it: optics" in text
     assert "SW-TENANT-UNKNOWN" in text
-    assert set(ledger.tenants) == {"physics", "optics"}
+    assert set(ledger.shown) == {"physics", "optics"}
 
 
 def test_a_new_tenant_stands_where_the_file_says(ledger: FakeLedger, quotas: Path):
     quotas.write_text("[tenants.optics]\nparent = 'bio'\nnominal = 1\n[tenants.bio]\nnominal = 2\n")
     said("plan", str(quotas), "--apply")
-    assert {name: one.parent for name, one in ledger.tenants.items()} == {
+    assert {name: one.parent for name, one in ledger.shown.items()} == {
         "bio": "",
         "optics": "bio",
     }
@@ -244,9 +244,9 @@ def test_quotas_beyond_the_cluster_are_applied_only_if_that_is_meant(
     quotas.write_text("[tenants.bio]\nnominal = 15\n")
     assert "with --apply --overcommit" in said("plan", str(quotas))
     assert "SW-QUOTA-CAPACITY" in refused("plan", str(quotas), "--apply")
-    assert ledger.tenants == {}
+    assert ledger.shown == {}
     assert "Whom it would hurt" in said("plan", str(quotas), "--apply", "--overcommit")
-    assert ledger.tenants["bio"].quota.nominal_millislices == 15_000
+    assert ledger.shown["bio"].quota.nominal_millislices == 15_000
 
 
 def test_the_example_is_a_file(ledger: FakeLedger, tmp_path: Path):
@@ -266,8 +266,8 @@ def loan(amount: int) -> Loan:
 def test_loans_show_until_when_they_are_promised(ledger: FakeLedger):
     now_s = int(time.time())
     assert said("loans") == "Nothing is lent.\n"
-    ledger.tenants = dict.fromkeys(("physics", "bio"))  # type: ignore[arg-type]
-    ledger.terms = (LoanTerm(loan(2000), now_s - 900, now_s - 10),)
+    ledger.shown = dict.fromkeys(("physics", "bio"))  # type: ignore[arg-type]
+    ledger.lent_since = (LoanTerm(loan(2000), now_s - 900, now_s - 10),)
     ledger.recalled = (Recall("physics", "bio", Millislices(500), now_s - 20),)
     lent, recalled = said("loans").splitlines()[1:]
     assert "promised until" in lent
@@ -275,7 +275,7 @@ def test_loans_show_until_when_they_are_promised(ledger: FakeLedger):
     found = json.loads(said("loans", "bio", "--json"))
     assert [one["until_s"] for one in found] == [now_s + 590, now_s + 40]
     assert [one["is_recalled"] for one in found] == [False, True]
-    ledger.tenants = {**ledger.tenants, "optics": None}  # type: ignore[dict-item]
+    ledger.shown = {**ledger.shown, "optics": None}  # type: ignore[dict-item]
     assert json.loads(said("loans", "optics", "--json")) == []
     assert "SW-TENANT-UNKNOWN" in refused("loans", "nobody")
 

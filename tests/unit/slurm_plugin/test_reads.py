@@ -52,7 +52,7 @@ def ended(tenant_name: str, job_id: int, seconds: int) -> Charge:
 @pytest.fixture
 async def reads() -> Reads:
     ledger = ScriptedLedger(shown=POLICY)
-    ledger.apply([ended("vision", 1, 10), ended("nlp", 2, 777), ended("vision", 3, 30)])
+    ledger.charges.post([ended("vision", 1, 10), ended("nlp", 2, 777), ended("vision", 3, 30)])
     running = job(0, JobState.RUNNING, nodes=("n1",))
     slurm = ScriptedSlurm(running, replace(running, job_id=7, account="nlp", user="bob"))
     gpus = {"1g.10gb": 14}

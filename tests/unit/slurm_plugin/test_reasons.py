@@ -9,8 +9,9 @@ from slurm_plugin.decide.reasons import REASONS, translate
 
 def test_every_reason_that_slicewise_causes_is_known_with_its_cause():
     for cause, text in SLURM_REASONS.items():
-        if text and cause not in {Cause.CEILING_ABOVE, Cause.MODEL_LIMIT}:
-            assert translate(text).cause is cause
+        qos = "slicewise_a_borrowed" if cause is Cause.CEILING else "slicewise_a"
+        if text and cause is not Cause.MODEL_LIMIT:
+            assert translate(text, qos).cause is cause
 
 
 @pytest.mark.parametrize(
@@ -23,13 +24,13 @@ def test_every_reason_that_slicewise_causes_is_known_with_its_cause():
     ],
 )
 def test_details_and_blanks_do_not_hide_a_reason(shown: str, name: str):
-    assert translate(shown) is REASONS[name]
+    assert translate(shown, "normal") is REASONS[name]
 
 
 def test_who_waits_until_a_gpu_is_cut_is_told_so():
     shown = f"ReqNodeNotAvail, UnavailableNodes:gpu07,{SHAPES_NODE}"
-    assert translate(shown).words == "no GPU is cut into what it asks for now"
-    assert translate(shown).cause is Cause.NONE_FREE
+    assert translate(shown, "normal").words == "no GPU is cut into what it asks for now"
+    assert translate(shown, "normal").cause is Cause.NONE_FREE
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_who_waits_until_a_gpu_is_cut_is_told_so():
     ],
 )
 def test_limits_that_others_set_are_read_from_their_parts(name: str, words: str):
-    found = translate(name)
+    found = translate(name, "normal")
     assert found.words == f"{words} ({name})"
     assert "Slicewise has not set this limit" in found.hint
     assert found.cause is None
@@ -60,4 +61,4 @@ def test_limits_that_others_set_are_read_from_their_parts(name: str, words: str)
 
 @pytest.mark.parametrize("text", ["", "Max", "AssocGrp", "QOSGrpWeird", "n/a"])
 def test_what_nobody_knows_is_shown_as_it_is(text: str):
-    assert translate(text).words == f"Slurm says {text!r}"
+    assert translate(text, "normal").words == f"Slurm says {text!r}"

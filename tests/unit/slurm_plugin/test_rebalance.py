@@ -54,7 +54,7 @@ def test_every_step_is_written_down_in_order_with_what_it_saw_and_did() -> None:
     assert step(ended, StepName.RECONCILE).did == ("runs of nlp booked: 3",)
     assert step(ended, StepName.RECONCILE).saw == {"jobs": 7, "records": 3, "open": 0}
     assert step(ended, StepName.LEND).did == ("vision lends nlp 4 slices, 0 before",)
-    assert len(step(ended, StepName.COMPILE).did) == 4
+    assert len(step(ended, StepName.COMPILE).did) == 6
 
 
 def test_a_second_run_finds_nothing_to_do() -> None:
@@ -83,15 +83,15 @@ def test_a_dry_run_does_not_tell_of_what_is_settled_already() -> None:
 def test_what_is_lent_goes_back_when_the_lenders_jobs_come_and_the_grace_is_over() -> None:
     story = at(60)
     ended = story.run()
-    limit = story.world.database.limit
-    assert story.ledger.recalls() == (RECALL,)
+    limit = story.world.held_at_most
+    assert story.ledger.loans.recalls() == (RECALL,)
     assert step(ended, StepName.LEND).did[1] == "nlp owes vision 2 slices, 0 before"
     assert (limit("nlp"), limit("vision")) == (5000, 3000), "nothing is preempted yet"
     reclaim = step(ended, StepName.RECLAIM)
     assert (reclaim.outcome, reclaim.saw["recalls"]) == (StepOutcome.SKIPPED, 1)
     story.world.now_s += GRACE_S
     story.run()
-    assert story.ledger.recalls() == ()
+    assert story.ledger.loans.recalls() == ()
     assert (limit("nlp"), limit("vision")) == (5000, 5000)
 
 
@@ -102,7 +102,7 @@ def test_a_clock_that_is_set_back_gives_a_recall_no_second_hour() -> None:
     story.run()
     story.world.now_s += GRACE_S
     story.run()
-    assert story.ledger.recalls() == ()
+    assert story.ledger.loans.recalls() == ()
 
 
 def test_beside_a_daemon_that_leads_loans_and_priorities_are_left_to_it() -> None:
@@ -124,7 +124,7 @@ def test_a_daemon_that_does_nothing_is_none(daemon: object) -> None:
 
 def test_of_a_pair_the_other_one_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     story = at(60, daemon=leading(leads=False))
-    monkeypatch.setattr(story.ledger, "leader_lock", lambda host: TakenLock())
+    monkeypatch.setattr(story.ledger, "leader", lambda host: TakenLock())
     why = step(story.run(), StepName.PRIORITISE).why
     assert why.startswith("The daemon on head, process 4711")
 
@@ -147,7 +147,7 @@ def test_in_no_mode_but_enforce_is_more_than_the_ledger_kept(mode: str) -> None:
     assert lend.saw["planned"] == ["vision lends nlp 4 slices, 0 before"]
     assert mode in lend.why
     assert story.world.database.state() == slurm
-    assert story.ledger.loans() == ()
+    assert story.ledger.loans.outstanding() == ()
 
 
 def test_without_slurm_nothing_that_needs_it_is_begun() -> None:
@@ -172,13 +172,13 @@ def test_without_accounting_what_runs_is_reserved_and_the_rest_follows() -> None
 def test_two_that_book_at_once_charge_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     story, alone = at(700), at(700)
     alone.run()
-    book, booked_by_the_daemon = story.ledger.apply, list[RunKey]()
+    book, booked_by_the_daemon = story.ledger.charges.post, list[RunKey]()
 
-    def apply(charges: Sequence[Charge]) -> frozenset[RunKey]:
+    def post(charges: Sequence[Charge]) -> frozenset[RunKey]:
         booked_by_the_daemon.extend(book(charges))
         return book(charges)
 
-    monkeypatch.setattr(story.ledger, "apply", apply)
+    monkeypatch.setattr(story.ledger, "post", post)
     ended = story.run()
     assert step(ended, StepName.RECONCILE).did == ()
     assert {key.job_id for key in booked_by_the_daemon} >= {1, 2, 3, 24, 25}
@@ -187,23 +187,23 @@ def test_two_that_book_at_once_charge_nothing_twice(monkeypatch: pytest.MonkeyPa
 
 def test_limits_of_the_old_loans_are_compiled_where_lending_fails() -> None:
     story = Story()
-    ended = story.run(Calls(fail={"set_loans": REFUSED}))
+    ended = story.run(Calls(fail={"replace": REFUSED}))
     outcomes = {one.step: one.outcome for one in ended.records}
     assert outcomes[StepName.LEND] is StepOutcome.FAILED
     assert outcomes[StepName.RECLAIM] is StepOutcome.SKIPPED
     assert outcomes[StepName.COMPILE] is StepOutcome.DONE
-    assert story.world.database.limit("vision") == 7000
+    assert story.world.held_at_most("vision") == 7000
     assert ended.outcome is RunOutcome.FAILED
 
 
 def test_no_period_begins_on_books_that_are_not_up_to_date() -> None:
     story = at(700)
-    ended = story.run(Calls(fail={"apply": REFUSED}))
+    ended = story.run(Calls(fail={"post": REFUSED}))
     assert step(ended, StepName.RECONCILE).outcome is StepOutcome.FAILED
     assert step(ended, StepName.ROLL).why == "Step reconcile was not done."
 
 
-@pytest.mark.parametrize("call", ["open_run", "begin_run_step", "end_run_step", "finish_run"])
+@pytest.mark.parametrize("call", ["open", "begin_step", "end_step", "finish"])
 def test_a_journal_that_can_not_be_written_ends_the_run(call: str) -> None:
     story = Story()
     with pytest.raises(UnreachableError, match="SW-DATABASE-DOWN"):
@@ -238,7 +238,7 @@ def test_where_nothing_may_be_cut_files_that_are_not_there_are_no_failure() -> N
 
 def test_another_run_that_cuts_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     story = Story(configured=settings(recut={"allowed": True}))
-    monkeypatch.setattr(story.ledger, "recut_lock", lambda host: TakenLock())
+    monkeypatch.setattr(story.ledger, "recutting", lambda host: TakenLock())
     cut = step(story.run(), StepName.CUT)
     assert cut.outcome is StepOutcome.SKIPPED
     assert "head, process 4711" in cut.why
@@ -258,10 +258,10 @@ def cut_so_far(monkeypatch: pytest.MonkeyPatch, *states: State) -> Story:
         )
 
     async def gathered(*_: object) -> Gathered:
-        return Gathered(boards={}, left_out={})
+        return Gathered(boards={}, left_out={}, looks={})
 
     monkeypatch.setattr(cutting, "cut", cut)
-    monkeypatch.setattr(cutting, "cuts_due", lambda _: (planned(),))
+    monkeypatch.setattr(cut_step, "cuts_due", lambda _: (planned(),))
     monkeypatch.setattr(cut_step, "gathered", gathered)
     return Story(configured=settings(**CUTTING))
 

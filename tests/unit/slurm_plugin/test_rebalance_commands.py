@@ -46,7 +46,7 @@ def test_a_run_prints_a_row_for_each_step(story: Story) -> None:
     assert shown.exit_code == 0
     assert rows(shown.stdout) == STEPS
     assert "vision lends nlp 4 slices, 0 before" in shown.stdout
-    assert "and 1 more" in shown.stdout
+    assert "and 3 more" in shown.stdout
 
 
 def test_what_is_done_is_no_news_for_cron(story: Story) -> None:
@@ -79,7 +79,7 @@ def test_while_another_run_is_under_way_it_is_tried_later(
 
 
 def test_a_run_that_hangs_does_not_keep_cron_silent_for_ever(story: Story) -> None:
-    run_id = story.ledger.open_run("root", "head")
+    run_id = story.ledger.rebalances.open("root", "head")
     story.ledger.is_free = False
     for age_s, said in ((3000, ""), (4000, "head, process 4711")):
         begun_s = story.world.now_s - age_s
@@ -131,7 +131,7 @@ def test_history_has_what_was_done_and_what_was_not(story: Story) -> None:
     story.world.failure = DOWN
     rebalance("--quiet")
     _, second, first = rebalance("history").stdout.splitlines()
-    assert "reconcile 1, roll 1, lend 1, compile 4" in first
+    assert "reconcile 1, roll 1, lend 1, compile 6" in first
     assert second.split()[-2:] == ["–", "all"]
     assert "failed" in second
 
@@ -143,7 +143,7 @@ def test_a_killed_run_is_shown_with_the_step_that_was_under_way(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(story.ledger, "set_loans", dies)
+        patched.setattr(story.ledger, "replace", dies)
         with pytest.raises(Killed):
             rebalance()
     rebalance()

@@ -33,7 +33,7 @@ def job(job_id: int, account: str = "vision", **changes: Any) -> JobView:
         "partition": "gpu",
         "qos": f"slicewise_{account}",
         "state": JobState.PENDING,
-        "reason": "AssocGrpBilling",
+        "reason": "QOSGrpBilling",
         "held": False,
         "priority": 100,
         "admin_comment": "",

@@ -11,9 +11,12 @@ import typer
 from recut_world import Crashes, MemoryJournal, RecutWorld, planned
 
 from cluster.errors import InvalidInputError, OutsideError
+from cluster.mig_profiles import board
 from slurm_plugin.cli import recut_cli
-from slurm_plugin.decide.mig.recut_inputs import Gathered
+from slurm_plugin.decide.mig.recut_inputs import Gathered, PlanInput
 from slurm_plugin.decide.mig.recut_steps import Recut, State
+from slurm_plugin.decide.mig.recutting import Terms
+from slurm_plugin.decide.mig.recutting_worth import Demand
 from slurm_plugin.recut import cutting
 
 TOML = """
@@ -46,12 +49,12 @@ class LockedJournal(MemoryJournal):
 
     is_free = True
 
-    def recut_lock(self, host: str) -> Lock:
+    def recutting(self, host: str) -> Lock:
         assert ", process " in host
         return Lock(is_free=self.is_free)
 
-    def recut_history(self, limit: int) -> tuple[Recut, ...]:
-        return tuple(reversed(self.recuts.values()))[:limit]
+    def history(self, limit: int) -> tuple[Recut, ...]:
+        return tuple(reversed(self.kept.values()))[:limit]
 
 
 @dataclass
@@ -78,7 +81,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
         yield made.journal
 
     async def gathered(*_: object) -> Gathered:
-        return Gathered(boards={}, left_out={"gpu09": "it was never surveyed"})
+        return Gathered(boards={}, left_out={"gpu09": "it was never surveyed"}, looks={})
 
     monkeypatch.setenv("SLICEWISE_CONFIG", str(made.path))
     monkeypatch.setattr(recut_cli, "opened_ledger", opened)
@@ -179,24 +182,42 @@ def test_one_that_is_stuck_is_an_error_with_what_to_do(site: Site) -> None:
     site.journal.is_free = False
     with pytest.raises(OutsideError, match="A run cuts GPUs now"):
         recut_cli.close(1)
-    assert site.journal.unfinished_recuts()
+    assert site.journal.unfinished()
     site.journal.is_free = True
     recut_cli.close(1)
-    assert site.journal.recut(1).state is State.CLOSED
-    assert site.journal.unfinished_recuts() == ()
+    assert site.journal.find(1).state is State.CLOSED
+    assert site.journal.unfinished() == ()
 
 
 def test_what_is_unfinished_comes_first_and_nothing_new_is_begun(site: Site) -> None:
-    site.journal.open_recut(planned(), "root")
+    site.journal.open(planned(), "root")
     recut_cli.run_recuts()
-    assert {one.state for one in site.journal.recuts.values()} == {State.DONE}
-    assert len(site.journal.recuts) == 1
+    assert {one.state for one in site.journal.kept.values()} == {State.DONE}
+    assert len(site.journal.kept) == 1
 
 
 def test_only_what_is_stuck_can_be_closed(site: Site) -> None:
-    site.journal.open_recut(planned(), "root")
+    site.journal.open(planned(), "root")
     with pytest.raises(InvalidInputError, match="SW-RECUT-NOT-STUCK"):
         recut_cli.close(1)
+
+
+def test_a_plan_says_what_stays_for_guarantees(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demand = Demand(guaranteed={"7g.80gb": 4, "1g.10gb": 2})
+    board_of = PlanInput(board("A100-80GB"), (), demand, Terms(60, 3600, 1), {})
+
+    async def gathered(*_: object) -> Gathered:
+        return Gathered({"A100-80GB": board_of}, {}, {})
+
+    monkeypatch.setattr(recut_cli, "gathered", gathered)
+    recut_cli.show_plan()
+    said = "Kept of A100-80GB, since guarantees need it: 2 1g.10gb, 4 7g.80gb."
+    assert said in capsys.readouterr().out
+    recut_cli.show_plan(as_json=True)
+    found = json.loads(capsys.readouterr().out)["guaranteed"]
+    assert found == {"A100-80GB": {"7g.80gb": 4, "1g.10gb": 2}}
 
 
 def test_history_and_plan_are_tables(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

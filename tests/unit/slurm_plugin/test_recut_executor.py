@@ -30,7 +30,7 @@ CALLS_AFTER_THE_CUT = ("write gres.conf", "write slurm.conf", "restart_controlle
 
 def world_with(crashes: Crashes) -> tuple[RecutWorld, MemoryJournal]:
     journal = MemoryJournal(crashes)
-    journal.open_recut(planned(), "root")
+    journal.open(planned(), "root")
     return RecutWorld(crashes), journal
 
 
@@ -319,8 +319,8 @@ async def test_who_has_lost_the_lock_stops_and_undoes_nothing(answer: object) ->
     world, journal = world_with(Crashes())
     executor = Executor(Work(world, journal, 20, is_ours), journal, lambda *_: None)
     with pytest.raises(LostLockError):
-        await executor.carry_out(journal.recut(1), taken_up=False)
-    (record,) = journal.recut(1).records
+        await executor.carry_out(journal.find(1), taken_up=False)
+    (record,) = journal.find(1).records
     assert record.outcome is Outcome.BEGUN
     assert not world.reserved
 
@@ -333,7 +333,7 @@ async def test_each_step_is_told_when_it_begins_and_when_it_has_ended() -> None:
         journal,
         lambda _, record: seen.append((record.step, record.outcome)),
     )
-    await executor.carry_out(journal.recut(1), taken_up=False)
+    await executor.carry_out(journal.find(1), taken_up=False)
     assert seen == [(step, o) for step in FORWARD for o in (Outcome.BEGUN, Outcome.DONE)]
 
 

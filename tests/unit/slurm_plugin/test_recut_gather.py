@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from emulated_gpus import gpu_node
+from own_parts import OwnParts
 from scripted import ScriptedSlurm, job, policy_of, settings, tenant
 
 from cluster.errors import InvalidInputError, OutsideError
@@ -20,10 +21,11 @@ from cluster.mig.nvml import create_instance, read_inventory
 from cluster.settings import Settings
 from cluster.slurm import maintenance
 from sandbox.nvml.driver import EmulatedGpu
+from slurm_plugin.decide.mig.recut_due import cuts_due, has_order
 from slurm_plugin.decide.mig.recut_gpus import lines_by_node
 from slurm_plugin.decide.mig.recut_inputs import Gathered, PlanInput
 from slurm_plugin.decide.mig.recut_steps import Planned, Recut, State, StepName
-from slurm_plugin.decide.mig.recutting import plan
+from slurm_plugin.decide.mig.recutting import Step, plan
 from slurm_plugin.decide.mig.recutting_changes import Gpu, Job, Replica
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.slurm_files import node_positions, padded
@@ -37,7 +39,7 @@ A100, H200 = "A100-80GB", "H200-141GB"
 ONES = tuple(Placement("1g.10gb", start, 1) for start in range(3))
 THREE = Placement("3g.40gb", 4, 4)
 TYPES = types_by_kind(settings().boards_by_type)
-DEVICES = 7
+DEVICES = 8
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +53,12 @@ def inventory() -> Iterator[Inventory]:
 
 
 @dataclass
-class Journal:
+class Journal(OwnParts):
     """As the ledger has it."""
 
     surveyed: Mapping[str, Inventory] = field(default_factory=dict)
     age_s: float = 60.0
-    unfinished: tuple[Recut, ...] = ()
+    running: tuple[Recut, ...] = ()
     ended: tuple[Recut, ...] = ()
     seconds: Mapping[StepName, list[float]] = field(default_factory=dict)
     saved: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -69,10 +71,10 @@ class Journal:
         texts = {name: json.dumps(asdict(one)) for name, one in self.surveyed.items()}
         return {name: Seen(NOW_S - self.age_s, text) for name, text in texts.items()}
 
-    def unfinished_recuts(self) -> tuple[Recut, ...]:
-        return self.unfinished
+    def unfinished(self) -> tuple[Recut, ...]:
+        return self.running
 
-    def recut_history(self, limit: int) -> tuple[Recut, ...]:
+    def history(self, limit: int) -> tuple[Recut, ...]:
         return self.ended
 
     def step_seconds(self) -> Mapping[StepName, list[float]]:
@@ -83,7 +85,7 @@ class Journal:
 
 
 def node(name: str = "gpu01", **changes: Any) -> NodeView:
-    gpus = {"1g.10gb": 3, "3g.40gb": 1, "nvidia_h200": 1, "pad5": 2}
+    gpus = {"1g.10gb": 3, "3g.40gb": 1, "nvidia_h200": 1, "pad5": 3}
     one = NodeView(name, name, frozenset({"MIXED"}), gpus, {}, frozenset({"gpu"}))
     return replace(one, **changes)
 
@@ -245,7 +247,7 @@ async def test_a_node_that_slurm_has_otherwise_is_left_out(
     site: Site, changes: dict[str, Any], why: str
 ) -> None:
     site.slurm.known_nodes = (node(**changes),)
-    assert (await site.gathered()) == Gathered({}, {"gpu01": why})
+    assert (await site.gathered()) == Gathered({}, {"gpu01": why}, {})
 
 
 async def test_a_node_that_nobody_has_looked_at_for_long_is_left_out(site: Site) -> None:
@@ -280,7 +282,7 @@ async def test_files_that_can_not_be_read_are_an_error(site: Site) -> None:
 
 async def test_nodes_of_others_and_without_gpus_are_none(site: Site) -> None:
     site.slurm.known_nodes = (node(partitions=frozenset({"other"})), node("cpu01", gpus={}))
-    assert await site.gathered() == Gathered({}, {})
+    assert await site.gathered() == Gathered({}, {}, {})
 
 
 def recut(uuid: str, state: State, ended_s: float | None = None) -> Recut:
@@ -289,7 +291,7 @@ def recut(uuid: str, state: State, ended_s: float | None = None) -> Recut:
 
 
 async def test_while_a_gpu_is_in_work_it_is_what_it_will_be_and_its_node_waits(site: Site) -> None:
-    site.journal.unfinished = (recut(site.inventory.gpus[0].uuid, State.RUNNING),)
+    site.journal.running = (recut(site.inventory.gpus[0].uuid, State.RUNNING),)
     found = await site.gathered()
     assert found.left_out == {"gpu01": "re-cut 7 is at work there"}
     assert found.layouts == {site.inventory.gpus[0].uuid: (THREE,)}
@@ -367,7 +369,20 @@ async def test_what_ran_lately_is_expected_but_for_what_other_nodes_serve(site: 
     assert (await site.a100()).demand.expected == {"1g.10gb": 1.75, "3g.40gb": 0.5}
     site.slurm.known_nodes += (node("gpu02", gpus={"1g.10gb": 1}),)
     assert (await site.a100()).demand.expected == {"1g.10gb": 0.75, "3g.40gb": 0.5}
-    assert ("runs", int(NOW_S) - 3600) in site.slurm.done
+    assert ("runs", int(NOW_S) - 86_400) in site.slurm.done
+
+
+async def test_what_guarantees_need_is_what_other_nodes_do_not_have(
+    site: Site, inventory: Inventory
+) -> None:
+    site.slurm.records = (replace(ran(50_000, 40_000, **{"1g.10gb": "5"}), account="vision"),)
+    assert (await site.a100()).demand.guaranteed == {"1g.10gb": 5}
+    site.slurm.known_nodes += (node("gpu02", states=frozenset({"IDLE", "RESERVED"})),)
+    site.journal.surveyed = {**site.journal.surveyed, "gpu02": inventory}
+    site.write(["gpu01", "gpu02"])
+    assert (await site.a100()).demand.guaranteed == {"1g.10gb": 2}
+    site.journal.nominal = 4_000
+    assert (await site.a100()).demand.guaranteed == {"1g.10gb": 1}
 
 
 async def test_a_recut_takes_as_long_as_the_last_ones_did(site: Site) -> None:
@@ -387,12 +402,53 @@ async def test_a_recut_takes_as_long_as_the_last_ones_did(site: Site) -> None:
 
 async def test_what_is_gathered_can_be_planned_with(site: Site, inventory: Inventory) -> None:
     site.slurm.known_nodes += (node("gpu02", states=frozenset({"DOWN"})),)
-    holds(site, (runs(1, **PLAIN), {3}))
+    holds(site, (runs(1, **PLAIN, tres={"gres/gpu:3g.40gb": "1"}), {3}))
     site.slurm.shown += (waits(30, tres={"gres/gpu:3g.40gb": "1"}),)
     found = await site.a100()
     (step,) = plan(found.board, found.gpus, found.demand, found.terms)
     assert (step.gpu, step.node) == (inventory.gpus[0].uuid, "gpu01")
     assert (step.destroy, step.create) == (ONES, (Placement("3g.40gb", 0, 4),))
+
+
+def wants_a_3g(site: Site) -> None:
+    """The other 3g, at index 3, is held; three 1g are free."""
+    three = {"gres/gpu:3g.40gb": "1"}
+    site.slurm.known_nodes += (node("gpu02", states=frozenset({"DOWN"})),)
+    holds(site, (runs(1, **PLAIN, tres=three), {3}))
+    site.slurm.shown += (waits(30, tres=three),)
+
+
+async def test_a_step_is_planned_so_that_slurm_has_an_order_of_devices(site: Site) -> None:
+    wants_a_3g(site)
+    found = await site.gathered()
+    (due,) = cuts_due(found)
+    assert due.after == (Placement("3g.40gb", 0, 4), THREE)
+    of = found.boards[A100]
+    (step,) = plan(of.board, of.gpus, of.demand, of.terms)
+    look = found.looks["gpu01"]
+    assert has_order(look, step, ["3g.40gb"])
+    # Before the 3g at index 3 there are three places, behind it four: for the H200, too.
+    assert has_order(look, step, ["1g.10gb"] * 4)
+    assert not has_order(look, step, ["1g.10gb"] * 5)
+    assert not has_order(replace(look, positions="its lines are shared"), step, ["3g.40gb"])
+
+
+async def test_what_slurm_has_no_order_for_is_cut_for_who_waits_alone(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wants_a_3g(site)
+    found = await site.gathered()
+    one = Placement("1g.10gb", 2, 1)
+
+    def full(*_: object) -> Iterator[Step]:
+        of = found.boards[A100]
+        for step in plan(of.board, of.gpus, of.demand, of.terms):
+            yield replace(step, destroy=ONES, create=(one,), asked=step.asked)
+
+    monkeypatch.setattr("slurm_plugin.decide.mig.recut_due.plan", full)
+    assert one in cuts_due(found)[0].after
+    monkeypatch.setattr("slurm_plugin.decide.mig.recut_due.has_order", lambda *_: False)
+    assert cuts_due(found)[0].after == (Placement("3g.40gb", 0, 4), THREE)
 
 
 def test_a_nodes_lines_say_the_same_as_the_whole_file(site: Site) -> None:

@@ -17,7 +17,7 @@ NODE_VIEW = NodeView(NODE, "", frozenset({"IDLE"}), {"1g.10gb": 2, "pad2": 5}, {
 
 def test_a_step_of_the_plan_names_the_whole_layout_before_and_after() -> None:
     move = Move("vision/bert", BEFORE[4], "GPU-b", BEFORE[0])
-    step = Step(GPU, NODE, (move,), BEFORE[4:], AFTER[4:], 9, 4, "3g more")
+    step = Step(GPU, NODE, (move,), BEFORE[4:], AFTER[4:], 9, 4, "3g more", ())
     planned = looks.planned(step, BEFORE[::-1])
     assert (planned.before, planned.after) == (BEFORE, AFTER)
     assert (planned.moves, planned.gpu_uuid) == (("vision/bert",), GPU)

@@ -106,7 +106,7 @@ async def test_what_a_driver_says_is_written(
 
 def kept() -> Recut:
     journal = MemoryJournal(Crashes())
-    return journal.keep_texts(journal.open_recut(planned(), "root").recut_id, *CONF.values())
+    return journal.keep_texts(journal.open(planned(), "root").recut_id, *CONF.values())
 
 
 def test_files_are_put_back_and_what_was_told_is_not_lost(

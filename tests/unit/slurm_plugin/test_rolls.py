@@ -26,21 +26,21 @@ LONE = 2
 
 @dataclass
 class Rolled(MemoryStore):
-    """Rolled in January; ``renewed`` is when budgets came back."""
+    """Rolled in January; ``begun_anew`` is when budgets came back."""
 
-    renewed: Mapping[str, int] = field(default_factory=dict)
+    begun_anew: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         entry = BudgetEntry("lone", "roll", 1000, JANUARY_S, "slicewise", "")
-        assert self.book_budget(entry, 0)
+        assert self.enter(entry, 0)
 
-    def renewed_budgets(self) -> Mapping[str, int]:
-        return self.renewed
+    def renewed(self) -> Mapping[str, int]:
+        return self.begun_anew
 
     def use(self, start_s: int, seconds: int) -> None:
         """By a run that nobody saw while it ran."""
         run = SimulatedRun(LONE, start_s, {"1g.10gb": 1}, PARTITION, 60, end_s=start_s + seconds)
-        self.apply(charge(TARIFF, (), (run_record(run, start_s + seconds),), (), {}).charges)
+        self.post(charge(TARIFF, (), (run_record(run, start_s + seconds),), (), {}).charges)
 
     def roll(self, at_s: int) -> int:
         """What is unspent afterwards."""
@@ -66,21 +66,25 @@ def test_a_run_over_the_boundary_counts_in_both_periods():
 def test_a_first_budget_does_not_pay_for_what_ran_before_it():
     ledger, at_s = MemoryStore(), JANUARY_S + 5000
     run = job_view(SimulatedRun(LONE, JANUARY_S - 10, {"1g.10gb": 1}, PARTITION, None))
-    ledger.apply(charge(TARIFF, (run,), (), (), {}).charges)
+    ledger.charges.post(charge(TARIFF, (run,), (), (), {}).charges)
     roll_budgets(ledger, POLICY, "UTC", (run,), at_s)
-    held, balances, rolls = ledger.open_reservations(), ledger.balances(), ledger.rolls()
+    held, balances, rolls = (
+        ledger.charges.open_reservations(),
+        ledger.budgets.balances(),
+        ledger.budgets.rolls(),
+    )
     assert left(POLICY, balances, rolls, held, at_s)["lone"].left_millislice_s == 1000
     assert left(POLICY, balances, rolls, held, at_s + 5)["lone"].left_millislice_s == 995
 
 
 def test_a_budget_that_came_back_in_its_period_goes_on_with_its_debt():
-    ledger = Rolled(renewed={"lone": JANUARY_S + 50})
+    ledger = Rolled(begun_anew={"lone": JANUARY_S + 50})
     ledger.use(JANUARY_S + 100, 1400)
     assert ledger.roll(FEBRUARY_S + 1) == 1000 - 400
 
 
 def test_a_budget_that_came_back_later_begins_with_its_amount():
-    ledger = Rolled(renewed={"lone": FEBRUARY_S + 50})
+    ledger = Rolled(begun_anew={"lone": FEBRUARY_S + 50})
     ledger.use(JANUARY_S + 100, 1400)
     assert ledger.roll(FEBRUARY_S + 100) == 1000
 
@@ -89,9 +93,9 @@ def test_a_period_waits_for_a_run_of_the_last_one_that_is_not_settled():
     """It runs no more, and accounting does not show its end yet."""
     ledger = Rolled()
     run = SimulatedRun(LONE, FEBRUARY_S - 50, {"1g.10gb": 1}, PARTITION, 600)
-    ledger.apply(charge(TARIFF, (job_view(run),), (), (), {}).charges)
+    ledger.charges.post(charge(TARIFF, (job_view(run),), (), (), {}).charges)
     assert roll_budgets(ledger, POLICY, "UTC", (), FEBRUARY_S + 100) == ()
     run.end_s, run.visible_s = FEBRUARY_S + 20, FEBRUARY_S + 200
     ended = (run_record(run, FEBRUARY_S + 200),)
-    ledger.apply(charge(TARIFF, (), ended, ledger.open_reservations(), {}).charges)
+    ledger.charges.post(charge(TARIFF, (), ended, ledger.charges.open_reservations(), {}).charges)
     assert ledger.roll(FEBRUARY_S + 200) == 1000 + 200 - 20

@@ -151,7 +151,7 @@ async def test_a_service_scales_within_its_slots(world: World) -> None:
 
 
 async def test_what_could_not_be_kept_does_not_hold(world: World) -> None:
-    world.ledger.failures["set_order"] = [DOWN]
+    world.ledger.failures["write"] = [DOWN]
     with pytest.raises(UnreachableError) as raised:
         await world.order("restart")
     assert raised.value.refusal.code == "SW-DATABASE-DOWN"
@@ -162,16 +162,16 @@ async def test_what_could_not_be_kept_does_not_hold(world: World) -> None:
 
 async def test_another_daemons_orders_are_read_at_the_next_turn(world: World) -> None:
     await world.orders.turn()
-    world.ledger.set_order(BERT, "scale", SCALED, "alice")
+    world.ledger.orders.write(BERT, "scale", SCALED, "alice")
     await world.orders.turn()
     assert world.shown == SCALED.order
 
 
 async def test_orders_are_read_again_only_if_there_is_a_new_one(world: World) -> None:
     await world.orders.turn()
-    world.ledger.failures["orders"] = [DOWN]
+    world.ledger.failures["standing"] = [DOWN]
     await world.orders.turn()
-    world.ledger.set_order(BERT, "scale", SCALED, "alice")
+    world.ledger.orders.write(BERT, "scale", SCALED, "alice")
     with pytest.raises(UnreachableError):
         await world.orders.turn()
     await world.orders.turn()

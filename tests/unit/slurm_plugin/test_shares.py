@@ -1,8 +1,12 @@
 """What a job may have beside its GPUs, by what the nodes have."""
 
+from dataclasses import replace
+
 import pytest
 
 from cluster.jobs import NodeView
+from cluster.mig_profiles import WholeBoard
+from cluster.units import Millislices
 from slurm_plugin.decide.shares import GpuSize, PerSlice, shares
 
 SIZES = {
@@ -28,6 +32,15 @@ def test_all_gpus_of_a_node_fit_with_their_shares() -> None:
     for one in nodes:
         for what, has in (("cpus", one.cpus), ("memory_mib", one.memory_mib)):
             assert sum(found[kind][what] * count for kind, count in one.gpus.items()) <= has
+
+
+def test_a_share_does_not_grow_because_a_gpu_is_cut_otherwise() -> None:
+    board = WholeBoard(7, Millislices(7000))
+    sizes = {kind: replace(size, board=board) for kind, size in SIZES.items()}
+    whole = shares(sizes, [node({"1g.10gb": 7}, 14, 14000)], None, None)
+    cut = shares(sizes, [node({"1g.10gb": 1, "pad1": 6}, 14, 14000)], None, None)
+    assert cut == whole
+    assert whole["1g.10gb"] == {"cpus": 2, "memory_mib": 2000}
 
 
 def test_whole_cores_are_given() -> None:

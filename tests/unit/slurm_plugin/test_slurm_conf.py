@@ -2,9 +2,15 @@
 
 import pytest
 
-from cluster.jobs import PartitionView
-from slurm_plugin.decide.slurm_conf import conf_faults, conf_lines
+from cluster.jobs import NodeView, PartitionView
+from slurm_plugin.decide.slurm_conf import (
+    allow_qos_faults,
+    conf_faults,
+    conf_lines,
+    price_faults,
+)
 
+GATE = "slicewise_gate"
 COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}
 WEIGHTS = {"cpu": 0.0, "mem": 0.0, "gres/gpu:1g.10gb": 1000.0, "gres/gpu:3g.40gb": 3500.0}
 CONFIG = {
@@ -16,7 +22,7 @@ CONFIG = {
 
 
 def faults(config: dict[str, str] | None = None, weights: dict[str, float] | None = None):
-    partitions = [PartitionView("gpu", WEIGHTS if weights is None else weights, "")]
+    partitions = [PartitionView("gpu", WEIGHTS if weights is None else weights, GATE)]
     return conf_faults({**CONFIG, **(config or {})}, partitions, ["gpu"], COSTS)
 
 
@@ -27,8 +33,8 @@ def test_the_lines():
         "AccountingStorageTRES=gres/gpu,gres/gpu:1g.10gb,gres/gpu:3g.40gb",
         "PreemptType=preempt/qos",
         "PreemptMode=REQUEUE",
-        f"PartitionName=gpu TRESBillingWeights={weights}",
-        f"PartitionName=long TRESBillingWeights={weights}",
+        f"PartitionName=gpu QOS=slicewise_gate TRESBillingWeights={weights}",
+        f"PartitionName=long QOS=slicewise_gate TRESBillingWeights={weights}",
     )
 
 
@@ -69,16 +75,27 @@ def test_without_weights_slurm_bills_processors():
     assert len(faults(weights={})) == len(COSTS) + 1
 
 
-@pytest.mark.parametrize("weights", [{}, {"cpu": 1.0, "mem": 0.0}])
-def test_another_partition_that_bills_is_said(weights: dict[str, float]):
-    views = [PartitionView("gpu", WEIGHTS, ""), PartitionView("cpu", weights, "")]
-    (fault,) = conf_faults(CONFIG, views, ["gpu"], COSTS)
-    assert "Partition cpu is not managed, but bills" in fault
-
-
-def test_one_that_bills_nothing_is_all_right():
-    views = [PartitionView("gpu", WEIGHTS, ""), PartitionView("cpu", {"cpu": 0.0}, "")]
+def test_another_partition_may_bill_what_it_likes():
+    views = [PartitionView("gpu", WEIGHTS, GATE), PartitionView("cpu", {"cpu": 1.0}, "site")]
     assert conf_faults(CONFIG, views, ["gpu"], COSTS) == ()
+
+
+@pytest.mark.parametrize("qos", ["", "site"])
+def test_a_partition_without_the_gate_is_said(qos: str):
+    (fault,) = conf_faults(CONFIG, [PartitionView("gpu", WEIGHTS, qos)], ["gpu"], COSTS)
+    assert fault.startswith("Partition gpu has no QOS=slicewise_gate on its line")
+
+
+def test_a_partition_that_does_not_take_our_qos_is_said():
+    ours = {"slicewise_a", "slicewise_a_borrowed"}
+    views = [
+        PartitionView("all", {}, GATE),
+        PartitionView("some", {}, GATE, allow_qos=frozenset({"normal", "slicewise_a"})),
+        PartitionView("both", {}, GATE, allow_qos=frozenset({*ours, "normal"})),
+        PartitionView("cpu", {}, "", allow_qos=frozenset({"normal"})),
+    ]
+    (fault,) = allow_qos_faults(views, {"all", "some", "both"}, ours)
+    assert fault.startswith("Partition some has AllowQos without slicewise_a_borrowed:")
 
 
 def test_a_partition_that_is_not_there_is_said():
@@ -87,7 +104,7 @@ def test_a_partition_that_is_not_there_is_said():
 
 
 def test_a_partition_without_default_memory_is_said_where_memory_is_allotted():
-    views = [PartitionView("gpu", WEIGHTS, "", has_default_memory=False)]
+    views = [PartitionView("gpu", WEIGHTS, GATE, has_default_memory=False)]
     allots = {**CONFIG, "SelectTypeParameters": "CR_CORE_MEMORY", "DefMemPerNode": "UNLIMITED"}
     (fault,) = conf_faults(allots, views, ["gpu"], COSTS)
     assert "Partition gpu gives a job that asks for no memory all" in fault
@@ -97,3 +114,24 @@ def test_a_partition_without_default_memory_is_said_where_memory_is_allotted():
         {**allots, "JobDefaults": "DefMemPerGPU=9"},
     ):
         assert conf_faults(config, views, ["gpu"], COSTS) == ()
+
+
+def test_gpus_without_a_price_are_said_once_for_each_type():
+    def node(name: str, gpus: dict[str, int], partition: str = "gpu", untyped: int = 0) -> NodeView:
+        where = frozenset({partition})
+        return NodeView(name, name, frozenset(), gpus, {}, where, untyped_gpus=untyped)
+
+    nodes = [
+        node("a", {"1g.10gb": 3, "3g.40gb": 1, "pad4": 3, "gone": 0}),
+        node("b", {"a100": 8}),
+        node("c", {"a100": 8, "l40s": 1}),
+        node("d", {"h200": 8}, partition="other"),
+        node("e", {}, untyped=8),
+    ]
+    untyped, a100, l40s = price_faults(nodes, frozenset({"gpu"}), COSTS)
+    assert untyped.startswith("e has GPUs without a type")
+    assert a100.startswith("b and 1 more node have gpu:a100, which has no price")
+    assert l40s.startswith("c has gpu:l40s, which has no price")
+    assert price_faults(nodes[:1], frozenset({"gpu"}), COSTS) == ()
+    priced = COSTS | {"a100": 7000, "l40s": 3500}
+    assert price_faults(nodes[1:4], frozenset({"gpu"}), priced) == ()

@@ -50,6 +50,11 @@ def test_the_site_s_types_come_first_and_others_are_full_names(inventory: Invent
     ]
 
 
+def test_a_whole_gpu_has_the_site_s_type_for_its_model(inventory: Inventory) -> None:
+    types = types_by_kind({}, {"H200-141GB": "h200", "A100-80GB": "a100"})
+    assert [one.gres_type for one in devices(inventory, types)][-1] == "h200"
+
+
 def test_a_type_is_found_by_the_name_that_another_driver_has_for_its_profile() -> None:
     found = types_by_kind({"1g.23gb": board("GB200-186GB")})
     assert found[Kind("GB200-186GB", "1g.24gb")] == "1g.23gb"

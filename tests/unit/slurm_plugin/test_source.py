@@ -54,7 +54,7 @@ def runs(count: int) -> list[Charge]:
 @pytest.fixture
 def sources(monkeypatch: pytest.MonkeyPatch) -> tuple[Source, Source]:
     ledger = ScriptedLedger(shown=policy_of(tenant("vision", 2000)))
-    ledger.apply(runs(5))
+    ledger.charges.post(runs(5))
     slurm = ScriptedSlurm(job(0, JobState.RUNNING, nodes=("n1",)))
     sync = sync_of(slurm)
     asyncio.run(sync.turn())

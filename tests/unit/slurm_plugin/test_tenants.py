@@ -151,6 +151,15 @@ def test_names_that_no_tenant_can_have(name: str):
     assert refusal(name, removed=True).endswith("[SW-TENANT-NAME]")
 
 
+@pytest.mark.parametrize("name", ["gate", "a_borrowed"])
+def test_names_whose_qos_would_be_another_of_ours(name: str):
+    assert refusal(name).endswith("[SW-TENANT-NAME]")
+    # One of before must be able to go.
+    there = {**POLICY, name: tenants.Tenant(name, "", tenants.Quota(Millislices(0)))}
+    assert name not in tenants.changed(there, update(name, removed=True))
+    assert tenants.changed(there, update(name, weight=2))[name].quota.weight == 2
+
+
 @pytest.mark.parametrize("name", ["a", "_a", "A.b-c_d", "0", "a" * 63])
 def test_names_that_a_tenant_can_have(name: str):
     assert name in tenants.changed({}, update(name))

@@ -11,8 +11,8 @@ from cluster.jobs import SHAPES_NODE, JobState, JobTag, JobView
 from cluster.units import Millislices, MillisliceSeconds
 from cluster.wire import ServiceNews
 from cluster.wire_reads import WhyAnswer
-from slurm_plugin.decide.limits import BORROWED_QOS
 from slurm_plugin.decide.policy import Budget, Period, Recall
+from slurm_plugin.decide.qos_names import SHARED_QOS
 from slurm_plugin.decide.shortage import Sight
 from slurm_plugin.decide.why import jobs_named, why_job
 
@@ -53,8 +53,8 @@ def test_waiting_for_the_guarantee_it_says_who_holds_it_and_until_when():
         running(1, NOW_S + 600),
         running(2, NOW_S + 60),
         running(3, account="nlp"),
-        running(4, qos=BORROWED_QOS),
-        job(9, "MaxBillingPerAccount"),
+        running(4, qos=SHARED_QOS),
+        job(9, "QOSGrpBilling"),
         tenants=(VISION, tenant("nlp", 2000)),
     )
     answer = asked("9", now)
@@ -75,16 +75,14 @@ def test_it_waits_until_enough_has_come_back():
     now = sight(
         running(1, NOW_S + 600),
         running(2, NOW_S + 60),
-        job(9, "MaxBillingPerAccount", tres={f"gres/gpu:{SMALL}": "2"}),
+        job(9, "QOSGrpBilling", tres={f"gres/gpu:{SMALL}": "2"}),
         tenants=(VISION,),
     )
     assert asked("9", now).start_s == NOW_S + 600
 
 
 def test_jobs_without_a_time_limit_allow_no_estimate():
-    now = sight(
-        running(1, None), running(2, None), job(9, "MaxBillingPerAccount"), tenants=(VISION,)
-    )
+    now = sight(running(1, None), running(2, None), job(9, "QOSGrpBilling"), tenants=(VISION,))
     answer = asked("9", now)
     assert answer.start_s is None
     assert answer.start == "no estimate: jobs that must end first have no time limit"
@@ -92,38 +90,44 @@ def test_jobs_without_a_time_limit_allow_no_estimate():
 
 
 def test_what_can_never_fit_is_told_so():
-    now = sight(job(9, "AssocGrpBilling", tres={f"gres/gpu:{LARGE}": "1"}), tenants=(VISION,))
+    now = sight(job(9, "QOSGrpBilling", tres={f"gres/gpu:{LARGE}": "1"}), tenants=(VISION,))
     answer = asked("9", now)
     assert "needs 3.5" in answer.sentences[1]
     assert "would not fit" in answer.start
 
 
 def test_room_that_has_just_come_is_seen():
-    answer = asked("9", sight(job(9, "AssocGrpBilling"), tenants=(VISION,)))
+    answer = asked("9", sight(job(9, "QOSGrpBilling"), tenants=(VISION,)))
     assert answer.start_s is None
     assert "there is room for it now" in answer.start
 
 
-def test_above_the_tenant_others_are_a_sum_without_names():
-    lab, other = tenant("lab", 3000), tenant("other", 1500, "lab", lending_limit_millislices=500)
+def test_waiting_for_borrowed_quota_it_says_who_holds_it():
+    borrowed = {"qos": "slicewise_vision_borrowed"}
     now = sight(
         running(1, NOW_S + 900),
-        running(2, NOW_S + 60, account="other", user="mallory"),
-        running(3, NOW_S + 120, account="other", user="mallory"),
-        job(9, "AssocGrpBilling"),
-        tenants=(lab, tenant("vision", 1500, "lab", borrowing_limit_millislices=9000), other),
-        loans={("other", "vision"): 500},
+        running(2, NOW_S + 60, **borrowed),
+        running(3, NOW_S + 120, account="other", user="mallory", qos="slicewise_other_borrowed"),
+        job(9, "QOSGrpBilling", **borrowed),
+        tenants=(
+            tenant("vision", 1500, borrowing_limit_millislices=9000),
+            tenant("other", 1500, lending_limit_millislices=1500),
+        ),
+        loans={("other", "vision"): 1500},
     )
     answer = asked("9", now)
-    assert "The jobs of lab and of tenants below it hold 3 of 3 slices" in answer.sentences[1]
-    assert rows(answer) == [
-        ("job 1 of alice", 1000, NOW_S + 900),
-        ("other tenants (2 jobs)", 2000, None),
-    ]
-    assert answer.sentences[2] == "Of its quota vision lends 0 now; it borrows 0.5 of at most 9."
+    assert answer.headline == "Job 9 of alice waits: its tenant may hold no more now."
+    assert "The borrowed jobs of vision hold 1 of 1.5 slices" in answer.sentences[1]
+    assert rows(answer) == [("job 2 of alice", 1000, NOW_S + 60)]
+    assert answer.sentences[2] == "Of its quota vision lends 0 now; it borrows 1.5 of at most 9."
     assert "mallory" not in answer.model_dump_json()
-    assert '"other"' not in answer.model_dump_json()
     assert answer.start_s == NOW_S + 60
+
+
+def test_in_another_qos_it_waits_at_the_gate():
+    answer = asked("9", sight(job(9, "QOSGrpBilling", qos="normal"), tenants=(VISION,)))
+    assert "lets no jobs in other QOS than Slicewise's have GPUs" in answer.headline
+    assert "scontrol update JobId=9 QOS=slicewise_TENANT" in answer.hints[0]
 
 
 def recall(amount: int, called_s: int, borrower: str = "nlp") -> Recall:
@@ -133,7 +137,7 @@ def recall(amount: int, called_s: int, borrower: str = "nlp") -> Recall:
 def test_what_its_tenant_has_lent_comes_back_after_the_grace_at_the_latest():
     """Slurm says that its own QOS, or its account, may hold no more: of what is not back yet."""
     now = sight(
-        job(9, "MaxBillingPerAccount"),
+        job(9, "QOSGrpBilling"),
         tenants=(VISION, tenant("nlp", 2000), tenant("audio", 2000)),
         recalls=(recall(1000, NOW_S - 10), recall(500, NOW_S - 40), recall(500, NOW_S, "audio")),
         grace_s=60,
@@ -151,7 +155,7 @@ def test_what_its_tenant_has_lent_comes_back_after_the_grace_at_the_latest():
 )
 def test_it_starts_when_enough_of_it_is_back(needs: int, start_s: int | None):
     now = sight(
-        job(9, "AssocGrpBilling", tres={f"gres/gpu:{SMALL}": str(needs)}),
+        job(9, "QOSGrpBilling", tres={f"gres/gpu:{SMALL}": str(needs)}),
         tenants=(VISION, tenant("nlp", 2000), tenant("audio", 2000)),
         recalls=(recall(1000, NOW_S - 10), recall(1000, NOW_S - 40)),
         grace_s=60,
@@ -160,14 +164,14 @@ def test_it_starts_when_enough_of_it_is_back(needs: int, start_s: int | None):
 
 
 def test_a_job_of_another_tenant_or_that_waits_for_something_else_hears_nothing_of_it():
-    for one in (job(9, "AssocGrpBilling", account="nlp"), job(9, "Resources")):
+    for one in (job(9, "QOSGrpBilling", account="nlp"), job(9, "Resources")):
         now = sight(one, tenants=(VISION, tenant("nlp", 0)), recalls=(recall(1000, NOW_S),))
         assert "back" not in asked("9", now).model_dump_json()
 
 
 def test_from_the_eleventh_on_jobs_are_a_sum():
     held = [running(number, NOW_S + number) for number in range(1, 13)]
-    now = sight(*held, job(99, "AssocGrpBilling"), tenants=(tenant("vision", 12000),))
+    now = sight(*held, job(99, "QOSGrpBilling"), tenants=(tenant("vision", 12000),))
     found = rows(asked("99", now))
     assert len(found) == 11
     assert found[-1] == ("further jobs (2 jobs)", 2000, None)
@@ -195,12 +199,12 @@ def test_a_type_s_limit_counts_instances():
     [
         (0, True, "may not borrow"),
         (1000, True, "moves to borrowed quota by itself"),
-        (1000, False, f"--qos={BORROWED_QOS}"),
+        (1000, False, "--qos=slicewise_vision_borrowed"),
     ],
 )
 def test_it_says_whether_it_may_borrow(borrowing_limit: int, flexible: bool, hint: str):
     tag = JobTag("ab", "vision", is_flexible=flexible)
-    waits = job(9, "MaxBillingPerAccount", admin_comment=tag.text())
+    waits = job(9, "QOSGrpBilling", admin_comment=tag.text())
     one = tenant("vision", 1000, borrowing_limit_millislices=borrowing_limit)
     answer = asked("9", sight(running(1), waits, tenants=(one,)))
     assert any(hint in text for text in answer.hints)
@@ -213,7 +217,7 @@ def test_those_ahead_of_it_are_counted():
         job(6, "Priority", priority=2000, account="nlp"),
         job(7, "JobHeldUser", priority=0, held=True),
         replace(job(814, "Priority", priority=1500), array_job_id=814, untouched=frozenset({1, 2})),
-        job(9, "AssocGrpBilling"),
+        job(9, "QOSGrpBilling"),
         job(10, "Priority"),
         tenants=(tenant("vision", 1000), tenant("nlp", 1000)),
     )
@@ -305,7 +309,7 @@ def test_slurm_s_own_plan_comes_before_ours():
 @pytest.mark.parametrize(("planned_s", "start_s"), [(77, 600), (601, 601)])
 def test_of_quota_slurm_s_plan_counts_only_if_it_is_later(planned_s: int, start_s: int):
     """Slurm plans by what is free, whatever the limits say."""
-    waits = job(9, "MaxBillingPerAccount", start_s=NOW_S + planned_s)
+    waits = job(9, "QOSGrpBilling", start_s=NOW_S + planned_s)
     held = (running(1, NOW_S + 600), running(2, NOW_S + 600))
     assert asked("9", sight(*held, waits, tenants=(VISION,))).start_s == NOW_S + start_s
 
@@ -336,7 +340,7 @@ def test_what_nobody_knows_is_shown_as_it_is():
 
 
 def test_an_account_that_is_no_tenant_has_no_numbers():
-    answer = asked("9", sight(job(9, "AssocGrpBilling", account="gone"), tenants=(VISION,)))
+    answer = asked("9", sight(job(9, "QOSGrpBilling", account="gone"), tenants=(VISION,)))
     assert answer.tables == ()
     assert len(answer.sentences) == 1
 
@@ -439,7 +443,7 @@ def test_a_running_job_says_what_it_holds_and_for_how_long():
 
 
 def test_a_borrowed_one_may_be_requeued():
-    answer = asked("1", sight(running(1, None, qos=BORROWED_QOS), tenants=(VISION,)))
+    answer = asked("1", sight(running(1, None, qos=SHARED_QOS), tenants=(VISION,)))
     assert "it may be requeued" in answer.sentences[0]
     assert answer.sentences[1] == "It has no time limit."
 
@@ -464,9 +468,7 @@ def test_one_that_never_ran_says_so():
 
 
 def test_an_array_is_summed_up_and_its_next_task_explained():
-    rest = replace(
-        job(814, "MaxBillingPerAccount"), array_job_id=814, untouched=frozenset({4, 5, 6})
-    )
+    rest = replace(job(814, "QOSGrpBilling"), array_job_id=814, untouched=frozenset({4, 5, 6}))
     throttled = task(job(830, "JobHeldUser", held=True, priority=0), 3)
     ended = task(job(822, state=JobState.ENDED, end_s=NOW_S), 0)
     now = sight(
@@ -499,7 +501,7 @@ def test_a_service_s_array_tells_slots_at_rest_from_those_that_wait():
         array_job_id=814,
         untouched=frozenset({2, 3, 4}),
     )
-    released = task(job(821, "MaxBillingPerAccount", admin_comment=tag), 1)
+    released = task(job(821, "QOSGrpBilling", admin_comment=tag), 1)
     runs = task(running(820, admin_comment=tag), 0)
     now = sight(rest, released, runs, tenants=(VISION,))
     answer = asked("814", now)

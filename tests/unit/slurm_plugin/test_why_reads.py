@@ -27,7 +27,7 @@ async def asked(
 ) -> WhyAnswer:
     held = running(1), running(2, **OTHERS)
     undecided = job(12, "JobHeldUser", admin_comment=UNDECIDED.text())
-    waiting = job(9, "MaxBillingPerAccount"), job(10, "MaxBillingPerAccount", **OTHERS)
+    waiting = job(9, "QOSGrpBilling"), job(10, "QOSGrpBilling", **OTHERS)
     elsewhere = job(11, "Priority", account="nlp", **OTHERS)
     sync = sync_of(ScriptedSlurm(*held, *waiting, undecided, elsewhere))
     await sync.turn()
@@ -76,7 +76,7 @@ async def test_an_account_without_a_quota_is_no_tenant():
 async def test_without_the_ledger_slurm_s_reason_is_told():
     found = await asked("9", ALICE, "vision", failure=DOWN)
     assert found.headline == "Job 9 of alice waits: its tenant's guaranteed part is used up."
-    assert (found.state, found.reason) == ("PENDING", "MaxBillingPerAccount")
+    assert (found.state, found.reason) == ("PENDING", "QOSGrpBilling")
     assert found.sentences == ("The ledger does not answer now, so there are no numbers.",)
     with pytest.raises(InvalidInputError, match="SW-FORBIDDEN"):
         await asked("10", ALICE, failure=DOWN)

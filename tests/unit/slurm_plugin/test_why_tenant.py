@@ -12,8 +12,8 @@ from cluster.jobs import JobTag
 from cluster.units import MillisliceSeconds
 from cluster.wire_reads import WhyAnswer, WhyRow, WhyTable
 from slurm_plugin.cli.present_why import screen
-from slurm_plugin.decide.limits import BORROWED_QOS
 from slurm_plugin.decide.policy import Budget, Period
+from slurm_plugin.decide.qos_names import SHARED_QOS
 from slurm_plugin.decide.why_tenant import why_tenant
 from slurm_plugin.decide.why_words import span_text
 
@@ -23,10 +23,10 @@ def test_a_tenant_s_situation_on_one_screen():
     vision = replace(tenant("vision", 4000, borrowing_limit_millislices=2000), budget=paid)
     now = sight(
         running(1),
-        running(2, qos=BORROWED_QOS),
+        running(2, qos=SHARED_QOS),
         running(3, account="nlp"),
-        job(8, "AssocGrpBilling"),
-        replace(job(9, "AssocGrpBilling"), array_job_id=9, untouched=frozenset({0, 1})),
+        job(8, "QOSGrpBilling"),
+        replace(job(9, "QOSGrpBilling"), array_job_id=9, untouched=frozenset({0, 1})),
         job(10, "JobHeldUser", held=True, priority=0),
         job(11, "Resources", partition="cpu", tres={}),
         job(12, "JobHeldAdmin", held=True, admin_comment=JobTag("ab", "vision", "bert").text()),
@@ -48,7 +48,7 @@ def test_a_tenant_s_situation_on_one_screen():
     assert [row.what for row in holding.rows] == ["job 1 of alice", "job 2 of alice"]
     assert [(row.what, row.amount_millislices) for row in waiting.rows] == [
         ("1 wait: Slicewise refuses it", 1000),
-        ("3 wait: its tenant may hold no more now", 3000),
+        ("3 wait: its tenant's guaranteed part is used up", 3000),
         ("1 wait: its user holds it", 1000),
         ("1 at rest: no request needs it", None),
     ]
@@ -96,7 +96,7 @@ def test_columns_without_content_are_left_out_and_markup_is_not_read():
 def test_it_fits_the_terminal(width: int):
     now = sight(
         running(1),
-        running(2, NOW_S + 86400 * 3, qos=BORROWED_QOS),
+        running(2, NOW_S + 86400 * 3, qos=SHARED_QOS),
         tenants=(tenant("vision", 4000),),
     )
     assert max(map(len, printed(why_tenant("vision", now), width).splitlines())) <= width

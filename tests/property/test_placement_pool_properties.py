@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.placement.outlook import outlook
+from benchmarks.placement.pool import Gpu, Instance, Pool
 from cluster.mig.layouts import geometry
 from cluster.mig_profiles import Board, board
-from slurm_plugin.decide.mig.fragmentation import outlook
-from slurm_plugin.decide.mig.placement import Gpu, Instance, Pool, victims
 
 BOARDS = [board(model) for model in ("A30-24GB", "A100-80GB", "RTX-PRO-6000-Blackwell-96GB")]
 MIXES = [{}, {"1g.10gb": 5.0, "3g.40gb": 2.0, "7g.80gb": 1.0}]
@@ -48,27 +48,3 @@ def test_every_state_is_a_layout_and_what_fits_gets_a_place(
         gpus[name] = Gpu(name, "n", changed)
         pool.put(gpus[name])
         assert frozenset(one.placement for one in changed) in layouts
-
-
-@given(st.sampled_from(BOARDS), st.data())
-def test_freeing_the_victims_makes_room_and_freeing_less_does_not(on: Board, data: st.DataObject):
-    found, seen = geometry(on), OUTLOOKS[on.model, 0]
-    layout = data.draw(st.sampled_from(found.layouts))
-    going = {one: data.draw(st.booleans()) for one in sorted(layout)}
-    gpu = Gpu("a", "n", tuple(Instance(one, 0.0, may) for one, may in going.items()))
-    profile = data.draw(st.sampled_from(sorted(on.profiles)))
-    taken = victims(seen, [gpu], profile)
-    staying = frozenset(one for one, may in going.items() if not may)
-    if taken is None:
-        assert not any(
-            found.is_legal(staying | {one})
-            for one in found.placements
-            if one.profile == profile and one not in staying
-        )
-        return
-    gone = [one.placement for one in taken.instances]
-    kept = layout - set(gone)
-    assert all(one.may_go for one in taken.instances)
-    assert found.is_legal(kept | {taken.placement})
-    for one in gone:
-        assert not found.is_legal((*kept, one, taken.placement))

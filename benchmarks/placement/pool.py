@@ -6,19 +6,18 @@ that is the same: rather on a GPU that is in use, where least is left in vain, a
 instance that runs longest, for who has run long stays long: that GPU will hardly become empty
 soon, and others may.
 
-Slurm itself picks the device of a type on a node. So on GPUs that are cut already the answer to
-use is the type (``Spot.placement.profile``) and the node (``nodes``, best first: as a job's node
-list, or as node weights); the start is for whoever cuts.
+It decides where instances are cut as requests come, at no cost. Slurm's GPUs are cut beforehand,
+and Slurm picks the device, so nothing in Slicewise goes by it (docs/placement.md).
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from operator import le
 
+from benchmarks.placement.outlook import Outlook
 from cluster.mig.layouts import Placement
-from slurm_plugin.decide.mig.fragmentation import Outlook
 
 
 @dataclass(frozen=True)
@@ -27,12 +26,10 @@ class Instance:
 
     Attributes:
         begun_s: when the job got it; any clock, the same for all.
-        may_go: whether it may be taken away for another.
     """
 
     placement: Placement
     begun_s: float
-    may_go: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,15 +52,6 @@ class Spot:
     gpu: Gpu
     placement: Placement
     lost_millislices: float
-
-
-@dataclass(frozen=True)
-class Victims:
-    """What must go from a GPU so that a request fits there."""
-
-    gpu: Gpu
-    placement: Placement
-    instances: tuple[Instance, ...]
 
 
 @dataclass(frozen=True)
@@ -127,15 +115,6 @@ class Pool:
         lost, _, _, _, name, placement, _ = found
         return Spot(self._gpus[name], placement, lost)
 
-    def nodes(self, profile: str) -> tuple[str, ...]:
-        """Where it fits, best first."""
-        gpus = (
-            name
-            for *_, occupancy in sorted(self._ranked([profile]))
-            for _, name in self._shelves[occupancy]
-        )
-        return tuple(dict.fromkeys(self._gpus[name].node for name in gpus))
-
     def _ranked(self, profiles: Collection[str]) -> Iterator[_Ranked]:
         """Every place that is open; of GPUs that are alike, on the one with the oldest instance."""
         losses = self._seen.losses(self._places)
@@ -154,36 +133,6 @@ class Pool:
     def _count(self, occupancy: int, gpus: int) -> None:
         for index, places in enumerate(self._seen.places[occupancy]):
             self._places[index] += gpus * places
-
-
-def victims(seen: Outlook, gpus: Iterable[Gpu], profile: str) -> Victims | None:
-    """The least to take away so that an instance of that profile fits; None if nothing would do.
-
-    Least is: memory slices, then instances, then time that they have run. Nothing has to go where
-    it fits already.
-    """
-    found = (
-        Victims(gpu, placement, gone)
-        for gpu in gpus
-        for placement in seen.geometry.conflicts
-        if placement.profile == profile
-        for gone in _gone(seen, gpu, placement)
-    )
-    return min(found, key=lambda one: _harm(one.instances), default=None)
-
-
-def _gone(seen: Outlook, gpu: Gpu, placement: Placement) -> Iterator[tuple[Instance, ...]]:
-    """What must go for that; nothing comes if it can't."""
-    conflicts = seen.geometry.conflicts[placement]
-    gone = tuple(one for one in gpu.instances if one.placement in conflicts)
-    kept = (one.placement for one in gpu.instances if one.placement not in conflicts)
-    if all(one.may_go for one in gone) and seen.geometry.is_legal((*kept, placement)):
-        yield gone
-
-
-def _harm(gone: Collection[Instance]) -> tuple[int, int, float]:
-    slices = sum(one.placement.size for one in gone)
-    return slices, len(gone), -sum(one.begun_s for one in gone)
 
 
 def _age(gpu: Gpu) -> tuple[float, str]:

@@ -4,7 +4,7 @@ Everything is a table over the board's occupancies, so nothing is estimated: the
 the mix of profiles that will be asked for.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -69,12 +69,6 @@ def outlook(board: Board, mix: Mapping[str, float]) -> Outlook:
             for name, share in shares.items()
         ),
     )
-
-
-def fragmentation(seen: Outlook, occupancies: Iterable[int]) -> float:
-    """Mean over GPUs of the share of demand that they can't serve."""
-    unserved = [seen.unserved[occupancy] for occupancy in occupancies]
-    return sum(unserved) / len(unserved) if unserved else 0.0
 
 
 def _at(served: Sequence[float], places: int) -> float:

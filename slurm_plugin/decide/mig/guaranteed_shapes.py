@@ -1,0 +1,126 @@
+"""The shapes that guarantees need: how many instances of each type re-cutting leaves there.
+
+A quota is in slices, but a tenant claims instances of the types that its jobs ask for: of no use
+is a quota of seven slices to who needs a whole GPU if no GPU is whole any more. So of each
+tenant's own part this is needed:
+
+- what its jobs in its own QOS hold and wait for: it *claims* that now;
+- with what is left of the own part, what it used lately: of each type, the dearest first, the most
+  that it held at a time, or that its services have slots of, as many as it may have and as fit.
+
+So together they cost no more than the own part, and all tenants' no more than their nominals.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cluster.jobs import ALLOTTED, JobState, JobTag, JobView, RunRecord
+from cluster.units import Millislices
+from slurm_plugin.decide.charging import run_cost
+from slurm_plugin.decide.demand import is_managed, is_waiting
+from slurm_plugin.decide.limits import binding_type_limits
+from slurm_plugin.decide.policy import MAX_TYPE_LIMIT, Policy
+from slurm_plugin.decide.qos_names import qos_name
+from slurm_plugin.decide.tenants import own_part
+
+_Used = Mapping[str, Mapping[str, int]]
+"""Instances by tenant and GRES type."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Instances of each GRES type, of all tenants together; ``claimed`` are among ``all``."""
+
+    claimed: Mapping[str, int] = field(default_factory=dict, hash=False)
+    all: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+def needs(
+    policy: Policy,
+    jobs: Iterable[JobView],
+    runs: Iterable[RunRecord],
+    partitions: frozenset[str],
+    *,
+    costs: Mapping[str, Millislices],
+    models: Mapping[str, str],
+) -> Needs:
+    """``runs`` are those of the time that counts as lately."""
+    managed = [job for job in jobs if is_managed(job, partitions)]
+    held, claimed = (_claims(managed, waiting=waiting) for waiting in (False, True))
+    lately = _most(_peaks(runs, partitions), _slots(managed))
+    limits = binding_type_limits(policy, costs, models)
+    now, total = Counter[str](), Counter[str]()
+    for name, own in own_part(policy).items():
+        bundle = Counter[str]()
+        for wished in (held, claimed):
+            _add(bundle, wished.get(name, {}), own, costs, limits[name])
+        now.update(bundle)
+        _add(bundle, lately.get(name, {}), own, costs, limits[name])
+        total.update(bundle)
+    return Needs(now, total)
+
+
+def _add(
+    bundle: Counter[str],
+    wished: Mapping[str, int],
+    own: int,
+    costs: Mapping[str, Millislices],
+    limits: Mapping[str, int],
+) -> None:
+    """As many of each, the dearest first, as the own part still pays; what is there counts."""
+    for kind in sorted(wished, key=lambda kind: (-costs.get(kind, 0), kind)):
+        if cost := costs.get(kind, 0):
+            may = min(wished[kind], limits.get(kind, MAX_TYPE_LIMIT)) - bundle[kind]
+            bundle[kind] += max(0, min(may, (own - run_cost(bundle, costs)) // cost))
+
+
+def _claims(jobs: Iterable[JobView], *, waiting: bool) -> _Used:
+    """What jobs in their tenants' own QOS hold, with what they wait for or without."""
+    found = defaultdict[str, Counter[str]](Counter)
+    for job in jobs:
+        counts = job.state in ALLOTTED or (waiting and is_waiting(job))
+        if counts and job.qos == qos_name(job.account):
+            found[job.account].update(_instances(job))
+    return found
+
+
+def _slots(jobs: Iterable[JobView]) -> _Used:
+    """What each tenant's services would hold with all of their slots."""
+    found = defaultdict[str, Counter[str]](Counter)
+    for job in jobs:
+        tag = JobTag.find(job.admin_comment)
+        if tag is not None and tag.service is not None and job.state is not JobState.ENDED:
+            found[job.account].update(_instances(job))
+    return found
+
+
+def _instances(job: JobView) -> Mapping[str, int]:
+    tasks = max(1, len(job.untouched))
+    return {kind: count * tasks for kind, count in job.gpus.items()}
+
+
+def _peaks(runs: Iterable[RunRecord], partitions: frozenset[str]) -> _Used:
+    """The most of each type that a tenant's runs held at a time."""
+    changes = defaultdict[tuple[str, str], list[tuple[int, int]]](list)
+    for run in runs:
+        if run.partition in partitions:
+            for kind, count in run.gpus.items():
+                changes[run.account, kind].append((run.start_s, count))
+                if run.end_s is not None:
+                    changes[run.account, kind].append((run.end_s, -count))
+    found = defaultdict[str, Counter[str]](Counter)
+    for (account, kind), those in changes.items():
+        held = 0
+        # Of the same second those that end come first.
+        for _, change in sorted(those):
+            held += change
+            found[account][kind] = max(held, found[account][kind])
+    return found
+
+
+def _most(some: _Used, others: _Used) -> _Used:
+    return {
+        name: Counter(some.get(name, {})) | Counter(others.get(name, {}))
+        for name in some.keys() | others.keys()
+    }

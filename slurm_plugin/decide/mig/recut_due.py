@@ -1,0 +1,55 @@
+"""Which GPUs are cut anew now, each so that Slurm can be told of it."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from cluster.errors import InvalidInputError
+from cluster.mig.layouts import Placement
+from slurm_plugin.decide.mig.recut_gpus import Look, devices_at
+from slurm_plugin.decide.mig.recut_inputs import Gathered, PlanInput
+from slurm_plugin.decide.mig.recut_looks import planned
+from slurm_plugin.decide.mig.recut_steps import Planned
+from slurm_plugin.decide.mig.recutting import Step, plan
+from slurm_plugin.decide.slurm_files import positions
+from slurm_plugin.decide.slurm_gres import Device
+
+
+def cuts_due(found: Gathered) -> tuple[Planned, ...]:
+    """The best first of each board.
+
+    Where Slurm has no order of devices for a GPU that is full, what is asked for is created alone.
+    """
+    return tuple(due for one in found.boards.values() for due in _of_board(found, one))
+
+
+def _of_board(found: Gathered, of: PlanInput) -> Iterator[Planned]:
+    for step in plan(of.board, of.gpus, of.demand, of.terms):
+        look = found.looks[step.node]
+        is_full = has_order(look, step, [of.types[one.profile] for one in step.create])
+        can_be = step if is_full else replace(step, create=step.asked)
+        yield planned(can_be, found.layouts[step.gpu])
+
+
+def has_order(look: Look, step: Step, created: Sequence[str]) -> bool:
+    """Whether the node's devices have an order with instances of these types instead of those that
+    the step destroys, in which whoever stays keeps his.
+    """
+    before = look.positions
+    if isinstance(before, str):
+        return False
+    gone = set(_devices(look, step.gpu, step.destroy))
+    stays = [one for one in before if one is not None and one not in gone]
+    new = [Device(kind, (f"created {number}",)) for number, kind in enumerate(created)]
+    held = look.node.gpus_held - {i for i, one in enumerate(before) if one in gone}
+    try:
+        positions(before, (*stays, *new), held)
+    except InvalidInputError:
+        return False
+    return True
+
+
+def _devices(look: Look, gpu: str, those: Collection[Placement]) -> Iterator[Device]:
+    for one in look.inventory.gpus if look.inventory is not None else ():
+        if one.uuid == gpu:
+            there: Mapping[Placement, Device] = devices_at(look, one)
+            yield from (there[place] for place in those if place in there)

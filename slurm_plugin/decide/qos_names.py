@@ -1,0 +1,38 @@
+"""Names of the QOS that Slicewise makes."""
+
+QOS_PREFIX = "slicewise_"
+"""Only QOS of this prefix are ever changed, and the shared one of before."""
+_BORROWED = "_borrowed"
+
+GATE_QOS = "slicewise_gate"
+"""Of the managed partitions: it lets no QOS through but ours."""
+
+SHARED_QOS = "slicewise-borrowed"
+"""Before each tenant had one of its own, that of all jobs on borrowed quota; as a wish of a job's
+user it still says the same.
+"""
+
+
+def qos_name(tenant: str) -> str:
+    """The tenant's own QOS: its guaranteed jobs run in it."""
+    return QOS_PREFIX + tenant
+
+
+def borrowed_qos(tenant: str) -> str:
+    """The QOS of the tenant's jobs on borrowed quota."""
+    return QOS_PREFIX + tenant + _BORROWED
+
+
+def is_ours(qos: str) -> bool:
+    """Whether that QOS is Slicewise's."""
+    return qos.startswith(QOS_PREFIX) or qos == SHARED_QOS
+
+
+def is_borrowed(qos: str) -> bool:
+    """Whether jobs in it run on borrowed quota."""
+    return qos == SHARED_QOS or (qos.startswith(QOS_PREFIX) and qos.endswith(_BORROWED))
+
+
+def can_have_qos(tenant: str) -> bool:
+    """Whether its own QOS would be none of Slicewise's others."""
+    return qos_name(tenant) != GATE_QOS and not tenant.endswith(_BORROWED)

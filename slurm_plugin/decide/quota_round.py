@@ -1,0 +1,227 @@
+"""One round of quotas: what is lent, what is recalled, and who goes, decided together."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cluster.jobs import JobView, NodeView
+from cluster.mig_profiles import WholeBoard
+from cluster.units import Millislices
+from cluster.wire import WHEN_REPLACED_S, ServiceView
+from slurm_plugin.decide.calendar import Moment, Window, capped
+from slurm_plugin.decide.demand import capacity, demand, waiting_for_own
+from slurm_plugin.decide.policy import Loan, Policy, Recall
+from slurm_plugin.decide.reclaim.inputs import taking
+from slurm_plugin.decide.reclaim.recalls import (
+    have_room,
+    meanwhile,
+    over_entitlement,
+    recalled,
+)
+from slurm_plugin.decide.reclaim.turns import reclaim_for
+from slurm_plugin.decide.reclaim.victims import NOBODY, Reclaim, Taking, reclaim
+from slurm_plugin.decide.services import used_by_tenant
+from slurm_plugin.decide.whole_jobs import Lent, lend_whole_jobs, waits
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of Slurm. Half a look decides nothing.
+
+    Attributes:
+        told: job ids of replicas that have been told to end, whether ``services`` show it or not.
+        lately: millislices that each tenant's jobs have held on average; empty if that does not
+            count.
+    """
+
+    jobs: tuple[JobView, ...] = field(hash=False)
+    nodes: tuple[NodeView, ...] = field(hash=False)
+    services: tuple[ServiceView, ...] = field(hash=False)
+    told: frozenset[int] = frozenset()
+    lately: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The site's settings that a round goes by.
+
+    Attributes:
+        costs: millislices of an instance by GRES type; whole_boards: of what it is a part.
+        grace_s, term_s, turn_s: [lending].
+    """
+
+    partitions: frozenset[str]
+    costs: Mapping[str, Millislices] = field(hash=False)
+    whole_boards: Mapping[str, WholeBoard] = field(hash=False)
+    grace_s: int
+    term_s: int
+    turn_s: int
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything that a round goes by, at one moment.
+
+    Attributes:
+        policy: in force at ``moment``, by the calendar's ``windows``.
+        loans, recalls: as the ledger has them.
+    """
+
+    policy: Policy = field(hash=False)
+    windows: tuple[Window, ...]
+    loans: tuple[Loan, ...]
+    recalls: tuple[Recall, ...]
+    seen: Seen
+    rules: Rules
+    moment: Moment
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """Millislices that each account's jobs hold."""
+        return used_by_tenant(self.seen.jobs, self.rules.partitions, self.rules.costs)
+
+    @property
+    def capacity_millislices(self) -> int | None:
+        """None without any GPU: something is wrong then, and nothing is lent anew."""
+        rules = self.rules
+        whole = capacity(self.seen.nodes, rules.partitions, rules.costs, rules.whole_boards)
+        return whole or None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a round comes to.
+
+    Attributes:
+        reclaim: which borrowed replicas go, once the limits of these loans and recalls are in
+            Slurm: before, others of the borrower would take their place.
+        over: millislices that tenants hold beyond what is theirs and lent to them.
+    """
+
+    loans: tuple[Loan, ...]
+    recalls: tuple[Recall, ...]
+    reclaim: Reclaim
+    over: Mapping[str, int] = field(hash=False)
+
+
+def plan(world: World) -> Plan:
+    """What the world leads to now.
+
+    Lenders come before the job whose turn it is: while something is recalled, or is beyond a cap of
+    the calendar, nobody goes for a turn.
+    """
+    if not _is_anything_lent(world):
+        return Plan(world.loans, world.recalls, NOBODY, over={})
+    # Only replicas go in good order; a lender does not wait for other borrowers: what a rule cuts
+    # off their loans is its own at once.
+    able = _with_replicas(world.seen.services)
+    known = [one for one in world.recalls if one.borrower in able]
+    lent = _lent(world, known)
+    held = world.held
+    over = over_entitlement(world.policy, lent.loans, held)
+    beyond = capped(world.policy, world.windows, world.moment, held)
+    excess = {name: amount for name, amount in over.items() if name in beyond}
+    recalls = _Recalls(world, able, known, lent.loans, held)
+    called = recalls.left({})
+    if called or excess:
+        found = reclaim(_taking(world, called, excess))
+    elif lent.turn is not None:
+        found = reclaim_for(lent.turn, _taking(world, called, excess), over)
+    else:
+        found = NOBODY
+    return Plan(lent.loans, recalls.left(found.ready), found, over)
+
+
+def _is_anything_lent(world: World) -> bool:
+    borrows = any(one.quota.borrowing_limit_millislices for one in world.policy.values())
+    return bool(borrows or world.loans or world.recalls or world.windows)
+
+
+def _lent(world: World, recalls: Iterable[Recall]) -> Lent:
+    policy, seen, rules = world.policy, world.seen, world.rules
+    wanted = demand(policy, seen.jobs, rules.partitions, rules.costs)
+    return lend_whole_jobs(
+        policy,
+        meanwhile(policy, wanted, world.loans, recalls),
+        waits(
+            seen.jobs,
+            seen.nodes,
+            rules.partitions,
+            rules.costs,
+            now_s=world.moment.at_s,
+            turn_s=rules.turn_s,
+        ),
+        world.loans,
+        capacity=world.capacity_millislices,
+        lately=seen.lately,
+    )
+
+
+class _Recalls:
+    """What is on its way back, by what is ready to start."""
+
+    def __init__(
+        self,
+        world: World,
+        able: frozenset[str],
+        known: list[Recall],
+        after: tuple[Loan, ...],
+        held: Mapping[str, int],
+    ) -> None:
+        self._world, self._known, self._after, self._held = world, known, after, held
+        self._before = [one for one in world.loans if one.borrower in able]
+        rules = world.rules
+        self._waiting = waiting_for_own(world.seen.jobs, rules.partitions, rules.costs)
+        self._when = {"now_s": int(world.moment.at_s), "grace_s": rules.grace_s}
+        self._room = have_room(world.policy, world.loans, known, held, self._waiting, **self._when)
+
+    def left(self, ready: Mapping[str, int]) -> tuple[Recall, ...]:
+        """``ready``: millislices of each lender's jobs that find free what they want."""
+        return recalled(
+            self._world.policy,
+            self._before,
+            self._after,
+            self._known,
+            self._held,
+            ready=Counter(ready) | Counter(self._room),
+            waiting=self._waiting,
+            **self._when,
+        )
+
+
+def _taking(world: World, recalls: Iterable[Recall], excess: Mapping[str, int]) -> Taking:
+    seen, rules = world.seen, world.rules
+    return taking(
+        world.policy,
+        recalls,
+        seen.jobs,
+        seen.nodes,
+        services=seen.services,
+        partitions=rules.partitions,
+        costs=rules.costs,
+        leaving=seen.told | _leaving(seen.services, rules.grace_s),
+        now_s=world.moment.at_s,
+        term_s=rules.term_s,
+        excess=excess,
+    )
+
+
+def _with_replicas(services: Iterable[ServiceView]) -> frozenset[str]:
+    """Tenants with replicas on borrowed quota."""
+    return frozenset(
+        service.tenant
+        for service in services
+        for slot in service.slots
+        if slot.is_borrowed and slot.state in {"starting", "running", "ending"}
+    )
+
+
+def _leaving(services: Iterable[ServiceView], soon_s: int) -> frozenset[int]:
+    """Job ids of runs that end anyway before Slurm would preempt."""
+    return frozenset(
+        slot.job_id
+        for service in services
+        for slot in service.slots
+        if slot.job_id is not None and slot.leaves_s != WHEN_REPLACED_S
+        if slot.state == "ending" or (slot.leaves_s is not None and slot.leaves_s <= soon_s)
+    )

@@ -1,0 +1,59 @@
+"""Slurm's limits: what is remembered of each, and which change of policy they contain."""
+
+from collections.abc import Mapping
+
+from sqlalchemy import delete, func
+from sqlalchemy.dialects.postgresql import insert
+
+from cluster.database import reading, writing
+from slurm_plugin.decide.policy import KnownLimit, LimitKey
+from slurm_plugin.ledger import policy_rows as rows
+from slurm_plugin.ledger import reads
+from slurm_plugin.ledger.part import LedgerPart
+from slurm_plugin.ledger.tables import compilations, known_limits
+
+
+class Limits(LedgerPart):
+    """Written before Slurm is told, so that who is killed in between knows what was there."""
+
+    def known(self) -> Mapping[LimitKey, KnownLimit]:
+        """What is remembered of every setting in slurmdbd that was ever touched."""
+        with reading(self._engine) as connection:
+            return reads.known_limits(connection, self._cluster)
+
+    def know(self, known: Mapping[LimitKey, KnownLimit]) -> None:
+        """Remember these, in place of what was known of the same settings."""
+        if not known:
+            return
+        values = [
+            {"cluster": self._cluster, **rows.known_limit_values(key, known[key])}
+            for key in sorted(known)
+        ]
+        added = insert(known_limits)
+        added = added.on_conflict_do_update(
+            constraint=known_limits.primary_key,
+            set_={"before": added.excluded.before, "last": added.excluded.last},
+        )
+        with writing(self._engine) as connection:
+            connection.execute(added, values)
+
+    def forget(self) -> None:
+        """Forget them all, once everything is as it was before."""
+        with writing(self._engine) as connection:
+            connection.execute(delete(known_limits).where(known_limits.c.cluster == self._cluster))
+
+    def mark_compiled(self, change_id: int) -> None:
+        """Record that Slurm's limits contain that change and every earlier one."""
+        marked = insert(compilations).values(cluster=self._cluster, change_id=change_id)
+        newer = func.greatest(compilations.c.change_id, marked.excluded.change_id)
+        marked = marked.on_conflict_do_update(
+            index_elements=[compilations.c.cluster],
+            set_={"change_id": newer, "compiled_at": func.now()},
+        )
+        with writing(self._engine) as connection:
+            connection.execute(marked)
+
+    def compiled(self, change_id: int) -> bool:
+        """Whether Slurm's limits contain that change."""
+        with reading(self._engine) as connection:
+            return reads.compiled_id(connection, self._cluster) >= change_id

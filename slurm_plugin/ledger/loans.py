@@ -1,0 +1,119 @@
+"""Loans: idle quota in others' hands, and what lenders call back of it."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Connection, delete, or_
+from sqlalchemy.dialects.postgresql import insert
+
+from cluster.database import reading, writing
+from slurm_plugin.decide.calendar import loosely_within
+from slurm_plugin.decide.lending import called_back
+from slurm_plugin.decide.policy import Loan, LoanChange, LoanTerm, Policy, Recall
+from slurm_plugin.decide.tenants import check_words
+from slurm_plugin.ledger import policy_rows as rows
+from slurm_plugin.ledger import reads
+from slurm_plugin.ledger.part import LedgerPart
+from slurm_plugin.ledger.rebalance_tables import recalls
+from slurm_plugin.ledger.tables import loan_changes
+
+_AUTHOR = "slicewise"
+
+
+class Loans(LedgerPart):
+    """Who changes a loan waits for who changes a quota."""
+
+    def outstanding(self) -> tuple[Loan, ...]:
+        """Every loan, in the order of lenders' and borrowers' names."""
+        with reading(self._engine) as connection:
+            return reads.loans(connection, self._cluster)
+
+    def replace(
+        self, loans: Sequence[Loan], reason: str, recalls: Sequence[Recall] | None = None
+    ) -> tuple[tuple[Loan, ...], tuple[Recall, ...]]:
+        """Make these all the loans there are, and these all the recalls; None leaves those.
+
+        Returns what there is afterwards of both, in the order of ``outstanding`` and ``recalls``.
+
+        Loans that are no longer within limits are cut to them, at whatever hour of the calendar,
+        and what they lose joins the recalls. Those of and to who is no tenant are left out. Raises
+        InvalidInputError (SW-TEXT).
+        """
+        check_words(_AUTHOR, reason)
+        with writing(self._engine) as connection:
+            reads.lock_policy(connection, self._cluster)
+            policy = reads.policy(connection, self._cluster)
+            windows = reads.windows(connection, self._cluster)
+            allowed = loosely_within(policy, windows, loans)
+            before = reads.loans(connection, self._cluster)
+            append(connection, self._cluster, before, allowed, reason)
+            if recalls is not None:
+                lost = called_back(loans, allowed, reads.now_s(connection))
+                call_back(connection, self._cluster, policy, (*recalls, *lost))
+            after = reads.loans(connection, self._cluster)
+            return after, reads.recalls(connection, self._cluster)
+
+    def recalls(self) -> tuple[Recall, ...]:
+        """What lenders take back, in the order of lenders', borrowers' names and time."""
+        with reading(self._engine) as connection:
+            return reads.recalls(connection, self._cluster)
+
+    def terms(self) -> tuple[LoanTerm, ...]:
+        """Every loan, and since when, in the order of ``outstanding``."""
+        with reading(self._engine) as connection:
+            found = connection.execute(rows.loan_terms_of(self._cluster))
+            return tuple(rows.loan_term(row) for row in found)
+
+    def history(self, tenant: str) -> tuple[LoanChange, ...]:
+        """What the tenant lent and borrowed, the newest first."""
+        changes = rows.loan_changes_of(self._cluster, tenant)
+        with reading(self._engine) as connection:
+            return tuple(rows.loan_change(row) for row in connection.execute(changes))
+
+
+def append(
+    connection: Connection, cluster: str, before: Sequence[Loan], after: Sequence[Loan], reason: str
+) -> None:
+    """Within a transaction: add what differs."""
+    new = {(one.lender, one.borrower): one.amount_millislices for one in after}
+    old = {(one.lender, one.borrower): one.amount_millislices for one in before}
+    values = [
+        {
+            "cluster": cluster,
+            "lender": lender,
+            "borrower": borrower,
+            "amount_millislices": new.get((lender, borrower), 0),
+            "reason": reason,
+        }
+        for lender, borrower in sorted(new.keys() | old.keys())
+        if new.get((lender, borrower)) != old.get((lender, borrower))
+    ]
+    if values:
+        connection.execute(insert(loan_changes), values)
+
+
+def call_back(
+    connection: Connection, cluster: str, policy: Policy, wanted: Iterable[Recall]
+) -> None:
+    """Within a transaction: make these all the recalls there are.
+
+    Those between tenants; of the same two and the same second they are one.
+    """
+    amounts: Counter[tuple[str, str, int]] = Counter()
+    for one in wanted:
+        if {one.lender, one.borrower} <= policy.keys():
+            amounts[one.lender, one.borrower, one.called_s] += one.amount_millislices
+    connection.execute(delete(recalls).where(recalls.c.cluster == cluster))
+    if amounts:
+        values = [
+            {"cluster": cluster, **rows.recall_values(*key, amount)}
+            for key, amount in amounts.items()
+        ]
+        connection.execute(insert(recalls), values)
+
+
+def forget_recalls(connection: Connection, cluster: str, tenant: str) -> None:
+    """Within a transaction: those of a tenant that goes."""
+    of = recalls.c
+    mine = or_(of.lender == tenant, of.borrower == tenant)
+    connection.execute(delete(recalls).where(of.cluster == cluster, mine))

@@ -1,0 +1,106 @@
+"""What is read of one cluster within a transaction, whoever began it."""
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, func, select
+
+from slurm_plugin.decide.books import Books
+from slurm_plugin.decide.calendar import Moment, Window
+from slurm_plugin.decide.model import Balance, Reservation
+from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Recall
+from slurm_plugin.ledger import policy_rows, queries, window_rows
+from slurm_plugin.ledger.tables import compilations, quota_changes, watermarks
+
+
+def lock_policy(connection: Connection, cluster: str) -> None:
+    """To the transaction's end: who changes policy, calendar or loans waits for it."""
+    connection.execute(select(func.slicewise.lock_policy(cluster)))
+
+
+def now_s(connection: Connection) -> int:
+    """When the transaction began, in whole Unix seconds of the database's clock."""
+    return int(connection.execute(select(window_rows.NOW_S)).scalar_one())
+
+
+def policy(connection: Connection, cluster: str) -> Policy:
+    """Every tenant by name, whatever the calendar says."""
+    found = connection.execute(policy_rows.policy_of(cluster))
+    return {row.tenant: policy_rows.tenant(row) for row in found}
+
+
+def windows(connection: Connection, cluster: str) -> tuple[Window, ...]:
+    """Those that hold or will hold, in the order in which they were set."""
+    found = connection.execute(window_rows.windows_of(cluster))
+    return tuple(window_rows.window(row) for row in found)
+
+
+def loans(connection: Connection, cluster: str) -> tuple[Loan, ...]:
+    """Every loan, in the order of lenders' and borrowers' names."""
+    found = connection.execute(policy_rows.loans_of(cluster))
+    return tuple(policy_rows.loan(row) for row in found)
+
+
+def recalls(connection: Connection, cluster: str) -> tuple[Recall, ...]:
+    """What lenders take back, in the order of lenders', borrowers' names and time."""
+    found = connection.execute(policy_rows.recalls_of(cluster))
+    return tuple(policy_rows.recall(row) for row in found)
+
+
+def balances(connection: Connection, cluster: str) -> Mapping[str, Balance]:
+    """Of every tenant that ever had a run or a budget, by name."""
+    found = connection.execute(queries.balances_of(cluster))
+    return {one.tenant: one for one in map(queries.balance, found)}
+
+
+def rolls(connection: Connection, cluster: str) -> Mapping[str, int]:
+    """The start of the period that each tenant's budget was rolled to last, Unix seconds."""
+    found = connection.execute(queries.rolls_of(cluster))
+    return {tenant: int(start_s) for tenant, start_s in found}
+
+
+def change_id(connection: Connection, cluster: str) -> int:
+    """The newest change of policy, 0 if there is none."""
+    mine = quota_changes.c.cluster == cluster
+    newest = select(func.coalesce(func.max(quota_changes.c.id), 0)).where(mine)
+    return int(connection.execute(newest).scalar_one())
+
+
+def compiled_id(connection: Connection, cluster: str) -> int:
+    """The newest change that Slurm's limits contain, 0 if none."""
+    mark = select(compilations.c.change_id).where(compilations.c.cluster == cluster)
+    return connection.execute(mark).scalar_one_or_none() or 0
+
+
+def accounted_until_s(connection: Connection, cluster: str) -> int | None:
+    """Up to when every run's end is in the ledger; None if nobody has charged yet."""
+    mark = select(watermarks.c.accounted_until_s).where(watermarks.c.cluster == cluster)
+    return connection.execute(mark).scalar_one_or_none()
+
+
+def reservations(connection: Connection, cluster: str) -> tuple[Reservation, ...]:
+    """Runs that are not settled."""
+    found = connection.execute(queries.reservations_of(cluster))
+    return tuple(queries.reservation(row) for row in found)
+
+
+def known_limits(connection: Connection, cluster: str) -> Mapping[LimitKey, KnownLimit]:
+    """What is remembered of every setting in slurmdbd that was ever touched."""
+    found = connection.execute(policy_rows.known_limits_of(cluster))
+    return dict(policy_rows.known_limit(row) for row in found)
+
+
+def books(connection: Connection, cluster: str, when: Moment) -> Books:
+    """All of it, on a connection of one consistent look."""
+    return Books(
+        when=when,
+        change_id=change_id(connection, cluster),
+        compiled_id=compiled_id(connection, cluster),
+        tenants=policy(connection, cluster),
+        windows=windows(connection, cluster),
+        loans=loans(connection, cluster),
+        recalls=recalls(connection, cluster),
+        balances=balances(connection, cluster),
+        rolls=rolls(connection, cluster),
+        reservations=reservations(connection, cluster),
+        known=known_limits(connection, cluster),
+    )

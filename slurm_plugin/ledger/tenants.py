@@ -1,0 +1,160 @@
+"""Tenants: their quotas and their budgets' rules, now and at every change."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from cluster.database import reading, writing
+from cluster.units import Millislices
+from slurm_plugin.calendar_times import moment
+from slurm_plugin.decide.budgets import Amend
+from slurm_plugin.decide.calendar import in_force, loosely_within
+from slurm_plugin.decide.lending import called_back
+from slurm_plugin.decide.policy import Budget, Policy, QuotaChange, TenantUpdate
+from slurm_plugin.decide.tenants import changed_together, check_words
+from slurm_plugin.ledger import budgets, loans, reads, windows
+from slurm_plugin.ledger import policy_rows as rows
+from slurm_plugin.ledger.part import LedgerPart
+from slurm_plugin.ledger.tables import quota_changes
+
+QUOTA_CHANNEL = "slicewise_quota"
+"""NOTIFY carries the id of a quota change on it."""
+
+
+class Tenants(LedgerPart):
+    """What tenants may hold. Whoever changes it waits for others who do; each decides anew."""
+
+    def policy(self) -> Policy:
+        """Every tenant by name."""
+        with reading(self._engine) as connection:
+            return reads.policy(connection, self._cluster)
+
+    def policy_in_force(self, at_s: float, zone: str) -> Policy:
+        """Every tenant by name, as the calendar of that time zone has it then."""
+        with reading(self._engine) as connection:
+            policy = reads.policy(connection, self._cluster)
+            calendar = reads.windows(connection, self._cluster)
+        return in_force(policy, calendar, moment(at_s, zone))
+
+    def change(self, update: TenantUpdate, author: str, reason: str) -> QuotaChange:
+        """Append a change, cut loans to what it leaves, notify who listens on ``slicewise_quota``.
+
+        What loans lose is recalled. Raises InvalidInputError: SW-TEXT and what ``tenants.changed``
+        raises.
+        """
+        with writing(self._engine) as connection:
+            return _change(connection, self._cluster, (update,), author, reason)[0]
+
+    def change_together(
+        self,
+        updates: Sequence[TenantUpdate],
+        author: str,
+        reason: str,
+        amend: Callable[[str, Budget], Amend],
+    ) -> tuple[QuotaChange, ...]:
+        """Change several tenants, or none, as ``change`` and ``set_budget`` do.
+
+        Only the tree to which all of them lead has to hold. Raises InvalidInputError: SW-TEXT and
+        what ``tenants.changed`` raises.
+        """
+        with writing(self._engine) as connection:
+            reads.lock_policy(connection, self._cluster)
+            before = reads.policy(connection, self._cluster)
+            changes = _change(connection, self._cluster, updates, author, reason)
+            for update in updates:
+                if isinstance(update.budget, Budget):
+                    entry = amend(update.tenant, update.budget)
+                    was = _budget(before, update.tenant)
+                    budgets.amend(connection, self._cluster, update.tenant, was, entry)
+            return changes
+
+    def set_budget(self, update: TenantUpdate, author: str, reason: str, amend: Amend) -> int:
+        """Change a budget's rule as ``change`` does, and with it the running period.
+
+        Of two operators at once the second decides on what the first has left. Returns the
+        millislice-seconds that were given at once; below zero, taken back.
+        """
+        with writing(self._engine) as connection:
+            reads.lock_policy(connection, self._cluster)
+            before = _budget(reads.policy(connection, self._cluster), update.tenant)
+            _change(connection, self._cluster, (update,), author, reason)
+            return budgets.amend(connection, self._cluster, update.tenant, before, amend)
+
+    def history(self, tenant: str) -> tuple[QuotaChange, ...]:
+        """Every change of the tenant, the newest first."""
+        changes = rows.changes_of(self._cluster, tenant)
+        with reading(self._engine) as connection:
+            return tuple(rows.quota_change(row) for row in connection.execute(changes))
+
+    def change_id(self) -> int:
+        """The newest change's id, 0 if there is none; read it before ``policy``."""
+        with reading(self._engine) as connection:
+            return reads.change_id(connection, self._cluster)
+
+
+def _budget(policy: Policy, tenant: str) -> Budget | None:
+    return policy[tenant].budget if tenant in policy else None
+
+
+def _change(
+    connection: Connection,
+    cluster: str,
+    updates: Sequence[TenantUpdate],
+    author: str,
+    reason: str,
+) -> tuple[QuotaChange, ...]:
+    check_words(author, reason)
+    reads.lock_policy(connection, cluster)
+    after, refused = changed_together(reads.policy(connection, cluster), updates)
+    for error in refused.values():
+        raise error
+    changes = tuple(
+        _recorded(connection, cluster, _written(update, after), author, reason)
+        for update in updates
+    )
+    current = reads.loans(connection, cluster)
+    allowed = loosely_within(after, reads.windows(connection, cluster), current)
+    loans.append(connection, cluster, current, allowed, _why(changes[-1]))
+    if lost := tuple(called_back(current, allowed, reads.now_s(connection))):
+        called = (*reads.recalls(connection, cluster), *lost)
+        loans.call_back(connection, cluster, after, called)
+    newest = str(changes[-1].change_id)
+    connection.execute(select(func.pg_notify(QUOTA_CHANNEL, newest)))
+    return changes
+
+
+def _recorded(
+    connection: Connection, cluster: str, written: TenantUpdate, author: str, reason: str
+) -> QuotaChange:
+    values = {
+        "cluster": cluster,
+        "author": author,
+        "reason": reason,
+        **rows.change_values(written),
+    }
+    recorded_s = rows.recorded_s(quota_changes.c.recorded_at)
+    added = insert(quota_changes).values(values).returning(quota_changes.c.id, recorded_s)
+    change_id, at_s = connection.execute(added).one()
+    change = QuotaChange(change_id, written, author, reason, at_s)
+    if written.removed:
+        # A tenant of its name may come again.
+        windows.end_of(connection, cluster, written.tenant, author, _why(change))
+        loans.forget_recalls(connection, cluster, written.tenant)
+    return change
+
+
+def _why(change: QuotaChange) -> str:
+    return f"change {change.change_id}: {change.update.tenant}"
+
+
+def _written(update: TenantUpdate, after: Policy) -> TenantUpdate:
+    """With the nominal that it leads to: an older daemon reads no more than that.
+
+    So it lets a removed tenant run nothing.
+    """
+    if update.tenant not in after:
+        return TenantUpdate(update.tenant, removed=True, nominal_millislices=Millislices(0))
+    nominal = after[update.tenant].quota.nominal_millislices
+    return replace(update, nominal_millislices=nominal)

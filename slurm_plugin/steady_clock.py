@@ -1,0 +1,28 @@
+"""A clock for the books, which does not follow at once where somebody sets the host's."""
+
+import time
+
+from slurm_plugin.decide.clock import STEP_S, Clock, followed
+from slurm_plugin.observe import report, warn
+
+
+class SteadyClock:
+    """Unix seconds; see ``decide.clock``."""
+
+    def __init__(self) -> None:
+        self._clock: Clock | None = None
+
+    @property
+    def stepped_s(self) -> float:
+        """How far ahead of this the host's clock is; 0 if they are one."""
+        return self._clock.stepped_s if self._clock else 0.0
+
+    def now_s(self) -> float:
+        """Looks at both clocks, and tells where one was set."""
+        was_s, monotonic_s = self.stepped_s, time.monotonic()
+        self._clock = clock = followed(self._clock, time.time(), monotonic_s)
+        if clock.stepped_s and abs(clock.stepped_s - was_s) > STEP_S:
+            warn("clock_stepped", ahead_s=round(clock.stepped_s))
+        elif was_s and not clock.stepped_s:
+            report("clock_settled")
+        return monotonic_s + clock.offset_s

@@ -1,0 +1,56 @@
+"""Statements of parts of time add up to the statement of all of it."""
+
+from itertools import pairwise
+
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.units import Millislices, MillisliceSeconds
+from slurm_plugin.decide.model import Reservation, Run, RunKey, StatementRow
+from slurm_plugin.decide.statement import open_row, part, totals
+
+NOW_S, LONG_AGO_S = 1000, -(10**9)
+
+
+def settled(job_id: int, start_s: int, seconds: int, cost: int, *, waived: bool) -> StatementRow:
+    run = Run(RunKey("c", job_id, start_s), "t", "u", "1", {}, Millislices(cost), "t")
+    amounts = (0, cost * seconds) if waived else (cost * seconds, 0)
+    used, given_up = map(MillisliceSeconds, amounts)
+    return StatementRow(run, start_s + seconds, used, given_up, MillisliceSeconds(0))
+
+
+def running(job_id: int, start_s: int, limit_s: int, posted_s: int, cost: int) -> StatementRow:
+    posted, left = cost * posted_s, cost * max(1, limit_s - posted_s)
+    amounts = map(MillisliceSeconds, (left, posted))
+    key = RunKey("c", job_id, start_s)
+    return open_row(Reservation(key, "t", "u", "1", {}, Millislices(cost), "t", *amounts, 2), NOW_S)
+
+
+ids, costs = st.integers(1, 5), st.integers(1, 5000)
+starts, lengths = st.integers(0, NOW_S), st.integers(0, 500)
+rows_of_any = st.lists(
+    st.builds(settled, ids, starts, lengths, costs, waived=st.booleans())
+    | st.builds(running, ids, starts, lengths, lengths, costs),
+    max_size=8,
+)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(rows_of_any, st.lists(st.integers(-10, 2 * NOW_S), max_size=6))
+def test_any_parts_of_time_add_up_to_the_whole(rows: list[StatementRow], cuts: list[int]) -> None:
+    bounds = [LONG_AGO_S, *sorted(cuts)]
+    parts = [one for begin, end in pairwise(bounds) for one in part(rows, begin, end)]
+    parts += part(rows, bounds[-1], None)
+    for name in ("used_millislice_s", "waived_millislice_s", "reserved_millislice_s"):
+        assert sum(getattr(one, name) for one in parts) == sum(getattr(one, name) for one in rows)
+    assert {one.run.key for one in parts} == {one.run.key for one in rows}
+    whole = part(rows, LONG_AGO_S, None)
+    assert totals(whole) == totals(rows)
+
+
+def test_a_run_over_the_end_of_a_month_is_in_both() -> None:
+    row = settled(1, 100, 60, 1000, waived=False)
+    before, after = part([row], 0, 140), part([row], 140, 200)
+    assert [one.used_millislice_s for one in (*before, *after)] == [40_000, 20_000]
+    assert part([row], 160, 200) == part([row], 0, 100) == ()

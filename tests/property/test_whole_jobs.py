@@ -1,0 +1,200 @@
+"""Idle quota is lent in units of what waits: on small trees by every way there is, on a closed
+cluster over time.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reclaim_world import ROUND_S, Cluster, one, policy
+from scripted import policy_of, tenant
+
+from cluster.jobs import JobState, JobView
+from slurm_plugin.decide.lending import lend, within_limits
+from slurm_plugin.decide.policy import Loan, Policy
+from slurm_plugin.decide.reclaim.room import Need
+from slurm_plugin.decide.tenants import own_part
+from slurm_plugin.decide.whole_jobs import WaitingJob, Waits, lend_whole_jobs
+
+PLENTY = 10**9
+COSTS = {"1g": 1000, "3g": 3500, "7g": 7000}
+
+
+@dataclass(frozen=True)
+class World:
+    """What runs holds GPUs that are not in ``free``."""
+
+    policy: Policy
+    held: Mapping[str, int]
+    waits: Waits
+    current: tuple[Loan, ...] = ()
+
+    @property
+    def demand(self) -> Mapping[str, int]:
+        queues = self.waits.queues
+        queued = {name: sum(job.total_millislices for job in queues[name]) for name in queues}
+        return Counter(self.held) + Counter(queued)
+
+    def lend(self, current: Sequence[Loan] = ()) -> tuple[Loan, ...]:
+        return lend_whole_jobs(
+            self.policy, self.demand, self.waits, current, capacity=PLENTY, lately={}
+        ).loans
+
+    def fluid(self) -> tuple[Loan, ...]:
+        return lend(self.policy, self.demand, self.current, PLENTY)
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *kinds: str, runs: bool = True, limits: bool = True) -> World:
+    """Up to five tenants in a tree; each has jobs of the ``kinds`` that wait for a loan."""
+    size = draw(st.integers(2, 5))
+    parents = [draw(st.integers(-1, i - 1)) for i in range(size)]
+    amounts = st.integers(0, 16).map(lambda halves: 500 * halves)
+    nominal = [draw(amounts) for _ in range(size)]
+    for i in reversed(range(size)):
+        if parents[i] >= 0:
+            nominal[parents[i]] += nominal[i]
+    bound = st.one_of(st.just(PLENTY), amounts) if limits else st.just(PLENTY)
+    tenants = [
+        tenant(
+            f"t{i}",
+            nominal[i],
+            f"t{parents[i]}" if parents[i] >= 0 else "",
+            borrowing_limit_millislices=draw(bound),
+            lending_limit_millislices=draw(bound),
+            weight=draw(st.integers(1, 3)),
+        )
+        for i in range(size)
+    ]
+    names = [each.name for each in tenants]
+    held = {name: draw(amounts) if runs and draw(st.booleans()) else 0 for name in names}
+    queues: dict[str, tuple[WaitingJob, ...]] = {}
+    for n, name in enumerate(names):
+        of = draw(st.lists(st.sampled_from(kinds), max_size=3))
+        if of:
+            queues[name] = tuple(
+                WaitingJob(Need(10 * n + i, ((kind, 1),), 1), COSTS[kind], draw(st.integers(1, 90)))
+                for i, kind in enumerate(of)
+            )
+    free = {
+        node: {kind: draw(st.integers(0, 3)) for kind in kinds}
+        for node in ("n1", "n2")[: draw(st.integers(1, 2))]
+    }
+    turn_s = draw(st.sampled_from((10, 1000)))
+    return World(policy_of(*tenants), held, Waits(queues, free, free, 100, turn_s))
+
+
+def borrowed(loans: Sequence[Loan]) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for loan in loans:
+        sums[loan.borrower] += loan.amount_millislices
+    return sums
+
+
+def starting(world: World, loans: Sequence[Loan]) -> int:
+    """How many of one kind Slurm starts: each tenant's as far as its ceiling goes."""
+    has = borrowed(loans) + Counter(own_part(world.policy))
+    free = sum(sum(there.values()) for there in world.waits.free.values())
+    total = 0
+    for name, queue in world.waits.queues.items():
+        room = has[name] - world.held[name]
+        total += min(len(queue), max(0, room) // queue[0].cost_millislices)
+    return min(free, total)
+
+
+def ways(world: World) -> Iterator[Mapping[str, int]]:
+    """How many jobs of each tenant might start."""
+    queues = world.waits.queues
+    for counts in product(*(range(len(queue) + 1) for queue in queues.values())):
+        yield dict(zip(queues, counts, strict=True))
+
+
+def can_start(world: World, counts: Mapping[str, int]) -> bool:
+    """Whether lending gives everybody all of this."""
+    own, demand = own_part(world.policy), dict(world.held)
+    for name, count in counts.items():
+        cost = world.waits.queues[name][0].cost_millislices
+        demand[name] += count * cost
+        # Who waits lends nothing of its own.
+        demand[name] = max(demand[name], min(own[name], world.demand[name]))
+    got = borrowed(lend(world.policy, demand, (), PLENTY))
+    return all(got[name] >= demand[name] - own[name] for name in demand)
+
+
+@settings(max_examples=examples(300))
+@given(worlds("3g", runs=False).filter(lambda world: world.waits.turn_s == 1000))
+def test_as_many_of_one_kind_start_as_any_way_of_lending_could_start(world: World) -> None:
+    free = sum(sum(there.values()) for there in world.waits.free.values())
+    most = max(sum(counts.values()) for counts in ways(world) if can_start(world, counts))
+    assert starting(world, world.lend()) == min(free, most)
+
+
+@settings(max_examples=examples(300))
+@given(worlds("1g", "3g", "7g"))
+def test_a_loan_is_within_all_limits_and_asked_again_it_stays(world: World) -> None:
+    loans = world.lend()
+    assert within_limits(world.policy, loans) == loans
+    assert world.lend(loans) == loans
+
+
+@settings(max_examples=examples(300))
+@given(worlds("1g", "3g", "7g"))
+def test_what_runs_within_its_tenant_s_fair_share_stays(world: World) -> None:
+    own, fluid, whole = own_part(world.policy), borrowed(world.fluid()), borrowed(world.lend())
+    for name, held in world.held.items():
+        assert own[name] + whole[name] >= min(held, own[name] + fluid[name])
+
+
+@settings(max_examples=examples(300))
+@given(worlds("1g", "3g", "7g", runs=False, limits=False))
+def test_something_starts_if_anything_could(world: World) -> None:
+    """On what nobody has in its own part, whoever's turn it is."""
+    own, loans = own_part(world.policy), world.lend()
+    ceiling = borrowed(loans) + Counter(own)
+    kinds = {kind for there in world.waits.free.values() for kind, n in there.items() if n}
+    able = {
+        name: [job for job in queue if job.need.shape[0][0] in kinds]
+        for name, queue in world.waits.queues.items()
+    }
+    idle = sum(own[name] for name in world.policy if not world.waits.queues.get(name))
+    could = any(
+        job.cost_millislices <= idle + own[name] for name, queue in able.items() for job in queue
+    )
+    does = any(
+        job.cost_millislices <= ceiling[name] for name, queue in able.items() for job in queue
+    )
+    assert does or not could
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[Cluster, Sequence[JobView]]:
+    """Idle GPUs of a lender, and more replicas of others than there are GPUs, of two sizes."""
+    gpus = draw(st.integers(1, 2))
+    count = draw(st.integers(2, 5))
+    kind = draw(st.sampled_from(("3g.40gb", "1g.10gb")))
+    nodes = {f"n{i}": {kind: 1} for i in range(gpus)}
+    cost = {"3g.40gb": 3500, "1g.10gb": 1000}[kind]
+    names = "bcdef"[:count]
+    jobs = [one(200 + i, name, kind, borrowed=True) for i, name in enumerate(names)]
+    tenants = policy({"a": gpus * cost, **dict.fromkeys(names, 0)})
+    now_s = 1_000_000
+    waiting = [replace(job, submit_s=now_s, eligible_s=now_s) for job in jobs]
+    return Cluster(tenants, nodes, {job.job_id: job for job in waiting}, turn_s=120), waiting
+
+
+@settings(max_examples=examples(40))
+@given(crowds())
+def test_whoever_waits_for_something_indivisible_has_its_turn(
+    case: tuple[Cluster, Sequence[JobView]],
+) -> None:
+    cluster, jobs = case
+    ran: set[int] = set()
+    # One has its turn in two minutes, and half a minute goes by until the other has gone.
+    for _ in range(len(jobs) * (120 + 4 * ROUND_S) // ROUND_S):
+        cluster.round()
+        ran |= {job_id for job_id, job in cluster.jobs.items() if job.state is JobState.RUNNING}
+    assert ran == {job.job_id for job in jobs}
