@@ -16,6 +16,7 @@ from slurm_plugin.decide.budgets import run_minutes
 from slurm_plugin.decide.ceilings import Ceiling, QosUse, by_use, ceilings
 from slurm_plugin.decide.demand import capacity, qos_use
 from slurm_plugin.decide.drift import HandChange, Known, adopted_nominal, by_hand, to_remember
+from slurm_plugin.decide.growth import free, growing, overtaken, shrinking, unfunded
 from slurm_plugin.decide.isolation import isolation_faults
 from slurm_plugin.decide.limit_changes import (
     Change,
@@ -60,12 +61,15 @@ class Look:
 
     Attributes:
         books: the ledger, that is.
+        use: what jobs did with the limits then; planned_use: that for which they are wanted.
         differences: what Slurm does not have as the ledger says.
         by_hand: those that somebody else has made since.
         warnings: what keeps the limits from holding, or tenants apart, one sentence each.
     """
 
     books: Books
+    use: QosUse
+    planned_use: QosUse
     allowed: Allowed
     associations: tuple[Association, ...]
     found: Found
@@ -98,8 +102,13 @@ class Compiled:
     refused: Mapping[Change, str] = field(default_factory=dict)
 
 
-async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
-    """Changes nothing. Raises what ``Slurm`` and ``Ledger`` raise."""
+async def look(
+    slurm: Slurm, ledger: "Ledger", settings: Settings, planned: Look | None = None
+) -> Look:
+    """Changes nothing. The limits are wanted for what is in use, or was when they were ``planned``.
+
+    Raises what ``Slurm`` and ``Ledger`` raise.
+    """
     associations, qos, config, partitions, nodes, jobs = await asyncio.gather(
         slurm.associations(),
         slurm.qos(),
@@ -113,13 +122,14 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
     whole = capacity(nodes, managed, settings.costs, settings.whole_boards) or None
     books = await asyncio.to_thread(ledger.books, time.time(), settings.ledger.time_zone)
     use = qos_use(jobs, managed, settings.costs)
-    allowed, known = _allowed(books, settings, whole, use), books.known
+    planned_use = planned.planned_use if planned else use
+    allowed, known = _allowed(books, settings, whole, planned_use), books.known
     found = found_of(
         settings.cluster.name,
         associations,
         qos,
         config,
-        in_use(partitions, jobs, managed, settings.costs),
+        planned.found.in_use if planned else in_use(partitions, jobs, managed, settings.costs),
     )
     limits = wanted(allowed, found, known)
     all_differing = differences(limits, found)
@@ -128,6 +138,8 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
     return Look(
         allowed=allowed,
         books=books,
+        use=use,
+        planned_use=planned_use,
         associations=associations,
         found=found,
         known=known,
@@ -155,11 +167,17 @@ def _allowed(books: Books, settings: Settings, whole: int | None, use: QosUse) -
         costs=settings.costs,
         models=settings.models,
         term_s=settings.lending.term_s,
+        capacity_millislices=whole,
     )
 
 
 async def compile_limits(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compiled:
     """Apply the differences, in rounds until there are none.
+
+    Limits of QOS grow only in a round that finds none to shrink: a job may have started before a
+    QOS shrank, and nothing starts beyond its limit after. The use of the second round is that of
+    all later ones, or limits would follow it for ever; where it was overtaken, and where Slurm does
+    not shrink what is to be given up, growth is left to the next compilation.
 
     What somebody changed by hand is adopted if the settings say so, else put back. Safe to repeat
     at any time and to be killed at any point (``decide.drift``). What Slurm refuses keeps no other
@@ -193,18 +211,20 @@ async def _settled(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compil
     applied: tuple[Change, ...] = ()
     changed_by_hand: tuple[HandChange, ...] = ()
     refused = _Refused()
-    for _ in range(_ROUNDS):
-        seen = await look(slurm, ledger, settings)
+    planned: Look | None = None
+    for number in range(_ROUNDS):
+        seen = await look(slurm, ledger, settings, planned)
         if seen.by_hand:
             # Or another compile was under way between the look at Slurm and that at the ledger.
-            seen = await look(slurm, ledger, settings)
+            seen = await look(slurm, ledger, settings, planned)
         changed_by_hand += seen.by_hand
         if settings.ledger.by_hand == "adopt" and await _adopt(ledger, seen):
-            seen = await look(slurm, ledger, settings)
+            seen = await look(slurm, ledger, settings, planned)
+        planned = seen if number else None
         due = to_remember(seen.wanted.settings, seen.differences, seen.found, seen.known)
         if due:
             await asyncio.to_thread(ledger.limits.know, due)
-        left = [one for one in seen.differences if unit(one) not in refused.of]
+        left = _due(seen, refused)
         if not left:
             break
         for stage in stages(left, seen.found, apart=refused.any):
@@ -219,6 +239,20 @@ async def _settled(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compil
         refused.unsettled(left, applied)
     refused.check(seen.allowed.policy)
     return _compiled(seen, applied, changed_by_hand, refused.changes)
+
+
+def _due(seen: Look, refused: "_Refused") -> list[Difference]:
+    """What can be applied now."""
+    left = [one for one in seen.differences if unit(one) not in refused.of]
+    grow = growing(left, seen.found)
+    if shrinking(left):
+        return [one for one in left if one not in grow]
+    stuck = [one for one in shrinking(seen.differences) if unit(one) in refused.of]
+    policy = seen.allowed.policy
+    waits = overtaken(policy, seen.wanted, seen.planned_use, seen.use)
+    room = free(seen.allowed.capacity_millislices, seen.wanted, seen.found)
+    waits |= unfunded(stuck, grow, policy, seen.books.loans, room)
+    return [one for one in left if one not in grow or one.key.name not in waits]
 
 
 class _Refused:
@@ -260,7 +294,7 @@ class _Refused:
                 raise OutsideError(
                     "SW-LIMITS-UNSETTLED",
                     f"Slurm does not take a limit of {kind} {name}: {words.strip()}. "
-                    "All others are set.",
+                    "All others are set, but for those that would have grown by it.",
                     "Something else may be changing them; look at sacctmgr show assoc, qos.",
                 )
 

@@ -63,7 +63,7 @@ def stages(
     lists get theirs before defaults change, and lose others after.
     """
     parts = [part for one in differences for part in _parts(one)]
-    shrinking = {_entity(one) for one in parts if _shrinks(one)}
+    shrinking = {_entity(one) for one in parts if shrinks(one)}
     stage_of: dict[int, list[Difference]] = {}
     for one in parts:
         stage_of.setdefault(_stage(one, shrinking, found), []).append(one)
@@ -108,7 +108,7 @@ def _stage(one: Difference, shrinking: Collection[_Entity], found: Found) -> int
         return 0 if is_borrowed(one.key.name) else 1
     if one.user or _is_own_list(one):
         return 2 if _names(one.wanted) > _names(one.now) else 5
-    first = _shrinks(one) or (_no_limit(one) and _entity(one) in shrinking)
+    first = shrinks(one) or (_no_limit(one) and _entity(one) in shrinking)
     return 3 if first else 4
 
 
@@ -133,7 +133,8 @@ def _no_limit(one: Difference) -> bool:
     return one.key.field in _NO_LIMITS
 
 
-def _shrinks(one: Difference) -> bool:
+def shrinks(one: Difference) -> bool:
+    """Whether it lets jobs have less than now."""
     if _no_limit(one) or not one.wanted:
         return False
     return not one.now or int(one.wanted) < int(one.now)

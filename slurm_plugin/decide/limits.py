@@ -87,6 +87,7 @@ class Allowed:
         run_minutes: millislice-minutes that running jobs may still take, by tenant with a budget.
         costs: millislices of an instance by GRES type; models: its GPU model.
         term_s: so long what runs on borrowed quota may not be preempted; 0 is not looked after.
+        capacity_millislices: the cluster's; None is not known.
     """
 
     policy: Policy = field(hash=False)
@@ -95,6 +96,7 @@ class Allowed:
     costs: Mapping[str, int] = field(hash=False)
     models: Mapping[str, str] = field(hash=False)
     term_s: int = 0
+    capacity_millislices: int | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import pytest
 from effort import examples
@@ -17,7 +18,7 @@ from slurm_database import (
 )
 from slurm_database import settings as site
 
-from cluster.errors import InvalidInputError
+from cluster.errors import InvalidInputError, OutsideError
 from cluster.slurm.interface import Qos
 from cluster.units import Millislices
 from slurm_plugin.compile import compile_limits
@@ -184,10 +185,13 @@ class Watched(SlurmDatabase):
     totals: list[int]
 
 
-@settings(max_examples=examples(50))
-@given(
-    *(st.lists(st.sampled_from([0, 1000, 3000, 9000]), min_size=4, max_size=4) for _ in range(2))
+TWO_TURNS = tuple(
+    st.lists(st.sampled_from([0, 1000, 3000, 9000]), min_size=4, max_size=4) for _ in range(2)
 )
+
+
+@settings(max_examples=examples(50))
+@given(*TWO_TURNS)
 def test_at_no_moment_more_is_allowed_than_before_or_after(
     first: list[int], second: list[int]
 ) -> None:
@@ -200,3 +204,19 @@ def test_at_no_moment_more_is_allowed_than_before_or_after(
         asyncio.run(compile_limits(slurm, ledger, site()))  # type: ignore[arg-type]
         if nominal is second:
             assert max(slurm.totals) <= max(before, slurm.totals[-1])
+
+
+@settings(max_examples=examples(50))
+@given(*TWO_TURNS, st.sampled_from(ACCOUNTS))
+def test_what_slurm_refuses_to_shrink_is_given_to_nobody(
+    first: list[int], second: list[int], stuck: str
+) -> None:
+    slurm, ledger = Watched([Row(name, parent="root") for name in ACCOUNTS]), LimitLedger()
+    slurm.totals = []
+    for nominal in (first, second):
+        for name, amount in zip(ACCOUNTS, nominal, strict=True):
+            change(ledger, TenantUpdate(name, nominal_millislices=Millislices(amount)))
+        with suppress(OutsideError):
+            asyncio.run(compile_limits(slurm, ledger, site()))  # type: ignore[arg-type]
+        slurm.refuses = (f"name=slicewise_{stuck} set",)
+    assert max(slurm.totals) <= CAPACITY

@@ -63,7 +63,15 @@ def set_by_hand(slurm: SlurmDatabase, name: str, amount: int | None) -> None:
 def waiting(qos: str, state: JobState = JobState.PENDING) -> JobView:
     blank = dict.fromkeys(JobView.__dataclass_fields__)
     return JobView(
-        **{**blank, "job_id": 814, "priority": 1, "unread": frozenset(), "qos": qos, "state": state}
+        **{
+            **blank,
+            "job_id": 814,
+            "priority": 1,
+            "unread": frozenset(),
+            "untouched": frozenset(),
+            "qos": qos,
+            "state": state,
+        }
     )  # type: ignore[arg-type]
 
 
@@ -163,6 +171,61 @@ async def test_a_limit_of_a_tenant_that_is_refused_is_an_error_when_all_else_is_
     with pytest.raises(OutsideError, match=r"of qos slicewise_vision: Nothing modified.*UNSETTLED"):
         await compiled(slurm, books)
     assert [own(slurm, one) for one in ("speech", "lab", "vision")] == [2000, 2000, 6000]
+
+
+async def test_nothing_grows_by_what_is_not_given_up():
+    """vision's slice for lab stays its own, and speech's comes from nobody."""
+    slurm, books = database(), ledger(vision=6000, lab=3000, speech=1000)
+    for name, limit in (("vision", "lending_limit"), ("lab", "borrowing_limit")):
+        many: dict[str, Any] = {f"{limit}_millislices": Millislices(9000)}
+        books.change(TenantUpdate(name, **many), "op", "")
+    await compiled(slurm, books)
+    books.lent = (Loan("vision", "lab", Millislices(1000)),)
+    quota(books, "speech", 2000)
+    slurm.refuses = ("name=slicewise_vision set",)
+    with pytest.raises(OutsideError, match=r"of qos slicewise_vision: Nothing modified.*UNSETTLED"):
+        await compiled(slurm, books)
+    assert slurm.limits("vision", "lab", "speech") == [6000, 3000, 2000, 0, 0, 0]
+    slurm.refuses = ()
+    await compiled(slurm, books)
+    assert slurm.limits("vision", "lab", "speech") == [5000, 3000, 2000, 0, 1000, 0]
+
+
+class Busy(SlurmDatabase):
+    """At each look its one job is the next of ``turns``, and stays the last one."""
+
+    def __init__(self) -> None:
+        super().__init__([Row("vision", parent="root")])
+        self.turns: list[JobView] = []
+
+    async def jobs(self) -> tuple[JobView, ...]:
+        if self.turns:
+            self.running = (self.turns.pop(0),)
+        return self.running
+
+
+async def test_a_job_that_starts_before_its_qos_shrinks_keeps_the_other_one_from_growing():
+    on_loan = replace(waiting("slicewise_vision_borrowed"), **RUNNING)
+    started = replace(waiting("slicewise_vision", JobState.RUNNING), **RUNNING)
+    slurm, books = Busy(), ledger(vision=1000)
+    await compiled(slurm, books)
+    slurm.commands.clear()
+    slurm.turns = [on_loan, started]
+    await compiled(slurm, books)
+    assert slurm.limits("vision") == [1000, 0]
+    assert [one for one in slurm.commands if "vision_borrowed" in one] == []
+
+
+async def test_a_use_that_keeps_moving_is_not_followed_for_ever():
+    """The daemon looks again soon; Slurm has taken everything."""
+    on_loan, its_own = (
+        replace(waiting(f"slicewise_vision{end}"), **RUNNING) for end in ("_borrowed", "")
+    )
+    slurm, books = Busy(), ledger(vision=1000)
+    await compiled(slurm, books)
+    slurm.turns = [on_loan, its_own] * 20
+    await compiled(slurm, books)
+    assert sum(limit or 0 for limit in slurm.limits("vision")) == 1000
 
 
 async def test_what_somebody_changed_by_hand_is_told_once_and_put_back():
