@@ -71,12 +71,12 @@ class InUse:
     Attributes:
         is_gated: whether every managed partition has the gate.
         sharing: accounts with jobs in the QOS that all tenants shared once.
-        elsewhere: millislices that running jobs hold outside of their own account's QOS.
+        held: millislices that running jobs hold, by account and QOS.
     """
 
     is_gated: bool = False
     sharing: frozenset[str] = frozenset()
-    elsewhere: Mapping[str, int] = field(default_factory=dict, hash=False)
+    held: Mapping[tuple[str, str], int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -180,17 +180,16 @@ def in_use(
     """That, of the ``managed`` partitions."""
     jobs, names = tuple(jobs), frozenset(managed)
     gates = {view.name: view.qos for view in partitions}
-    elsewhere: Counter[str] = Counter()
+    held: Counter[tuple[str, str]] = Counter()
     for job in jobs:
-        is_own = job.qos in {qos_name(job.account), borrowed_qos(job.account)}
-        if job.state in ALLOTTED and not is_own and is_managed(job, names):
-            elsewhere[job.account] += run_cost(job.gpus, costs)
+        if job.state in ALLOTTED and is_managed(job, names):
+            held[job.account, job.qos] += run_cost(job.gpus, costs)
     return InUse(
         is_gated=bool(managed) and all(gates.get(name) == GATE_QOS for name in managed),
         sharing=frozenset(
             job.account for job in jobs if job.qos == SHARED_QOS and job.state != JobState.ENDED
         ),
-        elsewhere=+elsewhere,
+        held=+held,
     )
 
 
@@ -330,8 +329,14 @@ def _qos_settings(
 
 
 def _held_elsewhere(tenants: Collection[str], found: Found) -> Mapping[str, int]:
+    """What each tenant's jobs, and those of accounts without a quota below it, hold in QOS that are
+    no tenant's: those of a tenant are limited themselves.
+    """
+    limited = {name for tenant in tenants for name in (qos_name(tenant), borrowed_qos(tenant))}
     held: Counter[str] = Counter()
-    for account, amount in found.in_use.elsewhere.items():
+    for (account, qos), amount in found.in_use.held.items():
+        if qos in limited:
+            continue
         row = found.accounts.get(account)
         while row is not None and row.account not in tenants:
             row = found.accounts.get(row.parent)

@@ -314,7 +314,9 @@ class TestFromTheAccountsLimits:
 
     def changes(self, *qos: Qos, is_gated: bool, elsewhere: int = 0) -> list[list[str]]:
         rows = [*self.ROWS, account("lab", grp_tres={"billing": 0})]
-        has = found_of("c", rows, qos, CONFIG, InUse(is_gated, frozenset(), {"vision": elsewhere}))
+        has = found_of(
+            "c", rows, qos, CONFIG, InUse(is_gated, frozenset(), {("vision", "normal"): elsewhere})
+        )
         limits = wanted(allowed(tenants(vision=6000)), has, self.KNOWN)
         found = stages(differences(limits, has), has)
         return [[" ".join(change) for change in stage] for stage in found]
@@ -348,9 +350,21 @@ class TestFromTheAccountsLimits:
 
     @pytest.mark.parametrize(
         ("held", "limits"),
-        [(500, (6000, 500)), (1000, (6000, 0)), (4000, (3000, 0)), (9999, (0, 0))],
+        [
+            ({("sub", "normal"): 500}, (6000, 500)),
+            ({("sub", "normal"): 1000}, (6000, 0)),
+            ({("sub", "normal"): 3000, ("a", "normal"): 1000}, (3000, 0)),
+            ({("sub", "normal"): 9999}, (0, 0)),
+            # They are in its limits already, or in b's.
+            ({("sub", "slicewise_a"): 4000, ("a", "slicewise_a_borrowed"): 500}, (6000, 1000)),
+            ({("a", "slicewise_b"): 4000}, (6000, 1000)),
+            # It was a tenant once.
+            ({("sub", "slicewise_sub"): 3000, ("sub", "slicewise_sub_borrowed"): 500}, (3500, 0)),
+        ],
     )
-    def test_what_runs_in_other_qos_is_taken_off(self, held: int, limits: tuple[int, int]):
+    def test_what_runs_in_other_qos_is_taken_off(
+        self, held: Mapping[tuple[str, str], int], limits: tuple[int, int]
+    ):
         policy = {
             "a": Tenant("a", "", Quota(Millislices(6000), Millislices(9000))),
             "b": Tenant(
@@ -359,7 +373,7 @@ class TestFromTheAccountsLimits:
         }
         lent = allowed(policy, [Loan("b", "a", Millislices(1000))])
         rows = [ROOT, account("a"), account("sub", "a"), account("b")]
-        has = found_of("c", rows, (), CONFIG, InUse(elsewhere={"sub": held}))
+        has = found_of("c", rows, (), CONFIG, InUse(held=held))
         settings = wanted(lent, has, {}).settings
         keys = (
             LimitKey("qos", name, "grptres=billing")
@@ -389,7 +403,14 @@ def test_what_counts_as_in_use():
         vision("slicewise_nlp"),
     ]
     found = in_use([gated], jobs, {"gpu"}, costs)
-    assert found == InUse(True, frozenset({"nlp", "shop"}), {"vision": 7000, "nlp": 3500})
+    held = {
+        ("vision", "normal"): 3500,
+        ("nlp", "slicewise-borrowed"): 3500,
+        ("vision", "slicewise_vision"): 3500,
+        ("vision", "slicewise_vision_borrowed"): 3500,
+        ("vision", "slicewise_nlp"): 3500,
+    }
+    assert found == InUse(True, frozenset({"nlp", "shop"}), held)
     for views in ([], [replace(gated, qos="")], [gated, replace(gated, name="b", qos="site")]):
         assert not in_use(views, (), {"gpu", "b"}, costs).is_gated
     assert not in_use([gated], (), (), costs).is_gated
