@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,14 @@ from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.budgets import run_minutes
 from slurm_plugin.decide.ceilings import Ceiling, QosUse, by_use, ceilings
 from slurm_plugin.decide.demand import capacity, qos_use
-from slurm_plugin.decide.drift import HandChange, Known, adopted_nominal, by_hand, to_remember
+from slurm_plugin.decide.drift import (
+    HandChange,
+    Known,
+    adopted_nominal,
+    by_hand,
+    noted,
+    to_remember,
+)
 from slurm_plugin.decide.growth import free, growing, overtaken, shrinking, unfunded
 from slurm_plugin.decide.isolation import isolation_faults
 from slurm_plugin.decide.limit_changes import (
@@ -218,7 +225,11 @@ async def _settled(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compil
             # Or another compile was under way between the look at Slurm and that at the ledger.
             seen = await look(slurm, ledger, settings, planned)
         changed_by_hand += seen.by_hand
-        if settings.ledger.by_hand == "adopt" and await _adopt(ledger, seen):
+        if seen.by_hand:
+            # First: one that is adopted twice would be added twice.
+            await asyncio.to_thread(ledger.limits.know, noted(seen.by_hand, seen.known))
+            if settings.ledger.by_hand == "adopt":
+                await _adopt(ledger, seen)
             seen = await look(slurm, ledger, settings, planned)
         planned = seen if number else None
         due = to_remember(seen.wanted.settings, seen.differences, seen.found, seen.known)
@@ -318,24 +329,21 @@ def _compiled(
     )
 
 
-async def _adopt(ledger: "Ledger", seen: Look) -> bool:
-    """Make nominals of the own QOS' limits set by hand; False if the policy is as before."""
-    adopted = [await asyncio.to_thread(_adopt_one, ledger, seen, one) for one in seen.by_hand]
-    return any(adopted)
+async def _adopt(ledger: "Ledger", seen: Look) -> None:
+    """Make nominals of the own QOS' limits set by hand."""
+    for one in seen.by_hand:
+        await asyncio.to_thread(_adopt_one, ledger, seen, one)
 
 
-def _adopt_one(ledger: "Ledger", seen: Look, change: HandChange) -> bool:
+def _adopt_one(ledger: "Ledger", seen: Look, change: HandChange) -> None:
     """What the policy does not allow is put back like everything else."""
     of = {LimitKey("qos", qos_name(name), BILLING): name for name in seen.allowed.policy}
     tenant = of.get(change.key)
     if tenant is None:
-        return False
+        return
     nominal = adopted_nominal(change, effective_nominal(seen.allowed.policy)[tenant])
     if nominal is None:
-        return False
+        return
     update = TenantUpdate(tenant, nominal_millislices=Millislices(nominal))
-    try:
+    with suppress(InvalidInputError):
         ledger.tenants.change(update, "sacctmgr", "changed by hand in Slurm")
-    except InvalidInputError:
-        return False
-    return True

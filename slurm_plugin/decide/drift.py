@@ -56,6 +56,13 @@ def by_hand(differences: Iterable[Difference], known: Known) -> tuple[HandChange
     )
 
 
+def noted(changes: Iterable[HandChange], known: Known) -> Known:
+    """What the ledger must know before it adopts them, or puts them back: what stands in Slurm is
+    where limits go on from, however often it is seen until they do.
+    """
+    return {one.key: KnownLimit(known[one.key].before, one.now) for one in changes}
+
+
 def adopted_nominal(change: HandChange, nominal: int) -> int | None:
     """The nominal, in millislices, of which follows what a tenant's own QOS is limited to by hand,
     as what it ``was`` did of this ``nominal``; None of a limit that was taken away.

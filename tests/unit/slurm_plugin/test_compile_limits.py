@@ -257,6 +257,32 @@ async def test_an_accounts_limit_may_be_adopted_as_its_nominal():
     assert (await compiled(slurm, books, "adopt")).by_hand == ()
 
 
+async def test_what_is_adopted_is_adopted_once_though_slurm_goes_on_showing_it():
+    """A slice of it is for a borrowed job, and Slurm refuses to move it there."""
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books, "adopt")
+    set_by_hand(slurm, "vision", 9000)
+    slurm.running = (replace(waiting("slicewise_vision_borrowed"), **RUNNING),)
+    slurm.refuses = ("name=slicewise_vision set",)
+    for _ in range(2):
+        with pytest.raises(OutsideError, match="SW-LIMITS-UNSETTLED"):
+            await compiled(slurm, books, "adopt")
+        assert books.shown["vision"].quota.nominal_millislices == 9000
+    slurm.refuses = ()
+    assert (await compiled(slurm, books, "adopt")).by_hand == ()
+    assert slurm.limits("vision") == [8000, 1000]
+
+
+async def test_a_hand_is_told_once_though_it_is_put_back_only_after_others_shrank():
+    slurm, books = database(), ledger(vision=6000, lab=3000)
+    await compiled(slurm, books)
+    set_by_hand(slurm, "vision", 5000)
+    quota(books, "vision", 7000)
+    quota(books, "lab", 2000)
+    assert len((await compiled(slurm, books)).by_hand) == 1
+    assert slurm.limits("vision", "lab") == [7000, 2000, 0, 0]
+
+
 async def test_no_limit_at_all_is_no_nominal_and_put_back():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books, "adopt")
