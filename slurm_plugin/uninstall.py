@@ -118,7 +118,7 @@ async def plan(slurm: Slurm, ledger: "Ledger", settings: Settings) -> WayBack:
         settings=way_back(known, found, listed),
         qos=our_qos(known, found, listed | elsewhere | ({GATE_QOS} if is_kept else frozenset())),
         weights=tuple(_weights_back(await slurm.nodes())),
-        waits=tuple(_waits(sorted(busy), gated)),
+        waits=tuple(_waits(sorted(busy), gated, is_shared=is_shared)),
     )
 
 
@@ -176,15 +176,16 @@ def _weights_back(nodes: Iterable[NodeView]) -> Iterator[Difference]:
             yield Difference(key, str(node.weight), str(own[node.name]), "as it was before")
 
 
-def _waits(busy: Sequence[int], gated: Iterable[str]) -> Iterator[str]:
+def _waits(busy: Sequence[int], gated: Iterable[str], *, is_shared: bool) -> Iterator[str]:
     if busy:
         shown = ", ".join(map(str, busy[:_SHOWN_JOBS])) + (", ..." if busy[_SHOWN_JOBS:] else "")
         yield (
             f"{len(busy)} jobs run or wait in Slicewise's QOS, and go on: {shown}. These QOS stay "
             "as long as they do: uninstall again then."
         )
+    gate = "stays closed for another cluster of this slurmdbd" if is_shared else "is open now"
     for name in gated:
         yield (
-            f"Partition {name} has QOS={GATE_QOS}, which is open now: take it out of slurm.conf, "
+            f"Partition {name} has QOS={GATE_QOS}, which {gate}: take it out of slurm.conf, "
             "scontrol reconfigure, then uninstall again. Without that QOS slurmctld would end."
         )

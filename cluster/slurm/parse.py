@@ -240,10 +240,14 @@ def _association(row: Mapping[str, str], own: Mapping[str, str], told: Told) -> 
 
 
 def parse_qos_elsewhere(text: str, cluster: str, told: Told) -> frozenset[str]:
-    """``sacctmgr -n -P show assoc``: every QOS in the lists of other clusters than that one."""
+    """``sacctmgr -n -P show assoc``: every QOS in the lists of other clusters than that one.
+
+    slurmdbd writes their names in small letters, whatever slurm.conf says.
+    """
+    here = cluster.lower()
     rows = piped("association", text, USE_FIELDS, told)
     return frozenset(
-        name for row in rows if row["Cluster"] != cluster for name in names(row["QOS"])
+        name for row in rows if row["Cluster"].lower() != here for name in names(row["QOS"])
     )
 
 

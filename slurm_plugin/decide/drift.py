@@ -24,7 +24,7 @@ from slurm_plugin.decide.limits import (
     value_now,
 )
 from slurm_plugin.decide.policy import KnownLimit, LimitKey
-from slurm_plugin.decide.qos_names import GATE_QOS, is_ours
+from slurm_plugin.decide.qos_names import GATE_QOS, SHARED_QOS, is_ours
 
 Known = Mapping[LimitKey, KnownLimit]
 
@@ -167,8 +167,11 @@ def remember_way_back(differences: Iterable[Difference], known: Known) -> Known:
 
 
 def our_qos(known: Known, found: Found, kept: frozenset[str]) -> tuple[Difference, ...]:
-    """The QOS that Slicewise has made and that are still there, but for those that are ``kept``."""
-    made = {key.name for key in known if key.entity == "qos"}
+    """The QOS that Slicewise has made and that are still there, but for those that are ``kept``.
+
+    Of the one that all tenants shared once earlier versions may have remembered nothing.
+    """
+    made = {key.name for key in known if key.entity == "qos"} | {SHARED_QOS}
     names = sorted(made & found.qos.keys() - kept)
     return tuple(Difference(LimitKey("qos", name, NAME), name, "", "removed") for name in names)
 

@@ -410,7 +410,8 @@ def test_what_is_inherited_is_not_an_associations_own() -> None:
 def test_qos_of_other_clusters() -> None:
     text = "here|normal,slicewise_a\nthere|normal,slicewise_b\nfurther|slicewise-borrowed\n"
     elsewhere = {"normal", "slicewise_b", "slicewise-borrowed"}
-    assert parse.parse_qos_elsewhere(text, "here", ignored) == elsewhere
+    for here in ("here", "Here"):
+        assert parse.parse_qos_elsewhere(text, here, ignored) == elsewhere
 
 
 def test_limits_and_preemption_of_a_qos() -> None:

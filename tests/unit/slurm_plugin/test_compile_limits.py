@@ -404,8 +404,24 @@ async def test_another_clusters_gate_is_left_closed():
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books)
     slurm.elsewhere = frozenset({"slicewise_theirs"})
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    (told,) = (await uninstall(slurm, books, settings())).waits  # type: ignore[arg-type]
     assert slurm.known["slicewise_gate"].grp_tres == {"billing": 0}
+    assert "slicewise_gate, which stays closed for another cluster" in told
+
+
+async def test_the_qos_that_all_shared_goes_too_once_nothing_uses_it():
+    slurm, books = database(), ledger(vision=6000)
+    slurm.known["slicewise-borrowed"] = Qos("slicewise-borrowed", {}, frozenset())
+    await compiled(slurm, books)
+    slurm.partition_qos, slurm.running = "", (waiting("slicewise-borrowed"),)
+    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    assert slurm.known.keys() == {"normal", "premium", "slicewise-borrowed"}
+    slurm.running, slurm.elsewhere = (), frozenset({"slicewise-borrowed"})
+    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    assert slurm.known.keys() >= {"slicewise-borrowed"}
+    slurm.elsewhere = frozenset()
+    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    assert slurm.known.keys() == {"normal", "premium"}
 
 
 async def test_limits_of_before_stay_until_the_gate_stands_and_come_back_then():
