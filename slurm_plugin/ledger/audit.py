@@ -73,22 +73,18 @@ class Audit(LedgerPart):
         with reading(self._engine) as connection:
             connection.execute(text(replay.SETTING))
             found = [connection.execute(text(check)).one() for check in replay.CHECKS]
+            clusters = connection.execute(text(_LENDING)).scalars().all()
+            others = [fault for one in clusters for fault in _loan_faults(connection, one)]
+            connection.execute(text(replay.BY_INDEX))
+            sealed = connection.execute(text(replay.SEALS)).one()
             seal = connection.execute(text(replay.NEWEST_SEAL)).scalar_one_or_none()
-            clusters = connection.execute(text(_CLUSTERS)).scalars().all()
-            others = [fault for one in clusters for fault in _policy_faults(connection, one)]
-        return replay.verification(found, others, seal or "")
+        return replay.verification(found, sealed, others, seal or "")
 
 
-_CLUSTERS = """
-SELECT cluster FROM slicewise.loans UNION SELECT cluster FROM slicewise.recalls
- UNION SELECT cluster FROM slicewise.watermarks ORDER BY 1
-"""
-
-_AHEAD_S = 3600
-"""Clocks of the database and of the daemon may differ a little."""
+_LENDING = "SELECT DISTINCT cluster FROM slicewise.loans ORDER BY 1"
 
 
-def _policy_faults(connection: Connection, cluster: str) -> Iterator[str]:
+def _loan_faults(connection: Connection, cluster: str) -> Iterator[str]:
     policy, loans = reads.policy(connection, cluster), reads.loans(connection, cluster)
     recorded = connection.execute(window_rows.window_records_of(cluster))
     # Also of windows that are over: loans follow them at the next round.
@@ -96,13 +92,3 @@ def _policy_faults(connection: Connection, cluster: str) -> Iterator[str]:
     for one in sorted(set(loans) - set(loosely_within(policy, windows, loans))):
         pair = f"{one.lender} to {one.borrower} on {cluster}"
         yield f"loan of {pair}: {one.amount_millislices} are beyond what its limits allow"
-    now_s = reads.now_s(connection)
-    for back in reads.recalls(connection, cluster):
-        pair = f"{back.lender} from {back.borrower} on {cluster}"
-        if not {back.lender, back.borrower} <= policy.keys():
-            yield f"recall of {pair}: one of them is no tenant"
-        if back.called_s > now_s + _AHEAD_S:
-            yield f"recall of {pair}: called at {back.called_s}, which is to come"
-    mark_s = reads.accounted_until_s(connection, cluster)
-    if mark_s is not None and mark_s > now_s + _AHEAD_S:
-        yield f"watermark of {cluster}: accounted for until {mark_s}, which is to come"
