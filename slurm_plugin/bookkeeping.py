@@ -58,7 +58,7 @@ class Bookkeeping:
         self._has_booked = False
         self._seal_due_s = 0.0
         self._gone: Mapping[RunKey, Gone] = {}
-        self._answering_since_s: int | None = None
+        self._answering_since_s: float | None = None
         self._is_ahead = False
         self._refused: frozenset[RunKey] = frozenset()
         self._unpriced: frozenset[str] = frozenset()
@@ -106,16 +106,18 @@ class Bookkeeping:
     async def _charge(self, jobs: tuple[JobView, ...], looked_s: int, safe_s: int) -> None:
         """Reserve for what runs, settle what has ended.
 
-        ``looked_s`` is by a clock that nobody sets, ``safe_s`` no later than that and the host's.
+        ``looked_s`` is by a clock that follows late where one is set, ``safe_s`` no later than that
+        and the host's. What is waited for is measured by one that nobody sets.
         """
+        monotonic_s = self._sync.looked_monotonic_s
         reservations = await asyncio.to_thread(self._ledger.charges.open_reservations)
         since_s = await self._since_s(safe_s)
-        self._gone = gone_runs(self._gone, looked_s, jobs, reservations)
-        records = await self._records(since_s, looked_s)
+        self._gone = gone_runs(self._gone, looked_s, monotonic_s, jobs, reservations)
+        records = await self._records(since_s, monotonic_s)
         # Until accounting has answered long enough to have caught up with slurmctld.
-        answered_s = looked_s - (self._answering_since_s or looked_s)
+        answered_s = monotonic_s - (self._answering_since_s or monotonic_s)
         has_caught_up = records is not None and answered_s >= ACCOUNTING_DELAY_S
-        lost = lost_ends(self._gone, looked_s) if has_caught_up else {}
+        lost = lost_ends(self._gone, monotonic_s) if has_caught_up else {}
         rates = tariff(self._settings, self._policy)
         decided = charge(rates, jobs, records or (), reservations, lost)
         if decided.charges:
@@ -149,9 +151,9 @@ class Bookkeeping:
         self._is_ahead = True
         return safe_s - ACCOUNTING_DELAY_S
 
-    async def _records(self, since_s: int, looked_s: int) -> tuple[RunRecord, ...] | None:
+    async def _records(self, since_s: int, monotonic_s: float) -> tuple[RunRecord, ...] | None:
         """Accounting's runs if some may be new; None if not, or if it does not answer."""
-        ended = any(looked_s - gone.since_s < _LATE_S for gone in self._gone.values())
+        ended = any(monotonic_s - gone.since_s < _LATE_S for gone in self._gone.values())
         if not ended and time.monotonic() < self._settle_due_s:
             return None
         try:
@@ -161,7 +163,7 @@ class Bookkeeping:
             self._answering_since_s = None
             return None
         if self._answering_since_s is None:
-            self._answering_since_s = looked_s
+            self._answering_since_s = monotonic_s
         self._settle_due_s = time.monotonic() + _SETTLE_S
         return records
 

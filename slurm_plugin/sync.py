@@ -62,6 +62,7 @@ class Sync:
         news: what the launcher tells of services, for people.
         leaving: replicas that are told to go; the view has it from the next look on.
         looked_s: when the last complete look began, by ``clock``.
+        looked_monotonic_s: the same by the monotonic clock, which nobody sets.
         heard_s: when the launcher, or whoever may wish, was heard of last, by the monotonic clock.
         acted: set when something was changed: the next look is due at once.
         unadmitted: jobs that slurmctld took without slicewise.lua, in mode enforce.
@@ -92,6 +93,7 @@ class Sync:
         self.leaving = Leaving(leader)
         self.clock = SteadyClock()
         self.looked_s = 0.0
+        self.looked_monotonic_s = 0.0
         self.heard_s = time.monotonic()
         self.view = ViewAnswer(observed_s=0.0, complete=False, services=(), tenants=())
         self.snapshot: Snapshot | None = None
@@ -153,14 +155,14 @@ class Sync:
         view is incomplete, and nothing is done.
         """
         async with self._lock:
-            began_s = self.clock.now_s()
+            began_s, began_monotonic_s = self.clock.now_s(), time.monotonic()
             try:
                 self._seen = await self._sight.look()
                 found = services(self._seen, self._settings.costs)
                 self._notice_unadmitted()
                 self._follow(found)
                 self._publish(found, complete=True)
-                self.looked_s = began_s
+                self.looked_s, self.looked_monotonic_s = began_s, began_monotonic_s
             except Exception:
                 self.view = self.view.model_copy(update={"complete": False})
                 raise

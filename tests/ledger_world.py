@@ -379,7 +379,8 @@ class World(RuleBasedStateMachine):
 
     def _follow_gone(self) -> Mapping[RunKey, int]:
         looked_s, jobs = self.looked
-        self.gone = gone_runs(self.gone, looked_s, jobs, self.store.charges.open_reservations())
+        held = self.store.charges.open_reservations()
+        self.gone = gone_runs(self.gone, looked_s, looked_s, jobs, held)
         live = live_runs(jobs)
         for run in self.runs:
             ended = run.end_s is not None and (run.job_id, run.start_s) not in live

@@ -142,7 +142,7 @@ class Books:
         self.now_s = 1_000_000.0
         self.ahead_s = 0.0
         wall = SimpleNamespace(time=lambda: self.now_s + self.ahead_s, monotonic=lambda: self.now_s)
-        for module in ("sight", "steady_clock", "bookkeeping"):
+        for module in ("sight", "steady_clock", "sync", "bookkeeping"):
             monkeypatch.setattr(f"slurm_plugin.{module}.time", wall)
         self.slurm, self.ledger = ScriptedSlurm(RUNNING), ScriptedLedger(watermark_s=500)
         self.sync = sync_of(self.slurm)
@@ -312,3 +312,29 @@ async def test_a_ledger_that_refuses_everything_is_not_asked_for_each_run(
     with pytest.raises(OutsideError):
         await books.turn()
     assert len(asked) < 100
+
+
+async def test_a_clock_that_is_believed_makes_no_run_older(books: Books) -> None:
+    await books.turn()
+    await books.turn(ACCOUNTING_DELAY_S)
+    books.ahead_s = YEAR_S
+    for _ in range(int(SETTLED_S) // 600):
+        await books.turn(600)
+    books.slurm.shown = (job(0),)
+    await books.turn(599)
+    await books.turn(1)
+    assert books.sync.clock.stepped_s == 0.0
+    assert len(books.ledger.charges.open_reservations()) == 1
+
+
+async def test_a_clock_that_is_believed_makes_accountings_answers_no_older(books: Books) -> None:
+    await books.turn()
+    await books.turn(ACCOUNTING_DELAY_S)
+    books.ahead_s = YEAR_S
+    for _ in range(int(SETTLED_S) // 600):
+        await books.turn(600, accounting=False)
+    reached_s = books.ledger.watermark_s
+    await books.turn(590)
+    await books.turn(10)
+    assert books.sync.clock.stepped_s == 0.0
+    assert books.ledger.watermark_s == reached_s

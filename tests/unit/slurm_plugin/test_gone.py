@@ -31,7 +31,7 @@ LOOKED_S = START_S + 100
 def look(
     *jobs: JobView, before: Mapping[RunKey, Gone] | None = None, looked_s: int = LOOKED_S
 ) -> Mapping[RunKey, Gone]:
-    return gone_runs(before or {}, looked_s, jobs, [HELD])
+    return gone_runs(before or {}, looked_s, looked_s, jobs, [HELD])
 
 
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.SUSPENDED])
@@ -88,7 +88,7 @@ def test_the_first_look_counts_and_the_best_evidence():
 def test_what_runs_after_all_or_is_settled_is_forgotten():
     before = look()
     assert look(RUNNING, before=before) == {}
-    assert gone_runs(before, LOOKED_S, [], []) == {}
+    assert gone_runs(before, LOOKED_S, LOOKED_S, [], []) == {}
 
 
 def test_accounting_has_its_time():
