@@ -2,20 +2,27 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import JobView, RunRecord
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
-from slurm_plugin.decide.charging import ACCOUNTING_DELAY_S, Tariff, charge, next_watermark_s
+from slurm_plugin.decide.charging import (
+    ACCOUNTING_DELAY_S,
+    Tariff,
+    charge,
+    known_end_s,
+    next_watermark_s,
+)
 from slurm_plugin.decide.gone import Gone, gone_runs, lost_ends
-from slurm_plugin.decide.model import RunKey
+from slurm_plugin.decide.model import Charge, RunKey
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.tenants import payers
 from slurm_plugin.observe import report, report_failure, warn
-from slurm_plugin.posting import post
+from slurm_plugin.posting import Posted, post
 from slurm_plugin.rolls import roll_budgets
 from slurm_plugin.sync import Sync
 
@@ -32,6 +39,14 @@ _SEAL_S = 60.0
 _LATE_S = 60
 """Accounting that does not show an end so long after it is asked no more often than that."""
 
+HELD_BACK_S = 12 * 3600
+"""How long a refused charge of a run that has ended holds the watermark back, so that accounting
+shows it again. Then it is reported and given up: all that accounting ever had would be read each
+time for one of them."""
+
+_MOST_TOLD = 16
+"""Lines in the log about refused charges at one turn."""
+
 
 def tariff(settings: Settings, policy: Policy) -> Tariff:
     """What is charged on this cluster, and to whom."""
@@ -44,8 +59,30 @@ def tariff(settings: Settings, policy: Policy) -> Tariff:
     )
 
 
+@dataclass(frozen=True)
+class _Refused:
+    """A charge that the ledger refused.
+
+    Attributes:
+        since_s: since when it does, by the monotonic clock.
+        end_s: when its run ended; None if it runs.
+    """
+
+    since_s: float
+    end_s: int | None
+
+    @property
+    def is_given_up(self) -> bool:
+        return time.monotonic() - self.since_s >= HELD_BACK_S
+
+
 class Bookkeeping:
-    """Keeps the ledger as Slurm and its accounting say."""
+    """Keeps the ledger as Slurm and its accounting say.
+
+    A charge that the ledger refuses is decided again at each turn, for as long as Slurm, accounting
+    or the ledger's reservations show its run. The watermark waits for it, so that accounting does,
+    but no longer than ``HELD_BACK_S``.
+    """
 
     def __init__(self, settings: Settings, slurm: Slurm, ledger: "Ledger", sync: Sync) -> None:
         self._settings = settings
@@ -60,7 +97,7 @@ class Bookkeeping:
         self._gone: Mapping[RunKey, Gone] = {}
         self._answering_since_s: float | None = None
         self._is_ahead = False
-        self._refused: frozenset[RunKey] = frozenset()
+        self._refused: Mapping[RunKey, _Refused] = {}
         self._unpriced: frozenset[str] = frozenset()
 
     async def start(self) -> None:
@@ -125,11 +162,9 @@ class Bookkeeping:
             if posted.booked:
                 self._has_booked = True
                 report("charged", runs=len(posted.booked))
-            for key in sorted(posted.refused.keys() - self._refused):
-                warn(
-                    "charge_refused", job=key.job_id, start_s=key.start_s, error=posted.refused[key]
-                )
-            self._refused = frozenset(posted.refused)
+            self._follow_refused(decided.charges, posted, shows_all=records is not None)
+        elif records is not None:
+            self._refused = {}
         for odd in decided.observations:
             warn("charge_odd", job=odd.key.job_id, text=odd.text)
         for kind in sorted(decided.unpriced - self._unpriced):
@@ -138,6 +173,23 @@ class Bookkeeping:
         self._unpriced |= decided.unpriced
         if has_caught_up:
             await self._move_watermark(since_s, safe_s, jobs)
+
+    def _follow_refused(
+        self, charges: Sequence[Charge], posted: Posted, *, shows_all: bool
+    ) -> None:
+        """Each is told of once, and of very many some. Without accounting's answer (``shows_all``)
+        those that only it knows were not tried again.
+        """
+        before, now_s = self._refused, time.monotonic()
+        kept = {} if shows_all else {k: v for k, v in before.items() if k not in posted.booked}
+        ends_s = {one.run.key: known_end_s(one) for one in charges}
+        since_s = {key: before[key].since_s if key in before else now_s for key in posted.refused}
+        self._refused = kept | {key: _Refused(since_s[key], ends_s[key]) for key in posted.refused}
+        new = sorted(posted.refused.keys() - before.keys())
+        for key in new[:_MOST_TOLD]:
+            warn("charge_refused", job=key.job_id, start_s=key.start_s, error=posted.refused[key])
+        if new[_MOST_TOLD:]:
+            warn("charges_refused", more=len(new[_MOST_TOLD:]))
 
     async def _since_s(self, safe_s: int) -> int:
         """From when on accounting may show ends that are not in the ledger."""
@@ -168,7 +220,15 @@ class Bookkeeping:
         return records
 
     async def _move_watermark(self, since_s: int, safe_s: int, jobs: tuple[JobView, ...]) -> None:
-        still_open = await asyncio.to_thread(self._ledger.charges.open_reservations)
-        until_s = next_watermark_s(since_s, safe_s, jobs, still_open)
+        open_now = await asyncio.to_thread(self._ledger.charges.open_reservations)
+        given_up = {key for key, one in self._refused.items() if one.is_given_up}
+        still_open = [one for one in open_now if one.key not in given_up]
+        ends_s = {key: one.end_s for key, one in self._refused.items() if one.end_s is not None}
+        waits_for = [end_s for key, end_s in ends_s.items() if key not in given_up]
+        until_s = next_watermark_s(since_s, safe_s, jobs, still_open, waits_for)
         if until_s > since_s:
             await asyncio.to_thread(self._ledger.charges.set_accounted_until_s, until_s)
+            for key in sorted(
+                key for key in given_up & ends_s.keys() if since_s < ends_s[key] <= until_s
+            ):
+                warn("charge_given_up", job=key.job_id, start_s=key.start_s, end_s=ends_s[key])

@@ -290,15 +290,27 @@ def _observations(seen: _Sighting, held: Reservation | None) -> Iterable[Observa
         )
 
 
+def known_end_s(charge: Charge) -> int | None:
+    """When the run ended that it settles; None if it only reserves."""
+    last = charge.transfers[-1]
+    reserves = last.kind in (TransferKind.RESERVE, TransferKind.EXTEND)
+    return None if reserves else last.until_s
+
+
 def next_watermark_s(
-    previous_s: int, now_s: int, jobs: Iterable[JobView], reservations: Iterable[Reservation]
+    previous_s: int,
+    now_s: int,
+    jobs: Iterable[JobView],
+    reservations: Iterable[Reservation],
+    refused_ends_s: Iterable[int] = (),
 ) -> int:
     """Up to when every run's end is in the ledger: the ``since`` of the next look at accounting.
 
     ``now_s`` is when ``jobs`` were looked at, ``reservations`` are those still open afterwards. It
     waits for the ends of reserved runs that no longer run, and ``ACCOUNTING_DELAY_S`` for runs too
     short to have been seen. It never goes back: whatever ran at one look ends after it. The second
-    itself is included: a run may end in the second of its start.
+    itself is included: a run may end in the second of its start. ``refused_ends_s`` are those of
+    runs whose charge the ledger refused: accounting shall show them again.
     """
     live = live_runs(jobs)
     missing = (
@@ -306,4 +318,5 @@ def next_watermark_s(
         for reservation in reservations
         if (reservation.key.job_id, reservation.key.start_s) not in live
     )
-    return max(previous_s, min(now_s - ACCOUNTING_DELAY_S, *missing, now_s))
+    refused = (end_s - 1 for end_s in refused_ends_s)
+    return max(previous_s, min(now_s - ACCOUNTING_DELAY_S, *missing, *refused, now_s))

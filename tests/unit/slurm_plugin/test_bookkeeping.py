@@ -1,16 +1,17 @@
 """The charging loop on a scripted Slurm: what is asked when, and what waits for what."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from ledger_world import SimulatedRun, run_record
 from scripted import DOWN, ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
 
 from cluster.errors import OutsideError, SlicewiseError, UnreachableError
-from cluster.jobs import JobState
+from cluster.jobs import JobState, RunRecord
 from cluster.units import MillisliceSeconds
-from slurm_plugin.bookkeeping import Bookkeeping
+from slurm_plugin.bookkeeping import HELD_BACK_S, Bookkeeping
 from slurm_plugin.decide.charging import ACCOUNTING_DELAY_S
 from slurm_plugin.decide.clock import SETTLED_S
 from slurm_plugin.decide.gone import LOST_AFTER_S
@@ -308,10 +309,95 @@ async def test_a_ledger_that_refuses_everything_is_not_asked_for_each_run(
         raise OutsideError("SW-DATABASE-FAILED", "disk full")
 
     monkeypatch.setattr(books.ledger, "post", refusing)
-    books.slurm.shown = tuple(replace(RUNNING, job_id=1000 + number) for number in range(1000))
+    books.slurm.shown = tuple(
+        replace(RUNNING, job_id=1000 + number, account=f"tenant{number % 20}")
+        for number in range(1000)
+    )
     with pytest.raises(OutsideError):
         await books.turn()
+    assert len(asked) < 600
+
+
+def refusing(
+    books: Books, monkeypatch: pytest.MonkeyPatch, job_ids: Collection[int]
+) -> list[frozenset[int]]:
+    """A ledger that does not book these; returns the jobs of each statement."""
+    post, asked = books.ledger.charges.post, list[frozenset[int]]()
+
+    def posting(charges: Sequence[Charge]) -> frozenset[RunKey]:
+        asked.append(frozenset(one.run.key.job_id for one in charges))
+        if asked[-1] & set(job_ids):
+            raise OutsideError("SW-DATABASE-FAILED", "bigint out of range")
+        return post(charges)
+
+    monkeypatch.setattr(books.ledger, "post", posting)
+    return asked
+
+
+async def test_very_many_refused_charges_of_one_owner_keep_no_other_owners_back(
+    books: Books, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = refusing(books, monkeypatch, range(1000, 1100))
+    bad = [replace(RUNNING, job_id=1000 + number, account="nlp") for number in range(100)]
+    good = [replace(RUNNING, job_id=2000 + number, account="vision") for number in range(50)]
+    books.slurm.shown = (*bad, *good)
+    await books.turn()
+    held = {one.key.job_id for one in books.ledger.charges.open_reservations()}
+    assert held == {one.job_id for one in good}
     assert len(asked) < 100
+    await books.turn(5)
+    told = [one.message for one in caplog.records if one.message.startswith("charge")]
+    assert [one.startswith("charge_refused") for one in told] == [True] * 16 + [False]
+    assert told[-1] == "charges_refused more=84"
+
+
+def short_run(books: Books, job_id: int) -> RunRecord:
+    """One that ended before anybody saw it run."""
+    end_s = int(books.now_s)
+    run = SimulatedRun(job_id, end_s - 20, {"1g.10gb": 1}, "gpu", 60, end_s=end_s, visible_s=end_s)
+    return run_record(run, end_s)
+
+
+async def test_the_watermark_waits_for_a_refused_charge_that_only_accounting_knows(
+    books: Books, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half a day at most."""
+    await books.turn()
+    await books.turn(ACCOUNTING_DELAY_S)
+    bad: set[int] = {7}
+    refusing(books, monkeypatch, bad)
+    record = short_run(books, 7)
+    books.slurm.records = (record,)
+    assert record.end_s is not None
+    await books.turn(5)
+    await books.turn(2 * ACCOUNTING_DELAY_S)
+    assert books.ledger.watermark_s == record.end_s - 1
+    # Neither when accounting is not asked nor when it does not answer.
+    await books.turn(1)
+    await books.turn(5, accounting=False)
+    await books.turn(5)
+    await books.turn(HELD_BACK_S - 2 * ACCOUNTING_DELAY_S - 12)
+    assert books.ledger.watermark_s == record.end_s - 1
+    await books.turn(5)
+    assert books.ledger.watermark_s == books.now_s - ACCOUNTING_DELAY_S
+    told = [one.message.split()[0] for one in caplog.records if "job=7" in one.message]
+    assert told == ["charge_refused", "charge_given_up"]
+
+
+async def test_a_refused_charge_is_booked_as_soon_as_it_can_be(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await books.turn()
+    await books.turn(ACCOUNTING_DELAY_S)
+    bad: set[int] = {7}
+    refusing(books, monkeypatch, bad)
+    books.slurm.records = (short_run(books, 7),)
+    await books.turn(5)
+    await books.turn(2 * ACCOUNTING_DELAY_S)
+    bad.clear()
+    await books.turn(5)
+    assert {one.job_id for one in books.ledger.booked} == {900, 7}
+    assert books.ledger.watermark_s == books.now_s - ACCOUNTING_DELAY_S
 
 
 async def test_a_clock_that_is_believed_makes_no_run_older(books: Books) -> None:
