@@ -31,5 +31,5 @@ class LendingSettings(BaseModel):
         ge=60,
         le=86_400,
         description="Of jobs that have waited so long for borrowed quota the first one comes "
-        "before all others; its tenant's share is kept until it starts.",
+        "before all others, for so long; its tenant's share is kept until it starts.",
     )

@@ -87,7 +87,7 @@ def _at(
         qos=qos,
         state=state if end_s is None else JobState.ENDED,
         held=False,
-        reason="AssocGrpBilling" if start_s is None else "None",
+        reason="QOSGrpBilling" if start_s is None else "None",
         admin_comment=f"slicewise:1 token=ab12 tenant={account}",
         nodes=() if start_s is None else ("n1",),
         submit_s=BEGAN_S - 400,

@@ -26,8 +26,8 @@ from slurm_plugin.decide.reclaim.recalls import (
     short_lenders,
 )
 from slurm_plugin.decide.reclaim.room import Need
-from slurm_plugin.decide.reclaim.turns import reclaim_for
-from slurm_plugin.decide.reclaim.victims import Reclaim, Running, Taking, Wanting, reclaim
+from slurm_plugin.decide.reclaim.turns import who_goes
+from slurm_plugin.decide.reclaim.victims import Reclaim, Running, Taking, Wanting
 from slurm_plugin.decide.reclaim.waits import Lenders, still_waiting
 from slurm_plugin.decide.whole_jobs import Turn, WaitingJob, Waits, lend_whole_jobs
 from slurm_plugin.leaving import REST_S
@@ -207,9 +207,15 @@ class Shared:
         names = [one.name for one in self._wishes]
         able = {names[want.tenant] for want in self._borrowed.values() if want.ask.level}
         known = [one for one in self._recalls if one.borrower in able]
-        wanted = meanwhile(self._policy, self._demand(), self._loans, known)
+        wanted = self._demand()
         lent = lend_whole_jobs(
-            self._policy, wanted, self._waits(), self._loans, capacity=self._capacity, lately={}
+            self._policy,
+            wanted,
+            self._waits(),
+            self._loans,
+            capacity=self._capacity,
+            lately={},
+            at_most=meanwhile(self._policy, wanted, self._loans, known),
         )
         after, self._turn = lent.loans, lent.turn
         held = dict(zip(names, self._held, strict=True))
@@ -250,9 +256,13 @@ class Shared:
                 queues[one.name] = [WaitingJob(need, self._cost(number), since_s, tasks)]
         free = left.by_node()
         reach = {node: Counter(there) for node, there in free.items()}
+        replicas: dict[str, dict[str, Counter[str]]] = {}
         for want in self._borrowed.values():
-            reach[want.node][self._kind(want.tenant)] += 1
-        return Waits(queues, free, reach, self._now_s, self._terms.turn_s)
+            if want.is_leaving or want.ask.level:
+                name = self._wishes[want.tenant].name
+                on = reach if want.is_leaving else replicas.setdefault(name, {})
+                on.setdefault(want.node, Counter())[self._kind(want.tenant)] += 1
+        return Waits(queues, free, reach, self._now_s, self._terms.turn_s, replicas)
 
     def _waiting(self) -> Mapping[str, Sequence[Waiting]]:
         lenders = {one.lender for one in self._loans}
@@ -377,11 +387,9 @@ class Shared:
         return found.ready
 
     def _found(self) -> Reclaim:
-        if self._recalls or self._turn is None:
-            return reclaim(self._taking())
         held = {one.name: held for one, held in zip(self._wishes, self._held, strict=True)}
         over = over_entitlement(self._policy, self._loans, held)
-        return reclaim_for(self._turn, self._taking(), over)
+        return who_goes(self._taking(), self._turn, over, self._waits().free)
 
     def _taking(self) -> Taking:
         lenders = {one.lender for one in self._recalls}

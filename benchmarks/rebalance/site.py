@@ -181,7 +181,7 @@ class _Crowd:
             owner = self._chance.choice(idle)
             job = replace(
                 self._waiting(owner, kind, instances),
-                reason="AssocGrpBilling",
+                reason="QOSGrpBilling",
                 submit_s=self._now_s,
             )
             if number % 10:

@@ -21,8 +21,6 @@ _NOT_BEFORE = frozenset({"BeginTime", "Dependency", "DependencyNeverSatisfied"})
 _NO_QUOTA_HELPS = frozenset(
     {
         "AccountNotAllowed",
-        "AssocGrpBillingRunMinutes",
-        "AssocGrpGRES",
         "BadConstraints",
         "Constraints",
         "DeadLine",
@@ -38,12 +36,19 @@ _NO_QUOTA_HELPS = frozenset(
         "ReservationDeleted",
     }
 )
-"""Slurm's reasons of jobs that would not start with more slices: over a limit on a type, over a
-budget, over their array's own; or their partition, reservation or account does not let them.
+"""Slurm's reasons of jobs that would not start with more slices: over their array's own limit; or
+their partition, reservation or account does not let them.
 """
 
+_LIMITS = ("Assoc", "QOS", "Max")
+"""So begin Slurm's reasons of jobs over a limit: on a type, over a budget, on jobs of one user, ...
+"""
+
+_NO_NODES = ("ReqNodeNotAvail", "Nodes_required_for_job_are_DOWN")
+"""So begin Slurm's reasons of jobs whose nodes are down, drained or reserved. Details follow."""
+
 _QOS_SLICES = "QOSGrpBilling"
-"""That of a tenant's QOS is a reason for quota; in any other a job waits at the gate."""
+"""The only limit that more slices help, in a tenant's QOS; in any other a job waits at the gate."""
 
 _FOR_OTHERS = frozenset({"Priority", "Resources"})
 """Slurm's reasons of jobs for which nothing is free."""
@@ -313,7 +318,37 @@ def waits_for_others(job: JobView) -> bool:
 def waits_for_quota(job: JobView) -> bool:
     """Whether it could start now, if its tenant might hold more; GPUs may have to come free."""
     is_at_gate = job.reason == _QOS_SLICES and not is_ours(job.qos)
-    return is_waiting(job) and job.reason not in _NO_QUOTA_HELPS and not is_at_gate
+    is_over_another = job.reason.startswith(_LIMITS) and job.reason != _QOS_SLICES
+    is_no_matter_of_slices = job.reason in _NO_QUOTA_HELPS or is_over_another or is_at_gate
+    return is_waiting(job) and not is_no_matter_of_slices
+
+
+def waits_for_nodes(job: JobView) -> bool:
+    """Whether nodes that it needs are down, drained or reserved; not whether GPUs are to be cut
+    anew for it.
+    """
+    return job.reason.startswith(_NO_NODES) and SHAPES_NODE not in job.reason
+
+
+def paid_by_own_part(
+    jobs: Sequence[JobView], own: Mapping[str, int], costs: Mapping[str, Millislices]
+) -> Iterator[JobView]:
+    """Those that wait in their tenants' own QOS, by Slurm's priority, as far as what runs there
+    leaves of their tenants' ``own`` parts pays for them; an array once for each of its tasks.
+    """
+    left = Counter(own)
+    guaranteed = [job for job in jobs if job.qos == qos_name(job.account)]
+    for job in guaranteed:
+        if job.state in ALLOTTED:
+            left[job.account] -= run_cost(job.gpus, costs)
+    waiting = (job for job in guaranteed if waits_for_quota(job))
+    for job in sorted(waiting, key=lambda job: (-job.priority, job.job_id)):
+        cost = run_cost(job.gpus, costs)
+        for _ in range(max(1, len(job.untouched))):
+            if not 0 < cost <= left[job.account]:
+                break
+            left[job.account] -= cost
+            yield job
 
 
 def _counts(job: JobView, partitions: frozenset[str]) -> bool:

@@ -17,6 +17,7 @@ from slurm_plugin.decide.demand import capacity, demand, qos_use
 from slurm_plugin.decide.limits import Allowed
 from slurm_plugin.decide.model import Balance, BudgetEntry, Reservation
 from slurm_plugin.decide.policy import Budget, Loan, Policy, Recall, TenantUpdate
+from slurm_plugin.decide.reclaim.inputs import leaving, replicas
 from slurm_plugin.decide.standing import in_tree_order
 from slurm_plugin.decide.statement import unposted_millislice_s
 from slurm_plugin.decide.tenants import effective_nominal
@@ -239,7 +240,15 @@ def _lent(now: Now, after: Policy) -> tuple[Loan, ...]:
     """The loans that the next round would make."""
     wanted = demand(after, now.jobs, now.partitions, now.costs)
     waiting = waits(
-        now.jobs, now.nodes, now.partitions, now.costs, now_s=now.now_s, turn_s=now.turn_s
+        after,
+        now.jobs,
+        now.nodes,
+        now.partitions,
+        now.costs,
+        replicas=replicas(now.services),
+        leaving=leaving(now.services, now.grace_s),
+        now_s=now.now_s,
+        turn_s=now.turn_s,
     )
     capacity, lately = now.capacity_millislices, now.held_lately
     lent = lend_whole_jobs(after, wanted, waiting, now.loans, capacity=capacity, lately=lately)

@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from cluster.jobs import JobView, NodeView
 from cluster.mig_profiles import WholeBoard
 from cluster.units import Millislices
-from cluster.wire import WHEN_REPLACED_S, ServiceView
+from cluster.wire import ServiceView
 from slurm_plugin.decide.calendar import Moment, Window, capped
 from slurm_plugin.decide.demand import capacity, demand, waiting_for_own
 from slurm_plugin.decide.policy import Loan, Policy, Recall
-from slurm_plugin.decide.reclaim.inputs import taking
+from slurm_plugin.decide.reclaim.inputs import leaving, replicas, taking
 from slurm_plugin.decide.reclaim.recalls import (
     have_room,
     meanwhile,
     over_entitlement,
     recalled,
 )
-from slurm_plugin.decide.reclaim.turns import reclaim_for
-from slurm_plugin.decide.reclaim.victims import NOBODY, Reclaim, Taking, reclaim
+from slurm_plugin.decide.reclaim.turns import who_goes
+from slurm_plugin.decide.reclaim.victims import NOBODY, Reclaim, Taking
 from slurm_plugin.decide.services import used_by_tenant
-from slurm_plugin.decide.whole_jobs import Lent, lend_whole_jobs, waits
+from slurm_plugin.decide.whole_jobs import Lent, Waits, lend_whole_jobs, waits
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,7 @@ class Plan:
 def plan(world: World) -> Plan:
     """What the world leads to now.
 
-    Lenders come before the job whose turn it is: while something is recalled, or is beyond a cap of
-    the calendar, nobody goes for a turn.
+    Lenders come before the job whose turn it is (``who_goes``).
     """
     if not _is_anything_lent(world):
         return Plan(world.loans, world.recalls, NOBODY, over={})
@@ -116,19 +115,20 @@ def plan(world: World) -> Plan:
     # off their loans is its own at once.
     able = _with_replicas(world.seen.services)
     known = [one for one in world.recalls if one.borrower in able]
-    lent = _lent(world, known)
+    waiting = _waits(world)
+    lent = _lent(world, waiting, known)
     held = world.held
     over = over_entitlement(world.policy, lent.loans, held)
     beyond = capped(world.policy, world.windows, world.moment, held)
     excess = {name: amount for name, amount in over.items() if name in beyond}
     recalls = _Recalls(world, able, known, lent.loans, held)
     called = recalls.left({})
-    if called or excess:
-        found = reclaim(_taking(world, called, excess))
-    elif lent.turn is not None:
-        found = reclaim_for(lent.turn, _taking(world, called, excess), over)
-    else:
-        found = NOBODY
+    found = NOBODY
+    if called or excess or lent.turn:
+        # Who is beyond a cap gives up just that.
+        others = {name: amount for name, amount in over.items() if name not in excess}
+        there = _taking(world, called, excess)
+        found = who_goes(there, lent.turn, others, waiting.free)
     return Plan(lent.loans, recalls.left(found.ready), found, over)
 
 
@@ -137,23 +137,32 @@ def _is_anything_lent(world: World) -> bool:
     return bool(borrows or world.loans or world.recalls or world.windows)
 
 
-def _lent(world: World, recalls: Iterable[Recall]) -> Lent:
+def _waits(world: World) -> Waits:
+    seen, rules = world.seen, world.rules
+    return waits(
+        world.policy,
+        seen.jobs,
+        seen.nodes,
+        rules.partitions,
+        rules.costs,
+        replicas=replicas(seen.services),
+        leaving=_leaving(world),
+        now_s=world.moment.at_s,
+        turn_s=rules.turn_s,
+    )
+
+
+def _lent(world: World, waiting: Waits, recalls: Iterable[Recall]) -> Lent:
     policy, seen, rules = world.policy, world.seen, world.rules
     wanted = demand(policy, seen.jobs, rules.partitions, rules.costs)
     return lend_whole_jobs(
         policy,
-        meanwhile(policy, wanted, world.loans, recalls),
-        waits(
-            seen.jobs,
-            seen.nodes,
-            rules.partitions,
-            rules.costs,
-            now_s=world.moment.at_s,
-            turn_s=rules.turn_s,
-        ),
+        wanted,
+        waiting,
         world.loans,
         capacity=world.capacity_millislices,
         lately=seen.lately,
+        at_most=meanwhile(policy, wanted, world.loans, recalls),
     )
 
 
@@ -199,7 +208,7 @@ def _taking(world: World, recalls: Iterable[Recall], excess: Mapping[str, int]) 
         services=seen.services,
         partitions=rules.partitions,
         costs=rules.costs,
-        leaving=seen.told | _leaving(seen.services, rules.grace_s),
+        leaving=_leaving(world),
         now_s=world.moment.at_s,
         term_s=rules.term_s,
         excess=excess,
@@ -216,12 +225,5 @@ def _with_replicas(services: Iterable[ServiceView]) -> frozenset[str]:
     )
 
 
-def _leaving(services: Iterable[ServiceView], soon_s: int) -> frozenset[int]:
-    """Job ids of runs that end anyway before Slurm would preempt."""
-    return frozenset(
-        slot.job_id
-        for service in services
-        for slot in service.slots
-        if slot.job_id is not None and slot.leaves_s != WHEN_REPLACED_S
-        if slot.state == "ending" or (slot.leaves_s is not None and slot.leaves_s <= soon_s)
-    )
+def _leaving(world: World) -> frozenset[int]:
+    return world.seen.told | leaving(world.seen.services, world.rules.grace_s)

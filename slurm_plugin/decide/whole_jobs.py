@@ -7,7 +7,7 @@ rest is granted anew, job by job:
 
 1. To the job that has waited longest, once it has waited for ``turn_s``: it is first. While it
    can't start, its tenant keeps its fair share, and replicas of tenants beyond theirs go for it
-   (``reclaim.turns``).
+   (``reclaim.turns``). If it has not started after ``turn_s``, it is the next one's turn.
 2. To jobs that can start: GPUs of their types are free on enough nodes. The next one is always of
    the tenant that has least for its weight, at every level of the tree (progressive filling, as in
    ``lending``), and in a tenant the first by Slurm's priority that can start.
@@ -26,20 +26,22 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-from cluster.jobs import ALLOTTED, JobView, NodeView
+from cluster.jobs import ALLOTTED, JobState, JobView, NodeView
 from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import (
     free_by_node,
     gpus_on_nodes,
     is_managed,
+    paid_by_own_part,
+    waits_for_nodes,
     waits_for_quota,
     waits_since_s,
     wanted_on_nodes,
 )
 from slurm_plugin.decide.lending import borrowed_lately, lend, lends_anew
 from slurm_plugin.decide.policy import MAX_WEIGHT, Loan, Policy
-from slurm_plugin.decide.qos_names import qos_name
+from slurm_plugin.decide.qos_names import is_borrowed, qos_name
 from slurm_plugin.decide.reclaim.ready import Left
 from slurm_plugin.decide.reclaim.room import Need, Shape, shape_of
 from slurm_plugin.decide.tenants import downward, own_part, parent
@@ -58,12 +60,14 @@ class WaitingJob:
         need: GPU instances of each task.
         cost_millislices: of each task.
         since_s: Unix seconds; None where Slurm does not say.
+        has_turns: whether it would start if others went; not while its nodes are down.
     """
 
     need: Need
     cost_millislices: int
     since_s: int | None
     tasks: int = 1
+    has_turns: bool = True
 
     @property
     def total_millislices(self) -> int:
@@ -79,9 +83,10 @@ class Waits:
         queues: waiting jobs of each account, as Slurm would start them.
         free: GPU instances by node, by type, that nobody holds and no guaranteed job is about to
             take.
-        reach: those, and what runs on borrowed quota.
+        reach: those, and what comes free soon: its runs are told to go, or end anyway.
         now_s: Unix seconds.
-        turn_s: a job that has waited so long for a loan comes first.
+        turn_s: a job that has waited so long for a loan comes first, for so long.
+        replicas: what each tenant's other replicas on borrowed quota hold, by node, by type.
     """
 
     queues: Mapping[str, Sequence[WaitingJob]] = field(hash=False)
@@ -89,14 +94,23 @@ class Waits:
     reach: Mapping[str, Mapping[str, int]] = field(hash=False)
     now_s: float
     turn_s: int
+    replicas: Mapping[str, Mapping[str, Mapping[str, int]]] = field(
+        default_factory=dict, hash=False
+    )
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Whose turn it is: a job that comes first, and can't start before others have gone."""
+    """Whose turn it is: a job that comes first, and can't start before others have gone.
+
+    Attributes:
+        nodes: what is free there is kept for it, and others go there; none for a single instance,
+            which may be on any.
+    """
 
     tenant: str
     job: WaitingJob
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,45 +122,72 @@ class Lent:
 
 
 def waits(
+    policy: Policy,
     jobs: Iterable[JobView],
     nodes: Iterable[NodeView],
     partitions: frozenset[str],
     costs: Mapping[str, Millislices],
     *,
+    replicas: frozenset[int],
+    leaving: frozenset[int],
     now_s: float,
     turn_s: int,
 ) -> Waits:
-    """Of what Slurm shows. Jobs in their tenants' own QOS come first to what is free."""
+    """Of what Slurm shows. Jobs in their tenants' own QOS come first to what is free, as far as
+    their tenants' own parts pay for them.
+
+    ``replicas`` are job ids of runs that may be asked to go, ``leaving`` of those that go already;
+    those that are completing are added.
+    """
     ours = [job for job in jobs if any(job.gpus.values()) and is_managed(job, partitions)]
     there = free_by_node(ours, nodes, partitions)
     left = Left(there)
+    for job in paid_by_own_part(ours, own_part(policy), costs):
+        left.place(_need(job))
     queues: dict[str, list[WaitingJob]] = {}
     for job in sorted(ours, key=lambda job: (-job.priority, job.job_id)):
-        if not waits_for_quota(job):
+        if job.qos == qos_name(job.account) or not waits_for_quota(job):
             continue
-        instances, count = wanted_on_nodes(job)
-        need, tasks = Need(job.job_id, shape_of(instances), count), max(1, len(job.untouched))
-        if job.qos == qos_name(job.account):
-            for _ in range(tasks):
-                if not left.place(need):
-                    break
-        elif cost := run_cost(job.gpus, costs):
-            one = WaitingJob(need, cost, waits_since_s(job), tasks)
+        if cost := run_cost(job.gpus, costs):
+            one = WaitingJob(
+                _need(job),
+                cost,
+                waits_since_s(job),
+                max(1, len(job.untouched)),
+                has_turns=not waits_for_nodes(job),
+            )
             queues.setdefault(job.account, []).append(one)
     free = dict.fromkeys(there, _NOTHING) | left.by_node()
-    return Waits(queues, free, _reach(free, ours), now_s, turn_s)
+    runs = [job for job in ours if job.state in ALLOTTED]
+    going = [r for r in runs if r.job_id in leaving or r.state is JobState.COMPLETING]
+    others: dict[str, list[JobView]] = defaultdict(list)
+    for run in runs:
+        if run.job_id in replicas and run not in going and is_borrowed(run.qos):
+            others[run.account].append(run)
+    return Waits(
+        queues,
+        free,
+        reach=_with(free, going),
+        now_s=now_s,
+        turn_s=turn_s,
+        replicas={name: _with(dict.fromkeys(free, _NOTHING), of) for name, of in others.items()},
+    )
 
 
-def _reach(
-    free: Mapping[str, Mapping[str, int]], jobs: Iterable[JobView]
+def _need(job: JobView) -> Need:
+    instances, count = wanted_on_nodes(job)
+    return Need(job.job_id, shape_of(instances), count)
+
+
+def _with(
+    there: Mapping[str, Mapping[str, int]], runs: Iterable[JobView]
 ) -> Mapping[str, Mapping[str, int]]:
-    reach = {node: Counter(there) for node, there in free.items()}
-    for job in jobs:
-        if job.state in ALLOTTED and job.qos != qos_name(job.account):
-            for node, there in gpus_on_nodes(job):
-                if node in reach:
-                    reach[node].update(there)
-    return reach
+    """What the runs hold on these nodes, too."""
+    found = {node: Counter(gpus) for node, gpus in there.items()}
+    for node, gpus in (place for run in runs for place in gpus_on_nodes(run)):
+        if node in found:
+            found[node].update(gpus)
+    return found
 
 
 def lend_whole_jobs(
@@ -157,18 +198,29 @@ def lend_whole_jobs(
     *,
     capacity: int | None,
     lately: Mapping[str, int],
+    at_most: Mapping[str, int] = _NOTHING,
 ) -> Lent:
     """The loans there should be, by lender and borrower: of ``lend``, in units of what waits.
 
-    ``demand`` may be less than what holds and waits, of a tenant that is to borrow no more now; the
-    rest as ``lend``.
+    ``at_most`` is what tenants may have of their demand, if that is to be less; the rest as
+    ``lend``.
     """
-    shared = lend(policy, demand, current, capacity, lately)
+    wanted = {name: min(amount, at_most.get(name, amount)) for name, amount in demand.items()}
+    shared = lend(policy, wanted, current, capacity, lately)
     has_choice = any(loan.borrower in waits.queues for loan in shared)
     if not has_choice or not lends_anew(policy, capacity):
         return Lent(shared)
-    levels, turn = _Grants(policy, demand, waits, shared, lately).decided()
+    used = _used(policy, demand, waits)
+    levels, turn = _Grants(policy, wanted, waits, shared, used=used, lately=lately).decided()
     return Lent(lend(policy, levels, current, capacity, lately), turn)
+
+
+def _used(policy: Policy, demand: Mapping[str, int], waits: Waits) -> Mapping[str, int]:
+    """What each account needs without its jobs that wait for a loan."""
+    queued = {
+        name: sum(job.total_millislices for job in queue) for name, queue in waits.queues.items()
+    }
+    return {name: max(0, demand.get(name, 0) - queued.get(name, 0)) for name in policy}
 
 
 class _Grants:
@@ -180,6 +232,8 @@ class _Grants:
         demand: Mapping[str, int],
         waits: Waits,
         shared: Iterable[Loan],
+        *,
+        used: Mapping[str, int],
         lately: Mapping[str, int],
     ) -> None:
         self._policy, self._waits = policy, waits
@@ -189,11 +243,7 @@ class _Grants:
         self._shares = Counter(own)
         for loan in shared:
             self._shares[loan.borrower] += loan.amount_millislices
-        # What it needs without its jobs that wait for a loan.
-        self._used = dict(self._demand)
-        for name in waits.queues.keys() & policy.keys():
-            queued = sum(job.total_millislices for job in waits.queues[name])
-            self._used[name] = max(0, self._used[name] - queued)
+        self._used = dict(used)
         self._over = {name for name, used in self._used.items() if used > self._shares[name]}
         # Nobody lends what its own jobs wait for.
         levels = {
@@ -223,34 +273,36 @@ class _Grants:
 
     def _grant_turn(self, queues: Mapping[str, deque[WaitingJob]]) -> Turn | None:
         """To the job that has waited longest, of tenants below their shares; returned if it can't
-        start now. One that could not start if nobody else borrowed either has no turn.
+        start now. One that could not start if nobody else borrowed either has no turn, nor one for
+        which no replicas of tenants beyond their shares make room.
 
         Then its tenant's share is kept, and on the nodes where there is enough of what it needs,
-        held by others or not, nobody else gets what is free.
+        or comes free, nobody else gets what is free.
         """
         due_s = self._waits.now_s - self._waits.turn_s
         due = sorted(
             (job.since_s, name, nth)
             for name, queue in queues.items()
             for nth, job in enumerate(queue)
-            if job.since_s is not None and job.since_s <= due_s
+            if job.has_turns and job.since_s is not None and job.since_s <= due_s
             if self._used[name] < self._shares[name]
+            if self._alone.may_raise(name, self._used[name] + job.cost_millislices)
         )
-        reach = Left(self._waits.reach)
-        for _, name, nth in due:
-            job = queues[name][nth]
-            nodes = reach.nodes(job.need)
-            level = self._used[name] + job.cost_millislices
-            if not nodes or not self._alone.may_raise(name, level):
-                continue
-            if not self._start(name, job):
-                self._tree.raise_to(name, min(self._shares[name], self._demand[name]))
-                self._left.take(job.need, nodes)
-                return Turn(name, job)
-            del queues[name][nth]
-            if job.tasks > 1:
-                queues[name].insert(nth, replace(job, tasks=job.tasks - 1))
+        places = _Places(self._waits, self._over)
+        able = [one for one in due if places.nodes(queues[one[1]][one[2]].need)]
+        if not able:
             return None
+        since_s = [one[0] for one in able]
+        _, name, nth = able[whose_turn(since_s, self._waits.now_s, self._waits.turn_s)]
+        job = queues[name][nth]
+        if not self._start(name, job):
+            nodes = places.nodes(job.need)
+            self._tree.raise_to(name, min(self._shares[name], self._demand[name]))
+            self._left.take(job.need, nodes)
+            return Turn(name, job, () if job.need.is_single else nodes)
+        del queues[name][nth]
+        if job.tasks > 1:
+            queues[name].insert(nth, replace(job, tasks=job.tasks - 1))
         return None
 
     def _start(self, name: str, job: WaitingJob) -> bool:
@@ -334,11 +386,60 @@ class _Grants:
             self._over,
             key=lambda one: (self._tree.borrowed(one, is_account=True) // weights[one], one),
         ):
-            levels = range(self._tree.levels[name] + 1, self._used[name] + 1)
+            most = min(self._used[name], self._demand[name])
+            levels = range(self._tree.levels[name] + 1, most + 1)
             kept = bisect_left(
                 levels, True, key=lambda level: not self._tree.may_raise(name, level)
             )
             self._tree.raise_to(name, levels.start + kept - 1)
+
+
+def whose_turn(since_s: Sequence[int], now_s: float, turn_s: int) -> int:
+    """Which of those that have waited for ``turn_s``, the longest first, comes first now.
+
+    As if each had its turn for ``turn_s``, one after the other, and then again: who does not start
+    in that time lets the others have theirs. Who starts is no longer among them, and the next has
+    what is left of its time.
+    """
+    end_s = 0.0
+    for nth, one_s in enumerate(since_s):
+        end_s = max(one_s + turn_s, end_s) + turn_s
+        if now_s < end_s:
+            return nth
+    return int((now_s - end_s) // turn_s) % len(since_s)
+
+
+class _Places:
+    """Where a job whose turn it is could have room, if others went."""
+
+    def __init__(self, waits: Waits, over: Iterable[str]) -> None:
+        """``over`` are the tenants whose replicas may have to go."""
+        self._free, self._soon = waits.free, waits.reach
+        self._reach = {node: Counter(there) for node, there in waits.reach.items()}
+        for name in over:
+            for node, there in waits.replicas.get(name, {}).items():
+                self._reach[node].update(there)
+        self._found: dict[tuple[Shape, int], tuple[str, ...]] = {}
+
+    def nodes(self, need: Need) -> tuple[str, ...]:
+        """First those where least has to be taken of others, then where least is not free yet: so
+        they stay the same while others go there. None if there are too few.
+        """
+        key = need.shape, need.nodes
+        if key not in self._found:
+            fit = sorted(
+                (_lacks(need, self._soon[node]), _lacks(need, self._free[node]), node)
+                for node, there in self._reach.items()
+                if not _lacks(need, there)
+            )
+            nodes = tuple(node for _, _, node in fit[: need.nodes])
+            self._found[key] = nodes if len(nodes) == need.nodes else ()
+        return self._found[key]
+
+
+def _lacks(need: Need, there: Mapping[str, int]) -> int:
+    """So many instances are missing on a node."""
+    return sum(max(0, count - there.get(kind, 0)) for kind, count in need.shape)
 
 
 class _Part(NamedTuple):

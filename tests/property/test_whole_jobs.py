@@ -18,7 +18,7 @@ from slurm_plugin.decide.lending import lend, within_limits
 from slurm_plugin.decide.policy import Loan, Policy
 from slurm_plugin.decide.reclaim.room import Need
 from slurm_plugin.decide.tenants import own_part
-from slurm_plugin.decide.whole_jobs import WaitingJob, Waits, lend_whole_jobs
+from slurm_plugin.decide.whole_jobs import WaitingJob, Waits, lend_whole_jobs, whose_turn
 
 PLENTY = 10**9
 COSTS = {"1g": 1000, "3g": 3500, "7g": 7000}
@@ -168,6 +168,32 @@ def test_something_starts_if_anything_could(world: World) -> None:
         job.cost_millislices <= ceiling[name] for name, queue in able.items() for job in queue
     )
     assert does or not could
+
+
+@settings(max_examples=examples(300))
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=5), st.integers(1, 20))
+def test_if_nobody_starts_each_has_a_turn_again_and_again(since_s: list[int], turn_s: int) -> None:
+    """From when all have waited long enough, and each has had one."""
+    since_s = sorted(since_s)
+    first_s = since_s[-1] + (1 + len(since_s)) * turn_s
+    for start_s in (first_s, first_s + 7 * turn_s):
+        moments = range(start_s, start_s + len(since_s) * turn_s)
+        had = Counter(whose_turn(since_s, now_s, turn_s) for now_s in moments)
+        assert had == dict.fromkeys(range(len(since_s)), turn_s)
+
+
+@settings(max_examples=examples(300))
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=5), st.integers(1, 20))
+def test_who_has_just_waited_long_enough_has_a_turn_before_anybody_has_a_second(
+    since_s: list[int], turn_s: int
+) -> None:
+    since_s = sorted(since_s)
+    moments = range(since_s[0] + turn_s, since_s[-1] + (1 + len(since_s)) * turn_s)
+    first: dict[int, int] = {}
+    for now_s in moments:
+        due_s = [one_s for one_s in since_s if one_s + turn_s <= now_s]
+        first.setdefault(whose_turn(due_s, now_s, turn_s), now_s)
+    assert sorted(first, key=lambda nth: first[nth]) == list(range(len(since_s)))
 
 
 @st.composite

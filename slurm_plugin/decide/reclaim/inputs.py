@@ -1,22 +1,22 @@
 """What reclaiming is decided on, of what Slurm shows and the ledger says."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from cluster.jobs import ALLOTTED, JobState, JobView, NodeView
 from cluster.units import Millislices
-from cluster.wire import ServiceView
+from cluster.wire import WHEN_REPLACED_S, ServiceView
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import (
     demand,
     free_by_node,
     gpus_on_nodes,
     is_managed,
-    waits_for_quota,
+    paid_by_own_part,
     wanted_on_nodes,
 )
 from slurm_plugin.decide.policy import Policy, Recall
-from slurm_plugin.decide.qos_names import is_borrowed, qos_name
+from slurm_plugin.decide.qos_names import is_borrowed
 from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting
 from slurm_plugin.decide.services import used_by_tenant
 from slurm_plugin.decide.tenants import own_part
@@ -55,7 +55,7 @@ def taking(
         for name, amount in demand(policy, theirs, partitions, costs).items()
     }
     return Taking(
-        wanting=tuple(_wanting(lenders, theirs, own, costs)),
+        wanting=tuple(_wants(job, costs) for job in paid_by_own_part(theirs, own, costs)),
         running=tuple(_running(jobs, services, costs, free, excess=excess, now_s=now_s)),
         free=free,
         above_nominal_millislices={name: more for name, more in above.items() if more > 0},
@@ -75,35 +75,34 @@ def _recalled(recalls: Iterable[Recall]) -> Mapping[str, int]:
     return amounts
 
 
-def _wanting(
-    lenders: Iterable[str],
-    jobs: Sequence[JobView],
-    own: Mapping[str, int],
-    costs: Mapping[str, Millislices],
-) -> Iterator[Wanting]:
-    """Jobs in the lenders' own QOS, as far as what these leave of their own part pays for them."""
-    left = {name: own.get(name, 0) for name in lenders}
-    guaranteed = [job for job in jobs if job.qos == qos_name(job.account)]
-    for job in guaranteed:
-        if job.state in ALLOTTED:
-            left[job.account] -= _cost(job, costs)
-    waiting = (job for job in guaranteed if waits_for_quota(job))
-    for job in sorted(waiting, key=lambda job: (-job.priority, job.job_id)):
-        cost = _cost(job, costs)
-        for _ in range(max(1, len(job.untouched))):
-            if not 0 < cost <= left[job.account]:
-                break
-            left[job.account] -= cost
-            yield _wants(job, cost)
+def replicas(services: Iterable[ServiceView]) -> frozenset[int]:
+    """Job ids of the runs of services that may be asked to go."""
+    return frozenset(
+        slot.job_id
+        for service in services
+        for slot in service.slots
+        if slot.job_id is not None and slot.state in {"starting", "running"}
+    )
 
 
-def _wants(job: JobView, cost: int) -> Wanting:
+def leaving(services: Iterable[ServiceView], soon_s: int) -> frozenset[int]:
+    """Job ids of runs that end anyway before Slurm would preempt."""
+    return frozenset(
+        slot.job_id
+        for service in services
+        for slot in service.slots
+        if slot.job_id is not None and slot.leaves_s != WHEN_REPLACED_S
+        if slot.state == "ending" or (slot.leaves_s is not None and slot.leaves_s <= soon_s)
+    )
+
+
+def _wants(job: JobView, costs: Mapping[str, Millislices]) -> Wanting:
     instances, nodes = wanted_on_nodes(job)
     return Wanting(
         job_id=job.job_id,
         tenant=job.account,
         priority=job.priority,
-        cost_millislices=cost,
+        cost_millislices=_cost(job, costs),
         instances=instances,
         nodes=nodes,
     )
@@ -119,12 +118,7 @@ def _running(
     now_s: float,
 ) -> Iterator[Running]:
     """Runs on borrowed quota, of who holds beyond a cap in any QOS, and what is completing."""
-    replicas = {
-        slot.job_id
-        for service in services
-        for slot in service.slots
-        if slot.state in {"starting", "running"}
-    }
+    may_be_asked = replicas(services)
     for job in jobs:
         may_go = is_borrowed(job.qos) or job.account in excess
         is_one = may_go or job.state is JobState.COMPLETING
@@ -134,7 +128,7 @@ def _running(
                 tenant=job.account,
                 cost_millislices=_cost(job, costs),
                 start_s=int(now_s) if job.start_s is None else job.start_s,
-                is_replica=job.job_id in replicas,
+                is_replica=job.job_id in may_be_asked,
                 instances={node: gpus for node, gpus in gpus_on_nodes(job) if node in usable},
                 priority=job.priority,
             )

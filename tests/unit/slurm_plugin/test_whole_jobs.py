@@ -4,18 +4,28 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from reclaim_world import COSTS, PARTITIONS, one, policy
+import pytest
+from reclaim_world import COSTS, PARTITIONS, Cluster, one, policy
 from scripted import job
 
-from cluster.jobs import JobState, JobView, NodeView
+from cluster.jobs import SHAPES_NODE, JobState, JobView, NodeView
+from cluster.units import Millislices
 from slurm_plugin.decide.policy import Loan, Policy
 from slurm_plugin.decide.reclaim.room import Need
-from slurm_plugin.decide.reclaim.turns import reclaim_for
-from slurm_plugin.decide.reclaim.victims import NOBODY, Running, Taking
-from slurm_plugin.decide.whole_jobs import Turn, WaitingJob, Waits, lend_whole_jobs, waits
+from slurm_plugin.decide.reclaim.turns import reclaim_for, who_goes
+from slurm_plugin.decide.reclaim.victims import NOBODY, Running, Taking, Wanting, reclaim
+from slurm_plugin.decide.whole_jobs import (
+    Turn,
+    WaitingJob,
+    Waits,
+    lend_whole_jobs,
+    waits,
+    whose_turn,
+)
 
 NOW_S, TURN_S = 10_000, 1800
 SMALL, LARGE = (("1g.10gb", 1),), (("3g.40gb", 1),)
+OWNERS = policy({"a": 7000, "b": 7000})
 
 
 def wait(key: int, shape: tuple[tuple[str, int], ...] = LARGE, **changes: Any) -> WaitingJob:
@@ -104,6 +114,176 @@ def test_whose_turn_it_is_starts_before_who_has_less():
     assert lent(tenants, soon, {"b": 1000}) == ({"a": 3500, "b": 1000}, None)
 
 
+def test_a_turn_that_only_batch_jobs_could_serve_is_the_next_one_s():
+    tenants = policy({"lender": 7000, "a": 0, "c": 0, "b": 0, "d": 0})
+    first, second = wait(2, since_s=0), wait(4, (("1g.10gb", 3),), since_s=NOW_S - TURN_S)
+    there = waiting({}, b=[first], d=[second])
+    held = {"a": 3500, "c": 3500}
+    assert lent(tenants, there, held)[1] is None
+    small = replace(there, replicas={"c": {"n": {"1g.10gb": 3}}})
+    assert lent(tenants, small, held)[1] == Turn("d", second, ("n",))
+    large = replace(there, replicas={"b": {"n": {"3g.40gb": 1}}})
+    assert lent(tenants, large, held)[1] is None, "b is not beyond its share"
+
+
+def test_who_has_had_its_turn_without_a_start_lets_the_others_have_theirs():
+    tenants = policy({"lender": 7000, "a": 0, "b": 0, "c": 0})
+    b, c = wait(2, since_s=NOW_S - 2 * TURN_S), wait(3, since_s=NOW_S - TURN_S - 60)
+    there = waiting({}, {"3g.40gb": 1}, b=[b], c=[c])
+    turns = [
+        lent(tenants, replace(there, now_s=NOW_S + s), {"a": 7000})[1]
+        for s in (-60, 0, TURN_S, 2 * TURN_S)
+    ]
+    assert [turn and turn.tenant for turn in turns] == ["b", "c", "b", "c"]
+
+
+def test_each_has_its_turn_and_then_again():
+    since_s = [0, 10, 500]
+
+    def order(*now_s: int) -> list[int]:
+        return [whose_turn(since_s, now, 100) for now in now_s]
+
+    assert order(100, 199, 200, 299) == [0, 0, 1, 1]
+    assert order(600, 699) == [2, 2], "it has waited long enough only now"
+    assert order(700, 799, 800, 900, 1000) == [0, 0, 1, 2, 0]
+
+
+def test_who_waits_for_nodes_lets_the_next_have_its_turn():
+    tenants = policy({"lender": 3500, "a": 0, "b": 0, "c": 0})
+    down = wait(2, since_s=NOW_S - TURN_S - 60, has_turns=False)
+    late = wait(3, since_s=NOW_S - TURN_S)
+    there = waiting({}, {"3g.40gb": 1}, b=[down], c=[late])
+    assert lent(tenants, there, {"a": 3500})[1] == Turn("c", late)
+
+
+OTHER_LIMITS = (
+    "AssocGrpBilling",
+    "QOSGrpGRES",
+    "QOSMaxJobsPerUserLimit",
+    "AssocGrpCpuLimit",
+    "MaxCpuPerAccount",
+)
+
+
+def pair(key: int, **changes: Any) -> WaitingJob:
+    """It needs two instances on one node."""
+    return wait(key, (("3g.40gb", 2),), since_s=NOW_S - TURN_S, **changes)
+
+
+def test_what_is_kept_for_a_turn_is_on_the_nodes_where_others_go_for_it():
+    """On n2 one has to go, on n1 two would: another tenant's replica runs there, too."""
+    tenants = policy({"lender": 21000, "a": 0, "b": 0, "c": 0})
+    free = {"n1": {"3g.40gb": 0}, "n2": {"3g.40gb": 1}}
+    there = Waits(
+        {"b": [pair(2)]},
+        free,
+        free,
+        NOW_S,
+        TURN_S,
+        {"a": {"n1": {"3g.40gb": 2}, "n2": {"3g.40gb": 1}}},
+    )
+    turn = lent(tenants, there, {"a": 21000})[1]
+    assert turn == Turn("b", pair(2), ("n2",))
+    on = {
+        job_id: running(job_id, "a", instances={node: {"3g.40gb": 1}})
+        for job_id, node in ((7, "n1"), (8, "n1"), (9, "n2"))
+    }
+    found = reclaim_for(turn, taking(*on.values()), {"a": 21000}, free)
+    assert list(found.victims) == [9]
+    # Told to go, it has left the node's replicas: the choice stays.
+    told = replace(
+        there,
+        reach={"n1": {"3g.40gb": 0}, "n2": {"3g.40gb": 2}},
+        replicas={"a": {"n1": {"3g.40gb": 2}}},
+    )
+    assert lent(tenants, told, {"a": 21000})[1] == turn
+
+
+def test_replicas_go_only_on_the_nodes_of_the_turn():
+    """On n1 the smaller ones run, and more of it is free."""
+    turn = Turn("b", pair(2), ("n2",))
+    there = taking(
+        running(7, "a", instances={"n1": {"3g.40gb": 1}}, cost_millislices=1000),
+        running(9, "a", instances={"n2": {"3g.40gb": 1}}),
+    )
+    free = {"n1": {"3g.40gb": 1}, "n2": {"3g.40gb": 1}}
+    assert list(reclaim_for(turn, there, {"a": 4500}, free).victims) == [9]
+
+
+def test_for_a_turn_nothing_counts_as_free_that_a_guaranteed_job_is_about_to_take():
+    turn = Turn("b", wait(2))
+    there = replace(taking(running(8, "a")), free={"n": {"3g.40gb": 1}})
+    assert list(reclaim_for(turn, there, {"a": 1750}, {"n": {}}).victims) == [8]
+
+
+def wants(kind: str) -> Wanting:
+    return Wanting(1, "lender", 0, int(COSTS[kind]), {kind: 1})
+
+
+def test_only_a_lender_that_waits_for_the_same_type_comes_before_a_turn():
+    turn = Turn("b", wait(2))
+    there = taking(running(7, "a", "1g.10gb"), running(8, "a"))
+    other = replace(there, wanting=(wants("1g.10gb"),))
+    assert set(who_goes(other, turn, {"a": 4500}, there.free).victims) == {7, 8}
+    same = replace(
+        taking(running(8, "a"), running(9, "a")),
+        above_nominal_millislices={"a": 7000},
+        wanting=(wants("3g.40gb"),),
+    )
+    both = Turn("b", pair(2), ("n",))
+    assert len(who_goes(same, both, {"a": 7000}, there.free).victims) == 1
+
+
+def test_a_lender_and_a_turn_of_another_type_are_served_in_one_round():
+    runs = {7: one(7, "a", "1g.10gb", borrowed=True), 8: one(8, "a", "3g.40gb", borrowed=True)}
+    nodes = {"n": {"1g.10gb": 1, "3g.40gb": 1}}
+    cluster = Cluster(policy({"lender": 4500, "a": 0, "b": 0}), nodes, runs, turn_s=60)
+    cluster.round()
+    assert {job.state for job in cluster.jobs.values()} == {JobState.RUNNING}
+    late = replace(one(9, "b", "3g.40gb", borrowed=True), submit_s=0, eligible_s=0)
+    cluster.jobs |= {9: late, 4: one(4, "lender", "1g.10gb")}
+    cluster.round()
+    assert cluster.going == {7, 8}
+
+
+def test_for_a_turn_somebody_goes_though_something_is_free_for_a_guaranteed_job():
+    kind = "3g.40gb"
+    tenants = policy({"lender": 3500, "owner": 3500, "a": 0, "b": 0})
+    quota = replace(tenants["owner"].quota, lending_limit_millislices=Millislices(0))
+    tenants = {**tenants, "owner": replace(tenants["owner"], quota=quota)}
+    runs = {8: one(8, "a", kind, borrowed=True)}
+    cluster = Cluster(tenants, {"n": {kind: 2}}, runs, turn_s=60)
+    cluster.round()
+    late = replace(one(9, "b", kind, borrowed=True), submit_s=0, eligible_s=0)
+    cluster.jobs |= {9: late, 4: one(4, "owner", kind)}
+    cluster.round()
+    assert cluster.going == {8}
+
+
+def test_who_gives_something_back_anyway_makes_room_for_a_turn():
+    there = replace(taking(running(8, "a"), running(9, "a")), shrink={"a": 3500})
+    gone = reclaim(there).victims
+    assert len(gone) == 1
+    assert who_goes(there, Turn("b", wait(2)), {"a": 7000}, there.free).victims == gone
+
+
+def test_what_a_tenant_holds_counts_in_full_though_it_is_to_borrow_no_more():
+    """What it may have is what runs: its job that waits has no turn on that."""
+    tenants = policy({"lender": 7000, "a": 0, "b": 0})
+    there = waiting({}, {"3g.40gb": 1}, a=[wait(1, since_s=0)])
+    found = lend_whole_jobs(
+        tenants,
+        {"a": 7000, "b": 3500},
+        there,
+        (),
+        capacity=10**6,
+        lately={},
+        at_most={"a": 3500},
+    )
+    assert sum(loan.amount_millislices for loan in found.loans) == 7000
+    assert found.turn is None
+
+
 def running(job_id: int, tenant: str, kind: str = "3g.40gb", **changes: Any) -> Running:
     run = Running(
         job_id=job_id,
@@ -133,7 +313,7 @@ def taking(*runs: Running) -> Taking:
 def test_for_a_turn_the_replica_goes_that_makes_room():
     turn = Turn("b", wait(2))
     there = taking(running(7, "a", "1g.10gb"), running(8, "a"), running(9, "c"))
-    found = reclaim_for(turn, there, {"a": 1750})
+    found = reclaim_for(turn, there, {"a": 1750}, there.free)
     assert found.victims == {8: "b has its turn of 3.5 slices: job 2 has waited longest"}
     assert found.ready == {}
 
@@ -142,22 +322,39 @@ def test_for_a_turn_nobody_else_goes_while_who_was_told_ends():
     """Its slot is no replica any more then."""
     turn = Turn("b", wait(2))
     there = taking(running(8, "a", is_replica=False), running(9, "a"))
-    found = reclaim_for(turn, replace(there, leaving=frozenset({8})), {"a": 1750})
+    found = reclaim_for(turn, replace(there, leaving=frozenset({8})), {"a": 1750}, there.free)
     assert found.victims == {}
 
 
 def test_for_a_turn_no_batch_job_goes_and_nobody_within_its_share():
     turn = Turn("b", wait(2))
-    assert reclaim_for(turn, taking(running(8, "a", is_replica=False)), {"a": 1750}) == NOBODY
-    assert reclaim_for(turn, taking(running(8, "a")), {"c": 1750}) == NOBODY
+    batch, replica = taking(running(8, "a", is_replica=False)), taking(running(8, "a"))
+    assert reclaim_for(turn, batch, {"a": 1750}, batch.free) == NOBODY
+    assert reclaim_for(turn, replica, {"c": 1750}, replica.free) == NOBODY
 
 
-def seen(*jobs: JobView, nodes: tuple[NodeView, ...]) -> Waits:
-    return waits(jobs, nodes, PARTITIONS, COSTS, now_s=NOW_S, turn_s=TURN_S)
+def seen(
+    *jobs: JobView,
+    nodes: tuple[NodeView, ...],
+    tenants: Policy = OWNERS,
+    replicas: frozenset[int] = frozenset(),
+    leaving: frozenset[int] = frozenset(),
+) -> Waits:
+    return waits(
+        tenants,
+        jobs,
+        nodes,
+        PARTITIONS,
+        COSTS,
+        replicas=replicas,
+        leaving=leaving,
+        now_s=NOW_S,
+        turn_s=TURN_S,
+    )
 
 
 def large(job_id: int, account: str = "a", **changes: Any) -> JobView:
-    changes = {"account": account, "submit_s": 5, "reason": "AssocGrpBilling"} | changes
+    changes = {"account": account, "submit_s": 5, "reason": "QOSGrpBilling"} | changes
     return replace(one(job_id, account, "3g.40gb", borrowed=True), **changes)
 
 
@@ -171,14 +368,55 @@ def test_jobs_in_their_tenants_own_qos_come_first_to_what_is_free():
     assert there.free == {"n": {"3g.40gb": 0}}
 
 
-def test_what_runs_on_borrowed_quota_is_within_reach_and_what_ends_is_not_free():
+def test_jobs_in_their_tenants_own_qos_take_nothing_that_their_own_limit_forbids():
+    own = replace(one(4, "b", "3g.40gb"), priority=9000, untouched=frozenset({1, 2}))
+    run = replace(one(5, "b", "3g.40gb"), state=JobState.RUNNING, nodes=("n",))
+    part = policy({"a": 0, "b": 7000})
+    idle = replace(N, gpus_allotted={})
+    assert seen(own, nodes=(idle,), tenants=part).free == {"n": {"3g.40gb": 0}}
+    assert seen(own, run, nodes=(idle,), tenants=part).free == {"n": {"3g.40gb": 1}}
+
+
+def test_within_reach_is_what_is_free_and_what_leaves_and_replicas_are_by_tenant():
+    """Batch jobs on borrowed quota are neither: they run to their end."""
     run = large(5, state=JobState.RUNNING, nodes=("n",))
-    there = seen(large(3), run, nodes=(N,))
-    assert (there.free, there.reach) == ({"n": {"3g.40gb": 1}}, {"n": {"3g.40gb": 2}})
-    ending = replace(run, state=JobState.COMPLETING)
-    assert seen(ending, nodes=(N,)).free == {"n": {}}
+    there = seen(run, nodes=(N,))
+    assert (there.free, there.reach) == ({"n": {"3g.40gb": 1}}, {"n": {"3g.40gb": 1}})
+    assert there.replicas == {}
+    replica = seen(run, nodes=(N,), replicas=frozenset({5}))
+    assert replica.reach == {"n": {"3g.40gb": 1}}
+    assert replica.replicas == {"a": {"n": {"3g.40gb": 1}}}
+    leaving = seen(run, nodes=(N,), replicas=frozenset({5}), leaving=frozenset({5}))
+    assert (leaving.reach, leaving.replicas) == ({"n": {"3g.40gb": 2}}, {})
     own = replace(run, qos="slicewise_a")
+    assert seen(own, nodes=(N,), replicas=frozenset({5})).replicas == {}
+
+
+def test_what_ends_is_not_free_and_comes_free():
+    ending = large(5, state=JobState.COMPLETING, nodes=("n",))
+    there = seen(ending, nodes=(N,))
+    assert (there.free, there.reach) == ({"n": {}}, {"n": {"3g.40gb": 1}})
+    own = replace(ending, qos="slicewise_a")
     assert seen(own, nodes=(N,)).reach == {"n": {"3g.40gb": 1}}
+
+
+def test_who_waits_for_nodes_has_no_turn_unless_gpus_are_cut_for_it():
+    reasons = {
+        3: "ReqNodeNotAvail, UnavailableNodes:n",
+        4: "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved",
+        5: f"ReqNodeNotAvail, UnavailableNodes:{SHAPES_NODE}",
+        6: "QOSGrpBilling",
+    }
+    jobs = (large(job_id, reason=reason) for job_id, reason in reasons.items())
+    (queue,) = seen(*jobs, nodes=(N,)).queues.values()
+    assert {job.need.key: job.has_turns for job in queue} == {3: False, 4: False, 5: True, 6: True}
+
+
+@pytest.mark.parametrize(
+    "reason", ["QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit", "MaxCpuPerAccount"]
+)
+def test_who_is_over_a_limit_that_slicewise_has_not_set_waits_for_no_loan(reason: str):
+    assert seen(large(3, reason=reason), nodes=(N,)).queues == {}
 
 
 def test_a_queue_is_in_slurm_s_order_with_all_tasks_of_an_array():
