@@ -43,7 +43,7 @@ def test_whatever_dies_on_the_way_all_is_booked_once_and_slurm_has_it(
     assert used(story) == allotted(story)
     assert rolled(story) in ([MIDNIGHT_S], [MIDNIGHT_S - 86_400, MIDNIGHT_S])
     assert story.ledger.budgets.balances()["nlp"].granted_millislice_s >= AMOUNT
-    limits = {name: story.world.database.limit(name) for name in ("nlp", "vision")}
+    limits = {name: story.world.held_at_most(name) for name in ("nlp", "vision")}
     assert limits == {"nlp": 3000, "vision": 7000}
 
 
