@@ -172,12 +172,15 @@ class RecutWorld:
         self.told: tuple[str, str] | None = None
 
     def lapse(self) -> None:
-        """The reservation ends, and a job starts on what is free and there."""
+        """The reservation ends, and a job starts on what is free and there; one that was given a
+        device which is cut away already ends at once.
+        """
         self.reserved.clear()
         free = [
             one
             for one, there in zip(self.known, self.registered, strict=True)
             if one is not None and one == there and one not in self.running.values()
+            if one.files in self._files()
         ]
         if free and not self.drained:
             self.running[self.intruder] = free[-1]

@@ -260,7 +260,10 @@ async def test_which_gpus_jobs_have(
     slurm: CommandSlurm, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox.run("root", ("slicewise", "tenant-quota", "set", "vision", "--nominal", "7"))
+    # Without admission nobody names a job's QOS but its user; in another it waits at the gate.
+    sandbox.run("root", ("slicewise", "compile"))
     argv = ("sbatch", "--parsable", "--mem=20", "--output=/dev/null", "--time=1")
+    argv += ("--qos=slicewise_vision",)
     liar, honest = (
         int(sandbox.run("alice", (*argv, *words, "--wrap=sleep 300")).stdout)
         for words in (
