@@ -7,7 +7,7 @@ rest is granted anew, job by job:
 
 1. To the job that has waited longest, once it has waited for ``turn_s``: it is first. While it
    can't start, its tenant keeps its fair share, and replicas of tenants beyond theirs go for it
-   (``reclaim.turns``). If it has not started after ``turn_s``, it is the next one's turn.
+   (``reclaim.turns``). For every second ``turn_s`` another one that has waited so long is first.
 2. To jobs that can start: GPUs of their types are free on enough nodes. The next one is always of
    the tenant that has least for its weight, at every level of the tree (progressive filling, as in
    ``lending``), and in a tenant the first by Slurm's priority that can start.
@@ -286,6 +286,8 @@ class _Grants:
             for nth, job in enumerate(queue)
             if job.has_turns and job.since_s is not None and job.since_s <= due_s
             if self._used[name] < self._shares[name]
+            # It may be to borrow no more now.
+            if self._used[name] + job.cost_millislices <= self._demand[name]
             if self._alone.may_raise(name, self._used[name] + job.cost_millislices)
         )
         places = _Places(self._waits, self._over)
@@ -397,16 +399,14 @@ class _Grants:
 def whose_turn(since_s: Sequence[int], now_s: float, turn_s: int) -> int:
     """Which of those that have waited for ``turn_s``, the longest first, comes first now.
 
-    As if each had its turn for ``turn_s``, one after the other, and then again: who does not start
-    in that time lets the others have theirs. Who starts is no longer among them, and the next has
-    what is left of its time.
+    Time is cut into windows of ``turn_s``. In every second one it is who has waited longest,
+    however many come after it; in those between it is the others, one after the other: who can't
+    start keeps nobody from starting. Who starts is no longer among them.
     """
-    end_s = 0.0
-    for nth, one_s in enumerate(since_s):
-        end_s = max(one_s + turn_s, end_s) + turn_s
-        if now_s < end_s:
-            return nth
-    return int((now_s - end_s) // turn_s) % len(since_s)
+    window = int(now_s // turn_s)
+    if window % 2 == 0 or len(since_s) == 1:
+        return 0
+    return 1 + window // 2 % (len(since_s) - 1)
 
 
 class _Places:

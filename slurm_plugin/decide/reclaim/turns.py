@@ -63,6 +63,7 @@ def reclaim_for(
             running=may_go,
             free=_there(turn, free),
             recalled=over,
+            shrink={},
         )
     )
     if found.missing:
