@@ -84,8 +84,9 @@ def _stage_project(target: Path) -> Path:
 def _stage_libraries(source: Path, site: Path) -> Path:
     target = site / "packages"
     for name in closure(_ROOT_REQUIREMENTS):
-        for file in metadata.files(name) or ():
-            path = Path(os.path.normpath(file.locate()))
+        # A wheel that brings byte code has it in its list twice: as it came, and as pip made it.
+        listed = {Path(os.path.normpath(file.locate())) for file in metadata.files(name) or ()}
+        for path in sorted(listed):
             if path.is_relative_to(source) and path.is_file():
                 place(path, target / path.relative_to(source))
     return target

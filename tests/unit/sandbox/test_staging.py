@@ -72,6 +72,21 @@ def test_pyslurm_is_staged_where_it_is_installed(monkeypatch: pytest.MonkeyPatch
     assert (target / "pyslurm" / "__init__.py").is_file()
 
 
+def test_a_file_that_is_listed_twice_is_staged_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """numpy's wheels bring byte code, which pip makes again: no sandbox of root's clone came up."""
+    source = tmp_path / "site-packages"
+    for name in ("pyslurm/__init__.pyc", "pyslurm-25.11.2.dist-info/METADATA"):
+        (source / name).parent.mkdir(parents=True)
+        (source / name).write_text("Metadata-Version: 2.1\nName: pyslurm\nVersion: 25.11.2\n")
+    record = source / "pyslurm-25.11.2.dist-info" / "RECORD"
+    record.write_text("pyslurm/__init__.pyc,,\npyslurm/__init__.pyc,sha256=abc,60\n")
+    monkeypatch.syspath_prepend(str(source))
+    target = _stage_libraries(source, tmp_path / "site")
+    assert (target / "pyslurm" / "__init__.pyc").is_file()
+
+
 @pytest.mark.parametrize("reads", [True, False])
 def test_users_find_the_program_compiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reads: bool
