@@ -15,6 +15,7 @@ from pathlib import Path
 import aiohttp
 import grpc
 from aiohttp import web
+from free_ports import free_port
 from replica_keys import gateway_directory, replica_context, replica_keys
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -32,12 +33,6 @@ GATEWAY_KEY, GATEWAY_CERTIFICATE = gateway_directory() / KEY, gateway_directory(
 INFER = "/v2/models/m/infer"
 STREAM = "/v2/models/m/generate_stream"
 WORK_S = 0.1
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 class Replica:

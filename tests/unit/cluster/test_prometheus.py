@@ -5,17 +5,12 @@ import threading
 import urllib.request
 from contextlib import ExitStack
 
+from free_ports import free_port
 from prometheus_client import CollectorRegistry, Gauge
 
 from cluster.prometheus import served
 
 SILENT = 300
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def read(port: int) -> str:

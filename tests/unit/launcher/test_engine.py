@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 from replica_keys import gateway_directory
 
 from cluster.jobs import CERTIFICATE
@@ -59,13 +60,6 @@ def told(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def two_free_ports() -> list[int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1], other.getsockname()[1]]
-
-
 def run(told: Path, ports: Sequence[int] = (), **change: object) -> None:
     """Run the script of such a service; Slurm allots it these ports, or free ones."""
     values: dict[str, object] = {
@@ -82,7 +76,7 @@ def run(told: Path, ports: Sequence[int] = (), **change: object) -> None:
     variables = {
         "PATH": f"{told}/bin:/usr/bin:/bin",
         "TOLD": str(told),
-        "PORTS": ",".join(map(str, ports or two_free_ports())),
+        "PORTS": ",".join(map(str, ports or (free_port(), free_port()))),
         "IMAGE": str(change.get("image", "")),
         "SLURM_ARRAY_JOB_ID": "7",
         "SLURM_ARRAY_TASK_ID": "3",

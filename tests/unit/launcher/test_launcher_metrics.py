@@ -1,10 +1,10 @@
 """What Prometheus reads of the launcher."""
 
 import asyncio
-import socket
 import urllib.request
 
 import pytest
+from free_ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.errors import SlicewiseError
@@ -39,15 +39,9 @@ TURNED = Turned(STATE, PLAN, {}, (), {})
 BLIND = Turned(STATE, None, {}, (), {})
 
 
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
 async def samples(metrics: Metrics) -> dict[tuple[str, str], float]:
     """As Prometheus gets them, by name and labels."""
-    address = free_address()
+    address = f"127.0.0.1:{free_port()}"
 
     def read() -> str:
         with urllib.request.urlopen(f"http://{address}/metrics") as reply:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from free_ports import free_port
 from replica_keys import replica_keys
 
 GROUPS = Path(__file__).resolve().parents[3] / "etc" / "haproxy-openssl.cnf"
@@ -26,12 +27,6 @@ frontend gateway
 backend replica
     server r1 127.0.0.1:{to} ssl verify none ssl-min-ver TLSv1.3
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

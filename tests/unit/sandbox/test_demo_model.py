@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from free_ports import free_port
 from tritonclient.http import InferenceServerClient, InferInput
 
 from sandbox.demo.commands import publish_models
@@ -103,12 +103,6 @@ def environments() -> set[Path]:
             if place.stat().st_uid == os.getuid():
                 found.add(place)
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until_ready(client: InferenceServerClient, running: subprocess.Popen[bytes]) -> None:

@@ -1,12 +1,12 @@
 """What Prometheus reads of the daemon."""
 
-import socket
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 from scripted import ScriptedSlurm, job, sync_of
 
@@ -18,12 +18,6 @@ from slurm_plugin.metrics import Metrics
 from slurm_plugin.worker_pipe import Decided, Decisions
 
 DECIDED = Decided("refuse", "SW-QUOTA-NONE", "no", "", 7, "guest", "0.2", "enforce", 5.0, 0.0003)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import base64
 import json
 import os
 import pwd
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 from pydantic import BaseModel
 
 from cluster import remote_daemon
@@ -68,12 +68,6 @@ def munge(monkeypatch: pytest.MonkeyPatch) -> ScriptedMunge:
     for module in (remote_socket, remote_daemon):
         monkeypatch.setattr(module, "Munge", lambda _socket: scripted)
     return scripted
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -1,0 +1,39 @@
+"""Ports for servers of tests, which nothing else gets meanwhile.
+
+They are below the ports that the kernel gives to outgoing connections: any client on the machine
+may get one of those between two starts of a server, and the second one fails.
+"""
+
+import random
+import socket
+from collections import deque
+
+_RANGE = (*range(15_100, 16_000), *range(32_000, 32_768))
+"""What no sandbox uses (sandbox/layout.py), either."""
+_HELD: deque[socket.socket] = deque()
+_MOST_HELD = 100
+"""By this process; a test that long ago asked for a port needs it no more."""
+
+
+def free_port() -> int:
+    """One at 127.0.0.1 on which nobody listens; no other process of tests is given it for now."""
+    for port in random.sample(_RANGE, len(_RANGE)):
+        if holder := _held(port):
+            _HELD.append(holder)
+            if len(_HELD) > _MOST_HELD:
+                _HELD.popleft().close()
+            return port
+    raise OSError("no free port for a server of a test")
+
+
+def _held(port: int) -> socket.socket | None:
+    # An abstract name: it goes with this process, whatever ends it.
+    holder = socket.socket(socket.AF_UNIX)
+    with socket.socket() as listener:
+        try:
+            holder.bind(f"\0slicewise-tests-port-{port}")
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            holder.close()
+            return None
+    return holder
