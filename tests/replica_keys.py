@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
+from run_folder import current
+
 from cluster.gateway_settings import GatewaySettings
 from launcher import identity
 
@@ -37,7 +39,7 @@ def gateway_directory() -> Path:
 
 
 def _with_identity() -> Path:
-    folder = Path(mkdtemp())
+    folder = Path(mkdtemp(prefix="identity-", dir=current()))
     identity.create(GatewaySettings(directory=folder, identity=folder / "gateway.crt"))
     return folder
 
