@@ -26,13 +26,18 @@ from launcher.decide.routing import Change
 from launcher.files import replace_file
 from launcher.haproxy_text import (
     TOLD_KEY,
+    WHO,
+    Known,
     Maps,
     commands,
     entry_commands,
+    glance_questions,
     map_text,
     old_workers,
     parse,
+    parse_glance,
     parse_map,
+    process_of,
     questions,
     servers,
     without_digests,
@@ -45,6 +50,8 @@ REPLACED_DEADLINE_S = 0.5
 _READ_LIMIT = 64 * 1024 * 1024
 _AT_ONCE = 64
 """Commands in one line, which must fit into HAProxy's buffer (16 KiB)."""
+_LINE_BYTES = 15 * 1024
+"""Of questions of which there may be more."""
 _QUIET = (
     # The address that it has already: before HAProxy 3.0, and since.
     *("no need to change", "nothing changed", "changed from"),
@@ -66,6 +73,7 @@ class HaproxyRuntime:
         self._socket = settings.runtime_socket
         self._maps = Maps(settings.directory)
         self._per_tenant = settings.places.per_tenant
+        self._known: Known | None = None
         master = settings.master_socket
         self._replaced = _Replaced(master, self._maps) if master is not None else None
 
@@ -75,11 +83,27 @@ class HaproxyRuntime:
         Those are looked for afterwards: a reload in between may count requests twice for a moment,
         but never lose sight of one.
         """
-        shown = _parsed(await _ask(self._socket, ";".join(questions(self._maps))))
+        shown, known = await self._look()
+        self._known = known
         gateway = replace(shown, per_tenant=self._per_tenant)
         if self._replaced is None:
             return gateway
-        return with_replaced(gateway, await self._replaced.observe())
+        return with_replaced(gateway, await self._replaced.observe(known.process))
+
+    async def _look(self) -> tuple[Gateway, Known]:
+        """At all that matters: a glance shows it, unless HAProxy was started or reloaded or the
+        routes have changed since the last look.
+        """
+        if self._known is not None:
+            glance = glance_questions(self._maps, self._known)
+            line = ";".join((WHO, *glance))
+            if glance and len(line) < _LINE_BYTES:
+                found = _glanced(await _ask(self._socket, line), self._known)
+                if found is not None:
+                    return found, Known.of(self._known.process, found)
+        who, shown = _parted(await _ask(self._socket, ";".join((WHO, *questions(self._maps)))))
+        found = _parsed(shown)
+        return found, Known.of(who, found)
 
     async def apply(self, changes: Iterable[Change]) -> None:
         """Make the changes, in order; stops at the first that fails."""
@@ -166,6 +190,8 @@ def prepare(settings: GatewaySettings) -> None:
 class _Replaced:
     """Asks processes that a reload has replaced what they still work on.
 
+    None can come as long as the process that has replaced them is the same.
+
     One that hangs is waited for once. It owes one answer at a time, as the master has few
     connections and never closes one that waits; until it gives that, what it said last counts.
     """
@@ -175,10 +201,16 @@ class _Replaced:
         self._questions = questions(maps)
         self._asking: dict[int, asyncio.Task[Gateway | None]] = {}
         self._said: dict[int, Gateway | None] = {}
+        self._last_alone = ""
 
-    async def observe(self) -> Sequence[Gateway]:
-        """What each has; nothing of one that never answered."""
+    async def observe(self, newest: str) -> Sequence[Gateway]:
+        """What each has; nothing of one that never answered. ``newest`` has replaced them all, and
+        has just answered.
+        """
+        if newest == self._last_alone:
+            return ()
         living = frozenset(old_workers(await _ask(self._master, "show proc")))
+        self._last_alone = "" if living else newest
         self._forget(self._said.keys() - living, self._asking.keys() - living)
         new = {one: asyncio.create_task(self._ask(one)) for one in living - self._asking.keys()}
         self._asking |= new
@@ -260,6 +292,26 @@ async def _exchange(socket: Path, command: str) -> str:
 def _parsed(text: str) -> Gateway:
     try:
         return parse(text)
+    except (KeyError, ValueError, IndexError) as error:
+        raise _unreadable(error) from error
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """Which process answers, and the rest of what it says."""
+    who, _, rest = text.partition("\n\n")
+    try:
+        return process_of(who), rest
+    except ValueError as error:
+        raise _unreadable(error) from error
+
+
+def _glanced(text: str, known: Known) -> Gateway | None:
+    """None if the whole must be asked for."""
+    who, shown = _parted(text)
+    if who != known.process:
+        return None
+    try:
+        return parse_glance(shown, known)
     except (KeyError, ValueError, IndexError) as error:
         raise _unreadable(error) from error
 

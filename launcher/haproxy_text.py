@@ -2,8 +2,9 @@
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +36,12 @@ COMPLETE_KEY = ".complete"
 """In the map beside the services; no ``tenant/service`` is like it."""
 TOLD_KEY = ".told"
 """Beside the protected tenants once a launcher has said which there are; no tenant is named so."""
+VACANT = Server("", 0, Mode.MAINT, up=False, in_flight=0, queued=0)
+"""A server in maintenance of which a glance shows no more."""
 _NOBODY_S_PORT = 1
+_PROCESS = re.compile(r"^Pid: (\d+)$.*^Start_time_sec: (\d+)$", re.MULTILINE | re.DOTALL)
+_BETWEEN = frozenset({"", "1"})
+"""What is between answers; with the latter ``show servers state`` begins: its format."""
 _FORCED_DRAIN, _FORCED_MAINT = 0x08, 0x01
 """Bits of srv_admin_state (management guide, "show servers state")."""
 
@@ -46,42 +52,42 @@ class Maps:
 
     directory: Path
 
-    @property
+    @cached_property
     def services(self) -> Path:
         """Backend by ``tenant/service``."""
         return self.directory / "services.map"
 
-    @property
+    @cached_property
     def closing(self) -> Path:
         """The services that take no new request."""
         return self.directory / "closing.map"
 
-    @property
+    @cached_property
     def retry_after(self) -> Path:
         """Seconds by ``tenant/service``."""
         return self.directory / "retry.map"
 
-    @property
+    @cached_property
     def in_time(self) -> Path:
         """How many may wait before the newest go first, by ``tenant/service``."""
         return self.directory / "in_time.map"
 
-    @property
+    @cached_property
     def keys(self) -> Path:
         """Tenant by the SHA-256 of an API key, in lower-case hexadecimal."""
         return self.directory / "keys.map"
 
-    @property
+    @cached_property
     def protected(self) -> Path:
         """The tenants whose services want a key."""
         return self.directory / "protected.map"
 
-    @property
+    @cached_property
     def replicas(self) -> Path:
         """Digest of the certificate that a server asks for, by ``BACKEND/rN``."""
         return self.directory / "replicas.map"
 
-    @property
+    @cached_property
     def all(self) -> tuple[Path, ...]:
         """Each of them."""
         told = (self.services, self.closing, self.retry_after, self.in_time)
@@ -201,18 +207,72 @@ def _server(backend: str, index: int) -> str:
     return f"{backend}/r{index + 1}"
 
 
+WHO = "show info"
+"""The question that ``process_of`` reads the answer to."""
+
+
 def questions(maps: Maps) -> tuple[str, ...]:
     """What ``parse`` reads the answers to, one after another.
 
     Administrative states come before the counters: a server that is seen to drain with nothing in
     flight had nothing in flight after it began to drain.
     """
+    return (*_map_questions(maps), "show servers state", "show stat -1 6 -1")
+
+
+def _map_questions(maps: Maps) -> tuple[str, ...]:
     shown = (maps.services, maps.closing, maps.retry_after, maps.in_time, maps.replicas)
-    return (
-        *(f"show map {path}" for path in shown),
-        "show servers state",
-        "show stat -1 6 -1",
-    )
+    return tuple(f"show map {path}" for path in shown)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a look at a process of HAProxy has shown, so that the next one may be a glance.
+
+    Attributes:
+        process: tells it from every other one, as ``process_of`` reads it.
+        lines: how many servers each backend of the pool has, by name.
+        routed: the backends to which a route led.
+    """
+
+    process: str
+    lines: Mapping[str, int] = field(hash=False)
+    routed: frozenset[str]
+
+    @classmethod
+    def of(cls, process: str, gateway: Gateway) -> "Known":
+        """What that look at that process has shown."""
+        lines = {name: len(backend.servers) for name, backend in gateway.backends.items()}
+        return cls(process, lines, _routed(gateway.routes) & lines.keys())
+
+
+def glance_questions(maps: Maps, known: Known) -> tuple[str, ...]:
+    """What ``parse_glance`` reads the answers to; empty if ``questions`` cost HAProxy no more.
+
+    Servers are what costs: each is a line of a hundred figures, and most of them are in maintenance
+    in backends without a route. Those are left out.
+    """
+    routed = sorted(known.routed)
+    if 4 * len(routed) > 3 * len(known.lines):
+        return ()
+    # What is said of a backend in particular comes later and counts.
+    asked = (*_map_questions(maps), "show stat -1 6 -1 no-maint")
+    for name in routed:
+        halves = (f"show stat {half} 6 -1" for half in (name, f"{name}{GRPC}"))
+        asked = (*asked, f"show servers state {name}", *halves)
+    return asked
+
+
+def process_of(text: str) -> str:
+    """Of ``show info``: what tells this process from every other one, also on a host (a container)
+    that starts anew with the same numbers.
+
+    Raises ValueError for anything else.
+    """
+    found = _PROCESS.search(text)
+    if found is None:
+        raise ValueError("no process")
+    return " since ".join(found.groups())
 
 
 def parse(text: str) -> Gateway:
@@ -220,29 +280,36 @@ def parse(text: str) -> Gateway:
 
     Raises KeyError, ValueError or IndexError for anything else.
     """
-    before_states, _, rest = text.partition("\n1\n# be_id ")
-    states_text, _, stat_text = rest.partition("\n# pxname,")
-    lines = iter(before_states.splitlines())
-    routes, closing, retry_after, in_time, digests = (_parse_map(lines) for _ in range(5))
-    rows = _parse_rows(f"pxname,{stat_text}")
-    admin = _admin_states(states_text)
-    names = [name for name in rows if f"{name}{GRPC}" in rows and "r1" in rows[name]]
+    shown = _parse_shown(text)
+    names = [name for name in shown.rows if f"{name}{GRPC}" in shown.rows]
+    names = [name for name in names if "r1" in shown.rows[name]]
     if not names:
         raise ValueError("no backend of the pool")
-    backends = {
-        name: _parse_backend(
-            name,
-            rows[name],
-            rows[f"{name}{GRPC}"],
-            admin[name],
-            digests,
-        )
-        for name in names
-    }
-    complete = routes.pop(COMPLETE_KEY, None) is not None
-    return Gateway(
-        routes, backends, complete, frozenset(closing), _numbers(retry_after), _numbers(in_time)
-    )
+    return shown.gateway({name: shown.backend(name) for name in names})
+
+
+def parse_glance(text: str, known: Known) -> Gateway | None:
+    """The answers to the ``glance_questions``; None if there is more to see than these show: a
+    route to a backend that had none, or a server in use where no route leads.
+
+    Raises KeyError, ValueError or IndexError for anything else.
+    """
+    shown = _parse_shown(text)
+    if not _routed(shown.routes) & known.lines.keys() <= known.routed:
+        return None
+    backends: dict[str, Backend] = {}
+    for name, lines in known.lines.items():
+        if name in known.routed:
+            backends[name] = shown.backend(name)
+        elif shown.is_vacant(name):
+            backends[name] = shown.vacant(name, lines)
+        else:
+            return None
+    return shown.gateway(backends)
+
+
+def _routed(routes: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(routes.values())
 
 
 def _numbers(shown: Mapping[str, str]) -> Mapping[str, int]:
@@ -259,45 +326,110 @@ class _Row(NamedTuple):
     place: str
 
 
-def _parse_rows(text: str) -> Mapping[str, Mapping[str, _Row]]:
-    """By backend and server; a csv.DictReader would take ten times as long."""
-    lines = csv.reader(text.splitlines())
-    header = next(lines)
-    names = ("qcur", "scur", "stot", "status", "addr")
-    queued, sessions, total, status, place = (header.index(name) for name in names)
-    rows: dict[str, dict[str, _Row]] = {}
-    for line in lines:
-        if line:
-            rows.setdefault(line[0], {})[line[1]] = _Row(
-                int(line[queued]),
-                int(line[sessions]),
-                int(line[total]),
-                line[status],
-                line[place],
+@dataclass(frozen=True)
+class _Shown:
+    """What HAProxy has answered.
+
+    Attributes:
+        rows: by backend and server.
+        admin: administrative states, likewise.
+    """
+
+    routes: Mapping[str, str]
+    complete: bool
+    closing: frozenset[str]
+    retry_after_s: Mapping[str, int]
+    in_time: Mapping[str, int]
+    digests: Mapping[str, str]
+    rows: Mapping[str, Mapping[str, _Row]]
+    admin: Mapping[str, Mapping[str, int]]
+
+    def gateway(self, backends: Mapping[str, Backend]) -> Gateway:
+        """All of it, with these backends."""
+        return Gateway(
+            self.routes, backends, self.complete, self.closing, self.retry_after_s, self.in_time
+        )
+
+    def backend(self, name: str) -> Backend:
+        """A backend of which all servers were shown."""
+        http, grpc, admin = self.rows[name], self.rows[f"{name}{GRPC}"], self.admin[name]
+        lines = [f"r{number}" for number in range(1, len(http) - 1)]
+        servers = tuple(
+            _parse_server(
+                http[line], grpc[line], admin[line], self.digests.get(f"{name}/{line}", "")
             )
-    return rows
-
-
-def _parse_backend(
-    name: str,
-    http: Mapping[str, _Row],
-    grpc: Mapping[str, _Row],
-    admin: Mapping[str, int],
-    digests: Mapping[str, str],
-) -> Backend:
-    """What goes round ``again`` is in the backend twice: there, and where it came to."""
-    lines = [f"r{number}" for number in range(1, len(http) - 1)]
-    halves = (http, grpc)
-    return Backend(
-        sum(half["BACKEND"].sessions - half[AGAIN].sessions for half in halves),
-        sum(half["BACKEND"].queued for half in halves),
-        tuple(
-            _parse_server(http[line], grpc[line], admin[line], digests.get(f"{name}/{line}", ""))
             for line in lines
-        ),
-        arrived=sum(half["BACKEND"].total - half[AGAIN].total for half in halves),
-        answered=sum(half[line].total - half[line].sessions for half in halves for line in lines),
+        )
+        return self._backend(name, servers, lines)
+
+    def is_vacant(self, name: str) -> bool:
+        """Whether all servers of a backend are in maintenance."""
+        halves = (self.rows[name], self.rows[f"{name}{GRPC}"])
+        return all(half.keys() == {AGAIN, "BACKEND"} for half in halves)
+
+    def vacant(self, name: str, lines: int) -> Backend:
+        """A backend of which only that was shown."""
+        return self._backend(name, (VACANT,) * lines, ())
+
+    def _backend(self, name: str, servers: tuple[Server, ...], lines: Sequence[str]) -> Backend:
+        """What goes round ``again`` is in the backend twice: there, and where it came to."""
+        halves = (self.rows[name], self.rows[f"{name}{GRPC}"])
+        return Backend(
+            sum(half["BACKEND"].sessions - half[AGAIN].sessions for half in halves),
+            sum(half["BACKEND"].queued for half in halves),
+            servers,
+            arrived=sum(half["BACKEND"].total - half[AGAIN].total for half in halves),
+            answered=sum(
+                half[line].total - half[line].sessions for half in halves for line in lines
+            ),
+        )
+
+
+def _parse_shown(text: str) -> _Shown:
+    lines = iter(text.splitlines())
+    routes, closing, retry_after, in_time, digests = (_parse_map(lines) for _ in range(5))
+    complete = routes.pop(COMPLETE_KEY, None) is not None
+    rows: dict[str, dict[str, _Row]] = {}
+    admin: dict[str, dict[str, int]] = {}
+    for line in lines:
+        if line.startswith("# pxname,"):
+            _parse_rows(line, takewhile(bool, lines), rows)
+        elif line.startswith("# be_id "):
+            _parse_states(takewhile(bool, lines), admin)
+        elif line not in _BETWEEN:
+            raise ValueError(line)
+    return _Shown(
+        routes,
+        complete,
+        frozenset(closing),
+        _numbers(retry_after),
+        _numbers(in_time),
+        digests,
+        rows,
+        admin,
     )
+
+
+def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Row]]) -> None:
+    """Lines of ``show stat``; a csv.DictReader would take ten times as long."""
+    columns = header.split(",")
+    names = ("qcur", "scur", "stot", "status", "addr")
+    queued, sessions, total, status, place = (columns.index(name) for name in names)
+    for line in csv.reader(lines):
+        rows.setdefault(line[0], {})[line[1]] = _Row(
+            int(line[queued]),
+            int(line[sessions]),
+            int(line[total]),
+            line[status],
+            line[place],
+        )
+
+
+def _parse_states(lines: Iterable[str], admin: dict[str, dict[str, int]]) -> None:
+    """Lines of ``show servers state``."""
+    for line in lines:
+        fields = line.split(maxsplit=7)
+        admin.setdefault(fields[1], {})[fields[3]] = int(fields[6])
 
 
 def _parse_server(http: _Row, grpc: _Row, admin: int, digest: str) -> Server:
@@ -317,14 +449,6 @@ def _mode(admin: int) -> Mode:
     if admin & _FORCED_MAINT:
         return Mode.MAINT
     return Mode.DRAIN if admin & _FORCED_DRAIN else Mode.READY
-
-
-def _admin_states(text: str) -> Mapping[str, Mapping[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for line in text.splitlines()[1:]:
-        if fields := line.split():
-            found.setdefault(fields[1], {})[fields[3]] = int(fields[6])
-    return found
 
 
 def without_digests(text: str) -> str:

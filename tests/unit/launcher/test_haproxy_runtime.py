@@ -1,13 +1,16 @@
 """The Runtime API of HAProxy 2.6: what it prints, what it is told."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cluster.errors import OutsideError, UnreachableError
 from cluster.gateway_settings import GatewaySettings
-from launcher.decide.gateway import Backend, Endpoint, Mode, Server
+from launcher.decide.gateway import Backend, Endpoint, Gateway, Mode, Server
 from launcher.decide.routing import (
     AddRoute,
     EndSessions,
@@ -22,7 +25,18 @@ from launcher.decide.routing import (
     SetTarget,
 )
 from launcher.haproxy import HaproxyRuntime
-from launcher.haproxy_text import Maps, commands, entry_commands, map_text, old_workers, parse
+from launcher.haproxy_text import (
+    Known,
+    Maps,
+    commands,
+    entry_commands,
+    glance_questions,
+    map_text,
+    old_workers,
+    parse,
+    parse_glance,
+    process_of,
+)
 
 DIRECTORY = Path("/etc/haproxy/slicewise")
 MAP = DIRECTORY / "services.map"
@@ -272,3 +286,199 @@ async def test_what_haproxy_refuses_of_keys_tells_no_digest(tmp_path: Path, answ
 async def test_nobody_there_is_unreachable(tmp_path: Path):
     with pytest.raises(UnreachableError, match="SW-GATEWAY-DOWN"):
         await HaproxyRuntime(settings(tmp_path, "none.sock")).observe()
+
+
+INFO = "Name: HAProxy\nPid: {}\nStart_time_sec: {}\nnode: a: b\n"
+GLANCE = f"""\
+0x7f0f9404bef0 vision/chat pool1
+
+
+
+
+0x7f0f9404bef0 pool1/r2 d1635
+
+{STATS}
+tenants,BACKEND,0,0,0,UP,,
+pool1,r1,0,0,0,UP,10.0.0.1:21001,
+pool1,again,0,0,5,no check,unix,
+pool1,BACKEND,0,0,5,UP,,
+pool1-grpc,again,0,0,0,no check,unix,
+pool1-grpc,BACKEND,0,0,0,UP,,
+pool2,again,0,1,3,no check,unix,
+pool2,BACKEND,1,3,5,DOWN,,
+pool2-grpc,again,0,0,0,no check,unix,
+pool2-grpc,BACKEND,0,0,0,DOWN,,
+pool3,again,0,0,0,no check,unix,
+pool3,BACKEND,0,0,0,DOWN,,
+pool3-grpc,again,0,0,0,no check,unix,
+pool3-grpc,BACKEND,0,0,0,DOWN,,
+
+1
+{STATES}
+3 pool1 1 r1 127.0.0.1 2 4 1
+3 pool1 2 r2 127.0.0.1 2 12 1
+3 pool1 3 again - 2 0 1
+
+{STATS}
+pool1,r1,1,3,40,UP,10.0.0.1:21001,
+pool1,r2,0,1,20,DRAIN,10.0.0.2:21004,
+pool1,again,0,2,5,no check,unix,
+pool1,BACKEND,5,14,75,UP,,
+
+{STATS}
+pool1-grpc,r1,0,2,9,UP,10.0.0.1:21002,
+pool1-grpc,r2,0,0,1,DRAIN (via pool1/r2),10.0.0.2:21005,
+pool1-grpc,again,0,0,0,no check,unix,
+pool1-grpc,BACKEND,1,3,11,UP,,
+
+"""
+KNOWN = Known("31 since 17", {"pool1": 2, "pool2": 2, "pool3": 3}, frozenset({"pool1"}))
+
+
+def glanced(text: str = GLANCE) -> Gateway:
+    found = parse_glance(text, KNOWN)
+    assert found is not None
+    return found
+
+
+def test_a_glance_shows_a_routed_backend_whole():
+    assert glanced().backends["pool1"] == parse(SHOWN).backends["pool1"]
+
+
+def test_a_glance_shows_of_other_backends_what_waits_there():
+    """A backend with requests in it is given to nobody."""
+    found = glanced().backends
+    assert list(found) == ["pool1", "pool2", "pool3"]
+    assert (found["pool2"].sessions, found["pool2"].queued) == (3 - 1, 1)
+    assert [len(backend.servers) for backend in found.values()] == [2, 2, 3]
+    assert {server.mode for server in found["pool3"].servers} == {Mode.MAINT}
+
+
+@pytest.mark.parametrize(
+    ("shown", "instead"),
+    [
+        ("vision/chat pool1\n", "vision/chat pool1\n0x1 nlp/bert pool2\n"),
+        ("pool2,again", "pool2,r2,0,0,0,DRAIN,127.0.0.1:9,\npool2,again"),
+        ("pool3-grpc,again", "pool3-grpc,r1,0,0,0,UP,127.0.0.1:9,\npool3-grpc,again"),
+    ],
+    ids=["a new route", "a server in use", "a server in use by gRPC"],
+)
+def test_a_glance_is_not_enough_where_there_is_more(shown: str, instead: str):
+    assert parse_glance(GLANCE.replace(shown, instead, 1), KNOWN) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", GLANCE[:700], GLANCE[:-400], GLANCE.replace("\n1\n", "\n2\n")]
+)
+def test_half_a_glance_is_no_observation(text: str):
+    with pytest.raises((KeyError, ValueError, IndexError)):
+        parse_glance(text, KNOWN)
+
+
+def test_a_glance_leaves_out_servers_in_maintenance_where_no_route_leads():
+    asked = glance_questions(Maps(DIRECTORY), KNOWN)
+    assert asked[5:] == (
+        "show stat -1 6 -1 no-maint",
+        "show servers state pool1",
+        "show stat pool1 6 -1",
+        "show stat pool1-grpc 6 -1",
+    )
+
+
+def test_where_most_backends_have_a_route_all_is_asked_for_at_once():
+    assert not glance_questions(Maps(DIRECTORY), replace(KNOWN, routed=frozenset(KNOWN.lines)))
+
+
+def test_a_process_that_began_anew_with_the_same_number_is_another():
+    assert process_of(INFO.format(8, 1700)) != process_of(INFO.format(8, 1701))
+    with pytest.raises(ValueError, match="no process"):
+        process_of("Name: HAProxy\nPid: 8\n")
+
+
+class FakeHaproxy:
+    """Answers as HAProxy and its master do.
+
+    Attributes:
+        process: by number and start.
+        old: processes that a reload has replaced.
+        came: routes that have come.
+        asked: how the process, and its master, were asked.
+    """
+
+    def __init__(self) -> None:
+        self.process = (31, 17)
+        self.old = ""
+        self.came = ""
+        self.asked: list[str] = []
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = (await reader.readline()).decode()
+        if "show proc" in line:
+            self.asked.append("master")
+            answer = f"# workers\n31 worker 0 0d00h\n# old workers\n{self.old}# programs\n\n"
+        elif "@!" in line:
+            answer = "\n"
+        else:
+            is_glance = "no-maint" in line
+            self.asked.append("glance" if is_glance else "all")
+            shown = f"{self.came}{GLANCE if is_glance else ALL}"
+            answer = f"{INFO.format(*self.process)}\n{shown}"
+        writer.write(answer.encode())
+        writer.close()
+
+    @asynccontextmanager
+    async def serving(self, directory: Path) -> AsyncIterator[HaproxyRuntime]:
+        of_master = directory / "master.sock"
+        known = settings(directory).model_copy(update={"master_socket": of_master})
+        async with (
+            await asyncio.start_unix_server(self.answer, known.runtime_socket),
+            await asyncio.start_unix_server(self.answer, of_master),
+        ):
+            yield HaproxyRuntime(known)
+
+
+THIRD = "".join(
+    f"pool3{half},{name},0,0,0,MAINT,127.0.0.1:1,\n"
+    for half in ("", "-grpc")
+    for name in ("r1", "r2", "again", "BACKEND")
+)
+ALL = (
+    SHOWN.replace("0x7f0f9404bf50 nlp/bert pool2\n", "")
+    .replace("7 successor 1", "9 pool3 1 r1 - 0 1 1\n9 pool3 2 r2 - 0 1 1\n7 successor 1", 1)
+    .replace("successor,again", f"{THIRD}successor,again", 1)
+)
+
+
+async def test_all_is_asked_for_only_after_a_start_of_haproxy(tmp_path: Path):
+    fake = FakeHaproxy()
+    async with fake.serving(tmp_path) as runtime:
+        for _ in range(3):
+            await runtime.observe()
+        assert fake.asked == ["all", "master", "glance", "glance"]
+        fake.process = (31, 18)
+        assert (await runtime.observe()).routes == {"vision/chat": "pool1"}
+        assert fake.asked[4:] == ["glance", "all", "master"]
+
+
+async def test_replaced_processes_are_looked_for_until_none_is_left(tmp_path: Path):
+    fake = FakeHaproxy()
+    async with fake.serving(tmp_path) as runtime:
+        await runtime.observe()
+        fake.process, fake.old = (32, 20), "31 worker 1 0d00h\n"
+        await runtime.observe()
+        await runtime.observe()
+        fake.old = ""
+        await runtime.observe()
+        await runtime.observe()
+    masters = [index for index, asked in enumerate(fake.asked) if asked == "master"]
+    assert (fake.asked[-1], len(masters)) == ("glance", 4)
+
+
+async def test_a_route_that_came_shows_its_backend_in_the_same_look(tmp_path: Path):
+    fake = FakeHaproxy()
+    async with fake.serving(tmp_path) as runtime:
+        await runtime.observe()
+        fake.came = "0x7f0f9404bf50 nlp/bert pool2\n"
+        found = await runtime.observe()
+    assert fake.asked[2:] == ["glance", "all"]
+    assert found.backends["pool2"].servers == parse(SHOWN).backends["pool2"].servers

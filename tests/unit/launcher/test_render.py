@@ -187,6 +187,11 @@ def test_the_gateway_has_its_pool():
     assert set(files) == {"haproxy.cfg", "hold.lua", "rate.map", "concurrent.map"}
 
 
+def test_timers_of_checks_run_out_together_and_checks_drift_apart():
+    text = gateway_files(GatewaySettings())["haproxy.cfg"]
+    assert {"max-spread-checks 10ms", "spread-checks 5"} <= set(map(str.strip, text.splitlines()))
+
+
 def test_limits_are_rendered_only_if_there_are_any():
     unlimited = {"limits": {"requests_per_s": 0, "concurrent": 0, "connections_per_host": 0}}
     files = gateway_files(GatewaySettings.model_validate(unlimited))
