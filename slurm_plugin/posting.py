@@ -1,7 +1,8 @@
 """Posts charges; one that the ledger refuses keeps no other back."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
 _MOST_REFUSED = 16
 """Where more of one tenant are refused, the rest of them wait for the next time."""
 
-_MOST_TENANTS = 16
-"""Where so many tenants are refused and none is booked, it is not for what the charges say."""
+_MOST_PAYERS = 16
+"""Where charges on so many budgets are refused and none is booked, it may be not for what they say:
+one charge of each other tenant shows it."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,13 @@ def post(ledger: "Ledger", charges: Sequence[Charge]) -> Posted:
     A tenant's refused charges keep no other tenant's back. To find one takes statements by the
     logarithm of how many charges there are; once ``_MOST_REFUSED`` of a tenant are found, its
     others are not tried, and have the last one's reason. Raises UnreachableError as
-    ``Charges.post`` does, and OutsideError if ``_MOST_TENANTS`` are refused and nothing is booked.
+    ``Charges.post`` does, and OutsideError if charges of ``_MOST_PAYERS``, and one of each tenant,
+    are refused and nothing is booked.
     """
     booked: set[RunKey] = set()
     refused: dict[RunKey, OutsideError] = {}
     by_tenant: Counter[str] = Counter()
+    payers: set[str] = set()
     last: dict[str, OutsideError] = {}
     left = [sorted(charges, key=lambda one: (one.run.tenant, one.run.key))]
     while left:
@@ -61,6 +65,21 @@ def post(ledger: "Ledger", charges: Sequence[Charge]) -> Posted:
             tenant = some[0].run.tenant
             refused[some[0].run.key] = last[tenant] = error
             by_tenant[tenant] += 1
-            if len(by_tenant) >= _MOST_TENANTS and not booked:
-                raise
+            payers.add(some[0].run.payer)
+            if len(payers) >= _MOST_PAYERS and not booked:
+                booked |= _first_booked(ledger, charges, by_tenant)
+                if not booked:
+                    raise
     return Posted(frozenset(booked), refused)
+
+
+def _first_booked(
+    ledger: "Ledger", charges: Sequence[Charge], tried: Collection[str]
+) -> frozenset[RunKey]:
+    """Of one charge of each tenant that was not ``tried`` the first that can be booked, if any."""
+    untried = {one.run.tenant: one for one in charges if one.run.tenant not in tried}
+    for one in untried.values():
+        with suppress(OutsideError):
+            if booked := ledger.charges.post([one]):
+                return booked
+    return frozenset()

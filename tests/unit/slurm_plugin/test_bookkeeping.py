@@ -9,7 +9,7 @@ from ledger_world import SimulatedRun, run_record
 from scripted import DOWN, ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
 
 from cluster.errors import OutsideError, SlicewiseError, UnreachableError
-from cluster.jobs import JobState, RunRecord
+from cluster.jobs import JobState, JobView, RunRecord
 from cluster.units import MillisliceSeconds
 from slurm_plugin.bookkeeping import HELD_BACK_S, Bookkeeping
 from slurm_plugin.decide.charging import ACCOUNTING_DELAY_S
@@ -349,6 +349,38 @@ async def test_very_many_refused_charges_of_one_owner_keep_no_other_owners_back(
     told = [one.message for one in caplog.records if one.message.startswith("charge")]
     assert [one.startswith("charge_refused") for one in told] == [True] * 16 + [False]
     assert told[-1] == "charges_refused more=84"
+
+
+def of_many_owners(bad: int, good: int) -> list[JobView]:
+    """A run of each; those of the first ones are 1000, 1001, ..., of the last ones 2000, ..."""
+    numbers = (*range(1000, 1000 + bad), *range(2000, 2000 + good))
+    return [replace(RUNNING, job_id=one, account=f"tenant{one}") for one in numbers]
+
+
+async def test_refused_charges_of_very_many_owners_keep_no_other_owners_back(
+    books: Books, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though those come first, and of the others the first one's is refused, too."""
+    refusing(books, monkeypatch, (*range(1000, 1040), 2000))
+    books.slurm.shown = tuple(of_many_owners(40, 3))
+    await books.turn()
+    held = {one.key.job_id for one in books.ledger.charges.open_reservations()}
+    assert held == {2001, 2002}
+    told = [one.message for one in caplog.records if one.message.startswith("charges_refused")]
+    assert told == ["charges_refused more=25"]
+
+
+async def test_one_budget_is_one_owner_whoever_runs_on_it(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all that it pays for nothing can be booked: the ledger is not to blame."""
+    jobs = of_many_owners(20, 0)
+    below = [tenant(one.account, 0, "physics") for one in jobs]
+    books.ledger.shown = {**with_budget("physics", 5).shown, **policy_of(*below)}
+    refusing(books, monkeypatch, range(1000, 1020))
+    books.slurm.shown = tuple(jobs)
+    await books.turn()
+    assert books.ledger.charges.open_reservations() == ()
 
 
 def short_run(books: Books, job_id: int) -> RunRecord:
