@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from no_threads import no_threads
 from own_parts import OwnParts
 
 from cluster.errors import OutsideError, UnreachableError
@@ -368,7 +369,8 @@ async def run(world: RecutWorld, journal: MemoryJournal, *, taken_up: bool) -> R
     work = Work(world, journal, move_s=20, is_ours=lambda: True)
     executor = Executor(work, journal, lambda recut, record: None)
     (*_, newest) = journal.kept.values()
-    return await executor.carry_out(newest, taken_up=taken_up)
+    with no_threads():
+        return await executor.carry_out(newest, taken_up=taken_up)
 
 
 def inventory_of(layout: Collection[Placement]) -> Inventory:

@@ -96,7 +96,7 @@ def test_every_history_in_memory_is_one_in_postgresql(ledger: Ledger, database: 
                 self.opened.close()
 
     few = settings(
-        max_examples=examples(100, nightly=6000),
+        max_examples=examples(50, nightly=6000),
         stateful_step_count=20,
         suppress_health_check=list(HealthCheck),
     )

@@ -77,7 +77,7 @@ def test_every_history_of_policy_holds_its_rules(ledger: Ledger, database: str):
 
     World.database = database
     few = settings(
-        max_examples=examples(80, nightly=4000),
+        max_examples=examples(40, nightly=4000),
         stateful_step_count=20,
         suppress_health_check=list(HealthCheck),
     )

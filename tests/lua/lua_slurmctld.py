@@ -80,10 +80,13 @@ class Daemon:
 
     def accepted(self, at_least: int) -> int:
         """How many connections were opened: on a busy machine it accepts late."""
-        deadline_s = time.monotonic() + 10
-        while self.connections < at_least and time.monotonic() < deadline_s:
-            time.sleep(0.01)
+        _patiently(lambda: self.connections >= at_least)
         return self.connections
+
+    def asked(self, at_least: int) -> int:
+        """How many questions there were: on a busy machine it reads late."""
+        _patiently(lambda: len(self.questions) >= at_least)
+        return len(self.questions)
 
     def send(self, data: bytes) -> None:
         """Say something on the newest connection."""
@@ -98,6 +101,12 @@ class Daemon:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
+
+
+def _patiently(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not holds() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
 
 
 def answering(**answer: object) -> Reply:

@@ -1,7 +1,8 @@
 -- Reads cases from stdin, a line of JSON each: to start Lua for each one cost more than the case.
 -- Of each it loads slicewise.lua anew, makes the calls with stubs of slurmctld's `slurm` table, one
 -- after the other, and prints what each did (a line of JSON), then an empty line. Before a call it
--- may sleep (`sleep_s`) and set the clock (`shift_s`, of the case's calls that follow).
+-- may sleep (`sleep_s`) and set the clock (`shift_s`, of the case's calls that follow). Long texts
+-- may come once, by name (`texts`): a field that is such a name has that text, and none is printed.
 local cjson = require "cjson"
 local socket = require "socket"
 local clock = socket.gettime
@@ -26,7 +27,7 @@ socket.gettime = function() return clock() + shift_s end
 local function record(fields)
     local values = {}
     for key, value in pairs(fields or {}) do
-        values[key] = value ~= cjson.null and value or nil
+        values[key] = value ~= cjson.null and (case.texts and case.texts[value] or value) or nil
     end
     return setmetatable({}, {
         __index = function(_, key)
@@ -65,7 +66,7 @@ local function make(module, call)
         processor_s = os.clock() - worked_s,
         told = table.concat(told, "\n"),
         logged = table.concat(logged, "\n"),
-        job_desc = values,
+        job_desc = not case.texts and values or nil,
         read_assoc_qos = read_fields.assoc_qos == true,
     }
 end

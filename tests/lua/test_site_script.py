@@ -34,7 +34,8 @@ def run(tmp_path: Path, module: str, mode: str = "observe", **call: Any) -> str:
     script = (ROOT / "etc" / "job_submit.lua").read_text()
     before = '"/opt/slicewise/lib/python3.11/site-packages/slurm_plugin/slicewise.lua"'
     assert before in script
-    script = script.replace(before, f'"{module}"').replace("/run/", f"{tmp_path}/")
+    # First: the clone itself may lie in a folder of that name.
+    script = script.replace("/run/", f"{tmp_path}/").replace(before, f'"{module}"')
     script = script.replace('"/etc/slicewise/off"', f'"{tmp_path}/off"')
     script = script.replace(
         'partitions = { "gpu" },', 'partitions = { "gpu" }, beside = { "all" },'

@@ -455,14 +455,11 @@ def test_without_an_answer_no_job_escapes_into_another_qos(
     def reply(question: dict[str, Any]) -> bytes | None:
         return answer(question) if len(daemon.questions) <= silent_from else None
 
-    daemon = listening(reply)
+    daemon = listening(reply, closes=True)
     job = {"account": "Vision", "gres": "gpu:1g.10gb:1"}
     other = {"account": "nlp", "gres": "gpu:1g.10gb:1", **named}
     first, late, never_seen = run_calls(
-        path,
-        [{"job_desc": job}, {"job_desc": job | named}, {"job_desc": other}],
-        # In which a busy machine answers, too.
-        configure={"timeout_s": 0.3},
+        path, [{"job_desc": job}, {"job_desc": job | named}, {"job_desc": other}]
     )
     assert first["job_desc"]["qos"] == "q"
     assert late["job_desc"]["qos"] == then
@@ -606,17 +603,18 @@ TEXTS = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "p
 @pytest.mark.parametrize("gres", HOSTILE_GRES.values(), ids=HOSTILE_GRES)
 def test_hostile_texts_cost_no_time(path: Path, listening: Any, gres: str) -> None:
     listening(answering(action="pass"))
-    others = dict.fromkeys(("name", "array_inx", "account", "qos", "default_account"), gres)
-    job = dict.fromkeys(TEXTS, gres)
-    rec = job | {"admin_comment": gres}
+    text = "hostile"
+    others = dict.fromkeys(("name", "array_inx", "account", "qos", "default_account"), text)
+    job = dict.fromkeys(TEXTS, text)
+    rec = job | {"admin_comment": text}
     change = {"call": "job_modify", "job_rec": rec}
     calls = [
         {"job_desc": job | others},
-        {"job_desc": GPU_JOB | {"name": gres, "array_inx": gres}},
+        {"job_desc": GPU_JOB | {"name": text, "array_inx": text}},
         {"job_desc": job, **change},
         {"job_desc": {"partition": "gpu"}, **change},
     ]
-    for result in run_calls(path, calls, configure=BUDGET):
+    for result in run_calls(path, calls, configure=BUDGET, texts={text: gres}):
         assert result["processor_s"] < LIMIT_S
 
 

@@ -9,5 +9,7 @@ class LedgerInMemory(World):
     pass
 
 
-LedgerInMemory.TestCase.settings = settings(max_examples=examples(500), stateful_step_count=40)
+LedgerInMemory.TestCase.settings = settings(
+    max_examples=examples(200, nightly=10_000), stateful_step_count=40
+)
 TestLedgerInMemory = LedgerInMemory.TestCase

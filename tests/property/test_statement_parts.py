@@ -36,7 +36,7 @@ rows_of_any = st.lists(
 )
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(100, nightly=6000), deadline=None)
 @given(rows_of_any, st.lists(st.integers(-10, 2 * NOW_S), max_size=6))
 def test_any_parts_of_time_add_up_to_the_whole(rows: list[StatementRow], cuts: list[int]) -> None:
     bounds = [LONG_AGO_S, *sorted(cuts)]

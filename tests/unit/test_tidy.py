@@ -3,8 +3,9 @@
 import ast
 import re
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("cluster", "launcher", "migrations", "sandbox", "slurm_plugin")
@@ -17,20 +18,27 @@ def modules() -> list[Path]:
     return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
-def functions() -> Iterator[tuple[str, int]]:
-    for path in modules():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", lines
+@pytest.fixture(scope="module")
+def functions() -> list[tuple[str, int]]:
+    """Where each is, and its lines."""
+    return [
+        (f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", _lines(node))
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
 
 
-def test_no_function_is_longer_than_a_screen() -> None:
-    assert [(name, lines) for name, lines in functions() if lines > MAX_FUNCTION_LINES] == []
+def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-def test_the_median_function_is_short() -> None:
-    assert statistics.median(lines for _, lines in functions()) <= MEDIAN_FUNCTION_LINES
+def test_no_function_is_longer_than_a_screen(functions: list[tuple[str, int]]) -> None:
+    assert [(name, lines) for name, lines in functions if lines > MAX_FUNCTION_LINES] == []
+
+
+def test_the_median_function_is_short(functions: list[tuple[str, int]]) -> None:
+    assert statistics.median(lines for _, lines in functions) <= MEDIAN_FUNCTION_LINES
 
 
 def test_every_error_code_is_documented_and_every_documented_one_exists() -> None:
