@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup lock packages demo test lint unit integration soak nightly faults bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick bench-placement bench-rebalance bench-commands format clean
+.PHONY: help setup lock packages demo test lint unit integration soak nightly faults bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -117,6 +117,9 @@ bench-placement: $(READY) ## MIG placement and profiles, beside others and the o
 
 bench-rebalance: $(READY) ## Rebalancing: a run on a large site, victims, waits: build/reports/rebalance.json (minutes)
 	@$(BIN)/python -m benchmarks.rebalance
+
+bench-limits: setup ## First limits of 1,000 tenants in a real slurmdbd: build/reports/limits.json (minutes)
+	@$(BIN)/python -m benchmarks.limits
 
 bench-commands: setup ## CPU and wall of 20 commands, beside squeue: build/reports/commands.json (minutes)
 	@$(BIN)/python -m benchmarks.commands

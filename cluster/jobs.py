@@ -162,14 +162,9 @@ class PartitionView:
 
 @dataclass(frozen=True)
 class StepView:
-    """One running step; ``ports`` are those that Slurm reserved for it (``--resv-ports``).
-
-    ``task_index`` is None where the step's job is no array task.
-    """
+    """One running step; ``ports`` are those that Slurm reserved for it (``--resv-ports``)."""
 
     job_id: int
-    array_job_id: int | None
-    task_index: int | None
     step: str
     nodes: tuple[str, ...]
     ports: tuple[int, ...]

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from cluster.errors import InvalidInputError, OutsideError
+from cluster.jobs import JobState
 from cluster.service import directives_of_script, head_lines
 from cluster.slurm.interface import Slurm, Submission
 from slurm_plugin.decide.services import Observation, service_arrays
@@ -37,10 +38,11 @@ class Sight:
         does not hand out a script; for that at four looks.
         """
         at_s = time.time()
-        jobs, nodes, steps = await asyncio.gather(
-            self._slurm.jobs(), self._slurm.nodes(), self._slurm.steps()
-        )
+        jobs, nodes = await asyncio.gather(self._slurm.jobs(), self._slurm.nodes())
         arrays = service_arrays(jobs)
+        # Only where replicas run: of other jobs nobody asks for ports.
+        running = (job for job in jobs if job.state is JobState.RUNNING)
+        steps = await self._slurm.steps([job for job in running if job.array_job_id in arrays])
         known = {array: one for array, one in self._known.items() if array in arrays}
         self._known = known
         if unread := arrays.keys() - known.keys():

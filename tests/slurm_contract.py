@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from cluster.jobs import JobState, JobTag, JobView, StepView
+from cluster.jobs import TAG_PREFIX, JobState, JobTag, JobView, StepView
 from cluster.slurm.commands import CommandSlurm
 from cluster.slurm.interface import Slurm, Tasks
 from sandbox.cluster import Sandbox
@@ -57,8 +57,8 @@ class Look:
 async def look(slurm: Slurm, scene: frozenset[int]) -> Look:
     """At everything of the scene, whose arrays and jobs have these ids."""
     jobs = tuple(j for j in await slurm.jobs() if scene & {j.job_id, j.array_job_id})
-    ids = {job.job_id for job in jobs}
-    steps = tuple(step for step in await slurm.steps() if step.job_id in ids)
+    tagged = (job for job in jobs if TAG_PREFIX in job.admin_comment)
+    steps = await slurm.steps([job for job in tagged if job.state is JobState.RUNNING])
     return Look(jobs, steps, await slurm.batch_script(min(scene)))
 
 
@@ -180,11 +180,11 @@ class SlurmContract:
         assert len(ending.nodes) == 1
 
     def test_ports_are_those_that_slurm_allotted(self, seen: Look) -> None:
-        found = {step.task_index: step for step in seen.steps}
-        assert found.keys() == {0, 2}
-        for index, step in found.items():
-            slot = seen.slots[index]
-            assert (step.job_id, step.array_job_id) == (slot.job_id, slot.array_job_id)
+        found = {step.job_id: step for step in seen.steps}
+        running = [seen.slots[index] for index in (0, 2)]
+        assert found.keys() == {slot.job_id for slot in running}
+        for slot in running:
+            step = found[slot.job_id]
             assert (step.step, step.nodes) == ("0", slot.nodes)
             # Below lie the ports that the step's name claims.
             assert len(step.ports) == 2

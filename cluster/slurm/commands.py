@@ -1,12 +1,12 @@
 """The door to Slurm through its own commands: works with every version, needs no library."""
 
 import asyncio
+import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 
 from cluster.errors import OutsideError
 from cluster.jobs import (
-    TAG_PREFIX,
     JobView,
     NodeView,
     PartitionView,
@@ -36,9 +36,11 @@ from cluster.slurm.job_rows import (
     parse_jobs,
     parse_pending,
     parse_rows,
+    shown_name,
     started,
+    waits_in_array,
 )
-from cluster.slurm.nodes import read_nodes, read_threads
+from cluster.slurm.nodes import NodeReader, read_threads
 from cluster.slurm.plans import (
     PLAN_FIELDS,
     RESERVED_FIELDS,
@@ -55,17 +57,17 @@ from cluster.slurm.run import (
     CHANGE_DEADLINE_S,
     IDS,
     SQUEUE,
-    Reply,
     attempt,
     run,
     secret,
     secret_columns,
 )
 from cluster.slurm.runs import RUN_FIELDS, RUN_STATES, jobs_without_start, parse_runs
+from cluster.slurm.steps import StepReader
 from cluster.slurm.submissions import parse_scripts, script_questions
-from cluster.slurm.unread import Told, UnreadLog, each, ignored
+from cluster.slurm.unread import Told, UnreadLog
 from cluster.slurm.updates import address, weights_script
-from cluster.slurm.values import MOST_STEPS, answers, time_text, without_prompts
+from cluster.slurm.values import answers, time_text, without_prompts
 
 _LONGEST_WAIT_S = 2.0
 """However far apart this clock and slurmctld's are."""
@@ -74,6 +76,9 @@ _UNSTARTABLE = "StartTime=now+60"
 """Longer than a hold takes."""
 _SACCTMGRS = 32
 """At a time: slurmdbd has 100 threads for everybody (MaxDBDThreads of old versions)."""
+_LINES, _LINE_BYTES = 50, 4000
+"""For one ``sacctmgr`` to read, and of each."""
+_CUTS = re.compile(r"""[\s'"]""")
 _FEW_JOBS = 100
 """Each takes a millisecond; all jobs of a large cluster together take a tenth of a second."""
 _SCRIPTS = 20
@@ -86,6 +91,9 @@ class CommandSlurm(Slurm):
     def __init__(self, told: Told | None = None) -> None:
         """``told`` takes what can't be read; by default it is logged as a warning."""
         self._told: Told = UnreadLog() if told is None else told
+        self._nodes = NodeReader(self._told)
+        self._steps = StepReader(self._told)
+        self._do_arrays_wait = True
 
     async def version(self) -> tuple[int, ...]:
         """From slurmctld's configuration: the commands may be of another version."""
@@ -101,34 +109,32 @@ class CommandSlurm(Slurm):
         return parse.parse_partitions(shown, self._told)
 
     async def jobs(self) -> tuple[JobView, ...]:
-        """``squeue``, which is cheaper than ``scontrol show job`` and can't be deceived."""
+        """``squeue``, which is cheaper than ``scontrol show job`` and can't be deceived.
+
+        Where tasks of arrays wait, another one before it says which, see ``parse_jobs``.
+        """
+        rows: Sequence[Mapping[str, str]] = ()
+        if not self._do_arrays_wait:
+            rows = await _rows("all")
+            self._do_arrays_wait = any(map(waits_in_array, rows))
+        if not self._do_arrays_wait:
+            return parse_jobs(rows, {}, self._told)
         listed = await run((*SQUEUE, "--states=pending", IDS))
-        return parse_jobs(await _rows("all"), parse_pending(listed, self._told), self._told)
+        rows = await _rows("all")
+        self._do_arrays_wait = any(map(waits_in_array, rows))
+        return parse_jobs(rows, parse_pending(listed, self._told), self._told)
 
     async def tasks(self, array_job_ids: Collection[int]) -> tuple[JobView, ...]:
         """``squeue`` of these arrays."""
         return parse_jobs(await _rows("all", job_ids=array_job_ids), {}, self._told)
 
     async def nodes(self) -> tuple[NodeView, ...]:
-        """``scontrol show node -d``, ``sinfo``."""
-        return await read_nodes(self._told)
+        """``scontrol show node -d``; ``sinfo`` where its answer may be another one now."""
+        return await self._nodes.read()
 
-    async def steps(self) -> tuple[StepView, ...]:
-        """``squeue --steps`` for their names, then one ``scontrol`` for all their ports."""
-        running = parse_jobs(await _rows("running"), {}, ignored)
-        tagged = {_name(job): job for job in running if TAG_PREFIX in job.admin_comment}
-        listed = parse.parse_step_ids(await run((*SQUEUE, "--steps", IDS)))
-        steps: dict[str, list[int]] = {}
-        for job, step in listed:
-            if job in tagged:
-                steps.setdefault(job, []).append(int(step))
-        # Each is a call of its own, and a job may have tens of thousands.
-        asked = [
-            (tagged[job], str(step))
-            for job, found in steps.items()
-            for step in sorted(found)[:MOST_STEPS]
-        ]
-        return await _steps(asked, self._told) if asked else ()
+    async def steps(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:
+        """``squeue --steps``; one ``scontrol`` for the ports of those that are new."""
+        return await self._steps.read(jobs)
 
     async def plans(self) -> tuple[PlannedStart, ...]:
         """``squeue`` of pending jobs."""
@@ -277,31 +283,59 @@ class CommandSlurm(Slurm):
         return parse_priorities(await run(argv), job_ids, self._told)
 
     async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
-        """One ``sacctmgr`` each, several at a time: nearly all of its third of a second is waiting.
+        """Some modifications by each ``sacctmgr``, several of these at a time: a thousand processes
+        take four times as long.
 
-        Raises that slurmdbd is not there when all that had begun have ended.
+        Of some of which one was refused each is made again, by a process of its own: so it is known
+        which. Raises that slurmdbd is not there when all that had begun have ended.
         """
         turn = asyncio.Semaphore(_SACCTMGRS)
 
-        async def one(change: tuple[str, ...]) -> Reply:
+        async def alone(change: tuple[str, ...]) -> Mapping[tuple[str, ...], str]:
             async with turn:
                 argv = ("sacctmgr", "--immediate", *change)
-                return await attempt(argv, deadline_s=CHANGE_DEADLINE_S)
+                reply = await attempt(argv, deadline_s=CHANGE_DEADLINE_S)
+            return {change: reply.complaint or reply.output.strip()} if reply.status else {}
 
-        ended = await asyncio.gather(*map(one, changes), return_exceptions=True)
-        refused: dict[tuple[str, ...], str] = {}
-        for change, outcome in zip(changes, ended, strict=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-            if outcome.status:
-                refused[change] = outcome.complaint or outcome.output.strip()
-        return refused
+        async def together(some: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
+            if len(some) == 1:
+                return await alone(some[0])
+            lines = "".join(f"{' '.join(change)}\n" for change in some)
+            async with turn:
+                argv = ("sacctmgr", "--immediate")
+                reply = await attempt(argv, stdin=lines, deadline_s=CHANGE_DEADLINE_S)
+            return await _all(map(alone, some)) if reply.status else {}
+
+        lined = [change for change in changes if _is_line(change)]
+        parts = [lined[at : at + _LINES] for at in range(0, len(lined), _LINES)]
+        apart = [change for change in changes if not _is_line(change)]
+        return await _all([*map(together, parts), *map(alone, apart)])
+
+
+def _is_line(change: tuple[str, ...]) -> bool:
+    """Whether ``sacctmgr`` may read it, again if need be: what is there can't be added once more.
+
+    It cuts a line at blanks outside of quotes, and without readline after 4095 bytes.
+    """
+    is_short = sum(len(word.encode()) + 1 for word in change) < _LINE_BYTES
+    return change[0] == "modify" and is_short and not any(_CUTS.search(word) for word in change)
+
+
+async def _all(
+    runs: Iterable[Awaitable[Mapping[tuple[str, ...], str]]],
+) -> Mapping[tuple[str, ...], str]:
+    refused: dict[tuple[str, ...], str] = {}
+    for outcome in await asyncio.gather(*runs, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        refused |= outcome
+    return refused
 
 
 async def _details(jobs: Collection[JobView]) -> Sequence[str]:
     mark = secret()
     # By its own number the last task of an array would be shown with all the others.
-    lines = (f"show job {_name(job)}\nshow hostnames {mark}\n" for job in jobs)
+    lines = (f"show job {shown_name(job)}\nshow hostnames {mark}\n" for job in jobs)
     # A job that has ended meanwhile is no failure.
     reply = await attempt(("scontrol", "-d"), stdin="".join(lines))
     return answers(reply.output, mark)
@@ -321,7 +355,8 @@ async def _accounting(since_s: int, which: str) -> str:
 
 async def _show(what: str, fields: Sequence[str], *where: str) -> str:
     columns = f"format={','.join(fields)}"
-    return await run(("sacctmgr", *_PLAIN, "show", what, *where, columns))
+    argv = ("sacctmgr", *_PLAIN, "show", what, *where, columns)
+    return await run(argv, deadline_s=CHANGE_DEADLINE_S)
 
 
 async def _show_secretly(question: str, columns: Sequence[str]) -> str:
@@ -332,7 +367,8 @@ async def _show_secretly(question: str, columns: Sequence[str]) -> str:
     """
     shown = ",".join(f"{name}%{width}" for width, name in enumerate(columns, 1))
     line = f"{question} format={shown}"
-    return without_prompts(await run(("sacctmgr", *_PLAIN), stdin=f"{line}\n"))
+    argv = ("sacctmgr", *_PLAIN)
+    return without_prompts(await run(argv, stdin=f"{line}\n", deadline_s=CHANGE_DEADLINE_S))
 
 
 async def _scripts(job_ids: Sequence[int]) -> Mapping[int, str]:
@@ -362,24 +398,3 @@ async def _rows_of(target: Target) -> Sequence[Mapping[str, str]]:
     rows = await _rows("all", RELEASE_FIELDS, (target.array_job_id,))
     indices = {str(index) for index in target.indices}
     return [row for row in rows if row["ArrayTaskId"] in indices]
-
-
-async def _steps(asked: Sequence[tuple[JobView, str]], told: Told) -> tuple[StepView, ...]:
-    """Each step's own words, told apart by lines that nobody can have written into them."""
-    mark = secret()
-    lines = (f"show step {job.job_id}.{step}\nshow hostnames {mark}\n" for job, step in asked)
-    # A step that has ended meanwhile is no failure.
-    reply = await attempt(("scontrol",), stdin="".join(lines))
-    answered = zip(asked, answers(reply.output, mark), strict=False)
-    views = each(
-        "step",
-        answered,
-        lambda one: parse.parse_step(one[1], *one[0]),
-        told,
-        lambda one: f"{_name(one[0][0])}.{one[0][1]}",
-    )
-    return tuple(view for view in views if view is not None)
-
-
-def _name(job: JobView) -> str:
-    return str(job.job_id) if job.task_index is None else f"{job.array_job_id}_{job.task_index}"

@@ -77,6 +77,7 @@ class Qos:
     grp_tres: Mapping[str, int]
     preempt: frozenset[str]
     max_tres_per_account: Mapping[str, int] = field(default_factory=dict)
+    grp_tres_run_mins: Mapping[str, int] = field(default_factory=dict)
     preempt_exempt_s: int | None = None
     preempt_mode: str = "cluster"
     flags: frozenset[str] = frozenset()
@@ -173,8 +174,8 @@ class Slurm(Protocol):
         """Every node."""
         ...
 
-    async def steps(self) -> tuple[StepView, ...]:
-        """Running steps with reserved ports, of jobs that carry a tag: a job's first eight."""
+    async def steps(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:
+        """Running steps with reserved ports of these running jobs: each job's first eight."""
         ...
 
     async def plans(self) -> tuple[PlannedStart, ...]:

@@ -85,6 +85,16 @@ def parse_rows(text: str, fields: Sequence[str], separator: str) -> tuple[Mappin
     return tuple({**row, fields[0]: row[fields[0]].removeprefix("\n")} for row in rows)
 
 
+def shown_name(job: JobView) -> str:
+    """The job as ``squeue -o %i`` names it: ``814_3``, or its number."""
+    return str(job.job_id) if job.task_index is None else f"{job.array_job_id}_{job.task_index}"
+
+
+def waits_in_array(row: Mapping[str, str]) -> bool:
+    """Whether it is a waiting task of an array."""
+    return _is_pending(row["State"]) and row["ArrayTaskId"] not in _NO_INDEX
+
+
 def parse_pending(text: str, told: Told) -> Mapping[int, frozenset[int]]:
     """``squeue -o %i`` without ``-r``: indices by array, of lines such as ``814_[0-8:2,11%4]``."""
     found: dict[int, frozenset[int]] = {}
@@ -182,12 +192,13 @@ def _job(row: Mapping[str, str], told: Told) -> JobView:
     )
 
 
+_NO_INDEX = frozenset({"N/A", "(null)", ""})
 _NO_TASK: tuple[int | None, frozenset[int]] = (None, frozenset())
 
 
 def _task(text: str) -> tuple[int | None, frozenset[int]]:
     """The task's index; of several that Slurm shows in one row, their indices."""
-    if text in {"N/A", "(null)", ""}:
+    if text in _NO_INDEX:
         return _NO_TASK
     several = numbers(text)
     return (several[0], frozenset()) if len(several) == 1 else (None, frozenset(several))

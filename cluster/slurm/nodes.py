@@ -6,7 +6,6 @@ which nodes there are, where, in which partitions and with which GPUs, says ``si
 no such text; a node that is there twice is asked for by itself.
 """
 
-import asyncio
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,6 +19,8 @@ from cluster.slurm.unread import Told, Unread, quoted
 from cluster.slurm.values import answers, gpu_counts, untyped_gpus
 
 _SINFO = ("sinfo", "--noheader", "--all", "--local", "--Node")
+_PLACED = re.compile(r"(?:NodeName|Gres|NodeAddr|Weight|Partitions)=\S*")
+"""What ``scontrol show node`` says of all that ``sinfo`` is asked for."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 
@@ -33,16 +34,30 @@ class Place:
     weight: int
 
 
-async def read_nodes(told: Told) -> tuple[NodeView, ...]:
-    """``scontrol show node -d`` beside ``sinfo``."""
-    shown, listed = await asyncio.gather(
-        run(("scontrol", "show", "node", "-d")), run((*_SINFO, "--format=%N %R %G %o %w"))
-    )
-    places = parse_places(listed)
-    found = parse_nodes(shown, told, places)
-    asked = doubtful([node.name for node in found], places)
-    again = await _one_by_one(asked, told) if asked else {}
-    return settled(found, places, again, told)
+class NodeReader:
+    """Reads all nodes, again and again."""
+
+    def __init__(self, told: Told) -> None:
+        """``told`` takes what can't be read."""
+        self._told = told
+        self._words: Sequence[str] = ()
+        self._places: Mapping[str, Place] = {}
+
+    async def read(self) -> tuple[NodeView, ...]:
+        """``scontrol show node -d``. ``sinfo`` only if that shows another node, partition, GPU,
+        address or weight than at the last time: which words of it are forged makes no difference to
+        whether they are the same.
+        """
+        shown = await run(("scontrol", "--all", "show", "node", "-d"))
+        words = _PLACED.findall(shown)
+        if words != self._words:
+            listed = await run((*_SINFO, "--format=%N %R %G %o %w"))
+            self._words, self._places = words, parse_places(listed)
+        places, told = self._places, self._told
+        found = parse_nodes(shown, told, places)
+        asked = doubtful([node.name for node in found], places)
+        again = await _one_by_one(asked, told) if asked else {}
+        return settled(found, places, again, told)
 
 
 async def read_threads() -> Mapping[str, int]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import eq
 
-from cluster.jobs import JobView, NodeView, PartitionView, StepView
+from cluster.jobs import NodeView, PartitionView, StepView
 from cluster.slurm.interface import Association, Qos
 from cluster.slurm.unread import Fields, Told, Unread, quoted
 from cluster.slurm.values import (
@@ -50,6 +50,7 @@ QOS_FIELDS = (
     "GrpTRES",
     "Preempt",
     "MaxTRESPerAccount",
+    "GrpTRESRunMins",
     "PreemptExemptTime",
     "PreemptMode",
     "Flags",
@@ -145,7 +146,7 @@ def parse_step_ids(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((job, step) for job, _, step in pairs if step.isdigit())
 
 
-def parse_step(text: str, job: JobView, step: str) -> StepView | None:
+def parse_step(text: str, job_id: int, step: str) -> StepView | None:
     """``scontrol show step`` of that one step; None if it ended or has no reserved ports.
 
     Its owner may have written lines like these into its name. That stands before the line with the
@@ -156,9 +157,7 @@ def parse_step(text: str, job: JobView, step: str) -> StepView | None:
     if nodes is None or not ports or plain(ports[-1]) == "":
         return None
     return StepView(
-        job_id=job.job_id,
-        array_job_id=job.array_job_id,
-        task_index=job.task_index,
+        job_id=job_id,
         step=step,
         nodes=hosts(nodes[1]),
         ports=numbers(ports[-1]),
@@ -263,6 +262,7 @@ def _qos(row: Mapping[str, str], told: Told) -> Qos:
         grp_tres=fields.read("grp_tres", "GrpTRES", limits, {}),
         preempt=names(row["Preempt"]),
         max_tres_per_account=fields.read("max_tres_per_account", "MaxTRESPerAccount", limits, {}),
+        grp_tres_run_mins=fields.read("grp_tres_run_mins", "GrpTRESRunMins", limits, {}),
         preempt_exempt_s=fields.read("preempt_exempt_s", "PreemptExemptTime", duration_s, None),
         preempt_mode=row["PreemptMode"].lower(),
         flags=names(row["Flags"].lower()),

@@ -9,7 +9,7 @@ import pickle
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -58,9 +58,12 @@ class PyslurmSlurm(CommandSlurm):
         """``Jobs.load()``: one look, where squeue takes two."""
         return await self._ask(super().jobs, "jobs")
 
-    async def steps(self) -> tuple[StepView, ...]:
-        """``JobSteps.load_all()``, and the jobs again."""
-        return await self._ask(super().steps, "steps")
+    async def steps(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:
+        """``JobSteps.load_all()``."""
+        if not jobs:
+            return ()
+        by_commands, job_ids = super().steps, (str(job.job_id) for job in jobs)
+        return await self._ask(lambda: by_commands(jobs), "steps", *job_ids)
 
     async def batch_script(self, job_id: int) -> str:
         """``Job.get_batch_script()``."""

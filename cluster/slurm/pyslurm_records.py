@@ -7,9 +7,9 @@ text that is not UTF-8, which any user can write into his job, raises at each lo
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cluster.jobs import TAG_PREFIX, JobState, JobView, StepView
+from cluster.jobs import JobState, JobView, StepView
 from cluster.slurm.job_rows import HOLDABLE, job_state
-from cluster.slurm.unread import Fields, Told, each, ignored
+from cluster.slurm.unread import Fields, Told, each
 from cluster.slurm.values import MOST_STEPS, hosts, numbers, tres
 
 _OVER = frozenset({JobState.ENDED, JobState.COMPLETING})
@@ -68,28 +68,15 @@ def job_view(job: Any, user_name: Callable[[int], str], told: Told) -> JobView:
 
 
 def step_views(
-    jobs: Iterable[Any],
-    steps: Mapping[int, Mapping[Any, Any]],
-    user_name: Callable[[int], str],
-    told: Told,
+    job_ids: Iterable[int], steps: Mapping[int, Mapping[Any, Any]], told: Told
 ) -> tuple[StepView, ...]:
-    """Steps of srun with reserved ports, of running jobs with a tag.
+    """Steps of srun with reserved ports, of these jobs.
 
     ``steps`` is ``JobSteps.load_all()``: by job id, then by step: a number, or a word such as
     ``batch`` for those that are not srun's.
     """
-    ours = (
-        job_view(job, user_name, ignored)
-        for job in jobs
-        if job.id in steps and TAG_PREFIX in _text(job, "admin_comment")
-    )
-    found = (
-        (job, name, step)
-        for job in ours
-        if job.state is JobState.RUNNING
-        for name, step in _first(steps[job.job_id])
-    )
-    views = each("step", found, _step_view, told, lambda one: f"{one[0].job_id}.{one[1]}")
+    found = ((job, name, step) for job in job_ids for name, step in _first(steps.get(job, {})))
+    views = each("step", found, _step_view, told, lambda one: f"{one[0]}.{one[1]}")
     return tuple(view for view in views if view is not None)
 
 
@@ -99,14 +86,12 @@ def _first(steps: Mapping[Any, Any]) -> list[tuple[int, Any]]:
     return [(name, steps[name]) for name in names[:MOST_STEPS]]
 
 
-def _step_view(found: tuple[JobView, int, Any]) -> StepView | None:
-    job, name, step = found
+def _step_view(found: tuple[int, int, Any]) -> StepView | None:
+    job_id, name, step = found
     if not step.reserved_ports:
         return None
     return StepView(
-        job_id=job.job_id,
-        array_job_id=job.array_job_id,
-        task_index=job.task_index,
+        job_id=job_id,
         step=str(name),
         # pyslurm has cut the text at its commas, those in brackets too.
         nodes=hosts(",".join(step.allocated_nodes)),

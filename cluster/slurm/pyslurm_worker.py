@@ -62,9 +62,8 @@ def _jobs(pyslurm: Any) -> tuple[JobView, ...]:
     return tuple(job_view(job, user_name, _refuse) for job in pyslurm.Jobs.load().values())
 
 
-def _steps(pyslurm: Any) -> tuple[StepView, ...]:
-    jobs, steps = pyslurm.Jobs.load().values(), pyslurm.JobSteps.load_all()
-    return step_views(jobs, steps, _user_name, _refuse)
+def _steps(pyslurm: Any, *job_ids: str) -> tuple[StepView, ...]:
+    return step_views(map(int, job_ids), pyslurm.JobSteps.load_all(), _refuse)
 
 
 def _refuse(unread: Unread) -> None:

@@ -12,7 +12,7 @@ from cluster.errors import OutsideError, UnreachableError
 
 DEADLINE_S = 10.0
 CHANGE_DEADLINE_S = 30.0
-"""For many changes at once."""
+"""For many changes at once, and all that slurmdbd has of limits."""
 
 SQUEUE = ("squeue", "--noheader", "--all", "--local")
 IDS = "--format=%i"

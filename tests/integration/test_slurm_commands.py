@@ -159,12 +159,12 @@ async def test_ports_are_those_that_slurm_allotted(slurm: CommandSlurm, array: i
     await slurm.release(Tasks(array, frozenset({2})))
     job = await task_when(slurm, array, 2, is_running)
 
-    async def steps() -> list[tuple[str, int | None, tuple[str, ...], tuple[int, ...]]]:
-        views = await slurm.steps()
-        return [(s.step, s.task_index, s.nodes, s.ports) for s in views if s.job_id == job.job_id]
+    async def steps() -> list[tuple[str, tuple[str, ...], tuple[int, ...]]]:
+        views = await slurm.steps([job])
+        return [(s.step, s.nodes, s.ports) for s in views if s.job_id == job.job_id]
 
-    ((step, task_index, nodes, ports),) = await until(steps, lambda found: len(found) == 1)
-    assert (step, task_index, nodes) == ("0", 2, job.nodes)
+    ((step, nodes, ports),) = await until(steps, lambda found: len(found) == 1)
+    assert (step, nodes) == ("0", job.nodes)
     assert len(ports) == 2
     assert min(ports) >= 1024  # below lie the ports that the step's name claims
 
@@ -358,7 +358,8 @@ async def test_limits_are_written_and_read_back(slurm: CommandSlurm) -> None:
     assert await slurm.version() >= (22, 5)
     change = ("modify", "qos", "where", "name=commands-test", "set", "grptres=billing=3000,mem=2G")
     await slurm.sacctmgr([("add", "qos", "commands-test")])
-    await slurm.sacctmgr([change])
+    refused = ("modify", "account", "where", "name=nobodys", "set", "qos+=commands-test")
+    assert (await slurm.sacctmgr([refused, change])).keys() == {refused}
     found = {qos.name: qos.grp_tres for qos in await slurm.qos()}
     await slurm.sacctmgr([("delete", "qos", "commands-test")])
     assert found["commands-test"] == {"billing": 3000, "mem": 2048}

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,7 +88,7 @@ def test_a_job_without_a_time_limit_is_a_job_like_others() -> None:
     assert (job.unread, told) == (frozenset(), [])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(100, nightly=8000), deadline=None)
 @given(odd=st.dictionaries(st.sampled_from(JOB_FIELDS[1:]), ODD, max_size=6))
 def test_a_row_of_squeue_costs_its_own_job_only(odd: Mapping[str, str]) -> None:
     told: list[Unread] = []
@@ -133,7 +134,7 @@ def told_of(read_all: Callable[[Callable[[Unread], None]], Any]) -> tuple[Any, l
     return read_all(told.append), told
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80, nightly=6000), deadline=None)
 @given(key=st.sampled_from(("Gres", "GresUsed", "Weight", "State", "Partitions")), odd=ODD)
 def test_a_node_costs_itself_only(key: str, odd: str) -> None:
     line = " ".join(odd.split())
@@ -144,7 +145,7 @@ def test_a_node_costs_itself_only(key: str, odd: str) -> None:
     assert {one.name for one in told} <= {"gpu01"}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60, nightly=4000), deadline=None)
 @given(odd=ODD)
 def test_a_partition_a_reservation_and_a_priority_cost_themselves_only(odd: str) -> None:
     line = " ".join(odd.split())
@@ -162,7 +163,7 @@ def test_a_partition_a_reservation_and_a_priority_cost_themselves_only(odd: str)
     assert rows[-1].job_id == 8
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80, nightly=6000), deadline=None)
 @given(odd=st.lists(ODD, min_size=10, max_size=10))
 def test_accounting_costs_its_own_row_only(odd: Sequence[str]) -> None:
     # sacct cuts with a separator that nobody knows; an account's name may hold a line break.
@@ -174,7 +175,7 @@ def test_accounting_costs_its_own_row_only(odd: Sequence[str]) -> None:
     assert (runs[-1].job_id, runs[-1].end_s) == (7, 200)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80, nightly=6000), deadline=None)
 @given(odd=ODD, field=st.integers(0, 5))
 def test_associations_and_qos_cost_their_own_row_only(odd: str, field: int) -> None:
     cell = odd.replace("\n", " ").replace("|", "/")
@@ -185,13 +186,13 @@ def test_associations_and_qos_cost_their_own_row_only(odd: str, field: int) -> N
     assert len(ASSOCIATION_FIELDS) == len(row)
     assert (found[-1].account, dict(found[-1].grp_tres)) == ("vision", {"billing": 3})
     assert all(one.record == "association" for one in told)
-    limits = f"odd|{cell}|{cell}|{cell}|{cell}|{cell}|{cell}\nnormal||||00:01:00|cluster|\n"
+    limits = f"odd|{'|'.join([cell] * 7)}\nnormal|||||00:01:00|cluster|\n"
     qos, _ = told_of(lambda told: parse_qos(limits, told))
-    assert len(QOS_FIELDS) == 7
+    assert len(QOS_FIELDS) == 8
     assert [(one.name, one.preempt_exempt_s) for one in qos[1:]] == [("normal", 60)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80, nightly=6000), deadline=None)
 @given(odd=ODD)
 def test_plans_requests_and_steps_cost_their_own_job_only(odd: str) -> None:
     plan = dict(zip(PLAN_FIELDS, ("8", "5", "gpu01"), strict=True))
@@ -258,7 +259,7 @@ PYSLURM = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80, nightly=6000), deadline=None)
 @given(
     key=st.sampled_from([key for key in PYSLURM if key not in FREE and key != "id"]),
     odd=st.one_of(ODD, st.none(), st.floats(), st.lists(ODD, max_size=2), st.integers()),
@@ -281,7 +282,7 @@ def test_pyslurm_makes_up_no_end_for_what_has_no_limit() -> None:
         assert (job.time_limit_s, job.end_s) == (None, None)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(100, nightly=10_000), deadline=None)
 @given(odd=ODD)
 def test_a_value_is_read_or_refused(odd: str) -> None:
     readers = (values.time_s, values.duration_s, values.numbers, values.hosts, values.tres)

@@ -305,17 +305,15 @@ LYING_NAME = (
 
 
 def test_ports_of_a_step() -> None:
-    job = one(JobId="4", ArrayJobId="1", ArrayTaskId="1", State="RUNNING")
-    expected = StepView(4, 1, 1, "1", ("gpu01", "gpu02"), (20004, 20005, 20007))
+    expected = StepView(4, "1", ("gpu01", "gpu02"), (20004, 20005, 20007))
     for name in ("triton", LYING_NAME):
         text = STEP.format(name=name, ports="20004-20005,20007")
-        assert parse.parse_step(text, job, "1") == expected
+        assert parse.parse_step(text, 4, "1") == expected
 
 
 def test_steps_without_ports_are_left_out() -> None:
-    job = one(State="RUNNING")
     for text in (STEP.format(name=LYING_NAME, ports="(null)"), "Job step 7.0 not found\n", ""):
-        assert parse.parse_step(text, job, "0") is None
+        assert parse.parse_step(text, 7, "0") is None
 
 
 def test_only_steps_of_srun_are_asked_for() -> None:
@@ -417,16 +415,17 @@ def test_qos_of_other_clusters() -> None:
 def test_limits_and_preemption_of_a_qos() -> None:
     """As 22.05 shows it."""
     text = (
-        "own||a_borrowed,b_borrowed|billing=2000||cluster|\n"
-        "a_borrowed|billing=0|||1-00:02:30|REQUEUE|NoReserve,OverPartQOS\n"
+        "own||a_borrowed,b_borrowed|billing=2000|billing=600000||cluster|\n"
+        "a_borrowed|billing=0||||1-00:02:30|REQUEUE|NoReserve,OverPartQOS\n"
     )
     own, borrowed = parse.parse_qos(text, ignored)
     preempts = frozenset({"a_borrowed", "b_borrowed"})
-    assert own == Qos("own", {}, preempts, {"billing": 2000})
+    assert own == Qos("own", {}, preempts, {"billing": 2000}, {"billing": 600_000})
     assert borrowed == Qos(
         "a_borrowed",
         {"billing": 0},
         frozenset(),
+        {},
         {},
         86_550,
         "requeue",

@@ -199,6 +199,40 @@ async def test_changes_are_made_side_by_side_and_a_failure_stops_no_other(
     assert len(noted(tmp_path, "sacctmgr")) == 9
 
 
+async def test_modifications_are_lines_of_few_processes_and_a_refused_one_is_found(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    stand_in("sacctmgr", "")
+    program = tmp_path / "sacctmgr"
+    # Of one process: what it is asked, and whether that is refused.
+    log = tmp_path / "log"
+    program.write_text(
+        "#!/bin/sh\n"
+        'if [ $# -gt 1 ]; then asked="$*"; else asked=$(cat); fi\n'
+        f'printf "%s\\n\\n" "$asked" >>{log}\n'
+        'case "$asked" in *bad*) echo no such QOS >&2; exit 1; esac\n'
+    )
+    changes = [("modify", "qos", "where", f"name=q{n}", "set", "preempt=") for n in range(120)]
+    assert await CommandSlurm().sacctmgr(changes) == {}
+    processes = log.read_text().strip().split("\n\n")
+    assert len(processes) == 3
+    asked = [line for one in processes for line in one.splitlines()]
+    assert sorted(asked) == sorted(map(" ".join, changes))
+    changes[70] = ("modify", "qos", "where", "name=bad", "set", "preempt=")
+    assert await CommandSlurm().sacctmgr(changes) == {changes[70]: "no such QOS"}
+    assert len(log.read_text().strip().split("\n\n")) == 3 + 3 + 50
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", 'say "x"', "n" * 4000])
+async def test_what_sacctmgr_would_cut_is_no_line(
+    tmp_path: Path, stand_in: StandIn, name: str
+) -> None:
+    stand_in("sacctmgr", "[ $# -gt 1 ]\n")
+    change = ("modify", "account", "where", f"name={name}", "set", "qos=")
+    assert await CommandSlurm().sacctmgr([change, change]) == {}
+    assert len(noted(tmp_path, "sacctmgr")) == 2
+
+
 async def test_a_script_that_slurm_does_not_hand_out_is_no_empty_script(
     stand_in: StandIn,
 ) -> None:
@@ -262,7 +296,7 @@ fake() {
 }
 forged="$(fake gpu02)$(fake ghost)$(fake slicewise-shapes)"
 case "$*" in
-  "show node -d") node gpu01 "$forged"; node gpu02; exit ;;
+  "--all show node -d") node gpu01 "$forged"; node gpu02; exit ;;
 esac
 sed 1d {log} | grep '^show ' | while read -r line; do
   printf 'scontrol: '
@@ -285,6 +319,61 @@ async def test_a_node_s_root_forges_no_other_node(tmp_path: Path, stand_in: Stan
     assert nodes["gpu02"].address == "gpu02"
     assert [node.gpus for node in nodes.values()] == [{"1g.10gb": 7}] * 2
     assert {one.name for one in told} == {"gpu02", "ghost", "slicewise-shapes"}
+
+
+async def test_where_nodes_are_is_asked_again_only_if_it_may_be_another(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """At each look it was: three questions to slurmctld for one."""
+
+    def show(gpus: int, state: str) -> None:
+        record = f"NodeName=gpu01 CoresPerSocket=1\\n   Gres=gpu:a:{gpus}\\n   State={state}"
+        stand_in("scontrol", f"printf '{record} Weight=1\\n   Partitions=gpu\\n\\n'")
+        stand_in("sinfo", f"echo gpu01 gpu gpu:a:{gpus} gpu01 1")
+
+    slurm = CommandSlurm()
+    show(1, "IDLE")
+    (before,) = await slurm.nodes()
+    show(1, "MIXED")
+    (same,) = await slurm.nodes()
+    assert (before.states, same.states, same.gpus) == ({"IDLE"}, {"MIXED"}, {"a": 1})
+    assert len(noted(tmp_path, "sinfo")) == 1
+    show(2, "MIXED")
+    (cut_anew,) = await slurm.nodes()
+    assert cut_anew.gpus == {"a": 2}
+    assert len(noted(tmp_path, "sinfo")) == 2
+
+
+async def test_waiting_tasks_are_listed_only_where_some_wait(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """slurmctld sends all jobs each time."""
+
+    def show(state: str, listed: str) -> None:
+        values = {"JobId": "5", "ArrayTaskId": "3", "ArrayJobId": "5", "PriorityLong": "1"}
+        set_to = "".join(
+            f" -e 's/{name}:/{value}/'" for name, value in {**values, "State": state}.items()
+        )
+        stand_in(
+            "squeue",
+            f'case "$*" in *--format=%i*) echo "{listed}"; exit 0; esac\n'
+            f'echo "$SQUEUE_FORMAT2" | sed{set_to} -e "s/,//g"',
+        )
+
+    async def look(slurm: CommandSlurm) -> tuple[int, Sequence[int]]:
+        """How many squeues, and which tasks wait."""
+        (tmp_path / "squeue.log").write_text("", encoding="utf-8")
+        jobs = await slurm.jobs()
+        return len(noted(tmp_path, "squeue")), sorted(*(job.untouched for job in jobs))
+
+    slurm = CommandSlurm()
+    show("RUNNING", "")
+    assert await look(slurm) == (2, [])
+    assert await look(slurm) == (1, [])
+    show("PENDING", "5_[3,5,7]")
+    # It had to be seen first that they do, and they are listed before the rows.
+    assert await look(slurm) == (3, [3, 5, 7])
+    assert await look(slurm) == (2, [3, 5, 7])
 
 
 ARCHITECTURE = """
@@ -347,7 +436,7 @@ async def test_a_node_s_root_gives_no_other_node_threads(tmp_path: Path, stand_i
 
 
 ONE_MORE = """case "$*" in
-  "show node -d") printf 'NodeName=gpu01 Gres=gpu:a:1\\n\\nNodeName=lone Gres=gpu:b:1\\n' ;;
+  "--all show node -d") printf 'NodeName=gpu01 Gres=gpu:a:1\\n\\nNodeName=lone Gres=gpu:b:1\\n' ;;
   *) mark=$(sed -n 's/^show hostnames //p' {log})
     printf 'NodeName=lone Gres=gpu:b:1\\n\\n%s\\n' "$mark" ;;
 esac

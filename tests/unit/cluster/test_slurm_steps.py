@@ -1,63 +1,127 @@
-"""A user's job may have tens of thousands of steps; each is a call of slurmctld."""
+"""A user's job may have tens of thousands of steps; each is a call of slurmctld, made once."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 
 import pytest
 
-from cluster.slurm import commands
-from cluster.slurm.commands import CommandSlurm
-from cluster.slurm.job_rows import JOB_FIELDS
+from cluster.jobs import JobView
+from cluster.slurm import steps
+from cluster.slurm.job_rows import JOB_FIELDS, parse_jobs
 from cluster.slurm.pyslurm_records import step_views
 from cluster.slurm.run import Reply
+from cluster.slurm.steps import StepReader
 from cluster.slurm.unread import ignored
 
 MANY = 20_000
 ROW = dict.fromkeys(JOB_FIELDS, "") | {
-    "JobId": "7",
     "State": "RUNNING",
-    "admin_comment": "slicewise:1 token=ab12 tenant=vision",
     "PriorityLong": "1",
     "UserId": "1000",
+    "RestartCnt": "0",
 }
 
 
-async def test_a_look_asks_for_few_of_a_jobs_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def job(job_id: int, **more: str) -> JobView:
+    (found,) = parse_jobs([ROW | {"JobId": str(job_id)} | more], {}, ignored)
+    return found
+
+
+class Slurmctld:
+    """Lists these steps; of each that is asked for it says what ``words`` make of it."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.listed: list[str] = []
+        self.asked: list[str] = []
+        self.words: Callable[[str], str] = with_port
+        patch.setattr(steps, "run", self._run)
+        patch.setattr(steps, "attempt", self._attempt)
+
+    async def _run(self, *_: object, **__: object) -> str:
+        return "\n".join(self.listed)
+
+    async def _attempt(self, *_: object, stdin: str = "", **__: object) -> Reply:
+        lines = stdin.splitlines()
+        mark = lines[1].rpartition(" ")[2]
+        self.asked = [line.removeprefix("show step ") for line in lines[::2]]
+        return Reply(0, "".join(f"{self.words(step)}{mark}\n" for step in self.asked), "")
+
+
+def with_port(step: str) -> str:
+    port = 20000 + int(step.partition(".")[2])
+    return f"StepId={step}\n   State=RUNNING NodeList=gpu01\n   ResvPorts={port}\n"
+
+
+@pytest.fixture
+def slurmctld(monkeypatch: pytest.MonkeyPatch) -> Slurmctld:
+    return Slurmctld(monkeypatch)
+
+
+async def ports(reader: StepReader, *jobs: JobView) -> Mapping[tuple[int, str], tuple[int, ...]]:
+    return {(view.job_id, view.step): view.ports for view in await reader.read(jobs)}
+
+
+async def test_a_look_asks_for_few_of_a_jobs_steps(slurmctld: Slurmctld) -> None:
     """With all of them it did not end within its ten seconds, for all tenants."""
-    asked: list[str] = []
-
-    async def rows(*_: object) -> tuple[Mapping[str, str], ...]:
-        return (ROW, ROW | {"JobId": "8"})
-
-    async def run(*_: object, **__: object) -> str:
-        steps = [f"7.{step}" for step in reversed(range(MANY))]
-        return "\n".join([*steps, "8.3", "9.1"])
-
-    async def attempt(*_: object, stdin: str = "", **__: object) -> Reply:
-        asked.extend(line for line in stdin.splitlines() if line.startswith("show step"))
-        return Reply(0, "", "")
-
-    monkeypatch.setattr(commands, "_rows", rows)
-    monkeypatch.setattr(commands, "run", run)
-    monkeypatch.setattr(commands, "attempt", attempt)
-    assert await CommandSlurm().steps() == ()
-    assert asked == [*(f"show step 7.{step}" for step in range(8)), "show step 8.3"]
+    slurmctld.listed = [*(f"7.{step}" for step in reversed(range(MANY))), "8.3", "9.1"]
+    found = await ports(StepReader(ignored), job(7), job(8))
+    assert slurmctld.asked == [*(f"7.{step}" for step in range(8)), "8.3"]
+    assert found == {(7, str(step)): (20000 + step,) for step in range(8)} | {(8, "3"): (20003,)}
 
 
-class RunningJob:
-    """As pyslurm shows a job of which it knows little."""
+async def test_ports_are_asked_for_once(slurmctld: Slurmctld) -> None:
+    reader = StepReader(ignored)
+    slurmctld.listed = ["7.0", "8.1"]
+    first = await ports(reader, job(7), job(8))
+    slurmctld.listed = ["7.0", "8.1", "8.2"]
+    assert await ports(reader, job(7), job(8)) == {**first, (8, "2"): (20002,)}
+    assert slurmctld.asked == ["8.2"]
 
-    id, state, user_id = 7, "RUNNING", 1000
-    admin_comment = "slicewise:1 token=ab12 tenant=vision"
 
-    def __getattr__(self, _: str) -> None:
-        return None
+async def test_a_step_that_has_ended_has_no_ports(slurmctld: Slurmctld) -> None:
+    reader = StepReader(ignored)
+    slurmctld.listed = ["7.0"]
+    assert await ports(reader, job(7))
+    slurmctld.listed = []
+    assert await ports(reader, job(7)) == {}
+
+
+async def test_without_jobs_nothing_is_asked(slurmctld: Slurmctld) -> None:
+    slurmctld.listed = ["7.0"]
+    assert await ports(StepReader(ignored)) == {}
+    assert slurmctld.asked == []
+
+
+async def test_a_run_after_a_requeue_has_ports_of_its_own(slurmctld: Slurmctld) -> None:
+    """Its step has the number that the last run's had."""
+    reader = StepReader(ignored)
+    slurmctld.listed = ["7.0"]
+    await ports(reader, job(7))
+    slurmctld.words = lambda step: with_port(step).replace("20000", "21000")
+    assert await ports(reader, job(7, RestartCnt="1")) == {(7, "0"): (21000,)}
+
+
+async def test_ports_that_come_later_are_seen(slurmctld: Slurmctld) -> None:
+    reader = StepReader(ignored)
+    slurmctld.listed = ["7.0", "8.0"]
+    slurmctld.words = lambda step: "" if step == "7.0" else with_port(step)
+    assert await ports(reader, job(7), job(8)) == {(8, "0"): (20000,)}
+    slurmctld.words = with_port
+    assert await ports(reader, job(7), job(8)) == {(8, "0"): (20000,), (7, "0"): (20000,)}
+    assert slurmctld.asked == ["7.0"]
+
+
+async def test_a_task_of_an_array_is_asked_for_by_its_own_number(slurmctld: Slurmctld) -> None:
+    slurmctld.listed = ["814_3.0"]
+    task = job(900, ArrayJobId="814", ArrayTaskId="3")
+    assert await ports(StepReader(ignored), task) == {(900, "0"): (20000,)}
+    assert slurmctld.asked == ["900.0"]
 
 
 def test_so_it_is_with_pyslurm() -> None:
-    ports = (
+    listed = (
         SimpleNamespace(reserved_ports=f"{21000 + n}", allocated_nodes=()) for n in range(MANY)
     )
-    steps = dict(zip(reversed(range(MANY)), ports, strict=True)) | {"batch": SimpleNamespace()}
-    views = step_views([RunningJob()], {7: steps}, str, ignored)
+    known = dict(zip(reversed(range(MANY)), listed, strict=True)) | {"batch": SimpleNamespace()}
+    views = step_views([7, 8], {7: known}, ignored)
     assert [view.step for view in views] == [str(number) for number in range(8)]

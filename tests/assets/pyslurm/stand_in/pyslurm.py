@@ -71,6 +71,7 @@ class Jobs:
 class JobSteps:
     @staticmethod
     def load_all() -> dict[int, dict[Any, Recorded]]:
+        suffer()
         return {
             int(job): {step["id"]: Recorded(step) for step in steps}
             for job, steps in RECORDED["steps"].items()
