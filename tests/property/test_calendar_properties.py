@@ -69,7 +69,7 @@ def windows(draw: st.DrawFn) -> Window:
 
 SOME = st.lists(windows(), max_size=5)
 MOMENTS = st.builds(moment, SINCE_S, st.sampled_from(["UTC", "Europe/Berlin", "Asia/Kolkata"]))
-MANY = settings(max_examples=examples(300, nightly=20_000))
+MANY = settings(max_examples=examples(80, nightly=20_000))
 
 
 @MANY

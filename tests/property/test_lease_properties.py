@@ -55,7 +55,7 @@ def slots(draw: st.DrawFn) -> list[Leased]:
 
 
 @given(slots(), walls, budgets, st.booleans())
-@hypothesis_settings(max_examples=examples(300))
+@hypothesis_settings(max_examples=examples(100, nightly=6000))
 def test_a_lease(
     found: list[Leased], standing: dict[str, list[Wall]], budget: dict[str, int], extends: bool
 ) -> None:

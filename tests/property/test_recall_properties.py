@@ -97,7 +97,7 @@ def total(recalls: tuple[Recall, ...], **of: str) -> int:
 
 
 @given(cases())
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(80, nightly=6000))
 def test_recalls_are_what_others_hold_of_what_their_lenders_have_idle(case: Case) -> None:
     found = case.recalled()
     over, own = over_entitlement(case.policy, case.after, case.held), own_part(case.policy)
@@ -111,7 +111,7 @@ def test_recalls_are_what_others_hold_of_what_their_lenders_have_idle(case: Case
 
 
 @given(cases())
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(80, nightly=6000))
 def test_nothing_is_recalled_that_was_not_called_or_cut(case: Case) -> None:
     found = case.recalled()
     now = {(one.lender, one.borrower): one.amount_millislices for one in case.after}
@@ -125,7 +125,7 @@ def test_nothing_is_recalled_that_was_not_called_or_cut(case: Case) -> None:
 
 
 @given(cases())
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(60, nightly=4000))
 def test_without_change_a_round_changes_nothing_and_time_alone_ends_it(case: Case) -> None:
     first = case.recalled()
     still = Case(case.policy, case.after, case.after, first, case.held, case.ready, case.waiting)
@@ -144,7 +144,7 @@ def test_without_change_a_round_changes_nothing_and_time_alone_ends_it(case: Cas
 
 
 @given(cases())
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(80, nightly=6000))
 def test_recalls_lower_their_lenders_ceilings_and_raise_none(case: Case) -> None:
     found = case.recalled()
     without = ceilings(case.policy, case.after, None)
@@ -156,7 +156,7 @@ def test_recalls_lower_their_lenders_ceilings_and_raise_none(case: Case) -> None
 
 
 @given(cases(), st.integers(0, 30_000))
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(80, nightly=6000))
 def test_together_nobody_may_hold_more_than_there_is(case: Case, capacity: int) -> None:
     found = ceilings(case.policy, case.after, capacity, case.recalled())
     top = [name for name, tenant in case.policy.items() if not tenant.parent]
