@@ -62,9 +62,9 @@ def policy() -> Policy:
     return tenants
 
 
-def accounts_by_uid() -> Mapping[int, frozenset[str]]:
+def accounts_by_uid() -> Mapping[int, Mapping[str, frozenset[str]]]:
     """One user for each tenant."""
-    return {_FIRST_UID + n: frozenset({tenant_name(n)}) for n in range(TENANTS - _GROUPS)}
+    return {_FIRST_UID + n: {tenant_name(n): frozenset()} for n in range(TENANTS - _GROUPS)}
 
 
 def partitions() -> tuple[PartitionView, ...]:

@@ -44,17 +44,18 @@ class GeneratedSlurm(CommandSlurm):
     """Shows a large cluster."""
 
     def __init__(self) -> None:
-        self._jobs, self._nodes = crowd.jobs(), crowd.nodes()
+        super().__init__()
+        self._all_jobs, self._all_nodes = crowd.jobs(), crowd.nodes()
 
     async def jobs(self) -> tuple[JobView, ...]:
         """All of them."""
-        return self._jobs
+        return self._all_jobs
 
     async def nodes(self) -> tuple[NodeView, ...]:
         """All of them."""
-        return self._nodes
+        return self._all_nodes
 
-    async def steps(self) -> tuple[StepView, ...]:
+    async def steps(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:  # noqa: ARG002
         """None."""
         return ()
 

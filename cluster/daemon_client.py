@@ -19,7 +19,6 @@ from cluster.wire import (
     FailureAnswer,
     LeaveRequest,
     NewsRequest,
-    OrderRequest,
     RetireRequest,
     ServiceNews,
     StatusAnswer,
@@ -39,6 +38,7 @@ from cluster.wire_keys import (
     KeyRevokeRequest,
     KeysAnswer,
 )
+from cluster.wire_orders import OrderRequest
 from cluster.wire_reads import (
     BalanceAnswer,
     BalanceRequest,

@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from cluster import wire
 from cluster.errors import OutsideError
 from cluster.munge import PAYLOAD_LIMIT, Munge
+from cluster.wire_message import Message
 
 PREFIX = b"MUNGE:"
 CREDENTIAL_LIMIT = 512 * 1024
@@ -23,7 +23,7 @@ _PART_BYTES = PAYLOAD_LIMIT - 1024
 Kind = Literal["question", "answer"]
 
 
-class _Heading(wire.Message):
+class _Heading(Message):
     """The first line of each payload; what follows are the bytes of the message."""
 
     v: Literal[1] = 1

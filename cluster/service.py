@@ -255,11 +255,11 @@ class JobDirectives:
 
     Attributes:
         need_mib: GPU memory that one of its GPUs must have; None leaves that open.
-        job_class: of its priority.
+        job_class: of its priority; None leaves that open.
     """
 
     need_mib: int | None = None
-    job_class: JobClass = "normal"
+    job_class: JobClass | None = None
 
 
 _SERVICE_LINE = re.compile(rf"{DIRECTIVE}[ \t]+name=")
@@ -286,9 +286,10 @@ def job_directives(values: Mapping[str, str]) -> JobDirectives:
     """What directives without a name say; InvalidInputError (SW-DIRECTIVE) for all others."""
     if unknown := sorted(values.keys() - {"need", "class"}):
         raise _bad_directive(f"{unknown[0]:.{_SHOWN}}: no such key of a job.")
-    need = values.get("need")
+    need, job_class = values.get("need"), values.get("class")
     return JobDirectives(
-        None if need is None else _need_mib(need), _class(values.get("class", "normal"))
+        None if need is None else _need_mib(need),
+        None if job_class is None else _class(job_class),
     )
 
 

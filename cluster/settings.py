@@ -1,6 +1,7 @@
 """slicewise.toml: one file for the daemon, the launcher and the commands."""
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from fractions import Fraction
@@ -21,6 +22,7 @@ from pydantic import (
 
 from cluster.errors import InvalidInputError
 from cluster.gateway_settings import GatewaySettings
+from cluster.jobs import JobClass
 from cluster.lending_settings import LendingSettings
 from cluster.mig_profiles import (
     Board,
@@ -215,6 +217,22 @@ class PrioritySettings(_Section):
         return self.half_life_h * 3600
 
 
+def _site_qos(name: str) -> str:
+    """As slurmdbd stores it."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name) or name.lower().startswith("slicewise"):
+        raise ValueError("write the name of a QOS of the site")
+    return name.lower()
+
+
+SiteQos = Annotated[str, AfterValidator(_site_qos)]
+
+
+def _once(names: object) -> object:
+    if isinstance(names, dict) and len({str(name).lower() for name in names}) < len(names):
+        raise ValueError("one QOS stands there twice: Slurm takes its name by any case")
+    return names
+
+
 class TritonSettings(_Section):
     """[triton]: how a replica's server is started on a node."""
 
@@ -263,6 +281,9 @@ class Settings(_Section):
     launcher: LauncherSettings = LauncherSettings()
     recut: RecutSettings = RecutSettings()
     lending: LendingSettings = LendingSettings()
+    qos: Annotated[Mapping[SiteQos, JobClass], BeforeValidator(_once)] = Field(
+        {}, description="Of which class GPU jobs are whose users name that QOS of the site."
+    )
 
     @model_validator(mode="after")
     def _types_are_unambiguous(self) -> Self:

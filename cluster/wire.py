@@ -5,30 +5,16 @@ Every message is one line of JSON, and so is its answer. ``v`` is the version of
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from cluster.wire_message import Message
+from cluster.wire_orders import NO_ORDER, ServiceOrder
 
 VERSION = 2
 """Of submissions. 1 is answered as well: the daemon is upgraded before slicewise.lua."""
 LINE_LIMIT = 64 * 1024 * 1024
 """Bytes of one answer (a view of 1,000 services has 3 MiB); those of requests are narrower, see the
 sockets."""
-
-
-class Message(BaseModel):
-    """Base: frozen; an unknown key is an error on the way in."""
-
-    # Built at its first use: a command uses two of some fifty.
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-def build(*messages: type[BaseModel]) -> None:
-    """Build these and those that derive from them now, in a program whose first answer is awaited.
-
-    To be called while the program has one thread.
-    """
-    for message in messages:
-        message.model_rebuild()
-        build(*message.__subclasses__())
 
 
 Count = Annotated[int, Field(ge=0, lt=2**32)]
@@ -148,24 +134,6 @@ class SlotView(Message):
     """How its task ended if it is gone, in Slurm's word: CANCELLED, FAILED, TIMEOUT, ..."""
     node_held_millislices: int | None = None
     """What jobs hold of its node now, its own with them."""
-
-
-class ServiceOrder(Message):
-    """What a service's owner ordered beside its script; kept in the ledger's database.
-
-    Attributes:
-        min_replicas, max_replicas: instead of the script's, until taken back.
-        restart_s: Unix seconds: replicas that started before are replaced without a gap.
-        delete_s: Unix seconds: it is to end: no new request, and what is in flight finishes.
-    """
-
-    min_replicas: int | None = None
-    max_replicas: int | None = None
-    restart_s: float | None = None
-    delete_s: float | None = None
-
-
-NO_ORDER = ServiceOrder()
 
 
 class ServiceView(Message):
@@ -327,21 +295,6 @@ class DeleteRequest(Message):
     array_job_id: int
 
 
-class OrderRequest(Message):
-    """A service's owner, root or SlurmUser: what shall hold beside its script.
-
-    ``scale`` sets both bounds (None: the script's again). ``restart``: replace every replica.
-    ``end``: finish what is in flight, then cancel.
-    """
-
-    v: Literal[1] = 1
-    op: Literal["order"] = "order"
-    array_job_id: int
-    what: Literal["scale", "restart", "end"]
-    min_replicas: int | None = Field(None, ge=0)
-    max_replicas: int | None = Field(None, ge=1)
-
-
 class CheckRequest(Message):
     """What would the answer to this submission be? Nothing is left behind."""
 
@@ -380,7 +333,7 @@ class StatusAnswer(Message):
     asked_s: float | None = None
     module: str = ""
     module_mode: str = ""
-    decisions: dict[str, int] = {}
+    decisions: dict[str, int] = Field(default_factory=dict)
     unadmitted: int = 0
     unadmitted_s: float | None = None
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cluster.wire import Message
+from cluster.wire_message import Message
 
 
 class KeyView(Message):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from cluster.wire import Message
+from cluster.wire_message import Message
 
 TenantText = Annotated[str, Field(max_length=64)]
 """A tenant as somebody has typed it."""

@@ -52,7 +52,7 @@ async def _is_followed(daemon: DaemonClient, array_job_id: int) -> bool:
 def _trouble(url: str) -> str:
     """The bare address is refused (403) if it is known: a question that wakes no replica."""
     try:
-        # urllib, for every command imports this: a client that can more takes long to import.
+        # urllib: a client that can more takes long to import.
         with _DIRECT.open(f"{url}/", timeout=_DEADLINE_S) as answer:
             status = answer.status
     except HTTPError as error:

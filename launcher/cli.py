@@ -16,7 +16,6 @@ from cluster.settings import Settings, load_settings
 from cluster.slurm.submit import Submitted, submit, why_no_start
 from cluster.units import Millislices
 from launcher import show_file
-from launcher.address import wait_for_route, wait_until_followed
 from launcher.decide.changes import ApplyPlan, plan_apply
 from launcher.identity import certificate
 from launcher.observe import service_url
@@ -99,10 +98,13 @@ def apply_service(
 
 async def _trouble(settings: Settings, submitted: Submitted | None, url: str) -> str:
     """Why the address can't be used yet; "" if it can."""
-    trouble = await wait_for_route(url)
+    # Here alone: of what asks the gateway no other command has a use.
+    from launcher import address  # noqa: PLC0415
+
+    trouble = await address.wait_for_route(url)
     if trouble or submitted is None:
         return trouble
-    return await wait_until_followed(DaemonClient(settings.daemon), submitted.job_id)
+    return await address.wait_until_followed(DaemonClient(settings.daemon), submitted.job_id)
 
 
 def _checked(

@@ -12,7 +12,8 @@ from cluster.daemon_client import DaemonClient
 from cluster.errors import InvalidInputError
 from cluster.service import MAX_SLOTS
 from cluster.settings import load_settings
-from cluster.wire import OrderRequest, ServiceView
+from cluster.wire import ServiceView
+from cluster.wire_orders import OrderRequest
 from launcher.decide.changes import generations_of
 from launcher.service_names import Json, Name, find
 

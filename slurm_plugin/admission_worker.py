@@ -18,7 +18,8 @@ import uvloop
 from pydantic import BaseModel
 
 from cluster.errors import Refusal
-from cluster.wire import SubmitAnswer, SubmitRequest, build
+from cluster.wire import SubmitAnswer, SubmitRequest
+from cluster.wire_message import build
 from slurm_plugin.admit import Admission
 from slurm_plugin.decide.snapshot import Snapshot
 from slurm_plugin.line_server import BACKLOG, bound, failure, failure_of, peer_of, too_long

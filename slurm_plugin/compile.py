@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cluster.errors import InvalidInputError, OutsideError
+from cluster.jobs import JobView, NodeView, PartitionView
 from cluster.settings import Settings
-from cluster.slurm.interface import Association, Slurm
+from cluster.slurm.interface import Association, Qos, Slurm
 from cluster.units import Millislices
 from slurm_plugin.decide.books import Books
-from slurm_plugin.decide.budgets import run_minutes
+from slurm_plugin.decide.budget_parts import drawn_on
 from slurm_plugin.decide.ceilings import Ceiling, QosUse, by_use, ceilings
 from slurm_plugin.decide.demand import capacity, qos_use
 from slurm_plugin.decide.drift import (
@@ -23,7 +24,15 @@ from slurm_plugin.decide.drift import (
     noted,
     to_remember,
 )
-from slurm_plugin.decide.growth import free, growing, overtaken, shrinking, unfunded
+from slurm_plugin.decide.growth import (
+    free,
+    growing,
+    overdrawn,
+    overtaken,
+    shrinking,
+    unfunded,
+    without,
+)
 from slurm_plugin.decide.isolation import isolation_faults
 from slurm_plugin.decide.limit_changes import (
     Change,
@@ -33,7 +42,12 @@ from slurm_plugin.decide.limit_changes import (
     unit,
     units_of,
 )
-from slurm_plugin.decide.limit_warnings import crowding_warnings, unnamed_warnings, warnings
+from slurm_plugin.decide.limit_warnings import (
+    crowding_warnings,
+    unknown_qos,
+    unnamed_warnings,
+    warnings,
+)
 from slurm_plugin.decide.limits import (
     BILLING,
     DEFAULT_QOS,
@@ -51,6 +65,7 @@ from slurm_plugin.decide.policy import LimitKey, Policy, TenantUpdate
 from slurm_plugin.decide.qos_names import qos_name
 from slurm_plugin.decide.slurm_conf import allow_qos_faults, conf_faults, price_faults
 from slurm_plugin.decide.tenants import effective_nominal
+from slurm_plugin.observe import warn
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -60,6 +75,18 @@ _PATIENCE_S, _PAUSE_S = 60.0, 0.1
 """For another one that compiles: longer than sacctmgr may take for a few changes."""
 _ROUNDS = 8
 """What a change lets show (a child inherits) is found in the next; the last must find nothing."""
+
+
+@dataclass(frozen=True)
+class SlurmNow:
+    """What Slurm has of limits, and the jobs and nodes that they bind."""
+
+    associations: tuple[Association, ...]
+    qos: tuple[Qos, ...]
+    config: Mapping[str, str]
+    partitions: tuple[PartitionView, ...]
+    jobs: tuple[JobView, ...]
+    nodes: tuple[NodeView, ...]
 
 
 @dataclass(frozen=True)
@@ -96,6 +123,8 @@ class Compiled:
         changes: the sacctmgr commands that it took; none if Slurm had it all.
         by_hand: what somebody else had changed, now put back or adopted.
         refused: those that Slurm refused, with its own words. No tenant's limit is among them.
+        waits: limits that are left to the next compilation, as jobs took meanwhile what was to be
+            theirs. While there are any, the policy is not in force.
     """
 
     books: Books
@@ -107,23 +136,38 @@ class Compiled:
     by_hand: tuple[HandChange, ...]
     warnings: tuple[str, ...]
     refused: Mapping[Change, str] = field(default_factory=dict)
+    waits: tuple[Difference, ...] = ()
+
+
+async def slurm_now(slurm: Slurm) -> SlurmNow:
+    """Raises what ``Slurm`` raises."""
+    return SlurmNow(
+        *await asyncio.gather(
+            slurm.associations(),
+            slurm.qos(),
+            slurm.config(),
+            slurm.partitions(),
+            slurm.jobs(),
+            slurm.nodes(),
+        )
+    )
 
 
 async def look(
-    slurm: Slurm, ledger: "Ledger", settings: Settings, planned: Look | None = None
+    slurm: Slurm,
+    ledger: "Ledger",
+    settings: Settings,
+    planned: Look | None = None,
+    shown: SlurmNow | None = None,
 ) -> Look:
     """Changes nothing. The limits are wanted for what is in use, or was when they were ``planned``.
 
-    Raises what ``Slurm`` and ``Ledger`` raise.
+    ``shown`` is what Slurm has just shown; without it Slurm is asked. Raises what ``Slurm`` and
+    ``Ledger`` raise.
     """
-    associations, qos, config, partitions, nodes, jobs = await asyncio.gather(
-        slurm.associations(),
-        slurm.qos(),
-        slurm.config(),
-        slurm.partitions(),
-        slurm.nodes(),
-        slurm.jobs(),
-    )
+    now = shown or await slurm_now(slurm)
+    associations, config, partitions = now.associations, now.config, now.partitions
+    nodes, jobs = now.nodes, now.jobs
     managed = frozenset(settings.cluster.partitions)
     # Without any GPU something else is wrong, and limits of 0 would not mend it.
     whole = capacity(nodes, managed, settings.costs, settings.whole_boards) or None
@@ -134,9 +178,18 @@ async def look(
     found = found_of(
         settings.cluster.name,
         associations,
-        qos,
+        now.qos,
         config,
-        planned.found.in_use if planned else in_use(partitions, jobs, managed, settings.costs),
+        planned.found.in_use
+        if planned
+        else in_use(
+            partitions,
+            jobs,
+            managed,
+            settings.costs,
+            now_s=books.now_s,
+            has_budgets=bool(allowed.run_minutes),
+        ),
     )
     limits = wanted(allowed, found, known)
     all_differing = differences(limits, found)
@@ -156,6 +209,7 @@ async def look(
         warnings=(
             *warnings(allowed, found),
             *unnamed_warnings(unnamed),
+            *unknown_qos(settings.qos, found),
             *crowding_warnings(allowed, found, config.get("MaxJobCount", "")),
             *conf_faults(config, partitions, settings.cluster.partitions, settings.costs),
             *price_faults(nodes, managed, settings.costs),
@@ -170,7 +224,7 @@ def _allowed(books: Books, settings: Settings, whole: int | None, use: QosUse) -
     return Allowed(
         policy=policy,
         ceilings=by_use(ceilings(policy, books.loans, whole, books.recalls), use),
-        run_minutes=run_minutes(policy, books.left, books.reservations, books.now_s),
+        run_minutes=books.run_minutes,
         costs=settings.costs,
         models=settings.models,
         term_s=settings.lending.term_s,
@@ -179,26 +233,36 @@ def _allowed(books: Books, settings: Settings, whole: int | None, use: QosUse) -
 
 
 async def compile_limits(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compiled:
-    """Apply the differences, in rounds until there are none.
+    """``compile_in_turn``, when it is its turn."""
+    async with compile_turn(ledger):
+        return await compile_in_turn(slurm, ledger, settings, await slurm_now(slurm))
 
-    Limits of QOS grow only in a round that finds none to shrink: a job may have started before a
-    QOS shrank, and nothing starts beyond its limit after. The use of the second round is that of
-    all later ones, or limits would follow it for ever; where it was overtaken, and where Slurm does
-    not shrink what is to be given up, growth is left to the next compilation.
 
-    What somebody changed by hand is adopted if the settings say so, else put back. Safe to repeat
-    at any time and to be killed at any point (``decide.drift``). What Slurm refuses keeps no other
-    change back. Raises what ``Slurm`` and ``Ledger`` raise, and, when all else is done,
-    OutsideError (SW-LIMITS-UNSETTLED) if Slurm refuses a tenant's limit, or goes on showing another
-    than was just set.
+async def compile_in_turn(
+    slurm: Slurm, ledger: "Ledger", settings: Settings, shown: SlurmNow
+) -> Compiled:
+    """Apply the differences, in rounds until there are none. The first goes by what Slurm has
+    ``shown`` in this turn.
+
+    Limits of QOS grow, new ones from 0, only in a round that finds none to shrink: a job may have
+    started before a QOS shrank, and nothing starts beyond its limit after. The use of the second
+    round is that of all later ones, or limits would follow it for ever; where it was overtaken, and
+    where Slurm does not shrink what is to be given up, growth is left to the next compilation.
+
+    What somebody changed by hand is told of on stderr at once, then adopted if the settings say so,
+    else put back. Safe to repeat at any time and to be killed at any point (``decide.drift``; of
+    what is to be adopted, some may be put back then). What Slurm refuses keeps no other change
+    back. Raises what ``Slurm`` and ``Ledger`` raise, and, when all else is done, OutsideError
+    (SW-LIMITS-UNSETTLED) if Slurm refuses a tenant's limit, or goes on showing another than was
+    just set.
     """
-    async with _turn(ledger):
-        return await _settled(slurm, ledger, settings)
+    return await _settled(slurm, ledger, settings, shown)
 
 
 @asynccontextmanager
-async def _turn(ledger: "Ledger") -> AsyncIterator[None]:
-    """Two at once on loans that change between them would take each other for somebody's hand.
+async def compile_turn(ledger: "Ledger") -> AsyncIterator[None]:
+    """Two at once on loans that change between them would take each other for somebody's hand. So
+    would one that goes by what Slurm had before its turn.
 
     One that hangs is not waited for for ever.
     """
@@ -214,60 +278,72 @@ async def _turn(ledger: "Ledger") -> AsyncIterator[None]:
         lock.give_up()
 
 
-async def _settled(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compiled:
+async def _settled(slurm: Slurm, ledger: "Ledger", settings: Settings, first: SlurmNow) -> Compiled:
+    shown: SlurmNow | None = first
     applied: tuple[Change, ...] = ()
     changed_by_hand: tuple[HandChange, ...] = ()
     refused = _Refused()
     planned: Look | None = None
+    sent: frozenset[Difference] = frozenset()
     for number in range(_ROUNDS):
-        seen = await look(slurm, ledger, settings, planned)
+        seen = await look(slurm, ledger, settings, planned, shown)
+        shown = None
         if seen.by_hand:
             # Or another compile was under way between the look at Slurm and that at the ledger.
             seen = await look(slurm, ledger, settings, planned)
         changed_by_hand += seen.by_hand
         if seen.by_hand:
-            # First: one that is adopted twice would be added twice.
+            # First, as nobody finds it again; one that is adopted twice would be added twice.
+            _tell(seen.by_hand)
             await asyncio.to_thread(ledger.limits.know, noted(seen.by_hand, seen.known))
             if settings.ledger.by_hand == "adopt":
                 await _adopt(ledger, seen)
             seen = await look(slurm, ledger, settings, planned)
         planned = seen if number else None
-        due = to_remember(seen.wanted.settings, seen.differences, seen.found, seen.known)
+        refused.note_ignored(one for one in seen.differences if one in sent)
+        left = _due(seen, refused)
+        coming = (*seen.differences, *left)
+        due = to_remember(seen.wanted.settings, coming, seen.found, seen.known)
         if due:
             await asyncio.to_thread(ledger.limits.know, due)
-        left = _due(seen, refused)
         if not left:
             break
+        sent = frozenset(left)
         for stage in stages(left, seen.found, apart=refused.any):
             refusals = await slurm.sacctmgr(stage)
             applied += tuple(change for change in stage if change not in refusals)
             if refusals and not refused.any:
                 # What shrinks together with it has not: nothing grows before that.
-                refused.any = True
+                refused.any, sent = True, frozenset()
                 break
             refused.add(refusals, left, seen.found)
     else:
-        refused.unsettled(left, applied)
+        refused.add_unsettled(left)
     refused.check(seen.allowed.policy)
-    return _compiled(seen, applied, changed_by_hand, refused.changes)
+    waits = tuple(one for one in seen.differences if unit(one) not in refused.of)
+    return _compiled(seen, applied, changed_by_hand, refused.changes, waits)
 
 
-def _due(seen: Look, refused: "_Refused") -> list[Difference]:
+def _due(seen: Look, refused: "_Refused") -> tuple[Difference, ...]:
     """What can be applied now."""
     left = [one for one in seen.differences if unit(one) not in refused.of]
     grow = growing(left, seen.found)
-    if shrinking(left):
-        return [one for one in left if one not in grow]
-    stuck = [one for one in shrinking(seen.differences) if unit(one) in refused.of]
+    if shrinking(left, seen.found):
+        return without(frozenset(grow), left, seen.found)
+    all_shrinking = shrinking(seen.differences, seen.found)
+    stuck = [one for one in all_shrinking if unit(one) in refused.of]
     policy = seen.allowed.policy
     waits = overtaken(policy, seen.wanted, seen.planned_use, seen.use)
     room = free(seen.allowed.capacity_millislices, seen.wanted, seen.found)
     waits |= unfunded(stuck, grow, policy, seen.books.loans, room)
-    return [one for one in left if one not in grow or one.key.name not in waits]
+    waits |= overdrawn(stuck, drawn_on(policy, seen.allowed.run_minutes, policy))
+    waiting = frozenset(one for one in grow if one.key.name in waits)
+    return without(waiting, left, seen.found)
 
 
 class _Refused:
-    """What Slurm refuses: at first of several at once, then each for itself.
+    """What Slurm refuses, or takes and does not do: at first of several at once, then each for
+    itself.
 
     Attributes:
         any: whether anything was refused yet: from then on each has a command of its own.
@@ -287,11 +363,21 @@ class _Refused:
             self.of[whose[change]] = words
             self.changes[change] = words
 
-    def unsettled(self, left: Iterable[Difference], applied: Sequence[Change]) -> None:
+    def note_ignored(self, ignored: Iterable[Difference]) -> None:
+        """What Slurm took in the last round, and shows as it was. Of QOS no other change brings it
+        about, as it may for accounts: who waits for it waits no longer.
+        """
+        of_qos = [one for one in ignored if one.key.entity == "qos"]
+        if self.any:
+            self.add_unsettled(of_qos)
+        elif of_qos:
+            self.any = True
+
+    def add_unsettled(self, left: Iterable[Difference]) -> None:
         """Slurm still shows something else for those that are ``left``."""
-        last = f"; the last change: sacctmgr {' '.join(applied[-1])}" if applied else ""
         for one in left:
-            words = f"Slurm still shows {one.now or 'nothing'} for {one.key.field}{last}"
+            now, wanted = one.now or "nothing", one.wanted or "nothing"
+            words = f"sacctmgr sets {one.key.field} to {wanted}, and Slurm still shows {now}"
             self.of.setdefault(unit(one), words)
 
     def check(self, policy: Policy) -> None:
@@ -315,6 +401,7 @@ def _compiled(
     applied: tuple[Change, ...],
     changed_by_hand: Iterable[HandChange],
     refused: Mapping[Change, str],
+    waits: tuple[Difference, ...],
 ) -> Compiled:
     return Compiled(
         books=seen.books,
@@ -326,7 +413,14 @@ def _compiled(
         by_hand=tuple(changed_by_hand),
         warnings=seen.warnings,
         refused=refused,
+        waits=waits,
     )
+
+
+def _tell(changes: Iterable[HandChange]) -> None:
+    for one in changes:
+        of = f"{one.key.entity} {one.key.name}"
+        warn("limit_changed_by_hand", of=of, field=one.key.field, was=one.was, now=one.now)
 
 
 async def _adopt(ledger: "Ledger", seen: Look) -> None:

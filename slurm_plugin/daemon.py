@@ -16,7 +16,8 @@ from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from cluster.slurm.unread import UnreadLog
 from cluster.systemd import tell_systemd
-from cluster.wire import Message, StatusAnswer, build
+from cluster.wire import StatusAnswer
+from cluster.wire_message import Message, build
 from slurm_plugin.admission_process import AdmissionProcess
 from slurm_plugin.bookkeeping import Bookkeeping
 from slurm_plugin.enforcement import Enforcement

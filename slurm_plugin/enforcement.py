@@ -11,8 +11,9 @@ from cluster.leadership import ALONE, Leader
 from cluster.settings import Settings
 from cluster.slurm.interface import Association, Slurm
 from cluster.units import slices_text
-from slurm_plugin.compile import Compiled, compile_limits
+from slurm_plugin.compile import Compiled, compile_in_turn, compile_turn, slurm_now
 from slurm_plugin.decide.books import Books
+from slurm_plugin.decide.budget_parts import as_budgets_let
 from slurm_plugin.decide.calendar import Window
 from slurm_plugin.decide.demand import demand
 from slurm_plugin.decide.model import Balance
@@ -31,7 +32,11 @@ _RECOMPILE_S = 15.0
 others change limits, jobs come and go, budgets are used up."""
 _QUICK_S, _REST = 0.1, 4.0
 """What took longer is not decided anew for so many times as long: on a large cluster it takes a
-second of the processor that sync and bookkeeping want, too."""
+second of the processor that sync and bookkeeping want, too, and slurmdbd several to show all
+associations."""
+
+
+_NO_QOS: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Enforcement:
         self._in_force: _Lent | None = None
         self._granted: Mapping[str, int] = {}
         self._compiled_change = -1
-        self._compile_due_s = self._plan_due_s = 0.0
+        self._compile_due_s = self._plan_due_s = self._budgets_s = 0.0
         self._warned: frozenset[str] = frozenset()
 
     async def start(self) -> None:
@@ -103,20 +108,29 @@ class Enforcement:
 
         What fails is due again at the next turn.
         """
+        began_s, rest_s = time.monotonic(), _RECOMPILE_S
         self._compile_due_s = 0.0
         books = await self._books()
         self._led = self._leader.leads()
         if self._compiles:
-            await self._lend(books)
-            compiled = await compile_limits(self._slurm, self._ledger, self._settings)
+            async with compile_turn(self._ledger):
+                # First: without slurmdbd the grace of a recall would be over before the first limit
+                # moves, and then both would move at once.
+                shown = await slurm_now(self._slurm)
+                books = await self._books()
+                await self._lend(books)
+                compiled = await compile_in_turn(self._slurm, self._ledger, self._settings, shown)
+            self._budgets_s = compiled.books.when.at_s
             self._report(compiled)
             now = compiled.ceilings.items()
             ceilings = {name: one.ceiling_millislices for name, one in now}
             self._sync.quotas.set_ceilings(ceilings, compiled.run_minutes)
             self._in_force = self._written
+            if not compiled.changes:
+                rest_s = max(rest_s, _REST * (time.monotonic() - began_s))
             await self._publish(compiled.books, compiled.associations)
             # Last: who reads "in force" may submit at once.
-            if books.change_id > books.compiled_id:
+            if books.change_id > books.compiled_id and not compiled.waits:
                 await asyncio.to_thread(self._ledger.limits.mark_compiled, books.change_id)
         else:
             # What another daemon does meanwhile is not known here.
@@ -124,7 +138,7 @@ class Enforcement:
             await self._publish(books, await self._slurm.associations())
         self._policy, self._granted = books.policy, _granted(books.policy, books.balances)
         self._compiled_change, self._windows = books.change_id, books.windows
-        self._compile_due_s = time.monotonic() + _RECOMPILE_S
+        self._compile_due_s = time.monotonic() + rest_s
 
     async def _is_due(self) -> bool:
         """The ledger changed, a lender needs its own again, or it is time to look."""
@@ -133,7 +147,7 @@ class Enforcement:
             or self._leader.leads() != self._led
             or await asyncio.to_thread(self._ledger.tenants.change_id) != self._compiled_change
             or await self._is_policy_another()
-            or self._is_lender_short()
+            or await asyncio.to_thread(self._is_lender_short)
             or await self._is_recall_due()
             or await self._is_granted_another()
         )
@@ -166,7 +180,7 @@ class Enforcement:
         rest_s = min(_REST * took_s, _RECOMPILE_S)
         self._plan_due_s = began_s + took_s + rest_s if took_s > _QUICK_S else 0.0
         in_force = () if self._in_force is None else self._in_force.recalls
-        return not set(renewed.plan.recalls) == set(renewed.recalls_before) == set(in_force)
+        return not set(renewed.plan.recalls) == set(renewed.before.recalls) == set(in_force)
 
     def _take_back(self) -> None:
         """Only once nothing new starts on what is recalled: then the limits are in Slurm."""
@@ -178,7 +192,7 @@ class Enforcement:
             report("reclaimed", job=one.job_id, service=one.service, why=one.why)
             self._sync.acted.set()
         if leaving.anybody_waits:
-            policy, jobs, costs = self._renewed.policy, self._sync.jobs, self._settings.costs
+            policy, jobs, costs = self._renewed.before.policy, self._sync.jobs, self._settings.costs
             starting = about_to_start(policy, jobs, self._partitions, costs)
             leaving.wait_on(plan.recalls, starting)
 
@@ -193,23 +207,18 @@ class Enforcement:
         return _granted(self._policy, balances) != self._granted
 
     async def _lend(self, books: Books) -> None:
-        """Loans as what is seen of Slurm now asks for them; none changes on half a look.
-
-        Nor without slurmdbd (raises what ``Slurm.qos`` does): the grace of a recall would be over
-        before the first limit moves, and then both would move at once.
-        """
+        """Loans as what is seen of Slurm now asks for them; none changes on half a look."""
         if not self._sync.view.complete:
             return
-        await self._slurm.qos()
         self._renewed = renewed = await asyncio.to_thread(
             renew, self._ledger, books, self._settings, self._seen()
         )
         found = renewed.plan
         self._written = _Lent(found.loans, found.recalls)
-        if set(found.loans) != set(renewed.loans_before):
+        if set(found.loans) != set(renewed.before.loans):
             lent = sum(loan.amount_millislices for loan in found.loans)
             report("lent", loans=len(found.loans), slices=slices_text(lent))
-        called = {(one.lender, one.borrower, one.called_s) for one in renewed.recalls_before}
+        called = {(one.lender, one.borrower, one.called_s) for one in renewed.before.recalls}
         for one in found.recalls:
             if (one.lender, one.borrower, one.called_s) not in called:
                 amount = slices_text(one.amount_millislices)
@@ -226,7 +235,10 @@ class Enforcement:
         )
 
     def _demand(self, policy: Policy) -> Mapping[str, int]:
-        return demand(policy, self._sync.jobs, self._partitions, self._settings.costs)
+        seen, partitions, costs = self._sync, self._partitions, self._settings.costs
+        minutes, now_s = seen.quotas.run_minutes, self._budgets_s
+        jobs = as_budgets_let(policy, minutes, seen.jobs, partitions, costs=costs, now_s=now_s)
+        return demand(policy, jobs, partitions, costs)
 
     @property
     def _compiles(self) -> bool:
@@ -247,17 +259,17 @@ class Enforcement:
             report("limit_set", sacctmgr=" ".join(change))
         for refused, words in compiled.refused.items():
             warn("limit_refused", sacctmgr=" ".join(refused), why=words)
-        for one in compiled.by_hand:
-            key = one.key
-            name = f"{key.entity} {key.name}"
-            warn("limit_changed_by_hand", of=name, field=key.field, was=one.was, now=one.now)
+        for one in compiled.waits:
+            report("limit_waits", limit=one.text)
         for text in compiled.warnings:
             if text not in self._warned:
                 warn("limits_odd", text=text)
         self._warned = frozenset(compiled.warnings)
 
     async def _publish(self, books: Books, associations: Iterable[Association]) -> None:
-        accounts = await asyncio.to_thread(_accounts_by_uid, associations)
+        named = frozenset(self._settings.qos)
+        ours = [one for one in associations if one.partition in {"", *self._partitions}]
+        accounts = await asyncio.to_thread(_accounts_by_uid, ours, named)
         self._sync.set_policy(books.policy, accounts, books.highest)
 
     async def _associations_or_none(self) -> tuple[Association, ...]:
@@ -275,14 +287,19 @@ def _granted(policy: Policy, balances: Mapping[str, Balance]) -> Mapping[str, in
     return {name: one.granted_millislice_s for name, one in balances.items() if name in policy}
 
 
-def _accounts_by_uid(associations: Iterable[Association]) -> Mapping[int, frozenset[str]]:
-    """Accounts of each user that this host knows; reads the user database."""
-    accounts: dict[str, set[str]] = {}
-    for association in associations:
-        if association.user:
-            accounts.setdefault(association.user, set()).add(association.account)
-    found = ((_uid(user), frozenset(names)) for user, names in accounts.items())
-    return {uid: names for uid, names in found if uid is not None}
+def _accounts_by_uid(
+    associations: Iterable[Association], named: frozenset[str]
+) -> Mapping[int, Mapping[str, frozenset[str]]]:
+    """Accounts of each user that this host knows, and which of the QOS ``named`` he may use in
+    each; reads the user database.
+    """
+    accounts: dict[str, dict[str, frozenset[str]]] = {}
+    for one in associations:
+        if one.user:
+            own = accounts.setdefault(one.user, {})
+            own[one.account] = own.get(one.account, _NO_QOS) | (one.qos & named)
+    found = ((_uid(user), own) for user, own in accounts.items())
+    return {uid: own for uid, own in found if uid is not None}
 
 
 def _uid(user: str) -> int | None:

@@ -1,17 +1,12 @@
-"""What people read, put together from the ledger and Slurm: for commands and for the daemon."""
+"""What people read, put together from the ledger: for commands and for the daemon."""
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from cluster.jobs import JobView, NodeView
 from cluster.settings import Settings
 from slurm_plugin.decide.books import Books
-from slurm_plugin.decide.ceilings import by_use, ceilings
 from slurm_plugin.decide.decayed_use import HALF_LIVES, DecayedUse, averages, recorded
-from slurm_plugin.decide.demand import capacity, held, qos_use
-from slurm_plugin.decide.explain import Situation
-from slurm_plugin.decide.free import free_instances
 from slurm_plugin.decide.model import BalanceLine
 
 if TYPE_CHECKING:
@@ -35,31 +30,6 @@ def held_lately(ledger: "Ledger", settings: Settings, at_s: float) -> Mapping[st
     if not settings.lending.past_use:
         return {}
     return averages(recent_use(ledger, settings, at_s), settings.priority.half_life_s)
-
-
-def situation(
-    books: Books, settings: Settings, jobs: Iterable[JobView], nodes: tuple[NodeView, ...]
-) -> Situation:
-    """What ``decide.explain`` needs to know of every tenant."""
-    partitions, policy = frozenset(settings.cluster.partitions), books.policy
-    balances = books.balances
-    # Without any GPU the compiled limits stay, too.
-    whole = capacity(nodes, partitions, settings.costs, settings.whole_boards) or None
-    jobs = tuple(jobs)
-    most = ceilings(policy, books.loans, whole, books.recalls)
-    return Situation(
-        policy=policy,
-        ceilings=by_use(most, qos_use(jobs, partitions, settings.costs)),
-        held=held(jobs, partitions),
-        free=free_instances([node for node in nodes if node.partitions & partitions]),
-        costs=settings.costs,
-        models=settings.models,
-        available_millislice_s={
-            # Nothing was ever granted where the balance is missing.
-            name: balances[name].available_millislice_s if name in balances else 0
-            for name in books.rolls
-        },
-    )
 
 
 def balance_lines(books: Books, tenants: Collection[str] | None) -> tuple[BalanceLine, ...]:

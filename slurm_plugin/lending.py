@@ -1,11 +1,10 @@
 """One round of lending: idle quota goes to who wants it, and comes back when it is asked for."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cluster.settings import Settings
 from slurm_plugin.decide.books import Books
-from slurm_plugin.decide.policy import Loan, Policy, Recall
 from slurm_plugin.decide.quota_round import Plan, Rules, Seen, World, plan
 
 if TYPE_CHECKING:
@@ -20,19 +19,16 @@ class Renewed:
     """What a round comes to.
 
     Attributes:
-        policy: in force now.
-        loans_before, recalls_before: what the ledger had.
+        before: the ledger, as the round found it.
     """
 
-    policy: Policy = field(hash=False)
-    loans_before: tuple[Loan, ...]
-    recalls_before: tuple[Recall, ...]
+    before: Books
     plan: Plan
 
     @property
     def is_new(self) -> bool:
-        """Whether the ledger has something else."""
-        before = set(self.loans_before), set(self.recalls_before)
+        """Whether the plan's loans or recalls are others than the ledger's."""
+        before = set(self.before.loans), set(self.before.recalls)
         return (set(self.plan.loans), set(self.plan.recalls)) != before
 
 
@@ -50,17 +46,13 @@ def renew(ledger: "Ledger", books: Books, settings: Settings, seen: Seen) -> Ren
 
 def planned(books: Books, settings: Settings, seen: Seen) -> Renewed:
     """What the look and the ledger lead to at the moment of the books."""
+    return Renewed(books, plan(world_of(books, settings, seen)))
+
+
+def world_of(books: Books, settings: Settings, seen: Seen) -> World:
+    """What a round goes by."""
     seen = seen if settings.lending.past_use else replace(seen, lately={})
-    world = World(
-        policy=books.policy,
-        windows=books.windows,
-        loans=books.loans,
-        recalls=books.recalls,
-        seen=seen,
-        rules=rules_of(settings),
-        moment=books.when,
-    )
-    return Renewed(books.policy, books.loans, books.recalls, plan(world))
+    return World(books, seen, rules_of(settings))
 
 
 def rules_of(settings: Settings) -> Rules:

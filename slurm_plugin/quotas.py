@@ -34,7 +34,7 @@ class Quotas:
 
     Attributes:
         policy: as it was compiled last.
-        accounts_by_uid: who may submit as whom.
+        accounts_by_uid: who may submit as whom, as ``Snapshot`` has it.
         run_minutes: millislice-minutes that jobs may still run, by tenant with a budget.
     """
 
@@ -50,13 +50,13 @@ class Quotas:
         self._ceilings: Mapping[str, int] = {}
         self._capacity: int | None = None
         self.policy: Policy = {}
-        self.accounts_by_uid: Mapping[int, frozenset[str]] = {}
+        self.accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]] = {}
         self.run_minutes: Mapping[str, int] = {}
 
     def set_policy(
         self,
         policy: Policy,
-        accounts_by_uid: Mapping[int, frozenset[str]],
+        accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]],
         highest: Policy | None,
     ) -> None:
         """What holds from now on, and at most by the calendar; whose accounts."""
@@ -133,6 +133,7 @@ class Quotas:
             rules=Rules(
                 settings.admission.untyped,
                 frozenset(settings.priority.high_class_for),
+                settings.qos,
                 settings.gateway.places,
             ),
             newest=tokens(jobs, seen.at_s - _NEWEST_S),

@@ -32,8 +32,9 @@ from cluster.wire_reads import (
 )
 from slurm_plugin.decide.explain import Explanation, explain
 from slurm_plugin.decide.model import BalanceLine, StatementRow
+from slurm_plugin.explain_reads import situation
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_reads import balance_lines, books_now, situation
+from slurm_plugin.ledger_reads import balance_lines, books_now
 from slurm_plugin.priority_reads import explain_priority
 from slurm_plugin.reader import Reader
 from slurm_plugin.sync import Sync

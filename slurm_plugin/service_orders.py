@@ -7,7 +7,8 @@ from functools import partial
 
 from cluster.errors import InvalidInputError
 from cluster.leadership import Leader
-from cluster.wire import NO_ORDER, DoneAnswer, OrderRequest, ServiceView
+from cluster.wire import DoneAnswer, ServiceView
+from cluster.wire_orders import NO_ORDER, OrderRequest
 from slurm_plugin.decide.orders import (
     Bounds,
     Key,

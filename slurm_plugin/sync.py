@@ -10,7 +10,8 @@ from cluster.jobs import JobView, NodeView
 from cluster.leadership import ALONE, Leader
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
-from cluster.wire import NO_ORDER, ServiceOrder, ServiceView, SlotView, ViewAnswer, WishAnswer
+from cluster.wire import ServiceView, SlotView, ViewAnswer, WishAnswer
+from cluster.wire_orders import NO_ORDER, ServiceOrder
 from slurm_plugin.actuate import Actuator
 from slurm_plugin.decide.beside import partitions_beside
 from slurm_plugin.decide.leases import End, RunKey, with_end
@@ -123,7 +124,7 @@ class Sync:
     def set_policy(
         self,
         policy: Policy,
-        accounts_by_uid: Mapping[int, frozenset[str]],
+        accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]],
         highest: Policy | None = None,
     ) -> None:
         """What is in force in Slurm from now on, and at most by the calendar; whose accounts."""

@@ -137,7 +137,8 @@ async def uninstall(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Undon
     for _ in range(_ROUNDS):
         due = await plan(slurm, ledger, settings)
         await asyncio.to_thread(
-            ledger.limits.know, remember_way_back((*due.gate, *due.settings), due.known)
+            ledger.limits.know,
+            remember_way_back((*due.gate, *due.settings) or due.qos, due.known),
         )
         if due.weights:
             await slurm.weigh_nodes({one.key.name: int(one.wanted) for one in due.weights})

@@ -16,7 +16,6 @@ from cluster.wire import (
     DoneAnswer,
     LeaveRequest,
     NewsRequest,
-    OrderRequest,
     RetireRequest,
     ServiceView,
     StatusAnswer,
@@ -32,6 +31,7 @@ from cluster.wire_keys import (
     KeyOpenRequest,
     KeyRevokeRequest,
 )
+from cluster.wire_orders import OrderRequest
 from cluster.wire_reads import ReadRequest
 from slurm_plugin.admit import Admission
 from slurm_plugin.line_server import Limits, LineServer, Peer
@@ -207,7 +207,7 @@ class UserSocket:
         return view.model_copy(update={"news": self._sync.news.of(view.services)})
 
     def _accounts(self, uid: int) -> frozenset[str]:
-        return self._sync.quotas.accounts_by_uid.get(uid, frozenset())
+        return frozenset(self._sync.quotas.accounts_by_uid.get(uid, ()))
 
     def _own_service(self, array_job_id: int, reader: Reader) -> ServiceView:
         service = self._sync.service(array_job_id)

@@ -4,12 +4,16 @@ from cluster.errors import InvalidInputError, UnreachableError
 from cluster.periods import next_start_s
 from cluster.settings import Settings
 from cluster.wire_reads import WhyAnswer
+from slurm_plugin.decide.books import Books
+from slurm_plugin.decide.budget_parts import as_budgets_let
 from slurm_plugin.decide.policy import Policy
+from slurm_plugin.decide.reasons import QOS_BUDGET
 from slurm_plugin.decide.shortage import Sight
 from slurm_plugin.decide.why import jobs_named, why_job, why_without_ledger
 from slurm_plugin.decide.why_tenant import why_tenant
+from slurm_plugin.explain_reads import situation
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_reads import books_now, situation
+from slurm_plugin.ledger_reads import books_now
 from slurm_plugin.reader import Reader
 from slurm_plugin.sync import Sync
 
@@ -59,7 +63,21 @@ def _sight(ledger: Ledger, settings: Settings, sync: Sync) -> Sight:
         refusals=sync.refusals,
         recalls=books.recalls,
         grace_s=settings.lending.grace_s,
+        over_budget=_over_budget(books, settings, sync),
     )
+
+
+def _over_budget(books: Books, settings: Settings, sync: Sync) -> frozenset[int]:
+    partitions = frozenset(settings.cluster.partitions)
+    judged = as_budgets_let(
+        books.policy,
+        books.run_minutes,
+        sync.jobs,
+        partitions,
+        costs=settings.costs,
+        now_s=books.when.at_s,
+    )
+    return frozenset(job.job_id for job in judged if job.reason == QOS_BUDGET)
 
 
 def _resets_s(policy: Policy, now_s: int, zone: str) -> dict[str, int | None]:

@@ -4,6 +4,7 @@ from typing import Any
 
 from slurm_plugin.calendar_times import moment
 from slurm_plugin.decide.books import Books
+from slurm_plugin.decide.calendar import Moment
 
 PARTS = (
     "tenants",
@@ -21,6 +22,23 @@ PARTS = (
 )
 
 
+def books_of(when: Moment, **parts: Any) -> Books:
+    """A ledger's books; what is not given is empty."""
+    empty: dict[str, Any] = {
+        "change_id": 0,
+        "compiled_id": 0,
+        "tenants": {},
+        "windows": (),
+        "loans": (),
+        "recalls": (),
+        "balances": {},
+        "rolls": {},
+        "reservations": (),
+        "known": {},
+    }
+    return Books(when, **{**empty, **parts})
+
+
 class OwnParts:
     """``ledger.charges.post`` is its own ``post``, and so with all the others.
 
@@ -28,22 +46,19 @@ class OwnParts:
     """
 
     def books(self, at_s: float, zone: str) -> Books:
-        return Books(
-            when=moment(at_s, zone),
-            change_id=self._of("change_id", 0),
-            compiled_id=getattr(self, "compiled_id", 0),
-            tenants=self._of("policy", {}),
-            windows=self._of("not_over", ()),
-            loans=self._of("outstanding", ()),
-            recalls=self._of("recalls", ()),
-            balances=self._of("balances", {}),
-            rolls=self._of("rolls", {}),
-            reservations=self._of("open_reservations", ()),
-            known=self._of("known", {}),
-        )
-
-    def _of(self, name: str, otherwise: Any) -> Any:
-        return getattr(self, name)() if hasattr(self, name) else otherwise
+        names = {
+            "change_id": "change_id",
+            "tenants": "policy",
+            "windows": "not_over",
+            "loans": "outstanding",
+            "recalls": "recalls",
+            "balances": "balances",
+            "rolls": "rolls",
+            "reservations": "open_reservations",
+            "known": "known",
+        }
+        parts = {part: getattr(self, name)() for part, name in names.items() if hasattr(self, name)}
+        return books_of(moment(at_s, zone), compiled_id=getattr(self, "compiled_id", 0), **parts)
 
 
 def _self(self: OwnParts) -> OwnParts:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from no_threads import no_threads
 from own_parts import PARTS
 from recut_world import Killed
 from scripted import FreeLock, ScriptedLedger, ScriptedSlurm, job, tenant
@@ -37,8 +38,8 @@ from slurm_plugin.rebalance.run import run
 
 START_S = 1_800_000_000
 MIDNIGHT_S = next_start_s("day", START_S, "UTC") or 0
-AMOUNT = MillisliceSeconds(10**7)
-"""Of nlp's budget, each day."""
+AMOUNT = MillisliceSeconds(10**8)
+"""Of nlp's budget, each day: enough for all of its jobs."""
 GRACE_S = 60
 
 TOML: Mapping[str, Any] = {
@@ -397,7 +398,7 @@ class Story:
         )
 
     def run(self, calls: Calls | None = None, *, is_ours: bool = True) -> RebalanceRun:
-        with self.clock():
+        with self.clock(), no_threads():
             return asyncio.run(run(self.site(calls), lambda: is_ours))
 
     def clock(self) -> Any:

@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from own_parts import books_of
 from scripted import job, policy_of, tenant
 
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.units import Millislices
 from cluster.wire import ServiceView, SlotView
-from slurm_plugin.decide.calendar import Moment
+from slurm_plugin.decide.calendar import Moment, Window
 from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.policy import Loan, Policy, Recall
@@ -58,6 +59,9 @@ class Cluster:
         evicted: how often each was.
         drains: whether replicas that are told to go do so.
         turn_s: a job that waits so long comes first.
+        term_s: so long what runs on borrowed quota is left alone.
+        windows: caps; they are not in the policy.
+        batch: borrowed jobs that are no replicas.
         waits: tenants whose slots are kept from borrowed quota, and until when at most.
         lenders: those of them that still wait, and for whom.
     """
@@ -73,6 +77,9 @@ class Cluster:
     evicted: Counter[int] = field(default_factory=Counter)
     drains: bool = True
     turn_s: int = 10**9
+    term_s: int = 0
+    windows: tuple[Window, ...] = ()
+    batch: frozenset[int] = frozenset()
     waits: dict[str, int] = field(default_factory=dict)
     lenders: Lenders = field(default_factory=dict)
 
@@ -87,12 +94,22 @@ class Cluster:
         self._start()
         self.now_s += ROUND_S
 
-    def _lend(self) -> frozenset[int]:
+    def world(self) -> World:
+        """As the daemon sees it now."""
         jobs = tuple(self.jobs.values())
         seen = Seen(jobs, tuple(self._views()), tuple(self._services()), self.going)
-        moment = Moment(self.now_s, 0, 0)
-        world = World(self.policy, (), self.loans, self.recalls, seen, self._rules, moment)
-        planned = plan(world)
+        books = books_of(
+            Moment(self.now_s, 0, 0),
+            tenants=self.policy,
+            windows=self.windows,
+            loans=self.loans,
+            recalls=self.recalls,
+        )
+        return World(books, seen, self._rules)
+
+    def _lend(self) -> frozenset[int]:
+        jobs = tuple(self.jobs.values())
+        planned = plan(self.world())
         self.loans, self.recalls, found = planned.loans, planned.recalls, planned.reclaim
         told = {self.jobs[job_id].account for job_id in found.victims.keys() - self.going}
         self.waits |= dict.fromkeys(told, self.now_s + GRACE_S)
@@ -126,16 +143,16 @@ class Cluster:
 
     @property
     def _rules(self) -> Rules:
-        return Rules(PARTITIONS, COSTS, {}, grace_s=GRACE_S, term_s=0, turn_s=self.turn_s)
+        return Rules(PARTITIONS, COSTS, {}, grace_s=GRACE_S, term_s=self.term_s, turn_s=self.turn_s)
 
     def _services(self) -> Iterator[ServiceView]:
-        """What runs on borrowed quota are replicas."""
+        """What runs on borrowed quota are replicas, but for ``batch``."""
         for name in self.policy:
             runs = [each for each in self._running() if each.account == name]
             slots = tuple(
                 SlotView(index=each.job_id, state="running", job_id=each.job_id, is_borrowed=True)
                 for each in runs
-                if is_borrowed(each.qos)
+                if is_borrowed(each.qos) and each.job_id not in self.batch
             )
             yield ServiceView(
                 array_job_id=814,

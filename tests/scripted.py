@@ -1,5 +1,6 @@
 """A Slurm and a ledger that show what they are told to, and remember what was asked of them."""
 
+import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -127,7 +128,7 @@ class ScriptedSlurm:
     async def partitions(self) -> tuple[PartitionView, ...]:
         return ()
 
-    async def steps(self) -> tuple[StepView, ...]:
+    async def steps(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:
         return ()
 
     async def plans(self) -> tuple[PlannedStart, ...]:
@@ -221,6 +222,12 @@ class ScriptedSlurm:
 
 def tenant(name: str, nominal: int, parent: str = "", **quota: Any) -> Tenant:
     return Tenant(name, parent, Quota(Millislices(nominal), **quota))
+
+
+def slurm_reasons() -> Sequence[str]:
+    """All that Slurm of any version names."""
+    text = (Path(__file__).parent / "assets/slurm/reasons.toml").read_text(encoding="utf-8")
+    return [name for names in tomllib.loads(text).values() for name in names]
 
 
 def policy_of(*tenants: Tenant) -> Policy:

@@ -1,7 +1,6 @@
 """sacctmgr in a few lines of Python, as 22.05 behaves; a ledger; a death between two steps."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
@@ -10,6 +9,8 @@ from own_parts import OwnParts
 from cluster.jobs import JobView, NodeView, PartitionView
 from cluster.slurm.interface import Association, Qos
 from cluster.slurm.values import duration_s
+from cluster.units import MillisliceSeconds
+from slurm_plugin.decide.model import Balance
 from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Recall, TenantUpdate
 from slurm_plugin.decide.slurm_conf import conf_lines
 from slurm_plugin.decide.tenants import changed
@@ -68,9 +69,10 @@ class SlurmDatabase:
         self.commands: list[str] = []
         self.running: tuple[JobView, ...] = ()
         self.elsewhere = frozenset[str]()
-        self.deaf = False
         self.partition_qos = "slicewise_gate"
         self.refuses: tuple[str, ...] = ()
+        self.ignores: tuple[str, ...] = ()
+        """Words in commands that it takes to no effect."""
         self.shows_refusals = False
         self.weight = 1
 
@@ -122,7 +124,7 @@ class SlurmDatabase:
             self.commands.append(" ".join(change))
             if any(word in " ".join(change) for word in self.refuses):
                 refused[change] = " Nothing modified"
-            elif not self.deaf:
+            elif not any(word in " ".join(change) for word in self.ignores):
                 before = self.state()
                 self._take(list(change))
                 if self.shows_refusals and self.state() == before:
@@ -135,7 +137,14 @@ class SlurmDatabase:
 
     def state(self) -> tuple[object, ...]:
         """All of it, to compare."""
-        return deepcopy(self.rows), deepcopy(self.known), self.weight
+        # A QOS is replaced, never changed.
+        return self._copied_rows(), dict(self.known), self.weight
+
+    def _copied_rows(self) -> dict[tuple[str, str], Row]:
+        return {
+            key: replace(row, grp_tres=dict(row.grp_tres), run_mins=dict(row.run_mins))
+            for key, row in self.rows.items()
+        }
 
     def limit(self, account: str, tres: str = "billing") -> int | None:
         return self.rows[account, ""].grp_tres.get(tres)
@@ -194,6 +203,8 @@ class SlurmDatabase:
     def _set_qos(self, name: str, settings: Iterable[str]) -> None:
         one = self.known[name]
         group, each, preempt = dict(one.grp_tres), dict(one.max_tres_per_account), one.preempt
+        minutes = dict(one.grp_tres_run_mins)
+        limits = {"grptres": group, "maxtresperaccount": each, "grptresrunmins": minutes}
         exempt_s, mode, flags = one.preempt_exempt_s, one.preempt_mode, one.flags
         for setting in settings:
             word, _, value = setting.partition("=")
@@ -207,12 +218,12 @@ class SlurmDatabase:
             elif word == "preemptexempttime":
                 exempt_s = None if value == "-1" else duration_s(value)
             else:
-                _set_limits({"grptres": group, "maxtresperaccount": each}[word], value)
-        self.known[name] = Qos(name, group, preempt, each, exempt_s, mode, flags)
+                _set_limits(limits[word], value)
+        self.known[name] = Qos(name, group, preempt, each, minutes, exempt_s, mode, flags)
 
     def _modify(self, keys: Iterable[tuple[str, str]], settings: Iterable[str]) -> None:
         for key in keys:
-            before = deepcopy(self.rows)
+            before = self._copied_rows()
             for setting in settings:
                 self._set(self.rows[key], setting)
             refused = (row for row in self.rows.values() if not self._has_its_default(row))
@@ -278,6 +289,8 @@ class LimitLedger(OwnParts):
         self.called: tuple[Recall, ...] = ()
         self.remembered: dict[LimitKey, KnownLimit] = {}
         self.authors: list[str] = []
+        self.left: dict[str, int] = {}
+        """Millislice-seconds of the budgets that have begun, by tenant."""
 
     def policy(self) -> Policy:
         return self.shown
@@ -288,11 +301,15 @@ class LimitLedger(OwnParts):
     def recalls(self) -> tuple[Recall, ...]:
         return self.called
 
-    def balances(self) -> Mapping[str, object]:
-        return {}
+    def balances(self) -> Mapping[str, Balance]:
+        none = MillisliceSeconds(0)
+        return {
+            name: Balance(name, MillisliceSeconds(left), MillisliceSeconds(left), none, none, none)
+            for name, left in self.left.items()
+        }
 
     def rolls(self) -> Mapping[str, int]:
-        return {}
+        return dict.fromkeys(self.left, 0)
 
     def open_reservations(self) -> tuple[object, ...]:
         return ()
@@ -326,4 +343,5 @@ def settings(by_hand: str = "put back", term_s: int = 0) -> SimpleNamespace:
         costs=COSTS,
         ledger=SimpleNamespace(by_hand=by_hand, time_zone="UTC"),
         lending=SimpleNamespace(term_s=term_s),
+        qos={},
     )

@@ -54,7 +54,7 @@ class Replies(CommandSlurm):
         """All of them."""
         return self._site.nodes
 
-    async def steps(self) -> tuple[StepView, ...]:
+    async def steps(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:  # noqa: ARG002
         """None."""
         return ()
 
@@ -116,6 +116,8 @@ def _changed_qos(row: Qos, words: Sequence[str]) -> Qos:
         match field:
             case "maxtresperaccount":
                 row = replace(row, max_tres_per_account=_limits(value, row.max_tres_per_account))
+            case "grptresrunmins":
+                row = replace(row, grp_tres_run_mins=_limits(value, row.grp_tres_run_mins))
             case "preempt+" | "preempt":
                 row = replace(row, preempt=row.preempt | set(value.split(",")))
             case "preemptmode":
@@ -135,8 +137,6 @@ def _changed_account(row: Association, words: Sequence[str]) -> Association:
         match field:
             case "grptres":
                 row = replace(row, grp_tres=_limits(value, row.grp_tres))
-            case "grptresrunmins":
-                row = replace(row, grp_tres_run_mins=_limits(value, row.grp_tres_run_mins))
             case "qos+":
                 own = row.qos | set(value.split(","))
                 row = replace(row, qos=own, own_qos=own)

@@ -26,10 +26,10 @@ from slurm_plugin.decide.reclaim.recalls import (
     short_lenders,
 )
 from slurm_plugin.decide.reclaim.room import Need
-from slurm_plugin.decide.reclaim.turns import who_goes
+from slurm_plugin.decide.reclaim.turns import Turn, who_goes
 from slurm_plugin.decide.reclaim.victims import Reclaim, Running, Taking, Wanting
 from slurm_plugin.decide.reclaim.waits import Lenders, still_waiting
-from slurm_plugin.decide.whole_jobs import Turn, WaitingJob, Waits, lend_whole_jobs
+from slurm_plugin.decide.whole_jobs import WaitingJob, Waits, lend_whole_jobs
 from slurm_plugin.leaving import REST_S
 
 _LEND_S = 15
@@ -254,15 +254,7 @@ class Shared:
             if one.borrows and len(queue) > own_room:
                 since_s, tasks = queue[own_room].since_s, len(queue) - own_room
                 queues[one.name] = [WaitingJob(need, self._cost(number), since_s, tasks)]
-        free = left.by_node()
-        reach = {node: Counter(there) for node, there in free.items()}
-        replicas: dict[str, dict[str, Counter[str]]] = {}
-        for want in self._borrowed.values():
-            if want.is_leaving or want.ask.level:
-                name = self._wishes[want.tenant].name
-                on = reach if want.is_leaving else replicas.setdefault(name, {})
-                on.setdefault(want.node, Counter())[self._kind(want.tenant)] += 1
-        return Waits(queues, free, reach, self._now_s, self._terms.turn_s, replicas)
+        return Waits(queues, left.by_node(), self._taking(), self._terms.turn_s)
 
     def _waiting(self) -> Mapping[str, Sequence[Waiting]]:
         lenders = {one.lender for one in self._loans}
@@ -389,7 +381,8 @@ class Shared:
     def _found(self) -> Reclaim:
         held = {one.name: held for one, held in zip(self._wishes, self._held, strict=True)}
         over = over_entitlement(self._policy, self._loans, held)
-        return who_goes(self._taking(), self._turn, over, self._waits().free)
+        there = self._waits()
+        return who_goes(there.taking, self._turn, over, there.free)
 
     def _taking(self) -> Taking:
         lenders = {one.lender for one in self._recalls}

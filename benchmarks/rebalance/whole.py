@@ -17,6 +17,7 @@ from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.mig.solver import Program
 from slurm_plugin.decide.policy import MAX_NOMINAL_MILLISLICES, Loan, Policy, Quota, Tenant
 from slurm_plugin.decide.reclaim.room import Need
+from slurm_plugin.decide.reclaim.victims import Taking
 from slurm_plugin.decide.whole_jobs import WaitingJob, Waits, lend_whole_jobs
 
 KINDS = ("7g.80gb", "3g.40gb", "1g.10gb", "mixed")
@@ -65,7 +66,8 @@ def world(seed: int, kind: str) -> World:
     policy = {name: _tenant(name, amount) for name, amount in lenders.items()}
     policy |= {name: _tenant(name, 0) for name in queues}
     demand = {name: sum(job.total_millislices for job in queue) for name, queue in queues.items()}
-    return World(policy, demand, Waits(queues, free, free, _NOW_S, _TURN_S), gpus * 7000)
+    nobody = Taking((), (), free, {}, {}, frozenset(), {}, _NOW_S, 0)
+    return World(policy, demand, Waits(queues, free, nobody, _TURN_S), gpus * 7000)
 
 
 def _tenant(name: str, nominal: int) -> Tenant:

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
 from cluster.service import ServiceSpec
-from cluster.wire import ServiceOrder, ServiceView, TenantView, ViewAnswer
+from cluster.wire import ServiceView, TenantView, ViewAnswer
+from cluster.wire_orders import ServiceOrder
 from launcher.decide.gateway import Load
 from launcher.decide.replicas import Generation
 from launcher.decide.scaling import Decision, Scaling, Supply

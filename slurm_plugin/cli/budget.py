@@ -19,7 +19,6 @@ from slurm_plugin.cli.amounts import (
     signed_slice_hours_from_text,
     slice_hours_from_text,
 )
-from slurm_plugin.cli.gather import resets_s
 from slurm_plugin.cli.parts import (
     AnyTenant,
     Json,
@@ -28,6 +27,7 @@ from slurm_plugin.cli.parts import (
     author_name,
     opened_ledger,
     require_tenant,
+    resets_s,
     wait_until,
 )
 from slurm_plugin.cli.present import budget_text, hours_change_text, slice_hours_text

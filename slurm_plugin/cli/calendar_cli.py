@@ -28,8 +28,8 @@ from slurm_plugin.cli.parts import (
     complete_tenant,
     opened_ledger,
     require_tenant,
-    try_to_look_at_slurm,
 )
+from slurm_plugin.cli.slurm_look import try_to_look_at_slurm
 from slurm_plugin.cli.window_words import (
     bound_from_text,
     days_from_text,

@@ -60,7 +60,8 @@ def compile_command(
             _print_look(asyncio.run(look(CommandSlurm(), ledger, settings)), as_json)
             return
         compiled = asyncio.run(compile_limits(CommandSlurm(), ledger, settings))
-        ledger.limits.mark_compiled(compiled.books.change_id)
+        if not compiled.waits:
+            ledger.limits.mark_compiled(compiled.books.change_id)
     _print_compiled(compiled, as_json)
 
 
@@ -107,6 +108,7 @@ def _print_compiled(compiled: Compiled, as_json: bool) -> None:
                     {"sacctmgr": list(change), "why": why}
                     for change, why in compiled.refused.items()
                 ],
+                "waits": differences_json(compiled.waits),
                 "changed_by_hand": hand_changes_json(compiled.by_hand),
                 "warnings": list(compiled.warnings),
             }
@@ -115,9 +117,11 @@ def _print_compiled(compiled: Compiled, as_json: bool) -> None:
     _print_changes(compiled.changes)
     for change, why in compiled.refused.items():
         _print_notes((f"Refused: sacctmgr {' '.join(change)}: {why}",))
-    if not compiled.changes and not compiled.refused:
+    for one in compiled.waits:
+        _print_notes((f"Waits until compiled again: {one.text}",))
+    if not (compiled.changes or compiled.refused or compiled.waits):
         console().print("Slurm has every limit as the ledger says.")
-    _print_notes((*map(hand_change_text, compiled.by_hand), *compiled.warnings))
+    _print_notes(compiled.warnings)
 
 
 def uninstall_command(

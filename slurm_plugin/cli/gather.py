@@ -1,13 +1,12 @@
 """Reads what the operator's commands show of tenants: the ledger, the clock, Slurm's answer."""
 
-import time
 from typing import TYPE_CHECKING
 
-from cluster.periods import next_start_s
 from cluster.settings import Settings
-from slurm_plugin.cli.parts import SlurmLook, require_tenant, try_to_look_at_slurm
+from slurm_plugin.cli.parts import require_tenant, resets_s
+from slurm_plugin.cli.slurm_look import SlurmLook, try_to_look_at_slurm
 from slurm_plugin.decide.books import Books
-from slurm_plugin.decide.policy import Budget, Policy
+from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.standing import Details, Gathered, standings
 from slurm_plugin.decide.tenants import children
 from slurm_plugin.ledger_reads import left_millislice_s
@@ -47,9 +46,3 @@ def details(
         last=last,
         in_force=books.compiled_id >= last.change_id,
     )
-
-
-def resets_s(budget: Budget | None, settings: Settings) -> int | None:
-    """When it begins anew, in Unix seconds; None if never."""
-    zone, now_s = settings.ledger.time_zone, int(time.time())
-    return next_start_s(budget.period, now_s, zone) if budget else None

@@ -1,23 +1,19 @@
-"""What the operator's commands share: options, the ledger, a look at Slurm, who asks."""
+"""What the operator's commands share: options, the ledger, who asks."""
 
-import asyncio
 import os
 import pwd
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cluster.errors import InvalidInputError, SlicewiseError
+from cluster.periods import next_start_s
 from cluster.settings import Settings, database_url, load_settings
-from cluster.slurm.commands import CommandSlurm
-from slurm_plugin.decide.accounts import Accounts
-from slurm_plugin.decide.demand import capacity
-from slurm_plugin.decide.policy import ROOT_ACCOUNT, Policy, Tenant
+from slurm_plugin.decide.policy import Budget, Policy, Tenant
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -98,48 +94,6 @@ def author_name() -> str:
     return os.environ.get("SUDO_USER", name) if os.getuid() == 0 else name
 
 
-@dataclass(frozen=True)
-class SlurmLook:
-    """What Slurm has: its accounts' parents by name, millislices of all GPUs that are managed."""
-
-    accounts: Accounts = field(hash=False)
-    capacity_millislices: int
-
-
-def look_at_slurm(settings: Settings) -> SlurmLook:
-    """Raises UnreachableError (SW-SLURM-DOWN) and OutsideError (SW-SLURM-FAILED)."""
-    return asyncio.run(_look(settings))
-
-
-def try_to_look_at_slurm(settings: Settings) -> SlurmLook | None:
-    """None if Slurm does not answer; stderr says so."""
-    try:
-        return look_at_slurm(settings)
-    except SlicewiseError as error:
-        typer.echo(f"Without Slurm: {error}", err=True)
-        return None
-
-
-async def _look(settings: Settings) -> SlurmLook:
-    slurm = CommandSlurm()
-    associations, nodes = await asyncio.gather(slurm.associations(), slurm.nodes())
-    accounts = {row.account: row.parent for row in associations if not row.user}
-    partitions = frozenset(settings.cluster.partitions)
-    whole = capacity(nodes, partitions, settings.costs, settings.whole_boards)
-    return SlurmLook(accounts, whole)
-
-
-def require_account(accounts: Accounts, name: str) -> None:
-    """Raises InvalidInputError (SW-TENANT-UNKNOWN) unless Slurm has that account."""
-    if name not in accounts:
-        known = ", ".join(sorted(accounts.keys() - {ROOT_ACCOUNT})) or "none"
-        raise InvalidInputError(
-            "SW-TENANT-UNKNOWN",
-            f"Slurm has no account {name!r}; nothing was changed.",
-            f"Accounts: {known}. Add one: sacctmgr add account NAME",
-        )
-
-
 def require_tenant(policy: Policy, name: str) -> Tenant:
     """Raises InvalidInputError (SW-TENANT-UNKNOWN) unless it is one."""
     if name not in policy:
@@ -149,6 +103,12 @@ def require_tenant(policy: Policy, name: str) -> Tenant:
             f"Tenants: {', '.join(sorted(policy)) or 'none'}. Add it: slicewise tenant add NAME",
         )
     return policy[name]
+
+
+def resets_s(budget: Budget | None, settings: Settings) -> int | None:
+    """When it begins anew, in Unix seconds; None if never."""
+    zone, now_s = settings.ledger.time_zone, int(time.time())
+    return next_start_s(budget.period, now_s, zone) if budget else None
 
 
 def wait_until_compiled(ledger: "Ledger", change_id: int, began_s: float) -> float | None:

@@ -23,11 +23,10 @@ from slurm_plugin.cli.parts import (
     Reason,
     TenantName,
     author_name,
-    look_at_slurm,
     opened_ledger,
-    try_to_look_at_slurm,
     wait_until_compiled,
 )
+from slurm_plugin.cli.slurm_look import look_at_slurm, try_to_look_at_slurm
 from slurm_plugin.cli.tenant import place_in_slurm
 from slurm_plugin.decide.policy import Policy, Quota, TenantUpdate
 from slurm_plugin.decide.standing import overcommitted_millislices, standings

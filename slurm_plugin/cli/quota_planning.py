@@ -18,7 +18,6 @@ from cluster.wire import ServiceView
 from slurm_plugin.cli import present_quota_plan as present
 from slurm_plugin.cli.budget import amend_of, period_begun_s
 from slurm_plugin.cli.parts import (
-    SlurmLook,
     author_name,
     opened_ledger,
     wait_until_compiled,
@@ -27,21 +26,24 @@ from slurm_plugin.cli.present_limits import differences_json, differences_table
 from slurm_plugin.cli.present_tenants import force_text
 from slurm_plugin.cli.quota import check_capacity
 from slurm_plugin.cli.quota_file import FileFaults, read_quota_file
+from slurm_plugin.cli.slurm_look import SlurmLook
 from slurm_plugin.cli.tenant import place_in_slurm, place_warning
 from slurm_plugin.compile import Look, look
 from slurm_plugin.decide.accounts import Accounts, tenant_parent
+from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.budgets import Amend
-from slurm_plugin.decide.calendar import in_force
 from slurm_plugin.decide.limit_changes import stages
 from slurm_plugin.decide.limits import Difference, differences, wanted
 from slurm_plugin.decide.orders import Key, Ordered, arrays_of
 from slurm_plugin.decide.policy import Budget, Policy, Quota, Tenant, TenantUpdate
 from slurm_plugin.decide.quota_harms import harms
-from slurm_plugin.decide.quota_plan import Harm, Now, QuotaPlan, in_order, quota_plan
+from slurm_plugin.decide.quota_plan import Harm, QuotaPlan, in_order, quota_plan
+from slurm_plugin.decide.quota_round import Seen, World
 from slurm_plugin.decide.services import Observation, services
 from slurm_plugin.decide.standing import overcommitted_millislices
 from slurm_plugin.decide.tenants import changed_together
 from slurm_plugin.ledger_reads import held_lately
+from slurm_plugin.lending import world_of
 from slurm_plugin.sight import Sight
 
 if TYPE_CHECKING:
@@ -111,10 +113,8 @@ def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
     for tenant, error in refused.items():
         faults.add(tenant, error)
     faults.check()
-    windows = seen.books.windows
-    now = _now(ledger, settings, seen, observed)
-    then = in_force(after, windows, seen.books.when)
-    plan = quota_plan(now, then, _periods(after, settings))
+    world = _world(ledger, settings, seen.books, observed)
+    plan = quota_plan(world, after, settings.models, _periods(after, settings))
     limits = wanted(plan.allowed, seen.found, seen.known)
     differing = differences(limits, seen.found)
     return _Planned(
@@ -122,13 +122,15 @@ def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
         before=policy,
         policy=after,
         plan=plan,
-        harms=harms(now, plan, _period_ends(after, settings, now.now_s)),
+        harms=harms(world, plan, _period_ends(after, settings, seen.books.now_s)),
         differences=differing,
         commands=tuple(one for stage in stages(differing, seen.found) for one in stage),
-        capacity_millislices=now.capacity_millislices,
+        capacity_millislices=world.capacity_millislices,
         accounts=accounts,
         ended_windows=tuple(
-            one.window_id for one in windows if one.tenant in policy.keys() - after.keys()
+            one.window_id
+            for one in seen.books.windows
+            if one.tenant in policy.keys() - after.keys()
         ),
     )
 
@@ -164,28 +166,10 @@ def _depth(account: str, accounts: Accounts) -> int:
     return depth
 
 
-def _now(ledger: "Ledger", settings: Settings, seen: Look, observed: Observation) -> Now:
-    found, now_s = services(observed, settings.costs), seen.books.now_s
-    return Now(
-        policy=seen.allowed.policy,
-        loans=seen.books.loans,
-        recalls=seen.books.recalls,
-        jobs=observed.jobs,
-        nodes=observed.nodes,
-        services=_ordered(found, ledger.orders.standing()),
-        partitions=frozenset(settings.cluster.partitions),
-        costs=settings.costs,
-        whole_boards=settings.whole_boards,
-        models=settings.models,
-        balances=seen.books.balances,
-        rolls=seen.books.rolls,
-        reservations=seen.books.reservations,
-        held_lately=held_lately(ledger, settings, now_s),
-        now_s=now_s,
-        grace_s=settings.lending.grace_s,
-        term_s=settings.lending.term_s,
-        turn_s=settings.lending.turn_s,
-    )
+def _world(ledger: "Ledger", settings: Settings, books: Books, observed: Observation) -> World:
+    found = _ordered(services(observed, settings.costs), ledger.orders.standing())
+    lately = held_lately(ledger, settings, books.now_s)
+    return world_of(books, settings, Seen(observed.jobs, observed.nodes, found, lately=lately))
 
 
 def _ordered(

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cluster.console import console, print_json
-from cluster.daemon_client import DaemonClient
 from cluster.settings import Settings, load_settings
-from cluster.slurm.commands import CommandSlurm
 from slurm_plugin.cli import present_rebalances as present
 from slurm_plugin.cli.parts import Json, author_name, opened_ledger
 from slurm_plugin.decide.rebalance_steps import RebalanceRun, RunOutcome, StepOutcome
@@ -96,7 +94,10 @@ def show(run_id: RunId, as_json: Json = False) -> None:
 
 
 def _site(settings: Settings, ledger: "Ledger") -> "Site":
-    from slurm_plugin.rebalance.look import Site  # noqa: PLC0415 -- not for the history
+    # Not for the history.
+    from cluster.daemon_client import DaemonClient  # noqa: PLC0415
+    from cluster.slurm.commands import CommandSlurm  # noqa: PLC0415
+    from slurm_plugin.rebalance.look import Site  # noqa: PLC0415
 
     return Site(
         settings=settings,

@@ -17,14 +17,16 @@ from slurm_plugin.cli.output import counting
 from slurm_plugin.cli.parts import (
     Json,
     Reason,
-    SlurmLook,
     TenantName,
     author_name,
-    look_at_slurm,
     opened_ledger,
+    wait_until_compiled,
+)
+from slurm_plugin.cli.slurm_look import (
+    SlurmLook,
+    look_at_slurm,
     require_account,
     try_to_look_at_slurm,
-    wait_until_compiled,
 )
 from slurm_plugin.decide.accounts import TakeOver, differences, take_over, tenant_parent
 from slurm_plugin.decide.policy import Policy, TenantUpdate

@@ -7,7 +7,8 @@ The first rule that applies decides, in this order:
 3. a job that asks for no GPUs: pass
 4. a service for another tenant than the account that is charged: SW-SERVICE-TENANT
 5. an account that is not the user's: SW-TENANT-UNKNOWN; one without quota: SW-QUOTA-NONE
-6. class high that its tenant may not have: SW-CLASS-FORBIDDEN
+6. class high that its tenant may not have: SW-CLASS-FORBIDDEN; a QOS of the site that stands for a
+   class, and that the user may not name: SW-QOS
 7. GPUs (``asked.py``): shared ones: SW-GRES-SHARED; that can't be read: SW-GRES; of no type:
    SW-GRES-TYPE; more memory than any type has: SW-NEED-TOO-LARGE; of a type that no node has:
    SW-PROFILE-UNKNOWN. Of a service: SW-NEED-TOO-LARGE, SW-PROFILE-UNKNOWN, and SW-SERVICE-GRES if
@@ -25,7 +26,7 @@ The first rule that applies decides, in this order:
 What the daemon's own mode makes of the answer comes last: ``as_mode_allows``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
@@ -131,7 +132,7 @@ def refused(refusal: Refusal) -> SubmitAnswer:
 
 def check_membership(uid: int, tenant: str, snapshot: Snapshot) -> None:
     """Raise SW-TENANT-UNKNOWN for no account, or for one that Slurm does not list as the user's."""
-    accounts = snapshot.accounts_by_uid.get(uid, frozenset())
+    accounts = snapshot.accounts_by_uid.get(uid, {})
     yours = ", ".join(sorted(accounts)) or "none"
     if not tenant:
         raise InvalidInputError(
@@ -204,15 +205,21 @@ def _admit(request: SubmitRequest, snapshot: Snapshot, token: str, recent: Recen
 def _admit_job(directives: JobDirectives, submission: _Submission) -> Decision:
     request, tenant, snapshot = submission.request, submission.tenant, submission.snapshot
     _require_quota(request.uid, tenant, snapshot)
-    _check_class("class", directives.job_class, tenant, snapshot)
+    standing = _standing(directives, submission)
+    job_class = standing or directives.job_class or "normal"
     limits = snapshot.type_limits.get(tenant, {})
     gpus = asked(request, directives.need_mib, limits, snapshot)
     # Without a script there is nothing that could run again.
     may_move = request.requeue is not False and not request.interactive
     wants = submission.wants(gpus, may_move=may_move)
+    if standing is not None:
+        wants = replace(wants, qos="")
     where = submission.place(wants)
+    if standing is not None:
+        words = f"QOS {request.qos} stands for class {standing} here; the quota decides the rest."
+        where = replace(where, notices=(words, *where.notices))
     _check_limits(gpus, submission)
-    job_class, is_flexible = directives.job_class, where.is_flexible
+    is_flexible = where.is_flexible
     tag = JobTag(submission.token, tenant, job_class=job_class, is_flexible=is_flexible)
     answer = _admitted(tag, where, gpus, snapshot)
     if request.explain:
@@ -275,6 +282,33 @@ def _chosen_notice(gpus: Asked) -> tuple[str, ...]:
 
 def _types(gpus: Asked) -> tuple[str, ...]:
     return () if gpus.chosen is None else (f"GPU type {gpus.chosen}",)
+
+
+def _standing(directives: JobDirectives, submission: _Submission) -> JobClass | None:
+    """The class that the QOS of the site stands for that the user has named, unless the script says
+    one.
+
+    Slurm sees a QOS of Slicewise's instead, so that the right to name it is checked here; who is
+    not known, as while slurmdbd is away, has no such right.
+    """
+    request, tenant, snapshot = submission.request, submission.tenant, submission.snapshot
+    if directives.job_class is not None:
+        _check_class("class", directives.job_class, tenant, snapshot)
+        return None
+    qos = request.qos.lower()
+    stands_for = snapshot.rules.class_of_qos.get(qos)
+    accounts = snapshot.accounts_by_uid.get(request.uid)
+    if stands_for is None or request.uid == 0:
+        return stands_for
+    if accounts is None:
+        return None
+    if qos not in accounts[tenant]:
+        raise InvalidInputError(
+            "SW-QOS",
+            f"Slurm does not list QOS {qos} as one that you may use in account {tenant!r}.",
+            "Leave out --qos. Yours: sacctmgr show assoc user=$USER format=account,qos",
+        )
+    return stands_for
 
 
 def _check_class(key: str, job_class: JobClass, tenant: str, snapshot: Snapshot) -> None:

@@ -60,3 +60,8 @@ class Books:
         """What each budget that has begun has left, by tenant."""
         reservations = self.reservations
         return budgets.left(self.tenants, self.balances, self.rolls, reservations, self.now_s)
+
+    @cached_property
+    def run_minutes(self) -> Mapping[str, int]:
+        """Millislice-minutes that the jobs of each tenant with a budget, and below it, may run."""
+        return budgets.run_minutes(self.policy, self.left, self.reservations, self.now_s)

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from cluster.units import slices_words
-from slurm_plugin.decide.quota_plan import Harm, HarmKind, Now, QuotaPlan, Side
-from slurm_plugin.decide.services import used_by_tenant
+from slurm_plugin.decide.quota_plan import Harm, HarmKind, QuotaPlan, Side
+from slurm_plugin.decide.quota_round import World
 from slurm_plugin.decide.statement import unposted_millislice_s
 from slurm_plugin.decide.tenants import payers
 from slurm_plugin.decide.why_words import span_text
@@ -28,11 +28,11 @@ def in_debt(plan: QuotaPlan) -> Iterator[Harm]:
             yield Harm(HarmKind.IN_DEBT, name, "", 0, words)
 
 
-def used_up(now: Now, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> Iterator[Harm]:
+def used_up(world: World, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> Iterator[Harm]:
     """Budgets that what runs now uses up before they begin anew, or within a year."""
-    was, then = _lasting(now, plan.before), _lasting(now, plan.after)
+    was, then = _lasting(world, plan.before), _lasting(world, plan.after)
     for name, (lasts_s, runs) in sorted(then.items()):
-        ends_in_s = period_ends_s.get(name, now.now_s + _YEAR_S) - now.now_s
+        ends_in_s = period_ends_s.get(name, world.books.now_s + _YEAR_S) - world.books.now_s
         if lasts_s >= min(ends_in_s, was.get(name, (ends_in_s,))[0]):
             continue
         words = (
@@ -41,18 +41,18 @@ def used_up(now: Now, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> Iter
         )
         if name in period_ends_s:
             words += f" until it begins anew, {span_text(ends_in_s)} from now"
-        if _set_aside(now, name) >= plan.after.left[name].startable_millislice_s:
+        if _set_aside(world, name) >= plan.after.left[name].startable_millislice_s:
             words += "; what runs may use up all of it by its time limits, so nothing starts now"
         yield Harm(HarmKind.USED_UP, name, "", 0, words, lasts_s)
 
 
-def _lasting(now: Now, side: Side) -> Mapping[str, tuple[int, int]]:
+def _lasting(world: World, side: Side) -> Mapping[str, tuple[int, int]]:
     """How many seconds each budget lasts that has anything left, and the millislices at which its
     tenants use it up now.
     """
     pays = payers(side.policy)
     runs: Counter[str] = Counter()
-    for name, amount in used_by_tenant(now.jobs, now.partitions, now.costs).items():
+    for name, amount in world.held.items():
         runs[pays.get(name, "")] += amount
     return {
         name: (one.startable_millislice_s // runs[name], runs[name])
@@ -61,13 +61,13 @@ def _lasting(now: Now, side: Side) -> Mapping[str, tuple[int, int]]:
     }
 
 
-def _set_aside(now: Now, payer: str) -> int:
+def _set_aside(world: World, payer: str) -> int:
     """Millislice-seconds that the runs it pays for may still use up: Slurm counts them against the
     budget before it starts another one.
     """
     return sum(
-        max(0, held.reserved_millislice_s - unposted_millislice_s(held, now.now_s))
-        for held in now.reservations
+        max(0, held.reserved_millislice_s - unposted_millislice_s(held, world.books.now_s))
+        for held in world.books.reservations
         if held.payer == payer
     )
 

@@ -183,11 +183,11 @@ def run_minutes(
     at_s: int,
 ) -> Mapping[str, int]:
     """Millislice-minutes that the jobs of each tenant with a budget, and of those below it, may
-    still run: ``GrpTRESRunMins`` of its account.
+    still run. Slurm is told of it in parts (``budget_parts``).
 
-    Slurm counts there what every running job of the subtree may still use up, whoever pays: so what
-    those may that this budget does not pay for is added. New ones start if they fit into what is
-    left of every budget on the way up, and no budget below lends a tenant its own.
+    What every running job of the subtree may still use up counts, whoever pays: so what those may
+    that this budget does not pay for is added. New ones start if they fit into what is left of
+    every budget on the way up, and no budget below lends a tenant its own.
     """
     allowed = {name: one.startable_millislice_s for name, one in budgets_left.items()}
     for held in reservations:

@@ -21,27 +21,44 @@ _NOT_BEFORE = frozenset({"BeginTime", "Dependency", "DependencyNeverSatisfied"})
 _NO_QUOTA_HELPS = frozenset(
     {
         "AccountNotAllowed",
+        "AccountingPolicy",
         "BadConstraints",
+        "BurstBufferOperation",
+        "BurstBufferResources",
+        "BurstBufferStageIn",
         "Constraints",
         "DeadLine",
+        "FedJobLock",
+        "FrontEndDown",
         "InvalidAccount",
+        "InvalidQOS",
         "JobArrayTaskLimit",
         "Licenses",
+        "MpiPortsBusy",
+        "NvidiaImexChannels",
         "PartitionConfig",
         "PartitionDown",
         "PartitionInactive",
         "PartitionNodeLimit",
         "PartitionTimeLimit",
+        "PowerNotAvail",
+        "PowerReserved",
         "Reservation",
         "ReservationDeleted",
+        "ReservationInvalid",
     }
 )
-"""Slurm's reasons of jobs that would not start with more slices: over their array's own limit; or
-their partition, reservation or account does not let them.
+"""Slurm's reasons of jobs that would not start with more slices: over their array's own limit; they
+wait for something else; or their partition, reservation, account or QOS does not let them.
 """
 
 _LIMITS = ("Assoc", "QOS", "Max")
 """So begin Slurm's reasons of jobs over a limit: on a type, over a budget, on jobs of one user, ...
+"""
+
+_SENTENCES = ("Reservation_", "uid_")
+"""So begin what Slurm says instead of a name where a reservation is gone, or a partition is not for
+the job's user.
 """
 
 _NO_NODES = ("ReqNodeNotAvail", "Nodes_required_for_job_are_DOWN")
@@ -56,7 +73,7 @@ _FOR_OTHERS = frozenset({"Priority", "Resources"})
 _FIRST_LOOK_S = 5
 """So long slurmctld may take for it: less than a borrower notices of its grace."""
 
-_FIRST_TASKS = 64
+FIRST_TASKS = 64
 """Of a QOS; more do not start until limits are looked at again."""
 
 
@@ -167,7 +184,7 @@ def qos_use(
     tasks: dict[str, list[int]] = defaultdict(list)
     doubtful: set[str] = set()
     ours = (job for job in jobs if is_managed(job, partitions))
-    for job in sorted(ours, key=lambda job: (-job.priority, job.job_id)):
+    for job in by_priority(ours):
         if _is_in_doubt(job, partitions):
             doubtful.add(job.qos)
         elif job.state in ALLOTTED:
@@ -175,7 +192,7 @@ def qos_use(
         elif is_waiting(job) and (cost := run_cost(job.gpus, costs)):
             count = max(1, len(job.untouched))
             waiting[job.qos] += cost * count
-            tasks[job.qos] += [cost] * min(count, _FIRST_TASKS - len(tasks[job.qos]))
+            tasks[job.qos] += [cost] * min(count, FIRST_TASKS - len(tasks[job.qos]))
     return QosUse(held, waiting, tasks, frozenset(doubtful))
 
 
@@ -299,6 +316,11 @@ def has_gpus(node: NodeView, partitions: frozenset[str]) -> bool:
     return node.is_in(partitions) and any(node.gpus.values())
 
 
+def by_priority(jobs: Iterable[JobView]) -> list[JobView]:
+    """In the order in which Slurm would start them."""
+    return sorted(jobs, key=lambda job: (-job.priority, job.job_id))
+
+
 def is_managed(job: JobView, partitions: frozenset[str]) -> bool:
     """Whether it is, or may come, in one of the partitions: while it waits it may name several."""
     return not partitions.isdisjoint(job.partition.split(","))
@@ -310,6 +332,12 @@ def is_waiting(job: JobView) -> bool:
     return pending and not job.held and job.reason not in _NOT_BEFORE
 
 
+def lacks_only_room(job: JobView) -> bool:
+    """Whether it would start now, if limits and other jobs let it."""
+    lacks_more = job.reason in _NO_QUOTA_HELPS or job.reason.startswith(_SENTENCES)
+    return is_waiting(job) and not lacks_more and not waits_for_nodes(job)
+
+
 def waits_for_others(job: JobView) -> bool:
     """Whether it would start if instances came free."""
     return (job.reason in _FOR_OTHERS or SHAPES_NODE in job.reason) and is_waiting(job)
@@ -318,7 +346,8 @@ def waits_for_others(job: JobView) -> bool:
 def waits_for_quota(job: JobView) -> bool:
     """Whether it could start now, if its tenant might hold more; GPUs may have to come free."""
     is_at_gate = job.reason == _QOS_SLICES and not is_ours(job.qos)
-    is_over_another = job.reason.startswith(_LIMITS) and job.reason != _QOS_SLICES
+    others = (*_LIMITS, *_SENTENCES)
+    is_over_another = job.reason.startswith(others) and job.reason != _QOS_SLICES
     is_no_matter_of_slices = job.reason in _NO_QUOTA_HELPS or is_over_another or is_at_gate
     return is_waiting(job) and not is_no_matter_of_slices
 
@@ -342,7 +371,7 @@ def paid_by_own_part(
         if job.state in ALLOTTED:
             left[job.account] -= run_cost(job.gpus, costs)
     waiting = (job for job in guaranteed if waits_for_quota(job))
-    for job in sorted(waiting, key=lambda job: (-job.priority, job.job_id)):
+    for job in by_priority(waiting):
         cost = run_cost(job.gpus, costs)
         for _ in range(max(1, len(job.untouched))):
             if not 0 < cost <= left[job.account]:

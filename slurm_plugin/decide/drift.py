@@ -156,12 +156,17 @@ def _goes_back(key: LimitKey, found: Found) -> bool:
 
 def remember_way_back(differences: Iterable[Difference], known: Known) -> Known:
     """What the ledger must know before these are applied: a daemon that starts after a way back
-    that was cut short finds its own values.
+    that was cut short finds its own values. With a QOS goes all that is limited by it.
     """
+    of_qos: dict[str, list[LimitKey]] = {}
+    for key in known:
+        if key.entity == "qos":
+            of_qos.setdefault(key.name, []).append(key)
     due = {
-        one.key: _remembered(known[one.key], one.now, one)
+        key: _remembered(known[key], one.now, one)
         for one in differences
-        if _is_remembered(one) and one.key in known
+        for key in (of_qos.get(one.key.name, ()) if one.key.field == NAME else (one.key,))
+        if not one.user and key in known
     }
     return {key: limit for key, limit in due.items() if known[key] != limit}
 

@@ -27,9 +27,9 @@ class Cause(StrEnum):
     """The limit of its own QOS."""
     CEILING = "ceiling"
     """The limit of its borrowed QOS."""
+    BUDGET = "budget"
     TYPE_LIMIT = "type-limit"
     MODEL_LIMIT = "model-limit"
-    BUDGET = "budget"
     NONE_FREE = "none-free"
     """The GPUs themselves."""
     BORROWING = "borrowing-limit"
@@ -39,9 +39,9 @@ class Cause(StrEnum):
 SLURM_REASONS: Mapping[Cause, str] = {
     Cause.CEILING: "QOSGrpBilling",
     Cause.GUARANTEE: "QOSGrpBilling",
+    Cause.BUDGET: "QOSGrpBillingRunMinutes",
     Cause.TYPE_LIMIT: "AssocGrpGRES",
     Cause.MODEL_LIMIT: "AssocGrpGRES",
-    Cause.BUDGET: "AssocGrpBillingRunMinutes",
     Cause.NONE_FREE: "Resources",
     Cause.BORROWING: "",
 }

@@ -1,31 +1,54 @@
-"""Which limits of QOS may grow now: none by slices that others may still take."""
+"""Which limits of QOS may grow now: none by slices, or by what is left of a budget, that others may
+still take.
+"""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from slurm_plugin.decide.ceilings import QosUse
 from slurm_plugin.decide.limit_changes import shrinks
-from slurm_plugin.decide.limits import BILLING, Difference, Found, Wanted, value_now
+from slurm_plugin.decide.limits import (
+    BILLING,
+    RUN_MINUTES,
+    Difference,
+    Found,
+    Wanted,
+    value_now,
+)
 from slurm_plugin.decide.policy import LimitKey, Loan, Policy
 from slurm_plugin.decide.qos_names import GATE_QOS, borrowed_qos, qos_name
 from slurm_plugin.decide.tenants import children, parent
 
 
-def shrinking(differences: Iterable[Difference]) -> tuple[Difference, ...]:
+def shrinking(differences: Iterable[Difference], found: Found) -> tuple[Difference, ...]:
     """The limits of QOS that are to be less."""
-    return tuple(one for one in differences if _is_limit(one) and shrinks(one))
+    return tuple(one for one in differences if _is_limit(one) and not _grows(one, found))
 
 
 def growing(differences: Iterable[Difference], found: Found) -> tuple[Difference, ...]:
-    """The limits of QOS that are to be more; in a new QOS no job can be yet."""
+    """The limits of QOS that are to be more, from 0 those of QOS that are not there yet."""
+    return tuple(one for one in differences if _is_limit(one) and _grows(one, found))
+
+
+def without(
+    waits: Collection[Difference], differences: Iterable[Difference], found: Found
+) -> tuple[Difference, ...]:
+    """The ``differences`` but for limits that are to wait; of a QOS that is not there yet that
+    is 0.
+    """
     return tuple(
-        one
+        replace(one, wanted="0") if one in waits else one
         for one in differences
-        if _is_limit(one) and one.key.name in found.qos and not shrinks(one)
+        if one not in waits or one.key.name not in found.qos
     )
 
 
+def _grows(one: Difference, found: Found) -> bool:
+    return one.key.name not in found.qos or not shrinks(one)
+
+
 def _is_limit(one: Difference) -> bool:
-    return one.key.entity == "qos" and one.key.field == BILLING
+    return one.key.entity == "qos" and one.key.field in {BILLING, RUN_MINUTES}
 
 
 def overtaken(policy: Policy, wanted: Wanted, planned: QosUse, now: QosUse) -> frozenset[str]:
@@ -62,19 +85,28 @@ def unfunded(
     They are the tenant's other QOS, those of who borrows from it, and the own ones of the tenants
     right above and below. Others grow by what is ``free`` of the cluster; None is not known.
     """
-    names = {one.key.name for one in stuck}
+    names = {one.key.name for one in stuck if one.key.field == BILLING}
     if not names:
         return frozenset()
     waits = set(_heirs(names, policy, tuple(loans)))
     for one in sorted(grow, key=lambda one: one.key):
         amount = int(one.wanted or 0) - int(one.now or 0)
-        if one.key.name in waits:
+        if one.key.name in waits or one.key.field != BILLING:
             continue
         if free is not None and amount > free:
             waits.add(one.key.name)
         elif free is not None:
             free -= amount
     return frozenset(waits)
+
+
+def overdrawn(stuck: Iterable[Difference], draws: Mapping[str, Sequence[str]]) -> frozenset[str]:
+    """QOS that are to wait for a part of a budget that Slurm refuses to make less; ``draws`` are
+    the budgets that bind each QOS.
+    """
+    parts = (one.key.name for one in stuck if one.key.field == RUN_MINUTES)
+    short = {budget for name in parts for budget in draws.get(name, ())}
+    return frozenset(name for name, budgets in draws.items() if short.intersection(budgets))
 
 
 def _heirs(stuck: set[str], policy: Policy, loans: tuple[Loan, ...]) -> Iterator[str]:

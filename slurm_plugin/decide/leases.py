@@ -20,9 +20,9 @@ from cluster.jobs import (
 from cluster.service import DEFAULT_LEASE_S, gives_back_s
 from cluster.units import Millislices
 from cluster.wire import ServiceView, SlotView
+from slurm_plugin.decide.budget_parts import binding, minutes_left
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.policy import Policy
-from slurm_plugin.decide.tenants import ancestors
 
 Key = tuple[int, int]
 """A slot: array job id and index."""
@@ -184,19 +184,16 @@ def spare_minutes(
     now_s: float,
     costs: Mapping[str, Millislices],
 ) -> Spare:
-    """What running jobs leave of ``run_minutes``, the limits as Slurm has them."""
+    """What running jobs leave of ``run_minutes``, which budgets had when limits were set."""
     held: Counter[str] = Counter()
     for job in jobs:
-        if job.state is JobState.RUNNING and job.end_s is not None and job.account in policy:
-            cost = run_cost(job.gpus, costs)
-            for name in (job.account, *ancestors(policy, job.account)):
-                held[name] += max(0, int(job.end_s - now_s)) * cost // 60
+        if job.state is JobState.RUNNING and job.account in policy:
+            minutes = minutes_left(job, run_cost(job.gpus, costs), now_s)
+            for name in binding(policy, run_minutes, job.account):
+                held[name] += minutes
     return Spare(
         {name: limit - held[name] for name, limit in run_minutes.items()},
-        {
-            name: tuple(one for one in (name, *ancestors(policy, name)) if one in run_minutes)
-            for name in policy
-        },
+        {name: binding(policy, run_minutes, name) for name in policy},
     )
 
 

@@ -57,7 +57,7 @@ def stages(
     With ``apart`` each ``unit`` has a command of its own: one that Slurm refuses keeps no other
     from its change.
 
-    New QOS first, with their limits: nobody may use them yet. Then what shrinks, with the use of
+    New QOS first, with their limits (``growth.without``). Then what shrinks, with the use of
     new QOS; then what grows. So at no moment more is allowed than before or after. Slurm refuses a
     default QOS to which a user, or an account below, with a list of its own has no access: such
     lists get theirs before defaults change, and lose others after.

@@ -36,7 +36,7 @@ def _moved_text(one: AccountDifference) -> str:
     above = one.parent or ROOT_ACCOUNT
     return (
         f"Account {one.account} is {_below(one.slurm_parent)} in Slurm, {_below(one.parent)} in the"
-        " ledger: limits on types and budgets above it in Slurm bind it too. Put it back:"
+        " ledger: limits on types above it in Slurm bind it too. Put it back:"
         f" sacctmgr modify account where name={one.account} set parent={above}; or take its place"
         " over: slicewise tenant import."
     )
@@ -72,6 +72,15 @@ def _bounds_submits(row: Association, found: Found) -> bool:
     while account is not None and not account.bounds_submits:
         account = found.accounts.get(account.parent)
     return account is not None
+
+
+def unknown_qos(named: Iterable[str], found: Found) -> tuple[str, ...]:
+    """QOS of the site that stand for a class and are not there, one sentence each."""
+    return tuple(
+        f"[qos] of slicewise.toml names {name}, and slurmdbd has no such QOS: nobody can use it."
+        for name in sorted(named)
+        if name not in found.qos
+    )
 
 
 def warnings(allowed: Allowed, found: Found) -> tuple[str, ...]:

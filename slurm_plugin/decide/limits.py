@@ -8,6 +8,7 @@ from cluster.errors import InvalidInputError
 from cluster.jobs import ALLOTTED, JobState, JobView, PartitionView
 from cluster.slurm.interface import Association, Qos
 from cluster.units import Millislices
+from slurm_plugin.decide.budget_parts import Claims, Part, Runs, parts, runs_of
 from slurm_plugin.decide.ceilings import Ceiling
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import is_managed
@@ -72,11 +73,13 @@ class InUse:
         is_gated: whether every managed partition has the gate.
         sharing: accounts with jobs in the QOS that all tenants shared once.
         held: millislices that running jobs hold, by account and QOS.
+        runs: what jobs take of budgets, if there are any.
     """
 
     is_gated: bool = False
     sharing: frozenset[str] = frozenset()
     held: Mapping[tuple[str, str], int] = field(default_factory=dict, hash=False)
+    runs: Runs = field(default_factory=Runs)
 
 
 @dataclass(frozen=True)
@@ -101,10 +104,15 @@ class Allowed:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a setting should be, as text, "" is not set; and why."""
+    """What a setting should be, as text, "" is not set; and why.
+
+    Attributes:
+        least: of a part of a budget: less is not good enough, however near it is.
+    """
 
     value: str
     why: str
+    least: int = 0
 
 
 Settings = Mapping[LimitKey, Setting]
@@ -138,6 +146,12 @@ class Difference:
     why: str
     user: str = ""
     partition: str = ""
+
+    @property
+    def text(self) -> str:
+        """``qos slicewise_vision grptres=billing: 0 to 6000``."""
+        of, now, wanted = self.key, self.now or "none", self.wanted or "none"
+        return f"{of.entity} {of.name} {of.field}: {now} to {wanted}"
 
 
 def found_of(
@@ -176,13 +190,17 @@ def in_use(
     jobs: Iterable[JobView],
     managed: Collection[str],
     costs: Mapping[str, Millislices],
+    *,
+    now_s: float,
+    has_budgets: bool,
 ) -> InUse:
-    """That, of the ``managed`` partitions."""
+    """That, of the ``managed`` partitions. Without budgets nothing is taken of them."""
     jobs, names = tuple(jobs), frozenset(managed)
+    ours = [job for job in jobs if is_managed(job, names)]
     gates = {view.name: view.qos for view in partitions}
     held: Counter[tuple[str, str]] = Counter()
-    for job in jobs:
-        if job.state in ALLOTTED and is_managed(job, names):
+    for job in ours:
+        if job.state in ALLOTTED:
             held[job.account, job.qos] += run_cost(job.gpus, costs)
     return InUse(
         is_gated=bool(managed) and all(gates.get(name) == GATE_QOS for name in managed),
@@ -190,6 +208,7 @@ def in_use(
             job.account for job in jobs if job.qos == SHARED_QOS and job.state != JobState.ENDED
         ),
         held=+held,
+        runs=runs_of(ours, costs, now_s) if has_budgets else Runs(),
     )
 
 
@@ -202,16 +221,16 @@ def wanted(allowed: Allowed, found: Found, known: Mapping[LimitKey, KnownLimit])
     is lent to it (``ceilings.by_use`` has moved some from the one to the other). So the limits of
     all tenants together are no more than there is, whoever stands above whom, and no account and no
     other partition is limited. What a tenant's jobs hold in other QOS, in which they ran before, is
-    taken off both. The own QOS may preempt the borrowed one of
-    every tenant, once what runs there is older than its term; its jobs are requeued. Accounts may
-    use their tenant's two QOS beside those that they have, and no tenant above it. A QOS whose
-    tenant is gone allows nothing. The QOS that all tenants shared once has no limit, and stays for
-    as long as jobs are in it.
+    taken off both. The own QOS may preempt the borrowed one of every tenant that borrows, once what
+    runs there is older than its term; its jobs are requeued. Accounts may use their tenant's two
+    QOS beside those that they have, and no tenant above it. A QOS whose tenant is gone allows
+    nothing. The QOS that all tenants shared once has no limit, and stays for as long as jobs are in
+    it.
 
-    A tenant's account is limited to so many instances of a type, and to what is left of its budget.
-    What is no longer looked after (such a limit that was taken away, a term) goes back to what it
-    was before; the slices of accounts, and their default QOS, which were limits once, when the gate
-    stands.
+    Budgets are limits of the QOS that draw on them, in parts (``budget_parts``). A tenant's account
+    is limited to so many instances of a type. What is no longer looked after (such a limit that was
+    taken away, a term) goes back to what it was before. So do the slices, budgets and default QOS
+    of accounts, which were limits once, when the gate stands and the QOS have their parts.
     """
     tenants = frozenset(filter(can_have_qos, allowed.policy)) & found.accounts.keys()
     tenants -= {ROOT_ACCOUNT}
@@ -223,7 +242,8 @@ def wanted(allowed: Allowed, found: Found, known: Mapping[LimitKey, KnownLimit])
         else:
             settings |= _other_account(name, lists[name], found, known)
     settings |= _qos_settings(tenants, allowed, found, known)
-    return Wanted({**_handed_back(known, settings, found), **settings}, lists)
+    back = _handed_back(known, settings, found, allowed.run_minutes)
+    return Wanted({**back, **settings}, lists)
 
 
 def _listed(account: str, tenants: Collection[str], found: Found) -> str:
@@ -242,9 +262,6 @@ def _tenant_account(name: str, allowed: Allowed, found: Found) -> Settings:
     for gres_type, count in limits.items():
         if f"gres/gpu:{gres_type}" in found.tres:
             fields[TYPE + gres_type] = Setting(str(count), "limit on the type or its model")
-    if name in allowed.run_minutes:
-        minutes = allowed.run_minutes[name]
-        fields[RUN_MINUTES] = Setting(str(minutes), f"budget: {minutes / 60_000:.2f} slice-hours")
     return {LimitKey("account", name, field): setting for field, setting in fields.items()}
 
 
@@ -306,19 +323,24 @@ def _qos_settings(
     found: Found,
     known: Mapping[LimitKey, KnownLimit],
 ) -> Settings:
-    elsewhere = _held_elsewhere(tenants, found)
+    elsewhere = _elsewhere(tenants, found, found.in_use.held)
     limits = {
         tenant: _less(allowed.ceilings[tenant], elsewhere.get(tenant, 0)) for tenant in tenants
     }
+    of_budgets = _parts(limits, allowed, found)
     shared = {SHARED_QOS} if tenants and found.in_use.sharing else set()
-    preempted = Setting(_text({*map(borrowed_qos, tenants), *shared}), "guaranteed goes first")
+    borrowers = _borrowers(tenants, allowed, found)
+    preempted = Setting(_text({*map(borrowed_qos, borrowers), *shared}), "guaranteed goes first")
     gate = {BILLING: Setting("0", "nothing in other QOS")}
     settings = dict(_qos(GATE_QOS, "QOS of the managed partitions", gate))
     for tenant, (own, borrowed) in sorted(limits.items()):
+        name, on_loan = qos_name(tenant), borrowed_qos(tenant)
         fields = {**_limit(own, f"own part of {tenant}, less what it lends"), PREEMPT: preempted}
-        settings |= _qos(qos_name(tenant), f"for guaranteed jobs of {tenant}", fields)
+        fields |= _minutes(of_budgets.get(name))
+        settings |= _qos(name, f"for guaranteed jobs of {tenant}", fields)
         fields = {**_limit(borrowed, f"lent to {tenant}"), **_on_loan(allowed.term_s)}
-        settings |= _qos(borrowed_qos(tenant), f"for borrowed jobs of {tenant}", fields)
+        fields |= _minutes(of_budgets.get(on_loan))
+        settings |= _qos(on_loan, f"for borrowed jobs of {tenant}", fields)
     for name in shared:
         settings |= _qos(name, "until the last of its jobs has ended", _on_loan(allowed.term_s))
     wanted_names = {key.name for key in settings}
@@ -328,13 +350,29 @@ def _qos_settings(
     return settings
 
 
-def _held_elsewhere(tenants: Collection[str], found: Found) -> Mapping[str, int]:
-    """What each tenant's jobs, and those of accounts without a quota below it, hold in QOS that are
-    no tenant's: those of a tenant are limited themselves.
+def _borrowers(tenants: Collection[str], allowed: Allowed, found: Found) -> frozenset[str]:
+    """Who may borrow, or has jobs that do: sacctmgr prints all of them for each tenant, 26 MB in
+    five seconds of a thousand tenants.
+    """
+    held = {qos for _, qos in found.in_use.held}
+    return frozenset(
+        tenant
+        for tenant in tenants
+        if allowed.policy[tenant].quota.borrowing_limit_millislices
+        or allowed.ceilings[tenant].borrowed_limit_millislices
+        or borrowed_qos(tenant) in held
+    )
+
+
+def _elsewhere(
+    tenants: Collection[str], found: Found, amounts: Mapping[tuple[str, str], int]
+) -> Mapping[str, int]:
+    """What of the ``amounts`` by account and QOS each tenant's jobs have, and those of accounts
+    without a quota below it, in QOS that are no tenant's: those of a tenant are limited themselves.
     """
     limited = {name for tenant in tenants for name in (qos_name(tenant), borrowed_qos(tenant))}
     held: Counter[str] = Counter()
-    for (account, qos), amount in found.in_use.held.items():
+    for (account, qos), amount in amounts.items():
         if qos in limited:
             continue
         row = found.accounts.get(account)
@@ -343,6 +381,40 @@ def _held_elsewhere(tenants: Collection[str], found: Found) -> Mapping[str, int]
         if row is not None:
             held[row.account] += amount
     return held
+
+
+def _parts(
+    limits: Mapping[str, tuple[int, int]], allowed: Allowed, found: Found
+) -> Mapping[str, Part]:
+    """Of budgets, by QOS; ``limits`` are of both QOS of each tenant."""
+    of_qos = {
+        name: limit
+        for tenant, both in limits.items()
+        for name, limit in zip((qos_name(tenant), borrowed_qos(tenant)), both, strict=True)
+    }
+    runs = found.in_use.runs
+    claims = Claims(
+        _by_qos(runs.may_take),
+        _elsewhere(limits.keys(), found, runs.may_take),
+        runs.waiting,
+        of_qos,
+        _by_qos(found.in_use.held),
+    )
+    return parts(allowed.policy, allowed.run_minutes, limits, claims)
+
+
+def _by_qos(amounts: Mapping[tuple[str, str], int]) -> Mapping[str, int]:
+    found: Counter[str] = Counter()
+    for (_, qos), amount in amounts.items():
+        found[qos] += amount
+    return found
+
+
+def _minutes(part: Part | None) -> Mapping[str, Setting]:
+    if part is None:
+        return {}
+    of = f"budget of {', '.join(part.budgets)}: {part.minutes / 60_000:.2f} slice-hours of it"
+    return {RUN_MINUTES: Setting(str(part.minutes), of, part.least)}
 
 
 def _less(ceiling: Ceiling, held: int) -> tuple[int, int]:
@@ -377,20 +449,28 @@ def _seen_qos(found: Found, known: Mapping[LimitKey, KnownLimit]) -> set[str]:
 
 
 def _handed_back(
-    known: Mapping[LimitKey, KnownLimit], settings: Settings, found: Found
+    known: Mapping[LimitKey, KnownLimit],
+    settings: Settings,
+    found: Found,
+    budgets: Collection[str],
 ) -> Settings:
+    once = {BILLING, DEFAULT_QOS} if found.is_gated else set()
+    of_budgets = (key for key in settings if key.field == RUN_MINUTES)
+    if found.is_gated and all(value_now(found, key) for key in of_budgets):
+        once.add(RUN_MINUTES)
+
+    def goes_back(key: LimitKey) -> bool:
+        if key.entity == "qos":
+            return key.field in {EXEMPT, RUN_MINUTES} and key.name in found.qos
+        is_over = key.field.startswith(TYPE) or key.field in once
+        is_over |= key.field == RUN_MINUTES and key.name not in budgets
+        return is_over and key.name in found.accounts
+
     return {
         key: Setting(limit.before, "no longer limited")
         for key, limit in known.items()
-        if key not in settings and _may_be_handed_back(key, found) and limit.last != limit.before
+        if key not in settings and limit.last != limit.before and goes_back(key)
     }
-
-
-def _may_be_handed_back(key: LimitKey, found: Found) -> bool:
-    if key.entity == "qos":
-        return key.field == EXEMPT and key.name in found.qos
-    once = (BILLING, DEFAULT_QOS) if found.is_gated else ()
-    return key.field.startswith((TYPE, RUN_MINUTES, *once)) and key.name in found.accounts
 
 
 def value_now(found: Found, key: LimitKey) -> str:
@@ -415,7 +495,11 @@ def _qos_value(found: Found, key: LimitKey) -> str:
     row, (word, _, tres) = found.qos.get(key.name), key.field.partition("=")
     if row is None:
         return ""
-    limits = {"grptres": row.grp_tres, "maxtresperaccount": row.max_tres_per_account}
+    limits = {
+        "grptres": row.grp_tres,
+        "maxtresperaccount": row.max_tres_per_account,
+        "grptresrunmins": row.grp_tres_run_mins,
+    }
     if word in limits:
         return str(limits[word].get(tres, ""))
     texts = {
@@ -431,8 +515,8 @@ def _qos_value(found: Found, key: LimitKey) -> str:
 def differences(wanted: Wanted, found: Found) -> tuple[Difference, ...]:
     """Where Slurm is not as wanted; () if it has it all.
 
-    What is left of a budget moves all the time: a limit on it is good enough within one percent
-    or one slice-minute, unless it is or was zero.
+    What is left of a budget moves all the time: a part of it is good enough within one percent or
+    one slice-minute, unless it is to be zero, or a waiting job could not start with it.
     """
     now = {key: value_now(found, key) for key in wanted.settings}
     return (
@@ -440,7 +524,7 @@ def differences(wanted: Wanted, found: Found) -> tuple[Difference, ...]:
             Difference(key, now[key], value, setting.why)
             for key, setting in wanted.settings.items()
             if now[key] != (value := _with_others(key, now[key], setting.value))
-            and not _near(key, now[key], value)
+            and not _near(key, now[key], setting)
         ),
         *_user_differences(wanted.lists, found),
     )
@@ -455,11 +539,13 @@ def _with_others(key: LimitKey, now: str, value: str) -> str:
     return _text({*now.split(","), *value.split(",")} - {""})
 
 
-def _near(key: LimitKey, now: str, value: str) -> bool:
-    if key.field != RUN_MINUTES or {now, value} & {"", "0"}:
+def _near(key: LimitKey, now: str, setting: Setting) -> bool:
+    if key.field != RUN_MINUTES or not now or setting.value in {"", "0"}:
         return False
-    apart = abs(int(now) - int(value))
-    return apart <= _NEAR_MILLISLICE_MIN or apart * _NEAR_SHARE <= int(value)
+    has, value = int(now), int(setting.value)
+    apart = abs(has - value)
+    is_near = apart <= _NEAR_MILLISLICE_MIN or apart * _NEAR_SHARE <= value
+    return is_near and has >= setting.least
 
 
 def _user_differences(lists: Mapping[str, str], found: Found) -> Iterator[Difference]:

@@ -2,9 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cluster.errors import InvalidInputError
-from cluster.wire import OrderRequest, ServiceOrder, ServiceView
+from cluster.wire_orders import OrderRequest, ServiceOrder
+
+if TYPE_CHECKING:
+    # The ledger, which commands open, has no use for the other messages.
+    from cluster.wire import ServiceView
 
 Key = tuple[str, str]
 """Tenant and name of a service."""
@@ -56,7 +61,7 @@ def _check(request: OrderRequest, script: Bounds) -> None:
         )
 
 
-def arrays_of(services: Iterable[ServiceView]) -> Mapping[Key, frozenset[int]]:
+def arrays_of(services: Iterable["ServiceView"]) -> Mapping[Key, frozenset[int]]:
     """The generations of each service."""
     found: dict[Key, frozenset[int]] = {}
     for one in services:

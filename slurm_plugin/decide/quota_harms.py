@@ -3,7 +3,7 @@ tenant's own part is ever ended by it.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cluster.jobs import JobState, JobTag, JobView
@@ -17,12 +17,11 @@ from slurm_plugin.decide.limits import (
     binding_type_limits,
     type_limits,
 )
-from slurm_plugin.decide.policy import Policy, Recall
+from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.qos_names import is_borrowed, qos_name
-from slurm_plugin.decide.quota_plan import Harm, HarmKind, Now, QuotaPlan, Side
-from slurm_plugin.decide.reclaim.inputs import taking
-from slurm_plugin.decide.reclaim.recalls import over_entitlement, recalled
-from slurm_plugin.decide.reclaim.victims import reclaim
+from slurm_plugin.decide.quota_plan import Harm, HarmKind, QuotaPlan, Side
+from slurm_plugin.decide.quota_round import World
+from slurm_plugin.decide.reclaim.recalls import over_entitlement
 from slurm_plugin.decide.services import used_by_tenant
 from slurm_plugin.decide.standing import overcommitted_millislices, with_those_below
 from slurm_plugin.decide.tenants import own_part
@@ -31,31 +30,30 @@ _WAITS = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 _UNASKED = "they run on until Slurm needs their GPUs, and are preempted then"
 
 
-def harms(now: Now, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> tuple[Harm, ...]:
+def harms(world: World, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> tuple[Harm, ...]:
     """What the change makes worse, by kind. ``period_ends_s`` are those of the running periods of
     the budgets that have periods.
     """
-    recalls = _recalls(now, plan)
-    own_parts = tuple(_above_own_parts(now, plan))
-    called_back = tuple(_called_back(now, plan, {one.borrower for one in recalls}))
+    own_parts = tuple(_above_own_parts(world, plan))
+    called_back = tuple(_called_back(world, plan))
     told = {one.tenant for one in (*own_parts, *called_back)}
     return (
-        *_removed(now, plan),
-        *_overcommitted(now, plan),
+        *_removed(world, plan),
+        *_overcommitted(world, plan),
         *own_parts,
-        *_above_ceilings(now, plan, told),
-        *_above_types(now, plan),
+        *_above_ceilings(world, plan, told),
+        *_above_types(world, plan),
         *called_back,
-        *_replicas(now, plan, recalls),
-        *_never_start(now, plan),
-        *_min_replicas(now, plan),
+        *_replicas(world, plan),
+        *_never_start(world, plan),
+        *_min_replicas(world, plan),
         *in_debt(plan),
-        *used_up(now, plan, period_ends_s),
+        *used_up(world, plan, period_ends_s),
     )
 
 
-def _removed(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
-    used = used_by_tenant(now.jobs, now.partitions, now.costs)
+def _removed(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+    used = world.held
     for name in sorted(plan.before.policy.keys() - plan.after.policy.keys()):
         if has := used.get(name, 0):
             words = (
@@ -65,8 +63,8 @@ def _removed(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
             yield Harm(HarmKind.REMOVED, name, "", has, words)
 
 
-def _overcommitted(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
-    whole = now.capacity_millislices
+def _overcommitted(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+    whole = world.capacity_millislices
     if whole is None:
         return
     was = overcommitted_millislices(plan.before.policy, whole)
@@ -79,9 +77,9 @@ def _overcommitted(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
         yield Harm(HarmKind.OVERCOMMITTED, "", "", above, words)
 
 
-def _above_own_parts(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
-    for name, one in held(now.jobs, now.partitions).items():
-        has, after = run_cost(one.guaranteed, now.costs), plan.after.ceilings.get(name)
+def _above_own_parts(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+    for name, one in held(world.seen.jobs, world.rules.partitions).items():
+        has, after = run_cost(one.guaranteed, world.rules.costs), plan.after.ceilings.get(name)
         if after is not None and has > (part := after.guarantee_millislices):
             before = plan.before.ceilings.get(name, after)
             if part < before.guarantee_millislices:
@@ -89,10 +87,10 @@ def _above_own_parts(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
                 yield Harm(HarmKind.OWN_PART, name, "", has - part, words)
 
 
-def _above_ceilings(now: Now, plan: QuotaPlan, told: Collection[str]) -> Iterator[Harm]:
+def _above_ceilings(world: World, plan: QuotaPlan, told: Collection[str]) -> Iterator[Harm]:
     """But for those, and those above them, of whom it is ``told`` already."""
     after = plan.after
-    used = with_those_below(after.policy, used_by_tenant(now.jobs, now.partitions, now.costs))
+    used = with_those_below(after.policy, world.held)
     known = with_those_below(after.policy, dict.fromkeys(told, 1))
     for name, ceiling in after.ceilings.items():
         most, before = ceiling.ceiling_millislices, plan.before.ceilings.get(name, ceiling)
@@ -102,17 +100,18 @@ def _above_ceilings(now: Now, plan: QuotaPlan, told: Collection[str]) -> Iterato
             yield Harm(HarmKind.CEILING, name, "", amount, words + _WAITS_WORDS)
 
 
-def _above_types(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
+def _above_types(world: World, plan: QuotaPlan) -> Iterator[Harm]:
     """A limit on a type binds a tenant with all below it."""
     was, then = plan.before.policy, plan.after.policy
-    running = held(now.jobs, now.partitions)
-    for kind in sorted(now.costs):
+    costs, models = world.rules.costs, plan.allowed.models
+    running = held(world.seen.jobs, world.rules.partitions)
+    for kind in sorted(costs):
         used = with_those_below(
             then, {name: one.instances.get(kind, 0) for name, one in running.items()}
         )
         for name, tenant in then.items():
-            most = type_limits(tenant.quota, now.costs, now.models).get(kind, used[name])
-            before = type_limits(was[name].quota, now.costs, now.models) if name in was else {}
+            most = type_limits(tenant.quota, costs, models).get(kind, used[name])
+            before = type_limits(was[name].quota, costs, models) if name in was else {}
             if used[name] > most < before.get(kind, used[name]):
                 words = f"it and those below it hold {used[name]} × {kind}, {most} at most"
                 yield Harm(HarmKind.TYPE, name, "", 0, words + _WAITS_WORDS)
@@ -125,12 +124,12 @@ def _of(has: int, most: int) -> str:
     return f"{slices_words(has)}, {slices_text(has - most)} beyond the {slices_text(most)}"
 
 
-def _called_back(now: Now, plan: QuotaPlan, asked: Collection[str]) -> Iterator[Harm]:
-    """Borrowers that hold more than what would be lent to them. Replicas of those ``asked`` go in
-    good order; nothing is recalled for a lender that has no more of its own.
+def _called_back(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+    """Borrowers that hold more than what would be lent to them; nothing is recalled for a lender
+    that has no more of its own.
     """
-    used = used_by_tenant(now.jobs, now.partitions, now.costs)
-    borrowed = _borrowed(now)
+    used = world.held
+    borrowed = _borrowed(world)
     was = over_entitlement(plan.before.policy, plan.before.loans, used)
     above = over_entitlement(plan.after.policy, plan.after.loans, used)
     for name in sorted(above):
@@ -143,18 +142,18 @@ def _called_back(now: Now, plan: QuotaPlan, asked: Collection[str]) -> Iterator[
                 amount,
                 f"its borrowed jobs hold {_of(borrowed[name], borrowed[name] - amount)} that it"
                 " could go on borrowing"
-                f"{_lenders(plan, name)}; {_when(now) if name in asked else _UNASKED}",
+                f"{_lenders(plan, name)}; {_when(world) if name in plan.asked else _UNASKED}",
             )
 
 
-def _when(now: Now) -> str:
-    return f"replicas go within {now.grace_s} s, jobs when Slurm needs their GPUs"
+def _when(world: World) -> str:
+    return f"replicas go within {world.rules.grace_s} s, jobs when Slurm needs their GPUs"
 
 
-def _borrowed(now: Now) -> Mapping[str, int]:
+def _borrowed(world: World) -> Mapping[str, int]:
     """Millislices that each account's jobs hold in the borrowed QOS."""
-    jobs = [job for job in now.jobs if is_borrowed(job.qos)]
-    return used_by_tenant(jobs, now.partitions, now.costs)
+    jobs = [job for job in world.seen.jobs if is_borrowed(job.qos)]
+    return used_by_tenant(jobs, world.rules.partitions, world.rules.costs)
 
 
 def _lenders(plan: QuotaPlan, borrower: str) -> str:
@@ -166,43 +165,11 @@ def _lenders(plan: QuotaPlan, borrower: str) -> str:
     return f"; to give back: {', '.join(back)}" if back else ""
 
 
-def _recalls(now: Now, plan: QuotaPlan) -> tuple[Recall, ...]:
-    return recalled(
-        plan.after.policy,
-        plan.before.loans,
-        plan.after.loans,
-        (),
-        used_by_tenant(now.jobs, now.partitions, now.costs),
-        ready={},
-        waiting={},
-        now_s=now.now_s,
-        grace_s=max(1, now.grace_s),
-    )
-
-
-def _replicas(now: Now, plan: QuotaPlan, recalls: Sequence[Recall]) -> Iterator[Harm]:
-    after = plan.after
-    if not recalls:
-        return
-    found = reclaim(
-        taking(
-            after.policy,
-            recalls,
-            now.jobs,
-            now.nodes,
-            services=now.services,
-            partitions=now.partitions,
-            costs=now.costs,
-            leaving=frozenset(),
-            now_s=now.now_s,
-            term_s=now.term_s,
-            excess={},
-        )
-    )
-    jobs = {job.job_id: job for job in now.jobs}
-    for job_id, why in found.victims.items():
+def _replicas(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+    jobs = {job.job_id: job for job in world.seen.jobs}
+    for job_id, why in plan.going.items():
         job = jobs[job_id]
-        cost = run_cost(job.gpus, now.costs)
+        cost = run_cost(job.gpus, world.rules.costs)
         yield Harm(HarmKind.REPLICA, job.account, _name(job), cost, f"it is drained: {why}")
 
 
@@ -223,34 +190,35 @@ class _Rules:
     budgets: Mapping[str, int] = field(hash=False)
 
 
-def _rules(now: Now, policy: Policy) -> _Rules:
-    most = highest_ceilings(policy, now.capacity_millislices)
+def _rules(world: World, policy: Policy, models: Mapping[str, str]) -> _Rules:
+    most = highest_ceilings(policy, world.capacity_millislices)
     own = own_part(policy)
     return _Rules(
         {name: min(own[name], most[name]) for name in policy},
         most,
-        binding_type_limits(policy, now.costs, now.models),
+        binding_type_limits(policy, world.rules.costs, models),
         period_budgets(policy),
     )
 
 
-def _never_start(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
-    was, then = _rules(now, plan.before.policy), _rules(now, plan.after.policy)
-    for job in now.jobs:
+def _never_start(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+    models = plan.allowed.models
+    was, then = (_rules(world, side.policy, models) for side in (plan.before, plan.after))
+    for job in world.seen.jobs:
         is_slot = (tag := JobTag.find(job.admin_comment)) is not None and tag.service is not None
-        if job.state not in _WAITS or is_slot or not is_managed(job, now.partitions):
+        if job.state not in _WAITS or is_slot or not is_managed(job, world.rules.partitions):
             continue
-        found = _obstacle(job, then, now)
-        if found and job.account in was.own and not _obstacle(job, was, now):
+        found = _obstacle(job, then, world)
+        if found and job.account in was.own and not _obstacle(job, was, world):
             amount, words = found
             about = f"job {job.job_id} of {job.user}"
             yield Harm(HarmKind.NEVER_STARTS, job.account, about, amount, words)
 
 
-def _obstacle(job: JobView, rules: _Rules, now: Now) -> tuple[int, str] | None:
+def _obstacle(job: JobView, rules: _Rules, world: World) -> tuple[int, str] | None:
     """What keeps one task of it from ever starting."""
     tenant, gpus = job.account, job.gpus
-    cost = run_cost(gpus, now.costs)
+    cost = run_cost(gpus, world.rules.costs)
     tag = JobTag.find(job.admin_comment)
     stays = job.qos == qos_name(tenant) and not (tag is not None and tag.is_flexible)
     most = (rules.own if stays else rules.most).get(tenant, 0)
@@ -268,11 +236,11 @@ def _obstacle(job: JobView, rules: _Rules, now: Now) -> tuple[int, str] | None:
     return None
 
 
-def _min_replicas(now: Now, plan: QuotaPlan) -> Iterator[Harm]:
+def _min_replicas(world: World, plan: QuotaPlan) -> Iterator[Harm]:
     """The oldest service first: what it keeps has taken its place already."""
     was, then = _room(plan.before), _room(plan.after)
     taken: Counter[str] = Counter()
-    for service in _newest(now):
+    for service in _newest(world):
         tenant, count = service.tenant, _least(service)
         taken[tenant] += count * service.cost_millislices
         room = then.get(tenant, 0)
@@ -293,9 +261,11 @@ def _room(side: Side) -> Mapping[str, int]:
     return {name: int(one.guarantee_millislices) for name, one in side.ceilings.items()}
 
 
-def _newest(now: Now) -> list[ServiceView]:
+def _newest(world: World) -> list[ServiceView]:
     """Of each service that is to go on."""
-    newest = {(one.tenant, one.name): one for one in now.services if one.order.delete_s is None}
+    newest = {
+        (one.tenant, one.name): one for one in world.seen.services if one.order.delete_s is None
+    }
     return sorted(newest.values(), key=lambda one: one.submit_s)
 
 

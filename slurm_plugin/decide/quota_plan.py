@@ -7,59 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from cluster.jobs import JobView, NodeView
-from cluster.mig_profiles import WholeBoard
-from cluster.units import Millislices, MillisliceSeconds
-from cluster.wire import ServiceView
-from slurm_plugin.decide.budgets import Left, amended, due_roll, left, run_minutes, unspent
+from cluster.units import MillisliceSeconds
+from slurm_plugin.decide.books import Books
+from slurm_plugin.decide.budgets import Left, amended, due_roll, unspent
 from slurm_plugin.decide.ceilings import Ceiling, by_use, ceilings
-from slurm_plugin.decide.demand import capacity, demand, qos_use
+from slurm_plugin.decide.demand import qos_use
 from slurm_plugin.decide.limits import Allowed
-from slurm_plugin.decide.model import Balance, BudgetEntry, Reservation
+from slurm_plugin.decide.model import Balance, BudgetEntry
 from slurm_plugin.decide.policy import Budget, Loan, Policy, Recall, TenantUpdate
-from slurm_plugin.decide.reclaim.inputs import leaving, replicas
+from slurm_plugin.decide.quota_round import World, plan
 from slurm_plugin.decide.standing import in_tree_order
 from slurm_plugin.decide.statement import unposted_millislice_s
 from slurm_plugin.decide.tenants import effective_nominal
-from slurm_plugin.decide.whole_jobs import lend_whole_jobs, waits
-
-
-@dataclass(frozen=True)
-class Now:
-    """What there is.
-
-    Attributes:
-        policy: in force.
-        services: with what their owners ordered.
-        costs: millislices of an instance by GRES type; models, whole_boards: of what it is a part.
-        held_lately: millislices that each tenant has held on average; empty if that does not count.
-        balances, rolls, reservations: of budgets, as the ledger has them.
-        grace_s, term_s, turn_s: [lending].
-    """
-
-    policy: Policy = field(hash=False)
-    loans: tuple[Loan, ...]
-    recalls: tuple[Recall, ...]
-    jobs: tuple[JobView, ...] = field(hash=False)
-    nodes: tuple[NodeView, ...] = field(hash=False)
-    services: tuple[ServiceView, ...] = field(hash=False)
-    partitions: frozenset[str]
-    costs: Mapping[str, Millislices] = field(hash=False)
-    whole_boards: Mapping[str, WholeBoard] = field(hash=False)
-    models: Mapping[str, str] = field(hash=False)
-    balances: Mapping[str, Balance] = field(hash=False)
-    rolls: Mapping[str, int] = field(hash=False)
-    reservations: tuple[Reservation, ...] = field(hash=False)
-    held_lately: Mapping[str, int] = field(hash=False)
-    now_s: int
-    grace_s: int
-    term_s: int
-    turn_s: int
-
-    @property
-    def capacity_millislices(self) -> int | None:
-        """None without any GPU: something is wrong then, and nothing is squeezed or lent."""
-        return capacity(self.nodes, self.partitions, self.costs, self.whole_boards) or None
 
 
 @dataclass(frozen=True)
@@ -119,6 +78,8 @@ class QuotaPlan:
         tenants: each followed by those below it, also those of whom nothing changes; in the end
             those who are removed.
         allowed: what Slurm would be brought to.
+        asked: borrowers that give back by replicas that go in good order.
+        going: why replicas go, by job id: those that would stay without the change.
     """
 
     tenants: tuple[TenantPlan, ...]
@@ -126,6 +87,8 @@ class QuotaPlan:
     before: Side
     after: Side
     allowed: Allowed
+    asked: frozenset[str]
+    going: Mapping[int, str] = field(hash=False)
 
 
 class HarmKind(StrEnum):
@@ -198,77 +161,76 @@ def _depth(name: str, parents: Mapping[str, str]) -> int:
     return len(above)
 
 
-def quota_plan(now: Now, after: Policy, period_starts_s: Mapping[str, int]) -> QuotaPlan:
-    """What the policy ``after`` would lead to; nobody's jobs come, end or ask for more meanwhile.
+def quota_plan(
+    world: World,
+    tenants: Policy,
+    models: Mapping[str, str],
+    period_starts_s: Mapping[str, int],
+) -> QuotaPlan:
+    """What the next round would come to if the ledger had these ``tenants``; nobody's jobs come,
+    end or ask for more meanwhile.
 
-    ``period_starts_s`` are those of the running periods of its budgets.
+    ``models`` are the GPU models by GRES type, ``period_starts_s`` the starts of the running
+    periods of the tenants' budgets.
     """
-    whole = now.capacity_millislices
-    first = Side(
-        now.policy,
-        now.loans,
-        ceilings(now.policy, now.loans, whole, now.recalls),
-        left(now.policy, now.balances, now.rolls, now.reservations, now.now_s),
-    )
-    changed = dict(_changed_budgets(now, after))
-    balances = {**now.balances, **dict(_given(now, changed, period_starts_s))}
-    begun = {name: max(now.rolls.get(name, 0), period_starts_s[name]) for name in changed}
-    loans = _lent(now, after)
-    then = Side(
-        after,
-        loans,
-        ceilings(after, loans, whole),
-        left(after, balances, {**now.rolls, **begun}, now.reservations, now.now_s),
-    )
+    edited = replace(world, books=_edited(world.books, tenants, period_starts_s))
+    now, then = plan(world), plan(edited)
+    before = _side(world, world.books.loans, world.books.recalls)
+    after = _side(edited, then.loans, ())
+    jobs, rules, books = world.seen.jobs, world.rules, edited.books
     return QuotaPlan(
-        tenants=tuple(_tenants(first, then)),
-        loans=tuple(_changed_loans(now.loans, loans)),
-        before=first,
-        after=then,
+        tenants=tuple(_tenants(before, after)),
+        loans=tuple(_changed_loans(before.loans, after.loans)),
+        before=before,
+        after=after,
         allowed=Allowed(
-            policy=after,
-            ceilings=by_use(then.ceilings, qos_use(now.jobs, now.partitions, now.costs)),
-            run_minutes=run_minutes(after, then.left, now.reservations, now.now_s),
-            costs=now.costs,
-            models=now.models,
-            term_s=now.term_s,
+            policy=edited.policy,
+            ceilings=by_use(after.ceilings, qos_use(jobs, rules.partitions, rules.costs)),
+            run_minutes=books.run_minutes,
+            costs=rules.costs,
+            models=models,
+            term_s=rules.term_s,
         ),
+        asked=frozenset(one.borrower for one in then.recalls),
+        going={
+            job_id: why
+            for job_id, why in then.reclaim.victims.items()
+            if job_id not in now.reclaim.victims
+        },
     )
 
 
-def _lent(now: Now, after: Policy) -> tuple[Loan, ...]:
-    """The loans that the next round would make."""
-    wanted = demand(after, now.jobs, now.partitions, now.costs)
-    waiting = waits(
-        after,
-        now.jobs,
-        now.nodes,
-        now.partitions,
-        now.costs,
-        replicas=replicas(now.services),
-        leaving=leaving(now.services, now.grace_s),
-        now_s=now.now_s,
-        turn_s=now.turn_s,
+def _side(world: World, loans: tuple[Loan, ...], recalls: tuple[Recall, ...]) -> Side:
+    most = ceilings(world.policy, loans, world.capacity_millislices, recalls)
+    return Side(world.policy, loans, most, world.books.left)
+
+
+def _edited(books: Books, tenants: Policy, period_starts_s: Mapping[str, int]) -> Books:
+    """With those tenants, and their budgets begun."""
+    changed = dict(_changed_budgets(books.tenants, tenants))
+    begun = {name: max(books.rolls.get(name, 0), period_starts_s[name]) for name in changed}
+    return replace(
+        books,
+        tenants=tenants,
+        balances={**books.balances, **dict(_given(books, changed, period_starts_s))},
+        rolls={**books.rolls, **begun},
     )
-    capacity, lately = now.capacity_millislices, now.held_lately
-    lent = lend_whole_jobs(after, wanted, waiting, now.loans, capacity=capacity, lately=lately)
-    return lent.loans
 
 
-def _changed_budgets(now: Now, after: Policy) -> Iterator[tuple[str, Budget]]:
+def _changed_budgets(before: Policy, after: Policy) -> Iterator[tuple[str, Budget]]:
     for name, tenant in after.items():
-        before = now.policy[name].budget if name in now.policy else None
-        if tenant.budget is not None and tenant.budget != before:
+        was = before[name].budget if name in before else None
+        if tenant.budget is not None and tenant.budget != was:
             yield name, tenant.budget
 
 
 def _given(
-    now: Now, changed: Mapping[str, Budget], period_starts_s: Mapping[str, int]
+    books: Books, changed: Mapping[str, Budget], period_starts_s: Mapping[str, int]
 ) -> Iterator[tuple[str, Balance]]:
     """Balances once changed budgets count in their running periods."""
     for name, budget in changed.items():
-        balance = now.balances.get(name, _nothing(name))
-        entry = _entry(now, budget, balance, period_starts_s[name])
+        balance = books.balances.get(name, _nothing(name))
+        entry = _entry(books, budget, balance, period_starts_s[name])
         if entry is not None:
             available = balance.available_millislice_s + entry.amount_millislice_s
             yield name, replace(balance, available_millislice_s=MillisliceSeconds(available))
@@ -279,13 +241,15 @@ def _nothing(name: str) -> Balance:
     return Balance(name, zero, zero, zero, zero, zero)
 
 
-def _entry(now: Now, budget: Budget, balance: Balance, period_start_s: int) -> BudgetEntry | None:
+def _entry(
+    books: Books, budget: Budget, balance: Balance, period_start_s: int
+) -> BudgetEntry | None:
     """What the change books at once, or else the roll that follows it."""
-    name, last_roll_s = balance.tenant, now.rolls.get(balance.tenant)
+    name, last_roll_s = balance.tenant, books.rolls.get(balance.tenant)
     if last_roll_s is not None and period_start_s <= last_roll_s:
         return amended(
             name,
-            now.policy[name].budget if name in now.policy else None,
+            books.tenants[name].budget if name in books.tenants else None,
             budget,
             period_start_s=period_start_s,
             last_roll_s=last_roll_s,
@@ -295,7 +259,7 @@ def _entry(now: Now, budget: Budget, balance: Balance, period_start_s: int) -> B
         )
     posts = sum(
         unposted_millislice_s(held, period_start_s)
-        for held in now.reservations
+        for held in books.reservations
         if held.payer == name
     )
     return due_roll(

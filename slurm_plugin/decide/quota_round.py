@@ -3,15 +3,18 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from cluster.jobs import JobView, NodeView
 from cluster.mig_profiles import WholeBoard
 from cluster.units import Millislices
 from cluster.wire import ServiceView
-from slurm_plugin.decide.calendar import Moment, Window, capped
+from slurm_plugin.decide.books import Books
+from slurm_plugin.decide.budget_parts import as_budgets_let
+from slurm_plugin.decide.calendar import capped
 from slurm_plugin.decide.demand import capacity, demand, waiting_for_own
 from slurm_plugin.decide.policy import Loan, Policy, Recall
-from slurm_plugin.decide.reclaim.inputs import leaving, replicas, taking
+from slurm_plugin.decide.reclaim.inputs import leaving, taking
 from slurm_plugin.decide.reclaim.recalls import (
     have_room,
     meanwhile,
@@ -60,27 +63,36 @@ class Rules:
 
 @dataclass(frozen=True)
 class World:
-    """Everything that a round goes by, at one moment.
+    """Everything that a round goes by: the ledger, Slurm and the settings, at one moment."""
 
-    Attributes:
-        policy: in force at ``moment``, by the calendar's ``windows``.
-        loans, recalls: as the ledger has them.
-    """
-
-    policy: Policy = field(hash=False)
-    windows: tuple[Window, ...]
-    loans: tuple[Loan, ...]
-    recalls: tuple[Recall, ...]
+    books: Books
     seen: Seen
     rules: Rules
-    moment: Moment
 
     @property
+    def policy(self) -> Policy:
+        """In force at the moment of the books."""
+        return self.books.policy
+
+    @cached_property
+    def jobs(self) -> tuple[JobView, ...]:
+        """All that was seen, those of managed partitions as their budgets let them start."""
+        rules, books = self.rules, self.books
+        return as_budgets_let(
+            self.policy,
+            books.run_minutes,
+            self.seen.jobs,
+            rules.partitions,
+            costs=rules.costs,
+            now_s=books.when.at_s,
+        )
+
+    @cached_property
     def held(self) -> Mapping[str, int]:
         """Millislices that each account's jobs hold."""
-        return used_by_tenant(self.seen.jobs, self.rules.partitions, self.rules.costs)
+        return used_by_tenant(self.jobs, self.rules.partitions, self.rules.costs)
 
-    @property
+    @cached_property
     def capacity_millislices(self) -> int | None:
         """None without any GPU: something is wrong then, and nothing is lent anew."""
         rules = self.rules
@@ -109,17 +121,18 @@ def plan(world: World) -> Plan:
 
     Lenders come before the job whose turn it is (``who_goes``).
     """
-    if not _is_anything_lent(world):
-        return Plan(world.loans, world.recalls, NOBODY, over={})
+    books = world.books
+    if not _is_anything_lent(books):
+        return Plan(books.loans, books.recalls, NOBODY, over={})
     # Only replicas go in good order; a lender does not wait for other borrowers: what a rule cuts
     # off their loans is its own at once.
     able = _with_replicas(world.seen.services)
-    known = [one for one in world.recalls if one.borrower in able]
-    waiting = _waits(world)
-    lent = _lent(world, waiting, known)
+    known = [one for one in books.recalls if one.borrower in able]
     held = world.held
+    beyond = capped(world.policy, books.windows, books.when, held)
+    waiting = _waits(world, beyond)
+    lent = _lent(world, waiting, known)
     over = over_entitlement(world.policy, lent.loans, held)
-    beyond = capped(world.policy, world.windows, world.moment, held)
     excess = {name: amount for name, amount in over.items() if name in beyond}
     recalls = _Recalls(world, able, known, lent.loans, held)
     called = recalls.left({})
@@ -132,37 +145,34 @@ def plan(world: World) -> Plan:
     return Plan(lent.loans, recalls.left(found.ready), found, over)
 
 
-def _is_anything_lent(world: World) -> bool:
-    borrows = any(one.quota.borrowing_limit_millislices for one in world.policy.values())
-    return bool(borrows or world.loans or world.recalls or world.windows)
+def _is_anything_lent(books: Books) -> bool:
+    borrows = any(one.quota.borrowing_limit_millislices for one in books.policy.values())
+    return bool(borrows or books.loans or books.recalls or books.windows)
 
 
-def _waits(world: World) -> Waits:
-    seen, rules = world.seen, world.rules
+def _waits(world: World, beyond: frozenset[str]) -> Waits:
     return waits(
         world.policy,
-        seen.jobs,
-        seen.nodes,
-        rules.partitions,
-        rules.costs,
-        replicas=replicas(seen.services),
-        leaving=_leaving(world),
-        now_s=world.moment.at_s,
-        turn_s=rules.turn_s,
+        world.jobs,
+        world.rules.partitions,
+        world.rules.costs,
+        taking=_taking(world, (), {}),
+        turn_s=world.rules.turn_s,
+        capped=beyond,
     )
 
 
 def _lent(world: World, waiting: Waits, recalls: Iterable[Recall]) -> Lent:
     policy, seen, rules = world.policy, world.seen, world.rules
-    wanted = demand(policy, seen.jobs, rules.partitions, rules.costs)
+    wanted = demand(policy, world.jobs, rules.partitions, rules.costs)
     return lend_whole_jobs(
         policy,
         wanted,
         waiting,
-        world.loans,
+        world.books.loans,
         capacity=world.capacity_millislices,
         lately=seen.lately,
-        at_most=meanwhile(policy, wanted, world.loans, recalls),
+        at_most=meanwhile(policy, wanted, world.books.loans, recalls),
     )
 
 
@@ -177,17 +187,18 @@ class _Recalls:
         after: tuple[Loan, ...],
         held: Mapping[str, int],
     ) -> None:
-        self._world, self._known, self._after, self._held = world, known, after, held
-        self._before = [one for one in world.loans if one.borrower in able]
+        self._policy, self._known, self._after, self._held = world.policy, known, after, held
+        loans = world.books.loans
+        self._before = [one for one in loans if one.borrower in able]
         rules = world.rules
-        self._waiting = waiting_for_own(world.seen.jobs, rules.partitions, rules.costs)
-        self._when = {"now_s": int(world.moment.at_s), "grace_s": rules.grace_s}
-        self._room = have_room(world.policy, world.loans, known, held, self._waiting, **self._when)
+        self._waiting = waiting_for_own(world.jobs, rules.partitions, rules.costs)
+        self._when = {"now_s": world.books.now_s, "grace_s": rules.grace_s}
+        self._room = have_room(world.policy, loans, known, held, self._waiting, **self._when)
 
     def left(self, ready: Mapping[str, int]) -> tuple[Recall, ...]:
         """``ready``: millislices of each lender's jobs that find free what they want."""
         return recalled(
-            self._world.policy,
+            self._policy,
             self._before,
             self._after,
             self._known,
@@ -203,13 +214,13 @@ def _taking(world: World, recalls: Iterable[Recall], excess: Mapping[str, int]) 
     return taking(
         world.policy,
         recalls,
-        seen.jobs,
+        world.jobs,
         seen.nodes,
         services=seen.services,
         partitions=rules.partitions,
         costs=rules.costs,
         leaving=_leaving(world),
-        now_s=world.moment.at_s,
+        now_s=world.books.when.at_s,
         term_s=rules.term_s,
         excess=excess,
     )

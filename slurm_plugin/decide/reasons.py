@@ -30,6 +30,8 @@ def translate(text: str, qos: str) -> Reason:
         return _NOT_CUT
     # Details may follow: "ReqNodeNotAvail, UnavailableNodes:node[1-2]".
     name = text.partition(",")[0].strip().strip("()").replace(" ", "_")
+    if name == _ACCOUNTS_BUDGET or (name == QOS_BUDGET and is_ours(qos)):
+        return _BUDGET
     if name == QOS_SLICES:
         return _BORROWED_LIMIT if is_borrowed(qos) else _OWN_LIMIT if is_ours(qos) else _AT_THE_GATE
     return REASONS.get(name) or _limit(name) or Reason(f"Slurm says {text!r}")
@@ -45,6 +47,11 @@ _NOT_CUT = Reason("no GPU is cut into what it asks for now", cause=Cause.NONE_FR
 _REQUEUED_HELD = Reason("it ran before, and was requeued and held", _RELEASE)
 QOS_SLICES = "QOSGrpBilling"
 """The reason of a job that its QOS, or its partition's, does not let in: it depends on which."""
+QOS_BUDGET = "QOSGrpBillingRunMinutes"
+"""The reason of a job whose QOS' part of a budget does not last for it."""
+_ACCOUNTS_BUDGET = "AssocGrpBillingRunMinutes"
+"""Budgets were limits of accounts once, and are until the gate stands."""
+_BUDGET = Reason("the budget does not allow so long a run now", cause=Cause.BUDGET)
 _OWN_LIMIT = Reason("its tenant's guaranteed part is used up", cause=Cause.GUARANTEE)
 _BORROWED_LIMIT = Reason("its tenant may hold no more now", cause=Cause.CEILING)
 _AT_THE_GATE = Reason(
@@ -56,9 +63,6 @@ REASONS: Mapping[str, Reason] = {
     "None": Reason("Slurm has not looked at it yet", "Look again in a moment."),
     "AssocGrpGRES": Reason(
         "its tenant may hold no more instances of this type", cause=Cause.TYPE_LIMIT
-    ),
-    "AssocGrpBillingRunMinutes": Reason(
-        "the budget does not allow so long a run now", cause=Cause.BUDGET
     ),
     "Resources": Reason("no node has free what it asks for", _SHORTER, Cause.NONE_FREE),
     "Priority": Reason("jobs of higher priority go first", _SHORTER, Cause.NONE_FREE),
@@ -80,6 +84,7 @@ REASONS: Mapping[str, Reason] = {
     ),
     "Reservation": Reason("its reservation has not begun", "See: scontrol show reservation"),
     "ReservationDeleted": Reason("its reservation was deleted", _ANEW),
+    "ReservationInvalid": Reason("its reservation is not for it", _ANEW),
     "PartitionDown": Reason("its partition is down", _ASK),
     "PartitionInactive": Reason("its partition starts nothing now", _ASK),
     "PartitionTimeLimit": Reason(
@@ -109,10 +114,10 @@ REASONS: Mapping[str, Reason] = {
 
 _LIMIT = re.compile(
     r"(?P<of>Assoc|QOS)?(?P<kind>Grp|Max|Min)(?P<what>[A-Za-z]+?)"
-    r"(?P<time>RunMinutes|Minutes|Mins)?"
+    r"(?P<time>RunMinutes|RunMins|Minutes)?"
     r"(?P<per>Per(?:User|Account|Job|Node))?(?P<end>Limit|NotSatisfied)?"
 )
-_OWNERS = {"Assoc": "its account's", "QOS": "its QOS'", None: "its account's"}
+_OWNERS = {"Assoc": "its account's", "QOS": "its QOS'", None: "its QOS'"}
 _THINGS = {
     "Billing": "slices",
     "BB": "burst buffers",
@@ -130,7 +135,8 @@ _THINGS = {
     "Wall": "running time",
     "WallDuration": "running time",
 }
-_SPANS = {"RunMinutes": " × minutes that running jobs may still take", None: ""}
+_STILL = " × minutes that running jobs may still take"
+_SPANS = {"RunMinutes": _STILL, "RunMins": _STILL, None: ""}
 _EACH = {"PerUser": " of one user", "PerAccount": " of one account", "PerNode": " on one node"}
 
 

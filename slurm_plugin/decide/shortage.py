@@ -37,6 +37,8 @@ class Sight:
         news: what the launcher told of services lately, by tenant and name.
         refusals: why jobs that were decided late are held, by job id.
         recalls: what lenders take back now; it is back after ``grace_s`` at the latest.
+        over_budget: ids of waiting jobs for which their budgets are not enough, whatever other
+            limit Slurm names.
     """
 
     now_s: int
@@ -50,6 +52,7 @@ class Sight:
     refusals: Mapping[int, Refusal] = field(hash=False)
     recalls: tuple[Recall, ...] = ()
     grace_s: int = 0
+    over_budget: frozenset[int] = frozenset()
 
     def cost(self, job: JobView) -> Millislices:
         """Of the job or of one task, in millislices."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from cluster.jobs import JobClass
 from cluster.service_places import Places
 from cluster.units import Millislices, slices_text
 from slurm_plugin.decide.priority import Formula
@@ -37,11 +38,13 @@ class Rules:
     Attributes:
         untyped: what becomes of GPUs without a type: ``refuse``, ``auto``, or a GRES type.
         high_class_for: tenants whose jobs may be of class high.
+        class_of_qos: of the jobs whose users name that QOS of the site.
         places: services that the gateway carries; None: as many as come.
     """
 
     untyped: str = "refuse"
     high_class_for: frozenset[str] = frozenset()
+    class_of_qos: Mapping[str, JobClass] = field(default_factory=dict, hash=False)
     places: Places | None = None
 
 
@@ -71,7 +74,8 @@ class Snapshot:
         gpu_types: by name.
         node_costs: what all GPUs of a managed node cost, each amount once; 0 if it has none.
         services: by tenant and name.
-        accounts_by_uid: accounts that a user may submit to; who is not in it is not known.
+        accounts_by_uid: accounts that a user may submit to, each with the QOS of
+            ``rules.class_of_qos`` that he may name there; who is not in it is not known.
         newest: tokens of jobs that were submitted just now: they are counted in it.
         highest_quotas: the most that ``quotas`` are at any hour of the calendar, where it is more.
     """
@@ -88,7 +92,7 @@ class Snapshot:
     gpu_types: Mapping[str, GpuType] = field(hash=False)
     node_costs: frozenset[int]
     services: Mapping[tuple[str, str], Living] = field(hash=False)
-    accounts_by_uid: Mapping[int, frozenset[str]] = field(hash=False)
+    accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]] = field(hash=False)
     formula: Formula
     rules: Rules
     newest: frozenset[str] = frozenset()

@@ -6,8 +6,9 @@ borrower may hold, by the fairness of lending. What running jobs hold of that st
 rest is granted anew, job by job:
 
 1. To the job that has waited longest, once it has waited for ``turn_s``: it is first. While it
-   can't start, its tenant keeps its fair share, and replicas of tenants beyond theirs go for it
-   (``reclaim.turns``). For every second ``turn_s`` another one that has waited so long is first.
+   can't start, its tenant keeps its fair share, and replicas of tenants beyond theirs go for it,
+   for their GPUs or their quota (``reclaim.turns``). For every second ``turn_s`` another one that
+   has waited so long is first.
 2. To jobs that can start: GPUs of their types are free on enough nodes. The next one is always of
    the tenant that has least for its weight, at every level of the tree (progressive filling, as in
    ``lending``), and in a tenant the first by Slurm's priority that can start.
@@ -26,12 +27,11 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-from cluster.jobs import ALLOTTED, JobState, JobView, NodeView
+from cluster.jobs import JobView
 from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import (
-    free_by_node,
-    gpus_on_nodes,
+    by_priority,
     is_managed,
     paid_by_own_part,
     waits_for_nodes,
@@ -41,9 +41,11 @@ from slurm_plugin.decide.demand import (
 )
 from slurm_plugin.decide.lending import borrowed_lately, lend, lends_anew
 from slurm_plugin.decide.policy import MAX_WEIGHT, Loan, Policy
-from slurm_plugin.decide.qos_names import is_borrowed, qos_name
+from slurm_plugin.decide.qos_names import qos_name
 from slurm_plugin.decide.reclaim.ready import Left
 from slurm_plugin.decide.reclaim.room import Need, Shape, shape_of
+from slurm_plugin.decide.reclaim.turns import Turn, for_turns, reclaim_for
+from slurm_plugin.decide.reclaim.victims import Reclaim, Taking, may_give
 from slurm_plugin.decide.tenants import downward, own_part, parent
 
 _LATEST_S = 1 << 62
@@ -83,34 +85,16 @@ class Waits:
         queues: waiting jobs of each account, as Slurm would start them.
         free: GPU instances by node, by type, that nobody holds and no guaranteed job is about to
             take.
-        reach: those, and what comes free soon: its runs are told to go, or end anyway.
-        now_s: Unix seconds.
+        taking: who runs on borrowed quota, and may have to go for a turn.
         turn_s: a job that has waited so long for a loan comes first, for so long.
-        replicas: what each tenant's other replicas on borrowed quota hold, by node, by type.
+        capped: tenants whose replicas go for a cap, and for no turn.
     """
 
     queues: Mapping[str, Sequence[WaitingJob]] = field(hash=False)
     free: Mapping[str, Mapping[str, int]] = field(hash=False)
-    reach: Mapping[str, Mapping[str, int]] = field(hash=False)
-    now_s: float
+    taking: Taking
     turn_s: int
-    replicas: Mapping[str, Mapping[str, Mapping[str, int]]] = field(
-        default_factory=dict, hash=False
-    )
-
-
-@dataclass(frozen=True)
-class Turn:
-    """Whose turn it is: a job that comes first, and can't start before others have gone.
-
-    Attributes:
-        nodes: what is free there is kept for it, and others go there; none for a single instance,
-            which may be on any.
-    """
-
-    tenant: str
-    job: WaitingJob
-    nodes: tuple[str, ...] = ()
+    capped: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -124,28 +108,22 @@ class Lent:
 def waits(
     policy: Policy,
     jobs: Iterable[JobView],
-    nodes: Iterable[NodeView],
     partitions: frozenset[str],
     costs: Mapping[str, Millislices],
     *,
-    replicas: frozenset[int],
-    leaving: frozenset[int],
-    now_s: float,
+    taking: Taking,
     turn_s: int,
+    capped: frozenset[str] = frozenset(),
 ) -> Waits:
     """Of what Slurm shows. Jobs in their tenants' own QOS come first to what is free, as far as
     their tenants' own parts pay for them.
-
-    ``replicas`` are job ids of runs that may be asked to go, ``leaving`` of those that go already;
-    those that are completing are added.
     """
     ours = [job for job in jobs if any(job.gpus.values()) and is_managed(job, partitions)]
-    there = free_by_node(ours, nodes, partitions)
-    left = Left(there)
+    left = Left(taking.free)
     for job in paid_by_own_part(ours, own_part(policy), costs):
         left.place(_need(job))
     queues: dict[str, list[WaitingJob]] = {}
-    for job in sorted(ours, key=lambda job: (-job.priority, job.job_id)):
+    for job in by_priority(ours):
         if job.qos == qos_name(job.account) or not waits_for_quota(job):
             continue
         if cost := run_cost(job.gpus, costs):
@@ -157,37 +135,13 @@ def waits(
                 has_turns=not waits_for_nodes(job),
             )
             queues.setdefault(job.account, []).append(one)
-    free = dict.fromkeys(there, _NOTHING) | left.by_node()
-    runs = [job for job in ours if job.state in ALLOTTED]
-    going = [r for r in runs if r.job_id in leaving or r.state is JobState.COMPLETING]
-    others: dict[str, list[JobView]] = defaultdict(list)
-    for run in runs:
-        if run.job_id in replicas and run not in going and is_borrowed(run.qos):
-            others[run.account].append(run)
-    return Waits(
-        queues,
-        free,
-        reach=_with(free, going),
-        now_s=now_s,
-        turn_s=turn_s,
-        replicas={name: _with(dict.fromkeys(free, _NOTHING), of) for name, of in others.items()},
-    )
+    free = dict.fromkeys(taking.free, _NOTHING) | left.by_node()
+    return Waits(queues, free, taking, turn_s, capped)
 
 
 def _need(job: JobView) -> Need:
     instances, count = wanted_on_nodes(job)
     return Need(job.job_id, shape_of(instances), count)
-
-
-def _with(
-    there: Mapping[str, Mapping[str, int]], runs: Iterable[JobView]
-) -> Mapping[str, Mapping[str, int]]:
-    """What the runs hold on these nodes, too."""
-    found = {node: Counter(gpus) for node, gpus in there.items()}
-    for node, gpus in (place for run in runs for place in gpus_on_nodes(run)):
-        if node in found:
-            found[node].update(gpus)
-    return found
 
 
 def lend_whole_jobs(
@@ -245,18 +199,26 @@ class _Grants:
             self._shares[loan.borrower] += loan.amount_millislices
         self._used = dict(used)
         self._over = {name for name, used in self._used.items() if used > self._shares[name]}
+        self._own = own
         # Nobody lends what its own jobs wait for.
         levels = {
             name: min(self._shares[name], max(used, min(self._demand[name], own[name])))
             for name, used in self._used.items()
         }
         self._tree = _Tree(policy, own, levels)
-        # As if nobody borrowed.
-        self._alone = _Tree(
-            policy, own, {name: min(own[name], wanted) for name, wanted in self._demand.items()}
-        )
+        # What a turn has: who holds more than its share, and what there is once others have gone.
+        borrowed = Counter(self._shares) - Counter(own)
+        above = Counter(waits.taking.above_nominal_millislices) - borrowed
+        self._beyond = {n: more for n, more in above.items() if n in self._over - waits.capped}
+        gives = may_give(for_turns(waits.taking, self._beyond))
+        least = {
+            name: max(min(own[name], level), min(level, used[name] - gives.get(name, 0)))
+            for name, level in levels.items()
+        }
+        self._soon = _Tree(policy, own, least)
         self._left = Left(waits.free)
         self._nowhere: set[tuple[Shape, int]] = set()
+        self._hopeless: set[tuple[Shape, int]] = set()
 
     def decided(self) -> tuple[Mapping[str, int], Turn | None]:
         """Millislices that each account may have, and whose turn it is."""
@@ -273,39 +235,79 @@ class _Grants:
 
     def _grant_turn(self, queues: Mapping[str, deque[WaitingJob]]) -> Turn | None:
         """To the job that has waited longest, of tenants below their shares; returned if it can't
-        start now. One that could not start if nobody else borrowed either has no turn, nor one for
-        which no replicas of tenants beyond their shares make room.
+        start now. One has no turn for which replicas of tenants beyond their shares could not make
+        room, of GPUs and of quota.
 
         Then its tenant's share is kept, and on the nodes where there is enough of what it needs,
         or comes free, nobody else gets what is free.
         """
-        due_s = self._waits.now_s - self._waits.turn_s
+        now_s, turn_s = self._waits.taking.now_s, self._waits.turn_s
         due = sorted(
             (job.since_s, name, nth)
             for name, queue in queues.items()
             for nth, job in enumerate(queue)
-            if job.has_turns and job.since_s is not None and job.since_s <= due_s
+            if job.has_turns and job.since_s is not None and job.since_s <= now_s - turn_s
             if self._used[name] < self._shares[name]
             # It may be to borrow no more now.
             if self._used[name] + job.cost_millislices <= self._demand[name]
-            if self._alone.may_raise(name, self._used[name] + job.cost_millislices)
+            if self._soon.may_raise(name, self._used[name] + job.cost_millislices)
         )
-        places = _Places(self._waits, self._over)
-        able = [one for one in due if places.nodes(queues[one[1]][one[2]].need)]
-        if not able:
-            return None
-        since_s = [one[0] for one in able]
-        _, name, nth = able[whose_turn(since_s, self._waits.now_s, self._waits.turn_s)]
-        job = queues[name][nth]
-        if not self._start(name, job):
-            nodes = places.nodes(job.need)
-            self._tree.raise_to(name, min(self._shares[name], self._demand[name]))
-            self._left.take(job.need, nodes)
-            return Turn(name, job, () if job.need.is_single else nodes)
-        del queues[name][nth]
-        if job.tasks > 1:
-            queues[name].insert(nth, replace(job, tasks=job.tasks - 1))
+        while due:
+            _, name, nth = due.pop(whose_turn(due, now_s, turn_s))
+            job = queues[name][nth]
+            if self._start(name, job):
+                del queues[name][nth]
+                if job.tasks > 1:
+                    queues[name].insert(nth, replace(job, tasks=job.tasks - 1))
+                return None
+            if turn := self._kept_for(name, job):
+                return turn
         return None
+
+    def _kept_for(self, name: str, job: WaitingJob) -> Turn | None:
+        """Keep what there is of GPUs and quota for one task; None if others can't give the rest."""
+        shape, level = (job.need.shape, job.need.nodes), self._used[name] + job.cost_millislices
+        turn = Turn(name, job.need, job.cost_millislices)
+        found = None if shape in self._hopeless else self._room(turn)
+        if found is None:
+            self._hopeless.add(shape)
+        elif quota := self._lacking(name, level):
+            turn = replace(turn, quota=quota)
+            found = self._room(turn)
+        if found is None:
+            return None
+        nodes = found.places.get(job.need.key, ())
+        self._left.take(job.need, nodes or self._left.nodes(job.need))
+        share = min(self._shares[name], self._demand[name])
+        self._raise(self._tree, {name: max(share, level)})
+        # Nothing starts in place of what goes.
+        taking, gone = self._waits.taking, Counter[str]()
+        for run in taking.running:
+            if run.job_id in found.victims and run.tenant in self._beyond:
+                gone[run.tenant] += run.cost_millislices
+        for one, amount in gone.items():
+            held = self._own[one] + taking.above_nominal_millislices[one]
+            self._used[one] = min(self._used[one], held) - amount
+        return replace(turn, nodes=nodes)
+
+    def _room(self, turn: Turn) -> Reclaim | None:
+        return reclaim_for(turn, self._waits.taking, self._beyond, self._waits.free)
+
+    def _lacking(self, name: str, level: int) -> Mapping[str, int]:
+        """Millislices that others give up, so that the account may have so much: who has least for
+        its weight keeps it first.
+        """
+        before = self._tree.levels
+        if self._tree.may_raise(name, level):
+            return {}
+        soon = _Tree(self._policy, self._own, self._soon.levels)
+        soon.raise_to(name, level)
+        self._raise(
+            soon, {one: before[one] for one, left in soon.levels.items() if left < before[one]}
+        )
+        return {
+            one: self._used[one] - left for one, left in soon.levels.items() if left < before[one]
+        }
 
     def _start(self, name: str, job: WaitingJob) -> bool:
         """Grant one task of it, if there are quota and free GPUs."""
@@ -383,20 +385,22 @@ class _Grants:
 
     def _keep_runs(self) -> None:
         """What nobody can start on stays with runs beyond their tenants' shares."""
-        weights = {name: self._policy[name].quota.weight for name in self._over}
+        most = {name: min(self._used[name], self._demand[name]) for name in self._over}
+        self._raise(self._tree, most)
+
+    def _raise(self, tree: "_Tree", most: Mapping[str, int]) -> None:
+        """To so much, as far as there is, first those that have least for their weight."""
+        weights = {name: self._policy[name].quota.weight for name in most}
         for name in sorted(
-            self._over,
+            most,
             key=lambda one: (self._tree.borrowed(one, is_account=True) // weights[one], one),
         ):
-            most = min(self._used[name], self._demand[name])
-            levels = range(self._tree.levels[name] + 1, most + 1)
-            kept = bisect_left(
-                levels, True, key=lambda level: not self._tree.may_raise(name, level)
-            )
-            self._tree.raise_to(name, levels.start + kept - 1)
+            levels = range(tree.levels[name] + 1, most[name] + 1)
+            kept = bisect_left(levels, True, key=lambda level: not tree.may_raise(name, level))
+            tree.raise_to(name, levels.start + kept - 1)
 
 
-def whose_turn(since_s: Sequence[int], now_s: float, turn_s: int) -> int:
+def whose_turn(waiting: Sequence[object], now_s: float, turn_s: int) -> int:
     """Which of those that have waited for ``turn_s``, the longest first, comes first now.
 
     Time is cut into windows of ``turn_s``. In every second one it is who has waited longest,
@@ -404,42 +408,9 @@ def whose_turn(since_s: Sequence[int], now_s: float, turn_s: int) -> int:
     start keeps nobody from starting. Who starts is no longer among them.
     """
     window = int(now_s // turn_s)
-    if window % 2 == 0 or len(since_s) == 1:
+    if window % 2 == 0 or len(waiting) == 1:
         return 0
-    return 1 + window // 2 % (len(since_s) - 1)
-
-
-class _Places:
-    """Where a job whose turn it is could have room, if others went."""
-
-    def __init__(self, waits: Waits, over: Iterable[str]) -> None:
-        """``over`` are the tenants whose replicas may have to go."""
-        self._free, self._soon = waits.free, waits.reach
-        self._reach = {node: Counter(there) for node, there in waits.reach.items()}
-        for name in over:
-            for node, there in waits.replicas.get(name, {}).items():
-                self._reach[node].update(there)
-        self._found: dict[tuple[Shape, int], tuple[str, ...]] = {}
-
-    def nodes(self, need: Need) -> tuple[str, ...]:
-        """First those where least has to be taken of others, then where least is not free yet: so
-        they stay the same while others go there. None if there are too few.
-        """
-        key = need.shape, need.nodes
-        if key not in self._found:
-            fit = sorted(
-                (_lacks(need, self._soon[node]), _lacks(need, self._free[node]), node)
-                for node, there in self._reach.items()
-                if not _lacks(need, there)
-            )
-            nodes = tuple(node for _, _, node in fit[: need.nodes])
-            self._found[key] = nodes if len(nodes) == need.nodes else ()
-        return self._found[key]
-
-
-def _lacks(need: Need, there: Mapping[str, int]) -> int:
-    """So many instances are missing on a node."""
-    return sum(max(0, count - there.get(kind, 0)) for kind, count in need.shape)
+    return 1 + window // 2 % (len(waiting) - 1)
 
 
 class _Part(NamedTuple):

@@ -11,7 +11,7 @@ from cluster.wire_reads import WhyAnswer, WhyTable
 from slurm_plugin.decide.explain import BUDGET_RUN_S, Cause
 from slurm_plugin.decide.policy import MAX_NOMINAL_MILLISLICES
 from slurm_plugin.decide.qos_names import borrowed_qos, is_borrowed, qos_name
-from slurm_plugin.decide.reasons import Reason, translate
+from slurm_plugin.decide.reasons import QOS_BUDGET, QOS_SLICES, Reason, translate
 from slurm_plugin.decide.shortage import (
     WAITING,
     BudgetShortage,
@@ -125,7 +125,9 @@ def _waiting(about: str, job: JobView, sight: Sight) -> WhyAnswer:
         return _undecided(about, job, sight)
     if tag is not None and is_resting(job) and job.reason not in _HELD_BY_SLURM:
         return why_slot(about, job, tag, sight)
-    reason = with_recalls(job, translate(job.reason, job.qos), sight)
+    is_over_both = job.reason == QOS_SLICES and job.job_id in sight.over_budget
+    word = QOS_BUDGET if is_over_both else job.reason
+    reason = with_recalls(job, translate(word, job.qos), sight)
     short = shortage(job, reason.cause, sight) if reason.cause is not None else None
     budget = budget_shortage(job, sight) if reason.cause is Cause.BUDGET else None
     start = planned_start(job, reason, short, budget, sight)

@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
-from cluster.wire import NO_ORDER, ServiceOrder
+from cluster.wire_orders import NO_ORDER, ServiceOrder
 from slurm_plugin.decide.orders import Key, Ordered
 from slurm_plugin.ledger.part import DEADLINE, LedgerPart
 from slurm_plugin.ledger.tables import service_orders

@@ -18,10 +18,10 @@ async def lend(site: Site, look: Look, *, apply: bool) -> Report:
     found = renewed.plan
     lent = sum(loan.amount_millislices for loan in found.loans)
     return Report(
-        saw={"loans": len(renewed.loans_before), "recalls": len(renewed.recalls_before)},
+        saw={"loans": len(renewed.before.loans), "recalls": len(renewed.before.recalls)},
         lines=(
-            *_changes("{0} lends {1}", renewed.loans_before, found.loans),
-            *_changes("{1} owes {0}", renewed.recalls_before, found.recalls),
+            *_changes("{0} lends {1}", renewed.before.loans, found.loans),
+            *_changes("{1} owes {0}", renewed.before.recalls, found.recalls),
         ),
         why=f"Lent by demand now: {slices_words(lent)}." if renewed.is_new else "",
     )

@@ -12,20 +12,20 @@ async def compile_step(site: Site, _look: Look, *, apply: bool) -> Report:
     """As ``slicewise compile``."""
     if not apply:
         seen = await look_at_limits(site.slurm, site.ledger, site.settings)
-        lines = tuple(
-            f"{one.key.entity} {one.key.name} {one.key.field}: {one.now or 'none'} to {one.wanted}"
-            for one in seen.differences
-        )
+        lines = tuple(one.text for one in seen.differences)
         return Report({"differences": len(lines)}, lines, "; ".join(seen.warnings))
     compiled = await compile_limits(site.slurm, site.ledger, site.settings)
-    await asyncio.to_thread(site.ledger.limits.mark_compiled, compiled.books.change_id)
+    if not compiled.waits:
+        await asyncio.to_thread(site.ledger.limits.mark_compiled, compiled.books.change_id)
     return Report(
         saw={"tenants": len(compiled.policy), "changed by hand": len(compiled.by_hand)},
         lines=tuple(f"sacctmgr {' '.join(change)}" for change in compiled.changes),
-        why="; ".join((*compiled.warnings, *_refused(compiled))),
+        why="; ".join((*compiled.warnings, *_left(compiled))),
     )
 
 
-def _refused(compiled: Compiled) -> Iterator[str]:
+def _left(compiled: Compiled) -> Iterator[str]:
     for change, words in compiled.refused.items():
         yield f"refused: sacctmgr {' '.join(change)}: {words}"
+    for one in compiled.waits:
+        yield f"waits for the next compilation: {one.text}"

@@ -297,9 +297,88 @@ def test_types_and_budgets_bind(sandbox: Sandbox, account: str):
     argv = (*budget, "set", account, "--period", "none", "--amount", "0")
     sandbox.run("root", argv)
     set_quota(sandbox, account, "5", "--limit", "1g.10gb=none")
-    until_is(lambda: reasons(sandbox, account), {"AssocGrpBillingRunMinutes"})
+    until_is(lambda: reasons(sandbox, account), {"QOSGrpBillingRunMinutes"})
     sandbox.run("root", (*budget, "grant", account, "--amount", "10", "--reason", "test"))
     until_is(lambda: running(sandbox, account).total(), 2)
+
+
+@pytest.fixture
+def cpu_partition(sandbox: Sandbox) -> Iterator[str]:
+    """One that Slicewise does not manage, and that bills."""
+    partition = ("PartitionName=cpu", "Nodes=ALL", "TRESBillingWeights=CPU=1000", "State=UP")
+    sandbox.run("root", ("scontrol", "create", *partition))
+    yield "cpu"
+    sandbox.run("root", ("scancel", "--partition=cpu"))
+    delete = ("scontrol", "delete", "PartitionName=cpu")
+    until(lambda: sandbox.run("root", delete, check=False).returncode == 0)
+
+
+def give_budget(sandbox: Sandbox, account: str, hours: str) -> None:
+    argv = ("slicewise", "budget", "set", account, "--period", "none", "--amount", hours)
+    sandbox.run("root", argv)
+
+
+def whys(sandbox: Sandbox, account: str) -> set[str]:
+    """Why each job that waits does, as its user reads it."""
+    which = ("squeue", "--noheader", f"--account={account}", "--states=pending", "--format=%i")
+    jobs = sandbox.run("root", which).stdout.split()
+    argv = ("slicewise", "why", "--json")
+    answers = [json.loads(sandbox.run("root", (*argv, job)).stdout) for job in jobs]
+    return {one["headline"].partition(" waits: ")[2].rstrip(".") for one in answers}
+
+
+def run_minutes(sandbox: Sandbox, account: str) -> list[str]:
+    """What slurmdbd has of its account, its own QOS and its borrowed one."""
+    names = f"slicewise_{account},slicewise_{account}_borrowed"
+    show = ("sacctmgr", "-nP", "show")
+    whose = (("assoc", f"account={account}", "user="), ("qos", names))
+    found = (sandbox.run("root", (*show, *one, "format=grptresrunmins")).stdout for one in whose)
+    return [line for text in found for line in text.removesuffix("\n").split("\n")]
+
+
+def test_a_budget_that_is_used_up_binds_nothing_but_gpus(
+    sandbox: Sandbox, account: str, cpu_partition: str
+):
+    """Nor does it touch what its site has set for the account."""
+    sacctmgr(sandbox, "modify", "account", account, "set", "grptresrunmins=billing=999999")
+    set_quota(sandbox, account, "5")
+    give_budget(sandbox, account, "0")
+    until_is(lambda: run_minutes(sandbox, account), ["billing=999999", "billing=0", "billing=0"])
+    submit(sandbox, account, "--time=5", seconds=600)
+    until_is(lambda: reasons(sandbox, account), {"QOSGrpBillingRunMinutes"})
+    where = (f"--account={account}", f"--partition={cpu_partition}", "--time=5")
+    argv = ("sbatch", *where, "--mem=10", "--output=/dev/null", "--wrap=sleep 600")
+    sandbox.run("alice", argv)
+    until_is(lambda: dict(running(sandbox, account)), {"normal": 1})
+    sandbox.run("root", ("slicewise", "budget", "remove", account))
+    until_is(lambda: run_minutes(sandbox, account), ["billing=999999", "", ""])
+    until_is(lambda: running(sandbox, account)[f"slicewise_{account}"], 1)
+
+
+def test_both_qos_of_a_tenant_together_use_up_no_more_than_its_budget(
+    sandbox: Sandbox, account: str
+):
+    """36 minutes of a slice: three of six runs of ten minutes, wherever they are.
+
+    Slurm counts what a run may still take anew each few minutes, and till then as more than it is:
+    a budget for three runs to the second might let the third start late.
+    """
+    with tenant_account(sandbox) as lender:
+        set_quota(sandbox, lender, "6", "--lending-limit", "6")
+        set_quota(sandbox, account, "2", "--borrowing-limit", "6")
+        give_budget(sandbox, account, "0.6")
+        until_is(lambda: run_minutes(sandbox, account), ["", "billing=36000", "billing=0"])
+        own, borrowed = f"slicewise_{account}", f"slicewise_{account}_borrowed"
+        for qos in [own, borrowed] * 3:
+            submit(sandbox, account, f"--qos={qos}", "--time=10", seconds=600)
+        until_is(lambda: running(sandbox, account).total(), 3)
+        assert running(sandbox, account)[borrowed] >= 1
+        until_is(lambda: whys(sandbox, account), {"the budget does not allow so long a run now"})
+        for _ in range(20):
+            assert running(sandbox, account).total() == 3
+            parts = [int(one.removeprefix("billing=")) for one in run_minutes(sandbox, account)[1:]]
+            assert sum(parts) <= 36_360, "but for one percent"
+            time.sleep(1)
 
 
 @pytest.mark.usefixtures("without_daemon")

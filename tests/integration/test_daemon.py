@@ -459,12 +459,12 @@ def budget(daemon: Daemon, clean: None) -> Iterator[None]:
 @pytest.mark.usefixtures("budget")
 def test_what_a_budget_has_no_room_for_waits_for_a_grant(daemon: Daemon) -> None:
     def run_minutes() -> str:
-        show = ("sacctmgr", "-n", "show", "assoc", "account=vision", "user=", "format=grptresrunm")
+        show = ("sacctmgr", "-n", "show", "qos", "slicewise_vision", "format=grptresrunm")
         return daemon.sandbox.run("root", show).stdout.strip()
 
     until_is(run_minutes, "billing=3000")
     assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")[0] == 0
-    until_is(lambda: daemon.job_states("alice"), ["PENDING AssocGrpBillingRunMinutes"])
+    until_is(lambda: daemon.job_states("alice"), ["PENDING QOSGrpBillingRunMinutes"])
     grant = ("budget", "grant", "vision", "--amount", "0.05", "--reason", "for the deadline")
     daemon.slicewise(*grant)
     until_is(lambda: daemon.job_states("alice"), ["RUNNING None"])

@@ -12,7 +12,7 @@ import pytest
 from effort import is_nightly
 from service_status import status
 from steady_load import SteadyLoad
-from waiting import until, until_is
+from waiting import until
 
 from cluster.daemon_client import DaemonClient
 from cluster.settings import load_settings
@@ -155,8 +155,15 @@ def applied(world: Sandbox) -> Iterator[Leased]:
 
 @pytest.fixture
 def leased(applied: Leased) -> Leased:
-    """With its one replica, whatever the test before did to it."""
-    until_is(lambda: len(applied.runs()), 1)
+    """With its one replica, whatever the test before did to it; it is not about to be replaced, as
+    where its lease could not be extended.
+    """
+
+    def is_at_rest() -> bool:
+        ends_s = [end_s for _, _, end_s in applied.runs().values()]
+        return len(ends_s) == 1 and ends_s[0] > time.time() + 0.75 * LEASE_S
+
+    until(is_at_rest)
     return applied
 
 

@@ -20,6 +20,8 @@ SETTINGS = f"""
 [priority]
 wait_full_h = {WAIT_FULL_S / 3600}
 high_class_for = ["nlp"]
+[qos]
+urgent = "high"
 """
 # Of this type there is one instance: whoever wants it queues behind the others.
 RARE = ("sbatch", "--parsable", "--output=/dev/null", "--time=5", "--gres=gpu:3g.71gb:1")
@@ -51,6 +53,16 @@ class Queue:
         argv = ("slicewise", "priority", "explain", job, "--json")
         done = self.sandbox.run(user, argv, check=False)
         return json.loads(done.stdout) if done.returncode == 0 else done.stderr.split()[-1]
+
+    def explained(self, user: str, job: str) -> Any:
+        """Once the daemon has seen the job, and Slurm has its priority."""
+
+        def found() -> Any:
+            answer = self.explain(user, job)
+            known = isinstance(answer, dict) and answer["site_factor_in_slurm"] is not None
+            return answer if known else None
+
+        return until(found)
 
     def restart_daemon(self) -> None:
         self.sandbox.kill("daemon", signal.SIGKILL)
@@ -123,12 +135,45 @@ def test_an_arrays_waiting_tasks_stay_one_record(queue: Queue) -> None:
     assert len([job_id for job_id in queue.site_factors() if job_id >= array]) == 1
 
 
+@pytest.fixture
+def urgent(sandbox: Sandbox) -> Iterator[None]:
+    """A QOS of the site that users of vision may name."""
+
+    def sacctmgr(*words: str) -> None:
+        sandbox.run("slurm", ("sacctmgr", "--immediate", *words))
+
+    sacctmgr("add", "qos", "urgent")
+    sacctmgr("modify", "account", "vision", "set", "qos+=urgent")
+    yield
+    sacctmgr("modify", "account", "vision", "set", "qos-=urgent")
+    sacctmgr("delete", "qos", "urgent")
+
+
+@pytest.mark.usefixtures("urgent")
+def test_a_qos_of_the_site_stands_for_a_class_where_its_user_may_name_it(queue: Queue) -> None:
+    running = queue.submit("bob")
+    until(lambda: queue.is_running(running))
+    argv = (*RARE, "--qos=urgent", "--wrap=true")
+
+    def submitted() -> str:
+        """The daemon looks every 15 s at who may use what."""
+        return queue.sandbox.run("alice", argv, check=False).stdout
+
+    job = int(until(submitted))
+    plain = queue.submit("alice")
+    until(lambda: {job, plain} <= queue.site_factors().keys())
+    factors = queue.site_factors()
+    assert factors[job] > factors[plain] + 1000
+    assert queue.explained("root", str(job))["job_class"] == "high"
+    refused = queue.sandbox.run("bob", argv, check=False)
+    assert (refused.returncode, "SW-QOS" in refused.stderr) == (1, True), refused.stderr
+
+
 def test_it_is_explained_beside_what_slurm_has(queue: Queue) -> None:
     running = queue.submit("bob")
     until(lambda: queue.is_running(running))
     first, second = queue.submit("bob"), queue.submit("alice", job_class="low")
-    until(lambda: queue.explain("alice", str(second)).get("site_factor_in_slurm") is not None)
-    found = queue.explain("alice", str(second))
+    found = queue.explained("alice", str(second))
     assert sum(term["points"] for term in found["terms"]) == found["site_factor"]
     assert (found["tenant"], found["job_class"], found["ahead"]) == ("vision", "low", 1)
     parts = {one["name"]: one["points"] for one in found["factors"]}

@@ -10,8 +10,8 @@ from psycopg.sql import SQL, Identifier
 
 from cluster.database import postgres_engine
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
-from cluster.wire import ServiceOrder
 from cluster.wire_keys import GrantsAnswer
+from cluster.wire_orders import ServiceOrder
 from launcher.store import StateStore
 from sandbox.cluster import Sandbox
 from slurm_plugin.decide.orders import Ordered

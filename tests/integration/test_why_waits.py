@@ -182,7 +182,7 @@ def test_a_budget_with_its_numbers(sandbox: Sandbox, lab: Tenant):
     running = lab.submit("--time=90")
     lab.runs(running)
     waiting = lab.submit("--time=60")
-    lab.waits(waiting, "AssocGrpBillingRunMinutes")
+    lab.waits(waiting, "QOSGrpBillingRunMinutes")
     # The run is reserved for in the ledger a moment after it has begun.
     until(lambda: "leaves 0.5 slice-hours" in str(lab.why(waiting)["sentences"]))
     found = lab.why(waiting)

@@ -1,13 +1,16 @@
 """Any policy on any tree of accounts, any order of changes, a death at any step: what must hold."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from no_threads import no_threads
+from scripted import job
 from slurm_database import (
     CAPACITY,
     KilledError,
@@ -19,15 +22,23 @@ from slurm_database import (
 from slurm_database import settings as site
 
 from cluster.errors import InvalidInputError, OutsideError
+from cluster.jobs import JobState, JobView
 from cluster.slurm.interface import Qos
-from cluster.units import Millislices
-from slurm_plugin.compile import compile_limits
-from slurm_plugin.decide.policy import TenantUpdate
+from cluster.units import Millislices, MillisliceSeconds
+from slurm_plugin.compile import compile_limits, look
+from slurm_plugin.decide.limits import BILLING
+from slurm_plugin.decide.policy import Budget, Period, TenantUpdate
 from slurm_plugin.uninstall import uninstall
 
 ACCOUNTS = ("a", "b", "c", "d")
 Foreign = Mapping[tuple[str, str], tuple[frozenset[str], int | None, str]]
 NORMAL, PREMIUM = frozenset({"normal"}), frozenset({"premium"})
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_threads() -> Iterator[None]:
+    with no_threads():
+        yield
 
 
 @st.composite
@@ -87,7 +98,7 @@ def persistently(
     raise AssertionError
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(40, nightly=2000))
 @given(rows(), st.lists(st.lists(UPDATES, max_size=4), min_size=1, max_size=4), st.data())
 def test_whatever_is_changed_and_killed_slurm_follows_and_forgets(
     accounts: list[Row], turns: list[list[TenantUpdate]], data: st.DataObject
@@ -180,25 +191,35 @@ class Watched(SlurmDatabase):
 
     def _take(self, words: list[str]) -> None:
         super()._take(words)
-        self.totals.append(sum(limit or 0 for limit in self.limits(*ACCOUNTS)))
+        limits = [limit for limit in self.limits(*ACCOUNTS) if limit is not None]
+        assert len(limits) == len(self.limits(*ACCOUNTS))
+        self.totals.append(sum(limits))
 
     totals: list[int]
 
 
+NOMINALS = st.sampled_from([0, 1000, 3000, 9000])
 TWO_TURNS = tuple(
-    st.lists(st.sampled_from([0, 1000, 3000, 9000]), min_size=4, max_size=4) for _ in range(2)
+    st.lists(one, min_size=len(ACCOUNTS), max_size=len(ACCOUNTS))
+    for one in (st.none() | NOMINALS, NOMINALS)
 )
+"""Of each account; one that has none at first is a new tenant then, and its QOS are new."""
 
 
-@settings(max_examples=examples(50))
+def set_nominals(ledger: LimitLedger, nominals: Sequence[int | None]) -> None:
+    for name, amount in zip(ACCOUNTS, nominals, strict=True):
+        if amount is not None:
+            change(ledger, TenantUpdate(name, nominal_millislices=Millislices(amount)))
+
+
+@settings(max_examples=examples(30, nightly=1000))
 @given(*TWO_TURNS)
 def test_at_no_moment_more_is_allowed_than_before_or_after(
-    first: list[int], second: list[int]
+    first: list[int | None], second: list[int]
 ) -> None:
     slurm, ledger = Watched([Row(name, parent="root") for name in ACCOUNTS]), LimitLedger()
     for nominal in (first, second):
-        for name, amount in zip(ACCOUNTS, nominal, strict=True):
-            change(ledger, TenantUpdate(name, nominal_millislices=Millislices(amount)))
+        set_nominals(ledger, nominal)
         before = sum(limit or 0 for limit in slurm.limits(*ACCOUNTS))
         slurm.totals = [before]
         asyncio.run(compile_limits(slurm, ledger, site()))  # type: ignore[arg-type]
@@ -206,17 +227,92 @@ def test_at_no_moment_more_is_allowed_than_before_or_after(
             assert max(slurm.totals) <= max(before, slurm.totals[-1])
 
 
-@settings(max_examples=examples(50))
-@given(*TWO_TURNS, st.sampled_from(ACCOUNTS))
-def test_what_slurm_refuses_to_shrink_is_given_to_nobody(
-    first: list[int], second: list[int], stuck: str
+@settings(max_examples=examples(30, nightly=1000))
+@given(*TWO_TURNS, st.sampled_from(ACCOUNTS), st.sampled_from(["refuses", "ignores"]))
+def test_what_slurm_does_not_shrink_is_given_to_nobody_and_all_else_to_those_who_wait(
+    first: list[int | None], second: list[int], stuck: str, how: str
 ) -> None:
     slurm, ledger = Watched([Row(name, parent="root") for name in ACCOUNTS]), LimitLedger()
     slurm.totals = []
     for nominal in (first, second):
-        for name, amount in zip(ACCOUNTS, nominal, strict=True):
-            change(ledger, TenantUpdate(name, nominal_millislices=Millislices(amount)))
+        set_nominals(ledger, nominal)
         with suppress(OutsideError):
             asyncio.run(compile_limits(slurm, ledger, site()))  # type: ignore[arg-type]
-        slurm.refuses = (f"name=slicewise_{stuck} set",)
+        setattr(slurm, how, (f"name=slicewise_{stuck}",))
     assert max(slurm.totals) <= CAPACITY
+    seen = asyncio.run(look(slurm, ledger, site()))  # type: ignore[arg-type]
+    for one in seen.differences:
+        if one.key.field == BILLING and f"slicewise_{stuck}" not in one.key.name:
+            assert int(one.wanted) - int(one.now) > CAPACITY - slurm.totals[-1]
+
+
+class WatchedBudget(SlurmDatabase):
+    """Notes what all QOS that draw on a's budget may take together, after each command."""
+
+    def __init__(self) -> None:
+        super().__init__([Row("a", parent="root"), Row("b", parent="a"), Row("c", parent="b")])
+        self.totals: list[int] = []
+
+    def together(self) -> int | None:
+        """None while one of them has no limit."""
+        names = [f"slicewise_{name}{end}" for name in "abc" for end in ("", "_borrowed")]
+        limits = [one.grp_tres_run_mins.get("billing") for one in map(self.known.get, names) if one]
+        known = [limit for limit in limits if limit is not None]
+        return sum(known) if len(known) == len(names) else None
+
+    def _take(self, words: list[str]) -> None:
+        super()._take(words)
+        self.totals += [] if (total := self.together()) is None else [total]
+
+
+LEFT = st.integers(0, 5).map(lambda hours: hours * 3_600_000)
+JOBS = st.lists(
+    st.builds(
+        job,
+        index=st.integers(1, 9),
+        state=st.sampled_from([JobState.RUNNING, JobState.PENDING]),
+        account=st.sampled_from("abc"),
+        qos=st.sampled_from(["slicewise_a", "slicewise_b", "slicewise_c_borrowed", "normal"]),
+        time_limit_s=st.sampled_from([600, 7200]),
+        end_s=st.sampled_from([None, 4_000_000_000]),
+        held=st.just(False),
+        reason=st.just("None"),
+    ),
+    max_size=4,
+)
+BUDGET_TURN = st.tuples(st.fixed_dictionaries({"a": LEFT, "c": LEFT}), JOBS)
+
+
+@settings(max_examples=examples(40, nightly=1600))
+@given(
+    BUDGET_TURN,
+    BUDGET_TURN,
+    st.sampled_from(["", "a", "b", "c_borrowed"]),
+    st.sampled_from(["refuses", "ignores"]),
+)
+def test_at_no_moment_more_of_a_budget_may_be_taken_than_before_or_after(
+    first: tuple[Mapping[str, int], Sequence[JobView]],
+    second: tuple[Mapping[str, int], Sequence[JobView]],
+    stuck: str,
+    how: str,
+) -> None:
+    """Nor when Slurm does not make a part less."""
+    slurm, ledger = WatchedBudget(), LimitLedger()
+    budget = Budget(Period.NONE, MillisliceSeconds(1))
+    for name, parent, amount in (("a", "", 9000), ("b", "a", 4000), ("c", "b", 1000)):
+        nominal = Millislices(amount)
+        update = TenantUpdate(name, parent=parent, nominal_millislices=nominal)
+        change(ledger, replace(update, budget="off" if name == "b" else budget))
+    for number, (left, jobs) in enumerate((first, second)):
+        ledger.left, slurm.running = dict(left), tuple(jobs)
+        before = slurm.together() or 0
+        slurm.totals.clear()
+        setattr(slurm, how, (f"slicewise_{stuck} set",) if stuck and number else ())
+        with suppress(OutsideError):
+            asyncio.run(compile_limits(slurm, ledger, site()))  # type: ignore[arg-type]
+        has = left["a"] // 60
+        near = max(has // 100, 1000 * 6)
+        assert max(slurm.totals, default=0) <= max(before, has + near)
+    if not stuck:
+        assert slurm.together() is not None
+        assert slurm.rows["a", ""].run_mins == {}

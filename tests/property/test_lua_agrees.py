@@ -91,7 +91,7 @@ NAME = "#SLICEWISE name=x\n"
 
 
 @given(SCRIPTS)
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(100, nightly=6000), deadline=None)
 @example(NAME * 64 + "#SLICEWISE name=late\n")
 @example(NAME * 65 + "#SLICEWISE bad\n")
 @example("#".ljust(HEAD - 8, "#") + "\n" + NAME)
@@ -144,7 +144,7 @@ GRES_PIECES = st.sampled_from(
 
 @pytest.mark.parametrize("lua", ["gres"], indirect=True)
 @given(st.lists(GRES_PIECES, max_size=8).map("".join))
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(200, nightly=10_000), deadline=None)
 @example("gpu:a100:12345678")
 @example("gpu:a100:123456789")
 @example("gpu:1k")
@@ -158,7 +158,7 @@ def test_they_call_the_same_gpus_typed(lua: Lua, gres: str) -> None:
 
 
 @given(SCRIPTS)
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(100, nightly=6000), deadline=None)
 @example("#SLICEWISE name=x")
 @example("#SLICEWISE\tname=")
 @example("#SLICEWISE  need=1GiB\n#SLICEWISE name")

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from itertools import product
 
 from effort import examples
@@ -41,6 +42,7 @@ def clusters(draw: st.DrawFn, on: Board, most: int = 3) -> tuple[Gpu, ...]:
     return tuple(gpus)
 
 
+@cache
 def holders(gpu: int) -> st.SearchStrategy[Job | Replica | None]:
     ends = st.sampled_from([None, 30, 600])
     return st.one_of(

@@ -171,13 +171,13 @@ def every_way(case: Case) -> Iterator[tuple[Loan, ...]]:
 
 
 @given(SOME)
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(60, nightly=4000))
 def test_loans_are_within_every_limit(case: Case) -> None:
     assert is_feasible(case, case.lend())
 
 
 @given(TINY)
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(120, nightly=8000))
 def test_no_other_way_lends_more_in_any_subtree_or_in_all(case: Case) -> None:
     ours, ways = case.lend(), list(every_way(case))
     assert total(ours) == max(map(total, ways))
@@ -186,7 +186,7 @@ def test_no_other_way_lends_more_in_any_subtree_or_in_all(case: Case) -> None:
 
 
 @given(TINY_FLAT)
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(120, nightly=8000))
 def test_borrowers_of_equal_weight_get_what_is_max_min_fair(case: Case) -> None:
     equal = {name: with_quota(tenant, weight=1) for name, tenant in case.policy.items()}
     case = replace(case, policy=equal)
@@ -201,7 +201,7 @@ def test_borrowers_of_equal_weight_get_what_is_max_min_fair(case: Case) -> None:
     st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9000), st.integers(0, 9000)), min_size=2),
     st.integers(0, 20_000),
 )
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(60, nightly=4000))
 def test_with_what_they_had_lately_borrowers_come_to_one_level(
     borrowers: list[tuple[int, int, int]], idle: int
 ) -> None:
@@ -228,7 +228,7 @@ def test_with_what_they_had_lately_borrowers_come_to_one_level(
 
 
 @given(TINY)
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(120, nightly=8000))
 def test_nobody_gets_a_unit_that_somebody_poorer_for_its_weight_could_have(case: Case) -> None:
     """Level by level from the top, between the siblings and the account of the tenant above."""
     ours, policy = case.lend(), case.policy
@@ -267,7 +267,7 @@ def is_fairer_by_one(theirs: Sequence[int], mine: Sequence[int], weights: Sequen
 
 
 @given(SOME, st.data())
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(50, nightly=3000))
 def test_unchanged_demand_leaves_the_loans_as_they_are(case: Case, data: st.DataObject) -> None:
     loans = other_demand(case, data).lend()
     loans = case.lend(loans)
@@ -275,7 +275,7 @@ def test_unchanged_demand_leaves_the_loans_as_they_are(case: Case, data: st.Data
 
 
 @given(SOME, st.data())
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(50, nightly=3000))
 def test_what_a_borrower_gets_does_not_depend_on_what_it_had(
     case: Case, data: st.DataObject
 ) -> None:
@@ -286,7 +286,7 @@ def test_what_a_borrower_gets_does_not_depend_on_what_it_had(
 
 
 @given(cases(range(2, 6), 5000, flat=True), st.data())
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(50, nightly=3000))
 def test_no_loan_changes_without_need(case: Case, data: st.DataObject) -> None:
     """Unless the lender needs its own, a borrower's loans all grow or all shrink with its share."""
     before = other_demand(case, data).lend()
@@ -303,7 +303,7 @@ def test_no_loan_changes_without_need(case: Case, data: st.DataObject) -> None:
 
 
 @given(SOME_FLAT)
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(50, nightly=3000))
 def test_what_stays_idle_is_as_equal_as_it_can_be(case: Case) -> None:
     loans = case.lend()
     left = {name: case.idle(name) - lent(loans, name) for name in case.policy}
@@ -314,7 +314,7 @@ def test_what_stays_idle_is_as_equal_as_it_can_be(case: Case) -> None:
 
 
 @given(SOME, st.data())
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(50, nightly=3000))
 def test_a_lender_that_needs_more_never_makes_a_borrower_richer(
     case: Case, data: st.DataObject
 ) -> None:
@@ -331,7 +331,7 @@ def test_a_lender_that_needs_more_never_makes_a_borrower_richer(
 
 
 @given(SOME, st.data())
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(50, nightly=3000))
 def test_while_nominals_exceed_the_capacity_no_loan_is_new_or_larger(
     case: Case, data: st.DataObject
 ) -> None:
@@ -348,7 +348,7 @@ def test_while_nominals_exceed_the_capacity_no_loan_is_new_or_larger(
 
 
 @given(cases(range(1, 7), 6), st.data())
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(100, nightly=6000))
 def test_loans_are_cut_to_the_limits_and_no_further(case: Case, data: st.DataObject) -> None:
     names = sorted(case.policy)
     loans = drawn_loans(data, [*names, "gone"])
@@ -366,7 +366,7 @@ def test_loans_are_cut_to_the_limits_and_no_further(case: Case, data: st.DataObj
 
 
 @given(SOME, st.one_of(st.none(), st.integers(0, 40_000)))
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(60, nightly=4000))
 def test_ceilings_never_exceed_what_is_above_them(case: Case, capacity: int | None) -> None:
     policy, loans = case.policy, case.lend()
     found = ceilings(policy, loans, capacity)
@@ -428,7 +428,7 @@ UPDATES = st.builds(
 
 
 @given(st.lists(UPDATES, max_size=30))
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(60, nightly=4000))
 def test_whatever_is_changed_the_policy_stays_a_tree_that_covers_itself(
     updates: list[TenantUpdate],
 ) -> None:

@@ -1,7 +1,7 @@
 """However often and wherever it is killed: the next run does the rest, and nothing twice."""
 
+import pickle
 from contextlib import suppress
-from copy import deepcopy
 
 import pytest
 from effort import examples
@@ -27,7 +27,7 @@ def lived(story: Story, kill_at: int, *, after: bool) -> Calls:
 KILLS = st.lists(st.tuples(st.integers(1, _CALLS), st.booleans()), max_size=3)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(30, nightly=800), deadline=None)
 @given(st.lists(KILLS, min_size=len(STAGES), max_size=len(STAGES)))
 def test_whatever_dies_on_the_way_all_is_booked_once_and_slurm_has_it(
     kills: list[list[tuple[int, bool]]],
@@ -64,6 +64,11 @@ def allotted(story: Story) -> dict[tuple[int, int], int]:
     }
 
 
+def read(kept: bytes) -> Story:
+    story: Story = pickle.loads(kept)  # noqa: S301 -- our own
+    return story
+
+
 def rolled(story: Story) -> list[int | None]:
     return [one.period_start_s for one in story.ledger.entered if one.kind == "roll"]
 
@@ -77,10 +82,12 @@ def test_a_death_at_any_call_changes_nothing_of_the_end(stage: int, after: bool)
         if earlier == stage:
             break
         before.run()
-    whole, calls = deepcopy(before), Calls()
+    # To read it anew takes a fifth of what a deep copy does.
+    kept = pickle.dumps(before)
+    whole, calls = read(kept), Calls()
     whole.run(calls)
     for number, name in enumerate(calls.made, 1):
-        story = deepcopy(before)
+        story = read(kept)
         assert lived(story, number, after=after).is_dead
         ended = story.run()
         assert ended.outcome is RunOutcome.DONE, f"after {name}: {ended}"

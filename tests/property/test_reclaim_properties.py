@@ -110,7 +110,7 @@ def without(taking: Taking, gone: Collection[int]) -> Taking:
     return replace(taking, running=left, free=free, above_nominal_millislices=above)
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(100, nightly=6000))
 @given(worlds())
 def test_where_replicas_suffice_the_fewest_millislices_go(taking: Taking) -> None:
     least = fewest(taking)
@@ -122,7 +122,7 @@ def test_where_replicas_suffice_the_fewest_millislices_go(taking: Taking) -> Non
         assert cost(taking, found.victims) == round(least)
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(50, nightly=3000))
 @given(worlds().map(only_replicas))
 def test_nobody_goes_without_need(taking: Taking) -> None:
     found = reclaim(taking)
@@ -132,7 +132,7 @@ def test_nobody_goes_without_need(taking: Taking) -> None:
         assert fewest(replace(after, running=(), wanting=served)) is None
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(50, nightly=3000))
 @given(worlds())
 def test_nobody_goes_in_its_term_nor_brings_its_tenant_below_its_own_part(taking: Taking) -> None:
     victims = reclaim(taking).victims
@@ -142,7 +142,7 @@ def test_nobody_goes_in_its_term_nor_brings_its_tenant_below_its_own_part(taking
         assert cost(replace(taking, running=tuple(own)), victims) <= above
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(50, nightly=3000))
 @given(worlds().map(only_replicas))
 def test_of_alike_replicas_of_a_tenant_the_youngest_go(taking: Taking) -> None:
     victims = reclaim(taking).victims
@@ -152,7 +152,7 @@ def test_of_alike_replicas_of_a_tenant_the_youngest_go(taking: Taking) -> None:
     assert all(gone == sorted(gone, reverse=True) for gone in alike.values())
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(50, nightly=3000))
 @given(worlds(), st.data())
 def test_asked_again_while_they_go_nothing_changes(taking: Taking, data: st.DataObject) -> None:
     found = reclaim(taking)
@@ -164,7 +164,7 @@ def test_asked_again_while_they_go_nothing_changes(taking: Taking, data: st.Data
         assert again.missing.keys() == found.missing.keys()
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(40, nightly=2000))
 @given(worlds().map(only_replicas))
 def test_once_they_are_gone_all_that_they_went_for_are_ready(taking: Taking) -> None:
     found = reclaim(taking)
@@ -198,7 +198,7 @@ def rooms(draw: st.DrawFn) -> tuple[Room, list[Need]]:
     return Room(free, runs, {"nlp": 10**6}, {}, {}), needs
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(50, nightly=3000))
 @given(rooms())
 def test_each_job_gets_as_many_nodes_as_it_needs_and_different_ones(
     case: tuple[Room, list[Need]],
@@ -239,7 +239,7 @@ def clusters(draw: st.DrawFn) -> tuple[Cluster, list[JobView]]:
     return cluster, some("aab", 300, draw(come), borrowed=False)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30, nightly=1200))
 @given(clusters())
 def test_with_the_same_demand_nothing_goes_to_and_fro(case: tuple[Cluster, list[JobView]]) -> None:
     cluster, come = case
@@ -283,7 +283,7 @@ def streams(draw: st.DrawFn) -> tuple[Cluster, list[list[JobView]]]:
     return cluster, rounds
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(40, nightly=2000))
 @given(streams())
 def test_no_job_within_its_tenant_s_own_part_waits_longer_than_the_grace(
     case: tuple[Cluster, list[list[JobView]]],

@@ -8,19 +8,14 @@ and in the end nothing runs.
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from hypothesis import example, given
+import pytest
+from effort import examples
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_scaling import decide
 
-from cluster.wire import (
-    NO_ORDER,
-    ServiceOrder,
-    ServiceView,
-    SlotView,
-    TenantView,
-    ViewAnswer,
-    WishAnswer,
-)
+from cluster.wire import ServiceView, SlotView, TenantView, ViewAnswer, WishAnswer
+from cluster.wire_orders import NO_ORDER, ServiceOrder
 from launcher.decide.gateway import Backend, Endpoint, Gateway, Mode, Server
 from launcher.decide.routing import (
     AddRoute,
@@ -349,6 +344,7 @@ def settle(world: World, state: State, work: int, *, asks: bool = True) -> State
 WORK = st.integers(1, END_TICKS - 1)
 
 
+@settings(max_examples=examples(50, nightly=2000))
 @given(SECONDS, st.integers(1, SLOTS), WORK)
 def test_no_request_is_cut_all_are_answered_and_old_generations_disappear(
     seconds: list[tuple[int, str]], quota: int, work: int
@@ -364,6 +360,7 @@ def test_no_request_is_cut_all_are_answered_and_old_generations_disappear(
 
 
 @example(seconds=[(1, "")] + [(0, "")] * 6 + [(0, "unheard")], quota=1, work=1)
+@settings(max_examples=examples(50, nightly=2000))
 @given(SECONDS, st.integers(1, SLOTS), WORK)
 def test_a_service_that_is_to_end_finishes_what_it_has(
     seconds: list[tuple[int, str]], quota: int, work: int
@@ -379,10 +376,8 @@ def test_a_service_that_is_to_end_finishes_what_it_has(
     assert world.answered == world.arrived
 
 
-@given(SECONDS, st.integers(2, SLOTS), WORK)
-def test_a_broken_generation_does_not_take_the_old_ones_replicas_away(
-    seconds: list[tuple[int, str]], quota: int, work: int
-):
+@pytest.mark.parametrize("quota", range(2, SLOTS + 1))
+def test_a_broken_generation_does_not_take_the_old_ones_replicas_away(quota: int):
     """Steady requests are answered all the time, at most one replica short."""
     world = World(quota)
     state, _ = turn(world, {})

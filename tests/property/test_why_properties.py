@@ -76,7 +76,7 @@ def worlds(draw: st.DrawFn) -> Sight:
     )
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(60, nightly=4000), deadline=None)
 @given(worlds())
 def test_it_always_answers_and_names_nobody_of_another_tenant(now: Sight):
     for view in now.jobs:
@@ -91,7 +91,7 @@ def test_it_always_answers_and_names_nobody_of_another_tenant(now: Sight):
         assert not any(user in text for account, user in USERS.items() if account != name)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(60, nightly=4000), deadline=None)
 @given(
     limits=st.lists(st.none() | st.integers(1, 4000), min_size=1, max_size=6),
     need=st.integers(1, 7),

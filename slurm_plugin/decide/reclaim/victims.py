@@ -95,11 +95,13 @@ class Reclaim:
             leaving already stay in it as long as they are needed.
         ready: millislices of each tenant's waiting jobs that fit into what is free now.
         missing: why no replicas that end would let a waiting job start, by its job id.
+        places: the nodes of jobs that need more than a single instance, by job id.
     """
 
     victims: Mapping[int, str] = field(hash=False)
     ready: Mapping[str, int] = field(hash=False)
     missing: Mapping[int, str] = field(hash=False)
+    places: Mapping[int, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
 
 NOBODY = Reclaim(victims={}, ready={}, missing={})
@@ -135,7 +137,22 @@ def reclaim(taking: Taking) -> Reclaim:
         victims=_victims(taking, plan, {run: jobs[key] for run, key in goes_for.items()}),
         ready=_millislices(jobs[key] for key in now),
         missing={jobs[key].job_id: why for key, why in missing.items()},
+        places={jobs[key].job_id: nodes for key, nodes in plan.places.items()},
     )
+
+
+def may_give(taking: Taking) -> Mapping[str, int]:
+    """Millislices of each tenant's runs that are leaving, and of its replicas that may go; no more
+    of these than it holds above its own part.
+    """
+    runs = _sorted(taking)
+    given: Counter[str] = Counter()
+    for run in runs.replicas:
+        given[run.tenant] += run.cost
+    given &= runs.above
+    for run in runs.leaving:
+        given[run.tenant] += run.cost
+    return given
 
 
 def _millislices(jobs: Iterable[Wanting]) -> Mapping[str, int]:
@@ -222,7 +239,7 @@ class _Plan:
 
     gone: Sequence[Run]
     shrunk: Sequence[Run]
-    places: Mapping[int, Sequence[str]]
+    places: Mapping[int, tuple[str, ...]]
     out: frozenset[int]
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.autoscale.__main__ import main
-
 POLICIES = ["kpa", "hpa", "ray", "dynamo", "peak_hold", "optimum", "slicewise_fifo", "slicewise"]
 FIGURES = {
     "target",
@@ -22,6 +20,14 @@ FIGURES = {
 }
 
 
+def bench(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    # Not above: with it comes matplotlib, half a second of each process that collects the tests.
+    from benchmarks.autoscale.__main__ import main
+
+    monkeypatch.setattr(sys, "argv", ["bench", *arguments])
+    main()
+
+
 def test_every_policy_has_a_curve_and_ours_is_set_beside_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -32,8 +38,7 @@ def test_every_policy_has_a_curve_and_ours_is_set_beside_the_best(
     trace.write_text("".join(f"{at_s}\n" for at_s in arrivals))
     report = tmp_path / "reports" / "autoscale.json"
     arguments = ["--only", "", "--trace", trace, "--traces", tmp_path, "--report", report]
-    monkeypatch.setattr(sys, "argv", ["bench", *map(str, arguments)])
-    main()
+    bench(monkeypatch, *map(str, arguments))
     found = json.loads(report.read_text())
     assert list(found["traces"]) == ["minutes"]
     assert list(found["traces"]["minutes"]) == POLICIES
@@ -47,7 +52,6 @@ def test_every_policy_has_a_curve_and_ours_is_set_beside_the_best(
 
 def test_a_missing_trace_ends_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     report = tmp_path / "autoscale.json"
-    monkeypatch.setattr(sys, "argv", ["bench", "--traces", str(tmp_path), "--report", str(report)])
     with pytest.raises(SystemExit, match="SLICEWISE_TRACES"):
-        main()
+        bench(monkeypatch, "--traces", str(tmp_path), "--report", str(report))
     assert not report.exists()

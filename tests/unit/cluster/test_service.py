@@ -219,7 +219,7 @@ def test_missing_keys_are_all_named_at_once() -> None:
         ({"need": "9GiB"}, JobDirectives(9216)),
         ({"need": "9.5GiB", "class": "low"}, JobDirectives(9728, "low")),
         ({"need": "512MiB", "class": "high"}, JobDirectives(512, "high")),
-        ({"need": "0.001GiB", "class": "normal"}, JobDirectives(2)),
+        ({"need": "0.001GiB", "class": "normal"}, JobDirectives(2, "normal")),
     ],
 )
 def test_what_a_plain_job_may_say(values: dict[str, str], said: JobDirectives) -> None:

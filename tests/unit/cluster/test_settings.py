@@ -62,6 +62,10 @@ def test_whole_gpus_have_a_price_and_models_that_can_not_be_cut_any_name(tmp_pat
     [
         (MINIMAL + "whole = ['1g.10gb']\n", "1g.10gb stands under two models"),
         (MINIMAL + "[gpus.'L40S']\n", "name at least one GRES type"),
+        (MINIMAL + "[qos]\nslicewise_nlp = 'high'\n", "the name of a QOS of the site"),
+        (MINIMAL + "[qos]\n'a b' = 'high'\n", "the name of a QOS of the site"),
+        (MINIMAL + "[qos]\nurgent = 'top'\n", "urgent"),
+        (MINIMAL + "[qos]\nurgent = 'low'\nUrgent = 'high'\n", "stands there twice"),
         (MINIMAL + "[gpus.'L40S']\ntypes = ['l40s']\n", "L40S"),
         (MINIMAL.replace('"1.5"', '"heavy"'), "weight"),
         (MINIMAL.replace('"1.5"', '"0"'), "weight"),
@@ -84,6 +88,12 @@ def test_mistakes_name_their_key(tmp_path: Path, text: str, named: str) -> None:
     place.write_text(text)
     with pytest.raises(InvalidInputError, match=named):
         load_settings(place)
+
+
+def test_a_qos_of_the_site_stands_for_a_class(tmp_path: Path) -> None:
+    path = tmp_path / "slicewise.toml"
+    path.write_text(MINIMAL + "[qos]\nUrgent = 'high'\n")
+    assert load_settings(path).qos == {"urgent": "high"}
 
 
 def test_absent_file_says_what_to_do(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ import pytest
 from cluster.errors import InvalidInputError
 from cluster.service import ServiceSpec, service_spec
 from cluster.units import Millislices
-from cluster.wire import NO_ORDER, ServiceOrder, ServiceView, SlotView, TenantView, ViewAnswer
+from cluster.wire import ServiceView, SlotView, TenantView, ViewAnswer
+from cluster.wire_orders import NO_ORDER, ServiceOrder
 from launcher.decide.changes import ApplyPlan, Change, generations_of, plan_apply
 
 VALUES: dict[str, object] = {

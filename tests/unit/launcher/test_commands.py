@@ -18,6 +18,9 @@ HEAVY = (
     *("sqlalchemy", "alembic", "psycopg", "aiohttp", "tritonclient", "jinja2", "highspy", "numpy"),
     *("matplotlib", "prometheus_client", "uvloop", "slurm_plugin.rebalance.run"),
 )
+OF_SLURM = ("cluster.slurm.commands",)
+OF_THE_GATEWAY = ("urllib.request",)
+OF_OTHERS = (*OF_SLURM, "slurm_plugin.decide.demand", "cluster.daemon_client", "cluster.wire")
 
 SETTINGS = """\
 [cluster]
@@ -72,6 +75,15 @@ OF_THE_DATABASE = (
     "db current",
     "db grant auditor --as reader",
 )
+OF_THE_DATABASE_ALONE = (
+    "db current",
+    "rebalance history",
+    "ledger balance",
+    "ledger statement vision",
+    "ledger verify",
+    "budget show",
+    "budget history vision",
+)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -92,9 +104,9 @@ def test_every_command_tells_how_it_is_used(name: str):
 
 
 def imported_by(
-    lines: Iterable[str], variables: Mapping[str, str] | None = None
+    lines: Iterable[str], variables: Mapping[str, str], packages: Iterable[str] = HEAVY
 ) -> Mapping[str, set[str]]:
-    """Heavy packages that one process has imported after each of these runs of ``slicewise``.
+    """Which of these one process has imported after each of these runs of ``slicewise``.
 
     A line that is no command stands out by a package of that name.
     """
@@ -107,7 +119,7 @@ def imported_by(
         "        main()\n"
         "    except SystemExit as end:\n"
         "        wrong = ['no command'] if end.code == 2 else []\n"
-        f"    heavy = [m for m in {HEAVY!r} if m in sys.modules]\n"
+        f"    heavy = [m for m in {packages!r} if m in sys.modules]\n"
         "    print('HEAVY', line, *heavy, *wrong, sep='|')\n"
     )
     ran = subprocess.run(
@@ -116,7 +128,7 @@ def imported_by(
         capture_output=True,
         text=True,
         check=True,
-        env={"PATH": "/usr/bin:/bin", **(variables or {})},
+        env={"PATH": "/usr/bin:/bin", **variables},
     )
     found = (line.split("|") for line in ran.stdout.splitlines() if line.startswith("HEAVY|"))
     return {line: set(heavy) for _, line, *heavy in found}
@@ -141,6 +153,21 @@ def test_what_asks_the_database_imports_nothing_else(settings_file: str):
     variables = {"SLICEWISE_CONFIG": settings_file, "SLICEWISE_DATABASE_URL": NO_DATABASE}
     found = imported_by(OF_THE_DATABASE, variables)
     assert found == {line: {"sqlalchemy", "psycopg"} for line in OF_THE_DATABASE}
+
+
+def test_what_asks_the_database_alone_imports_nothing_to_ask_slurm_or_the_daemon(
+    settings_file: str,
+):
+    variables = {"SLICEWISE_CONFIG": settings_file, "SLICEWISE_DATABASE_URL": NO_DATABASE}
+    found = imported_by(OF_THE_DATABASE_ALONE, variables, OF_OTHERS)
+    assert found == {line: set() for line in OF_THE_DATABASE_ALONE}
+
+
+def test_what_asks_the_daemon_imports_nothing_to_ask_slurm_or_the_gateway(settings_file: str):
+    # But that of admission asks both.
+    lines = [line for line in OF_THE_DAEMON if line != "admission status"]
+    found = imported_by(lines, {"SLICEWISE_CONFIG": settings_file}, (*OF_SLURM, *OF_THE_GATEWAY))
+    assert found == {line: set() for line in lines}
 
 
 def test_plugins_are_kept_from_pydantic_but_not_from_programs_that_are_run(

@@ -6,14 +6,8 @@ import pytest
 from plain_scaling import decide
 from pydantic import TypeAdapter
 
-from cluster.wire import (
-    WHEN_REPLACED_S,
-    ServiceOrder,
-    ServiceView,
-    SlotView,
-    ViewAnswer,
-    WishAnswer,
-)
+from cluster.wire import WHEN_REPLACED_S, ServiceView, SlotView, ViewAnswer, WishAnswer
+from cluster.wire_orders import ServiceOrder
 from launcher.decide import services
 from launcher.decide.autoscale import initial
 from launcher.decide.backoff import Backoff

@@ -3,7 +3,7 @@
 import pytest
 
 from cluster.service import ServiceSpec
-from cluster.wire import ServiceOrder
+from cluster.wire_orders import ServiceOrder
 from launcher.decide.demand import scaling
 from launcher.decide.scaling import Scaling
 

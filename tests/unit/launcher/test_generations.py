@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import pytest
 from plain_scaling import decide
 
-from cluster.wire import NO_ORDER, ServiceOrder, ServiceView, SlotView, TenantView, ViewAnswer
+from cluster.wire import ServiceView, SlotView, TenantView, ViewAnswer
+from cluster.wire_orders import NO_ORDER, ServiceOrder
 from launcher.decide import demand
 from launcher.decide.autoscale import initial
 from launcher.decide.backoff import Backoff

@@ -12,7 +12,7 @@ from cluster.service import directives_of_script
 from cluster.settings import Settings, load_settings
 from cluster.slurm.submit import Submitted
 from cluster.wire import ServiceView, SubmitAnswer, TenantView, ViewAnswer
-from launcher import cli, loop, main
+from launcher import address, cli, loop, main
 from launcher.identity import create
 from launcher.service_file import read_service_file
 from launcher.service_names import choose, complete_service
@@ -49,8 +49,8 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     async def wait_until_followed(daemon: DaemonClient, array_job_id: int) -> str:
         return ""
 
-    monkeypatch.setattr(cli, "wait_for_route", wait_for_route)
-    monkeypatch.setattr(cli, "wait_until_followed", wait_until_followed)
+    monkeypatch.setattr(address, "wait_for_route", wait_for_route)
+    monkeypatch.setattr(address, "wait_until_followed", wait_until_followed)
     return scripts
 
 

@@ -3,16 +3,8 @@
 import pytest
 from rich.console import Console
 
-from cluster.wire import (
-    NO_ORDER,
-    WHEN_REPLACED_S,
-    ServiceNews,
-    ServiceOrder,
-    ServiceView,
-    SlotView,
-    TenantView,
-    ViewAnswer,
-)
+from cluster.wire import WHEN_REPLACED_S, ServiceNews, ServiceView, SlotView, TenantView, ViewAnswer
+from cluster.wire_orders import NO_ORDER, ServiceOrder
 from launcher import show, show_file
 from launcher.decide.gateway import Backend, Endpoint, Gateway, Load, Mode, Server
 from launcher.observe import ServiceObservation, State, join

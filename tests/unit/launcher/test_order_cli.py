@@ -9,7 +9,8 @@ from typer.testing import CliRunner, Result
 
 from cluster.daemon_client import DaemonClient
 from cluster.errors import SlicewiseError
-from cluster.wire import NO_ORDER, OrderRequest, ServiceOrder, ServiceView, SlotView, ViewAnswer
+from cluster.wire import ServiceView, SlotView, ViewAnswer
+from cluster.wire_orders import NO_ORDER, OrderRequest, ServiceOrder
 from launcher import order_cli
 from launcher.cli import service_app
 

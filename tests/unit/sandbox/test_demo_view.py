@@ -10,7 +10,6 @@ from launcher.decide.gateway import Load
 from launcher.observe import Replica, ServiceObservation
 from sandbox.demo.live import Display, Scene, picture, sparkline
 from sandbox.demo.observe import service_states
-from sandbox.demo.plot import save
 from sandbox.demo.record import (
     LedgerView,
     Recording,
@@ -127,6 +126,9 @@ def test_the_summary_shows_refusal_shortfalls_and_both_books() -> None:
 
 
 def test_the_plot_is_a_png_of_readme_width(tmp_path: Path) -> None:
+    # Not above: with it comes matplotlib, half a second of each process that collects the tests.
+    from sandbox.demo.plot import save
+
     path = tmp_path / "new" / "demo.png"
     save(RECORDING, path)
     data = path.read_bytes()

@@ -46,9 +46,11 @@ SNAPSHOT = Snapshot(
     },
     node_costs=frozenset({5000, 7000}),
     services={("vision", "taken"): Living(814, BOB)},
-    accounts_by_uid={ALICE: frozenset({"vision", "guest"})},
+    accounts_by_uid={ALICE: {"vision": frozenset({"urgent"}), "guest": frozenset()}},
     formula=Formula(3, 5, 2, max=1000, wait_full_s=86_400, quantum=10),
-    rules=Rules(high_class_for=frozenset({"nlp"})),
+    rules=Rules(
+        high_class_for=frozenset({"nlp"}), class_of_qos={"urgent": "high", "scavenger": "low"}
+    ),
 )
 FACTOR = 525
 """1000 × (3 × 1/2 + 5 × 3/4) / 10"""
@@ -267,7 +269,7 @@ def test_what_a_mode_allows(mode: Mode, request_: SubmitRequest, action: str, co
 
 
 def test_root_submits_for_everybody() -> None:
-    snapshot = replace(SNAPSHOT, accounts_by_uid={0: frozenset({"root"})})
+    snapshot = replace(SNAPSHOT, accounts_by_uid={0: {"root": frozenset()}})
     assert decide(submit(uid=0), snapshot, TOKEN).action == "admit"
 
 
@@ -567,6 +569,43 @@ class TestPlace:
         tag = JobTag.find(answer.tag or "")
         assert tag is not None
         assert (answer.site_factor, tag.job_class) == (factor, job_class)
+
+    def test_a_qos_of_the_site_stands_for_a_class(self) -> None:
+        """vision may not say class=high; who may name that QOS may have what it stands for."""
+        answer = decide(submit(qos="Urgent"), SNAPSHOT, TOKEN)
+        assert (answer.qos, answer.site_factor) == ("slicewise_vision", 675)
+        assert answer.tag == "slicewise:1 token=ab12 tenant=vision class=high flexible"
+        assert answer.notice == "QOS Urgent stands for class high here; the quota decides the rest."
+
+    def test_what_the_script_says_goes_before_it(self) -> None:
+        lines = ("#SLICEWISE class=normal",)
+        answer = decide(submit(qos="urgent", directives=lines), SNAPSHOT, TOKEN)
+        assert answer.site_factor == FACTOR
+        assert answer.notice == "QOS urgent is not used for GPUs here: the quota decides."
+        refused = decide(
+            submit(qos="urgent", directives=("#SLICEWISE class=high",)), SNAPSHOT, TOKEN
+        )
+        assert refused.code == "SW-CLASS-FORBIDDEN"
+
+    @pytest.mark.parametrize(
+        ("uid", "account", "qos"), [(ALICE, "vision", "scavenger"), (BOB, "vision", "urgent")]
+    )
+    def test_who_may_not_name_it_is_refused(self, uid: int, account: str, qos: str) -> None:
+        """Slurm would refuse it, but sees another QOS than was named."""
+        accounts = {**SNAPSHOT.accounts_by_uid, BOB: {"vision": frozenset[str]()}}
+        snapshot = replace(SNAPSHOT, accounts_by_uid=accounts)
+        refused = decide(submit(uid=uid, account=account, qos=qos), snapshot, TOKEN)
+        assert (refused.action, refused.code) == ("refuse", "SW-QOS")
+        assert f"QOS {qos}" in refused.message
+
+    def test_root_may_name_it_for_others(self) -> None:
+        assert "class=high" in (decide(submit(uid=0, qos="urgent"), SNAPSHOT, TOKEN).tag or "")
+
+    def test_who_is_not_known_has_no_right_to_it(self) -> None:
+        """As while slurmdbd is away: Slurm does not judge, as it sees another QOS."""
+        answer = decide(submit(uid=UNKNOWN, qos="urgent"), SNAPSHOT, TOKEN)
+        assert answer.tag == "slicewise:1 token=ab12 tenant=vision flexible"
+        assert answer.notice == "QOS urgent is not used for GPUs here: the quota decides."
 
     def test_the_class_of_a_service_counts(self) -> None:
         answer = decide(service(priority_class="low"), SNAPSHOT, TOKEN)

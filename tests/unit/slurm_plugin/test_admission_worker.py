@@ -314,7 +314,8 @@ def test_it_is_light() -> None:
 
 def test_messages_are_built_at_their_first_use_or_when_a_program_says_so() -> None:
     code = (
-        "from cluster.wire import Message, SubmitAnswer, SubmitRequest, WishRequest, build\n"
+        "from cluster.wire import SubmitAnswer, SubmitRequest, WishRequest\n"
+        "from cluster.wire_message import Message, build\n"
         "def built(): return [one.__pydantic_complete__ for one in (SubmitRequest, WishRequest)]\n"
         "print(*built())\n"
         "build(SubmitRequest, SubmitAnswer)\n"

@@ -14,7 +14,7 @@ from cluster.settings import Settings
 from cluster.units import Millislices
 from slurm_plugin.calendar_times import moments
 from slurm_plugin.cli import calendar_cli
-from slurm_plugin.cli.parts import SlurmLook
+from slurm_plugin.cli.slurm_look import SlurmLook
 from slurm_plugin.cli.window_words import (
     bound_from_text,
     days_from_text,

@@ -2,18 +2,28 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from slurm_database import LimitLedger, Row, SlurmDatabase, settings
+from slurm_database import KilledError, LimitLedger, Row, SlurmDatabase, Steps, settings
 
 from cluster.errors import OutsideError
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.slurm.interface import Qos
-from cluster.units import Millislices
+from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin.compile import Compiled, compile_limits, look
-from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Recall, TenantUpdate
+from slurm_plugin.decide.drift import HandChange
+from slurm_plugin.decide.policy import (
+    Budget,
+    KnownLimit,
+    LimitKey,
+    Loan,
+    Period,
+    Recall,
+    TenantUpdate,
+)
 from slurm_plugin.uninstall import Undone, plan, uninstall
 
 LIMIT = LimitKey("qos", "slicewise_vision", "grptres=billing")
@@ -126,7 +136,7 @@ async def test_what_is_recalled_is_in_no_limit():
 
 async def test_says_so_if_slurm_does_not_take_it():
     slurm = database()
-    slurm.deaf = True
+    slurm.ignores = ("",)
     with pytest.raises(OutsideError, match="SW-LIMITS-UNSETTLED"):
         await compiled(slurm, ledger(vision=6000))
 
@@ -191,6 +201,40 @@ async def test_nothing_grows_by_what_is_not_given_up():
     assert slurm.limits("vision", "lab", "speech") == [5000, 3000, 2000, 0, 1000, 0]
 
 
+async def test_what_slurm_does_not_shrink_without_a_word_costs_only_who_would_have_it():
+    """lab's slice was to come from vision; speech's is free."""
+    slurm, books = database(), ledger(vision=14_000)
+    await compiled(slurm, books)
+    for name, amount in (("vision", 12_000), ("lab", 1000)):
+        quota(books, name, amount)
+    await compiled(slurm, books)
+    for name, amount in (("vision", 10_000), ("lab", 2000), ("speech", 2000)):
+        quota(books, name, amount)
+    slurm.ignores = ("name=slicewise_vision set",)
+    slurm.commands.clear()
+    with pytest.raises(OutsideError, match=r"to 10000, and Slurm still shows 12000.*UNSETTLED"):
+        await compiled(slurm, books)
+    assert slurm.limits("vision", "lab", "speech") == [12_000, 2000, 0, 0, 0, 0]
+    assert len([one for one in slurm.commands if "name=slicewise_vision set" in one]) == 2
+    slurm.ignores = ()
+    assert (await compiled(slurm, books)).by_hand == ()
+    assert slurm.limits("vision", "lab", "speech") == [10_000, 2000, 2000, 0, 0, 0]
+
+
+async def test_a_new_tenant_has_nothing_of_what_is_not_given_up():
+    slurm, books = database(), ledger(vision=14_000)
+    await compiled(slurm, books)
+    quota(books, "vision", 7000)
+    quota(books, "lab", 7000)
+    slurm.refuses = ("name=slicewise_vision set",)
+    with pytest.raises(OutsideError, match=r"of qos slicewise_vision: Nothing modified.*UNSETTLED"):
+        await compiled(slurm, books)
+    assert slurm.limits("vision", "lab") == [14_000, 0, 0, 0]
+    slurm.refuses = ()
+    assert (await compiled(slurm, books)).by_hand == ()
+    assert slurm.limits("vision", "lab") == [7000, 7000, 0, 0]
+
+
 class Busy(SlurmDatabase):
     """At each look its one job is the next of ``turns``, and stays the last one."""
 
@@ -213,7 +257,27 @@ async def test_a_job_that_starts_before_its_qos_shrinks_keeps_the_other_one_from
     slurm.turns = [on_loan, started]
     await compiled(slurm, books)
     assert slurm.limits("vision") == [1000, 0]
-    assert [one for one in slurm.commands if "vision_borrowed" in one] == []
+    assert [one for one in slurm.commands if "name=slicewise_vision_borrowed" in one] == []
+
+
+async def test_what_is_left_to_the_next_compilation_is_said():
+    """A job starts in the own QOS just before that shrinks for the borrowed one."""
+    before, on_loan, started = (
+        replace(waiting(f"slicewise_vision{end}", state), **RUNNING)
+        for end, state in (
+            ("", JobState.PENDING),
+            ("_borrowed", JobState.RUNNING),
+            ("", JobState.RUNNING),
+        )
+    )
+    slurm, books = Busy(), ledger(vision=1000)
+    assert (await compiled(slurm, books)).waits == ()
+    slurm.turns = [before, on_loan, started]
+    (left,) = (await compiled(slurm, books, term_s=60)).waits
+    assert left.text == "qos slicewise_vision_borrowed grptres=billing: 0 to 1000"
+    assert slurm.limits("vision") == [0, 0]
+    assert (await compiled(slurm, books, term_s=60)).waits == ()
+    assert slurm.limits("vision") == [1000, 0]
 
 
 async def test_a_use_that_keeps_moving_is_not_followed_for_ever():
@@ -236,6 +300,31 @@ async def test_what_somebody_changed_by_hand_is_told_once_and_put_back():
     assert (told.key, told.was, told.now) == (LIMIT, "6000", "9000")
     assert own(slurm, "vision") == 6000
     assert (await compiled(slurm, books)).by_hand == ()
+
+
+@pytest.mark.parametrize("by_hand", ["put back", "adopt"])
+@pytest.mark.parametrize("left", range(5))
+async def test_a_hand_is_told_of_though_who_saw_it_is_killed(
+    by_hand: str, left: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books, by_hand)
+    set_by_hand(slurm, "vision", 9000)
+    steps = slurm.steps = books.steps = Steps(left)
+    change = books.change
+
+    def stepped(update: TenantUpdate, author: str, reason: str) -> None:
+        steps.step()
+        change(update, author, reason)
+
+    monkeypatch.setattr(books, "change", stepped)
+    told: list[HandChange] = []
+    with suppress(KilledError):
+        told += (await compiled(slurm, books, by_hand)).by_hand
+    steps.left = None
+    told += (await compiled(slurm, books, by_hand)).by_hand
+    assert told or "limit_changed_by_hand" in caplog.text
+    assert own(slurm, "vision") == books.shown["vision"].quota.nominal_millislices
 
 
 async def test_what_a_quota_changed_was_nobodys_hand():
@@ -358,6 +447,83 @@ async def test_another_compile_at_the_same_time_is_nobodys_hand(monkeypatch: pyt
     done = await compile_limits(slurm, books, settings("adopt"))  # type: ignore[arg-type]
     assert done.by_hand == ()
     assert own(slurm, "vision") == 3000
+
+
+def budget(of: LimitLedger, tenant: str, slice_minutes: int) -> None:
+    """It has so much left."""
+    rule = Budget(Period.NONE, MillisliceSeconds(1))
+    of.change(TenantUpdate(tenant, budget=rule), "op", "")
+    of.left[tenant] = slice_minutes * 60_000
+
+
+def parts(slurm: SlurmDatabase, name: str) -> list[int | None]:
+    """Of its budget, in slice-minutes: of its own QOS and of its borrowed one."""
+    found = (slurm.known[f"slicewise_{name}{end}"] for end in ("", "_borrowed"))
+    minutes = (one.grp_tres_run_mins.get("billing") for one in found)
+    return [None if limit is None else limit // 1000 for limit in minutes]
+
+
+async def test_a_budget_goes_from_the_account_to_the_qos():
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books)
+    slurm.rows["vision", ""].run_mins = {"billing": 500_000}
+    before = LimitKey("account", "vision", "grptresrunmins=billing")
+    books.remembered[before] = KnownLimit("77", "500000")
+    budget(books, "vision", 600)
+    await compiled(slurm, books)
+    assert parts(slurm, "vision") == [600, 0]
+    assert slurm.rows["vision", ""].run_mins == {"billing": 77}
+    limited = [number for number, one in enumerate(slurm.commands) if "billing=600000" in one]
+    (back,) = (number for number, one in enumerate(slurm.commands) if "runmins=billing=77" in one)
+    assert max(limited) < back
+    assert (await compiled(slurm, books)).changes == ()
+    assert books.remembered[before] == KnownLimit("77", "77")
+
+
+async def test_a_site_limits_accounts_as_it_likes():
+    slurm, books = database(), ledger(speech=6000)
+    budget(books, "speech", 600)
+    await compiled(slurm, books)
+    assert slurm.rows["speech", ""].run_mins == {"billing": 5}
+    books.change(TenantUpdate("speech", budget="off"), "op", "")
+    await compiled(slurm, books)
+    assert (parts(slurm, "speech"), slurm.rows["speech", ""].run_mins) == (
+        [None, None],
+        {"billing": 5},
+    )
+
+
+async def test_a_part_of_a_budget_that_was_changed_by_hand_is_told_and_put_back():
+    slurm, books = database(), ledger(vision=6000)
+    budget(books, "vision", 600)
+    await compiled(slurm, books)
+    mine = slurm.known["slicewise_vision"]
+    slurm.known["slicewise_vision"] = replace(mine, grp_tres_run_mins={"billing": 999_999})
+    (told,) = (await compiled(slurm, books, "adopt")).by_hand
+    assert (told.key.field, told.was, told.now) == ("grptresrunmins=billing", "600000", "999999")
+    assert parts(slurm, "vision") == [600, 0]
+
+
+async def test_no_part_of_a_budget_grows_by_what_slurm_refuses_to_take_from_another():
+    """speech's job needs more than the half of lab's budget."""
+    slurm, books = database(), ledger(vision=6000, lab=3000)
+    speech = TenantUpdate("speech", parent="lab", nominal_millislices=Millislices(1000))
+    books.change(speech, "op", "")
+    budget(books, "vision", 100)
+    budget(books, "lab", 600)
+    await compiled(slurm, books)
+    assert (parts(slurm, "lab"), parts(slurm, "speech")) == ([300, 0], [300, 0])
+    job = {**RUNNING, "account": "speech", "reason": "None", "time_limit_s": 400 * 60}
+    slurm.running = (replace(waiting("slicewise_speech"), **job),)
+    budget(books, "vision", 200)
+    slurm.refuses = ("name=slicewise_lab set",)
+    with pytest.raises(OutsideError, match="SW-LIMITS-UNSETTLED"):
+        await compiled(slurm, books)
+    assert (parts(slurm, "lab"), parts(slurm, "speech")) == ([300, 0], [300, 0])
+    assert parts(slurm, "vision") == [200, 0]
+    slurm.refuses = ()
+    await compiled(slurm, books)
+    assert (parts(slurm, "lab"), parts(slurm, "speech")) == ([100, 0], [500, 0])
 
 
 async def test_uninstalling_leaves_no_trace():
@@ -555,6 +721,16 @@ async def test_what_runs_or_waits_in_its_qos_goes_on_until_it_has_ended():
     assert (await uninstall(slurm, books, settings())).waits == ()  # type: ignore[arg-type]
     assert slurm.state() == before
     assert books.remembered == {}
+
+
+async def test_what_an_uninstall_removed_that_still_waits_is_nobodys_hand():
+    """The gate stays for as long as the partition has it."""
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books, term_s=60)
+    assert (await uninstall(slurm, books, settings())).waits  # type: ignore[arg-type]
+    assert "slicewise_vision" not in slurm.known
+    assert (await compiled(slurm, books, term_s=60)).by_hand == ()
+    assert slurm.limits("vision") == [6000, 0]
 
 
 async def test_a_plan_to_uninstall_changes_nothing():

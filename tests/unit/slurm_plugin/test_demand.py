@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from scripted import slurm_reasons
 
 from cluster.jobs import SHAPES_NODE, JobState, JobView, NodeView
 from cluster.mig_profiles import WholeBoard
@@ -19,6 +20,9 @@ from slurm_plugin.decide.demand import (
     node_costs,
     waiting_for_own,
     waiting_instances,
+    waits_for_nodes,
+    waits_for_others,
+    waits_for_quota,
 )
 from slurm_plugin.decide.policy import Quota, Tenant
 
@@ -69,6 +73,47 @@ def job(account: str = "vision", state: JobState = JobState.RUNNING, **changes: 
 
 def waiting(account: str = "vision", **changes: Any) -> JobView:
     return job(account, JobState.PENDING, **{"reason": "Priority", **changes})
+
+
+def test_of_all_that_slurm_names_these_wait_for_quota():
+    """Of jobs that are requeued Slurm says until its next look how they ended."""
+    ended = {
+        "InactiveLimit",
+        "JobLaunchFailure",
+        "NodeDown",
+        "NonZeroExitCode",
+        "OutOfMemory",
+        "RaisedSignal",
+        "SystemFailure",
+        "TimeLimit",
+    }
+    of_blue_gene = {"BlockFreeAction", "BlockMaxError"}
+    held = {"JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue"}
+    jobs = [waiting(reason=name, held=name in held) for name in slurm_reasons()]
+    assert {job.reason for job in jobs if waits_for_quota(job)} == {
+        *("None", "SchedDefer", "Priority", "Resources", "ReqNodeNotAvail", "QOSGrpBilling"),
+        *("Prolog", "Cleaning"),
+        *ended,
+        *of_blue_gene,
+    }
+    assert [job.reason for job in jobs if waits_for_others(job)] == ["Priority", "Resources"]
+    assert [job.reason for job in jobs if waits_for_nodes(job)] == ["ReqNodeNotAvail"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "for_quota", "for_nodes"),
+    [
+        ("ReqNodeNotAvail,_UnavailableNodes:gpu[1-2]", True, True),
+        ("ReqNodeNotAvail,_Reserved_for_maintenance", True, True),
+        ("Nodes_required_for_job_are_DOWN,_DRAINED,_REBOOTING_or_reserved_for_jobs", True, True),
+        ("Reservation_night_was_deleted", False, False),
+        ("Reservation_night_is_invalid", False, False),
+        ("uid_5_not_in_group_permitted_to_use_this_partition_(gpu).", False, False),
+    ],
+)
+def test_sentences_of_slurm_s_say_what_its_names_do(reason: str, for_quota: bool, for_nodes: bool):
+    one = waiting(reason=reason)
+    assert (waits_for_quota(one), waits_for_nodes(one)) == (for_quota, for_nodes)
 
 
 @pytest.mark.parametrize(

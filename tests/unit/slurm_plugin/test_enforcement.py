@@ -1,6 +1,7 @@
 """The loop that lends and compiles, on a scripted Slurm: when it does, and what it leaves alone."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rebalance_world import Calls, Watched
@@ -18,10 +19,14 @@ from scripted import (
 
 from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import JobState, JobView, NodeView
+from cluster.slurm.interface import Association
 from cluster.units import Millislices, MillisliceSeconds
+from slurm_plugin import enforcement
+from slurm_plugin.compile import Compiled, compile_in_turn
 from slurm_plugin.decide.calendar import Window, WindowKind
+from slurm_plugin.decide.limits import BILLING, Difference
 from slurm_plugin.decide.model import BudgetEntry
-from slurm_plugin.decide.policy import Budget, Loan, Period, Recall
+from slurm_plugin.decide.policy import Budget, LimitKey, Loan, Period, Recall
 from slurm_plugin.decide.qos_names import SHARED_QOS
 from slurm_plugin.enforcement import Enforcement
 from slurm_plugin.sync import Sync
@@ -51,6 +56,29 @@ class World:
     async def look(self, *jobs: JobView) -> None:
         self.slurm.shown = jobs
         await self.sync.turn()
+
+
+class Steady:
+    """The loop's clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+class Slow(ScriptedSlurm):
+    """Whose associations take a while to read."""
+
+    def __init__(self, clock: Steady) -> None:
+        super().__init__()
+        self.clock, self.looks = clock, 0
+
+    async def associations(self) -> tuple[Association, ...]:
+        self.looks += 1
+        self.clock.now_s += 6.0
+        return await super().associations()
 
 
 def running(account: str, count: int) -> tuple[JobView, ...]:
@@ -116,12 +144,42 @@ async def test_a_round_asks_the_ledger_a_few_times_and_not_for_each_thing_it_goe
     world.limits = Enforcement(settings("enforce"), world.slurm, ledger, world.sync)  # type: ignore[arg-type]
     await world.look(*running("nlp", 5), *running("vision", 1))
     await world.limits.compile()
-    first = ["books", "replace", "compiling", "books", "know", "mark_compiled"]
+    first = ["books", "compiling", "books", "replace", "books", "know", "mark_compiled"]
     assert calls.made == first
     world.ledger.compiled_id, calls.made = world.ledger.newest, []
     await world.limits.compile()
     # This Slurm never has the gate that it is told to make.
-    assert calls.made == ["books", "compiling", "books", "know"]
+    assert calls.made == ["books", "compiling", "books", "books", "know"]
+
+
+async def test_a_quiet_round_looks_at_slurm_once() -> None:
+    world, calls = World(), Calls()
+    slurm = Watched(world.slurm, calls)
+    world.limits = Enforcement(settings("enforce"), slurm, world.ledger, world.sync)  # type: ignore[arg-type]
+    await world.look(*running("nlp", 5))
+    await world.limits.compile()
+    looks = ["associations", "qos", "config", "partitions", "jobs", "nodes"]
+    assert calls.made == looks
+
+
+async def test_a_limit_that_is_still_to_grow_is_told_of_and_not_in_force(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def all_but_one(*args: Any) -> Compiled:
+        left = Difference(LimitKey("qos", "slicewise_nlp", BILLING), "0", "1000", "")
+        return replace(await compile_in_turn(*args), waits=(left,))
+
+    caplog.set_level("INFO")
+    world = World()
+    await world.look()
+    with monkeypatch.context() as patched:
+        patched.setattr(enforcement, "compile_in_turn", all_but_one)
+        await world.limits.compile()
+    assert world.ledger.marked == []
+    (told,) = (one.message for one in caplog.records if one.message.startswith("limit_waits"))
+    assert told == 'limit_waits limit="qos slicewise_nlp grptres=billing: 0 to 1000"'
+    await world.limits.compile()
+    assert world.ledger.marked == [7]
 
 
 async def test_nothing_new_nothing_done() -> None:
@@ -147,7 +205,7 @@ async def test_a_change_of_the_policy_is_compiled_at_once() -> None:
 async def test_what_slurm_refuses_does_not_keep_a_change_from_admission(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def refuse() -> None:
+    async def refuse(*_: object) -> None:
         raise OutsideError("SW-SLURM-FAILED", "no")
 
     world = World()
@@ -195,7 +253,7 @@ async def test_a_lender_that_needs_its_own_has_it_back_at_once() -> None:
 async def test_what_fails_is_tried_again_at_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lender's own part is back in the ledger by then: nobody is short any more."""
 
-    async def refuse() -> None:
+    async def refuse(*_: object) -> None:
         raise OutsideError("SW-SLURM-FAILED", "no")
 
     world = World()
@@ -203,7 +261,7 @@ async def test_what_fails_is_tried_again_at_the_next_turn(monkeypatch: pytest.Mo
     await world.limits.turn()
     await world.look(*running("nlp", 5), *running("vision", 3))
     with monkeypatch.context() as patch:
-        patch.setattr(world.slurm, "config", refuse)
+        patch.setattr(enforcement, "compile_in_turn", refuse)
         with pytest.raises(OutsideError):
             await world.limits.turn()
     assert world.ledger.lent == (Loan("vision", "nlp", Millislices(1000)),)
@@ -406,13 +464,13 @@ async def test_nobody_is_told_before_the_limits_are_in_slurm(
 ) -> None:
     """Else others of the borrower would start in place of those that go."""
 
-    async def refuse() -> None:
+    async def refuse(*_: object) -> None:
         raise OutsideError("SW-SLURM-FAILED", "no")
 
     world = Lent()
     await world.turn()
     with monkeypatch.context() as patch:
-        patch.setattr(world.slurm, "config", refuse)
+        patch.setattr(enforcement, "compile_in_turn", refuse)
         for _ in range(2):
             with pytest.raises(OutsideError):
                 await world.turn(WAITS)
@@ -516,12 +574,12 @@ async def test_without_slurmdbd_nothing_is_called_and_no_grace_begins(
 async def test_the_grace_begins_once_whatever_slurm_refuses(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refuse() -> None:
+    async def refuse(*_: object) -> None:
         raise OutsideError("SW-SLURM-FAILED", "no")
 
     world = Lent()
     await world.turn()
-    monkeypatch.setattr(world.slurm, "config", refuse)
+    monkeypatch.setattr(enforcement, "compile_in_turn", refuse)
     for _ in range(2):
         with pytest.raises(OutsideError):
             await world.turn(WAITS)
@@ -543,3 +601,22 @@ async def test_who_leads_again_recalls_nothing_for_the_loans_of_then(clock: Cloc
     await world.turn(WAITS)
     assert world.ledger.recalled == ()
     assert world.ceilings() == {"vision": 3000, "nlp": 4000}
+
+
+async def test_what_slurmdbd_is_slow_to_show_is_not_asked_for_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    clock = Steady()
+    monkeypatch.setattr(enforcement, "time", clock)
+    world = World()
+    slurm = Slow(clock)
+    limits = Enforcement(settings("enforce"), slurm, world.ledger, sync_of(slurm))  # type: ignore[arg-type]
+    slurm.known_nodes = (NODE,)
+    await limits.turn()
+    looks, taken_s = slurm.looks, clock.now_s
+    clock.now_s = taken_s + 4 * taken_s - 1
+    await limits.turn()
+    assert slurm.looks == looks
+    clock.now_s += 2
+    await limits.turn()
+    assert slurm.looks > looks

@@ -2,10 +2,19 @@
 
 import pytest
 
+from cluster.slurm.interface import Qos
 from cluster.units import Millislices
 from slurm_plugin.decide.ceilings import QosUse
-from slurm_plugin.decide.growth import overtaken, unfunded
-from slurm_plugin.decide.limits import BILLING, Difference, Setting, Wanted
+from slurm_plugin.decide.growth import growing, overdrawn, overtaken, shrinking, unfunded
+from slurm_plugin.decide.limits import (
+    BILLING,
+    RUN_MINUTES,
+    Difference,
+    Found,
+    InUse,
+    Setting,
+    Wanted,
+)
 from slurm_plugin.decide.policy import LimitKey, Loan, Quota, Tenant
 
 POLICY = {
@@ -56,3 +65,38 @@ def test_who_waits_for_what_slurm_refuses_to_shrink(
     loans = (Loan("a", "b", Millislices(1000)),)
     found = unfunded(kept, grow, POLICY, loans, free)
     assert found & set(EACH.values()) == {EACH[name] for name in waits}
+
+
+def part(qos: str, now: int, wanted: int) -> Difference:
+    return Difference(LimitKey("qos", qos, RUN_MINUTES), str(now), str(wanted), "")
+
+
+def test_no_part_of_a_budget_grows_while_another_one_can_not_be_made_less():
+    draws = {"own": ("b", "a"), "sub": ("a",), "other": ("c",)}
+    assert overdrawn((part("own", 5, 1),), draws) == {"own", "sub"}
+    assert overdrawn((part("other", 5, 1), limit("own", 5, 1)), draws) == {"other"}
+    assert overdrawn((), draws) == frozenset()
+
+
+def test_a_part_of_a_budget_that_slurm_refuses_to_make_less_keeps_no_slices():
+    stuck, grow = [part(EACH["a"], 9000, 1)], [limit(EACH["b"], 0, 1000), part(EACH["b"], 0, 9999)]
+    assert unfunded(stuck, grow, POLICY, (), 0) == frozenset()
+    stuck.append(limit(EACH["c"], 1000, 0))
+    assert EACH["b"] not in unfunded(stuck, grow, POLICY, (), 1000)
+
+
+def test_parts_of_budgets_shrink_and_grow_like_slices():
+    less, more = part("own", 5, 1), part("sub", 1, 5)
+    found = Found(
+        "c",
+        {},
+        (),
+        {name: Qos(name, {}, frozenset()) for name in ("own", "sub")},
+        frozenset(),
+        InUse(),
+    )
+    assert shrinking((less, more), found) == (less,)
+    assert growing((less, more), found) == (more,)
+    # From nothing a part grows, too: of a QOS that is not there yet nobody can have anything.
+    new = part("new", 0, 5)
+    assert growing((new,), found) == (new,)

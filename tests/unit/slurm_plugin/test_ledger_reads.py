@@ -4,7 +4,8 @@ import pytest
 from scripted import ScriptedLedger, policy_of, settings, tenant
 
 from slurm_plugin.decide.decayed_use import Holding
-from slurm_plugin.ledger_reads import held_lately, situation
+from slurm_plugin.explain_reads import situation
+from slurm_plugin.ledger_reads import held_lately
 
 NOW_S = 1_000_000
 

@@ -10,9 +10,10 @@ from cluster.errors import InvalidInputError
 from cluster.jobs import JobState, JobView, PartitionView
 from cluster.slurm.interface import Association, Qos
 from cluster.units import Millislices
+from slurm_plugin.decide.budget_parts import Runs, WaitingRun
 from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.limit_changes import stages
-from slurm_plugin.decide.limit_warnings import crowding_warnings, warnings
+from slurm_plugin.decide.limit_warnings import crowding_warnings, unknown_qos, warnings
 from slurm_plugin.decide.limits import (
     Allowed,
     InUse,
@@ -68,7 +69,12 @@ def ours(**own: int) -> list[Qos]:
 
 
 def tenants(**nominal: int) -> Policy:
-    return {name: Tenant(name, "", Quota(Millislices(amount))) for name, amount in nominal.items()}
+    """They may borrow."""
+    borrowing = Millislices(1000)
+    return {
+        name: Tenant(name, "", Quota(Millislices(amount), borrowing))
+        for name, amount in nominal.items()
+    }
 
 
 def allowed(
@@ -113,6 +119,24 @@ def test_a_new_tenant():
         ],
         [f"{VISION} qos+=slicewise_vision,slicewise_vision_borrowed"],
     ]
+
+
+def test_only_who_borrows_can_be_preempted():
+    rows = [ROOT, account("vision"), account("nlp")]
+    quota = Quota(Millislices(1000))
+    policy = {name: Tenant(name, "", quota) for name in ("vision", "nlp")}
+    preempted = LimitKey("qos", "slicewise_vision", "preempt")
+    found = found_of("c", rows, (), CONFIG)
+    assert wanted(allowed(policy), found, {}).settings[preempted].value == ""
+    nlps = "slicewise_nlp_borrowed"
+    borrows = {
+        **policy,
+        "nlp": Tenant("nlp", "", replace(quota, borrowing_limit_millislices=Millislices(1))),
+    }
+    assert wanted(allowed(borrows), found, {}).settings[preempted].value == nlps
+    # Its jobs run there still, though it may borrow no more.
+    busy = replace(found, in_use=InUse(held={("nlp", nlps): 1000}))
+    assert wanted(allowed(policy), busy, {}).settings[preempted].value == nlps
 
 
 def test_nothing_to_do_is_nothing():
@@ -398,11 +422,11 @@ def test_what_counts_as_in_use():
         vision("slicewise-borrowed", JobState.ENDED, account="gone"),
         vision("normal", JobState.PENDING),
         vision("normal", partition="cpu"),
-        vision("slicewise_vision"),
+        vision("slicewise_vision", end_s=600),
         vision("slicewise_vision_borrowed"),
         vision("slicewise_nlp"),
     ]
-    found = in_use([gated], jobs, {"gpu"}, costs)
+    found = in_use([gated], jobs, {"gpu"}, costs, now_s=0, has_budgets=True)
     held = {
         ("vision", "normal"): 3500,
         ("nlp", "slicewise-borrowed"): 3500,
@@ -410,10 +434,13 @@ def test_what_counts_as_in_use():
         ("vision", "slicewise_vision_borrowed"): 3500,
         ("vision", "slicewise_nlp"): 3500,
     }
-    assert found == InUse(True, frozenset({"nlp", "shop"}), held)
+    assert found == InUse(True, frozenset({"nlp", "shop"}), held, found.runs)
+    assert found.runs == Runs({("vision", "slicewise_vision"): 35_000})
+    without = in_use([gated], jobs, {"gpu"}, costs, now_s=0, has_budgets=False)
+    assert without == replace(found, runs=Runs())
     for views in ([], [replace(gated, qos="")], [gated, replace(gated, name="b", qos="site")]):
-        assert not in_use(views, (), {"gpu", "b"}, costs).is_gated
-    assert not in_use([gated], (), (), costs).is_gated
+        assert not in_use(views, (), {"gpu", "b"}, costs, now_s=0, has_budgets=False).is_gated
+    assert not in_use([gated], (), (), costs, now_s=0, has_budgets=False).is_gated
 
 
 def test_a_sites_own_qos_that_goes_through_the_gate_is_reported():
@@ -526,19 +553,105 @@ def test_a_limit_on_a_type_that_was_taken_away_is_what_it_was_before(before: str
         (1_500, 2_500, False),
         (1_500, 2_501, True),
         (900, 0, True),
-        (0, 900, True),
+        # Or what hovers about nothing would be set at each look.
+        (0, 1000, False),
+        (0, 1001, True),
         (0, 0, False),
     ],
 )
 def test_what_is_left_of_a_budget_is_set_when_it_matters(
     now: int | None, minutes: int, is_set: bool
 ):
-    has = {} if now is None else {"billing": now}
-    rows = [ROOT, replace(done("vision"), grp_tres_run_mins=has)]
-    qos = ours(vision=6000)
-    change = f"{VISION} grptresrunmins=billing={minutes}"
-    found = changes(allowed(tenants(vision=6000), run_minutes={"vision": minutes}), rows, qos)
+    own, borrowed, gate = ours(vision=6000)
+    own = replace(own, grp_tres_run_mins={} if now is None else {"billing": now})
+    borrowed = replace(borrowed, grp_tres_run_mins={"billing": 0})
+    change = f"modify qos where name=slicewise_vision set grptresrunmins=billing={minutes}"
+    rights = allowed(tenants(vision=6000), run_minutes={"vision": minutes})
+    found = changes(rights, [ROOT, done("vision")], [own, borrowed, gate])
     assert found == ([[change]] if is_set else [])
+
+
+BUDGETS = {
+    name: LimitKey("qos", name, "grptresrunmins=billing")
+    for name in ("slicewise_vision", "slicewise_vision_borrowed")
+}
+
+
+def with_part(one: Qos, minutes: int) -> Qos:
+    return replace(one, grp_tres_run_mins={"billing": minutes})
+
+
+class TestBudgets:
+    RIGHTS = allowed(tenants(vision=6000), run_minutes={"vision": 600_000})
+    ROWS = (ROOT, replace(done("vision"), grp_tres_run_mins={"billing": 500_000}))
+
+    def test_near_is_not_near_enough_for_a_job_that_is_to_start(self):
+        """It needs all that there is, and the limit is one percent short."""
+        own, borrowed, gate = ours(vision=6000)
+        own, borrowed = with_part(own, 595_000), with_part(borrowed, 0)
+        waiting = WaitingRun("slicewise_vision", 1000, 600_000)
+        for jobs, changed in (((), 0), ((waiting,), 1)):
+            use = InUse(runs=Runs(waiting=jobs))
+            has = found_of("c", self.ROWS, [own, borrowed, gate], CONFIG, use)
+            assert len(differences(wanted(self.RIGHTS, has, {}), has)) == changed
+
+    def test_what_jobs_may_take_in_other_qos_is_taken_off(self):
+        taken = {("vision", "normal"): 100_000, ("vision", "slicewise_vision_borrowed"): 50_000}
+        has = found_of("c", self.ROWS, [], CONFIG, InUse(runs=Runs(taken)))
+        settings = wanted(self.RIGHTS, has, {}).settings
+        assert [int(settings[key].value) for key in BUDGETS.values()] == [450_000, 50_000]
+        assert settings[BUDGETS["slicewise_vision"]].why == (
+            "budget of vision: 7.50 slice-hours of it"
+        )
+
+    @pytest.mark.parametrize(
+        ("is_gated", "has_parts", "is_back"),
+        [(True, True, True), (False, True, False), (True, False, False)],
+    )
+    def test_an_accounts_limit_is_what_it_was_once_the_gate_stands_and_the_qos_have_theirs(
+        self, is_gated: bool, has_parts: bool, is_back: bool
+    ):
+        own, borrowed, gate = ours(vision=6000)
+        qos = [with_part(own, 600_000), with_part(borrowed, 0) if has_parts else borrowed, gate]
+        key = LimitKey("account", "vision", "grptresrunmins=billing")
+        known = {key: KnownLimit("77", "500000")}
+        has = found_of("c", self.ROWS, qos, CONFIG, InUse(is_gated))
+        found = differences(wanted(self.RIGHTS, has, known), has)
+        back = [(one.now, one.wanted) for one in found if one.key == key]
+        assert back == ([("500000", "77")] if is_back else [])
+
+    def test_a_sites_own_limit_of_an_account_is_left_alone(self):
+        own, borrowed, gate = ours(vision=6000)
+        qos = [with_part(own, 600_000), with_part(borrowed, 0), gate]
+        has = found_of("c", self.ROWS, qos, CONFIG, InUse(is_gated=True))
+        assert differences(wanted(self.RIGHTS, has, {}), has) == ()
+
+    @pytest.mark.parametrize("is_gated", [True, False])
+    def test_without_the_budget_nothing_is_limited(self, is_gated: bool):
+        own, borrowed, gate = ours(vision=6000)
+        qos = [with_part(own, 5), with_part(borrowed, 5), gate]
+        key = LimitKey("account", "vision", "grptresrunmins=billing")
+        known = {
+            key: KnownLimit("", "500000"),
+            **dict.fromkeys(BUDGETS.values(), KnownLimit("", "5")),
+        }
+        has = found_of("c", self.ROWS, qos, CONFIG, InUse(is_gated))
+        found = stages(differences(wanted(allowed(tenants(vision=6000)), has, known), has), has)
+        assert [" ".join(change) for stage in found for change in stage] == [
+            f"{VISION} grptresrunmins=billing=-1",
+            (
+                "modify qos where name=slicewise_vision,slicewise_vision_borrowed"
+                " set grptresrunmins=billing=-1"
+            ),
+        ]
+
+    def test_parts_shrink_before_others_grow(self):
+        own, borrowed, gate = ours(vision=6000)
+        qos = [with_part(own, 1), with_part(borrowed, 600_000), gate]
+        assert changes(self.RIGHTS, self.ROWS, qos) == [
+            ["modify qos where name=slicewise_vision_borrowed set grptresrunmins=billing=0"],
+            ["modify qos where name=slicewise_vision set grptresrunmins=billing=600000"],
+        ]
 
 
 def test_a_user_with_a_qos_list_of_his_own_gets_it_too():
@@ -613,3 +726,9 @@ def test_another_clusters_name_is_an_error_and_not_a_cluster_without_tenants(
     with pytest.raises(InvalidInputError) as raised:
         found_of(written, [ROOT], (), config)
     assert raised.value.refusal.code == "SW-CLUSTER-NAME"
+
+
+def test_a_qos_that_stands_for_a_class_and_is_not_there_is_told_of():
+    qos = (Qos("urgent", {}, frozenset()),)
+    (said,) = unknown_qos(["urgent", "lost"], found_of("c", [ROOT], qos, CONFIG))
+    assert "names lost, and slurmdbd has no such QOS" in said

@@ -9,7 +9,7 @@ from cluster.errors import InvalidInputError, UnreachableError
 from cluster.jobs import JobState, JobView
 from cluster.slurm.interface import JobChange, Target
 from cluster.units import Millislices
-from cluster.wire import ServiceOrder
+from cluster.wire_orders import ServiceOrder
 from slurm_plugin.sync import Sync
 
 HELD, GONE = job(0), job(1, JobState.ENDED)

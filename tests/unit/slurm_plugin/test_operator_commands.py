@@ -19,9 +19,19 @@ from cluster.periods import period_start_s
 from cluster.settings import Settings
 from cluster.units import Millislices, MillisliceSeconds
 from launcher.main import app
-from slurm_plugin.cli import budget, costs, explain, gather, parts, quota, source, tenant
+from slurm_plugin.cli import (
+    budget,
+    costs,
+    explain,
+    gather,
+    parts,
+    quota,
+    slurm_look,
+    source,
+    tenant,
+)
 from slurm_plugin.cli import ledger as ledger_commands
-from slurm_plugin.cli.parts import SlurmLook
+from slurm_plugin.cli.slurm_look import SlurmLook
 from slurm_plugin.decide.budgets import Amend, unspent
 from slurm_plugin.decide.model import (
     BudgetEntry,
@@ -42,8 +52,8 @@ SETTINGS = Settings.model_validate(
     }
 )
 ACCOUNTS = {"root": "", "physics": "root", "optics": "physics", "bio": "root"}
-TRY_TO_LOOK = parts.try_to_look_at_slurm
-MODULES = (tenant, quota, budget, ledger_commands, costs, explain, parts, source)
+TRY_TO_LOOK = slurm_look.try_to_look_at_slurm
+MODULES = (tenant, quota, budget, ledger_commands, costs, explain, parts, slurm_look, source)
 
 
 class FakeLedger(MemoryStore):
@@ -214,7 +224,7 @@ def test_without_slurm_the_tree_is_shown_as_the_ledger_has_it(
     def down(_settings: object) -> SlurmLook:
         raise UnreachableError("SW-SLURM-DOWN", "slurmctld does not answer.")
 
-    monkeypatch.setattr(parts, "look_at_slurm", down)
+    monkeypatch.setattr(slurm_look, "look_at_slurm", down)
     monkeypatch.setattr(tenant, "try_to_look_at_slurm", TRY_TO_LOOK)
     result = CliRunner().invoke(app, ("tenant", "list"))
     assert "Without Slurm: slurmctld does not answer." in result.stderr

@@ -1,19 +1,32 @@
 """What a change of quotas would do now, and whom it would hurt."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from own_parts import books_of
 
 from cluster.jobs import JobState, JobTag, JobView, NodeView
 from cluster.mig_profiles import WholeBoard
 from cluster.units import Millislices, MillisliceSeconds
-from cluster.wire import ServiceOrder, ServiceView, SlotView
+from cluster.wire import ServiceView, SlotView
+from cluster.wire_orders import ServiceOrder
+from slurm_plugin.decide.calendar import Moment
 from slurm_plugin.decide.model import Balance, Reservation, RunKey
-from slurm_plugin.decide.policy import Budget, Loan, Period, Policy, Quota, Tenant, TenantUpdate
+from slurm_plugin.decide.policy import (
+    Budget,
+    Loan,
+    Period,
+    Policy,
+    Quota,
+    Recall,
+    Tenant,
+    TenantUpdate,
+)
 from slurm_plugin.decide.quota_harms import harms
-from slurm_plugin.decide.quota_plan import Harm, HarmKind, Now, QuotaPlan, in_order, quota_plan
+from slurm_plugin.decide.quota_plan import Harm, HarmKind, QuotaPlan, in_order, quota_plan
+from slurm_plugin.decide.quota_round import Rules, Seen, World
 from slurm_plugin.decide.tenants import changed_together
 
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
@@ -78,38 +91,43 @@ def service(
     return view.model_copy(update=changes)
 
 
-def now(before: Policy, *jobs: JobView, **changes: Any) -> Now:
-    node = NodeView(
-        "n1", "n1", frozenset({"MIXED"}), {"1g.10gb": 14}, {}, partitions=frozenset({"gpu"})
-    )
-    there = Now(
-        held_lately={},
-        policy=before,
-        loans=(),
-        recalls=(),
-        jobs=jobs,
-        nodes=(node,),
-        services=(),
-        partitions=frozenset({"gpu"}),
-        costs=COSTS,
-        models=dict.fromkeys(COSTS, "A100-80GB"),
-        whole_boards=dict.fromkeys(COSTS, WholeBoard(7, Millislices(7000))),
-        balances={},
-        rolls={},
-        reservations=(),
-        now_s=1000,
-        grace_s=60,
-        term_s=0,
-        turn_s=1800,
-    )
-    return replace(there, **changes)
+NODE = NodeView(
+    "n1", "n1", frozenset({"MIXED"}), {"1g.10gb": 14}, {}, partitions=frozenset({"gpu"})
+)
+RULES = Rules(
+    partitions=frozenset({"gpu"}),
+    costs=COSTS,
+    whole_boards=dict.fromkeys(COSTS, WholeBoard(7, Millislices(7000))),
+    grace_s=60,
+    term_s=0,
+    turn_s=1800,
+)
 
 
-def planned(there: Now, after: Policy) -> QuotaPlan:
-    return quota_plan(there, after, dict.fromkeys(after, 0))
+def now(before: Policy, *jobs: JobView, **changes: Any) -> World:
+    """``changes`` are of the books, of what is seen, and of the rules."""
+    books = books_of(Moment(1000, 0, 0), tenants=before)
+    return changed(World(books, Seen(jobs, (NODE,), ()), RULES), **changes)
 
 
-def hurt(there: Now, after: Policy) -> list[Harm]:
+def changed(there: World, **changes: Any) -> World:
+    parts = {
+        part.name: replace(
+            value,
+            **{each.name: changes[each.name] for each in fields(value) if each.name in changes},
+        )
+        for part in fields(there)
+        for value in (getattr(there, part.name),)
+    }
+    return World(**parts)
+
+
+def planned(there: World, after: Policy, period_start_s: int = 0) -> QuotaPlan:
+    models = dict.fromkeys(COSTS, "A100-80GB")
+    return quota_plan(there, after, models, dict.fromkeys(after, period_start_s))
+
+
+def hurt(there: World, after: Policy) -> list[Harm]:
     return list(harms(there, planned(there, after), {}))
 
 
@@ -119,7 +137,7 @@ def test_a_limit_on_a_type_below_what_runs_is_told_of_who_has_it_and_those_below
     limited = with_quota(before, "a", type_limits={"1g.10gb": 5})
     assert [(one.kind, one.tenant) for one in hurt(there, limited)] == [(HarmKind.TYPE, "a")]
     assert hurt(there, with_quota(before, "a", type_limits={"1g.10gb": 6})) == []
-    assert hurt(replace(there, policy=limited), limited) == [], "it is so already"
+    assert hurt(changed(there, tenants=limited), limited) == [], "it is so already"
 
 
 def with_quota(of: Policy, name: str, **changes: Any) -> Policy:
@@ -275,7 +293,7 @@ EVENING = {"a": 1000 + 7200}
 """Two hours from now."""
 
 
-def used_up(there: Now, after: Policy, ends_s: Mapping[str, int]) -> list[tuple[str, int]]:
+def used_up(there: World, after: Policy, ends_s: Mapping[str, int]) -> list[tuple[str, int]]:
     found = harms(there, planned(there, after), ends_s)
     return [(one.tenant, one.in_s) for one in found if one.kind is HarmKind.USED_UP]
 
@@ -317,8 +335,8 @@ RUN = Reservation(
 def test_a_new_budget_is_as_after_its_first_roll():
     monday_s = 400
     there = now(policy(a=6000), job(1, "a", 3), reservations=(RUN,), balances={"a": balance(-9)})
-    plan = quota_plan(there, policy({"a": DAILY}, a=6000), {"a": monday_s})
-    used = 3000 * (there.now_s - monday_s)
+    plan = planned(there, policy({"a": DAILY}, a=6000), monday_s)
+    used = 3000 * (there.books.now_s - monday_s)
     assert plan.after.left["a"].left_millislice_s == 3 * HOUR - used
     assert plan.allowed.run_minutes == {"a": (3 * HOUR - used) // 60}
 
@@ -393,8 +411,8 @@ def test_who_is_removed_is_told_with_what_it_holds_and_waits_for():
     assert [one.kind for one in hurt(now(before), after)] == []
 
 
-def test_a_borrowed_replica_that_goes_is_named_by_its_service():
-    before = policy(a=7000, b=7000)
+def with_replicas(before: Policy, loan: int, **changes: Any) -> World:
+    """Four of b's service, on what a lends."""
     tag = JobTag("ab", "b", "bert").text()
     replicas = [
         borrowed(20 + i, 1, array_job_id=814, task_index=i, admin_comment=tag, start_s=i)
@@ -405,9 +423,26 @@ def test_a_borrowed_replica_that_goes_is_named_by_its_service():
         for i in range(4)
     )
     bert = service(814, 0, tenant="b", name="bert", slots=slots)
-    there = now(before, job(1, "b", 7), *replicas, loans=LOAN, services=(bert,))
+    loans = (Loan("a", "b", Millislices(loan)),)
+    return now(before, job(1, "b", 7), *replicas, loans=loans, services=(bert,), **changes)
+
+
+def test_a_borrowed_replica_that_goes_is_named_by_its_service():
+    before = policy(a=7000, b=7000)
+    there = with_replicas(before, 4000)
     after = with_quota(before, "a", lending_limit_millislices=Millislices(1000))
     gone = [one for one in hurt(there, after) if one.kind is HarmKind.REPLICA]
     assert len(gone) == 3
     assert {(one.tenant, one.amount_millislices) for one in gone} == {("b", 1000)}
     assert all(one.about.startswith("bert, replica ") for one in gone)
+
+
+def test_replicas_that_go_without_the_change_are_not_its_harm():
+    before = policy(a=7000, b=7000)
+    called = (Recall("a", "b", Millislices(3000), called_s=990),)
+    lends_one = with_quota(before, "a", lending_limit_millislices=Millislices(1000))
+    there = with_replicas(lends_one, 1000, recalls=called)
+    same = with_quota(lends_one, "b", weight=2)
+    assert HarmKind.REPLICA not in {one.kind for one in hurt(there, same)}
+    lends_none = with_quota(before, "a", lending_limit_millislices=Millislices(0))
+    assert [one.kind for one in hurt(there, lends_none)].count(HarmKind.REPLICA) == 1

@@ -51,7 +51,7 @@ class Slurm:
     def __getattr__(self, name: str) -> object:
         return getattr(self._accounting, name)
 
-    async def steps(self) -> tuple[StepView, ...]:
+    async def steps(self, _: object) -> tuple[StepView, ...]:
         return ()
 
     async def submissions(self, _arrays: Collection[int]) -> Mapping[int, Submission]:

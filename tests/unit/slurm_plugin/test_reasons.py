@@ -1,6 +1,7 @@
 """Slurm's reasons in plain words."""
 
 import pytest
+from scripted import slurm_reasons
 
 from cluster.jobs import SHAPES_NODE
 from slurm_plugin.decide.explain import SLURM_REASONS, Cause
@@ -45,7 +46,7 @@ def test_who_waits_until_a_gpu_is_cut_is_told_so():
             "its account's limit allows no more GPUs × minutes that running jobs may still take",
         ),
         ("QOSMaxBillingPerJob", "its QOS' limit allows no more slices of one job"),
-        ("MaxCpuPerAccount", "its account's limit allows no more CPUs of one account"),
+        ("MaxCpuPerAccount", "its QOS' limit allows no more CPUs of one account"),
         (
             "QOSMaxWallDurationPerJobLimit",
             "its QOS' limit allows no more running time of one job",
@@ -57,6 +58,39 @@ def test_limits_that_others_set_are_read_from_their_parts(name: str, words: str)
     assert found.words == f"{words} ({name})"
     assert "Slicewise has not set this limit" in found.hint
     assert found.cause is None
+
+
+def test_minutes_have_two_names():
+    words = translate("MaxGRESRunMinsPerUser", "normal").words
+    end = "GPUs × minutes that running jobs may still take of one user (MaxGRESRunMinsPerUser)"
+    assert words == f"its QOS' limit allows no more {end}"
+
+
+def test_every_limit_that_slurm_names_is_read_from_its_parts():
+    """But for what they limit where Slurm does not know it either, and names of three older kinds
+    that it no longer shows.
+    """
+    limits = [name for name in slurm_reasons() if name.startswith(("Assoc", "QOS", "Max"))]
+    unread = {
+        name
+        for name in limits
+        if "Unknown" not in name and translate(name, "normal").words.startswith("Slurm says")
+    }
+    assert unread == {
+        *(f"Association{what}Limit" for what in ("Job", "Resource", "Time")),
+        *(f"QOS{what}Limit" for what in ("Job", "Resource", "Time")),
+        "MaxMemPerLimit",
+        "MaxPoweredUpNodes",
+    }
+
+
+def test_a_budget_binds_our_qos_and_once_bound_accounts():
+    for text, qos in (
+        ("QOSGrpBillingRunMinutes", "slicewise_a_borrowed"),
+        ("AssocGrpBillingRunMinutes", "normal"),
+    ):
+        assert translate(text, qos).cause is Cause.BUDGET
+    assert translate("QOSGrpBillingRunMinutes", "long").cause is None
 
 
 @pytest.mark.parametrize("text", ["", "Max", "AssocGrp", "QOSGrpWeird", "n/a"])

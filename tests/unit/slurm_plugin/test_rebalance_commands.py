@@ -46,7 +46,7 @@ def test_a_run_prints_a_row_for_each_step(story: Story) -> None:
     assert shown.exit_code == 0
     assert rows(shown.stdout) == STEPS
     assert "vision lends nlp 4 slices, 0 before" in shown.stdout
-    assert "and 3 more" in shown.stdout
+    assert "and 4 more" in shown.stdout
 
 
 def test_what_is_done_is_no_news_for_cron(story: Story) -> None:
@@ -131,7 +131,7 @@ def test_history_has_what_was_done_and_what_was_not(story: Story) -> None:
     story.world.failure = DOWN
     rebalance("--quiet")
     _, second, first = rebalance("history").stdout.splitlines()
-    assert "reconcile 1, roll 1, lend 1, compile 6" in first
+    assert "reconcile 1, roll 1, lend 1, compile 7" in first
     assert second.split()[-2:] == ["–", "all"]
     assert "failed" in second
 

@@ -9,7 +9,7 @@ from scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
 from cluster.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.leadership import ALONE, Leader
-from cluster.wire import NO_ORDER, OrderRequest, ServiceOrder
+from cluster.wire_orders import NO_ORDER, OrderRequest, ServiceOrder
 from slurm_plugin import rates, service_orders
 from slurm_plugin.decide.orders import (
     Bounds,

@@ -59,7 +59,7 @@ def running(index: int) -> JobView:
 
 
 def step(index: int, *ports: int) -> StepView:
-    return StepView(900 + index, 814, index, "0", ("gpu01",), ports)
+    return StepView(900 + index, "0", ("gpu01",), ports)
 
 
 def look(*jobs: JobView, steps: tuple[StepView, ...] = (), **said: str) -> Observation:

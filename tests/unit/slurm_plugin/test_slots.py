@@ -3,7 +3,8 @@
 import pytest
 
 from cluster.errors import InvalidInputError
-from cluster.wire import ServiceOrder, ServiceView, SlotState, SlotView
+from cluster.wire import ServiceView, SlotState, SlotView
+from cluster.wire_orders import ServiceOrder
 from slurm_plugin.decide.slots import (
     Room,
     SlotPlan,

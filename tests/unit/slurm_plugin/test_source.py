@@ -13,8 +13,10 @@ from cluster.jobs import JobState
 from cluster.settings import DatabaseSettings, Settings
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin import reads as reads_module
-from slurm_plugin.cli import source
-from slurm_plugin.cli.source import DaemonSource, LedgerSource, Source, opened_source
+from slurm_plugin.cli import ledger_source, slurm_look, source
+from slurm_plugin.cli.daemon_source import DaemonSource
+from slurm_plugin.cli.ledger_source import LedgerSource
+from slurm_plugin.cli.source import Source, opened_source
 from slurm_plugin.decide.model import Charge, Run, RunKey, Transfer, TransferKind
 from slurm_plugin.reader import Reader
 from slurm_plugin.reads import Reads
@@ -58,9 +60,9 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> tuple[Source, Source]:
     slurm = ScriptedSlurm(job(0, JobState.RUNNING, nodes=("n1",)))
     sync = sync_of(slurm)
     asyncio.run(sync.turn())
-    monkeypatch.setattr(source, "CommandSlurm", lambda: slurm)
+    monkeypatch.setattr(slurm_look, "CommandSlurm", lambda: slurm)
     monkeypatch.setattr(reads_module, "_PAGE_ROWS", 2)
-    monkeypatch.setattr(source.time, "time", lambda: 1003.0)
+    monkeypatch.setattr(ledger_source.time, "time", lambda: 1003.0)
     direct = LedgerSource(ledger, settings())  # type: ignore[arg-type]
     return direct, DaemonSource(Through(Reads(settings(), slurm, ledger, sync)))  # type: ignore[arg-type]
 

@@ -1,5 +1,6 @@
 """Loans in units of what waits: the cases in which a fluid starts nothing."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,13 @@ from scripted import job
 
 from cluster.jobs import SHAPES_NODE, JobState, JobView, NodeView
 from cluster.units import Millislices
+from slurm_plugin.decide.calendar import Window, WindowKind
 from slurm_plugin.decide.policy import Loan, Policy
+from slurm_plugin.decide.reclaim import inputs
 from slurm_plugin.decide.reclaim.room import Need
-from slurm_plugin.decide.reclaim.turns import reclaim_for, who_goes
-from slurm_plugin.decide.reclaim.victims import NOBODY, Running, Taking, Wanting, reclaim
+from slurm_plugin.decide.reclaim.turns import Turn, reclaim_for, who_goes
+from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting, reclaim
 from slurm_plugin.decide.whole_jobs import (
-    Turn,
     WaitingJob,
     Waits,
     lend_whole_jobs,
@@ -33,10 +35,17 @@ def wait(key: int, shape: tuple[tuple[str, int], ...] = LARGE, **changes: Any) -
     return replace(WaitingJob(Need(key, shape, 1), cost, NOW_S - 60), **changes)
 
 
-def waiting(
-    free: Mapping[str, int], reach: Mapping[str, int] | None = None, **queues: Any
-) -> Waits:
-    return Waits(queues, {"n": free}, {"n": free if reach is None else reach}, NOW_S, TURN_S)
+def waiting(free: Mapping[str, int], *runs: Running, **queues: Any) -> Waits:
+    """``runs`` are on borrowed quota, and all that is held beyond own parts."""
+    above: Counter[str] = Counter()
+    for run in runs:
+        above[run.tenant] += run.cost_millislices
+    there = replace(taking(*runs), free={"n": free}, above_nominal_millislices=above)
+    return Waits(queues, {"n": free}, there, TURN_S)
+
+
+def turn_of(tenant: str, of: WaitingJob, *nodes: str, **quota: int) -> Turn:
+    return Turn(tenant, of.need, of.cost_millislices, nodes, quota)
 
 
 def lent(
@@ -86,23 +95,24 @@ def test_tasks_of_arrays_go_in_turns():
 def test_what_runs_keeps_what_nobody_else_can_start_on():
     """Half of it would be the other's share."""
     tenants = policy({"lender": 3500, "a": 0, "b": 0})
-    there = waiting({}, {"3g.40gb": 1}, b=[wait(2)])
+    there = waiting({}, running(8, "a"), b=[wait(2)])
     assert lent(tenants, there, {"a": 3500}) == ({"a": 3500}, None)
 
 
 def test_who_has_waited_for_its_turn_keeps_its_share():
     tenants = policy({"lender": 3500, "a": 0, "b": 0})
     late = wait(2, since_s=NOW_S - TURN_S)
-    there = waiting({}, {"3g.40gb": 1}, b=[late])
-    assert lent(tenants, there, {"a": 3500}) == ({"a": 1750, "b": 1750}, Turn("b", late))
+    there = waiting({}, running(8, "a"), b=[late])
+    assert lent(tenants, there, {"a": 3500}) == ({"a": 1750, "b": 1750}, turn_of("b", late, a=3500))
 
 
 def test_no_turn_without_gpus_within_reach_or_quota_that_others_borrow():
     tenants = policy({"lender": 3500, "a": 0, "b": 0})
     late = wait(2, since_s=NOW_S - TURN_S)
-    assert lent(tenants, waiting({}, {"1g.10gb": 7}, b=[late]), {"a": 3500})[1] is None
+    small = running(8, "a", instances={"n": {"1g.10gb": 7}})
+    assert lent(tenants, waiting({}, small, b=[late]), {"a": 3500})[1] is None
     large = replace(late, cost_millislices=7000)
-    assert lent(tenants, waiting({}, {"3g.40gb": 1}, b=[large]), {"a": 3500})[1] is None
+    assert lent(tenants, waiting({}, running(8, "a"), b=[large]), {"a": 3500})[1] is None
 
 
 def test_whose_turn_it_is_starts_before_who_has_less():
@@ -117,21 +127,23 @@ def test_whose_turn_it_is_starts_before_who_has_less():
 def test_a_turn_that_only_batch_jobs_could_serve_is_the_next_one_s():
     tenants = policy({"lender": 7000, "a": 0, "c": 0, "b": 0, "d": 0})
     first, second = wait(2, since_s=0), wait(4, (("1g.10gb", 3),), since_s=NOW_S - TURN_S)
-    there = waiting({}, b=[first], d=[second])
     held = {"a": 3500, "c": 3500}
-    assert lent(tenants, there, held)[1] is None
-    small = replace(there, replicas={"c": {"n": {"1g.10gb": 3}}})
-    assert lent(tenants, small, held)[1] == Turn("d", second, ("n",))
-    large = replace(there, replicas={"b": {"n": {"3g.40gb": 1}}})
-    assert lent(tenants, large, held)[1] is None, "b is not beyond its share"
+    batch = running(8, "a", is_replica=False)
+    small = running(9, "c", "1g.10gb", cost_millislices=3500, instances={"n": {"1g.10gb": 3}})
+    queues = {"b": [first], "d": [second]}
+    only_batch = waiting({}, batch, replace(small, is_replica=False), **queues)
+    assert lent(tenants, only_batch, held)[1] is None
+    assert lent(tenants, waiting({}, batch, small, **queues), held)[1] == turn_of("d", second, "n")
+    within = waiting({}, batch, running(7, "b"), **queues)
+    assert lent(tenants, within, held)[1] is None, "b is not beyond its share"
 
 
 def test_who_has_had_its_turn_without_a_start_lets_the_others_have_theirs():
     tenants = policy({"lender": 7000, "a": 0, "b": 0, "c": 0})
     b, c = wait(2, since_s=NOW_S - 2 * TURN_S), wait(3, since_s=NOW_S - TURN_S - 60)
-    there = waiting({}, {"3g.40gb": 1}, b=[b], c=[c])
+    there = waiting({}, running(8, "a"), running(9, "a"), b=[b], c=[c])
     turns = [
-        lent(tenants, replace(there, now_s=NOW_S + s), {"a": 7000})[1]
+        lent(tenants, replace(there, taking=replace(there.taking, now_s=NOW_S + s)), {"a": 7000})[1]
         for s in (0, TURN_S, 2 * TURN_S, 3 * TURN_S)
     ]
     assert sorted(turn.tenant for turn in turns if turn) == ["b", "b", "c", "c"]
@@ -150,8 +162,8 @@ def test_who_waits_for_nodes_lets_the_next_have_its_turn():
     tenants = policy({"lender": 3500, "a": 0, "b": 0, "c": 0})
     down = wait(2, since_s=NOW_S - TURN_S - 60, has_turns=False)
     late = wait(3, since_s=NOW_S - TURN_S)
-    there = waiting({}, {"3g.40gb": 1}, b=[down], c=[late])
-    assert lent(tenants, there, {"a": 3500})[1] == Turn("c", late)
+    there = waiting({}, running(8, "a"), b=[down], c=[late])
+    assert lent(tenants, there, {"a": 3500})[1] == turn_of("c", late, a=3500)
 
 
 OTHER_LIMITS = (
@@ -163,6 +175,98 @@ OTHER_LIMITS = (
 )
 
 
+LARGE_KIND, SMALL_KIND = "3g.40gb", "1g.10gb"
+
+
+def runs(job_id: int, account: str, kind: str, count: int = 1, **changes: Any) -> JobView:
+    """A replica on borrowed quota."""
+    start = {"state": JobState.RUNNING, "nodes": ("n",), "start_s": 1_000_000 - 500, **changes}
+    return replace(one(job_id, account, kind, count, borrowed=True), **start)
+
+
+def due(job_id: int, account: str, kind: str, count: int = 1) -> JobView:
+    waiting = one(job_id, account, kind, count, borrowed=True)
+    return replace(waiting, submit_s=0, eligible_s=0)
+
+
+def new(job_id: int, account: str, kind: str) -> JobView:
+    return replace(due(job_id, account, kind), submit_s=1_000_000, eligible_s=1_000_000)
+
+
+def tenants_of(nominal: Mapping[str, int], weights: Mapping[str, int], keeps: str = "") -> Policy:
+    """``keeps`` lends nothing."""
+    found = policy(nominal)
+    for name, weight in weights.items():
+        found[name] = replace(found[name], quota=replace(found[name].quota, weight=weight))
+    if keeps:
+        quota = replace(found[keeps].quota, lending_limit_millislices=Millislices(0))
+        found[keeps] = replace(found[keeps], quota=quota)
+    return found
+
+
+def never_goes(why: str) -> Cluster:
+    """The job of b is due, and only replicas of a could make room for it; d has two small ones."""
+    nominal = {"lender": 5500, "a": 0, "b": 0, "d": 0}
+    weights: dict[str, int] = {}
+    jobs, wants = [runs(3, "a", LARGE_KIND)], due(9, "b", LARGE_KIND)
+    nodes = {LARGE_KIND: 1, SMALL_KIND: 6}
+    changes: dict[str, Any] = {}
+    if why == "in its term":
+        changes["term_s"] = 600
+    if why == "doubtful":
+        jobs = [replace(jobs[0], unread=frozenset({"tres"}))]
+    if why == "dearer than what its tenant holds above its own part":
+        nominal |= {"lender": 3500, "a": 3000}
+        weights = {"b": 9, "d": 9}
+    if why == "of two of which one may go":
+        nominal |= {"lender": 7000, "a": 3500}
+        weights = {"b": 9}
+        jobs, nodes[LARGE_KIND] = [*jobs, runs(4, "a", LARGE_KIND)], 2
+        wants = due(9, "b", LARGE_KIND, 2)
+    if why == "of a tenant that gives a cap back with another":
+        nominal["lender"], weights = 6500, {"a": 4}
+        jobs.append(runs(4, "a", SMALL_KIND))
+        changes["windows"] = (Window(1, "a", WindowKind.CAP, Millislices(3500)),)
+    waiting = [wants, new(10, "d", SMALL_KIND), new(11, "d", SMALL_KIND)]
+    return Cluster(
+        tenants_of(nominal, weights),
+        {"n": nodes},
+        {job.job_id: job for job in (*jobs, *waiting)},
+        turn_s=60,
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "in its term",
+        "doubtful",
+        "dearer than what its tenant holds above its own part",
+        "of two of which one may go",
+        "of a tenant that gives a cap back with another",
+    ],
+)
+def test_nothing_is_kept_for_a_turn_for_which_a_replica_had_to_go_that_never_does(why: str):
+    cluster = never_goes(why)
+    cluster.round()
+    running = {job_id for job_id, job in cluster.jobs.items() if job.state is JobState.RUNNING}
+    assert {10, 11} <= running
+    assert 3 not in cluster.going
+
+
+def test_for_a_turn_that_lacks_only_quota_those_beyond_their_shares_give_it():
+    """GPUs are free, of one who lends nothing: a's two replicas hold what b's job needs."""
+    tenants = tenants_of({"lender": 3500, "owner": 5000, "a": 0, "b": 0}, {}, keeps="owner")
+    small = {3: runs(3, "a", SMALL_KIND), 4: runs(4, "a", SMALL_KIND)}
+    jobs = {**small, 9: due(9, "b", LARGE_KIND)}
+    cluster = Cluster(tenants, {"n": {LARGE_KIND: 2, SMALL_KIND: 2}}, jobs, turn_s=10**6)
+    cluster.round()
+    assert cluster.going == {3, 4}
+    cluster.round()
+    assert cluster.jobs[9].state is JobState.RUNNING
+
+
 def pair(key: int, **changes: Any) -> WaitingJob:
     """It needs two instances on one node."""
     return wait(key, (("3g.40gb", 2),), since_s=NOW_S - TURN_S, **changes)
@@ -172,46 +276,42 @@ def test_what_is_kept_for_a_turn_is_on_the_nodes_where_others_go_for_it():
     """On n2 one has to go, on n1 two would: another tenant's replica runs there, too."""
     tenants = policy({"lender": 21000, "a": 0, "b": 0, "c": 0})
     free = {"n1": {"3g.40gb": 0}, "n2": {"3g.40gb": 1}}
-    there = Waits(
-        {"b": [pair(2)]},
-        free,
-        free,
-        NOW_S,
-        TURN_S,
-        {"a": {"n1": {"3g.40gb": 2}, "n2": {"3g.40gb": 1}}},
-    )
-    turn = lent(tenants, there, {"a": 21000})[1]
-    assert turn == Turn("b", pair(2), ("n2",))
-    on = {
-        job_id: running(job_id, "a", instances={node: {"3g.40gb": 1}})
+    runs = [
+        running(job_id, "a", instances={node: {"3g.40gb": 1}})
         for job_id, node in ((7, "n1"), (8, "n1"), (9, "n2"))
-    }
-    found = reclaim_for(turn, taking(*on.values()), {"a": 21000}, free)
-    assert list(found.victims) == [9]
+    ]
+    batch = running(6, "a", is_replica=False, cost_millislices=10500, instances={})
+    there = replace(waiting({}, batch, *runs, b=[pair(2)]), free=free)
+    turn = lent(tenants, there, {"a": 21000})[1]
+    assert turn == turn_of("b", pair(2), "n2")
+    assert victims(turn, taking(*runs), {"a": 21000}, free) == [9]
     # Told to go, it has left the node's replicas: the choice stays.
-    told = replace(
-        there,
-        reach={"n1": {"3g.40gb": 0}, "n2": {"3g.40gb": 2}},
-        replicas={"a": {"n1": {"3g.40gb": 2}}},
-    )
+    told = replace(there, taking=replace(there.taking, leaving=frozenset({9})))
     assert lent(tenants, told, {"a": 21000})[1] == turn
+
+
+def victims(
+    turn: Turn, there: Taking, over: Mapping[str, int], free: Mapping[str, Mapping[str, int]]
+) -> list[int]:
+    found = reclaim_for(turn, there, over, free)
+    return [] if found is None else list(found.victims)
 
 
 def test_replicas_go_only_on_the_nodes_of_the_turn():
     """On n1 the smaller ones run, and more of it is free."""
-    turn = Turn("b", pair(2), ("n2",))
+    turn = turn_of("b", pair(2), "n2")
     there = taking(
         running(7, "a", instances={"n1": {"3g.40gb": 1}}, cost_millislices=1000),
         running(9, "a", instances={"n2": {"3g.40gb": 1}}),
     )
     free = {"n1": {"3g.40gb": 1}, "n2": {"3g.40gb": 1}}
-    assert list(reclaim_for(turn, there, {"a": 4500}, free).victims) == [9]
+    assert victims(turn, there, {"a": 4500}, free) == [9]
 
 
 def test_for_a_turn_nothing_counts_as_free_that_a_guaranteed_job_is_about_to_take():
-    turn = Turn("b", wait(2))
+    turn = turn_of("b", wait(2))
     there = replace(taking(running(8, "a")), free={"n": {"3g.40gb": 1}})
-    assert list(reclaim_for(turn, there, {"a": 1750}, {"n": {}}).victims) == [8]
+    assert victims(turn, there, {"a": 1750}, {"n": {}}) == [8]
 
 
 def wants(kind: str) -> Wanting:
@@ -219,7 +319,7 @@ def wants(kind: str) -> Wanting:
 
 
 def test_only_a_lender_that_waits_for_the_same_type_comes_before_a_turn():
-    turn = Turn("b", wait(2))
+    turn = turn_of("b", wait(2))
     there = taking(running(7, "a", "1g.10gb"), running(8, "a"))
     other = replace(there, wanting=(wants("1g.10gb"),))
     assert set(who_goes(other, turn, {"a": 4500}, there.free).victims) == {7, 8}
@@ -228,7 +328,7 @@ def test_only_a_lender_that_waits_for_the_same_type_comes_before_a_turn():
         above_nominal_millislices={"a": 7000},
         wanting=(wants("3g.40gb"),),
     )
-    both = Turn("b", pair(2), ("n",))
+    both = turn_of("b", pair(2), "n")
     assert len(who_goes(same, both, {"a": 7000}, there.free).victims) == 1
 
 
@@ -245,15 +345,10 @@ def test_a_lender_and_a_turn_of_another_type_are_served_in_one_round():
 
 
 def test_for_a_turn_somebody_goes_though_something_is_free_for_a_guaranteed_job():
-    kind = "3g.40gb"
-    tenants = policy({"lender": 3500, "owner": 3500, "a": 0, "b": 0})
-    quota = replace(tenants["owner"].quota, lending_limit_millislices=Millislices(0))
-    tenants = {**tenants, "owner": replace(tenants["owner"], quota=quota)}
-    runs = {8: one(8, "a", kind, borrowed=True)}
-    cluster = Cluster(tenants, {"n": {kind: 2}}, runs, turn_s=60)
-    cluster.round()
-    late = replace(one(9, "b", kind, borrowed=True), submit_s=0, eligible_s=0)
-    cluster.jobs |= {9: late, 4: one(4, "owner", kind)}
+    tenants = tenants_of({"lender": 7000, "owner": 3500, "a": 0, "b": 0}, {}, keeps="owner")
+    going = {8: runs(8, "a", LARGE_KIND), 7: runs(7, "a", SMALL_KIND)}
+    waiting = {9: due(9, "b", LARGE_KIND), 4: one(4, "owner", LARGE_KIND)}
+    cluster = Cluster(tenants, {"n": {LARGE_KIND: 2, SMALL_KIND: 4}}, going | waiting, turn_s=60)
     cluster.round()
     assert cluster.going == {8}
 
@@ -262,25 +357,21 @@ def test_who_gives_something_back_anyway_makes_room_for_a_turn():
     there = replace(taking(running(8, "a"), running(9, "a")), shrink={"a": 3500})
     gone = reclaim(there).victims
     assert len(gone) == 1
-    assert who_goes(there, Turn("b", wait(2)), {"a": 7000}, there.free).victims == gone
+    assert who_goes(there, turn_of("b", wait(2)), {"a": 7000}, there.free).victims == gone
 
 
 def test_for_a_turn_nobody_goes_who_has_only_to_give_back():
     batch = running(7, "a", kind="1g.10gb", is_replica=False)
     there = replace(taking(batch, running(8, "a")), shrink={"a": 1000})
-    turn = Turn("b", wait(2, (("1g.10gb", 1),)))
-    assert (
-        reclaim_for(
-            turn, replace(there, free={"n": {"1g.10gb": 1}}), {"a": 1}, {"n": {"1g.10gb": 1}}
-        )
-        == NOBODY
-    )
+    turn = turn_of("b", wait(2, (("1g.10gb", 1),)))
+    free = {"n": {"1g.10gb": 1}}
+    assert victims(turn, replace(there, free=free), {"a": 1}, free) == []
 
 
 def test_who_is_to_borrow_no_more_has_no_turn():
     """Its job wants more than its own part, and its demand is cut to that."""
     tenants = policy({"lender": 3500, "a": 0, "b": 3500})
-    there = waiting({}, {"3g.40gb": 2}, a=[wait(1)], b=[wait(2, since_s=0, cost_millislices=7000)])
+    there = waiting({}, running(8, "a"), a=[wait(1)], b=[wait(2, since_s=0, cost_millislices=7000)])
     found = lend_whole_jobs(
         tenants,
         {"a": 7000, "b": 7000},
@@ -296,7 +387,7 @@ def test_who_is_to_borrow_no_more_has_no_turn():
 def test_what_a_tenant_holds_counts_in_full_though_it_is_to_borrow_no_more():
     """What it may have is what runs: its job that waits has no turn on that."""
     tenants = policy({"lender": 7000, "a": 0, "b": 0})
-    there = waiting({}, {"3g.40gb": 1}, a=[wait(1, since_s=0)])
+    there = waiting({}, running(8, "b"), a=[wait(1, since_s=0)])
     found = lend_whole_jobs(
         tenants,
         {"a": 7000, "b": 3500},
@@ -337,46 +428,44 @@ def taking(*runs: Running) -> Taking:
 
 
 def test_for_a_turn_the_replica_goes_that_makes_room():
-    turn = Turn("b", wait(2))
+    turn = turn_of("b", wait(2))
     there = taking(running(7, "a", "1g.10gb"), running(8, "a"), running(9, "c"))
     found = reclaim_for(turn, there, {"a": 1750}, there.free)
+    assert found is not None
     assert found.victims == {8: "b has its turn of 3.5 slices: job 2 has waited longest"}
     assert found.ready == {}
 
 
 def test_for_a_turn_nobody_else_goes_while_who_was_told_ends():
     """Its slot is no replica any more then."""
-    turn = Turn("b", wait(2))
+    turn = turn_of("b", wait(2))
     there = taking(running(8, "a", is_replica=False), running(9, "a"))
-    found = reclaim_for(turn, replace(there, leaving=frozenset({8})), {"a": 1750}, there.free)
-    assert found.victims == {}
+    told = replace(there, leaving=frozenset({8}))
+    assert victims(turn, told, {"a": 1750}, there.free) == []
 
 
 def test_for_a_turn_no_batch_job_goes_and_nobody_within_its_share():
-    turn = Turn("b", wait(2))
+    turn = turn_of("b", wait(2))
     batch, replica = taking(running(8, "a", is_replica=False)), taking(running(8, "a"))
-    assert reclaim_for(turn, batch, {"a": 1750}, batch.free) == NOBODY
-    assert reclaim_for(turn, replica, {"c": 1750}, replica.free) == NOBODY
+    assert reclaim_for(turn, batch, {"a": 1750}, batch.free) is None
+    assert reclaim_for(turn, replica, {"c": 1750}, replica.free) is None
 
 
-def seen(
-    *jobs: JobView,
-    nodes: tuple[NodeView, ...],
-    tenants: Policy = OWNERS,
-    replicas: frozenset[int] = frozenset(),
-    leaving: frozenset[int] = frozenset(),
-) -> Waits:
-    return waits(
+def seen(*jobs: JobView, nodes: tuple[NodeView, ...], tenants: Policy = OWNERS) -> Waits:
+    there = inputs.taking(
         tenants,
+        (),
         jobs,
         nodes,
-        PARTITIONS,
-        COSTS,
-        replicas=replicas,
-        leaving=leaving,
+        services=(),
+        partitions=PARTITIONS,
+        costs=COSTS,
+        leaving=frozenset(),
         now_s=NOW_S,
-        turn_s=TURN_S,
+        term_s=0,
+        excess={},
     )
+    return waits(tenants, jobs, PARTITIONS, COSTS, taking=there, turn_s=TURN_S)
 
 
 def large(job_id: int, account: str = "a", **changes: Any) -> JobView:
@@ -403,27 +492,9 @@ def test_jobs_in_their_tenants_own_qos_take_nothing_that_their_own_limit_forbids
     assert seen(own, run, nodes=(idle,), tenants=part).free == {"n": {"3g.40gb": 1}}
 
 
-def test_within_reach_is_what_is_free_and_what_leaves_and_replicas_are_by_tenant():
-    """Batch jobs on borrowed quota are neither: they run to their end."""
-    run = large(5, state=JobState.RUNNING, nodes=("n",))
-    there = seen(run, nodes=(N,))
-    assert (there.free, there.reach) == ({"n": {"3g.40gb": 1}}, {"n": {"3g.40gb": 1}})
-    assert there.replicas == {}
-    replica = seen(run, nodes=(N,), replicas=frozenset({5}))
-    assert replica.reach == {"n": {"3g.40gb": 1}}
-    assert replica.replicas == {"a": {"n": {"3g.40gb": 1}}}
-    leaving = seen(run, nodes=(N,), replicas=frozenset({5}), leaving=frozenset({5}))
-    assert (leaving.reach, leaving.replicas) == ({"n": {"3g.40gb": 2}}, {})
-    own = replace(run, qos="slicewise_a")
-    assert seen(own, nodes=(N,), replicas=frozenset({5})).replicas == {}
-
-
-def test_what_ends_is_not_free_and_comes_free():
+def test_what_ends_is_not_free():
     ending = large(5, state=JobState.COMPLETING, nodes=("n",))
-    there = seen(ending, nodes=(N,))
-    assert (there.free, there.reach) == ({"n": {}}, {"n": {"3g.40gb": 1}})
-    own = replace(ending, qos="slicewise_a")
-    assert seen(own, nodes=(N,)).reach == {"n": {"3g.40gb": 1}}
+    assert seen(ending, nodes=(N,)).free == {"n": {}}
 
 
 def test_who_waits_for_nodes_has_no_turn_unless_gpus_are_cut_for_it():

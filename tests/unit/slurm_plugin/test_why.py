@@ -248,6 +248,17 @@ def test_a_budget_says_what_is_left_and_how_long_a_run_it_allows():
     assert answer.start_s == NOW_S + 86400
 
 
+def test_who_is_over_slices_and_budget_is_told_of_the_budget():
+    """Slurm names the slices, and more of them would not help: none are lent for such a job."""
+    now = budgeted(500 * HOUR_S)
+    over_slices = replace(now.jobs[0], reason="QOSGrpBilling", qos="slicewise_vision_borrowed")
+    now = replace(now, jobs=(over_slices,), over_budget=frozenset({9}))
+    answer = asked("9", now)
+    assert "the budget does not allow so long a run now" in answer.headline
+    assert answer.sentences[1].startswith("The budget of vision leaves 0.5 slice-hours")
+    assert answer.reason == "QOSGrpBilling"
+
+
 def test_a_budget_that_never_begins_anew_allows_no_estimate():
     answer = asked("9", budgeted(0, None))
     assert answer.start_s is None

@@ -1,12 +1,17 @@
 """Who may see what of `slicewise why`."""
 
+from dataclasses import replace
+
 import pytest
-from scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
+from scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of, tenant
 from why_world import job, running
 
 from cluster.errors import InvalidInputError, UnreachableError
 from cluster.jobs import JobTag
+from cluster.units import MillisliceSeconds
 from cluster.wire_reads import WhyAnswer
+from slurm_plugin.decide.model import BudgetEntry
+from slurm_plugin.decide.policy import Budget, Period
 from slurm_plugin.reader import Reader
 from slurm_plugin.why_reads import why
 
@@ -71,6 +76,17 @@ async def test_what_is_others_and_what_is_not_get_the_same_answer(about: str):
 async def test_an_account_without_a_quota_is_no_tenant():
     with pytest.raises(InvalidInputError, match="SW-FORBIDDEN"):
         await asked("guest", ALICE, "guest")
+
+
+async def test_a_job_for_which_the_budget_is_not_enough_is_told_so():
+    sync = sync_of(ScriptedSlurm(job(9, "QOSGrpBilling")))
+    await sync.turn()
+    budget = Budget(Period.NONE, MillisliceSeconds(3_599_999))
+    ledger = ScriptedLedger(shown=policy_of(replace(tenant("vision", 2000), budget=budget)))
+    ledger.budgets.enter(BudgetEntry("vision", "roll", 3_599_999, 0, "olga", "begin"), None)
+    found = why("9", Reader(ALICE, "", frozenset({"vision"})), ledger, settings(), sync)
+    assert "the budget does not allow so long a run now" in found.headline
+    assert found.reason == "QOSGrpBilling"
 
 
 async def test_without_the_ledger_slurm_s_reason_is_told():

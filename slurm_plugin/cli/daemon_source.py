@@ -1,0 +1,49 @@
+"""What users read: through the daemon."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter
+
+from cluster.daemon_client import DaemonClient
+from cluster.wire_reads import StatementRequest
+from slurm_plugin.decide.model import BalanceLine, Statement, StatementRow
+from slurm_plugin.decide.statement import totals
+
+if TYPE_CHECKING:
+    from slurm_plugin.decide.explain import Explanation
+
+
+class DaemonSource:
+    """Own tenants, as the daemon sees them."""
+
+    def __init__(self, daemon: DaemonClient) -> None:
+        self._daemon = daemon
+
+    def explanation(self, tenant: str) -> "Explanation":
+        """As ``Source`` says."""
+        # Here alone: it takes much that statements and balances have no use for.
+        from slurm_plugin.decide.explain import Explanation  # noqa: PLC0415
+
+        answer = asyncio.run(self._daemon.explain(tenant))
+        return TypeAdapter(Explanation).validate_python(answer.explanation)
+
+    def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
+        """As ``Source`` says."""
+        rows, now_s = asyncio.run(self._pages(StatementRequest(tenant=tenant, since_s=since_s)))
+        return Statement(rows, totals(rows)), now_s
+
+    async def _pages(self, request: StatementRequest) -> tuple[tuple[StatementRow, ...], int]:
+        adapter = TypeAdapter(tuple[StatementRow, ...])
+        answer = await self._daemon.statement(request)
+        rows = [*adapter.validate_python(answer.rows)]
+        while answer.more is not None:
+            request = request.model_copy(update={"after": answer.more})
+            answer = await self._daemon.statement(request)
+            rows += adapter.validate_python(answer.rows)
+        return tuple(rows), answer.now_s
+
+    def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
+        """As ``Source`` says."""
+        answer = asyncio.run(self._daemon.balance(tenant))
+        return TypeAdapter(tuple[BalanceLine, ...]).validate_python(answer.balances)

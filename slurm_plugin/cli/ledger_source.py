@@ -1,0 +1,58 @@
+"""What operators read: in the ledger itself."""
+
+import time
+from typing import TYPE_CHECKING
+
+from cluster.errors import InvalidInputError
+from cluster.settings import Settings
+from slurm_plugin.cli.parts import require_tenant
+from slurm_plugin.decide.model import BalanceLine, Statement
+from slurm_plugin.ledger_reads import balance_lines, books_now
+
+if TYPE_CHECKING:
+    from slurm_plugin.decide.explain import Explanation
+    from slurm_plugin.ledger.store import Ledger
+
+
+class LedgerSource:
+    """Every tenant, and Slurm asked by this command."""
+
+    def __init__(self, ledger: "Ledger", settings: Settings) -> None:
+        self._ledger = ledger
+        self._settings = settings
+
+    def explanation(self, tenant: str) -> "Explanation":
+        """As ``Source`` says."""
+        # Here alone: statements and balances ask no Slurm.
+        from slurm_plugin.cli.slurm_look import jobs_and_nodes  # noqa: PLC0415
+        from slurm_plugin.decide.explain import explain  # noqa: PLC0415
+        from slurm_plugin.explain_reads import situation  # noqa: PLC0415
+
+        require_tenant(self._ledger.tenants.policy(), tenant)
+        jobs, nodes = jobs_and_nodes()
+        books = books_now(self._ledger, self._settings)
+        return explain(tenant, situation(books, self._settings, jobs, nodes))
+
+    def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
+        """As ``Source`` says."""
+        self._require_known(tenant)
+        now_s = int(time.time())
+        return self._ledger.audit.statement(tenant, since_s, now_s), now_s
+
+    def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
+        """As ``Source`` says."""
+        self._require_known(tenant)
+        books = books_now(self._ledger, self._settings)
+        return balance_lines(books, None if tenant is None else {tenant})
+
+    def _require_known(self, tenant: str | None) -> None:
+        """An account that is no tenant may still have runs."""
+        if tenant is None:
+            return
+        known = sorted({*self._ledger.tenants.policy(), *self._ledger.charges.charged_tenants()})
+        if tenant not in known:
+            raise InvalidInputError(
+                "SW-TENANT-UNKNOWN",
+                f"The ledger knows no tenant {tenant!r}.",
+                f"Known: {', '.join(known) or 'none'}.",
+            )

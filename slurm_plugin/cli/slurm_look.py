@@ -1,0 +1,66 @@
+"""Slurm, as the operator's commands ask it: accounts, GPUs, jobs."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import typer
+
+from cluster.errors import InvalidInputError, SlicewiseError
+from cluster.jobs import JobView, NodeView
+from cluster.settings import Settings
+from cluster.slurm.commands import CommandSlurm
+from slurm_plugin.decide.accounts import Accounts
+from slurm_plugin.decide.demand import capacity
+from slurm_plugin.decide.policy import ROOT_ACCOUNT
+
+
+@dataclass(frozen=True)
+class SlurmLook:
+    """What Slurm has: its accounts' parents by name, millislices of all GPUs that are managed."""
+
+    accounts: Accounts = field(hash=False)
+    capacity_millislices: int
+
+
+def look_at_slurm(settings: Settings) -> SlurmLook:
+    """Raises UnreachableError (SW-SLURM-DOWN) and OutsideError (SW-SLURM-FAILED)."""
+    return asyncio.run(_look(settings))
+
+
+def try_to_look_at_slurm(settings: Settings) -> SlurmLook | None:
+    """None if Slurm does not answer; stderr says so."""
+    try:
+        return look_at_slurm(settings)
+    except SlicewiseError as error:
+        typer.echo(f"Without Slurm: {error}", err=True)
+        return None
+
+
+async def _look(settings: Settings) -> SlurmLook:
+    slurm = CommandSlurm()
+    associations, nodes = await asyncio.gather(slurm.associations(), slurm.nodes())
+    accounts = {row.account: row.parent for row in associations if not row.user}
+    partitions = frozenset(settings.cluster.partitions)
+    whole = capacity(nodes, partitions, settings.costs, settings.whole_boards)
+    return SlurmLook(accounts, whole)
+
+
+def jobs_and_nodes() -> tuple[tuple[JobView, ...], tuple[NodeView, ...]]:
+    """Raises what ``look_at_slurm`` raises."""
+    return asyncio.run(_jobs_and_nodes())
+
+
+async def _jobs_and_nodes() -> tuple[tuple[JobView, ...], tuple[NodeView, ...]]:
+    slurm = CommandSlurm()
+    return await asyncio.gather(slurm.jobs(), slurm.nodes())
+
+
+def require_account(accounts: Accounts, name: str) -> None:
+    """Raises InvalidInputError (SW-TENANT-UNKNOWN) unless Slurm has that account."""
+    if name not in accounts:
+        known = ", ".join(sorted(accounts.keys() - {ROOT_ACCOUNT})) or "none"
+        raise InvalidInputError(
+            "SW-TENANT-UNKNOWN",
+            f"Slurm has no account {name!r}; nothing was changed.",
+            f"Accounts: {known}. Add one: sacctmgr add account NAME",
+        )

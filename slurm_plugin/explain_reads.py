@@ -1,0 +1,36 @@
+"""What tenants may still start, by the ledger and Slurm: for commands and for the daemon."""
+
+from collections.abc import Iterable
+
+from cluster.jobs import JobView, NodeView
+from cluster.settings import Settings
+from slurm_plugin.decide.books import Books
+from slurm_plugin.decide.ceilings import by_use, ceilings
+from slurm_plugin.decide.demand import capacity, held, qos_use
+from slurm_plugin.decide.explain import Situation
+from slurm_plugin.decide.free import free_instances
+
+
+def situation(
+    books: Books, settings: Settings, jobs: Iterable[JobView], nodes: tuple[NodeView, ...]
+) -> Situation:
+    """What ``decide.explain`` needs to know of every tenant."""
+    partitions, policy = frozenset(settings.cluster.partitions), books.policy
+    balances = books.balances
+    # Without any GPU the compiled limits stay, too.
+    whole = capacity(nodes, partitions, settings.costs, settings.whole_boards) or None
+    jobs = tuple(jobs)
+    most = ceilings(policy, books.loans, whole, books.recalls)
+    return Situation(
+        policy=policy,
+        ceilings=by_use(most, qos_use(jobs, partitions, settings.costs)),
+        held=held(jobs, partitions),
+        free=free_instances([node for node in nodes if node.partitions & partitions]),
+        costs=settings.costs,
+        models=settings.models,
+        available_millislice_s={
+            # Nothing was ever granted where the balance is missing.
+            name: balances[name].available_millislice_s if name in balances else 0
+            for name in books.rolls
+        },
+    )
