@@ -190,9 +190,10 @@ def test_where_leases_are_not_extended_a_successor_takes_over(leased: Leased) ->
 def test_nothing_runs_into_a_reservation_and_beside_it_leases_are_extended(
     leased: Leased, beside: Leased
 ) -> None:
-    node, _, _ = leased.a_run()[1]
+    node, _, leased_until_s = leased.a_run()[1]
     task, (_, start_s, end_s) = beside.a_run()
-    begins_s = end_s + 15
+    # After the leases that are there: they were given before the reservation was.
+    begins_s = max(end_s, leased_until_s) + 15
     name = "reservationname=lease-test"
     what = ("flags=maint,ignore_jobs", "users=root", "duration=60", f"nodes={node}")
     argv = ("scontrol", "create", "reservation", name, f"starttime=uts{begins_s}", *what)
