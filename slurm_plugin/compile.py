@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cluster.errors import InvalidInputError, OutsideError
@@ -160,7 +160,8 @@ async def look(
     planned: Look | None = None,
     shown: SlurmNow | None = None,
 ) -> Look:
-    """Changes nothing. The limits are wanted for what is in use, or was when they were ``planned``.
+    """Changes nothing. The limits are wanted for what is in use and what is left of budgets, or was
+    when they were ``planned``.
 
     ``shown`` is what Slurm has just shown; without it Slurm is asked. Raises what ``Slurm`` and
     ``Ledger`` raise.
@@ -175,6 +176,9 @@ async def look(
     use = qos_use(jobs, managed, settings.costs)
     planned_use = planned.planned_use if planned else use
     allowed, known = _allowed(books, settings, whole, planned_use), books.known
+    if planned:
+        # Running jobs use budgets up: else their parts would shrink in every round, and none grow.
+        allowed = replace(allowed, run_minutes=planned.allowed.run_minutes)
     found = found_of(
         settings.cluster.name,
         associations,
@@ -246,8 +250,9 @@ async def compile_in_turn(
 
     Limits of QOS grow, new ones from 0, only in a round that finds none to shrink: a job may have
     started before a QOS shrank, and nothing starts beyond its limit after. The use of the second
-    round is that of all later ones, or limits would follow it for ever; where it was overtaken, and
-    where Slurm does not shrink what is to be given up, growth is left to the next compilation.
+    round is that of all later ones, and so is what is left of budgets, or limits would follow them
+    for ever; where the use was overtaken, and where Slurm does not shrink what is to be given up,
+    growth is left to the next compilation.
 
     What somebody changed by hand is told of on stderr at once, then adopted if the settings say so,
     else put back. Safe to repeat at any time and to be killed at any point (``decide.drift``; of

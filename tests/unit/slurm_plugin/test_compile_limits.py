@@ -14,6 +14,7 @@ from cluster.jobs import JobState, JobView, NodeView
 from cluster.slurm.interface import Qos
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin.compile import Compiled, compile_limits, look
+from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.drift import HandChange
 from slurm_plugin.decide.policy import (
     Budget,
@@ -524,6 +525,27 @@ async def test_no_part_of_a_budget_grows_by_what_slurm_refuses_to_take_from_anot
     slurm.refuses = ()
     await compiled(slurm, books)
     assert (parts(slurm, "lab"), parts(slurm, "speech")) == ([100, 0], [500, 0])
+
+
+class UsedUp(LimitLedger):
+    """From look to look 20 slice-minutes of each budget are used up."""
+
+    def books(self, at_s: float, zone: str) -> Books:
+        self.left = {name: left - 20 * 60_000 for name, left in self.left.items()}
+        return super().books(at_s, zone)
+
+
+async def test_a_budget_that_running_jobs_use_up_meanwhile_keeps_no_limit_from_growing():
+    slurm, books = database(), UsedUp()
+    for name in ("vision", "lab"):
+        quota(books, name, 3000)
+    budget(books, "vision", 900)
+    await compiled(slurm, books)
+    quota(books, "lab", 5000)
+    await compiled(slurm, books)
+    assert own(slurm, "lab") == 5000
+    last = books.left["vision"] // 60_000
+    assert last <= (parts(slurm, "vision")[0] or 0) <= last + 60, "what the second look showed"
 
 
 async def test_uninstalling_leaves_no_trace():
