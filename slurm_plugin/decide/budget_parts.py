@@ -25,8 +25,9 @@ from slurm_plugin.decide.demand import (
 )
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.qos_names import borrowed_qos, is_borrowed, is_ours, qos_name
+from slurm_plugin.decide.quota_room import QuotaRoom
 from slurm_plugin.decide.reasons import QOS_BUDGET, QOS_SLICES
-from slurm_plugin.decide.tenants import ancestors, own_part
+from slurm_plugin.decide.tenants import ancestors
 
 
 @dataclass(frozen=True)
@@ -144,21 +145,21 @@ def as_budgets_let(
     that, one for a job that its budget does not let start would end as soon as it is made, since
     Slurm names the budget then; and would be made again, since it names the slices again.
 
-    ``run_minutes``: millislice-minutes that each budget has left, running jobs' included. Jobs
-    claim them in Slurm's order, those in a tenant's own QOS as far as its own part pays for them,
-    and none that wait for something else than slices, GPUs or a budget.
+    ``run_minutes``: millislice-minutes that each budget has left, running jobs' included. First
+    jobs in their tenants' own QOS claim them, as far as the own parts pay for them, then the
+    others, as far as their tenants and those above may hold more; both in Slurm's order, and none
+    that wait for something else than slices, GPUs or a budget. Else jobs that nobody lends to would
+    keep others from what their tenants are guaranteed.
     """
     if not run_minutes:
         return tuple(jobs)
     budgets = {name: binding(policy, run_minutes, name) for name in policy}
     ours = [job for job in jobs if budgets.get(job.account) and is_managed(job, partitions)]
-    left, own = Counter(run_minutes), Counter(own_part(policy))
+    left, room = Counter(run_minutes), QuotaRoom(policy, jobs, partitions, costs)
     for job in ours:
         if job.state in ALLOTTED:
             cost = run_cost(job.gpus, costs)
             left.subtract(dict.fromkeys(budgets[job.account], minutes_left(job, cost, now_s)))
-            if job.qos == qos_name(job.account):
-                own[job.account] -= cost
     judged: dict[int, JobView] = {}
     waiting = (
         job
@@ -166,16 +167,14 @@ def as_budgets_let(
         if is_ours(job.qos)
         and (waits_for_quota(job) or (job.reason == QOS_BUDGET and is_waiting(job)))
     )
-    for job in by_priority(waiting):
+    for job in sorted(by_priority(waiting), key=lambda job: job.qos != qos_name(job.account)):
         cost, bound = run_cost(job.gpus, costs), budgets[job.account]
         if not cost:
             continue
         minutes, most = cost * (job.time_limit_s or 0) // 60, min(left[name] for name in bound)
         able = min(max(1, len(job.untouched)), most // minutes) if minutes and most > 0 else 0
-        claimed = able
-        if job.qos == qos_name(job.account):
-            claimed = min(able, max(0, own[job.account]) // cost)
-            own[job.account] -= claimed * cost
+        claimed = min(able, room.most(job.account, job.qos) // cost)
+        room.take(job.account, job.qos, claimed * cost)
         left.subtract(dict.fromkeys(bound, claimed * minutes))
         judged[job.job_id] = _judged(job, able)
     return tuple(judged.get(job.job_id, job) for job in jobs)

@@ -5,19 +5,18 @@ the others in that cycle, whatever their QOS. So it is where its next task has r
 that has started, the others follow to where the one after it has.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from cluster.jobs import ALLOTTED, JobState, JobTag, JobView
+from cluster.jobs import JobState, JobTag, JobView
 from cluster.slurm.interface import Target, Tasks
 from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import is_managed, is_waiting, waits_for_quota
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.qos_names import SHARED_QOS, borrowed_qos, qos_name
-from slurm_plugin.decide.tenants import ancestors, effective_nominal, own_part
+from slurm_plugin.decide.quota_room import QuotaRoom
 
 MOVES = 200
 """Changes of one turn: slurmctld takes a lock for each."""
@@ -37,45 +36,6 @@ class _Waiting:
     tasks: int
     cost: int
     is_flexible: bool
-
-
-class _Room:
-    """What is left of guarantees and borrowing limits, with what runs already."""
-
-    def __init__(
-        self,
-        policy: Policy,
-        jobs: Iterable[JobView],
-        partitions: frozenset[str],
-        costs: Mapping[str, Millislices],
-    ) -> None:
-        nominal = effective_nominal(policy)
-        self._above = {name: (name, *ancestors(policy, name)) for name in policy}
-        self._borrows = {
-            name for name in policy if policy[name].quota.borrowing_limit_millislices > 0
-        }
-        self._own = Counter(own_part(policy))
-        self._subtree = {
-            name: nominal[name] + tenant.quota.borrowing_limit_millislices
-            for name, tenant in policy.items()
-        }
-        for job in jobs:
-            if job.state in ALLOTTED and job.account in policy and is_managed(job, partitions):
-                self.take(job.account, job.qos, run_cost(job.gpus, costs))
-
-    def take(self, tenant: str, qos: str, cost: int) -> None:
-        """Count what runs, or shall, in that QOS."""
-        if qos == qos_name(tenant):
-            self._own[tenant] -= cost
-        for name in self._above[tenant]:
-            self._subtree[name] -= cost
-
-    def has(self, tenant: str, qos: str, cost: int) -> bool:
-        """Whether there is room for that much in that QOS."""
-        if qos == qos_name(tenant):
-            return cost <= self._own[tenant]
-        fits = all(cost <= self._subtree[name] for name in self._above[tenant])
-        return fits and tenant in self._borrows
 
 
 def moves(
@@ -100,7 +60,7 @@ def moves(
     waiting = sorted(_waiting(policy, jobs, partitions, costs), key=_order)
     if not any(one.is_flexible for one in waiting):
         return {}
-    room = _Room(policy, jobs, partitions, costs)
+    room = QuotaRoom(policy, jobs, partitions, costs)
     belongs: dict[int, str] = {}
     for one in waiting:
         qos = _placed(one, room)
@@ -123,7 +83,7 @@ def _out_of_shared(
     return dict(islice(changes, MOVES))
 
 
-def _placed(one: _Waiting, room: _Room) -> str | None:
+def _placed(one: _Waiting, room: QuotaRoom) -> str | None:
     """Where the next of its tasks has room; all take what there is for them."""
     first = qos = _fitting(one, room)
     left = one.tasks
@@ -134,7 +94,7 @@ def _placed(one: _Waiting, room: _Room) -> str | None:
     return first
 
 
-def _fitting(one: _Waiting, room: _Room) -> str | None:
+def _fitting(one: _Waiting, room: QuotaRoom) -> str | None:
     tenant, now = one.record.account, one.record.qos
     choice = (qos_name(tenant), borrowed_qos(tenant)) if one.is_flexible else (now,)
     return next((qos for qos in choice if room.has(tenant, qos, one.cost)), None)

@@ -193,10 +193,9 @@ def waiting(number: int, reason: str, **changes: Any) -> JobView:
     return job(
         number,
         held=False,
-        account="a",
         reason=reason,
         priority=1000 - number,
-        **({"qos": "slicewise_a_borrowed"} | changes),
+        **({"account": "a", "qos": "slicewise_a_borrowed"} | changes),
     )
 
 
@@ -262,6 +261,46 @@ def test_own_jobs_claim_the_budget_as_far_as_the_own_part_pays_for_them():
     own = [waiting(number, SLICES, qos="slicewise_a") for number in range(2)]
     assert judged(10_000, *own, waiting(2, SLICES), nominal=4000) == [SLICES, BUDGET, BUDGET]
     assert judged(10_000, *own, waiting(2, SLICES), nominal=0) == [SLICES, SLICES, SLICES]
+
+
+def shared_lab(borrows: int = 0, lab_borrows: int = 0) -> Policy:
+    """``a`` and ``b`` use up one budget; ``b`` has a slice of its own, which ``c`` borrows."""
+    return {
+        "lab": Tenant("lab", "", Quota(Millislices(0), Millislices(lab_borrows))),
+        "a": Tenant("a", "lab", Quota(Millislices(0), Millislices(borrows))),
+        "b": Tenant("b", "lab", Quota(Millislices(1000))),
+        "c": Tenant("c", "", Quota(Millislices(0), Millislices(1000))),
+    }
+
+
+def lab_judged(policy: Policy, *jobs: JobView) -> list[str]:
+    """By a budget that is enough for three tasks."""
+    found = as_budgets_let(policy, {"lab": 30_000}, jobs, GPU, costs=COSTS, now_s=NOW_S)
+    return [one.reason for one in found]
+
+
+BACKLOG = waiting(0, SLICES, task_index=None, untouched=frozenset(range(200)))
+B_OWN = waiting(1, "Resources", account="b", qos="slicewise_b")
+
+
+def test_a_backlog_that_may_not_borrow_keeps_no_budget_from_others_own_jobs():
+    """They would wait for their budget, for all that anybody knows, and nobody give back."""
+    assert lab_judged(shared_lab(), BACKLOG, B_OWN) == [SLICES, "Resources"]
+    assert lab_judged(shared_lab(9000, 9000), BACKLOG, B_OWN) == [SLICES, "Resources"]
+    on_loan = replace(B_OWN, qos="slicewise_b_borrowed")
+    assert lab_judged(shared_lab(), BACKLOG, on_loan) == [SLICES, "Resources"]
+    assert lab_judged(shared_lab(9000, 9000), BACKLOG, on_loan) == [SLICES, BUDGET]
+
+
+def test_a_backlog_claims_what_its_tenant_and_those_above_may_still_borrow():
+    on_loan = replace(B_OWN, time_limit_s=1200, qos="slicewise_b_borrowed")
+    for borrows, lab_borrows in ((1000, 9000), (9000, 0)):
+        policy = shared_lab(borrows, lab_borrows)
+        assert lab_judged(policy, BACKLOG, on_loan) == [SLICES, "Resources"]
+    assert lab_judged(shared_lab(2000, 1000), BACKLOG, on_loan) == [SLICES, BUDGET]
+    runs = job(7, JobState.RUNNING, account="a", qos="slicewise_a_borrowed", end_s=NOW_S)
+    found = lab_judged(shared_lab(2000, 1000), runs, BACKLOG, on_loan)
+    assert found == ["None", SLICES, "Resources"]
 
 
 def test_a_job_in_the_own_qos_that_waits_for_its_budget_wants_no_slices_back():
