@@ -6,8 +6,8 @@ from cluster.settings import Settings
 from cluster.wire_reads import WhyAnswer
 from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.budget_parts import as_budgets_let
+from slurm_plugin.decide.demand import QOS_BUDGET
 from slurm_plugin.decide.policy import Policy
-from slurm_plugin.decide.reasons import QOS_BUDGET
 from slurm_plugin.decide.shortage import Sight
 from slurm_plugin.decide.why import jobs_named, why_job, why_without_ledger
 from slurm_plugin.decide.why_tenant import why_tenant

@@ -17,6 +17,8 @@ from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import (
     FIRST_TASKS,
+    QOS_BUDGET,
+    QOS_SLICES,
     by_priority,
     is_managed,
     is_waiting,
@@ -26,7 +28,6 @@ from slurm_plugin.decide.demand import (
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.qos_names import borrowed_qos, is_borrowed, is_ours, qos_name
 from slurm_plugin.decide.quota_room import QuotaRoom
-from slurm_plugin.decide.reasons import QOS_BUDGET, QOS_SLICES
 from slurm_plugin.decide.tenants import ancestors
 
 

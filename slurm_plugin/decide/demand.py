@@ -64,8 +64,12 @@ the job's user.
 _NO_NODES = ("ReqNodeNotAvail", "Nodes_required_for_job_are_DOWN")
 """So begin Slurm's reasons of jobs whose nodes are down, drained or reserved. Details follow."""
 
-_QOS_SLICES = "QOSGrpBilling"
+QOS_SLICES = "QOSGrpBilling"
 """The only limit that more slices help, in a tenant's QOS; in any other a job waits at the gate."""
+QOS_BUDGET = "QOSGrpBillingRunMinutes"
+"""The reason of a job whose QOS' part of a budget does not last for it."""
+ACCOUNTS_BUDGET = "AssocGrpBillingRunMinutes"
+"""Budgets were limits of accounts once, and are until the gate stands."""
 
 _FOR_OTHERS = frozenset({"Priority", "Resources"})
 """Slurm's reasons of jobs for which nothing is free."""
@@ -333,8 +337,10 @@ def is_waiting(job: JobView) -> bool:
 
 
 def lacks_only_room(job: JobView) -> bool:
-    """Whether it would start now, if limits and other jobs let it."""
-    lacks_more = job.reason in _NO_QUOTA_HELPS or job.reason.startswith(_SENTENCES)
+    """Whether it would start now, if slices, budgets and other jobs let it."""
+    is_ours_to_raise = job.reason in {QOS_SLICES, QOS_BUDGET, ACCOUNTS_BUDGET}
+    is_over_another = job.reason.startswith((*_LIMITS, *_SENTENCES)) and not is_ours_to_raise
+    lacks_more = job.reason in _NO_QUOTA_HELPS or is_over_another
     return is_waiting(job) and not lacks_more and not waits_for_nodes(job)
 
 
@@ -345,9 +351,9 @@ def waits_for_others(job: JobView) -> bool:
 
 def waits_for_quota(job: JobView) -> bool:
     """Whether it could start now, if its tenant might hold more; GPUs may have to come free."""
-    is_at_gate = job.reason == _QOS_SLICES and not is_ours(job.qos)
+    is_at_gate = job.reason == QOS_SLICES and not is_ours(job.qos)
     others = (*_LIMITS, *_SENTENCES)
-    is_over_another = job.reason.startswith(others) and job.reason != _QOS_SLICES
+    is_over_another = job.reason.startswith(others) and job.reason != QOS_SLICES
     is_no_matter_of_slices = job.reason in _NO_QUOTA_HELPS or is_over_another or is_at_gate
     return is_waiting(job) and not is_no_matter_of_slices
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cluster.jobs import SHAPES_NODE
+from slurm_plugin.decide.demand import ACCOUNTS_BUDGET, QOS_BUDGET, QOS_SLICES
 from slurm_plugin.decide.explain import Cause
 from slurm_plugin.decide.qos_names import is_borrowed, is_ours
 
@@ -30,7 +31,7 @@ def translate(text: str, qos: str) -> Reason:
         return _NOT_CUT
     # Details may follow: "ReqNodeNotAvail, UnavailableNodes:node[1-2]".
     name = text.partition(",")[0].strip().strip("()").replace(" ", "_")
-    if name == _ACCOUNTS_BUDGET or (name == QOS_BUDGET and is_ours(qos)):
+    if name == ACCOUNTS_BUDGET or (name == QOS_BUDGET and is_ours(qos)):
         return _BUDGET
     if name == QOS_SLICES:
         return _BORROWED_LIMIT if is_borrowed(qos) else _OWN_LIMIT if is_ours(qos) else _AT_THE_GATE
@@ -45,12 +46,6 @@ _ASK = "Ask the operators."
 _ANEW = "It will never start: cancel it (scancel JOB) and submit it anew."
 _NOT_CUT = Reason("no GPU is cut into what it asks for now", cause=Cause.NONE_FREE)
 _REQUEUED_HELD = Reason("it ran before, and was requeued and held", _RELEASE)
-QOS_SLICES = "QOSGrpBilling"
-"""The reason of a job that its QOS, or its partition's, does not let in: it depends on which."""
-QOS_BUDGET = "QOSGrpBillingRunMinutes"
-"""The reason of a job whose QOS' part of a budget does not last for it."""
-_ACCOUNTS_BUDGET = "AssocGrpBillingRunMinutes"
-"""Budgets were limits of accounts once, and are until the gate stands."""
 _BUDGET = Reason("the budget does not allow so long a run now", cause=Cause.BUDGET)
 _OWN_LIMIT = Reason("its tenant's guaranteed part is used up", cause=Cause.GUARANTEE)
 _BORROWED_LIMIT = Reason("its tenant may hold no more now", cause=Cause.CEILING)

@@ -8,10 +8,11 @@ from dataclasses import replace
 from cluster.jobs import ALLOTTED, JobTag, JobView
 from cluster.units import slices_text, slices_words
 from cluster.wire_reads import WhyAnswer, WhyTable
+from slurm_plugin.decide.demand import QOS_BUDGET, QOS_SLICES
 from slurm_plugin.decide.explain import BUDGET_RUN_S, Cause
 from slurm_plugin.decide.policy import MAX_NOMINAL_MILLISLICES
 from slurm_plugin.decide.qos_names import borrowed_qos, is_borrowed, qos_name
-from slurm_plugin.decide.reasons import QOS_BUDGET, QOS_SLICES, Reason, translate
+from slurm_plugin.decide.reasons import Reason, translate
 from slurm_plugin.decide.shortage import (
     WAITING,
     BudgetShortage,
