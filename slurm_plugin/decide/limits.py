@@ -8,7 +8,7 @@ from cluster.errors import InvalidInputError
 from cluster.jobs import ALLOTTED, JobState, JobView, PartitionView
 from cluster.slurm.interface import Association, Qos
 from cluster.units import Millislices
-from slurm_plugin.decide.budget_parts import Claims, Part, Runs, parts, runs_of
+from slurm_plugin.decide.budget_parts import Claims, Part, Runs, drawn_on, parts, runs_of
 from slurm_plugin.decide.ceilings import Ceiling
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import is_managed
@@ -229,8 +229,9 @@ def wanted(allowed: Allowed, found: Found, known: Mapping[LimitKey, KnownLimit])
 
     Budgets are limits of the QOS that draw on them, in parts (``budget_parts``). A tenant's account
     is limited to so many instances of a type. What is no longer looked after (such a limit that was
-    taken away, a term) goes back to what it was before. So do the slices, budgets and default QOS
-    of accounts, which were limits once, when the gate stands and the QOS have their parts.
+    taken away, a term) goes back to what it was before. So do the slices and default QOS of
+    accounts, which were limits once, when the gate stands, and their budgets when all QOS that draw
+    on them have their parts, too.
     """
     tenants = frozenset(filter(can_have_qos, allowed.policy)) & found.accounts.keys()
     tenants -= {ROOT_ACCOUNT}
@@ -242,7 +243,7 @@ def wanted(allowed: Allowed, found: Found, known: Mapping[LimitKey, KnownLimit])
         else:
             settings |= _other_account(name, lists[name], found, known)
     settings |= _qos_settings(tenants, allowed, found, known)
-    back = _handed_back(known, settings, found, allowed.run_minutes)
+    back = _handed_back(known, settings, found, allowed)
     return Wanted({**back, **settings}, lists)
 
 
@@ -452,24 +453,34 @@ def _handed_back(
     known: Mapping[LimitKey, KnownLimit],
     settings: Settings,
     found: Found,
-    budgets: Collection[str],
+    allowed: Allowed,
 ) -> Settings:
     once = {BILLING, DEFAULT_QOS} if found.is_gated else set()
-    of_budgets = (key for key in settings if key.field == RUN_MINUTES)
-    if found.is_gated and all(value_now(found, key) for key in of_budgets):
-        once.add(RUN_MINUTES)
+    kept = _not_divided(settings, found, allowed) if found.is_gated else allowed.run_minutes
 
     def goes_back(key: LimitKey) -> bool:
         if key.entity == "qos":
             return key.field in {EXEMPT, RUN_MINUTES} and key.name in found.qos
         is_over = key.field.startswith(TYPE) or key.field in once
-        is_over |= key.field == RUN_MINUTES and key.name not in budgets
+        is_over |= key.field == RUN_MINUTES and key.name not in kept
         return is_over and key.name in found.accounts
 
     return {
         key: Setting(limit.before, "no longer limited")
         for key, limit in known.items()
         if key not in settings and limit.last != limit.before and goes_back(key)
+    }
+
+
+def _not_divided(settings: Settings, found: Found, allowed: Allowed) -> Collection[str]:
+    """Budgets of which a QOS that draws on them has no part in Slurm yet."""
+    draws = drawn_on(allowed.policy, allowed.run_minutes, allowed.policy)
+    keys = {qos: LimitKey("qos", qos, RUN_MINUTES) for qos in draws}
+    return {
+        budget
+        for qos, key in keys.items()
+        if key in settings and not value_now(found, key)
+        for budget in draws[qos]
     }
 
 

@@ -481,6 +481,27 @@ async def test_a_budget_goes_from_the_account_to_the_qos():
     assert books.remembered[before] == KnownLimit("77", "77")
 
 
+async def test_a_budget_whose_parts_slurm_refuses_keeps_no_other_on_its_account():
+    slurm, books = database(), ledger(vision=3000, lab=3000)
+    below = TenantUpdate("speech", parent="lab", nominal_millislices=Millislices(1000))
+    books.change(below, "op", "")
+    await compiled(slurm, books)
+    before = {}
+    for name in ("vision", "lab"):
+        slurm.rows[name, ""].run_mins = {"billing": 500_000}
+        before[LimitKey("account", name, "grptresrunmins=billing")] = KnownLimit("77", "500000")
+        budget(books, name, 600)
+    books.remembered |= before
+    slurm.refuses = ("slicewise_speech_borrowed",)
+    with pytest.raises(OutsideError, match="SW-LIMITS-UNSETTLED"):
+        await compiled(slurm, books)
+    assert slurm.rows["vision", ""].run_mins == {"billing": 77}
+    assert slurm.rows["lab", ""].run_mins == {"billing": 500_000}
+    slurm.refuses = ()
+    await compiled(slurm, books)
+    assert slurm.rows["lab", ""].run_mins == {"billing": 77}
+
+
 async def test_a_site_limits_accounts_as_it_likes():
     slurm, books = database(), ledger(speech=6000)
     budget(books, "speech", 600)
