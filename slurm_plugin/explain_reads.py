@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from cluster.jobs import JobView, NodeView
 from cluster.settings import Settings
 from slurm_plugin.decide.books import Books
-from slurm_plugin.decide.ceilings import by_use, ceilings
+from slurm_plugin.decide.ceilings import by_use, ceilings, less_elsewhere
+from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import capacity, held, qos_use
 from slurm_plugin.decide.explain import Situation
 from slurm_plugin.decide.free import free_instances
@@ -21,10 +22,12 @@ def situation(
     whole = capacity(nodes, partitions, settings.costs, settings.whole_boards) or None
     jobs = tuple(jobs)
     most = ceilings(policy, books.loans, whole, books.recalls)
+    holds = held(jobs, partitions)
+    elsewhere = {name: run_cost(one.elsewhere, settings.costs) for name, one in holds.items()}
     return Situation(
         policy=policy,
-        ceilings=by_use(most, qos_use(jobs, partitions, settings.costs)),
-        held=held(jobs, partitions),
+        ceilings=less_elsewhere(by_use(most, qos_use(jobs, partitions, settings.costs)), elsewhere),
+        held=holds,
         free=free_instances([node for node in nodes if node.partitions & partitions]),
         costs=settings.costs,
         models=settings.models,

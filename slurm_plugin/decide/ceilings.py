@@ -82,6 +82,24 @@ def _by_use(tenant: str, ceiling: Ceiling, use: QosUse) -> Ceiling:
     )
 
 
+def less_elsewhere(
+    found: Mapping[str, Ceiling], elsewhere: Mapping[str, int]
+) -> Mapping[str, Ceiling]:
+    """The ceilings with the limits of both QOS less what their tenants' jobs hold ``elsewhere``, in
+    QOS in which they ran before: first of what was lent for it.
+    """
+    return {name: _less(ceiling, elsewhere.get(name, 0)) for name, ceiling in found.items()}
+
+
+def _less(ceiling: Ceiling, held: int) -> Ceiling:
+    own, borrowed = ceiling.own_limit_millislices, ceiling.borrowed_limit_millislices
+    return replace(
+        ceiling,
+        own_limit_millislices=Millislices(own - min(own, max(0, held - borrowed))),
+        borrowed_limit_millislices=Millislices(max(0, borrowed - held)),
+    )
+
+
 def ceilings(
     policy: Policy, loans: Iterable[Loan], capacity: int | None, recalls: Iterable[Recall] = ()
 ) -> Mapping[str, Ceiling]:

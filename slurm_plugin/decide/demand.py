@@ -11,7 +11,7 @@ from slurm_plugin.decide.ceilings import QosUse
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.free import free_instances, is_usable
 from slurm_plugin.decide.policy import Policy
-from slurm_plugin.decide.qos_names import is_ours, qos_name
+from slurm_plugin.decide.qos_names import borrowed_qos, is_ours, qos_name
 from slurm_plugin.decide.slurm_gres import is_pad
 from slurm_plugin.decide.tenants import own_part
 
@@ -88,10 +88,12 @@ class Held:
     Attributes:
         instances: in any QOS.
         guaranteed: those in the tenant's own QOS.
+        elsewhere: those in neither of its two QOS.
     """
 
     instances: Mapping[str, int] = field(default_factory=dict, hash=False)
     guaranteed: Mapping[str, int] = field(default_factory=dict, hash=False)
+    elsewhere: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, order=True)
@@ -265,13 +267,19 @@ def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, He
     """What each account's own jobs hold; accounts that hold nothing are left out."""
     instances: dict[str, Counter[str]] = {}
     guaranteed: dict[str, Counter[str]] = {}
+    elsewhere: dict[str, Counter[str]] = {}
     for job in jobs:
         if job.state in ALLOTTED and is_managed(job, partitions):
             gpus = job.gpus
             instances.setdefault(job.account, Counter()).update(gpus)
             if job.qos == qos_name(job.account):
                 guaranteed.setdefault(job.account, Counter()).update(gpus)
-    return {name: Held(gpus, guaranteed.get(name, {})) for name, gpus in instances.items()}
+            elif job.qos != borrowed_qos(job.account):
+                elsewhere.setdefault(job.account, Counter()).update(gpus)
+    return {
+        name: Held(gpus, guaranteed.get(name, {}), elsewhere.get(name, {}))
+        for name, gpus in instances.items()
+    }
 
 
 def gpus_on_nodes(job: JobView) -> Iterator[tuple[str, Mapping[str, int]]]:

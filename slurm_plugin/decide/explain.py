@@ -111,7 +111,7 @@ class Situation:
     """What is known.
 
     Attributes:
-        ceilings: of every tenant, as they are in Slurm.
+        ceilings: of every tenant, as they are in Slurm: less what is held in neither of its QOS.
         held: what each account's own jobs hold.
         free: instances of each GRES type that nodes have and nobody holds.
         costs: of one instance, by GRES type.
@@ -195,8 +195,9 @@ def _guarantee(tenant: str, cost: int, now: Situation) -> Bound:
 
 
 def _borrowed(tenant: str, cost: int, now: Situation) -> Bound:
-    """What it holds in QOS of before counts there."""
-    held = run_cost(now.held.get(tenant, _NOTHING).instances, now.costs)
+    """What it holds in QOS of before is in the limits already."""
+    here = now.held.get(tenant, _NOTHING)
+    held = run_cost(here.instances, now.costs) - run_cost(here.elsewhere, now.costs)
     held, limit = (
         Millislices(held - _guaranteed(tenant, now)),
         now.ceilings[tenant].borrowed_limit_millislices,

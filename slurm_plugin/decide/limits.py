@@ -9,7 +9,7 @@ from cluster.jobs import ALLOTTED, JobState, JobView, PartitionView
 from cluster.slurm.interface import Association, Qos
 from cluster.units import Millislices
 from slurm_plugin.decide.budget_parts import Claims, Part, Runs, drawn_on, parts, runs_of
-from slurm_plugin.decide.ceilings import Ceiling
+from slurm_plugin.decide.ceilings import Ceiling, less_elsewhere
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import is_managed
 from slurm_plugin.decide.policy import ROOT_ACCOUNT, KnownLimit, LimitKey, Policy, Quota
@@ -325,17 +325,16 @@ def _qos_settings(
     known: Mapping[LimitKey, KnownLimit],
 ) -> Settings:
     elsewhere = _elsewhere(tenants, found, found.in_use.held)
-    limits = {
-        tenant: _less(allowed.ceilings[tenant], elsewhere.get(tenant, 0)) for tenant in tenants
-    }
+    limits = less_elsewhere({name: allowed.ceilings[name] for name in tenants}, elsewhere)
     of_budgets = _parts(limits, allowed, found)
     shared = {SHARED_QOS} if tenants and found.in_use.sharing else set()
     borrowers = _borrowers(tenants, allowed, found)
     preempted = Setting(_text({*map(borrowed_qos, borrowers), *shared}), "guaranteed goes first")
     gate = {BILLING: Setting("0", "nothing in other QOS")}
     settings = dict(_qos(GATE_QOS, "QOS of the managed partitions", gate))
-    for tenant, (own, borrowed) in sorted(limits.items()):
+    for tenant, limit in sorted(limits.items()):
         name, on_loan = qos_name(tenant), borrowed_qos(tenant)
+        own, borrowed = limit.own_limit_millislices, limit.borrowed_limit_millislices
         fields = {**_limit(own, f"own part of {tenant}, less what it lends"), PREEMPT: preempted}
         fields |= _minutes(of_budgets.get(name))
         settings |= _qos(name, f"for guaranteed jobs of {tenant}", fields)
@@ -384,15 +383,12 @@ def _elsewhere(
     return held
 
 
-def _parts(
-    limits: Mapping[str, tuple[int, int]], allowed: Allowed, found: Found
-) -> Mapping[str, Part]:
+def _parts(limits: Mapping[str, Ceiling], allowed: Allowed, found: Found) -> Mapping[str, Part]:
     """Of budgets, by QOS; ``limits`` are of both QOS of each tenant."""
-    of_qos = {
-        name: limit
-        for tenant, both in limits.items()
-        for name, limit in zip((qos_name(tenant), borrowed_qos(tenant)), both, strict=True)
-    }
+    of_qos: dict[str, int] = {}
+    for tenant, limit in limits.items():
+        of_qos[qos_name(tenant)] = limit.own_limit_millislices
+        of_qos[borrowed_qos(tenant)] = limit.borrowed_limit_millislices
     runs = found.in_use.runs
     claims = Claims(
         _by_qos(runs.may_take),
@@ -416,12 +412,6 @@ def _minutes(part: Part | None) -> Mapping[str, Setting]:
         return {}
     of = f"budget of {', '.join(part.budgets)}: {part.minutes / 60_000:.2f} slice-hours of it"
     return {RUN_MINUTES: Setting(str(part.minutes), of, part.least)}
-
-
-def _less(ceiling: Ceiling, held: int) -> tuple[int, int]:
-    """The limits of both QOS, less what is held: first of what was lent for it."""
-    own, borrowed = ceiling.own_limit_millislices, ceiling.borrowed_limit_millislices
-    return own - min(own, max(0, held - borrowed)), max(0, borrowed - held)
 
 
 def _limit(amount: int, why: str) -> Mapping[str, Setting]:

@@ -26,8 +26,10 @@ from cluster.jobs import JobState, JobView
 from cluster.slurm.interface import Qos
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin.compile import compile_limits, look
+from slurm_plugin.decide.explain import explain
 from slurm_plugin.decide.limits import BILLING
-from slurm_plugin.decide.policy import Budget, Period, TenantUpdate
+from slurm_plugin.decide.policy import Budget, LimitKey, Loan, Period, TenantUpdate
+from slurm_plugin.explain_reads import situation
 from slurm_plugin.uninstall import uninstall
 
 ACCOUNTS = ("a", "b", "c", "d")
@@ -280,6 +282,41 @@ JOBS = st.lists(
     ),
     max_size=4,
 )
+KINDS = st.sampled_from(["slicewise_{}", "slicewise_{}_borrowed", "normal", "slicewise-borrowed"])
+
+
+@settings(max_examples=examples(100, nightly=4000))
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), KINDS, JOBS), max_size=5),
+    st.dictionaries(st.sampled_from(["ab", "ac", "ca"]), st.sampled_from([500, 1000, 4000])),
+)
+def test_nobody_is_told_that_more_may_start_than_slurm_lets(
+    seen: Sequence[tuple[str, str, Sequence[JobView]]], loans: Mapping[str, int]
+) -> None:
+    slurm, ledger = WatchedBudget(), LimitLedger()
+    for name, parent, amount in (("a", "", 9000), ("b", "a", 4000), ("c", "", 4000)):
+        limits = dict.fromkeys(("borrowing_limit", "lending_limit"), Millislices(9000))
+        quotas = {f"{limit}_millislices": most for limit, most in limits.items()}
+        nominal = {"nominal_millislices": Millislices(amount)}
+        change(ledger, TenantUpdate(name, parent=parent, **nominal, **quotas))
+    ledger.lent = tuple(Loan(*ends, Millislices(amount)) for ends, amount in loans.items())
+    slurm.running = tuple(
+        replace(one, account=account, qos=kind.format(account))
+        for account, kind, jobs in seen
+        for one in jobs
+    )
+    found = asyncio.run(look(slurm, ledger, site()))  # type: ignore[arg-type]
+    nodes = asyncio.run(slurm.nodes())
+    now = situation(found.books, site(), slurm.running, nodes)  # type: ignore[arg-type]
+    for name in "abc":
+        for room in explain(name, now).types:
+            for qos, more in (("", room.guaranteed), ("_borrowed", room.borrowed)):
+                key = LimitKey("qos", f"slicewise_{name}{qos}", BILLING)
+                most = int(found.wanted.settings[key].value)
+                holds = found.use.held.get(key.name, 0)
+                assert more * room.cost_millislices <= max(0, most - holds)
+
+
 BUDGET_TURN = st.tuples(st.fixed_dictionaries({"a": LEFT, "c": LEFT}), JOBS)
 
 

@@ -226,12 +226,13 @@ def test_what_is_held_in_all_and_in_the_tenant_s_own_qos():
         job("a"),
         job("a", qos="slicewise-borrowed", tres={"gres/gpu:3g.40gb": "1"}),
         job("b", qos="normal"),
+        job("b", qos="slicewise_b_borrowed"),
         waiting("c"),
         job("d", partition="cpu"),
     ]
     assert held(jobs, MANAGED) == {
-        "a": Held({"1g.10gb": 2, "3g.40gb": 1}, {"1g.10gb": 2}),
-        "b": Held({"1g.10gb": 2}, {}),
+        "a": Held({"1g.10gb": 2, "3g.40gb": 1}, {"1g.10gb": 2}, {"3g.40gb": 1}),
+        "b": Held({"1g.10gb": 4}, {}, {"1g.10gb": 2}),
     }
 
 

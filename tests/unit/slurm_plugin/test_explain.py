@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from scripted import ScriptedLedger, job, settings
 
+from cluster.jobs import JobState, NodeView
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin.decide.ceilings import ceilings
 from slurm_plugin.decide.demand import Held
@@ -17,6 +19,7 @@ from slurm_plugin.decide.explain import (
     explain,
 )
 from slurm_plugin.decide.policy import Budget, Loan, Period, Policy, Quota, Tenant
+from slurm_plugin.explain_reads import situation as gathered
 
 NO_LIMIT = Millislices(10**9)
 HOUR_S = 3600
@@ -49,6 +52,22 @@ def situation(
 
 def room(now: Situation, name: str = "a", gres_type: str = "1g.10gb") -> TypeRoom:
     return {one.gres_type: one for one in explain(name, now).types}[gres_type]
+
+
+def test_what_runs_in_qos_of_before_is_taken_off_as_in_slurm():
+    """First off what was lent for it; Slurm's limits are 1 slice and 0, not 4 and 1."""
+    ledger = ScriptedLedger(
+        shown={one.name: one for one in (tenant("a", 4000), tenant("b", 4000))},
+        lent=(Loan("b", "a", Millislices(1000)),),
+    )
+    runs = job(0, JobState.RUNNING, account="a", qos="normal")
+    jobs = [replace(runs, job_id=number) for number in range(4)]
+    node = NodeView("n1", "n1", frozenset({"IDLE"}), {"1g.10gb": 9}, {}, frozenset({"gpu"}))
+    now = gathered(ledger.books(0, "UTC"), settings(), jobs, (node,))  # type: ignore[arg-type]
+    found = room(now)
+    assert (found.guaranteed, found.borrowed) == (1, 0)
+    assert found.guaranteed_bound.words == "a holds 0 of 1 guaranteed slices"
+    assert found.borrowed_bound.words == "a holds 0 of 0 borrowed slices"
 
 
 def own(instances: int) -> Held:
