@@ -75,7 +75,7 @@ class Enforcement:
         self._in_force: _Lent | None = None
         self._granted: Mapping[str, int] = {}
         self._compiled_change = -1
-        self._compile_due_s = self._plan_due_s = self._budgets_s = 0.0
+        self._compile_due_s = self._short_due_s = self._plan_due_s = self._budgets_s = 0.0
         self._warned: frozenset[str] = frozenset()
 
     async def start(self) -> None:
@@ -161,7 +161,12 @@ class Enforcement:
 
     def _is_lender_short(self) -> bool:
         loans = self._written.loans if self._lends and self._written is not None else ()
-        return bool(loans and short_lenders(self._policy, loans, self._demand(self._policy)))
+        began_s = time.monotonic()
+        if not loans or began_s < self._short_due_s:
+            return False
+        short = short_lenders(self._policy, loans, self._demand(self._policy))
+        self._short_due_s = _rested_s(began_s)
+        return bool(short)
 
     async def _is_recall_due(self) -> bool:
         """Something has come back, the grace is over, or somebody else has written others; what
@@ -176,9 +181,7 @@ class Enforcement:
         self._renewed = renewed = await asyncio.to_thread(
             planned, books, self._settings, self._seen()
         )
-        took_s = time.monotonic() - began_s
-        rest_s = min(_REST * took_s, _RECOMPILE_S)
-        self._plan_due_s = began_s + took_s + rest_s if took_s > _QUICK_S else 0.0
+        self._plan_due_s = _rested_s(began_s)
         in_force = () if self._in_force is None else self._in_force.recalls
         return not set(renewed.plan.recalls) == set(renewed.before.recalls) == set(in_force)
 
@@ -278,6 +281,12 @@ class Enforcement:
             return await self._slurm.associations()
         except (UnreachableError, OutsideError):
             return ()
+
+
+def _rested_s(began_s: float) -> float:
+    """When that may be decided anew which has taken from ``began_s`` to now."""
+    took_s = time.monotonic() - began_s
+    return began_s + took_s + min(_REST * took_s, _RECOMPILE_S) if took_s > _QUICK_S else 0.0
 
 
 def _granted(policy: Policy, balances: Mapping[str, Balance]) -> Mapping[str, int]:

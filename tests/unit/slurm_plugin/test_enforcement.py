@@ -250,6 +250,33 @@ async def test_a_lender_that_needs_its_own_has_it_back_at_once() -> None:
     assert len(world.ledger.marked) == 2
 
 
+async def test_whether_a_lender_is_short_is_not_asked_all_the_time_where_that_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 50,000 jobs it takes a second, and a turn comes every second."""
+    clock, asked_s = Steady(), list[float]()
+    world = World()
+    await world.look(*running("nlp", 5))
+    monkeypatch.setattr(enforcement, "time", clock)
+    await world.limits.turn()
+    judged = enforcement.as_budgets_let
+
+    def slowly(*given: Any, **more: Any) -> tuple[JobView, ...]:
+        asked_s.append(clock.now_s)
+        clock.now_s += took_s
+        return judged(*given, **more)
+
+    monkeypatch.setattr(enforcement, "as_budgets_let", slowly)
+    took_s = 0.0625
+    for _ in range(2):
+        await world.limits.turn()
+    took_s = 1.0
+    for _ in range(6):
+        await world.limits.turn()
+        clock.now_s += 1.0
+    assert asked_s == [0.0, 0.0625, 0.125, 5.125]
+
+
 async def test_what_fails_is_tried_again_at_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lender's own part is back in the ledger by then: nobody is short any more."""
 
