@@ -34,6 +34,8 @@ _QUICK_S, _REST = 0.1, 4.0
 """What took longer is not decided anew for so many times as long: on a large cluster it takes a
 second of the processor that sync and bookkeeping want, too, and slurmdbd several to show all
 associations."""
+_LONGEST_REST_S = 60.0
+"""Jobs that could borrow wait for no longer, however slow slurmdbd was once."""
 
 
 _NO_QOS: frozenset[str] = frozenset()
@@ -108,12 +110,13 @@ class Enforcement:
 
         What fails is due again at the next turn.
         """
-        began_s, rest_s = time.monotonic(), _RECOMPILE_S
+        rest_s = _RECOMPILE_S
         self._compile_due_s = 0.0
         books = await self._books()
         self._led = self._leader.leads()
         if self._compiles:
             async with compile_turn(self._ledger):
+                began_s = time.monotonic()
                 # First: without slurmdbd the grace of a recall would be over before the first limit
                 # moves, and then both would move at once.
                 shown = await slurm_now(self._slurm)
@@ -127,7 +130,8 @@ class Enforcement:
             self._sync.quotas.set_ceilings(ceilings, compiled.run_minutes)
             self._in_force = self._written
             if not compiled.changes:
-                rest_s = max(rest_s, _REST * (time.monotonic() - began_s))
+                took_s = time.monotonic() - began_s
+                rest_s = min(max(rest_s, _REST * took_s), _LONGEST_REST_S)
             await self._publish(compiled.books, compiled.associations)
             # Last: who reads "in force" may submit at once.
             if books.change_id > books.compiled_id and not compiled.waits:

@@ -1,5 +1,7 @@
 """The loop that lends and compiles, on a scripted Slurm: when it does, and what it leaves alone."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -71,13 +73,13 @@ class Steady:
 class Slow(ScriptedSlurm):
     """Whose associations take a while to read."""
 
-    def __init__(self, clock: Steady) -> None:
+    def __init__(self, clock: Steady, took_s: float = 6.0) -> None:
         super().__init__()
-        self.clock, self.looks = clock, 0
+        self.clock, self.took_s, self.looks = clock, took_s, 0
 
     async def associations(self) -> tuple[Association, ...]:
         self.looks += 1
-        self.clock.now_s += 6.0
+        self.clock.now_s += self.took_s
         return await super().associations()
 
 
@@ -645,5 +647,42 @@ async def test_what_slurmdbd_is_slow_to_show_is_not_asked_for_all_the_time(
     await limits.turn()
     assert slurm.looks == looks
     clock.now_s += 2
+    await limits.turn()
+    assert slurm.looks > looks
+
+
+async def test_one_very_slow_look_keeps_loans_waiting_for_a_minute_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    clock = Steady()
+    monkeypatch.setattr(enforcement, "time", clock)
+    slurm = Slow(clock, took_s=40.0)
+    limits = Enforcement(settings("enforce"), slurm, ScriptedLedger(), sync_of(slurm))  # type: ignore[arg-type]
+    await limits.turn()
+    looks = slurm.looks
+    for later_s, more in ((59.0, False), (2.0, True)):
+        clock.now_s += later_s
+        await limits.turn()
+        assert (slurm.looks > looks) == more
+
+
+async def test_waiting_for_another_one_that_compiles_is_no_reason_to_rest(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """One that hangs was waited for for a minute; then nothing was lent for four more."""
+    clock = Steady()
+    monkeypatch.setattr(enforcement, "time", clock)
+
+    @asynccontextmanager
+    async def late(ledger: object) -> AsyncIterator[None]:
+        clock.now_s += 30.0
+        yield
+
+    monkeypatch.setattr(enforcement, "compile_turn", late)
+    slurm = Slow(clock, took_s=0.0)
+    limits = Enforcement(settings("enforce"), slurm, ScriptedLedger(), sync_of(slurm))  # type: ignore[arg-type]
+    await limits.turn()
+    looks = slurm.looks
+    clock.now_s += 16.0
     await limits.turn()
     assert slurm.looks > looks
