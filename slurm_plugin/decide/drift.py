@@ -29,6 +29,9 @@ from slurm_plugin.decide.qos_names import GATE_QOS, SHARED_QOS, is_ours
 Known = Mapping[LimitKey, KnownLimit]
 
 _OR = " or "
+_NEWEST = 4
+"""So many values that Slurm may still come to show are kept, beside what it shows: a sacctmgr ends
+some looks later at most."""
 _LIMITS = ("grptres=", "grptresrunmins=", "maxtresperaccount=", DEFAULT_QOS, EXEMPT)
 
 
@@ -87,7 +90,10 @@ def to_remember(
 def _remembered(limit: KnownLimit, now: str, pending: Difference | None) -> KnownLimit:
     if pending is None:
         return KnownLimit(limit.before, now)
-    values = dict.fromkeys((*_set_by_us(limit), pending.wanted))
+    oldest, *later = _set_by_us(limit)
+    # A part of a budget is another one at each look, and may wait, or be refused, for weeks.
+    newest = [*(one for one in later if one != pending.wanted), pending.wanted][-_NEWEST:]
+    values = dict.fromkeys((oldest, now, *newest))
     return KnownLimit(limit.before, _OR.join(values))
 
 

@@ -481,6 +481,24 @@ async def test_a_budget_goes_from_the_account_to_the_qos():
     assert books.remembered[before] == KnownLimit("77", "77")
 
 
+async def test_what_slurm_refuses_for_weeks_is_not_remembered_each_time():
+    slurm, books = database(), ledger(vision=3000)
+    budget(books, "vision", 9000)
+    await compiled(slurm, books)
+    slurm.refuses = ("name=slicewise_vision set",)
+    key = LimitKey("qos", "slicewise_vision", "grptresrunmins=billing")
+    for left in range(8000, 2000, -200):
+        budget(books, "vision", left)
+        with pytest.raises(OutsideError, match="SW-LIMITS-UNSETTLED"):
+            await compiled(slurm, books)
+    known = books.remembered[key].last.split(" or ")
+    assert (known[0], known[-1]) == ("9000000", "2200000")
+    assert len(known) == 5, "what Slurm has, and the newest"
+    slurm.refuses = ()
+    assert (await compiled(slurm, books)).by_hand == ()
+    assert books.remembered[key].last == "2200000"
+
+
 async def test_a_budget_whose_parts_slurm_refuses_keeps_no_other_on_its_account():
     slurm, books = database(), ledger(vision=3000, lab=3000)
     below = TenantUpdate("speech", parent="lab", nominal_millislices=Millislices(1000))
