@@ -7,8 +7,9 @@ no such text; a node that is there twice is asked for by itself.
 """
 
 import re
+import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster.jobs import NodeView
@@ -21,6 +22,8 @@ from cluster.slurm.values import answers, gpu_counts, untyped_gpus
 _SINFO = ("sinfo", "--noheader", "--all", "--local", "--Node")
 _PLACED = re.compile(r"(?:NodeName|Gres|NodeAddr|Weight|Partitions)=\S*")
 """What ``scontrol show node`` says of all that ``sinfo`` is asked for."""
+_PLACES_S = 30.0
+"""How long an answer of ``sinfo`` may count."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 
@@ -37,22 +40,26 @@ class Place:
 class NodeReader:
     """Reads all nodes, again and again."""
 
-    def __init__(self, told: Told) -> None:
-        """``told`` takes what can't be read."""
+    def __init__(self, told: Told, clock: Callable[[], float] = time.monotonic) -> None:
+        """``told`` takes what can't be read; ``clock`` gives seconds and never goes back."""
         self._told = told
+        self._clock = clock
         self._words: Sequence[str] = ()
+        self._until_s = 0.0
         self._places: Mapping[str, Place] = {}
 
     async def read(self) -> tuple[NodeView, ...]:
         """``scontrol show node -d``. ``sinfo`` only if that shows another node, partition, GPU,
-        address or weight than at the last time: which words of it are forged makes no difference to
-        whether they are the same.
+        address or weight than at the last time, or 30 s after it was last asked: a node's root may
+        forge words such that all are the same as before although another node has gone.
         """
         shown = await run(("scontrol", "--all", "show", "node", "-d"))
         words = _PLACED.findall(shown)
-        if words != self._words:
+        now_s = self._clock()
+        if words != self._words or now_s >= self._until_s:
             listed = await run((*_SINFO, "--format=%N %R %G %o %w"))
             self._words, self._places = words, parse_places(listed)
+            self._until_s = now_s + _PLACES_S
         places, told = self._places, self._told
         found = parse_nodes(shown, told, places)
         asked = doubtful([node.name for node in found], places)

@@ -13,6 +13,7 @@ from why_world import running
 from cluster.errors import OutsideError
 from cluster.slurm.commands import CommandSlurm
 from cluster.slurm.interface import JobChange, Tasks
+from cluster.slurm.nodes import NodeReader
 from cluster.slurm.parse import ASSOCIATION_FIELDS, parse_associations
 from cluster.slurm.run import secret_columns
 from cluster.slurm.unread import Unread
@@ -341,6 +342,27 @@ async def test_where_nodes_are_is_asked_again_only_if_it_may_be_another(
     show(2, "MIXED")
     (cut_anew,) = await slurm.nodes()
     assert cut_anew.gpus == {"a": 2}
+    assert len(noted(tmp_path, "sinfo")) == 2
+
+
+async def test_forged_words_keep_a_node_that_is_gone_for_30_s_only(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """The root of gpu01 says of it what Slurm said: no word has changed."""
+    now_s = 100.0
+    record = "NodeName=gpu02 NodeAddr=gpu02 Arch=x\\n   Gres=gpu:a:1\\n   State=IDLE\\n"
+    stand_in("scontrol", f"printf 'NodeName=gpu01 Arch=x\\n\\n{record}'")
+    stand_in("sinfo", "for i in 1 2; do echo gpu0$i gpu gpu:a:1 gpu0$i 1; done")
+    reader = NodeReader(lambda _: None, lambda: now_s)
+    assert [node.name for node in await reader.read()] == ["gpu01", "gpu02"]
+    stand_in("sinfo", "echo gpu01 gpu gpu:a:1 gpu01 1")
+    stand_in(
+        "scontrol",
+        f"""if [ "$1" = --all ]; then printf 'NodeName=gpu01 OS=x\\n\\n{record}'
+else sed -n 's/^show hostnames //p' {tmp_path}/scontrol.log; fi""",
+    )
+    now_s += 30
+    assert [node.name for node in await reader.read()] == ["gpu01"]
     assert len(noted(tmp_path, "sinfo")) == 2
 
 
