@@ -16,7 +16,7 @@ from cluster.jobs import NodeView
 from cluster.slurm.parse import MOST_STRANGERS, parse_nodes
 from cluster.slurm.plans import parse_threads
 from cluster.slurm.run import attempt, run, secret
-from cluster.slurm.unread import Told, Unread, quoted
+from cluster.slurm.unread import Told, Unread, each, quoted
 from cluster.slurm.values import answers, gpu_counts, untyped_gpus
 
 _SINFO = ("sinfo", "--noheader", "--all", "--local", "--Node")
@@ -58,7 +58,7 @@ class NodeReader:
         now_s = self._clock()
         if words != self._words or now_s >= self._until_s:
             listed = await run((*_SINFO, "--format=%N %R %G %o %w"))
-            self._words, self._places = words, parse_places(listed)
+            self._words, self._places = words, parse_places(listed, self._told)
             self._until_s = now_s + _PLACES_S
         places, told = self._places, self._told
         found = parse_nodes(shown, told, places)
@@ -82,14 +82,22 @@ async def _one_by_one(names: Sequence[str], told: Told) -> Mapping[str, NodeView
     return {name: first[0] for name, first in firsts.items() if first and first[0].name == name}
 
 
-def parse_places(text: str) -> Mapping[str, Place]:
-    """``sinfo --Node --format='%N %R %G %o %w'``: a line for each node and partition."""
+def parse_places(text: str, told: Told) -> Mapping[str, Place]:
+    """``sinfo --Node --format='%N %R %G %o %w'``: a line for each node and partition.
+
+    A line that can't be read is left out.
+    """
     found: dict[str, Place] = {}
-    for line in text.splitlines():
-        name, partition, gres, address, weight = line.split()
+    lines = text.splitlines()
+    for name, place in each("place", lines, _place, told, lambda line: line.split(maxsplit=1)[0]):
         before = found[name].partitions if name in found else frozenset()
-        found[name] = Place(before | {partition}, gres, address, int(weight))
+        found[name] = replace(place, partitions=before | place.partitions)
     return found
+
+
+def _place(line: str) -> tuple[str, Place]:
+    name, partition, gres, address, weight = line.split()
+    return name, Place(frozenset({partition}), gres, address, int(weight))
 
 
 def doubtful(names: Sequence[str], places: Collection[str]) -> tuple[str, ...]:
@@ -110,7 +118,7 @@ def settled(
     """Each node once. ``again`` are the doubtful ones as Slurm shows them by themselves."""
     count = Counter(node.name for node in found)
 
-    def each() -> Iterator[NodeView]:
+    def chosen() -> Iterator[NodeView]:
         for name, node in {node.name: node for node in found}.items():
             if count[name] > 1 or (name not in places and name not in again):
                 told(Unread("node", quoted(name), "", "in another node's record"))
@@ -119,7 +127,7 @@ def settled(
             elif name in places and (count[name] == 1 or name in again):
                 yield _at(places[name], again.get(name, node))
 
-    return tuple(each())
+    return tuple(chosen())
 
 
 def _at(place: Place, node: NodeView) -> NodeView:

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from effort import examples
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from cluster.errors import SlicewiseError
 from cluster.jobs import JobState, JobView
 from cluster.slurm import values
 from cluster.slurm.job_rows import JOB_FIELDS, parse_jobs, parse_pending, parse_rows
+from cluster.slurm.nodes import Place, parse_places
 from cluster.slurm.parse import (
     ASSOCIATION_FIELDS,
     QOS_FIELDS,
@@ -143,6 +144,21 @@ def test_a_node_costs_itself_only(key: str, odd: str) -> None:
     (first, second), told = told_of(lambda told: parse_nodes(text, told))
     assert (first.name, second.weight, dict(second.gpus)) == ("gpu01", 3, {"1g.10gb": 7})
     assert {one.name for one in told} <= {"gpu01"}
+
+
+@settings(max_examples=examples(80, nightly=6000), deadline=None)
+@given(words=st.lists(ODD, max_size=7))
+@example(words=["gpu01", "gpu", "gpu:a:1", "gpu01"])
+@example(words=["gpu01", "gpu", "gpu:a:1", "gpu01", "1", "more"])
+@example(words=["gpu01", "gpu", "gpu:a:1", "gpu01", "+?"])
+def test_where_a_node_is_costs_its_own_row_only(words: Sequence[str]) -> None:
+    line = " ".join(word for odd in words for word in odd.split())
+    assume(not line.startswith("gpu02"))
+    good = "gpu02 gpu gpu:1g.10gb:7 10.0.0.2 3"
+    places, told = told_of(lambda told: parse_places(f"{good}\n{line}\n{good}\n", told))
+    assert places["gpu02"] == Place(frozenset({"gpu"}), "gpu:1g.10gb:7", "10.0.0.2", 3)
+    assert all(one.record == "place" for one in told)
+    assert bool(told) == (len(places) == 1)
 
 
 @settings(max_examples=examples(60, nightly=4000), deadline=None)
