@@ -11,7 +11,7 @@
 local M = {}
 
 --- Of this file; slurmctld may have loaded an older one.
-M.VERSION = "2.3"
+M.VERSION = "2.4"
 
 local directory = debug.getinfo(1, "S").source:match("^@(.*/)") or ""
 local request = dofile(directory .. "slicewise_request.lua")
@@ -375,6 +375,9 @@ local function submit(job, job_desc, submit_uid)
         return refuse(wrong)
     elseif #directives == 0 and not job.has_gpus then
         return slurm.SUCCESS
+    end
+    if is_here and config.mode ~= "observe" then
+        bounds.add_memory(job_desc, question, job, config, job.part_list)
     end
     job.environment = script and (job_desc.environment or {})
     request.add_script(question, job_desc, job.environment, directives)

@@ -119,7 +119,7 @@ local function cpus_of(job_desc, nodes, tasks, gpus)
         gpus * per_gpu(job_desc.cpus_per_tres))
 end
 
--- MiB; 0 is all that the nodes have. Without a word it is the partition's default.
+-- MiB; 0 is all that the nodes have. Without a word it is the partition's default, or the share.
 local function memory_of(job_desc, nodes, cpus, gpus)
     local per_node, per_cpu = job_desc.min_mem_per_node, job_desc.min_mem_per_cpu
     if per_node == 0 or per_cpu == 0 then
@@ -151,6 +151,69 @@ local function share_exceeded(job_desc, question, shares, profile)
     return nil
 end
 
+-- Whether a job is held to the share of its GPUs. Root's do as they like.
+local function is_bound(job_desc, question, job, rules)
+    return rules.shares and job_desc.user_id ~= 0 and not question.exclusive
+        and (job.has_gpus or job.is_service) and not asks_for_none(question)
+end
+
+-- Slurm's word for not set is above what any node has, and 0 is none, too.
+local function is_amount(mib)
+    return type(mib) == "number" and mib > 0 and mib < 2 ^ 53
+end
+
+-- Of a partition that this user can't see nobody knows it. DefMemPerGPU Slurm tells no script.
+local function have_default_memory(partitions, part_list)
+    for name in (partitions or ""):gmatch("[^,]+") do
+        local partition = (part_list or {})[name] or {}
+        if not (is_amount(partition.def_mem_per_node) or is_amount(partition.def_mem_per_cpu)) then
+            return false
+        end
+    end
+    return partitions ~= nil
+end
+
+-- The smallest share of one of these GPUs; nil if one has none.
+local function least_share(asked, shares, what)
+    local least = math.huge
+    for _, gpu in ipairs(request.gpus_of(asked)) do
+        local share = share_of(gpu.kind, shares, what)
+        least = share and least and math.min(least, share)
+    end
+    return least
+end
+
+--- Give a job that names no memory its GPUs' share: without a default of its partition Slurm gives
+-- it all that the node has. `part_list` is slurmctld's.
+function M.add_memory(job_desc, question, job, rules, part_list)
+    local names_any = job_desc.min_mem_per_node or job_desc.min_mem_per_cpu
+        or text(job_desc.mem_per_tres)
+    if names_any or not is_bound(job_desc, question, job, rules)
+        or have_default_memory(question.partition, part_list) then
+        return
+    end
+    local spread = {}
+    for _, field in ipairs(request.REQUEST_FIELDS) do
+        spread[#spread + 1] = question[field]
+    end
+    if request.gpus_among(table.concat(spread, ",")) then
+        -- How many of them are on one node is Slurm's to choose.
+        local mib = least_share(request.gres_of(question), rules.shares, "memory_mib")
+        if mib then
+            job_desc.mem_per_tres = ("%sgpu:%s"):format(
+                request.gres_prefix(job_desc), digits(math.floor(mib)))
+        end
+        return
+    end
+    local mib, gpus = share_of_text(question.gres or "", rules.shares, "memory_mib")
+    if gpus == 0 then
+        mib = share_of(job.profile, rules.shares, "memory_mib")
+    end
+    if mib then
+        job_desc.min_mem_per_node = math.floor(mib)
+    end
+end
+
 --- Does it keep a node for one user's jobs, or those of one security label? Charged is nothing of
 -- that: Slurm allots the GPUs asked for. (1 shares, 0 is a whole node with all of its GPUs.)
 function M.keeps_nodes(shared)
@@ -179,7 +242,7 @@ function M.objection(job_desc, question, job, rules)
         return KEPT_FOR_ONE
     elseif not (job.has_gpus or job.is_service) or asks_for_none(question) then
         return rules.without_gpu == "refuse" and without_gpu(question.partition) or nil
-    elseif rules.shares and not question.exclusive then
+    elseif is_bound(job_desc, question, job, rules) then
         return share_exceeded(job_desc, question, rules.shares, job.profile)
     end
     return nil

@@ -99,7 +99,9 @@ local function growth(job_desc, job_rec)
     for _, field in ipairs(MEMORY) do
         local mib, has = job_desc[field], job_rec[field]
         local is_more = mib == 0 or (type(mib) == "number" and mib > (has or 0))
-        if is_more and mib ~= has and has ~= 0 then
+        -- What it has for each GPU does not stand in these fields.
+        local has_per_gpu = text(job_rec.mem_per_tres) ~= nil
+        if is_more and (has_per_gpu or (mib ~= has and has ~= 0)) then
             return field
         end
     end

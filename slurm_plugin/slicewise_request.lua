@@ -198,8 +198,8 @@ function M.tasks_per_gpu(job_desc)
     return tasks ~= 0 and tasks or nil
 end
 
--- "gres:" or "gres/", as this Slurm puts it before a GRES when one is set.
-local function gres_prefix(job_desc)
+--- "gres:" or "gres/", as this Slurm puts it before a GRES when one is set.
+function M.gres_prefix(job_desc)
     local prefix = (text(job_desc.gres) or ""):match("^gres[:/]")
     if prefix or text(job_desc.gres) then
         return prefix or ""
@@ -231,7 +231,7 @@ local function add_implied_gpus(question, job_desc)
     local per_gpu = M.tasks_per_gpu(job_desc)
     if per_gpu and not M.gpus_among(M.gres_of(question)) then
         local gpus = ("%sgpu:%d"):format(
-            gres_prefix(job_desc), math.ceil((question.tasks or 1) / per_gpu))
+            M.gres_prefix(job_desc), math.ceil((question.tasks or 1) / per_gpu))
         local asked = question.tres_per_job
         question.tres_per_job = asked and (asked .. "," .. gpus) or gpus
     end

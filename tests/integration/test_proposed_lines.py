@@ -73,6 +73,30 @@ def test_who_holds_his_share_keeps_nobody_from_the_rest(users: Users) -> None:
         until_is(lambda job=job: users.job(job)["JobState"], "RUNNING")
 
 
+@pytest.fixture
+def no_default(users: Users) -> Iterator[None]:
+    """The managed partition has no default memory: Slurm's own is all that a node has."""
+    default = users.scontrol("root", "update", "PartitionName=gpu", "DefMemPerNode=0")
+    assert default[0] == 0, default
+    yield
+    assert users.scontrol("root", "update", "PartitionName=gpu", "DefMemPerCPU=100")[0] == 0
+
+
+@pytest.mark.usefixtures("no_default")
+@pytest.mark.parametrize("gpu", [GPU, "--gpus=1g.10gb:1", "--gpus-per-task=1g.10gb:1"])
+def test_who_names_no_memory_keeps_nobody_from_the_rest(users: Users, gpu: str) -> None:
+    share = ("--nodelist=gpu01", "--ntasks=1", gpu)
+    jobs = [
+        users.submit(user, "sbatch", *share, script=LASTING).jobs[0].job_id
+        for user in ("alice", "alice", "alice", "alice", "bob", "bob", "bob")
+    ]
+    for job in jobs:
+        until_is(lambda job=job: users.job(job)["JobState"], "RUNNING")
+    assert "mem=2285M" in users.job(jobs[0]).tres_text
+    more = users.scontrol("alice", "update", f"JobId={jobs[0]}", "MinMemoryNode=0")
+    assert more[0] != 0
+
+
 BESIDE = (
     ("--gres=gpu:1",), (GPU,), ("--gpus=1",), ("--gpus-per-task=1", "--ntasks=1"),
     ("--ntasks-per-gpu=1", "--ntasks=1"), ("--exclusive",), ("--exclusive=user",),

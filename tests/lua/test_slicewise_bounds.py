@@ -191,6 +191,79 @@ def test_a_service_keeps_no_more_from_others_than_a_job(
     assert code in result["told"]
 
 
+GPUS_OF_A_JOB = {"tres_per_node": None, "tres_per_job": "gres/gpu:3g.40gb:2"}
+MEMORY_LESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    # the job, which memory it is given
+    ({}, {"min_mem_per_node": 2000}),
+    ({"min_nodes": 2}, {"min_mem_per_node": 2000}),
+    ({"tres_per_node": "gres:gpu:1g.10gb:1,gres:gpu:3g.40gb:2"}, {"min_mem_per_node": 14000}),
+    ({"tres_per_node": "gres:gpu:auto:1"}, {"min_mem_per_node": 2000}),
+    ({"tres_per_node": None, "script": "#SLICEWISE need=9GiB\n"}, {"min_mem_per_node": 2000}),
+    (GPUS_OF_A_JOB, {"mem_per_tres": "gres/gpu:6000"}),
+    (GPUS_OF_A_JOB | {"tres_per_node": "gres/gpu:1g.10gb:1"}, {"mem_per_tres": "gpu:2000"}),
+    (
+        {"tres_per_node": None, "tres_per_task": "gres/gpu:1g.10gb=1"},
+        {"mem_per_tres": "gres/gpu:2000"},
+    ),
+    ({"min_mem_per_node": 10}, {"min_mem_per_node": 10}),
+    ({"min_mem_per_cpu": 10}, {"min_mem_per_cpu": 10}),
+    ({"mem_per_tres": "gres:gpu:10"}, {"mem_per_tres": "gres:gpu:10"}),
+    # Nobody said what its share is; a whole node; root's.
+    ({"tres_per_node": "gres:gpu:7g.80gb:1"}, {}),
+    ({"tres_per_node": None, "tres_per_job": "gres/gpu:7g.80gb:1,gres/gpu:1g.10gb:1"}, {}),
+    ({"shared": 0}, {}),
+    ({"user_id": 0}, {}),
+]
+MEMORY_FIELDS = ("min_mem_per_node", "min_mem_per_cpu", "mem_per_tres")
+
+
+@pytest.mark.parametrize(("job_desc", "memory"), MEMORY_LESS)
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_who_names_no_memory_gets_its_gpus_share(
+    path: Path, listening: Any, job_desc: Any, memory: Any, is_answered: bool
+) -> None:
+    """Slurm gave one slice all that its node has, and the node's others could not be had."""
+    if is_answered:
+        listening(ADMIT)
+    if text := job_desc.get("tres_per_node"):
+        # As Slurm shows it by its older name, too.
+        job_desc = {**job_desc, "gres": text.replace("gres/", "")}
+    case = {"job_desc": NOT_SET | TYPED | job_desc, "configure": ONLY_GPU | {"shares": SHARES}}
+    result = run_case(path, **case)
+    assert result["code"] == SUCCESS
+    assert {one: result["job_desc"][one] for one in MEMORY_FIELDS if one in result["job_desc"]} == (
+        memory
+    )
+
+
+@pytest.mark.parametrize(
+    ("default", "is_given"),
+    [
+        ({"def_mem_per_cpu": 100}, False),
+        ({"def_mem_per_node": 100}, False),
+        ({"def_mem_per_node": 0}, True),
+        ({"def_mem_per_cpu": 2.0**63 - 2}, True),
+    ],
+)
+def test_a_partitions_own_default_stays(path: Path, default: Any, is_given: bool) -> None:
+    bounds = {"configure": ONLY_GPU | {"shares": SHARES}}
+    partition = {"gpu": {"flag_default": 1} | default}
+    result = run_case(path, job_desc=TYPED, part_list=partition, **bounds)
+    assert ("min_mem_per_node" in result["job_desc"]) == is_given
+    several = TYPED | {"partition": "gpu,other"}
+    result = run_case(path, job_desc=several, part_list=partition, **bounds)
+    assert result["job_desc"]["min_mem_per_node"] == 2000
+
+
+def test_who_only_watches_gives_no_memory(path: Path) -> None:
+    for mode, memory in (("observe", None), ("advise", 2000)):
+        options = ONLY_GPU | {"shares": SHARES, "mode": mode}
+        result = run_case(path, job_desc=TYPED, configure=options)
+        assert result["job_desc"].get("min_mem_per_node") == memory
+    result = run_case(path, job_desc=TYPED, configure=ONLY_GPU)
+    assert "min_mem_per_node" not in result["job_desc"]
+
+
 def test_the_numbers_that_a_user_reads_are_whole(path: Path) -> None:
     job = TYPED | {"num_tasks": 3, "cpus_per_task": 1}
     told = run_case(path, job_desc=job, configure={"shares": SHARES})["told"]

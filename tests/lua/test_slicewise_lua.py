@@ -69,7 +69,7 @@ def test_the_question_holds_what_slurm_says(path: Path, listening: Any) -> None:
     assert question == {
         "v": 2,
         "op": "submit",
-        "module": "2.3",
+        "module": "2.4",
         "mode": "enforce",
         "uid": ALICE,
         "account": "vision",

@@ -145,6 +145,17 @@ def test_modify(path: Path, comment: str, change: Any, uid: int, allowed: bool) 
     assert bool(result["told"]) != allowed
 
 
+@pytest.mark.parametrize(("has", "allowed"), [(None, True), ("gres:gpu:2000", False)])
+@pytest.mark.parametrize("mib", [0, 9000])
+def test_memory_for_each_gpu_becomes_no_memory_of_a_node(
+    path: Path, has: str | None, allowed: bool, mib: int
+) -> None:
+    rec = {"admin_comment": TAG, "min_mem_per_node": 0, "mem_per_tres": has}
+    change = NOTHING | {"min_mem_per_node": mib}
+    result = run_case(path, "job_modify", job_desc=change, job_rec=rec)
+    assert result["code"] == (SUCCESS if allowed else DENIED)
+
+
 @pytest.mark.parametrize(("most", "allowed"), [(2, True), (3, False), (RELEASE, False)])
 def test_a_job_without_a_maximum_of_nodes_gets_no_larger_one(
     path: Path, most: int, allowed: bool
