@@ -224,12 +224,13 @@ async def test_modifications_are_lines_of_few_processes_and_a_refused_one_is_fou
     assert len(log.read_text().strip().split("\n\n")) == 3 + 3 + 50
 
 
-@pytest.mark.parametrize("name", ["a b", "it's", 'say "x"', "n" * 4000])
+@pytest.mark.parametrize("name", ["a b", "it's", 'say "x"', "n" * 4000, "x\x15y", "a\x7f", "ö", ""])
 async def test_what_sacctmgr_would_cut_is_no_line(
     tmp_path: Path, stand_in: StandIn, name: str
 ) -> None:
+    """By readline, too: "modify \x15delete ..." deletes."""
     stand_in("sacctmgr", "[ $# -gt 1 ]\n")
-    change = ("modify", "account", "where", f"name={name}", "set", "qos=")
+    change = ("modify", "account", "where", name, "set", "qos=")
     assert await CommandSlurm().sacctmgr([change, change]) == {}
     assert len(noted(tmp_path, "sacctmgr")) == 2
 
