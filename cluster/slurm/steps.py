@@ -1,6 +1,9 @@
-"""Running steps and their ports. The ports of a step never change: Slurm is asked for them once."""
+"""Running steps and their ports, or that they have none: slurmctld reserves them as it makes a step
+(step_mgr.c) and frees them when that ends, so it is asked once.
+"""
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping
 
 from cluster.jobs import JobView, StepView
 from cluster.slurm.job_rows import shown_name
@@ -9,6 +12,7 @@ from cluster.slurm.run import IDS, SQUEUE, attempt, run, secret
 from cluster.slurm.unread import Told, each
 from cluster.slurm.values import MOST_STEPS, answers
 
+_RUNS = re.compile(r"^ +State=RUNNING .*NodeList=", re.MULTILINE)
 _Key = tuple[int, int, int | None, str]
 """Job id, how often it was requeued, when it started, step."""
 
@@ -19,7 +23,7 @@ class StepReader:
     def __init__(self, told: Told) -> None:
         """``told`` takes what can't be read."""
         self._told = told
-        self._known: Mapping[_Key, StepView] = {}
+        self._known: Mapping[_Key, StepView | None] = {}
 
     async def read(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:
         """Those with reserved ports, of each of these running jobs the first eight.
@@ -41,13 +45,14 @@ class StepReader:
         }
         known = {key: view for key, view in self._known.items() if key in there}
         if new := {key: name for key, name in there.items() if key not in known}:
-            views = {(view.job_id, view.step): view for view in await self._ask(new)}
-            known |= {key: views[key[0], key[-1]] for key in new if (key[0], key[-1]) in views}
+            known |= await self._ask(new)
         self._known = known
-        return tuple(known.values())
+        return tuple(view for view in known.values() if view is not None)
 
-    async def _ask(self, names: Mapping[_Key, str]) -> Sequence[StepView]:
-        """Each step's own words, told apart by lines that nobody can have written into them."""
+    async def _ask(self, names: Mapping[_Key, str]) -> Mapping[_Key, StepView | None]:
+        """Each step's own words, told apart by lines that nobody can have written into them. None
+        if it runs and has no ports; of one that does not run yet, or no more, there is nothing.
+        """
         mark = secret()
         lines = (f"show step {job}.{step}\nshow hostnames {mark}\n" for job, _, _, step in names)
         # A step that has ended meanwhile is no failure.
@@ -56,11 +61,11 @@ class StepReader:
         views = each(
             "step",
             answered,
-            lambda one: parse_step(one[1], job_id=one[0][0], step=one[0][-1]),
+            lambda one: (one, parse_step(one[1], job_id=one[0][0], step=one[0][-1])),
             self._told,
             lambda one: f"{names[one[0]]}.{one[0][-1]}",
         )
-        return tuple(view for view in views if view is not None)
+        return {key: view for (key, text), view in views if view or _RUNS.search(text)}
 
 
 def _key(job: JobView, step: int) -> _Key:

@@ -111,6 +111,21 @@ async def test_ports_that_come_later_are_seen(slurmctld: Slurmctld) -> None:
     assert slurmctld.asked == ["7.0"]
 
 
+@pytest.mark.parametrize("ports", ["", "   ResvPorts=(null)\n", "   ResvPorts=\n"])
+async def test_that_a_step_has_no_ports_is_asked_for_once(slurmctld: Slurmctld, ports: str) -> None:
+    """At each look each further srun of a replica was a call of slurmctld."""
+    reader = StepReader(ignored)
+    slurmctld.listed = ["7.0", "7.1", "8.0"]
+    state = {"7.0": "PENDING", "7.1": "RUNNING", "8.0": "RUNNING"}
+    slurmctld.words = lambda step: (
+        f"StepId={step}\n   State={state[step]} Partition=gpu NodeList=gpu01\n{ports}"
+    )
+    for _ in range(2):
+        assert await reader.read([job(7), job(8)]) == ()
+    # What does not run yet may get some.
+    assert slurmctld.asked == ["7.0"]
+
+
 async def test_a_task_of_an_array_is_asked_for_by_its_own_number(slurmctld: Slurmctld) -> None:
     slurmctld.listed = ["814_3.0"]
     task = job(900, ArrayJobId="814", ArrayTaskId="3")
