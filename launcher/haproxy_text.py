@@ -40,6 +40,9 @@ VACANT = Server("", 0, Mode.MAINT, up=False, in_flight=0, queued=0)
 """A server in maintenance of which a glance shows no more."""
 _NOBODY_S_PORT = 1
 _PROCESS = re.compile(r"^Pid: (\d+)$.*^Start_time_sec: (\d+)$", re.MULTILINE | re.DOTALL)
+_MORE_LINES = 8
+"""Of ``show stat`` for one half of a backend: ``again``, ``BACKEND``, and the names of all figures,
+which are as long as six servers (HAProxy 2.6)."""
 _BETWEEN = frozenset({"", "1"})
 """What is between answers; with the latter ``show servers state`` begins: its format."""
 _FORCED_DRAIN, _FORCED_MAINT = 0x08, 0x01
@@ -233,27 +236,33 @@ class Known:
         process: tells it from every other one, as ``process_of`` reads it.
         lines: how many servers each backend of the pool has, by name.
         routed: the backends to which a route led.
+        live: how many servers of those were not in maintenance.
     """
 
     process: str
     lines: Mapping[str, int] = field(hash=False)
     routed: frozenset[str]
+    live: int
 
     @classmethod
     def of(cls, process: str, gateway: Gateway) -> "Known":
         """What that look at that process has shown."""
         lines = {name: len(backend.servers) for name, backend in gateway.backends.items()}
-        return cls(process, lines, _routed(gateway.routes) & lines.keys())
+        routed = _routed(gateway.routes) & lines.keys()
+        modes = [server.mode for name in routed for server in gateway.backends[name].servers]
+        return cls(process, lines, routed, sum(mode is not Mode.MAINT for mode in modes))
 
 
 def glance_questions(maps: Maps, known: Known) -> tuple[str, ...]:
-    """What ``parse_glance`` reads the answers to; empty if ``questions`` cost HAProxy no more.
+    """What ``parse_glance`` reads the answers to; empty if ``questions`` ask for no more.
 
     Servers are what costs: each is a line of a hundred figures, and most of them are in maintenance
-    in backends without a route. Those are left out.
+    in backends without a route. Those are left out. What that costs: the live ones of a backend
+    with a route come twice, and all figures' names with each of its halves.
     """
     routed = sorted(known.routed)
-    if 4 * len(routed) > 3 * len(known.lines):
+    left_out = sum(lines for name, lines in known.lines.items() if name not in known.routed)
+    if left_out <= known.live + _MORE_LINES * len(routed):
         return ()
     # What is said of a backend in particular comes later and counts.
     asked = (*_map_questions(maps), "show stat -1 6 -1 no-maint")

@@ -332,7 +332,7 @@ pool1-grpc,again,0,0,0,no check,unix,
 pool1-grpc,BACKEND,1,3,11,UP,,
 
 """
-KNOWN = Known("31 since 17", {"pool1": 2, "pool2": 2, "pool3": 3}, frozenset({"pool1"}))
+KNOWN = Known("31 since 17", {"pool1": 2, "pool2": 2, "pool3": 12}, frozenset({"pool1"}), live=2)
 
 
 def glanced(text: str = GLANCE) -> Gateway:
@@ -350,7 +350,7 @@ def test_a_glance_shows_of_other_backends_what_waits_there():
     found = glanced().backends
     assert list(found) == ["pool1", "pool2", "pool3"]
     assert (found["pool2"].sessions, found["pool2"].queued) == (3 - 1, 1)
-    assert [len(backend.servers) for backend in found.values()] == [2, 2, 3]
+    assert [len(backend.servers) for backend in found.values()] == [2, 2, 12]
     assert {server.mode for server in found["pool3"].servers} == {Mode.MAINT}
 
 
@@ -385,8 +385,33 @@ def test_a_glance_leaves_out_servers_in_maintenance_where_no_route_leads():
     )
 
 
-def test_where_most_backends_have_a_route_all_is_asked_for_at_once():
-    assert not glance_questions(Maps(DIRECTORY), replace(KNOWN, routed=frozenset(KNOWN.lines)))
+@pytest.mark.parametrize(
+    ("backends", "servers", "routed", "live", "is_glance"),
+    [
+        (8, 2, 0, 0, True),
+        (8, 2, 1, 2, True),
+        # 42 kB instead of 23.
+        (8, 2, 6, 12, False),
+        (8, 2, 8, 16, False),
+        (64, 16, 20, 100, True),
+        (64, 16, 20, 320, True),
+        (64, 16, 40, 100, False),
+    ],
+)
+def test_a_glance_asks_for_fewer_lines_than_there_are(
+    backends: int, servers: int, routed: int, live: int, is_glance: bool
+):
+    lines = {f"pool{number}": servers for number in range(1, backends + 1)}
+    known = Known("31 since 17", lines, frozenset(list(lines)[:routed]), live)
+    assert bool(glance_questions(Maps(DIRECTORY), known)) == is_glance
+
+
+def test_servers_in_maintenance_are_not_live():
+    maintained = replace(parse(SHOWN), routes={"vision/chat": "pool1", "nlp/bert": "pool2"})
+    assert [server.mode for server in maintained.backends["pool2"].servers].count(Mode.MAINT) == 1
+    assert Known.of("31 since 17", maintained) == Known(
+        "31 since 17", {"pool1": 2, "pool2": 2}, frozenset({"pool1", "pool2"}), live=3
+    )
 
 
 def test_a_process_that_began_anew_with_the_same_number_is_another():
@@ -402,6 +427,7 @@ class FakeHaproxy:
         process: by number and start.
         old: processes that a reload has replaced.
         came: routes that have come.
+        glance: what it says to a glance.
         asked: how the process, and its master, were asked.
     """
 
@@ -409,6 +435,7 @@ class FakeHaproxy:
         self.process = (31, 17)
         self.old = ""
         self.came = ""
+        self.glance = GLANCE
         self.asked: list[str] = []
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -421,7 +448,7 @@ class FakeHaproxy:
         else:
             is_glance = "no-maint" in line
             self.asked.append("glance" if is_glance else "all")
-            shown = f"{self.came}{GLANCE if is_glance else ALL}"
+            shown = f"{self.came}{self.glance if is_glance else ALL}"
             answer = f"{INFO.format(*self.process)}\n{shown}"
         writer.write(answer.encode())
         writer.close()
@@ -440,11 +467,16 @@ class FakeHaproxy:
 THIRD = "".join(
     f"pool3{half},{name},0,0,0,MAINT,127.0.0.1:1,\n"
     for half in ("", "-grpc")
-    for name in ("r1", "r2", "again", "BACKEND")
+    for name in (*(f"r{number}" for number in range(1, 13)), "again", "BACKEND")
 )
 ALL = (
     SHOWN.replace("0x7f0f9404bf50 nlp/bert pool2\n", "")
-    .replace("7 successor 1", "9 pool3 1 r1 - 0 1 1\n9 pool3 2 r2 - 0 1 1\n7 successor 1", 1)
+    .replace(
+        "7 successor 1",
+        "".join(f"9 pool3 {number} r{number} - 0 1 1\n" for number in range(1, 13))
+        + "7 successor 1",
+        1,
+    )
     .replace("successor,again", f"{THIRD}successor,again", 1)
 )
 
