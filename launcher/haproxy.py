@@ -83,24 +83,26 @@ class HaproxyRuntime:
         Those are looked for afterwards: a reload in between may count requests twice for a moment,
         but never lose sight of one.
         """
-        shown, known = await self._look()
+        # A look that fails leaves nothing known: the next one is at all, whatever a glance met.
+        before, self._known = self._known, None
+        shown, known = await self._look(before)
         self._known = known
         gateway = replace(shown, per_tenant=self._per_tenant)
         if self._replaced is None:
             return gateway
         return with_replaced(gateway, await self._replaced.observe(known.process))
 
-    async def _look(self) -> tuple[Gateway, Known]:
+    async def _look(self, known: Known | None) -> tuple[Gateway, Known]:
         """At all that matters: a glance shows it, unless HAProxy was started or reloaded or the
         routes have changed since the last look.
         """
-        if self._known is not None:
-            glance = glance_questions(self._maps, self._known)
+        if known is not None:
+            glance = glance_questions(self._maps, known)
             line = ";".join((WHO, *glance))
             if glance and len(line) < _LINE_BYTES:
-                found = _glanced(await _ask(self._socket, line), self._known)
+                found = _glanced(await _ask(self._socket, line), known)
                 if found is not None:
-                    return found, Known.of(self._known.process, found)
+                    return found, Known.of(known.process, found)
         who, shown = _parted(await _ask(self._socket, ";".join((WHO, *questions(self._maps)))))
         found = _parsed(shown)
         return found, Known.of(who, found)

@@ -481,6 +481,29 @@ ALL = (
 )
 
 
+async def test_after_a_glance_that_nobody_can_read_all_is_asked_for(tmp_path: Path):
+    """Each further look met the same."""
+    fake = FakeHaproxy()
+    async with fake.serving(tmp_path) as runtime:
+        await runtime.observe()
+        fake.glance = GLANCE[:700]
+        with pytest.raises(OutsideError, match="SW-GATEWAY-FAILED"):
+            await runtime.observe()
+        assert (await runtime.observe()).routes == {"vision/chat": "pool1"}
+    assert fake.asked == ["all", "master", "glance", "all"]
+
+
+async def test_a_glance_that_no_line_can_hold_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("launcher.haproxy._LINE_BYTES", 500)
+    fake = FakeHaproxy()
+    async with fake.serving(tmp_path) as runtime:
+        for _ in range(2):
+            await runtime.observe()
+    assert fake.asked == ["all", "master", "all"]
+
+
 async def test_all_is_asked_for_only_after_a_start_of_haproxy(tmp_path: Path):
     fake = FakeHaproxy()
     async with fake.serving(tmp_path) as runtime:
