@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 
-from cluster.errors import OutsideError
+from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import (
     JobView,
     NodeView,
@@ -78,6 +78,8 @@ _SACCTMGRS = 32
 """At a time: slurmdbd has 100 threads for everybody (MaxDBDThreads of old versions)."""
 _LINES, _LINE_BYTES = 50, 4000
 """For one ``sacctmgr`` to read, and of each."""
+_LINE_S = 1.0
+"""More for each of them: where slurmdbd is busy they wait one after the other."""
 _WORD = re.compile(r"[!#-&(-~]+")
 """What ``sacctmgr`` takes as it stands: no blanks or quotes, and nothing that readline, by which it
 may read them, takes for a key. \x15 deletes all before it, also where no terminal is."""
@@ -303,9 +305,13 @@ class CommandSlurm(Slurm):
             if len(some) == 1:
                 return await alone(some[0])
             lines = "".join(f"{' '.join(change)}\n" for change in some)
+            deadline_s = CHANGE_DEADLINE_S + _LINE_S * len(some)
             async with turn:
                 argv = ("sacctmgr", "--immediate")
-                reply = await attempt(argv, stdin=lines, deadline_s=CHANGE_DEADLINE_S)
+                try:
+                    reply = await attempt(argv, stdin=lines, deadline_s=deadline_s)
+                except UnreachableError as error:
+                    raise _partly(error, len(some)) from None
             return await _all(map(alone, some)) if reply.status else {}
 
         lined = [change for change in changes if _is_line(change)]
@@ -321,6 +327,16 @@ def _is_line(change: tuple[str, ...]) -> bool:
     """
     is_short = sum(len(word) + 1 for word in change) < _LINE_BYTES
     return change[0] == "modify" and is_short and all(map(_WORD.fullmatch, change))
+
+
+def _partly(error: UnreachableError, lines: int) -> UnreachableError:
+    said = error.refusal
+    return UnreachableError(
+        said.code,
+        f"{said.message}. Of {lines} modifications some may be made: the next look at limits "
+        "makes the others.",
+        said.hint,
+    )
 
 
 async def _all(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from why_world import running
 
-from cluster.errors import OutsideError
+from cluster.errors import OutsideError, UnreachableError
 from cluster.slurm.commands import CommandSlurm
 from cluster.slurm.interface import JobChange, Tasks
 from cluster.slurm.nodes import NodeReader
@@ -222,6 +222,19 @@ async def test_modifications_are_lines_of_few_processes_and_a_refused_one_is_fou
     changes[70] = ("modify", "qos", "where", "name=bad", "set", "preempt=")
     assert await CommandSlurm().sacctmgr(changes) == {changes[70]: "no such QOS"}
     assert len(log.read_text().strip().split("\n\n")) == 3 + 3 + 50
+
+
+async def test_many_modifications_have_more_time_than_one_and_may_be_made_in_part(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.slurm.commands.CHANGE_DEADLINE_S", 0.05)
+    monkeypatch.setattr("cluster.slurm.commands._LINE_S", 0.2)
+    changes = [("modify", "qos", "where", f"name=q{n}", "set", "preempt=") for n in range(10)]
+    stand_in("sacctmgr", "sleep 0.3\n")
+    assert await CommandSlurm().sacctmgr(changes) == {}
+    stand_in("sacctmgr", "exec sleep 60\n")
+    with pytest.raises(UnreachableError, match=r"within 0.45 s.*Of 2 modifications some may be"):
+        await CommandSlurm().sacctmgr(changes[:2])
 
 
 @pytest.mark.parametrize("name", ["a b", "it's", 'say "x"', "n" * 4000, "x\x15y", "a\x7f", "ö", ""])
