@@ -3,6 +3,7 @@
 import ast
 import re
 import statistics
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,15 @@ def test_every_error_code_is_documented_and_every_documented_one_exists() -> Non
     used = {code for path in sources for code in CODE.findall(path.read_text(encoding="utf-8"))}
     documented = set(CODE.findall((ROOT / "docs" / "errors.md").read_text(encoding="utf-8")))
     assert used == documented
+
+
+def test_what_the_threat_model_names_is_there_and_stands_there_once() -> None:
+    text = (ROOT / "docs" / "threats.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\btest_\w+", text))
+    assert named - {path.stem for path in (ROOT / "tests").rglob("test_*.py")} == set()
+    rows = re.findall(r"^\| (?!tries \||--- \|)(.+?) \|", text, flags=re.MULTILINE)
+    assert [row for row, count in Counter(rows).items() if count > 1] == []
+    assert len(rows) > 50
 
 
 def test_every_link_in_the_documents_leads_somewhere() -> None:
