@@ -135,6 +135,7 @@ def _side_by_side(
 def show(report: Mapping[str, Any], console: Console) -> None:
     """As tables."""
     console.print(_run_table(report["run"]))
+    console.print(_rounds_table(report["run"]["rounds"]))
     for mix, found in report["evictions"].items():
         console.print(_eviction_table(mix, found))
     console.print(_lent_table(report["lent"]))
@@ -148,6 +149,16 @@ def _run_table(run: Mapping[str, Any]) -> Table:
     for name, one in run["steps"].items():
         table.add_row(name, f"{one['seconds']:.2f}", f"{one['cpu_s']:.2f}", f"{one['changed']:,}")
     table.add_row("all", f"{run['seconds']:.2f}", f"{run['cpu_s']:.2f}")
+    return table
+
+
+def _rounds_table(rounds: Mapping[str, Any]) -> Table:
+    columns = ("s", "to decide s", "calls to the ledger", "to Slurm")
+    title = "Rounds of the daemon"
+    table = Table("round", *columns, title=title, box=None, header_style="bold")
+    for name, one in rounds.items():
+        seconds = f"{one['seconds']:.2f}", f"{one['decision_s']:.2f}"
+        table.add_row(name, *seconds, str(one["ledger"]), str(one["slurm"]))
     return table
 
 

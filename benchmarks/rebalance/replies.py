@@ -15,6 +15,7 @@ from cluster.slurm.interface import (
     Submission,
     Target,
 )
+from slurm_plugin.decide.qos_names import GATE_QOS
 
 CLUSTER = "bench"
 _NORMAL = frozenset({"normal"})
@@ -42,9 +43,9 @@ class Replies(CommandSlurm):
         return {"AccountingStorageTRES": f"billing,gres/gpu:{site.ONE},gres/gpu:{site.THREE}"}
 
     async def partitions(self) -> tuple[PartitionView, ...]:
-        """The managed one."""
+        """The managed one, behind the gate."""
         weights = {f"gres/gpu:{kind}": float(cost) for kind, cost in site.COSTS.items()}
-        return (PartitionView(PARTITION, weights, ""),)
+        return (PartitionView(PARTITION, weights, GATE_QOS),)
 
     async def jobs(self) -> tuple[JobView, ...]:
         """All of them."""

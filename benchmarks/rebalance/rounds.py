@@ -27,6 +27,7 @@ from cluster.slurm.interface import Slurm
 from cluster.wire import StatusAnswer
 from slurm_plugin.cli.rebalance_cli import GARBAGE_AFTER
 from slurm_plugin.decide.policy import Tenant, TenantUpdate
+from slurm_plugin.decide.quota_round import Seen
 from slurm_plugin.decide.rebalance_steps import RebalanceRun, RunOutcome, StepName
 from slurm_plugin.decide.snapshot import Snapshot
 from slurm_plugin.enforcement import Enforcement
@@ -37,12 +38,15 @@ from slurm_plugin.ledger.rebalances import Rebalances
 from slurm_plugin.ledger.recut_tables import mig_nodes
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.tables import quota_changes
+from slurm_plugin.ledger_reads import books_now
+from slurm_plugin.lending import planned
 from slurm_plugin.rebalance.look import Site as Place
 from slurm_plugin.rebalance.run import run
 from slurm_plugin.sync import Sync
 
 _ETC = Path(__file__).resolve().parents[2] / "etc" / "slicewise.toml"
 _DATABASE = "rebalance"
+_DECISIONS = 3
 
 
 class _Clocked(Rebalances):
@@ -119,8 +123,10 @@ def _measured(
     names = [one.step.value for one in ended.records]
     pairs = zip(ledger.rebalances.at_s[::2], ledger.rebalances.at_s[1::2], strict=True)
     took = {name: _apart(*pair) for name, pair in zip(names, pairs, strict=True)}
+    by_round = asyncio.run(_rounds(ledger, settings, slurm, before, after))
     return {
-        "calls": asyncio.run(_calls(ledger, settings, slurm)),
+        "calls": calls(by_round),
+        "rounds": by_round,
         "seconds": round(ended_s - began_s, 3),
         "cpu_s": round(ended_cpu_s - began_cpu_s, 3),
         "look_s": _apart((began_s, began_cpu_s), ledger.rebalances.at_s[0])["seconds"],
@@ -160,8 +166,12 @@ class _NoAdmission:
         """As ``Admission.publish``."""
 
 
-async def _calls(ledger: Ledger, settings: Settings, slurm: Slurm) -> Mapping[str, Any]:
-    """Of one round of the daemon, which changes nothing, to the ledger and to Slurm."""
+async def _rounds(
+    ledger: Ledger, settings: Settings, slurm: Replies, before: Site, after: Site
+) -> Mapping[str, Any]:
+    """Of the daemon: a quiet one, which changes nothing, and a busy one, before which lenders' jobs
+    have come, runs have ended and others begun.
+    """
     of_ledger, of_slurm = Counter[str](), Counter[str]()
     sync = Sync(settings, slurm, _NoAdmission())
     limits = Enforcement(
@@ -170,16 +180,49 @@ async def _calls(ledger: Ledger, settings: Settings, slurm: Slurm) -> Mapping[st
         cast("Ledger", _Counted(ledger, of_ledger)),
         sync,
     )
+
+    async def measured() -> Mapping[str, Any]:
+        decision_s = _decision_s(ledger, settings, sync)
+        of_ledger.clear()
+        of_slurm.clear()
+        began = _clocks()
+        await limits.compile()
+        return {
+            "ledger": of_ledger.total(),
+            "slurm": of_slurm.total(),
+            "of": {"ledger": dict(of_ledger), "slurm": dict(of_slurm)},
+            "decision_s": decision_s,
+            **_apart(began, _clocks()),
+        }
+
+    for shown in (after, before):
+        slurm.show(shown)
+        await sync.turn()
+        await limits.compile()
+    quiet = await measured()
+    slurm.show(after)
     await sync.turn()
-    await limits.compile()
-    of_ledger.clear()
-    of_slurm.clear()
-    await limits.compile()
-    return {
-        "ledger": of_ledger.total(),
-        "slurm": of_slurm.total(),
-        "of": {"ledger": dict(of_ledger), "slurm": dict(of_slurm)},
+    return {"quiet": quiet, "busy": await measured()}
+
+
+def _decision_s(ledger: Ledger, settings: Settings, sync: Sync) -> float:
+    """What the next round takes to decide on loans, recalls and who goes: the least of some."""
+    books = books_now(ledger, settings)
+    seen = Seen(sync.jobs, sync.nodes, sync.view.services)
+    took_s = []
+    for _ in range(_DECISIONS):
+        began_s = time.perf_counter()
+        planned(books, settings, seen)
+        took_s.append(time.perf_counter() - began_s)
+    return round(min(took_s), 3)
+
+
+def calls(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """To the ledger and to Slurm: of a quiet round, and of each."""
+    counts = {
+        name: {to: one[to] for to in ("ledger", "slurm", "of")} for name, one in found.items()
     }
+    return {to: found["quiet"][to] for to in ("ledger", "slurm")} | counts
 
 
 def _apart(begin: tuple[float, float], end: tuple[float, float]) -> Mapping[str, float]:

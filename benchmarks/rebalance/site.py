@@ -22,7 +22,7 @@ from slurm_plugin.decide.policy import (
     Quota,
     Tenant,
 )
-from slurm_plugin.decide.qos_names import SHARED_QOS, qos_name
+from slurm_plugin.decide.qos_names import borrowed_qos, qos_name
 from slurm_plugin.decide.slurm_files import padded, room
 from slurm_plugin.decide.slurm_gres import Device, devices, gres_conf, node_gres, types_by_kind
 
@@ -170,7 +170,8 @@ class _Crowd:
                 slot = self._waiting(owner, kind, 1, f"service{number}")
                 slot = replace(slot, array_job_id=array, task_index=index)
                 started = self._started(slot, kind, 1) if index < _SLOTS - 2 else None
-                held = replace(slot, held=True, priority=0, reason="JobHeldAdmin", qos=SHARED_QOS)
+                held = replace(slot, held=True, priority=0, reason="JobHeldAdmin")
+                held = replace(held, qos=borrowed_qos(owner))
                 yield started or held
 
     def lenders(self, count: int) -> Iterator[JobView]:
@@ -194,7 +195,8 @@ class _Crowd:
         busy = [name for number, name in enumerate(self._leaves) if number % 3]
         for _ in range(count):
             kind, instances = self._size_of_one()
-            yield replace(self._waiting(self._chance.choice(busy), kind, instances), qos=SHARED_QOS)
+            job = self._waiting(self._chance.choice(busy), kind, instances)
+            yield replace(job, qos=borrowed_qos(job.account))
 
     def _room(self, node: str, kind: str) -> int:
         return self._nodes[node].gpus[kind] - self._taken[node]
@@ -260,7 +262,7 @@ class _Crowd:
             job,
             state=JobState.RUNNING,
             reason="None",
-            qos=qos_name(job.account) if is_own else SHARED_QOS,
+            qos=(qos_name if is_own else borrowed_qos)(job.account),
             nodes=(node,),
             start_s=start_s,
             end_s=start_s + (job.time_limit_s or 0),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rebalance import __main__ as command
-from benchmarks.rebalance import site
+from benchmarks.rebalance import rounds, site
 from benchmarks.rebalance.replies import Replies
 from benchmarks.rebalance.site import Size
 from cluster.jobs import JobState, JobView
@@ -24,7 +24,7 @@ from slurm_plugin.decide.limits import (
     wanted,
 )
 from slurm_plugin.decide.mig.recut_gpus import lines_by_node
-from slurm_plugin.decide.qos_names import SHARED_QOS
+from slurm_plugin.decide.qos_names import borrowed_qos
 from slurm_plugin.decide.reclaim.recalls import short_lenders
 from slurm_plugin.decide.slurm_files import node_positions
 
@@ -63,7 +63,7 @@ def test_lenders_are_short_of_what_was_lent_while_they_were_idle():
     wants = demand(after.policy, after.jobs, PARTITIONS, site.COSTS)
     assert short_lenders(after.policy, loans, wants)
     replicas = [job for job in running(after.jobs).values() if job.array_job_id is not None]
-    assert {job.qos for job in replicas} == {SHARED_QOS}
+    assert all(job.qos == borrowed_qos(job.account) for job in replicas)
     ended = {one.job_id for one in after.ended}
     assert ended
     assert ended <= running(before.jobs).keys() - running(after.jobs).keys()
@@ -110,7 +110,9 @@ def test_the_command_writes_every_key_of_the_report(
 ):
     step = {"seconds": 0.5, "cpu_s": 0.4, "changed": 3, "saw": {}}
     run = {"seconds": 1.5, "cpu_s": 1.0, "look_s": 0.1, "steps": {"lend": step}}
-    run["calls"] = {"ledger": 3, "slurm": 6}
+    one = {"ledger": 3, "slurm": 6, "of": {}, "seconds": 0.2, "decision_s": 0.1}
+    run["rounds"] = {"quiet": one, "busy": one | {"ledger": 8, "slurm": 19}}
+    run["calls"] = rounds.calls(run["rounds"])
     world = {"anomaly_max_s": -3, "utilisation": 0.9, "asked": 2, "cut_off": 0}
     world |= {"preempted_replicas": 1, "preempted_jobs": 0}
     cell = {"gpus": 4, "alone": {"utilisation": 0.4}, "worlds": {"shared": world}}
@@ -124,6 +126,8 @@ def test_the_command_writes_every_key_of_the_report(
     found = json.loads(report.read_text())
     assert found["seconds"] == 1.5
     assert found["anomaly_max_s"] == -3
+    assert {to: found["calls"][to] for to in ("ledger", "slurm")} == {"ledger": 3, "slurm": 6}
+    assert found["calls"]["busy"] == {"ledger": 8, "slurm": 19, "of": {}}
     assert found["evicted_over_needed"]["slicewise"] == 1
     assert list(found["evictions"]) == ["replicas", "large_jobs", "with_batch"]
     assert found["evictions"]["replicas"]["worlds"] == 12
