@@ -37,6 +37,7 @@ REQUIRED_FILES: tuple[tuple[str, str], ...] = (
     ("munged", "munge"),
     ("mariadbd", "mariadb-server-core"),
     ("haproxy", "haproxy"),
+    ("openssl", "openssl"),
     ("/usr/lib/*/lua/5.*/socket/unix.so", "lua-socket"),
     ("/usr/lib/*/lua/5.*/cjson.so", "lua-cjson"),
     ("/usr/lib/*/libnss_wrapper.so", "libnss-wrapper"),

@@ -1,6 +1,7 @@
 import pytest
 
 from cluster.errors import SlicewiseError
+from sandbox import packages
 from sandbox.packages import install_line, missing_packages, plugins, require, search_path
 
 HERE = (("sh", "dash"), ("/bin/s*", "dash"))
@@ -24,6 +25,12 @@ def test_missing_packages_are_an_error_with_the_install_line():
     with pytest.raises(SlicewiseError, match="SW-SANDBOX-PACKAGES") as caught:
         require(GONE)
     assert "--no-install-recommends first second" in caught.value.refusal.hint
+
+
+def test_a_machine_without_any_program_is_told_of_what_makes_keys(monkeypatch, tmp_path):
+    monkeypatch.setattr(packages, "SEARCH_PATH", str(tmp_path))
+    # The gateway's key, and each replica's, is made by openssl, which a minimal Debian lacks.
+    assert {"openssl", "haproxy", "munge"} <= set(missing_packages(packages.EVERYTHING))
 
 
 def test_another_slurm_comes_first_and_brings_its_own_plugins():
