@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Gt
+from annotated_types import Gt, Le
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from cluster.billing import MILLISLICES, BillingUnit
 from cluster.errors import InvalidInputError
 from cluster.gateway_settings import GatewaySettings
 from cluster.jobs import JobClass
@@ -36,7 +37,7 @@ from cluster.mig_profiles import (
 )
 from cluster.periods import check_zone
 from cluster.recut_settings import RecutSettings
-from cluster.units import Millislices
+from cluster.units import Millislices, slices_words
 
 CONFIG_VARIABLE = "SLICEWISE_CONFIG"
 DATABASE_VARIABLE = "SLICEWISE_DATABASE_URL"
@@ -80,6 +81,8 @@ def _listed(value: object) -> object:
 Addresses = Annotated[tuple[Address, ...], BeforeValidator(_listed)]
 """One, or several in a list."""
 Weight = Annotated[Fraction, BeforeValidator(_weight), Gt(Fraction(0))]
+PerSlice = Annotated[Weight, Le(Fraction(1_000_000))]
+"""Slurm counts up to 2^64: the largest budget fits into it at that."""
 
 
 class ClusterSettings(_Section):
@@ -87,7 +90,11 @@ class ClusterSettings(_Section):
 
     name: str = Field(description="Slurm's ClusterName: part of every key in the ledger.")
     partitions: tuple[str, ...] = Field(
-        min_length=1, description="Managed partitions; their TRESBillingWeights are in millislices."
+        min_length=1, description="Managed partitions; their TRESBillingWeights are by the next."
+    )
+    billing_per_slice: PerSlice = Field(
+        MILLISLICES.per_slice,
+        description="Slurm's billing of one slice; that of each GRES type must be whole.",
     )
 
 
@@ -296,6 +303,24 @@ class Settings(_Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _bills_whole_numbers(self) -> Self:
+        for kind, cost in self.costs.items():
+            billed = self.billing.exact(cost)
+            if billed.denominator != 1:
+                nearest = " and ".join(map(str, self.billing.nearest(self.costs.values())))
+                raise ValueError(
+                    f"cluster.billing_per_slice: {self.billing.per_slice} would bill {billed} for "
+                    f"{kind}, which costs {slices_words(cost)}, but Slurm limits whole numbers; "
+                    f"the nearest that make all types' whole: {nearest}"
+                )
+        return self
+
+    @cached_property
+    def billing(self) -> BillingUnit:
+        """In what Slurm counts."""
+        return BillingUnit(self.cluster.billing_per_slice)
+
     @cached_property
     def costs(self) -> Mapping[str, Millislices]:
         """Millislices of one instance, or one whole GPU, by GRES type."""
@@ -352,7 +377,6 @@ def load_settings(path: Path | None = None) -> Settings:
     place = settings_file(path)
     try:
         settings = Settings.model_validate(tomllib.loads(place.read_text(encoding="utf-8")))
-        _ = settings.costs
     except FileNotFoundError:
         raise InvalidInputError(
             "SW-SETTINGS",

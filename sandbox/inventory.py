@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from cluster.billing import MILLISLICES
 from cluster.mig_profiles import board, cost_millislices
 from slurm_plugin.decide import slurm_conf
 
@@ -60,7 +61,7 @@ def gpu_types() -> Mapping[str, tuple[str, ...]]:
 
 def billing_weights() -> str:
     """``TRESBillingWeights`` of the partition."""
-    return slurm_conf.billing_weights(_costs())
+    return slurm_conf.billing_weights(_costs(), MILLISLICES)
 
 
 def accounting_tres() -> str:

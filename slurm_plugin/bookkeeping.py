@@ -56,6 +56,7 @@ def tariff(settings: Settings, policy: Policy) -> Tariff:
         settings.costs,
         payers(policy),
         settings.ledger.node_failure,
+        settings.billing,
     )
 
 

@@ -168,8 +168,8 @@ async def look(
     """
     now = shown or await slurm_now(slurm)
     associations, config, partitions = now.associations, now.config, now.partitions
-    nodes, jobs = now.nodes, now.jobs
-    managed = frozenset(settings.cluster.partitions)
+    nodes, jobs, cluster = now.nodes, now.jobs, settings.cluster
+    managed = frozenset(cluster.partitions)
     # Without any GPU something else is wrong, and limits of 0 would not mend it.
     whole = capacity(nodes, managed, settings.costs, settings.whole_boards) or None
     books = await asyncio.to_thread(ledger.books, time.time(), settings.ledger.time_zone)
@@ -180,7 +180,7 @@ async def look(
         # Running jobs use budgets up: else their parts would shrink in every round, and none grow.
         allowed = replace(allowed, run_minutes=planned.allowed.run_minutes)
     found = found_of(
-        settings.cluster.name,
+        cluster.name,
         associations,
         now.qos,
         config,
@@ -194,6 +194,7 @@ async def look(
             now_s=books.now_s,
             has_budgets=bool(allowed.run_minutes),
         ),
+        billing=settings.billing,
     )
     limits = wanted(allowed, found, known)
     all_differing = differences(limits, found)
@@ -215,7 +216,7 @@ async def look(
             *unnamed_warnings(unnamed),
             *unknown_qos(settings.qos, found),
             *crowding_warnings(allowed, found, config.get("MaxJobCount", "")),
-            *conf_faults(config, partitions, settings.cluster.partitions, settings.costs),
+            *conf_faults(config, partitions, cluster.partitions, settings.costs, settings.billing),
             *price_faults(nodes, managed, settings.costs),
             *allow_qos_faults(partitions, managed, limits.our_qos),
             *isolation_faults(config),
@@ -338,7 +339,8 @@ def _due(seen: Look, refused: "_Refused") -> tuple[Difference, ...]:
     all_shrinking = shrinking(seen.differences, seen.found)
     stuck = [one for one in all_shrinking if unit(one) in refused.of]
     policy = seen.allowed.policy
-    waits = overtaken(policy, seen.wanted, seen.planned_use, seen.use)
+    billing = seen.found.billing
+    waits = overtaken(policy, seen.wanted, seen.planned_use, seen.use, billing)
     room = free(seen.allowed.capacity_millislices, seen.wanted, seen.found)
     waits |= unfunded(stuck, grow, policy, seen.books.loans, room)
     waits |= overdrawn(stuck, drawn_on(policy, seen.allowed.run_minutes, policy))
@@ -440,7 +442,8 @@ def _adopt_one(ledger: "Ledger", seen: Look, change: HandChange) -> None:
     tenant = of.get(change.key)
     if tenant is None:
         return
-    nominal = adopted_nominal(change, effective_nominal(seen.allowed.policy)[tenant])
+    before = effective_nominal(seen.allowed.policy)[tenant]
+    nominal = adopted_nominal(change, before, seen.found.billing)
     if nominal is None:
         return
     update = TenantUpdate(tenant, nominal_millislices=Millislices(nominal))

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 from own_parts import OwnParts
 
+from cluster.billing import MILLISLICES, BillingUnit
 from cluster.jobs import JobView, NodeView, PartitionView
 from cluster.slurm.interface import Association, Qos
 from cluster.slurm.values import duration_s
@@ -99,7 +100,7 @@ class SlurmDatabase:
         return tuple(self.known.values())
 
     async def config(self) -> Mapping[str, str]:
-        lines = (line.partition("=") for line in conf_lines((), COSTS))
+        lines = (line.partition("=") for line in conf_lines((), COSTS, MILLISLICES))
         return {key: value for key, _, value in lines}
 
     async def partitions(self) -> tuple[PartitionView, ...]:
@@ -334,13 +335,16 @@ class LimitLedger(OwnParts):
         self.remembered = {}
 
 
-def settings(by_hand: str = "put back", term_s: int = 0) -> SimpleNamespace:
+def settings(
+    by_hand: str = "put back", term_s: int = 0, billing: BillingUnit = MILLISLICES
+) -> SimpleNamespace:
     """As much of the settings as is asked for."""
     return SimpleNamespace(
         cluster=SimpleNamespace(name=CLUSTER, partitions=("gpu",)),
         whole_boards={},
         models=dict.fromkeys(COSTS, "A100-80GB"),
         costs=COSTS,
+        billing=billing,
         ledger=SimpleNamespace(by_hand=by_hand, time_zone="UTC"),
         lending=SimpleNamespace(term_s=term_s),
         qos={},

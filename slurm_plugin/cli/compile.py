@@ -75,7 +75,7 @@ def _require_enforce(settings: Settings) -> None:
 
 
 def _print_conf(settings: Settings, as_json: bool) -> None:
-    lines = conf_lines(settings.cluster.partitions, settings.costs)
+    lines = conf_lines(settings.cluster.partitions, settings.costs, settings.billing)
     if as_json:
         print_json(lines)
     else:

@@ -10,7 +10,7 @@ _UNSET = "-"
 
 
 def differences_table(differences: Sequence[Difference]) -> FittingTable:
-    """One line per setting, in Slurm's own words and units: billing is in millislices."""
+    """One line per setting, in Slurm's own words and units."""
     return FittingTable(
         (
             column("entity", (_entity(one) for one in differences), rank=1),

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NewType
 
+from cluster.billing import MILLISLICES, BillingUnit
 from cluster.jobs import JobView, RunRecord
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin.decide.gone import LIVE, live_runs
@@ -39,6 +40,7 @@ class Tariff:
             keeps the payer that it was reserved with.
         node_failure: who bears a run that its node's failure ended. "operator": all of it is
             waived.
+        billing: in what Slurm counts; nothing is charged by it.
     """
 
     cluster: str
@@ -46,6 +48,7 @@ class Tariff:
     costs: Mapping[str, Millislices] = field(hash=False)
     payers: Mapping[str, str] = field(hash=False)
     node_failure: Literal["tenant", "operator"]
+    billing: BillingUnit = MILLISLICES
 
 
 _RESIZING = "RESIZING"
@@ -95,7 +98,7 @@ def charge(
         transfers = _transfers(sightings[key], held.get(key))
         if transfers:
             charges.append(_charge(sightings[key], held.get(key), transfers))
-            observations.extend(_observations(sightings[key], held.get(key)))
+            observations.extend(_observations(sightings[key], held.get(key), tariff.billing))
     observations.extend(_lost(held[key], missed[key]) for key in sorted(missed))
     types = frozenset(kind for seen in sightings.values() for kind in seen.run.gres)
     return Charging(tuple(charges), tuple(observations), types - tariff.costs.keys())
@@ -274,14 +277,18 @@ def transfer(kind: TransferKind, amount: int, until_s: int) -> Transfer:
     return Transfer(kind, MillisliceSeconds(amount), until_s)
 
 
-def _observations(seen: _Sighting, held: Reservation | None) -> Iterable[Observation]:
+def _observations(
+    seen: _Sighting, held: Reservation | None, billing: BillingUnit
+) -> Iterable[Observation]:
     """Whatever does not fit together; once when a run is first seen and once when it ends."""
     run = seen.run
-    if seen.billing is not None and seen.billing != run.cost_millislices:
+    due = billing.held(run.cost_millislices)
+    if seen.billing is not None and seen.billing != due:
         yield Observation(
             run.key,
-            f"Slurm bills {seen.billing}, the settings say {run.cost_millislices} millislices: "
-            "check the partition's TRESBillingWeights",
+            f"Slurm bills {seen.billing}, the settings say {due} for {run.cost_millislices} "
+            "millislices: check the partition's TRESBillingWeights, unless the run began before "
+            "they were changed",
         )
     # Of a short run accounting learns the end first, its GPUs up to some seconds later.
     if held is not None and run.gres and dict(held.gres) != dict(run.gres):

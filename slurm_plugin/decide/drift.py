@@ -10,6 +10,7 @@ values in ``last``, and nobody's hand is blamed; and ``before`` is written befor
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from cluster.billing import BillingUnit
 from slurm_plugin.decide.limits import (
     BILLING,
     DEFAULT_QOS,
@@ -66,11 +67,13 @@ def noted(changes: Iterable[HandChange], known: Known) -> Known:
     return {one.key: KnownLimit(known[one.key].before, one.now) for one in changes}
 
 
-def adopted_nominal(change: HandChange, nominal: int) -> int | None:
+def adopted_nominal(change: HandChange, nominal: int, billing: BillingUnit) -> int | None:
     """The nominal, in millislices, of which follows what a tenant's own QOS is limited to by hand,
     as what it ``was`` did of this ``nominal``; None of a limit that was taken away.
     """
-    return nominal + int(change.now) - int(change.was) if change.now and change.was else None
+    if not change.now or not change.was:
+        return None
+    return nominal + billing.millislices(int(change.now) - int(change.was))
 
 
 def to_remember(

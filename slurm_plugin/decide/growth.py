@@ -5,6 +5,7 @@ still take.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from cluster.billing import BillingUnit
 from slurm_plugin.decide.ceilings import QosUse
 from slurm_plugin.decide.limit_changes import shrinks
 from slurm_plugin.decide.limits import (
@@ -51,7 +52,9 @@ def _is_limit(one: Difference) -> bool:
     return one.key.entity == "qos" and one.key.field in {BILLING, RUN_MINUTES}
 
 
-def overtaken(policy: Policy, wanted: Wanted, planned: QosUse, now: QosUse) -> frozenset[str]:
+def overtaken(
+    policy: Policy, wanted: Wanted, planned: QosUse, now: QosUse, billing: BillingUnit
+) -> frozenset[str]:
     """QOS that are to wait, as the tenant's other one took more before it shrank: the limits are
     those for what was in use when they were ``planned``.
     """
@@ -59,11 +62,13 @@ def overtaken(policy: Policy, wanted: Wanted, planned: QosUse, now: QosUse) -> f
         name
         for tenant in policy
         for name, other in _pairs(tenant)
-        if now.held.get(other, 0) > max(_limit(wanted, other), planned.held.get(other, 0))
+        if (held := now.held.get(other, 0)) > planned.held.get(other, 0)
+        and billing.held(held) > _limit(wanted, other)
     )
 
 
 def _limit(wanted: Wanted, qos: str) -> int:
+    """In Slurm's billing."""
     setting = wanted.settings.get(LimitKey("qos", qos, BILLING))
     return int(setting.value) if setting else 0
 
@@ -83,7 +88,8 @@ def unfunded(
     """QOS that are to wait for slices of a QOS that is ``stuck``: Slurm refuses to shrink it.
 
     They are the tenant's other QOS, those of who borrows from it, and the own ones of the tenants
-    right above and below. Others grow by what is ``free`` of the cluster; None is not known.
+    right above and below. Others grow by what is ``free`` of the cluster, in Slurm's billing; None
+    is not known.
     """
     names = {one.key.name for one in stuck if one.key.field == BILLING}
     if not names:
@@ -117,9 +123,10 @@ def _heirs(stuck: set[str], policy: Policy, loans: tuple[Loan, ...]) -> Iterator
             yield from map(qos_name, (*children(policy, tenant), parent(policy, tenant)))
 
 
-def free(capacity: int | None, wanted: Wanted, found: Found) -> int | None:
-    """What no QOS of ours has yet; None is not known."""
-    if capacity is None:
+def free(capacity_millislices: int | None, wanted: Wanted, found: Found) -> int | None:
+    """What no QOS of ours has yet, in Slurm's billing; None is not known."""
+    if capacity_millislices is None:
         return None
+    capacity = found.billing.limit(capacity_millislices)
     ours = (key for key in wanted.settings if key.entity == "qos" and key.field == BILLING)
     return capacity - sum(int(value_now(found, key) or 0) for key in ours if key.name != GATE_QOS)

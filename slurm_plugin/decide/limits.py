@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from cluster.billing import MILLISLICES, BillingUnit
 from cluster.errors import InvalidInputError
 from cluster.jobs import ALLOTTED, JobState, JobView, PartitionView
 from cluster.slurm.interface import Association, Qos
@@ -49,6 +50,7 @@ class Found:
     Attributes:
         tres: what accounting counts (AccountingStorageTRES): there can be limits on no others.
         in_use: what jobs do to limits.
+        billing: in what limits of slices and budgets are. All texts of settings are in it.
     """
 
     cluster: str
@@ -57,6 +59,7 @@ class Found:
     qos: Mapping[str, Qos] = field(hash=False)
     tres: frozenset[str]
     in_use: "InUse"
+    billing: BillingUnit = MILLISLICES
 
     @property
     def is_gated(self) -> bool:
@@ -160,6 +163,8 @@ def found_of(
     qos: Iterable[Qos],
     config: Mapping[str, str],
     in_use: InUse = InUse(),
+    *,
+    billing: BillingUnit = MILLISLICES,
 ) -> Found:
     """Slurm's replies, by name.
 
@@ -182,6 +187,7 @@ def found_of(
         {one.name: one for one in qos},
         frozenset(config.get("AccountingStorageTRES", "").split(",")),
         in_use,
+        billing,
     )
 
 
@@ -334,12 +340,13 @@ def _qos_settings(
     settings = dict(_qos(GATE_QOS, "QOS of the managed partitions", gate))
     for tenant, limit in sorted(limits.items()):
         name, on_loan = qos_name(tenant), borrowed_qos(tenant)
-        own, borrowed = limit.own_limit_millislices, limit.borrowed_limit_millislices
+        own = found.billing.limit(limit.own_limit_millislices)
+        borrowed = found.billing.limit(limit.borrowed_limit_millislices)
         fields = {**_limit(own, f"own part of {tenant}, less what it lends"), PREEMPT: preempted}
-        fields |= _minutes(of_budgets.get(name))
+        fields |= _minutes(of_budgets.get(name), found.billing)
         settings |= _qos(name, f"for guaranteed jobs of {tenant}", fields)
         fields = {**_limit(borrowed, f"lent to {tenant}"), **_on_loan(allowed.term_s)}
-        fields |= _minutes(of_budgets.get(on_loan))
+        fields |= _minutes(of_budgets.get(on_loan), found.billing)
         settings |= _qos(on_loan, f"for borrowed jobs of {tenant}", fields)
     for name in shared:
         settings |= _qos(name, "until the last of its jobs has ended", _on_loan(allowed.term_s))
@@ -407,11 +414,12 @@ def _by_qos(amounts: Mapping[tuple[str, str], int]) -> Mapping[str, int]:
     return found
 
 
-def _minutes(part: Part | None) -> Mapping[str, Setting]:
+def _minutes(part: Part | None, billing: BillingUnit) -> Mapping[str, Setting]:
     if part is None:
         return {}
     of = f"budget of {', '.join(part.budgets)}: {part.minutes / 60_000:.2f} slice-hours of it"
-    return {RUN_MINUTES: Setting(str(part.minutes), of, part.least)}
+    limit = str(billing.limit(part.minutes))
+    return {RUN_MINUTES: Setting(limit, of, billing.limit(part.least))}
 
 
 def _limit(amount: int, why: str) -> Mapping[str, Setting]:
@@ -525,7 +533,7 @@ def differences(wanted: Wanted, found: Found) -> tuple[Difference, ...]:
             Difference(key, now[key], value, setting.why)
             for key, setting in wanted.settings.items()
             if now[key] != (value := _with_others(key, now[key], setting.value))
-            and not _near(key, now[key], setting)
+            and not _near(key, now[key], setting, found.billing)
         ),
         *_user_differences(wanted.lists, found),
     )
@@ -540,12 +548,12 @@ def _with_others(key: LimitKey, now: str, value: str) -> str:
     return _text({*now.split(","), *value.split(",")} - {""})
 
 
-def _near(key: LimitKey, now: str, setting: Setting) -> bool:
+def _near(key: LimitKey, now: str, setting: Setting, billing: BillingUnit) -> bool:
     if key.field != RUN_MINUTES or not now or setting.value in {"", "0"}:
         return False
     has, value = int(now), int(setting.value)
     apart = abs(has - value)
-    is_near = apart <= _NEAR_MILLISLICE_MIN or apart * _NEAR_SHARE <= value
+    is_near = apart <= billing.limit(_NEAR_MILLISLICE_MIN) or apart * _NEAR_SHARE <= value
     return is_near and has >= setting.least
 
 

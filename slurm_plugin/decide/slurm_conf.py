@@ -2,7 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from fractions import Fraction
 
+from cluster.billing import BillingUnit
 from cluster.jobs import NodeView, PartitionView
 from cluster.slurm.values import has_default_memory
 from slurm_plugin.decide.qos_names import GATE_QOS
@@ -11,13 +13,15 @@ from slurm_plugin.decide.slurm_gres import is_pad
 _ENFORCED = ("associations", "limits", "qos")
 
 
-def conf_lines(partitions: Iterable[str], costs: Mapping[str, int]) -> tuple[str, ...]:
+def conf_lines(
+    partitions: Iterable[str], costs: Mapping[str, int], billing: BillingUnit
+) -> tuple[str, ...]:
     """Lines for slurm.conf. ``costs`` are millislices by GRES type.
 
     A partition's line is its weights and the gate only: a site adds them to the line that it has.
     slurmctld ends if a partition names a QOS that is not there.
     """
-    weights = billing_weights(costs)
+    weights = billing_weights(costs, billing)
     return (
         f"AccountingStorageEnforce={','.join(_ENFORCED)}",
         f"AccountingStorageTRES={accounting_tres(costs)}",
@@ -30,9 +34,10 @@ def conf_lines(partitions: Iterable[str], costs: Mapping[str, int]) -> tuple[str
     )
 
 
-def billing_weights(costs: Mapping[str, int]) -> str:
-    """``TRESBillingWeights`` of a managed partition: a job's billing is its millislices."""
-    return ",".join(("CPU=0", "Mem=0", *(f"GRES/gpu:{kind}={costs[kind]}" for kind in costs)))
+def billing_weights(costs: Mapping[str, int], billing: BillingUnit) -> str:
+    """``TRESBillingWeights`` of a managed partition: a job's billing is its slices."""
+    weights = (f"GRES/gpu:{kind}={billing.held(cost)}" for kind, cost in costs.items())
+    return ",".join(("CPU=0", "Mem=0", *weights))
 
 
 def accounting_tres(types: Iterable[str]) -> str:
@@ -45,6 +50,7 @@ def conf_faults(
     partitions: Iterable[PartitionView],
     managed: Sequence[str],
     costs: Mapping[str, int],
+    billing: BillingUnit,
 ) -> tuple[str, ...]:
     """What of that the running slurmctld does not have, one sentence each."""
     views = {view.name: view for view in partitions}
@@ -55,7 +61,7 @@ def conf_faults(
             fault
             for name in managed
             if name in views
-            for fault in _weight_faults(views[name], costs)
+            for fault in _weight_faults(views[name], costs, billing)
         ),
         *(
             f"Partition {name} gives a job that asks for no memory all that its node has, so that "
@@ -144,14 +150,25 @@ def _counted(costs: Iterable[str]) -> tuple[str, ...]:
     return ("gres/gpu", *(f"gres/gpu:{kind}" for kind in costs))
 
 
-def _weight_faults(partition: PartitionView, costs: Mapping[str, int]) -> Iterable[str]:
-    """Billing counts millislices only if each type weighs its cost and nothing else weighs."""
+def _weight_faults(
+    partition: PartitionView, costs: Mapping[str, int], billing: BillingUnit
+) -> Iterable[str]:
+    """Billing counts slices only if each type weighs its cost and nothing else weighs."""
     weights = partition.billing_weights
     where = f"TRESBillingWeights of partition {partition.name}"
-    expected = {f"gres/gpu:{kind}".lower(): cost for kind, cost in costs.items()}
-    for tres, cost in expected.items():
-        if weights.get(tres) != cost:
-            yield f"{where}: {tres} is {_number(weights.get(tres))}, not {cost}."
+    expected = {f"gres/gpu:{kind}".lower(): billing.held(cost) for kind, cost in costs.items()}
+    scales = {Fraction(weights.get(tres, 0)) / due for tres, due in expected.items()}
+    if len(scales) == 1 and (scale := scales.pop()) not in {0, 1}:
+        yield (
+            f"{where} are those of billing_per_slice = {billing.per_slice * scale}, and [cluster] "
+            f"of slicewise.toml says {billing.per_slice}: a job counts {scale} times what it "
+            "should. Write the line of slicewise compile --slurm-conf into slurm.conf, or correct "
+            "the setting."
+        )
+    else:
+        for tres, due in expected.items():
+            if weights.get(tres) != due:
+                yield f"{where}: {tres} is {_number(weights.get(tres))}, not {due}."
     for tres, weight in _others(weights, expected):
         yield f"{where}: {tres} is {_number(weight)}, not 0: billing counts more than GPUs."
 

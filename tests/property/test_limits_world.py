@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from effort import examples
@@ -21,6 +22,7 @@ from slurm_database import (
 )
 from slurm_database import settings as site
 
+from cluster.billing import MILLISLICES, BillingUnit
 from cluster.errors import InvalidInputError, OutsideError
 from cluster.jobs import JobState, JobView
 from cluster.slurm.interface import Qos
@@ -65,6 +67,9 @@ def rows(draw: st.DrawFn) -> list[Row]:
     return found + users
 
 
+UNITS = st.integers(1, 5000).map(lambda number: BillingUnit(Fraction(2 * number)))
+"""By which 1 and 3.5 slices are whole."""
+
 UPDATES = st.builds(
     TenantUpdate,
     tenant=st.sampled_from(ACCOUNTS),
@@ -89,12 +94,14 @@ def persistently(
     ledger: LimitLedger,
     kills: Sequence[int],
     term_s: int = 0,
+    *,
+    billing: BillingUnit = MILLISLICES,
 ):
     """Run it; start it again whenever it is killed. Returns what it says in the end."""
     for steps in (*kills, None):
         slurm.steps.left = ledger.steps.left = steps
         try:
-            return asyncio.run(program(slurm, ledger, site(term_s=term_s)))  # type: ignore[operator]
+            return asyncio.run(program(slurm, ledger, site(term_s=term_s, billing=billing)))  # type: ignore[operator]
         except KilledError:
             continue
     raise AssertionError
@@ -110,14 +117,21 @@ def test_whatever_is_changed_and_killed_slurm_follows_and_forgets(
     ledger = LimitLedger(steps)
     before, found = slurm.state(), foreign(slurm)
     kills = st.lists(st.integers(0, 12), max_size=2)
+    units = st.just(MILLISLICES) | UNITS
     for updates in turns:
         for update in updates:
             change(ledger, update)
         term_s = data.draw(st.sampled_from([0, 0, 7, 3600]))
-        compiled = persistently(compile_limits, slurm, ledger, data.draw(kills), term_s)
+        unit = data.draw(units)
+        killed = data.draw(kills)
+        compiled = persistently(compile_limits, slurm, ledger, killed, term_s, billing=unit)
         assert compiled.by_hand == ()
-        assert persistently(compile_limits, slurm, ledger, (), term_s).changes == ()
-        check(slurm, ledger, found)
+        again = persistently(compile_limits, slurm, ledger, (), term_s, billing=unit)
+        assert again.changes == ()
+        check(slurm, ledger, found, unit)
+        for name, ceiling in compiled.ceilings.items():
+            allowed = (ceiling.own_limit_millislices, ceiling.borrowed_limit_millislices)
+            assert slurm.limits(name) == [unit.limit(amount) for amount in allowed]
         for name in ledger.shown:
             borrowed = slurm.known[f"slicewise_{name}_borrowed"]
             assert (borrowed.preempt_exempt_s, borrowed.preempt_mode) == (term_s or None, "requeue")
@@ -131,10 +145,11 @@ def check(
     slurm: SlurmDatabase,
     ledger: LimitLedger,
     found: Foreign,
+    unit: BillingUnit,
 ) -> None:
     """Written anew from the rules, on what Slurm has: of accounts only their lists change."""
     together = sum(limit or 0 for limit in slurm.limits(*ledger.shown))
-    assert together <= CAPACITY
+    assert together <= unit.exact(CAPACITY)
     assert slurm.known["slicewise_gate"].grp_tres == {"billing": 0}
     for row in slurm.rows.values():
         if row.account == "root":

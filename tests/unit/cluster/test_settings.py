@@ -1,11 +1,13 @@
 """slicewise.toml: the shipped example is right, and mistakes name their key."""
 
+import re
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from cluster.billing import MILLISLICES
 from cluster.errors import InvalidInputError
 from cluster.mig_profiles import WholeBoard
 from cluster.settings import (
@@ -25,6 +27,7 @@ partitions = ["gpu"]
 weight = "1.5"
 types = ["1g.10gb", "3g.40gb"]
 """
+BILLED = MINIMAL.replace("[cluster]\n", "[cluster]\nbilling_per_slice = {}\n")
 
 
 def test_costs_are_exact_and_weighted(tmp_path: Path) -> None:
@@ -80,6 +83,9 @@ def test_whole_gpus_have_a_price_and_models_that_can_not_be_cut_any_name(tmp_pat
         (MINIMAL + "[ledger]\ntime_zone = '../../etc/passwd'\n", "ledger.time_zone: write a time"),
         (MINIMAL + "[ledger]\nnode_failure = 'nobody'\n", "ledger.node_failure"),
         (MINIMAL + "[ledger]\nby_hand = 'keep'\n", "ledger.by_hand"),
+        (BILLED.format('"0"'), "cluster.billing_per_slice"),
+        (BILLED.format("1000002"), "cluster.billing_per_slice"),
+        (BILLED.format("'many'"), "cluster.billing_per_slice"),
         ("[cluster", "not TOML"),
     ],
 )
@@ -88,6 +94,38 @@ def test_mistakes_name_their_key(tmp_path: Path, text: str, named: str) -> None:
     place.write_text(text)
     with pytest.raises(InvalidInputError, match=named):
         load_settings(place)
+
+
+@pytest.mark.parametrize(
+    ("per_slice", "says"),
+    [
+        # 1.5 slices and 5.25 at that weight: multiples of 4/3 make both whole.
+        ("1000", ""),
+        ("8", ""),
+        ("'4/3'", ""),
+        ("3", "3 would bill 9/2 for 1g.10gb, which costs 1.5 slices, but Slurm limits whole"),
+        ("3", "the nearest that make all types' whole: 8/3 and 4."),
+        ("2", "2 would bill 21/2 for 3g.40gb, which costs 5.25 slices"),
+        ("1", "the nearest that make all types' whole: 4/3."),
+    ],
+)
+def test_slurm_bills_whole_numbers(tmp_path: Path, per_slice: str, says: str) -> None:
+    place = tmp_path / "slicewise.toml"
+    place.write_text(BILLED.format(per_slice))
+    if not says:
+        settings = load_settings(place)
+        assert {settings.billing.exact(one).denominator for one in settings.costs.values()} == {1}
+        return
+    with pytest.raises(InvalidInputError, match=re.escape(says)) as caught:
+        load_settings(place)
+    assert caught.value.refusal.code == "SW-SETTINGS"
+    assert "cluster.billing_per_slice" in str(caught.value)
+
+
+def test_a_slice_is_a_thousand_unless_the_site_says_so(tmp_path: Path) -> None:
+    place = tmp_path / "slicewise.toml"
+    place.write_text(MINIMAL)
+    assert load_settings(place).billing == MILLISLICES
 
 
 def test_a_qos_of_the_site_stands_for_a_class(tmp_path: Path) -> None:

@@ -2,16 +2,30 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from ledger_world import SimulatedRun, run_record
-from scripted import DOWN, ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
+from scripted import (
+    DOWN,
+    ETC,
+    ScriptedLedger,
+    ScriptedSlurm,
+    job,
+    policy_of,
+    settings,
+    sync_of,
+    tenant,
+)
 
+from cluster.billing import BillingUnit
 from cluster.errors import OutsideError, SlicewiseError, UnreachableError
 from cluster.jobs import JobState, JobView, RunRecord
+from cluster.settings import load_settings
 from cluster.units import MillisliceSeconds
-from slurm_plugin.bookkeeping import HELD_BACK_S, Bookkeeping
+from slurm_plugin.bookkeeping import HELD_BACK_S, Bookkeeping, tariff
 from slurm_plugin.decide.charging import ACCOUNTING_DELAY_S
 from slurm_plugin.decide.clock import SETTLED_S
 from slurm_plugin.decide.gone import LOST_AFTER_S
@@ -456,3 +470,9 @@ async def test_a_clock_that_is_believed_makes_accountings_answers_no_older(books
     await books.turn(10)
     assert books.sync.clock.stepped_s == 0.0
     assert books.ledger.watermark_s == reached_s
+
+
+def test_runs_are_judged_by_what_the_site_bills(tmp_path: Path) -> None:
+    file = tmp_path / "slicewise.toml"
+    file.write_text(ETC.read_text().replace("# billing_per_slice = 1000", "billing_per_slice = 8"))
+    assert tariff(load_settings(file), {}).billing == BillingUnit(Fraction(8))

@@ -1,9 +1,11 @@
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from ledger_world import COSTS, PARTITION, START_S, SimulatedRun, job_view, run_record
 from memory_ledger import MemoryStore
 
+from cluster.billing import BillingUnit
 from cluster.jobs import JobState, RunRecord
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin.decide.charging import (
@@ -301,6 +303,17 @@ def test_slurm_billing_something_else_is_reported_and_not_taken():
     decided = live(a_run(), tariff=cheaper)
     assert amounts(decided) == [("reserve", 54_000, 60)]
     assert "Slurm bills 1000, the settings say 900" in decided.observations[0].text
+
+
+def test_a_site_that_bills_in_its_own_unit_is_charged_by_slices():
+    """The last run began when a slice was 1,000."""
+    eight = replace(TARIFF, billing=BillingUnit(Fraction(8)))
+    old = job_view(a_run())
+    for run, reported in ((replace(old, tres={**old.tres, "billing": "8"}), 0), (old, 1)):
+        decided = charge(eight, [run], [], [], {})
+        assert amounts(decided) == [("reserve", 60_000, 60)]
+        assert len(decided.observations) == reported
+    assert "Slurm bills 1000, the settings say 8 for 1000" in decided.observations[0].text
 
 
 def test_a_type_without_a_cost_is_reported_and_charges_nothing():

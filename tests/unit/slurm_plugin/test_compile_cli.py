@@ -41,6 +41,15 @@ def test_the_lines_for_slurm_conf_need_no_server(capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out) == lines
 
 
+def test_the_lines_for_slurm_conf_are_in_the_sites_own_unit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    toml = TOML.replace("[cluster]\n", "[cluster]\nbilling_per_slice = 8\n")
+    (tmp_path / "slicewise.toml").write_text(toml)
+    compile_command(slurm_conf=True)
+    assert 'TRESBillingWeights="CPU=0,Mem=0,GRES/gpu:1g.10gb=8"' in capsys.readouterr().out
+
+
 def test_nothing_is_compiled_where_the_daemon_only_observes():
     with pytest.raises(InvalidInputError, match="SW-COMPILE-MODE"):
         compile_command()

@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
 from slurm_database import KilledError, LimitLedger, Row, SlurmDatabase, Steps, settings
 
+from cluster.billing import MILLISLICES, BillingUnit
 from cluster.errors import OutsideError
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.slurm.interface import Qos
@@ -55,9 +57,15 @@ def quota(of: LimitLedger, tenant: str, amount: int) -> None:
 
 
 async def compiled(
-    slurm: SlurmDatabase, of: LimitLedger, by_hand: str = "put back", term_s: int = 0
+    slurm: SlurmDatabase,
+    of: LimitLedger,
+    by_hand: str = "put back",
+    term_s: int = 0,
+    *,
+    billing: BillingUnit = MILLISLICES,
 ) -> Compiled:
-    return await compile_limits(slurm, of, settings(by_hand, term_s))  # type: ignore[arg-type]
+    site = settings(by_hand, term_s, billing)
+    return await compile_limits(slurm, of, site)  # type: ignore[arg-type]
 
 
 def own(slurm: SlurmDatabase, name: str) -> int | None:
@@ -345,6 +353,48 @@ async def test_an_accounts_limit_may_be_adopted_as_its_nominal():
     assert books.authors[-1] == "sacctmgr"
     assert own(slurm, "vision") == 9000
     assert (await compiled(slurm, books, "adopt")).by_hand == ()
+
+
+async def test_what_is_adopted_is_in_the_sites_own_unit():
+    slurm, books, eight = database(), ledger(vision=6000), BillingUnit(Fraction(8))
+    await compiled(slurm, books, "adopt", billing=eight)
+    assert own(slurm, "vision") == 48
+    set_by_hand(slurm, "vision", 60)
+    assert len((await compiled(slurm, books, "adopt", billing=eight)).by_hand) == 1
+    assert books.shown["vision"].quota.nominal_millislices == 7500
+    assert (await compiled(slurm, books, "adopt", billing=eight)).by_hand == ()
+    assert own(slurm, "vision") == 60
+
+
+async def test_a_site_that_changes_its_unit_has_all_limits_in_it_and_nobodys_hand_in_that():
+    slurm, books = database(), ledger(vision=6000, lab=3300)
+    for name, limit in (("lab", "lending_limit"), ("vision", "borrowing_limit")):
+        many: dict[str, Any] = {f"{limit}_millislices": Millislices(9000)}
+        books.change(TenantUpdate(name, **many), "op", "")
+    books.lent = (Loan("lab", "vision", Millislices(500)),)
+    for per_slice, limits in (
+        (1000, [6000, 2800, 500, 0]),
+        (8, [48, 22, 4, 0]),
+        (2000, [12_000, 5600, 1000, 0]),
+    ):
+        done = await compiled(slurm, books, billing=BillingUnit(Fraction(per_slice)))
+        assert done.by_hand == ()
+        assert slurm.limits("vision", "lab") == limits
+        stale = "are those of billing_per_slice = 1000"
+        assert any(stale in text for text in done.warnings) == (per_slice != 1000)
+
+
+async def test_what_slurm_does_not_shrink_leaves_others_so_much_in_the_sites_own_unit():
+    """112 are there, vision stays at 48, lab grows from 24 to 28: for 72 there is no room."""
+    slurm, books = database(), ledger(vision=6000, lab=3000, speech=0)
+    eight = BillingUnit(Fraction(8))
+    await compiled(slurm, books, billing=eight)
+    slurm.refuses = ("name=slicewise_vision set",)
+    for name, nominal in (("vision", 1000), ("lab", 3500), ("speech", 9000)):
+        quota(books, name, nominal)
+    with pytest.raises(OutsideError, match="SW-LIMITS-UNSETTLED"):
+        await compiled(slurm, books, billing=eight)
+    assert slurm.limits("vision", "lab", "speech") == [48, 28, 0, 0, 0, 0]
 
 
 async def test_what_is_adopted_is_adopted_once_though_slurm_goes_on_showing_it():

@@ -1,7 +1,10 @@
 """What keeps a limit of a QOS from growing."""
 
+from fractions import Fraction
+
 import pytest
 
+from cluster.billing import MILLISLICES, BillingUnit
 from cluster.slurm.interface import Qos
 from cluster.units import Millislices
 from slurm_plugin.decide.ceilings import QosUse
@@ -43,7 +46,14 @@ def test_what_the_other_qos_took_meanwhile(
     planned: dict[str, int], now: dict[str, int], waits: set[str]
 ):
     wanted = Wanted({LimitKey("qos", "slicewise_a", BILLING): Setting("1000", "")}, {})
-    assert overtaken(POLICY, wanted, QosUse(planned), QosUse(now)) == waits
+    assert overtaken(POLICY, wanted, QosUse(planned), QosUse(now), MILLISLICES) == waits
+
+
+@pytest.mark.parametrize(("held", "waits"), [(1000, set()), (1500, {"slicewise_a_borrowed"})])
+def test_what_it_took_is_counted_as_slurm_bills_it(held: int, waits: set[str]):
+    wanted = Wanted({LimitKey("qos", "slicewise_a", BILLING): Setting("8", "")}, {})
+    now, eight = QosUse({"slicewise_a": held}), BillingUnit(Fraction(8))
+    assert overtaken(POLICY, wanted, QosUse({}), now, eight) == waits
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from scripted import job as slot
 
+from cluster.billing import BillingUnit
 from cluster.errors import InvalidInputError
 from cluster.jobs import JobState, JobView, PartitionView
 from cluster.slurm.interface import Association, Qos
@@ -594,6 +596,28 @@ class TestBudgets:
             use = InUse(runs=Runs(waiting=jobs))
             has = found_of("c", self.ROWS, [own, borrowed, gate], CONFIG, use)
             assert len(differences(wanted(self.RIGHTS, has, {}), has)) == changed
+
+    @pytest.mark.parametrize(("now", "is_set"), [(4800, False), (4792, False), (4751, True)])
+    def test_it_is_in_the_sites_own_unit_and_so_is_how_near_it_is(self, now: int, is_set: bool):
+        """600,000 millislice-minutes are 4,800 at 8 a slice."""
+        own, borrowed, gate = ours(vision=6000)
+        own = replace(with_part(own, now), grp_tres={"billing": 48})
+        qos = [own, with_part(borrowed, 0), gate]
+        has = found_of("c", self.ROWS, qos, CONFIG, billing=BillingUnit(Fraction(8)))
+        found = differences(wanted(self.RIGHTS, has, {}), has)
+        assert [(one.now, one.wanted) for one in found] == [(str(now), "4800")] * is_set
+
+    @pytest.mark.parametrize(("now", "is_set"), [(4799, True), (4800, False)])
+    def test_a_job_that_is_to_start_needs_so_much_as_it_is_billed(self, now: int, is_set: bool):
+        """That is 4,800 of what is left, 4,808."""
+        own, borrowed, gate = ours(vision=6000)
+        own = replace(with_part(own, now), grp_tres={"billing": 48})
+        use = InUse(runs=Runs(waiting=(WaitingRun("slicewise_vision", 1000, 600_000),)))
+        qos, unit = [own, with_part(borrowed, 0), gate], BillingUnit(Fraction(8))
+        has = found_of("c", self.ROWS, qos, CONFIG, use, billing=unit)
+        rights = allowed(tenants(vision=6000), run_minutes={"vision": 601_000})
+        found = differences(wanted(rights, has, {}), has)
+        assert [one.wanted for one in found] == ["4808"] * is_set
 
     def test_what_jobs_may_take_in_other_qos_is_taken_off(self):
         taken = {("vision", "normal"): 100_000, ("vision", "slicewise_vision_borrowed"): 50_000}

@@ -1,7 +1,10 @@
 """The lines of slurm.conf, and what is said of those that are missing or wrong."""
 
+from fractions import Fraction
+
 import pytest
 
+from cluster.billing import MILLISLICES, BillingUnit
 from cluster.jobs import NodeView, PartitionView
 from slurm_plugin.decide.slurm_conf import (
     allow_qos_faults,
@@ -23,12 +26,12 @@ CONFIG = {
 
 def faults(config: dict[str, str] | None = None, weights: dict[str, float] | None = None):
     partitions = [PartitionView("gpu", WEIGHTS if weights is None else weights, GATE)]
-    return conf_faults({**CONFIG, **(config or {})}, partitions, ["gpu"], COSTS)
+    return conf_faults({**CONFIG, **(config or {})}, partitions, ["gpu"], COSTS, MILLISLICES)
 
 
 def test_the_lines():
     weights = '"CPU=0,Mem=0,GRES/gpu:1g.10gb=1000,GRES/gpu:3g.40gb=3500"'
-    assert conf_lines(["gpu", "long"], COSTS) == (
+    assert conf_lines(["gpu", "long"], COSTS, MILLISLICES) == (
         "AccountingStorageEnforce=associations,limits,qos",
         "AccountingStorageTRES=gres/gpu,gres/gpu:1g.10gb,gres/gpu:3g.40gb",
         "PreemptType=preempt/qos",
@@ -71,18 +74,47 @@ def test_wrong_weights_are_said(weights: dict[str, float], says: str):
     assert says in fault
 
 
+@pytest.mark.parametrize(
+    ("per_slice", "weights"),
+    [
+        ("8", "GRES/gpu:1g.10gb=8,GRES/gpu:3g.40gb=28"),
+        ("2", "GRES/gpu:1g.10gb=2,GRES/gpu:3g.40gb=7"),
+    ],
+)
+def test_the_lines_in_a_sites_own_unit(per_slice: str, weights: str):
+    line = conf_lines(["gpu"], COSTS, BillingUnit(Fraction(per_slice)))[-1]
+    assert line.endswith(f' TRESBillingWeights="CPU=0,Mem=0,{weights}"')
+
+
+def test_weights_in_another_unit_than_the_settings_are_said_once():
+    views = [PartitionView("gpu", WEIGHTS, GATE)]
+    (fault,) = conf_faults(CONFIG, views, ["gpu"], COSTS, BillingUnit(Fraction(8)))
+    assert fault.startswith(
+        "TRESBillingWeights of partition gpu are those of billing_per_slice = 1000, and [cluster] "
+        "of slicewise.toml says 8: a job counts 125 times what it should. "
+    )
+    ours = {"gres/gpu:1g.10gb": 8.0, "gres/gpu:3g.40gb": 28.0}
+    views = [PartitionView("gpu", ours, GATE)]
+    assert conf_faults(CONFIG, views, ["gpu"], COSTS, BillingUnit(Fraction(8))) == ()
+    (fault,) = conf_faults(CONFIG, views, ["gpu"], COSTS, MILLISLICES)
+    assert "billing_per_slice = 8, and" in fault
+    assert "a job counts 1/125 times what it should" in fault
+
+
 def test_without_weights_slurm_bills_processors():
     assert len(faults(weights={})) == len(COSTS) + 1
 
 
 def test_another_partition_may_bill_what_it_likes():
     views = [PartitionView("gpu", WEIGHTS, GATE), PartitionView("cpu", {"cpu": 1.0}, "site")]
-    assert conf_faults(CONFIG, views, ["gpu"], COSTS) == ()
+    assert conf_faults(CONFIG, views, ["gpu"], COSTS, MILLISLICES) == ()
 
 
 @pytest.mark.parametrize("qos", ["", "site"])
 def test_a_partition_without_the_gate_is_said(qos: str):
-    (fault,) = conf_faults(CONFIG, [PartitionView("gpu", WEIGHTS, qos)], ["gpu"], COSTS)
+    (fault,) = conf_faults(
+        CONFIG, [PartitionView("gpu", WEIGHTS, qos)], ["gpu"], COSTS, MILLISLICES
+    )
     assert fault.startswith("Partition gpu has no QOS=slicewise_gate on its line")
 
 
@@ -99,21 +131,21 @@ def test_a_partition_that_does_not_take_our_qos_is_said():
 
 
 def test_a_partition_that_is_not_there_is_said():
-    (fault,) = conf_faults(CONFIG, [], ["gpu"], COSTS)
+    (fault,) = conf_faults(CONFIG, [], ["gpu"], COSTS, MILLISLICES)
     assert "no partition gpu" in fault
 
 
 def test_a_partition_without_default_memory_is_said_where_memory_is_allotted():
     views = [PartitionView("gpu", WEIGHTS, GATE, has_default_memory=False)]
     allots = {**CONFIG, "SelectTypeParameters": "CR_CORE_MEMORY", "DefMemPerNode": "UNLIMITED"}
-    (fault,) = conf_faults(allots, views, ["gpu"], COSTS)
+    (fault,) = conf_faults(allots, views, ["gpu"], COSTS, MILLISLICES)
     assert "Partition gpu gives a job that asks for no memory all" in fault
     for config in (
         CONFIG,
         {**allots, "DefMemPerCPU": "100"},
         {**allots, "JobDefaults": "DefMemPerGPU=9"},
     ):
-        assert conf_faults(config, views, ["gpu"], COSTS) == ()
+        assert conf_faults(config, views, ["gpu"], COSTS, MILLISLICES) == ()
 
 
 def test_gpus_without_a_price_are_said_once_for_each_type():
