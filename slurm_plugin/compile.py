@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cluster.errors import InvalidInputError, OutsideError
 from cluster.jobs import JobView, NodeView, PartitionView
@@ -18,7 +18,6 @@ from slurm_plugin.decide.ceilings import Ceiling, QosUse, by_use, ceilings
 from slurm_plugin.decide.demand import capacity, qos_use
 from slurm_plugin.decide.drift import (
     HandChange,
-    Known,
     adopted_nominal,
     by_hand,
     noted,
@@ -65,11 +64,13 @@ from slurm_plugin.decide.policy import LimitKey, Policy, TenantUpdate
 from slurm_plugin.decide.qos_names import qos_name
 from slurm_plugin.decide.slurm_conf import allow_qos_faults, conf_faults, price_faults
 from slurm_plugin.decide.tenants import effective_nominal
+from slurm_plugin.ledger_reads import books_now
 from slurm_plugin.observe import warn
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
+_Seen = TypeVar("_Seen")
 
 _PATIENCE_S, _PAUSE_S = 60.0, 0.1
 """For another one that compiles: longer than sacctmgr may take for a few changes."""
@@ -79,7 +80,11 @@ _ROUNDS = 8
 
 @dataclass(frozen=True)
 class SlurmNow:
-    """What Slurm has of limits, and the jobs and nodes that they bind."""
+    """What Slurm has of limits, and the jobs and nodes that they bind.
+
+    Attributes:
+        is_fresh: whether the jobs are of this moment, too.
+    """
 
     associations: tuple[Association, ...]
     qos: tuple[Qos, ...]
@@ -87,6 +92,7 @@ class SlurmNow:
     partitions: tuple[PartitionView, ...]
     jobs: tuple[JobView, ...]
     nodes: tuple[NodeView, ...]
+    is_fresh: bool = True
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,6 @@ class Look:
     allowed: Allowed
     associations: tuple[Association, ...]
     found: Found
-    known: Known
     wanted: Wanted
     differences: tuple[Difference, ...]
     by_hand: tuple[HandChange, ...]
@@ -139,56 +144,71 @@ class Compiled:
     waits: tuple[Difference, ...] = ()
 
 
-async def slurm_now(slurm: Slurm) -> SlurmNow:
-    """Raises what ``Slurm`` raises."""
-    return SlurmNow(
+async def slurm_now(
+    slurm: Slurm,
+    jobs: tuple[JobView, ...] | None = None,
+    nodes: tuple[NodeView, ...] | None = None,
+    config: Mapping[str, str] | None = None,
+) -> SlurmNow:
+    """What is given was seen a moment ago; Slurm is asked for the rest.
+
+    Raises what ``Slurm`` raises.
+    """
+    shown = SlurmNow(
         *await asyncio.gather(
             slurm.associations(),
             slurm.qos(),
-            slurm.config(),
+            _given(config) or slurm.config(),
             slurm.partitions(),
-            slurm.jobs(),
-            slurm.nodes(),
+            _given(jobs) or slurm.jobs(),
+            _given(nodes) or slurm.nodes(),
         )
     )
+    return replace(shown, is_fresh=jobs is None)
 
 
-async def look(
-    slurm: Slurm,
-    ledger: "Ledger",
-    settings: Settings,
-    planned: Look | None = None,
-    shown: SlurmNow | None = None,
+def _given(value: _Seen | None) -> Awaitable[_Seen] | None:
+    async def at_once(seen: _Seen) -> _Seen:
+        return seen
+
+    return None if value is None else at_once(value)
+
+
+async def _again(slurm: Slurm, shown: SlurmNow) -> SlurmNow:
+    """What limits have become and who has started meanwhile; the rest is as it was."""
+    associations, qos, jobs = await asyncio.gather(slurm.associations(), slurm.qos(), slurm.jobs())
+    return replace(shown, associations=associations, qos=qos, jobs=jobs, is_fresh=True)
+
+
+async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
+    """Slurm beside the ledger now. Changes nothing. Raises what ``Slurm`` and ``Ledger`` raise."""
+    shown = await slurm_now(slurm)
+    return compared(await asyncio.to_thread(books_now, ledger, settings), shown, settings)
+
+
+def compared(
+    books: Books, shown: SlurmNow, settings: Settings, planned: Look | None = None
 ) -> Look:
-    """Changes nothing. The limits are wanted for what is in use and what is left of budgets, or was
+    """What Slurm has beside what the ledger says. The limits are wanted for what is in use, or was
     when they were ``planned``.
-
-    ``shown`` is what Slurm has just shown; without it Slurm is asked. Raises what ``Slurm`` and
-    ``Ledger`` raise.
     """
-    now = shown or await slurm_now(slurm)
-    associations, config, partitions = now.associations, now.config, now.partitions
-    nodes, jobs, cluster = now.nodes, now.jobs, settings.cluster
-    managed = frozenset(cluster.partitions)
+    config, partitions, cluster = shown.config, shown.partitions, settings.cluster
+    nodes, managed = shown.nodes, frozenset(cluster.partitions)
     # Without any GPU something else is wrong, and limits of 0 would not mend it.
     whole = capacity(nodes, managed, settings.costs, settings.whole_boards) or None
-    books = await asyncio.to_thread(ledger.books, time.time(), settings.ledger.time_zone)
-    use = qos_use(jobs, managed, settings.costs)
+    use = qos_use(shown.jobs, managed, settings.costs)
     planned_use = planned.planned_use if planned else use
-    allowed, known = _allowed(books, settings, whole, planned_use), books.known
-    if planned:
-        # Running jobs use budgets up: else their parts would shrink in every round, and none grow.
-        allowed = replace(allowed, run_minutes=planned.allowed.run_minutes)
+    allowed = _allowed(books, settings, whole, planned_use)
     found = found_of(
         cluster.name,
-        associations,
-        now.qos,
+        shown.associations,
+        shown.qos,
         config,
         planned.found.in_use
         if planned
         else in_use(
             partitions,
-            jobs,
+            shown.jobs,
             managed,
             settings.costs,
             now_s=books.now_s,
@@ -196,7 +216,7 @@ async def look(
         ),
         billing=settings.billing,
     )
-    limits = wanted(allowed, found, known)
+    limits = wanted(allowed, found, books.known)
     all_differing = differences(limits, found)
     differing = tuple(one for one in all_differing if can_be_named(one))
     unnamed = [one for one in all_differing if not can_be_named(one)]
@@ -205,12 +225,11 @@ async def look(
         books=books,
         use=use,
         planned_use=planned_use,
-        associations=associations,
+        associations=shown.associations,
         found=found,
-        known=known,
         wanted=limits,
         differences=differing,
-        by_hand=by_hand(differing, known),
+        by_hand=by_hand(differing, books.known),
         warnings=(
             *warnings(allowed, found),
             *unnamed_warnings(unnamed),
@@ -240,20 +259,27 @@ def _allowed(books: Books, settings: Settings, whole: int | None, use: QosUse) -
 async def compile_limits(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compiled:
     """``compile_in_turn``, when it is its turn."""
     async with compile_turn(ledger):
-        return await compile_in_turn(slurm, ledger, settings, await slurm_now(slurm))
+        shown = await slurm_now(slurm)
+        books = await asyncio.to_thread(books_now, ledger, settings)
+        return await compile_in_turn(slurm, ledger, settings, shown, books)
 
 
 async def compile_in_turn(
-    slurm: Slurm, ledger: "Ledger", settings: Settings, shown: SlurmNow
+    slurm: Slurm,
+    ledger: "Ledger",
+    settings: Settings,
+    shown: SlurmNow,
+    books: Books,
 ) -> Compiled:
     """Apply the differences, in rounds until there are none. The first goes by what Slurm has
-    ``shown`` in this turn.
+    ``shown`` in this turn; jobs of a moment before are looked at again before anything is applied.
+    All rounds go by the same ``books``: what changes in the ledger meanwhile, and what runs use up
+    of budgets, is for the next compilation.
 
     Limits of QOS grow, new ones from 0, only in a round that finds none to shrink: a job may have
     started before a QOS shrank, and nothing starts beyond its limit after. The use of the second
-    round is that of all later ones, and so is what is left of budgets, or limits would follow them
-    for ever; where the use was overtaken, and where Slurm does not shrink what is to be given up,
-    growth is left to the next compilation.
+    round is that of all later ones, or limits would follow it for ever; where it was overtaken, and
+    where Slurm does not shrink what is to be given up, growth is left to the next compilation.
 
     What somebody changed by hand is told of on stderr at once, then adopted if the settings say so,
     else put back. Safe to repeat at any time and to be killed at any point (``decide.drift``; of
@@ -262,7 +288,49 @@ async def compile_in_turn(
     (SW-LIMITS-UNSETTLED) if Slurm refuses a tenant's limit, or goes on showing another than was
     just set.
     """
-    return await _settled(slurm, ledger, settings, shown)
+    applied: tuple[Change, ...] = ()
+    changed_by_hand: tuple[HandChange, ...] = ()
+    refused = _Refused()
+    planned: Look | None = None
+    sent: frozenset[Difference] = frozenset()
+    for number in range(_ROUNDS):
+        if number:
+            shown = await _again(slurm, shown)
+        seen = compared(books, shown, settings, planned)
+        if seen.by_hand or (seen.differences and not shown.is_fresh):
+            shown = await _again(slurm, shown)
+            if seen.by_hand:
+                # Or another compile was under way between the look at Slurm and at the ledger.
+                books = await asyncio.to_thread(books_now, ledger, settings)
+            seen = compared(books, shown, settings, planned)
+        if seen.by_hand:
+            changed_by_hand += seen.by_hand
+            books = await _with_hands(ledger, settings, seen)
+            seen = compared(books, shown, settings, planned)
+        planned = seen if number else None
+        refused.note_ignored(one for one in seen.differences if one in sent)
+        left = _due(seen, refused)
+        coming = (*seen.differences, *left)
+        due = to_remember(seen.wanted.settings, coming, seen.found, books.known)
+        if due:
+            await asyncio.to_thread(ledger.limits.know, due)
+            books = replace(books, known={**books.known, **due})
+        if not left:
+            break
+        sent = frozenset(left)
+        for stage in stages(left, seen.found, apart=refused.any):
+            refusals = await slurm.sacctmgr(stage)
+            applied += tuple(change for change in stage if change not in refusals)
+            if refusals and not refused.any:
+                # What shrinks together with it has not: nothing grows before that.
+                refused.any, sent = True, frozenset()
+                break
+            refused.add(refusals, left, seen.found)
+    else:
+        refused.add_unsettled(left)
+    refused.check(seen.allowed.policy)
+    waits = tuple(one for one in seen.differences if unit(one) not in refused.of)
+    return _compiled(seen, applied, changed_by_hand, refused.changes, waits)
 
 
 @asynccontextmanager
@@ -284,50 +352,16 @@ async def compile_turn(ledger: "Ledger") -> AsyncIterator[None]:
         lock.give_up()
 
 
-async def _settled(slurm: Slurm, ledger: "Ledger", settings: Settings, first: SlurmNow) -> Compiled:
-    shown: SlurmNow | None = first
-    applied: tuple[Change, ...] = ()
-    changed_by_hand: tuple[HandChange, ...] = ()
-    refused = _Refused()
-    planned: Look | None = None
-    sent: frozenset[Difference] = frozenset()
-    for number in range(_ROUNDS):
-        seen = await look(slurm, ledger, settings, planned, shown)
-        shown = None
-        if seen.by_hand:
-            # Or another compile was under way between the look at Slurm and that at the ledger.
-            seen = await look(slurm, ledger, settings, planned)
-        changed_by_hand += seen.by_hand
-        if seen.by_hand:
-            # First, as nobody finds it again; one that is adopted twice would be added twice.
-            _tell(seen.by_hand)
-            await asyncio.to_thread(ledger.limits.know, noted(seen.by_hand, seen.known))
-            if settings.ledger.by_hand == "adopt":
-                await _adopt(ledger, seen)
-            seen = await look(slurm, ledger, settings, planned)
-        planned = seen if number else None
-        refused.note_ignored(one for one in seen.differences if one in sent)
-        left = _due(seen, refused)
-        coming = (*seen.differences, *left)
-        due = to_remember(seen.wanted.settings, coming, seen.found, seen.known)
-        if due:
-            await asyncio.to_thread(ledger.limits.know, due)
-        if not left:
-            break
-        sent = frozenset(left)
-        for stage in stages(left, seen.found, apart=refused.any):
-            refusals = await slurm.sacctmgr(stage)
-            applied += tuple(change for change in stage if change not in refusals)
-            if refusals and not refused.any:
-                # What shrinks together with it has not: nothing grows before that.
-                refused.any, sent = True, frozenset()
-                break
-            refused.add(refusals, left, seen.found)
-    else:
-        refused.add_unsettled(left)
-    refused.check(seen.allowed.policy)
-    waits = tuple(one for one in seen.differences if unit(one) not in refused.of)
-    return _compiled(seen, applied, changed_by_hand, refused.changes, waits)
+async def _with_hands(ledger: "Ledger", settings: Settings, seen: Look) -> Books:
+    """Tell of what somebody changed by hand, and adopt it if the settings say so; the ledger then.
+
+    It is noted first, as nobody finds it again; what is adopted twice would be added twice.
+    """
+    _tell(seen.by_hand)
+    await asyncio.to_thread(ledger.limits.know, noted(seen.by_hand, seen.books.known))
+    if settings.ledger.by_hand == "adopt":
+        await _adopt(ledger, seen)
+    return await asyncio.to_thread(books_now, ledger, settings)
 
 
 def _due(seen: Look, refused: "_Refused") -> tuple[Difference, ...]:

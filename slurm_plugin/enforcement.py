@@ -4,7 +4,6 @@ import asyncio
 import pwd
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from cluster.errors import OutsideError, UnreachableError
 from cluster.leadership import ALONE, Leader
@@ -14,10 +13,9 @@ from cluster.units import slices_text
 from slurm_plugin.compile import Compiled, compile_in_turn, compile_turn, slurm_now
 from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.budget_parts import as_budgets_let
-from slurm_plugin.decide.calendar import Window
 from slurm_plugin.decide.demand import demand
 from slurm_plugin.decide.model import Balance
-from slurm_plugin.decide.policy import Loan, Policy, Recall
+from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.quota_round import Seen
 from slurm_plugin.decide.reclaim.recalls import short_lenders
 from slurm_plugin.decide.reclaim.waits import about_to_start
@@ -38,15 +36,11 @@ _LONGEST_REST_S = 60.0
 """Jobs that could borrow wait for no longer, however slow slurmdbd was once."""
 
 
+_CONFIG_S = 60.0
+"""So old slurm.conf may be; its operator changes it now and then."""
+
+
 _NO_QOS: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class _Lent:
-    """As the ledger had it after a round."""
-
-    loans: tuple[Loan, ...]
-    recalls: tuple[Recall, ...]
 
 
 class Enforcement:
@@ -70,14 +64,13 @@ class Enforcement:
         self._slurm = slurm
         self._ledger = ledger
         self._sync = sync
-        self._policy: Policy = {}
-        self._windows: tuple[Window, ...] = ()
+        # The last plan; the ledger with the last one that was written; the ledger as admission
+        # has it, and Slurm if this daemon compiles.
         self._renewed: Renewed | None = None
-        self._written: _Lent | None = None
-        self._in_force: _Lent | None = None
-        self._granted: Mapping[str, int] = {}
-        self._compiled_change = -1
-        self._compile_due_s = self._short_due_s = self._plan_due_s = self._budgets_s = 0.0
+        self._written: Books | None = None
+        self._in_force: Books | None = None
+        self._config: Mapping[str, str] | None = None
+        self._compile_due_s = self._short_due_s = self._plan_due_s = self._config_due_s = 0.0
         self._warned: frozenset[str] = frozenset()
 
     async def start(self) -> None:
@@ -112,67 +105,87 @@ class Enforcement:
         """
         rest_s = _RECOMPILE_S
         self._compile_due_s = 0.0
-        books = await self._books()
         self._led = self._leader.leads()
         if self._compiles:
             async with compile_turn(self._ledger):
                 began_s = time.monotonic()
-                # First: without slurmdbd the grace of a recall would be over before the first limit
-                # moves, and then both would move at once.
-                shown = await slurm_now(self._slurm)
-                books = await self._books()
-                await self._lend(books)
-                compiled = await compile_in_turn(self._slurm, self._ledger, self._settings, shown)
-            self._budgets_s = compiled.books.when.at_s
+                compiled = await self._compiled()
+            books = compiled.books
             self._report(compiled)
             now = compiled.ceilings.items()
             ceilings = {name: one.ceiling_millislices for name, one in now}
             self._sync.quotas.set_ceilings(ceilings, compiled.run_minutes)
-            self._in_force = self._written
             if not compiled.changes:
                 took_s = time.monotonic() - began_s
                 rest_s = min(max(rest_s, _REST * took_s), _LONGEST_REST_S)
-            await self._publish(compiled.books, compiled.associations)
+            await self._publish(books, compiled.associations)
             # Last: who reads "in force" may submit at once.
             if books.change_id > books.compiled_id and not compiled.waits:
                 await asyncio.to_thread(self._ledger.limits.mark_compiled, books.change_id)
         else:
             # What another daemon does meanwhile is not known here.
-            self._renewed = self._written = self._in_force = None
+            self._renewed = self._written = None
+            books = await self._books()
             await self._publish(books, await self._slurm.associations())
-        self._policy, self._granted = books.policy, _granted(books.policy, books.balances)
-        self._compiled_change, self._windows = books.change_id, books.windows
+        self._in_force = books
         self._compile_due_s = time.monotonic() + rest_s
+
+    async def _compiled(self) -> Compiled:
+        """One look at Slurm, one at the ledger, and what both lead to.
+
+        Slurm comes first: without slurmdbd the grace of a recall would be over before the first
+        limit moves, and then both would move at once.
+        """
+        now_s, seen = time.monotonic(), self._sync
+        jobs, nodes = (seen.jobs, seen.nodes) if seen.view.complete else (None, None)
+        config = self._config if now_s < self._config_due_s else None
+        shown = await slurm_now(self._slurm, jobs, nodes, config)
+        if config is None:
+            self._config, self._config_due_s = shown.config, now_s + _CONFIG_S
+        books = await self._lend(await self._books())
+        return await compile_in_turn(self._slurm, self._ledger, self._settings, shown, books)
 
     async def _is_due(self) -> bool:
         """The ledger changed, a lender needs its own again, or it is time to look."""
-        return (
-            time.monotonic() >= self._compile_due_s
+        if (
+            self._in_force is None
+            or time.monotonic() >= self._compile_due_s
             or self._leader.leads() != self._led
-            or await asyncio.to_thread(self._ledger.tenants.change_id) != self._compiled_change
-            or await self._is_policy_another()
-            or await asyncio.to_thread(self._is_lender_short)
-            or await self._is_recall_due()
-            or await self._is_granted_another()
+        ):
+            return True
+        return (
+            await self._is_ledger_another(self._in_force)
+            or await asyncio.to_thread(self._is_lender_short, self._in_force)
+            or await self._is_recall_due(self._in_force)
         )
 
-    async def _is_policy_another(self) -> bool:
-        """By the calendar."""
-        windows = await asyncio.to_thread(self._ledger.windows.not_over)
-        if windows != self._windows:
+    async def _is_ledger_another(self, before: Books) -> bool:
+        """The policy, also by the calendar, or what budgets were given: a roll or a grant counts in
+        Slurm at once.
+        """
+        ledger = self._ledger
+        if await asyncio.to_thread(ledger.tenants.change_id) != before.change_id:
             return True
-        return bool(windows) and (await self._books()).policy != self._policy
+        windows = await asyncio.to_thread(ledger.windows.not_over)
+        if windows != before.windows:
+            return True
+        if windows and (await self._books()).policy != before.policy:
+            return True
+        if not any(tenant.budget for tenant in before.policy.values()):
+            return False
+        balances = await asyncio.to_thread(ledger.budgets.balances)
+        return _granted(before.policy, balances) != _granted(before.policy, before.balances)
 
-    def _is_lender_short(self) -> bool:
+    def _is_lender_short(self, before: Books) -> bool:
         loans = self._written.loans if self._lends and self._written is not None else ()
         began_s = time.monotonic()
         if not loans or began_s < self._short_due_s:
             return False
-        short = short_lenders(self._policy, loans, self._demand(self._policy))
+        short = short_lenders(before.policy, loans, self._demand(before))
         self._short_due_s = _rested_s(began_s)
         return bool(short)
 
-    async def _is_recall_due(self) -> bool:
+    async def _is_recall_due(self, before: Books) -> bool:
         """Something has come back, the grace is over, or somebody else has written others; what
         goes is decided anew besides.
         """
@@ -186,8 +199,8 @@ class Enforcement:
             planned, books, self._settings, self._seen()
         )
         self._plan_due_s = _rested_s(began_s)
-        in_force = () if self._in_force is None else self._in_force.recalls
-        return not set(renewed.plan.recalls) == set(renewed.before.recalls) == set(in_force)
+        recalls = set(renewed.before.recalls)
+        return not set(renewed.plan.recalls) == recalls == set(before.recalls)
 
     def _take_back(self) -> None:
         """Only once nothing new starts on what is recalled: then the limits are in Slurm."""
@@ -206,22 +219,17 @@ class Enforcement:
     async def _books(self) -> Books:
         return await asyncio.to_thread(books_now, self._ledger, self._settings)
 
-    async def _is_granted_another(self) -> bool:
-        """A roll or a grant counts in Slurm at once."""
-        if not any(tenant.budget for tenant in self._policy.values()):
-            return False
-        balances = await asyncio.to_thread(self._ledger.budgets.balances)
-        return _granted(self._policy, balances) != self._granted
-
-    async def _lend(self, books: Books) -> None:
-        """Loans as what is seen of Slurm now asks for them; none changes on half a look."""
+    async def _lend(self, books: Books) -> Books:
+        """Loans as what is seen of Slurm now asks for them, and the books with them; none changes
+        on half a look.
+        """
         if not self._sync.view.complete:
-            return
+            return books
         self._renewed = renewed = await asyncio.to_thread(
             renew, self._ledger, books, self._settings, self._seen()
         )
         found = renewed.plan
-        self._written = _Lent(found.loans, found.recalls)
+        self._written = renewed.after
         if set(found.loans) != set(renewed.before.loans):
             lent = sum(loan.amount_millislices for loan in found.loans)
             report("lent", loans=len(found.loans), slices=slices_text(lent))
@@ -230,6 +238,7 @@ class Enforcement:
             if (one.lender, one.borrower, one.called_s) not in called:
                 amount = slices_text(one.amount_millislices)
                 report("recalled", lender=one.lender, borrower=one.borrower, slices=amount)
+        return self._written
 
     def _seen(self) -> Seen:
         seen = self._sync
@@ -241,11 +250,13 @@ class Enforcement:
             lately=self._held_lately(),
         )
 
-    def _demand(self, policy: Policy) -> Mapping[str, int]:
+    def _demand(self, before: Books) -> Mapping[str, int]:
         seen, partitions, costs = self._sync, self._partitions, self._settings.costs
-        minutes, now_s = seen.quotas.run_minutes, self._budgets_s
-        jobs = as_budgets_let(policy, minutes, seen.jobs, partitions, costs=costs, now_s=now_s)
-        return demand(policy, jobs, partitions, costs)
+        minutes, now_s = seen.quotas.run_minutes, before.when.at_s
+        jobs = as_budgets_let(
+            before.policy, minutes, seen.jobs, partitions, costs=costs, now_s=now_s
+        )
+        return demand(before.policy, jobs, partitions, costs)
 
     @property
     def _compiles(self) -> bool:

@@ -26,6 +26,11 @@ class Renewed:
     plan: Plan
 
     @property
+    def after(self) -> Books:
+        """The same moment's ledger with the plan's loans and recalls."""
+        return replace(self.before, loans=self.plan.loans, recalls=self.plan.recalls)
+
+    @property
     def is_new(self) -> bool:
         """Whether the plan's loans or recalls are others than the ledger's."""
         before = set(self.before.loans), set(self.before.recalls)

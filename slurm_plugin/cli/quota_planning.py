@@ -115,7 +115,7 @@ def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
     faults.check()
     world = _world(ledger, settings, seen.books, observed)
     plan = quota_plan(world, after, settings.models, _periods(after, settings))
-    limits = wanted(plan.allowed, seen.found, seen.known)
+    limits = wanted(plan.allowed, seen.found, seen.books.known)
     differing = differences(limits, seen.found)
     return _Planned(
         updates=updates,

@@ -15,7 +15,7 @@ from cluster.errors import OutsideError
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.slurm.interface import Qos
 from cluster.units import Millislices, MillisliceSeconds
-from slurm_plugin.compile import Compiled, compile_limits, look
+from slurm_plugin.compile import Compiled, compile_in_turn, compile_limits, look, slurm_now
 from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.drift import HandChange
 from slurm_plugin.decide.policy import (
@@ -27,6 +27,7 @@ from slurm_plugin.decide.policy import (
     Recall,
     TenantUpdate,
 )
+from slurm_plugin.ledger_reads import books_now
 from slurm_plugin.uninstall import Undone, plan, uninstall
 
 LIMIT = LimitKey("qos", "slicewise_vision", "grptres=billing")
@@ -267,6 +268,19 @@ async def test_a_job_that_starts_before_its_qos_shrinks_keeps_the_other_one_from
     await compiled(slurm, books)
     assert slurm.limits("vision") == [1000, 0]
     assert [one for one in slurm.commands if "name=slicewise_vision_borrowed" in one] == []
+
+
+async def test_before_limits_change_it_is_looked_who_has_started_meanwhile():
+    on_loan = replace(waiting("slicewise_vision_borrowed"), **RUNNING)
+    started = replace(waiting("slicewise_vision", JobState.RUNNING), **RUNNING)
+    slurm, of = Busy(), ledger(vision=1000)
+    await compiled(slurm, of)
+    slurm.commands.clear()
+    slurm.running = (started,)
+    before = await slurm_now(slurm, jobs=(on_loan,))  # type: ignore[arg-type]
+    books = books_now(of, settings())  # type: ignore[arg-type]
+    await compile_in_turn(slurm, of, settings(), before, books)  # type: ignore[arg-type]
+    assert slurm.commands == []
 
 
 async def test_what_is_left_to_the_next_compilation_is_said():
