@@ -63,7 +63,9 @@ class Claims:
 
     Attributes:
         may_take: millislice-minutes that running jobs may still take, by QOS.
-        elsewhere: those of each tenant's jobs in QOS that are no tenant's.
+        elsewhere: those of each tenant's jobs in QOS that are no tenant's. Of accounts without a
+            quota below it there are none: what a tenant that is gone may still take is taken off
+            what budgets have left, and others pay themselves.
         waiting: as Slurm would start them.
         limits, held: millislices that jobs of each QOS may hold together, and do.
     """
@@ -155,27 +157,35 @@ def as_budgets_let(
     if not run_minutes:
         return tuple(jobs)
     budgets = {name: binding(policy, run_minutes, name) for name in policy}
-    ours = [job for job in jobs if budgets.get(job.account) and is_managed(job, partitions)]
+    # As ``parts`` counts them: in Slurm accounts without a quota may use the QOS of a tenant above.
+    of_qos = {qos: name for name in policy for qos in (qos_name(name), borrowed_qos(name))}
+    ours = [
+        (job, name)
+        for job in jobs
+        if budgets.get(name := of_qos.get(job.qos, job.account)) and is_managed(job, partitions)
+    ]
     left, room = Counter(run_minutes), QuotaRoom(policy, jobs, partitions, costs)
-    for job in ours:
+    for job, name in ours:
         if job.state in ALLOTTED:
             cost = run_cost(job.gpus, costs)
-            left.subtract(dict.fromkeys(budgets[job.account], minutes_left(job, cost, now_s)))
+            left.subtract(dict.fromkeys(budgets[name], minutes_left(job, cost, now_s)))
     judged: dict[int, JobView] = {}
-    waiting = (
-        job
-        for job in ours
+    waiting = {
+        job.job_id: name
+        for job, name in ours
         if is_ours(job.qos)
         and (waits_for_quota(job) or (job.reason == QOS_BUDGET and is_waiting(job)))
-    )
-    for job in sorted(by_priority(waiting), key=lambda job: job.qos != qos_name(job.account)):
-        cost, bound = run_cost(job.gpus, costs), budgets[job.account]
+    }
+    in_order = by_priority(job for job, _ in ours if job.job_id in waiting)
+    for job in sorted(in_order, key=lambda job: job.qos != qos_name(waiting[job.job_id])):
+        name = waiting[job.job_id]
+        cost, bound = run_cost(job.gpus, costs), budgets[name]
         if not cost:
             continue
-        minutes, most = cost * (job.time_limit_s or 0) // 60, min(left[name] for name in bound)
+        minutes, most = cost * (job.time_limit_s or 0) // 60, min(left[one] for one in bound)
         able = min(max(1, len(job.untouched)), most // minutes) if minutes and most > 0 else 0
-        claimed = min(able, room.most(job.account, job.qos) // cost)
-        room.take(job.account, job.qos, claimed * cost)
+        claimed = min(able, room.most(name, job.qos) // cost)
+        room.take(name, job.qos, claimed * cost)
         left.subtract(dict.fromkeys(bound, claimed * minutes))
         judged[job.job_id] = _judged(job, able)
     return tuple(judged.get(job.job_id, job) for job in jobs)

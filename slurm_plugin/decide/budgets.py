@@ -195,6 +195,9 @@ def run_minutes(
         for name in _upwards(policy, held.tenant):
             if name in allowed and name != held.payer:
                 allowed[name] += max(0, unused)
+        if held.tenant not in policy and held.payer in allowed:
+            # No QOS that has a part of that budget counts what runs of a tenant that is gone.
+            allowed[held.payer] -= min(allowed[held.payer], max(0, unused))
     return {name: amount // 60 for name, amount in allowed.items()}
 
 

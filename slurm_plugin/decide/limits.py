@@ -371,13 +371,17 @@ def _borrowers(tenants: Collection[str], allowed: Allowed, found: Found) -> froz
     )
 
 
+def _limited(tenants: Iterable[str]) -> Collection[str]:
+    return {name for tenant in tenants for name in (qos_name(tenant), borrowed_qos(tenant))}
+
+
 def _elsewhere(
     tenants: Collection[str], found: Found, amounts: Mapping[tuple[str, str], int]
 ) -> Mapping[str, int]:
     """What of the ``amounts`` by account and QOS each tenant's jobs have, and those of accounts
     without a quota below it, in QOS that are no tenant's: those of a tenant are limited themselves.
     """
-    limited = {name for tenant in tenants for name in (qos_name(tenant), borrowed_qos(tenant))}
+    limited = _limited(tenants)
     held: Counter[str] = Counter()
     for (account, qos), amount in amounts.items():
         if qos in limited:
@@ -390,6 +394,18 @@ def _elsewhere(
     return held
 
 
+def _paid_elsewhere(
+    tenants: Collection[str], may_take: Mapping[tuple[str, str], int]
+) -> Mapping[str, int]:
+    """What each tenant's own jobs may still take in QOS that are no tenant's."""
+    limited = _limited(tenants)
+    found: Counter[str] = Counter()
+    for (account, qos), amount in may_take.items():
+        if account in tenants and qos not in limited:
+            found[account] += amount
+    return found
+
+
 def _parts(limits: Mapping[str, Ceiling], allowed: Allowed, found: Found) -> Mapping[str, Part]:
     """Of budgets, by QOS; ``limits`` are of both QOS of each tenant."""
     of_qos: dict[str, int] = {}
@@ -399,7 +415,7 @@ def _parts(limits: Mapping[str, Ceiling], allowed: Allowed, found: Found) -> Map
     runs = found.in_use.runs
     claims = Claims(
         _by_qos(runs.may_take),
-        _elsewhere(limits.keys(), found, runs.may_take),
+        _paid_elsewhere(limits.keys(), runs.may_take),
         runs.waiting,
         of_qos,
         _by_qos(found.in_use.held),

@@ -227,6 +227,16 @@ def test_what_runs_may_still_take_is_not_there_for_others():
     assert judged(15_000, runs, waiting(1, SLICES)) == ["None", SLICES]
 
 
+def test_what_an_account_without_a_quota_has_in_a_tenants_qos_is_the_tenants():
+    """As in the parts of its budget: else loans are made on what these have not."""
+    runs = job(0, JobState.RUNNING, account="x", qos="slicewise_a", end_s=NOW_S + 300)
+    assert judged(14_999, runs, waiting(1, SLICES)) == ["None", BUDGET]
+    first = waiting(0, SLICES, account="x")
+    assert judged(19_999, first, waiting(1, SLICES)) == [SLICES, BUDGET]
+    elsewhere = replace(runs, qos="normal")
+    assert judged(14_999, elsewhere, waiting(1, SLICES)) == ["None", SLICES]
+
+
 def test_a_job_for_which_there_is_too_little_keeps_no_smaller_one_back():
     jobs = waiting(0, SLICES, time_limit_s=1200), waiting(1, SLICES)
     assert judged(19_999, *jobs) == [BUDGET, SLICES]
@@ -319,7 +329,12 @@ def test_without_a_time_limit_no_budget_is_enough():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"partition": "cpu"}, {"qos": "normal"}, {"reason": "Dependency"}, {"account": "b"}],
+    [
+        {"partition": "cpu"},
+        {"qos": "normal"},
+        {"reason": "Dependency"},
+        {"account": "b", "qos": "slicewise_b"},
+    ],
 )
 def test_who_draws_on_no_budget_waits_for_what_slurm_says(changes: Mapping[str, str]):
     one = replace(waiting(0, SLICES), **changes)

@@ -247,6 +247,11 @@ class TestRunMinutes:
         over = a_reservation(1, payer="nlp", tenant="nlp")
         assert self.minutes(60, 0, over) == {"physics": 1, "vision": 0}
 
+    def test_what_runs_of_a_tenant_that_is_gone_may_use_up_is_there_for_nobody(self):
+        gone = a_reservation(payer="physics", tenant="gone")
+        assert self.minutes(21_000, 60, gone) == {"physics": 1000 // 60, "vision": 1}
+        assert self.minutes(60, 60, gone) == {"physics": 0, "vision": 1}
+
     def test_accounts_that_are_no_tenants_bind_nobody(self):
         stranger = a_reservation(payer="guest", tenant="guest")
         assert self.minutes(60, 0, stranger) == {"physics": 1, "vision": 0}

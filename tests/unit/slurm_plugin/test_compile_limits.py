@@ -545,6 +545,20 @@ async def test_a_budget_goes_from_the_account_to_the_qos():
     assert books.remembered[before] == KnownLimit("77", "77")
 
 
+async def test_what_others_below_a_tenant_run_is_no_use_of_its_budget():
+    """Their runs are charged to nobody's, and lending does not count them either."""
+    slurm, books = database(), ledger(lab=3000)
+    budget(books, "lab", 600)
+    job = {**RUNNING, "reason": "None", "end_s": 4_000_000_000}
+    normal = replace(waiting("normal", JobState.RUNNING), **job)
+    slurm.running = (replace(normal, account="speech"),)
+    await compiled(slurm, books)
+    assert parts(slurm, "lab") == [600, 0]
+    slurm.running = (replace(normal, account="lab"),)
+    await compiled(slurm, books)
+    assert parts(slurm, "lab") == [0, 0]
+
+
 async def test_what_slurm_refuses_for_weeks_is_not_remembered_each_time():
     slurm, books = database(), ledger(vision=3000)
     budget(books, "vision", 9000)
