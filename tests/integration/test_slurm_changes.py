@@ -142,6 +142,35 @@ async def test_a_change_of_several_tasks_reaches_each_of_them(
     assert [job.untouched for job in records] == [others.indices - some.indices]
 
 
+async def test_a_new_qos_reaches_each_of_several_tasks(
+    slurm: CommandSlurm, submit: Callable[..., int], sandbox: Sandbox
+) -> None:
+    """Since 24.11 slurmctld changes that of the first task of a list only."""
+    other = "several-tasks"
+    sandbox.run("root", ("sacctmgr", "--immediate", "add", "qos", other))
+    try:
+        to_alice = ("modify", "user", "where", "name=alice", "set", f"qos+={other}")
+        sandbox.run("root", ("sacctmgr", "--immediate", *to_alice))
+        array = submit("--array=0-9", "--hold")
+        some, rest = Tasks(array, frozenset({1, 2, 3, 7})), Tasks(array, frozenset(range(10)))
+
+        async def moved() -> set[int]:
+            return {
+                index
+                for job in await slurm.tasks({array})
+                if job.qos == other
+                for index in (job.untouched if job.task_index is None else {job.task_index})
+            }
+
+        assert await slurm.update({some: JobChange(qos=other)}) == {}
+        assert await moved() == some.indices
+        assert await slurm.update({rest: JobChange(qos=other)}) == {}
+        assert await moved() == rest.indices
+    finally:
+        sandbox.run("root", ("scancel", "--user=alice"))
+        sandbox.run("root", ("sacctmgr", "--immediate", "remove", "qos", other))
+
+
 async def test_a_job_without_a_time_limit_and_a_stopped_one_are_seen(
     slurm: CommandSlurm, submit: Callable[..., int], sandbox: Sandbox
 ) -> None:
