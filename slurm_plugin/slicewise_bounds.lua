@@ -111,8 +111,21 @@ local function per_gpu(value)
     return tonumber((text(value) or ""):match("(%d+)$")) or 0
 end
 
+-- Of --tres-per-task=cpu:16,gres/gpu:1 (since Slurm 23.11); 0 if it has none. "1k" is 1024.
+local function cpus_among(asked)
+    local most = 0
+    for part in (text(asked) or ""):lower():gmatch("[^,]+") do
+        local count, unit = part:match("^%s*cpu%s*[:=]%s*(%d+)(%a?)")
+        if count then
+            most = math.max(most, tonumber(count) * (unit == "" and 1 or 1024))
+        end
+    end
+    return most
+end
+
 local function cpus_of(job_desc, nodes, tasks, gpus)
-    local per_task = math.max(number(job_desc.cpus_per_task, NO_VAL16) or 1, 1)
+    local per_task = math.max(
+        number(job_desc.cpus_per_task, NO_VAL16) or 1, cpus_among(job_desc.tres_per_task), 1)
     return math.max(
         number(job_desc.min_cpus, NO_VAL) or 1, tasks * per_task,
         nodes * (number(job_desc.pn_min_cpus, NO_VAL16) or 0),

@@ -136,6 +136,12 @@ BEYOND: list[tuple[dict[str, Any], bool]] = [
     ({"tres_per_job": "gres:gpu:1g.10gb:7", "min_nodes": 2, "num_tasks": 14}, False),
     ({"tres_per_node": None, "tres_per_job": "gres:gpu:1g.10gb:7", "num_tasks": 15}, True),
     ({"tres_per_node": None, "tres_per_task": "gres/gpu:1g.10gb=1", "num_tasks": 9}, False),
+    ({"tres_per_task": "cpu:2"}, False),
+    ({"tres_per_task": "cpu:16"}, True),
+    ({"tres_per_node": None, "tres_per_task": "cpu=2,gres/gpu:1g.10gb=1", "num_tasks": 3}, False),
+    ({"tres_per_node": None, "tres_per_task": "cpu=3,gres/gpu:1g.10gb=1", "num_tasks": 3}, True),
+    ({"tres_per_node": None, "tres_per_task": "gres/gpu:1g.10gb:1,CPU=16"}, True),
+    ({"tres_per_task": "cpu=1k"}, True),
     # Of no type, or of type auto: the cheapest that fits.
     ({"tres_per_node": "gres:gpu:auto:1", "cpus_per_task": 2}, False),
     ({"tres_per_node": "gres:gpu:auto:1", "cpus_per_task": 3}, True),
