@@ -239,7 +239,8 @@ def _listeners(uid: int) -> list[str]:
         if process.name.isdecimal() and b"tritonserver" in _bytes_of(process / "cmdline")[:200]
         for link in _links_of(process / "fd")
     }
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    tables = (Path("/proc/net", name) for name in ("tcp", "tcp6"))
+    rows = [line.split() for table in tables for line in _bytes_of(table).decode().splitlines()[1:]]
     return [
         row[1]
         for row in rows
