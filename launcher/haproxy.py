@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import ssl
 from asyncio.subprocess import PIPE
 from collections.abc import (
     Awaitable,
@@ -58,6 +59,10 @@ _QUIET = (
     *("transaction created", "transaction updated", "Committing ", "Success!"),
 )
 """``set server addr`` and changes of certificates answer in words also when all is well."""
+_OPENSSL_CONF = re.compile(r"OPENSSL_CONF=(.+)")
+_OPENSSL_OWN = Path(ssl.get_default_verify_paths().openssl_capath).with_name("openssl.cnf")
+"""What OpenSSL reads where nobody has named another file."""
+_GROUPS = re.compile(r"^\s*Groups\s*=", re.MULTILINE)
 _OTHER_TRANSACTION = re.compile(r"ongoing transaction is about '([^']+)'")
 """A launcher was killed between a certificate and its commit."""
 
@@ -145,6 +150,20 @@ class HaproxyRuntime:
         this user may not write there.
         """
         _write_if_other(self._maps.services, map_text(routes))
+
+    async def takes_any_group(self) -> bool:
+        """Whether a stranger may choose with which group of TLS this HAProxy reckons.
+
+        False as well if that can't be seen: it does not answer yet, or keeps its file from us.
+        """
+        try:
+            named = _OPENSSL_CONF.match(await _ask(self._socket, "show env OPENSSL_CONF"))
+            file = Path(named[1]) if named else _OPENSSL_OWN
+            return _GROUPS.search(file.read_text(encoding="utf-8", errors="replace")) is None
+        except FileNotFoundError:
+            return True
+        except (OSError, UnreachableError):
+            return False
 
     async def _tell(self, told: Sequence[str]) -> None:
         for line in _lines(told):

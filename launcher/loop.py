@@ -33,6 +33,10 @@ SIDE_EVERY_S = 2.0
 """How often the state is saved, and the gateway told of keys."""
 TELL_EVERY_S = 1.0
 """How often services' users can see something new."""
+_ANY_GROUP = (
+    "a tenant's server may choose the largest group of TLS, 160 ms of HAProxy at each handshake: "
+    "install etc/haproxy-openssl.cnf with its drop-in (docs/gateway.md) and restart HAProxy"
+)
 _DAEMON_CHANGES = frozenset({"wish", "retire", "tell"})
 _RUNTIME_CHANGES = frozenset({"apply", "keep", "set_keys"})
 
@@ -58,6 +62,8 @@ async def serve(settings: Settings) -> None:
     daemon = DaemonClient(settings.daemon)
     runtime = HaproxyRuntime(settings.gateway)
     require_key(settings.gateway)
+    if await runtime.takes_any_group():
+        report("tls_groups_unbounded", logging.WARNING, why=_ANY_GROUP)
     replicas = partial(Prober, ask=partial(probe, settings.gateway.directory))
     if store is None:
         report("no_database", state="in memory only")

@@ -481,6 +481,43 @@ ALL = (
 )
 
 
+@pytest.mark.parametrize(
+    ("named", "own", "is_open"),
+    [
+        ("[ssl]\nGroups = X25519:P-256\n", "", False),
+        ("# Groups = X25519\n", "Groups = X25519", True),
+        (None, " Groups=P-256\n", False),
+        (None, "openssl_conf = x\n", True),
+        (None, None, True),
+    ],
+)
+async def test_whether_haproxy_takes_any_group_of_tls_is_seen(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    named: str | None,
+    own: str | None,
+    is_open: bool,
+):
+    """``named`` is the file of its OPENSSL_CONF, ``own`` OpenSSL's; None if there is none."""
+    for name, text in (("named", named), ("own", own)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    monkeypatch.setattr("launcher.haproxy._OPENSSL_OWN", tmp_path / "own")
+    said = "Variable not found\n" if named is None else f"OPENSSL_CONF={tmp_path}/named\n\n"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readline() == b"show env OPENSSL_CONF\n"
+        writer.write(said.encode())
+        writer.close()
+
+    known = settings(tmp_path)
+    runtime = HaproxyRuntime(known)
+    # Nobody answers yet.
+    assert not await runtime.takes_any_group()
+    async with await asyncio.start_unix_server(answer, known.runtime_socket):
+        assert await runtime.takes_any_group() == is_open
+
+
 async def test_after_a_glance_that_nobody_can_read_all_is_asked_for(tmp_path: Path):
     """Each further look met the same."""
     fake = FakeHaproxy()
