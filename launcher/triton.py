@@ -1,6 +1,7 @@
 """The only door to a replica: asks a Triton server who it is and whether it answers."""
 
 import asyncio
+import logging
 import secrets
 from asyncio import IncompleteReadError
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from ssl import SSLContext
 
+from cluster.events import event_line
 from launcher.bounded_tls import BoundedTls, TooLongError, connected
 from launcher.decide.http_answer import HEAD_BYTES, Head, parse_head
 from launcher.decide.inference import (
@@ -37,6 +39,9 @@ _MOST_WORDS_BYTES = 16 * 1024
 """Of an answer that is a name or an error."""
 _PART_BYTES = 64 * 1024
 """Of tensors, at once: other replicas are asked meanwhile."""
+_MOST_WARNINGS = 10
+_TOO_OLD = "known holes let its clients take it over: use Triton 25.07 (2.59.1) or newer"
+_LOG = logging.getLogger("slicewise.launcher")
 _SILENT = Answer(Probe.SILENT)
 _NO_ANSWER = (
     TimeoutError,
@@ -83,6 +88,7 @@ class Prober:
         self._ask = ask
         self._asking: dict[Replica, asyncio.Task[None]] = {}
         self._answers: dict[Replica, Answer] = {}
+        self._warned: set[str] = set()
 
     def look(self, replicas: Collection[Replica]) -> Mapping[Replica, Answer]:
         """What these have said so far; they are asked on, and all others no more."""
@@ -101,6 +107,7 @@ class Prober:
                 self._answers[replica] = answer
                 self._news.set()
             if answer.probe is Probe.OURS:
+                self._warn(answer.too_old, replica)
                 return
             if answer.said:
                 await asyncio.sleep(_REFUSED_PAUSE_S)
@@ -110,6 +117,13 @@ class Prober:
             else:
                 await asyncio.sleep(pause_s)
                 pause_s = min(1.2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _warn(self, too_old: str, replica: Replica) -> None:
+        """Once of each version, of which a tenant could make up many."""
+        if too_old and too_old not in self._warned and len(self._warned) < _MOST_WARNINGS:
+            self._warned.add(too_old)
+            fields = {"version": too_old, "replica": replica.identity, "why": _TOO_OLD}
+            _LOG.warning("%s", event_line("triton_too_old", fields))
 
 
 async def probe(gateway: Path, replica: Replica) -> Answer:
@@ -127,14 +141,14 @@ async def probe(gateway: Path, replica: Replica) -> Answer:
         return _SILENT
     try:
         async with asyncio.timeout(DEADLINE_S):
-            found = await _introduced(peer)
+            found, too_old = await _introduced(peer)
     except TooLongError:
         return replace(_SILENT, is_costly=True)
     except _NO_ANSWER:
         return _SILENT
     if found is not Probe.OURS or not replica.infers:
-        return Answer(found)
-    return replace(await _inferred(peer), is_costly=True)
+        return Answer(found, too_old=too_old)
+    return replace(await _inferred(peer), is_costly=True, too_old=too_old)
 
 
 @dataclass(frozen=True)
@@ -145,14 +159,14 @@ class _Peer:
     tls: SSLContext
 
 
-async def _introduced(peer: _Peer) -> Probe:
+async def _introduced(peer: _Peer) -> tuple[Probe, str]:
     server = ServerMetadata.parse(await _read(peer, "/v2", _MOST_WORDS_BYTES))
     if server.name != peer.replica.identity:
-        return Probe.STRANGER
+        return Probe.STRANGER, ""
     for path in ("/v2/health/ready", f"{peer.replica.model_path}/ready"):
         async with _exchange(peer, _get(path)) as answer:
             _require_ok(answer.head)
-    return Probe.OURS
+    return Probe.OURS, server.too_old
 
 
 async def _inferred(peer: _Peer) -> Answer:

@@ -5,6 +5,7 @@ reading it cost more than milliseconds.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -38,6 +39,9 @@ _MOST_INPUTS = 1000
 _MOST_RANK = 32
 """Frameworks know 8 to 64 dimensions, models use up to 6."""
 _Name = Annotated[str, Field(max_length=1024)]
+_VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", re.ASCII)
+_LEAST_VERSION = (2, 59, 1)
+"""Of release 25.07: docs/threats.md says what is wrong with older ones."""
 _Length = Annotated[int, Field(ge=-1, lt=2**63)]
 
 
@@ -75,6 +79,13 @@ class ServerMetadata(Said):
     """Triton's answer to /v2."""
 
     name: str
+    version: str = ""
+
+    @property
+    def too_old(self) -> str:
+        """Its version, if it is older than Triton should be; "" if not, or if it says none."""
+        found = _VERSION.match(self.version)
+        return found[0] if found and tuple(map(int, found.groups())) < _LEAST_VERSION else ""
 
 
 class Failure(Said):

@@ -34,11 +34,13 @@ class Answer:
     Attributes:
         said: why it is not ready, for people, if that is odd.
         is_costly: more than a few words were read and sent for it.
+        too_old: the version of its Triton, if that is older than it should be.
     """
 
     probe: Probe
     said: str = ""
     is_costly: bool = field(default=False, compare=False)
+    too_old: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ class Triton:
     """A server that answers as it is told to, and remembers what it was asked."""
 
     def __init__(self) -> None:
-        self.name = ME
+        self.name, self.version = ME, "2.59.1"
         self.ready = True
         self.config: Any = {}
         self.status, self.words = 200, "{}"
@@ -31,7 +32,7 @@ class Triton:
         self.asked: list[bytes] = []
 
     async def server(self, request: web.Request) -> web.Response:
-        return web.json_response({"name": self.name})
+        return web.json_response({"name": self.name, "version": self.version})
 
     async def health(self, request: web.Request) -> web.Response:
         return web.Response(status=200 if self.ready else 400)
@@ -89,6 +90,37 @@ async def test_where_the_models_word_is_enough_nothing_is_inferred(served: Serve
     server, replica = served
     assert await probe(gateway_directory(), replace(replica, infers=False)) == Answer(Probe.OURS)
     assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("version", "too_old"),
+    [
+        ("2.51.0", "2.51.0"),
+        ("2.59.0", "2.59.0"),
+        ("2.59.1", ""),
+        ("2.100.0", ""),
+        ("3.0.0", ""),
+        ("1.9.9\nno", "1.9.9"),
+        ("new", ""),
+        ("9" * 5000, ""),
+    ],
+)
+async def test_an_old_triton_is_warned_of_once(
+    served: Served, caplog: pytest.LogCaptureFixture, version: str, too_old: str
+) -> None:
+    server, replica = served
+    server.version = version
+    news = asyncio.Event()
+    prober = Prober(news, partial(probe, gateway_directory()))
+    others = [replica, replace(replica, start_s=1001)]
+    while {answer.probe for answer in prober.look(others).values()} != {Probe.OURS}:
+        await asyncio.wait_for(news.wait(), 10)
+        news.clear()
+    prober.look(())
+    lines = [record.getMessage() for record in caplog.records]
+    said = [line for line in lines if line.startswith("triton_too_old")]
+    assert len(said) == bool(too_old)
+    assert all(f"version={too_old} " in line for line in said)
 
 
 async def test_another_server_on_its_port_is_a_stranger_and_infers_nothing(served: Served) -> None:
