@@ -317,6 +317,7 @@ class StatusAnswer(Message):
     Attributes:
         version: of the daemon's program.
         leads: whether it acts on Slurm; another daemon does if not.
+        is_uninstalled: whether Slicewise was taken out of Slurm: it changes nothing there.
         complete, observed_s: of its last look at Slurm.
         asked_s, module, module_mode: of the slicewise.lua that asked last; None, "" if none has.
         decisions: by action, since the daemon began.
@@ -328,6 +329,7 @@ class StatusAnswer(Message):
     mode: str
     host: str
     leads: bool
+    is_uninstalled: bool = False
     complete: bool
     observed_s: float
     asked_s: float | None = None

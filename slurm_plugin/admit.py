@@ -100,7 +100,8 @@ class Admission:
             return _NOT_READY, None
         token = request.token or secrets.token_hex(8)
         decision = decide(request, self._snapshot, token, self._recent)
-        return as_mode_allows(decision.answer, request, self._mode), decision
+        mode = "observe" if self._snapshot.is_uninstalled else self._mode
+        return as_mode_allows(decision.answer, request, mode), decision
 
     def _remember(self, decision: Decision, uid: int) -> None:
         if decision.tag is None:

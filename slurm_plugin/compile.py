@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from cluster.errors import InvalidInputError, OutsideError
+from cluster.errors import InvalidInputError, OutsideError, Refusal
 from cluster.jobs import JobView, NodeView, PartitionView
 from cluster.settings import Settings
 from cluster.slurm.interface import Association, Qos, Slurm
@@ -61,7 +61,7 @@ from slurm_plugin.decide.limits import (
     wanted,
 )
 from slurm_plugin.decide.policy import LimitKey, Policy, TenantUpdate
-from slurm_plugin.decide.qos_names import qos_name
+from slurm_plugin.decide.qos_names import qos_name, uninstalled_qos
 from slurm_plugin.decide.slurm_conf import allow_qos_faults, conf_faults, price_faults
 from slurm_plugin.decide.tenants import effective_nominal
 from slurm_plugin.ledger_reads import books_now
@@ -105,6 +105,7 @@ class Look:
         differences: what Slurm does not have as the ledger says.
         by_hand: those that somebody else has made since.
         warnings: what keeps the limits from holding, or tenants apart, one sentence each.
+        is_uninstalled: whether none of that may be set.
     """
 
     books: Books
@@ -117,6 +118,15 @@ class Look:
     differences: tuple[Difference, ...]
     by_hand: tuple[HandChange, ...]
     warnings: tuple[str, ...]
+    is_uninstalled: bool
+
+
+UNINSTALLED = Refusal(
+    "SW-UNINSTALLED",
+    "Slicewise was taken out of Slurm: no limits are set.",
+    "To have them again: slicewise compile --again. To leave it so: disable what still runs "
+    "(slicewise-daemon, the timer, cron's line).",
+)
 
 
 @dataclass(frozen=True)
@@ -216,6 +226,7 @@ def compared(
         ),
         billing=settings.billing,
     )
+    is_out = is_uninstalled(books, shown.qos, settings)
     limits = wanted(allowed, found, books.known)
     all_differing = differences(limits, found)
     differing = tuple(one for one in all_differing if can_be_named(one))
@@ -230,7 +241,9 @@ def compared(
         wanted=limits,
         differences=differing,
         by_hand=by_hand(differing, books.known),
+        is_uninstalled=is_out,
         warnings=(
+            *((UNINSTALLED.text(),) if is_out else ()),
             *warnings(allowed, found),
             *unnamed_warnings(unnamed),
             *unknown_qos(settings.qos, found),
@@ -241,6 +254,12 @@ def compared(
             *isolation_faults(config),
         ),
     )
+
+
+def is_uninstalled(books: Books, qos: Iterable[Qos], settings: Settings) -> bool:
+    """Whether the ledger says so, or Slurm where the ledger was away then."""
+    mark = uninstalled_qos(settings.cluster.name)
+    return books.is_uninstalled or any(one.name == mark for one in qos)
 
 
 def _allowed(books: Books, settings: Settings, whole: int | None, use: QosUse) -> Allowed:
@@ -284,9 +303,9 @@ async def compile_in_turn(
     What somebody changed by hand is told of on stderr at once, then adopted if the settings say so,
     else put back. Safe to repeat at any time and to be killed at any point (``decide.drift``; of
     what is to be adopted, some may be put back then). What Slurm refuses keeps no other change
-    back. Raises what ``Slurm`` and ``Ledger`` raise, and, when all else is done, OutsideError
-    (SW-LIMITS-UNSETTLED) if Slurm refuses a tenant's limit, or goes on showing another than was
-    just set.
+    back. Raises what ``Slurm`` and ``Ledger`` raise, InvalidInputError (SW-UNINSTALLED) as soon as
+    they are taken out, and, when all else is done, OutsideError (SW-LIMITS-UNSETTLED) if Slurm
+    refuses a tenant's limit, or goes on showing another than was just set.
     """
     applied: tuple[Change, ...] = ()
     changed_by_hand: tuple[HandChange, ...] = ()
@@ -297,6 +316,7 @@ async def compile_in_turn(
         if number:
             shown = await _again(slurm, shown)
         seen = compared(books, shown, settings, planned)
+        _require_installed(seen)
         if seen.by_hand or (seen.differences and not shown.is_fresh):
             shown = await _again(slurm, shown)
             if seen.by_hand:
@@ -350,6 +370,11 @@ async def compile_turn(ledger: "Ledger") -> AsyncIterator[None]:
         yield
     finally:
         lock.give_up()
+
+
+def _require_installed(seen: Look) -> None:
+    if seen.is_uninstalled:
+        raise InvalidInputError(UNINSTALLED.code, UNINSTALLED.message, UNINSTALLED.hint)
 
 
 async def _with_hands(ledger: "Ledger", settings: Settings, seen: Look) -> Books:

@@ -187,7 +187,8 @@ class _Daemon:
     def _state(self) -> str:
         part = "leads" if self._leader.leads() else f"stands by for {self._leader.holder or 'none'}"
         looked = time.strftime("%H:%M:%S", time.localtime(self._sync.view.observed_s))
-        return f"{part}, mode {self._own.mode}, last look at Slurm {looked}"
+        mode = "uninstalled" if self._sync.is_uninstalled else f"mode {self._own.mode}"
+        return f"{part}, {mode}, last look at Slurm {looked}"
 
     def status(self) -> StatusAnswer:
         """The daemon's state, for whoever asks."""
@@ -200,6 +201,7 @@ class _Daemon:
             mode=self._own.mode,
             host=self._host,
             leads=self._leader.leads(),
+            is_uninstalled=self._sync.is_uninstalled,
             complete=self._sync.view.complete,
             observed_s=self._sync.view.observed_s,
             asked_s=newest.at_s if newest else None,

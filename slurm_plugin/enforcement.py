@@ -10,7 +10,14 @@ from cluster.leadership import ALONE, Leader
 from cluster.settings import Settings
 from cluster.slurm.interface import Association, Slurm
 from cluster.units import slices_text
-from slurm_plugin.compile import Compiled, compile_in_turn, compile_turn, slurm_now
+from slurm_plugin.compile import (
+    UNINSTALLED,
+    Compiled,
+    compile_in_turn,
+    compile_turn,
+    is_uninstalled,
+    slurm_now,
+)
 from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.budget_parts import as_budgets_let
 from slurm_plugin.decide.demand import demand
@@ -24,6 +31,7 @@ from slurm_plugin.ledger_reads import books_now
 from slurm_plugin.lending import Renewed, planned, renew
 from slurm_plugin.observe import report, report_failure, warn
 from slurm_plugin.sync import Sync
+from slurm_plugin.uninstall import finish
 
 _RECOMPILE_S = 15.0
 """How often limits are looked at and idle quota is lent though nothing changed in the ledger:
@@ -101,7 +109,8 @@ class Enforcement:
     async def compile(self) -> None:
         """Lend, bring Slurm's limits to the ledger's, and admission with them.
 
-        What fails is due again at the next turn.
+        Where Slicewise was taken out of Slurm, go on with that instead. What fails is due again at
+        the next turn.
         """
         rest_s = _RECOMPILE_S
         self._compile_due_s = 0.0
@@ -109,8 +118,11 @@ class Enforcement:
         if self._compiles:
             async with compile_turn(self._ledger):
                 began_s = time.monotonic()
-                compiled = await self._compiled()
-            books = compiled.books
+                books, compiled = await self._compiled()
+        else:
+            books, compiled = await self._books(), None
+            self._follow_uninstall(books.is_uninstalled)
+        if compiled is not None:
             self._report(compiled)
             now = compiled.ceilings.items()
             ceilings = {name: one.ceiling_millislices for name, one in now}
@@ -125,13 +137,15 @@ class Enforcement:
         else:
             # What another daemon does meanwhile is not known here.
             self._renewed = self._written = None
-            books = await self._books()
             await self._publish(books, await self._slurm.associations())
+            if self._compiles:
+                await self._finish_uninstall()
         self._in_force = books
         self._compile_due_s = time.monotonic() + rest_s
 
-    async def _compiled(self) -> Compiled:
-        """One look at Slurm, one at the ledger, and what both lead to.
+    async def _compiled(self) -> tuple[Books, Compiled | None]:
+        """One look at Slurm, one at the ledger, and what both lead to; None of Slurm where
+        Slicewise was taken out of it.
 
         Slurm comes first: without slurmdbd the grace of a recall would be over before the first
         limit moves, and then both would move at once.
@@ -142,8 +156,26 @@ class Enforcement:
         shown = await slurm_now(self._slurm, jobs, nodes, config)
         if config is None:
             self._config, self._config_due_s = shown.config, now_s + _CONFIG_S
-        books = await self._lend(await self._books())
-        return await compile_in_turn(self._slurm, self._ledger, self._settings, shown, books)
+        books = await self._books()
+        self._follow_uninstall(is_uninstalled(books, shown.qos, self._settings))
+        if seen.is_uninstalled:
+            return books, None
+        lent = await self._lend(books)
+        compiled = await compile_in_turn(self._slurm, self._ledger, self._settings, shown, lent)
+        return compiled.books, compiled
+
+    def _follow_uninstall(self, is_out: bool) -> None:
+        """Told of once; the daemon decides and changes nothing until limits are wanted again."""
+        if is_out and not self._sync.is_uninstalled:
+            warn("uninstalled", text=UNINSTALLED.text())
+        elif self._sync.is_uninstalled and not is_out:
+            report("wanted_again")
+        self._sync.is_uninstalled = is_out
+
+    async def _finish_uninstall(self) -> None:
+        done = await finish(self._slurm, self._ledger, self._settings)
+        for change in done.changes if done else ():
+            report("limit_taken_out", sacctmgr=" ".join(change))
 
     async def _is_due(self) -> bool:
         """The ledger changed, a lender needs its own again, or it is time to look."""

@@ -86,6 +86,11 @@ class _State(Collector):
         yield from self._of_tenants()
         yield self._of_slurm()
         view = self._sync.view
+        yield gauge(
+            "slicewise_uninstalled",
+            "Whether Slicewise was taken out of Slurm: nothing is changed there.",
+            self._sync.is_uninstalled,
+        )
         yield gauge("slicewise_leads", "Whether this daemon acts.", self._leader.leads())
         yield gauge("slicewise_view_complete", "Whether the last look was whole.", view.complete)
         age_s = time.time() - view.observed_s

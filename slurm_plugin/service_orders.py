@@ -111,10 +111,10 @@ class ServiceOrders:
         return DoneAnswer()
 
     def _require_enforced(self) -> None:
-        if self._mode != "enforce":
+        if self._mode != "enforce" or self._sync.is_uninstalled:
             raise InvalidInputError(
                 "SW-SERVICE-MODE",
-                f"mode {self._mode}: the daemon changes nothing in Slurm.",
+                f"mode {self._sync.mode}: the daemon changes nothing in Slurm.",
                 "The service's owner can: scancel",
             )
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from cluster.errors import InvalidInputError, Refusal, SlicewiseError, UnreachableError
@@ -67,6 +68,8 @@ class Sync:
         heard_s: when the launcher, or whoever may wish, was heard of last, by the monotonic clock.
         acted: set when something was changed: the next look is due at once.
         unadmitted: jobs that slurmctld took without slicewise.lua, in mode enforce.
+        is_uninstalled: whether Slicewise was taken out of Slurm: then nothing is changed there, as
+            in mode observe.
     """
 
     def __init__(
@@ -78,7 +81,6 @@ class Sync:
         self._sight = Sight(slurm)
         self._actuator = Actuator(slurm)
         self._lost = Lost()
-        self._mode = settings.daemon.mode
         self._lock = asyncio.Lock()
         self._seen = _NOTHING
         self._wished: dict[int, frozenset[int]] | None = None
@@ -100,11 +102,17 @@ class Sync:
         self.snapshot: Snapshot | None = None
         self.acted = asyncio.Event()
         self.unadmitted = Unadmitted()
+        self.is_uninstalled = False
+
+    @property
+    def mode(self) -> str:
+        """In which the daemon is now: its own, or observe once Slicewise was taken out."""
+        return "observe" if self.is_uninstalled else self._settings.daemon.mode
 
     @property
     def acts(self) -> bool:
         """Whether anything may be changed in Slurm now, on what was seen of it."""
-        return self._mode == "enforce" and self._leader.leads() and self.view.complete
+        return self.mode == "enforce" and self._leader.leads() and self.view.complete
 
     @property
     def jobs(self) -> tuple[JobView, ...]:
@@ -186,7 +194,7 @@ class Sync:
             self._require_sight()
             self.urgencies = {**self.urgencies, array_job_id: urgency}
             self._followed |= {array_job_id}
-            if self._mode != "enforce":
+            if self.mode != "enforce":
                 return WishAnswer(kept_back=tuple(sorted(run)), note=self._idle_note())
             tenant = service.tenant
             borrows = not self.leaving.waits(tenant)
@@ -219,7 +227,7 @@ class Sync:
 
     async def _cancel(self, array_job_id: int) -> None:
         self._require_sight()
-        if self._mode != "enforce":
+        if self.mode != "enforce":
             raise InvalidInputError(
                 "SW-SERVICE-MODE",
                 f"{self._idle_note()}.",
@@ -236,7 +244,8 @@ class Sync:
         raise InvalidInputError("SW-SERVICE-UNKNOWN", f"Job {array_job_id} is no living service.")
 
     def _idle_note(self) -> str:
-        return f"mode {self._mode}: the daemon changes nothing in Slurm"
+        why = "uninstalled" if self.is_uninstalled else f"mode {self.mode}"
+        return f"{why}: the daemon changes nothing in Slurm"
 
     def _require_sight(self) -> None:
         self._leader.require()
@@ -247,7 +256,7 @@ class Sync:
 
     def _notice_unadmitted(self) -> None:
         """Once for each newer one: a script that slurmctld refuses makes no other noise."""
-        if self._mode != "enforce":
+        if self.mode != "enforce":
             return
         before = self.unadmitted
         managed = frozenset(self._settings.cluster.partitions)
@@ -276,7 +285,8 @@ class Sync:
             services=tuple(map(self._shown, found)),
             tenants=self.quotas.views(used),
         )
-        self.snapshot = self.quotas.snapshot(seen, found, used, self.shares)
+        snapshot = self.quotas.snapshot(seen, found, used, self.shares)
+        self.snapshot = replace(snapshot, is_uninstalled=self.is_uninstalled)
         self._admission.publish(self.snapshot, seen.at_s)
 
     async def _guard(self) -> None:

@@ -33,6 +33,7 @@ from cluster.slurm.interface import (
 from cluster.units import Millislices
 from cluster.wire_keys import GrantsAnswer, KeyView
 from slurm_plugin.admit import Admission
+from slurm_plugin.decide.books import UNINSTALLED_ID
 from slurm_plugin.decide.calendar import Window
 from slurm_plugin.decide.decayed_use import Holding
 from slurm_plugin.decide.lending import within_limits
@@ -169,6 +170,9 @@ class ScriptedSlurm:
 
     async def associations(self) -> tuple[Association, ...]:
         return ()
+
+    async def qos_elsewhere(self) -> frozenset[str]:
+        return frozenset()
 
     async def qos(self) -> tuple[Qos, ...]:
         return (Qos(GATE_QOS, {"billing": 0}, frozenset()),)
@@ -315,6 +319,14 @@ class ScriptedLedger(MemoryStore):
 
     def mark_compiled(self, change_id: int) -> None:
         self.marked.append(change_id)
+
+    def mark_uninstalled(self) -> None:
+        self.compiled_id = UNINSTALLED_ID
+
+    def is_uninstalled(self) -> bool:
+        return self.compiled_id == UNINSTALLED_ID
+
+    def forget(self) -> None: ...
 
     def standing(self) -> Mapping[tuple[str, str], Ordered]:
         self._fail("standing")

@@ -11,6 +11,7 @@ from cluster.jobs import JobView, NodeView, PartitionView
 from cluster.slurm.interface import Association, Qos
 from cluster.slurm.values import duration_s
 from cluster.units import MillisliceSeconds
+from slurm_plugin.decide.books import UNINSTALLED_ID
 from slurm_plugin.decide.model import Balance
 from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Recall, TenantUpdate
 from slurm_plugin.decide.slurm_conf import conf_lines
@@ -290,6 +291,7 @@ class LimitLedger(OwnParts):
         self.called: tuple[Recall, ...] = ()
         self.remembered: dict[LimitKey, KnownLimit] = {}
         self.authors: list[str] = []
+        self.compiled_id = 0
         self.left: dict[str, int] = {}
         """Millislice-seconds of the budgets that have begun, by tenant."""
 
@@ -329,6 +331,17 @@ class LimitLedger(OwnParts):
         if known:
             self.steps.step()
             self.remembered |= known
+
+    def mark_uninstalled(self) -> None:
+        self.steps.step()
+        self.compiled_id = UNINSTALLED_ID
+
+    def mark_wanted(self) -> None:
+        self.steps.step()
+        self.compiled_id = 0
+
+    def is_uninstalled(self) -> bool:
+        return self.compiled_id == UNINSTALLED_ID
 
     def forget(self) -> None:
         self.steps.step()

@@ -2,13 +2,15 @@
 
 import asyncio
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from cluster.console import console, print_json
-from cluster.errors import InvalidInputError
+from cluster.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.settings import Settings, load_settings
 from cluster.slurm.commands import CommandSlurm
 from slurm_plugin.cli.parts import Json, opened_ledger
@@ -21,7 +23,15 @@ from slurm_plugin.cli.present_limits import (
 from slurm_plugin.compile import Compiled, Look, compile_limits, look
 from slurm_plugin.decide.limit_changes import Change
 from slurm_plugin.decide.slurm_conf import conf_lines
-from slurm_plugin.uninstall import Undone, WayBack, no_daemon, plan, uninstall
+from slurm_plugin.uninstall import (
+    Undone,
+    WayBack,
+    finish,
+    no_daemon,
+    plan,
+    uninstall,
+    want_again,
+)
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -34,7 +44,7 @@ To be done by hand:
 - job_submit.lua: take out slicewise's lines;
 - slurm.conf: what Slicewise needed (slicewise compile --slurm-conf), then scontrol reconfigure;
 - the services slicewise-daemon and slicewise-launcher, cron's line, the timer: disable them.
-The ledger keeps its data; slicewise compile, or the daemon, sets all limits again."""
+The ledger keeps its data. Nobody sets limits again before: slicewise compile --again"""
 
 
 def compile_command(
@@ -42,12 +52,15 @@ def compile_command(
     slurm_conf: Annotated[
         bool, typer.Option("--slurm-conf", help="Print the lines that slurm.conf needs.")
     ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also after an uninstall: limits are wanted again.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Bring Slurm's limits to what the ledger says, as the daemon does by itself.
 
     Amounts are in millislices, budgets in millislice-minutes, as Slurm counts them. Works with
-    the daemon running or not.
+    the daemon running or not. After slicewise uninstall it is refused without --again.
     """
     settings = load_settings()
     if slurm_conf:
@@ -59,10 +72,17 @@ def compile_command(
         if dry_run:
             _print_look(asyncio.run(look(CommandSlurm(), ledger, settings)), as_json)
             return
-        compiled = asyncio.run(compile_limits(CommandSlurm(), ledger, settings))
+        compiled = asyncio.run(_compile(ledger, settings, again=again))
         if not compiled.waits:
             ledger.limits.mark_compiled(compiled.books.change_id)
     _print_compiled(compiled, as_json)
+
+
+async def _compile(ledger: "Ledger", settings: Settings, *, again: bool) -> Compiled:
+    slurm = CommandSlurm()
+    if again:
+        await want_again(slurm, ledger, settings)
+    return await compile_limits(slurm, ledger, settings)
 
 
 def _require_enforce(settings: Settings) -> None:
@@ -127,41 +147,75 @@ def _print_compiled(compiled: Compiled, as_json: bool) -> None:
 def uninstall_command(
     dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    finishing: Annotated[
+        bool,
+        typer.Option(
+            "--finish", help="Remove what had to stay, as far as no job uses it any more."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Put all of Slurm's limits back to what they were before Slicewise, and remove its QOS.
 
-    The daemon must be stopped, and nobody may rebalance any more (cron, the timer). Jobs go on: a
-    QOS stays as long as jobs are in it. The ledger keeps its data. After a crash run it again.
+    The daemon must be stopped first; nobody sets limits again, whatever still runs, before
+    slicewise compile --again. Jobs go on: a QOS stays as long as jobs are in it, and goes with
+    --finish, or by itself when the daemon or slicewise rebalance runs. Works without PostgreSQL,
+    by what stands in Slurm. The ledger keeps its data. After a crash run it again.
     """
     settings = load_settings()
-    with opened_ledger(settings) as ledger:
+    with _ledger_or_none(settings) as ledger:
         if dry_run:
             _print_plan(asyncio.run(plan(CommandSlurm(), ledger, settings)), as_json)
             return
-        with no_daemon(settings.daemon.run_dir):
-            done = _uninstall(ledger, settings, yes)
+        if finishing:
+            done = _finish(ledger, settings)
+        else:
+            with no_daemon(settings.daemon.run_dir):
+                done = _uninstall(ledger, settings, yes)
     if as_json:
         changes = [list(change) for change in done.changes]
         print_json({"changes": changes, "waits": list(done.waits)})
         return
     _print_changes(done.changes)
     _print_notes(done.waits)
-    others = ", but for these QOS" if done.waits else ""
+    others = ", but for this" if done.waits else ""
     sys.stdout.write(f"Slurm is as it was before{others}.\n\n{_REMAINS}\n")
 
 
-def _uninstall(ledger: "Ledger", settings: Settings, yes: bool) -> Undone:
+@contextmanager
+def _ledger_or_none(settings: Settings) -> "Iterator[Ledger | None]":
+    """It can be taken out at any time: what Slurm itself says must do then."""
+    with ExitStack() as stack:
+        ledger = None
+        try:
+            ledger = stack.enter_context(opened_ledger(settings))
+        except (UnreachableError, OutsideError) as error:
+            sys.stderr.write(f"{error}\nWithout the ledger: by what stands in Slurm alone.\n")
+        yield ledger
+
+
+def _finish(ledger: "Ledger | None", settings: Settings) -> Undone:
+    done = asyncio.run(finish(CommandSlurm(), ledger, settings))
+    if done is None:
+        raise InvalidInputError(
+            "SW-UNINSTALL-NONE",
+            "No uninstall has begun, or limits are wanted again since: nothing was changed.",
+            "To take Slicewise out of Slurm: slicewise uninstall --dry-run",
+        )
+    return done
+
+
+def _uninstall(ledger: "Ledger | None", settings: Settings, yes: bool) -> Undone:
     slurm = CommandSlurm()
     due = asyncio.run(plan(slurm, ledger, settings))
     if not yes:
-        count = len((*due.gate, *due.settings, *due.qos, *due.weights))
+        count = len(due.all)
         typer.confirm(f"{count} settings in Slurm will be put back. Go on?", abort=True, err=True)
     return asyncio.run(uninstall(slurm, ledger, settings))
 
 
 def _print_plan(due: WayBack, as_json: bool) -> None:
-    differences = (*due.gate, *due.settings, *due.qos, *due.weights)
+    differences = due.all
     if as_json:
         print_json({"differences": differences_json(differences), "waits": list(due.waits)})
         return

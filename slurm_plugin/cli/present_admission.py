@@ -7,6 +7,7 @@ from rich.text import Text
 
 from cluster.console import FittingTable, column, console
 from cluster.wire import StatusAnswer
+from slurm_plugin.compile import UNINSTALLED
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,16 @@ def _rows(answer: StatusAnswer | None, here: Here, now_s: float) -> dict[str, st
     return {
         "slicewise.lua loaded": f"{loaded}{ago}",
         **known,
-        "daemon": f"{answer.version}, mode {answer.mode}, on {answer.host}",
+        "daemon": f"{answer.version}, {_mode(answer)}, on {answer.host}",
         "leads": "yes" if answer.leads else "no, another daemon does",
         "last look at Slurm": f"{now_s - answer.observed_s:.1f} s ago, {sees}",
         "decisions": counts or "none yet",
         "jobs that passed it by": str(answer.unadmitted),
     }
+
+
+def _mode(answer: StatusAnswer) -> str:
+    return "uninstalled" if answer.is_uninstalled else f"mode {answer.mode}"
 
 
 def advice(answer: StatusAnswer | None, here: Here, now_s: float) -> list[str]:
@@ -94,6 +99,8 @@ def advice(answer: StatusAnswer | None, here: Here, now_s: float) -> list[str]:
         )
     if answer is None:
         return found
+    if answer.is_uninstalled:
+        found.append(UNINSTALLED.text())
     if answer.unadmitted and answer.unadmitted_s is not None:
         found.append(
             f"{answer.unadmitted} jobs got GPUs, or wait for them, without slicewise.lua, the"

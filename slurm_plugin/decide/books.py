@@ -9,6 +9,9 @@ from slurm_plugin.decide.calendar import Moment, Window
 from slurm_plugin.decide.model import Balance, Reservation
 from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Recall
 
+UNINSTALLED_ID = -1
+"""In place of the change that Slurm's limits contain, once they were taken out."""
+
 
 @dataclass(frozen=True)
 class Books:
@@ -17,7 +20,8 @@ class Books:
     Attributes:
         when: of the look, with what clocks of the ledger's time zone show.
         change_id: of the newest change of policy; 0 if there is none.
-        compiled_id: up to which change Slurm's limits contain the policy; 0 if none.
+        compiled_id: up to which change Slurm's limits contain the policy; 0 if none, UNINSTALLED_ID
+            once they were taken out, until they are wanted again.
         tenants: by name, whatever the calendar says.
         windows: those that hold or will hold, in the order in which they were set.
         loans: in the order of lenders' and borrowers' names.
@@ -39,6 +43,11 @@ class Books:
     rolls: Mapping[str, int] = field(hash=False)
     reservations: tuple[Reservation, ...]
     known: Mapping[LimitKey, KnownLimit] = field(hash=False)
+
+    @property
+    def is_uninstalled(self) -> bool:
+        """Whether no limits may be set."""
+        return self.compiled_id == UNINSTALLED_ID
 
     @property
     def now_s(self) -> int:

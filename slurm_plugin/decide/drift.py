@@ -25,7 +25,13 @@ from slurm_plugin.decide.limits import (
     value_now,
 )
 from slurm_plugin.decide.policy import KnownLimit, LimitKey
-from slurm_plugin.decide.qos_names import GATE_QOS, SHARED_QOS, is_ours
+from slurm_plugin.decide.qos_names import (
+    GATE_QOS,
+    SHARED_QOS,
+    is_ours,
+    says_uninstalled,
+    uninstalled_qos,
+)
 
 Known = Mapping[LimitKey, KnownLimit]
 
@@ -180,13 +186,43 @@ def remember_way_back(differences: Iterable[Difference], known: Known) -> Known:
     return {key: limit for key, limit in due.items() if known[key] != limit}
 
 
+def taken_out(known: Known, found: Found) -> Known:
+    """What the ledger must know before limits are set again that were taken out while it was away:
+    whatever stands in Slurm then is nobody's hand.
+    """
+    now = {
+        key: value_now(found, key)
+        for key in known
+        if key.entity == "qos" or key.name in found.accounts
+    }
+    return {
+        key: KnownLimit(known[key].before, _OR.join((*_set_by_us(known[key]), value)))
+        for key, value in now.items()
+        if value not in _set_by_us(known[key])
+    }
+
+
 def our_qos(known: Known, found: Found, kept: frozenset[str]) -> tuple[Difference, ...]:
     """The QOS that Slicewise has made and that are still there, but for those that are ``kept``.
 
     Of the one that all tenants shared once earlier versions may have remembered nothing.
     """
-    made = {key.name for key in known if key.entity == "qos"} | {SHARED_QOS}
-    names = sorted(made & found.qos.keys() - kept)
+    made = {key.name for key in known if key.entity == "qos"}
+    return _removed((made | {SHARED_QOS, uninstalled_qos(found.cluster)}) - kept, found)
+
+
+def our_qos_by_name(found: Found, kept: frozenset[str]) -> tuple[Difference, ...]:
+    """The same, where nothing is known but what stands in Slurm."""
+    return _removed({name for name in found.qos if limits_by(name)} - kept, found)
+
+
+def limits_by(qos: str) -> bool:
+    """Whether it is ours, and not the word alone that limits were taken out."""
+    return is_ours(qos) and not says_uninstalled(qos)
+
+
+def _removed(names: Iterable[str], found: Found) -> tuple[Difference, ...]:
+    names = sorted(found.qos.keys() & names)
     return tuple(Difference(LimitKey("qos", name, NAME), name, "", "removed") for name in names)
 
 

@@ -3,6 +3,7 @@
 QOS_PREFIX = "slicewise_"
 """Only QOS of this prefix are ever changed, and the shared one of before."""
 _BORROWED = "_borrowed"
+_UNINSTALLED = QOS_PREFIX + "uninstalled_"
 
 GATE_QOS = "slicewise_gate"
 """Of the managed partitions: it lets no QOS through but ours."""
@@ -23,6 +24,18 @@ def borrowed_qos(tenant: str) -> str:
     return QOS_PREFIX + tenant + _BORROWED
 
 
+def uninstalled_qos(cluster: str) -> str:
+    """The QOS that says that the cluster's limits were taken out while the ledger was away. Nothing
+    is limited by it, and nobody may use it.
+    """
+    return _UNINSTALLED + cluster.lower()
+
+
+def says_uninstalled(qos: str) -> bool:
+    """Whether it is such a QOS, of whichever cluster."""
+    return qos.startswith(_UNINSTALLED)
+
+
 def is_ours(qos: str) -> bool:
     """Whether that QOS is Slicewise's."""
     return qos.startswith(QOS_PREFIX) or qos == SHARED_QOS
@@ -35,4 +48,5 @@ def is_borrowed(qos: str) -> bool:
 
 def can_have_qos(tenant: str) -> bool:
     """Whether its own QOS would be none of Slicewise's others."""
-    return qos_name(tenant) != GATE_QOS and not tenant.endswith(_BORROWED)
+    own = qos_name(tenant)
+    return own != GATE_QOS and not own.endswith(_BORROWED) and not says_uninstalled(own)

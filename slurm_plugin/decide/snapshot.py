@@ -78,6 +78,7 @@ class Snapshot:
             ``rules.class_of_qos`` that he may name there; who is not in it is not known.
         newest: tokens of jobs that were submitted just now: they are counted in it.
         highest_quotas: the most that ``quotas`` are at any hour of the calendar, where it is more.
+        is_uninstalled: whether Slicewise was taken out of Slurm: no QOS of its own is there.
     """
 
     partitions: frozenset[str]
@@ -97,6 +98,7 @@ class Snapshot:
     rules: Rules
     newest: frozenset[str] = frozenset()
     highest_quotas: Mapping[str, int] = field(default_factory=dict, hash=False)
+    is_uninstalled: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from sqlalchemy import delete, func
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
+from slurm_plugin.decide.books import UNINSTALLED_ID
 from slurm_plugin.decide.policy import KnownLimit, LimitKey
 from slurm_plugin.ledger import policy_rows as rows
 from slurm_plugin.ledger import reads
@@ -43,15 +44,40 @@ class Limits(LedgerPart):
             connection.execute(delete(known_limits).where(known_limits.c.cluster == self._cluster))
 
     def mark_compiled(self, change_id: int) -> None:
-        """Record that Slurm's limits contain that change and every earlier one."""
+        """Record that Slurm's limits contain that change and every earlier one, unless they were
+        taken out meanwhile.
+        """
         marked = insert(compilations).values(cluster=self._cluster, change_id=change_id)
         newer = func.greatest(compilations.c.change_id, marked.excluded.change_id)
         marked = marked.on_conflict_do_update(
             index_elements=[compilations.c.cluster],
             set_={"change_id": newer, "compiled_at": func.now()},
+            where=compilations.c.change_id != UNINSTALLED_ID,
         )
         with writing(self._engine) as connection:
             connection.execute(marked)
+
+    def mark_uninstalled(self) -> None:
+        """Record that they are taken out: nobody sets limits again before ``mark_wanted``."""
+        self._mark(UNINSTALLED_ID)
+
+    def mark_wanted(self) -> None:
+        """Record that they may be set, and contain no change yet."""
+        self._mark(0)
+
+    def _mark(self, change_id: int) -> None:
+        marked = insert(compilations).values(cluster=self._cluster, change_id=change_id)
+        marked = marked.on_conflict_do_update(
+            index_elements=[compilations.c.cluster],
+            set_={"change_id": change_id, "compiled_at": func.now()},
+        )
+        with writing(self._engine) as connection:
+            connection.execute(marked)
+
+    def is_uninstalled(self) -> bool:
+        """Whether they were taken out, and are not wanted again."""
+        with reading(self._engine) as connection:
+            return reads.compiled_id(connection, self._cluster) == UNINSTALLED_ID
 
     def compiled(self, change_id: int) -> bool:
         """Whether Slurm's limits contain that change."""

@@ -66,7 +66,7 @@ def change_id(connection: Connection, cluster: str) -> int:
 
 
 def compiled_id(connection: Connection, cluster: str) -> int:
-    """The newest change that Slurm's limits contain, 0 if none."""
+    """The newest change that Slurm's limits contain, 0 if none, UNINSTALLED_ID if taken out."""
     mark = select(compilations.c.change_id).where(compilations.c.cluster == cluster)
     return connection.execute(mark).scalar_one_or_none() or 0
 

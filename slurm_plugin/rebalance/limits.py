@@ -3,13 +3,17 @@
 import asyncio
 from collections.abc import Iterator
 
-from slurm_plugin.compile import Compiled, compile_limits
+from slurm_plugin.compile import UNINSTALLED, Compiled, compile_limits
 from slurm_plugin.compile import look as look_at_limits
+from slurm_plugin.decide.rebalance_steps import StepOutcome
 from slurm_plugin.rebalance.look import Look, Report, Site
+from slurm_plugin.uninstall import finish, plan
 
 
-async def compile_step(site: Site, _look: Look, *, apply: bool) -> Report:
-    """As ``slicewise compile``."""
+async def compile_step(site: Site, look: Look, *, apply: bool) -> Report:
+    """As ``slicewise compile``; where Slicewise was taken out, as ``uninstall --finish``."""
+    if look.is_uninstalled:
+        return await _finish(site, apply=apply)
     if not apply:
         seen = await look_at_limits(site.slurm, site.ledger, site.settings)
         lines = tuple(one.text for one in seen.differences)
@@ -22,6 +26,17 @@ async def compile_step(site: Site, _look: Look, *, apply: bool) -> Report:
         lines=tuple(f"sacctmgr {' '.join(change)}" for change in compiled.changes),
         why="; ".join((*compiled.warnings, *_left(compiled))),
     )
+
+
+async def _finish(site: Site, *, apply: bool) -> Report:
+    if apply:
+        done = await finish(site.slurm, site.ledger, site.settings)
+        lines = tuple(f"sacctmgr {' '.join(change)}" for change in done.changes) if done else ()
+        outcome = StepOutcome.DONE if lines else StepOutcome.SKIPPED
+        return Report(lines=lines, why=UNINSTALLED.text(), outcome=outcome)
+    due = await plan(site.slurm, site.ledger, site.settings)
+    lines = tuple(one.text for one in due.all)
+    return Report(lines=lines, why=UNINSTALLED.text(), outcome=StepOutcome.SKIPPED)
 
 
 def _left(compiled: Compiled) -> Iterator[str]:

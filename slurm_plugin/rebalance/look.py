@@ -17,6 +17,7 @@ from slurm_plugin.decide.quota_round import Seen
 from slurm_plugin.decide.rebalance_steps import StepOutcome
 from slurm_plugin.decide.services import Observation, services
 from slurm_plugin.sight import Sight
+from slurm_plugin.uninstall import has_begun
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -71,6 +72,7 @@ class Look:
         slurm: empty if it did not answer.
         trouble: what Slurm's failure was.
         leader: the host of a daemon that acts each second; "" if none does.
+        is_uninstalled: whether Slicewise was taken out of Slurm.
     """
 
     at_s: float
@@ -78,6 +80,7 @@ class Look:
     slurm: Seen
     trouble: SlicewiseError | None
     leader: str
+    is_uninstalled: bool = False
 
     @property
     def jobs(self) -> tuple[JobView, ...]:
@@ -108,10 +111,11 @@ async def looked(site: Site) -> Look:
     leader = await _leader(site)
     try:
         seen = replace(await _seen(site.slurm), at_s=at_s)
+        is_out = await has_begun(site.slurm, site.ledger, site.settings)
     except SlicewiseError as error:
         return Look(at_s, policy, Seen((), (), ()), error, leader)
     found = services(seen, site.settings.costs)
-    return Look(at_s, policy, Seen(seen.jobs, seen.nodes, found), None, leader)
+    return Look(at_s, policy, Seen(seen.jobs, seen.nodes, found), None, leader, is_out)
 
 
 async def _seen(slurm: Slurm) -> Observation:

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
+from slurm_plugin.compile import UNINSTALLED
 from slurm_plugin.decide.rebalance_steps import StepName
 from slurm_plugin.rebalance.books import reconcile, roll
 from slurm_plugin.rebalance.cut import cut
@@ -28,6 +29,7 @@ class Step:
     Attributes:
         after: steps that must not have failed.
         in_slurm: what it changes is for Slurm, so nothing is changed where the mode is not enforce.
+        finishes: an uninstall that has begun; the others change nothing in Slurm then.
         left_to: what a daemon that leads does instead, each second; "" if both may act at once.
     """
 
@@ -35,6 +37,7 @@ class Step:
     act: Act
     after: frozenset[StepName] = frozenset()
     in_slurm: bool = True
+    finishes: bool = False
     left_to: str = ""
 
 
@@ -46,7 +49,7 @@ STEPS = (
     Step(StepName.LEND, lend, left_to="lends and takes back"),
     Step(StepName.RECLAIM, reclaim, frozenset({StepName.LEND}), left_to="asks replicas to go"),
     # Not after lend: the loans that there are hold on.
-    Step(StepName.COMPILE, compile_step),
+    Step(StepName.COMPILE, compile_step, finishes=True),
     Step(StepName.PRIORITISE, prioritise, left_to="sets priorities"),
     Step(StepName.CUT, cut),
 )
@@ -56,6 +59,8 @@ def reason_to_skip(step: Step, site: Site, look: Look, failed: Collection[StepNa
     """Why it can't be done now, or need not be; "" if it is done."""
     if look.trouble is not None:
         return str(look.trouble)
+    if look.is_uninstalled and step.in_slurm and not step.finishes:
+        return UNINSTALLED.text()
     if missing := sorted(step.after & set(failed)):
         return f"Step {missing[0]} was not done."
     if step.left_to and look.leader and site.enforces:

@@ -59,6 +59,13 @@ def admission_off(sandbox: Sandbox) -> Iterator[None]:
     sandbox.run("root", ("slicewise", "admission", "on"))
 
 
+@pytest.fixture
+def installed_again(sandbox: Sandbox) -> Iterator[None]:
+    """For the tests after it."""
+    yield
+    compiled(sandbox, "--again")
+
+
 def set_quota(sandbox: Sandbox, tenant: str, nominal: str, *options: str) -> dict[str, Any]:
     argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", nominal, *options, "--json")
     change = json.loads(sandbox.run("root", argv).stdout)
@@ -429,7 +436,7 @@ def exempt_time(sandbox: Sandbox, account: str) -> str:
     return sandbox.run("root", ("sacctmgr", "-n", "-P", "show", *where)).stdout.strip()
 
 
-@pytest.mark.usefixtures("without_daemon", "admission_off")
+@pytest.mark.usefixtures("without_daemon", "admission_off", "installed_again")
 def test_uninstalling_leaves_no_trace_though_both_ways_are_killed(sandbox: Sandbox, account: str):
     uninstall = ("slicewise", "uninstall", "--yes")
     argv = ("slicewise", "tenant-quota", "set", account, "--nominal", "2")
@@ -447,13 +454,24 @@ def test_uninstalling_leaves_no_trace_though_both_ways_are_killed(sandbox: Sandb
     until(lambda: not states(sandbox, account))
     # The gate's QOS stays as long as the partition has it.
     assert len(uninstalled(sandbox)) == 1
-    ours = [line for line in accounting_database(sandbox)[1].splitlines() if "slicewise" in line]
-    assert [line.partition("|")[0] for line in ours] == ["slicewise_gate"]
+    assert our_qos(sandbox) == ["slicewise_gate"]
+
+    # What still runs sets nothing again.
+    left = accounting_database(sandbox)
+    run = json.loads(sandbox.run("root", ("slicewise", "rebalance", "--json")).stdout)
+    why = {one["step"]: one["why"] for one in run["steps"]}
+    assert "SW-UNINSTALLED" in why["compile"]
+    assert "SW-UNINSTALLED" in refused(sandbox, "compile")
+    assert accounting_database(sandbox) == left
+    compiled(sandbox, "--again")
+    assert enforced(sandbox, account) == "2000"
+    assert our_qos(sandbox) != ["slicewise_gate"]
+    uninstalled(sandbox)
 
     limits = ("grptres=billing=5000,cpu=20", "grptresrunmins=billing=99")
     sacctmgr(sandbox, "modify", "account", account, "set", *limits)
     before = accounting_database(sandbox)
-    for argv in (("slicewise", "compile"), uninstall):
+    for argv in (("slicewise", "compile", "--again"), uninstall):
         for _ in range(3):
             program = sandbox.popen("root", argv, stdout=subprocess.DEVNULL)
             time.sleep(random.uniform(0.8, 2.0))  # noqa: S311 -- no secret
@@ -464,6 +482,47 @@ def test_uninstalling_leaves_no_trace_though_both_ways_are_killed(sandbox: Sandb
         if argv != uninstall:
             assert enforced(sandbox, account) == "2000"
     assert accounting_database(sandbox) == before
+
+
+@pytest.mark.usefixtures("admission_off", "installed_again")
+def test_uninstalling_works_without_the_ledger(sandbox: Sandbox, account: str):
+    set_quota(sandbox, account, "2")
+    submit(sandbox, account, f"--qos=slicewise_{account}", "--time=5", seconds=600)
+    until_is(lambda: running(sandbox, account).total(), 1)
+    sandbox.stop("daemon")
+    sandbox.stop("postgres")
+    mark = "slicewise_uninstalled_sandbox"
+    try:
+        waits = uninstalled(sandbox)
+        assert our_qos(sandbox) == ["slicewise_gate", f"slicewise_{account}", mark]
+        assert f"sacctmgr remove qos {mark}" in waits[-1]
+        assert enforced(sandbox, account) == "2000"
+        sandbox.run("slurm", ("scancel", f"--account={account}"))
+        until(lambda: not states(sandbox, account))
+        sandbox.run("root", ("slicewise", "uninstall", "--finish"))
+        assert our_qos(sandbox) == ["slicewise_gate", mark]
+    finally:
+        sandbox.restore(print)
+    # With the ledger the daemon puts back what only that knows, and goes on.
+    until_is(lambda: our_qos(sandbox), ["slicewise_gate"])
+    until_is(lambda: standing(sandbox)["is_uninstalled"], True)
+    assert "SW-UNINSTALLED" in refused(sandbox, "compile")
+    left = accounting_database(sandbox)
+    sandbox.run("root", ("slicewise", "rebalance"))
+    assert accounting_database(sandbox) == left
+    compiled(sandbox, "--again")
+    assert enforced(sandbox, account) == "2000"
+    until_is(lambda: standing(sandbox)["is_uninstalled"], False)
+
+
+def standing(sandbox: Sandbox) -> dict[str, Any]:
+    found = sandbox.run("root", ("slicewise", "admission", "status", "--json")).stdout
+    return dict(json.loads(found))
+
+
+def our_qos(sandbox: Sandbox) -> list[str]:
+    lines = accounting_database(sandbox)[1].splitlines()
+    return sorted(line.partition("|")[0] for line in lines if line.startswith("slicewise_"))
 
 
 def uninstalled(sandbox: Sandbox) -> list[str]:

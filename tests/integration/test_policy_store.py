@@ -296,6 +296,22 @@ def test_a_change_is_notified_and_its_compilation_known(ledger: Ledger, database
     assert not ledger.limits.compiled(change.change_id + 1)
 
 
+def test_that_limits_were_taken_out_is_known_until_they_are_wanted_again(ledger: Ledger):
+    assert not ledger.limits.is_uninstalled()
+    ledger.limits.mark_uninstalled()
+    # One who compiled while they were taken out.
+    ledger.limits.mark_compiled(1)
+    assert ledger.limits.is_uninstalled()
+    assert ledger.books(0.0, "UTC").is_uninstalled
+    assert not ledger.limits.compiled(0)
+    ledger.limits.forget()
+    assert ledger.limits.is_uninstalled()
+    ledger.limits.mark_wanted()
+    assert not ledger.limits.is_uninstalled()
+    ledger.limits.mark_compiled(1)
+    assert ledger.limits.compiled(1)
+
+
 # Loans
 
 

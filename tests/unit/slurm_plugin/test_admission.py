@@ -760,3 +760,11 @@ class TestAdmission:
 
     def test_before_the_first_look_nothing_is_admitted(self) -> None:
         assert Admission("enforce").submit(submit()).code == "SW-DAEMON-DOWN"
+
+    def test_once_it_is_taken_out_of_slurm_jobs_pass_and_services_are_refused(self) -> None:
+        """The QOS that they would get are gone."""
+        admission = Admission("enforce")
+        admission.publish(replace(SNAPSHOT, is_uninstalled=True), 1.0)
+        answer = admission.submit(submit())
+        assert (answer.action, answer.code) == ("pass", "")
+        assert admission.submit(service()).code == "SW-SERVICE-MODE"

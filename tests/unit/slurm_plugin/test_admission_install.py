@@ -413,6 +413,7 @@ ANSWER = StatusAnswer(
 STATUS = [
     ({}, []),
     ({"unadmitted": 3, "unadmitted_s": 5.0}, ["3 jobs got GPUs, or wait for them, without"]),
+    ({"is_uninstalled": True}, ["slicewise compile --again"]),
     ({"module": "8"}, ["on disk is 9: touch job_submit.lua"]),
     ({"module_mode": "observe"}, ["mode observe, the daemon in enforce"]),
     ({"module": "", "module_mode": "", "asked_s": None}, ["has not asked this daemon yet"]),

@@ -261,12 +261,15 @@ def other_daemon(tmp_path: Path) -> Any:
     variables = {**os.environ, "PYTHONPATH": str(tests)}
     log = tmp_path / "log"
     with log.open("w") as stderr, subprocess.Popen(argv, env=variables, stderr=stderr) as daemon:
-        deadline = time.monotonic() + 20
-        while not path.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        yield daemon, path, log
-        daemon.kill()
+        try:
+            deadline = time.monotonic() + 20
+            while not path.exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            yield daemon, path, log
+        finally:
+            # Or the end of Popen's block would wait for it for ever.
+            daemon.kill()
 
 
 async def test_it_answers_on_while_the_daemon_hangs_and_forgets_what_it_can_not_tell(

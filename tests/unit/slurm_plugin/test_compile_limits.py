@@ -1,7 +1,7 @@
 """Compiling and uninstalling against an accounting database that behaves like Slurm's."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -11,7 +11,7 @@ import pytest
 from slurm_database import KilledError, LimitLedger, Row, SlurmDatabase, Steps, settings
 
 from cluster.billing import MILLISLICES, BillingUnit
-from cluster.errors import OutsideError
+from cluster.errors import InvalidInputError, OutsideError
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.slurm.interface import Qos
 from cluster.units import Millislices, MillisliceSeconds
@@ -28,7 +28,7 @@ from slurm_plugin.decide.policy import (
     TenantUpdate,
 )
 from slurm_plugin.ledger_reads import books_now
-from slurm_plugin.uninstall import Undone, plan, uninstall
+from slurm_plugin.uninstall import Undone, finish, has_begun, plan, uninstall, want_again
 
 LIMIT = LimitKey("qos", "slicewise_vision", "grptres=billing")
 
@@ -868,6 +868,7 @@ async def test_what_an_uninstall_removed_that_still_waits_is_nobodys_hand():
     await compiled(slurm, books, term_s=60)
     assert (await uninstall(slurm, books, settings())).waits  # type: ignore[arg-type]
     assert "slicewise_vision" not in slurm.known
+    await want_again(slurm, books, settings())  # type: ignore[arg-type]
     assert (await compiled(slurm, books, term_s=60)).by_hand == ()
     assert slurm.limits("vision") == [6000, 0]
 
@@ -901,3 +902,143 @@ async def test_uninstalling_before_the_first_compilation_takes_out_what_is_there
     row.plus, row.default = frozenset({"slicewise_vision"}), "slicewise_vision"
     await uninstall(slurm, books, settings())  # type: ignore[arg-type]
     assert slurm.state()[0] == before[0]
+
+
+async def test_after_an_uninstall_no_limit_is_set_until_it_is_wanted_again():
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books)
+    slurm.partition_qos = ""
+    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    before = slurm.state()
+    quota(books, "vision", 5000)
+    with pytest.raises(InvalidInputError, match=r"compile --again.*SW-UNINSTALLED"):
+        await compiled(slurm, books)
+    seen = await look(slurm, books, settings())  # type: ignore[arg-type]
+    assert "SW-UNINSTALLED" in seen.warnings[0]
+    assert slurm.state() == before
+    await want_again(slurm, books, settings())  # type: ignore[arg-type]
+    assert (await compiled(slurm, books)).by_hand == ()
+    assert slurm.limits("vision") == [5000, 0]
+
+
+async def test_a_compilation_under_way_ends_where_it_is_when_all_is_taken_out(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    slurm, books = database(), ledger(vision=6000, lab=3000)
+    await compiled(slurm, books)
+    quota(books, "vision", 5000)
+    quota(books, "lab", 4000)
+    take = slurm.sacctmgr
+
+    async def last(changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
+        books.mark_uninstalled()
+        return await take(changes)
+
+    monkeypatch.setattr(slurm, "sacctmgr", last)
+    with pytest.raises(InvalidInputError, match="SW-UNINSTALLED"):
+        await compiled(slurm, books)
+    assert slurm.limits("vision", "lab")[:2] == [5000, 3000], "what shrinks came first"
+
+
+async def test_finishing_removes_a_qos_once_its_last_job_has_ended():
+    slurm, books = database(), ledger(vision=6000)
+    before = slurm.state()
+    await compiled(slurm, books)
+    installed = slurm.state()
+    assert await finish(slurm, books, settings()) is None, "none has begun"  # type: ignore[arg-type]
+    assert slurm.state() == installed
+    slurm.partition_qos, slurm.running = "", (waiting("slicewise_vision"),)
+    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    still = await finish(slurm, books, settings())  # type: ignore[arg-type]
+    assert still is not None
+    assert "slicewise uninstall --finish" in still.waits[0]
+    assert slurm.known.keys() == {"normal", "premium", "slicewise_vision"}
+    slurm.running = ()
+    done = await finish(slurm, books, settings())  # type: ignore[arg-type]
+    assert done is not None
+    assert done.waits == ()
+    assert slurm.state() == before
+
+
+async def test_nothing_is_finished_once_limits_are_wanted_again():
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books)
+    slurm.running = (waiting("slicewise_vision"),)
+    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    await want_again(slurm, books, settings())  # type: ignore[arg-type]
+    assert await finish(slurm, books, settings()) is None  # type: ignore[arg-type]
+    assert not books.is_uninstalled()
+
+
+async def test_without_the_ledger_it_goes_by_what_stands_in_slurm():
+    slurm, books = database(), ledger(vision=6000, lab=3000)
+    quota(books, "speech", 1000)
+    before = slurm.state()
+    await compiled(slurm, books)
+    slurm.partition_qos, slurm.weight = "", 1_000_072
+    slurm.commands.clear()
+    (kept,) = (await uninstall(slurm, None, settings())).waits  # type: ignore[arg-type]
+    assert "sacctmgr remove qos slicewise_uninstalled_c" in kept
+    assert slurm.commands[:2] == [
+        "add qos slicewise_uninstalled_c",
+        "modify qos where name=slicewise_gate set grptres=billing=-1",
+    ]
+    assert slurm.known.keys() == {"normal", "premium", "slicewise_uninstalled_c"}
+    rows, _, weight = slurm.state()
+    assert (rows, weight) == (before[0], 7)
+
+    # The ledger is there again, with all that it knew.
+    with pytest.raises(InvalidInputError, match="SW-UNINSTALLED"):
+        await compiled(slurm, books)
+    assert slurm.known.keys() == {"normal", "premium", "slicewise_uninstalled_c"}
+    done = await finish(slurm, books, settings())  # type: ignore[arg-type]
+    assert done is not None
+    assert slurm.known.keys() == {"normal", "premium"}
+    with pytest.raises(InvalidInputError, match="SW-UNINSTALLED"):
+        await compiled(slurm, books)
+
+
+async def test_what_was_taken_out_without_the_ledger_is_nobodys_hand_when_it_is_wanted_again():
+    slurm, books = database(), ledger(vision=6000, lab=3000)
+    await compiled(slurm, books)
+    slurm.running = (replace(waiting("slicewise_vision", JobState.RUNNING), **RUNNING),)
+    await uninstall(slurm, None, settings())  # type: ignore[arg-type]
+    assert "slicewise_lab" not in slurm.known
+    await want_again(slurm, books, settings())  # type: ignore[arg-type]
+    assert (await compiled(slurm, books)).by_hand == ()
+    assert slurm.limits("vision", "lab") == [6000, 3000, 0, 0]
+    assert slurm.known["slicewise_gate"].grp_tres == {"billing": 0}
+    assert "slicewise_uninstalled_c" not in slurm.known
+
+
+async def test_without_the_ledger_limits_on_types_stay_and_are_named():
+    slurm, books = database(), ledger(lab=3000)
+    limited = TenantUpdate("lab", type_limits={"1g.10gb": 2})
+    books.change(limited, "op", "")
+    await compiled(slurm, books)
+    slurm.partition_qos = ""
+    unknown, _ = (await uninstall(slurm, None, settings())).waits  # type: ignore[arg-type]
+    assert "(lab): only the ledger knows" in unknown
+    assert slurm.rows["lab", ""].grp_tres == {"gres/gpu:1g.10gb": 2}
+    assert await finish(slurm, books, settings())  # type: ignore[arg-type]
+    assert slurm.rows["lab", ""].grp_tres == {}
+
+
+async def test_another_clusters_word_says_nothing_of_this_one():
+    slurm, books = database(), ledger(vision=6000)
+    theirs = Qos("slicewise_uninstalled_d", {}, frozenset())
+    slurm.known[theirs.name] = theirs
+    await compiled(slurm, books)
+    assert slurm.limits("vision") == [6000, 0]
+    assert not await has_begun(slurm, books, settings())  # type: ignore[arg-type]
+    slurm.partition_qos = ""
+    await uninstall(slurm, None, settings())  # type: ignore[arg-type]
+    assert slurm.known.keys() >= {theirs.name, "slicewise_uninstalled_c"}
+
+
+async def test_where_nothing_is_ours_no_word_is_left_that_it_was_taken_out():
+    slurm = database()
+    slurm.partition_qos = ""
+    before = slurm.state()
+    assert await uninstall(slurm, None, settings()) == Undone((), ())  # type: ignore[arg-type]
+    assert slurm.state() == before

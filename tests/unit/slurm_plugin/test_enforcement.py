@@ -21,7 +21,7 @@ from scripted import (
 
 from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import JobState, JobView, NodeView
-from cluster.slurm.interface import Association
+from cluster.slurm.interface import Association, Qos
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin import enforcement
 from slurm_plugin.compile import Compiled, compile_in_turn
@@ -695,3 +695,36 @@ async def test_waiting_for_another_one_that_compiles_is_no_reason_to_rest(
     clock.now_s += 16.0
     await limits.turn()
     assert slurm.looks > looks
+
+
+async def test_after_an_uninstall_the_daemon_goes_on_and_says_it_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sets and lends nothing, and what is submitted passes, as where it only observes."""
+    caplog.set_level("INFO")
+    world = World()
+    world.slurm.known_nodes = (replace(NODE, weight=1_000_072),)
+    with_gate = world.slurm.qos
+    monkeypatch.setattr(world.slurm, "qos", no_qos)
+    world.ledger.mark_uninstalled()
+    await world.look(*running("nlp", 5), *running("vision", 1))
+    for _ in range(3):
+        await world.limits.compile()
+    assert sum("SW-UNINSTALLED" in one for one in caplog.messages) == 1
+    assert (world.ledger.lent, world.ledger.marked) == ((), [])
+    assert world.slurm.actions == [("weigh_nodes", {NODE.name: 7})]
+    assert not world.sync.acts
+    assert world.sync.snapshot is not None
+    assert world.sync.snapshot.is_uninstalled
+
+    world.ledger.compiled_id = 0
+    monkeypatch.setattr(world.slurm, "qos", with_gate)
+    await world.limits.compile()
+    assert world.sync.acts
+    assert not world.sync.snapshot.is_uninstalled
+    assert world.ledger.marked == [7]
+
+
+async def no_qos() -> tuple[Qos, ...]:
+    """There is none of Slicewise's any more."""
+    return ()

@@ -55,6 +55,7 @@ SHOWN = {
     ("slicewise_turn_failures_total", "sync"): 0,
     ("slicewise_turn_failures_total", "limits"): 1,
     ("slicewise_slurm_unreadable_total", "EndTime,job"): 1,
+    ("slicewise_uninstalled", ""): 0,
     ("slicewise_leads", ""): 1,
     ("slicewise_unadmitted_jobs", ""): 0,
     ("slicewise_view_complete", ""): 1,
@@ -73,7 +74,7 @@ def test_shown(samples: dict[tuple[str, str], float]) -> None:
 def test_each_name_says_whose_it_is_and_its_unit(samples: dict[tuple[str, str], float]) -> None:
     endings = Counter(name.rpartition("_")[2] for name, _ in samples)
     assert {name for name, _ in samples if not name.startswith("slicewise_")} == set()
-    plain = {"leads", "complete", "jobs"}
+    plain = {"leads", "complete", "jobs", "uninstalled"}
     assert set(endings) - plain <= {
         *("total", "created", "bucket", "sum", "count", "info", "seconds", "millislices"),
     }

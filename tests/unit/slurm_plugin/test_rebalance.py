@@ -21,6 +21,7 @@ from recut_world import planned
 from scripted import DOWN
 
 from cluster.errors import OutsideError, UnreachableError
+from cluster.slurm.interface import Qos
 from slurm_plugin.decide.mig.recut_inputs import Gathered
 from slurm_plugin.decide.mig.recut_steps import Recut, State
 from slurm_plugin.decide.model import Charge, RunKey
@@ -306,3 +307,36 @@ def test_an_array_that_ends_between_two_questions_is_no_trouble(
     monkeypatch.setattr(story.world, "submissions", submissions)
     look = asyncio.run(looked(story.site()))
     assert (look.trouble, len(look.jobs), len(tried)) == (None, 3, 1)
+
+
+def test_after_an_uninstall_a_forgotten_timer_changes_nothing_in_slurm() -> None:
+    story = at(60)
+    story.ledger.mark_uninstalled()
+    story.world.database.partition_qos = ""
+    finished = story.run()
+    assert "slicewise_gate" not in story.world.database.known
+    assert step(finished, StepName.COMPILE).did
+    before, done = story.world.database.state(), list(story.world.done)
+    story.world.at(200)
+    ended = story.run()
+    assert story.world.database.state() == before
+    told = {one.step: one.why for one in ended.records if "SW-UNINSTALLED" in one.why}
+    assert told.keys() == set(StepName) - {StepName.RECONCILE, StepName.ROLL}
+    assert step(ended, StepName.RECONCILE).did, "what ran is charged"
+    acted = [one for one in story.world.actions if one not in done]
+    assert acted == []
+
+
+def test_an_uninstall_without_the_ledger_is_finished_by_the_next_run() -> None:
+    story = at(0)
+    story.run()
+    story.world.database.partition_qos = ""
+    mark = Qos("slicewise_uninstalled_c", {}, frozenset())
+    story.world.database.known[mark.name] = mark
+    with story.clock():
+        _, records = asyncio.run(dry_run(story.site()))
+    assert "SW-UNINSTALLED" in records[-3].why
+    assert "slicewise_gate" in story.world.database.known
+    story.run()
+    assert story.ledger.is_uninstalled()
+    assert not [name for name in story.world.database.known if name.startswith("slicewise_uni")]
