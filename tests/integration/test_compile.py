@@ -388,6 +388,24 @@ def test_both_qos_of_a_tenant_together_use_up_no_more_than_its_budget(
             time.sleep(1)
 
 
+def test_a_used_up_budget_above_lets_nothing_start_below_though_that_has_its_own(
+    sandbox: Sandbox, account: str
+):
+    with tenant_account(sandbox, account) as below:
+        set_quota(sandbox, account, "4")
+        sandbox.run("root", ("slicewise", "tenant", "add", below, "--parent", account))
+        set_quota(sandbox, below, "2")
+        give_budget(sandbox, below, "10")
+        give_budget(sandbox, account, "0")
+        until_is(lambda: run_minutes(sandbox, below), ["", "billing=0", "billing=0"])
+        submit(sandbox, below, "--time=5", seconds=600)
+        until_is(lambda: reasons(sandbox, below), {"QOSGrpBillingRunMinutes"})
+        assert running(sandbox, below).total() == 0
+        grant = ("slicewise", "budget", "grant", account, "--amount", "1", "--reason", "test")
+        sandbox.run("root", grant)
+        until_is(lambda: running(sandbox, below)[f"slicewise_{below}"], 1)
+
+
 @pytest.mark.usefixtures("without_daemon")
 def test_a_dry_run_shows_what_differs_and_changes_nothing(sandbox: Sandbox, account: str):
     argv = ("slicewise", "tenant-quota", "set", account, "--nominal", "3")
