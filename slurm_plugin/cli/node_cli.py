@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +26,8 @@ from slurm_plugin.cli.parts import Json
 from slurm_plugin.cli.present_mig import node_report
 from slurm_plugin.decide import slurm_files, slurm_gres
 from slurm_plugin.decide.isolation import isolation_faults
+from slurm_plugin.decide.qos_names import is_ours
+from slurm_plugin.decide.slurm_conf import allow_qos_faults
 
 node_app = typer.Typer(no_args_is_help=True, help="A GPU node: what is in it, by its driver.")
 
@@ -160,8 +162,9 @@ def doctor(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fa
     """Compare a node's GPUs with what Slurm and slicewise.toml say of them.
 
     Run it on the GPU node; it exits 1 at a fault. It looks at the boards' health, at how they are
-    cut, at the counts that slurmctld has, at whether Slurm keeps jobs off each other's devices, and
-    at the table of MIG profiles.
+    cut, at the counts that slurmctld has, at whether the managed partitions take the tenants' QOS
+    (AllowQos), at whether Slurm keeps jobs off each other's devices, and at the table of MIG
+    profiles.
     """
     found = _diagnosis(node or _node_name(), host_root)
     if as_json:
@@ -177,7 +180,7 @@ def doctor(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fa
 def _diagnosis(name: str, host_root: Path) -> Diagnosis:
     inventory, settings = read_inventory(host_root), _settings()
     devices = _devices(inventory, settings, name)
-    wrong, open_to_all = _by_slurm(name, devices)
+    wrong, open_to_all = _by_slurm(name, devices, settings)
     return Diagnosis(
         faults=(*faults(inventory), *wrong),
         notes=(
@@ -189,21 +192,34 @@ def _diagnosis(name: str, host_root: Path) -> Diagnosis:
 
 
 def _by_slurm(
-    name: str, devices: tuple[slurm_gres.Device, ...]
+    name: str, devices: tuple[slurm_gres.Device, ...], settings: Settings | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Where slurmctld's node is another one, and what of its settings leaves devices open."""
+    """Where slurmctld's node is another one, or its partitions do not take the tenants' jobs; and
+    what of its settings leaves devices open.
+    """
+    managed = settings.cluster.partitions if settings is not None else ()
     try:
-        nodes, config = asyncio.run(_asked())
+        nodes, config, closed = asyncio.run(_asked(managed))
     except SlicewiseError as error:
         first_line, _, _ = error.refusal.message.partition("\n")
         return (f"Slurm does not say what it has: {first_line}",), ()
-    return slurm_gres.gres_faults(name, _named(nodes, name), devices), isolation_faults(config)
+    wrong = slurm_gres.gres_faults(name, _named(nodes, name), devices)
+    return (*wrong, *closed), isolation_faults(config)
 
 
-async def _asked() -> tuple[tuple[NodeView, ...], Mapping[str, str]]:
+async def _asked(
+    managed: Collection[str],
+) -> tuple[tuple[NodeView, ...], Mapping[str, str], tuple[str, ...]]:
+    """Nodes, slurm.conf, and which of the ``managed`` partitions do not take all tenants' QOS."""
     slurm = CommandSlurm()
-    nodes, config = await asyncio.gather(slurm.nodes(), slurm.config())
-    return tuple(nodes), config
+    nodes, config, partitions = await asyncio.gather(
+        slurm.nodes(), slurm.config(), slurm.partitions()
+    )
+    if all(view.allow_qos is None for view in partitions if view.name in managed):
+        # slurmdbd need not be asked, which may not be within reach of the node.
+        return nodes, config, ()
+    ours = {qos for row in await slurm.associations() for qos in row.qos if is_ours(qos)}
+    return nodes, config, allow_qos_faults(partitions, managed, ours)
 
 
 def _named(nodes: Iterable[NodeView], name: str) -> NodeView | None:

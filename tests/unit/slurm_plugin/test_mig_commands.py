@@ -11,10 +11,11 @@ from emulated_gpus import gpu_node
 from typer.testing import CliRunner, Result
 
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
-from cluster.jobs import NodeView
+from cluster.jobs import NodeView, PartitionView
 from cluster.mig.inventory_json import gpu_of, inventory_of
 from cluster.mig.layouts import Placement
 from cluster.mig.nvml import create_instance, read_inventory
+from cluster.slurm.interface import Association
 from sandbox.nvml.driver import EmulatedDriver, EmulatedGpu
 from slurm_plugin.cli import node_cli
 from slurm_plugin.cli.mig_cli import mig_app
@@ -157,7 +158,10 @@ CONSTRAINED = {
 
 
 def slurm_has(
-    monkeypatch: pytest.MonkeyPatch, gpus: dict[str, int], config: dict[str, str] = CONSTRAINED
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: dict[str, int],
+    config: dict[str, str] = CONSTRAINED,
+    allow_qos: frozenset[str] | None = None,
 ) -> None:
     class Slurm:
         async def nodes(self) -> tuple[NodeView, ...]:
@@ -165,6 +169,14 @@ def slurm_has(
 
         async def config(self) -> dict[str, str]:
             return config
+
+        async def partitions(self) -> tuple[PartitionView, ...]:
+            return (PartitionView("gpu", {}, "slicewise_gate", allow_qos=allow_qos),)
+
+        async def associations(self) -> tuple[Association, ...]:
+            assert allow_qos is not None, "slurmdbd may be out of the node's reach"
+            listed = frozenset({"normal", "slicewise_vision", "slicewise_vision_borrowed"})
+            return (Association("test", "vision", "", "root", listed, "", {}),)
 
     monkeypatch.setattr(node_cli, "CommandSlurm", Slurm)
 
@@ -204,6 +216,19 @@ def test_doctor_warns_where_slurm_leaves_devices_open_to_all_jobs(
     assert [one for one in notes if "ConstrainDevices=yes" in one and "[SW-DEVICES-OPEN]" in one]
 
 
+def test_doctor_finds_a_partition_that_does_not_take_the_tenants_jobs(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, ALL, allow_qos=frozenset({"normal", "slicewise_vision"}))
+    result = run(doctor_app, "--node", "gpu07", "--json")
+    assert result.exit_code == 1
+    (fault,) = json.loads(result.stdout)["faults"]
+    assert fault.startswith("Partition gpu has AllowQos without slicewise_vision_borrowed:")
+    both = frozenset({"slicewise_vision", "slicewise_vision_borrowed"})
+    slurm_has(monkeypatch, ALL, allow_qos=both)
+    assert run(doctor_app, "--node", "gpu07").exit_code == 0
+
+
 def test_doctor_without_slurm_says_so(
     node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +238,9 @@ def test_doctor_without_slurm_says_so(
 
         async def config(self) -> dict[str, str]:
             return {}
+
+        async def partitions(self) -> tuple[PartitionView, ...]:
+            return ()
 
     monkeypatch.setattr(node_cli, "CommandSlurm", Slurm)
     result = run(doctor_app, "--node", "gpu07")
