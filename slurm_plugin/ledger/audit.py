@@ -1,6 +1,6 @@
 """Looking back: statements, exports, and whether everything adds up."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from sqlalchemy import Connection, text
 
@@ -67,18 +67,36 @@ class Audit(LedgerPart):
         reservation holds; that a settled run has used, or was waived, what Slurm allotted to it;
         that the numbers of a run's transfers have no gap; that the sums over each account are its
         balance; that each budget entry has exactly its transfer; that the seals are those of what
-        is there; that loans are what they were changed to last, and within limits; that recalls are
-        between tenants; that nothing is accounted for that is to come.
+        is there, and none is cut off at their end; that loans are what they were changed to last,
+        and within limits; that recalls are between tenants; that nothing is accounted for that is
+        to come.
         """
+        with reading(self._engine) as connection:
+            given = _numbers_of_seals(connection)
         with reading(self._engine) as connection:
             connection.execute(text(replay.SETTING))
             found = [connection.execute(text(check)).one() for check in replay.CHECKS]
             clusters = connection.execute(text(_LENDING)).scalars().all()
             others = [fault for one in clusters for fault in _loan_faults(connection, one)]
+            found += [connection.execute(text(replay.CUT_OFF), one).one() for one in given]
             connection.execute(text(replay.BY_INDEX))
             sealed = connection.execute(text(replay.SEALS)).one()
             seal = connection.execute(text(replay.NEWEST_SEAL)).scalar_one_or_none()
         return replay.verification(found, sealed, others, seal or "")
+
+    def has_seal(self, seal: str) -> bool:
+        """Whether that hash, in hexadecimal, is in the chain."""
+        with reading(self._engine) as connection:
+            return bool(connection.execute(text(replay.HAS_SEAL), {"seal": seal}).scalar_one())
+
+
+def _numbers_of_seals(connection: Connection) -> Sequence[Mapping[str, int]]:
+    """How many were ever given; none where the role may not know."""
+    if not connection.execute(text(replay.MAY_COUNT_SEALS)).scalar_one():
+        return ()
+    sequence = connection.execute(text(replay.SEALS_SEQUENCE)).scalar_one()
+    given, logged = connection.execute(text(replay.GIVEN_NUMBERS.format(sequence=sequence))).one()
+    return ({"given": given, "logged": logged},)
 
 
 _LENDING = "SELECT DISTINCT cluster FROM slicewise.loans ORDER BY 1"

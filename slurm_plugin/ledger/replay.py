@@ -174,6 +174,37 @@ twenty times as long. ``SETTING`` is how it writes times, and ``BY_INDEX`` how i
 
 NEWEST_SEAL = "SELECT encode(hash, 'hex') FROM slicewise.seals ORDER BY id DESC LIMIT 1"
 
+MAY_COUNT_SEALS = (
+    "SELECT has_sequence_privilege(pg_get_serial_sequence('slicewise.seals', 'id'), 'SELECT')"
+)
+"""Roles that were granted their duty by an earlier program may not."""
+
+GIVEN_NUMBERS = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END, log_cnt FROM {sequence}"
+SEALS_SEQUENCE = "SELECT pg_get_serial_sequence('slicewise.seals', 'id')"
+
+CUT_OFF = """
+WITH newest AS (
+    SELECT coalesce(max(id), 0) AS id, coalesce(max(last_transfer_id), 0) AS last_transfer_id
+      FROM slicewise.seals
+), cut AS (
+    SELECT id FROM newest
+     WHERE CAST(:given AS bigint) > id + CASE CAST(:logged AS bigint) WHEN 0 THEN 32 ELSE 0 END
+       AND NOT EXISTS (SELECT FROM slicewise.transfers t WHERE t.id > newest.last_transfer_id)
+)
+SELECT 0 AS seen, count(*) AS difference,
+       array_agg(format('seals end with %s, and %s had been made: the newest were deleted, with '
+                        'all that was booked then', id, CAST(:given AS bigint))) AS faults
+  FROM cut
+"""
+"""The end of the chain is there: PostgreSQL takes no number back.
+
+A seal whose transaction failed leaves its transfers to be sealed, so a number counts only where
+none are. ``:given`` is read before the look at all else: seals of those moments are no fault.
+``:logged`` is 0 after a crash of PostgreSQL, which then skips up to 32 numbers.
+"""
+
+HAS_SEAL = "SELECT EXISTS (SELECT FROM slicewise.seals WHERE encode(hash, 'hex') = :seal)"
+
 _BUDGET_ENTRIES = """
 WITH differences AS (
     SELECT b.*, abs(b.amount_millislice_s - coalesce(sum(

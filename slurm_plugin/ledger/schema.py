@@ -56,6 +56,9 @@ _CALLED_BY_DAEMON = ("book", "seal")
 _READS = "seal_hash"
 """A function that reads what any role may read."""
 
+_COUNTED = "seals_id_seq"
+"""By which ``verify`` sees that the newest were deleted."""
+
 
 _version = Table("alembic_version", MetaData(SCHEMA), Column("version_num", Text))
 """Alembic's own."""
@@ -207,6 +210,7 @@ def _check_role(connection: Connection, role: str) -> None:
 def _grants(role: str, duty: Duty) -> Iterator[str]:
     """The statements; ``role`` is quoted already."""
     tables, functions = f"ALL TABLES IN SCHEMA {SCHEMA}", f"ALL FUNCTIONS IN SCHEMA {SCHEMA}"
+    yield f"REVOKE ALL ON ALL SEQUENCES IN SCHEMA {SCHEMA} FROM {role}"
     own = f"ALL TABLES IN SCHEMA {LAUNCHER_SCHEMA}"
     yield f"REVOKE ALL ON {tables} FROM {role}"
     yield f"REVOKE ALL ON {functions} FROM {role}"
@@ -219,6 +223,7 @@ def _grants(role: str, duty: Duty) -> Iterator[str]:
     yield f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}"
     yield f"GRANT SELECT ON {tables} TO {role}"
     yield f"GRANT EXECUTE ON FUNCTION {SCHEMA}.{_READS} TO {role}"
+    yield f"GRANT SELECT ON SEQUENCE {SCHEMA}.{_COUNTED} TO {role}"
     if duty == "reader":
         return
     yield from _may_append(role, _APPENDED)

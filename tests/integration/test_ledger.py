@@ -744,6 +744,17 @@ TAMPERINGS_REPLAYED = [
     "DELETE FROM seals WHERE id = (SELECT min(id) FROM seals)",
     r"UPDATE seals SET hash = '\x00' WHERE id = (SELECT max(id) FROM seals)",
     "UPDATE seals SET last_transfer_id = last_transfer_id - 1",
+    gone(
+        "id > (SELECT min(last_transfer_id) FROM seals)",
+        "DELETE FROM budget_entries;",
+        "INSERT INTO open_reservations SELECT id, 60000 FROM runs WHERE task = '2';",
+        "DELETE FROM seals WHERE id > (SELECT min(id) FROM seals)",
+    ),
+    gone(
+        "true",
+        "DELETE FROM budget_entries; DELETE FROM runs; DELETE FROM open_reservations;",
+        "DELETE FROM seals",
+    ),
     # Of policy.
     """UPDATE quota_changes SET lending_limit_millislices = 400 WHERE tenant = 'vision'""",
     """UPDATE loan_changes SET amount_millislices = 600;
@@ -791,6 +802,44 @@ def test_a_transfer_that_was_on_its_way_is_in_the_seal_of_its_number(ledger: Led
     verified = ledger.audit.verify()
     assert (verified.sealed, verified.faults) == (2, ())
     assert len(verified.seal) == 64
+
+
+def test_a_seal_that_failed_is_no_seal_that_was_deleted(ledger: Ledger, database: str):
+    ledger.charges.post([reserve(a_run(1))])
+    with psycopg.connect(database) as killed:
+        killed.execute("SELECT slicewise.seal(10)")
+        killed.rollback()
+    assert is_balanced(ledger)
+    assert ledger.charges.seal() == 1
+    assert is_balanced(ledger)
+
+
+def test_a_seal_that_is_kept_elsewhere_finds_an_end_that_was_deleted_and_booked_over(
+    ledger: Ledger, database: str
+):
+    """Which nothing in the database tells from bookings that failed."""
+    ledger.charges.post([reserve(a_run(1))])
+    ledger.charges.seal()
+    first = ledger.audit.verify().seal
+    ledger.charges.post([reserve(a_run(2))])
+    ledger.charges.seal()
+    kept = ledger.audit.verify().seal
+    assert ledger.audit.has_seal(first)
+    assert ledger.audit.has_seal(kept)
+    with psycopg.connect(database) as connection:
+        connection.execute("SET session_replication_role = replica")
+        connection.execute("SET search_path = slicewise, pg_temp")
+        newest = "id > (SELECT min(last_transfer_id) FROM seals)"
+        rest = "DELETE FROM {0} WHERE run_id = (SELECT max(id) FROM runs);"
+        runs = "DELETE FROM runs WHERE task = '2';"
+        seals = "DELETE FROM seals WHERE id > (SELECT min(id) FROM seals)"
+        connection.execute(gone(newest, rest.format("open_reservations"), runs, seals))
+    assert not is_balanced(ledger)
+    ledger.charges.post([reserve(a_run(3))])
+    ledger.charges.seal()
+    assert is_balanced(ledger)
+    assert ledger.audit.has_seal(first)
+    assert not ledger.audit.has_seal(kept)
 
 
 def test_verify_counts_what_it_compared(ledger: Ledger):

@@ -110,6 +110,9 @@ class FakeLedger(MemoryStore):
     def verify(self) -> Verification:
         return self.verification
 
+    def has_seal(self, seal: str) -> bool:
+        return seal == "5f3a"
+
     def export(self, _since_s: int) -> Iterator[dict[str, object]]:
         yield {"tenant": "bio", "amount_millislice_s": 5}
         if self.verification.faults:
@@ -415,6 +418,13 @@ def test_verify_says_what_it_compared_or_fails_with_the_faults(ledger: FakeLedge
     assert error.refusal.code == "SW-LEDGER-IMBALANCE"
     assert "1.500 slice-seconds" in error.refusal.message
     assert "bio's used is 1 too high" in error.refusal.message
+
+
+def test_verify_fails_where_a_seal_that_was_kept_is_gone(ledger: FakeLedger):
+    assert "5 transfers" in said("ledger", "verify", "--seal", " 5F3A ")
+    error = refused(ledger, "ledger", "verify", "--seal", "77")
+    assert error.refusal.code == "SW-LEDGER-IMBALANCE"
+    assert "seal 77 is not in the chain" in error.refusal.message
 
 
 def test_an_export_is_one_line_per_transfer(ledger: FakeLedger):
