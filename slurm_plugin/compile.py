@@ -321,7 +321,7 @@ async def compile_in_turn(
             shown = await _again(slurm, shown)
             if seen.by_hand:
                 # Or another compile was under way between the look at Slurm and at the ledger.
-                books = await asyncio.to_thread(books_now, ledger, settings)
+                books = await _read_again(ledger, settings, books)
             seen = compared(books, shown, settings, planned)
         if seen.by_hand:
             changed_by_hand += seen.by_hand
@@ -386,7 +386,12 @@ async def _with_hands(ledger: "Ledger", settings: Settings, seen: Look) -> Books
     await asyncio.to_thread(ledger.limits.know, noted(seen.by_hand, seen.books.known))
     if settings.ledger.by_hand == "adopt":
         await _adopt(ledger, seen)
-    return await asyncio.to_thread(books_now, ledger, settings)
+    return await _read_again(ledger, settings, seen.books)
+
+
+async def _read_again(ledger: "Ledger", settings: Settings, books: Books) -> Books:
+    """What the ledger has become; the moment stays."""
+    return await asyncio.to_thread(books_now, ledger, settings, books.when.at_s)
 
 
 def _due(seen: Look, refused: "_Refused") -> tuple[Difference, ...]:

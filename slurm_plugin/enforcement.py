@@ -249,7 +249,8 @@ class Enforcement:
             leaving.wait_on(plan.recalls, starting)
 
     async def _books(self) -> Books:
-        return await asyncio.to_thread(books_now, self._ledger, self._settings)
+        at_s = self._sync.clock.now_s()
+        return await asyncio.to_thread(books_now, self._ledger, self._settings, at_s)
 
     async def _lend(self, books: Books) -> Books:
         """Loans as what is seen of Slurm now asks for them, and the books with them; none changes

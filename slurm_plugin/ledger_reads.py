@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 
-def books_now(ledger: "Ledger", settings: Settings) -> Books:
-    """All that the ledger says now."""
-    return ledger.books(time.time(), settings.ledger.time_zone)
+def books_now(ledger: "Ledger", settings: Settings, at_s: float | None = None) -> Books:
+    """All that the ledger says now, or at a time that a better clock than the host's shows."""
+    return ledger.books(time.time() if at_s is None else at_s, settings.ledger.time_zone)
 
 
 def recent_use(ledger: "Ledger", settings: Settings, at_s: float) -> DecayedUse:

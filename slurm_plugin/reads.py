@@ -109,7 +109,8 @@ class Reads:
         return await self.from_ledger(reader.uid, partial(self._explanation, tenant, reader))
 
     def _explanation(self, tenant: str, reader: Reader) -> ExplainAnswer:
-        books, sync = books_now(self._ledger, self._settings), self._sync
+        sync = self._sync
+        books = books_now(self._ledger, self._settings, sync.clock.shown_s)
         require_known(tenant, books.tenants.keys(), reader)
         now = situation(books, self._settings, sync.jobs, sync.nodes)
         found = explain(tenant, now)
@@ -134,7 +135,7 @@ class Reads:
 
     def _balance(self, request: BalanceRequest, reader: Reader) -> BalanceAnswer:
         self._require_charged(request.tenant, reader)
-        books = books_now(self._ledger, self._settings)
+        books = books_now(self._ledger, self._settings, self._sync.clock.shown_s)
         lines = balance_lines(books, _tenants(request.tenant, reader))
         return BalanceAnswer(
             balances=tuple(_BALANCE.dump_python(line, mode="json") for line in lines)

@@ -17,6 +17,12 @@ class SteadyClock:
         """How far ahead of this the host's clock is; 0 if they are one."""
         return self._clock.stepped_s if self._clock else 0.0
 
+    @property
+    def shown_s(self) -> float:
+        """What time it is by the last look; from any thread."""
+        clock = self._clock
+        return time.monotonic() + clock.offset_s if clock else time.time()
+
     def now_s(self) -> float:
         """Looks at both clocks, and tells where one was set."""
         was_s, monotonic_s = self.stepped_s, time.monotonic()

@@ -50,7 +50,7 @@ def why(about: str, reader: Reader, ledger: Ledger, settings: Settings, sync: Sy
 
 
 def _sight(ledger: Ledger, settings: Settings, sync: Sync) -> Sight:
-    books = books_now(ledger, settings)
+    books = books_now(ledger, settings, sync.clock.shown_s)
     return Sight(
         now_s=books.now_s,
         jobs=sync.jobs,

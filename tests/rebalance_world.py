@@ -177,6 +177,9 @@ class RebalanceLedger(ScriptedLedger):
     runs: dict[int, RebalanceRun] = field(default_factory=dict)
     remembered: dict[LimitKey, KnownLimit] = field(default_factory=dict)
     is_free: bool = True
+    clock: Callable[[], float] = field(default=lambda: 0.0, repr=False)
+    begun_s: list[float] = field(default_factory=list)
+    """When runs began, by PostgreSQL's clock."""
 
     def __post_init__(self) -> None:
         borrower = tenant("nlp", 3000, borrowing_limit_millislices=7000)
@@ -205,8 +208,15 @@ class RebalanceLedger(ScriptedLedger):
             if one.outcome is RunOutcome.RUNNING:
                 self.runs[one.run_id] = _abandoned(one)
         run_id = len(self.runs) + 1
+        self.begun_s.append(self.clock())
         self.runs[run_id] = RebalanceRun(run_id, author, host, RunOutcome.RUNNING, 0.0)
         return run_id
+
+    def now_s(self) -> int:
+        return int(self.clock())
+
+    def begun_before_s(self, at_s: float) -> float | None:
+        return max((one for one in self.begun_s if one <= at_s), default=None)
 
     def begin_step(self, run_id: int, step: StepName) -> int:
         one = self.runs[run_id]
@@ -383,6 +393,10 @@ class Story:
     daemon: Daemon = field(default_factory=Daemon)
     configured: Settings = field(default_factory=settings)
     is_root: bool = True
+    host_ahead_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.ledger.clock = lambda: self.world.now_s
 
     def site(self, calls: Calls | None = None) -> Site:
         calls = calls or Calls()
@@ -394,7 +408,7 @@ class Story:
             author="root",
             host="head",
             is_root=self.is_root,
-            now_s=lambda: self.world.now_s,
+            now_s=lambda: self.world.now_s + self.host_ahead_s,
         )
 
     def run(self, calls: Calls | None = None, *, is_ours: bool = True) -> RebalanceRun:

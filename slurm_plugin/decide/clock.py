@@ -1,5 +1,6 @@
 """Whether the wall clock was set: it is compared with the one that only goes on."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 STEP_S = 60.0
@@ -7,6 +8,10 @@ STEP_S = 60.0
 
 SETTLED_S = 3600.0
 """A wall clock that was set counts as right once it has gone on undisturbed for so long."""
+
+
+IDLE_S = 100 * 86_400.0
+"""A site at which nobody wrote anything down for longer is rarer than a clock that was set."""
 
 
 @dataclass(frozen=True)
@@ -35,3 +40,22 @@ def followed(before: Clock | None, wall_s: float, monotonic_s: float) -> Clock:
     if monotonic_s - since_s >= SETTLED_S:
         return Clock(offset_s)
     return Clock(before.offset_s, stepped_s, since_s)
+
+
+def distrusted(wall_s: float, database_s: float, known_s: Iterable[float | None]) -> str:
+    """Why a process without a history should not go by the wall clock; "" if it may.
+
+    ``known_s`` are times at which something was surely there, none of the last ``SETTLED_S`` that a
+    clock which was just set may have written: after so long without another step it is believed.
+    """
+    ahead_s = wall_s - database_s
+    if abs(ahead_s) > STEP_S:
+        return f"The host's clock is {ahead_s:+.0f} s ahead of PostgreSQL's: set one of them."
+    newest_s = max((one for one in known_s if one is not None), default=wall_s)
+    if wall_s - newest_s > IDLE_S:
+        days = (wall_s - newest_s) / 86_400
+        return (
+            f"By the clock nothing was written down for {days:.0f} days: was it set? Set it back,"
+            f" or leave it: it is believed {SETTLED_S / 60:.0f} min after the first run to say so."
+        )
+    return ""

@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cluster.database import reading, writing
 from cluster.errors import InvalidInputError
+from slurm_plugin.decide.clock import SETTLED_S
 from slurm_plugin.decide.rebalance_steps import (
     RebalanceRun,
     RunOutcome,
@@ -16,6 +17,7 @@ from slurm_plugin.decide.rebalance_steps import (
     StepOutcome,
     StepRecord,
 )
+from slurm_plugin.ledger import reads
 from slurm_plugin.ledger.journal import entries_of, with_steps
 from slurm_plugin.ledger.part import LedgerPart, seconds
 from slurm_plugin.ledger.rebalance_tables import rebalance_runs, rebalance_steps
@@ -92,9 +94,30 @@ class Rebalances(LedgerPart):
             )
         return found[0]
 
-    def _forget_old_runs(self, connection: Connection) -> None:
+    def now_s(self) -> int:
+        """By PostgreSQL's clock."""
+        with reading(self._engine) as connection:
+            return reads.now_s(connection)
+
+    def begun_before_s(self, at_s: float) -> float | None:
+        """When the newest run began that had by then, Unix seconds; None if there is none."""
         of = rebalance_runs.c
-        is_old = of.begun_at < func.now() - timedelta(days=KEPT_DAYS)
+        begun = func.extract("epoch", func.max(of.begun_at))
+        until = func.to_timestamp(at_s)
+        with reading(self._engine) as connection:
+            found = select(begun).where(of.cluster == self._cluster, of.begun_at <= until)
+            return seconds(connection.execute(found).scalar_one())
+
+    def _forget_old_runs(self, connection: Connection) -> None:
+        """But the newest that a clock which was just set has not dated: that is asked for."""
+        of = rebalance_runs.c
+        settled = func.now() - timedelta(seconds=SETTLED_S)
+        newest = select(func.max(of.begun_at)).where(
+            of.cluster == self._cluster, of.begun_at <= settled
+        )
+        is_old = of.begun_at < func.least(
+            func.now() - timedelta(days=KEPT_DAYS), newest.scalar_subquery()
+        )
         old = select(of.id).where(of.cluster == self._cluster, is_old)
         connection.execute(delete(rebalance_steps).where(rebalance_steps.c.run_id.in_(old)))
         connection.execute(delete(rebalance_runs).where(of.id.in_(old)))

@@ -9,7 +9,9 @@ from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import RunRecord
 from slurm_plugin.bookkeeping import tariff
 from slurm_plugin.decide.charging import charge
+from slurm_plugin.decide.clock import SETTLED_S, distrusted
 from slurm_plugin.decide.model import Charge, RunKey
+from slurm_plugin.decide.rebalance_steps import StepOutcome
 from slurm_plugin.posting import post
 from slurm_plugin.rebalance.look import Look, Report, Site
 from slurm_plugin.rolls import begun_periods, roll_budgets
@@ -72,8 +74,21 @@ def _booked_lines(charges: Iterable[Charge]) -> Iterable[str]:
     return (f"runs of {tenant} booked: {count}" for tenant, count in sorted(by_tenant.items()))
 
 
+def _clock_trouble(site: Site) -> str:
+    ledger, now_s = site.ledger, site.now_s()
+    known_s = (
+        ledger.rebalances.begun_before_s(now_s - SETTLED_S),
+        ledger.charges.last_accounted_s(),
+    )
+    return distrusted(now_s, ledger.rebalances.now_s(), known_s)
+
+
 async def roll(site: Site, look: Look, *, apply: bool) -> Report:
-    """Begin the periods that are due by the time of the look; none begins twice."""
+    """Begin the periods that are due by the time of the look; none begins twice, and none where the
+    clock may be wrong: nothing takes a period back.
+    """
+    if why := await asyncio.to_thread(_clock_trouble, site):
+        return Report(why=f"No period begins. {why}", outcome=StepOutcome.FAILED)
     ledger, zone, looked_s = site.ledger, site.settings.ledger.time_zone, int(look.at_s)
     rolls = await asyncio.to_thread(ledger.budgets.rolls)
     due = begun_periods(look.policy, rolls, zone, looked_s)

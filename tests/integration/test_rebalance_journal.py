@@ -268,6 +268,23 @@ def test_what_is_old_is_forgotten(ledger: Ledger, database: str) -> None:
     assert [one.run_id for one in ledger.rebalances.history(9)] == [newest, newer]
 
 
+def test_the_newest_run_before_a_clock_was_set_is_known_however_long_ago_that_seems(
+    ledger: Ledger, database: str
+) -> None:
+    run_id = ledger.rebalances.open("cron", "head1")
+    with psycopg.connect(database) as connection:
+        aged = "UPDATE slicewise.rebalance_runs SET begun_at = begun_at - interval '365 days'"
+        connection.execute(aged)
+    now_s = ledger.rebalances.now_s()
+    for _ in range(2):
+        ledger.rebalances.open("cron", "head1")
+        before_s = ledger.rebalances.begun_before_s(now_s - 3600)
+        assert before_s is not None
+        assert abs(now_s - before_s - 365 * 86_400) < 60
+    assert ledger.rebalances.find(run_id).run_id == run_id
+    assert ledger.rebalances.begun_before_s(before_s - 1) is None
+
+
 def test_runs_of_another_cluster_are_left_alone(ledger: Ledger, database: str) -> None:
     run_id = ledger.rebalances.open("cron", "head1")
     with Ledger(database, "elsewhere") as other:

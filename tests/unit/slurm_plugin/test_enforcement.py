@@ -25,6 +25,7 @@ from cluster.slurm.interface import Association, Qos
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin import enforcement
 from slurm_plugin.compile import Compiled, compile_in_turn
+from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.calendar import Window, WindowKind
 from slurm_plugin.decide.limits import BILLING, Difference
 from slurm_plugin.decide.model import BudgetEntry
@@ -728,3 +729,24 @@ async def test_after_an_uninstall_the_daemon_goes_on_and_says_it_once(
 async def no_qos() -> tuple[Qos, ...]:
     """There is none of Slicewise's any more."""
     return ()
+
+
+async def test_a_clock_that_is_set_changes_no_hour_of_the_calendar_and_no_budget(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    await world.look(*running("nlp", 5))
+    await world.limits.compile()
+    read_at_s: list[float] = []
+    books = world.ledger.books
+
+    def noted(at_s: float, zone: str) -> Books:
+        read_at_s.append(at_s)
+        return books(at_s, zone)
+
+    monkeypatch.setattr(world.ledger, "books", noted)
+    clock.now_s = NOW_S + 365 * 86_400
+    await world.limits.compile()
+    assert len(read_at_s) >= 2
+    assert [at_s for at_s in read_at_s if abs(at_s - NOW_S) > 60] == []
+    assert abs(world.sync.clock.shown_s - NOW_S) < 60

@@ -14,6 +14,7 @@ from rebalance_world import (
     TakenLock,
     changed,
     leading,
+    record,
     settings,
     step,
 )
@@ -21,6 +22,7 @@ from recut_world import planned
 from scripted import DOWN
 
 from cluster.errors import OutsideError, UnreachableError
+from cluster.jobs import JobState
 from cluster.slurm.interface import Qos
 from slurm_plugin.decide.mig.recut_inputs import Gathered
 from slurm_plugin.decide.mig.recut_steps import Recut, State
@@ -340,3 +342,47 @@ def test_an_uninstall_without_the_ledger_is_finished_by_the_next_run() -> None:
     story.run()
     assert story.ledger.is_uninstalled()
     assert not [name for name in story.world.database.known if name.startswith("slicewise_uni")]
+
+
+YEAR_S, DAY_S = 365 * 86_400, 86_400
+
+
+@pytest.mark.parametrize("ahead_s", [YEAR_S, 120.0, -120.0])
+def test_no_period_begins_by_a_host_whose_clock_was_set(ahead_s: float) -> None:
+    story = at(200)
+    story.world.at(700)
+    before = story.ledger.rolls()
+    story.host_ahead_s = ahead_s
+    ended = story.run()
+    assert ended.outcome is RunOutcome.FAILED
+    assert "ahead of PostgreSQL's" in step(ended, StepName.ROLL).why
+    assert story.ledger.rolls() == before
+    story.host_ahead_s = 30.0
+    assert step(story.run(), StepName.ROLL).did
+
+
+def test_a_year_ahead_on_all_hosts_nothing_rolls_until_the_clock_has_settled() -> None:
+    story = at(200)
+    before = story.ledger.rolls()
+    story.world.now_s += YEAR_S
+    for _ in range(12):
+        ended = story.run()
+        assert ended.outcome is RunOutcome.FAILED
+        assert "nothing was written down for 365 days" in step(ended, StepName.ROLL).why
+        assert story.ledger.rolls() == before
+        story.world.now_s += 300
+    story.world.now_s += 1
+    assert step(story.run(), StepName.ROLL).did
+
+
+def test_after_a_month_in_which_nothing_ran_periods_begin() -> None:
+    story = at(700)
+    over = {"state": JobState.ENDED, "end_s": BEGAN_S + 650}
+    started = [one for one in story.world.shown if one.start_s is not None]
+    story.world.shown = tuple(replace(one, **over) for one in started)
+    story.world.records = tuple(map(record, story.world.shown))
+    story.run()
+    story.world.now_s += 31 * DAY_S
+    ended = story.run()
+    assert ended.outcome is RunOutcome.DONE
+    assert step(ended, StepName.ROLL).did
