@@ -229,7 +229,9 @@ async def test_on_standby_it_looks_and_touches_nothing() -> None:
     for call in (sync.wish(814, frozenset({0})), sync.delete(814)):
         with pytest.raises(UnreachableError, match="SW-DAEMON-STANDBY"):
             await call
-    assert slurm.actions == []
+    assert (slurm.actions, sync.acts) == ([], False)
+    leader.led = True
+    assert sync.acts
 
 
 async def test_what_is_under_way_at_a_takeover_counts_as_wished() -> None:

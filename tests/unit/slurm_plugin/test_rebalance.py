@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rebalance_world import (
@@ -24,12 +25,15 @@ from scripted import DOWN
 from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import JobState
 from cluster.slurm.interface import Qos
+from slurm_plugin.compile import Compiled
+from slurm_plugin.decide.limits import BILLING, Difference
 from slurm_plugin.decide.mig.recut_inputs import Gathered
 from slurm_plugin.decide.mig.recut_steps import Recut, State
 from slurm_plugin.decide.model import Charge, RunKey
-from slurm_plugin.decide.policy import Recall
+from slurm_plugin.decide.policy import LimitKey, Recall
 from slurm_plugin.decide.rebalance_steps import RunOutcome, StepName, StepOutcome
 from slurm_plugin.rebalance import cut as cut_step
+from slurm_plugin.rebalance import limits as rebalance_limits
 from slurm_plugin.rebalance.look import looked
 from slurm_plugin.rebalance.run import dry_run
 from slurm_plugin.recut import cutting
@@ -197,6 +201,22 @@ def test_limits_of_the_old_loans_are_compiled_where_lending_fails() -> None:
     assert outcomes[StepName.COMPILE] is StepOutcome.DONE
     assert story.world.held_at_most("vision") == 7000
     assert ended.outcome is RunOutcome.FAILED
+
+
+def test_a_policy_of_which_a_limit_waits_is_not_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    story, compiled = Story(), rebalance_limits.compile_limits
+
+    async def all_but_one(*given: Any) -> Compiled:
+        left = Difference(LimitKey("qos", "slicewise_nlp", BILLING), "0", "1000", "")
+        return replace(await compiled(*given), waits=(left,))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rebalance_limits, "compile_limits", all_but_one)
+        told = step(story.run(), StepName.COMPILE).why
+    assert "waits for the next compilation: qos slicewise_nlp grptres=billing: 0 to 1000" in told
+    assert story.ledger.marked == []
+    story.run()
+    assert story.ledger.marked
 
 
 def test_no_period_begins_on_books_that_are_not_up_to_date() -> None:
