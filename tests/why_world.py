@@ -9,7 +9,8 @@ from scripted import policy_of
 
 from cluster.jobs import JobState, JobTag, JobView, NodeView
 from cluster.units import Millislices
-from slurm_plugin.decide.ceilings import ceilings
+from slurm_plugin.decide.ceilings import ceilings, less_elsewhere
+from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import held
 from slurm_plugin.decide.explain import Situation
 from slurm_plugin.decide.free import free_instances
@@ -68,6 +69,7 @@ def sight(
     """Ten instances of 1g.10gb on one node, of which so many are allotted."""
     policy = policy_of(*tenants)
     found = [Loan(*ends, Millislices(amount)) for ends, amount in (loans or {}).items()]
+    holds = held(jobs, GPU)
     node = NodeView("node1", "node1", frozenset({"IDLE"}), {SMALL: 10}, {SMALL: allotted}, GPU)
     return Sight(
         now_s=NOW_S,
@@ -76,8 +78,11 @@ def sight(
         partitions=GPU,
         situation=Situation(
             policy=policy,
-            ceilings=ceilings(policy, found, None, more.get("recalls", ())),
-            held=held(jobs, GPU),
+            ceilings=less_elsewhere(
+                ceilings(policy, found, None, more.get("recalls", ())),
+                {name: run_cost(one.elsewhere, COSTS) for name, one in holds.items()},
+            ),
+            held=holds,
             free=free_instances([node]),
             costs=COSTS,
             models=dict.fromkeys(COSTS, "A100-80GB"),

@@ -53,7 +53,7 @@ def test_waiting_for_the_guarantee_it_says_who_holds_it_and_until_when():
         running(1, NOW_S + 600),
         running(2, NOW_S + 60),
         running(3, account="nlp"),
-        running(4, qos=SHARED_QOS),
+        running(4, qos="slicewise_vision_borrowed"),
         job(9, "QOSGrpBilling"),
         tenants=(VISION, tenant("nlp", 2000)),
     )
