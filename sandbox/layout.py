@@ -133,6 +133,11 @@ class Layout:
         return self.etc / "slurm.conf"
 
     @property
+    def site_conf(self) -> Path:
+        """Lines that slurm.conf includes: none at first, a site's own later."""
+        return self.etc / "site.conf"
+
+    @property
     def settings_file(self) -> Path:
         """SLICEWISE_CONFIG of every process here."""
         return self.etc / "slicewise.toml"

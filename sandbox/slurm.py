@@ -45,6 +45,7 @@ def configure(host: Host) -> None:
         },
     }
     host.file(layout.slurm_conf, render("slurm.conf.j2", **values))
+    host.file(layout.site_conf, "")
     lines = (line for name, found in slots.items() for line in gres_conf(name, found))
     host.file(layout.etc / "gres.conf", "\n".join((*lines, "")))
     host.file(layout.etc / "cgroup.conf", cgroup_conf(slurmd_version()))
