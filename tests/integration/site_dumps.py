@@ -83,13 +83,15 @@ _ONE_REASON = frozenset({"Resources", "Priority"})
 _ALL_THE_TIME = re.compile(r"Configuration data|BOOT_TIME|NEXT_JOB_ID|HASH_VAL|Slurmctld\(")
 
 
-def differences(before: Dump, now: Dump) -> list[str]:
-    """One line for each: what of whom, what it was, what it is."""
-    return [
-        f"{what}: {before.get(what, 'not there')!r} before, {now.get(what, 'not there')!r} now"
+def assert_same(before: Dump, now: Dump) -> None:
+    """Else a line for each difference: what of whom, what it was, what it is."""
+    none = "not there"
+    found = [
+        f"{what}: {before.get(what, none)!r} before, {now.get(what, none)!r} now"
         for what in sorted({*before, *now})
         if before.get(what) != now.get(what)
     ]
+    assert not found, "\n".join(("it is not as before", *found))
 
 
 class Site:

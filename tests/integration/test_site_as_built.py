@@ -15,7 +15,7 @@ import pytest
 from effort import is_nightly
 from jobs_as_users import Modes
 from run_folder import path_for
-from site_dumps import Dump, Site, differences, reason
+from site_dumps import Dump, Site, assert_same, reason
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
@@ -278,32 +278,32 @@ def test_nothing_that_is_not_slicewises_changes_from_observe_to_uninstall(guest:
     before = guest.seen()
 
     guest.observe()
-    assert differences(before, guest.seen()) == []
+    assert_same(before, guest.seen())
     assert guest.site.qos_of_ours() == set()
 
     guest.enforce()
     guest.load()
     until(lambda: {"slicewise_nlp_borrowed", "slicewise_guest"} <= guest.running_in().keys())
     until(lambda: {"QOSGrpBilling", "QOSGrpBillingRunMinutes"} <= guest.reasons())
-    assert differences(before, guest.seen()) == []
+    assert_same(before, guest.seen())
 
     guest.sacctmgr(MEANWHILE)
     before = guest.seen()
     until_s = time.monotonic() + UNDER_LOAD_S
     while time.monotonic() < until_s:
-        assert differences(before, guest.seen()) == []
+        assert_same(before, guest.seen())
     until(lambda: guest.running_in()["slicewise_nlp_borrowed"])
 
     guest.leave()
     assert guest.uninstall()
     assert guest.running_in()["slicewise_guest"] == 2
-    assert differences(before, guest.seen()) == []
+    assert_same(before, guest.seen())
 
     guest.gate(closed=False)
     guest.unload()
     assert guest.uninstall() == []
     assert guest.site.qos_of_ours() == set()
-    assert differences(before, guest.seen()) == []
+    assert_same(before, guest.seen())
 
 
 def test_fair_share_and_use_are_what_slurm_makes_of_them(guest: Guest) -> None:
