@@ -31,6 +31,11 @@ _PLAIN = {
     "SLURM_TIME_FORMAT": "%s",
     # Else index lists end after 64 characters.
     "SLURM_BITSTR_LEN": "0",
+    # Readline echoes what a command reads: whole, on any terminal, and also without one, as of a
+    # service. Else it shows the end of a line alone, behind marks that are no part of it.
+    "TERM": "dumb",
+    "COLUMNS": "100000",
+    "INPUTRC": "/dev/null",
 }
 
 _MARKS, _MARKED = ("Cluster", "ID"), 32

@@ -1,6 +1,7 @@
 import asyncio
 import gc
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -28,6 +29,22 @@ async def test_surroundings_are_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await run(shell("echo $SLURM_CONF $SQUEUE_FORMAT2"), variables=given) == (
         "/etc/slurm/other.conf JobId\n"
     )
+
+
+@pytest.mark.parametrize("terminal", ["", "dumb", "xterm"])
+async def test_a_line_is_echoed_as_it_was_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, terminal: str
+) -> None:
+    (tmp_path / "inputrc").write_text("set editing-mode vi\nset show-mode-in-prompt on\n")
+    monkeypatch.setenv("INPUTRC", str(tmp_path / "inputrc"))
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("TERM", terminal)
+    if not terminal:
+        monkeypatch.delenv("TERM")
+    # As sacctmgr and scontrol do it where they are built with readline.
+    script = "import ctypes, readline; ctypes.CDLL(readline.__file__).readline(b'sacctmgr: ')"
+    line = f"show assoc format={','.join(f'ID%{width}' for width in range(1, 500))}\n"
+    assert await run((sys.executable, "-c", script), stdin=line) == f"sacctmgr: {line}"
 
 
 async def test_failures_carry_the_commands_words() -> None:
