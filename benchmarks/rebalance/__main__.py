@@ -23,7 +23,7 @@ from benchmarks.rebalance.wants import Terms
 from benchmarks.reporting import REPORTS
 
 _TRACES = Path("../shared/data/traces")
-_WORLDS, _QUEUES = 300, 2000
+_WORLDS, _QUEUES = 300, 500
 _WORLDS_WORDS = {"shared": "shared", "with_backlog": "backlog"}
 
 

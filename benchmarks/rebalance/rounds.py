@@ -46,7 +46,7 @@ from slurm_plugin.sync import Sync
 
 _ETC = Path(__file__).resolve().parents[2] / "etc" / "slicewise.toml"
 _DATABASE = "rebalance"
-_DECISIONS = 3
+_DECISIONS, _UNTIL_QUIET = 3, 8
 
 
 class _Clocked(Rebalances):
@@ -195,11 +195,12 @@ async def _rounds(
             **_apart(began, _clocks()),
         }
 
-    for shown in (after, before):
-        slurm.show(shown)
-        await sync.turn()
-        await limits.compile()
-    quiet = await measured()
+    slurm.show(before)
+    await sync.turn()
+    for _ in range(_UNTIL_QUIET):
+        quiet = await measured()
+        if not of_slurm["sacctmgr"] and not of_ledger["replace"]:
+            break
     slurm.show(after)
     await sync.turn()
     return {"quiet": quiet, "busy": await measured()}

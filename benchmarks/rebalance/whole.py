@@ -1,28 +1,42 @@
 """How much of what could start on idle quota does, beside lending that shares it as a fluid.
 
-Worlds by chance: lenders with idle GPUs, borrowers without a part of their own, each with jobs that
-wait. One round lends, then every borrower's jobs start as far as its loans and free GPUs let them.
-What could start at most is the answer of an integer program (HiGHS).
+Worlds by chance: tenants in a tree, with weights, some with limits; some leave their own part idle,
+others have jobs that wait, of one or several instances. One round lends, then Slurm starts jobs as
+far as the limits of their QOS and free GPUs let it. What could start at most is the answer of an
+integer program (HiGHS).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from benchmarks.rebalance.worlds import COSTS
 from cluster.units import Millislices
+from slurm_plugin.decide.ceilings import QosUse, by_use, ceilings
 from slurm_plugin.decide.lending import lend
 from slurm_plugin.decide.mig.solver import Program
 from slurm_plugin.decide.policy import MAX_NOMINAL_MILLISLICES, Loan, Policy, Quota, Tenant
-from slurm_plugin.decide.reclaim.room import Need
+from slurm_plugin.decide.qos_names import borrowed_qos
+from slurm_plugin.decide.reclaim.room import Need, shape_of
 from slurm_plugin.decide.reclaim.victims import Taking
+from slurm_plugin.decide.tenants import own_part, parent
 from slurm_plugin.decide.whole_jobs import WaitingJob, Waits, lend_whole_jobs
 
-KINDS = ("7g.80gb", "3g.40gb", "1g.10gb", "mixed")
+_OWN = ", own parts"
+KINDS = tuple(
+    kind + own for own in ("", _OWN) for kind in ("7g.80gb", "3g.40gb", "1g.10gb", "mixed")
+)
+"""Types of instances; and whether those who borrow have own parts, too."""
 _ON_A_GPU = {"7g.80gb": 1, "3g.40gb": 2, "1g.10gb": 7}
+_SLICE, _GPU = 1000, 7000
 _NOW_S, _TURN_S = 100_000, 1800
+_COUNTS = (1, 1, 1, 2, 4)
+_MOST_JOBS = 3
+_OF_TWO_TYPES = 0.1
+_LIMITED = 0.1
+"""So many may lend or borrow no more than a GPU."""
 
 
 @dataclass(frozen=True)
@@ -45,34 +59,65 @@ class Started:
 
 
 def world(seed: int, kind: str) -> World:
-    """1 to 8 idle GPUs of 1 to 3 lenders, 2 to 10 borrowers with 1 to 3 jobs each."""
+    """1 to 8 idle GPUs of 1 to 3 lenders, and of half of the borrowers where these have own parts;
+    2 to 10 borrowers with up to 3 jobs each; up to 3 groups.
+    """
     chance = Random(seed)  # noqa: S311 -- no secret
     gpus = chance.randint(1, 8)
-    lenders: Counter[str] = Counter()
-    for _ in range(gpus):
-        lenders[f"lender{chance.randint(1, 3)}"] += 7000
-    kinds = [kind] if kind != "mixed" else list(_ON_A_GPU)
+    of = kind.removesuffix(_OWN)
+    kinds = [of] if of != "mixed" else list(_ON_A_GPU)
     free: dict[str, Counter[str]] = defaultdict(Counter)
     for gpu in range(gpus):
         cut = chance.choice(kinds)
         free[f"node{gpu // 2}"][cut] += _ON_A_GPU[cut]
-    queues: dict[str, tuple[WaitingJob, ...]] = {}
-    for number in range(chance.randint(2, 10)):
-        of = [chance.choice(kinds) for _ in range(chance.randint(1, 3))]
-        queues[f"borrower{number}"] = tuple(
-            WaitingJob(Need(10 * number + nth, ((one, 1),), 1), COSTS[one], _NOW_S - 1)
-            for nth, one in enumerate(of)
-        )
-    policy = {name: _tenant(name, amount) for name, amount in lenders.items()}
-    policy |= {name: _tenant(name, 0) for name in queues}
+    borrowers = [f"borrower{number}" for number in range(chance.randint(2, 10))]
+    keys = sorted(chance.sample(range(1000), 3 * len(borrowers)))
+    queues: dict[str, list[WaitingJob]] = {name: [] for name in borrowers}
+    for key in keys:
+        owner = chance.choice(borrowers)
+        if len(queues[owner]) < _MOST_JOBS:
+            queues[owner].append(_job(chance, key, kinds))
+    policy = _policy(chance, gpus, borrowers, borrowers[::2] if kind.endswith(_OWN) else ())
     demand = {name: sum(job.total_millislices for job in queue) for name, queue in queues.items()}
     nobody = Taking((), (), free, {}, {}, frozenset(), {}, _NOW_S, 0)
-    return World(policy, demand, Waits(queues, free, nobody, _TURN_S), gpus * 7000)
+    waits = Waits({name: queue for name, queue in queues.items() if queue}, free, nobody, _TURN_S)
+    return World(policy, demand, waits, gpus * _GPU)
 
 
-def _tenant(name: str, nominal: int) -> Tenant:
+def _job(chance: Random, key: int, kinds: Sequence[str]) -> WaitingJob:
+    """On one node; where there are several types, some jobs want two."""
+    several = len(kinds) > 1 and chance.random() < _OF_TWO_TYPES
+    of = chance.sample(kinds, 2 if several else 1)
+    instances = {kind: min(chance.choice(_COUNTS), 2 * _ON_A_GPU[kind]) for kind in of}
+    cost = sum(COSTS[kind] * count for kind, count in instances.items())
+    return WaitingJob(Need(key, shape_of(instances), 1), cost, _NOW_S - 1)
+
+
+def _policy(chance: Random, gpus: int, borrowers: Sequence[str], with_own: Sequence[str]) -> Policy:
+    groups = [f"group{number}" for number in range(chance.randint(0, 3))]
+    tenants = {
+        name: _tenant(chance, name, 0, chance.choice(["", *groups[:number]]))
+        for number, name in enumerate(groups)
+    }
+    left, own = gpus * _GPU, Counter[str]()
+    for name in with_own:
+        own[name] = min(left // 2 // _SLICE * _SLICE, _SLICE * chance.randint(0, 3))
+        left -= own[name]
+    while left:
+        amount = min(left, _GPU)
+        own[f"lender{chance.randint(1, 3)}"] += amount
+        left -= amount
+    for name in sorted({*own, *borrowers}):
+        tenants[name] = _tenant(chance, name, own[name], chance.choice(["", *groups]))
+    return tenants
+
+
+def _tenant(chance: Random, name: str, nominal: int, above: str) -> Tenant:
     no_limit = MAX_NOMINAL_MILLISLICES
-    return Tenant(name, "", Quota(Millislices(nominal), no_limit, no_limit))
+    borrows = Millislices(_GPU) if chance.random() < _LIMITED else no_limit
+    lends = Millislices(_GPU) if chance.random() < _LIMITED else no_limit
+    quota = Quota(Millislices(nominal), borrows, lends, weight=chance.randint(1, 4))
+    return Tenant(name, above, quota)
 
 
 def started(seed: int, kind: str) -> Started:
@@ -84,37 +129,55 @@ def started(seed: int, kind: str) -> Started:
 
 
 def _starting(one: World, loans: Sequence[Loan]) -> int:
-    """What Slurm starts: each tenant's jobs in their order, within its ceiling."""
-    ceiling: Counter[str] = Counter()
-    for loan in loans:
-        ceiling[loan.borrower] += loan.amount_millislices
-    free = _instances(one)
+    """What Slurm starts, by priority: within the limit of the tenant's borrowed QOS, on the node
+    that has least left.
+    """
+    queues = one.waits.queues
+    costs = {
+        borrowed_qos(name): [job.cost_millislices for job in queue]
+        for name, queue in queues.items()
+    }
+    limits = by_use(ceilings(one.policy, loans, one.capacity), QosUse(tasks=costs))
+    room = Counter({name: limits[name].borrowed_limit_millislices for name in queues})
+    free = {node: Counter(there) for node, there in one.waits.free.items()}
     total = 0
-    for name, queue in one.waits.queues.items():
-        for job in queue:
-            ((kind, _),) = job.need.shape
-            if job.cost_millislices <= ceiling[name] and free[kind]:
-                ceiling[name] -= job.cost_millislices
-                free[kind] -= 1
-                total += job.cost_millislices
+    for name, job in sorted(_jobs(one), key=lambda each: each[1].need.key):
+        need = Counter(dict(job.need.shape))
+        nodes = [node for node, there in free.items() if need <= there]
+        if job.cost_millislices <= room[name] and nodes:
+            free[min(nodes, key=lambda node: free[node].total())] -= need
+            room[name] -= job.cost_millislices
+            total += job.cost_millislices
     return total
 
 
-def _instances(one: World) -> Counter[str]:
-    return sum((Counter(there) for there in one.waits.free.values()), Counter())
+def _jobs(one: World) -> Iterator[tuple[str, WaitingJob]]:
+    return ((name, job) for name, queue in one.waits.queues.items() for job in queue)
 
 
 def _most(one: World) -> int:
-    """Rows: the quota that is idle, and instances of each type."""
-    free = _instances(one)
-    kinds = sorted(free)
-    jobs = [job for queue in one.waits.queues.values() for job in queue]
-    able = [job for job in jobs if job.need.shape[0][0] in free]
-    program = Program([-one.capacity, *(-free[kind] for kind in kinds)])
-    for job in able:
-        row, cost = 1 + kinds.index(job.need.shape[0][0]), job.cost_millislices
-        program.add(-cost, {0: -cost, row: -1}, whole=True, at_most=1)
-    return -round(program.solve().cost) if able else 0
+    """Columns: each job on each node that could hold it, and what passes into and out of each
+    tenant's subtree. Rows: each job once, instances of each type on each node, and what each own
+    account has.
+    """
+    jobs, free, own = list(_jobs(one)), one.waits.free, own_part(one.policy)
+    places = [(node, kind) for node, there in free.items() for kind in there]
+    accounts = ["", *one.policy]
+    row = {place: nth for nth, place in enumerate([*range(len(jobs)), *places, *accounts])}
+    has = [-own.get(name, 0) for name in accounts]
+    program = Program([*(-1 for _ in jobs), *(-free[node][kind] for node, kind in places), *has])
+    for nth, (name, job) in enumerate(jobs):
+        need, cost = Counter(dict(job.need.shape)), job.cost_millislices
+        for node in (each for each, there in free.items() if need <= Counter(there)):
+            takes = {row[node, kind]: -count for kind, count in need.items()}
+            program.add(-cost, {row[nth]: -1, row[name]: -cost, **takes}, whole=True, at_most=1)
+    for name, tenant in one.policy.items():
+        inside, outside = row[name], row[parent(one.policy, name)]
+        quota = tenant.quota
+        lends, borrows = quota.lending_limit_millislices, quota.borrowing_limit_millislices
+        program.add(0, {inside: -1, outside: 1}, at_most=lends)
+        program.add(0, {inside: 1, outside: -1}, at_most=borrows)
+    return -round(program.solve().cost)
 
 
 def report(found: Mapping[str, Sequence[Started]]) -> Mapping[str, Any]:
