@@ -8,18 +8,23 @@ from own_parts import books_of
 from scripted import job, policy_of, tenant
 
 from cluster.jobs import JobState, JobView, NodeView
+from cluster.mig_profiles import WholeBoard
 from cluster.units import Millislices
 from cluster.wire import ServiceView, SlotView
 from slurm_plugin.decide.calendar import Moment, Window
-from slurm_plugin.decide.ceilings import ceilings
+from slurm_plugin.decide.ceilings import QosUse, by_use, ceilings
 from slurm_plugin.decide.charging import run_cost
+from slurm_plugin.decide.demand import qos_use
 from slurm_plugin.decide.policy import Loan, Policy, Recall
-from slurm_plugin.decide.qos_names import SHARED_QOS, is_borrowed, qos_name
+from slurm_plugin.decide.qos_names import borrowed_qos, is_borrowed, qos_name
 from slurm_plugin.decide.quota_round import Rules, Seen, World, plan
 from slurm_plugin.decide.reclaim.waits import Lenders, about_to_start, still_waiting
-from slurm_plugin.decide.services import used_by_tenant
 
-COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
+COSTS = {
+    "1g.10gb": Millislices(1000),
+    "3g.40gb": Millislices(3500),
+    "7g.80gb": Millislices(7000),
+}
 PARTITIONS = frozenset({"gpu"})
 ROUND_S, GRACE_S = 15, 60
 MUCH = Millislices(10**6)
@@ -40,7 +45,7 @@ def one(job_id: int, account: str, kind: str, count: int = 1, *, borrowed: bool 
         job_id=job_id,
         task_index=job_id,
         account=account,
-        qos=SHARED_QOS if borrowed else qos_name(account),
+        qos=(borrowed_qos if borrowed else qos_name)(account),
         reason="Resources",
         held=False,
         priority=1000 * (not borrowed) + 1000 - job_id,
@@ -53,7 +58,9 @@ class Cluster:
     """Nodes by their instances; jobs that never end of themselves.
 
     Attributes:
-        now_s: Unix seconds.
+        now_s: Unix seconds, by a clock that may be set.
+        steady_s: by one that may not.
+        whole_boards: of GPUs that may be cut anew; then nodes have pads beside instances.
         going: replicas that drain; they are gone a round later, and wait again.
         evictions: how many were told to go, or were preempted, in each round.
         evicted: how often each was.
@@ -70,6 +77,8 @@ class Cluster:
     nodes: Mapping[str, Mapping[str, int]]
     jobs: dict[int, JobView]
     now_s: int = 1_000_000
+    steady_s: int = 0
+    whole_boards: Mapping[str, WholeBoard] = field(default_factory=dict)
     loans: tuple[Loan, ...] = ()
     recalls: tuple[Recall, ...] = ()
     going: frozenset[int] = frozenset()
@@ -93,6 +102,7 @@ class Cluster:
         self.going = found
         self._start()
         self.now_s += ROUND_S
+        self.steady_s += ROUND_S
 
     def world(self) -> World:
         """As the daemon sees it now."""
@@ -112,7 +122,7 @@ class Cluster:
         planned = plan(self.world())
         self.loans, self.recalls, found = planned.loans, planned.recalls, planned.reclaim
         told = {self.jobs[job_id].account for job_id in found.victims.keys() - self.going}
-        self.waits |= dict.fromkeys(told, self.now_s + GRACE_S)
+        self.waits |= dict.fromkeys(told, self.steady_s + GRACE_S)
         self.lenders = still_waiting(
             {**dict.fromkeys(told, frozenset()), **self.lenders},
             {self.jobs[job_id].account for job_id in found.victims},
@@ -121,9 +131,18 @@ class Cluster:
         )
         return frozenset(found.victims)
 
-    @property
-    def capacity(self) -> int:
-        return sum(run_cost(there, COSTS) for there in self.nodes.values())
+    def limits(self) -> Mapping[str, int]:
+        """Millislices that Slurm lets run in each QOS."""
+        capacity = self.world().capacity_millislices
+        found = ceilings(self.policy, self.loans, capacity, self.recalls)
+        both: dict[str, int] = {}
+        for name, one in by_use(found, self._use()).items():
+            both[qos_name(name)] = one.own_limit_millislices
+            both[borrowed_qos(name)] = one.borrowed_limit_millislices
+        return both
+
+    def _use(self) -> QosUse:
+        return qos_use(tuple(self.jobs.values()), PARTITIONS, COSTS)
 
     def _running(self) -> Iterator[JobView]:
         return (one for one in self.jobs.values() if one.state is JobState.RUNNING)
@@ -143,7 +162,7 @@ class Cluster:
 
     @property
     def _rules(self) -> Rules:
-        return Rules(PARTITIONS, COSTS, {}, grace_s=GRACE_S, term_s=self.term_s, turn_s=self.turn_s)
+        return Rules(PARTITIONS, COSTS, self.whole_boards, GRACE_S, self.term_s, self.turn_s)
 
     def _services(self) -> Iterator[ServiceView]:
         """What runs on borrowed quota are replicas, but for ``batch``."""
@@ -167,27 +186,19 @@ class Cluster:
             )
 
     def _start(self) -> None:
-        """Slurm: by priority, what its tenant's limits and free instances let; guaranteed jobs
+        """Slurm: by priority, what the limits of its QOS and free instances let; guaranteed jobs
         preempt borrowed ones.
         """
-        allowed = ceilings(self.policy, self.loans, self.capacity, self.recalls)
+        limits = self.limits()
         waiting = [one for one in self.jobs.values() if one.state is JobState.PENDING]
         for one in sorted(waiting, key=lambda one: -one.priority):
-            held = used_by_tenant(tuple(self.jobs.values()), PARTITIONS, COSTS)
-            cost = run_cost(one.gpus, COSTS)
-            ceiling = allowed[one.account].ceiling_millislices
-            waits = one.account in self.lenders and self.waits[one.account] > self.now_s
-            kept = is_borrowed(one.qos) and waits
-            fits = held.get(one.account, 0) + cost <= ceiling and self._may_own(one, cost)
-            if fits and not kept:
+            fits = self._use().held.get(one.qos, 0) + run_cost(one.gpus, COSTS) <= limits[one.qos]
+            if fits and not (is_borrowed(one.qos) and self.is_kept(one.account)):
                 self._place(one)
 
-    def _may_own(self, one: JobView, cost: int) -> bool:
-        own = [each for each in self._running() if each.qos == one.qos == qos_name(one.account)]
-        held = used_by_tenant(own, PARTITIONS, COSTS).get(one.account, 0)
-        return is_borrowed(one.qos) or (
-            held + cost <= self.policy[one.account].quota.nominal_millislices
-        )
+    def is_kept(self, tenant: str) -> bool:
+        """Whether its slots wait for those for whom its replicas went."""
+        return tenant in self.lenders and self.waits[tenant] > self.steady_s
 
     def _place(self, one: JobView) -> None:
         need = one.gpus
