@@ -1,14 +1,15 @@
 """How long the limits of many tenants take to get into a real slurmdbd, and how many commands.
 
-Beside it what slurmdbd takes for as many bare QOS by one sacctmgr.
+Some tenants have budgets, some may borrow, some have jobs that run. Beside it what slurmdbd takes
+for as many bare QOS by one sacctmgr.
 """
 
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -18,10 +19,13 @@ from rich.table import Table
 
 from benchmarks.machine import machine
 from benchmarks.reporting import run
-from cluster.units import Millislices
+from cluster.settings import load_settings
+from cluster.units import Millislices, MillisliceSeconds
 from sandbox.cluster import Sandbox
 from sandbox.inventory import CLUSTER
-from slurm_plugin.decide.policy import TenantUpdate
+from slurm_plugin.cli.budget import amend_of
+from slurm_plugin.decide.budgets import Amend
+from slurm_plugin.decide.policy import Budget, Period, TenantUpdate
 from slurm_plugin.ledger.store import Ledger
 
 SEED = 0
@@ -32,6 +36,14 @@ AIM_S = 60.0
 _DEPARTMENTS = 20
 _KINDS = 40
 """So many different nominals, as sites have: a command serves all QOS that get the same."""
+_BUDGETS = _BORROWERS = 10
+"""One team in so many has a budget of its own, and another one may borrow."""
+_BUDGET = Budget(Period.MONTH, MillisliceSeconds(3_600_000_000))
+_RUNNING = 7
+"""So many teams have a slice of their own, and a job on it: the sandbox has few more."""
+_KIND, _COST = "1g.10gb", 1000
+_USER = "alice"
+_START_S, _PAUSE_S = 30.0, 0.5
 _NAMES_AT_ONCE = 500
 _TIMEOUT_S = 1800
 
@@ -57,13 +69,17 @@ def measure(size: Size) -> Mapping[str, Any]:
             [_update(name, parent, n) for n, (name, parent) in enumerate(parents.items())],
             "bench",
             "bench",
-            _no_budget,
+            _amend(sandbox),
         )
         first = _compiled(sandbox)
+        running = _run_jobs(sandbox)
         quiet = _compiled(sandbox)
         some = list(parents)[-size.changed :]
         ledger.tenants.change_together(
-            [_nominal(name, n + 1) for n, name in enumerate(some)], "bench", "bench", _no_budget
+            [_nominal(name, n + 1) for n, name in enumerate(some)],
+            "bench",
+            "bench",
+            _amend(sandbox),
         )
         busy = _compiled(sandbox)
     return {
@@ -74,6 +90,9 @@ def measure(size: Size) -> Mapping[str, Any]:
         "bare_qos_s": round(bare_s, 2),
         "tenants": size.tenants,
         "changed": size.changed,
+        "budgets": sum(_has_budget(name) for name in parents),
+        "borrowers": sum(_borrows(name) for name in parents),
+        "running": running,
         "aim_s": AIM_S,
         "seed": SEED,
         "command": " ".join(("python -m benchmarks.limits", *sys.argv[1:])),
@@ -107,7 +126,7 @@ def _accounts(sandbox: Sandbox, tenants: int) -> Mapping[str, str]:
     _sacctmgr(sandbox, "add", "account", ",".join(departments))
     for department, teams in below.items():
         _sacctmgr(sandbox, "add", "account", ",".join(teams), f"parent={department}")
-        _sacctmgr(sandbox, "add", "user", "alice", f"account={','.join(teams)}")
+        _sacctmgr(sandbox, "add", "user", _USER, f"account={','.join(teams)}")
     above = {team: department for department, teams in below.items() for team in teams}
     return {**dict.fromkeys(departments, ""), **above}
 
@@ -132,7 +151,25 @@ def _sacctmgr(sandbox: Sandbox, *words: str) -> None:
 def _update(name: str, parent: str, number: int) -> TenantUpdate:
     if not parent:
         return TenantUpdate(name, parent="", nominal_millislices=Millislices(0))
-    return _nominal(name, number % _KINDS + 1, parent)
+    runs = _number(name) < _RUNNING
+    update = _nominal(name, _COST if runs else number % _KINDS + 1, parent)
+    return replace(
+        update,
+        borrowing_limit_millislices=Millislices(_COST if _borrows(name) else 0),
+        budget=_BUDGET if _has_budget(name) else None,
+    )
+
+
+def _number(team: str) -> int:
+    return int(team.removeprefix("team"))
+
+
+def _has_budget(name: str) -> bool:
+    return name.startswith("team") and _number(name) % _BUDGETS == 0
+
+
+def _borrows(name: str) -> bool:
+    return name.startswith("team") and _number(name) % _BORROWERS == 1
 
 
 def _nominal(name: str, amount: int, parent: str | None = None) -> TenantUpdate:
@@ -140,8 +177,22 @@ def _nominal(name: str, amount: int, parent: str | None = None) -> TenantUpdate:
     return TenantUpdate(name, parent=parent, nominal_millislices=Millislices(amount))
 
 
-def _no_budget(*_: object) -> Any:
-    raise AssertionError("nobody has a budget")
+def _amend(sandbox: Sandbox) -> Callable[[str, Budget], Amend]:
+    settings = load_settings(sandbox.layout.settings_file)
+    return lambda tenant, budget: amend_of(tenant, budget, settings, "bench")
+
+
+def _run_jobs(sandbox: Sandbox) -> int:
+    """In the own QOS of some teams; how many run."""
+    for number in range(_RUNNING):
+        job = ("--output=/dev/null", f"--account=team{number}", f"--gres=gpu:{_KIND}:1")
+        sandbox.run(_USER, ("sbatch", *job, "--time=60"), input="#!/bin/sh\nsleep 3000\n")
+    until_s = time.monotonic() + _START_S
+    while True:
+        shown = sandbox.run(_USER, ("squeue", "--noheader", "--states=running")).stdout
+        if (running := len(shown.splitlines())) == _RUNNING or time.monotonic() > until_s:
+            return running
+        time.sleep(_PAUSE_S)
 
 
 def _compiled(sandbox: Sandbox) -> dict[str, Any]:
