@@ -26,6 +26,7 @@ from sandbox.inventory import CLUSTER
 from slurm_plugin.cli.budget import amend_of
 from slurm_plugin.decide.budgets import Amend
 from slurm_plugin.decide.policy import Budget, Period, TenantUpdate
+from slurm_plugin.decide.qos_names import qos_name
 from slurm_plugin.ledger.store import Ledger
 
 SEED = 0
@@ -185,13 +186,18 @@ def _amend(sandbox: Sandbox) -> Callable[[str, Budget], Amend]:
 def _run_jobs(sandbox: Sandbox) -> int:
     """In the own QOS of some teams; how many run."""
     for number in range(_RUNNING):
-        job = ("--output=/dev/null", f"--account=team{number}", f"--gres=gpu:{_KIND}:1")
-        sandbox.run(_USER, ("sbatch", *job, "--time=60"), input="#!/bin/sh\nsleep 3000\n")
+        team = f"team{number}"
+        job = (f"--account={team}", f"--qos={qos_name(team)}", f"--gres=gpu:{_KIND}:1")
+        argv = ("sbatch", *job, "--time=60", "--output=/dev/null")
+        sandbox.run(_USER, argv, input="#!/bin/sh\nsleep 3000\n")
     until_s = time.monotonic() + _START_S
     while True:
         shown = sandbox.run(_USER, ("squeue", "--noheader", "--states=running")).stdout
-        if (running := len(shown.splitlines())) == _RUNNING or time.monotonic() > until_s:
+        if (running := len(shown.splitlines())) == _RUNNING:
             return running
+        if time.monotonic() > until_s:
+            shown = sandbox.run(_USER, ("squeue", "--noheader", "--format=%a %q %T %r")).stdout
+            raise AssertionError(f"only {running} run:\n{shown}")
         time.sleep(_PAUSE_S)
 
 
