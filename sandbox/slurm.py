@@ -45,7 +45,8 @@ def configure(host: Host) -> None:
         },
     }
     host.file(layout.slurm_conf, render("slurm.conf.j2", **values))
-    host.file(layout.site_conf, "")
+    # Not empty: each of Slurm's commands would say on stderr that it is.
+    host.file(layout.site_conf, "# Lines of the site's own.\n")
     lines = (line for name, found in slots.items() for line in gres_conf(name, found))
     host.file(layout.etc / "gres.conf", "\n".join((*lines, "")))
     host.file(layout.etc / "cgroup.conf", cgroup_conf(slurmd_version()))
