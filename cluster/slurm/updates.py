@@ -81,20 +81,25 @@ def fits_on_a_line(words: Words) -> bool:
 
 
 def update_script(changes: Iterable[Sequence[Words]], mark: str) -> str:
-    """Lines for the standard input. After each change stands a keyword that scontrol does not know.
+    """Lines for the standard input. Before the first change and after each one stands a keyword
+    that scontrol does not know.
 
     Its complaint of that ends those of the change: they all come on standard error, which no
-    buffer mixes up.
+    buffer mixes up. What comes before the first one is about slurm.conf, and no refusal.
     """
     lines = ("".join(f"{' '.join(words)}\n" for words in change) for change in changes)
-    return "".join(f"{each}{mark}\n" for each in lines)
+    return f"{mark}\n" + "".join(f"{each}{mark}\n" for each in lines)
 
 
 def refusals(complaint: str, mark: str, targets: Sequence[Target]) -> Mapping[Target, str]:
-    """Slurm's own words by whom it refused; of an array's tasks also those that it took."""
-    said = re.split(rf"(?m)^.*{mark}.*$", complaint)
-    words = (own_words(part) for part in said)
-    return {target: text for target, text in zip(targets, words, strict=False) if text}
+    """Slurm's own words by whom it refused; of an array's tasks also those that it took. What
+    scontrol did not come to, as it ended, is refused with its last words.
+    """
+    first, *said = re.split(rf"(?m)^.*{mark}.*$", complaint)
+    done = [own_words(part) for part in said[:-1]]
+    last = own_words(said[-1] if said else first) or "scontrol ended before it was made"
+    words = (*done, *(last for _ in targets[len(done) :]))
+    return {target: text for target, text in zip(targets, words, strict=True) if text}
 
 
 def weights_script(weights: Mapping[str, int]) -> str:

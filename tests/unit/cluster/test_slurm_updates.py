@@ -19,7 +19,9 @@ TASKS = Tasks(22, frozenset({0, 1, 2, 4}))
 
 # scontrol 22.05: a job that has ended, an array of which one task runs, an unknown job. What it
 # prints of each unknown keyword ends the complaints of the change before.
-COMPLAINT = f"""invalid keyword: {MARK}
+COMPLAINT = f"""scontrol: s_p_parse_file: file "/etc/slurm/gpus.conf" is empty
+invalid keyword: {MARK}
+invalid keyword: {MARK}
 Job has already finished for job 9
 invalid keyword: {MARK}
 22_0-2,4: No error
@@ -36,7 +38,7 @@ def test_each_change_is_a_line_and_each_line_has_a_mark() -> None:
     }
     said = [update_words(*each, {}) for each in changes.items()]
     assert update_script(said, MARK) == (
-        f"update JobId=814 SiteFactor=-3\n{MARK}\n"
+        f"{MARK}\nupdate JobId=814 SiteFactor=-3\n{MARK}\n"
         f"update JobId=22_[0-2,4] SiteFactor=500 TimeLimit=7\n{MARK}\n"
     )
 
@@ -89,8 +91,31 @@ def test_complaints_find_their_job() -> None:
     }
 
 
+def test_what_is_said_of_slurm_conf_is_no_refusal() -> None:
+    """A site that includes an empty file had each first change of a script refused."""
+    assert 814 not in refusals(COMPLAINT, MARK, (814, 9, TASKS, 4_000_000))
+
+
+@pytest.mark.parametrize(
+    ("complaint", "words"),
+    [
+        (f"invalid keyword: {MARK}\ninvalid keyword: {MARK}\nsegfault", "segfault"),
+        (f"invalid keyword: {MARK}\ninvalid keyword: {MARK}", "scontrol ended before it was made"),
+    ],
+)
+def test_what_scontrol_did_not_come_to_is_refused(complaint: str, words: str) -> None:
+    assert refusals(complaint, MARK, (1, 2, 3)) == {2: words, 3: words}
+
+
+def test_without_any_mark_all_are_refused() -> None:
+    assert refusals("fatal: no slurm.conf", MARK, (1, 2)) == dict.fromkeys(
+        (1, 2), "fatal: no slurm.conf"
+    )
+
+
 def test_no_complaint_is_no_refusal() -> None:
-    assert refusals(f"invalid keyword: {MARK}\ninvalid keyword: {MARK}", MARK, (1, 2)) == {}
+    marks = "\n".join([f"invalid keyword: {MARK}"] * 3)
+    assert refusals(marks, MARK, (1, 2)) == {}
     assert own_words("5_0-2: No error\n5_4-6: No error") == ""
 
 
