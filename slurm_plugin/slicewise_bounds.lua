@@ -5,6 +5,8 @@
 local request = ...
 local text, number, digits = request.text, request.number, request.digits
 local NO_VAL, NO_VAL16 = request.NO_VAL, request.NO_VAL16
+-- Slurm's GRES_ENFORCE_BIND, among a job's bitflags.
+local ENFORCE_BINDING = 16
 
 local M = {}
 
@@ -15,6 +17,13 @@ local function without_gpu(partition)
         hint = "Ask for GPUs (--gres=gpu:TYPE:N), or name another partition.",
     }
 end
+
+-- Where slurmctld 22.05 starts a job on no node it ends, and again each time it is started.
+local NO_NODE = {
+    code = "SW-NO-NODE",
+    message = "The job asks for 0 nodes at least, and has GPUs on none.",
+    hint = "Write --nodes=1 or more, or leave it out.",
+}
 
 local KEPT_FOR_ONE = {
     code = "SW-EXCLUSIVE",
@@ -132,6 +141,14 @@ local function cpus_of(job_desc, nodes, tasks, gpus)
         gpus * per_gpu(job_desc.cpus_per_tres))
 end
 
+-- --gres-flags=enforce-binding: of a node whose GPUs are bound to no cores that is every CPU that
+-- is free, whatever was asked for. Of a number above 2^53 the low bits are lost here.
+local function takes_bound_cpus(job_desc)
+    local flags = job_desc.bitflags
+    return type(flags) == "number"
+        and (flags >= 2 ^ 53 or math.floor(flags / ENFORCE_BINDING) % 2 == 1)
+end
+
 -- MiB; 0 is all that the nodes have. Without a word it is the partition's default, or the share.
 local function memory_of(job_desc, nodes, cpus, gpus)
     local per_node, per_cpu = job_desc.min_mem_per_node, job_desc.min_mem_per_cpu
@@ -148,6 +165,13 @@ local function share_exceeded(job_desc, question, shares, profile)
     local cpus = cpus_of(job_desc, nodes, tasks, gpus)
     if most_cpus and cpus > most_cpus then
         return beyond_share("CPUs", cpus, most_cpus)
+    elseif most_cpus and takes_bound_cpus(job_desc) then
+        return {
+            code = "SW-SHARE",
+            message = "--gres-flags=enforce-binding can take all CPUs of a node.",
+            hint = ("Leave it out: with its GPUs the job may have %s CPUs."):format(
+                digits(math.floor(most_cpus))),
+        }
     end
     local most_mib = share_of_job(question, nodes, tasks, shares, "memory_mib", profile)
     local mib = memory_of(job_desc, nodes, cpus, gpus)
@@ -255,6 +279,8 @@ function M.objection(job_desc, question, job, rules)
         return KEPT_FOR_ONE
     elseif not (job.has_gpus or job.is_service) or asks_for_none(question) then
         return rules.without_gpu == "refuse" and without_gpu(question.partition) or nil
+    elseif question.min_nodes == 0 then
+        return NO_NODE
     elseif is_bound(job_desc, question, job, rules) then
         return share_exceeded(job_desc, question, rules.shares, job.profile)
     end

@@ -97,6 +97,26 @@ def test_whoever_shares_is_not_refused(path: Path, listening: Any, shared: int |
     assert run_case(path, job_desc=TYPED | {"shared": shared})["code"] == SUCCESS
 
 
+@pytest.mark.parametrize(
+    "asked", [TYPED, TYPED | {"max_nodes": 4}, {"shared": 0}, {"gres": "gpu:1"}]
+)
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_no_job_has_gpus_on_no_node(
+    path: Path, listening: Any, asked: Any, is_answered: bool
+) -> None:
+    """By the bare protocol, which sbatch does not speak, such a job ends slurmctld."""
+    if is_answered:
+        listening(ADMIT)
+    job = {"account": "vision"} | asked
+    for rule in ("refuse", "allow"):
+        rules = ONLY_GPU | {"without_gpu": rule}
+        result = run_case(path, job_desc=job | {"min_nodes": 0}, configure=rules)
+        assert (result["code"], "SW-NO-NODE" in result["told"]) == (DENIED, True)
+        for nodes in (1, UNSET):
+            result = run_case(path, job_desc=job | {"min_nodes": nodes}, configure=rules)
+            assert result["code"] == SUCCESS
+
+
 NOT_SET = {
     "min_nodes": UNSET,
     "num_tasks": UNSET,
@@ -129,6 +149,10 @@ BEYOND: list[tuple[dict[str, Any], bool]] = [
     ({"min_mem_per_cpu": 0}, True),
     ({"mem_per_tres": "gres:gpu:2000"}, False),
     ({"mem_per_tres": "gres:gpu:2001"}, True),
+    # --gres-flags=enforce-binding, alone and among others; of the last one Lua has no low bits.
+    *(({"bitflags": flags}, True) for flags in (16, 16 + 64, 2**40 + 16, 2**63 + 16)),
+    *(({"bitflags": flags}, False) for flags in (0, 8 + 32, 2**40)),
+    ({"shared": 0, "bitflags": 16}, False),
     (THREE | {"cpus_per_task": 6, "min_mem_per_node": 6000}, False),
     (THREE | {"cpus_per_task": 7}, True),
     ({"tres_per_node": "gres:gpu:1g.10gb:1,gres:gpu:3g.40gb:2", "min_cpus": 14}, False),
