@@ -67,10 +67,11 @@ do
         return named
     end
 
-    -- Slurm's limits count GPUs that have a type, as in gpu:3g.40gb:1, and no others.
+    -- Slurm's limits count GPUs that have a type, as in gpu:3g.40gb:1, and no others, nor pads.
     local function is_counted(gpu)
         local kind, count = gpu:match("gpu:([%w_.+-]+)[:=](%d+)$")
-        return kind ~= nil and kind ~= "auto" and kind:find("%a") ~= nil and tonumber(count) > 0
+        local has_type = kind ~= nil and kind ~= "auto" and kind:find("%a") ~= nil
+        return has_type and not kind:find("^pad%d+$") and tonumber(count) > 0
     end
 
     local function is_above_limits(job_desc, is_beside)

@@ -141,10 +141,11 @@ function M.drop_auto(job_desc)
 end
 
 -- As --gres=gpu:TYPE:N, and nothing else: what Slurm reads otherwise ("gpu:+1", "gpu:1k") is a
--- number of any GPUs; "gpu:auto" leaves the type to the daemon. As in cluster/gres.py.
+-- number of any GPUs; "gpu:auto" leaves the type to the daemon. As in cluster/gres.py. A pad, such
+-- as "gpu:pad4", stands for what is not cut of a GPU, and no limit counts it.
 local function is_typed(gpu)
     local kind, count = gpu:match("^gpu:(%w[%w_.+-]*)(.*)$")
-    if not kind or kind == "auto" or not kind:find("%a") then
+    if not kind or kind == "auto" or not kind:find("%a") or kind:find("^pad%d+$") then
         return false
     end
     if count == "" then

@@ -86,6 +86,7 @@ def test_without_a_module_that_works_jobs_go_on(tmp_path: Path, text: str | None
         ({"gres": "gpu:1g.10gb:1,shard:1"}, DENIED),
         ({"gres": "gpu:1g.10gb:0"}, DENIED),
         ({"gres": "gpu:auto:1"}, DENIED),
+        ({"gres": "gpu:pad4:1"}, DENIED),
         ({"ntasks_per_tres": 1}, DENIED),
         ({}, DENIED),
         ({"shared": 2}, DENIED),

@@ -364,6 +364,7 @@ TYPED = [
     {"gres": "gpu:1g.10gb"},
     {"tres_per_task": "gres/gpu:1g.10gb=1"},
     {"tres_per_node": "gres:gpu:A-100.x+y:1"},
+    {"tres_per_node": "gres:gpu:pad4x:1"},
     {"ntasks_per_tres": 1, "tres_per_job": "gres:gpu:1g.10gb:2"},
     {"shared": 0},
 ]
@@ -382,6 +383,9 @@ OPEN = [
     {"tres_per_node": "gres:gpu::1"},
     {"tres_per_node": "gres:shard:2"},
     {"gres": "mps:50"},
+    # What is not cut of a GPU: such a job would run for nothing.
+    {"tres_per_node": "gres:gpu:pad4:1"},
+    {"gres": "gpu:1g.10gb:1,gpu:pad12"},
     {"ntasks_per_tres": 1, "num_tasks": 2},
     {"script": "#!/bin/sh\n#SLICEWISE need=9GiB\n"},
     {"script": "#!/bin/sh\n#SLICEWISE need=9GiB\n", "gres": "gpu:1g.10gb:1"},
