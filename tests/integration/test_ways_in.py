@@ -97,6 +97,7 @@ WAYS = (
     Way("--nodes=2 --exclusive=user", code="SW-EXCLUSIVE", command="srun"),
     Way("--gres=gpu:1g.10gb:1 : --ntasks=2", code="SW-WITHOUT-GPU"),
     Way("--gres=gpu:0", code="SW-GRES-TYPE"),
+    Way("--gres=gpu:1g.10gb:1 --nodes=0-4", code="SW-NO-NODE"),
     Way("--gres=gpu:1g.10gb:1", 1000, command="salloc"),
     Way("--gpus=1", code="SW-GRES-TYPE", command="salloc"),
     Way("--gres=gpu:1g.10gb:1", 1000, command="srun"),
