@@ -51,7 +51,7 @@ def clean(users: Users) -> Iterator[None]:
 HOGS = (
     ("--ntasks=16",), ("--cpus-per-task=16",), ("--ntasks-per-node=16",), ("--cpus-per-gpu=16",),
     ("--mincpus=16",), ("--mem=0",), ("--mem=16000",), ("--mem-per-gpu=16000",),
-    ("--mem-per-cpu=0",), ("--mem-per-cpu=8000",),
+    ("--mem-per-cpu=0",), ("--mem-per-cpu=8000",), ("--ntasks=1", "--gres-flags=enforce-binding"),
 )  # fmt: skip
 
 
