@@ -463,11 +463,11 @@ def test_uninstalling_leaves_no_trace_though_both_ways_are_killed(sandbox: Sandb
     for _ in range(3):
         submit(sandbox, account, f"--qos=slicewise_{account}", "--time=5", seconds=600)
     until_is(lambda: running(sandbox, account).total(), 2)
-    # The gate is open, and what is in its QOS goes on, within its limits.
+    until_is(lambda: reasons(sandbox, account), {"QOSGrpBilling"})
+    # The gate is open, and what is in its QOS goes on, without a limit that nobody moves.
     assert len(uninstalled(sandbox)) == 2
     submit(sandbox, account, "--qos=normal", "--time=5", seconds=600)
-    until_is(lambda: dict(running(sandbox, account)), {f"slicewise_{account}": 2, "normal": 1})
-    assert reasons(sandbox, account) == {"QOSGrpBilling"}
+    until_is(lambda: dict(running(sandbox, account)), {f"slicewise_{account}": 3, "normal": 1})
     sandbox.run("slurm", ("scancel", f"--account={account}"))
     until(lambda: not states(sandbox, account))
     # The gate's QOS stays as long as the partition has it.
