@@ -205,10 +205,13 @@ def qos_use(
 def guaranteed_use(
     jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
 ) -> Mapping[str, int]:
-    """Millislices that each account's jobs in its own QOS hold or wait for."""
+    """Millislices that each account's jobs in its own QOS hold, or wait for and for nothing else
+    but a budget: how much of that there is changes with every run.
+    """
     used: Counter[str] = Counter()
     for job in jobs:
-        if job.qos == qos_name(job.account) and _counts(job, partitions):
+        counts = job.state in ALLOTTED or waits_for_quota(job) or waits_for_budget(job)
+        if job.qos == qos_name(job.account) and counts and is_managed(job, partitions):
             used[job.account] += _cost(job, costs)
     return used
 
@@ -366,6 +369,11 @@ def waits_for_quota(job: JobView) -> bool:
     return is_waiting(job) and not is_no_matter_of_slices
 
 
+def waits_for_budget(job: JobView) -> bool:
+    """Whether it could start now, if its tenant had more left to use up."""
+    return job.reason in {QOS_BUDGET, ACCOUNTS_BUDGET} and is_waiting(job)
+
+
 def waits_for_nodes(job: JobView) -> bool:
     """Whether nodes that it needs are down, drained or reserved; not whether GPUs are to be cut
     anew for it.
@@ -392,10 +400,6 @@ def paid_by_own_part(
                 break
             left[job.account] -= cost
             yield job
-
-
-def _counts(job: JobView, partitions: frozenset[str]) -> bool:
-    return is_managed(job, partitions) and (job.state in ALLOTTED or is_waiting(job))
 
 
 def _cost(job: JobView, costs: Mapping[str, Millislices]) -> int:

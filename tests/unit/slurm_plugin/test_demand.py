@@ -237,15 +237,35 @@ def test_what_is_held_in_all_and_in_the_tenant_s_own_qos():
 
 
 @pytest.mark.parametrize(
-    "reason", ["AssocGrpGRES", "AssocGrpBillingRunMinutes", "JobArrayTaskLimit"]
+    ("reason", "own_millislices"),
+    [
+        ("AssocGrpGRES", 0),
+        ("JobArrayTaskLimit", 0),
+        ("QOSGrpBillingRunMinutes", 2000),
+        ("AssocGrpBillingRunMinutes", 2000),
+    ],
 )
-def test_borrowed_jobs_that_no_loan_would_start_want_none(reason: str) -> None:
+def test_jobs_that_wait_for_something_else_want_no_loan_and_keep_nothing_from_others(
+    reason: str, own_millislices: int
+) -> None:
+    """But for a budget, of which others give back something at any moment."""
     waiting = job(state=JobState.PENDING, qos="slicewise-borrowed", reason=reason)
     assert demand(ROOM, [waiting], MANAGED, COSTS) == {}
     own = job(state=JobState.PENDING, reason=reason)
-    assert demand(ROOM, [own], MANAGED, COSTS) == {"vision": 2000}
+    assert demand(ROOM, [own], MANAGED, COSTS).get("vision", 0) == own_millislices
     runs = job(qos="slicewise-borrowed", reason=reason)
     assert demand(ROOM, [runs], MANAGED, COSTS) == {"vision": 2000}
+
+
+def test_of_an_array_that_throttles_itself_only_counts_what_runs_until_the_next_may_start() -> None:
+    """Its tenant lent nothing for as long as the array had tasks."""
+    tasks = waiting(reason="JobArrayTaskLimit", untouched=frozenset(range(1, 200)))
+    assert demand(ROOM, [job(), tasks], MANAGED, COSTS) == {"vision": 2000}
+    assert guaranteed_use([job(), tasks], MANAGED, COSTS) == {"vision": 2000}
+    assert waiting_for_own([tasks], MANAGED, COSTS) == {}
+    may_start = replace(tasks, reason="QOSGrpBilling")
+    assert demand(ROOM, [may_start], MANAGED, COSTS) == {"vision": 9000}
+    assert waiting_for_own([may_start], MANAGED, COSTS).keys() == {"vision"}
 
 
 def test_the_guarantee_is_used_by_what_holds_it_and_what_waits_for_it() -> None:
@@ -254,6 +274,7 @@ def test_the_guarantee_is_used_by_what_holds_it_and_what_waits_for_it() -> None:
         job(state=JobState.PENDING, untouched=frozenset({1, 2, 3}), reason="Priority"),
         job(state=JobState.PENDING, held=True),
         job(state=JobState.PENDING, reason="Dependency"),
+        job(state=JobState.PENDING, reason="JobArrayTaskLimit"),
         job(qos="slicewise-borrowed"),
         job("a", partition="cpu"),
         job("a", JobState.ENDED),

@@ -396,6 +396,19 @@ WAITS = job(
 )
 
 
+async def test_what_an_array_holds_back_itself_is_lent_until_it_may_start(clock: Clock) -> None:
+    """Then it has its place back as every job has: in good order, within the grace."""
+    world = Lent()
+    throttled = replace(WAITS, reason="JobArrayTaskLimit", untouched=frozenset(range(1, 200)))
+    await world.turn(throttled)
+    assert world.ledger.lent == (Loan("vision", "nlp", Millislices(2000)),)
+    may_start = replace(WAITS, untouched=frozenset(range(2, 200)))
+    await world.turn(may_start)
+    back = replace(BACK, amount_millislices=Millislices(2000))
+    assert (world.ledger.lent, world.ledger.recalled) == ((), (back,))
+    assert world.ceilings() == {"vision": 2000, "nlp": 3000}
+
+
 async def test_what_replicas_hold_goes_from_the_borrower_first_and_then_to_the_lender(
     clock: Clock,
 ) -> None:

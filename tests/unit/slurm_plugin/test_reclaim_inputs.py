@@ -207,10 +207,16 @@ def test_what_is_recalled_of_a_borrower_is_counted_together() -> None:
     assert look(recalls=[RECALL, more]).recalled == {"nlp": 2500}
 
 
-def test_a_job_that_waits_for_something_else_accounts_for_a_recall_as_it_does_for_a_loan() -> None:
+@pytest.mark.parametrize(
+    ("reason", "shrink"), [("QOSGrpBillingRunMinutes", {}), ("Licenses", {"nlp": 1000})]
+)
+def test_a_job_that_waits_for_something_else_accounts_for_a_recall_as_it_does_for_a_loan(
+    reason: str, shrink: Mapping[str, int]
+) -> None:
+    """While it waits for its budget its tenant lends none of it, for what else it lends all."""
     runs = [running(i) for i in range(1, 6)]
-    found = look(*runs, job(12, reason="Licenses"), job(13))
-    assert found.shrink == {}
+    found = look(*runs, job(12, reason=reason), job(13))
+    assert found.shrink == shrink
     assert len(found.wanting) == 1
 
 
