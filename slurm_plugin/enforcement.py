@@ -124,9 +124,7 @@ class Enforcement:
             self._follow_uninstall(books.is_uninstalled)
         if compiled is not None:
             self._report(compiled)
-            now = compiled.ceilings.items()
-            ceilings = {name: one.ceiling_millislices for name, one in now}
-            self._sync.quotas.set_ceilings(ceilings, compiled.run_minutes)
+            self._sync.quotas.set_ceilings(compiled.ceilings, compiled.run_minutes)
             if not compiled.changes:
                 took_s = time.monotonic() - began_s
                 rest_s = min(max(rest_s, _REST * took_s), _LONGEST_REST_S)

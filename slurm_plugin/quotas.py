@@ -1,17 +1,20 @@
 """What is in force in Slurm: the policy and all that follows from it."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from cluster.jobs import JobView
 from cluster.settings import Settings
+from cluster.units import Millislices
 from cluster.wire import ServiceView, TenantView
 from slurm_plugin.decide.bounds import Bounds, bounds, period_budgets
+from slurm_plugin.decide.ceilings import Ceiling, less_elsewhere
 from slurm_plugin.decide.demand import capacity, guaranteed_use, node_costs, waiting_instances
 from slurm_plugin.decide.limits import (
     binding_type_limits,
 )
 from slurm_plugin.decide.policy import Policy
-from slurm_plugin.decide.qos_names import qos_name
+from slurm_plugin.decide.qos_names import borrowed_qos, qos_name
 from slurm_plugin.decide.services import (
     Observation,
     gpu_types,
@@ -27,6 +30,8 @@ from slurm_plugin.formula import formula_of
 
 _NEWEST_S = 10.0
 """Longer than admission counts what it has admitted."""
+_NOTHING = Ceiling(*[Millislices(0)] * 4)
+"""Before limits were compiled."""
 
 
 class Quotas:
@@ -47,7 +52,7 @@ class Quotas:
         self._type_limits: Mapping[str, Mapping[str, int]] = {}
         self._budgets: Mapping[str, int] = {}
         self._bounds = Bounds({}, {}, {})
-        self._ceilings: Mapping[str, int] = {}
+        self._ceilings: Mapping[str, Ceiling] = {}
         self._capacity: int | None = None
         self.policy: Policy = {}
         self.accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]] = {}
@@ -66,9 +71,9 @@ class Quotas:
         self._bounds = bounds(policy, highest, self._capacity)
         self._type_limits = binding_type_limits(policy, self._settings.costs, self._settings.models)
 
-    def set_ceilings(self, ceilings: Mapping[str, int], run_minutes: Mapping[str, int]) -> None:
-        """What each tenant's jobs may hold together in Slurm now, in millislices, and how many
-        millislice-minutes those of a tenant with a budget may still run.
+    def set_ceilings(self, ceilings: Mapping[str, Ceiling], run_minutes: Mapping[str, int]) -> None:
+        """What each tenant's jobs may hold in Slurm now, and how many millislice-minutes those of a
+        tenant with a budget may still run.
         """
         self._ceilings, self.run_minutes = ceilings, run_minutes
 
@@ -78,7 +83,8 @@ class Quotas:
 
     def views(self, used: Mapping[str, int]) -> tuple[TenantView, ...]:
         """Each tenant as the launcher sees it; ``used`` is what it holds, in millislices."""
-        return tenant_views(self._nominal, used, self._ceilings)
+        together = {name: one.ceiling_millislices for name, one in self._ceilings.items()}
+        return tenant_views(self._nominal, used, together)
 
     def room(
         self,
@@ -99,7 +105,19 @@ class Quotas:
         on_loan = released_millislices(tenant, services, borrowed=True)
         held = self.used(jobs).get(tenant, 0) + released + on_loan
         may = borrows and self._bounds.borrowing_limits.get(tenant, 0) > 0
-        return Room(own, in_own + released, self._bounds.ceilings[tenant] if may else own, held)
+        most = self._bounds.ceilings[tenant] if may else own
+        return Room(own, in_own + self._taken_elsewhere(tenant, jobs) + released, most, held)
+
+    def _taken_elsewhere(self, tenant: str, jobs: Iterable[JobView]) -> int:
+        """What its jobs in other QOS, in which they ran before, take of its own part: Slurm's limit
+        is less by that.
+        """
+        its_own = {qos_name(tenant), borrowed_qos(tenant)}
+        elsewhere = self.used(job for job in jobs if job.qos not in its_own).get(tenant, 0)
+        own = Millislices(self._nominal[tenant])
+        found = replace(self._ceilings.get(tenant, _NOTHING), own_limit_millislices=own)
+        less = less_elsewhere({tenant: found}, {tenant: elsewhere})[tenant]
+        return own - less.own_limit_millislices
 
     def snapshot(
         self,

@@ -39,7 +39,7 @@ class Room:
 
     Attributes:
         own: what its own QOS allows.
-        own_held: of that.
+        own_held: of that, with what jobs in other QOS than its two take of it.
         most: with all that it might ever borrow; as much as ``own`` if it may borrow nothing.
         held: of that, in any QOS.
     """
