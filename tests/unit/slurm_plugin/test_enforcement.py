@@ -544,6 +544,24 @@ async def test_on_half_a_look_nobody_is_told(clock: Clock) -> None:
     assert world.ledger.recalled == ()
 
 
+async def test_of_a_plan_that_was_made_nobody_is_told_on_half_a_look(clock: Clock) -> None:
+    """Whom it names may have ended, and others hold what was to be given back."""
+    world = Lent()
+    await world.turn()
+    await world.look(*world.others, *REPLICAS, WAITS)
+    await world.limits.compile()
+    world.slurm.failure = DOWN
+    with pytest.raises(UnreachableError):
+        await world.sync.turn()
+    await world.limits.turn()
+    world.slurm.failure = None
+    await world.look(*world.others, *REPLICAS, WAITS)
+    assert world.told() == []
+    await world.limits.turn()
+    await world.look(*world.others, *REPLICAS, WAITS)
+    assert len(world.told()) == 1
+
+
 def cut_by_an_operator(world: World) -> None:
     """As ``tenant-quota set`` leaves the ledger."""
     world.ledger.lent, world.ledger.recalled = (Loan("vision", "nlp", Millislices(1000)),), (BACK,)

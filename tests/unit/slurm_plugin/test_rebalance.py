@@ -15,17 +15,19 @@ from rebalance_world import (
     TakenLock,
     changed,
     leading,
+    plain,
     record,
     settings,
     step,
 )
 from recut_world import planned
-from scripted import DOWN
+from scripted import DOWN, tenant
 
 from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import JobState
 from cluster.slurm.interface import Qos
 from slurm_plugin.compile import Compiled
+from slurm_plugin.decide.decayed_use import Holding
 from slurm_plugin.decide.limits import BILLING, Difference
 from slurm_plugin.decide.mig.recut_inputs import Gathered
 from slurm_plugin.decide.mig.recut_steps import Recut, State
@@ -62,6 +64,20 @@ def test_every_step_is_written_down_in_order_with_what_it_saw_and_did() -> None:
     assert step(ended, StepName.RECONCILE).saw == {"jobs": 7, "records": 3, "open": 0}
     assert step(ended, StepName.LEND).did == ("vision lends nlp 4 slices, 0 before",)
     assert len(step(ended, StepName.COMPILE).did) == 7
+
+
+@pytest.mark.parametrize(("past_use", "to_audio"), [(True, 7), (False, 4)])
+def test_who_has_borrowed_lately_gives_way_without_a_daemon_too(
+    *, past_use: bool, to_audio: int
+) -> None:
+    story = Story(configured=settings(lending={"grace_s": GRACE_S, "past_use": past_use}))
+    story.ledger.shown["audio"] = tenant("audio", 0, borrowing_limit_millislices=7000)
+    since_s = int(BEGAN_S) - 100 * 86_400
+    story.ledger.held_lately = (Holding("nlp", 10_000, since_s, None),)
+    on_loan = {"account": "audio", "qos": "slicewise_audio_borrowed"}
+    story.world.shown += tuple(replace(plain(40 + n, "audio"), **on_loan) for n in range(7))
+    (lent,) = (one for one in step(story.run(), StepName.LEND).did if "lends audio" in one)
+    assert lent == f"vision lends audio {to_audio} slices, 0 before"
 
 
 def test_a_second_run_finds_nothing_to_do() -> None:

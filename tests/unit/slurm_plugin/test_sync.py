@@ -160,6 +160,21 @@ async def test_released_slots_count_before_slurm_shows_them() -> None:
     assert (await sync.wish(814, frozenset({0, 1, 2}))).kept_back == (2,)
 
 
+async def test_slots_of_a_tenant_that_gives_something_back_are_not_released_on_borrowed_quota(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One would start on what a replica of its own has just left to a lender."""
+    borrows = {"borrowing_limit_millislices": Millislices(4000)}
+    for waits, released in ((True, (0,)), (False, (0, 1, 2))):
+        slurm = ScriptedSlurm(job(0), job(1), job(2))
+        sync = sync_of(slurm)
+        sync.set_policy(policy_of(tenant("vision", 1000, **borrows)), {})
+        await sync.turn()
+        monkeypatch.setattr(sync.leaving, "waits", {"vision": waits}.__getitem__)
+        answer = await sync.wish(814, frozenset({0, 1, 2}))
+        assert answer.released == released
+
+
 async def test_blind_it_does_nothing() -> None:
     slurm = ScriptedSlurm(job(0))
     sync = sync_of(slurm)
