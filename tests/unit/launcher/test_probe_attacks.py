@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -21,7 +22,8 @@ import pytest
 from replica_keys import Keys, gateway_directory, replica_context, replica_keys
 from session_flood import SessionFlood
 
-from launcher import triton
+from launcher import identity, triton
+from launcher.bounded_tls import BoundedTls, TooLongError
 from launcher.decide.runs import Answer, Probe
 from launcher.triton import Prober, Replica, probe
 
@@ -157,6 +159,39 @@ async def test_sessions_to_resume_are_not_taken_without_end(serve: Callable[...,
         flood.close()
 
 
+class Counted:
+    """What comes on a connection; the end, once it is ten times what may be read."""
+
+    def __init__(self, reader: asyncio.StreamReader, most_bytes: int) -> None:
+        self._reader, self._most_bytes = reader, most_bytes
+        self.come_bytes = 0
+
+    async def read(self, count: int) -> bytes:
+        if self.come_bytes > 10 * self._most_bytes:
+            return b""
+        part = await self._reader.read(count)
+        self.come_bytes += len(part)
+        return part
+
+
+async def test_of_sessions_to_resume_no_more_is_read_than_of_an_answer() -> None:
+    """However fast they are read: those that wait cost others nothing, and each takes time."""
+    context = identity.context(gateway_directory(), replica_keys().certificate)
+    flood = SessionFlood(replica_context(gateway_directory() / "gateway.crt", replica_keys()))
+    reader, writer = await asyncio.open_connection("127.0.0.1", flood.port)
+    most_bytes, beside_bytes = 16 * 1024, 24 * 1024
+    come = Counted(reader, 2 * most_bytes + beside_bytes)
+    try:
+        tls = BoundedTls(come, writer, context, most_bytes)  # type: ignore[arg-type]
+        await tls.shake_hands()
+        with pytest.raises(TooLongError):
+            await tls.until(b"\r\n", most_bytes)
+    finally:
+        writer.transport.abort()
+        flood.close()
+    assert come.come_bytes == 2 * most_bytes + beside_bytes
+
+
 async def others_are_found_ready(bad: Replica, good: Replica) -> None:
     prober = Prober(asyncio.Event(), partial(probe, gateway_directory()))
     began_s, began_own_s = time.monotonic(), time.thread_time()
@@ -192,7 +227,9 @@ SLOW_KEYS = {
 def slow_keys(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Replica]:
     huge_modulus(tmp_path / "dh.pem")
     make = "openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=x -keyout k.pem -out c.pem"
-    subprocess.run(make.split(), cwd=tmp_path, check=True, capture_output=True)
+    # One that may sign others is refused before anybody is asked.
+    leaf = "-addext basicConstraints=critical,CA:FALSE"
+    subprocess.run(f"{make} {leaf}".split(), cwd=tmp_path, check=True, capture_output=True)
     certificate = "".join((tmp_path / "c.pem").read_text().splitlines()[1:-1])
     serve = "openssl s_server -accept 127.0.0.1:0 -www -cert c.pem -key k.pem"
     words = f"{serve} {SLOW_KEYS[request.param]}".split()
@@ -211,6 +248,14 @@ async def test_a_server_can_not_choose_keys_that_take_long(
     began_own_s = time.thread_time()
     assert await probe(gateway_directory(), slow_keys) == Answer(Probe.SILENT)
     assert time.thread_time() - began_own_s < STALL_S / 2
+
+
+async def test_no_hands_are_shaken_below_tls_1_3(serve: Callable[..., Server]) -> None:
+    """There the server chooses the numbers; how long they take is the machine's matter."""
+    server = serve(well_behaved)
+    assert await probe(gateway_directory(), server.replica) == Answer(Probe.OURS)
+    server.tls.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert await probe(gateway_directory(), server.replica) == Answer(Probe.SILENT)
 
 
 async def test_a_certificate_that_signs_others_is_no_replica_s(
