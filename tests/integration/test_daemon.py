@@ -49,6 +49,8 @@ class Daemon:
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
         self._socket = sandbox.layout.run_dir / "user.sock"
+        # What ran before is another module's: ends that move, and jobs that gave nodes back.
+        self._began_s = int(time.time())
 
     def ask(self, user: str, **message: object) -> dict[str, Any]:
         line = json.dumps({"v": 1, **message})
@@ -113,13 +115,16 @@ class Daemon:
         return {
             (row["task"], row["start_s"]): row["used_millislice_s"] + row["waived_millislice_s"]
             for row in rows
-            if row["end_s"] is not None
+            if row["end_s"] is not None and row["start_s"] >= self._began_s
         }
 
     def accounting(self) -> Mapping[tuple[str, int], int]:
         """The same out of sacct."""
-        runs = accounted_runs(self.sandbox)
-        return {(run.task, run.start_s): run.used_millislice_s for run in runs}
+        return {
+            (run.task, run.start_s): run.used_millislice_s
+            for run in accounted_runs(self.sandbox)
+            if run.start_s >= self._began_s
+        }
 
     def steps(self, task: str) -> list[tuple[str, int]]:
         """What was booked of its runs: the kinds, and up to when."""
