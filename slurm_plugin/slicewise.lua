@@ -300,6 +300,10 @@ local function obey(job_desc, job, answer)
             tostring(text(answer.code) or text(answer.tag) or ""))
         return slurm.SUCCESS
     end
+    if answer.code == "SW-QUOTA-NONE" then
+        -- No tenant any more: its QOS, if there is one, takes none of its jobs.
+        has_own_qos[tenant_of(job.question) or ""] = nil
+    end
     if answer.action == "refuse" and config.mode == "enforce" then
         return refuse(answer)
     elseif job.wrong and answer.action == "pass" and is_refused_by_rule(job.wrong, job_desc) then

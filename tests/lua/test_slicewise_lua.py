@@ -470,6 +470,26 @@ def test_without_an_answer_no_job_escapes_into_another_qos(
     assert never_seen["job_desc"].get("qos") == named.get("qos")
 
 
+def test_without_an_answer_who_is_no_tenant_any_more_waits_at_the_gate(
+    path: Path, listening: Any
+) -> None:
+    """In the QOS that it may use no more Slurm would refuse the job."""
+    answers = [
+        {"action": "admit", "tag": "slicewise:1 token=TOKEN tenant=vision", "qos": "q"},
+        {"action": "refuse", "code": "SW-QUOTA-NONE", "message": "No quota."},
+    ]
+
+    def reply(question: dict[str, Any]) -> bytes | None:
+        at = len(daemon.questions) - 1
+        return answering(**answers[at])(question) if at < len(answers) else None
+
+    daemon = listening(reply)
+    job = {"account": "Vision", "gres": "gpu:1g.10gb:1"}
+    admitted, refused, late = run_calls(path, [{"job_desc": job}] * 3)
+    assert (admitted["code"], refused["code"], late["code"]) == (SUCCESS, POLICY, SUCCESS)
+    assert late["job_desc"].get("qos") is None
+
+
 @pytest.mark.parametrize("account", [{}, {"account": "a b"}, {"account": "é"}, {"account": "a\n"}])
 def test_without_an_answer_and_a_tenant_there_is_no_tag(path: Path, account: Any) -> None:
     """Nobody could decide on it later."""
