@@ -318,7 +318,7 @@ async def test_json_has_a_limit_and_binary_tensors_have_none(tmp_path: Path, rep
 
 
 @pytest.mark.parametrize(
-    ("said", "read"), [(["2000000", "7"], "7"), (["7 2000000"], "7"), (["7\0"], "7"), (["x"], "0")]
+    ("said", "read"), [(["2000000", "7"], "7"), (["7 2000000"], "7"), (["x"], "0")]
 )
 async def test_the_json_that_was_counted_is_what_the_replica_reads(
     gateway: Harness, replicas, said: list[str], read: str
@@ -329,6 +329,14 @@ async def test_the_json_that_was_counted_is_what_the_replica_reads(
     assert (await sent(gateway, f"{lines}content-length: 2\r\n\r\n{{}}")).startswith("HTTP/1.1 200")
     lengths = [value for key, value in replicas[0].header_lines if key == BINARY.lower()]
     assert lengths == [read]
+
+
+async def test_a_length_with_a_zero_byte_is_cut_or_refused(gateway: Harness, replicas):
+    """HAProxy 2.6 cuts the value there, 3.0 refuses the request."""
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    answer = await sent(gateway, f"{BINARY}: 7\0\r\ncontent-length: 2\r\n\r\n{{}}")
+    lengths = [value for key, value in replicas[0].header_lines if key == BINARY.lower()]
+    assert (answer[:12], lengths) in (("HTTP/1.1 200", ["7"]), ("HTTP/1.1 400", []))
 
 
 async def test_a_body_in_chunks_is_announced_as_triton_knows_it(gateway: Harness, replicas):
