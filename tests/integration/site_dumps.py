@@ -78,8 +78,11 @@ _OF_JOBS = (
 _OF_WAITING_JOBS = tuple(
     {*_OF_JOBS} - {"StartTime", "EndTime", "NodeList"},  # When and where Slurm plans them.
 )
-_ONE_REASON = frozenset({"Resources", "Priority"})
-"""Which of the two depends on who else waits there."""
+_RESERVED = (
+    "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions"
+)
+_ONE_REASON = frozenset({"Resources", "Priority", _RESERVED})
+"""Which of these it is depends on who else waits there, and on which partition."""
 _ALL_THE_TIME = re.compile(r"Configuration data|BOOT_TIME|NEXT_JOB_ID|HASH_VAL|Slurmctld\(")
 
 
