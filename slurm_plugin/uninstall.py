@@ -21,7 +21,6 @@ from slurm_plugin.decide.drift import (
     our_qos,
     our_qos_by_name,
     remember_way_back,
-    set_free,
     taken_out,
     way_back,
 )
@@ -52,8 +51,7 @@ class WayBack:
     Attributes:
         mark: what says in Slurm that it is taken out, where the ledger is away.
         gate: what opens it.
-        settings: of accounts and users, and what binds jobs in QOS that stay for them; qos: what is
-            removed when those are done.
+        settings: accounts and users; qos: what is removed when those are done.
         weights: of nodes.
         waits: what keeps something in Slurm, one sentence each.
     """
@@ -128,15 +126,12 @@ async def plan(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -> Way
     is_kept = gated or is_shared
     listed = frozenset(busy.values())
     kept = listed | elsewhere | ({GATE_QOS} if is_kept else frozenset())
-    # Behind a gate that stays closed a QOS without a limit of its own lets nothing through.
-    is_open = not (gated and is_shared)
-    free = listed - elsewhere - {GATE_QOS} if is_open else frozenset[str]()
     return WayBack(
         found=found,
         known=known,
         mark=() if ledger else tuple(_mark(found)),
         gate=() if is_shared else opened_gate(found),
-        settings=(*way_back(known, found, listed), *set_free(found, free)),
+        settings=way_back(known, found, listed),
         qos=our_qos(known, found, kept) if ledger else our_qos_by_name(found, kept),
         weights=tuple(_weights_back(await slurm.nodes())),
         waits=(
@@ -160,10 +155,9 @@ async def uninstall(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -
 
     Open the gate, put back what there was, remove the QOS; nodes get their weights back beside.
 
-    Jobs in our QOS go on, and those that wait start as GPUs come free: a QOS stays as long as there
-    are some, without limits (but for one that another cluster uses), and preempts nothing of ours;
-    the gate as long as a partition has it, without which slurmctld would end: run it again then.
-    The ledger keeps its tenants, quotas and charges.
+    Jobs in our QOS go on, within its limits; a QOS stays as long as there are some, and the gate as
+    long as a partition has it, without which slurmctld would end: run it again then. The ledger
+    keeps its tenants, quotas and charges.
 
     To be killed at any point and run again: what the settings were before is forgotten last. Raises
     OutsideError if Slurm refuses changes (SW-SLURM-FAILED; what it does not refuse is made), or

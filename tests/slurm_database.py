@@ -213,8 +213,6 @@ class SlurmDatabase:
             if word in {"preempt", "preempt+"}:
                 assert set(value.split(",")) <= self.known.keys()
                 preempt = preempt | set(value.split(","))
-            elif word == "preempt-":
-                preempt = preempt - set(value.split(","))
             elif word == "preemptmode":
                 mode = value
             elif word in {"flags", "flags+"}:

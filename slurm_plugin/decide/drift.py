@@ -17,10 +17,7 @@ from slurm_plugin.decide.limits import (
     EXEMPT,
     INHERITED,
     NAME,
-    PER_ACCOUNT,
-    PREEMPT,
     QOS_LIST,
-    RUN_MINUTES,
     Difference,
     Found,
     Settings,
@@ -42,8 +39,6 @@ _OR = " or "
 _NEWEST = 4
 """So many values that Slurm may still come to show are kept, beside what it shows: a sacctmgr ends
 some looks later at most."""
-_BINDING = (BILLING, RUN_MINUTES, PER_ACCOUNT, PREEMPT)
-"""Of a QOS: what keeps its jobs, and what lets them end others."""
 _LIMITS = ("grptres=", "grptresrunmins=", "maxtresperaccount=", DEFAULT_QOS, EXEMPT)
 
 
@@ -125,20 +120,6 @@ def opened_gate(found: Found) -> tuple[Difference, ...]:
     gate = found.qos.get(GATE_QOS)
     now = "" if gate is None else str(gate.grp_tres.get("billing", ""))
     return (Difference(LimitKey("qos", GATE_QOS, BILLING), now, "", "opened"),) if now else ()
-
-
-def set_free(found: Found, staying: Iterable[str]) -> tuple[Difference, ...]:
-    """What lets jobs go on in QOS that stay for them alone, once the gate is open: nobody moves
-    their limits any more, and one of 0 would keep its jobs for ever.
-
-    With the limits goes what they preempt: without limits that were more than with them.
-    """
-    return tuple(
-        Difference(key, now, "", "nobody moves it any more")
-        for name in sorted(found.qos.keys() & staying)
-        for key in (LimitKey("qos", name, field) for field in _BINDING)
-        if (now := value_now(found, key))
-    )
 
 
 def way_back(known: Known, found: Found, kept: frozenset[str]) -> tuple[Difference, ...]:

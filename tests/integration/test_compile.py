@@ -463,11 +463,11 @@ def test_uninstalling_leaves_no_trace_though_both_ways_are_killed(sandbox: Sandb
     for _ in range(3):
         submit(sandbox, account, f"--qos=slicewise_{account}", "--time=5", seconds=600)
     until_is(lambda: running(sandbox, account).total(), 2)
-    until_is(lambda: reasons(sandbox, account), {"QOSGrpBilling"})
-    # The gate is open, and what is in its QOS goes on, without a limit that nobody moves.
+    # The gate is open, and what is in its QOS goes on, within its limits.
     assert len(uninstalled(sandbox)) == 2
     submit(sandbox, account, "--qos=normal", "--time=5", seconds=600)
-    until_is(lambda: dict(running(sandbox, account)), {f"slicewise_{account}": 3, "normal": 1})
+    until_is(lambda: dict(running(sandbox, account)), {f"slicewise_{account}": 2, "normal": 1})
+    assert reasons(sandbox, account) == {"QOSGrpBilling"}
     sandbox.run("slurm", ("scancel", f"--account={account}"))
     until(lambda: not states(sandbox, account))
     # The gate's QOS stays as long as the partition has it.
@@ -514,7 +514,7 @@ def test_uninstalling_works_without_the_ledger(sandbox: Sandbox, account: str):
         waits = uninstalled(sandbox)
         assert our_qos(sandbox) == ["slicewise_gate", f"slicewise_{account}", mark]
         assert f"sacctmgr remove qos {mark}" in waits[-1]
-        assert enforced(sandbox, account) == "N", "what stays goes on without a limit"
+        assert enforced(sandbox, account) == "2000"
         sandbox.run("slurm", ("scancel", f"--account={account}"))
         until(lambda: not states(sandbox, account))
         sandbox.run("root", ("slicewise", "uninstall", "--finish"))

@@ -853,95 +853,13 @@ async def test_what_runs_or_waits_in_its_qos_goes_on_until_it_has_ended():
     done = await uninstall(slurm, books, settings())  # type: ignore[arg-type]
     assert ["814" in one for one in done.waits] == [True]
     assert slurm.known.keys() == {"normal", "premium", "slicewise_vision"}
-    assert own(slurm, "vision") is None
+    assert own(slurm, "vision") == 6000
     assert slurm._list(slurm.rows["vision", ""]) == {"normal", "slicewise_vision"}
     assert books.remembered != {}
     slurm.running = (waiting("slicewise_vision", JobState.ENDED),)
     assert (await uninstall(slurm, books, settings())).waits == ()  # type: ignore[arg-type]
     assert slurm.state() == before
     assert books.remembered == {}
-
-
-async def lending(with_budget: bool = False) -> tuple[SlurmDatabase, LimitLedger]:
-    """All of vision's own part is lent to lab, and jobs wait in the own QOS of the one and in the
-    borrowed one of the other.
-    """
-    slurm, books = database(), ledger(vision=6000, lab=1000)
-    for name, limit in (("vision", "lending"), ("lab", "borrowing")):
-        words: Any = {f"{limit}_limit_millislices": Millislices(6000)}
-        books.change(TenantUpdate(name, **words), "op", "")
-    if with_budget:
-        budget(books, "vision", 600)
-    books.lent = (Loan("vision", "lab", Millislices(6000)),)
-    await compiled(slurm, books)
-    assert slurm.limits("vision", "lab") == [0, 1000, 0, 6000]
-    assert slurm.known["slicewise_vision"].preempt == {"slicewise_lab_borrowed"}
-    wanted = {**RUNNING, "reason": "QOSGrpBilling", "nodes": ()}
-    slurm.running = (
-        replace(waiting("slicewise_vision"), **wanted),
-        replace(waiting("slicewise_lab_borrowed"), **wanted, job_id=815),
-    )
-    slurm.commands.clear()
-    return slurm, books
-
-
-@pytest.mark.parametrize("has_ledger", [True, False])
-async def test_jobs_that_wait_in_a_qos_that_stays_wait_for_no_limit_any_more(has_ledger: bool):
-    """Nobody moves it: one of 0 kept them for ever, and the uninstall from its end."""
-    slurm, books = await lending(with_budget=True)
-    assert parts(slurm, "vision") != [None, None]
-    await uninstall(slurm, books if has_ledger else None, settings())  # type: ignore[arg-type]
-    opened, freed = (
-        next(number for number, one in enumerate(slurm.commands) if all(w in one for w in words))
-        for words in (("slicewise_gate", "billing=-1"), ("slicewise_vision", "grptres=billing=-1"))
-    )
-    assert opened < freed
-    for name in ("slicewise_vision", "slicewise_lab_borrowed"):
-        stays = slurm.known[name]
-        assert (stays.grp_tres, stays.grp_tres_run_mins, stays.flags) == ({}, {}, {"overpartqos"})
-    slurm.running, slurm.partition_qos = (), ""
-    done = await finish(slurm, books, settings())  # type: ignore[arg-type]
-    assert done is not None
-    assert done.waits == ()
-    assert slurm.known.keys() == {"normal", "premium"}
-
-
-async def test_jobs_that_wait_without_a_limit_preempt_nobody_whom_they_could_not_before():
-    slurm, books = await lending()
-    ours = slurm.known["slicewise_vision"]
-    slurm.known["slicewise_vision"] = replace(ours, preempt=ours.preempt | {"premium"})
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
-    assert slurm.known["slicewise_vision"].preempt == {"premium"}, "the site's own word stays"
-    (freed,) = (one for one in slurm.commands if "name=slicewise_vision " in one)
-    assert "grptres=billing=-1" in freed, "in one go: else they would between the two"
-    assert "preempt-=slicewise_lab_borrowed" in freed
-
-
-async def test_what_an_uninstall_set_free_is_nobodys_hand_when_limits_are_wanted_again():
-    slurm, books = await lending()
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
-    await want_again(slurm, books, settings())  # type: ignore[arg-type]
-    assert (await compiled(slurm, books)).by_hand == ()
-    assert slurm.limits("vision", "lab") == [0, 1000, 0, 6000]
-    assert slurm.known["slicewise_vision"].preempt == {"slicewise_lab_borrowed"}
-
-
-async def test_behind_a_gate_that_another_cluster_keeps_closed_qos_keep_their_limits():
-    """Without them nothing would come through."""
-    slurm, books = await lending()
-    slurm.elsewhere = frozenset({"slicewise_theirs"})
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
-    assert slurm.limits("vision", "lab") == [0, 6000]
-    slurm.partition_qos = ""
-    await finish(slurm, books, settings())  # type: ignore[arg-type]
-    assert slurm.limits("vision", "lab") == [None, None]
-
-
-async def test_a_qos_that_another_cluster_uses_keeps_its_limits():
-    slurm, books = await lending()
-    slurm.elsewhere, slurm.partition_qos = frozenset({"slicewise_vision"}), ""
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
-    assert slurm.limits("vision", "lab") == [0, None]
 
 
 async def test_what_an_uninstall_removed_that_still_waits_is_nobodys_hand():
