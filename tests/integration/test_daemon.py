@@ -420,7 +420,7 @@ def start_that_accounting_loses(daemon: Daemon, array: int) -> int | None:
     beside = [daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60") for _ in range(4)]
     assert {code for code, _ in beside} == {0}
     daemon.wish(array)
-    until_is(lambda: daemon.states(array)[0], "ending")
+    until(lambda: daemon.states(array)[0] in {"ending", "held"})
     time.sleep(2)
     daemon.scontrol("root", "update", f"JobId={array}_0", "StartTime=now")
     until_is(lambda: daemon.states(array)[0], "held")
