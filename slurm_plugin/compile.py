@@ -258,8 +258,13 @@ def compared(
 
 def is_uninstalled(books: Books, qos: Iterable[Qos], settings: Settings) -> bool:
     """Whether the ledger says so, or Slurm where the ledger was away then."""
+    return books.is_uninstalled or is_marked(qos, settings)
+
+
+def is_marked(qos: Iterable[Qos], settings: Settings) -> bool:
+    """Whether Slurm says that Slicewise was taken out."""
     mark = uninstalled_qos(settings.cluster.name)
-    return books.is_uninstalled or any(one.name == mark for one in qos)
+    return any(one.name == mark for one in qos)
 
 
 def _allowed(books: Books, settings: Settings, whole: int | None, use: QosUse) -> Allowed:
@@ -314,10 +319,11 @@ async def compile_in_turn(
     sent: frozenset[Difference] = frozenset()
     for number in range(_ROUNDS):
         if number:
-            await _require_wanted(ledger)
+            # An uninstall says so before it waits for its turn.
+            _require_installed(await asyncio.to_thread(ledger.limits.is_uninstalled))
             shown = await _again(slurm, shown)
         seen = compared(books, shown, settings, planned)
-        _require_installed(seen)
+        _require_installed(seen.is_uninstalled)
         if seen.by_hand or (seen.differences and not shown.is_fresh):
             shown = await _again(slurm, shown)
             if seen.by_hand:
@@ -373,14 +379,8 @@ async def compile_turn(ledger: "Ledger") -> AsyncIterator[None]:
         lock.give_up()
 
 
-def _require_installed(seen: Look) -> None:
-    if seen.is_uninstalled:
-        raise InvalidInputError(UNINSTALLED.code, UNINSTALLED.message, UNINSTALLED.hint)
-
-
-async def _require_wanted(ledger: "Ledger") -> None:
-    """An uninstall says so before it waits for its turn."""
-    if await asyncio.to_thread(ledger.limits.is_uninstalled):
+def _require_installed(is_uninstalled: bool) -> None:
+    if is_uninstalled:
         raise InvalidInputError(UNINSTALLED.code, UNINSTALLED.message, UNINSTALLED.hint)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from cluster.errors import OutsideError, SlicewiseError
 from cluster.jobs import JobState, NodeView
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
-from slurm_plugin.compile import compile_turn, is_uninstalled
+from slurm_plugin.compile import compile_turn, is_marked, is_uninstalled
 from slurm_plugin.decide.drift import (
     Known,
     limits_by,
@@ -35,6 +34,7 @@ from slurm_plugin.decide.limits import (
 from slurm_plugin.decide.mig.node_weights import own_weights
 from slurm_plugin.decide.policy import LimitKey
 from slurm_plugin.decide.qos_names import GATE_QOS, is_ours, uninstalled_qos
+from slurm_plugin.ledger_reads import books_now
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -145,8 +145,7 @@ async def has_begun(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -
     """Whether Slicewise was taken out, and is not wanted again. Raises what both raise."""
     if ledger is not None and await asyncio.to_thread(ledger.limits.is_uninstalled):
         return True
-    mark = uninstalled_qos(settings.cluster.name)
-    return any(one.name == mark for one in await slurm.qos())
+    return is_marked(await slurm.qos(), settings)
 
 
 async def uninstall(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -> Undone:
@@ -237,7 +236,7 @@ async def want_again(slurm: Slurm, ledger: "Ledger", settings: Settings) -> None
         associations, qos, config = await asyncio.gather(
             slurm.associations(), slurm.qos(), slurm.config()
         )
-        books = await asyncio.to_thread(ledger.books, time.time(), settings.ledger.time_zone)
+        books = await asyncio.to_thread(books_now, ledger, settings)
         if not is_uninstalled(books, qos, settings):
             return
         found = found_of(settings.cluster.name, associations, qos, config)

