@@ -26,6 +26,7 @@ from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.quota_round import Seen
 from slurm_plugin.decide.reclaim.recalls import short_lenders
 from slurm_plugin.decide.reclaim.waits import about_to_start
+from slurm_plugin.decide.whole_jobs import own_needs, waiting_for_loans
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import books_now
 from slurm_plugin.lending import Renewed, planned, renew
@@ -211,7 +212,7 @@ class Enforcement:
         began_s = time.monotonic()
         if not loans or began_s < self._short_due_s:
             return False
-        short = short_lenders(before.policy, loans, self._demand(before))
+        short = short_lenders(before.policy, loans, self._own_needs(before))
         self._short_due_s = _rested_s(began_s)
         return bool(short)
 
@@ -281,13 +282,14 @@ class Enforcement:
             lately=self._held_lately(),
         )
 
-    def _demand(self, before: Books) -> Mapping[str, int]:
+    def _own_needs(self, before: Books) -> Mapping[str, int]:
         seen, partitions, costs = self._sync, self._partitions, self._settings.costs
         minutes, now_s = seen.quotas.run_minutes, before.when.at_s
         jobs = as_budgets_let(
             before.policy, minutes, seen.jobs, partitions, costs=costs, now_s=now_s
         )
-        return demand(before.policy, jobs, partitions, costs)
+        wanted = demand(before.policy, jobs, partitions, costs)
+        return own_needs(before.policy, wanted, waiting_for_loans(jobs, partitions, costs))
 
     @property
     def _compiles(self) -> bool:

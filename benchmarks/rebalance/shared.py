@@ -29,7 +29,7 @@ from slurm_plugin.decide.reclaim.room import Need
 from slurm_plugin.decide.reclaim.turns import Turn, who_goes
 from slurm_plugin.decide.reclaim.victims import Reclaim, Running, Taking, Wanting
 from slurm_plugin.decide.reclaim.waits import Lenders, still_waiting
-from slurm_plugin.decide.whole_jobs import WaitingJob, Waits, lend_whole_jobs
+from slurm_plugin.decide.whole_jobs import WaitingJob, Waits, lend_whole_jobs, own_needs
 from slurm_plugin.leaving import REST_S
 
 _LEND_S = 15
@@ -185,7 +185,7 @@ class Shared:
         if looked == self._looked:
             return False
         due = self._now_s >= self._lend_due_s or self._recalls
-        if not due and not short_lenders(self._policy, self._loans, self._demand()):
+        if not due and not short_lenders(self._policy, self._loans, self._own_needs()):
             return False
         self._looked = looked
         return True
@@ -201,6 +201,9 @@ class Shared:
             for one, amount, own in zip(self._wishes, wanted, self._own, strict=True)
         }
 
+    def _own_needs(self) -> Mapping[str, int]:
+        return own_needs(self._policy, self._demand(), self._waiting_for_loans())
+
     def _lend(self, ready: Mapping[str, int]) -> bool:
         """Whether loans or recalls are other ones now."""
         self._lend_due_s = self._now_s + _LEND_S
@@ -215,7 +218,7 @@ class Shared:
             self._loans,
             capacity=self._capacity,
             lately={},
-            at_most=meanwhile(self._policy, wanted, self._loans, known),
+            at_most=meanwhile(self._policy, wanted, self._own_needs(), self._loans, known),
         )
         after, self._turn = lent.loans, lent.turn
         held = dict(zip(names, self._held, strict=True))
@@ -245,16 +248,24 @@ class Shared:
     def _waits(self) -> Waits:
         """As ``decide.whole_jobs.waits``."""
         left = Left(self._free)
+        for number in range(len(self._wishes)):
+            for _ in self._queues[number][: self._own_room(number)]:
+                left.place(self._need(number))
+        queues = self._waiting_for_loans()
+        return Waits(queues, left.by_node(), self._taking(), self._terms.turn_s)
+
+    def _waiting_for_loans(self) -> Mapping[str, Sequence[WaitingJob]]:
         queues: dict[str, list[WaitingJob]] = {}
         for number, one in enumerate(self._wishes):
             queue, own_room = self._queues[number], self._own_room(number)
-            need = Need(number, ((one.kind, 1),), 1)
-            for _ in queue[:own_room]:
-                left.place(need)
             if one.borrows and len(queue) > own_room:
                 since_s, tasks = queue[own_room].since_s, len(queue) - own_room
-                queues[one.name] = [WaitingJob(need, self._cost(number), since_s, tasks)]
-        return Waits(queues, left.by_node(), self._taking(), self._terms.turn_s)
+                job = WaitingJob(self._need(number), self._cost(number), since_s, tasks)
+                queues[one.name] = [job]
+        return queues
+
+    def _need(self, number: int) -> Need:
+        return Need(number, ((self._wishes[number].kind, 1),), 1)
 
     def _waiting(self) -> Mapping[str, Sequence[Waiting]]:
         lenders = {one.lender for one in self._loans}

@@ -124,22 +124,24 @@ def demand(
     """Millislices that each account's own jobs hold or wait for.
 
     A task that is held, such as a service's slot at rest, waits for nothing; neither does a job
-    that may not start yet. Jobs in a tenant's own QOS count up to its own part: no loan would let
-    more of them start. Nor does one count that waits for something else than a loan.
+    that may not start yet. Of those in a tenant's own QOS these count that fit into its own part:
+    no loan would let more of them start. Nor does one count that waits for something else than a
+    loan.
 
     What a job holds of which Slurm says what nobody can read is not known: its account counts as
     wanting all of its own part, so that nothing of that is lent.
     """
-    jobs = tuple(jobs)
-    guaranteed = guaranteed_use(jobs, partitions, costs)
-    others: Counter[str] = Counter()
-    for job in jobs:
+    ours = [job for job in jobs if is_managed(job, partitions)]
+    own, guaranteed, others = own_part(policy), Counter[str](), Counter[str]()
+    for job in ours:
         is_guaranteed = job.qos == qos_name(job.account)
-        wants = job.state in ALLOTTED or waits_for_quota(job)
-        if wants and not is_guaranteed and is_managed(job, partitions):
+        if is_guaranteed and job.state in ALLOTTED:
+            guaranteed[job.account] += run_cost(job.gpus, costs)
+        elif not is_guaranteed and (job.state in ALLOTTED or waits_for_quota(job)):
             others[job.account] += _cost(job, costs)
-    own = own_part(policy)
-    doubtful = {job.account for job in jobs if _is_in_doubt(job, partitions)}
+    for job in paid_by_own_part(ours, own, costs, or_by_budget=True):
+        guaranteed[job.account] += run_cost(job.gpus, costs)
+    doubtful = {job.account for job in ours if _is_in_doubt(job)}
     return others + Counter(
         {
             name: own.get(name, 0)
@@ -150,8 +152,8 @@ def demand(
     )
 
 
-def _is_in_doubt(job: JobView, partitions: frozenset[str]) -> bool:
-    return job.is_doubtful and job.state is not JobState.ENDED and is_managed(job, partitions)
+def _is_in_doubt(job: JobView) -> bool:
+    return job.is_doubtful and job.state is not JobState.ENDED
 
 
 def waiting_for_own(
@@ -191,7 +193,7 @@ def qos_use(
     doubtful: set[str] = set()
     ours = (job for job in jobs if is_managed(job, partitions))
     for job in by_priority(ours):
-        if _is_in_doubt(job, partitions):
+        if _is_in_doubt(job):
             doubtful.add(job.qos)
         elif job.state in ALLOTTED:
             held[job.qos] += run_cost(job.gpus, costs)
@@ -382,17 +384,27 @@ def waits_for_nodes(job: JobView) -> bool:
 
 
 def paid_by_own_part(
-    jobs: Sequence[JobView], own: Mapping[str, int], costs: Mapping[str, Millislices]
+    jobs: Sequence[JobView],
+    own: Mapping[str, int],
+    costs: Mapping[str, Millislices],
+    *,
+    or_by_budget: bool = False,
 ) -> Iterator[JobView]:
     """Those that wait in their tenants' own QOS, by Slurm's priority, as far as what runs there
     leaves of their tenants' ``own`` parts pays for them; an array once for each of its tasks.
+
+    ``or_by_budget``: also those that wait for a budget; what is left of one changes with each run.
     """
     left = Counter(own)
     guaranteed = [job for job in jobs if job.qos == qos_name(job.account)]
     for job in guaranteed:
         if job.state in ALLOTTED:
             left[job.account] -= run_cost(job.gpus, costs)
-    waiting = (job for job in guaranteed if waits_for_quota(job))
+    waiting = (
+        job
+        for job in guaranteed
+        if waits_for_quota(job) or (or_by_budget and waits_for_budget(job))
+    )
     for job in by_priority(waiting):
         cost = run_cost(job.gpus, costs)
         for _ in range(max(1, len(job.untouched))):

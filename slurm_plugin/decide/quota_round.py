@@ -24,7 +24,7 @@ from slurm_plugin.decide.reclaim.recalls import (
 from slurm_plugin.decide.reclaim.turns import who_goes
 from slurm_plugin.decide.reclaim.victims import NOBODY, Reclaim, Taking
 from slurm_plugin.decide.services import used_by_tenant
-from slurm_plugin.decide.whole_jobs import Lent, Waits, lend_whole_jobs, waits
+from slurm_plugin.decide.whole_jobs import Lent, Waits, lend_whole_jobs, own_needs, waits
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,7 @@ def _waits(world: World, beyond: frozenset[str]) -> Waits:
 def _lent(world: World, waiting: Waits, recalls: Iterable[Recall]) -> Lent:
     policy, seen, rules = world.policy, world.seen, world.rules
     wanted = demand(policy, world.jobs, rules.partitions, rules.costs)
+    needs = own_needs(policy, wanted, waiting.queues)
     return lend_whole_jobs(
         policy,
         wanted,
@@ -172,7 +173,7 @@ def _lent(world: World, waiting: Waits, recalls: Iterable[Recall]) -> Lent:
         world.books.loans,
         capacity=world.capacity_millislices,
         lately=seen.lately,
-        at_most=meanwhile(policy, wanted, world.books.loans, recalls),
+        at_most=meanwhile(policy, wanted, needs, world.books.loans, recalls),
     )
 
 

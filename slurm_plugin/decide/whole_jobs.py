@@ -15,9 +15,10 @@ rest is granted anew, job by job:
 3. To running jobs of tenants beyond their shares, as far as nobody can start on it.
 4. To jobs for which no GPU is free now: with quota Slurm plans their start, and GPUs are cut anew
    for them.
+5. To jobs that can start of tenants beyond their shares of whose runs all stay: Slurm would start
+   them in place of what is to go.
 
-The second time lends what was granted. A tenant beyond its share gets nothing for waiting jobs:
-Slurm would start them in place of what is to go.
+The second time lends what was granted.
 """
 
 from bisect import bisect_left
@@ -122,8 +123,18 @@ def waits(
     left = Left(taking.free)
     for job in paid_by_own_part(ours, own_part(policy), costs):
         left.place(_need(job))
+    free = dict.fromkeys(taking.free, _NOTHING) | left.by_node()
+    return Waits(waiting_for_loans(ours, partitions, costs), free, taking, turn_s, capped)
+
+
+def waiting_for_loans(
+    jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+) -> Mapping[str, Sequence[WaitingJob]]:
+    """The jobs of each account that wait outside its tenant's own QOS, as Slurm would start
+    them.
+    """
     queues: dict[str, list[WaitingJob]] = {}
-    for job in by_priority(ours):
+    for job in by_priority(job for job in jobs if is_managed(job, partitions)):
         if job.qos == qos_name(job.account) or not waits_for_quota(job):
             continue
         if cost := run_cost(job.gpus, costs):
@@ -135,8 +146,26 @@ def waits(
                 has_turns=not waits_for_nodes(job),
             )
             queues.setdefault(job.account, []).append(one)
-    free = dict.fromkeys(taking.free, _NOTHING) | left.by_node()
-    return Waits(queues, free, taking, turn_s, capped)
+    return queues
+
+
+def own_needs(
+    policy: Policy, demand: Mapping[str, int], queues: Mapping[str, Sequence[WaitingJob]]
+) -> Mapping[str, int]:
+    """Millislices that each account does not lend: what it needs without the jobs that wait for a
+    loan, and those of them that fit into the rest of its own part.
+
+    A part that is too small for any of its jobs starts nothing there; others may have it.
+    """
+    own, used = own_part(policy), _used(policy, demand, queues)
+    return {name: _with_whole_jobs(used[name], queues.get(name, ()), own[name]) for name in policy}
+
+
+def _with_whole_jobs(used: int, queue: Iterable[WaitingJob], own: int) -> int:
+    for job in queue:
+        if used < own:
+            used += min(job.tasks, (own - used) // job.cost_millislices) * job.cost_millislices
+    return used
 
 
 def _need(job: JobView) -> Need:
@@ -161,19 +190,26 @@ def lend_whole_jobs(
     """
     wanted = {name: min(amount, at_most.get(name, amount)) for name, amount in demand.items()}
     shared = lend(policy, wanted, current, capacity, lately)
-    has_choice = any(loan.borrower in waits.queues for loan in shared)
-    if not has_choice or not lends_anew(policy, capacity):
+    if not waits.queues or not lends_anew(policy, capacity):
         return Lent(shared)
-    used = _used(policy, demand, waits)
-    levels, turn = _Grants(policy, wanted, waits, shared, used=used, lately=lately).decided()
+    grants = _Grants(
+        policy,
+        wanted,
+        waits,
+        shared,
+        used=_used(policy, demand, waits.queues),
+        needs=own_needs(policy, demand, waits.queues),
+        lately=lately,
+    )
+    levels, turn = grants.decided()
     return Lent(lend(policy, levels, current, capacity, lately), turn)
 
 
-def _used(policy: Policy, demand: Mapping[str, int], waits: Waits) -> Mapping[str, int]:
+def _used(
+    policy: Policy, demand: Mapping[str, int], queues: Mapping[str, Sequence[WaitingJob]]
+) -> Mapping[str, int]:
     """What each account needs without its jobs that wait for a loan."""
-    queued = {
-        name: sum(job.total_millislices for job in queue) for name, queue in waits.queues.items()
-    }
+    queued = {name: sum(job.total_millislices for job in queue) for name, queue in queues.items()}
     return {name: max(0, demand.get(name, 0) - queued.get(name, 0)) for name in policy}
 
 
@@ -188,6 +224,7 @@ class _Grants:
         shared: Iterable[Loan],
         *,
         used: Mapping[str, int],
+        needs: Mapping[str, int],
         lately: Mapping[str, int],
     ) -> None:
         self._policy, self._waits = policy, waits
@@ -200,11 +237,7 @@ class _Grants:
         self._used = dict(used)
         self._over = {name for name, used in self._used.items() if used > self._shares[name]}
         self._own = own
-        # Nobody lends what its own jobs wait for.
-        levels = {
-            name: min(self._shares[name], max(used, min(self._demand[name], own[name])))
-            for name, used in self._used.items()
-        }
+        levels = {name: min(self._shares[name], need) for name, need in needs.items()}
         self._tree = _Tree(policy, own, levels)
         # What a turn has: who holds more than its share, and what there is once others have gone.
         borrowed = Counter(self._shares) - Counter(own)
@@ -222,15 +255,19 @@ class _Grants:
 
     def decided(self) -> tuple[Mapping[str, int], Turn | None]:
         """Millislices that each account may have, and whose turn it is."""
+        used = dict(self._used)
         queues = {
             name: deque(queue)
             for name, queue in self._waits.queues.items()
-            if queue and name in self._policy and name not in self._over
+            if queue and name in self._policy
         }
-        turn = self._grant_turn(queues)
-        later = self._grant_fairly(queues, self._start)
+        below = {name: queue for name, queue in queues.items() if name not in self._over}
+        turn = self._grant_turn(below)
+        later = self._grant_fairly(below, self._start)
         self._keep_runs()
         self._grant_fairly(later, self._plan)
+        stay = {name for name in self._over if self._tree.levels[name] >= used[name]}
+        self._grant_fairly({name: queues[name] for name in stay & queues.keys()}, self._start)
         return self._tree.levels, turn
 
     def _grant_turn(self, queues: Mapping[str, deque[WaitingJob]]) -> Turn | None:

@@ -264,16 +264,16 @@ class Quotas(RuleBasedStateMachine):
 
     def could_start(self) -> Iterator[JobView]:
         """On free instances for which no guaranteed job waits, and on quota: of its tenant's own
-        part what is left, and of others what their own jobs leave idle.
+        part what is left, and of others what is idle there and starts none of their own jobs.
         """
         own, used, wanted = own_part(self.cluster.policy), self.used(), Counter[str]()
-        queued = Counter[str]()
         for job in self.waiting(borrowed=False):
             wanted.update(job.gpus)
-        for job in self.waiting(borrowed=True):
-            queued[job.account] += run_cost(job.gpus, COSTS)
         lent = sum(max(0, used[name] - own[name]) for name in own)
-        idle = {name: max(0, own[name] - used[name] - queued[name]) for name in own}
+        idle = {name: max(0, own[name] - used[name]) for name in own}
+        for job in self.waiting(borrowed=True):
+            if (cost := run_cost(job.gpus, COSTS)) <= idle[job.account]:
+                idle[job.account] -= cost
         for job in self.waiting(borrowed=True):
             name, cost = job.account, run_cost(job.gpus, COSTS)
             room = max(0, own[name] - used[name]) - idle[name] + sum(idle.values()) - lent
@@ -282,11 +282,14 @@ class Quotas(RuleBasedStateMachine):
                 yield job
 
     def used(self) -> Mapping[str, int]:
-        """What each tenant's jobs hold; and what more wait for its own part, up to that."""
+        """What each tenant's jobs hold; and what those need that wait for its own part and fit."""
         own, guaranteed, borrowed = own_part(self.cluster.policy), Counter[str](), Counter[str]()
-        for job in (*self.running(), *self.waiting(borrowed=False)):
+        for job in self.running():
             of = borrowed if is_borrowed(job.qos) else guaranteed
             of[job.account] += run_cost(job.gpus, COSTS)
+        for job in self.waiting(borrowed=False):
+            if (more := guaranteed[job.account] + run_cost(job.gpus, COSTS)) <= own[job.account]:
+                guaranteed[job.account] = more
         return {name: min(own[name], guaranteed[name]) + borrowed[name] for name in own}
 
 

@@ -181,7 +181,9 @@ def test_what_runs_within_its_tenant_s_fair_share_stays(world: World) -> None:
 @settings(max_examples=examples(100, nightly=6000))
 @given(worlds("1g", "3g", "7g", runs=False, limits=False))
 def test_something_starts_if_anything_could(world: World) -> None:
-    """On what nobody has in its own part, whoever's turn it is."""
+    """On what is nobody's, or too little in its tenant's own part for any job that waits there:
+    whoever's turn it is.
+    """
     own, loans = own_part(world.policy), world.lend()
     ceiling = borrowed(loans) + Counter(own)
     kinds = {kind for there in world.waits.free.values() for kind, n in there.items() if n}
@@ -189,9 +191,11 @@ def test_something_starts_if_anything_could(world: World) -> None:
         name: [job for job in queue if job.need.shape[0][0] in kinds]
         for name, queue in world.waits.queues.items()
     }
-    idle = sum(own[name] for name in world.policy if not world.waits.queues.get(name))
+    idle = {name: own[name] - fitting(world, name, own[name]) for name in world.policy}
     could = any(
-        job.cost_millislices <= idle + own[name] for name, queue in able.items() for job in queue
+        job.cost_millislices <= sum(idle.values()) - idle[name] + own[name]
+        for name, queue in able.items()
+        for job in queue
     )
     does = any(
         job.cost_millislices <= ceiling[name] for name, queue in able.items() for job in queue
@@ -210,6 +214,14 @@ def test_if_nobody_starts_each_has_a_turn_again_and_again(
     assert had == {0: many - 1, **dict.fromkeys(range(1, many), 1)}
     more = [whose_turn(range(2 + n), now_s, turn_s) for n, now_s in enumerate(windows)]
     assert more.count(0) == many - 1
+
+
+def fitting(world: World, name: str, own: int) -> int:
+    """Millislices of the jobs that start within the own part, one after the other."""
+    used = 0
+    for job in world.waits.queues.get(name, ()):
+        used += job.cost_millislices if used + job.cost_millislices <= own else 0
+    return used
 
 
 @st.composite

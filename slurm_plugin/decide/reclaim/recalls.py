@@ -99,15 +99,20 @@ def have_room(
 
 
 def meanwhile(
-    policy: Policy, wanted: Mapping[str, int], loans: Iterable[Loan], recalls: Iterable[Recall]
+    policy: Policy,
+    wanted: Mapping[str, int],
+    needs: Mapping[str, int],
+    loans: Iterable[Loan],
+    recalls: Iterable[Recall],
 ) -> Mapping[str, int]:
-    """What each wants as long as something is taken back, of what it ``wanted`` altogether.
+    """What each wants as long as something is taken back, of what it ``wanted`` altogether;
+    ``needs`` is what it does not lend.
 
     Who takes back borrows nothing more meanwhile: its own jobs would start on it, and preempt.
     """
     own, loans = own_part(policy), tuple(loans)
     _, borrowed = _sums(loans)
-    back = short_lenders(policy, loans, wanted) | {one.lender for one in recalls}
+    back = short_lenders(policy, loans, needs) | {one.lender for one in recalls}
     return {
         name: min(amount, own.get(name, 0) + borrowed[name]) if name in back else amount
         for name, amount in wanted.items()
@@ -115,15 +120,15 @@ def meanwhile(
 
 
 def short_lenders(
-    policy: Policy, loans: Iterable[Loan], demand: Mapping[str, int]
+    policy: Policy, loans: Iterable[Loan], needs: Mapping[str, int]
 ) -> frozenset[str]:
-    """Those whose own jobs hold or wait for more than what their loans leave them."""
+    """Those whose own jobs need more than what their loans leave them."""
     lent, _ = _sums(loans)
     own = own_part(policy) if lent else {}
     return frozenset(
         lender
         for lender, amount in lent.items()
-        if own.get(lender, 0) - amount < demand.get(lender, 0)
+        if own.get(lender, 0) - amount < needs.get(lender, 0)
     )
 
 

@@ -149,9 +149,19 @@ def test_demand_is_by_account():
 def test_jobs_in_the_tenants_own_qos_want_no_loan():
     policy = {"vision": Tenant("vision", "", Quota(Millislices(3000)))}
     own = [job(qos="slicewise_vision"), *[waiting(qos="slicewise_vision")] * 4]
-    assert demand(policy, own, MANAGED, COSTS) == {"vision": 3000}
+    assert demand(policy, own, MANAGED, COSTS) == {"vision": 2000}
     borrowed = waiting(qos="slicewise-borrowed")
-    assert demand(policy, [*own, borrowed], MANAGED, COSTS) == {"vision": 5000}
+    assert demand(policy, [*own, borrowed], MANAGED, COSTS) == {"vision": 4000}
+
+
+def test_what_is_too_little_for_a_job_of_the_own_qos_is_wanted_by_none():
+    """A whole GPU never starts on three slices; a smaller job behind it does."""
+    policy = {"vision": Tenant("vision", "", Quota(Millislices(3000)))}
+    large = waiting(qos="slicewise_vision", tres={"gres/gpu:7g.80gb": "1", "node": "1"})
+    assert demand(policy, [large], MANAGED, COSTS) == {}
+    assert demand(policy, [large, waiting(qos="slicewise_vision")], MANAGED, COSTS) == {
+        "vision": 2000
+    }
 
 
 @pytest.mark.parametrize("field", ["state", "tres", "start_s", "task_index", "uid"])
@@ -264,7 +274,7 @@ def test_of_an_array_that_throttles_itself_only_counts_what_runs_until_the_next_
     assert guaranteed_use([job(), tasks], MANAGED, COSTS) == {"vision": 2000}
     assert waiting_for_own([tasks], MANAGED, COSTS) == {}
     may_start = replace(tasks, reason="QOSGrpBilling")
-    assert demand(ROOM, [may_start], MANAGED, COSTS) == {"vision": 9000}
+    assert demand(ROOM, [may_start], MANAGED, COSTS) == {"vision": 8000}
     assert waiting_for_own([may_start], MANAGED, COSTS).keys() == {"vision"}
 
 

@@ -262,6 +262,23 @@ async def test_a_lender_that_needs_its_own_has_it_back_at_once() -> None:
     assert len(world.ledger.marked) == 2
 
 
+async def test_a_lender_takes_nothing_back_for_a_job_that_its_own_part_never_fits() -> None:
+    """Nobody would start on it: such a job waits for a loan, while what it can't use stays lent."""
+    world = World()
+    await world.look(*running("nlp", 5))
+    await world.limits.turn()
+    gpus = {"gres/gpu:1g.10gb": "7", "node": "1"}
+    (runs,) = running("vision", 1)
+    for qos in ("slicewise_vision", "slicewise_vision_borrowed"):
+        large = replace(runs, state=JobState.PENDING, reason="QOSGrpBilling", tres=gpus, qos=qos)
+        await world.look(*running("nlp", 5), large)
+        await world.limits.turn()
+        assert len(world.ledger.marked) == 1
+        await world.limits.compile()
+        assert world.ledger.lent == (Loan("vision", "nlp", Millislices(2000)),)
+        world.ledger.marked.pop()
+
+
 async def test_whether_a_lender_is_short_is_not_asked_all_the_time_where_that_takes_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

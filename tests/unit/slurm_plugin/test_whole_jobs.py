@@ -14,6 +14,7 @@ from cluster.units import Millislices
 from slurm_plugin.decide.calendar import Window, WindowKind
 from slurm_plugin.decide.policy import Loan, Policy
 from slurm_plugin.decide.reclaim import inputs
+from slurm_plugin.decide.reclaim.recalls import meanwhile
 from slurm_plugin.decide.reclaim.room import Need
 from slurm_plugin.decide.reclaim.turns import Turn, reclaim_for, who_goes
 from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting, reclaim
@@ -21,6 +22,7 @@ from slurm_plugin.decide.whole_jobs import (
     WaitingJob,
     Waits,
     lend_whole_jobs,
+    own_needs,
     waits,
     whose_turn,
 )
@@ -86,6 +88,53 @@ def test_a_smaller_job_starts_where_the_first_of_its_tenant_can_not():
     assert lent(tenants, there)[0] == {"a": 2000}
 
 
+WHOLE = (("7g.80gb", 1),)
+
+
+def test_of_two_whose_own_parts_are_too_small_one_starts():
+    """Together they are enough for one whole GPU; alone neither starts, for ever."""
+    tenants = policy({"a": 3000, "b": 4000})
+    there = waiting(
+        {"7g.80gb": 1}, a=[wait(1, WHOLE, since_s=NOW_S - 90)], b=[wait(2, WHOLE, since_s=NOW_S)]
+    )
+    assert lent(tenants, there) == ({"a": 4000}, None), "it has waited longer"
+
+
+def test_an_own_part_that_starts_no_job_of_its_tenant_is_lent():
+    """The part that a smaller job of the tenant fits into is not."""
+    tenants = policy({"a": 3000, "b": 0})
+    there = waiting({"1g.10gb": 7}, a=[wait(1, WHOLE)], b=[wait(2, SMALL, tasks=7)])
+    assert lent(tenants, there)[0] == {"b": 3000}
+    both = replace(there, queues={**there.queues, "a": [wait(1, WHOLE), wait(3, SMALL)]})
+    assert lent(tenants, both)[0] == {"b": 2000}
+
+
+def test_who_has_lent_what_was_too_small_may_borrow_yet():
+    """It takes nothing back, as what it has left is enough for all that fits."""
+    tenants, loan = policy({"a": 3000, "b": 0, "c": 7000}), Loan("a", "b", Millislices(3000))
+    there = waiting({"7g.80gb": 1}, a=[wait(1, WHOLE)])
+    demand = {"a": 7000, "b": 3000}
+    needs = own_needs(tenants, demand, there.queues)
+    assert needs == {"a": 0, "b": 3000, "c": 0}
+    most = meanwhile(tenants, demand, needs, (loan,), ())
+    assert most == demand
+    small = own_needs(tenants, {"a": 8000, "b": 3000}, {"a": [wait(1, WHOLE), wait(2, SMALL)]})
+    assert meanwhile(tenants, {"a": 8000, "b": 3000}, small, (loan,), ())["a"] == 3000
+
+
+def test_who_has_lent_what_was_too_small_starts_once_there_is_enough():
+    a, b = one(1, "a", "7g.80gb", borrowed=True), one(2, "b", "1g.10gb", 3, borrowed=True)
+    runs = replace(b, state=JobState.RUNNING, nodes=("n1",), start_s=0)
+    cluster = Cluster(
+        policy({"a": 3000, "b": 0, "c": 7000}),
+        {"n0": {"7g.80gb": 1}, "n1": {"1g.10gb": 7}},
+        {1: a, 2: runs},
+        loans=(Loan("a", "b", Millislices(3000)),),
+    )
+    cluster.round()
+    assert {each.state for each in cluster.jobs.values()} == {JobState.RUNNING}
+
+
 def test_tasks_of_arrays_go_in_turns():
     tenants = policy({"lender": 4000, "a": 0, "b": 0})
     there = waiting({"1g.10gb": 7}, a=[wait(1, SMALL, tasks=9)], b=[wait(2, SMALL, tasks=9)])
@@ -97,6 +146,28 @@ def test_what_runs_keeps_what_nobody_else_can_start_on():
     tenants = policy({"lender": 3500, "a": 0, "b": 0})
     there = waiting({}, running(8, "a"), b=[wait(2)])
     assert lent(tenants, there, {"a": 3500}) == ({"a": 3500}, None)
+
+
+def test_who_has_more_than_its_share_gets_what_nobody_else_can_start_on():
+    """The other waits for GPUs that are nowhere; its share is no reason to leave slices idle. Where
+    a run has to go, none of its tenant starts in place of it.
+    """
+    tenants = policy({"lender": 7000, "a": 0, "b": 0})
+    runs = [running(8, "a", instances={"n": {"1g.10gb": 1}}, cost_millislices=5000)]
+    there = waiting({"1g.10gb": 7}, *runs, a=[wait(1, SMALL, tasks=4)], b=[wait(2)])
+    assert lent(tenants, there, {"a": 5000}) == ({"a": 7000}, None)
+    small = replace(there, queues={**there.queues, "b": [wait(2, SMALL, tasks=3)]})
+    assert lent(tenants, small, {"a": 5000})[0] == {"a": 4000, "b": 3000}
+
+
+def test_nothing_starts_in_place_of_a_run_that_goes_for_a_turn():
+    tenants = policy({"lender": 9000, "a": 0, "b": 0, "c": 0})
+    late = wait(2, since_s=NOW_S - TURN_S)
+    runs = running(8, "a"), running(9, "a")
+    there = waiting({"1g.10gb": 1}, *runs, a=[wait(1, SMALL)], b=[late], c=[wait(3, WHOLE)])
+    loans, turn = lent(tenants, there, {"a": 7000})
+    assert turn == turn_of("b", late)
+    assert loans == {"a": 3500, "b": 3500}, "there is room for one more"
 
 
 def test_who_has_waited_for_its_turn_keeps_its_share():
