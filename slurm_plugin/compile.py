@@ -320,10 +320,10 @@ async def compile_in_turn(
     for number in range(_ROUNDS):
         if number:
             # An uninstall says so before it waits for its turn.
-            _require_installed(await asyncio.to_thread(ledger.limits.is_uninstalled))
+            require_installed(await asyncio.to_thread(ledger.limits.is_uninstalled))
             shown = await _again(slurm, shown)
         seen = compared(books, shown, settings, planned)
-        _require_installed(seen.is_uninstalled)
+        require_installed(seen.is_uninstalled)
         if seen.by_hand or (seen.differences and not shown.is_fresh):
             shown = await _again(slurm, shown)
             if seen.by_hand:
@@ -379,7 +379,8 @@ async def compile_turn(ledger: "Ledger") -> AsyncIterator[None]:
         lock.give_up()
 
 
-def _require_installed(is_uninstalled: bool) -> None:
+def require_installed(is_uninstalled: bool) -> None:
+    """Raises InvalidInputError (SW-UNINSTALLED)."""
     if is_uninstalled:
         raise InvalidInputError(UNINSTALLED.code, UNINSTALLED.message, UNINSTALLED.hint)
 

@@ -112,7 +112,11 @@ def resets_s(budget: Budget | None, settings: Settings) -> int | None:
 
 
 def wait_until_compiled(ledger: "Ledger", change_id: int, began_s: float) -> float | None:
-    """How long after ``began_s`` (monotonic) Slurm's limits had the change; None if not in 5 s."""
+    """How long after ``began_s`` (monotonic) Slurm's limits had the change; None if not in 5 s, or
+    if Slicewise was taken out of Slurm: then they never will.
+    """
+    if ledger.limits.is_uninstalled():
+        return None
     in_force = wait_until(lambda: ledger.limits.compiled(change_id))
     return time.monotonic() - began_s if in_force else None
 

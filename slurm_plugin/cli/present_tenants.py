@@ -177,7 +177,7 @@ def force_text(took_s: float | None) -> str:
         return f"in force in Slurm ({took_s:.1f} s)"
     return (
         "recorded; it comes into force with the daemon, which is not running, busy, "
-        "or not in mode enforce"
+        "not in mode enforce, or was taken out of Slurm (slicewise compile --again)"
     )
 
 

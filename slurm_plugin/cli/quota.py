@@ -1,5 +1,6 @@
 """Commands of the operator: what tenants may hold at one time."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from rich.text import Text
 from cluster.console import console, print_json
 from cluster.errors import InvalidInputError
 from cluster.settings import Settings, load_settings
+from cluster.slurm.commands import CommandSlurm
 from cluster.units import Millislices, millislices_from_text, slices_text, slices_words
 from slurm_plugin.cli import present_tenants as present
 from slurm_plugin.cli.amounts import limit_from_text, limits_from_texts
@@ -28,6 +30,7 @@ from slurm_plugin.cli.parts import (
 )
 from slurm_plugin.cli.slurm_look import look_at_slurm, try_to_look_at_slurm
 from slurm_plugin.cli.tenant import place_in_slurm
+from slurm_plugin.compile import is_marked, require_installed
 from slurm_plugin.decide.policy import Policy, Quota, TenantUpdate
 from slurm_plugin.decide.standing import overcommitted_millislices, standings
 from slurm_plugin.decide.tenants import changed
@@ -76,7 +79,8 @@ def set_quota(
 
     The change is recorded at once; the daemon brings it into Slurm's own limits within a moment.
     Lowering a quota stops new starts and harms no running job. An account that is no tenant yet
-    becomes one, below the nearest tenant above it in Slurm.
+    becomes one, below the nearest tenant above it in Slurm. After slicewise uninstall it is
+    refused: no limit would follow.
     """
     update = TenantUpdate(
         tenant,
@@ -90,11 +94,13 @@ def set_quota(
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         policy = ledger.tenants.policy()
+        require_installed(ledger.limits.is_uninstalled())
         if tenant in policy:
             look = try_to_look_at_slurm(settings)
         else:
             look = look_at_slurm(settings)
             update = replace(update, parent=place_in_slurm(policy, tenant, look))
+        require_installed(look is not None and _says_uninstalled(settings))
         if limit:
             update = _limited(update, policy, settings, limit)
         if look is not None and not overcommit:
@@ -109,6 +115,11 @@ def set_quota(
         console().print(Text(present.outcome_text(outcome)))
     if look is not None:
         _warn_of_overcommitment(changed(policy, update), look.capacity_millislices)
+
+
+def _says_uninstalled(settings: Settings) -> bool:
+    """Whether Slurm has the word that Slicewise was taken out, as the ledger was away then."""
+    return is_marked(asyncio.run(CommandSlurm().qos()), settings)
 
 
 def _read(

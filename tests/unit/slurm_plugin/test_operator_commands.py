@@ -32,6 +32,7 @@ from slurm_plugin.cli import (
 )
 from slurm_plugin.cli import ledger as ledger_commands
 from slurm_plugin.cli.slurm_look import SlurmLook
+from slurm_plugin.decide.books import UNINSTALLED_ID
 from slurm_plugin.decide.budgets import Amend, unspent
 from slurm_plugin.decide.model import (
     BudgetEntry,
@@ -96,7 +97,10 @@ class FakeLedger(MemoryStore):
         return tuple(one for one in self.changes if one.update.tenant == tenant)
 
     def compiled(self, _change_id: int) -> bool:
-        return True
+        return not self.is_uninstalled()
+
+    def is_uninstalled(self) -> bool:
+        return self.compiled_id == UNINSTALLED_ID
 
     def outstanding(self) -> tuple[Loan, ...]:
         return ()
@@ -136,6 +140,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
         for name in ("look_at_slurm", "try_to_look_at_slurm"):
             look = SlurmLook(ACCOUNTS, 14_000)
             monkeypatch.setattr(module, name, lambda _settings, look=look: look, raising=False)
+    monkeypatch.setattr(quota, "_says_uninstalled", lambda _settings: False)
     return fake
 
 
@@ -280,6 +285,25 @@ def test_quotas_beyond_the_cluster_are_taken_only_if_that_is_meant(ledger: FakeL
     assert "Overcommitted" not in result.stdout
     within = CliRunner().invoke(app, ("tenant-quota", "set", "bio", "--nominal", "14"))
     assert within.stderr == ""
+
+
+def test_after_an_uninstall_no_quota_is_set(ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch):
+    said("tenant-quota", "set", "bio", "--nominal", "6")
+    more = ("tenant-quota", "set", "bio", "--nominal", "7")
+    monkeypatch.setattr(quota, "_says_uninstalled", lambda _settings: True)
+    assert refused(ledger, *more).refusal.code == "SW-UNINSTALLED"
+    monkeypatch.setattr(quota, "_says_uninstalled", lambda _settings: False)
+    ledger.compiled_id = UNINSTALLED_ID
+    assert refused(ledger, *more).refusal.code == "SW-UNINSTALLED"
+
+
+def test_after_an_uninstall_nobody_waits_for_limits(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant", "add", "bio")
+    ledger.compiled_id = UNINSTALLED_ID
+    monkeypatch.setattr(parts, "wait_until", lambda _condition: pytest.fail("it waits"))
+    assert "slicewise compile --again" in said("tenant", "remove", "bio")
 
 
 def test_a_quotas_outcome_as_values(ledger: FakeLedger):
