@@ -173,8 +173,12 @@ class Enforcement:
 
     async def _finish_uninstall(self) -> None:
         done = await finish(self._slurm, self._ledger, self._settings)
-        for change in done.changes if done else ():
+        if done is None:
+            return
+        for change in done.changes:
             report("limit_taken_out", sacctmgr=" ".join(change))
+        if done.moved:
+            report("qos_moved", jobs=len(done.moved))
 
     async def _is_due(self) -> bool:
         """The ledger changed, a lender needs its own again, or it is time to look."""

@@ -2,16 +2,17 @@
 
 import asyncio
 import fcntl
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.errors import OutsideError, SlicewiseError
-from cluster.jobs import JobState, NodeView
+from cluster.jobs import NodeView
 from cluster.settings import Settings
-from cluster.slurm.interface import Slurm
+from cluster.slurm.interface import JobChange, Slurm, Target
+from cluster.slurm.updates import address
 from slurm_plugin.compile import compile_turn, is_marked, is_uninstalled
 from slurm_plugin.decide.drift import (
     Known,
@@ -23,6 +24,7 @@ from slurm_plugin.decide.drift import (
     taken_out,
     way_back,
 )
+from slurm_plugin.decide.last_jobs import Jobs, LastJobs, last_jobs, own_amounts
 from slurm_plugin.decide.limit_changes import Change, Stage, removal, stages_back
 from slurm_plugin.decide.limits import (
     NAME,
@@ -40,8 +42,17 @@ if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 
-_ROUNDS = 8
+_ROUNDS = 12
 _SHOWN = 10
+_FINISH = "slicewise uninstall --finish"
+
+Tell = Callable[[str], object]
+"""Is told of each change right before it is made, as the command that makes it."""
+
+_NONE: Mapping[Target, str] = {}
+
+
+def _silent(_: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,8 @@ class WayBack:
     Attributes:
         mark: what says in Slurm that it is taken out, where the ledger is away.
         gate: what opens it.
+        jobs: what becomes of those in our QOS: their limits go with the gate, their moves before
+            the rest.
         settings: accounts and users; qos: what is removed when those are done.
         weights: of nodes.
         waits: what keeps something in Slurm, one sentence each.
@@ -60,6 +73,7 @@ class WayBack:
     known: Known = field(hash=False)
     mark: tuple[Difference, ...]
     gate: tuple[Difference, ...]
+    jobs: LastJobs
     settings: tuple[Difference, ...]
     qos: tuple[Difference, ...]
     weights: tuple[Difference, ...]
@@ -68,7 +82,19 @@ class WayBack:
     @property
     def all(self) -> tuple[Difference, ...]:
         """What is to be undone."""
-        return (*self.mark, *self.gate, *self.settings, *self.qos, *self.weights)
+        return (*self.mark, *self.binding, *self.settings, *self.qos, *self.weights)
+
+    @property
+    def binding(self) -> tuple[Difference, ...]:
+        """Limits that let more jobs start than before."""
+        return (*self.gate, *self.jobs.limits)
+
+    @property
+    def moves(self) -> Mapping[str, str]:
+        """The QOS to which waiting jobs are to be moved, by job or array tasks as scontrol names
+        them.
+        """
+        return {address(target): qos for target, qos in self.jobs.moves.items()}
 
 
 @dataclass(frozen=True)
@@ -78,10 +104,14 @@ class Undone:
     Attributes:
         changes: the sacctmgr commands that Slurm took.
         waits: what keeps something in Slurm, one sentence each.
+        moved: the QOS to which waiting jobs were moved, as ``WayBack.moves``.
+        in_use: the jobs that are in our QOS still, by QOS.
     """
 
     changes: tuple[Change, ...]
     waits: tuple[str, ...]
+    moved: Mapping[str, str] = field(default_factory=dict, hash=False)
+    in_use: Mapping[str, Jobs] = field(default_factory=dict, hash=False)
 
 
 @contextmanager
@@ -107,9 +137,17 @@ def no_daemon(run_dir: Path) -> Iterator[None]:
         yield
 
 
-async def plan(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -> WayBack:
-    """What ``uninstall`` would do; without a ``ledger`` by what stands in Slurm alone."""
-    associations, qos, elsewhere, config, jobs, partitions = await asyncio.gather(
+async def plan(
+    slurm: Slurm,
+    ledger: "Ledger | None",
+    settings: Settings,
+    refused: Mapping[Target, str] = _NONE,
+) -> WayBack:
+    """What ``uninstall`` would do; without a ``ledger`` by what stands in Slurm alone.
+
+    ``refused`` are moves that were tried a moment ago and are not tried again, with Slurm's words.
+    """
+    associations, qos, elsewhere, config, shown, partitions = await asyncio.gather(
         slurm.associations(),
         slurm.qos(),
         slurm.qos_elsewhere(),
@@ -117,25 +155,30 @@ async def plan(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -> Way
         slurm.jobs(),
         slurm.partitions(),
     )
-    known = await asyncio.to_thread(ledger.limits.known) if ledger else {}
-    found = found_of(settings.cluster.name, associations, qos, config)
-    busy = {job.job_id: job.qos for job in jobs if is_ours(job.qos) and job.state != JobState.ENDED}
+    books = await asyncio.to_thread(books_now, ledger, settings) if ledger else None
+    known = books.known if books else {}
+    billing = settings.billing
+    found = found_of(settings.cluster.name, associations, qos, config, billing=billing)
+    due = own_amounts(books.tenants, books.run_minutes, billing) if books else {}
+    jobs = last_jobs(shown, found, due, settings.costs, theirs=elsewhere, refused=refused)
     gated = [view.name for view in partitions if view.qos == GATE_QOS]
     # QOS belong to slurmdbd, and no list says which other cluster has the gate.
     is_shared = any(map(is_ours, elsewhere))
     is_kept = gated or is_shared
-    listed = frozenset(busy.values())
+    listed = jobs.staying
     kept = listed | elsewhere | ({GATE_QOS} if is_kept else frozenset())
     return WayBack(
         found=found,
         known=known,
         mark=() if ledger else tuple(_mark(found)),
         gate=() if is_shared else opened_gate(found),
+        jobs=jobs,
         settings=way_back(known, found, listed),
         qos=our_qos(known, found, kept) if ledger else our_qos_by_name(found, kept),
         weights=tuple(_weights_back(await slurm.nodes())),
         waits=(
-            *_waits(sorted(busy), gated, is_shared=is_shared),
+            *_jobs_left(jobs, refused),
+            *_waits(gated, is_shared=is_shared),
             *(() if ledger else _unknown(found)),
         ),
     )
@@ -148,72 +191,134 @@ async def has_begun(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -
     return is_marked(await slurm.qos(), settings)
 
 
-async def uninstall(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -> Undone:
+async def uninstall(
+    slurm: Slurm, ledger: "Ledger | None", settings: Settings, tell: Tell = _silent
+) -> Undone:
     """Take Slicewise out of Slurm, and note first that no limits may be set again: in the ledger,
     or in Slurm where that is away.
 
     Open the gate, put back what there was, remove the QOS; nodes get their weights back beside.
 
-    Jobs in our QOS go on, within its limits; a QOS stays as long as there are some, and the gate as
-    long as a partition has it, without which slurmctld would end: run it again then. The ledger
-    keeps its tenants, quotas and charges.
+    Jobs in our QOS go on. Nothing is lent any more (see ``decide.last_jobs``): own QOS get their
+    tenants' own parts back, and waiting jobs on borrowed quota move there. A QOS stays as long as
+    there are some, and the gate as long as a partition has it, without which slurmctld would end:
+    run it again then. The ledger keeps its tenants, quotas and charges.
 
     To be killed at any point and run again: what the settings were before is forgotten last. Raises
     OutsideError if Slurm refuses changes (SW-SLURM-FAILED; what it does not refuse is made), or
     does not take them (SW-LIMITS-UNSETTLED).
     """
     if ledger is None:
-        return await _undone(slurm, None, settings)
+        return await _undone(slurm, None, settings, tell)
     await asyncio.to_thread(ledger.limits.mark_uninstalled)
     async with compile_turn(ledger):
-        return await _undone(slurm, ledger, settings)
+        return await _undone(slurm, ledger, settings, tell)
 
 
-async def finish(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -> Undone | None:
+async def finish(
+    slurm: Slurm, ledger: "Ledger | None", settings: Settings, tell: Tell = _silent
+) -> Undone | None:
     """Go on with an uninstall that has begun; None, and nothing done, if none has, or limits are
     wanted again. Raises what ``uninstall`` does.
     """
     if ledger is None:
         begun = await has_begun(slurm, None, settings)
-        return await _undone(slurm, None, settings) if begun else None
+        return await _undone(slurm, None, settings, tell) if begun else None
     async with compile_turn(ledger):
         if not await has_begun(slurm, ledger, settings):
             return None
         await asyncio.to_thread(ledger.limits.mark_uninstalled)
-        return await _undone(slurm, ledger, settings)
+        return await _undone(slurm, ledger, settings, tell)
 
 
-async def _undone(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -> Undone:
-    applied: tuple[Change, ...] = ()
+async def _undone(slurm: Slurm, ledger: "Ledger | None", settings: Settings, tell: Tell) -> Undone:
+    doing = _Doing(slurm, tell)
     for _ in range(_ROUNDS):
-        due = await plan(slurm, ledger, settings)
+        due = await plan(slurm, ledger, settings, doing.tried)
         if ledger:
-            changing = (*due.gate, *due.settings) or due.qos
+            changing = (*due.binding, *due.settings) or due.qos
             known = remember_way_back(changing, due.known)
             await asyncio.to_thread(ledger.limits.know, known)
-        if due.weights:
-            await slurm.weigh_nodes({one.key.name: int(one.wanted) for one in due.weights})
-        if due.mark:
-            stages: tuple[Stage, ...] = (tuple(("add", "qos", one.key.name) for one in due.mark),)
-        elif due.gate or due.settings:
-            stages = stages_back(due.gate or due.settings, due.found)
-        elif due.qos:
-            stages = ((removal(one.key.name for one in due.qos),),)
+        await doing.weigh(due.weights)
+        if stages := _first_stages(due):
+            await doing.change(stages)
+        elif due.jobs.moves:
+            # While the own QOS stands in the lists of those who may use it.
+            await doing.move(due.jobs.moves)
+        elif stages := _last_stages(due):
+            await doing.change(stages)
         else:
             if ledger and not due.waits:
                 await asyncio.to_thread(ledger.limits.forget)
-            return Undone(applied, due.waits)
-        refused: dict[Change, str] = {}
-        for stage in stages:
-            refused |= await slurm.sacctmgr(stage)
-            applied += tuple(change for change in stage if change not in refused)
-        _require_taken(refused)
+            return Undone(doing.applied, due.waits, doing.moved, due.jobs.in_use)
     raise OutsideError(
         "SW-LIMITS-UNSETTLED",
-        f"Slurm did not take all of {len(applied)} changes, the last of them: "
-        f"sacctmgr {' '.join(applied[-1])}.",
+        f"Slurm did not take all of {len(doing.applied)} changes, the last of them: "
+        f"sacctmgr {' '.join(doing.applied[-1])}.",
         "Run that by hand to see why, then uninstall again.",
     )
+
+
+def _first_stages(due: WayBack) -> tuple[Stage, ...]:
+    if due.mark:
+        return (tuple(("add", "qos", one.key.name) for one in due.mark),)
+    return stages_back(due.binding, due.found)
+
+
+def _last_stages(due: WayBack) -> tuple[Stage, ...]:
+    if due.settings:
+        return stages_back(due.settings, due.found)
+    return ((removal(one.key.name for one in due.qos),),) if due.qos else ()
+
+
+class _Doing:
+    """What is done to Slurm, and told right before.
+
+    Attributes:
+        applied: the sacctmgr commands that Slurm took.
+        moved: as ``Undone.moved``.
+        tried: moves that were tried, with Slurm's words should they be due again.
+    """
+
+    def __init__(self, slurm: Slurm, tell: Tell) -> None:
+        self._slurm = slurm
+        self._tell = tell
+        self.applied: tuple[Change, ...] = ()
+        self.moved: dict[str, str] = {}
+        self.tried: dict[Target, str] = {}
+
+    async def weigh(self, weights: Iterable[Difference]) -> None:
+        wanted = {one.key.name: int(one.wanted) for one in weights}
+        for node, weight in wanted.items():
+            self._tell(f"scontrol update NodeName={node} Weight={weight}")
+        if wanted:
+            await self._slurm.weigh_nodes(wanted)
+
+    async def change(self, stages: Iterable[Stage]) -> None:
+        """Raises OutsideError (SW-SLURM-FAILED) if Slurm refused some of all."""
+        refused: dict[Change, str] = {}
+        for stage in stages:
+            for change in stage:
+                self._tell(f"sacctmgr {' '.join(change)}")
+            refused |= await self._slurm.sacctmgr(stage)
+            self.applied += tuple(change for change in stage if change not in refused)
+        _require_taken(refused)
+
+    async def move(self, moves: Mapping[Target, str]) -> None:
+        """Whom Slurm refuses to move has mostly started or ended meanwhile."""
+        for target, qos in moves.items():
+            self._tell(move_words(address(target), qos))
+        changes = {target: JobChange(qos=qos) for target, qos in moves.items()}
+        refused = await self._slurm.update(changes)
+        for target, qos in moves.items():
+            self.tried[target] = refused.get(target, "it shows it as before")
+            if target not in refused:
+                self.moved[address(target)] = qos
+
+
+def move_words(where: str, qos: str) -> str:
+    """The command that moves waiting jobs, one of ``WayBack.moves``."""
+    return f"scontrol update JobId={where} QOS={qos}"
 
 
 def _require_taken(refused: Mapping[Change, str]) -> None:
@@ -283,17 +388,44 @@ def _weights_back(nodes: Iterable[NodeView]) -> Iterator[Difference]:
             yield Difference(key, str(node.weight), str(own[node.name]), "as it was before")
 
 
-def _waits(busy: Sequence[int], gated: Iterable[str], *, is_shared: bool) -> Iterator[str]:
-    if busy:
-        shown = ", ".join(map(str, busy[:_SHOWN])) + (", ..." if busy[_SHOWN:] else "")
+def _jobs_left(jobs: LastJobs, refused: Mapping[Target, str]) -> Iterator[str]:
+    for qos, those in jobs.in_use.items():
         yield (
-            f"{len(busy)} jobs run or wait in Slicewise's QOS, and go on: {shown}. These QOS stay "
-            "as long as they do: slicewise uninstall --finish then."
+            f"QOS {qos} stays as long as jobs are in it, {jobs_text(those)}: "
+            f"{_shown(those.job_ids)}. They go on; {_FINISH} then."
         )
+    for target, qos in jobs.unmoved.items():
+        yield (
+            f"Slurm does not move what waits ({refused[target]}), so it goes on where it is: "
+            f"{move_words(address(target), qos)}"
+        )
+    for qos, stuck in jobs.stuck.items():
+        settings = " ".join(stuck.settings)
+        yield (
+            f"In QOS {qos} jobs wait that need more than it allows, and would for ever: "
+            f"{_shown(stuck.job_ids)}. To let them start: sacctmgr modify qos where name={qos} "
+            f"set {settings}"
+        )
+
+
+def jobs_text(those: Jobs) -> str:
+    """``2 run, 1 waits, 3 are held``."""
+    counts = (
+        (those.running, "runs", "run"),
+        (those.waiting, "waits", "wait"),
+        (those.held, "is held", "are held"),
+    )
+    return ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts if n)
+
+
+def _shown(job_ids: Sequence[int]) -> str:
+    return ", ".join(map(str, job_ids[:_SHOWN])) + (", ..." if job_ids[_SHOWN:] else "")
+
+
+def _waits(gated: Iterable[str], *, is_shared: bool) -> Iterator[str]:
     gate = "stays closed for another cluster of this slurmdbd" if is_shared else "is open now"
     for name in gated:
         yield (
             f"Partition {name} has QOS={GATE_QOS}, which {gate}: take it out of slurm.conf, "
-            "scontrol reconfigure, then slicewise uninstall --finish. Without that QOS slurmctld "
-            "would end."
+            f"scontrol reconfigure, then {_FINISH}. Without that QOS slurmctld would end."
         )

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from own_parts import OwnParts
 
 from cluster.billing import MILLISLICES, BillingUnit
-from cluster.jobs import JobView, NodeView, PartitionView
-from cluster.slurm.interface import Association, Qos
+from cluster.jobs import JobState, JobView, NodeView, PartitionView
+from cluster.slurm.interface import Association, JobChange, Qos, Target
+from cluster.slurm.updates import address
 from cluster.slurm.values import duration_s
 from cluster.units import MillisliceSeconds
 from slurm_plugin.decide.books import UNINSTALLED_ID
@@ -132,6 +133,28 @@ class SlurmDatabase:
                 if self.shows_refusals and self.state() == before:
                     refused[change] = " Nothing modified"
         return refused
+
+    async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
+        refused: dict[Target, str] = {}
+        for target, change in changes.items():
+            self.steps.step()
+            command = f"update {address(target)} qos={change.qos}"
+            self.commands.append(command)
+            theirs = [job for job in self.running if _is_of(job, target)]
+            if any(word in command for word in self.refuses) or not all(
+                self._may_have(job, change.qos or "") for job in theirs
+            ):
+                refused[target] = "Invalid qos specification"
+            elif not any(word in command for word in self.ignores):
+                self.running = tuple(
+                    replace(job, qos=change.qos or "") if job in theirs else job
+                    for job in self.running
+                )
+        return refused
+
+    def _may_have(self, job: JobView, qos: str) -> bool:
+        waits = job.state in {JobState.PENDING, JobState.SPECIAL_EXIT}
+        return waits and qos in self._list(self.rows[job.account, ""]) & self.known.keys()
 
     async def weigh_nodes(self, weights: Mapping[str, int]) -> None:
         self.steps.step()
@@ -258,6 +281,14 @@ class SlurmDatabase:
                 row.own = row.own - names
             case _:
                 raise AssertionError(setting)
+
+
+def _is_of(job: JobView, target: Target) -> bool:
+    if isinstance(target, int):
+        return job.job_id == target
+    return job.array_job_id == target.array_job_id and (
+        job.task_index in target.indices or bool(job.untouched & target.indices)
+    )
 
 
 def _values(words: str) -> list[str]:

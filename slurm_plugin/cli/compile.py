@@ -1,6 +1,7 @@
 """Commands of the operator: bring Slurm's limits to the ledger's, and take them out again."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,9 +25,11 @@ from slurm_plugin.compile import Compiled, Look, compile_limits, look
 from slurm_plugin.decide.limit_changes import Change
 from slurm_plugin.decide.slurm_conf import conf_lines
 from slurm_plugin.uninstall import (
+    Tell,
     Undone,
     WayBack,
     finish,
+    move_words,
     no_daemon,
     plan,
     uninstall,
@@ -158,28 +161,59 @@ def uninstall_command(
     """Put all of Slurm's limits back to what they were before Slicewise, and remove its QOS.
 
     The daemon must be stopped first; nobody sets limits again, whatever still runs, before
-    slicewise compile --again. Jobs go on: a QOS stays as long as jobs are in it, and goes with
-    --finish, or by itself when the daemon or slicewise rebalance runs. Works without PostgreSQL,
-    by what stands in Slurm. The ledger keeps its data. After a crash run it again.
+    slicewise compile --again. Jobs go on, those that wait on borrowed quota on their tenant's own:
+    a QOS stays as long as jobs are in it, and goes with --finish, or by itself when the daemon or
+    slicewise rebalance runs. --finish exits 75 as long as something stays. Works without
+    PostgreSQL, by what stands in Slurm. The ledger keeps its data. After a crash run it again.
     """
     settings = load_settings()
+    tell: Tell = _tell_nobody if as_json else _tell
     with _ledger_or_none(settings) as ledger:
         if dry_run:
             _print_plan(asyncio.run(plan(CommandSlurm(), ledger, settings)), as_json)
             return
         if finishing:
-            done = _finish(ledger, settings)
+            done = _finish(ledger, settings, tell)
         else:
             with no_daemon(settings.daemon.run_dir):
-                done = _uninstall(ledger, settings, yes)
+                done = _uninstall(ledger, settings, tell, yes=yes)
     if as_json:
-        changes = [list(change) for change in done.changes]
-        print_json({"changes": changes, "waits": list(done.waits)})
-        return
-    _print_changes(done.changes)
-    _print_notes(done.waits)
-    others = ", but for this" if done.waits else ""
-    sys.stdout.write(f"Slurm is as it was before{others}.\n\n{_REMAINS}\n")
+        print_json(_undone_json(done))
+    else:
+        _print_notes(done.waits)
+        sys.stdout.write(f"{_summary(done)}\n\n{_REMAINS}\n")
+    if finishing and done.waits:
+        raise typer.Exit(os.EX_TEMPFAIL)
+
+
+def _undone_json(done: Undone) -> dict[str, object]:
+    return {
+        "changes": [list(change) for change in done.changes],
+        "moved": dict(done.moved),
+        "in_use": {
+            qos: {"running": jobs.running, "waiting": jobs.waiting, "held": jobs.held}
+            for qos, jobs in done.in_use.items()
+        },
+        "waits": list(done.waits),
+    }
+
+
+def _summary(done: Undone) -> str:
+    if not done.waits:
+        return "Slurm is as it was before."
+    if not done.in_use:
+        return "Slurm is as it was before, but for this."
+    total = sum(jobs.running + jobs.waiting + jobs.held for jobs in done.in_use.values())
+    qos, jobs = _count(len(done.in_use), "QOS", "QOS"), _count(total, "job", "jobs")
+    return (
+        f"Slurm is as it was before, but for this. {jobs} in {qos} of Slicewise: run"
+        " slicewise uninstall --finish again when they have ended. A daemon that is started, or"
+        " slicewise rebalance from cron, does so by itself."
+    )
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 @contextmanager
@@ -194,8 +228,8 @@ def _ledger_or_none(settings: Settings) -> "Iterator[Ledger | None]":
         yield ledger
 
 
-def _finish(ledger: "Ledger | None", settings: Settings) -> Undone:
-    done = asyncio.run(finish(CommandSlurm(), ledger, settings))
+def _finish(ledger: "Ledger | None", settings: Settings, tell: Tell) -> Undone:
+    done = asyncio.run(finish(CommandSlurm(), ledger, settings, tell))
     if done is None:
         raise InvalidInputError(
             "SW-UNINSTALL-NONE",
@@ -205,30 +239,42 @@ def _finish(ledger: "Ledger | None", settings: Settings) -> Undone:
     return done
 
 
-def _uninstall(ledger: "Ledger | None", settings: Settings, yes: bool) -> Undone:
+def _uninstall(ledger: "Ledger | None", settings: Settings, tell: Tell, *, yes: bool) -> Undone:
     slurm = CommandSlurm()
+    # Before anything is marked: it may be another cluster's Slurm.
     due = asyncio.run(plan(slurm, ledger, settings))
     if not yes:
-        count = len(due.all)
-        typer.confirm(f"{count} settings in Slurm will be put back. Go on?", abort=True, err=True)
-    return asyncio.run(uninstall(slurm, ledger, settings))
+        moves = f", {len(due.moves)} waiting jobs or arrays moved" if due.moves else ""
+        question = f"{len(due.all)} settings in Slurm will be put back{moves}. Go on?"
+        typer.confirm(question, abort=True, err=True)
+    return asyncio.run(uninstall(slurm, ledger, settings, tell))
 
 
 def _print_plan(due: WayBack, as_json: bool) -> None:
     differences = due.all
     if as_json:
-        print_json({"differences": differences_json(differences), "waits": list(due.waits)})
+        found = differences_json(differences)
+        print_json({"differences": found, "moves": due.moves, "waits": list(due.waits)})
         return
     if differences:
         console().print(differences_table(differences))
-    elif not due.waits:
+    for where, qos in due.moves.items():
+        _tell(move_words(where, qos))
+    if not (differences or due.moves or due.waits):
         console().print("Nothing of Slicewise is in Slurm.")
     _print_notes(due.waits)
 
 
+def _tell(command: str) -> None:
+    console().print(Text(command), soft_wrap=True)
+
+
+def _tell_nobody(_: str) -> None: ...
+
+
 def _print_changes(changes: tuple[Change, ...]) -> None:
     for change in changes:
-        console().print(Text(f"sacctmgr {' '.join(change)}"), soft_wrap=True)
+        _tell(f"sacctmgr {' '.join(change)}")
 
 
 def _print_notes(notes: tuple[str, ...]) -> None:

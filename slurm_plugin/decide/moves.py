@@ -73,14 +73,32 @@ def moves(
 def _out_of_shared(
     policy: Policy, jobs: Iterable[JobView], refused: Collection[Target]
 ) -> Mapping[Target, str]:
-    found: dict[int, list[JobView]] = {}
-    for job in jobs:
-        waits = job.state in {JobState.PENDING, JobState.SPECIAL_EXIT} and not job.is_doubtful
-        if job.qos == SHARED_QOS and waits and job.account in policy:
-            found.setdefault(_unit(job), []).append(job)
-    targets = ((_target(unit, records), records[0].account) for unit, records in found.items())
-    changes = ((target, borrowed_qos(name)) for target, name in targets if target not in refused)
-    return dict(islice(changes, MOVES))
+    wanted = (
+        (job, borrowed_qos(job.account))
+        for job in jobs
+        if job.qos == SHARED_QOS and can_move(job) and job.account in policy
+    )
+    return dict(islice(as_units(wanted, refused), MOVES))
+
+
+def can_move(job: JobView) -> bool:
+    """Whether Slurm lets it have another QOS: it waits, held or not."""
+    return job.state in {JobState.PENDING, JobState.SPECIAL_EXIT} and not job.is_doubtful
+
+
+def as_units(
+    wanted: Iterable[tuple[JobView, str]], refused: Collection[Target] = ()
+) -> Iterator[tuple[Target, str]]:
+    """Each job, or the waiting tasks of an array together, with the QOS that it shall have; those
+    that Slurm has ``refused`` to move are left out.
+    """
+    found: dict[int, tuple[str, list[JobView]]] = {}
+    for job, qos in wanted:
+        found.setdefault(_unit(job), (qos, []))[1].append(job)
+    for unit, (qos, records) in found.items():
+        target = _target(unit, records)
+        if target not in refused:
+            yield target, qos
 
 
 def _placed(one: _Waiting, room: QuotaRoom) -> str | None:

@@ -24,6 +24,12 @@ def borrowed_qos(tenant: str) -> str:
     return QOS_PREFIX + tenant + _BORROWED
 
 
+def own_of(borrowed: str) -> str | None:
+    """The own QOS of the tenant whose borrowed one it is; None if it is no such QOS."""
+    is_a_tenants = is_borrowed(borrowed) and borrowed != SHARED_QOS
+    return borrowed.removesuffix(_BORROWED) if is_a_tenants else None
+
+
 def uninstalled_qos(cluster: str) -> str:
     """The QOS that says that the cluster's limits were taken out while the ledger was away. Nothing
     is limited by it, and nobody may use it.

@@ -7,7 +7,7 @@ from slurm_plugin.compile import UNINSTALLED, Compiled, compile_limits
 from slurm_plugin.compile import look as look_at_limits
 from slurm_plugin.decide.rebalance_steps import StepOutcome
 from slurm_plugin.rebalance.look import Look, Report, Site
-from slurm_plugin.uninstall import finish, plan
+from slurm_plugin.uninstall import Undone, finish, move_words, plan
 
 
 async def compile_step(site: Site, look: Look, *, apply: bool) -> Report:
@@ -31,12 +31,18 @@ async def compile_step(site: Site, look: Look, *, apply: bool) -> Report:
 async def _finish(site: Site, *, apply: bool) -> Report:
     if apply:
         done = await finish(site.slurm, site.ledger, site.settings)
-        lines = tuple(f"sacctmgr {' '.join(change)}" for change in done.changes) if done else ()
+        lines = _lines(done) if done else ()
         outcome = StepOutcome.DONE if lines else StepOutcome.SKIPPED
         return Report(lines=lines, why=UNINSTALLED.text(), outcome=outcome)
     due = await plan(site.slurm, site.ledger, site.settings)
-    lines = tuple(one.text for one in due.all)
+    moves = (move_words(*one) for one in due.moves.items())
+    lines = (*(one.text for one in due.all), *moves)
     return Report(lines=lines, why=UNINSTALLED.text(), outcome=StepOutcome.SKIPPED)
+
+
+def _lines(done: Undone) -> tuple[str, ...]:
+    moves = (move_words(*one) for one in done.moved.items())
+    return (*(f"sacctmgr {' '.join(change)}" for change in done.changes), *moves)
 
 
 def _left(compiled: Compiled) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """From a quota to Slurm's limits, from Slurm's accounting to the statement: on the sandbox."""
 
 import json
+import os
 import random
 import subprocess
 import time
@@ -502,12 +503,65 @@ def test_uninstalling_leaves_no_trace_though_both_ways_are_killed(sandbox: Sandb
     assert accounting_database(sandbox) == before
 
 
+@pytest.mark.usefixtures("without_daemon", "admission_off", "installed_again")
+def test_what_waits_behind_limits_of_zero_starts_after_an_uninstall(sandbox: Sandbox, account: str):
+    own, borrowed = f"slicewise_{account}", f"slicewise_{account}_borrowed"
+    sandbox.run("root", ("slicewise", "tenant-quota", "set", account, "--nominal", "2"))
+    compiled(sandbox)
+    # As if it had lent all.
+    sacctmgr(sandbox, "modify", "qos", own, "set", "grptres=billing=0")
+    submit(sandbox, account, f"--qos={own}", "--time=5", seconds=600)
+    many = submit(sandbox, account, f"--qos={borrowed}", "--array=0-3", "--time=5", seconds=600)
+    held = submit(sandbox, account, f"--qos={borrowed}", "--hold", "--time=5", seconds=600)
+    # Never lent, and more than its own part.
+    big = ("--gres=gpu:3g.40gb:1", f"--qos={borrowed}", "--time=5")
+    stuck = submit(sandbox, account, *big, seconds=600)
+    until_is(lambda: reasons(sandbox, account), {"QOSGrpBilling", "JobHeldUser"})
+
+    planned = sandbox.run("root", ("slicewise", "uninstall", "--dry-run")).stdout
+    said = sandbox.run("root", ("slicewise", "uninstall", "--yes")).stdout
+    for told in (planned, said):
+        assert f"scontrol update JobId={many}_[0-3] QOS={own}" in told
+        assert f"scontrol update JobId={held} QOS={own}" in told
+    until_is(lambda: dict(running(sandbox, account)), {own: 2})
+    assert enforced(sandbox, account) == "2000"
+
+    done = finished(sandbox)
+    assert done["changes"] == []
+    assert done["in_use"] == {
+        own: {"running": 2, "waiting": 3, "held": 1},
+        borrowed: {"running": 0, "waiting": 1, "held": 0},
+    }
+    (told,) = (one for one in done["waits"] if "for ever" in one)
+    remedy = f"sacctmgr modify qos where name={borrowed} set grptres=billing=3500"
+    assert told.endswith(f"{stuck}. To let them start: {remedy}")
+    sacctmgr(sandbox, *remedy.split()[1:])
+    until_is(lambda: running(sandbox, account)[borrowed], 1)
+    assert "SW-UNINSTALLED" in refused(sandbox, "tenant-quota", "set", account, "--nominal", "3")
+
+    sandbox.run("slurm", ("scancel", f"--account={account}"))
+    until(lambda: not states(sandbox, account))
+    # The partition has the gate.
+    assert finished(sandbox)["in_use"] == {}
+    assert our_qos(sandbox) == ["slicewise_gate"]
+
+
+def finished(sandbox: Sandbox) -> dict[str, Any]:
+    """What it says while something stays."""
+    argv = ("slicewise", "uninstall", "--finish", "--json")
+    done = sandbox.run("root", argv, check=False)
+    assert done.returncode == os.EX_TEMPFAIL
+    return dict(json.loads(done.stdout))
+
+
 @pytest.mark.usefixtures("admission_off", "installed_again")
 def test_uninstalling_works_without_the_ledger(sandbox: Sandbox, account: str):
     set_quota(sandbox, account, "2")
     submit(sandbox, account, f"--qos=slicewise_{account}", "--time=5", seconds=600)
     until_is(lambda: running(sandbox, account).total(), 1)
     sandbox.stop("daemon")
+    borrowed = f"slicewise_{account}_borrowed"
+    submit(sandbox, account, f"--qos={borrowed}", "--time=5", seconds=600)
     sandbox.stop("postgres")
     mark = "slicewise_uninstalled_sandbox"
     try:
@@ -515,9 +569,11 @@ def test_uninstalling_works_without_the_ledger(sandbox: Sandbox, account: str):
         assert our_qos(sandbox) == ["slicewise_gate", f"slicewise_{account}", mark]
         assert f"sacctmgr remove qos {mark}" in waits[-1]
         assert enforced(sandbox, account) == "2000"
+        # What stands there is enough for it.
+        until_is(lambda: dict(running(sandbox, account)), {f"slicewise_{account}": 2})
         sandbox.run("slurm", ("scancel", f"--account={account}"))
         until(lambda: not states(sandbox, account))
-        sandbox.run("root", ("slicewise", "uninstall", "--finish"))
+        assert finished(sandbox)["in_use"] == {}
         assert our_qos(sandbox) == ["slicewise_gate", mark]
     finally:
         sandbox.restore(print)

@@ -231,7 +231,14 @@ class Guest:
 
     def running_in(self) -> Counter[str]:
         """How many jobs run in each QOS."""
-        argv = ("squeue", "--noheader", "--array", "--states=running", "--format=%q")
+        return self._jobs_in("running")
+
+    def waiting_in(self) -> Counter[str]:
+        """How many jobs wait in each QOS."""
+        return self._jobs_in("pending")
+
+    def _jobs_in(self, state: str) -> Counter[str]:
+        argv = ("squeue", "--noheader", "--array", f"--states={state}", "--format=%q")
         return Counter(self.root(*argv).split())
 
     def reasons(self) -> set[str]:
@@ -309,6 +316,8 @@ def test_nothing_that_is_not_slicewises_changes_from_observe_to_uninstall(guest:
     guest.leave()
     assert guest.uninstall()
     assert guest.running_in()["slicewise_guest"] == 2
+    assert guest.waiting_in()["slicewise_nlp_borrowed"] == 0
+    assert guest.waiting_in()["slicewise_nlp"]
     guest.assert_same(before)
 
     guest.gate(closed=False)

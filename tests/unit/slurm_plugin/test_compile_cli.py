@@ -2,11 +2,19 @@
 
 import fcntl
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from scripted import job
+from slurm_database import LimitLedger, Row, SlurmDatabase
+from typer.testing import CliRunner
 
-from cluster.errors import InvalidInputError, SlicewiseError
+from cluster.errors import InvalidInputError, SlicewiseError, UnreachableError
+from cluster.slurm.interface import Qos
+from launcher.main import app
+from slurm_plugin.cli import compile as commands
 from slurm_plugin.cli.compile import compile_command
 from slurm_plugin.cli.present_limits import differences_json, differences_table, hand_change_text
 from slurm_plugin.decide.drift import HandChange
@@ -100,3 +108,59 @@ def test_a_difference_shows_what_is_and_what_should_be():
 def test_a_change_by_hand_is_told_in_a_sentence():
     said = hand_change_text(HandChange(KEY, "6000", ""))
     assert said == "account vision: grptres=billing was 6000, somebody made it not set"
+
+
+class Site:
+    """A site with a tenant, as ``uninstall`` sees it: this Slurm, and the ledger if that is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.slurm = SlurmDatabase([Row("vision", parent="root")])
+        self.slurm.partition_qos = ""
+        own = {"slicewise_vision": 3000, "slicewise_vision_borrowed": 0}
+        for name, limit in own.items():
+            self.slurm.known[name] = Qos(name, {"billing": limit}, frozenset())
+        self.slurm.rows["vision", ""].plus = frozenset(own)
+        waiting = job(0, qos="slicewise_vision_borrowed", array_job_id=None, task_index=None)
+        self.slurm.running = (waiting,)
+        monkeypatch.setattr(commands, "CommandSlurm", lambda: self.slurm)
+
+        self.ledger: LimitLedger | None = None
+        monkeypatch.setattr(commands, "opened_ledger", self._opened)
+
+    @contextmanager
+    def _opened(self, _: object) -> Iterator[LimitLedger]:
+        if self.ledger is None:
+            raise UnreachableError("SW-DATABASE-DOWN", "gone")
+        yield self.ledger
+
+    def said(self, *words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(app, ("uninstall", *words), catch_exceptions=False)
+        return result.exit_code, result.stdout
+
+
+def test_uninstalling_says_what_it_does_and_what_stays(monkeypatch: pytest.MonkeyPatch):
+    site = Site(monkeypatch)
+    move = "scontrol update JobId=900 QOS=slicewise_vision\n"
+    code, planned = site.said("--dry-run")
+    assert (code, move in planned, site.slurm.commands) == (0, True, [])
+    code, said = site.said("--yes")
+    assert code == 0
+    assert said.index("sacctmgr add qos slicewise_uninstalled_c\n") < said.index(move)
+    assert "QOS slicewise_vision stays as long as jobs are in it, 1 is held: 900." in said
+    assert "1 job in 1 QOS of Slicewise: run slicewise uninstall --finish again" in said
+
+
+def test_finishing_exits_75_while_something_stays(monkeypatch: pytest.MonkeyPatch):
+    site = Site(monkeypatch)
+    site.said("--yes")
+    code, said = site.said("--finish", "--json")
+    found = json.loads(said)
+    assert (code, found["changes"], found["moved"]) == (75, [], {})
+    assert found["in_use"] == {"slicewise_vision": {"running": 0, "waiting": 0, "held": 1}}
+    site.slurm.running = ()
+    code, said = site.said("--finish")
+    assert code == 75, "the word of it stays until the ledger is there"
+    assert "of Slicewise: run" not in said
+    site.ledger = LimitLedger()
+    code, said = site.said("--finish")
+    assert (code, said.count("Slurm is as it was before.\n")) == (0, 1)

@@ -87,6 +87,7 @@ def waiting(qos: str, state: JobState = JobState.PENDING) -> JobView:
             **blank,
             "job_id": 814,
             "priority": 1,
+            "tres": {},
             "unread": frozenset(),
             "untouched": frozenset(),
             "qos": qos,

@@ -1,0 +1,295 @@
+"""Taking Slicewise out while jobs are in its QOS: none waits for ever that could start, or it is
+said what lets it.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from scripted import job as slot
+from slurm_database import KilledError, LimitLedger, Row, SlurmDatabase, Steps, settings
+
+from cluster.jobs import JobState, JobView
+from cluster.units import Millislices, MillisliceSeconds
+from slurm_plugin.compile import compile_limits
+from slurm_plugin.decide.last_jobs import Jobs
+from slurm_plugin.decide.policy import Budget, Loan, Period, TenantUpdate
+from slurm_plugin.uninstall import Undone, WayBack, finish, plan, uninstall, want_again
+
+OWN, BORROWED = "slicewise_vision", "slicewise_vision_borrowed"
+NLP = "slicewise_nlp"
+
+
+class World:
+    """Vision has 3 slices, nlp has 6; what vision lends nlp, and the other way round."""
+
+    def __init__(
+        self, *jobs: JobView, vision: int = 3000, lent: int = 0, borrowed: int = 0
+    ) -> None:
+        self.steps = Steps()
+        accounts = [Row(name, parent="root") for name in ("vision", "nlp")]
+        self.slurm = SlurmDatabase([*accounts, Row("vision", "alice")], steps=self.steps)
+        self.ledger = LimitLedger(self.steps)
+        for name, amount in (("vision", vision), ("nlp", 6000)):
+            self.quota(name, nominal_millislices=Millislices(amount))
+        loans = (("vision", "nlp", lent), ("nlp", "vision", borrowed))
+        self.ledger.lent = tuple(Loan(a, b, Millislices(many)) for a, b, many in loans if many)
+        self.jobs = jobs
+
+    def quota(self, name: str, **changes: Any) -> None:
+        all_of_it = dict.fromkeys(
+            ("borrowing_limit_millislices", "lending_limit_millislices"), Millislices(9000)
+        )
+        self.ledger.change(TenantUpdate(name, **{**all_of_it, **changes}), "op", "")
+
+    async def installed(self) -> "World":
+        """Limits are as if no job were there: nobody lends what is waited for."""
+        await compile_limits(self.slurm, self.ledger, settings())  # type: ignore[arg-type]
+        self.slurm.running, self.slurm.partition_qos = self.jobs, ""
+        self.slurm.commands.clear()
+        return self
+
+    async def plan(self) -> WayBack:
+        return await plan(self.slurm, self.ledger, settings())  # type: ignore[arg-type]
+
+    async def uninstall(self, *, with_ledger: bool = True) -> Undone:
+        ledger = self.ledger if with_ledger else None
+        return await uninstall(self.slurm, ledger, settings())  # type: ignore[arg-type]
+
+    async def finish(self) -> Undone:
+        done = await finish(self.slurm, self.ledger, settings())  # type: ignore[arg-type]
+        assert done is not None
+        return done
+
+    def qos(self) -> dict[int, str]:
+        return {job.job_id: job.qos for job in self.slurm.running}
+
+    def limit(self, qos: str) -> int | None:
+        return self.slurm.known[qos].grp_tres.get("billing")
+
+
+def job(job_id: int, qos: str, state: JobState = JobState.PENDING, **changes: Any) -> JobView:
+    account = qos.removeprefix("slicewise_").removesuffix("_borrowed")
+    values: dict[str, Any] = {"array_job_id": None, "task_index": None, "held": False}
+    return slot(0, state, **{"job_id": job_id, "qos": qos, "account": account, **values, **changes})
+
+
+def array(job_id: int, count: int, qos: str) -> JobView:
+    return job(job_id, qos, array_job_id=job_id, untouched=frozenset(range(count)))
+
+
+def runs(job_id: int, qos: str) -> JobView:
+    return job(job_id, qos, JobState.RUNNING)
+
+
+BIG = {"tres": {"gres/gpu:3g.40gb": "1"}}
+"""3.5 slices."""
+
+
+async def test_what_waits_on_borrowed_quota_goes_on_in_its_tenants_own_qos():
+    held = job(3, BORROWED, held=True, reason="JobHeldAdmin")
+    world = await World(
+        job(1, BORROWED), array(2, 40, BORROWED), held, runs(4, BORROWED)
+    ).installed()
+    assert world.limit(BORROWED) == 0
+    done = await world.uninstall()
+    assert world.qos() == {1: OWN, 2: OWN, 3: OWN, 4: BORROWED}
+    assert done.moved == {"1": OWN, "2_[0-39]": OWN, "3": OWN}
+    assert done.in_use == {
+        OWN: Jobs((1, 2, 3), running=0, waiting=41, held=1),
+        BORROWED: Jobs((4,), running=1, waiting=0, held=0),
+    }
+    assert world.limit(OWN) == 3000
+    assert not [one for one in done.waits if "for ever" in one]
+
+
+async def test_an_emptied_borrowed_qos_goes_at_once():
+    world = await World(job(1, BORROWED)).installed()
+    await world.uninstall()
+    assert world.slurm.known.keys() == {"normal", OWN}
+    row = world.slurm.rows["vision", ""]
+    assert world.slurm._list(row) == {"normal", OWN}
+
+
+async def test_an_own_qos_that_had_lent_all_gets_its_own_part_back():
+    world = await World(job(1, OWN), vision=3000, lent=3000).installed()
+    assert world.limit(OWN) == 0
+    done = await world.uninstall()
+    assert world.limit(OWN) == 3000
+    assert world.qos() == {1: OWN}
+    (told,) = done.waits
+    assert told.startswith("QOS slicewise_vision stays as long as jobs are in it, 1 waits: 1.")
+
+
+async def test_with_its_own_part_comes_what_the_budget_has_left():
+    """The part of a QOS that could start nothing is 0, too."""
+    world = World(job(1, OWN), lent=3000)
+    world.quota("vision", budget=Budget(Period.NONE, MillisliceSeconds(36_000_000)))
+    world.ledger.left = {"vision": 36_000_000}
+    await world.installed()
+    assert world.slurm.known[OWN].grp_tres_run_mins == {"billing": 0}
+    done = await world.uninstall()
+    assert world.slurm.known[OWN].grp_tres_run_mins == {"billing": 600_000}
+    assert len(done.waits) == 1
+
+
+async def test_what_somebody_has_set_higher_stays():
+    world = await World(job(1, OWN)).installed()
+    for higher in ({"billing": 5000}, {}):
+        world.slurm.known[OWN] = replace(world.slurm.known[OWN], grp_tres=higher)
+        await world.uninstall()
+        assert world.slurm.known[OWN].grp_tres == higher
+
+
+async def test_what_its_own_part_has_no_room_for_stays_and_it_is_said_what_lets_it_start():
+    world = await World(job(1, BORROWED, **BIG), job(2, BORROWED)).installed()
+    done = await world.uninstall()
+    assert world.qos() == {1: BORROWED, 2: OWN}
+    (told,) = [one for one in done.waits if "for ever" in one]
+    command = f"sacctmgr modify qos where name={BORROWED} set grptres=billing=3500"
+    assert told.endswith(f"for ever: 1. To let them start: {command}")
+    await world.slurm.sacctmgr((tuple(command.split()[1:]),))
+    assert not [one for one in (await world.finish()).waits if "for ever" in one]
+    assert world.limit(BORROWED) == 3500
+
+
+async def test_what_can_start_where_it_is_is_no_matter():
+    world = await World(job(1, BORROWED, **BIG), borrowed=4000).installed()
+    done = await world.uninstall()
+    assert world.qos() == {1: BORROWED}
+    assert [one.partition(",")[0] for one in done.waits] == [
+        f"QOS {BORROWED} stays as long as jobs are in it"
+    ]
+
+
+async def test_who_borrows_all_that_he_has_is_told():
+    world = await World(job(1, BORROWED), vision=0).installed()
+    done = await world.uninstall()
+    assert world.qos() == {1: BORROWED}
+    assert done.waits[-1].endswith(f"name={BORROWED} set grptres=billing=1000")
+
+
+@pytest.mark.parametrize(("limit_s", "minutes"), [(7200, 120_000), (None, -1)])
+async def test_what_the_budget_does_not_last_for_is_told(limit_s: int | None, minutes: int):
+    world = World(job(1, OWN, time_limit_s=limit_s))
+    world.quota("vision", budget=Budget(Period.NONE, MillisliceSeconds(3_600_000)))
+    world.ledger.left = {"vision": 3_600_000}
+    await world.installed()
+    done = await world.uninstall()
+    assert done.waits[-1].endswith(f"name={OWN} set grptresrunmins=billing={minutes}")
+
+
+async def test_without_the_ledger_what_stands_in_slurm_must_do():
+    world = await World(job(1, BORROWED), job(2, NLP), lent=1000).installed()
+    world.slurm.known[NLP] = replace(world.slurm.known[NLP], grp_tres={"billing": 0})
+    done = await world.uninstall(with_ledger=False)
+    assert world.qos() == {1: OWN, 2: NLP}
+    assert (world.limit(OWN), world.limit(NLP)) == (2000, 0)
+    (told,) = [one for one in done.waits if "for ever" in one]
+    assert told.endswith(
+        f": 2. To let them start: sacctmgr modify qos where name={NLP} set grptres=billing=1000"
+    )
+    # With the ledger nobody has to do that by hand.
+    done = await world.finish()
+    assert world.limit(NLP) == 6000
+    assert not [one for one in done.waits if "for ever" in one]
+
+
+async def test_where_slurm_refuses_a_move_the_rest_goes_on():
+    world = await World(job(1, BORROWED), job(2, BORROWED), borrowed=1000).installed()
+    world.slurm.refuses = ("update 1 ",)
+    done = await world.uninstall()
+    assert world.qos() == {1: BORROWED, 2: OWN}
+    assert done.moved == {"2": OWN}
+    (told,) = [one for one in done.waits if "does not move" in one]
+    assert "Invalid qos specification" in told
+    assert told.endswith(f"scontrol update JobId=1 QOS={OWN}")
+    assert sum(one.startswith("update 1 ") for one in world.slurm.commands) == 1
+    assert {OWN, BORROWED} == world.slurm.known.keys() - {"normal"}
+    world.slurm.refuses = ()
+    assert (await world.finish()).moved == {"1": OWN}
+
+
+async def test_where_slurm_makes_no_move_of_it_it_is_tried_once():
+    world = await World(job(1, BORROWED)).installed()
+    world.slurm.ignores = ("update 1 ",)
+    done = await world.uninstall()
+    assert [one for one in done.waits if "it shows it as before" in one]
+    assert sum(one.startswith("update 1 ") for one in world.slurm.commands) == 1
+
+
+async def test_a_run_on_borrowed_quota_that_is_requeued_finds_its_own_qos_again():
+    world = await World(runs(1, BORROWED)).installed()
+    await world.uninstall()
+    assert world.slurm.known.keys() == {"normal", OWN, BORROWED}
+    world.slurm.running = (job(1, BORROWED),)
+    await world.finish()
+    assert world.qos() == {1: OWN}
+    world.slurm.running = ()
+    assert (await world.finish()).waits == ()
+    assert world.slurm.known.keys() == {"normal"}
+
+
+async def test_of_another_cluster_no_limit_changes():
+    world = await World(job(1, OWN), job(2, BORROWED), lent=3000).installed()
+    world.slurm.elsewhere = frozenset({OWN})
+    done = await world.uninstall()
+    assert world.limit(OWN) == 0
+    assert world.qos() == {1: OWN, 2: BORROWED}
+    assert [one.partition(" jobs")[0] for one in done.waits if "for ever" in one] == [
+        f"In QOS {OWN}",
+        f"In QOS {BORROWED}",
+    ]
+
+
+async def test_what_is_no_job_of_ours_is_left_alone():
+    theirs = job(1, "normal", account="vision")
+    odd = job(2, BORROWED, JobState.OTHER, unread=frozenset({"state"}))
+    world = await World(theirs, odd).installed()
+    await world.uninstall()
+    assert world.qos() == {1: "normal", 2: BORROWED}
+
+
+async def test_whatever_is_done_is_told_before():
+    world = await World(job(1, BORROWED), lent=3000).installed()
+    world.slurm.weight = 1_000_072
+    told: list[str] = []
+    due = await world.plan()
+    assert due.moves == {"1": OWN}
+    assert [one.text for one in due.jobs.limits] == [f"qos {OWN} grptres=billing: 0 to 3000"]
+    assert world.slurm.commands == []
+
+    def tell(command: str) -> None:
+        assert command.removeprefix("sacctmgr ") not in world.slurm.commands
+        assert world.qos() == {1: BORROWED} or "JobId" not in command
+        told.append(command)
+
+    done = await uninstall(world.slurm, world.ledger, settings(), tell)  # type: ignore[arg-type]
+    assert told[0] == "scontrol update NodeName=n1 Weight=7"
+    limit = f"sacctmgr modify qos where name={OWN} set grptres=billing=3000"
+    assert told.index(limit) < told.index(f"scontrol update JobId=1 QOS={OWN}")
+    assert [one for one in told if one.startswith("sacctmgr")] == [
+        f"sacctmgr {' '.join(change)}" for change in done.changes
+    ]
+
+
+@pytest.mark.parametrize("with_ledger", [True, False])
+async def test_killed_at_any_step_it_ends_the_same(with_ledger: bool):
+    ends = []
+    for kill in (*range(14), None):
+        world = await World(
+            job(1, BORROWED), job(2, OWN), array(3, 4, BORROWED), lent=2000
+        ).installed()
+        world.steps.left = kill
+        try:
+            await world.uninstall(with_ledger=with_ledger)
+        except KilledError:
+            world.steps.left = None
+            await world.uninstall(with_ledger=with_ledger)
+        world.steps.left = None
+        ends.append((world.qos(), world.slurm.state(), dict(world.ledger.remembered).keys()))
+        await want_again(world.slurm, world.ledger, settings())  # type: ignore[arg-type]
+        compiled = await compile_limits(world.slurm, world.ledger, settings())  # type: ignore[arg-type]
+        assert compiled.by_hand == ()
+    assert all(end == ends[-1] for end in ends)
+    assert ends[-1][0] == {1: OWN, 2: OWN, 3: OWN}
