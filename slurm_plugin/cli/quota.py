@@ -1,6 +1,5 @@
 """Commands of the operator: what tenants may hold at one time."""
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +11,6 @@ from rich.text import Text
 from cluster.console import console, print_json
 from cluster.errors import InvalidInputError
 from cluster.settings import Settings, load_settings
-from cluster.slurm.commands import CommandSlurm
 from cluster.units import Millislices, millislices_from_text, slices_text, slices_words
 from slurm_plugin.cli import present_tenants as present
 from slurm_plugin.cli.amounts import limit_from_text, limits_from_texts
@@ -30,7 +28,7 @@ from slurm_plugin.cli.parts import (
 )
 from slurm_plugin.cli.slurm_look import look_at_slurm, try_to_look_at_slurm
 from slurm_plugin.cli.tenant import place_in_slurm
-from slurm_plugin.compile import is_marked, require_installed
+from slurm_plugin.compile import require_installed
 from slurm_plugin.decide.policy import Policy, Quota, TenantUpdate
 from slurm_plugin.decide.standing import overcommitted_millislices, standings
 from slurm_plugin.decide.tenants import changed
@@ -100,7 +98,7 @@ def set_quota(
         else:
             look = look_at_slurm(settings)
             update = replace(update, parent=place_in_slurm(policy, tenant, look))
-        require_installed(look is not None and _says_uninstalled(settings))
+        require_installed(look is not None and look.is_uninstalled)
         if limit:
             update = _limited(update, policy, settings, limit)
         if look is not None and not overcommit:
@@ -115,11 +113,6 @@ def set_quota(
         console().print(Text(present.outcome_text(outcome)))
     if look is not None:
         _warn_of_overcommitment(changed(policy, update), look.capacity_millislices)
-
-
-def _says_uninstalled(settings: Settings) -> bool:
-    """Whether Slurm has the word that Slicewise was taken out, as the ledger was away then."""
-    return is_marked(asyncio.run(CommandSlurm().qos()), settings)
 
 
 def _read(

@@ -9,6 +9,7 @@ from cluster.errors import InvalidInputError, SlicewiseError
 from cluster.jobs import JobView, NodeView
 from cluster.settings import Settings
 from cluster.slurm.commands import CommandSlurm
+from slurm_plugin.compile import is_marked
 from slurm_plugin.decide.accounts import Accounts
 from slurm_plugin.decide.demand import capacity
 from slurm_plugin.decide.policy import ROOT_ACCOUNT
@@ -16,10 +17,13 @@ from slurm_plugin.decide.policy import ROOT_ACCOUNT
 
 @dataclass(frozen=True)
 class SlurmLook:
-    """What Slurm has: its accounts' parents by name, millislices of all GPUs that are managed."""
+    """What Slurm has: its accounts' parents by name, millislices of all GPUs that are managed, the
+    word that Slicewise was taken out of it while the ledger was away.
+    """
 
     accounts: Accounts = field(hash=False)
     capacity_millislices: int
+    is_uninstalled: bool = False
 
 
 def look_at_slurm(settings: Settings) -> SlurmLook:
@@ -38,11 +42,13 @@ def try_to_look_at_slurm(settings: Settings) -> SlurmLook | None:
 
 async def _look(settings: Settings) -> SlurmLook:
     slurm = CommandSlurm()
-    associations, nodes = await asyncio.gather(slurm.associations(), slurm.nodes())
+    associations, qos, nodes = await asyncio.gather(
+        slurm.associations(), slurm.qos(), slurm.nodes()
+    )
     accounts = {row.account: row.parent for row in associations if not row.user}
     partitions = frozenset(settings.cluster.partitions)
     whole = capacity(nodes, partitions, settings.costs, settings.whole_boards)
-    return SlurmLook(accounts, whole)
+    return SlurmLook(accounts, whole, is_marked(qos, settings))
 
 
 def jobs_and_nodes() -> tuple[tuple[JobView, ...], tuple[NodeView, ...]]:

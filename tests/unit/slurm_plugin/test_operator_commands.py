@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 import typer
 from memory_ledger import MemoryStore
+from slurm_database import Row, SlurmDatabase
 from typer.testing import CliRunner
 
 from cluster.errors import SlicewiseError, UnreachableError
 from cluster.periods import period_start_s
 from cluster.settings import Settings
+from cluster.slurm.interface import Qos
 from cluster.units import Millislices, MillisliceSeconds
 from launcher.main import app
 from slurm_plugin.cli import (
@@ -44,6 +46,7 @@ from slurm_plugin.decide.model import (
     Verification,
 )
 from slurm_plugin.decide.policy import Loan, Policy, QuotaChange, Recall, TenantUpdate
+from slurm_plugin.decide.qos_names import uninstalled_qos
 from slurm_plugin.decide.tenants import changed, check_words
 
 SETTINGS = Settings.model_validate(
@@ -140,7 +143,6 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
         for name in ("look_at_slurm", "try_to_look_at_slurm"):
             look = SlurmLook(ACCOUNTS, 14_000)
             monkeypatch.setattr(module, name, lambda _settings, look=look: look, raising=False)
-    monkeypatch.setattr(quota, "_says_uninstalled", lambda _settings: False)
     return fake
 
 
@@ -290,11 +292,25 @@ def test_quotas_beyond_the_cluster_are_taken_only_if_that_is_meant(ledger: FakeL
 def test_after_an_uninstall_no_quota_is_set(ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch):
     said("tenant-quota", "set", "bio", "--nominal", "6")
     more = ("tenant-quota", "set", "bio", "--nominal", "7")
-    monkeypatch.setattr(quota, "_says_uninstalled", lambda _settings: True)
-    assert refused(ledger, *more).refusal.code == "SW-UNINSTALLED"
-    monkeypatch.setattr(quota, "_says_uninstalled", lambda _settings: False)
+    with monkeypatch.context() as patched:
+        look = SlurmLook(ACCOUNTS, 14_000, is_uninstalled=True)
+        patched.setattr(quota, "try_to_look_at_slurm", lambda _settings: look)
+        assert refused(ledger, *more).refusal.code == "SW-UNINSTALLED"
     ledger.compiled_id = UNINSTALLED_ID
     assert refused(ledger, *more).refusal.code == "SW-UNINSTALLED"
+
+
+@pytest.mark.parametrize("is_out", [True, False])
+def test_one_look_at_slurm_says_whether_it_was_taken_out(
+    is_out: bool, monkeypatch: pytest.MonkeyPatch
+):
+    slurm = SlurmDatabase([Row("bio", parent="root")])
+    if is_out:
+        mark = uninstalled_qos("c")
+        slurm.known[mark] = Qos(mark, {}, frozenset())
+    monkeypatch.setattr(slurm_look, "CommandSlurm", lambda: slurm)
+    look = slurm_look.look_at_slurm(SETTINGS)
+    assert look.is_uninstalled == is_out
 
 
 def test_after_an_uninstall_nobody_waits_for_limits(
