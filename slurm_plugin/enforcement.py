@@ -45,6 +45,8 @@ _LONGEST_REST_S = 60.0
 """Jobs that could borrow wait for no longer, however slow slurmdbd was once."""
 
 
+_MOVE_AGAIN_S = 300.0
+"""How often an uninstall tries again to move what Slurm refused to."""
 _CONFIG_S = 60.0
 """So old slurm.conf may be; its operator changes it now and then."""
 
@@ -80,6 +82,8 @@ class Enforcement:
         self._in_force: Books | None = None
         self._config: Mapping[str, str] | None = None
         self._compile_due_s = self._short_due_s = self._plan_due_s = self._config_due_s = 0.0
+        self._moves_tried: dict[int, str] = {}
+        self._move_again_s = 0.0
         self._warned: frozenset[str] = frozenset()
 
     async def start(self) -> None:
@@ -172,13 +176,19 @@ class Enforcement:
         self._sync.is_uninstalled = is_out
 
     async def _finish_uninstall(self) -> None:
-        done = await finish(self._slurm, self._ledger, self._settings)
+        now_s = time.monotonic()
+        if now_s >= self._move_again_s:
+            self._moves_tried, self._move_again_s = {}, now_s + _MOVE_AGAIN_S
+        before = frozenset(self._moves_tried)
+        done = await finish(self._slurm, self._ledger, self._settings, tried=self._moves_tried)
         if done is None:
             return
+        self._moves_tried = dict(done.unmoved)
         for change in done.changes:
-            report("limit_taken_out", sacctmgr=" ".join(change))
-        if done.moved:
-            report("qos_moved", jobs=len(done.moved))
+            report("uninstall_step", sacctmgr=" ".join(change))
+        refused = done.unmoved.keys() - before
+        if done.moved or refused:
+            report("qos_moved", jobs=done.moved_jobs, refused=len(refused))
 
     async def _is_due(self) -> bool:
         """The ledger changed, a lender needs its own again, or it is time to look."""

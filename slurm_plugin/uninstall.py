@@ -2,18 +2,22 @@
 
 import asyncio
 import fcntl
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.errors import OutsideError, SlicewiseError
-from cluster.jobs import NodeView
+from cluster.jobs import ALLOTTED, JobView, NodeView
 from cluster.settings import Settings
 from cluster.slurm.interface import JobChange, Slurm, Target
-from cluster.slurm.updates import address
+from cluster.slurm.updates import address, update_words
 from slurm_plugin.compile import compile_turn, is_marked, is_uninstalled
+from slurm_plugin.decide.budget_parts import runs_of
+from slurm_plugin.decide.demand import is_managed
 from slurm_plugin.decide.drift import (
     Known,
     limits_by,
@@ -21,10 +25,19 @@ from slurm_plugin.decide.drift import (
     our_qos,
     our_qos_by_name,
     remember_way_back,
+    set_by_others,
+    settled,
     taken_out,
     way_back,
 )
-from slurm_plugin.decide.last_jobs import Jobs, LastJobs, last_jobs, own_amounts
+from slurm_plugin.decide.last_jobs import (
+    Due,
+    Jobs,
+    LastJobs,
+    due_of,
+    last_jobs,
+    own_limits,
+)
 from slurm_plugin.decide.limit_changes import Change, Stage, removal, stages_back
 from slurm_plugin.decide.limits import (
     NAME,
@@ -34,22 +47,29 @@ from slurm_plugin.decide.limits import (
     found_of,
 )
 from slurm_plugin.decide.mig.node_weights import own_weights
+from slurm_plugin.decide.moves import MOVES, unit_of_target
 from slurm_plugin.decide.policy import LimitKey
 from slurm_plugin.decide.qos_names import GATE_QOS, is_ours, uninstalled_qos
 from slurm_plugin.ledger_reads import books_now
 
 if TYPE_CHECKING:
+    from slurm_plugin.decide.books import Books
     from slurm_plugin.ledger.store import Ledger
 
 
 _ROUNDS = 12
+"""Of changes that Slurm says it took, until it shows them. Moves do not count: each is made once.
+"""
 _SHOWN = 10
 _FINISH = "slicewise uninstall --finish"
 
 Tell = Callable[[str], object]
 """Is told of each change right before it is made, as the command that makes it."""
 
-_NONE: Mapping[Target, str] = {}
+Refused = Mapping[int, str]
+"""Slurm's words for what it did not move, by job, or by array as a whole."""
+
+_NONE: Refused = {}
 
 
 def _silent(_: str) -> None: ...
@@ -96,6 +116,15 @@ class WayBack:
         """
         return {address(target): qos for target, qos in self.jobs.moves.items()}
 
+    @property
+    def move_commands(self) -> tuple[str, ...]:
+        """What makes these moves."""
+        return tuple(
+            command
+            for target, qos in self.jobs.moves.items()
+            for command in move_commands(target, qos, self.jobs)
+        )
+
 
 @dataclass(frozen=True)
 class Undone:
@@ -105,12 +134,16 @@ class Undone:
         changes: the sacctmgr commands that Slurm took.
         waits: what keeps something in Slurm, one sentence each.
         moved: the QOS to which waiting jobs were moved, as ``WayBack.moves``.
+        moved_jobs: how many these are, each task of an array counted.
+        unmoved: what Slurm did not move, and would still have to.
         in_use: the jobs that are in our QOS still, by QOS.
     """
 
     changes: tuple[Change, ...]
     waits: tuple[str, ...]
     moved: Mapping[str, str] = field(default_factory=dict, hash=False)
+    moved_jobs: int = 0
+    unmoved: Refused = field(default_factory=dict, hash=False)
     in_use: Mapping[str, Jobs] = field(default_factory=dict, hash=False)
 
 
@@ -141,11 +174,14 @@ async def plan(
     slurm: Slurm,
     ledger: "Ledger | None",
     settings: Settings,
-    refused: Mapping[Target, str] = _NONE,
+    refused: Refused = _NONE,
+    *,
+    finishes: bool = False,
 ) -> WayBack:
     """What ``uninstall`` would do; without a ``ledger`` by what stands in Slurm alone.
 
-    ``refused`` are moves that were tried a moment ago and are not tried again, with Slurm's words.
+    ``refused``: what was tried a moment ago is not tried again. ``finishes``: limits that somebody
+    has changed since Slicewise set them stay.
     """
     associations, qos, elsewhere, config, shown, partitions = await asyncio.gather(
         slurm.associations(),
@@ -159,8 +195,17 @@ async def plan(
     known = books.known if books else {}
     billing = settings.billing
     found = found_of(settings.cluster.name, associations, qos, config, billing=billing)
-    due = own_amounts(books.tenants, books.run_minutes, billing) if books else {}
-    jobs = last_jobs(shown, found, due, settings.costs, theirs=elsewhere, refused=refused)
+    now_s = books.now_s if books else time.time()
+    jobs = last_jobs(
+        shown,
+        found,
+        _due(books, shown, settings) if books else Due(),
+        settings.costs,
+        now_s=now_s,
+        fixed=set_by_others(own_limits(found), found, known) if finishes else (),
+        theirs=elsewhere,
+        refused=refused,
+    )
     gated = [view.name for view in partitions if view.qos == GATE_QOS]
     # QOS belong to slurmdbd, and no list says which other cluster has the gate.
     is_shared = any(map(is_ours, elsewhere))
@@ -182,6 +227,17 @@ async def plan(
             *(() if ledger else _unknown(found)),
         ),
     )
+
+
+def _due(books: "Books", jobs: Iterable[JobView], settings: Settings) -> Due:
+    partitions = frozenset(settings.cluster.partitions)
+    others = (
+        job
+        for job in jobs
+        if job.state in ALLOTTED and not is_ours(job.qos) and is_managed(job, partitions)
+    )
+    elsewhere = runs_of(others, settings.costs, books.now_s).may_take
+    return due_of(books.tenants, books.run_minutes, elsewhere, settings.billing)
 
 
 async def has_begun(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -> bool:
@@ -209,54 +265,67 @@ async def uninstall(
     does not take them (SW-LIMITS-UNSETTLED).
     """
     if ledger is None:
-        return await _undone(slurm, None, settings, tell)
+        return await _undone(slurm, None, settings, _Doing(slurm, tell), finishes=False)
     await asyncio.to_thread(ledger.limits.mark_uninstalled)
     async with compile_turn(ledger):
-        return await _undone(slurm, ledger, settings, tell)
+        return await _undone(slurm, ledger, settings, _Doing(slurm, tell), finishes=False)
 
 
 async def finish(
-    slurm: Slurm, ledger: "Ledger | None", settings: Settings, tell: Tell = _silent
+    slurm: Slurm,
+    ledger: "Ledger | None",
+    settings: Settings,
+    tell: Tell = _silent,
+    tried: dict[int, str] | None = None,
 ) -> Undone | None:
     """Go on with an uninstall that has begun; None, and nothing done, if none has, or limits are
-    wanted again. Raises what ``uninstall`` does.
+    wanted again. What somebody has set since stays.
+
+    Moves that were ``tried`` lately are not tried again; those of now come to them, also if it
+    raises what ``uninstall`` does.
     """
+    doing = _Doing(slurm, tell, tried)
     if ledger is None:
         begun = await has_begun(slurm, None, settings)
-        return await _undone(slurm, None, settings, tell) if begun else None
+        return await _undone(slurm, None, settings, doing, finishes=True) if begun else None
     async with compile_turn(ledger):
         if not await has_begun(slurm, ledger, settings):
             return None
         await asyncio.to_thread(ledger.limits.mark_uninstalled)
-        return await _undone(slurm, ledger, settings, tell)
+        return await _undone(slurm, ledger, settings, doing, finishes=True)
 
 
-async def _undone(slurm: Slurm, ledger: "Ledger | None", settings: Settings, tell: Tell) -> Undone:
-    doing = _Doing(slurm, tell)
-    for _ in range(_ROUNDS):
-        due = await plan(slurm, ledger, settings, doing.tried)
+async def _undone(
+    slurm: Slurm, ledger: "Ledger | None", settings: Settings, doing: "_Doing", *, finishes: bool
+) -> Undone:
+    rounds = 0
+    while True:
+        due = await plan(slurm, ledger, settings, doing.tried, finishes=finishes)
         if ledger:
             changing = (*due.binding, *due.settings) or due.qos
-            known = remember_way_back(changing, due.known)
+            known = settled(due.jobs.reached, due.found, due.known)
+            known = {**known, **remember_way_back(changing, due.known)}
             await asyncio.to_thread(ledger.limits.know, known)
         await doing.weigh(due.weights)
-        if stages := _first_stages(due):
-            await doing.change(stages)
-        elif due.jobs.moves:
+        stages = _first_stages(due)
+        if not stages and due.jobs.moves:
             # While the own QOS stands in the lists of those who may use it.
-            await doing.move(due.jobs.moves)
-        elif stages := _last_stages(due):
-            await doing.change(stages)
-        else:
+            await doing.move(due.jobs)
+            continue
+        stages = stages or _last_stages(due)
+        if not stages:
             if ledger and not due.waits:
                 await asyncio.to_thread(ledger.limits.forget)
-            return Undone(doing.applied, due.waits, doing.moved, due.jobs.in_use)
-    raise OutsideError(
-        "SW-LIMITS-UNSETTLED",
-        f"Slurm did not take all of {len(doing.applied)} changes, the last of them: "
-        f"sacctmgr {' '.join(doing.applied[-1])}.",
-        "Run that by hand to see why, then uninstall again.",
-    )
+            return doing.done(due)
+        if rounds == _ROUNDS:
+            raise OutsideError(
+                "SW-LIMITS-UNSETTLED",
+                f"Slurm took {len(doing.applied)} changes, and does not show all of them. What is "
+                f"still due begins with: sacctmgr {' '.join(stages[0][0])}.",
+                "Run that by hand to see why, then uninstall again.",
+            )
+        await doing.change(stages)
+        rounds += 1
 
 
 def _first_stages(due: WayBack) -> tuple[Stage, ...]:
@@ -276,16 +345,32 @@ class _Doing:
 
     Attributes:
         applied: the sacctmgr commands that Slurm took.
-        moved: as ``Undone.moved``.
         tried: moves that were tried, with Slurm's words should they be due again.
     """
 
-    def __init__(self, slurm: Slurm, tell: Tell) -> None:
+    def __init__(self, slurm: Slurm, tell: Tell, tried: dict[int, str] | None = None) -> None:
         self._slurm = slurm
         self._tell = tell
+        self._moved: dict[Target, str] = {}
         self.applied: tuple[Change, ...] = ()
-        self.moved: dict[str, str] = {}
-        self.tried: dict[Target, str] = {}
+        self.tried = {} if tried is None else tried
+
+    def done(self, last: WayBack) -> Undone:
+        """By what the ``last`` look showed: Slurm takes some moves without making them."""
+        unmoved = {unit: self.tried[unit] for unit in map(unit_of_target, last.jobs.unmoved)}
+        moved = {
+            target: qos
+            for target, qos in self._moved.items()
+            if unit_of_target(target) not in unmoved
+        }
+        return Undone(
+            self.applied,
+            last.waits,
+            {address(target): qos for target, qos in moved.items()},
+            sum(1 if isinstance(target, int) else len(target.indices) for target in moved),
+            unmoved,
+            last.jobs.in_use,
+        )
 
     async def weigh(self, weights: Iterable[Difference]) -> None:
         wanted = {one.key.name: int(one.wanted) for one in weights}
@@ -304,21 +389,26 @@ class _Doing:
             self.applied += tuple(change for change in stage if change not in refused)
         _require_taken(refused)
 
-    async def move(self, moves: Mapping[Target, str]) -> None:
-        """Whom Slurm refuses to move has mostly started or ended meanwhile."""
+    async def move(self, jobs: LastJobs) -> None:
+        """The first of them, each once. Whom Slurm refuses to move has mostly started or ended
+        meanwhile.
+        """
+        moves = dict(islice(jobs.moves.items(), MOVES))
         for target, qos in moves.items():
-            self._tell(move_words(address(target), qos))
+            for command in move_commands(target, qos, jobs):
+                self._tell(command)
         changes = {target: JobChange(qos=qos) for target, qos in moves.items()}
         refused = await self._slurm.update(changes)
         for target, qos in moves.items():
-            self.tried[target] = refused.get(target, "it shows it as before")
+            self.tried[unit_of_target(target)] = refused.get(target, "it shows it as before")
             if target not in refused:
-                self.moved[address(target)] = qos
+                self._moved[target] = qos
 
 
-def move_words(where: str, qos: str) -> str:
-    """The command that moves waiting jobs, one of ``WayBack.moves``."""
-    return f"scontrol update JobId={where} QOS={qos}"
+def move_commands(target: Target, qos: str, jobs: LastJobs) -> tuple[str, ...]:
+    """What moves a waiting job, or tasks of an array, whose records Slurm changes one by one."""
+    words = update_words(target, JobChange(qos=qos), jobs.folded)
+    return tuple(" ".join(("scontrol", *one)) for one in words)
 
 
 def _require_taken(refused: Mapping[Change, str]) -> None:
@@ -388,21 +478,28 @@ def _weights_back(nodes: Iterable[NodeView]) -> Iterator[Difference]:
             yield Difference(key, str(node.weight), str(own[node.name]), "as it was before")
 
 
-def _jobs_left(jobs: LastJobs, refused: Mapping[Target, str]) -> Iterator[str]:
+def _jobs_left(jobs: LastJobs, refused: Refused) -> Iterator[str]:
     for qos, those in jobs.in_use.items():
         yield (
             f"QOS {qos} stays as long as jobs are in it, {jobs_text(those)}: "
-            f"{_shown(those.job_ids)}. They go on; {_FINISH} then."
+            f"{_shown(those.job_ids)}. They go on. Run {_FINISH} when they have ended."
         )
+    unmoved: dict[tuple[str, str], list[Target]] = {}
     for target, qos in jobs.unmoved.items():
+        unmoved.setdefault((refused[unit_of_target(target)], qos), []).append(target)
+    for (words, qos), targets in unmoved.items():
+        commands = (
+            command for target in targets[:_SHOWN] for command in move_commands(target, qos, jobs)
+        )
         yield (
-            f"Slurm does not move what waits ({refused[target]}), so it goes on where it is: "
-            f"{move_words(address(target), qos)}"
+            f"Slurm does not move what waits to QOS {qos} ({words}), so it goes on where it is: "
+            f"{_shown(list(map(address, targets)))} ({len(targets)} jobs or arrays). To move it by "
+            f"hand: {'; '.join(commands)}"
         )
     for qos, stuck in jobs.stuck.items():
         settings = " ".join(stuck.settings)
         yield (
-            f"In QOS {qos} jobs wait that need more than it allows, and would for ever: "
+            f"In QOS {qos} jobs wait that need more than it allows, and would wait for ever: "
             f"{_shown(stuck.job_ids)}. To let them start: sacctmgr modify qos where name={qos} "
             f"set {settings}"
         )
@@ -418,8 +515,8 @@ def jobs_text(those: Jobs) -> str:
     return ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts if n)
 
 
-def _shown(job_ids: Sequence[int]) -> str:
-    return ", ".join(map(str, job_ids[:_SHOWN])) + (", ..." if job_ids[_SHOWN:] else "")
+def _shown(jobs: Sequence[int | str]) -> str:
+    return ", ".join(map(str, jobs[:_SHOWN])) + (", ..." if jobs[_SHOWN:] else "")
 
 
 def _waits(gated: Iterable[str], *, is_shared: bool) -> Iterator[str]:

@@ -29,7 +29,6 @@ from slurm_plugin.uninstall import (
     Undone,
     WayBack,
     finish,
-    move_words,
     no_daemon,
     plan,
     uninstall,
@@ -170,7 +169,8 @@ def uninstall_command(
     tell: Tell = _tell_nobody if as_json else _tell
     with _ledger_or_none(settings) as ledger:
         if dry_run:
-            _print_plan(asyncio.run(plan(CommandSlurm(), ledger, settings)), as_json)
+            due = asyncio.run(plan(CommandSlurm(), ledger, settings, finishes=finishing))
+            _print_plan(due, as_json)
             return
         if finishing:
             done = _finish(ledger, settings, tell)
@@ -258,8 +258,8 @@ def _print_plan(due: WayBack, as_json: bool) -> None:
         return
     if differences:
         console().print(differences_table(differences))
-    for where, qos in due.moves.items():
-        _tell(move_words(where, qos))
+    for command in due.move_commands:
+        _tell(command)
     if not (differences or due.moves or due.waits):
         console().print("Nothing of Slicewise is in Slurm.")
     _print_notes(due.waits)

@@ -234,6 +234,29 @@ def parts(
     }
 
 
+def larger_parts(
+    draws: Mapping[str, tuple[str, ...]],
+    left: Mapping[str, int],
+    has: Mapping[str, int],
+    needs: Iterable[tuple[str, int]],
+    among: Collection[str],
+) -> Mapping[str, int]:
+    """The parts that QOS have, those ``among`` them larger by what budgets have left besides.
+
+    First each gets what its jobs need, in this order, all or nothing; then all the same of the
+    rest. No part is made smaller.
+    """
+    division = _Division(draws, left)
+    for qos, part in has.items():
+        division.give(qos, part)
+    for qos, need in needs:
+        lacks = need - division.given[qos]
+        if qos in among and 0 < lacks <= division.most(qos):
+            division.give(qos, lacks)
+    division.share_out(among)
+    return division.given
+
+
 class _Division:
     """What was given to each QOS, and what that leaves of the budgets that it draws on."""
 

@@ -115,6 +115,27 @@ def _is_remembered(one: Difference) -> bool:
     return not one.user and one.key.field.startswith(_LIMITS)
 
 
+def settled(keys: Iterable[LimitKey], found: Found, known: Known) -> Known:
+    """What the ledger must know once Slurm shows what was set last: any other value is somebody's
+    hand then.
+    """
+    now = {key: value_now(found, key) for key in keys if key in known}
+    return {
+        key: KnownLimit(known[key].before, value)
+        for key, value in now.items()
+        if value in _set_by_us(known[key]) and value != known[key].last
+    }
+
+
+def set_by_others(keys: Iterable[LimitKey], found: Found, known: Known) -> frozenset[LimitKey]:
+    """Those that are not as Slicewise is known to have set them."""
+    return frozenset(
+        key
+        for key in keys
+        if key not in known or value_now(found, key) not in _set_by_us(known[key])
+    )
+
+
 def opened_gate(found: Found) -> tuple[Difference, ...]:
     """What lets jobs in any QOS into the managed partitions again; () if that is so."""
     gate = found.qos.get(GATE_QOS)

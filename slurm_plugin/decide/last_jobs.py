@@ -2,7 +2,7 @@
 
 A limit that stands at 0, of a borrowed QOS without loans or of an own one that had lent all, would
 keep its jobs for ever. So own QOS get their tenants' own parts back, and what waits in a borrowed
-one goes on in the own one, if it can ever start there.
+one that has no room for it goes on in the own one, if it can ever start there.
 """
 
 from collections import Counter
@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from cluster.billing import BillingUnit
-from cluster.jobs import JobState, JobView
+from cluster.jobs import ALLOTTED, JobState, JobView
 from cluster.slurm.interface import Target
 from cluster.units import Millislices
-from slurm_plugin.decide.budget_parts import drawn_on
+from slurm_plugin.decide.budget_parts import binding, drawn_on, larger_parts, minutes_left
 from slurm_plugin.decide.charging import run_cost
+from slurm_plugin.decide.demand import FIRST_TASKS
 from slurm_plugin.decide.limits import BILLING, RUN_MINUTES, Difference, Found
-from slurm_plugin.decide.moves import as_units, can_move
+from slurm_plugin.decide.moves import as_units, can_move, is_pending, unit_of, unit_of_target
 from slurm_plugin.decide.policy import LimitKey, Policy
 from slurm_plugin.decide.qos_names import is_ours, own_of, qos_name
 from slurm_plugin.decide.tenants import own_part
@@ -34,6 +35,21 @@ class Amount:
 
     slices: int | None
     minutes: int | None
+
+
+@dataclass(frozen=True)
+class Due:
+    """What own QOS get when nothing is lent, in Slurm's billing.
+
+    Attributes:
+        slices: at one time, by own QOS.
+        budgets: those on which each QOS, own or borrowed, draws.
+        minutes: billing-minutes that each budget has left for jobs in these QOS.
+    """
+
+    slices: Mapping[str, int] = field(default_factory=dict, hash=False)
+    budgets: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    minutes: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -70,15 +86,19 @@ class LastJobs:
 
     Attributes:
         limits: those of own QOS that get their tenants' own parts back.
+        reached: limits of own QOS that stay, as they are due.
         moves: waiting jobs that go from a borrowed QOS to that own one.
         unmoved: those that Slurm has refused to move, and stay.
+        folded: tasks of arrays that share a record, by array, of what waits.
         in_use: what is in each QOS after that.
         stuck: those of them that would wait for ever, by QOS.
     """
 
     limits: tuple[Difference, ...]
+    reached: tuple[LimitKey, ...]
     moves: Mapping[Target, str] = field(hash=False)
     unmoved: Mapping[Target, str] = field(hash=False)
+    folded: Mapping[int, frozenset[int]] = field(hash=False)
     in_use: Mapping[str, Jobs] = field(hash=False)
     stuck: Mapping[str, Stuck] = field(hash=False)
 
@@ -87,74 +107,189 @@ class LastJobs:
         """QOS that have jobs, or may get them yet: a run on borrowed quota that is requeued waits
         again, and goes on in the own QOS, too.
         """
-        own = (own_of(qos) for qos in self.in_use)
-        return frozenset(self.in_use) | {name for name in own if name is not None}
+        return _staying(self.in_use)
 
 
-def own_amounts(
-    policy: Policy, run_minutes: Mapping[str, int], billing: BillingUnit
-) -> Mapping[str, Amount]:
-    """What each tenant's own QOS is due when nothing is lent: its own part, and of budgets, by
-    ``run_minutes`` in millislice-minutes, all that the one with the least has left.
+def due_of(
+    policy: Policy,
+    run_minutes: Mapping[str, int],
+    elsewhere: Mapping[tuple[str, str], int],
+    billing: BillingUnit,
+) -> Due:
+    """What each tenant's own QOS is due: its own part, and of budgets a share.
+
+    ``run_minutes``: millislice-minutes that each budget has left, running jobs' included;
+    ``elsewhere``: those that jobs in QOS that are no tenant's may still take, by account and QOS.
     """
-    budgets = drawn_on(policy, run_minutes, policy)
-    found = {}
-    for name, part in own_part(policy).items():
-        left = [run_minutes[budget] for budget in budgets.get(qos_name(name), ())]
-        minutes = billing.limit(min(left)) if left else None
-        found[qos_name(name)] = Amount(billing.limit(part), minutes)
-    return found
+    left = Counter(run_minutes)
+    for (account, _), minutes in elsewhere.items():
+        if account in policy:
+            left.subtract(dict.fromkeys(binding(policy, run_minutes, account), minutes))
+    return Due(
+        {qos_name(name): billing.limit(part) for name, part in own_part(policy).items()},
+        drawn_on(policy, run_minutes, policy),
+        {name: billing.limit(max(0, minutes)) for name, minutes in left.items()},
+    )
+
+
+def own_limits(found: Found) -> Iterator[LimitKey]:
+    """The settings of our QOS that this may raise."""
+    for name in filter(is_ours, found.qos):
+        yield from _keys(name)
 
 
 def last_jobs(
     jobs: Sequence[JobView],
     found: Found,
-    due: Mapping[str, Amount],
+    due: Due,
     costs: Mapping[str, Millislices],
     *,
+    now_s: float,
+    fixed: Collection[LimitKey] = (),
     theirs: Collection[str] = (),
-    refused: Collection[Target] = (),
+    refused: Collection[int] = (),
 ) -> LastJobs:
     """What becomes of the ``jobs`` in our QOS.
 
     Limits only grow, up to what is ``due`` to an own QOS: what somebody has set higher by hand
-    stays. Without the ledger nothing is known to be due, and what stands in Slurm must do. Limits
-    of QOS that are ``theirs``, as another cluster on the same slurmdbd uses them, stay. So do
-    jobs that Slurm has ``refused`` to move.
+    stays, and so do those that are ``fixed``. Without the ledger nothing is known to be due, and
+    what stands in Slurm must do. Limits of QOS that are ``theirs``, as another cluster on the same
+    slurmdbd uses them, stay. So do jobs that Slurm has ``refused`` to move: by job, or by array as
+    a whole, of which tasks start from look to look.
     """
     has = {
         name: Amount(row.grp_tres.get("billing"), row.grp_tres_run_mins.get("billing"))
         for name, row in found.qos.items()
         if is_ours(name)
     }
-    own = due.keys() & has.keys() - set(theirs)
-    limits = has | {name: _grown(has[name], due[name]) for name in own}
+    inside = [job for job in jobs if is_ours(job.qos) and job.state != JobState.ENDED]
     need = partial(_need, found.billing, costs)
+    held = partial(_held, found.billing, costs, now_s)
+    waiting = _waiting_at_home(inside, has, need, held)
+    fixed = {*fixed, *(key for name in theirs for key in _keys(name))}
+    limits = _limits(inside, has, due, fixed, [(home, need(job)) for job, home in waiting])
     homeward = (
         (job, home)
-        for job in jobs
-        if can_move(job) and (home := own_of(job.qos)) and home in limits
-        if _fits(need(job), limits[home])
+        for job, home in waiting
+        if job.qos != home and home in limits and _fits(need(job), limits[home])
     )
     units = dict(as_units(homeward))
-    moves = {target: home for target, home in units.items() if target not in refused}
-    unmoved = {target: home for target, home in units.items() if target in refused}
-    after = tuple(_after(jobs, moves))
-    rest = LastJobs((), moves, unmoved, _in_use(after), _stuck(after, limits, need))
-    grown = sorted(own & rest.staying)
-    return replace(
-        rest,
-        limits=tuple(one for name in grown for one in _differences(name, has[name], limits[name])),
+    moves = {
+        target: home for target, home in units.items() if unit_of_target(target) not in refused
+    }
+    unmoved = {target: home for target, home in units.items() if target not in moves}
+    after = tuple(_after(inside, moves))
+    rest = LastJobs(
+        (), (), moves, unmoved, _folded(inside), _in_use(after), _stuck(after, limits, need)
     )
+    own = sorted(due.slices.keys() & has.keys() & rest.staying)
+    grown = tuple(one for name in own for one in _differences(name, has[name], limits[name]))
+    changing = {one.key for one in grown}
+    reached = (key for name in own for key in _keys(name) if key not in changing)
+    return replace(rest, limits=grown, reached=tuple(reached))
 
 
-def _grown(has: Amount, due: Amount) -> Amount:
-    return Amount(_larger(has.slices, due.slices), _larger(has.minutes, due.minutes))
+def _keys(qos: str) -> tuple[LimitKey, ...]:
+    return LimitKey("qos", qos, BILLING), LimitKey("qos", qos, RUN_MINUTES)
 
 
-def _larger(has: int | None, due: int | None) -> int | None:
-    """No limit that was taken away comes back; of what nothing is due stays what it has."""
-    return has if has is None or due is None else max(has, due)
+def _waiting_at_home(
+    jobs: Iterable[JobView],
+    has: Mapping[str, Amount],
+    need: Callable[[JobView], Amount],
+    held: Callable[[JobView], Amount],
+) -> Sequence[tuple[JobView, str]]:
+    """What waits in own QOS, and what shall move there, as its borrowed one has no room for it
+    beside what runs there and what goes before it; each with its own QOS, in Slurm's order.
+
+    An array stays if its next task has room.
+    """
+    room = dict(has)
+    for job in jobs:
+        if job.state in ALLOTTED and job.qos in room:
+            room[job.qos] = _less(room[job.qos], held(job))
+    can_start: dict[int, bool] = {}
+    found = []
+    # Nobody knows when what is held is let go.
+    for job in sorted(filter(can_move, jobs), key=lambda job: (job.held, *_order(job))):
+        home = own_of(job.qos)
+        if home is None:
+            found.append((job, job.qos))
+            continue
+        one, left = need(job), room.get(job.qos)
+        has_room = left is not None and _fits(one, left)
+        if not can_start.setdefault(unit_of(job), has_room):
+            found.append((job, home))
+            continue
+        for _ in range(min(max(1, len(job.untouched)), FIRST_TASKS)):
+            if _fits(one, room[job.qos]):
+                room[job.qos] = _less(room[job.qos], one)
+    return found
+
+
+def _order(job: JobView) -> tuple[int, int, int]:
+    index = min(job.untouched) if job.untouched else job.task_index or 0
+    return -job.priority, unit_of(job), index
+
+
+def _less(limit: Amount, taken: Amount) -> Amount:
+    def less(most: int | None, amount: int | None) -> int | None:
+        return None if most is None else most - (amount or 0)
+
+    return Amount(less(limit.slices, taken.slices), less(limit.minutes, taken.minutes))
+
+
+def _limits(
+    jobs: Sequence[JobView],
+    has: Mapping[str, Amount],
+    due: Due,
+    fixed: Collection[LimitKey],
+    needs: Sequence[tuple[str, Amount]],
+) -> Mapping[str, Amount]:
+    """Of each QOS, with what is due to it. All parts of a budget that jobs can use are together no
+    more than it has left, or than they were.
+    """
+    of_slices = {
+        name: replace(one, slices=_larger(one.slices, due.slices[name]))
+        if name in due.slices and LimitKey("qos", name, BILLING) not in fixed
+        else one
+        for name, one in has.items()
+    }
+    runs = {job.qos for job in jobs if job.state in ALLOTTED}
+    staying = _staying({job.qos for job in jobs})
+    parts = {
+        name: one.minutes
+        for name, one in of_slices.items()
+        if name in due.budgets and one.minutes is not None
+        if name in runs or (name in staying and one.slices != 0)
+    }
+    growing = {
+        name
+        for name in parts.keys() & due.slices.keys() & staying
+        if of_slices[name].slices != 0 and LimitKey("qos", name, RUN_MINUTES) not in fixed
+    }
+    minutes = [
+        (name, one.minutes)
+        for name, one in needs
+        if one.minutes is not None and name in growing
+        if _is_within(one.slices, of_slices[name].slices)
+    ]
+    larger = larger_parts(due.budgets, due.minutes, parts, minutes, growing)
+    return {
+        name: replace(one, minutes=larger[name]) if name in growing else one
+        for name, one in of_slices.items()
+    }
+
+
+def _staying(in_use: Collection[str]) -> frozenset[str]:
+    """The QOS ``in_use``, and the own ones of those on borrowed quota."""
+    own = (own_of(qos) for qos in in_use)
+    return frozenset(in_use) | {name for name in own if name is not None}
+
+
+def _larger(has: int | None, due: int) -> int | None:
+    """No limit that was taken away comes back."""
+    return has if has is None else max(has, due)
 
 
 def _differences(qos: str, has: Amount, wanted: Amount) -> Iterator[Difference]:
@@ -174,6 +309,14 @@ def _need(billing: BillingUnit, costs: Mapping[str, Millislices], job: JobView) 
     return Amount(billing.held(cost), minutes)
 
 
+def _held(
+    billing: BillingUnit, costs: Mapping[str, Millislices], now_s: float, run: JobView
+) -> Amount:
+    """Of what runs: Slurm counts the minutes that it may still take."""
+    cost = run_cost(run.gpus, costs)
+    return Amount(billing.held(cost), billing.held(minutes_left(run, cost, now_s)))
+
+
 def _fits(need: Amount, limit: Amount) -> bool:
     return _is_within(need.slices, limit.slices) and _is_within(need.minutes, limit.minutes)
 
@@ -183,16 +326,20 @@ def _is_within(need: int | None, limit: int | None) -> bool:
 
 
 def _after(jobs: Iterable[JobView], moves: Mapping[Target, str]) -> Iterator[JobView]:
-    """What has not ended in our QOS, with the QOS that it shall have."""
-    units = {
-        target if isinstance(target, int) else target.array_job_id: qos
-        for target, qos in moves.items()
-    }
+    """With the QOS that they shall have."""
+    units = {unit_of_target(target): qos for target, qos in moves.items()}
     for job in jobs:
-        unit = job.array_job_id or job.job_id
+        unit = unit_of(job)
         moves_on = can_move(job) and own_of(job.qos) == units.get(unit, "")
-        if is_ours(job.qos) and job.state != JobState.ENDED:
-            yield replace(job, qos=units[unit]) if moves_on else job
+        yield replace(job, qos=units[unit]) if moves_on else job
+
+
+def _folded(jobs: Iterable[JobView]) -> Mapping[int, frozenset[int]]:
+    return {
+        job.array_job_id: job.untouched
+        for job in jobs
+        if job.array_job_id is not None and job.untouched and can_move(job)
+    }
 
 
 def _in_use(jobs: Iterable[JobView]) -> Mapping[str, Jobs]:
@@ -200,7 +347,7 @@ def _in_use(jobs: Iterable[JobView]) -> Mapping[str, Jobs]:
     counts: Counter[tuple[str, str]] = Counter()
     for job in jobs:
         ids.setdefault(job.qos, []).append(job.job_id)
-        kind = "running" if not can_move(job) else "held" if job.held else "waiting"
+        kind = "running" if not is_pending(job) else "held" if job.held else "waiting"
         counts[job.qos, kind] += max(1, len(job.untouched))
     kinds = ("running", "waiting", "held")
     return {

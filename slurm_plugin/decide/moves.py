@@ -65,7 +65,7 @@ def moves(
     for one in waiting:
         qos = _placed(one, room)
         if qos is not None:
-            belongs.setdefault(_unit(one.record), qos)
+            belongs.setdefault(unit_of(one.record), qos)
     changes = (each for each in _changed(waiting, belongs) if each[0] not in refused)
     return dict(islice(changes, MOVES))
 
@@ -83,7 +83,12 @@ def _out_of_shared(
 
 def can_move(job: JobView) -> bool:
     """Whether Slurm lets it have another QOS: it waits, held or not."""
-    return job.state in {JobState.PENDING, JobState.SPECIAL_EXIT} and not job.is_doubtful
+    return is_pending(job) and not job.is_doubtful
+
+
+def is_pending(job: JobView) -> bool:
+    """Whether it waits, held or not, whatever else of it can't be read."""
+    return job.state in {JobState.PENDING, JobState.SPECIAL_EXIT}
 
 
 def as_units(
@@ -94,7 +99,7 @@ def as_units(
     """
     found: dict[int, tuple[str, list[JobView]]] = {}
     for job, qos in wanted:
-        found.setdefault(_unit(job), (qos, []))[1].append(job)
+        found.setdefault(unit_of(job), (qos, []))[1].append(job)
     for unit, (qos, records) in found.items():
         target = _target(unit, records)
         if target not in refused:
@@ -118,9 +123,14 @@ def _fitting(one: _Waiting, room: QuotaRoom) -> str | None:
     return next((qos for qos in choice if room.has(tenant, qos, one.cost)), None)
 
 
-def _unit(record: JobView) -> int:
+def unit_of(record: JobView) -> int:
     """What moves as one: a job, or all waiting tasks of an array."""
     return record.array_job_id or record.job_id
+
+
+def unit_of_target(target: Target) -> int:
+    """The job, or the array of which these are tasks."""
+    return target if isinstance(target, int) else target.array_job_id
 
 
 def _changed(
@@ -129,8 +139,8 @@ def _changed(
     records = [one.record for one in waiting if one.is_flexible]
     moving: dict[int, list[JobView]] = {}
     for record in records:
-        if belongs.get(_unit(record), record.qos) != record.qos:
-            moving.setdefault(_unit(record), []).append(record)
+        if belongs.get(unit_of(record), record.qos) != record.qos:
+            moving.setdefault(unit_of(record), []).append(record)
     for unit, found in moving.items():
         yield _target(unit, found), belongs[unit]
 
@@ -146,7 +156,7 @@ def _order(one: _Waiting) -> tuple[int, int, int]:
     """Tasks of one array by index, whether they have a record of their own or not."""
     record = one.record
     index = min(record.untouched) if record.untouched else record.task_index or 0
-    return -record.priority, _unit(record), index
+    return -record.priority, unit_of(record), index
 
 
 def _waiting(

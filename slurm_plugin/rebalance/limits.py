@@ -7,7 +7,7 @@ from slurm_plugin.compile import UNINSTALLED, Compiled, compile_limits
 from slurm_plugin.compile import look as look_at_limits
 from slurm_plugin.decide.rebalance_steps import StepOutcome
 from slurm_plugin.rebalance.look import Look, Report, Site
-from slurm_plugin.uninstall import Undone, finish, move_words, plan
+from slurm_plugin.uninstall import Undone, finish, plan
 
 
 async def compile_step(site: Site, look: Look, *, apply: bool) -> Report:
@@ -34,14 +34,13 @@ async def _finish(site: Site, *, apply: bool) -> Report:
         lines = _lines(done) if done else ()
         outcome = StepOutcome.DONE if lines else StepOutcome.SKIPPED
         return Report(lines=lines, why=UNINSTALLED.text(), outcome=outcome)
-    due = await plan(site.slurm, site.ledger, site.settings)
-    moves = (move_words(*one) for one in due.moves.items())
-    lines = (*(one.text for one in due.all), *moves)
+    due = await plan(site.slurm, site.ledger, site.settings, finishes=True)
+    lines = (*(one.text for one in due.all), *due.move_commands)
     return Report(lines=lines, why=UNINSTALLED.text(), outcome=StepOutcome.SKIPPED)
 
 
 def _lines(done: Undone) -> tuple[str, ...]:
-    moves = (move_words(*one) for one in done.moved.items())
+    moves = (f"moved {where} to QOS {qos}" for where, qos in done.moved.items())
     return (*(f"sacctmgr {' '.join(change)}" for change in done.changes), *moves)
 
 

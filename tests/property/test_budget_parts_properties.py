@@ -1,5 +1,6 @@
 """Any tree with any budgets and jobs: no budget is given away twice, and nothing of one is lost."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from effort import examples
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.units import Millislices
-from slurm_plugin.decide.budget_parts import Claims, WaitingRun, drawn_on, parts
+from slurm_plugin.decide.budget_parts import Claims, WaitingRun, drawn_on, larger_parts, parts
 from slurm_plugin.decide.policy import Policy, Quota, Tenant
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -107,6 +108,32 @@ def test_a_job_that_is_to_start_has_all_that_it_needs(
         if one.least:
             needs = [job.minutes for job in claims.waiting if job.qos == qos]
             assert starting in sums(needs)
+
+
+@settings(max_examples=examples(100, nightly=6000))
+@given(
+    trees(),
+    st.dictionaries(st.sampled_from(NAMES), MINUTES),
+    st.dictionaries(st.sampled_from(QOS), MINUTES),
+    st.lists(st.tuples(st.sampled_from(QOS), MINUTES), max_size=6),
+)
+def test_parts_that_only_grow_take_no_more_than_what_is_left(
+    policy: Policy,
+    budgets: Mapping[str, int],
+    has: Mapping[str, int],
+    needs: list[tuple[str, int]],
+) -> None:
+    draws = drawn_on(policy, budgets, policy)
+    has = {qos: part for qos, part in has.items() if qos in draws}
+    among = {qos for qos in has if not qos.endswith("_borrowed")}
+    found = larger_parts(draws, budgets, has, needs, among)
+    assert all(found[qos] >= part for qos, part in has.items())
+    assert all(found[qos] == part for qos, part in has.items() if qos not in among)
+    before = slack(budgets, draws, Counter(has))
+    rest = slack(budgets, draws, Counter(found))
+    assert all(rest[name] >= min(0, before[name]) for name in budgets)
+    for qos in among:
+        assert any(rest[name] <= 0 for name in draws[qos])
 
 
 def sums(amounts: list[int]) -> set[int]:

@@ -1,6 +1,6 @@
 """The loop that lends and compiles, on a scripted Slurm: when it does, and what it leaves alone."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ from scripted import (
 
 from cluster.errors import OutsideError, UnreachableError
 from cluster.jobs import JobState, JobView, NodeView
-from cluster.slurm.interface import Association, Qos
+from cluster.slurm.interface import Association, JobChange, Qos, Target
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin import enforcement
 from slurm_plugin.compile import Compiled, compile_in_turn
@@ -772,6 +772,40 @@ async def test_after_an_uninstall_the_daemon_goes_on_and_says_it_once(
     assert world.sync.acts
     assert not world.sync.snapshot.is_uninstalled
     assert world.ledger.marked == [7]
+
+
+async def test_what_slurm_does_not_move_after_an_uninstall_is_tried_again_in_some_minutes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")
+    clock = Steady()
+    monkeypatch.setattr(enforcement, "time", clock)
+    world = World()
+    own = Qos("slicewise_vision", {"billing": 3000}, frozenset())
+    borrowed = Qos("slicewise_vision_borrowed", {"billing": 0}, frozenset())
+    tried: list[object] = []
+
+    async def both() -> tuple[Qos, ...]:
+        return own, borrowed
+
+    async def refusing(changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
+        tried.extend(changes)
+        return dict.fromkeys(changes, "Invalid qos specification")
+
+    monkeypatch.setattr(world.slurm, "qos", both)
+    monkeypatch.setattr(world.slurm, "update", refusing)
+    world.ledger.mark_uninstalled()
+    waits = job(0, qos=borrowed.name, array_job_id=None, task_index=None)
+    await world.look(waits)
+    for _ in range(3):
+        clock.now_s += 16.0
+        await world.limits.turn()
+    assert tried == [waits.job_id]
+    (told,) = [one for one in caplog.messages if "qos_moved" in one]
+    assert "jobs=0 refused=1" in told
+    clock.now_s += 300.0
+    await world.limits.turn()
+    assert tried == [waits.job_id] * 2
 
 
 async def no_qos() -> tuple[Qos, ...]:

@@ -9,11 +9,19 @@ import pytest
 from scripted import job as slot
 from slurm_database import KilledError, LimitLedger, Row, SlurmDatabase, Steps, settings
 
+from cluster.errors import OutsideError
 from cluster.jobs import JobState, JobView
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin.compile import compile_limits
 from slurm_plugin.decide.last_jobs import Jobs
-from slurm_plugin.decide.policy import Budget, Loan, Period, TenantUpdate
+from slurm_plugin.decide.policy import (
+    Budget,
+    KnownLimit,
+    LimitKey,
+    Loan,
+    Period,
+    TenantUpdate,
+)
 from slurm_plugin.uninstall import Undone, WayBack, finish, plan, uninstall, want_again
 
 OWN, BORROWED = "slicewise_vision", "slicewise_vision_borrowed"
@@ -182,6 +190,7 @@ async def test_what_the_budget_does_not_last_for_is_told(limit_s: int | None, mi
 async def test_without_the_ledger_what_stands_in_slurm_must_do():
     world = await World(job(1, BORROWED), job(2, NLP), lent=1000).installed()
     world.slurm.known[NLP] = replace(world.slurm.known[NLP], grp_tres={"billing": 0})
+    world.ledger.know({LimitKey("qos", NLP, "grptres=billing"): KnownLimit("", "0")})
     done = await world.uninstall(with_ledger=False)
     assert world.qos() == {1: OWN, 2: NLP}
     assert (world.limit(OWN), world.limit(NLP)) == (2000, 0)
@@ -196,7 +205,7 @@ async def test_without_the_ledger_what_stands_in_slurm_must_do():
 
 
 async def test_where_slurm_refuses_a_move_the_rest_goes_on():
-    world = await World(job(1, BORROWED), job(2, BORROWED), borrowed=1000).installed()
+    world = await World(job(1, BORROWED), job(2, BORROWED)).installed()
     world.slurm.refuses = ("update 1 ",)
     done = await world.uninstall()
     assert world.qos() == {1: BORROWED, 2: OWN}
@@ -216,6 +225,193 @@ async def test_where_slurm_makes_no_move_of_it_it_is_tried_once():
     done = await world.uninstall()
     assert [one for one in done.waits if "it shows it as before" in one]
     assert sum(one.startswith("update 1 ") for one in world.slurm.commands) == 1
+
+
+async def test_an_array_whose_tasks_start_while_slurm_refuses_to_move_it_is_tried_once():
+    """Its waiting tasks are others at each look."""
+    world = await World(array(2, 40, BORROWED), job(1, BORROWED)).installed()
+    world.slurm.refuses = ("update 2_",)
+    jobs = world.slurm.jobs
+
+    async def one_starts() -> tuple[JobView, ...]:
+        shown = await jobs()
+        world.slurm.running = tuple(
+            replace(one, untouched=one.untouched - {min(one.untouched)}) if one.untouched else one
+            for one in shown
+        )
+        return shown
+
+    world.slurm.jobs = one_starts  # type: ignore[method-assign]
+    done = await world.uninstall()
+    assert world.qos() == {1: OWN, 2: BORROWED}
+    assert sum(one.startswith("update 2_") for one in world.slurm.commands) == 1
+    (told,) = [one for one in done.waits if "does not move" in one]
+    assert "Invalid qos specification" in told
+    assert (await world.finish()).moved == {}
+
+
+async def test_what_slurm_never_shows_ends_with_what_is_still_due():
+    world = await World(job(1, OWN), lent=3000).installed()
+    world.slurm.ignores = ("grptres=billing=3000",)
+    with pytest.raises(OutsideError, match="SW-LIMITS-UNSETTLED") as failed:
+        await world.uninstall()
+    assert f"sacctmgr modify qos where name={OWN} set grptres=billing=3000." in str(failed.value)
+
+
+async def test_a_long_backlog_moves_in_several_calls():
+    calls: list[int] = []
+    world = await World(*(job(number, BORROWED) for number in range(1, 501))).installed()
+    update = world.slurm.update
+
+    async def counted(changes: Any) -> Any:
+        calls.append(len(changes))
+        return await update(changes)
+
+    world.slurm.update = counted  # type: ignore[method-assign]
+    done = await world.uninstall()
+    assert calls == [200, 200, 100]
+    assert set(world.qos().values()) == {OWN}
+    assert len(done.moved) == 500
+
+
+async def test_what_slurm_does_not_move_is_told_by_its_words():
+    world = await World(*(job(number, BORROWED) for number in range(1, 16))).installed()
+    world.slurm.refuses = ("update ",)
+    done = await world.uninstall()
+    (told,) = [one for one in done.waits if "does not move" in one]
+    assert "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ... (15 jobs or arrays)" in told
+    assert told.count("scontrol update") == 10
+    assert done.unmoved.keys() == set(range(1, 16))
+    assert world.qos() == dict.fromkeys(range(1, 16), BORROWED)
+
+
+async def test_what_is_told_of_an_array_works_on_any_slurm():
+    """From 24.11 on QOS of listed tasks changes in their first record only."""
+    requeued = job(30, BORROWED, array_job_id=2, task_index=7)
+    array_left = job(2, BORROWED, array_job_id=2, untouched=frozenset({1, 2, 3}))
+    world = await World(array_left, requeued).installed()
+    told: list[str] = []
+    assert (await world.plan()).moves == {"2_[1-3,7]": OWN}
+    await uninstall(world.slurm, world.ledger, settings(), told.append)  # type: ignore[arg-type]
+    assert [one for one in told if "JobId" in one] == [
+        f"scontrol update JobId=2_[1-3] QOS={OWN}",
+        f"scontrol update JobId=2_7 QOS={OWN}",
+    ]
+
+
+async def test_what_slurm_took_and_did_not_move_is_not_among_the_moved():
+    world = await World(job(1, BORROWED), array(2, 40, BORROWED)).installed()
+    world.slurm.ignores = ("update 1 ",)
+    done = await world.uninstall()
+    assert (done.moved, done.moved_jobs) == ({"2_[0-39]": OWN}, 40)
+    assert done.unmoved == {1: "it shows it as before"}
+
+
+async def test_what_somebody_has_lowered_since_stays_until_it_is_uninstalled_again():
+    world = await World(job(1, OWN), lent=3000).installed()
+    await world.uninstall()
+    assert world.limit(OWN) == 3000
+    for lower in (0, 2000):
+        world.slurm.known[OWN] = replace(world.slurm.known[OWN], grp_tres={"billing": lower})
+        await world.finish()
+        assert world.limit(OWN) == lower
+    planned = await plan(world.slurm, world.ledger, settings(), finishes=True)  # type: ignore[arg-type]
+    assert planned.all == ()
+    await world.uninstall()
+    assert world.limit(OWN) == 3000
+
+
+async def test_a_finish_goes_on_where_an_uninstall_was_killed():
+    world = await World(job(1, OWN), lent=3000).installed()
+    world.ledger.mark_uninstalled()
+    await world.finish()
+    assert world.limit(OWN) == 3000
+
+
+@pytest.mark.parametrize("count", [2, 3])
+async def test_the_parts_of_a_budget_above_are_together_no_more_than_it_has(count: int):
+    names = ["vision", "nlp", "bio"][:count]
+    own = [f"slicewise_{name}" for name in names]
+    world = World(*(job(number, qos) for number, qos in enumerate(own, 1)), lent=3000)
+    world.slurm.rows["lab", ""] = Row("lab", parent="root")
+    world.quota("lab", budget=Budget(Period.NONE, MillisliceSeconds(36_000_000)))
+    if count > 2:
+        world.slurm.rows["bio", ""] = Row("bio", parent="root")
+        world.quota("bio", nominal_millislices=Millislices(1000))
+    for name in names:
+        world.quota(name, parent="lab")
+    world.ledger.left = {"lab": 36_000_000}
+    await world.installed()
+    await world.uninstall()
+    parts = [world.slurm.known[qos].grp_tres_run_mins["billing"] for qos in own]
+    assert sum(parts) == 600_000
+    assert all(parts)
+    world.slurm.running = world.slurm.running[:1]
+    await world.finish()
+    assert world.slurm.known[OWN].grp_tres_run_mins == {"billing": 600_000}
+
+
+async def test_of_a_budget_each_waiting_job_gets_what_it_needs_first():
+    long_job = job(1, OWN, time_limit_s=30_000)
+    world = World(long_job, job(2, NLP), lent=3000)
+    world.slurm.rows["lab", ""] = Row("lab", parent="root")
+    world.quota("lab", budget=Budget(Period.NONE, MillisliceSeconds(36_000_000)))
+    for name in ("vision", "nlp"):
+        world.quota(name, parent="lab")
+    world.ledger.left = {"lab": 36_000_000}
+    await world.installed()
+    for qos in (OWN, NLP):
+        key = LimitKey("qos", qos, "grptresrunmins=billing")
+        world.slurm.known[qos] = replace(world.slurm.known[qos], grp_tres_run_mins={"billing": 0})
+        world.ledger.know({key: KnownLimit("", "0")})
+    done = await world.uninstall()
+    parts = [world.slurm.known[qos].grp_tres_run_mins["billing"] for qos in (OWN, NLP)]
+    assert parts == [545_000, 55_000]
+    assert not [one for one in done.waits if "for ever" in one]
+
+
+async def test_what_jobs_in_other_qos_may_take_of_a_budget_is_not_given_away():
+    other = job(2, "normal", JobState.RUNNING, account="vision", end_s=10**10)
+    world = World(job(1, OWN), other, lent=3000)
+    world.quota("vision", budget=Budget(Period.NONE, MillisliceSeconds(36_000_000)))
+    world.ledger.left = {"vision": 36_000_000}
+    await world.installed()
+    await world.uninstall()
+    assert world.slurm.known[OWN].grp_tres_run_mins == {"billing": 0}
+
+
+async def test_what_the_borrowed_qos_lets_start_stays_there():
+    """Its own one may be full of others."""
+    world = await World(
+        runs(1, BORROWED),
+        job(2, BORROWED, priority=5),
+        job(3, BORROWED, priority=9),
+        array(4, 9, BORROWED),
+        job(5, BORROWED, held=True, priority=0),
+        borrowed=3000,
+    ).installed()
+    done = await world.uninstall()
+    assert world.qos() == {1: BORROWED, 2: BORROWED, 3: BORROWED, 4: OWN, 5: OWN}
+    assert done.moved.keys() == {"4_[0-8]", "5"}
+
+
+async def test_what_waits_in_a_qos_that_is_gone_goes_on_in_its_own_one():
+    world = await World(job(1, BORROWED)).installed()
+    del world.slurm.known[BORROWED]
+    await world.uninstall()
+    assert world.qos() == {1: OWN}
+
+
+async def test_an_array_stays_where_its_next_task_can_start():
+    world = await World(array(1, 9, BORROWED), job(2, BORROWED), borrowed=2000).installed()
+    await world.uninstall()
+    assert world.qos() == {1: BORROWED, 2: OWN}
+
+
+async def test_a_waiting_job_that_can_not_be_read_is_none_that_runs():
+    odd = job(1, OWN, unread=frozenset({"tres"}))
+    world = await World(odd).installed()
+    assert (await world.uninstall()).in_use == {OWN: Jobs((1,), running=0, waiting=1, held=0)}
 
 
 async def test_a_run_on_borrowed_quota_that_is_requeued_finds_its_own_qos_again():
