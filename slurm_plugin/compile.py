@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from cluster.errors import InvalidInputError, OutsideError, Refusal
 from cluster.jobs import JobView, NodeView, PartitionView
 from cluster.settings import Settings
-from cluster.slurm.interface import Association, Qos, Slurm
+from cluster.slurm.interface import Association, Changed, Qos, Slurm
 from cluster.units import Millislices
 from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.budget_parts import drawn_on
@@ -76,6 +76,17 @@ _PATIENCE_S, _PAUSE_S = 60.0, 0.1
 """For another one that compiles: longer than sacctmgr may take for a few changes."""
 _ROUNDS = 8
 """What a change lets show (a child inherits) is found in the next; the last must find nothing."""
+_NEWS_S = _PATIENCE_S / 3
+"""Who takes Slicewise out says so in the ledger, and then waits for this turn to end, which takes a
+few seconds where Slurm is not slow. After so long the ledger is asked whether somebody waits."""
+
+
+@dataclass(frozen=True)
+class Conf:
+    """What slurmctld goes by of slurm.conf."""
+
+    config: Mapping[str, str] = field(hash=False)
+    partitions: tuple[PartitionView, ...]
 
 
 @dataclass(frozen=True)
@@ -83,13 +94,12 @@ class SlurmNow:
     """What Slurm has of limits, and the jobs and nodes that they bind.
 
     Attributes:
-        is_fresh: whether the jobs are of this moment, too.
+        is_fresh: whether the jobs are as young as the limits.
     """
 
     associations: tuple[Association, ...]
     qos: tuple[Qos, ...]
-    config: Mapping[str, str]
-    partitions: tuple[PartitionView, ...]
+    conf: Conf
     jobs: tuple[JobView, ...]
     nodes: tuple[NodeView, ...]
     is_fresh: bool = True
@@ -158,9 +168,9 @@ async def slurm_now(
     slurm: Slurm,
     jobs: tuple[JobView, ...] | None = None,
     nodes: tuple[NodeView, ...] | None = None,
-    config: Mapping[str, str] | None = None,
+    conf: Conf | None = None,
 ) -> SlurmNow:
-    """What is given was seen a moment ago; Slurm is asked for the rest.
+    """What is given was seen before; Slurm is asked for the rest.
 
     Raises what ``Slurm`` raises.
     """
@@ -168,13 +178,16 @@ async def slurm_now(
         *await asyncio.gather(
             slurm.associations(),
             slurm.qos(),
-            _given(config) or slurm.config(),
-            slurm.partitions(),
+            _given(conf) or _conf(slurm),
             _given(jobs) or slurm.jobs(),
             _given(nodes) or slurm.nodes(),
         )
     )
     return replace(shown, is_fresh=jobs is None)
+
+
+async def _conf(slurm: Slurm) -> Conf:
+    return Conf(*await asyncio.gather(slurm.config(), slurm.partitions()))
 
 
 def _given(value: _Seen | None) -> Awaitable[_Seen] | None:
@@ -184,10 +197,28 @@ def _given(value: _Seen | None) -> Awaitable[_Seen] | None:
     return None if value is None else at_once(value)
 
 
-async def _again(slurm: Slurm, shown: SlurmNow) -> SlurmNow:
-    """What limits have become and who has started meanwhile; the rest is as it was."""
-    associations, qos, jobs = await asyncio.gather(slurm.associations(), slurm.qos(), slurm.jobs())
-    return replace(shown, associations=associations, qos=qos, jobs=jobs, is_fresh=True)
+async def _jobs_again(slurm: Slurm, shown: SlurmNow) -> SlurmNow:
+    """Who has started meanwhile."""
+    return replace(shown, jobs=await slurm.jobs(), is_fresh=True)
+
+
+async def _again(
+    slurm: Slurm, shown: SlurmNow, seen: Look, changed: Sequence[Difference]
+) -> SlurmNow:
+    """What else may have moved with what was ``changed`` of all that was ``seen``: what inherits
+    from accounts, and jobs, if others are to grow now by what shrank.
+    """
+    if any(one.key.entity == "account" for one in changed):
+        shown = replace(shown, associations=await slurm.associations())
+    if shrinking(changed, seen.found) and growing(seen.differences, seen.found):
+        shown = await _jobs_again(slurm, shown)
+    return shown
+
+
+def _after(shown: SlurmNow, changed: Changed) -> SlurmNow:
+    """With what a change has made of QOS; jobs may have started before it."""
+    qos = {one.name: one for one in (*shown.qos, *changed.qos)}
+    return replace(shown, qos=tuple(qos.values()), is_fresh=False)
 
 
 async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
@@ -202,7 +233,7 @@ def compared(
     """What Slurm has beside what the ledger says. The limits are wanted for what is in use, or was
     when they were ``planned``.
     """
-    config, partitions, cluster = shown.config, shown.partitions, settings.cluster
+    config, partitions, cluster = shown.conf.config, shown.conf.partitions, settings.cluster
     nodes, managed = shown.nodes, frozenset(cluster.partitions)
     # Without any GPU something else is wrong, and limits of 0 would not mend it.
     whole = capacity(nodes, managed, settings.costs, settings.whole_boards) or None
@@ -296,14 +327,16 @@ async def compile_in_turn(
     books: Books,
 ) -> Compiled:
     """Apply the differences, in rounds until there are none. The first goes by what Slurm has
-    ``shown`` in this turn; jobs of a moment before are looked at again before anything is applied.
-    All rounds go by the same ``books``: what changes in the ledger meanwhile, and what runs use up
-    of budgets, is for the next compilation.
+    ``shown`` in this turn; a round after it looks only at what was changed in the one before. All
+    go by the same ``books``: what changes in the ledger meanwhile, and what runs use up of budgets,
+    is for the next compilation.
 
-    Limits of QOS grow, new ones from 0, only in a round that finds none to shrink: a job may have
-    started before a QOS shrank, and nothing starts beyond its limit after. The use of the second
-    round is that of all later ones, or limits would follow it for ever; where it was overtaken, and
-    where Slurm does not shrink what is to be given up, growth is left to the next compilation.
+    Limits of QOS grow, new ones from 0, only in a round that finds none to shrink, and by a look at
+    jobs since the last change: a job may have started before a QOS shrank, and nothing starts
+    beyond its limit after. The use of the first such look after a change is that of all later
+    rounds, or limits would follow it for ever; where it was overtaken, and where Slurm does not
+    shrink what is to be given up, growth is left to the next compilation. What shrinks by jobs of a
+    moment before costs nobody more than that moment: it grows back in the same compilation.
 
     What somebody changed by hand is told of on stderr at once, then adopted if the settings say so,
     else put back. Safe to repeat at any time and to be killed at any point (``decide.drift``; of
@@ -317,42 +350,41 @@ async def compile_in_turn(
     refused = _Refused()
     planned: Look | None = None
     sent: frozenset[Difference] = frozenset()
+    heard_s = time.monotonic()
     for number in range(_ROUNDS):
-        if number:
-            # An uninstall says so before it waits for its turn.
+        if time.monotonic() - heard_s > _NEWS_S:
             require_installed(await asyncio.to_thread(ledger.limits.is_uninstalled))
-            shown = await _again(slurm, shown)
-        seen = compared(books, shown, settings, planned)
-        require_installed(seen.is_uninstalled)
-        if seen.by_hand or (seen.differences and not shown.is_fresh):
-            shown = await _again(slurm, shown)
-            if seen.by_hand:
-                # Or another compile was under way between the look at Slurm and at the ledger.
-                books = await _read_again(ledger, settings, books)
-            seen = compared(books, shown, settings, planned)
-        if seen.by_hand:
-            changed_by_hand += seen.by_hand
-            books = await _with_hands(ledger, settings, seen)
-            seen = compared(books, shown, settings, planned)
-        planned = seen if number else None
-        refused.note_ignored(one for one in seen.differences if one in sent)
-        left = _due(seen, refused)
-        coming = (*seen.differences, *left)
-        due = to_remember(seen.wanted.settings, coming, seen.found, books.known)
-        if due:
+            heard_s = time.monotonic()
+        while True:
+            books, shown, seen, hands = await _told(
+                slurm, ledger, settings, shown, books, planned=planned
+            )
+            changed_by_hand += hands
+            refused.note_ignored(one for one in seen.differences if one in sent)
+            sent = frozenset()
+            left = _due(seen, refused)
+            if shown.is_fresh or not _grows(left, seen.found):
+                break
+            shown = await _jobs_again(slurm, shown)
+        planned = seen if number and shown.is_fresh else planned
+        due = to_remember(seen.wanted.settings, (*seen.differences, *left), seen.found, books.known)
+        # What Slurm shows by now is noted with the rest, once.
+        if due and (not left or any(one.key in due for one in left)):
             await asyncio.to_thread(ledger.limits.know, due)
             books = replace(books, known={**books.known, **due})
         if not left:
             break
         sent = frozenset(left)
         for stage in stages(left, seen.found, apart=refused.any):
-            refusals = await slurm.sacctmgr(stage)
-            applied += tuple(change for change in stage if change not in refusals)
-            if refusals and not refused.any:
+            changed = await slurm.set_limits(stage)
+            shown = _after(shown, changed)
+            applied += tuple(change for change in stage if change not in changed.refused)
+            if changed.refused and not refused.any:
                 # What shrinks together with it has not: nothing grows before that.
                 refused.any, sent = True, frozenset()
                 break
-            refused.add(refusals, left, seen.found)
+            refused.add(changed.refused, left, seen.found)
+        shown = await _again(slurm, shown, seen, left)
     else:
         refused.add_unsettled(left)
     refused.check(seen.allowed.policy)
@@ -383,6 +415,32 @@ def require_installed(is_uninstalled: bool) -> None:
     """Raises InvalidInputError (SW-UNINSTALLED)."""
     if is_uninstalled:
         raise InvalidInputError(UNINSTALLED.code, UNINSTALLED.message, UNINSTALLED.hint)
+
+
+async def _told(
+    slurm: Slurm,
+    ledger: "Ledger",
+    settings: Settings,
+    shown: SlurmNow,
+    books: Books,
+    *,
+    planned: Look | None,
+) -> tuple[Books, SlurmNow, Look, tuple[HandChange, ...]]:
+    """The look, once what somebody has changed by hand is told of; that last."""
+    seen = compared(books, shown, settings, planned)
+    require_installed(seen.is_uninstalled)
+    if not seen.by_hand:
+        return books, shown, seen, ()
+    # Or another compile was under way between the look at Slurm and at the ledger.
+    associations, qos = await asyncio.gather(slurm.associations(), slurm.qos())
+    shown = replace(shown, associations=associations, qos=qos)
+    books = await _read_again(ledger, settings, books)
+    seen = compared(books, shown, settings, planned)
+    hands = seen.by_hand
+    if hands:
+        books = await _with_hands(ledger, settings, seen)
+        seen = compared(books, shown, settings, planned)
+    return books, shown, seen, hands
 
 
 async def _with_hands(ledger: "Ledger", settings: Settings, seen: Look) -> Books:
@@ -418,6 +476,12 @@ def _due(seen: Look, refused: "_Refused") -> tuple[Difference, ...]:
     waits |= overdrawn(stuck, drawn_on(policy, seen.allowed.run_minutes, policy))
     waiting = frozenset(one for one in grow if one.key.name in waits)
     return without(waiting, left, seen.found)
+
+
+def _grows(due: Iterable[Difference], found: Found) -> bool:
+    """Whether something of that grows now; what is made of a new QOS before others shrank is 0."""
+    due = tuple(due)
+    return bool(growing(due, found)) and not shrinking(due, found)
 
 
 class _Refused:

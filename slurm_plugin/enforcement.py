@@ -13,6 +13,7 @@ from cluster.units import slices_text
 from slurm_plugin.compile import (
     UNINSTALLED,
     Compiled,
+    Conf,
     compile_in_turn,
     compile_turn,
     is_uninstalled,
@@ -47,8 +48,8 @@ _LONGEST_REST_S = 60.0
 
 _MOVE_AGAIN_S = 300.0
 """How often an uninstall tries again to move what Slurm refused to."""
-_CONFIG_S = 60.0
-"""So old slurm.conf may be; its operator changes it now and then."""
+_CONF_S = 60.0
+"""So old what slurm.conf says may be; its operator changes it now and then."""
 
 
 _NO_QOS: frozenset[str] = frozenset()
@@ -80,8 +81,8 @@ class Enforcement:
         self._renewed: Renewed | None = None
         self._written: Books | None = None
         self._in_force: Books | None = None
-        self._config: Mapping[str, str] | None = None
-        self._compile_due_s = self._short_due_s = self._plan_due_s = self._config_due_s = 0.0
+        self._conf: Conf | None = None
+        self._compile_due_s = self._short_due_s = self._plan_due_s = self._conf_due_s = 0.0
         self._moves_tried: dict[int, str] = {}
         self._move_again_s = 0.0
         self._warned: frozenset[str] = frozenset()
@@ -155,10 +156,10 @@ class Enforcement:
         """
         now_s, seen = time.monotonic(), self._sync
         jobs, nodes = (seen.jobs, seen.nodes) if seen.view.complete else (None, None)
-        config = self._config if now_s < self._config_due_s else None
-        shown = await slurm_now(self._slurm, jobs, nodes, config)
-        if config is None:
-            self._config, self._config_due_s = shown.config, now_s + _CONFIG_S
+        conf = self._conf if now_s < self._conf_due_s else None
+        shown = await slurm_now(self._slurm, jobs, nodes, conf)
+        if conf is None:
+            self._conf, self._conf_due_s = shown.conf, now_s + _CONF_S
         books = await self._books()
         self._follow_uninstall(is_uninstalled(books, shown.qos, self._settings))
         if seen.is_uninstalled:

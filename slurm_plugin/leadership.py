@@ -10,7 +10,7 @@ from cluster.slurm.interface import Slurm
 
 _LOG = logging.getLogger("slicewise.daemon")
 _CHANGES = frozenset(
-    {"hold", "release", "requeue_hold", "cancel", "update", "weigh_nodes", "sacctmgr"}
+    {"hold", "release", "requeue_hold", "cancel", "update", "weigh_nodes", "sacctmgr", "set_limits"}
 )
 """What changes something in Slurm."""
 

@@ -21,7 +21,7 @@ from cluster.errors import InvalidInputError, UnreachableError
 from cluster.jobs import JobState, JobView, NodeView, PartitionView, RunRecord
 from cluster.periods import next_start_s
 from cluster.settings import Settings
-from cluster.slurm.interface import Association, Qos
+from cluster.slurm.interface import Association, Changed, Qos
 from cluster.units import MillisliceSeconds
 from cluster.wire import StatusAnswer
 from slurm_plugin.decide.mig.recut_steps import Recut
@@ -171,6 +171,9 @@ class World(ScriptedSlurm):
 
     async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
         return await self.database.sacctmgr(changes)
+
+    async def set_limits(self, changes: Sequence[tuple[str, ...]]) -> Changed:
+        return await self.database.set_limits(changes)
 
 
 @dataclass

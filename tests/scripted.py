@@ -22,6 +22,7 @@ from cluster.jobs import (
 from cluster.settings import DaemonSettings, Settings, load_settings
 from cluster.slurm.interface import (
     Association,
+    Changed,
     JobChange,
     JobRequest,
     PriorityRow,
@@ -212,6 +213,9 @@ class ScriptedSlurm:
     async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
         self.done.extend(("sacctmgr", tuple(change)) for change in changes)
         return {}
+
+    async def set_limits(self, changes: Sequence[tuple[str, ...]]) -> Changed:
+        return Changed(await self.sacctmgr(changes))
 
     def _act(self, name: str, target: int | Tasks) -> None:
         self._see()

@@ -8,8 +8,8 @@ from own_parts import OwnParts
 
 from cluster.billing import MILLISLICES, BillingUnit
 from cluster.jobs import JobState, JobView, NodeView, PartitionView
-from cluster.slurm.interface import Association, JobChange, Qos, Target
-from cluster.slurm.updates import address
+from cluster.slurm.interface import Association, Changed, JobChange, Qos, Target
+from cluster.slurm.updates import address, named_qos
 from cluster.slurm.values import duration_s
 from cluster.units import MillisliceSeconds
 from slurm_plugin.decide.books import UNINSTALLED_ID
@@ -155,6 +155,10 @@ class SlurmDatabase:
     def _may_have(self, job: JobView, qos: str) -> bool:
         waits = job.state in {JobState.PENDING, JobState.SPECIAL_EXIT}
         return waits and qos in self._list(self.rows[job.account, ""]) & self.known.keys()
+
+    async def set_limits(self, changes: Sequence[tuple[str, ...]]) -> Changed:
+        refused, named = await self.sacctmgr(changes), named_qos(changes)
+        return Changed(refused, tuple(one for one in await self.qos() if one.name in named))
 
     async def weigh_nodes(self, weights: Mapping[str, int]) -> None:
         self.steps.step()

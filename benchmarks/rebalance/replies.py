@@ -9,12 +9,14 @@ from cluster.jobs import JobView, NodeView, PartitionView, RunRecord, StepView
 from cluster.slurm.commands import CommandSlurm
 from cluster.slurm.interface import (
     Association,
+    Changed,
     JobChange,
     PriorityRow,
     Qos,
     Submission,
     Target,
 )
+from cluster.slurm.updates import named_qos
 from slurm_plugin.decide.qos_names import GATE_QOS
 
 CLUSTER = "bench"
@@ -105,6 +107,11 @@ class Replies(CommandSlurm):
                 case _:
                     raise AssertionError(change)
         return {}
+
+    async def set_limits(self, changes: Sequence[tuple[str, ...]]) -> Changed:
+        """As ``sacctmgr``."""
+        refused, named = await self.sacctmgr(changes), named_qos(changes)
+        return Changed(refused, tuple(one for name, one in self._qos.items() if name in named))
 
 
 def _names(where: str) -> Sequence[str]:

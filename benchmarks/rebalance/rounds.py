@@ -199,7 +199,7 @@ async def _rounds(
     await sync.turn()
     for _ in range(_UNTIL_QUIET):
         quiet = await measured()
-        if not of_slurm["sacctmgr"] and not of_ledger["replace"]:
+        if not of_slurm["set_limits"] and not of_ledger["replace"]:
             break
     slurm.show(after)
     await sync.turn()

@@ -19,6 +19,7 @@ from cluster.slurm import parse
 from cluster.slurm.change_jobs import change_jobs
 from cluster.slurm.interface import (
     Association,
+    Changed,
     JobChange,
     JobRequest,
     PriorityRow,
@@ -66,7 +67,7 @@ from cluster.slurm.runs import RUN_FIELDS, RUN_STATES, jobs_without_start, parse
 from cluster.slurm.steps import StepReader
 from cluster.slurm.submissions import parse_scripts, script_questions
 from cluster.slurm.unread import Told, UnreadLog
-from cluster.slurm.updates import address, weights_script
+from cluster.slurm.updates import address, named_qos, weights_script
 from cluster.slurm.values import answers, time_text, without_prompts
 
 _LONGEST_WAIT_S = 2.0
@@ -83,6 +84,8 @@ _LINE_S = 1.0
 _WORD = re.compile(r"[!#-&(-~]+")
 """What ``sacctmgr`` takes as it stands: no blanks or quotes, and nothing that readline, by which it
 may read them, takes for a key. \x15 deletes all before it, also where no terminal is."""
+_FEW_QOS = 100
+"""Their names are short of what an argument may be."""
 _FEW_JOBS = 100
 """Each takes a millisecond; all jobs of a large cluster together take a tenth of a second."""
 _SCRIPTS = 20
@@ -318,6 +321,16 @@ class CommandSlurm(Slurm):
         parts = [lined[at : at + _LINES] for at in range(0, len(lined), _LINES)]
         apart = [change for change in changes if not _is_line(change)]
         return await _all([*map(together, parts), *map(alone, apart)])
+
+    async def set_limits(self, changes: Sequence[tuple[str, ...]]) -> Changed:
+        """``sacctmgr``, then ``sacctmgr show qos`` of those; of many, of all that there are."""
+        refused = await self.sacctmgr(changes)
+        names = named_qos(changes)
+        if not names:
+            return Changed(refused)
+        where = ("where", f"name={','.join(sorted(names))}") if len(names) <= _FEW_QOS else ()
+        shown = parse.parse_qos(await _show("qos", parse.QOS_FIELDS, *where), self._told)
+        return Changed(refused, tuple(one for one in shown if one.name in names))
 
 
 def _is_line(change: tuple[str, ...]) -> bool:

@@ -84,6 +84,19 @@ class Qos:
 
 
 @dataclass(frozen=True)
+class Changed:
+    """What has become of changes that sacctmgr was to make.
+
+    Attributes:
+        refused: those that Slurm refused, with its own words.
+        qos: what it shows, afterwards, of the QOS that were to be added or modified.
+    """
+
+    refused: Mapping[tuple[str, ...], str] = field(default_factory=dict, hash=False)
+    qos: tuple[Qos, ...] = ()
+
+
+@dataclass(frozen=True)
 class JobChange:
     """What to change of a pending job; None leaves a thing as it is.
 
@@ -282,4 +295,8 @@ class Slurm(Protocol):
 
         A change that Slurm refuses may look like one that it took; look again afterwards.
         """
+        ...
+
+    async def set_limits(self, changes: Sequence[tuple[str, ...]]) -> Changed:
+        """As ``sacctmgr``, with the look afterwards: at the QOS that are named and at no others."""
         ...

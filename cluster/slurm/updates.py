@@ -1,4 +1,6 @@
-"""Many changes of jobs or nodes for one ``scontrol``, and whose its complaints are."""
+"""Many changes of jobs or nodes for one ``scontrol``, and whose its complaints are; which QOS one
+by ``sacctmgr`` names.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -117,3 +119,13 @@ def own_words(complaint: str) -> str:
     """Without the lines that tell of tasks of an array that were changed while others were not."""
     lines = (line.strip() for line in complaint.splitlines())
     return "\n".join(line for line in lines if line and not line.endswith(_NO_COMPLAINT))
+
+
+def named_qos(changes: Iterable[Words]) -> frozenset[str]:
+    """The QOS that these changes by sacctmgr add or modify."""
+    named: set[str] = set()
+    for change in changes:
+        match change:
+            case ("add", "qos", names, *_) | ("modify", "qos", "where", names, *_):
+                named.update(names.removeprefix("name=").split(","))
+    return frozenset(named)

@@ -361,6 +361,13 @@ async def test_limits_are_written_and_read_back(slurm: CommandSlurm) -> None:
     refused = ("modify", "account", "where", "name=nobodys", "set", "qos+=commands-test")
     assert (await slurm.sacctmgr([refused, change])).keys() == {refused}
     found = {qos.name: qos.grp_tres for qos in await slurm.qos()}
+    less = (*change[:-1], "grptres=billing=2000")
+    nobodys = ("modify", "qos", "where", "name=nobodys", "set", "grptres=billing=1")
+    changed = await slurm.set_limits([less, nobodys])
+    assert changed.refused.keys() == {nobodys}
+    assert {qos.name: qos.grp_tres for qos in changed.qos} == {
+        "commands-test": {"billing": 2000, "mem": 2048}
+    }
     await slurm.sacctmgr([("delete", "qos", "commands-test")])
     assert found["commands-test"] == {"billing": 3000, "mem": 2048}
     accounts = {(row.account, row.user): row for row in await slurm.associations()}

@@ -27,11 +27,12 @@ from cluster.errors import InvalidInputError, OutsideError
 from cluster.jobs import JobState, JobView
 from cluster.slurm.interface import Qos
 from cluster.units import Millislices, MillisliceSeconds
-from slurm_plugin.compile import compile_limits, look
+from slurm_plugin.compile import compile_in_turn, compile_limits, look, slurm_now
 from slurm_plugin.decide.explain import explain
 from slurm_plugin.decide.limits import BILLING
 from slurm_plugin.decide.policy import Budget, LimitKey, Loan, Period, TenantUpdate
 from slurm_plugin.explain_reads import situation
+from slurm_plugin.ledger_reads import books_now
 from slurm_plugin.uninstall import uninstall
 
 ACCOUNTS = ("a", "b", "c", "d")
@@ -330,6 +331,35 @@ def test_nobody_is_told_that_more_may_start_than_slurm_lets(
                 most = int(found.wanted.settings[key].value)
                 holds = found.use.held.get(key.name, 0)
                 assert more * room.cost_millislices <= max(0, most - holds)
+
+
+@settings(max_examples=examples(60, nightly=2400))
+@given(JOBS, JOBS, JOBS)
+def test_no_limit_grows_but_to_what_it_is_by_a_new_look_at_jobs(
+    first: Sequence[JobView], seen: Sequence[JobView], now: Sequence[JobView]
+) -> None:
+    """However old the one was at which it was begun to change limits."""
+    limits = {}
+    for looked in (now, seen):
+        slurm, ledger = Watched([Row(name, parent="root") for name in ACCOUNTS]), LimitLedger()
+        set_nominals(ledger, [3000] * len(ACCOUNTS))
+        slurm.totals, slurm.running = [], tuple(first)
+        asyncio.run(compile_limits(slurm, ledger, site()))  # type: ignore[arg-type]
+        before = slurm.limits(*ACCOUNTS)
+        slurm.totals, slurm.running = [sum(limit or 0 for limit in before)], tuple(now)
+        asyncio.run(_compiled_by(slurm, ledger, tuple(looked)))
+        assert max(slurm.totals) <= max(slurm.totals[0], slurm.totals[-1])
+        limits[looked is now] = slurm.limits(*ACCOUNTS)
+    for was, older, newer in zip(before, limits[False], limits[True], strict=True):
+        assert older == newer or (older or 0) <= (was or 0)
+
+
+async def _compiled_by(
+    slurm: SlurmDatabase, ledger: LimitLedger, looked: tuple[JobView, ...]
+) -> None:
+    shown = await slurm_now(slurm, jobs=looked)  # type: ignore[arg-type]
+    books = books_now(ledger, site())  # type: ignore[arg-type]
+    await compile_in_turn(slurm, ledger, site(), shown, books)  # type: ignore[arg-type]
 
 
 BUDGET_TURN = st.tuples(st.fixed_dictionaries({"a": LEFT, "c": LEFT}), JOBS)

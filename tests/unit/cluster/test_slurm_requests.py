@@ -12,7 +12,7 @@ from why_world import running
 
 from cluster.errors import OutsideError, UnreachableError
 from cluster.slurm.commands import CommandSlurm
-from cluster.slurm.interface import JobChange, Tasks
+from cluster.slurm.interface import Changed, JobChange, Tasks
 from cluster.slurm.nodes import NodeReader
 from cluster.slurm.parse import ASSOCIATION_FIELDS, parse_associations
 from cluster.slurm.run import secret_columns
@@ -223,6 +223,38 @@ async def test_modifications_are_lines_of_few_processes_and_a_refused_one_is_fou
     changes[70] = ("modify", "qos", "where", "name=bad", "set", "preempt=")
     assert await CommandSlurm().sacctmgr(changes) == {changes[70]: "no such QOS"}
     assert len(log.read_text().strip().split("\n\n")) == 3 + 3 + 50
+
+
+async def test_after_limits_were_set_those_qos_are_shown_and_no_others(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    row = "%s|billing=5|||||cluster|\\n"
+    stand_in("sacctmgr", f"case \"$*\" in *show*) printf '{row}' a b other;; esac\n")
+    changes = [
+        ("add", "qos", "b", "grptres=billing=5"),
+        ("modify", "qos", "where", "name=a", "set", "grptres=billing=5"),
+        ("modify", "account", "where", "name=vision", "cluster=c", "set", "qos+=b"),
+    ]
+    changed = await CommandSlurm().set_limits(changes)
+    assert changed.refused == {}
+    assert [(one.name, one.grp_tres) for one in changed.qos] == [
+        ("a", {"billing": 5}),
+        ("b", {"billing": 5}),
+    ]
+    (shown,) = (line for line in noted(tmp_path, "sacctmgr") if "show" in line)
+    assert "where name=a,b format=" in shown
+    assert await CommandSlurm().set_limits(changes[2:]) == Changed({})
+    assert len([line for line in noted(tmp_path, "sacctmgr") if "show" in line]) == 1
+
+
+async def test_of_many_qos_all_are_shown(tmp_path: Path, stand_in: StandIn) -> None:
+    """Their names may be longer than an argument."""
+    stand_in("sacctmgr", "case \"$*\" in *show*) printf 'q7|||||||\\nother|||||||\\n';; esac\n")
+    changes = [("modify", "qos", "where", f"name=q{n}", "set", "preempt=") for n in range(101)]
+    changed = await CommandSlurm().set_limits(changes)
+    assert [one.name for one in changed.qos] == ["q7"]
+    (shown,) = (line for line in noted(tmp_path, "sacctmgr") if "show" in line)
+    assert "where" not in shown
 
 
 async def test_many_modifications_have_more_time_than_one_and_may_be_made_in_part(

@@ -15,6 +15,7 @@ from cluster.errors import InvalidInputError, OutsideError
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.slurm.interface import Qos
 from cluster.units import Millislices, MillisliceSeconds
+from slurm_plugin import compile as compiling
 from slurm_plugin.compile import Compiled, compile_in_turn, compile_limits, look, slurm_now
 from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.drift import HandChange
@@ -271,37 +272,78 @@ async def test_a_job_that_starts_before_its_qos_shrinks_keeps_the_other_one_from
     assert [one for one in slurm.commands if "name=slicewise_vision_borrowed" in one] == []
 
 
-async def test_before_limits_change_it_is_looked_who_has_started_meanwhile():
+async def in_turn(slurm: SlurmDatabase, of: LimitLedger, *seen_before: JobView) -> Compiled:
+    """By a look at jobs that is older than that at limits."""
+    before = await slurm_now(slurm, jobs=seen_before)  # type: ignore[arg-type]
+    books = books_now(of, settings())  # type: ignore[arg-type]
+    return await compile_in_turn(slurm, of, settings(), before, books)  # type: ignore[arg-type]
+
+
+async def test_before_a_limit_grows_it_is_looked_who_has_started_meanwhile():
+    on_loan = replace(waiting("slicewise_vision_borrowed"), **RUNNING)
+    its_own = replace(waiting("slicewise_vision"), **RUNNING)
+    slurm, of = Busy(), ledger(vision=1000)
+    slurm.running = (on_loan,)
+    await compiled(slurm, of)
+    assert slurm.limits("vision") == [0, 1000]
+    slurm.commands.clear()
+    slurm.running = (replace(on_loan, state=JobState.RUNNING),)
+    await in_turn(slurm, of, its_own)
+    assert slurm.limits("vision") == [0, 1000]
+    assert [one for one in slurm.commands if "name=slicewise_vision set" in one] == []
+
+
+async def test_nothing_grows_by_an_older_look_where_nothing_shrinks():
+    on_loan, its_own = (
+        replace(waiting(f"slicewise_vision{end}"), **RUNNING) for end in ("_borrowed", "")
+    )
+    slurm, of = Busy(), ledger(vision=1000)
+    await compiled(slurm, of)
+    quota(of, "vision", 2000)
+    slurm.commands.clear()
+    slurm.running = (on_loan,)
+    await in_turn(slurm, of, its_own)
+    assert slurm.limits("vision") == [1000, 1000]
+    assert not any("2000" in one for one in slurm.commands)
+
+
+async def test_what_slurm_did_not_let_grow_is_tried_again_only_by_a_new_look():
+    """Meanwhile somebody runs on what it was to be."""
+    on_loan = replace(waiting("slicewise_vision_borrowed", JobState.RUNNING), **RUNNING)
+    its_own = replace(waiting("slicewise_vision"), **RUNNING)
+    slurm, of = Busy(), ledger(vision=1000)
+    await compiled(slurm, of)
+    quota(of, "vision", 2000)
+    slurm.turns = [its_own, on_loan]
+    slurm.ignores = ("grptres=billing=2000",)
+    await compiled(slurm, of)
+    assert len([one for one in slurm.commands if "billing=2000" in one]) == 1
+    assert slurm.limits("vision") == [1000, 1000]
+
+
+async def test_what_shrinks_by_an_older_look_grows_back_at_once():
     on_loan = replace(waiting("slicewise_vision_borrowed"), **RUNNING)
     started = replace(waiting("slicewise_vision", JobState.RUNNING), **RUNNING)
     slurm, of = Busy(), ledger(vision=1000)
     await compiled(slurm, of)
-    slurm.commands.clear()
     slurm.running = (started,)
-    before = await slurm_now(slurm, jobs=(on_loan,))  # type: ignore[arg-type]
-    books = books_now(of, settings())  # type: ignore[arg-type]
-    await compile_in_turn(slurm, of, settings(), before, books)  # type: ignore[arg-type]
-    assert slurm.commands == []
+    assert (await in_turn(slurm, of, on_loan)).waits == ()
+    assert slurm.limits("vision") == [1000, 0]
 
 
 async def test_what_is_left_to_the_next_compilation_is_said():
-    """A job starts in the own QOS just before that shrinks for the borrowed one."""
-    before, on_loan, started = (
-        replace(waiting(f"slicewise_vision{end}", state), **RUNNING)
-        for end, state in (
-            ("", JobState.PENDING),
-            ("_borrowed", JobState.RUNNING),
-            ("", JobState.RUNNING),
-        )
-    )
-    slurm, books = Busy(), ledger(vision=1000)
+    """A job starts in the own QOS just before that shrinks once more for the borrowed one."""
+    on_loan = replace(waiting("slicewise_vision_borrowed"), **RUNNING)
+    more = replace(on_loan, tres={"gres/gpu:1g.10gb": "2"})
+    started = replace(waiting("slicewise_vision", JobState.RUNNING), **RUNNING)
+    slurm, books = Busy(), ledger(vision=2000)
     assert (await compiled(slurm, books)).waits == ()
-    slurm.turns = [before, on_loan, started]
-    (left,) = (await compiled(slurm, books, term_s=60)).waits
-    assert left.text == "qos slicewise_vision_borrowed grptres=billing: 0 to 1000"
+    slurm.turns = [on_loan, more, started]
+    (left,) = (await compiled(slurm, books)).waits
+    assert left.text == "qos slicewise_vision_borrowed grptres=billing: 0 to 2000"
     assert slurm.limits("vision") == [0, 0]
-    assert (await compiled(slurm, books, term_s=60)).waits == ()
-    assert slurm.limits("vision") == [1000, 0]
+    assert (await compiled(slurm, books)).waits == ()
+    assert slurm.limits("vision") == [2000, 0]
 
 
 async def test_a_use_that_keeps_moving_is_not_followed_for_ever():
@@ -922,9 +964,10 @@ async def test_after_an_uninstall_no_limit_is_set_until_it_is_wanted_again():
     assert slurm.limits("vision") == [5000, 0]
 
 
-async def test_a_compilation_under_way_ends_where_it_is_when_all_is_taken_out(
+async def test_a_compilation_that_takes_long_ends_where_it_is_when_all_is_taken_out(
     monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr(compiling, "_NEWS_S", -1.0)
     slurm, books = database(), ledger(vision=6000, lab=3000)
     await compiled(slurm, books)
     quota(books, "vision", 5000)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rebalance_world import Calls, Watched
+import rebalance_world as stage
+from rebalance_world import Calls, RebalanceLedger, Watched
 from scripted import (
     DOWN,
     SCRIPT,
@@ -168,10 +169,69 @@ async def test_a_quiet_round_takes_jobs_and_nodes_from_the_last_look(
     assert calls.made == ["associations", "qos", "config", "partitions"]
     calls.made = []
     await world.limits.compile()
-    assert calls.made == ["associations", "qos", "partitions"]
+    assert calls.made == ["associations", "qos"]
     clock.now_s += 60
     await world.limits.compile()
-    assert calls.made[3:] == ["associations", "qos", "config", "partitions"]
+    assert calls.made[2:] == ["associations", "qos", "config", "partitions"]
+
+
+class Site:
+    """A lender and a borrower on a Slurm that takes limits; calls of a round are noted."""
+
+    def __init__(self) -> None:
+        self.slurm, self.ledger = stage.World(), RebalanceLedger()
+        self.slurm.shown = ()
+        self.of_slurm, self.of_ledger = Calls(), Calls()
+        self.sync = sync_of(self.slurm, "enforce")
+        watched: Any = Watched(self.slurm, self.of_slurm), Watched(self.ledger, self.of_ledger)
+        self.limits = Enforcement(stage.settings(), *watched, self.sync)
+
+    async def round(self) -> tuple[list[str], list[str]]:
+        """What it asks of Slurm and of the ledger, but for its lock."""
+        self.of_slurm.made, self.of_ledger.made = [], []
+        await self.sync.turn()
+        await self.limits.compile()
+        self.ledger.compiled_id = self.ledger.newest
+        asked = [name for name in self.of_ledger.made if name != "compiling"]
+        return self.of_slurm.made, asked
+
+
+async def test_a_busy_round_looks_again_only_at_what_it_has_changed() -> None:
+    """At whom it is about to lend to, too: a job may have started while the lender's QOS shrank."""
+    site = Site()
+    await site.round()
+    assert await site.round() == (["associations", "qos"], ["books"])
+    site.slurm.at(0)
+    to_slurm, to_ledger = await site.round()
+    assert to_slurm == ["associations", "qos", "set_limits", "jobs", "set_limits"]
+    assert to_ledger == ["books", "replace", "know", "know"]
+    assert site.slurm.database.limits("vision", "nlp") == [3000, 3000, 0, 4000]
+    assert await site.round() == (["associations", "qos"], ["books"])
+
+
+async def test_where_limits_only_shrink_or_only_grow_it_asks_for_less() -> None:
+    site = Site()
+    for moment in (0, 60):
+        site.slurm.at(moment)
+        to_slurm, to_ledger = await site.round()
+    assert to_slurm == ["associations", "qos", "set_limits"], "a loan is called back"
+    assert to_ledger == ["books", "replace", "know", "know"]
+    site.slurm.at(200)
+    to_slurm, to_ledger = await site.round()
+    assert to_slurm == ["associations", "qos", "jobs", "set_limits"], "its lender has it again"
+    assert to_ledger == ["books", "replace", "know", "know"]
+
+
+async def test_a_change_of_the_policy_costs_the_ledger_the_word_that_it_is_in_force() -> None:
+    site = Site()
+    await site.round()
+    site.ledger.newest += 1
+    quota = replace(site.ledger.shown["vision"].quota, nominal_millislices=Millislices(5000))
+    vision = replace(site.ledger.shown["vision"], quota=quota)
+    site.ledger.shown = {**site.ledger.shown, "vision": vision}
+    to_slurm, to_ledger = await site.round()
+    assert to_slurm == ["associations", "qos", "set_limits"]
+    assert to_ledger == ["books", "know", "know", "mark_compiled"]
 
 
 async def test_a_limit_that_is_still_to_grow_is_told_of_and_not_in_force(

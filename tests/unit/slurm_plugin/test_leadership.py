@@ -255,6 +255,7 @@ CHANGES = {
     "update": ({},),
     "weigh_nodes": ({"gpu01": 7},),
     "sacctmgr": ([["modify"]],),
+    "set_limits": ([["modify"]],),
 }
 READS = {
     *("version", "config", "partitions", "jobs", "nodes", "steps", "runs", "batch_script"),
