@@ -470,6 +470,22 @@ async def test_what_is_adopted_is_adopted_once_though_slurm_goes_on_showing_it()
     assert slurm.limits("vision") == [8000, 1000]
 
 
+@pytest.mark.parametrize("left", range(4))
+async def test_what_is_adopted_is_adopted_once_though_who_does_is_killed(left: int):
+    """A slice of it is for a borrowed job: the limit is wanted at another value at once."""
+    slurm, books = database(), ledger(vision=6000)
+    await compiled(slurm, books, "adopt")
+    set_by_hand(slurm, "vision", 9000)
+    slurm.running = (replace(waiting("slicewise_vision_borrowed"), **RUNNING),)
+    steps = slurm.steps = books.steps = Steps(left)
+    with suppress(KilledError):
+        await compiled(slurm, books, "adopt")
+    steps.left = None
+    await compiled(slurm, books, "adopt")
+    assert books.shown["vision"].quota.nominal_millislices == 9000
+    assert slurm.limits("vision") == [8000, 1000]
+
+
 async def test_a_hand_is_told_once_though_it_is_put_back_only_after_others_shrank():
     slurm, books = database(), ledger(vision=6000, lab=3000)
     await compiled(slurm, books)
