@@ -63,7 +63,7 @@ from slurm_plugin.decide.limits import (
 from slurm_plugin.decide.policy import LimitKey, Policy, TenantUpdate
 from slurm_plugin.decide.qos_names import qos_name, uninstalled_qos
 from slurm_plugin.decide.slurm_conf import allow_qos_faults, conf_faults, price_faults
-from slurm_plugin.decide.tenants import effective_nominal
+from slurm_plugin.decide.tenants import effective_nominal, own_part
 from slurm_plugin.ledger_reads import books_now
 from slurm_plugin.observe import warn
 
@@ -237,7 +237,7 @@ def compared(
     nodes, managed = shown.nodes, frozenset(cluster.partitions)
     # Without any GPU something else is wrong, and limits of 0 would not mend it.
     whole = capacity(nodes, managed, settings.costs, settings.whole_boards) or None
-    use = qos_use(shown.jobs, managed, settings.costs)
+    use = qos_use(own_part(books.policy), shown.jobs, managed, settings.costs)
     planned_use = planned.planned_use if planned else use
     allowed = _allowed(books, settings, whole, planned_use)
     found = found_of(
@@ -356,9 +356,8 @@ async def compile_in_turn(
             require_installed(await asyncio.to_thread(ledger.limits.is_uninstalled))
             heard_s = time.monotonic()
         while True:
-            books, shown, seen, hands = await _told(
-                slurm, ledger, settings, shown, books, planned=planned
-            )
+            found = await _told(slurm, ledger, settings, shown, books, planned=planned)
+            books, shown, seen, hands = found
             changed_by_hand += hands
             refused.note_ignored(one for one in seen.differences if one in sent)
             sent = frozenset()

@@ -21,13 +21,12 @@ from slurm_plugin.compile import (
 )
 from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.budget_parts import as_budgets_let
-from slurm_plugin.decide.demand import demand
 from slurm_plugin.decide.model import Balance
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.quota_round import Seen
 from slurm_plugin.decide.reclaim.recalls import short_lenders
 from slurm_plugin.decide.reclaim.waits import about_to_start
-from slurm_plugin.decide.whole_jobs import own_needs, waiting_for_loans
+from slurm_plugin.decide.whole_jobs import own_needs_now
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import books_now
 from slurm_plugin.lending import Renewed, planned, renew
@@ -303,8 +302,7 @@ class Enforcement:
         jobs = as_budgets_let(
             before.policy, minutes, seen.jobs, partitions, costs=costs, now_s=now_s
         )
-        wanted = demand(before.policy, jobs, partitions, costs)
-        return own_needs(before.policy, wanted, waiting_for_loans(jobs, partitions, costs))
+        return own_needs_now(before.policy, jobs, partitions, costs)
 
     @property
     def _compiles(self) -> bool:

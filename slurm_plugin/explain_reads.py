@@ -10,6 +10,7 @@ from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import capacity, held, qos_use
 from slurm_plugin.decide.explain import Situation
 from slurm_plugin.decide.free import free_instances
+from slurm_plugin.decide.tenants import own_part
 
 
 def situation(
@@ -24,9 +25,10 @@ def situation(
     most = ceilings(policy, books.loans, whole, books.recalls)
     holds = held(jobs, partitions)
     elsewhere = {name: run_cost(one.elsewhere, settings.costs) for name, one in holds.items()}
+    use = qos_use(own_part(policy), jobs, partitions, settings.costs)
     return Situation(
         policy=policy,
-        ceilings=less_elsewhere(by_use(most, qos_use(jobs, partitions, settings.costs)), elsewhere),
+        ceilings=less_elsewhere(by_use(most, use), elsewhere),
         held=holds,
         free=free_instances([node for node in nodes if node.partitions & partitions]),
         costs=settings.costs,

@@ -19,6 +19,7 @@ from slurm_plugin.decide.policy import Loan, Policy, Recall
 from slurm_plugin.decide.qos_names import borrowed_qos, is_borrowed, qos_name
 from slurm_plugin.decide.quota_round import Rules, Seen, World, plan
 from slurm_plugin.decide.reclaim.waits import Lenders, about_to_start, still_waiting
+from slurm_plugin.decide.tenants import own_part
 
 COSTS = {
     "1g.10gb": Millislices(1000),
@@ -96,7 +97,7 @@ class Cluster:
         """What drains is gone, the daemon looks, and Slurm starts what its limits let it."""
         for job_id in self.going if self.drains else ():
             self._stop(job_id)
-        found = self._lend()
+        found = self.lend()
         self.evictions.append(len(found))
         self.evicted.update(found)
         self.going = found
@@ -117,7 +118,8 @@ class Cluster:
         )
         return World(books, seen, self._rules)
 
-    def _lend(self) -> frozenset[int]:
+    def lend(self) -> frozenset[int]:
+        """The daemon's round: loans and recalls; returns the replicas that are told to go."""
         jobs = tuple(self.jobs.values())
         planned = plan(self.world())
         self.loans, self.recalls, found = planned.loans, planned.recalls, planned.reclaim
@@ -142,7 +144,7 @@ class Cluster:
         return both
 
     def _use(self) -> QosUse:
-        return qos_use(tuple(self.jobs.values()), PARTITIONS, COSTS)
+        return qos_use(own_part(self.policy), tuple(self.jobs.values()), PARTITIONS, COSTS)
 
     def _running(self) -> Iterator[JobView]:
         return (one for one in self.jobs.values() if one.state is JobState.RUNNING)

@@ -161,17 +161,12 @@ class Shared:
             return
         names = [one.name for one in self._wishes]
         going = {names[want.tenant] for want in self._borrowed.values() if want.is_leaving}
-        starting = {
-            name
-            for number, name in enumerate(names)
-            if self._queues[number] and self._own_room(number)
-        }
         before = {
             name: self._lenders[name]
             for name, until_s in zip(names, self._kept_until_s, strict=True)
             if name in self._lenders and until_s > self._now_s
         }
-        self._lenders = still_waiting(before, going, self._recalls, starting)
+        self._lenders = still_waiting(before, going, self._recalls, self._with_own_room())
         for number, name in enumerate(names):
             if name in before.keys() - self._lenders.keys():
                 rest_s = self._now_s + int(REST_S)
@@ -202,7 +197,9 @@ class Shared:
         }
 
     def _own_needs(self) -> Mapping[str, int]:
-        return own_needs(self._policy, self._demand(), self._waiting_for_loans())
+        return own_needs(
+            self._policy, self._demand(), self._waiting_for_loans(), self._with_own_room()
+        )
 
     def _lend(self, ready: Mapping[str, int]) -> bool:
         """Whether loans or recalls are other ones now."""
@@ -210,15 +207,22 @@ class Shared:
         names = [one.name for one in self._wishes]
         able = {names[want.tenant] for want in self._borrowed.values() if want.ask.level}
         known = [one for one in self._recalls if one.borrower in able]
-        wanted = self._demand()
+        wanted, waits = self._demand(), self._waits()
         lent = lend_whole_jobs(
             self._policy,
             wanted,
-            self._waits(),
+            waits,
             self._loans,
             capacity=self._capacity,
             lately={},
-            at_most=meanwhile(self._policy, wanted, self._own_needs(), self._loans, known),
+            at_most=meanwhile(
+                self._policy,
+                wanted,
+                self._own_needs(),
+                self._loans,
+                known,
+                guaranteed=waits.guaranteed,
+            ),
         )
         after, self._turn = lent.loans, lent.turn
         held = dict(zip(names, self._held, strict=True))
@@ -252,7 +256,17 @@ class Shared:
             for _ in self._queues[number][: self._own_room(number)]:
                 left.place(self._need(number))
         queues = self._waiting_for_loans()
-        return Waits(queues, left.by_node(), self._taking(), self._terms.turn_s)
+        return Waits(
+            queues, left.by_node(), self._taking(), self._terms.turn_s, self._with_own_room()
+        )
+
+    def _with_own_room(self) -> frozenset[str]:
+        """Tenants with waiting jobs that their own parts pay for."""
+        return frozenset(
+            one.name
+            for number, one in enumerate(self._wishes)
+            if self._queues[number] and self._own_room(number)
+        )
 
     def _waiting_for_loans(self) -> Mapping[str, Sequence[WaitingJob]]:
         queues: dict[str, list[WaitingJob]] = {}

@@ -38,7 +38,8 @@ class QosUse:
     """What jobs of managed partitions do with limits, by QOS.
 
     Attributes:
-        held, waiting: millislices.
+        held: millislices.
+        waiting: millislices for which tenants' own QOS are kept.
         tasks: millislices of each that waits, as Slurm would start them; the first ones.
         doubtful: QOS with a job of which nobody can read what it holds.
     """

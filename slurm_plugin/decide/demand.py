@@ -124,9 +124,9 @@ def demand(
     """Millislices that each account's own jobs hold or wait for.
 
     A task that is held, such as a service's slot at rest, waits for nothing; neither does a job
-    that may not start yet. Of those in a tenant's own QOS these count that fit into its own part:
-    no loan would let more of them start. Nor does one count that waits for something else than a
-    loan.
+    that may not start yet, or waits for something else than slices. Of those in a tenant's own QOS
+    these count that fit into its own part, as no loan would let more of them start; also while they
+    wait for a budget.
 
     What a job holds of which Slurm says what nobody can read is not known: its account counts as
     wanting all of its own part, so that nothing of that is lent.
@@ -185,22 +185,28 @@ def waits_since_s(job: JobView) -> int | None:
 
 
 def qos_use(
-    jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+    own: Mapping[str, int],
+    jobs: Iterable[JobView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
 ) -> QosUse:
-    """What jobs hold, and wait for whatever their reason: that changes with the limits."""
+    """What jobs do with limits. Of a tenant's own QOS those wait that ``demand`` counts: what it
+    keeps for others no loan is made for. ``own`` are the tenants' own parts, in millislices.
+    """
     held, waiting = Counter[str](), Counter[str]()
     tasks: dict[str, list[int]] = defaultdict(list)
     doubtful: set[str] = set()
-    ours = (job for job in jobs if is_managed(job, partitions))
+    ours = [job for job in jobs if is_managed(job, partitions)]
     for job in by_priority(ours):
         if _is_in_doubt(job):
             doubtful.add(job.qos)
         elif job.state in ALLOTTED:
             held[job.qos] += run_cost(job.gpus, costs)
         elif is_waiting(job) and (cost := run_cost(job.gpus, costs)):
-            count = max(1, len(job.untouched))
-            waiting[job.qos] += cost * count
-            tasks[job.qos] += [cost] * min(count, FIRST_TASKS - len(tasks[job.qos]))
+            left = FIRST_TASKS - len(tasks[job.qos])
+            tasks[job.qos] += [cost] * min(max(1, len(job.untouched)), left)
+    for job in paid_by_own_part(ours, own, costs, or_by_budget=True):
+        waiting[job.qos] += run_cost(job.gpus, costs)
     return QosUse(held, waiting, tasks, frozenset(doubtful))
 
 

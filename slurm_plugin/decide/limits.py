@@ -520,24 +520,23 @@ def _qos_value(found: Found, key: LimitKey) -> str:
     row, (word, _, tres) = found.qos.get(key.name), key.field.partition("=")
     if row is None:
         return ""
-    match word:
-        case "grptres":
-            return str(row.grp_tres.get(tres, ""))
-        case "maxtresperaccount":
-            return str(row.max_tres_per_account.get(tres, ""))
-        case "grptresrunmins":
-            return str(row.grp_tres_run_mins.get(tres, ""))
-        case "name":
-            return row.name
-        case "preempt":
-            # Of a thousand tenants' QOS each has a thousand names here.
-            return _text(_ours(row.preempt))
-        case "preemptmode":
-            return row.preempt_mode
-        case "preemptexempttime":
-            return "" if row.preempt_exempt_s is None else str(row.preempt_exempt_s)
-        case _:
-            return _text(row.flags & {OVER_PARTITION})
+    limits = {
+        "grptres": row.grp_tres,
+        "maxtresperaccount": row.max_tres_per_account,
+        "grptresrunmins": row.grp_tres_run_mins,
+    }
+    if word in limits:
+        return str(limits[word].get(tres, ""))
+    if word == PREEMPT:
+        # A thousand names, of each of a thousand tenants.
+        return _text(_ours(row.preempt))
+    texts = {
+        NAME: row.name,
+        PREEMPT_MODE: row.preempt_mode,
+        EXEMPT: "" if row.preempt_exempt_s is None else str(row.preempt_exempt_s),
+        FLAGS: _text(row.flags & {OVER_PARTITION}),
+    }
+    return texts[key.field]
 
 
 def differences(wanted: Wanted, found: Found) -> tuple[Difference, ...]:

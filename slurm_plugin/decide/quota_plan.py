@@ -18,7 +18,7 @@ from slurm_plugin.decide.policy import Budget, Loan, Policy, Recall, TenantUpdat
 from slurm_plugin.decide.quota_round import World, plan
 from slurm_plugin.decide.standing import in_tree_order
 from slurm_plugin.decide.statement import unposted_millislice_s
-from slurm_plugin.decide.tenants import effective_nominal
+from slurm_plugin.decide.tenants import effective_nominal, own_part
 
 
 @dataclass(frozen=True)
@@ -178,6 +178,7 @@ def quota_plan(
     before = _side(world, world.books.loans, world.books.recalls)
     after = _side(edited, then.loans, ())
     jobs, rules, books = world.seen.jobs, world.rules, edited.books
+    use = qos_use(own_part(edited.policy), jobs, rules.partitions, rules.costs)
     return QuotaPlan(
         tenants=tuple(_tenants(before, after)),
         loans=tuple(_changed_loans(before.loans, after.loans)),
@@ -185,7 +186,7 @@ def quota_plan(
         after=after,
         allowed=Allowed(
             policy=edited.policy,
-            ceilings=by_use(after.ceilings, qos_use(jobs, rules.partitions, rules.costs)),
+            ceilings=by_use(after.ceilings, use),
             run_minutes=books.run_minutes,
             costs=rules.costs,
             models=models,

@@ -165,7 +165,7 @@ def _waits(world: World, beyond: frozenset[str]) -> Waits:
 def _lent(world: World, waiting: Waits, recalls: Iterable[Recall]) -> Lent:
     policy, seen, rules = world.policy, world.seen, world.rules
     wanted = demand(policy, world.jobs, rules.partitions, rules.costs)
-    needs = own_needs(policy, wanted, waiting.queues)
+    needs = own_needs(policy, wanted, waiting.queues, waiting.guaranteed)
     return lend_whole_jobs(
         policy,
         wanted,
@@ -173,7 +173,9 @@ def _lent(world: World, waiting: Waits, recalls: Iterable[Recall]) -> Lent:
         world.books.loans,
         capacity=world.capacity_millislices,
         lately=seen.lately,
-        at_most=meanwhile(policy, wanted, needs, world.books.loans, recalls),
+        at_most=meanwhile(
+            policy, wanted, needs, world.books.loans, recalls, guaranteed=waiting.guaranteed
+        ),
     )
 
 

@@ -11,19 +11,21 @@ rest is granted anew, job by job:
    has waited so long is first.
 2. To jobs that can start: GPUs of their types are free on enough nodes. The next one is always of
    the tenant that has least for its weight, at every level of the tree (progressive filling, as in
-   ``lending``), and in a tenant the first by Slurm's priority that can start.
+   ``lending``), and in a tenant the first by Slurm's priority that can start. Jobs that use what
+   is left of their tenants' own parts, and keep them within their shares, come before all others:
+   for them others would have to go again.
 3. To running jobs of tenants beyond their shares, as far as nobody can start on it.
 4. To jobs for which no GPU is free now: with quota Slurm plans their start, and GPUs are cut anew
    for them.
-5. To jobs that can start of tenants beyond their shares of whose runs all stay: Slurm would start
-   them in place of what is to go.
+5. To jobs that can start of tenants beyond their shares, if all of a tenant's runs stay: else
+   Slurm would start them in place of what is to go.
 
 The second time lends what was granted.
 """
 
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
@@ -33,6 +35,7 @@ from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import (
     by_priority,
+    demand,
     is_managed,
     paid_by_own_part,
     waits_for_nodes,
@@ -88,6 +91,7 @@ class Waits:
             take.
         taking: who runs on borrowed quota, and may have to go for a turn.
         turn_s: a job that has waited so long for a loan comes first, for so long.
+        guaranteed: tenants with jobs that wait in their own QOS and that their own parts pay for.
         capped: tenants whose replicas go for a cap, and for no turn.
     """
 
@@ -95,6 +99,7 @@ class Waits:
     free: Mapping[str, Mapping[str, int]] = field(hash=False)
     taking: Taking
     turn_s: int
+    guaranteed: frozenset[str] = frozenset()
     capped: frozenset[str] = frozenset()
 
 
@@ -120,11 +125,13 @@ def waits(
     their tenants' own parts pay for them.
     """
     ours = [job for job in jobs if any(job.gpus.values()) and is_managed(job, partitions)]
-    left = Left(taking.free)
+    left, guaranteed = Left(taking.free), set[str]()
     for job in paid_by_own_part(ours, own_part(policy), costs):
         left.place(_need(job))
+        guaranteed.add(job.account)
     free = dict.fromkeys(taking.free, _NOTHING) | left.by_node()
-    return Waits(waiting_for_loans(ours, partitions, costs), free, taking, turn_s, capped)
+    queues = waiting_for_loans(ours, partitions, costs)
+    return Waits(queues, free, taking, turn_s, frozenset(guaranteed), capped)
 
 
 def waiting_for_loans(
@@ -150,15 +157,40 @@ def waiting_for_loans(
 
 
 def own_needs(
-    policy: Policy, demand: Mapping[str, int], queues: Mapping[str, Sequence[WaitingJob]]
+    policy: Policy,
+    demand: Mapping[str, int],
+    queues: Mapping[str, Sequence[WaitingJob]],
+    guaranteed: Collection[str] = (),
 ) -> Mapping[str, int]:
-    """Millislices that each account does not lend: what it needs without the jobs that wait for a
-    loan, and those of them that fit into the rest of its own part.
+    """Millislices that each account does not lend: what it holds, and what jobs need that wait for
+    its own part, and then those that wait for a loan and fit into the rest of that part.
 
-    A part that is too small for any of its jobs starts nothing there; others may have it.
+    A part that is too small for any of its jobs starts nothing there; others may have it. Not where
+    ``guaranteed`` jobs wait: while these start, their tenant takes back and borrows nothing.
     """
     own, used = own_part(policy), _used(policy, demand, queues)
-    return {name: _with_whole_jobs(used[name], queues.get(name, ()), own[name]) for name in policy}
+    return {
+        name: max(used[name], min(demand.get(name, 0), own[name]))
+        if name in guaranteed
+        else _with_whole_jobs(used[name], queues.get(name, ()), own[name])
+        for name in policy
+    }
+
+
+def own_needs_now(
+    policy: Policy,
+    jobs: Iterable[JobView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+) -> Mapping[str, int]:
+    """``own_needs`` of what Slurm shows."""
+    ours = [job for job in jobs if is_managed(job, partitions)]
+    return own_needs(
+        policy,
+        demand(policy, ours, partitions, costs),
+        waiting_for_loans(ours, partitions, costs),
+        {job.account for job in paid_by_own_part(ours, own_part(policy), costs)},
+    )
 
 
 def _with_whole_jobs(used: int, queue: Iterable[WaitingJob], own: int) -> int:
@@ -198,7 +230,7 @@ def lend_whole_jobs(
         waits,
         shared,
         used=_used(policy, demand, waits.queues),
-        needs=own_needs(policy, demand, waits.queues),
+        needs=own_needs(policy, demand, waits.queues, waits.guaranteed),
         lately=lately,
     )
     levels, turn = grants.decided()
@@ -263,7 +295,8 @@ class _Grants:
         }
         below = {name: queue for name, queue in queues.items() if name not in self._over}
         turn = self._grant_turn(below)
-        later = self._grant_fairly(below, self._start)
+        beyond = self._grant_fairly(below, self._start_on_own)
+        later = self._grant_fairly(beyond, self._start)
         self._keep_runs()
         self._grant_fairly(later, self._plan)
         stay = {name for name in self._over if self._tree.levels[name] >= used[name]}
@@ -355,6 +388,12 @@ class _Grants:
             self._nowhere.add(shape)
             return False
         return self._plan(name, job)
+
+    def _start_on_own(self, name: str, job: WaitingJob) -> bool:
+        """The same if it uses what is left of its tenant's own part, within the tenant's share."""
+        used = self._used[name]
+        is_within = used < self._own[name] and used + job.cost_millislices <= self._shares[name]
+        return is_within and self._start(name, job)
 
     def _plan(self, name: str, job: WaitingJob) -> bool:
         """Grant one task of it, if there is quota."""

@@ -308,6 +308,52 @@ def test_a_job_whose_turn_it_is_starts_as_soon_as_others_have_gone(cluster: Clus
     assert cluster.jobs[turn.need.key].state is JobState.RUNNING
 
 
+LAYOUTS = ({"1g.10gb": 7}, {"7g.80gb": 1}, {"3g.40gb": 2}, {"1g.10gb": 3, "3g.40gb": 1})
+SHAPES = (("1g.10gb", 1), ("1g.10gb", 2), ("1g.10gb", 4), ("3g.40gb", 1), ("7g.80gb", 1))
+
+
+@st.composite
+def moments(draw: st.DrawFn) -> Cluster:
+    """Some rounds after jobs came, guaranteed and borrowed ones; more have come, or have waited for
+    their turn.
+    """
+    nodes = {f"n{i}": dict(draw(st.sampled_from(LAYOUTS))) for i in range(draw(st.integers(1, 3)))}
+    left, own = sum(run_cost(there, COSTS_OF) for there in nodes.values()), dict[str, int]()
+    names = "abcd"[: draw(st.integers(2, 4))]
+    for name in names:
+        own[name] = min(left, draw(st.integers(0, 16)) * 500)
+        left -= own[name]
+    jobs: dict[int, JobView] = {}
+    batch: set[int] = set()
+    late: set[int] = set()
+    for job_id in range(1, draw(st.integers(3, 10))):
+        borrowed = draw(st.integers(0, 9)) < 7
+        shape = draw(st.sampled_from(SHAPES))
+        found = one(job_id, draw(st.sampled_from(names)), *shape, borrowed=borrowed)
+        jobs[job_id] = replace(found, submit_s=999_000, eligible_s=999_000)
+        batch |= {job_id} if borrowed and draw(st.integers(0, 9)) < 3 else set()
+        late |= {job_id} if draw(st.booleans()) else set()
+    there = {job_id: job for job_id, job in jobs.items() if job_id not in late}
+    cluster = Cluster(policy(own), nodes, there, turn_s=60, batch=frozenset(batch))
+    for _ in range(draw(st.integers(1, 6))):
+        cluster.round()
+    since_s = cluster.now_s
+    cluster.jobs |= {n: replace(jobs[n], submit_s=since_s, eligible_s=since_s) for n in late}
+    cluster.now_s += draw(st.sampled_from((0, 61, 200)))
+    return cluster
+
+
+@settings(max_examples=examples(60, nightly=6000))
+@given(moments())
+def test_where_slurm_stays_as_it_is_loans_and_recalls_do(cluster: Cluster) -> None:
+    """Also in a turn: who takes back what is its own for it takes it back but once."""
+    found = []
+    for _ in range(8):
+        cluster.lend()
+        found.append((cluster.loans, cluster.recalls))
+    assert found[-1] == found[-2] == found[-3]
+
+
 def turn_in(seen: Seen) -> Turn | None:
     policy, look, rules = seen.policy, seen.seen, seen.rules
     there = taking(

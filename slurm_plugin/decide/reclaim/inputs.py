@@ -8,7 +8,6 @@ from cluster.units import Millislices
 from cluster.wire import WHEN_REPLACED_S, ServiceView
 from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import (
-    demand,
     free_by_node,
     gpus_on_nodes,
     is_managed,
@@ -20,6 +19,7 @@ from slurm_plugin.decide.qos_names import is_borrowed
 from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting
 from slurm_plugin.decide.services import used_by_tenant
 from slurm_plugin.decide.tenants import own_part
+from slurm_plugin.decide.whole_jobs import own_needs_now
 
 
 def taking(
@@ -50,10 +50,8 @@ def taking(
     above = {name: held[name] - own.get(name, 0) for name in held}
     lenders = {recall.lender for recall in recalls}
     theirs = [job for job in jobs if job.account in lenders]
-    waiting = {
-        name: amount - held.get(name, 0)
-        for name, amount in demand(policy, theirs, partitions, costs).items()
-    }
+    needs = own_needs_now(policy, theirs, partitions, costs)
+    waiting = {name: amount - held.get(name, 0) for name, amount in needs.items()}
     return Taking(
         wanting=tuple(_wants(job, costs) for job in paid_by_own_part(theirs, own, costs)),
         running=tuple(_running(jobs, services, costs, free, excess=excess, now_s=now_s)),

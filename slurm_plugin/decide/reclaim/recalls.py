@@ -7,7 +7,7 @@ or the grace is over.
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cluster.units import Millislices
@@ -104,15 +104,19 @@ def meanwhile(
     needs: Mapping[str, int],
     loans: Iterable[Loan],
     recalls: Iterable[Recall],
+    *,
+    guaranteed: Collection[str],
 ) -> Mapping[str, int]:
     """What each wants as long as something is taken back, of what it ``wanted`` altogether;
     ``needs`` is what it does not lend.
 
-    Who takes back borrows nothing more meanwhile: its own jobs would start on it, and preempt.
+    Who takes back for ``guaranteed`` jobs borrows nothing more meanwhile: they would start on it,
+    and preempt. Jobs that wait for a loan preempt nobody.
     """
     own, loans = own_part(policy), tuple(loans)
     _, borrowed = _sums(loans)
     back = short_lenders(policy, loans, needs) | {one.lender for one in recalls}
+    back &= set(guaranteed)
     return {
         name: min(amount, own.get(name, 0) + borrowed[name]) if name in back else amount
         for name, amount in wanted.items()

@@ -54,11 +54,14 @@ class Arrivals:
         self._gateway, self._ask = gateway, ask
         self._asked: list[asyncio.Task[None]] = []
 
-    async def come(self, *numbers: int) -> None:
+    async def come(self, *numbers: int) -> bool:
+        """Whether all of them came in one frame."""
+        began = time.time() // FRAME_S
         for number in numbers:
             waiting = len(self._asked)
             self._asked.append(asyncio.create_task(self._one(number)))
             await eventually(lambda n=waiting: self._gateway.waits(Load(1, n)))
+        return time.time() // FRAME_S == began
 
     async def _one(self, number: int) -> None:
         await self._ask()
@@ -88,14 +91,17 @@ async def test_beyond_what_is_in_time_the_newest_goes_first_frame_by_frame(
     await gateway.set_replicas((replica, Mode.READY), concurrency=1, in_time=2)
     async with protocol(gateway) as ask:
         await ask()  # connecting may take its time
-        replica.pause()
-        arrivals = Arrivals(gateway, ask)
-        await frame(0.3)
-        await arrivals.come(0, 1, 2, 3, 4)
-        await frame(0.0)
-        await arrivals.come(5, 6)
-        replica.go_on()
-        assert await arrivals.end() == [0, 4, 3, 1, 2, 6, 5]
+        in_time = False
+        while not in_time:
+            replica.pause()
+            arrivals = Arrivals(gateway, ask)
+            await frame(0.3)
+            in_time = await arrivals.come(0, 1, 2, 3, 4)
+            await frame(0.0)
+            in_time &= await arrivals.come(5, 6)
+            replica.go_on()
+            served = await arrivals.end()
+        assert served == [0, 4, 3, 1, 2, 6, 5]
 
 
 @PROTOCOLS

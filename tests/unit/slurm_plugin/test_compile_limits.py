@@ -608,7 +608,7 @@ async def test_what_others_below_a_tenant_run_is_no_use_of_its_budget():
     """Their runs are charged to nobody's, and lending does not count them either."""
     slurm, books = database(), ledger(lab=3000)
     budget(books, "lab", 600)
-    job = {**RUNNING, "reason": "None", "end_s": 4_000_000_000}
+    job = {**RUNNING, "end_s": 4_000_000_000}
     normal = replace(waiting("normal", JobState.RUNNING), **job)
     slurm.running = (replace(normal, account="speech"),)
     await compiled(slurm, books)
@@ -690,7 +690,7 @@ async def test_no_part_of_a_budget_grows_by_what_slurm_refuses_to_take_from_anot
     budget(books, "lab", 600)
     await compiled(slurm, books)
     assert (parts(slurm, "lab"), parts(slurm, "speech")) == ([300, 0], [300, 0])
-    job = {**RUNNING, "account": "speech", "reason": "None", "time_limit_s": 400 * 60}
+    job = {**RUNNING, "account": "speech", "time_limit_s": 400 * 60}
     slurm.running = (replace(waiting("slicewise_speech"), **job),)
     budget(books, "vision", 200)
     slurm.refuses = ("name=slicewise_lab set",)
@@ -820,6 +820,7 @@ async def test_limits_of_before_stay_until_the_gate_stands_and_come_back_then():
 RUNNING: Mapping[str, Any] = {
     "account": "vision",
     "partition": "gpu",
+    "reason": "None",
     "tres": {"gres/gpu:1g.10gb": "1"},
 }
 

@@ -116,10 +116,92 @@ def test_who_has_lent_what_was_too_small_may_borrow_yet():
     demand = {"a": 7000, "b": 3000}
     needs = own_needs(tenants, demand, there.queues)
     assert needs == {"a": 0, "b": 3000, "c": 0}
-    most = meanwhile(tenants, demand, needs, (loan,), ())
-    assert most == demand
-    small = own_needs(tenants, {"a": 8000, "b": 3000}, {"a": [wait(1, WHOLE), wait(2, SMALL)]})
-    assert meanwhile(tenants, {"a": 8000, "b": 3000}, small, (loan,), ())["a"] == 3000
+    assert meanwhile(tenants, demand, needs, (loan,), (), guaranteed=("a",)) == demand
+    kept = own_needs(tenants, demand, there.queues, guaranteed=("a",))
+    assert kept["a"] == 3000, "all that it wants of its own part, while other jobs wait for that"
+    assert meanwhile(tenants, demand, kept, (loan,), (), guaranteed=("a",))["a"] == 3000
+    assert meanwhile(tenants, demand, kept, (loan,), (), guaranteed=()) == demand
+
+
+@pytest.mark.parametrize("own", [("7g.80gb",), ("1g.10gb", "1g.10gb")])
+def test_what_is_too_large_for_the_own_part_keeps_nothing_from_a_loan(own: tuple[str, ...]):
+    """The own QOS has no job that may start on what is left there: a loan counts on that."""
+    count = 3 - len(own)
+    guaranteed = [one(n, "a", kind, 1 if count > 1 else 2) for n, kind in enumerate(own)]
+    jobs = [*guaranteed, one(9, "a", "7g.80gb", borrowed=True)]
+    nodes = {"n1": {"1g.10gb": 7}, "n2": {"7g.80gb": 1}}
+    tenants = policy({"a": 3000, "c": 11000})
+    cluster = Cluster(tenants, nodes, {job.job_id: job for job in jobs})
+    for _ in range(4):
+        cluster.round()
+    assert cluster.jobs[9].state is JobState.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("own", "kinds"),
+    [
+        (5000, ["1g.10gb"] * 2 + ["3g.40gb"]),
+        (4000, ["3g.40gb", "3g.40gb", "1g.10gb"]),
+    ],
+)
+def test_who_has_begun_on_its_own_part_goes_first_and_nobody_goes_for_it(
+    own: int, kinds: list[str]
+):
+    """Others began on the rest in each other round, and had to go in those between."""
+    mine = [one(210 + n, "c", kind, borrowed=True) for n, kind in enumerate(kinds)]
+    others = [one(200 + n, "b", "1g.10gb", borrowed=True) for n in range(5)]
+    nodes = {"n0": {"1g.10gb": 7}, "n1": {"3g.40gb": 2}}
+    tenants = policy({"a": 1000, "b": 0, "c": own})
+    cluster = Cluster(tenants, nodes, {job.job_id: job for job in (*others, *mine)})
+    for _ in range(8):
+        cluster.round()
+    assert not any(cluster.evictions[1:])
+
+
+def test_a_turn_for_which_its_tenant_takes_back_its_own_part_stays():
+    """It was lost in the next round, as who takes back borrowed nothing, and came again with the
+    one after.
+    """
+    there = [
+        one(1, "c", "1g.10gb", 2, borrowed=True),
+        one(2, "b", "1g.10gb", 4, borrowed=True),
+        one(3, "b", "3g.40gb", borrowed=True),
+        one(4, "a", "1g.10gb", borrowed=True),
+        one(7, "c", "1g.10gb", 2, borrowed=True),
+    ]
+    come = [
+        one(5, "b", "1g.10gb"),
+        one(6, "a", "1g.10gb", 4, borrowed=True),
+        one(8, "c", "1g.10gb", borrowed=True),
+    ]
+    nodes = {"n0": {"1g.10gb": 3, "3g.40gb": 1}, "n1": {"1g.10gb": 7}, "n2": {"3g.40gb": 2}}
+    tenants, jobs = policy({"a": 4000, "b": 0, "c": 6000}), {job.job_id: job for job in there}
+    cluster = Cluster(tenants, nodes, jobs, turn_s=60, batch=frozenset({1}), drains=False)
+    for _ in range(3):
+        cluster.round()
+    now = {"submit_s": cluster.now_s, "eligible_s": cluster.now_s}
+    cluster.jobs |= {job.job_id: replace(job, **now) for job in come}
+    seen = []
+    for _ in range(12):
+        cluster.round()
+        seen.append(cluster.loans)
+    assert seen[0] != seen[-1], "it has its turn"
+    assert len(set(seen[-7:])) == 1
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_of_a_loan_that_a_rule_cuts_replicas_go_whatever_large_job_the_lender_has(waits: bool):
+    jobs = {n: one(n, "b", "1g.10gb", borrowed=True) for n in (1, 2, 3)}
+    cluster = Cluster(policy({"a": 3000, "b": 0}), {"n1": {"1g.10gb": 7}}, jobs)
+    cluster.jobs |= {9: one(9, "a", "1g.10gb", 7, borrowed=True)} if waits else {}
+    cluster.round()
+    cluster.round()
+    assert cluster.limits()["slicewise_b_borrowed"] == 3000
+    quota = replace(cluster.policy["a"].quota, lending_limit_millislices=Millislices(0))
+    cluster.policy = {**cluster.policy, "a": replace(cluster.policy["a"], quota=quota)}
+    for _ in range(3):
+        cluster.round()
+    assert sum(cluster.evictions) == 3
 
 
 def test_who_has_lent_what_was_too_small_starts_once_there_is_enough():
