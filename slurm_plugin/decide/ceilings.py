@@ -55,8 +55,8 @@ def by_use(found: Mapping[str, Ceiling], use: QosUse) -> Mapping[str, Ceiling]:
 
     A loan is what a tenant's jobs need beyond its own part: one that costs 3.5 slices, of a tenant
     that has 2 at rest, is lent 1.5. So the borrowed QOS has of the own part what its running jobs
-    hold of what the own QOS does not, and for each waiting one that can start then what it lacks,
-    of what no job of the own QOS holds or waits for.
+    hold of what the own QOS does not, and what those lack that wait and could each start, of what
+    no job of the own QOS holds or waits for.
     """
     return {name: _by_use(name, ceiling, use) for name, ceiling in found.items()}
 
@@ -70,12 +70,9 @@ def _by_use(tenant: str, ceiling: Ceiling, use: QosUse) -> Ceiling:
     moved = min(left, max(0, running - borrowed))
     spare = max(0, left - moved - use.waiting.get(its_own, 0))
     room = max(0, borrowed + moved - running)
-    for cost in use.tasks.get(on_loan, ()):
-        lacking = max(0, cost - room)
-        if lacking <= spare:
-            room = max(0, room - cost)
-            spare -= lacking
-            moved += lacking
+    # For which of them GPUs are free Slurm knows.
+    wanted = sum(cost for cost in use.tasks.get(on_loan, ()) if cost <= room + spare)
+    moved += min(spare, max(0, wanted - room))
     return replace(
         ceiling,
         own_limit_millislices=Millislices(own - moved),

@@ -125,3 +125,12 @@ def test_what_its_own_qos_leaves_is_for_its_borrowed_jobs(used: QosUse, limits: 
     before = Ceiling(Millislices(3500), own, zero, loan, own, loan)
     after = by_use({"a": before}, used)["a"]
     assert (after.own_limit_millislices, after.borrowed_limit_millislices) == limits
+
+
+def test_a_large_job_on_its_own_part_does_not_wait_behind_one_for_which_no_gpu_is_free():
+    """Which of the two that is only Slurm knows: both could not start at once."""
+    zero, own = Millislices(0), Millislices(7000)
+    before = Ceiling(own, own, zero, zero, own, zero)
+    use = QosUse(tasks={"slicewise_a_borrowed": (4000, 7000, 8000)})
+    after = by_use({"a": before}, use)["a"]
+    assert (after.own_limit_millislices, after.borrowed_limit_millislices) == (0, 7000)
