@@ -44,7 +44,7 @@ do
     local NUMBERS = {
         priority = NO_VAL, num_tasks = NO_VAL, min_nodes = NO_VAL, max_nodes = NO_VAL,
         min_cpus = NO_VAL, ntasks_per_node = NO_VAL16, ntasks_per_socket = NO_VAL16,
-        ntasks_per_tres = NO_VAL16, cpus_per_task = NO_VAL16, shared = NO_VAL16,
+        ntasks_per_tres = NO_VAL16, cpus_per_task = NO_VAL16, shared = NO_VAL16, end_time = 0,
     }
 
     local function are_among(names, partitions)
@@ -74,7 +74,8 @@ do
         return has_type and not kind:find("^pad%d+$") and tonumber(count) > 0
     end
 
-    local function is_above_limits(job_desc, is_beside)
+    -- GPUs that limits count, one for each name of a type; nil if there are others.
+    local function count_gpus(job_desc)
         local gpus = 0
         for _, field in ipairs(GRES) do
             local asked = job_desc[field] or ""
@@ -82,11 +83,15 @@ do
             for part in asked:sub(1, 1025):gmatch("[^,]+") do
                 local is_gpu = part:find("gpu") or part:find("shard") or part:find("mps")
                 if #asked > 1024 or (is_gpu and not is_counted(part)) then
-                    return true
+                    return nil
                 end
                 gpus = gpus + (is_gpu and 1 or 0)
             end
         end
+        return gpus
+    end
+
+    local function is_above_limits(job_desc, gpus, is_beside)
         local per_gpu, shared = job_desc.ntasks_per_tres or 0, job_desc.shared or NO_VAL16
         -- 0 is a whole node, all GPUs of which Slurm counts; above 1 it is kept for one user.
         local is_free = gpus == 0 and shared ~= 0 and options.without_gpu == "refuse"
@@ -140,10 +145,11 @@ do
         local concerns_us = is_beside or not named or are_among(named, options.partitions)
         local is_ours = options.mode == "enforce" and job_desc.user_id ~= 0 and concerns_us
             and not is_off()
-        local is_refused = is_ours and is_above_limits(job_desc, is_beside)
+        local gpus = count_gpus(job_desc)
+        local is_refused = is_ours and (not gpus or is_above_limits(job_desc, gpus, is_beside))
         local qos = (job_desc.qos or job_desc.default_qos or ""):lower()
         local is_own = qos:find("slicewise_", 1, true) == 1 and not qos:find("_borrowed$")
-        if is_ours and is_beside and is_own then
+        if is_ours and is_own and (is_beside or (gpus == 0 and job_desc.shared ~= 0)) then
             -- In its tenant's own QOS it would preempt borrowed GPUs, for CPUs.
             job_desc.qos = qos .. "_borrowed"
         end

@@ -11,7 +11,7 @@
 local M = {}
 
 --- Of this file; slurmctld may have loaded an older one.
-M.VERSION = "2.4"
+M.VERSION = "2.5"
 
 local directory = debug.getinfo(1, "S").source:match("^@(.*/)") or ""
 local request = dofile(directory .. "slicewise_request.lua")
@@ -63,7 +63,8 @@ local KEYS = {
 -- `partitions` (list of the managed ones; unset: every one is asked about), `beside` (list of those
 -- that are not managed, on nodes of managed ones), `without_gpu` (what becomes of jobs in managed
 -- ones that ask for no GPU: refuse, allow), `shares` (by GPU type: how many `cpus` and `memory_mib`
--- a job may have for each; unset: any) and, only where /proc can't say it, `slurm_uid`. Raises an error for anything else.
+-- a job may have for each, unset: any; and how many `threads` a core has there, unset: 1) and, only
+-- where /proc can't say it, `slurm_uid`. Raises an error for anything else.
 function M.configure(options)
     for key, value in pairs(options) do
         if not KEYS[key] then
@@ -156,6 +157,14 @@ local function is_own_qos(qos)
     return qos:find(OWN_QOS, 1, true) == 1 and qos:sub(-#BORROWED) ~= BORROWED
 end
 
+-- What a service's array is, whatever its script says: its tasks are given back by a requeue, and
+-- each is one replica on one node.
+local function make_slots(job_desc)
+    job_desc.requeue = 1
+    job_desc.min_nodes = 1
+    job_desc.max_nodes = 1
+end
+
 local function admit(job_desc, job, answer)
     for _, field in ipairs(ANSWERED_TEXTS) do
         if text(answer[field]) then
@@ -171,6 +180,7 @@ local function admit(job_desc, job, answer)
     end
     if answer.hold == true then
         job_desc.priority = 0
+        make_slots(job_desc)
     end
     mend_steps(job)
 end
@@ -331,10 +341,12 @@ local function refuse_oversized(field)
     })
 end
 
--- There a job without GPUs would preempt, for CPUs and for nothing, what runs on borrowed quota.
+-- A job without GPUs would preempt, for CPUs and for nothing, what runs on borrowed quota. Root's do
+-- as they like.
 local function give_way(job_desc)
     local qos = (text(job_desc.qos) or text(job_desc.default_qos) or ""):lower()
-    if config.mode == "enforce" and is_own_qos(qos) then
+    local may_stay = config.mode ~= "enforce" or job_desc.user_id == 0 or not is_own_qos(qos)
+    if not may_stay and not is_off() then
         job_desc.qos = qos .. BORROWED
         slurm.log_user("The job shares nodes with GPUs: in QOS %s it gives way to who needs them.",
             job_desc.qos)
@@ -367,7 +379,8 @@ local function submit(job, job_desc, submit_uid)
     local wrong = beside and bounds.objection_beside(job_desc, beside, job)
         or is_here and bounds.objection(job_desc, question, job, config)
     job.is_weighed = true
-    if beside and not wrong and job_desc.user_id ~= 0 and not is_off() then
+    local has_none = is_here and not (job.has_gpus or job.is_service)
+    if (beside or has_none) and not wrong then
         give_way(job_desc)
     end
     if (#directives == 0 and not job.has_gpus and not wrong) or is_off() then

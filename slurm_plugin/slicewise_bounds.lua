@@ -18,6 +18,14 @@ local function without_gpu(partition)
     }
 end
 
+-- Such a job would start above every limit: with --ntasks-per-gpu Slurm adds GPUs of no type to it,
+-- and without it would end what runs on borrowed quota, for CPUs.
+local NONE_OF_THEM = {
+    code = "SW-WITHOUT-GPU",
+    message = "The job names GPUs, and asks for 0 of them.",
+    hint = "Ask for one or more, or name none.",
+}
+
 -- Where slurmctld 22.05 starts a job on no node it ends, and again each time it is started.
 local NO_NODE = {
     code = "SW-NO-NODE",
@@ -105,14 +113,14 @@ local function share_of_job(question, nodes, tasks, shares, what, profile)
     return most, gpus
 end
 
--- Slurm gives none for "gpu:1g.10gb:0".
+-- As by "gpu:1g.10gb:0".
 local function asks_for_none(question)
     local asked = request.gres_of(question)
     local count = 0
     for _, gpu in ipairs(request.gpus_of(asked)) do
         count = count + gpu.count
     end
-    return count == 0 and request.gpus_among(asked) == "typed" and not question.exclusive
+    return count == 0 and request.gpus_among(asked) ~= nil and not question.exclusive
 end
 
 -- Of --cpus-per-gpu and --mem-per-gpu ("gres:gpu:4"); 0 if unset.
@@ -132,13 +140,48 @@ local function cpus_among(asked)
     return most
 end
 
-local function cpus_of(job_desc, nodes, tasks, gpus)
+-- How many CPUs a core has at most where the job's GPUs are; of no known type: anywhere.
+local function threads_of(question, shares, profile)
+    local kinds = {}
+    for _, gpu in ipairs(request.gpus_of(request.gres_of(question))) do
+        kinds[gpu.kind or "auto"] = true
+    end
+    if next(kinds) == nil then
+        kinds[profile or "auto"] = true
+    end
+    local most = 1
+    for kind, share in pairs(shares) do
+        if kinds[kind] or kinds.auto then
+            most = math.max(most, share.threads or 1)
+        end
+    end
+    return most
+end
+
+-- As many as that, with the rest of their cores: Slurm gives whole ones, also to who uses one thread
+-- of each (--hint=nomultithread) or has one task on it.
+local function with_whole_cores(job_desc, cpus, tasks, per_task, threads)
+    local used = number(job_desc.threads_per_core, NO_VAL16) or 0
+    local tasks_per_core = number(job_desc.ntasks_per_core, NO_VAL16) or 0
+    local most = cpus
+    if used > 0 and used < threads then
+        most = math.ceil(cpus / used) * threads
+    end
+    if tasks_per_core > 0 then
+        local cores = math.max(1, math.ceil(per_task * tasks_per_core / threads))
+        most = math.max(most, math.ceil(tasks / tasks_per_core) * cores * threads)
+    end
+    return most
+end
+
+local function cpus_of(job_desc, nodes, tasks, gpus, threads)
     local per_task = math.max(
         number(job_desc.cpus_per_task, NO_VAL16) or 1, cpus_among(job_desc.tres_per_task), 1)
-    return math.max(
+    local cpus = math.max(
         number(job_desc.min_cpus, NO_VAL) or 1, tasks * per_task,
         nodes * (number(job_desc.pn_min_cpus, NO_VAL16) or 0),
         gpus * per_gpu(job_desc.cpus_per_tres))
+    return with_whole_cores(job_desc, cpus, tasks, per_task, threads)
 end
 
 -- --gres-flags=enforce-binding: of a node whose GPUs are bound to no cores that is every CPU that
@@ -162,7 +205,8 @@ end
 local function share_exceeded(job_desc, question, shares, profile)
     local nodes, tasks = counts(job_desc)
     local most_cpus, gpus = share_of_job(question, nodes, tasks, shares, "cpus", profile)
-    local cpus = cpus_of(job_desc, nodes, tasks, gpus)
+    local threads = threads_of(question, shares, profile)
+    local cpus = cpus_of(job_desc, nodes, tasks, gpus, threads)
     if most_cpus and cpus > most_cpus then
         return beyond_share("CPUs", cpus, most_cpus)
     elseif most_cpus and takes_bound_cpus(job_desc) then
@@ -277,7 +321,9 @@ function M.objection(job_desc, question, job, rules)
         return nil
     elseif M.keeps_nodes(job_desc.shared) then
         return KEPT_FOR_ONE
-    elseif not (job.has_gpus or job.is_service) or asks_for_none(question) then
+    elseif asks_for_none(question) then
+        return NONE_OF_THEM
+    elseif not (job.has_gpus or job.is_service) then
         return rules.without_gpu == "refuse" and without_gpu(question.partition) or nil
     elseif question.min_nodes == 0 then
         return NO_NODE

@@ -120,18 +120,46 @@ local function forbidden_change(job_desc, job_rec, comment, tag_start)
     elseif is_slot(comment, tag_start) and is_set(job_desc.time_limit, NO_VAL) then
         -- A slot's is its lease, which the daemon gives.
         return "time_limit"
+    elseif is_slot(comment, tag_start) and job_desc.requeue == 0 then
+        -- By a requeue it gives its GPU back.
+        return "requeue"
     end
     return shrinking(job_desc, job_rec) or growth(job_desc, job_rec)
+end
+
+local function is_ours(qos)
+    return qos:find("slicewise_", 1, true) == 1
 end
 
 -- Whether its QOS will be one that preempts what runs on borrowed quota.
 local function preempts(job_desc, job_rec)
     local qos = (text(job_desc.qos) or text(job_rec.qos) or ""):lower()
-    return qos:find("slicewise_", 1, true) == 1 and not qos:find("_borrowed$")
+    return is_ours(qos) and not qos:find("_borrowed$")
+end
+
+-- By EndTime Slurm shortens a job's time limit, and goes on counting what it takes off among the
+-- run-minutes of the job's QOS, of which a budget is made, also when the job is gone.
+local function leaves_minutes_behind(job_desc, job_rec, tag_start)
+    local is_counted = tag_start or is_ours((text(job_rec.qos) or ""):lower())
+    return is_counted and type(job_desc.end_time) == "number" and job_desc.end_time > 0
+end
+
+-- Only tres_fmt_req_str tells of the GPUs of --ntasks-per-gpu.
+local function gres_of_job(job_rec)
+    return request.gres_of(job_rec) .. "," .. (text(job_rec.tres_fmt_req_str) or "")
+end
+
+-- "gpu:1g.10gb:0" is none; a text of such a length nobody reads.
+local function holds_gpus(job_rec)
+    local count = 0
+    for _, gpu in ipairs(request.oversized(job_rec) and {} or request.gpus_of(gres_of_job(job_rec))) do
+        count = count + gpu.count
+    end
+    return count > 0
 end
 
 -- The field by which a job that nobody admitted would get GPUs of a managed partition, or keep
--- others from them; nil if none. Only tres_fmt_req_str tells of the GPUs of --ntasks-per-gpu.
+-- others from them; nil if none.
 local function smuggling_change(job_desc, job_rec, is_managed, beside_among, rules)
     local long = request.oversized(job_desc)
     if long then
@@ -152,15 +180,15 @@ local function smuggling_change(job_desc, job_rec, is_managed, beside_among, rul
         return "gres"
     elseif claims_nodes(job_desc) then
         return "shared"
-    elseif is_beside and (move or text(job_desc.qos)) and preempts(job_desc, job_rec) then
+    elseif (move or text(job_desc.qos)) and preempts(job_desc, job_rec)
+        and (is_beside or not holds_gpus(job_rec)) then
         return "qos"
     elseif not move then
         return nil
     elseif (rules.without_gpu == "refuse" and not is_beside) or request.oversized(job_rec) then
         return move
     end
-    local has = request.gres_of(job_rec) .. "," .. (text(job_rec.tres_fmt_req_str) or "")
-    return request.gpus_among(has) and move or nil
+    return request.gpus_among(gres_of_job(job_rec)) and move or nil
 end
 
 --- What is wrong with a change (field, code, message, hint); nil if nothing is. `is_managed` says
@@ -169,7 +197,15 @@ end
 function M.objection(job_desc, job_rec, is_managed, beside_among, rules)
     local comment = text(job_rec.admin_comment) or ""
     local tag_start = comment:find(M.TAG, 1, true)
-    if not tag_start then
+    if leaves_minutes_behind(job_desc, job_rec, tag_start) then
+        return {
+            field = "end_time",
+            code = "SW-MANAGED-JOB",
+            message = "Slurm would count the time between EndTime and the job's time limit against "
+                .. "its QOS for good.",
+            hint = "Write TimeLimit= instead.",
+        }
+    elseif not tag_start then
         local field = smuggling_change(job_desc, job_rec, is_managed, beside_among, rules)
         return field and {
             field = field,

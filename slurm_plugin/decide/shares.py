@@ -53,7 +53,8 @@ def shares(
     memory_mib_per_slice: PerSlice,
 ) -> Mapping[str, Mapping[str, int]]:
     """By GRES type, how many ``cpus`` and ``memory_mib`` a job may have for one of it; what is not
-    bound is left out.
+    bound is left out. Where CPUs are, also how many ``threads`` a core of its nodes has at most,
+    if more than one: to who uses one of them Slurm gives all.
 
     What the settings say is rounded up. What the nodes have is rounded down to whole cores and MiB,
     one at least, and the poorest node of a model counts: so jobs that hold all slices of a node,
@@ -71,6 +72,9 @@ def shares(
             "memory_mib": _bound(memory_mib_per_slice, slices, memory),
         }
         if set_bounds := {what: most for what, most in bounds.items() if most is not None}:
+            threads = max((rate.threads for rate in own), default=1)
+            if "cpus" in set_bounds and threads > 1:
+                set_bounds["threads"] = threads
             found[gres_type] = set_bounds
     return found
 

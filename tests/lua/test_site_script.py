@@ -124,6 +124,13 @@ def test_without_the_module_only_what_slurm_counts_is_let_in(
         ({"partition": "all", "default_qos": "slicewise_vision", "qos": "normal"}, "normal"),
         ({"partition": "cpu", "qos": "slicewise_vision"}, "slicewise_vision"),
         ({"partition": "gpu", "gres": "gpu:1g.10gb:1", "qos": "normal"}, "normal"),
+        # Where jobs without GPUs may run beside those with them.
+        ({"partition": "gpu", "qos": "slicewise_vision"}, "slicewise_vision_borrowed"),
+        ({"partition": "gpu", "shared": 0, "qos": "slicewise_vision"}, "slicewise_vision"),
+        (
+            {"partition": "gpu", "gres": "gpu:1g.10gb:1", "qos": "slicewise_vision"},
+            "slicewise_vision",
+        ),
     ],
 )
 def test_without_the_module_a_job_beside_preempts_nobody(
@@ -145,6 +152,7 @@ def test_without_the_module_a_job_beside_preempts_nobody(
         (GPU, {"ntasks_per_tres": 1}, DENIED),
         (GPU, {"num_tasks": 8}, DENIED),
         (GPU, {"min_nodes": 4}, DENIED),
+        *[(GPU, {"end_time": at}, DENIED if at else SUCCESS) for at in (0, 1_700_000_000)],
         (CPU, {"partition": "gpu"}, DENIED),
         (CPU, {"partition": "cpu,gpu"}, DENIED),
         (CPU, {"reservation": "one,two"}, DENIED),

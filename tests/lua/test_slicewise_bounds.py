@@ -191,6 +191,49 @@ def test_a_job_has_its_gpus_share_of_a_node(
     assert run_case(path, job_desc=job, configure=ONLY_GPU)["code"] == SUCCESS
 
 
+ONE_OF_TWO: list[tuple[dict[str, Any], bool]] = [
+    # what Slurm gives of cores with two threads (NumCPUs of 22.05), and whether it is too much
+    ({"num_tasks": 2, "min_cpus": 2}, False),
+    ({"num_tasks": 2, "min_cpus": 2, "threads_per_core": 1}, True),
+    ({"num_tasks": 2, "min_cpus": 2, "threads_per_core": 2}, False),
+    ({"num_tasks": 1, "min_cpus": 1, "threads_per_core": 1}, False),
+    ({"cpus_per_task": 2, "threads_per_core": 1}, True),
+    ({"num_tasks": 2, "min_cpus": 2, "ntasks_per_core": 1}, True),
+    ({"num_tasks": 2, "min_cpus": 2, "ntasks_per_core": 2}, False),
+    (THREE | {"num_tasks": 3, "cpus_per_task": 1, "ntasks_per_core": 1}, False),
+    (THREE | {"num_tasks": 4, "cpus_per_task": 1, "ntasks_per_core": 1}, True),
+    (THREE | {"num_tasks": 2, "cpus_per_task": 3, "ntasks_per_core": 1}, True),
+    (THREE | {"num_tasks": 6, "cpus_per_task": 1, "ntasks_per_core": 2}, False),
+    (THREE | {"num_tasks": 3, "threads_per_core": 1}, False),
+    (THREE | {"num_tasks": 4, "threads_per_core": 1}, True),
+    ({"tres_per_node": "gpu:auto:1", "num_tasks": 2, "threads_per_core": 1}, True),
+    ({"shared": 0, "num_tasks": 2, "threads_per_core": 1}, False),
+    (
+        {
+            "tres_per_node": None,
+            "script": "#SLICEWISE name=bert\n#SLICEWISE profile=1g.10gb\n",
+            "cpus_per_task": 2,
+            "threads_per_core": 1,
+        },
+        True,
+    ),
+]
+
+
+@pytest.mark.parametrize(("job_desc", "is_beyond"), ONE_OF_TWO)
+def test_who_uses_one_thread_of_a_core_has_asked_for_all(
+    path: Path, listening: Any, job_desc: Any, is_beyond: bool
+) -> None:
+    """Slurm gave one slice twice its share of CPUs, and others on the node had none."""
+    listening(ADMIT)
+    job = NOT_SET | TYPED | {"threads_per_core": UNSET_16, "ntasks_per_core": UNSET_16} | job_desc
+    two = {kind: share | {"threads": 2} for kind, share in SHARES.items()}
+    result = run_case(path, job_desc=job, configure=ONLY_GPU | {"shares": two})
+    assert (result["code"] == DENIED, "SW-SHARE" in result["told"]) == (is_beyond, is_beyond)
+    result = run_case(path, job_desc=job, configure=ONLY_GPU | {"shares": SHARES})
+    assert result["code"] == SUCCESS
+
+
 REPLICA = {"script": "#!/bin/sh\n#SLICEWISE name=bert\n#SLICEWISE profile=1g.10gb\n"}
 LARGER = {"script": REPLICA["script"].replace("1g.10gb", "3g.40gb")}
 SERVICES: list[tuple[dict[str, Any], str]] = [
@@ -380,3 +423,66 @@ def test_which_partition_a_reservation_brings_nobody_knows(path: Path, listening
     job_desc = TYPED | {"reservation": "course"}
     result = run_case(path, job_desc=job_desc, configure={"partitions": ["gpu"], "beside": ["cpu"]})
     assert (result["code"], result["job_desc"]["qos"]) == (SUCCESS, "q")
+
+
+IN_OWN_QOS = {"partition": "gpu", "account": "vision", "min_cpus": 16, "user_id": 1000}
+NO_GPU_AT_ALL: list[dict[str, Any]] = [
+    {},
+    {"partition": "cpu,gpu"},
+    {"script": "#!/bin/sh\n#SLICEWISE class=low\n"},
+]
+
+
+@pytest.mark.parametrize("asked", NO_GPU_AT_ALL)
+@pytest.mark.parametrize("named", ["qos", "default_qos"])
+def test_a_job_without_gpus_gives_way_to_those_with_gpus(
+    path: Path, listening: Any, asked: Any, named: str
+) -> None:
+    """In its tenant's own QOS it ended, for CPUs and for nothing, what ran on borrowed quota."""
+    daemon = listening(answering(action="pass"))
+    job_desc = IN_OWN_QOS | {named: "Slicewise_vision"} | asked
+    allowed = ONLY_GPU | {"without_gpu": "allow"}
+    result = run_case(path, job_desc=job_desc, configure=allowed)
+    assert (result["code"], result["job_desc"]["qos"]) == (SUCCESS, "slicewise_vision_borrowed")
+    assert "gives way" in result["told"]
+    assert len(daemon.questions) == ("script" in asked)
+    for unchanged, mode in (({"user_id": 0}, "enforce"), ({}, "advise")):
+        result = run_case(path, job_desc=job_desc | unchanged, configure=allowed | {"mode": mode})
+        assert result["job_desc"].get("qos") == job_desc.get("qos")
+    path.with_name("off").touch()
+    result = run_case(path, job_desc=job_desc, configure=allowed)
+    assert result["job_desc"].get("qos") == job_desc.get("qos")
+
+
+NONE_OF_THEM: list[dict[str, Any]] = [
+    {"tres_per_node": "gres:gpu:1g.10gb:0"},
+    {"tres_per_node": "gres:gpu:1g.10gb:0", "ntasks_per_tres": 1, "num_tasks": 2},
+    {"tres_per_job": "gres/gpu:1g.10gb=0", "ntasks_per_tres": 1, "num_tasks": 2},
+    {"gres": "gpu:0"},
+    {"gres": "gpu:auto:0"},
+    {"gres": "gpu:auto:0", "script": "#!/bin/sh\n#SLICEWISE need=9GiB\n"},
+    {"gres": "gpu:1g.10gb:0", "script": "#!/bin/sh\n#SLICEWISE class=low\n"},
+]
+
+
+@pytest.mark.parametrize("asked", NONE_OF_THEM)
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_nobody_asks_for_none_of_the_gpus_that_he_names(
+    path: Path, listening: Any, asked: Any, is_answered: bool
+) -> None:
+    """With --ntasks-per-gpu Slurm added GPUs of no type, which no limit counted at the start."""
+    if is_answered:
+        listening(ADMIT)
+    for rule in ("allow", "refuse"):
+        result = run_case(
+            path, job_desc=IN_OWN_QOS | asked, configure=ONLY_GPU | {"without_gpu": rule}
+        )
+        assert (result["code"], "SW-WITHOUT-GPU" in result["told"]) == (DENIED, True)
+
+
+def test_a_job_with_gpus_stays_in_its_qos(path: Path, listening: Any) -> None:
+    listening(answering(action="admit", tag="slicewise:1 token=TOKEN tenant=vision"))
+    named = {"qos": "slicewise_vision"}
+    for asked in (TYPED, {"shared": 0}, {"tres_per_node": "gpu:1g.10gb:0", "shared": 0}):
+        result = run_case(path, job_desc=IN_OWN_QOS | named | asked, configure=ONLY_GPU)
+        assert (result["code"], result["job_desc"]["qos"]) == (SUCCESS, "slicewise_vision")

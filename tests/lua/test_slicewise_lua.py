@@ -69,7 +69,7 @@ def test_the_question_holds_what_slurm_says(path: Path, listening: Any) -> None:
     assert question == {
         "v": 2,
         "op": "submit",
-        "module": "2.4",
+        "module": "2.5",
         "mode": "enforce",
         "uid": ALICE,
         "account": "vision",
@@ -238,6 +238,15 @@ def test_admit_sets_the_fields(path: Path, listening: Any) -> None:
     assert {key: job[key] for key in texts} == texts
     assert (job["gres"], job["site_factor"], job["priority"]) == ("gres:gpu:1g.10gb:1", 700, 0)
     assert job["admin_comment"].startswith("site text slicewise:1 token=")
+
+
+def test_a_slot_is_one_node_and_may_be_requeued(path: Path, listening: Any) -> None:
+    """Whatever its script says: else nothing gives its GPU back, or it holds several."""
+    listening(answering(action="admit", tag=f"{TAG} service=bert", hold=True))
+    script = {"script": "#!/bin/sh\n#SLICEWISE name=bert\n"}
+    said = {**GPU_JOB, **script, "requeue": 0, "min_nodes": 1, "max_nodes": 2}
+    job = run_case(path, job_desc=said)["job_desc"]
+    assert (job["requeue"], job["min_nodes"], job["max_nodes"]) == (1, 1, 1)
 
 
 def test_admit_leaves_other_fields_alone(path: Path, listening: Any) -> None:

@@ -95,6 +95,10 @@ MODIFY = [
     *[(TAG, {"min_mem_per_cpu": mib}, ALICE, False) for mib in (0, 1)],
     *[(SERVICE_TAG, {"time_limit": limit}, ALICE, False) for limit in (5, 0, RELEASE)],
     (SERVICE_TAG, {"time_limit": RELEASE}, SLURM_UID, True),
+    # Nothing else gives a slot's GPU back; who may not requeue a plain job ends it.
+    *[(SERVICE_TAG, {"requeue": requeue}, ALICE, requeue == 1) for requeue in (0, 1)],
+    (SERVICE_TAG, {"requeue": 0}, SLURM_UID, True),
+    (TAG, {"requeue": 0}, ALICE, True),
     (SERVICE_TAG, {"req_nodes": "gpu02"}, ALICE, False),
     (TAG, {"time_limit": RELEASE}, ALICE, True),
     (f"service=x {TAG}", {"time_limit": 5}, ALICE, True),
@@ -179,6 +183,29 @@ def test_modify_does_not_talk_where_slurmctld_would_log_an_error(path: Path) -> 
     assert (result["code"], result["told"]) == (DENIED, "")
 
 
+@pytest.mark.parametrize(
+    ("job_rec", "is_counted"),
+    [
+        ({"admin_comment": TAG}, True),
+        ({"admin_comment": SERVICE_TAG, "qos": "slicewise_vision_borrowed"}, True),
+        ({"partition": "cpu", "qos": "slicewise_vision"}, True),
+        ({"partition": "cpu", "qos": "normal"}, False),
+    ],
+)
+def test_nobody_ends_a_run_early_by_its_end_time(
+    path: Path, job_rec: Any, is_counted: bool
+) -> None:
+    """Slurm 22.05 never takes the rest of the time limit off the run-minutes of the QOS again."""
+    case: dict[str, Any] = {"job_rec": job_rec, "configure": {"partitions": ["gpu"]}}
+    for end_time, allowed in ((1_700_000_000, not is_counted), (0, True)):
+        change = NOTHING | {"end_time": end_time}
+        result = run_case(path, "job_modify", job_desc=change, **case)
+        assert result["code"] == (SUCCESS if allowed else DENIED)
+        assert ("TimeLimit=" in result["told"]) != allowed
+    ended = {"job_desc": NOTHING | {"end_time": 1_700_000_000}, "uid": SLURM_UID}
+    assert run_case(path, "job_modify", **case, **ended)["code"] == SUCCESS
+
+
 TYPED, UNTYPED = {"tres_per_node": "gres:gpu:1g.10gb:1"}, {"tres_per_job": "gres:gpu:2"}
 UNADMITTED = [
     # the job without a tag, the change, allowed
@@ -214,6 +241,16 @@ UNADMITTED = [
     ({"partition": "cpu", **UNTYPED}, {"reservation": "course,gpus"}, False),
     ({"partition": "cpu", **UNTYPED}, {"reservation": "course"}, True),
     ({"partition": "cpu"}, {"reservation": "course,gpus"}, True),
+    # Without GPUs it would end, for CPUs, what runs on borrowed quota.
+    ({"partition": "gpu", "qos": "normal"}, {"qos": "slicewise_vision"}, False),
+    ({"partition": "gpu", "tres_per_node": "gpu:1g.10gb:0"}, {"qos": "Slicewise_vision"}, False),
+    ({"partition": "gpu", "tres_per_job": "," * 2000}, {"qos": "slicewise_vision"}, False),
+    ({"partition": "cpu", "qos": "slicewise_vision"}, {"partition": "gpu"}, False),
+    ({"partition": "gpu", "qos": "normal"}, {"qos": "slicewise_vision_borrowed"}, True),
+    ({"partition": "gpu", "qos": "slicewise_vision"}, {"comment": "c"}, True),
+    ({"partition": "gpu", "qos": "normal", **TYPED}, {"qos": "slicewise_vision"}, True),
+    ({"partition": "gpu", "tres_fmt_req_str": "gres/gpu=2"}, {"qos": "slicewise_vision"}, True),
+    ({"partition": "cpu", "qos": "normal"}, {"qos": "slicewise_vision"}, True),
 ]
 
 

@@ -46,7 +46,15 @@ def test_a_share_does_not_grow_because_a_gpu_is_cut_otherwise() -> None:
 def test_whole_cores_are_given() -> None:
     """Slurm gives a job of 3 CPUs 4 of them where a core has two threads."""
     found = shares(SIZES, [node({"1g.10gb": 7}, 24, 0, threads=2)], None, None)
-    assert found == {"1g.10gb": {"cpus": 2}, "3g.40gb": {"cpus": 12}}
+    assert found == {"1g.10gb": {"cpus": 2, "threads": 2}, "3g.40gb": {"cpus": 12, "threads": 2}}
+
+
+def test_a_share_says_how_many_threads_a_core_has_at_most() -> None:
+    """As the share is: of all nodes of its model."""
+    nodes = (node({"1g.10gb": 7}, 14, 0), node({"3g.40gb": 2}, 56, 0, threads=4))
+    said = shares(SIZES, nodes, 2, None)
+    assert said["1g.10gb"] == {"cpus": 2, "threads": 4}
+    assert "threads" not in shares(SIZES, nodes, "any", 4)["1g.10gb"]
 
 
 def test_a_poor_node_bounds_its_own_model_only() -> None:
