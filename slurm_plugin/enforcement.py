@@ -26,6 +26,7 @@ from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.quota_round import Seen
 from slurm_plugin.decide.reclaim.recalls import short_lenders
 from slurm_plugin.decide.reclaim.waits import about_to_start
+from slurm_plugin.decide.standstill import standing_still, stuck
 from slurm_plugin.decide.whole_jobs import own_needs_now
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import books_now
@@ -80,6 +81,7 @@ class Enforcement:
         self._renewed: Renewed | None = None
         self._written: Books | None = None
         self._in_force: Books | None = None
+        self._still_since_s: Mapping[int, float] = {}
         self._conf: Conf | None = None
         self._compile_due_s = self._short_due_s = self._plan_due_s = self._conf_due_s = 0.0
         self._moves_tried: dict[int, str] = {}
@@ -271,6 +273,16 @@ class Enforcement:
         """
         if not self._sync.view.complete:
             return books
+        self._still_since_s = await asyncio.to_thread(
+            standing_still,
+            self._still_since_s,
+            self._sync.jobs,
+            self._sync.nodes,
+            self._sync.quotas.borrowed_limits,
+            partitions=self._partitions,
+            costs=self._settings.costs,
+            now_s=time.monotonic(),
+        )
         self._renewed = renewed = await asyncio.to_thread(
             renew, self._ledger, books, self._settings, self._seen()
         )
@@ -294,6 +306,7 @@ class Enforcement:
             seen.view.services,
             told=seen.leaving.ending,
             lately=self._held_lately(),
+            stuck=stuck(self._still_since_s, time.monotonic()),
         )
 
     def _own_needs(self, before: Books) -> Mapping[str, int]:

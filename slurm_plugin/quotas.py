@@ -77,6 +77,14 @@ class Quotas:
         """
         self._ceilings, self.run_minutes = ceilings, run_minutes
 
+    @property
+    def borrowed_limits(self) -> Mapping[str, int]:
+        """What jobs may hold in each borrowed QOS in Slurm now, in millislices."""
+        return {
+            borrowed_qos(name): one.borrowed_limit_millislices
+            for name, one in self._ceilings.items()
+        }
+
     def used(self, jobs: Iterable[JobView]) -> Mapping[str, int]:
         """Millislices that each account's jobs hold."""
         return used_by_tenant(jobs, self._partitions, self._settings.costs)

@@ -35,6 +35,7 @@ class Seen:
         told: job ids of replicas that have been told to end, whether ``services`` show it or not.
         lately: millislices that each tenant's jobs have held on average; empty if that does not
             count.
+        stuck: job ids of those that had quota and GPUs, and did not start (``standstill``).
     """
 
     jobs: tuple[JobView, ...] = field(hash=False)
@@ -42,6 +43,7 @@ class Seen:
     services: tuple[ServiceView, ...] = field(hash=False)
     told: frozenset[int] = frozenset()
     lately: Mapping[str, int] = field(default_factory=dict, hash=False)
+    stuck: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,7 @@ def _waits(world: World, beyond: frozenset[str]) -> Waits:
         taking=_taking(world, (), {}),
         turn_s=world.rules.turn_s,
         capped=beyond,
+        stuck=world.seen.stuck,
     )
 
 

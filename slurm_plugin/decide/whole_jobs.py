@@ -16,7 +16,7 @@ rest is granted anew, job by job:
    for them others would have to go again.
 3. To running jobs of tenants beyond their shares, as far as nobody can start on it.
 4. To jobs for which no GPU is free now: with quota Slurm plans their start, and GPUs are cut anew
-   for them.
+   for them. And to those that Slurm does not start though there is one (``standstill``).
 5. To jobs that can start of tenants beyond their shares, if all of a tenant's runs stay: else
    Slurm would start them in place of what is to go.
 
@@ -66,14 +66,15 @@ class WaitingJob:
         need: GPU instances of each task.
         cost_millislices: of each task.
         since_s: Unix seconds; None where Slurm does not say.
-        has_turns: whether it would start if others went; not while its nodes are down.
+        would_start: whether it would if it had quota and GPUs; not while its nodes are down or
+            reserved, nor if it had both and did not start.
     """
 
     need: Need
     cost_millislices: int
     since_s: int | None
     tasks: int = 1
-    has_turns: bool = True
+    would_start: bool = True
 
     @property
     def total_millislices(self) -> int:
@@ -120,6 +121,7 @@ def waits(
     taking: Taking,
     turn_s: int,
     capped: frozenset[str] = frozenset(),
+    stuck: frozenset[int] = frozenset(),
 ) -> Waits:
     """Of what Slurm shows. Jobs in their tenants' own QOS come first to what is free, as far as
     their tenants' own parts pay for them.
@@ -130,15 +132,18 @@ def waits(
         left.place(_need(job))
         guaranteed.add(job.account)
     free = dict.fromkeys(taking.free, _NOTHING) | left.by_node()
-    queues = waiting_for_loans(ours, partitions, costs)
+    queues = waiting_for_loans(ours, partitions, costs, stuck)
     return Waits(queues, free, taking, turn_s, frozenset(guaranteed), capped)
 
 
 def waiting_for_loans(
-    jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+    jobs: Iterable[JobView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+    stuck: frozenset[int] = frozenset(),
 ) -> Mapping[str, Sequence[WaitingJob]]:
     """The jobs of each account that wait outside its tenant's own QOS, as Slurm would start
-    them.
+    them. ``stuck`` are the ids of those that had quota and GPUs and did not start.
     """
     queues: dict[str, list[WaitingJob]] = {}
     for job in by_priority(job for job in jobs if is_managed(job, partitions)):
@@ -150,7 +155,7 @@ def waiting_for_loans(
                 cost,
                 waits_since_s(job),
                 max(1, len(job.untouched)),
-                has_turns=not waits_for_nodes(job),
+                would_start=job.job_id not in stuck and not waits_for_nodes(job),
             )
             queues.setdefault(job.account, []).append(one)
     return queues
@@ -316,7 +321,7 @@ class _Grants:
             (job.since_s, name, nth)
             for name, queue in queues.items()
             for nth, job in enumerate(queue)
-            if job.has_turns and job.since_s is not None and job.since_s <= now_s - turn_s
+            if job.would_start and job.since_s is not None and job.since_s <= now_s - turn_s
             if self._used[name] < self._shares[name]
             # It may be to borrow no more now.
             if self._used[name] + job.cost_millislices <= self._demand[name]
@@ -382,7 +387,7 @@ class _Grants:
     def _start(self, name: str, job: WaitingJob) -> bool:
         """Grant one task of it, if there are quota and free GPUs."""
         shape = job.need.shape, job.need.nodes
-        if shape in self._nowhere or not self._may_plan(name, job):
+        if not job.would_start or shape in self._nowhere or not self._may_plan(name, job):
             return False
         if not self._left.place(job.need):
             self._nowhere.add(shape)

@@ -122,6 +122,30 @@ async def test_what_was_held_lately_counts_only_where_the_settings_say_so(
     assert (lent["audio"], lent.get("nlp", 0)) == (4000 - to_nlp, to_nlp)
 
 
+async def test_who_does_not_start_on_a_loan_leaves_it_to_who_could(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its user may have left out all nodes where something is free: only Slurm sees that."""
+    steady, world = Steady(), World()
+    monkeypatch.setattr("slurm_plugin.enforcement.time", steady)
+    lender = replace(VISION.quota, lending_limit_millislices=Millislices(1000))
+    borrowers = (
+        tenant(name, 0, borrowing_limit_millislices=Millislices(4000)) for name in ("audio", "nlp")
+    )
+    world.ledger.shown = policy_of(replace(VISION, quota=lender), *borrowers)
+    older, newer = (
+        replace(WAITS, job_id=nth, account=name, qos=f"slicewise_{name}_borrowed", submit_s=nth)
+        for nth, name in enumerate(("audio", "nlp"), 1)
+    )
+    found = []
+    for after_s in (0, 20, 280, 20, 15, 290):
+        steady.now_s += after_s
+        await world.look(older, newer)
+        await world.limits.compile()
+        found += [loan.borrower for loan in world.ledger.lent]
+    assert found == ["audio", "audio", "audio", "nlp", "nlp", "audio"], "it is tried again"
+
+
 async def test_nothing_is_lent_on_half_a_look() -> None:
     world = World()
     await world.look(*running("nlp", 5))

@@ -82,6 +82,16 @@ def test_quota_that_nobody_can_start_on_goes_to_who_waits_for_gpus():
     assert lent(tenants, there)[0] == {"a": 3500, "b": 1000}
 
 
+def test_who_slurm_does_not_start_holds_no_loan_on_which_others_could():
+    """Its user has named a node on which nothing is free: it would hold the loan for nothing."""
+    tenants = policy({"lender": 4000, "a": 0, "b": 0})
+    pinned = wait(1, SMALL, tasks=5, would_start=False, since_s=NOW_S - TURN_S - 60)
+    there = waiting({"1g.10gb": 7}, a=[pinned], b=[wait(2, SMALL, tasks=3)])
+    assert lent(tenants, there) == ({"b": 3000, "a": 1000}, None), "the rest may wait for GPUs"
+    both = waiting({"1g.10gb": 7}, a=[pinned, wait(3, SMALL)], b=[wait(2, SMALL, tasks=3)])
+    assert lent(tenants, both)[0] == {"a": 1000, "b": 3000}
+
+
 def test_a_smaller_job_starts_where_the_first_of_its_tenant_can_not():
     tenants = policy({"lender": 2000, "a": 0})
     there = waiting({"1g.10gb": 7, "3g.40gb": 1}, a=[wait(1), wait(2, SMALL, tasks=4)])
@@ -313,7 +323,7 @@ def test_who_has_waited_longest_has_every_second_turn_and_the_others_those_betwe
 
 def test_who_waits_for_nodes_lets_the_next_have_its_turn():
     tenants = policy({"lender": 3500, "a": 0, "b": 0, "c": 0})
-    down = wait(2, since_s=NOW_S - TURN_S - 60, has_turns=False)
+    down = wait(2, since_s=NOW_S - TURN_S - 60, would_start=False)
     late = wait(3, since_s=NOW_S - TURN_S)
     there = waiting({}, running(8, "a"), b=[down], c=[late])
     assert lent(tenants, there, {"a": 3500})[1] == turn_of("c", late, a=3500)
@@ -604,7 +614,12 @@ def test_for_a_turn_no_batch_job_goes_and_nobody_within_its_share():
     assert reclaim_for(turn, replica, {"c": 1750}, replica.free) is None
 
 
-def seen(*jobs: JobView, nodes: tuple[NodeView, ...], tenants: Policy = OWNERS) -> Waits:
+def seen(
+    *jobs: JobView,
+    nodes: tuple[NodeView, ...],
+    tenants: Policy = OWNERS,
+    stuck: frozenset[int] = frozenset(),
+) -> Waits:
     there = inputs.taking(
         tenants,
         (),
@@ -618,7 +633,7 @@ def seen(*jobs: JobView, nodes: tuple[NodeView, ...], tenants: Policy = OWNERS) 
         term_s=0,
         excess={},
     )
-    return waits(tenants, jobs, PARTITIONS, COSTS, taking=there, turn_s=TURN_S)
+    return waits(tenants, jobs, PARTITIONS, COSTS, taking=there, turn_s=TURN_S, stuck=stuck)
 
 
 def large(job_id: int, account: str = "a", **changes: Any) -> JobView:
@@ -659,7 +674,8 @@ def test_who_waits_for_nodes_has_no_turn_unless_gpus_are_cut_for_it():
     }
     jobs = (large(job_id, reason=reason) for job_id, reason in reasons.items())
     (queue,) = seen(*jobs, nodes=(N,)).queues.values()
-    assert {job.need.key: job.has_turns for job in queue} == {3: False, 4: False, 5: True, 6: True}
+    could = {job.need.key: job.would_start for job in queue}
+    assert could == {3: False, 4: False, 5: True, 6: True}
 
 
 @pytest.mark.parametrize(
@@ -667,6 +683,11 @@ def test_who_waits_for_nodes_has_no_turn_unless_gpus_are_cut_for_it():
 )
 def test_who_is_over_a_limit_that_slicewise_has_not_set_waits_for_no_loan(reason: str):
     assert seen(large(3, reason=reason), nodes=(N,)).queues == {}
+
+
+def test_who_stood_still_would_not_start():
+    (queue,) = seen(large(3), large(4), nodes=(N,), stuck=frozenset({4})).queues.values()
+    assert {one.need.key: one.would_start for one in queue} == {3: True, 4: False}
 
 
 def test_a_queue_is_in_slurm_s_order_with_all_tasks_of_an_array():
