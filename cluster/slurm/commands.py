@@ -266,8 +266,11 @@ class CommandSlurm(Slurm):
         await run(("scontrol",), stdin=lines)
 
     async def requeue_hold(self, target: Target) -> None:
-        """``scontrol requeuehold``."""
-        await run(("scontrol", "requeuehold", address(target)))
+        """``scontrol requeuehold``, also of what its user has forbidden to requeue."""
+        again = ("scontrol", "requeuehold", address(target))
+        if (await attempt(again)).status:
+            await attempt(("scontrol", "update", f"JobId={address(target)}", "Requeue=1"))
+            await run(again)
 
     async def cancel(self, target: Target) -> None:
         """``scancel``; what has ended already is no error."""

@@ -58,12 +58,12 @@ def slot(users: Users) -> Iterator[str]:
     users.clear()
 
 
-def submitted_slot(users: Users) -> str:
+def submitted_slot(users: Users, script: str = SERVICE) -> str:
     """Once the service of the same name before it is gone."""
     outcomes: list[Outcome] = []
 
     def is_submitted() -> bool:
-        outcomes.append(users.submit("alice", "sbatch", script=SERVICE))
+        outcomes.append(users.submit("alice", "sbatch", script=script))
         return outcomes[-1].status == 0
 
     until(is_submitted)
@@ -111,7 +111,7 @@ CHANGES = (
     f"AdminComment={FORGED}", "AdminComment=", "Partition=gpu", "OverSubscribe=no",
     "NumNodes=1-4", "NumNodes=4", "ReqNodeList=gpu02", "ReqNodeList=gpu[01-04]", "MinMemoryNode=0",
     "MinMemoryNode=16000", "MinMemoryCPU=0", "MinMemoryCPU=1000", "MinCPUsNode=16", "NumCPUs=16",
-    "ReqSockets=2", "ReqThreads=1", "TimeLimit=60", "TimeLimit=UNLIMITED",
+    "ReqSockets=2", "ReqThreads=1", "TimeLimit=60", "TimeLimit=UNLIMITED", "Requeue=0",
 )  # fmt: skip
 
 
@@ -127,8 +127,8 @@ def test_an_owner_changes_nothing_that_is_decided(
     # Slurm 22.05 takes a throttle before anybody is asked; that lets less run, not more.
     seen = [name for name in SEEN if name != "ArrayTaskThrottle"]
     if what == "slot":
-        # Its lease. A plain job's limit is its owner's.
-        seen.append("TimeLimit")
+        # Its lease, and how it gives its GPU back. Those of a plain job are its owner's.
+        seen += ["TimeLimit", "Requeue"]
     assert [(name, after[name]) for name in seen] == [(name, before[name]) for name in seen]
 
 
@@ -226,6 +226,34 @@ def test_a_requeue_by_the_owner_is_charged_run_by_run(users: Users, clean: None)
     for run in runs():
         assert run["used_millislice_s"] == 1000 * (run["end_s"] - run["start_s"])
     assert sum(run["used_millislice_s"] for run in runs()) >= 2000
+
+
+def test_nobody_leaves_run_minutes_behind(users: Users, clean: None) -> None:
+    """By EndTime Slurm 22.05 did; the QOS of a tenant with a budget then started nothing."""
+    qos = ("scontrol", "show", "assoc_mgr", "flags=qos", "qos=slicewise_vision")
+
+    def run_minutes() -> int:
+        shown = users.sandbox.run("root", qos).stdout
+        (counted,) = re.findall(r"GrpTRESRunMins=.*?billing=\w+\((\d+)\)", shown)
+        return int(counted)
+
+    (submitted,) = users.submit("alice", "sbatch", "--time=50", GPU).jobs
+    job = submitted.job_id
+    until_is(lambda: users.job(job)["JobState"], "RUNNING")
+    assert run_minutes() >= 49_000
+    users.scontrol("alice", "update", f"JobId={job}", "EndTime=now+2minutes")
+    assert users.job(job)["TimeLimit"] == "00:50:00"
+    assert users.scontrol("alice", "update", f"JobId={job}", "TimeLimit=4") == (0, "")
+    until(lambda: run_minutes() <= 4000)
+    users.sandbox.run("alice", ("scancel", job))
+    until_is(run_minutes, 0)
+
+
+def test_a_slot_is_one_node_that_may_be_requeued(users: Users, clean: None) -> None:
+    """Whatever its script says: by a requeue it gives its GPU back."""
+    script = SERVICE.replace(" --requeue", " --no-requeue --nodes=1-2 --ntasks=2 --spread-job")
+    slot = users.job(submitted_slot(users, script))
+    assert (slot["Requeue"], slot["NumNodes"]) == ("1", "1-1")
 
 
 def test_who_gives_nodes_back_is_charged_to_the_end(users: Users, clean: None) -> None:
@@ -347,6 +375,8 @@ SMUGGLED = (
     "Gres=gpu:auto",
     "OverSubscribe=no",
     "QOS=slicewise_nlp",
+    # There it would end, for CPUs, what runs on borrowed quota.
+    "QOS=slicewise_vision",
 )
 
 

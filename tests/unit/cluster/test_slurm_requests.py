@@ -50,6 +50,18 @@ def noted(tmp_path: Path, command: str) -> Sequence[str]:
     return [line.removeprefix(f"{tmp_path}/") for line in lines]
 
 
+async def test_what_may_not_be_requeued_is_let_be_first(tmp_path: Path, stand_in: StandIn) -> None:
+    """Its user has forbidden it; else nothing took its GPU back."""
+    may = tmp_path / "may"
+    stand_in("scontrol", f'case "$1" in update) touch {may} ;; *) test -e {may} ;; esac')
+    await CommandSlurm().requeue_hold(TASKS)
+    assert noted(tmp_path, "scontrol") == [
+        "scontrol requeuehold 814_[0-2,5]",
+        "scontrol update JobId=814_[0-2,5] Requeue=1",
+        "scontrol requeuehold 814_[0-2,5]",
+    ]
+
+
 async def test_tasks_are_addressed_by_index(tmp_path: Path, stand_in: StandIn) -> None:
     for command in ("scontrol", "scancel"):
         stand_in(command, "")
