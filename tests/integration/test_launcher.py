@@ -136,7 +136,9 @@ def _command_lines() -> Iterator[tuple[int, str]]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                line = (
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
                 if "bin/tritonserver " in line.split(" --")[0] + " ":
                     yield int(entry.name), line
 
