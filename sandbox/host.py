@@ -15,7 +15,7 @@ from cluster.errors import SlicewiseError
 from sandbox import process, state
 from sandbox.inventory import ACCOUNTS, NODES
 from sandbox.layout import DAEMON_ROLE, Layout
-from sandbox.packages import SEARCH_PATH, SLURM_VARIABLE
+from sandbox.packages import SEARCH_PATH
 from sandbox.users import User
 
 Progress = Callable[[str], None]
@@ -25,8 +25,7 @@ HEAD = "head"
 """Host name of slurmctld and slurmdbd."""
 
 _LOG_LINES = 15
-# The sandbox's own commands find the same Slurm.
-_PASSED_ON = ("TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES", SLURM_VARIABLE)
+_PASSED_ON = ("TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES")
 
 
 class Host:

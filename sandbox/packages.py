@@ -24,16 +24,16 @@ def search_path(prefix: str) -> str:
     return f"{own}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-_PREFIX = os.environ.get(SLURM_VARIABLE, "").rstrip("/")
-SEARCH_PATH = search_path(_PREFIX)
+PREFIX = os.environ.get(SLURM_VARIABLE, "").rstrip("/")
+SEARCH_PATH = search_path(PREFIX)
 
 REQUIRED_FILES: tuple[tuple[str, str], ...] = (
     ("slurmctld", "slurmctld"),
     ("slurmd", "slurmd"),
     ("slurmdbd", "slurmdbd"),
     ("sbatch", "slurm-client"),
-    (f"{plugins(_PREFIX)}/job_submit_lua.so", "slurm-wlm-basic-plugins"),
-    (f"{plugins(_PREFIX)}/accounting_storage_mysql.so", "slurm-wlm-mysql-plugin"),
+    (f"{plugins(PREFIX)}/job_submit_lua.so", "slurm-wlm-basic-plugins"),
+    (f"{plugins(PREFIX)}/accounting_storage_mysql.so", "slurm-wlm-mysql-plugin"),
     ("munged", "munge"),
     ("mariadbd", "mariadb-server-core"),
     ("haproxy", "haproxy"),

@@ -13,8 +13,10 @@ from shlex import quote
 import typer
 
 from cluster.errors import SlicewiseError
+from sandbox import packages
 from sandbox.directory import closed_parent
 from sandbox.layout import Layout
+from sandbox.packages import SLURM_VARIABLE
 from sandbox.state import Program
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -160,9 +162,11 @@ def write_commands(layout: Layout, program: Program) -> None:
 
 
 def _write_command(path: Path, program: Program, module: str) -> None:
+    """The sandbox's Slurm stands in it: a job that restarts its slurmd has no such variable."""
     libraries = f"{program.project}:{program.site_packages}"
     path.write_text(
         "#!/bin/sh\n"
+        f"{SLURM_VARIABLE}={quote(packages.PREFIX)} "
         f"PYTHONPATH={quote(libraries)} PYTHONDONTWRITEBYTECODE=1 "
         f'exec {quote(str(program.python))} -P -m {module} "$@"\n',
         encoding="utf-8",
