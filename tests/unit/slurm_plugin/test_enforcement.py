@@ -133,8 +133,12 @@ async def test_who_does_not_start_on_a_loan_leaves_it_to_who_could(
         tenant(name, 0, borrowing_limit_millislices=Millislices(4000)) for name in ("audio", "nlp")
     )
     world.ledger.shown = policy_of(replace(VISION, quota=lender), *borrowers)
+    # Neither has waited so long that it has its turn.
+    now_s = int(world.sync.clock.now_s())
     older, newer = (
-        replace(WAITS, job_id=nth, account=name, qos=f"slicewise_{name}_borrowed", submit_s=nth)
+        replace(
+            WAITS, job_id=nth, account=name, qos=f"slicewise_{name}_borrowed", submit_s=now_s + nth
+        )
         for nth, name in enumerate(("audio", "nlp"), 1)
     )
     found = []
