@@ -26,7 +26,7 @@ from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.quota_round import Seen
 from slurm_plugin.decide.reclaim.recalls import short_lenders
 from slurm_plugin.decide.reclaim.waits import about_to_start
-from slurm_plugin.decide.standstill import standing_still, stuck
+from slurm_plugin.decide.standstill import Queued, standing_still, stuck
 from slurm_plugin.decide.whole_jobs import own_needs_now
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import books_now
@@ -81,7 +81,7 @@ class Enforcement:
         self._renewed: Renewed | None = None
         self._written: Books | None = None
         self._in_force: Books | None = None
-        self._still_since_s: Mapping[int, float] = {}
+        self._still_since_s: Mapping[Queued, float] = {}
         self._conf: Conf | None = None
         self._compile_due_s = self._short_due_s = self._plan_due_s = self._conf_due_s = 0.0
         self._moves_tried: dict[int, str] = {}

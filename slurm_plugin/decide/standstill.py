@@ -10,20 +10,34 @@ said before.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from cluster.jobs import ALLOTTED, JobView, NodeView
 from cluster.units import Millislices
 from slurm_plugin.decide.charging import run_cost
-from slurm_plugin.decide.demand import free_by_node, is_managed, waits_for_quota, wanted_on_nodes
+from slurm_plugin.decide.demand import (
+    by_priority,
+    free_by_node,
+    is_managed,
+    waits_for_quota,
+    wanted_on_nodes,
+)
 from slurm_plugin.decide.reclaim.ready import Left
-from slurm_plugin.decide.reclaim.room import Need, shape_of
+from slurm_plugin.decide.reclaim.room import Need, Shape, shape_of
 
 _PATIENCE_S = 300.0
 """So long Slurm may take to come to a job that is far back in its queue."""
 
 
+class Queued(NamedTuple):
+    """A waiting job, or so many tasks of an array: where one starts, the rest begins anew."""
+
+    job_id: int
+    tasks: int
+
+
 def standing_still(
-    before: Mapping[int, float],
+    before: Mapping[Queued, float],
     jobs: Iterable[JobView],
     nodes: Iterable[NodeView],
     limits: Mapping[str, int],
@@ -31,9 +45,9 @@ def standing_still(
     partitions: frozenset[str],
     costs: Mapping[str, Millislices],
     now_s: float,
-) -> Mapping[int, float]:
-    """Since when each waiting job has had what is known here, by job id: its QOS has room for it
-    (``limits``, in millislices: only of these QOS), and GPUs of its types are free on enough nodes.
+) -> Mapping[Queued, float]:
+    """Since when each waiting job has had what is known here: its QOS has room for it (``limits``,
+    in millislices: only of these QOS) beside those before it, and so have the nodes.
 
     ``before`` is this at the look before. Who has stood still for long is followed also while it
     has no quota: else the loan would go to and fro.
@@ -44,27 +58,31 @@ def standing_still(
         if job.state in ALLOTTED:
             room[job.qos] -= run_cost(job.gpus, costs)
     left = Left(free_by_node(ours, nodes, partitions))
-    has_gpus: dict[Need, bool] = {}
-    found: dict[int, float] = {}
-    for job in ours:
-        since_s = before.get(job.job_id, now_s)
-        has_quota = room[job.qos] >= run_cost(job.gpus, costs)
+    nowhere: set[tuple[Shape, int]] = set()
+    found: dict[Queued, float] = {}
+    for job in by_priority(ours):
+        queued, cost = Queued(job.job_id, len(job.untouched)), run_cost(job.gpus, costs)
+        since_s = before.get(queued, now_s)
+        has_quota = room[job.qos] >= cost
         is_followed = has_quota or now_s - since_s >= _PATIENCE_S
         if job.qos not in limits or not is_followed or not waits_for_quota(job):
             continue
         instances, count = wanted_on_nodes(job)
         need = Need(0, shape_of(instances), count)
-        if need not in has_gpus:
-            has_gpus[need] = bool(left.nodes(need))
-        if has_gpus[need]:
-            found[job.job_id] = since_s
+        if (need.shape, count) in nowhere:
+            continue
+        if not (left.place(need) if has_quota else left.nodes(need)):
+            nowhere.add((need.shape, count))
+            continue
+        room[job.qos] -= cost if has_quota else 0
+        found[queued] = since_s
     return found
 
 
-def stuck(since_s: Mapping[int, float], now_s: float) -> frozenset[int]:
-    """Who comes after those that can start: for every second five minutes, since Slurm may only
-    be slow.
+def stuck(since_s: Mapping[Queued, float], now_s: float) -> frozenset[int]:
+    """The ids of those who come after jobs that can start: for every second five minutes, since
+    Slurm may only be slow.
     """
     return frozenset(
-        job_id for job_id, at_s in since_s.items() if (now_s - at_s) // _PATIENCE_S % 2 == 1
+        queued.job_id for queued, at_s in since_s.items() if (now_s - at_s) // _PATIENCE_S % 2 == 1
     )

@@ -7,7 +7,7 @@ import pytest
 from reclaim_world import COSTS, PARTITIONS, one
 
 from cluster.jobs import JobState, JobView, NodeView
-from slurm_plugin.decide.standstill import standing_still, stuck
+from slurm_plugin.decide.standstill import Queued, standing_still, stuck
 
 FREE = NodeView("n", "", frozenset({"MIXED"}), {"1g.10gb": 7}, {"1g.10gb": 3}, PARTITIONS)
 FULL = replace(FREE, gpus_allotted={"1g.10gb": 7})
@@ -23,8 +23,11 @@ def still(
     before: Mapping[int, float] | None = None,
     now_s: float = 90.0,
 ) -> Mapping[int, float]:
+    """By job id, but for arrays."""
     given = {"partitions": PARTITIONS, "costs": COSTS, "now_s": now_s}
-    return standing_still(before or {}, jobs, [node], {QOS: limit}, **given)
+    known = {Queued(job_id, 0): since_s for job_id, since_s in (before or {}).items()}
+    found = standing_still(known, jobs, [node], {QOS: limit}, **given)
+    return {queued.job_id: since_s for queued, since_s in found.items()}
 
 
 @pytest.mark.parametrize(
@@ -71,5 +74,24 @@ def test_others_do_not(changes: dict[str, object]) -> None:
 
 def test_who_stands_still_gives_way_for_every_second_five_minutes() -> None:
     """Slurm may only be slow, and would start it next."""
-    found = [bool(stuck({3: 50.0}, now_s)) for now_s in (50.0, 349.0, 350.0, 649.0, 650.0, 950.0)]
+    found = [
+        bool(stuck({Queued(3, 0): 50.0}, now_s))
+        for now_s in (50.0, 349.0, 350.0, 649.0, 650.0, 950.0)
+    ]
     assert found == [False, False, True, True, False, True]
+
+
+def test_who_waits_behind_others_does_not() -> None:
+    """Neither behind their quota nor behind their GPUs."""
+    behind = replace(WAITS, job_id=5, priority=WAITS.priority - 1)
+    assert still(behind, WAITS, before={3: 50.0, 5: 50.0}) == {3: 50.0}
+    one_free = replace(FREE, gpus_allotted={"1g.10gb": 6})
+    assert still(behind, WAITS, limit=2000, node=one_free, before={5: 50.0}) == {3: 90.0}
+    assert still(behind, WAITS, limit=2000, before={5: 50.0}) == {3: 90.0, 5: 50.0}
+
+
+def test_an_array_of_which_tasks_start_does_not_stand_still() -> None:
+    array = replace(WAITS, untouched=frozenset({1, 2, 3}))
+    known, given = {Queued(3, 4): 50.0}, {"partitions": PARTITIONS, "costs": COSTS}
+    found = standing_still(known, [array], [FREE], {QOS: 1000}, **given, now_s=90.0)
+    assert found == {Queued(3, 3): 90.0}
