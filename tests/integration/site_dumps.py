@@ -16,12 +16,14 @@ from slurm_plugin.decide.qos_names import is_ours
 Dump = Mapping[str, str]
 
 _ASSOCIATION = (
-    *("Cluster", "Account", "User", "Partition", "ID", "ParentID", "ParentName", "LFT", "RGT"),
+    *("Cluster", "Account", "User", "Partition", "ID", "ParentID", "ParentName"),
     *("Fairshare", "Priority", "DefaultQOS", "QOS", "GrpJobs", "GrpJobsAccrue", "GrpSubmitJobs"),
     *("GrpTRES", "GrpTRESMins", "GrpTRESRunMins", "GrpWall", "MaxJobs", "MaxJobsAccrue"),
     *("MaxSubmitJobs", "MaxTRES", "MaxTRESMins", "MaxTRESPerNode", "MaxWall"),
 )
-"""All but QosRaw: the same as QOS, by number."""
+"""All but QosRaw, which is QOS by number, and LFT and RGT, which are ParentID once more: from Slurm
+23.11 on sacctmgr does not know them, and ends with an error.
+"""
 _QOS = (
     *("Name", "Description", "ID", "Flags", "GraceTime", "Preempt", "PreemptMode"),
     *("PreemptExemptTime", "Priority", "UsageFactor", "UsageThreshold", "MinPrioThreshold"),
