@@ -141,6 +141,8 @@ class Guest:
     def build(self) -> None:
         """The site, of which Slicewise has nothing yet."""
         layout = self.sandbox.layout
+        # First: from 25.11 on slurmctld ends where AllowQos names a QOS that is not there.
+        self.sacctmgr(ACCOUNTS)
         layout.site_conf.write_text(CONF)
         script = layout.etc / "job_submit.lua"
         ours = f'partitions = {{ "{PARTITION}" }},'
@@ -150,7 +152,6 @@ class Guest:
         self.gate(closed=False)
         # The decay of use does not change by a reconfigure.
         self.root("slicewise-restart", "slurmctld")
-        self.sacctmgr(ACCOUNTS)
 
     def sacctmgr(self, commands: str) -> None:
         names = {role: user.name for role, user in self.sandbox.state.users.items()}
