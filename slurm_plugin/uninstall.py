@@ -3,7 +3,7 @@
 import asyncio
 import fcntl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -211,7 +211,13 @@ async def plan(
     is_shared = any(map(is_ours, elsewhere))
     is_kept = gated or is_shared
     listed = jobs.staying
+    allowed = {
+        view.name: named
+        for view in partitions
+        if (named := {one for one in view.allow_qos or () if is_ours(one) and one in found.qos})
+    }
     kept = listed | elsewhere | ({GATE_QOS} if is_kept else frozenset())
+    kept = kept.union(*allowed.values())
     return WayBack(
         found=found,
         known=known,
@@ -224,6 +230,7 @@ async def plan(
         waits=(
             *_jobs_left(jobs, refused),
             *_waits(gated, is_shared=is_shared),
+            *_allowed(allowed),
             *(() if ledger else _unknown(found)),
         ),
     )
@@ -257,8 +264,8 @@ async def uninstall(
 
     Jobs in our QOS go on. Nothing is lent any more (see ``decide.last_jobs``): own QOS get their
     tenants' own parts back, and waiting jobs on borrowed quota move there. A QOS stays as long as
-    there are some, and the gate as long as a partition has it, without which slurmctld would end:
-    run it again then. The ledger keeps its tenants, quotas and charges.
+    there are some, or a partition has it as its own or in AllowQos, without which slurmctld would
+    end: run it again then. The ledger keeps its tenants, quotas and charges.
 
     To be killed at any point and run again: what the settings were before is forgotten last. Raises
     OutsideError if Slurm refuses changes (SW-SLURM-FAILED; what it does not refuse is made), or
@@ -525,4 +532,14 @@ def _waits(gated: Iterable[str], *, is_shared: bool) -> Iterator[str]:
         yield (
             f"Partition {name} has QOS={GATE_QOS}, which {gate}: take it out of slurm.conf, "
             f"scontrol reconfigure, then {_FINISH}. Without that QOS slurmctld would end."
+        )
+
+
+def _allowed(allowed: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """From 25.11 on slurmctld does not start where AllowQos names a QOS that is not there."""
+    for name, qos in allowed.items():
+        yield (
+            f"AllowQos of partition {name} has {', '.join(sorted(qos))}: take them out of "
+            f"slurm.conf, scontrol reconfigure, then {_FINISH}. Without them slurmctld would end "
+            "(from Slurm 25.11 on)."
         )

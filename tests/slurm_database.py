@@ -73,6 +73,7 @@ class SlurmDatabase:
         self.running: tuple[JobView, ...] = ()
         self.elsewhere = frozenset[str]()
         self.partition_qos = "slicewise_gate"
+        self.allow_qos: frozenset[str] | None = None
         self.refuses: tuple[str, ...] = ()
         self.ignores: tuple[str, ...] = ()
         """Words in commands that it takes to no effect."""
@@ -107,7 +108,7 @@ class SlurmDatabase:
 
     async def partitions(self) -> tuple[PartitionView, ...]:
         weights = {f"gres/gpu:{kind}": float(cost) for kind, cost in COSTS.items()}
-        return (PartitionView("gpu", weights, self.partition_qos),)
+        return (PartitionView("gpu", weights, self.partition_qos, allow_qos=self.allow_qos),)
 
     async def nodes(self) -> tuple[NodeView, ...]:
         gpus = {"1g.10gb": 7, "3g.40gb": 2}
