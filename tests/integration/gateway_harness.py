@@ -42,6 +42,8 @@ class Replica:
         self.port, self.grpc_port = free_port(), free_port()
         self.served = 0
         self.headers: dict[str, str] = {}
+        self.numbers: list[int] = []
+        """Of the requests that say one (x-number), in the order in which they came here."""
         self.header_lines: list[tuple[str, str]] = []
         self._goes_on = asyncio.Event()
         self._goes_on.set()
@@ -70,6 +72,13 @@ class Replica:
     def go_on(self) -> None:
         self._goes_on.set()
 
+    async def infer(self, headers: dict[str, str]) -> None:
+        """One request, by whichever protocol."""
+        self.headers = headers
+        if "x-number" in headers:
+            self.numbers.append(int(headers["x-number"]))
+        await self.work()
+
     async def work(self) -> None:
         await asyncio.sleep(WORK_S)
         await self._goes_on.wait()
@@ -80,8 +89,7 @@ class Replica:
 
     async def _infer(self, request: web.Request) -> web.Response:
         self.header_lines = [(key.lower(), value) for key, value in request.headers.items()]
-        self.headers = dict(self.header_lines)
-        await self.work()
+        await self.infer(dict(self.header_lines))
         return web.json_response({"by": self.port})
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
@@ -120,8 +128,7 @@ class _Calls(service_pb2_grpc.GRPCInferenceServiceServicer):
         self._replica = replica
 
     async def ModelInfer(self, request, context):  # noqa: N802
-        self._replica.headers = dict(context.invocation_metadata())
-        await self._replica.work()
+        await self._replica.infer(dict(context.invocation_metadata()))
         return service_pb2.ModelInferResponse(model_name=str(self._replica.port))
 
     async def ModelStreamInfer(self, requests, context):  # noqa: N802
