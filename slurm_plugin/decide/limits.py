@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from cluster.billing import MILLISLICES, BillingUnit
 from cluster.errors import InvalidInputError
@@ -528,8 +529,7 @@ def _qos_value(found: Found, key: LimitKey) -> str:
     if word in limits:
         return str(limits[word].get(tres, ""))
     if word == PREEMPT:
-        # A thousand names, of each of a thousand tenants.
-        return _text(_ours(row.preempt))
+        return _our_names(row.preempt)
     texts = {
         NAME: row.name,
         PREEMPT_MODE: row.preempt_mode,
@@ -587,6 +587,12 @@ def _user_differences(lists: Mapping[str, str], found: Found) -> Iterator[Differ
             key = LimitKey("account", row.account, DEFAULT_QOS)
             now, why = row.own_default_qos, "not allowed any more"
             yield Difference(key, now, "", why, row.user, row.partition)
+
+
+@lru_cache(maxsize=8)
+def _our_names(names: frozenset[str]) -> str:
+    """Of lists that are the same for a thousand tenants, a thousand names each."""
+    return _text(_ours(names))
 
 
 def _ours(names: Iterable[str]) -> set[str]:
