@@ -151,6 +151,7 @@ class PartitionView:
         qos: whose limits bind all of its jobs; "" if it has none.
         has_default_memory: whether a job that asks for no memory gets some, not all of a node's.
         allow_qos: whose jobs it takes; None is all.
+        deny_qos: whose it does not.
     """
 
     name: str
@@ -158,6 +159,7 @@ class PartitionView:
     qos: str
     has_default_memory: bool = True
     allow_qos: frozenset[str] | None = None
+    deny_qos: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

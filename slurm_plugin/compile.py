@@ -62,7 +62,7 @@ from slurm_plugin.decide.limits import (
 )
 from slurm_plugin.decide.policy import LimitKey, Policy, TenantUpdate
 from slurm_plugin.decide.qos_names import qos_name, uninstalled_qos
-from slurm_plugin.decide.slurm_conf import allow_qos_faults, conf_faults, price_faults
+from slurm_plugin.decide.slurm_conf import closed_to_qos, conf_faults, price_faults
 from slurm_plugin.decide.tenants import effective_nominal, own_part
 from slurm_plugin.ledger_reads import books_now
 from slurm_plugin.observe import warn
@@ -281,7 +281,7 @@ def compared(
             *crowding_warnings(allowed, found, config.get("MaxJobCount", "")),
             *conf_faults(config, partitions, cluster.partitions, settings.costs, settings.billing),
             *price_faults(nodes, managed, settings.costs),
-            *allow_qos_faults(partitions, managed, limits.our_qos),
+            *closed_to_qos(partitions, managed, limits.our_qos),
             *isolation_faults(config),
         ),
     )

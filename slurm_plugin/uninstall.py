@@ -211,13 +211,14 @@ async def plan(
     is_shared = any(map(is_ours, elsewhere))
     is_kept = gated or is_shared
     listed = jobs.staying
-    allowed = {
-        view.name: named
+    in_lists = {
+        (view.name, word): named
         for view in partitions
-        if (named := {one for one in view.allow_qos or () if is_ours(one) and one in found.qos})
+        for word, qos in (("AllowQos", view.allow_qos or ()), ("DenyQos", view.deny_qos))
+        if (named := {one for one in qos if is_ours(one) and one in found.qos})
     }
     kept = listed | elsewhere | ({GATE_QOS} if is_kept else frozenset())
-    kept = kept.union(*allowed.values())
+    kept = kept.union(*in_lists.values())
     return WayBack(
         found=found,
         known=known,
@@ -230,7 +231,7 @@ async def plan(
         waits=(
             *_jobs_left(jobs, refused),
             *_waits(gated, is_shared=is_shared),
-            *_allowed(allowed),
+            *_named_in(in_lists),
             *(() if ledger else _unknown(found)),
         ),
     )
@@ -264,8 +265,8 @@ async def uninstall(
 
     Jobs in our QOS go on. Nothing is lent any more (see ``decide.last_jobs``): own QOS get their
     tenants' own parts back, and waiting jobs on borrowed quota move there. A QOS stays as long as
-    there are some, or a partition has it as its own or in AllowQos, without which slurmctld would
-    end: run it again then. The ledger keeps its tenants, quotas and charges.
+    there are some, or a partition has it as its own, in AllowQos or in DenyQos, without which
+    slurmctld would end: run it again then. The ledger keeps its tenants, quotas and charges.
 
     To be killed at any point and run again: what the settings were before is forgotten last. Raises
     OutsideError if Slurm refuses changes (SW-SLURM-FAILED; what it does not refuse is made), or
@@ -535,11 +536,11 @@ def _waits(gated: Iterable[str], *, is_shared: bool) -> Iterator[str]:
         )
 
 
-def _allowed(allowed: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """From 25.11 on slurmctld does not start where AllowQos names a QOS that is not there."""
-    for name, qos in allowed.items():
+def _named_in(lists: Mapping[tuple[str, str], Collection[str]]) -> Iterator[str]:
+    """From 25.11 on slurmctld does not start where such a list names a QOS that is not there."""
+    for (name, word), qos in lists.items():
         yield (
-            f"AllowQos of partition {name} has {', '.join(sorted(qos))}: take them out of "
+            f"{word} of partition {name} has {', '.join(sorted(qos))}: take them out of "
             f"slurm.conf, scontrol reconfigure, then {_FINISH}. Without them slurmctld would end "
             "(from Slurm 25.11 on)."
         )

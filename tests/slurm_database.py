@@ -74,6 +74,7 @@ class SlurmDatabase:
         self.elsewhere = frozenset[str]()
         self.partition_qos = "slicewise_gate"
         self.allow_qos: frozenset[str] | None = None
+        self.deny_qos: frozenset[str] = frozenset()
         self.refuses: tuple[str, ...] = ()
         self.ignores: tuple[str, ...] = ()
         """Words in commands that it takes to no effect."""
@@ -108,7 +109,8 @@ class SlurmDatabase:
 
     async def partitions(self) -> tuple[PartitionView, ...]:
         weights = {f"gres/gpu:{kind}": float(cost) for kind, cost in COSTS.items()}
-        return (PartitionView("gpu", weights, self.partition_qos, allow_qos=self.allow_qos),)
+        gpu = PartitionView("gpu", weights, self.partition_qos)
+        return (replace(gpu, allow_qos=self.allow_qos, deny_qos=self.deny_qos),)
 
     async def nodes(self) -> tuple[NodeView, ...]:
         gpus = {"1g.10gb": 7, "3g.40gb": 2}

@@ -130,13 +130,14 @@ def parse_partitions(text: str, told: Told) -> tuple[PartitionView, ...]:
 def _partition(block: Mapping[str, str], told: Told) -> PartitionView:
     name = block["PartitionName"]
     fields = Fields("partition", name, lambda field: block.get(field, ""), told)
-    allowed = block.get("AllowQos", "ALL")
+    allowed, denied = block.get("AllowQos", "ALL"), named(block.get("DenyQos", ""))
     return PartitionView(
         name=name,
         billing_weights=fields.read("billing_weights", "TRESBillingWeights", weights, {}),
         qos=named(block.get("QoS", "")),
         has_default_memory=has_default_memory(block),
         allow_qos=None if allowed in {"ALL", "N/A"} else names(allowed),
+        deny_qos=names(denied),
     )
 
 

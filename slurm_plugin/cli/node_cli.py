@@ -27,7 +27,7 @@ from slurm_plugin.cli.present_mig import node_report
 from slurm_plugin.decide import slurm_files, slurm_gres
 from slurm_plugin.decide.isolation import isolation_faults
 from slurm_plugin.decide.qos_names import is_ours
-from slurm_plugin.decide.slurm_conf import allow_qos_faults
+from slurm_plugin.decide.slurm_conf import closed_to_qos
 
 node_app = typer.Typer(no_args_is_help=True, help="A GPU node: what is in it, by its driver.")
 
@@ -215,11 +215,12 @@ async def _asked(
     nodes, config, partitions = await asyncio.gather(
         slurm.nodes(), slurm.config(), slurm.partitions()
     )
-    if all(view.allow_qos is None for view in partitions if view.name in managed):
+    ours_alone = [view for view in partitions if view.name in managed]
+    if all(view.allow_qos is None and not view.deny_qos for view in ours_alone):
         # slurmdbd need not be asked, which may not be within reach of the node.
         return nodes, config, ()
     ours = {qos for row in await slurm.associations() for qos in row.qos if is_ours(qos)}
-    return nodes, config, allow_qos_faults(partitions, managed, ours)
+    return nodes, config, closed_to_qos(partitions, managed, ours)
 
 
 def _named(nodes: Iterable[NodeView], name: str) -> NodeView | None:

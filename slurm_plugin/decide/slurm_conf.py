@@ -73,21 +73,26 @@ def conf_faults(
     )
 
 
-def allow_qos_faults(
+def closed_to_qos(
     partitions: Iterable[PartitionView], managed: Collection[str], ours: Collection[str]
 ) -> tuple[str, ...]:
     """Which managed partitions do not take all of ``ours``, one sentence each."""
-    lacking = {
-        view.name: sorted(set(ours) - view.allow_qos)
-        for view in partitions
-        if view.name in managed and view.allow_qos is not None
-    }
-    return tuple(
-        f"Partition {name} has AllowQos without {', '.join(names)}: their jobs do not start there. "
-        "Add them, or take AllowQos away: the gate keeps all other QOS out."
-        for name, names in lacking.items()
-        if names
-    )
+    faults: list[str] = []
+    for view in partitions:
+        if view.name not in managed:
+            continue
+        if view.allow_qos is not None and (lacking := sorted(set(ours) - view.allow_qos)):
+            faults.append(
+                f"Partition {view.name} has AllowQos without {', '.join(lacking)}: their jobs do "
+                "not start there. Add them, or take AllowQos away: the gate keeps all other QOS "
+                "out."
+            )
+        if denied := sorted(view.deny_qos & set(ours)):
+            faults.append(
+                f"Partition {view.name} has DenyQos with {', '.join(denied)}: their jobs do not "
+                "start there. Take them out of it."
+            )
+    return tuple(faults)
 
 
 def price_faults(

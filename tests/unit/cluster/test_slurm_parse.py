@@ -472,9 +472,11 @@ def test_what_jobs_may_have_of_a_node() -> None:
 def test_partitions_without_weights_with_units_and_a_qos() -> None:
     text = (
         "PartitionName=a\n   QoS=part AllowQos=x\n   State=UP\n\n"
-        "PartitionName=b\n   TRESBillingWeights=CPU=1.5,Mem=0.25G\n"
+        "PartitionName=b\n   DenyQos=y,z QoS=N/A\n   TRESBillingWeights=CPU=1.5,Mem=0.25G\n"
     )
     first, second = parse.parse_partitions(text, ignored)
+    assert (first.allow_qos, first.deny_qos) == ({"x"}, set())
+    assert (second.qos, second.allow_qos, second.deny_qos) == ("", None, {"y", "z"})
     assert (first.name, first.billing_weights, first.qos) == ("a", {}, "part")
     assert second.billing_weights == {"cpu": 1.5, "mem": 0.25}
     told: list[Unread] = []

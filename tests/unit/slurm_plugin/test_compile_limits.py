@@ -764,16 +764,17 @@ async def test_the_gate_is_opened_first_and_stays_as_long_as_a_partition_has_it(
     assert books.remembered == {}
 
 
-async def test_what_a_partition_allows_stays_until_its_line_is_changed():
-    """Slurm 25.11 does not start where AllowQos names a QOS that is not there."""
+@pytest.mark.parametrize(("word", "qos_list"), [("AllowQos", "allow_qos"), ("DenyQos", "deny_qos")])
+async def test_what_a_partition_lists_stays_until_its_line_is_changed(word: str, qos_list: str):
+    """Slurm 25.11 does not start where such a list names a QOS that is not there."""
     slurm, books = database(), ledger(vision=6000)
     await compiled(slurm, books)
     slurm.partition_qos = ""
-    slurm.allow_qos = frozenset({"premium", "slicewise_vision", "slicewise_unmade"})
+    setattr(slurm, qos_list, frozenset({"premium", "slicewise_vision", "slicewise_unmade"}))
     (told,) = (await uninstall(slurm, books, settings())).waits  # type: ignore[arg-type]
-    assert told.startswith("AllowQos of partition gpu has slicewise_vision: take them out")
+    assert told.startswith(f"{word} of partition gpu has slicewise_vision: take them out")
     assert slurm.known.keys() == {"normal", "premium", "slicewise_vision"}
-    slurm.allow_qos = frozenset({"premium"})
+    setattr(slurm, qos_list, frozenset({"premium"}))
     assert (await uninstall(slurm, books, settings())).waits == ()  # type: ignore[arg-type]
     assert slurm.known.keys() == {"normal", "premium"}
     assert books.remembered == {}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,7 @@ def slurm_has(
     gpus: dict[str, int],
     config: dict[str, str] = CONSTRAINED,
     allow_qos: frozenset[str] | None = None,
+    deny_qos: frozenset[str] = frozenset(),
 ) -> None:
     class Slurm:
         async def nodes(self) -> tuple[NodeView, ...]:
@@ -171,10 +173,11 @@ def slurm_has(
             return config
 
         async def partitions(self) -> tuple[PartitionView, ...]:
-            return (PartitionView("gpu", {}, "slicewise_gate", allow_qos=allow_qos),)
+            gpu = PartitionView("gpu", {}, "slicewise_gate")
+            return (replace(gpu, allow_qos=allow_qos, deny_qos=deny_qos),)
 
         async def associations(self) -> tuple[Association, ...]:
-            assert allow_qos is not None, "slurmdbd may be out of the node's reach"
+            assert allow_qos is not None or deny_qos, "slurmdbd may be out of the node's reach"
             listed = frozenset({"normal", "slicewise_vision", "slicewise_vision_borrowed"})
             return (Association("test", "vision", "", "root", listed, "", {}),)
 
@@ -227,6 +230,9 @@ def test_doctor_finds_a_partition_that_does_not_take_the_tenants_jobs(
     both = frozenset({"slicewise_vision", "slicewise_vision_borrowed"})
     slurm_has(monkeypatch, ALL, allow_qos=both)
     assert run(doctor_app, "--node", "gpu07").exit_code == 0
+    slurm_has(monkeypatch, ALL, deny_qos=frozenset({"long", "slicewise_vision"}))
+    (fault,) = json.loads(run(doctor_app, "--node", "gpu07", "--json").stdout)["faults"]
+    assert fault.startswith("Partition gpu has DenyQos with slicewise_vision:")
 
 
 def test_doctor_without_slurm_says_so(

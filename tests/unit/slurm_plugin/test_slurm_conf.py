@@ -7,7 +7,7 @@ import pytest
 from cluster.billing import MILLISLICES, BillingUnit
 from cluster.jobs import NodeView, PartitionView
 from slurm_plugin.decide.slurm_conf import (
-    allow_qos_faults,
+    closed_to_qos,
     conf_faults,
     conf_lines,
     price_faults,
@@ -124,10 +124,12 @@ def test_a_partition_that_does_not_take_our_qos_is_said():
         PartitionView("all", {}, GATE),
         PartitionView("some", {}, GATE, allow_qos=frozenset({"normal", "slicewise_a"})),
         PartitionView("both", {}, GATE, allow_qos=frozenset({*ours, "normal"})),
-        PartitionView("cpu", {}, "", allow_qos=frozenset({"normal"})),
+        PartitionView("cpu", {}, "", allow_qos=frozenset({"normal"}), deny_qos=frozenset(ours)),
+        PartitionView("not", {}, GATE, deny_qos=frozenset({"normal", "slicewise_a"})),
     ]
-    (fault,) = allow_qos_faults(views, {"all", "some", "both"}, ours)
-    assert fault.startswith("Partition some has AllowQos without slicewise_a_borrowed:")
+    lacking, denied = closed_to_qos(views, {"all", "some", "both", "not"}, ours)
+    assert lacking.startswith("Partition some has AllowQos without slicewise_a_borrowed:")
+    assert denied.startswith("Partition not has DenyQos with slicewise_a:")
 
 
 def test_a_partition_that_is_not_there_is_said():
