@@ -24,7 +24,7 @@ from slurm_plugin.decide.qos_names import GATE_QOS
 
 pytestmark = pytest.mark.integration
 
-UNDER_LOAD_S = 3600 if is_nightly() else 15
+UNDER_LOAD_S, LOOKS_APART_S = (3600, 20) if is_nightly() else (15, 0)
 FAIRSHARE_WEIGHT = 2000
 CONF = rf"""
 PriorityWeightAge=500
@@ -82,7 +82,7 @@ RUNNING = (
     ("carol", "--partition=cpu --cpus-per-task=4 --qos=normal"),
     ("carol", "--partition=quick"),
     # Submitted before there was a gate.
-    ("alice", "--partition=gpu --gres=gpu:1g.18gb:1 --mem=10"),
+    ("alice", "--partition=gpu --gres=gpu:1g.18gb:1 --mem=10 --time=240"),
 )
 WAITING = {
     "AssocGrpCpuLimit": ("alice", "--partition=cpu --cpus-per-task=8"),
@@ -113,13 +113,13 @@ QUOTAS = """\
 [tenants]
 nlp = { nominal = 3, borrowing_limit = 6 }
 guest = { nominal = 6, lending_limit = 6 }
-# Beyond the hour that its job may take that was there before: enough for one of its tasks.
-vision = { nominal = 3, budget = { period = "none", amount = 1.08 } }
+# Beyond the four hours that its job may take that was there before: enough for one of its tasks.
+vision = { nominal = 3, budget = { period = "none", amount = 4.08 } }
 """
-RUNS_S = 120 if is_nightly() else 8
+RUNS_S, TASKS = (120, 400) if is_nightly() else (8, 200)
 LOAD = (
-    ("alice", "--array=0-199", RUNS_S),
-    ("bob", "--array=0-199 --account=nlp", RUNS_S),
+    ("alice", f"--array=0-{TASKS - 1}", RUNS_S),
+    ("bob", f"--array=0-{TASKS - 1} --account=nlp", RUNS_S),
     ("carol", "--array=0-1 --account=guest --time=100", 9000),
 )
 """Of tenants: vision's budget binds, nlp borrows, guest lends."""
@@ -312,6 +312,7 @@ def test_nothing_that_is_not_slicewises_changes_from_observe_to_uninstall(guest:
     until_s = time.monotonic() + UNDER_LOAD_S
     while time.monotonic() < until_s:
         guest.assert_same(before)
+        time.sleep(LOOKS_APART_S)
     until(lambda: guest.running_in()["slicewise_nlp_borrowed"])
 
     guest.leave()
