@@ -14,8 +14,7 @@ from cluster.slurm.interface import Association, Changed, Qos, Slurm
 from cluster.units import Millislices
 from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.budget_parts import drawn_on
-from slurm_plugin.decide.ceilings import Ceiling, QosUse, by_use, ceilings
-from slurm_plugin.decide.demand import capacity, qos_use
+from slurm_plugin.decide.ceilings import Ceiling, QosUse
 from slurm_plugin.decide.drift import (
     HandChange,
     adopted_nominal,
@@ -63,9 +62,11 @@ from slurm_plugin.decide.limits import (
 from slurm_plugin.decide.policy import LimitKey, Policy, TenantUpdate
 from slurm_plugin.decide.qos_names import qos_name, uninstalled_qos
 from slurm_plugin.decide.slurm_conf import closed_to_qos, conf_faults, price_faults
-from slurm_plugin.decide.tenants import effective_nominal, own_part
+from slurm_plugin.decide.tenants import effective_nominal
+from slurm_plugin.decide.world import Seen
 from slurm_plugin.ledger_reads import books_now
 from slurm_plugin.observe import warn
+from slurm_plugin.world import world_of
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -235,11 +236,9 @@ def compared(
     """
     config, partitions, cluster = shown.conf.config, shown.conf.partitions, settings.cluster
     nodes, managed = shown.nodes, frozenset(cluster.partitions)
-    # Without any GPU something else is wrong, and limits of 0 would not mend it.
-    whole = capacity(nodes, managed, settings.costs, settings.whole_boards) or None
-    use = qos_use(own_part(books.policy), shown.jobs, managed, settings.costs)
-    planned_use = planned.planned_use if planned else use
-    allowed = _allowed(books, settings, whole, planned_use)
+    world = world_of(books, settings, Seen(shown.jobs, nodes, ()))
+    planned_use = planned.planned_use if planned else world.use
+    allowed = world.allowed(planned_use)
     found = found_of(
         cluster.name,
         shown.associations,
@@ -265,7 +264,7 @@ def compared(
     return Look(
         allowed=allowed,
         books=books,
-        use=use,
+        use=world.use,
         planned_use=planned_use,
         associations=shown.associations,
         found=found,
@@ -296,19 +295,6 @@ def is_marked(qos: Iterable[Qos], settings: Settings) -> bool:
     """Whether Slurm says that Slicewise was taken out."""
     mark = uninstalled_qos(settings.cluster.name)
     return any(one.name == mark for one in qos)
-
-
-def _allowed(books: Books, settings: Settings, whole: int | None, use: QosUse) -> Allowed:
-    policy = books.policy
-    return Allowed(
-        policy=policy,
-        ceilings=by_use(ceilings(policy, books.loans, whole, books.recalls), use),
-        run_minutes=books.run_minutes,
-        costs=settings.costs,
-        models=settings.models,
-        term_s=settings.lending.term_s,
-        capacity_millislices=whole,
-    )
 
 
 async def compile_limits(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compiled:

@@ -10,6 +10,7 @@ from cluster.leadership import ALONE, Leader
 from cluster.settings import Settings
 from cluster.slurm.interface import Association, Slurm
 from cluster.units import slices_text
+from slurm_plugin.calendar_times import moment
 from slurm_plugin.compile import (
     UNINSTALLED,
     Compiled,
@@ -21,13 +22,14 @@ from slurm_plugin.compile import (
 )
 from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.budget_parts import as_budgets_let
+from slurm_plugin.decide.calendar import in_force
 from slurm_plugin.decide.model import Balance
 from slurm_plugin.decide.policy import Policy
-from slurm_plugin.decide.quota_round import Seen
 from slurm_plugin.decide.reclaim.recalls import short_lenders
 from slurm_plugin.decide.reclaim.waits import about_to_start
 from slurm_plugin.decide.standstill import Queued, standing_still, stuck
 from slurm_plugin.decide.whole_jobs import own_needs_now
+from slurm_plugin.decide.world import Seen
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import books_now
 from slurm_plugin.lending import Renewed, planned, renew
@@ -216,7 +218,8 @@ class Enforcement:
         windows = await asyncio.to_thread(ledger.windows.not_over)
         if windows != before.windows:
             return True
-        if windows and (await self._books()).policy != before.policy:
+        now = moment(self._sync.clock.now_s(), self._settings.ledger.time_zone)
+        if in_force(before.tenants, windows, now) != before.policy:
             return True
         if not any(tenant.budget for tenant in before.policy.values()):
             return False

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 from cluster.settings import Settings
 from slurm_plugin.decide.books import Books
-from slurm_plugin.decide.quota_round import Plan, Rules, Seen, World, plan
+from slurm_plugin.decide.quota_round import Plan, plan
+from slurm_plugin.decide.world import Seen
+from slurm_plugin.world import world_of
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -52,21 +54,3 @@ def renew(ledger: "Ledger", books: Books, settings: Settings, seen: Seen) -> Ren
 def planned(books: Books, settings: Settings, seen: Seen) -> Renewed:
     """What the look and the ledger lead to at the moment of the books."""
     return Renewed(books, plan(world_of(books, settings, seen)))
-
-
-def world_of(books: Books, settings: Settings, seen: Seen) -> World:
-    """What a round goes by."""
-    seen = seen if settings.lending.past_use else replace(seen, lately={})
-    return World(books, seen, rules_of(settings))
-
-
-def rules_of(settings: Settings) -> Rules:
-    """What a round goes by of slicewise.toml."""
-    return Rules(
-        partitions=frozenset(settings.cluster.partitions),
-        costs=settings.costs,
-        whole_boards=settings.whole_boards,
-        grace_s=settings.lending.grace_s,
-        term_s=settings.lending.term_s,
-        turn_s=settings.lending.turn_s,
-    )

@@ -17,9 +17,10 @@ from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import qos_use
 from slurm_plugin.decide.policy import Loan, Policy, Recall
 from slurm_plugin.decide.qos_names import borrowed_qos, is_borrowed, qos_name
-from slurm_plugin.decide.quota_round import Rules, Seen, World, plan
+from slurm_plugin.decide.quota_round import plan
 from slurm_plugin.decide.reclaim.waits import Lenders, about_to_start, still_waiting
 from slurm_plugin.decide.tenants import own_part
+from slurm_plugin.decide.world import Rules, Seen, World
 
 COSTS = {
     "1g.10gb": Millislices(1000),
@@ -164,7 +165,7 @@ class Cluster:
 
     @property
     def _rules(self) -> Rules:
-        return Rules(PARTITIONS, COSTS, self.whole_boards, GRACE_S, self.term_s, self.turn_s)
+        return Rules(PARTITIONS, COSTS, self.whole_boards, {}, GRACE_S, self.term_s, self.turn_s)
 
     def _services(self) -> Iterator[ServiceView]:
         """What runs on borrowed quota are replicas, but for ``batch``."""

@@ -8,6 +8,7 @@ from own_parts import OwnParts
 
 from cluster.billing import MILLISLICES, BillingUnit
 from cluster.jobs import JobState, JobView, NodeView, PartitionView
+from cluster.lending_settings import LendingSettings
 from cluster.slurm.interface import Association, Changed, JobChange, Qos, Target
 from cluster.slurm.updates import address, named_qos
 from cluster.slurm.values import duration_s
@@ -397,6 +398,6 @@ def settings(
         costs=COSTS,
         billing=billing,
         ledger=SimpleNamespace(by_hand=by_hand, time_zone="UTC"),
-        lending=SimpleNamespace(term_s=term_s),
+        lending=LendingSettings(term_s=term_s),
         qos={},
     )

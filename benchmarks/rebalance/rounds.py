@@ -27,9 +27,9 @@ from cluster.slurm.interface import Slurm
 from cluster.wire import StatusAnswer
 from slurm_plugin.cli.rebalance_cli import GARBAGE_AFTER
 from slurm_plugin.decide.policy import Tenant, TenantUpdate
-from slurm_plugin.decide.quota_round import Seen
 from slurm_plugin.decide.rebalance_steps import RebalanceRun, RunOutcome, StepName
 from slurm_plugin.decide.snapshot import Snapshot
+from slurm_plugin.decide.world import Seen
 from slurm_plugin.enforcement import Enforcement
 from slurm_plugin.ledger import schema
 from slurm_plugin.ledger.part import Database

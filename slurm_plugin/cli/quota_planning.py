@@ -28,7 +28,7 @@ from slurm_plugin.cli.quota import check_capacity
 from slurm_plugin.cli.quota_file import FileFaults, read_quota_file
 from slurm_plugin.cli.slurm_look import SlurmLook
 from slurm_plugin.cli.tenant import place_in_slurm, place_warning
-from slurm_plugin.compile import Look, look
+from slurm_plugin.compile import Look, compared, slurm_now
 from slurm_plugin.decide.accounts import Accounts, tenant_parent
 from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.budgets import Amend
@@ -38,13 +38,13 @@ from slurm_plugin.decide.orders import Key, Ordered, arrays_of
 from slurm_plugin.decide.policy import Budget, Policy, Quota, Tenant, TenantUpdate
 from slurm_plugin.decide.quota_harms import harms
 from slurm_plugin.decide.quota_plan import Harm, QuotaPlan, in_order, quota_plan
-from slurm_plugin.decide.quota_round import Seen, World
 from slurm_plugin.decide.services import Observation, services
 from slurm_plugin.decide.standing import overcommitted_millislices
 from slurm_plugin.decide.tenants import changed_together
-from slurm_plugin.ledger_reads import held_lately
-from slurm_plugin.lending import world_of
+from slurm_plugin.decide.world import Seen, World
+from slurm_plugin.ledger_reads import books_now, held_lately
 from slurm_plugin.sight import Sight
+from slurm_plugin.world import world_of
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -103,9 +103,10 @@ def _apply_words(planned: _Planned) -> str:
 
 def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
     """Raises InvalidInputError (SW-QUOTA-FILE), and what Slurm and ledger raise."""
-    policy = ledger.tenants.policy()
+    books = books_now(ledger, settings)
+    policy = books.tenants
     updates = read_quota_file(file, policy, settings)
-    seen, observed = asyncio.run(_look(ledger, settings))
+    seen, observed = asyncio.run(_look(books, settings))
     accounts = {name: row.parent for name, row in seen.found.accounts.items()}
     faults = FileFaults(file)
     updates = in_order(policy, _placed(updates, policy, accounts, faults))
@@ -113,31 +114,31 @@ def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
     for tenant, error in refused.items():
         faults.add(tenant, error)
     faults.check()
-    world = _world(ledger, settings, seen.books, observed)
-    plan = quota_plan(world, after, settings.models, _periods(after, settings))
-    limits = wanted(plan.allowed, seen.found, seen.books.known)
+    world = _world(ledger, settings, books, observed)
+    plan = quota_plan(world, after, _periods(after, settings))
+    limits = wanted(plan.allowed, seen.found, books.known)
     differing = differences(limits, seen.found)
     return _Planned(
         updates=updates,
         before=policy,
         policy=after,
         plan=plan,
-        harms=harms(world, plan, _period_ends(after, settings, seen.books.now_s)),
+        harms=harms(world, plan, _period_ends(after, settings, books.now_s)),
         differences=differing,
         commands=tuple(one for stage in stages(differing, seen.found) for one in stage),
         capacity_millislices=world.capacity_millislices,
         accounts=accounts,
         ended_windows=tuple(
-            one.window_id
-            for one in seen.books.windows
-            if one.tenant in policy.keys() - after.keys()
+            one.window_id for one in books.windows if one.tenant in policy.keys() - after.keys()
         ),
     )
 
 
-async def _look(ledger: "Ledger", settings: Settings) -> tuple[Look, Observation]:
+async def _look(books: Books, settings: Settings) -> tuple[Look, Observation]:
     slurm = CommandSlurm()
-    return await asyncio.gather(look(slurm, ledger, settings), Sight(slurm).look())
+    observed = await Sight(slurm).look()
+    shown = await slurm_now(slurm, observed.jobs, observed.nodes)
+    return compared(books, shown, settings), observed
 
 
 def _placed(

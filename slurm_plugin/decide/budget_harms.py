@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 
 from cluster.units import slices_words
 from slurm_plugin.decide.quota_plan import Harm, HarmKind, QuotaPlan, Side
-from slurm_plugin.decide.quota_round import World
 from slurm_plugin.decide.statement import unposted_millislice_s
 from slurm_plugin.decide.tenants import payers
 from slurm_plugin.decide.why_words import span_text
+from slurm_plugin.decide.world import World
 
 _MILLISLICE_S_PER_SLICE_HOUR = 3_600_000
 _YEAR_S = 365 * 86_400

@@ -16,7 +16,7 @@ class Ceiling:
     """What a tenant and those below it may hold now.
 
     Attributes:
-        ceiling_millislices: in all QOS together: the limit of its account.
+        ceiling_millislices: in all QOS together.
         guarantee_millislices: its own part, as the rest is its children's.
         lent_millislices: on loans that leave its subtree, and what of them is not back yet.
         borrowed_millislices: on loans that enter it.

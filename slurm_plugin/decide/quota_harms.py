@@ -20,11 +20,11 @@ from slurm_plugin.decide.limits import (
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.qos_names import is_borrowed, qos_name
 from slurm_plugin.decide.quota_plan import Harm, HarmKind, QuotaPlan, Side
-from slurm_plugin.decide.quota_round import World
 from slurm_plugin.decide.reclaim.recalls import over_entitlement
 from slurm_plugin.decide.services import used_by_tenant
 from slurm_plugin.decide.standing import overcommitted_millislices, with_those_below
 from slurm_plugin.decide.tenants import own_part
+from slurm_plugin.decide.world import World
 
 _WAITS = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 _UNASKED = "they run on until Slurm needs their GPUs, and are preempted then"

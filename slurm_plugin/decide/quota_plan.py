@@ -10,15 +10,15 @@ from enum import StrEnum
 from cluster.units import MillisliceSeconds
 from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.budgets import Left, amended, due_roll, unspent
-from slurm_plugin.decide.ceilings import Ceiling, by_use, ceilings
-from slurm_plugin.decide.demand import qos_use
+from slurm_plugin.decide.ceilings import Ceiling
 from slurm_plugin.decide.limits import Allowed
 from slurm_plugin.decide.model import Balance, BudgetEntry
-from slurm_plugin.decide.policy import Budget, Loan, Policy, Recall, TenantUpdate
-from slurm_plugin.decide.quota_round import World, plan
+from slurm_plugin.decide.policy import Budget, Loan, Policy, TenantUpdate
+from slurm_plugin.decide.quota_round import plan
 from slurm_plugin.decide.standing import in_tree_order
 from slurm_plugin.decide.statement import unposted_millislice_s
-from slurm_plugin.decide.tenants import effective_nominal, own_part
+from slurm_plugin.decide.tenants import effective_nominal
+from slurm_plugin.decide.world import World
 
 
 @dataclass(frozen=True)
@@ -161,37 +161,22 @@ def _depth(name: str, parents: Mapping[str, str]) -> int:
     return len(above)
 
 
-def quota_plan(
-    world: World,
-    tenants: Policy,
-    models: Mapping[str, str],
-    period_starts_s: Mapping[str, int],
-) -> QuotaPlan:
+def quota_plan(world: World, tenants: Policy, period_starts_s: Mapping[str, int]) -> QuotaPlan:
     """What the next round would come to if the ledger had these ``tenants``; nobody's jobs come,
     end or ask for more meanwhile.
 
-    ``models`` are the GPU models by GRES type, ``period_starts_s`` the starts of the running
-    periods of the tenants' budgets.
+    ``period_starts_s`` are the starts of the running periods of the tenants' budgets.
     """
     edited = replace(world, books=_edited(world.books, tenants, period_starts_s))
     now, then = plan(world), plan(edited)
-    before = _side(world, world.books.loans, world.books.recalls)
-    after = _side(edited, then.loans, ())
-    jobs, rules, books = world.seen.jobs, world.rules, edited.books
-    use = qos_use(own_part(edited.policy), jobs, rules.partitions, rules.costs)
+    lent = replace(edited, books=replace(edited.books, loans=then.loans, recalls=()))
+    before, after = _side(world), _side(lent)
     return QuotaPlan(
         tenants=tuple(_tenants(before, after)),
         loans=tuple(_changed_loans(before.loans, after.loans)),
         before=before,
         after=after,
-        allowed=Allowed(
-            policy=edited.policy,
-            ceilings=by_use(after.ceilings, use),
-            run_minutes=books.run_minutes,
-            costs=rules.costs,
-            models=models,
-            term_s=rules.term_s,
-        ),
+        allowed=lent.allowed(),
         asked=frozenset(one.borrower for one in then.recalls),
         going={
             job_id: why
@@ -201,9 +186,8 @@ def quota_plan(
     )
 
 
-def _side(world: World, loans: tuple[Loan, ...], recalls: tuple[Recall, ...]) -> Side:
-    most = ceilings(world.policy, loans, world.capacity_millislices, recalls)
-    return Side(world.policy, loans, most, world.books.left)
+def _side(world: World) -> Side:
+    return Side(world.policy, world.books.loans, world.ceilings, world.books.left)
 
 
 def _edited(books: Books, tenants: Policy, period_starts_s: Mapping[str, int]) -> Books:

@@ -3,18 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
-from cluster.jobs import JobView, NodeView
-from cluster.mig_profiles import WholeBoard
-from cluster.units import Millislices
 from cluster.wire import ServiceView
 from slurm_plugin.decide.books import Books
-from slurm_plugin.decide.budget_parts import as_budgets_let
 from slurm_plugin.decide.calendar import capped
-from slurm_plugin.decide.demand import capacity, demand, waiting_for_own
-from slurm_plugin.decide.policy import Loan, Policy, Recall
-from slurm_plugin.decide.reclaim.inputs import leaving, taking
+from slurm_plugin.decide.demand import demand, waiting_for_own
+from slurm_plugin.decide.policy import Loan, Recall
+from slurm_plugin.decide.reclaim.inputs import giving_back, leaving, taking
 from slurm_plugin.decide.reclaim.recalls import (
     have_room,
     meanwhile,
@@ -23,83 +18,8 @@ from slurm_plugin.decide.reclaim.recalls import (
 )
 from slurm_plugin.decide.reclaim.turns import who_goes
 from slurm_plugin.decide.reclaim.victims import NOBODY, Reclaim, Taking
-from slurm_plugin.decide.services import used_by_tenant
 from slurm_plugin.decide.whole_jobs import Lent, Waits, lend_whole_jobs, own_needs, waits
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What was seen of Slurm. Half a look decides nothing.
-
-    Attributes:
-        told: job ids of replicas that have been told to end, whether ``services`` show it or not.
-        lately: millislices that each tenant's jobs have held on average; empty if that does not
-            count.
-        stuck: job ids of those that had quota and GPUs, and did not start (``standstill``).
-    """
-
-    jobs: tuple[JobView, ...] = field(hash=False)
-    nodes: tuple[NodeView, ...] = field(hash=False)
-    services: tuple[ServiceView, ...] = field(hash=False)
-    told: frozenset[int] = frozenset()
-    lately: Mapping[str, int] = field(default_factory=dict, hash=False)
-    stuck: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True)
-class Rules:
-    """The site's settings that a round goes by.
-
-    Attributes:
-        costs: millislices of an instance by GRES type; whole_boards: of what it is a part.
-        grace_s, term_s, turn_s: [lending].
-    """
-
-    partitions: frozenset[str]
-    costs: Mapping[str, Millislices] = field(hash=False)
-    whole_boards: Mapping[str, WholeBoard] = field(hash=False)
-    grace_s: int
-    term_s: int
-    turn_s: int
-
-
-@dataclass(frozen=True)
-class World:
-    """Everything that a round goes by: the ledger, Slurm and the settings, at one moment."""
-
-    books: Books
-    seen: Seen
-    rules: Rules
-
-    @property
-    def policy(self) -> Policy:
-        """In force at the moment of the books."""
-        return self.books.policy
-
-    @cached_property
-    def jobs(self) -> tuple[JobView, ...]:
-        """All that was seen, those of managed partitions as their budgets let them start."""
-        rules, books = self.rules, self.books
-        return as_budgets_let(
-            self.policy,
-            books.run_minutes,
-            self.seen.jobs,
-            rules.partitions,
-            costs=rules.costs,
-            now_s=books.when.at_s,
-        )
-
-    @cached_property
-    def held(self) -> Mapping[str, int]:
-        """Millislices that each account's jobs hold."""
-        return used_by_tenant(self.jobs, self.rules.partitions, self.rules.costs)
-
-    @cached_property
-    def capacity_millislices(self) -> int | None:
-        """None without any GPU: something is wrong then, and nothing is lent anew."""
-        rules = self.rules
-        whole = capacity(self.seen.nodes, rules.partitions, rules.costs, rules.whole_boards)
-        return whole or None
+from slurm_plugin.decide.world import World
 
 
 @dataclass(frozen=True)
@@ -142,7 +62,7 @@ def plan(world: World) -> Plan:
     if called or excess or lent.turn:
         # Who is beyond a cap gives up just that.
         others = {name: amount for name, amount in over.items() if name not in excess}
-        there = _taking(world, called, excess)
+        there = _giving_back(world, waiting.taking, called, excess)
         found = who_goes(there, lent.turn, others, waiting.free)
     return Plan(lent.loans, recalls.left(found.ready), found, over)
 
@@ -158,7 +78,7 @@ def _waits(world: World, beyond: frozenset[str]) -> Waits:
         world.jobs,
         world.rules.partitions,
         world.rules.costs,
-        taking=_taking(world, (), {}),
+        taking=_taking(world),
         turn_s=world.rules.turn_s,
         capped=beyond,
         stuck=world.seen.stuck,
@@ -215,11 +135,10 @@ class _Recalls:
         )
 
 
-def _taking(world: World, recalls: Iterable[Recall], excess: Mapping[str, int]) -> Taking:
+def _taking(world: World) -> Taking:
     seen, rules = world.seen, world.rules
     return taking(
         world.policy,
-        recalls,
         world.jobs,
         seen.nodes,
         services=seen.services,
@@ -228,6 +147,21 @@ def _taking(world: World, recalls: Iterable[Recall], excess: Mapping[str, int]) 
         leaving=_leaving(world),
         now_s=world.books.when.at_s,
         term_s=rules.term_s,
+    )
+
+
+def _giving_back(
+    world: World, there: Taking, recalls: Iterable[Recall], excess: Mapping[str, int]
+) -> Taking:
+    rules = world.rules
+    return giving_back(
+        there,
+        world.policy,
+        recalls,
+        world.jobs,
+        services=world.seen.services,
+        partitions=rules.partitions,
+        costs=rules.costs,
         excess=excess,
     )
 

@@ -13,9 +13,9 @@ from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from cluster.wire import StatusAnswer
 from slurm_plugin.decide.policy import Policy
-from slurm_plugin.decide.quota_round import Seen
 from slurm_plugin.decide.rebalance_steps import StepOutcome
 from slurm_plugin.decide.services import Observation, services
+from slurm_plugin.decide.world import Seen
 from slurm_plugin.sight import Sight
 from slurm_plugin.uninstall import has_begun
 

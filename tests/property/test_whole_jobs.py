@@ -20,13 +20,13 @@ from slurm_plugin.decide.charging import run_cost
 from slurm_plugin.decide.demand import demand
 from slurm_plugin.decide.lending import lend, within_limits
 from slurm_plugin.decide.policy import Loan, Policy
-from slurm_plugin.decide.quota_round import World as Seen
 from slurm_plugin.decide.reclaim.inputs import taking
 from slurm_plugin.decide.reclaim.room import Need
 from slurm_plugin.decide.reclaim.turns import Turn
 from slurm_plugin.decide.reclaim.victims import Taking
 from slurm_plugin.decide.tenants import own_part
 from slurm_plugin.decide.whole_jobs import WaitingJob, Waits, lend_whole_jobs, waits, whose_turn
+from slurm_plugin.decide.world import World as Seen
 
 PLENTY = 10**9
 COSTS = {"1g": 1000, "3g": 3500, "7g": 7000}
@@ -358,7 +358,6 @@ def turn_in(seen: Seen) -> Turn | None:
     policy, look, rules = seen.policy, seen.seen, seen.rules
     there = taking(
         policy,
-        (),
         look.jobs,
         look.nodes,
         services=look.services,
@@ -367,7 +366,6 @@ def turn_in(seen: Seen) -> Turn | None:
         leaving=frozenset(),
         now_s=seen.books.when.at_s,
         term_s=rules.term_s,
-        excess={},
     )
     waiting = waits(
         policy, look.jobs, rules.partitions, rules.costs, taking=there, turn_s=rules.turn_s

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from cluster.jobs import ALLOTTED, JobState, JobView, NodeView
 from cluster.units import Millislices
@@ -24,7 +25,6 @@ from slurm_plugin.decide.whole_jobs import own_needs_now
 
 def taking(
     policy: Policy,
-    recalls: Iterable[Recall],
     jobs: Iterable[JobView],
     nodes: Iterable[NodeView],
     *,
@@ -34,36 +34,67 @@ def taking(
     leaving: frozenset[int],
     now_s: float,
     term_s: int,
-    excess: Mapping[str, int],
 ) -> Taking:
-    """Who waits, who runs on borrowed quota, what is free, and what must be given up.
+    """Who runs on borrowed quota, and what is free, while nobody has to give anything up.
 
-    ``excess`` are millislices that tenants hold beyond a cap: there replicas go in any QOS.
     ``leaving`` are runs that have been asked to go; those that are completing are added. A run has
     as many GPUs on each of its nodes as on the others, as far as is known here.
     """
-    recalls = sorted(recalls, key=lambda recall: recall.called_s)
-    jobs = [job for job in jobs if is_managed(job, partitions) and job.gpus]
+    jobs = _managed(jobs, partitions)
     free = free_by_node(jobs, nodes, partitions)
-    ending = [job for job in jobs if job.state is JobState.COMPLETING]
-    own, held = own_part(policy), used_by_tenant(jobs, partitions, costs)
-    above = {name: held[name] - own.get(name, 0) for name in held}
-    lenders = {recall.lender for recall in recalls}
-    theirs = [job for job in jobs if job.account in lenders]
-    needs = own_needs_now(policy, theirs, partitions, costs)
-    waiting = {name: amount - held.get(name, 0) for name, amount in needs.items()}
+    ending = {job.job_id for job in jobs if job.state is JobState.COMPLETING}
+    above = Counter(used_by_tenant(jobs, partitions, costs)) - Counter(own_part(policy))
     return Taking(
-        wanting=tuple(_wants(job, costs) for job in paid_by_own_part(theirs, own, costs)),
-        running=tuple(_running(jobs, services, costs, free, excess=excess, now_s=now_s)),
+        wanting=(),
+        running=tuple(_running(jobs, services, costs, free, excess={}, now_s=now_s)),
         free=free,
-        above_nominal_millislices={name: more for name, more in above.items() if more > 0},
-        shrink=_shrink(recalls, waiting, above, excess),
-        leaving=leaving | {job.job_id for job in ending},
+        above_nominal_millislices=above,
+        shrink={},
+        leaving=leaving | ending,
         weights={name: tenant.quota.weight for name, tenant in policy.items()},
         now_s=now_s,
         term_s=term_s,
+    )
+
+
+def giving_back(
+    there: Taking,
+    policy: Policy,
+    recalls: Iterable[Recall],
+    jobs: Iterable[JobView],
+    *,
+    services: Iterable[ServiceView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+    excess: Mapping[str, int],
+) -> Taking:
+    """``there`` with who waits for what is recalled, and what must be given up.
+
+    ``excess`` are millislices that tenants hold beyond a cap: there replicas go in any QOS.
+    """
+    recalls = sorted(recalls, key=lambda recall: recall.called_s)
+    jobs = _managed(jobs, partitions)
+    lenders = {recall.lender for recall in recalls}
+    theirs = [job for job in jobs if job.account in lenders]
+    held = used_by_tenant(theirs, partitions, costs)
+    needs = own_needs_now(policy, theirs, partitions, costs)
+    waiting = {name: amount - held.get(name, 0) for name, amount in needs.items()}
+    own, running = own_part(policy), there.running
+    if excess:
+        running = tuple(
+            _running(jobs, services, costs, there.free, excess=excess, now_s=there.now_s)
+        )
+    return replace(
+        there,
+        wanting=tuple(_wants(job, costs) for job in paid_by_own_part(theirs, own, costs)),
+        running=running,
+        shrink=_shrink(recalls, waiting, there.above_nominal_millislices, excess),
         recalled=_recalled(recalls),
     )
+
+
+def _managed(jobs: Iterable[JobView], partitions: frozenset[str]) -> list[JobView]:
+    return [job for job in jobs if is_managed(job, partitions) and job.gpus]
 
 
 def _recalled(recalls: Iterable[Recall]) -> Mapping[str, int]:

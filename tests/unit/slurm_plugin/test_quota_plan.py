@@ -26,8 +26,8 @@ from slurm_plugin.decide.policy import (
 )
 from slurm_plugin.decide.quota_harms import harms
 from slurm_plugin.decide.quota_plan import Harm, HarmKind, QuotaPlan, in_order, quota_plan
-from slurm_plugin.decide.quota_round import Rules, Seen, World
 from slurm_plugin.decide.tenants import changed_together
+from slurm_plugin.decide.world import Rules, Seen, World
 
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
 ALL = 10**9
@@ -98,6 +98,7 @@ RULES = Rules(
     partitions=frozenset({"gpu"}),
     costs=COSTS,
     whole_boards=dict.fromkeys(COSTS, WholeBoard(7, Millislices(7000))),
+    models=dict.fromkeys(COSTS, "A100-80GB"),
     grace_s=60,
     term_s=0,
     turn_s=1800,
@@ -123,8 +124,7 @@ def changed(there: World, **changes: Any) -> World:
 
 
 def planned(there: World, after: Policy, period_start_s: int = 0) -> QuotaPlan:
-    models = dict.fromkeys(COSTS, "A100-80GB")
-    return quota_plan(there, after, models, dict.fromkeys(after, period_start_s))
+    return quota_plan(there, after, dict.fromkeys(after, period_start_s))
 
 
 def hurt(there: World, after: Policy) -> list[Harm]:

@@ -10,7 +10,7 @@ from cluster.jobs import JobState, JobView, NodeView
 from cluster.units import Millislices
 from cluster.wire import ServiceView, SlotView
 from slurm_plugin.decide.policy import Recall
-from slurm_plugin.decide.reclaim.inputs import taking
+from slurm_plugin.decide.reclaim.inputs import giving_back, taking
 from slurm_plugin.decide.reclaim.victims import Taking
 
 NOW_S = 100_000
@@ -81,23 +81,16 @@ def service(*slots: SlotView) -> ServiceView:
 
 
 def look(*jobs: JobView, nodes: Iterable[NodeView] = (node(),), **changes: Any) -> Taking:
+    leaving = changes.pop("leaving", frozenset())
     values: Mapping[str, Any] = {
-        "recalls": [RECALL],
-        "services": [],
-        "leaving": frozenset(),
         "policy": POLICY,
-        "excess": {},
-        **changes,
-    }
-    return taking(
-        jobs=jobs,
-        nodes=nodes,
-        partitions=frozenset({"gpu"}),
-        costs=COSTS,
-        now_s=NOW_S,
-        term_s=60,
-        **values,
-    )
+        "jobs": jobs,
+        "services": [],
+        "partitions": frozenset({"gpu"}),
+        "costs": COSTS,
+    } | {name: changes.pop(name) for name in ("policy", "services") if name in changes}
+    there = taking(nodes=nodes, leaving=leaving, now_s=NOW_S, term_s=60, **values)
+    return giving_back(there, **{"recalls": [RECALL], "excess": {}, **changes}, **values)
 
 
 def waiting(*jobs: JobView, **changes: Any) -> list[int]:

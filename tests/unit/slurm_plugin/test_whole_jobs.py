@@ -622,7 +622,6 @@ def seen(
 ) -> Waits:
     there = inputs.taking(
         tenants,
-        (),
         jobs,
         nodes,
         services=(),
@@ -631,7 +630,6 @@ def seen(
         leaving=frozenset(),
         now_s=NOW_S,
         term_s=0,
-        excess={},
     )
     return waits(tenants, jobs, PARTITIONS, COSTS, taking=there, turn_s=TURN_S, stuck=stuck)
 

@@ -1,0 +1,26 @@
+"""The ledger, Slurm and the settings as the one value that quotas are decided by."""
+
+from dataclasses import replace
+
+from cluster.settings import Settings
+from slurm_plugin.decide.books import Books
+from slurm_plugin.decide.world import Rules, Seen, World
+
+
+def world_of(books: Books, settings: Settings, seen: Seen) -> World:
+    """What was held lately counts only where the settings say so."""
+    seen = seen if settings.lending.past_use else replace(seen, lately={})
+    return World(books, seen, rules_of(settings))
+
+
+def rules_of(settings: Settings) -> Rules:
+    """What is decided by of slicewise.toml."""
+    return Rules(
+        partitions=frozenset(settings.cluster.partitions),
+        costs=settings.costs,
+        whole_boards=settings.whole_boards,
+        models=settings.models,
+        grace_s=settings.lending.grace_s,
+        term_s=settings.lending.term_s,
+        turn_s=settings.lending.turn_s,
+    )
