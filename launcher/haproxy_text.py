@@ -395,7 +395,8 @@ class _Shown:
 
 
 def _parse_shown(text: str) -> _Shown:
-    lines = iter(text.splitlines())
+    # splitlines() would split at ten other characters, too, and a replica's words may be in a row.
+    lines = iter(text.split("\n"))
     routes, closing, retry_after, in_time, digests = (_parse_map(lines) for _ in range(5))
     complete = routes.pop(COMPLETE_KEY, None) is not None
     rows: dict[str, dict[str, _Row]] = {}
@@ -467,7 +468,7 @@ def without_digests(text: str) -> str:
 
 def parse_map(text: str) -> Mapping[str, str]:
     """The answer to ``show map``; raises ValueError for anything else."""
-    return _parse_map(iter(text.splitlines()))
+    return _parse_map(iter(text.split("\n")))
 
 
 def _parse_map(lines: Iterator[str]) -> dict[str, str]:
@@ -484,5 +485,5 @@ def _parse_map(lines: Iterator[str]) -> dict[str, str]:
 def old_workers(text: str) -> tuple[int, ...]:
     """Of the master's ``show proc``: process ids of those that a reload has replaced."""
     _, _, rest = text.partition("# old workers\n")
-    rows = takewhile(lambda line: line and not line.startswith("#"), rest.splitlines())
+    rows = takewhile(lambda line: line and not line.startswith("#"), rest.split("\n"))
     return tuple(int(row.split()[0]) for row in rows)

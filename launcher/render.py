@@ -28,6 +28,8 @@ _SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
 _NO_LIMIT = 1_000_000_000
 _HEADER_BYTES = 8000
 """Triton takes 8 KiB a line."""
+_UNREAD_REFUSALS = 1000
+"""Of one host: 16 MiB of HAProxy's memory. Clients read theirs at once."""
 FRAME_MS = 20_000
 """How long the newest go first; then what has come until then has its turn."""
 _RETRY_AFTER_S = 30
@@ -141,6 +143,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "frame_ms": FRAME_MS,
         "retry_after_s": _RETRY_AFTER_S,
         "header_bytes": _HEADER_BYTES,
+        "unread_refusals": _UNREAD_REFUSALS,
         "streams": STREAMS,
     }
     texts = {

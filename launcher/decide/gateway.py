@@ -168,7 +168,8 @@ class Load:
     Attributes:
         in_flight: a replica works on them.
         queued: replicas are there, but full.
-        held: no replica is there.
+        held: no replica is there. While one is, what no server has and no queue is an answer that
+            its client has not read yet.
         arrived: requests that have come since the gateway began to count; less than before: it
             began anew.
         answered: of these, those that a replica has answered.
@@ -198,5 +199,6 @@ def load_of(backend: Backend | None) -> Load:
     everywhere = (*backend.servers, *backend.elsewhere)
     in_flight = sum(server.in_flight for server in everywhere)
     queued = backend.queued + sum(server.queued for server in backend.servers)
-    held = max(0, backend.sessions - in_flight - queued)
+    is_served = any(one.up and one.mode is Mode.READY for one in backend.servers)
+    held = 0 if is_served else max(0, backend.sessions - in_flight - queued)
     return Load(in_flight, queued, held, backend.arrived, backend.answered)

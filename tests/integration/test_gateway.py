@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from gateway_harness import (
     eventually,
     gateway_up,
     statuses,
+    unread,
 )
 
 from launcher.address import wait_for_route
@@ -54,6 +56,29 @@ async def test_what_does_not_fit_waits_and_is_counted(gateway: Harness, replicas
     replicas[0].go_on()
     assert statuses(await asyncio.gather(*asked)) == {200}
     assert await gateway.waits(Load())
+
+
+async def test_an_answer_that_nobody_reads_is_no_backlog_and_keeps_no_backend(
+    gateway: Harness, replicas
+):
+    async def left() -> tuple[int, int]:
+        shown = (await gateway.runtime.observe()).backends["pool1"]
+        return shown.sessions, sum(server.in_flight for server in shown.servers)
+
+    await gateway.set_replicas((replicas[0], Mode.READY))
+    client = await unread(gateway.settings.bind, f"/t/a{INFER}", 3)
+    await eventually(lambda: _is(left, (3, 0)))
+    assert await gateway.waits(Load())
+    await gateway.route()
+    assert await left() == (3, 0)
+    # Of two backends: two services have one each.
+    wanted = [Route(f"u/{name}", 2, None) for name in "bc"]
+    assert plan_routes(await gateway.runtime.observe(), wanted).unrouted == {}
+    assert not client.at_eof()
+
+
+async def _is(found: Callable[[], Awaitable[object]], wanted: object) -> bool:
+    return await found() == wanted
 
 
 async def test_a_drain_under_load_fails_no_request(gateway: Harness, replicas):

@@ -17,6 +17,7 @@ from gateway_harness import (
     eventually,
     gateway_up,
     statuses,
+    unread,
 )
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -52,6 +53,19 @@ async def test_who_may_not_use_a_tenants_services_does_not_learn_which_there_are
     await gateway.runtime.set_keys(KEYS)
     assert (await gateway.ask("/t/none/v2"))[0] == 401
     assert (await gateway.ask("/t/none/v2", x_api_key=KEY))[0] == 404
+
+
+async def test_who_reads_no_refusal_loses_his_connection_and_not_haproxys_memory(
+    gateway: Harness,
+):
+    """Each kept 16 KiB and a coroutine for ten minutes, without a key and without a bound."""
+    await gateway.runtime.set_keys(KEYS)
+    first, second = [await unread(gateway.settings.bind, "/t/a/v2", 600) for _ in range(2)]
+    # More than 1,000 of one host are too many.
+    async with asyncio.timeout(20):
+        await second.read(-1)
+    assert not first.at_eof()
+    assert (await gateway.ask())[0] == 401
 
 
 async def test_nothing_that_a_client_says_leads_round_a_key(gateway: Harness, replicas):

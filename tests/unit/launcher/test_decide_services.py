@@ -270,12 +270,13 @@ def test_a_new_note_is_told_at_once():
 
 def test_while_slots_wait_for_slurm_a_changed_urgency_is_told_after_a_while():
     slots, shown = (running(0), in_state(1, "released")), gateway(server(0, Mode.READY, 2))
-    busy = replace(shown, backends={"pool1": replace(shown.backends["pool1"], sessions=3)})
+    pool = shown.backends["pool1"]
+    busy = replace(shown, backends={"pool1": replace(pool, sessions=3, queued=1)})
     state, plan = decided(view(*slots), busy)
     assert plan.services[0].urgency == pytest.approx(0.4)  # one waits, two are served
     told = Wish(frozenset({0, 1}), 100.1, urgency=0.4)
     state = with_wish(state, told, frozenset())
-    fuller = replace(shown, backends={"pool1": replace(shown.backends["pool1"], sessions=4)})
+    fuller = replace(shown, backends={"pool1": replace(pool, sessions=4, queued=2)})
     for slot, late_s, wish in (
         ("released", 1.0, None),
         ("released", 100.1 + ASK_AGAIN_S, {0, 1}),

@@ -79,7 +79,8 @@ def server(array: int, mode: Mode, in_flight: int = 0, index: int = 0) -> Server
 def gateway(*servers: Server, waiting: int = 0) -> Gateway:
     lines = (*servers, *(NOWHERE,) * (4 - len(servers)))
     sessions = waiting + sum(line.in_flight for line in servers)
-    return Gateway({SERVICE: "pool1"}, {"pool1": Backend(sessions, 0, lines)}, complete=True)
+    queued = waiting if servers else 0
+    return Gateway({SERVICE: "pool1"}, {"pool1": Backend(sessions, queued, lines)}, complete=True)
 
 
 def decided(

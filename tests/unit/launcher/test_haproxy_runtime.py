@@ -120,6 +120,13 @@ def test_a_backend_is_both_its_halves():
     )
 
 
+@pytest.mark.parametrize("word", ["a\x0bb", "a\x0cb", "a\x1cb", "a\x85b", "a\u2028b", "a b"])
+def test_what_a_replica_says_of_its_health_splits_no_row(word: str):
+    """As part of a row HAProxy shows it; its owner chooses it, and all tenants' state was lost."""
+    said = SHOWN.replace(STATS, f"{STATS}last_chk,").replace("10.0.0.1:21001,", f"{{at}}{word},")
+    assert parse(said.format(at="10.0.0.1:21001,")) == parse(SHOWN)
+
+
 def test_estimates_and_how_many_may_wait_are_read():
     entries = "\n\n0x7f0f9404bef0 vision/chat 42\n\n0x7f0f9404bef0 nlp/bert 9\n\n0x7"
     told = parse(SHOWN.replace("\n\n\n\n0x7", entries, 1))

@@ -61,7 +61,7 @@ GATEWAY = Gateway(
     {"vision/chat": "pool1"},
     {
         "pool1": Backend(
-            9, 4, (server(1, Mode.DRAIN), server(0, Mode.READY), server(2, Mode.READY, up=False))
+            9, 6, (server(1, Mode.DRAIN), server(0, Mode.READY), server(2, Mode.READY, up=False))
         )
     },
     complete=True,
@@ -82,6 +82,12 @@ def test_slots_by_what_they_do():
     assert slots(found, "draining") == {1, 5}
     assert slots(found, "starting") == {2, 3, 4}
     assert (slots(found, "held"), slots(found, "gone")) == ({6, 7}, {8})
+
+
+def test_what_no_replica_is_there_for_waits_for_a_first_one():
+    shown = Gateway(GATEWAY.routes, {"pool1": Backend(2, 0, (server(0, Mode.DRAIN),))}, True)
+    said = printed(show.service_details(observed(shown)))
+    assert "1 in flight, 1 waiting for a first replica" in said
 
 
 def test_a_replica_without_a_line_of_the_gateway_starts():
@@ -170,7 +176,7 @@ def test_lost_slots_are_told_with_what_to_do():
 
 def test_load_address_and_quota():
     found = observed()
-    assert (found.load, found.backlog, found.in_flight) == (Load(3, 4, 2), 6, 3)
+    assert (found.load, found.backlog, found.in_flight) == (Load(3, 6), 6, 3)
     assert found.url == "http://gw:8080/vision/chat"
     assert (found.used_millislices, found.nominal_millislices) == (3500, 4000)
 
@@ -247,7 +253,7 @@ def printed(value: object, width: int = 200) -> str:
     [
         "http://gw:8080/vision/chat/v2/...",
         "1 ready (0), 3 starting (2-4), 2 draining (1,5), 2 held (6-7), 1 gone (8)",
-        "3 in flight, 6 waiting for a first replica",
+        "3 in flight, 6 waiting",
         "vision holds 3.5 of 4 slices",
         "quota: vision holds 4 of 4 slices",
     ],

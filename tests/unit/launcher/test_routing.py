@@ -63,8 +63,9 @@ def test_a_new_service_gets_a_free_backend_so_that_requests_are_held():
 
 
 def test_a_backend_with_somebody_elses_requests_is_not_free():
-    plan = plan_routes(gateway({}, pool1=backend(sessions=1), pool2=backend()), [route({})])
-    assert plan.changes == (AddRoute("t/a", "pool2"),)
+    busy = backend(sessions=1, queued=1)
+    plan = plan_routes(gateway({}, pool1=busy, pool2=backend()), [route({})])
+    assert plan.changes == (SendRound("pool1"), AddRoute("t/a", "pool2"))
 
 
 def test_without_a_free_backend_it_says_so():
@@ -247,6 +248,16 @@ def test_a_backend_that_lost_its_route_in_between_is_vacated_too():
     )
 
 
+def test_a_backend_with_answers_that_nobody_reads_is_the_last_to_be_given():
+    """One byte in nine minutes kept such a backend for a day."""
+    unread, queued = backend(sessions=2), backend(sessions=2, queued=1)
+    busy, open_ = backend(at(7, MAINT, 1), sessions=1), backend(at(7, READY), sessions=1)
+    shown = gateway({}, pool1=unread, pool2=queued, pool3=busy, pool4=open_, pool5=backend())
+    plan = plan_routes(shown, [route(None), route(None, "t/b"), route(None, "t/c")])
+    assert plan.routes == {"t/a": "pool5", "t/b": "pool1"}
+    assert [*plan.unrouted] == ["t/c"]
+
+
 def test_its_backend_is_not_reused_at_the_same_look():
     plan = plan_routes(gateway({"t/b": "pool1"}, pool1=backend()), [route({})])
     assert (plan.changes, [*plan.unrouted]) == ((RemoveRoute("t/b"),), ["t/a"])
@@ -278,9 +289,15 @@ def test_a_route_to_a_backend_that_is_no_more_is_replaced():
 
 
 def test_load_is_told_apart():
-    servers = (at(7, READY, 3), Server("10.0.0.1", 8, READY, up=True, in_flight=2, queued=1))
+    servers = (at(7, DRAIN, 3), Server("10.0.0.1", 8, READY, up=False, in_flight=2, queued=1))
     assert load_of(backend(*servers, sessions=12, queued=4)) == Load(5, 5, 2)
     assert load_of(None) == Load()
+
+
+def test_an_answer_that_its_client_does_not_read_is_no_backlog():
+    """1,000 of them made a service of one idle replica take all that its quota and loans let it."""
+    assert load_of(backend(at(7, READY), at(8, MAINT), sessions=1000)) == Load()
+    assert load_of(backend(at(7, READY, 2), sessions=1000, queued=3)) == Load(2, 3, 0)
 
 
 def test_a_replica_is_found_by_its_address_whatever_its_line():
