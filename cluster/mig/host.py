@@ -9,8 +9,14 @@ from pathlib import Path
 _MINORS = Path("proc/driver/nvidia-caps/mig-minors")
 _MINOR = re.compile(r"(gpu\d+/gi\d+(?:/ci\d+)?)/access (\d+)")
 _JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
-# On a GPU that is cut the numbers of its instances may follow: (PCI:0000:07:00 GPU-I:05).
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)[^)]*\): (\d+)")
+# Of the kernel itself (facility 0), and at a record's beginning: behind other words it may be what
+# some user made the kernel say. On a GPU that is cut the numbers of its instances may follow:
+# (PCI:0000:07:00 GPU-I:05).
+_XID = re.compile(
+    r"^[0-7],\d+,\d+,[^;\n]*;NVRM: Xid "
+    r"\(PCI:([0-9a-fA-F]{1,8}):([0-9a-fA-F]{1,4}):([0-9a-fA-F]{1,4})[^)\n]*\): (\d{1,4})(?!\d)",
+    re.MULTILINE | re.ASCII,
+)
 _RECORD_BYTES = 8192
 
 

@@ -69,7 +69,15 @@ def run_recuts(dry_run: DryRun = False, as_json: Json = False) -> None:
         try:
             progress = silent if as_json else _print_step
             author = author_name()
-            run = cut(settings, CommandSlurm(), ledger, lock, author=author, progress=progress)
+            run = cut(
+                settings,
+                CommandSlurm(),
+                ledger,
+                lock,
+                author=author,
+                progress=progress,
+                is_asked_for=True,
+            )
             ended = asyncio.run(run)
         finally:
             lock.give_up()

@@ -52,6 +52,7 @@ async def _cut(site: Site) -> Report:
             lock,
             author=site.author,
             progress=cutting.silent,
+            is_asked_for=False,
         )
     finally:
         lock.give_up()

@@ -1,5 +1,6 @@
 """Re-cutting on the cluster itself: what is planned now, and one run of it."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ from cluster.errors import OutsideError, UnreachableError
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
 from slurm_plugin.decide.mig.recut_due import cuts_due
-from slurm_plugin.decide.mig.recut_steps import Planned, Recut, State, StepRecord
+from slurm_plugin.decide.mig.recut_steps import Planned, Recut, State, StepRecord, is_due
 from slurm_plugin.recut.executor import Executor
 from slurm_plugin.recut.gather import gathered
 from slurm_plugin.recut.run import run
@@ -31,8 +32,10 @@ async def cut(
     *,
     author: str,
     progress: Progress,
+    is_asked_for: bool,
 ) -> tuple[Recut, ...]:
-    """One run, by root on slurmctld's host, while ``lock`` is held; as ``recut.run.run``.
+    """One run, by root on slurmctld's host, while ``lock`` is held; as ``recut.run.run``. One that
+    somebody has asked for takes up what is stuck at once.
 
     Raises also UnreachableError (SW-RECUT-LOCK) where PostgreSQL let go of the lock.
     """
@@ -42,11 +45,11 @@ async def cut(
     async def planned_now() -> Sequence[Planned]:
         return cuts_due(await gathered(settings, slurm, ledger))
 
-    executor = Executor(work, ledger.recuts, progress)
+    executor, left = Executor(work, ledger.recuts, progress), ledger.recuts.unfinished()
     try:
         return await run(
             executor,
-            ledger.recuts.unfinished(),
+            [one for one in left if is_asked_for or is_due(one, time.time())],
             planned_now,
             lambda one: ledger.recuts.open(one, author),
         )

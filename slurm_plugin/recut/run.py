@@ -18,8 +18,9 @@ async def run(
     """Those that it took up or began, as they are then.
 
     After those nothing new is begun: Slurm starts who waited for them first. Nor is after one that
-    does not end as planned: what was in its way may be in others', too. Raises what
-    ``Executor.carry_out`` and ``plan`` raise.
+    does not end as planned: what was in its way may be in others', too. Those that are stuck and
+    are not taken up (``is_due``) keep their own nodes only. Raises what ``Executor.carry_out`` and
+    ``plan`` raise.
     """
     ended = [await executor.carry_out(recut, taken_up=True) for recut in unfinished]
     if ended:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from cluster.errors import InvalidInputError, OutsideError, SlicewiseError, UnreachableError
 from cluster.jobs import NodeView
@@ -39,6 +39,8 @@ class Work:
     is_ours: Callable[[], bool]
     _last: tuple[int, Inventory] | None = None
     """What this process has seen for which re-cut: nobody else changes a GPU meanwhile."""
+    _made_valid: set[int] = field(default_factory=set)
+    """Re-cuts for which this process has restarted slurmctld, as the node was INVALID."""
 
     async def do(self, recut: Recut, due: Next) -> str:
         """Do that step; what was done, in words.
@@ -76,7 +78,10 @@ class Work:
         self.site.put_told(recut)
         await self._prolong(recut, _CUT_MIN)
         node = await self.site.node(name)
-        if node is not None and recut_looks.is_invalid(node):
+        is_invalid = node is not None and recut_looks.is_invalid(node)
+        if is_invalid and recut.recut_id not in self._made_valid:
+            # Once: a node that is INVALID again stays so.
+            self._made_valid.add(recut.recut_id)
             await self.site.restart_controller(name)
         await self.site.undrain(name, (recut.drain_reason, *_DRAINED_BY_SLURM))
 

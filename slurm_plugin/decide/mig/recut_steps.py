@@ -50,6 +50,8 @@ class State(StrEnum):
 
 
 UNFINISHED = (State.RUNNING, State.STUCK)
+_AGAIN_S, _LATEST_AGAIN_S = 300.0, 21_600.0
+"""After so long what is stuck is tried again, after each failure twice as long, and at most."""
 _ALL = tuple(StepName)
 
 
@@ -143,6 +145,20 @@ class End:
     """Nothing more is done by this run; ``state`` is then the re-cut's."""
 
     state: State
+
+
+def is_due(recut: Recut, now_s: float) -> bool:
+    """Whether a run for which nobody has asked takes it up.
+
+    Each try may restart slurmctld. What a node answers keeps no other node's GPUs from being cut
+    anew, and no submitter waiting, every few minutes for ever.
+    """
+    failed = [one for one in recut.records if one.outcome is Outcome.FAILED]
+    if recut.state is not State.STUCK or not failed:
+        return True
+    tries = sum(one.direction is Direction.BACK for one in failed)
+    rest_s = min(_AGAIN_S * 2.0 ** min(tries - 1, 16), _LATEST_AGAIN_S)
+    return now_s >= (failed[-1].ended_s or failed[-1].began_s) + rest_s
 
 
 def next_step(records: Sequence[StepRecord], *, taken_up: bool = False) -> Next | End:

@@ -203,6 +203,24 @@ def test_errors_of_memory_and_the_kernel_s_are_read(node: EmulatedDriver) -> Non
     assert (a100.health.xids, h200.health.xids) == ((79, 31), ())
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        "3,1,2,-;tmpfs: Unknown parameter 'NVRM: Xid (PCI:0000:07:00): 79'",
+        "3,1,2,-;NVRM: Xid (PCI:0000:07:00): 99999999999999999999, none is so long",
+        "11,1,2,-;NVRM: Xid (PCI:0000:07:00): 79, not of the kernel",
+    ],
+)
+def test_what_users_make_the_kernel_say_is_no_error_of_a_board(
+    node: EmulatedDriver, record: str
+) -> None:
+    """Whoever mounts with an unknown option has its name in the log."""
+    with (node.host_root / "dev" / "kmsg").open("a", encoding="ascii") as log:
+        log.write(f"{record}\n")
+    node.xid("0000:07:00", 31, "pid=1, of a program")
+    assert gpus(node)[0].health.xids == (31,)
+
+
 def test_an_error_of_an_instance_is_its_board_s(node: EmulatedDriver) -> None:
     node.xid("0000:07:00 GPU-I:05", 94, "pid=7194, Contained: CE User Channel (0x9).")
     node.xid("0000:07:00 GPU-I:05 GPU-CI:00", 95, "pid=7194, Uncontained.")

@@ -48,6 +48,14 @@ def test_a_type_is_one_run_of_indices_so_some_cuts_must_wait() -> None:
         positions(ONES, (ONES[0], THREE, ONES[6]), {0, 6})
 
 
+def test_a_node_that_makes_up_types_without_end_is_refused_soon() -> None:
+    """With 16 it took a second, and six times as long with every two more."""
+    made_up = [Device(f"{nth}g", (f"/dev/{nth}",)) for nth in range(54)]
+    with pytest.raises(InvalidInputError, match="SW-RECUT-ORDER"):
+        positions((ONES[0], *[None] * 54, ONES[6]), (ONES[0], *made_up, ONES[6]), {0, 55})
+    assert len(positions([None] * 56, made_up, ())) == 56
+
+
 def test_a_held_device_that_would_go_and_more_devices_than_before_are_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"holds 1g.10gb .*cap3.*\[SW-RECUT-HELD\]"):
         positions(ONES, ONES[:3], {3})

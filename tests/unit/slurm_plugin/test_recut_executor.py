@@ -1,6 +1,7 @@
 """A GPU is cut anew whatever call is killed or fails: at the end it is as planned, or as before."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 from recut_world import (
@@ -19,8 +20,16 @@ from recut_world import (
 )
 
 from cluster.errors import OutsideError, UnreachableError
+from cluster.jobs import NodeView
 from cluster.mig.inventory import Gpu
-from slurm_plugin.decide.mig.recut_steps import Direction, Outcome, Recut, State, StepName
+from slurm_plugin.decide.mig.recut_steps import (
+    Direction,
+    Outcome,
+    Recut,
+    State,
+    StepName,
+    is_due,
+)
 from slurm_plugin.recut.executor import Executor
 from slurm_plugin.recut.work import LostLockError, Work
 
@@ -162,6 +171,44 @@ async def test_while_it_is_stuck_the_files_are_as_they_were_before(call: str) ->
     assert (await run(world, journal, taken_up=True)).state is State.ROLLED_BACK
     assert world.texts() == before
     assert world.is_before()
+
+
+class NeverValid(NoWayBack):
+    """From some time on its slurmd registers with other GPUs, whatever is restarted."""
+
+    is_invalid = False
+
+    async def node(self, name: str) -> NodeView | None:
+        found = await super().node(name)
+        if found is None or not self.is_invalid:
+            return found
+        return replace(found, states=found.states | {"INVALID_REG"})
+
+
+async def test_a_node_that_stays_invalid_has_slurmctld_restarted_once_a_run() -> None:
+    """Its root could have all submitters wait every three minutes."""
+    crashes = Crashes(fail={"restart_node": 1})
+    _, journal = world_with(Crashes())
+    world = NeverValid(crashes)
+    await run(world, journal, taken_up=False)
+    world.is_invalid = True
+    for _ in range(3):
+        before = crashes.calls.count("restart_controller")
+        assert (await run(world, journal, taken_up=True)).state is State.STUCK
+        assert crashes.calls.count("restart_controller") - before == 1
+
+
+async def test_what_is_stuck_is_tried_less_and_less_often() -> None:
+    _, journal = world_with(Crashes())
+    world, waits_s = NoWayBack(Crashes(fail={"restart_node": 1})), []
+    stuck = await run(world, journal, taken_up=False)
+    for _ in range(9):
+        (*_, last) = stuck.records
+        assert last.ended_s is not None
+        waits_s.append(next(s for s in range(0, 86_400, 60) if is_due(stuck, last.ended_s + s)))
+        stuck = await run(world, journal, taken_up=True)
+    assert waits_s == [300, 600, 1200, 2400, 4800, 9600, 19_200, 21_600, 21_600]
+    assert is_due(replace(stuck, state=State.RUNNING), 0)
 
 
 async def test_who_takes_up_a_stuck_one_gives_slurm_the_files_that_it_was_told() -> None:

@@ -525,3 +525,19 @@ async def test_a_node_s_word_of_its_board_counts_for_itself_alone(site: Site) ->
     found = await site.a100()
     assert found.board.profiles.keys() == cut.board.profiles.keys()
     assert {gpu.node for gpu in found.gpus} == {"gpu02", "gpu03"}
+
+
+async def test_a_node_has_one_vote_however_many_gpus_it_says_it_has(site: Site) -> None:
+    """Its devices are as many as Slurm knows: each a GPU, in place of seven of one."""
+    cut, whole = site.inventory.gpus
+    small = replace(cut, board=replace(cut.board, compute_slices=1))
+    more = (
+        replace(small, index=nth, uuid=f"{cut.uuid[:-1]}{nth}", instances=()) for nth in range(2, 8)
+    )
+    site = Site(site.slurm_conf.parent, site.inventory, node("gpu01"), node("gpu02"), node("gpu03"))
+    forged = replace(site.inventory, gpus=(small, whole, *more))
+    site.journal.surveyed = {**site.journal.surveyed, "gpu01": forged}
+    assert (await site.gathered()).left_out == {}
+    found = await site.a100()
+    assert found.board.compute_slices == cut.board.compute_slices
+    assert {gpu.node for gpu in found.gpus} == {"gpu02", "gpu03"}
