@@ -117,7 +117,10 @@ class Reads:
         return ExplainAnswer(explanation=_EXPLANATION.dump_python(found, mode="json"))
 
     def _statement(self, request: StatementRequest, reader: Reader) -> StatementAnswer:
-        self._require_charged(request.tenant, reader)
+        if request.tenant is not None:
+            ledger = self._ledger
+            known = ledger.tenants.policy().keys() | ledger.charges.charged_tenants()
+            require_known(request.tenant, known, reader)
         place = request.after
         now_s = place.now_s if place else int(time.time())
         rows = self._ledger.audit.statement_page(
@@ -134,18 +137,13 @@ class Reads:
         )
 
     def _balance(self, request: BalanceRequest, reader: Reader) -> BalanceAnswer:
-        self._require_charged(request.tenant, reader)
         books = books_now(self._ledger, self._settings, self._sync.clock.shown_s)
+        if request.tenant is not None:
+            require_known(request.tenant, books.tenants.keys() | books.balances.keys(), reader)
         lines = balance_lines(books, _tenants(request.tenant, reader))
         return BalanceAnswer(
             balances=tuple(_BALANCE.dump_python(line, mode="json") for line in lines)
         )
-
-    def _require_charged(self, tenant: str | None, reader: Reader) -> None:
-        """An account that is no tenant may still have runs."""
-        if tenant is not None:
-            known = self._ledger.tenants.policy().keys() | self._ledger.charges.charged_tenants()
-            require_known(tenant, known, reader)
 
     def require_sight(self) -> None:
         """Raises UnreachableError (SW-SLURM-DOWN) if what is seen of Slurm is not all of it."""
@@ -223,7 +221,10 @@ def _unknown(tenant: str, reader: Reader) -> InvalidInputError:
 
 
 def require_known(tenant: str, known: Collection[str], reader: Reader) -> None:
-    """Raises InvalidInputError (SW-TENANT-UNKNOWN) for one that has no quota."""
+    """Raises InvalidInputError (SW-TENANT-UNKNOWN) for one that has no quota.
+
+    Of an account that is no tenant any more runs may be known.
+    """
     if tenant in known:
         return
     if reader.tenants is None:

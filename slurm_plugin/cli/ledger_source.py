@@ -1,6 +1,7 @@
 """What operators read: in the ledger itself."""
 
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from cluster.errors import InvalidInputError
@@ -28,31 +29,33 @@ class LedgerSource:
         from slurm_plugin.decide.explain import explain  # noqa: PLC0415
         from slurm_plugin.explain_reads import situation  # noqa: PLC0415
 
-        require_tenant(self._ledger.tenants.policy(), tenant)
-        jobs, nodes = jobs_and_nodes()
         books = books_now(self._ledger, self._settings)
+        require_tenant(books.tenants, tenant)
+        jobs, nodes = jobs_and_nodes()
         return explain(tenant, situation(books, self._settings, jobs, nodes))
 
     def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
         """As ``Source`` says."""
-        self._require_known(tenant)
+        ledger = self._ledger
+        if tenant is not None:
+            _require_known(tenant, {*ledger.tenants.policy(), *ledger.charges.charged_tenants()})
         now_s = int(time.time())
         return self._ledger.audit.statement(tenant, since_s, now_s), now_s
 
     def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
         """As ``Source`` says."""
-        self._require_known(tenant)
         books = books_now(self._ledger, self._settings)
-        return balance_lines(books, None if tenant is None else {tenant})
-
-    def _require_known(self, tenant: str | None) -> None:
-        """An account that is no tenant may still have runs."""
         if tenant is None:
-            return
-        known = sorted({*self._ledger.tenants.policy(), *self._ledger.charges.charged_tenants()})
-        if tenant not in known:
-            raise InvalidInputError(
-                "SW-TENANT-UNKNOWN",
-                f"The ledger knows no tenant {tenant!r}.",
-                f"Known: {', '.join(known) or 'none'}.",
-            )
+            return balance_lines(books, None)
+        _require_known(tenant, {*books.tenants, *books.balances})
+        return balance_lines(books, {tenant})
+
+
+def _require_known(tenant: str, known: Collection[str]) -> None:
+    """An account that is no tenant may still have runs."""
+    if tenant not in known:
+        raise InvalidInputError(
+            "SW-TENANT-UNKNOWN",
+            f"The ledger knows no tenant {tenant!r}.",
+            f"Known: {', '.join(sorted(known)) or 'none'}.",
+        )
