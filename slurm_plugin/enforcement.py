@@ -21,7 +21,6 @@ from slurm_plugin.compile import (
     slurm_now,
 )
 from slurm_plugin.decide.books import Books
-from slurm_plugin.decide.budget_parts import as_budgets_let
 from slurm_plugin.decide.calendar import in_force
 from slurm_plugin.decide.model import Balance
 from slurm_plugin.decide.policy import Policy
@@ -36,6 +35,7 @@ from slurm_plugin.lending import Renewed, planned, renew
 from slurm_plugin.observe import report, report_failure, warn
 from slurm_plugin.sync import Sync
 from slurm_plugin.uninstall import finish
+from slurm_plugin.world import world_of
 
 _RECOMPILE_S = 15.0
 """How often limits are looked at and idle quota is lent though nothing changed in the ledger:
@@ -313,12 +313,8 @@ class Enforcement:
         )
 
     def _own_needs(self, before: Books) -> Mapping[str, int]:
-        seen, partitions, costs = self._sync, self._partitions, self._settings.costs
-        minutes, now_s = seen.quotas.run_minutes, before.when.at_s
-        jobs = as_budgets_let(
-            before.policy, minutes, seen.jobs, partitions, costs=costs, now_s=now_s
-        )
-        return own_needs_now(before.policy, jobs, partitions, costs)
+        world = world_of(before, self._settings, self._seen())
+        return own_needs_now(world.policy, world.jobs, self._partitions, self._settings.costs)
 
     @property
     def _compiles(self) -> bool:

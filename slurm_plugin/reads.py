@@ -30,15 +30,16 @@ from cluster.wire_reads import (
     StatementRequest,
     WhyRequest,
 )
-from slurm_plugin.decide.explain import Explanation, explain
+from slurm_plugin.decide.explain import Explanation, explain, situation
 from slurm_plugin.decide.model import BalanceLine, StatementRow
-from slurm_plugin.explain_reads import situation
+from slurm_plugin.decide.world import Seen
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import balance_lines, books_now
 from slurm_plugin.priority_reads import explain_priority
 from slurm_plugin.reader import Reader
 from slurm_plugin.sync import Sync
 from slurm_plugin.why_reads import why
+from slurm_plugin.world import world_of
 
 T = TypeVar("T")
 
@@ -112,8 +113,8 @@ class Reads:
         sync = self._sync
         books = books_now(self._ledger, self._settings, sync.clock.shown_s)
         require_known(tenant, books.tenants.keys(), reader)
-        now = situation(books, self._settings, sync.jobs, sync.nodes)
-        found = explain(tenant, now)
+        world = world_of(books, self._settings, Seen(sync.jobs, sync.nodes, sync.view.services))
+        found = explain(tenant, situation(world))
         return ExplainAnswer(explanation=_EXPLANATION.dump_python(found, mode="json"))
 
     def _statement(self, request: StatementRequest, reader: Reader) -> StatementAnswer:

@@ -4,18 +4,18 @@ from cluster.errors import InvalidInputError, UnreachableError
 from cluster.periods import next_start_s
 from cluster.settings import Settings
 from cluster.wire_reads import WhyAnswer
-from slurm_plugin.decide.books import Books
-from slurm_plugin.decide.budget_parts import as_budgets_let
 from slurm_plugin.decide.demand import QOS_BUDGET
+from slurm_plugin.decide.explain import situation
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.shortage import Sight
 from slurm_plugin.decide.why import jobs_named, why_job, why_without_ledger
 from slurm_plugin.decide.why_tenant import why_tenant
-from slurm_plugin.explain_reads import situation
+from slurm_plugin.decide.world import Seen
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_reads import books_now
 from slurm_plugin.reader import Reader
 from slurm_plugin.sync import Sync
+from slurm_plugin.world import world_of
 
 
 def why(about: str, reader: Reader, ledger: Ledger, settings: Settings, sync: Sync) -> WhyAnswer:
@@ -51,33 +51,21 @@ def why(about: str, reader: Reader, ledger: Ledger, settings: Settings, sync: Sy
 
 def _sight(ledger: Ledger, settings: Settings, sync: Sync) -> Sight:
     books = books_now(ledger, settings, sync.clock.shown_s)
+    world = world_of(books, settings, Seen(sync.jobs, sync.nodes, sync.view.services))
     return Sight(
         now_s=books.now_s,
         jobs=sync.jobs,
         nodes=sync.nodes,
-        partitions=frozenset(settings.cluster.partitions),
-        situation=situation(books, settings, sync.jobs, sync.nodes),
+        partitions=world.rules.partitions,
+        situation=situation(world),
         resets_s=_resets_s(books.policy, books.now_s, settings.ledger.time_zone),
         notes={service.array_job_id: service.note for service in sync.view.services},
         news={(one.tenant, one.name): one for one in sync.news.of(sync.view.services)},
         refusals=sync.refusals,
         recalls=books.recalls,
         grace_s=settings.lending.grace_s,
-        over_budget=_over_budget(books, settings, sync),
+        over_budget=frozenset(job.job_id for job in world.jobs if job.reason == QOS_BUDGET),
     )
-
-
-def _over_budget(books: Books, settings: Settings, sync: Sync) -> frozenset[int]:
-    partitions = frozenset(settings.cluster.partitions)
-    judged = as_budgets_let(
-        books.policy,
-        books.run_minutes,
-        sync.jobs,
-        partitions,
-        costs=settings.costs,
-        now_s=books.when.at_s,
-    )
-    return frozenset(job.job_id for job in judged if job.reason == QOS_BUDGET)
 
 
 def _resets_s(policy: Policy, now_s: int, zone: str) -> dict[str, int | None]:

@@ -26,13 +26,15 @@ class LedgerSource:
         """As ``Source`` says."""
         # Here alone: statements and balances ask no Slurm.
         from slurm_plugin.cli.slurm_look import jobs_and_nodes  # noqa: PLC0415
-        from slurm_plugin.decide.explain import explain  # noqa: PLC0415
-        from slurm_plugin.explain_reads import situation  # noqa: PLC0415
+        from slurm_plugin.decide.explain import explain, situation  # noqa: PLC0415
+        from slurm_plugin.decide.world import Seen  # noqa: PLC0415
+        from slurm_plugin.world import world_of  # noqa: PLC0415
 
         books = books_now(self._ledger, self._settings)
         require_tenant(books.tenants, tenant)
         jobs, nodes = jobs_and_nodes()
-        return explain(tenant, situation(books, self._settings, jobs, nodes))
+        world = world_of(books, self._settings, Seen(tuple(jobs), nodes, ()))
+        return explain(tenant, situation(world))
 
     def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
         """As ``Source`` says."""

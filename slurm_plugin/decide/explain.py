@@ -5,11 +5,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from cluster.units import Millislices, slices_text
-from slurm_plugin.decide.ceilings import Ceiling
+from slurm_plugin.decide.ceilings import Ceiling, less_elsewhere
 from slurm_plugin.decide.charging import run_cost
-from slurm_plugin.decide.demand import Held
+from slurm_plugin.decide.demand import Held, held
+from slurm_plugin.decide.free import free_instances
 from slurm_plugin.decide.policy import Policy
 from slurm_plugin.decide.tenants import ancestors, effective_nominal, subtree
+from slurm_plugin.decide.world import World
 
 BUDGET_RUN_S = 3600
 """A budget allows as many instances as could run so long on it."""
@@ -127,6 +129,26 @@ class Situation:
     costs: Mapping[str, Millislices] = field(hash=False)
     models: Mapping[str, str] = field(hash=False)
     available_millislice_s: Mapping[str, int] = field(hash=False)
+
+
+def situation(world: World) -> Situation:
+    """What there is to know of every tenant."""
+    rules, books, jobs = world.rules, world.books, world.seen.jobs
+    holds = held(jobs, rules.partitions)
+    elsewhere = {name: run_cost(one.elsewhere, rules.costs) for name, one in holds.items()}
+    return Situation(
+        policy=world.policy,
+        ceilings=less_elsewhere(world.allowed().ceilings, elsewhere),
+        held=holds,
+        free=free_instances([node for node in world.seen.nodes if node.is_in(rules.partitions)]),
+        costs=rules.costs,
+        models=rules.models,
+        available_millislice_s={
+            # Nothing was ever granted where the balance is missing.
+            name: books.balances[name].available_millislice_s if name in books.balances else 0
+            for name in books.rolls
+        },
+    )
 
 
 def explain(tenant: str, now: Situation) -> Explanation:

@@ -28,12 +28,13 @@ from cluster.jobs import JobState, JobView
 from cluster.slurm.interface import Qos
 from cluster.units import Millislices, MillisliceSeconds
 from slurm_plugin.compile import compile_in_turn, compile_limits, look, slurm_now
-from slurm_plugin.decide.explain import explain
+from slurm_plugin.decide.explain import explain, situation
 from slurm_plugin.decide.limits import BILLING
 from slurm_plugin.decide.policy import Budget, LimitKey, Loan, Period, TenantUpdate
-from slurm_plugin.explain_reads import situation
+from slurm_plugin.decide.world import Seen
 from slurm_plugin.ledger_reads import books_now
 from slurm_plugin.uninstall import uninstall
+from slurm_plugin.world import world_of
 
 ACCOUNTS = ("a", "b", "c", "d")
 Foreign = Mapping[tuple[str, str], tuple[frozenset[str], int | None, str]]
@@ -323,7 +324,7 @@ def test_nobody_is_told_that_more_may_start_than_slurm_lets(
     )
     found = asyncio.run(look(slurm, ledger, site()))  # type: ignore[arg-type]
     nodes = asyncio.run(slurm.nodes())
-    now = situation(found.books, site(), slurm.running, nodes)  # type: ignore[arg-type]
+    now = situation(world_of(found.books, site(), Seen(slurm.running, nodes, ())))  # type: ignore[arg-type]
     for name in "abc":
         for room in explain(name, now).types:
             for qos, more in (("", room.guaranteed), ("_borrowed", room.borrowed)):

@@ -376,14 +376,14 @@ async def test_whether_a_lender_is_short_is_not_asked_all_the_time_where_that_ta
     await world.look(*running("nlp", 5))
     monkeypatch.setattr(enforcement, "time", clock)
     await world.limits.turn()
-    judged = enforcement.as_budgets_let
+    needs = enforcement.own_needs_now
 
-    def slowly(*given: Any, **more: Any) -> tuple[JobView, ...]:
+    def slowly(*given: Any) -> Mapping[str, int]:
         asked_s.append(clock.now_s)
         clock.now_s += took_s
-        return judged(*given, **more)
+        return needs(*given)
 
-    monkeypatch.setattr(enforcement, "as_budgets_let", slowly)
+    monkeypatch.setattr(enforcement, "own_needs_now", slowly)
     took_s = 0.0625
     for _ in range(2):
         await world.limits.turn()

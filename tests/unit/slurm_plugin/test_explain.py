@@ -18,8 +18,10 @@ from slurm_plugin.decide.explain import (
     TypeRoom,
     explain,
 )
+from slurm_plugin.decide.explain import situation as gathered
 from slurm_plugin.decide.policy import Budget, Loan, Period, Policy, Quota, Tenant
-from slurm_plugin.explain_reads import situation as gathered
+from slurm_plugin.decide.world import Seen
+from slurm_plugin.world import world_of
 
 NO_LIMIT = Millislices(10**9)
 HOUR_S = 3600
@@ -63,7 +65,7 @@ def test_what_runs_in_qos_of_before_is_taken_off_as_in_slurm():
     runs = job(0, JobState.RUNNING, account="a", qos="normal")
     jobs = [replace(runs, job_id=number) for number in range(4)]
     node = NodeView("n1", "n1", frozenset({"IDLE"}), {"1g.10gb": 9}, {}, frozenset({"gpu"}))
-    now = gathered(ledger.books(0, "UTC"), settings(), jobs, (node,))  # type: ignore[arg-type]
+    now = gathered(world_of(ledger.books(0, "UTC"), settings(), Seen(tuple(jobs), (node,), ())))
     found = room(now)
     assert (found.guaranteed, found.borrowed) == (1, 0)
     assert found.guaranteed_bound.words == "a holds 0 of 1 guaranteed slices"

@@ -4,8 +4,10 @@ import pytest
 from scripted import ScriptedLedger, policy_of, settings, tenant
 
 from slurm_plugin.decide.decayed_use import Holding
-from slurm_plugin.explain_reads import situation
+from slurm_plugin.decide.explain import situation
+from slurm_plugin.decide.world import Seen
 from slurm_plugin.ledger_reads import held_lately
+from slurm_plugin.world import world_of
 
 NOW_S = 1_000_000
 
@@ -23,5 +25,5 @@ def test_nobody_has_held_anything_lately_where_loans_do_not_go_by_it(
 
 def test_while_no_gpu_is_seen_an_explanation_has_the_ceilings_that_are_compiled() -> None:
     ledger = ScriptedLedger(shown=policy_of(tenant("vision", 2000)))
-    found = situation(ledger.books(NOW_S, "UTC"), settings(), (), ())
+    found = situation(world_of(ledger.books(NOW_S, "UTC"), settings(), Seen((), (), ())))
     assert found.ceilings["vision"].ceiling_millislices == 2000
