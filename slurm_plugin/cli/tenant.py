@@ -64,9 +64,10 @@ def add_tenant(
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        policy = ledger.tenants.policy()
+        policy, look = ledger.tenants.policy(), None
         if tenant not in policy:
-            place = place_in_slurm(policy, tenant, look_at_slurm(settings))
+            look = look_at_slurm(settings)
+            place = place_in_slurm(policy, tenant, look)
         else:
             place = policy[tenant].parent
         place = place if parent is None else parent
@@ -74,7 +75,7 @@ def add_tenant(
         same = tenant in policy and policy[tenant].parent == place
         change = None if same else ledger.tenants.change(update, author_name(), reason)
     if change is not None and parent is not None:
-        _warn_of_another_place(policy, tenant, place, try_to_look_at_slurm(settings))
+        _warn_of_another_place(policy, tenant, place, look or try_to_look_at_slurm(settings))
     if as_json:
         print_json({"tenant": tenant, "parent": place, "changed": change is not None})
         return

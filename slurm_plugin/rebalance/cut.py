@@ -56,13 +56,14 @@ async def _cut(site: Site) -> Report:
         )
     finally:
         lock.give_up()
-    return _ended(ended)
+    return _ended(ended, await asyncio.to_thread(site.ledger.recuts.unfinished))
 
 
-def _ended(ended: Sequence[Recut]) -> Report:
+def _ended(ended: Sequence[Recut], unfinished: Sequence[Recut]) -> Report:
+    """What is stuck is told of in every run, also in those that do not try it again."""
     lines = tuple(f"re-cut {one.recut_id} on {one.planned.node}: {one.state}" for one in ended)
     failed = [one for one in ended if one.state is not State.DONE]
-    stuck = cutting.stuck_error(ended)
+    stuck = cutting.stuck_error(unfinished)
     return Report(
         saw={"re-cuts": len(ended)},
         lines=lines,

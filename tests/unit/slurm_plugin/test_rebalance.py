@@ -11,6 +11,7 @@ from rebalance_world import (
     GRACE_S,
     STAGES,
     Calls,
+    NothingCut,
     Story,
     TakenLock,
     changed,
@@ -286,15 +287,21 @@ def test_another_run_that_cuts_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
 CUTTING = {"recut": {"allowed": True}}
 
 
-def cut_so_far(monkeypatch: pytest.MonkeyPatch, *states: State) -> Story:
-    """A run of re-cutting ends with re-cuts in these states; one GPU is planned."""
+def in_state(state: State) -> Recut:
+    begun = Recut(1, planned(), "root", State.RUNNING, "", 0, 1, None, None)
+    return replace(begun, state=state, error="" if state is State.DONE else "it failed")
+
+
+def cut_so_far(monkeypatch: pytest.MonkeyPatch, *states: State, left: State | None = None) -> Story:
+    """A run of re-cutting ends with re-cuts in these states, and takes up none that is ``left``;
+    one GPU is planned.
+    """
 
     async def cut(*_: object, **__: object) -> tuple[Recut, ...]:
-        begun = Recut(1, planned(), "root", State.RUNNING, "", 0, 1, None, None)
-        return tuple(
-            replace(begun, state=state, error="" if state is State.DONE else "it failed")
-            for state in states
-        )
+        return tuple(map(in_state, states))
+
+    unfinished = [in_state(one) for one in (*states, left) if one is State.STUCK]
+    monkeypatch.setattr(NothingCut, "unfinished", lambda _: unfinished)
 
     async def gathered(*_: object) -> Gathered:
         return Gathered(boards={}, left_out={}, looks={})
@@ -320,6 +327,14 @@ def test_a_gpu_that_was_not_cut_as_planned_is_told(
     ended = cut_so_far(monkeypatch, state).run()
     assert why in step(ended, StepName.CUT).why
     assert ended.outcome is RunOutcome.FAILED
+
+
+def test_one_that_is_stuck_is_told_of_also_in_runs_that_do_not_try_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = cut_so_far(monkeypatch, State.DONE, left=State.STUCK).run()
+    assert "re-cut 1 (gpu01). The node is drained" in step(ended, StepName.CUT).why
+    assert ended.outcome is RunOutcome.DONE
 
 
 def test_who_is_not_root_only_plans_what_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
