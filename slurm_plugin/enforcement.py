@@ -313,7 +313,8 @@ class Enforcement:
         )
 
     def _own_needs(self, before: Books) -> Mapping[str, int]:
-        world = world_of(before, self._settings, self._seen())
+        seen = Seen(self._sync.jobs, self._sync.nodes, ())
+        world = world_of(before, self._settings, seen)
         return own_needs_now(world.policy, world.jobs, self._partitions, self._settings.costs)
 
     @property

@@ -14,7 +14,7 @@ def world_of(books: Books, settings: Settings, seen: Seen) -> World:
 
 
 def rules_of(settings: Settings) -> Rules:
-    """What is decided by of slicewise.toml."""
+    """The settings of slicewise.toml that quotas are decided by."""
     return Rules(
         partitions=frozenset(settings.cluster.partitions),
         costs=settings.costs,

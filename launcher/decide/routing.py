@@ -166,8 +166,8 @@ class RoutePlan:
 def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
     """Compare and order: an address is set only in maintenance, a route only onto clean servers.
 
-    A backend is given to another service only if no request is left in it that is not answered yet:
-    one that waits there must not be answered by the wrong model.
+    A backend is given to another service only if no request is left in it: one that waits there
+    must not be answered by the wrong model.
     """
     living = {route.service for route in routes}
     ended = tuple(service for service in gateway.routes if service not in living)
@@ -208,8 +208,7 @@ def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], 
     }
     new = [route.service for route in routes if route.service not in backends]
     taken = set(gateway.routes.values())
-    free = [name for name, b in gateway.backends.items() if name not in taken and _is_left(b)]
-    free.sort(key=lambda name: gateway.backends[name].sessions > 0)
+    free = [name for name, b in gateway.backends.items() if name not in taken and not b.sessions]
     unrouted: dict[str, str] = {}
     for service in new:
         if why := _why_unrouted(gateway, service, backends):
@@ -219,16 +218,6 @@ def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], 
         else:
             unrouted[service] = "the gateway has no free backend"
     return backends, unrouted
-
-
-def _is_left(backend: Backend) -> bool:
-    """Whether all that may be in it are answers that their clients have not read to the end.
-
-    HAProxy can't end those, and a client may read for a day. What was held there for another
-    service is refused whatever becomes of the backend.
-    """
-    are_idle = all(one.mode is Mode.MAINT and not one.in_flight for one in backend.servers)
-    return not backend.sessions or (are_idle and not backend.queued)
 
 
 def _why_unrouted(gateway: Gateway, service: str, backends: Iterable[str]) -> str:

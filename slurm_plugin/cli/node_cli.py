@@ -215,8 +215,8 @@ async def _asked(
     nodes, config, partitions = await asyncio.gather(
         slurm.nodes(), slurm.config(), slurm.partitions()
     )
-    ours_alone = [view for view in partitions if view.name in managed]
-    if all(view.allow_qos is None and not view.deny_qos for view in ours_alone):
+    views = [view for view in partitions if view.name in managed]
+    if all(view.allow_qos is None and not view.deny_qos for view in views):
         # slurmdbd need not be asked, which may not be within reach of the node.
         return nodes, config, ()
     ours = {qos for row in await slurm.associations() for qos in row.qos if is_ours(qos)}

@@ -39,7 +39,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Rules:
-    """The site's settings that it is decided by.
+    """The site's settings that quotas are decided by.
 
     Attributes:
         costs: millislices of an instance by GRES type; whole_boards: of what it is a part;
@@ -58,7 +58,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class World:
-    """All of it."""
+    """Everything that quotas are decided by."""
 
     books: Books
     seen: Seen

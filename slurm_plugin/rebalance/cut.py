@@ -64,9 +64,11 @@ def _ended(ended: Sequence[Recut], unfinished: Sequence[Recut]) -> Report:
     lines = tuple(f"re-cut {one.recut_id} on {one.planned.node}: {one.state}" for one in ended)
     failed = [one for one in ended if one.state is not State.DONE]
     stuck = cutting.stuck_error(unfinished)
+    whys = [str(stuck)] if stuck else []
+    whys += [one.error for one in failed if one.state is not State.STUCK]
     return Report(
         saw={"re-cuts": len(ended)},
         lines=lines,
-        why=str(stuck) if stuck else "; ".join(one.error for one in failed),
+        why="; ".join(whys),
         outcome=StepOutcome.FAILED if failed else StepOutcome.DONE,
     )

@@ -119,7 +119,8 @@ def _obstacles(look: Look) -> Iterator[str]:
 def gpus(look: Look, holders: Mapping[int, Holder], cut: Past) -> Iterator[tuple[Board, Gpu]]:
     """The GPUs in MIG mode of a node that is not left out; ``holders`` by Slurm's index."""
     for gpu in look.inventory.gpus if look.inventory is not None else ():
-        if gpu.mig and gpu.board is not None:
+        # Another node may say that it has a GPU that is being cut elsewhere.
+        if gpu.mig and gpu.board is not None and gpu.uuid not in cut.in_work:
             instances = tuple(_instances(look, gpu, holders))
             ago_s = cut.cut_ago_s.get(gpu.uuid)
             yield gpu.board, Gpu(gpu.uuid, look.node.name, instances, ago_s)

@@ -114,7 +114,7 @@ def inputs(seen: Seen, types: Mapping[Kind, str], terms: Terms) -> Gathered:
 def _of_one_kind(pairs: Sequence[tuple[Board, Gpu]]) -> tuple[Board, list[tuple[Board, Gpu]]]:
     """A model's board as most nodes have it, and their GPUs: one node's word is not another's."""
     kinds = [_kind(board) for board, _ in pairs]
-    # A vote for each node, however many GPUs it says it has.
+    # One vote for each kind that a node has, however many GPUs it says it has.
     votes = dict.fromkeys((gpu.node, kind) for (_, gpu), kind in zip(pairs, kinds, strict=True))
     ((most, _),) = Counter(kind for _, kind in votes).most_common(1)
     same = [pair for pair, kind in zip(pairs, kinds, strict=True) if kind == most]

@@ -51,7 +51,8 @@ class State(StrEnum):
 
 UNFINISHED = (State.RUNNING, State.STUCK)
 _AGAIN_S, _LATEST_AGAIN_S = 300.0, 21_600.0
-"""After so long what is stuck is tried again, after each failure twice as long, and at most."""
+"""What is stuck is tried again after the first of these, then twice as late after each failure, and
+never later than the second."""
 _ALL = tuple(StepName)
 
 

@@ -187,6 +187,14 @@ def test_the_gateway_has_its_pool():
     assert set(files) == {"haproxy.cfg", "hold.lua", "rate.map", "concurrent.map"}
 
 
+def test_nothing_that_a_replica_says_at_a_check_or_breaks_grows_in_haproxy():
+    """Its reason phrase stood in 'show stat'; a request came round 20 times, each a connection."""
+    text = gateway_files(GatewaySettings(backends=2))["haproxy.cfg"]
+    said = 'http-check expect on-success "ready" on-error "not ready" status 200-399'
+    assert text.count(said) == 2
+    assert "{ req.hdr_cnt(x-slicewise-service) gt 6 }" in text
+
+
 def test_timers_of_checks_run_out_together_and_checks_drift_apart():
     text = gateway_files(GatewaySettings())["haproxy.cfg"]
     assert {"max-spread-checks 10ms", "spread-checks 5"} <= set(map(str.strip, text.splitlines()))

@@ -300,6 +300,13 @@ async def test_while_a_gpu_is_in_work_it_is_what_it_will_be_and_its_node_waits(s
     assert (await site.gathered()).boards == {}
 
 
+async def test_a_gpu_that_is_in_work_elsewhere_is_not_planned(site: Site) -> None:
+    """Two nodes say that they have it: of two re-cuts of one GPU the journal refuses the second."""
+    site = Site(site.slurm_conf.parent, site.inventory, node("gpu01"), node("gpu02"))
+    site.journal.running = (recut(site.inventory.gpus[0].uuid, State.STUCK),)
+    assert [one.node for one in (await site.a100()).gpus] == ["gpu01"]
+
+
 @pytest.mark.parametrize("state", [State.DONE, State.ROLLED_BACK])
 async def test_a_gpu_that_was_just_cut_or_was_to_be_is_known_as_such(
     site: Site, state: State
