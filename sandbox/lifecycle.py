@@ -155,7 +155,7 @@ def _sweep(path: Path, uids: Sequence[int]) -> None:
         process.end(left, patience_s=0.0)
     postgres.release_memory(Layout(path, 0))
     triton.remove_shared_memory(Layout(path, 0).triton)
-    triton.remove_environments(uids)
+    triton.remove_temporary(uids)
 
 
 def _stop_in_order(host: Host) -> None:

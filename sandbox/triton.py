@@ -76,9 +76,12 @@ def remove_shared_memory(triton_dir: Path, shm: Path = Path("/dev/shm")) -> int:
     return len(left)
 
 
-def remove_environments(uids: Collection[int], place: Path = Path("/tmp")) -> None:  # noqa: S108
-    """Remove the folders that killed Python backends of these users left; none may run any more."""
-    for folder in place.glob("python_env_*"):
+def remove_temporary(uids: Collection[int], place: Path = Path("/tmp")) -> None:  # noqa: S108
+    """Remove all folders of these users there; nothing of theirs may run any more.
+
+    Killed jobs leave them: replicas that of their sockets, Python backends that of an environment.
+    """
+    for folder in place.iterdir():
         with suppress(OSError):
             if folder.lstat().st_uid in uids:
                 shutil.rmtree(folder, ignore_errors=True)

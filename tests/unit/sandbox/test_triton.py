@@ -101,12 +101,14 @@ def test_the_wrapper_quotes_and_only_its_shm_prefix_wins_over_the_caller() -> No
     ]
 
 
-def test_only_folders_of_python_backends_of_these_users_are_removed(tmp_path: Path) -> None:
-    (tmp_path / "python_env_a" / "lib").mkdir(parents=True)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "python_env_b").symlink_to(tmp_path / "mine")
-    triton.remove_environments([os.getuid() + 1], tmp_path)
-    assert (tmp_path / "python_env_a").exists()
-    triton.remove_environments([os.getuid()], tmp_path)
-    assert not (tmp_path / "python_env_a").exists()
-    assert (tmp_path / "mine").is_dir()
+def test_only_folders_of_these_users_are_removed(tmp_path: Path) -> None:
+    place, elsewhere = tmp_path / "tmp", tmp_path / "elsewhere"
+    (place / "python_env_a" / "lib").mkdir(parents=True)
+    (place / "tmp.x").mkdir()
+    elsewhere.mkdir()
+    (place / "link").symlink_to(elsewhere)
+    triton.remove_temporary([os.getuid() + 1], place)
+    assert len(list(place.iterdir())) == 3
+    triton.remove_temporary([os.getuid()], place)
+    assert [one.name for one in place.iterdir()] == ["link"]
+    assert elsewhere.is_dir()
