@@ -9,7 +9,7 @@ from slurm_plugin.decide.books import Books
 from slurm_plugin.decide.calendar import capped
 from slurm_plugin.decide.demand import demand, waiting_for_own
 from slurm_plugin.decide.policy import Loan, Recall
-from slurm_plugin.decide.reclaim.inputs import giving_back, leaving, taking
+from slurm_plugin.decide.reclaim.inputs import giving_back, taking
 from slurm_plugin.decide.reclaim.recalls import (
     have_room,
     meanwhile,
@@ -17,7 +17,7 @@ from slurm_plugin.decide.reclaim.recalls import (
     recalled,
 )
 from slurm_plugin.decide.reclaim.turns import who_goes
-from slurm_plugin.decide.reclaim.victims import NOBODY, Reclaim, Taking
+from slurm_plugin.decide.reclaim.victims import NOBODY, Reclaim
 from slurm_plugin.decide.whole_jobs import Lent, Waits, lend_whole_jobs, own_needs, waits
 from slurm_plugin.decide.world import World
 
@@ -52,7 +52,7 @@ def plan(world: World) -> Plan:
     known = [one for one in books.recalls if one.borrower in able]
     held = world.held
     beyond = capped(world.policy, books.windows, books.when, held)
-    waiting = _waits(world, beyond)
+    waiting = waits(world, taking(world), beyond)
     lent = _lent(world, waiting, known)
     over = over_entitlement(world.policy, lent.loans, held)
     excess = {name: amount for name, amount in over.items() if name in beyond}
@@ -62,7 +62,7 @@ def plan(world: World) -> Plan:
     if called or excess or lent.turn:
         # Who is beyond a cap gives up just that.
         others = {name: amount for name, amount in over.items() if name not in excess}
-        there = _giving_back(world, waiting.taking, called, excess)
+        there = giving_back(waiting.taking, world, called, excess)
         found = who_goes(there, lent.turn, others, waiting.free)
     return Plan(lent.loans, recalls.left(found.ready), found, over)
 
@@ -70,19 +70,6 @@ def plan(world: World) -> Plan:
 def _is_anything_lent(books: Books) -> bool:
     borrows = any(one.quota.borrowing_limit_millislices for one in books.policy.values())
     return bool(borrows or books.loans or books.recalls or books.windows)
-
-
-def _waits(world: World, beyond: frozenset[str]) -> Waits:
-    return waits(
-        world.policy,
-        world.jobs,
-        world.rules.partitions,
-        world.rules.costs,
-        taking=_taking(world),
-        turn_s=world.rules.turn_s,
-        capped=beyond,
-        stuck=world.seen.stuck,
-    )
 
 
 def _lent(world: World, waiting: Waits, recalls: Iterable[Recall]) -> Lent:
@@ -135,37 +122,6 @@ class _Recalls:
         )
 
 
-def _taking(world: World) -> Taking:
-    seen, rules = world.seen, world.rules
-    return taking(
-        world.policy,
-        world.jobs,
-        seen.nodes,
-        services=seen.services,
-        partitions=rules.partitions,
-        costs=rules.costs,
-        leaving=_leaving(world),
-        now_s=world.books.when.at_s,
-        term_s=rules.term_s,
-    )
-
-
-def _giving_back(
-    world: World, there: Taking, recalls: Iterable[Recall], excess: Mapping[str, int]
-) -> Taking:
-    rules = world.rules
-    return giving_back(
-        there,
-        world.policy,
-        recalls,
-        world.jobs,
-        services=world.seen.services,
-        partitions=rules.partitions,
-        costs=rules.costs,
-        excess=excess,
-    )
-
-
 def _with_replicas(services: Iterable[ServiceView]) -> frozenset[str]:
     """Tenants with replicas on borrowed quota."""
     return frozenset(
@@ -174,7 +130,3 @@ def _with_replicas(services: Iterable[ServiceView]) -> frozenset[str]:
         for slot in service.slots
         if slot.is_borrowed and slot.state in {"starting", "running", "ending"}
     )
-
-
-def _leaving(world: World) -> frozenset[int]:
-    return world.seen.told | leaving(world.seen.services, world.rules.grace_s)

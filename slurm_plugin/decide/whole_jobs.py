@@ -51,6 +51,7 @@ from slurm_plugin.decide.reclaim.room import Need, Shape, shape_of
 from slurm_plugin.decide.reclaim.turns import Turn, for_turns, reclaim_for
 from slurm_plugin.decide.reclaim.victims import Reclaim, Taking, may_give
 from slurm_plugin.decide.tenants import downward, own_part, parent
+from slurm_plugin.decide.world import World
 
 _LATEST_S = 1 << 62
 """Of jobs of which Slurm does not say since when they wait."""
@@ -112,27 +113,18 @@ class Lent:
     turn: Turn | None = None
 
 
-def waits(
-    policy: Policy,
-    jobs: Iterable[JobView],
-    partitions: frozenset[str],
-    costs: Mapping[str, Millislices],
-    *,
-    taking: Taking,
-    turn_s: int,
-    capped: frozenset[str] = frozenset(),
-    stuck: frozenset[int] = frozenset(),
-) -> Waits:
+def waits(world: World, taking: Taking, capped: frozenset[str] = frozenset()) -> Waits:
     """Of what Slurm shows. Jobs in their tenants' own QOS come first to what is free, as far as
     their tenants' own parts pay for them.
     """
-    ours = [job for job in jobs if any(job.gpus.values()) and is_managed(job, partitions)]
+    partitions, costs, turn_s = world.rules.partitions, world.rules.costs, world.rules.turn_s
+    ours = [job for job in world.jobs if any(job.gpus.values()) and is_managed(job, partitions)]
     left, guaranteed = Left(taking.free), set[str]()
-    for job in paid_by_own_part(ours, own_part(policy), costs):
+    for job in paid_by_own_part(ours, own_part(world.policy), costs):
         left.place(_need(job))
         guaranteed.add(job.account)
     free = dict.fromkeys(taking.free, _NOTHING) | left.by_node()
-    queues = waiting_for_loans(ours, partitions, costs, stuck)
+    queues = waiting_for_loans(ours, partitions, costs, world.seen.stuck)
     return Waits(queues, free, taking, turn_s, frozenset(guaranteed), capped)
 
 

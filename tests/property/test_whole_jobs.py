@@ -356,20 +356,7 @@ def test_where_slurm_stays_as_it_is_loans_and_recalls_do(cluster: Cluster) -> No
 
 def turn_in(seen: Seen) -> Turn | None:
     policy, look, rules = seen.policy, seen.seen, seen.rules
-    there = taking(
-        policy,
-        look.jobs,
-        look.nodes,
-        services=look.services,
-        partitions=rules.partitions,
-        costs=rules.costs,
-        leaving=frozenset(),
-        now_s=seen.books.when.at_s,
-        term_s=rules.term_s,
-    )
-    waiting = waits(
-        policy, look.jobs, rules.partitions, rules.costs, taking=there, turn_s=rules.turn_s
-    )
+    waiting = waits(seen, taking(seen))
     wanted, capacity = (
         demand(policy, look.jobs, rules.partitions, rules.costs),
         seen.capacity_millislices,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from cluster.jobs import ALLOTTED, JobState, JobView, NodeView
+from cluster.jobs import ALLOTTED, JobState, JobView
 from cluster.units import Millislices
 from cluster.wire import WHEN_REPLACED_S, ServiceView
 from slurm_plugin.decide.charging import run_cost
@@ -15,71 +15,55 @@ from slurm_plugin.decide.demand import (
     paid_by_own_part,
     wanted_on_nodes,
 )
-from slurm_plugin.decide.policy import Policy, Recall
+from slurm_plugin.decide.policy import Recall
 from slurm_plugin.decide.qos_names import is_borrowed
 from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting
 from slurm_plugin.decide.services import used_by_tenant
 from slurm_plugin.decide.tenants import own_part
 from slurm_plugin.decide.whole_jobs import own_needs_now
+from slurm_plugin.decide.world import World
 
 
-def taking(
-    policy: Policy,
-    jobs: Iterable[JobView],
-    nodes: Iterable[NodeView],
-    *,
-    services: Iterable[ServiceView],
-    partitions: frozenset[str],
-    costs: Mapping[str, Millislices],
-    leaving: frozenset[int],
-    now_s: float,
-    term_s: int,
-) -> Taking:
+def taking(world: World) -> Taking:
     """Who runs on borrowed quota, and what is free, while nobody has to give anything up.
 
-    ``leaving`` are runs that have been asked to go; those that are completing are added. A run has
-    as many GPUs on each of its nodes as on the others, as far as is known here.
+    Runs that have been asked to go, that end soon, or that are completing are leaving. A run has as
+    many GPUs on each of its nodes as on the others, as far as is known here.
     """
-    jobs = _managed(jobs, partitions)
-    free = free_by_node(jobs, nodes, partitions)
+    rules, seen, now_s = world.rules, world.seen, world.books.when.at_s
+    jobs = _managed(world)
+    free = free_by_node(jobs, seen.nodes, rules.partitions)
     ending = {job.job_id for job in jobs if job.state is JobState.COMPLETING}
-    above = Counter(used_by_tenant(jobs, partitions, costs)) - Counter(own_part(policy))
+    above = Counter(used_by_tenant(jobs, rules.partitions, rules.costs))
     return Taking(
         wanting=(),
-        running=tuple(_running(jobs, services, costs, free, excess={}, now_s=now_s)),
+        running=tuple(_running(jobs, seen.services, rules.costs, free, excess={}, now_s=now_s)),
         free=free,
-        above_nominal_millislices=above,
+        above_nominal_millislices=above - Counter(own_part(world.policy)),
         shrink={},
-        leaving=leaving | ending,
-        weights={name: tenant.quota.weight for name, tenant in policy.items()},
+        leaving=seen.told | leaving(seen.services, rules.grace_s) | ending,
+        weights={name: tenant.quota.weight for name, tenant in world.policy.items()},
         now_s=now_s,
-        term_s=term_s,
+        term_s=rules.term_s,
     )
 
 
 def giving_back(
-    there: Taking,
-    policy: Policy,
-    recalls: Iterable[Recall],
-    jobs: Iterable[JobView],
-    *,
-    services: Iterable[ServiceView],
-    partitions: frozenset[str],
-    costs: Mapping[str, Millislices],
-    excess: Mapping[str, int],
+    there: Taking, world: World, recalls: Iterable[Recall], excess: Mapping[str, int]
 ) -> Taking:
     """``there`` with who waits for what is recalled, and what must be given up.
 
     ``excess`` are millislices that tenants hold beyond a cap: there replicas go in any QOS.
     """
+    policy, partitions, costs = world.policy, world.rules.partitions, world.rules.costs
     recalls = sorted(recalls, key=lambda recall: recall.called_s)
-    jobs = _managed(jobs, partitions)
+    jobs = _managed(world)
     lenders = {recall.lender for recall in recalls}
     theirs = [job for job in jobs if job.account in lenders]
     held = used_by_tenant(theirs, partitions, costs)
     needs = own_needs_now(policy, theirs, partitions, costs)
     waiting = {name: amount - held.get(name, 0) for name, amount in needs.items()}
-    own, running = own_part(policy), there.running
+    own, running, services = own_part(policy), there.running, world.seen.services
     if excess:
         running = tuple(
             _running(jobs, services, costs, there.free, excess=excess, now_s=there.now_s)
@@ -93,8 +77,8 @@ def giving_back(
     )
 
 
-def _managed(jobs: Iterable[JobView], partitions: frozenset[str]) -> list[JobView]:
-    return [job for job in jobs if is_managed(job, partitions) and job.gpus]
+def _managed(world: World) -> list[JobView]:
+    return [job for job in world.jobs if is_managed(job, world.rules.partitions) and job.gpus]
 
 
 def _recalled(recalls: Iterable[Recall]) -> Mapping[str, int]:

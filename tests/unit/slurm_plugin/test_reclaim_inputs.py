@@ -4,14 +4,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
+from own_parts import books_of
 from scripted import policy_of, tenant
 
 from cluster.jobs import JobState, JobView, NodeView
 from cluster.units import Millislices
 from cluster.wire import ServiceView, SlotView
+from slurm_plugin.decide.calendar import Moment
 from slurm_plugin.decide.policy import Recall
 from slurm_plugin.decide.reclaim.inputs import giving_back, taking
 from slurm_plugin.decide.reclaim.victims import Taking
+from slurm_plugin.decide.world import Rules, Seen, World
 
 NOW_S = 100_000
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
@@ -81,16 +84,12 @@ def service(*slots: SlotView) -> ServiceView:
 
 
 def look(*jobs: JobView, nodes: Iterable[NodeView] = (node(),), **changes: Any) -> Taking:
-    leaving = changes.pop("leaving", frozenset())
-    values: Mapping[str, Any] = {
-        "policy": POLICY,
-        "jobs": jobs,
-        "services": [],
-        "partitions": frozenset({"gpu"}),
-        "costs": COSTS,
-    } | {name: changes.pop(name) for name in ("policy", "services") if name in changes}
-    there = taking(nodes=nodes, leaving=leaving, now_s=NOW_S, term_s=60, **values)
-    return giving_back(there, **{"recalls": [RECALL], "excess": {}, **changes}, **values)
+    books = books_of(Moment(NOW_S, 0, 0), tenants=changes.get("policy", POLICY))
+    services, told = changes.get("services", ()), changes.get("leaving", frozenset())
+    rules = Rules(frozenset({"gpu"}), COSTS, {}, {}, grace_s=0, term_s=60, turn_s=1800)
+    world = World(books, Seen(jobs, tuple(nodes), tuple(services), told), rules)
+    recalls, excess = changes.get("recalls", [RECALL]), changes.get("excess", {})
+    return giving_back(taking(world), world, recalls, excess)
 
 
 def waiting(*jobs: JobView, **changes: Any) -> list[int]:

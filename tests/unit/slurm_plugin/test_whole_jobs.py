@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from own_parts import books_of
 from reclaim_world import COSTS, PARTITIONS, Cluster, one, policy
 from scripted import job
 
 from cluster.jobs import SHAPES_NODE, JobState, JobView, NodeView
 from cluster.units import Millislices
-from slurm_plugin.decide.calendar import Window, WindowKind
+from slurm_plugin.decide.calendar import Moment, Window, WindowKind
 from slurm_plugin.decide.policy import Loan, Policy
 from slurm_plugin.decide.reclaim import inputs
 from slurm_plugin.decide.reclaim.recalls import meanwhile
@@ -26,6 +27,7 @@ from slurm_plugin.decide.whole_jobs import (
     waits,
     whose_turn,
 )
+from slurm_plugin.decide.world import Rules, Seen, World
 
 NOW_S, TURN_S = 10_000, 1800
 SMALL, LARGE = (("1g.10gb", 1),), (("3g.40gb", 1),)
@@ -620,18 +622,10 @@ def seen(
     tenants: Policy = OWNERS,
     stuck: frozenset[int] = frozenset(),
 ) -> Waits:
-    there = inputs.taking(
-        tenants,
-        jobs,
-        nodes,
-        services=(),
-        partitions=PARTITIONS,
-        costs=COSTS,
-        leaving=frozenset(),
-        now_s=NOW_S,
-        term_s=0,
-    )
-    return waits(tenants, jobs, PARTITIONS, COSTS, taking=there, turn_s=TURN_S, stuck=stuck)
+    books = books_of(Moment(NOW_S, 0, 0), tenants=tenants)
+    rules = Rules(PARTITIONS, COSTS, {}, {}, grace_s=0, term_s=0, turn_s=TURN_S)
+    world = World(books, Seen(jobs, nodes, (), stuck=stuck), rules)
+    return waits(world, inputs.taking(world))
 
 
 def large(job_id: int, account: str = "a", **changes: Any) -> JobView:
