@@ -68,6 +68,11 @@ class Cluster:
         shown = self.root(*BOUNDED, "slicewise", "recut", *argv, "--json", check=False)
         return json.loads(shown.stdout)
 
+    def ceilings(self) -> dict[str, int]:
+        """Millislices by tenant."""
+        shown = self.root("slicewise", "tenant", "list", "--json").stdout
+        return {one["tenant"]: one["ceiling_millislices"] for one in json.loads(shown)}
+
     def submit(self, gres: str, *options: str) -> str:
         """A job of alice's that ends when it is cancelled."""
         argv = ("sbatch", "--parsable", f"--gres=gpu:{gres}:1", "--mem=10", "--time=20", *options)
@@ -131,7 +136,7 @@ def test_who_waits_for_3g_gets_it_where_replicas_were_and_no_request_fails(
     cluster.apply()
     *first, _ = cluster.running("gpu01", *["1g.10gb"] * 3)
     cluster.root("scancel", *first, *second)
-    job = cluster.waiting("3g.40gb")
+    job, before = cluster.waiting("3g.40gb"), cluster.ceilings()
     url = f"{cluster.sandbox.layout.gateway_url}/{SERVICE}"
 
     async def recut() -> tuple[SteadyLoad, Any]:
@@ -148,6 +153,7 @@ def test_who_waits_for_3g_gets_it_where_replicas_were_and_no_request_fails(
     assert len(clients.answers) > 50
     until_is(lambda: cluster.state(job), "RUNNING")
     assert len(cluster.ready()) == 2
+    assert cluster.ceilings() == before, "what tenants may hold is not what GPUs are cut into"
     assert cluster.reservations() == "No reservations in the system"
     shown = cluster.recut("show", str(done["id"]))
     assert [one["step"] for one in shown["steps"]] == STEPS
