@@ -106,8 +106,8 @@ class Users:
         done = self.sandbox.run(user, ("scontrol", *words), check=False)
         return done.returncode, done.stdout + done.stderr
 
-    def slicewise(self, *words: str) -> str:
-        return self.sandbox.run("root", ("slicewise", *words)).stdout
+    def slicewise(self, *words: str, check: bool = True) -> str:
+        return self.sandbox.run("root", ("slicewise", *words), check=check).stdout
 
     def clear(self) -> None:
         """No job is left."""

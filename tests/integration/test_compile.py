@@ -327,11 +327,12 @@ def give_budget(sandbox: Sandbox, account: str, hours: str) -> None:
 
 
 def whys(sandbox: Sandbox, account: str) -> set[str]:
-    """Why each job that waits does, as its user reads it."""
+    """Why each job that waits does, as its user reads it; of those that the daemon has seen."""
     which = ("squeue", "--noheader", f"--account={account}", "--states=pending", "--format=%i")
     jobs = sandbox.run("root", which).stdout.split()
     argv = ("slicewise", "why", "--json")
-    answers = [json.loads(sandbox.run("root", (*argv, job)).stdout) for job in jobs]
+    said = (sandbox.run("root", (*argv, job), check=False).stdout for job in jobs)
+    answers = [json.loads(one) for one in said if one]
     return {one["headline"].partition(" waits: ")[2].rstrip(".") for one in answers}
 
 
