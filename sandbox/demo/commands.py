@@ -16,7 +16,7 @@ from sandbox.demo.scenario import TenantPlan
 
 _HERE = Path(__file__).parent
 _OPERATOR = "root"
-_TIMEOUT_S = 20.0
+_TIMEOUT_S = 90.0
 _UNWRAPPED = ("env", "COLUMNS=500")
 """So that no message is broken into lines."""
 

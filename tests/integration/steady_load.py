@@ -8,7 +8,7 @@ from typing import Self
 
 import aiohttp
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 240.0
 RAMP_S = 3.0
 """So long it takes until the full rate is reached."""
 _CONTEXT_TOKENS = 500

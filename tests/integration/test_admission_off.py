@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from jobs_as_users import Users
+from quotas import until_in_force
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
@@ -28,6 +29,7 @@ def users(sandbox: Sandbox) -> Iterator[Users]:
     sandbox.stop("launcher")
     users = Users(sandbox)
     users.slicewise("tenant-quota", "set", "vision", "--nominal", "3")
+    until_in_force(sandbox, "vision")
     layout = sandbox.layout
     broken = layout.etc / "broken.lua"
     broken.write_text(OLD_LUA)

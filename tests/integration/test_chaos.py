@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from effort import is_nightly
+from quotas import until_in_force
 from service_status import status
 from steady_load import Answer, SteadyLoad
 from waiting import seconds_until, until, until_is
@@ -190,6 +191,7 @@ def environment(pid: int) -> dict[str, str]:
 def world(sandbox: Sandbox) -> Iterator[Chaos]:
     chaos = Chaos(sandbox)
     chaos.set_quota("nlp", str(REPLICAS))
+    until_in_force(sandbox, "nlp")
     chaos.apply()
     yield chaos
     chaos.delete()
@@ -310,6 +312,7 @@ def borrowing(chaos: Chaos) -> Iterator[None]:
     """One of the replicas is on what vision lends."""
     chaos.set_quota("vision", str(INSTANCES), "--lending-limit", "1")
     chaos.set_quota("nlp", "1", "--borrowing-limit", "1")
+    until_in_force(chaos.sandbox, "vision", "nlp")
     # What runs stays as it is: the next that starts is the one beyond the guarantee.
     chaos.scontrol("requeuehold", chaos.jobs("bob", "running")[0].split()[0])
     until(lambda: [job for job in chaos.jobs("bob", "running") if "slicewise_nlp_borrowed" in job])

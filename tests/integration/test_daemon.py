@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from quotas import until_in_force
 from second_witness import accounted_runs, sacct
 from waiting import until, until_is
 
@@ -149,6 +150,7 @@ def daemon(sandbox: Sandbox) -> Iterator[Daemon]:
     daemon = Daemon(sandbox)
     daemon.set_quota("vision", "3")
     daemon.set_quota("nlp", "5")
+    until_in_force(sandbox, "vision", "nlp")
     yield daemon
     sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
 

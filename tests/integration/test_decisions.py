@@ -54,8 +54,8 @@ def seen(users: Users, tenant: str) -> tuple[int, int]:
     """Quota and use in millislices as the daemon has them: what submissions are weighed on."""
     daemon = DaemonClient(load_settings(users.sandbox.layout.settings_file).daemon)
     tenants = asyncio.run(daemon.view()).tenants
-    found = next(one for one in tenants if one.name == tenant)
-    return found.nominal_millislices, found.used_millislices
+    found = [one for one in tenants if one.name == tenant]
+    return (found[0].nominal_millislices, found[0].used_millislices) if found else (0, 0)
 
 
 def places(users: Users) -> Counter[tuple[str, str]]:

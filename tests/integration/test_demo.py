@@ -41,14 +41,14 @@ def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_run_keeps_every_promis
         if re.search(r"[1-9] ready", line):
             break
     first.send_signal(signal.SIGINT)
-    first.communicate(timeout=60)
+    first.communicate(timeout=300)
     assert first.returncode == 130
     assert process.leftovers(DIRECTORY, ()) == ()
     assert not DIRECTORY.exists()
 
     begin_s = time.monotonic()
     second = demo(tmp_path)
-    said, _ = second.communicate(timeout=400)
+    said, _ = second.communicate(timeout=900)
     assert second.returncode == 0, said
     assert time.monotonic() - begin_s < 240
     assert process.leftovers(DIRECTORY, ()) == ()

@@ -467,7 +467,7 @@ async def test_a_deleted_service_answers_all_that_wait_and_its_backend_is_free(
 async def test_what_was_not_sent_outlives_every_replica(gateway: Harness, replicas, apart_s: float):
     ready = [(replica, Mode.READY) for replica in replicas]
     await gateway.set_replicas(*ready)
-    asked = gateway.asking(60)
+    asked = gateway.asking(100)
     await asyncio.sleep(1.5 * WORK_S)
     for replica in replicas:
         await replica.stop()

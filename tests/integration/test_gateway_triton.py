@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from quotas import until_in_force
 from service_status import services
 from waiting import until
 
@@ -37,6 +38,7 @@ def address(sandbox: Sandbox) -> Iterator[str]:
     """Where a service of gRPC clients is found."""
     home = sandbox.layout.home / sandbox.state.users["bob"].name
     sandbox.run("root", ("slicewise", "tenant-quota", "set", "nlp", "--nominal", "3"))
+    until_in_force(sandbox, "nlp")
     models = publish_models(sandbox.layout.models)
     (home / "called.toml").write_text(FILE.format(models=json.dumps(str(models))))
     sandbox.run("bob", ("slicewise", "service", "apply", str(home / "called.toml")))
@@ -56,7 +58,7 @@ def tensors(generated: int) -> list[triton.InferInput]:
 
 def test_a_grpc_client_wakes_a_service_and_its_stream_outlives_the_keep_alive(address: str):
     with triton.InferenceServerClient(address) as client:
-        answer = client.infer("tokens", tensors(3), headers=HEADERS, client_timeout=60)
+        answer = client.infer("tokens", tensors(3), headers=HEADERS, client_timeout=240)
         assert answer.as_numpy("TOKENS").shape == (3,)
         assert client.is_model_ready("tokens", headers=HEADERS)
         answers: queue.Queue[tuple[triton.InferResult | None, Exception | None]] = queue.Queue()
@@ -64,7 +66,7 @@ def test_a_grpc_client_wakes_a_service_and_its_stream_outlives_the_keep_alive(ad
         # Longer than the keep-alive: what is in flight keeps its replica.
         for generated in (2500, 5):
             client.async_stream_infer("tokens", tensors(generated))
-            result, error = answers.get(timeout=30)
+            result, error = answers.get(timeout=240)
             assert error is None
             assert result is not None
             assert result.as_numpy("TOKENS").shape == (generated,)

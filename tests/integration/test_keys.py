@@ -8,6 +8,7 @@ from urllib.request import Request, urlopen
 
 import psycopg
 import pytest
+from quotas import until_in_force
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
@@ -39,6 +40,7 @@ class Site:
         models = json.dumps(str(publish_models(sandbox.layout.models)))
         for user, tenant in (("bob", "nlp"), ("alice", "vision")):
             self.slicewise("root", "tenant-quota", "set", tenant, "--nominal", "1")
+            until_in_force(sandbox, tenant)
             file = sandbox.layout.home / sandbox.state.users[user].name / "keyed.toml"
             file.write_text(FILE.format(tenant=tenant, models=models))
             self.slicewise(user, "service", "apply", str(file))
@@ -56,7 +58,7 @@ class Site:
         url = f"{self.sandbox.layout.gateway_url}/{tenant}/{NAME}/v2/models/tokens"
         try:
             asked = Request(url, headers=dict(headers or {}))  # noqa: S310 -- the gateway's
-            with urlopen(asked, timeout=30) as answer:  # noqa: S310
+            with urlopen(asked, timeout=240) as answer:  # noqa: S310
                 return int(answer.status)
         except HTTPError as error:
             return error.code

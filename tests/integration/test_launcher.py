@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from quotas import until_in_force
 from service_status import services, status
 from waiting import until, until_is
 
@@ -84,7 +85,7 @@ class Service:
         return list(self.status()["slots"][state])
 
     async def send(self, count: int, every_s: float = 0.02) -> list[RequestRecord]:
-        async with Load(self.sandbox.layout.gateway_url, [SERVICE], 60.0) as load:
+        async with Load(self.sandbox.layout.gateway_url, [SERVICE], 240.0) as load:
             await load.replay([Arrival(every_s * i, SERVICE, *TOKENS) for i in range(count)])
             return list(load.records)
 
@@ -111,7 +112,7 @@ class Service:
     ) -> list[RequestRecord]:
         """One request of that length, and what is done while it is worked on."""
         tokens = int(seconds / TOKEN_S)
-        async with Load(self.sandbox.layout.gateway_url, [SERVICE], 60.0) as load:
+        async with Load(self.sandbox.layout.gateway_url, [SERVICE], 240.0) as load:
             sending = asyncio.create_task(load.replay([Arrival(0.0, SERVICE, 1, tokens)]))
             await asyncio.to_thread(until, lambda: self.status()["in_flight"] == 1)
             await asyncio.to_thread(meanwhile)
@@ -147,6 +148,7 @@ def _command_lines() -> Iterator[tuple[int, str]]:
 def world(sandbox: Sandbox) -> Service:
     found = Service(sandbox)
     found.slicewise("root", "tenant-quota", "set", "nlp", "--nominal", str(NOMINAL))
+    until_in_force(sandbox, "nlp")
     return found
 
 

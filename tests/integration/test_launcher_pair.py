@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from quotas import until_in_force
 from waiting import best_of_three, seconds_until, until, until_is
 
 from sandbox.cluster import Sandbox
@@ -98,7 +99,7 @@ class Pair:
     async def load(self, seconds: float) -> list[RequestRecord]:
         """Ten requests a second."""
         due = [Arrival(0.1 * i, SERVICE, 20, 40) for i in range(int(10 * seconds))]
-        async with Load(self.sandbox.layout.gateway_url, [SERVICE], 60.0) as load:
+        async with Load(self.sandbox.layout.gateway_url, [SERVICE], 240.0) as load:
             await load.replay(due)
             return list(load.records)
 
@@ -107,6 +108,7 @@ class Pair:
 def pair(sandbox: Sandbox) -> Iterator[Pair]:
     models = json.dumps(str(publish_models(sandbox.layout.models)))
     sandbox.run("root", ("slicewise", "tenant-quota", "set", "nlp", "--nominal", "3"))
+    until_in_force(sandbox, "nlp")
     file = sandbox.layout.home / sandbox.state.users["bob"].name / f"{NAME}.toml"
     file.write_text(FILE.format(models=models))
     sandbox.stop("launcher")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from effort import is_nightly
+from quotas import until_in_force
 from service_status import status
 from steady_load import SteadyLoad
 from waiting import until
@@ -142,6 +143,7 @@ def world(sandbox: Sandbox) -> Sandbox:
     for tenant, slices in (("nlp", "4"), ("vision", "7")):
         argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", slices)
         sandbox.run("root", argv)
+        until_in_force(sandbox, tenant)
     return sandbox
 
 

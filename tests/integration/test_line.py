@@ -10,6 +10,7 @@ import pytest
 from effort import is_nightly
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quotas import until_in_force
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
@@ -67,7 +68,7 @@ class Line:
         return next(row for row in shown.splitlines() if row.startswith("NEXT_JOB_ID"))
 
     async def send(self, count: int) -> list[RequestRecord]:
-        async with Load(self.sandbox.layout.gateway_url, [VISION.service], 60.0) as load:
+        async with Load(self.sandbox.layout.gateway_url, [VISION.service], 240.0) as load:
             arrivals = [Arrival(0.02 * i, VISION.service, *TOKENS) for i in range(count)]
             await load.replay(arrivals)
             return list(load.records)
@@ -81,6 +82,7 @@ class Line:
 def line(sandbox: Sandbox) -> Iterator[Line]:
     found = Line(sandbox)
     found.slicewise("root", "tenant-quota", "set", "vision", "--nominal", str(NOMINAL))
+    until_in_force(sandbox, "vision")
     yield found
     found.cancel_all()
 
@@ -139,7 +141,7 @@ def test_daemon_and_launcher_killed_under_load_the_limits_hold(line: Line) -> No
         assert [record.error for record in records if record.error] == []
         assert line.billing() > 0
         for extra in ((), ("--qos=normal",), ("--array=0-4",)):
-            line.sandbox.run("alice", (*TASK, *extra, "--wrap=sleep 30"), check=False)
+            line.sandbox.run("alice", (*TASK, *extra, "--wrap=sleep 300"), check=False)
         until_is(line.billing, NOMINAL * 1000)
         assert most_billed(line) == NOMINAL * 1000
         line.sandbox.run("root", ("scancel", "--account=vision", "--name=wrap"))
@@ -157,7 +159,7 @@ def test_the_limits_of_several_qos_do_not_add_up(line: Line) -> None:
     line.sandbox.kill("daemon")
     try:
         for extra in (("--qos=normal", "--array=0-1"), ("--array=0-4",)):
-            line.sandbox.run("alice", (*TASK, *extra, "--wrap=sleep 30"))
+            line.sandbox.run("alice", (*TASK, *extra, "--wrap=sleep 300"))
             until(line.billing)
         until_is(line.billing, NOMINAL * 1000)
         assert most_billed(line) == NOMINAL * 1000

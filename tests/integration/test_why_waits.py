@@ -228,7 +228,6 @@ def test_the_estimate_came_true(wait: Wait):
     until(lambda: lab.job(waiting)["state"] != "PENDING", 60 + _KILL_S + PATIENCE_S)
     late_s = second(lab.job(waiting)["starttime"]) - wait.ends_s[wait.short]
     assert 0 <= late_s <= _KILL_S
-    running = lab.why(waiting)
-    assert running["state"] == "RUNNING"
-    assert "guaranteed" in str(running["sentences"])
+    until_is(lambda: lab.why(waiting)["state"], "RUNNING")
+    assert "guaranteed" in str(lab.why(waiting)["sentences"])
     assert "it reached its time limit" in lab.why(wait.short)["headline"]

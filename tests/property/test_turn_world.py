@@ -146,7 +146,9 @@ class World:
             for line, work in zip(self.lines, self.work, strict=True)
         )
         sessions = self.waiting + sum(len(work) for work in self.work)
-        pool = {"pool1": Backend(sessions, 0, lines)}
+        is_served = any(line.up and line.mode is Mode.READY for line in lines)
+        # While a replica is there what waits is in the queue, else Lua holds it.
+        pool = {"pool1": Backend(sessions, self.waiting if is_served else 0, lines)}
         return Gateway(dict(self.routes), pool, complete=True, closing=self.closing)
 
     def change(self, change: Change) -> None:
