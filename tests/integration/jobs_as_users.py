@@ -110,10 +110,14 @@ class Users:
         return self.sandbox.run("root", ("slicewise", *words), check=check).stdout
 
     def clear(self) -> None:
-        """No job is left."""
-        for user in ("alice", "bob", "carol"):
-            self.sandbox.run("root", ("scancel", "--quiet", f"--user={user}"), check=False)
-        until_is(lambda: self.sandbox.run("root", ("squeue", "--noheader")).stdout, "")
+        """No job is left, nor one that was just requeued when it was cancelled."""
+
+        def left() -> str:
+            for user in ("alice", "bob", "carol"):
+                self.sandbox.run("root", ("scancel", "--quiet", f"--user={user}"), check=False)
+            return self.sandbox.run("root", ("squeue", "--noheader")).stdout
+
+        until_is(left, "")
 
 
 def _parsed(job_id: str, shown: str) -> Job:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from quotas import until_in_force
 from service_status import services, status
 from waiting import until
 
@@ -155,6 +156,7 @@ class Service:
 @pytest.fixture(scope="module")
 def service(sandbox: Sandbox) -> Service:
     sandbox.run("root", ("slicewise", "tenant-quota", "set", "nlp", "--nominal", "3"))
+    until_in_force(sandbox, "nlp")
     return Service(sandbox)
 
 

@@ -152,7 +152,7 @@ def test_who_waits_for_3g_gets_it_where_replicas_were_and_no_request_fails(
     assert clients.failed == []
     assert len(clients.answers) > 50
     until_is(lambda: cluster.state(job), "RUNNING")
-    assert len(cluster.ready()) == 2
+    until_is(lambda: len(cluster.ready()), 2)
     assert cluster.ceilings() == before, "what tenants may hold is not what GPUs are cut into"
     assert cluster.reservations() == "No reservations in the system"
     shown = cluster.recut("show", str(done["id"]))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quotas import until_in_force
 from service_status import services, status
 from steady_load import SteadyLoad
 from waiting import until, until_is
@@ -63,6 +64,7 @@ class Rolled:
 
     def give(self, slices: int) -> None:
         self.slicewise("root", "tenant-quota", "set", "nlp", "--nominal", str(slices))
+        until_in_force(self.sandbox, "nlp")
 
     def apply(self, models: Path | None = None, slots: int = REPLICAS) -> int:
         self._generation += 1

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from quotas import until_in_force
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
@@ -58,7 +59,7 @@ class User:
         """One inference through the gateway, answered."""
 
         async def answered() -> str:
-            async with Load(self.sandbox.layout.gateway_url, [SERVICE], 60.0) as load:
+            async with Load(self.sandbox.layout.gateway_url, [SERVICE], 240.0) as load:
                 return (await load.request(Arrival(0.0, SERVICE, 1, 1))).error
 
         assert asyncio.run(answered()) == ""
@@ -71,6 +72,7 @@ class User:
 def user(sandbox: Sandbox) -> Iterator[User]:
     found = User(sandbox)
     sandbox.run("root", ("slicewise", "tenant-quota", "set", "vision", "--nominal", "3"))
+    until_in_force(sandbox, "vision")
     found.file.write_text(FILE.format(models=publish_models(sandbox.layout.models)))
     yield found
     if found.is_there():

@@ -116,7 +116,7 @@ guest = { nominal = 6, lending_limit = 6 }
 # Beyond the four hours that its job may take that was there before: enough for one of its tasks.
 vision = { nominal = 3, budget = { period = "none", amount = 4.08 } }
 """
-RUNS_S, TASKS = (120, 400) if is_nightly() else (8, 200)
+RUNS_S, TASKS = (120, 400) if is_nightly() else (8, 400)
 LOAD = (
     ("alice", f"--array=0-{TASKS - 1}", RUNS_S),
     ("bob", f"--array=0-{TASKS - 1} --account=nlp", RUNS_S),
@@ -228,7 +228,7 @@ class Guest:
 
     def unload(self) -> None:
         self.root("scancel", *self.loads)
-        until(lambda: not self.running_in().keys() & self.site.qos_of_ours())
+        until(lambda: not self._jobs_in("running,completing").keys() & self.site.qos_of_ours())
 
     def running_in(self) -> Counter[str]:
         """How many jobs run in each QOS."""

@@ -42,7 +42,7 @@ def test_nothing_is_left(workers: str, number: signal.Signals) -> None:
     run = run_of_tests(workers)
     folder = folder_of(run.pid)
     try:
-        until_is(lambda: len(list(folder.glob("cluster-*/log/slurmdbd.log"))), ENDED[workers])
+        until_is(lambda: len(list(folder.glob("cluster-*/log/slurmdbd.log"))), ENDED[workers], 300)
         sandboxes = list(folder.glob("cluster-*"))
         run.send_signal(number)
         assert run.wait(timeout=120) != 0

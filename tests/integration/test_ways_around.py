@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from jobs_as_users import Outcome, Users
+from quotas import until_in_force
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
@@ -36,6 +37,7 @@ def users(sandbox: Sandbox) -> Iterator[Users]:
     users = Users(sandbox)
     users.slicewise("tenant-quota", "set", "vision", "--nominal", "3")
     users.slicewise("tenant-quota", "set", "nlp", "--nominal", "5")
+    until_in_force(sandbox, "vision", "nlp")
     yield users
     users.clear()
     sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
@@ -322,7 +324,12 @@ def test_nobody_blocks_nodes_without_being_charged(
     finally:
         if not is_answered:
             users.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
-            until_is(lambda: users.submit("alice", "sbatch", "--hold", GPU).jobs[0].tag != "", True)
+            until(lambda: _is_decided(users.submit("alice", "sbatch", "--hold", GPU).jobs[0].tag))
+
+
+def _is_decided(tag: str) -> bool:
+    """slicewise.lua itself gives a tag to what the daemon has still to decide."""
+    return tag != "" and " undecided" not in tag
 
 
 def test_why_sees_nodes_that_have_nothing_left(users: Users, clean: None) -> None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 from jobs_as_users import Job, Modes, Users
+from quotas import until_in_force
+from waiting import until_is
 
 from sandbox.cluster import Sandbox
 
@@ -117,6 +119,7 @@ def users(sandbox: Sandbox) -> Iterator[Users]:
     quota = ("tenant-quota", "set")
     users.slicewise(*quota, "vision", "--nominal", "4", "--lending-limit", "4")
     users.slicewise(*quota, "nlp", "--nominal", "2", "--borrowing-limit", "3")
+    until_in_force(sandbox, "vision", "nlp")
     yield users
     users.clear()
     users.slicewise(*quota, "nlp", "--nominal", "2", "--borrowing-limit", "0")
@@ -132,9 +135,13 @@ def mode(users: Users, request: pytest.FixtureRequest) -> Iterator[str]:
         # What enforce has left: the next daemon in that mode closes it again.
         opened = ("modify", "qos", "slicewise_gate", "set", "grptres=billing=-1")
         users.sandbox.run("slurm", ("sacctmgr", "-i", *opened))
-    users.submit("alice", "sbatch", "--hold", "--gres=gpu:1g.10gb:1")
-    status = modes.status()
-    assert (status["mode"], status["module_mode"]) == (request.param, request.param)
+
+    def shown() -> tuple[str, str]:
+        users.submit("alice", "sbatch", "--hold", "--gres=gpu:1g.10gb:1")
+        status = modes.status()
+        return status["mode"], status["module_mode"]
+
+    until_is(shown, (request.param, request.param))
     yield str(request.param)
     users.clear()
     if request.param != "enforce":

@@ -119,8 +119,8 @@ def wait(sandbox: Sandbox) -> Iterator[Wait]:
 def test_quota_with_its_numbers_and_an_estimate(sandbox: Sandbox, wait: Wait):
     lab, waiting, ends_s = wait.lab, wait.waiting, wait.ends_s
     alice = sandbox.state.users["alice"].name
+    until_is(lambda: lab.why(waiting)["reason"], "QOSGrpBilling")
     found = lab.why(waiting)
-    assert found["reason"] == "QOSGrpBilling"
     assert f"The jobs of {lab.name} in QOS slicewise_{lab.name} hold 2 of 2 slices" in str(found)
     (table,) = found["tables"]
     assert [(row["what"], row["amount_millislices"], row["ends_s"]) for row in table["rows"]] == [
