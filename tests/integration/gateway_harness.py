@@ -327,15 +327,13 @@ def error_of(text: str) -> str:
     return str(found["error"])
 
 
-async def unread(bind: str, path: str, count: int, **headers: str) -> asyncio.StreamReader:
+async def unread(bind: str, path: str, count: int) -> asyncio.StreamReader:
     """So many requests of one HTTP/2 connection by a client that takes no byte of an answer's body:
     the window that it offers is 0 (RFC 9113, 6.5.2).
     """
     host, _, port = bind.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     asked = b"\x82\x86" + _header(b"\x04", path) + _header(b"\x01", bind)
-    for name, value in headers.items():
-        asked += b"\x00" + _text(name.replace("_", "-")) + _text(value)
     frames = [
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         _frame(0x4, 0, 0, b"\x00\x04\x00\x00\x00\x00"),
@@ -355,8 +353,4 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 def _header(name: bytes, value: str) -> bytes:
     """One whose name is in HPACK's static table; not to be remembered."""
-    return name + _text(value)
-
-
-def _text(value: str) -> bytes:
-    return bytes((len(value),)) + value.encode()
+    return name + bytes((len(value),)) + value.encode()
