@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from quotas import until_in_force
 from waiting import PATIENCE_S, until, until_is
 
 from sandbox.cluster import Sandbox
@@ -37,8 +38,7 @@ class Tenant:
     def give(self, nominal: str) -> None:
         quota = ("slicewise", "tenant-quota", "set", self.name, "--nominal", nominal)
         self.sandbox.run("root", quota)
-        show = ("slicewise", "tenant-quota", "show", self.name, "--json")
-        until(lambda: json.loads(self.sandbox.run("root", show).stdout)["in_force"])
+        until_in_force(self.sandbox, self.name)
 
     def submit(self, *options: str, gpus: str = "1g.10gb", seconds: int = 600) -> str:
         where = (f"--account={self.name}", f"--gres=gpu:{gpus}:1", "--output=/dev/null")
@@ -177,8 +177,7 @@ def test_a_budget_with_its_numbers(sandbox: Sandbox, lab: Tenant):
     lab.give("4")
     budget = ("slicewise", "budget", "set", lab.name, "--period", "day", "--amount", "2")
     sandbox.run("root", budget)
-    show = ("slicewise", "tenant-quota", "show", lab.name, "--json")
-    until(lambda: json.loads(sandbox.run("root", show).stdout)["in_force"])
+    until_in_force(sandbox, lab.name)
     running = lab.submit("--time=90")
     lab.runs(running)
     waiting = lab.submit("--time=60")
