@@ -202,8 +202,10 @@ def _waiting_at_home(
     """What waits in own QOS, and what shall move there, as its borrowed one has no room for it
     beside what runs there and what goes before it; each with its own QOS, in Slurm's order.
 
-    An array stays if its next task has room.
+    An array stays if its next task has room, and none of its tasks waits in the own QOS: Slurm
+    comes to no other task of an array in a cycle in which it could not start one.
     """
+    at_home = {unit_of(job) for job in jobs if own_of(job.qos) is None and _waits(job)}
     room = dict(has)
     for job in jobs:
         if job.state in ALLOTTED and job.qos in room:
@@ -217,7 +219,7 @@ def _waiting_at_home(
             found.append((job, job.qos))
             continue
         one, left = need(job), room.get(job.qos)
-        has_room = left is not None and _fits(one, left)
+        has_room = left is not None and _fits(one, left) and unit_of(job) not in at_home
         if not can_start.setdefault(unit_of(job), has_room):
             found.append((job, home))
             continue
@@ -225,6 +227,10 @@ def _waiting_at_home(
             if _fits(one, room[job.qos]):
                 room[job.qos] = _less(room[job.qos], one)
     return found
+
+
+def _waits(job: JobView) -> bool:
+    return can_move(job) and not job.held
 
 
 def _order(job: JobView) -> tuple[int, int, int]:

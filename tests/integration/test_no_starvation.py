@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from quotas import until_in_force
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
@@ -90,6 +91,7 @@ def settled(sandbox: Sandbox) -> Iterator[Queue]:
         set_quota = ("tenant-quota", "set", tenant, "--nominal", "4", "--reason", "test")
         sandbox.run("root", ("slicewise", *set_quota))
     queue.restart_daemon()
+    until_in_force(sandbox, "vision", "nlp")
     yield queue
     file.write_text(before)
     queue.restart_daemon()

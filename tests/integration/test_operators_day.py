@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 from ledger_rows import rows_of_every_table
+from quotas import until_in_force
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
@@ -77,7 +78,8 @@ def test_from_an_account_to_a_statement_that_adds_up(served: tuple[Operator, str
     assert "is now a tenant at the top" in operator.said("tenant", "add", above)
     operator.said("tenant-quota", "set", above, "--nominal", "3", "--reason", "one of three GPUs")
     set_words = ("tenant-quota", "set", below, "--nominal", "2", "--limit", "1g.10gb=1")
-    assert operator.read(*set_words)["in_force"]
+    operator.read(*set_words)
+    until_in_force(operator.sandbox, above, below)
     found = operator.read("tenant", "show", below)
     assert (found["parent"], found["payer"], found["in_slurm"]) == (above, below, True)
     assert "SW-QUOTA-TREE" in operator.refused("tenant-quota", "set", below, "--nominal", "4")

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from quotas import until_in_force
 from waiting import best_of_three, until, until_is
 
 from sandbox.cluster import Sandbox
@@ -95,7 +96,8 @@ def test_one_leads_and_the_other_answers_and_stands_by(pair: tuple[Half, Half]) 
     # Whatever it was before, one of the two is a change.
     for nominal in ("2", "3"):
         quota = ("slicewise", "tenant-quota", "set", "vision", "--nominal", nominal)
-        assert "in force" in first.sandbox.run("root", quota).stdout
+        first.sandbox.run("root", quota)
+        until_in_force(first.sandbox, "vision")
     # It follows the policy all the same, for its answers.
     until(lambda: ("vision", 3000) in second.nominals())
     assert "limit_set" in first.log
@@ -154,7 +156,8 @@ def test_a_killed_leader_is_followed_within_three_seconds(pair: tuple[Half, Half
         until(follower.leads)
         took_s = led_s(pair)[-1] - began_s
         quota = ("slicewise", "tenant-quota", "set", "vision", "--nominal", "4")
-        assert "in force" in follower.sandbox.run("root", quota).stdout
+        follower.sandbox.run("root", quota)
+        until_in_force(follower.sandbox, "vision")
         killed.start()
         assert not killed.leads()
         return took_s

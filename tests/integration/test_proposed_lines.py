@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from jobs_as_users import Users
+from quotas import until_in_force
 from waiting import until_is
 
 from sandbox.cluster import Sandbox
@@ -25,6 +26,7 @@ def users(sandbox: Sandbox) -> Iterator[Users]:
     users = Users(sandbox)
     users.slicewise("tenant-quota", "set", "vision", "--nominal", "4")
     users.slicewise("tenant-quota", "set", "nlp", "--nominal", "5")
+    until_in_force(sandbox, "vision", "nlp")
     weights = "TRESBillingWeights=CPU=0,Mem=0"
     cpu = ("PartitionName=cpu", "Nodes=ALL", weights, "State=UP", "DefMemPerCPU=100")
     assert users.scontrol("root", "create", *cpu)[0] == 0
@@ -127,6 +129,7 @@ def test_a_job_beside_preempts_nobody(users: Users, qos: tuple[str, ...]) -> Non
     """By its tenant's own QOS, the default, it ended borrowed jobs of others for their CPUs."""
     users.slicewise("tenant-quota", "set", "vision", "--nominal", "4", "--lending-limit", "4")
     users.slicewise("tenant-quota", "set", "nlp", "--nominal", "1", "--borrowing-limit", "4")
+    until_in_force(users.sandbox, "vision", "nlp")
     borrowed = ("--nodelist=gpu01", "--qos=slicewise-borrowed", GPU)
     (job,) = users.submit("bob", "sbatch", *borrowed, script=LASTING).jobs
     until_is(lambda: users.job(job.job_id)["JobState"], "RUNNING")

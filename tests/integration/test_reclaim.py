@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from quotas import until_in_force
 from second_witness import accounted_runs
 from service_status import status
 from steady_load import SteadyLoad
@@ -58,6 +59,7 @@ class Lent:
         argvs = [("slicewise", "tenant-quota", "set", *words.split()) for words in sets]
         with ThreadPoolExecutor() as pool:
             list(pool.map(partial(self.sandbox.run, "root"), argvs))
+        until_in_force(self.sandbox, *(words.split()[0] for words in sets))
 
     def sbatch(self, user: str, count: int, seconds: int) -> int:
         options = (f"--array=1-{count}", f"--gres=gpu:{PROFILE}:1", "--time=59")

@@ -116,6 +116,8 @@ guest = { nominal = 6, lending_limit = 6 }
 # Beyond the four hours that its job may take that was there before: enough for one of its tasks.
 vision = { nominal = 3, budget = { period = "none", amount = 4.08 } }
 """
+BORROWED_RUNS = 4
+"""Of nlp at most: what guest has idle."""
 RUNS_S, TASKS = (120, 400) if is_nightly() else (8, 400)
 LOAD = (
     ("alice", f"--array=0-{TASKS - 1}", RUNS_S),
@@ -272,6 +274,12 @@ class Guest:
         self.modes.set("observe")
         self.sandbox.stop("daemon")
 
+    def nothing_waits_on_borrowed_quota(self) -> bool:
+        """After one more try to move it."""
+        # Exits 75 as long as jobs are in QOS.
+        self.sandbox.run("root", ("slicewise", "uninstall", "--finish"), check=False)
+        return self.waiting_in()["slicewise_nlp_borrowed"] == 0
+
     def uninstall(self) -> list[str]:
         """What it says that has to wait."""
         return list(json.loads(self.root("slicewise", "uninstall", "--yes", "--json"))["waits"])
@@ -318,7 +326,9 @@ def test_nothing_that_is_not_slicewises_changes_from_observe_to_uninstall(guest:
     guest.leave()
     assert guest.uninstall()
     assert guest.running_in()["slicewise_guest"] == 2
-    assert guest.waiting_in()["slicewise_nlp_borrowed"] == 0
+    # What jobs in own QOS have preempted since is there again until it is moved, too.
+    assert guest.waiting_in()["slicewise_nlp_borrowed"] <= BORROWED_RUNS
+    until(guest.nothing_waits_on_borrowed_quota)
     assert guest.waiting_in()["slicewise_nlp"]
     guest.assert_same(before)
 

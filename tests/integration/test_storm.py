@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from effort import is_nightly
+from quotas import until_in_force
 from second_witness import accounted_runs
 from waiting import until, until_is
 
@@ -163,6 +164,7 @@ def storm(sandbox: Sandbox) -> Iterator[Storm]:
         sandbox.run("slurm", ("sacctmgr", "-i", "add", "user", user, f"account={tenant}"))
         argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", "5")
         sandbox.run("root", argv)
+    until_in_force(sandbox, *TENANTS)
     yield Storm(sandbox)
     for tenant in TENANTS:
         sandbox.run("slurm", ("scancel", "-A", tenant))

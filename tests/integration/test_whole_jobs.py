@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from jobs_as_users import Users
+from quotas import until_in_force
 from waiting import until
 
 from sandbox.cluster import Sandbox
@@ -25,6 +26,7 @@ def users(sandbox: Sandbox) -> Iterator[Users]:
     for borrower in ("vision", "nlp"):
         quota = f"tenant-quota set {borrower} --nominal 0 --borrowing-limit 3.5"
         users.slicewise(*quota.split())
+    until_in_force(sandbox, "idle", "vision", "nlp")
     yield users
     users.clear()
     users.slicewise("tenant", "remove", "idle")
@@ -54,6 +56,7 @@ def test_a_job_that_costs_more_than_its_tenant_s_own_part_has_that_and_a_loan(
         "tenant-quota set vision --nominal 2 --borrowing-limit 2",
     ):
         users.slicewise(*words.split())
+    until_in_force(users.sandbox, "idle", "vision")
     (job,) = users.submit("alice", "sbatch", RARE).jobs
     until(lambda: users.job(job.job_id)["JobState"] == "RUNNING")
     assert users.job(job.job_id)["QOS"] == "slicewise_vision_borrowed"

@@ -170,6 +170,25 @@ async def test_what_can_start_where_it_is_is_no_matter():
     ]
 
 
+def task(job_id: int, index: int, qos: str, **changes: Any) -> JobView:
+    return job(job_id, qos, array_job_id=1, task_index=index, **changes)
+
+
+async def test_a_requeued_task_goes_to_where_its_array_waits():
+    """Where it was it has room, and Slurm would come to it once all others have started."""
+    world = await World(array(1, 40, OWN), task(7, 50, BORROWED), borrowed=4000).installed()
+    done = await world.uninstall()
+    assert world.qos() == {1: OWN, 7: OWN}
+    assert done.moved == {"1_[50]": OWN}
+
+
+async def test_tasks_that_are_held_keep_none_of_their_array_from_starting():
+    held = task(6, 3, OWN, held=True, reason="JobHeldUser")
+    world = await World(held, task(7, 50, BORROWED), borrowed=4000).installed()
+    await world.uninstall()
+    assert world.qos() == {6: OWN, 7: BORROWED}
+
+
 async def test_who_borrows_all_that_he_has_is_told():
     world = await World(job(1, BORROWED), vision=0).installed()
     done = await world.uninstall()
