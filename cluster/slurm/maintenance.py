@@ -1,4 +1,4 @@
-"""Work on one node beside its jobs: Slurm's reservations, commands there, restarts."""
+"""Work on one node beside its jobs: Slurm's reservations, drains, restarts."""
 
 import asyncio
 import re
@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 
 from cluster.errors import OutsideError, UnreachableError
-from cluster.slurm.run import Reply, attempt, run
+from cluster.slurm.node_command import run_on
+from cluster.slurm.run import attempt, run
 
 _RECONFIGURES_GRES = (24, 11)
 """Since then ``scontrol reconfigure`` takes other GRES of a node."""
@@ -14,13 +15,6 @@ _RESTART_S = 90.0
 _POLL_S = 0.1
 _END_S = 20.0
 _NOT_THERE, _IN_USE = "Requested reservation is invalid", "Requested reservation is in use"
-_CODE = re.compile(r"SW-[A-Z0-9-]{1,40}")
-_WORDS_LENGTH = 1000
-_MOST_BYTES = 1 << 22
-"""Of what a command on a node prints: whoever is root there decides what it says."""
-_EXPORTED = "PATH,LC_ALL,TZ"
-"""Of this process's variables, with Slurm's own: whoever is root on the node reads them, and an
-operator's shell may have the ledger's URL."""
 _SLURMD_START = re.compile(r"\bSlurmdStartTime=(\S+)")
 
 
@@ -49,28 +43,6 @@ async def release(name: str) -> None:
         return not reply.status or _NOT_THERE in reply.complaint
 
     await _until(is_gone, f"Reservation {name} is still in use", _END_S)
-
-
-async def run_on(node: str, reservation: str, argv: Sequence[str], deadline_s: float) -> str:
-    """What a command prints that runs on the node as this user, within that reservation if any.
-
-    Raises UnreachableError (SW-SLURM-DOWN), or OutsideError with the command's own code where it
-    is one of Slicewise's, else SW-SLURM-FAILED; so, too, if Slurm has no core free in time.
-    """
-    partition = await _partition(node)
-    limit_minutes = int(deadline_s // 60) + 1
-    options = (
-        *((f"--reservation={reservation}",) if reservation else ()),
-        *(f"--partition={partition}", f"--nodelist={node}", "--nodes=1", "--ntasks=1"),
-        *("--cpus-per-task=1", "--mem=1", f"--time={limit_minutes}", "--chdir=/", "--input=none"),
-        f"--export={_EXPORTED}",
-        *(f"--immediate={int(deadline_s // 2)}", "--job-name=slicewise-recut"),
-    )
-    command = ("srun", *options, *argv)
-    reply = await attempt(command, deadline_s=deadline_s, most_bytes=_MOST_BYTES)
-    if reply.status:
-        raise _own_words(node, argv, reply)
-    return reply.output
 
 
 async def restart_controller(command: Sequence[str], version: tuple[int, ...], node: str) -> None:
@@ -117,14 +89,6 @@ async def undrain(node: str, reasons: Sequence[str]) -> None:
         await run(("scontrol", "update", f"NodeName={node}", "State=RESUME"))
 
 
-async def _partition(node: str) -> str:
-    """One that the node is in: the default one may be without it."""
-    found = (await _sinfo(node, "%R")).split()
-    if not found:
-        raise OutsideError("SW-SLURM-FAILED", f"Slurm has no node {node} in any partition.")
-    return found[0]
-
-
 async def _sinfo(node: str, what: str) -> str:
     return await run(("sinfo", "--noheader", "--all", f"--nodes={node}", f"--format={what}"))
 
@@ -155,22 +119,6 @@ async def _true(condition: Callable[[], Coroutine[None, None, bool]]) -> bool:
         return await condition()
     except UnreachableError:
         return False
-
-
-def _own_words(node: str, argv: Sequence[str], reply: Reply) -> OutsideError:
-    """What the command said, without what srun says of its end."""
-    lines = [one for one in reply.complaint.splitlines() if not one.startswith("srun:")]
-    code = next((one for one in reversed(lines) if _CODE.fullmatch(one)), None)
-    words = " ".join(one for one in lines if one != code)
-    if code is None:
-        return _failed(f"{argv[0]} on {node}", _printable(words or reply.complaint))
-    return OutsideError(code, f"{node}: {_printable(words)}")
-
-
-def _printable(words: str) -> str:
-    """Text of a node for a terminal, a log and the reason of a drain: one line, no control."""
-    line = " ".join(words[:_WORDS_LENGTH].split())
-    return "".join(one if one.isprintable() else "?" for one in line)
 
 
 def _failed(what: str, words: str) -> OutsideError:

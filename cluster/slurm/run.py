@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 from asyncio.subprocess import PIPE
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -19,8 +19,8 @@ IDS = "--format=%i"
 """For ``SQUEUE``: how a person names jobs, tasks and steps."""
 
 _DEFAULTS_OF_COMMANDS = (
-    *("SACCT_", "SACCTMGR_", "SCANCEL_", "SCONTROL_", "SINFO_", "SPRIO_", "SQUEUE_", "SRUN_"),
-    # Within a job srun would start a step of it.
+    *("SACCT_", "SACCTMGR_", "SBATCH_", "SCANCEL_", "SCONTROL_", "SINFO_", "SPRIO_", "SQUEUE_"),
+    # Of the job in which this process may be.
     *("SLURM_JOB", "SLURM_STEP"),
 )
 """Variables that would change what a command shows or does."""
@@ -68,14 +68,18 @@ async def run(
     *,
     stdin: str = "",
     variables: Mapping[str, str] | None = None,
+    passed: Collection[str] | None = None,
     deadline_s: float = DEADLINE_S,
 ) -> str:
-    """What the command prints.
+    """What the command prints. Of this process's variables it has those that are ``passed``, and
+    Slurm's own; all of them if None.
 
     Raises UnreachableError (SW-SLURM-DOWN) if Slurm's server does not answer in time, and
     OutsideError (SW-SLURM-FAILED) with Slurm's own words for any other failure.
     """
-    reply = await attempt(argv, stdin=stdin, variables=variables, deadline_s=deadline_s)
+    reply = await attempt(
+        argv, stdin=stdin, variables=variables, passed=passed, deadline_s=deadline_s
+    )
     if reply.status:
         raise OutsideError(
             "SW-SLURM-FAILED", f"{' '.join(argv[:2])}: {reply.complaint or reply.output.strip()}"
@@ -88,6 +92,7 @@ async def attempt(
     *,
     stdin: str = "",
     variables: Mapping[str, str] | None = None,
+    passed: Collection[str] | None = None,
     deadline_s: float = DEADLINE_S,
     most_bytes: int | None = None,
 ) -> Reply:
@@ -95,7 +100,7 @@ async def attempt(
 
     Raises OutsideError (SW-SLURM-FAILED) as soon as it has printed more than ``most_bytes``.
     """
-    process = await _start(argv, variables or {})
+    process = await _start(argv, {**_environment(passed), **_PLAIN, **(variables or {})})
     try:
         async with asyncio.timeout(deadline_s):
             if most_bytes is None:
@@ -146,8 +151,7 @@ async def _read(stream: asyncio.StreamReader | None, command: str, most_bytes: i
     return bytes(found)
 
 
-async def _start(argv: Sequence[str], variables: Mapping[str, str]) -> asyncio.subprocess.Process:
-    environment = {**_environment(), **_PLAIN, **variables}
+async def _start(argv: Sequence[str], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
     try:
         # Lua loads modules from where it stands, and an operator may stand in a tenant's directory.
         return await asyncio.create_subprocess_exec(
@@ -177,8 +181,13 @@ def secret_columns(fields: Sequence[str]) -> tuple[str, ...]:
     return (fields[0], *before, *fields[1:], *behind)
 
 
-def _environment() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if not k.startswith(_DEFAULTS_OF_COMMANDS)}
+def _environment(passed: Collection[str] | None) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_DEFAULTS_OF_COMMANDS)
+        if passed is None or name in passed or name.startswith("SLURM_")
+    }
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -14,7 +14,7 @@ from cluster.mig.inventory import Gpu, Inventory
 from cluster.mig.inventory_json import gpu_of
 from cluster.mig.placement_text import placements_text
 from cluster.settings import Settings
-from cluster.slurm import maintenance
+from cluster.slurm import maintenance, node_command
 from cluster.slurm.interface import Slurm
 from slurm_plugin.decide import slurm_files, slurm_gres
 from slurm_plugin.decide.mig.recut_steps import Direction, Recut
@@ -76,7 +76,7 @@ class ClusterSite:
         before, after = map(placements_text, recut.layouts(direction))
         command = ("slicewise", "node", "cut", planned.gpu_uuid, "--from", before, "--to", after)
         argv = (*self._recut.on_node, *command)
-        return gpu_of(await maintenance.run_on(planned.node, recut.reservation, argv, _CUT_S))
+        return gpu_of(await node_command.run_on(planned.node, recut.reservation, argv, _CUT_S))
 
     def devices(self, node: str, inventory: Inventory) -> tuple[Device, ...]:
         """What Slurm should be told of."""

@@ -10,7 +10,7 @@ from cluster.mig.inventory import Inventory
 from cluster.mig.inventory_json import inventory_of
 from cluster.recut_settings import RecutSettings
 from cluster.settings import Settings
-from cluster.slurm import maintenance
+from cluster.slurm import node_command
 from cluster.slurm.interface import Slurm
 from slurm_plugin.decide.demand import has_gpus
 
@@ -70,9 +70,9 @@ async def survey(
 async def probe(
     settings: RecutSettings, node: str, reservation: str, deadline_s: float
 ) -> Inventory:
-    """What the node's driver says, by a job of root's. Raises as ``maintenance.run_on``."""
+    """What the node's driver says, by a job of root's. Raises as ``node_command.run_on``."""
     argv = (*settings.on_node, "slicewise", "node", "probe", "--json")
-    return inventory_of(await maintenance.run_on(node, reservation, argv, deadline_s))
+    return inventory_of(await node_command.run_on(node, reservation, argv, deadline_s))
 
 
 async def _looked(settings: Settings, journal: Journal, node: str) -> str:

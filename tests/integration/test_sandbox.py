@@ -1,5 +1,6 @@
 """The sandbox itself: a real Slurm cluster whose jobs see emulated MIG devices."""
 
+import asyncio
 import json
 import os
 import re
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from cluster.errors import SlicewiseError
 from cluster.mig.inventory_json import gpu_of, inventory_of
 from cluster.mig.placement_text import placements_text
 from cluster.settings import load_settings
-from cluster.slurm import maintenance
+from cluster.slurm import maintenance, node_command
 from sandbox import process
 from sandbox.cluster import Sandbox
 from sandbox.inventory import NODES
@@ -243,9 +244,39 @@ async def test_a_node_hears_nothing_of_root_s_variables(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SLICEWISE_DATABASE_URL", "postgresql://slicewise:s3cret@db/slicewise")
     monkeypatch.setenv("PGPASSWORD", "s3cret")
-    found = await maintenance.run_on("gpu01", "", ("env",), 60)
+    found = await node_command.run_on("gpu01", "", ("env",), 60)
     assert "SLURMD_NODENAME=gpu01" in found
     assert "s3cret" not in found
+
+
+async def test_nobody_waits_for_a_connection_while_a_node_runs_what_root_wants(
+    bare: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """srun does, and a node's root tells it where to connect to (SRUN_NET_FORWARD)."""
+    for name, value in bare.environment("root").items():
+        monkeypatch.setenv(name, value)
+    before = listening_children()
+    asked = asyncio.create_task(node_command.run_on("gpu01", "", ("sleep", "4"), 60))
+    while not asked.done():
+        assert listening_children() <= before
+        await asyncio.sleep(0.1)
+    assert await asked == ""
+
+
+def listening_children() -> set[str]:
+    """Names of this process's children that accept connections."""
+    tables = [Path(f"/proc/net/{table}").read_text().splitlines()[1:] for table in ("tcp", "tcp6")]
+    rows = (line.split() for lines in tables for line in lines)
+    waiting = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A"}
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        for child in (task / "children").read_text().split():
+            # It may have ended.
+            with suppress(OSError):
+                files = {str(one.readlink()) for one in Path(f"/proc/{child}/fd").iterdir()}
+                if waiting & files:
+                    found.add(Path(f"/proc/{child}/comm").read_text().strip())
+    return found
 
 
 def device(sandbox: Sandbox, job: str) -> str:
@@ -261,10 +292,10 @@ async def cut_anew(node: str, before: str, after: str, held: set[int]) -> None:
     recut, slurm_conf = settings.recut, settings.recut.slurm_conf.read_text()
     gres_conf = recut.gres_conf.read_text()
     await maintenance.reserve(name, node, 5)
-    probed = await maintenance.run_on(node, name, ("slicewise", "node", "probe", "--json"), 60)
+    probed = await node_command.run_on(node, name, ("slicewise", "node", "probe", "--json"), 60)
     (gpu,) = inventory_of(probed).gpus
     words = ("slicewise", "node", "cut", gpu.uuid, "--from", before, "--to", after)
-    gpu = gpu_of(await maintenance.run_on(node, name, words, 60))
+    gpu = gpu_of(await node_command.run_on(node, name, words, 60))
     found = slurm_gres.devices(
         replace(inventory_of(probed), gpus=(gpu,)),
         slurm_gres.types_by_kind(settings.boards_by_type),

@@ -1,10 +1,10 @@
-"""What is said of commands on a node that fail."""
+"""Reservations, drains and restarts."""
 
 import os
-import stat
 from pathlib import Path
 
 import pytest
+from node_commands import command, given, runs_jobs
 
 from cluster.errors import OutsideError, UnreachableError
 from cluster.slurm import maintenance
@@ -21,44 +21,6 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     command(tmp_path, "sinfo", "echo gpu; echo all")
     return tmp_path
-
-
-def command(place: Path, name: str, script: str) -> None:
-    path = place / name
-    path.write_text(f'#!/bin/sh\necho "{name} $@" >> {place}/given\n{script}\n')
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-
-
-def given(place: Path) -> list[str]:
-    return (place / "given").read_text().splitlines()
-
-
-async def test_a_command_runs_in_the_reservation_on_that_node_alone(slurm: Path) -> None:
-    command(slurm, "srun", "echo found")
-    assert await maintenance.run_on("gpu01", "slicewise_recut_1", ("date", "-u"), 90) == "found\n"
-    srun = given(slurm)[-1].split()
-    assert srun[-2:] == ["date", "-u"]
-    assert {"--reservation=slicewise_recut_1", "--partition=gpu", "--nodelist=gpu01"} <= set(srun)
-    assert {"--mem=1", "--time=2", "--immediate=45", "--export=PATH,LC_ALL,TZ"} <= set(srun)
-    await maintenance.run_on("gpu01", "", ("date",), 90)
-    assert "--reservation" not in given(slurm)[-1]
-
-
-async def test_a_command_s_own_code_is_passed_on(slurm: Path) -> None:
-    words = "A process holds it: it stays.\\nSee which.\\nSW-MIG-IN-USE\\nsrun: error: exit code 1"
-    command(slurm, "srun", f"printf '{words}' >&2; exit 1")
-    with pytest.raises(OutsideError, match=r"^gpu01: A process holds it: it stays. See") as caught:
-        await maintenance.run_on("gpu01", "", ("slicewise", "node", "cut"), 90)
-    assert caught.value.refusal.code == "SW-MIG-IN-USE"
-
-
-async def test_any_other_failure_is_slurm_s_or_the_command_s(slurm: Path) -> None:
-    command(slurm, "srun", "echo srun: error: Unable to allocate resources >&2; exit 1")
-    with pytest.raises(OutsideError, match=r"Unable to allocate.*\[SW-SLURM-FAILED\]"):
-        await maintenance.run_on("gpu01", "", ("slicewise",), 90)
-    command(slurm, "srun", "echo systemctl: no such unit >&2; exit 5")
-    with pytest.raises(OutsideError, match=r"systemctl on gpu01: systemctl: no such unit"):
-        await maintenance.run_on("gpu01", "", ("systemctl",), 90)
 
 
 async def test_a_reservation_that_is_there_is_prolonged(slurm: Path) -> None:
@@ -119,29 +81,7 @@ async def test_a_slurmd_that_does_not_come_back_is_said(
     slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "_RESTART_S", 1.0)
-    command(slurm, "srun", "exit 0")
-    command(slurm, "scontrol", "echo SlurmdStartTime=17")
+    runs_jobs(slurm)
+    command(slurm, "restart", "exit 0")
     with pytest.raises(UnreachableError, match=r"slurmd of gpu01.*\[SW-SLURM-DOWN\]"):
         await maintenance.restart_node("gpu01", "slicewise_recut_1", ("restart",))
-
-
-async def test_a_node_that_prints_without_end_is_not_listened_to(
-    slurm: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(maintenance, "_MOST_BYTES", 1 << 16)
-    for stream in ("1", "2"):
-        command(slurm, "srun", f"exec yes >&{stream}")
-        with pytest.raises(OutsideError, match=r"more than 65536 bytes.*\[SW-SLURM-FAILED\]"):
-            await maintenance.run_on("gpu01", "", ("slicewise",), 60)
-
-
-async def test_words_of_a_node_are_one_line_without_control_characters(slurm: Path) -> None:
-    words = r"\033[2J\007one\rtwo\nReason=x\nSW-MIG-CUT\n"
-    command(slurm, "srun", f"printf '{words}' >&2; exit 1")
-    with pytest.raises(OutsideError) as caught:
-        await maintenance.run_on("gpu01", "", ("slicewise", "node", "cut"), 90)
-    assert caught.value.refusal.message == "gpu01: ?[2J?one two Reason=x"
-    command(slurm, "srun", "yes x | head -c 9000 >&2; exit 1")
-    with pytest.raises(OutsideError) as caught:
-        await maintenance.run_on("gpu01", "", ("slicewise",), 90)
-    assert len(caught.value.refusal.message) < 1100

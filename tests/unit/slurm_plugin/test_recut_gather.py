@@ -19,7 +19,7 @@ from cluster.mig.inventory import Inventory
 from cluster.mig.layouts import Placement
 from cluster.mig.nvml import create_instance, read_inventory
 from cluster.settings import Settings
-from cluster.slurm import maintenance
+from cluster.slurm import node_command
 from sandbox.nvml.driver import EmulatedGpu
 from slurm_plugin.decide.mig.recut_due import cuts_due, has_order
 from slurm_plugin.decide.mig.recut_gpus import lines_by_node
@@ -493,7 +493,7 @@ async def test_a_survey_keeps_what_each_node_says_and_tells_who_did_not_answer(
 ) -> None:
     site.slurm.known_nodes = tuple(map(node, ("gpu01", "gpu02", "gpu03")))
     nodes = Nodes(json.dumps(asdict(site.inventory)))
-    monkeypatch.setattr(maintenance, "run_on", nodes.run_on)
+    monkeypatch.setattr(node_command, "run_on", nodes.run_on)
     found = await survey(site.settings, site.slurm, site.journal)
     assert (found.seen, found.failed) == (("gpu01", "gpu03"), {"gpu02": "no core is free"})
     assert set(site.journal.saved) == {"gpu01", "gpu03"}
@@ -510,7 +510,7 @@ async def test_one_nodes_survey_asks_nobody_else_and_an_unknown_one_is_refused(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = Nodes("what is this")
-    monkeypatch.setattr(maintenance, "run_on", nodes.run_on)
+    monkeypatch.setattr(node_command, "run_on", nodes.run_on)
     with pytest.raises(InvalidInputError, match="SW-RECUT-NODE"):
         await survey(site.settings, site.slurm, site.journal, ["gpu01", "gpu99"])
     assert nodes.asked == []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from emulated_gpus import gpu_node
+from node_commands import command, runs_jobs
 from recut_world import Crashes, MemoryJournal, planned
 from scripted import ScriptedSlurm, job, settings
 
@@ -61,9 +62,8 @@ CONF = {
 
 def says(place: Path, text: str) -> None:
     """A node, of which root is who attacks."""
-    for name, script in (("sinfo", "echo gpu"), ("srun", f"printf %s {shlex.quote(text)}")):
-        (place / name).write_text(f"#!/bin/sh\n{script}\n")
-        (place / name).chmod(0o755)
+    runs_jobs(place)
+    command(place, "systemd-run", f"printf %s {shlex.quote(text)}")
 
 
 @pytest.fixture(scope="module")
