@@ -5,19 +5,22 @@ from pathlib import Path
 
 _SBATCH = """\
 cat >$here/script
-test -e $here/waits || (cd / && SLURM_JOB_ID=7 sh $here/script >/dev/null 2>$here/errors &)
+rm -f $here/ended $here/comment
+test -e $here/waits || (cd / && SLURM_JOB_ID=7 sh $here/script >/dev/null 2>$here/errors;
+    touch $here/ended) >/dev/null 2>&1 &
 echo 7
 """
 _SQUEUE = """\
 state=RUNNING
 test ! -e $here/waits || state=PENDING
-test ! -e $here/ended || state=FAILED
-echo "$state|Resources|$(cat $here/comment 2>/dev/null)"
+test ! -e $here/ended || state=COMPLETED
+test ! -e $here/dies || state=NODE_FAIL
+echo "$state|Resources|$(cat $here/comment 2>/dev/null || echo "(null)")"
 """
 _SCONTROL = """\
 case "$*" in
 update\\ JobId=7\\ Comment=*) printf %s "${3#Comment=}" >$here/comment ;;
-*show\\ job\\ 7) echo "JobId=7 Comment=$(cat $here/comment) StdErr=/dev/null" ;;
+*show\\ job\\ 7) echo "JobId=7 Comment=$(cat $here/comment 2>/dev/null) StdErr=/dev/null" ;;
 *show\\ node*) echo SlurmdStartTime=17 ;;
 esac
 """
@@ -38,7 +41,11 @@ def given(place: Path) -> list[str]:
 
 
 def runs_jobs(place: Path) -> None:
-    """Of a batch job: it runs at once, or waits as long as a file ``waits`` is there."""
+    """Of one batch job, which runs at once. Files ``waits`` and ``dies`` make it do that."""
     scripts = (("sbatch", _SBATCH), ("squeue", _SQUEUE), ("scontrol", _SCONTROL))
-    for name, script in (*scripts, ("sinfo", "echo gpu; echo all"), ("scancel", "")):
+    for name, script in (
+        *scripts,
+        ("sinfo", "echo 'gpu|3/5/0/8'; echo 'all|3/5/0/8'"),
+        ("scancel", ""),
+    ):
         command(place, name, script)

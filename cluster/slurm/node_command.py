@@ -1,9 +1,13 @@
 """A command of root's on a node, by a batch job, and what it says.
 
-Its answer comes by the job's comment, part by part: Slurm lets only root, SlurmUser, operators and
-the job's owner write there. So nothing on this host waits for a connection. srun does, and connects
-besides to whatever address a message of root's tells it to (``SRUN_NET_FORWARD``): as whoever has
-root on a node and the cluster's munge key sends such messages, it would lend him root's hands here.
+Caller and job speak by the job's comment: Slurm lets only root, SlurmUser, operators, and whoever
+owns the job or coordinates its account write there. So nothing on this host waits for a connection.
+srun does, and connects besides to whatever address a message of root's tells it to
+(``SRUN_NET_FORWARD``): as whoever has root on a node and the cluster's munge key sends such
+messages, it would lend him root's hands here.
+
+The job does nothing until it is told to go, so that no job of a caller who has ended, or gave up,
+does it later. It then tells its answer part by part, and each time waits until that was read.
 """
 
 import asyncio
@@ -21,7 +25,9 @@ from cluster.jobs import JobState
 from cluster.slurm.job_rows import job_state
 from cluster.slurm.run import SQUEUE, Reply, attempt, run
 
-_POLL_S = 0.1
+_POLL_S, _PENDING_POLL_S = 0.3, 0.5
+_SUBMIT_S = 60.0
+_END_S = 5.0
 _CODE = re.compile(r"SW-[A-Z0-9-]{1,40}")
 _WORDS_LENGTH = 1000
 _MOST_BYTES = 1 << 22
@@ -29,120 +35,200 @@ _MOST_BYTES = 1 << 22
 _PART, _MOST_PARTS = 900, 40
 """Slurm takes 1,024 characters as a comment. 8 GPUs of 7 instances each are told in five of these.
 """
-_LOOKS = 300
-"""Each a tenth of a second and more: whoever should read has ended, and the core is wanted."""
-_PASSED = frozenset({"PATH"})
-"""Of this process's variables, beside Slurm's own: whoever is root on the node reads them, and an
-operator's shell may have the ledger's URL. With a list of names slurmd would run ``su - root`` on
-the node to add to it, and hold the job if that took more than two seconds.
+_LOOKS = 40
+"""Each a third of a second and more. Then whoever should say something has ended."""
+_PASSED = frozenset({"PATH", "SLURM_CONF", "SLURM_CONF_SERVER"})
+"""Of this process's variables: whoever is root on the node reads them, and an operator's shell may
+have the ledger's URL. With a list of names (``--export``) slurmd would run ``su - root`` there to
+add to it, and hold the job if that took more than two seconds.
 """
+_GO = "slicewise:go"
 _SAID = re.compile(r"slicewise:answer ([0-9]{1,2})/([0-9]{1,2}) ([A-Za-z0-9+/= ]*)", re.ASCII)
 _ANSWER = re.compile(r"([0-9]{1,3}) ([A-Za-z0-9+/=]*) ([A-Za-z0-9+/=]*)", re.ASCII)
+_UNKNOWN, _NONE = "Invalid job id", "(null)"
 
 _SCRIPT = f"""\
 #!/bin/sh
-# Users can fill /tmp, and not /run.
-said=$(mktemp -d /run/slicewise-XXXXXX 2>/dev/null || mktemp -d) || exit 1
-COMMAND >"$said/out" 2>"$said/err" </dev/null
-status=$?
-packed() {{ head -c {_MOST_BYTES + 1} "$said/$1" | gzip -9 | base64 | tr -d '\\n'; }}
-answer="$status $(packed out) $(packed err)"
-if [ ${{#answer}} -gt {_PART * _MOST_PARTS} ]; then
-    : >"$said/out"
-    echo "it printed too much" >"$said/err"
-    answer="1 $(packed out) $(packed err)"
-fi
-rm -rf "$said"
+comment() {{ scontrol update JobId="$SLURM_JOB_ID" Comment="$1"; }}
 
-# Whoever reads a part takes it out again: slurmdbd shall not keep it.
-is_read() {{
+says() {{
     shown=$(scontrol --oneliner show job "$SLURM_JOB_ID") || return 1
-    case $shown in *" Comment=slicewise:answer "*) return 1 ;; esac
+    case $shown in *" Comment=$1 "*) ;; *) return 1 ;; esac
 }}
 
+# The core is wanted.
+look() {{
+    looks=$((looks + 1))
+    if [ "$looks" -gt {_LOOKS} ]; then
+        comment ""
+        exit 1
+    fi
+    sleep 0.3
+}}
+
+looks=0
+until says {_GO}; do look; done
+
+# Users can fill /tmp, and not /run.
+said=$(mktemp -d /run/slicewise-XXXXXX 2>/dev/null || mktemp -d) || exit 1
+exec 3>"$said/out" 4<"$said/out" 5>"$said/err" 6<"$said/err"
+rm -rf "$said"
+COMMAND >&3 2>&5 </dev/null 3>&- 4<&- 5>&- 6<&-
+status=$?
+
+packed() {{ head -c {_MOST_BYTES + 1} | gzip -9 | base64 | tr -d '\\n'; }}
+answer="$status $(packed <&4) $(packed <&6)"
+if [ ${{#answer}} -gt {_PART * _MOST_PARTS} ]; then
+    answer="1 $(packed </dev/null) $(echo "it printed too much" | packed)"
+fi
 parts=$(((${{#answer}} + {_PART - 1}) / {_PART}))
 part=0
 while [ "$part" -lt "$parts" ]; do
     words=$(printf %s "$answer" | tail -c +$((part * {_PART} + 1)) | head -c {_PART})
     part=$((part + 1))
-    # slurmctld may be away for a moment.
-    until scontrol update JobId="$SLURM_JOB_ID" Comment="slicewise:answer $part/$parts $words"; do
-        sleep 1
-    done
-    left={_LOOKS}
-    until is_read; do
-        left=$((left - 1))
-        [ "$left" -gt 0 ] || exit 1
-        sleep 0.1
+    looks=0
+    # Again if somebody has written over it, or slurmctld was away.
+    until says "slicewise:read $part"; do
+        case $shown in
+        *" Comment=slicewise:answer $part/"*) ;;
+        *) comment "slicewise:answer $part/$parts $words" ;;
+        esac
+        look
     done
 done
+comment "" # slurmdbd shall keep nothing of it
 """
 
 
 async def run_on(node: str, reservation: str, argv: Sequence[str], deadline_s: float) -> str:
     """What a command prints that runs on the node as this user, within that reservation if any.
 
-    A caller that is killed leaves a job that ends by itself, whether it has started or not.
+    A caller that is killed leaves a job that ends by itself within seconds of what it does; one
+    that has not started yet does nothing.
 
     Raises UnreachableError (SW-SLURM-DOWN), or OutsideError with the command's own code where it
     is one of Slicewise's, else SW-SLURM-FAILED; so, too, if Slurm has no core free in time.
     """
-    job_id = await _submitted(node, reservation, argv, deadline_s)
+    began_s = time.monotonic()
+    partition = await _partition(node, deadline_s / 2)
+    job_id = await _submitted(node, partition, reservation, argv, deadline_s)
     try:
-        reply = await _answer(job_id, node, deadline_s)
+        reply = await _answer(job_id, node, began_s, deadline_s)
     except BaseException:
         with suppress(SlicewiseError):
             await attempt(("scancel", "--quiet", str(job_id)))
         raise
+    await _until_ended(job_id)
     if reply.status:
         raise _own_words(node, argv, reply)
     return reply.output
 
 
-async def _submitted(node: str, reservation: str, argv: Sequence[str], deadline_s: float) -> int:
+async def _partition(node: str, patience_s: float) -> str:
+    """One that the node is in, the default one may be without it, once a core is free there.
+
+    A job that comes before all others must not wait: they would wait with it.
+    """
+    until_s = time.monotonic() + patience_s
+    while True:
+        which = ("--noheader", "--all", f"--nodes={node}", "--format=%R|%C")
+        rows = [line.split("|") for line in (await run(("sinfo", *which))).splitlines()]
+        if not rows:
+            raise _failed(node, "Slurm has no such node in any partition")
+        for name, cores in (row for row in rows if len(row) == 2):  # noqa: PLR2004
+            # allocated/idle/other/total
+            idle = cores.split("/")[1:2]
+            if idle and idle[0].isdecimal() and int(idle[0]):
+                return name
+        if time.monotonic() > until_s:
+            raise _failed(node, f"no core has become free there in {patience_s:g} s")
+        await asyncio.sleep(_PENDING_POLL_S)
+
+
+async def _submitted(
+    node: str, partition: str, reservation: str, argv: Sequence[str], deadline_s: float
+) -> int:
     limit_min = int(deadline_s // 60) + 1
     ends_s = int(deadline_s) + 60 * limit_min
+    # Slurm starts jobs in reservations first, of the others so many at a time.
+    turn = f"--reservation={reservation}" if reservation else "--priority=TOP"
     options = (
-        *((f"--reservation={reservation}",) if reservation else ()),
-        *(f"--partition={await _partition(node)}", f"--nodelist={node}", "--nodes=1"),
-        *("--ntasks=1", "--cpus-per-task=1", "--mem=1", f"--time={limit_min}", "--chdir=/"),
-        *(f"--deadline=now+{ends_s}", "--no-requeue", "--export=ALL"),
-        *("--output=/dev/null", "--job-name=slicewise-recut"),
+        *(turn, f"--partition={partition}", f"--nodelist={node}", "--nodes=1", "--ntasks=1"),
+        *("--cpus-per-task=1", "--mem=1", f"--time={limit_min}", f"--deadline=now+{ends_s}"),
+        *("--no-requeue", "--export=ALL", "--chdir=/", "--output=/dev/null"),
+        "--job-name=slicewise-recut",
     )
     script = _SCRIPT.replace("COMMAND", shlex.join(argv), 1)
-    said = await run(("sbatch", "--parsable", *options), stdin=script, passed=_PASSED)
-    return int(said.partition(";")[0])
+    command = ("sbatch", "--parsable", *options)
+    said = await run(command, stdin=script, passed=_PASSED, deadline_s=_SUBMIT_S)
+    job_id = said.strip().rpartition("\n")[2].partition(";")[0]
+    if not job_id.isdecimal():
+        raise _failed("sbatch", f"it names no job: {_printable(said)}")
+    return int(job_id)
 
 
-async def _answer(job_id: int, node: str, deadline_s: float) -> Reply:
-    began_s, answer, read = time.monotonic(), "", 0
+async def _answer(job_id: int, node: str, began_s: float, deadline_s: float) -> Reply:
+    answer, read = "", 0
     while True:
         state, reason, comment = await _job(job_id)
-        if said := _SAID.fullmatch(comment):
-            part, parts = int(said[1]), int(said[2])
-            if part == read + 1:
-                answer, read = answer + said[3], part
-            await _take_out(job_id)
-            if read >= min(parts, _MOST_PARTS):
+        waited_s = time.monotonic() - began_s
+        said = _SAID.fullmatch(comment)
+        if said and int(said[1]) == read + 1:
+            answer, read = answer + said[3], read + 1
+            await _say(job_id, f"slicewise:read {read}")
+            if read >= min(int(said[2]), _MOST_PARTS):
                 return _reply(node, answer)
-        else:
-            if state is JobState.ENDED:
-                why = f"it ended without an answer ({_printable(reason)}): see slurmd's log there"
-                raise _failed(f"job {job_id} on {node}", why)
-            if state is JobState.PENDING and time.monotonic() - began_s > deadline_s / 2:
-                why = f"it did not start in {deadline_s / 2:g} s ({_printable(reason)})"
-                raise _failed(f"job {job_id} on {node}", why)
-        if time.monotonic() - began_s > deadline_s:
+        elif state is JobState.ENDED:
+            why = f"it ended without an answer ({_printable(reason)}): see slurmd's log there"
+            raise _failed(f"job {job_id} on {node}", why)
+        elif state is JobState.PENDING and waited_s > deadline_s / 2:
+            why = f"it did not start in {deadline_s / 2:g} s ({_printable(reason)})"
+            raise _failed(f"job {job_id} on {node}", why)
+        elif said and read:
+            await _say(job_id, f"slicewise:read {read}")
+        elif state is JobState.RUNNING and not comment and not read:
+            await _say(job_id, _GO)
+        if waited_s > deadline_s:
             raise UnreachableError(
                 "SW-SLURM-DOWN", f"Job {job_id} on {node}: no answer within {deadline_s:g} s."
             )
-        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(_PENDING_POLL_S if state is JobState.PENDING else _POLL_S)
 
 
-async def _take_out(job_id: int) -> None:
-    """What is not taken out is read again, and then tried again."""
+async def _say(job_id: int, words: str) -> None:
+    """What does not arrive is said again at a later look."""
     with suppress(SlicewiseError):
-        await attempt(("scontrol", "update", f"JobId={job_id}", "Comment="))
+        await attempt(("scontrol", "update", f"JobId={job_id}", f"Comment={words}"))
+
+
+async def _until_ended(job_id: int) -> None:
+    """For a moment: what is done next on the node needs a core, too."""
+    until_s = time.monotonic() + _END_S
+    with suppress(SlicewiseError):
+        while True:
+            state, _, _ = await _job(job_id)
+            if state is JobState.ENDED or time.monotonic() > until_s:
+                return
+            await asyncio.sleep(_POLL_S)
+
+
+async def _job(job_id: int) -> tuple[JobState | None, str, str]:
+    """State, reason and comment; no state while slurmctld does not say it.
+
+    Raises OutsideError (SW-SLURM-FAILED) if it has forgotten the job.
+    """
+    which = ("--states=all", f"--jobs={job_id}", "--format=%T|%r|%k")
+    try:
+        reply = await attempt((*SQUEUE, *which), most_bytes=_MOST_BYTES)
+    except UnreachableError:
+        return None, "", ""
+    if _UNKNOWN in reply.complaint:
+        raise _failed(f"job {job_id}", reply.complaint)
+    state, _, rest = reply.output.rstrip("\n").partition("|")
+    reason, _, comment = rest.partition("|")
+    if reply.status or not state:
+        return None, "", ""
+    return job_state(state), reason, "" if comment == _NONE else comment
 
 
 def _reply(node: str, text: str) -> Reply:
@@ -151,20 +237,6 @@ def _reply(node: str, text: str) -> Reply:
         raise _failed(f"the answer of {node}", "it has another form")
     status, output, complaint = answer.groups()
     return Reply(int(status), _unpacked(node, output), _unpacked(node, complaint).strip())
-
-
-async def _job(job_id: int) -> tuple[JobState | None, str, str]:
-    """State, reason and comment; no state while slurmctld does not answer."""
-    which = ("--states=all", f"--jobs={job_id}", "--format=%T|%r|%k")
-    try:
-        reply = await attempt((*SQUEUE, *which), most_bytes=_MOST_BYTES)
-    except UnreachableError:
-        return None, "", ""
-    if reply.status:
-        raise _failed(f"job {job_id}", reply.complaint)
-    state, _, rest = reply.output.rstrip("\n").partition("|")
-    reason, _, comment = rest.partition("|")
-    return job_state(state), reason, comment
 
 
 def _unpacked(node: str, text: str) -> str:
@@ -179,15 +251,6 @@ def _unpacked(node: str, text: str) -> str:
     if not packing.eof:
         raise _failed(f"the answer of {node}", "it was cut off")
     return found.decode(errors="replace")
-
-
-async def _partition(node: str) -> str:
-    """One that the node is in: the default one may be without it."""
-    which = ("--noheader", "--all", f"--nodes={node}", "--format=%R")
-    found = (await run(("sinfo", *which))).split()
-    if not found:
-        raise OutsideError("SW-SLURM-FAILED", f"Slurm has no node {node} in any partition.")
-    return found[0]
 
 
 def _own_words(node: str, argv: Sequence[str], reply: Reply) -> OutsideError:

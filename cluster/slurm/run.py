@@ -20,8 +20,8 @@ IDS = "--format=%i"
 
 _DEFAULTS_OF_COMMANDS = (
     *("SACCT_", "SACCTMGR_", "SBATCH_", "SCANCEL_", "SCONTROL_", "SINFO_", "SPRIO_", "SQUEUE_"),
-    # Of the job in which this process may be.
-    *("SLURM_JOB", "SLURM_STEP"),
+    # Of the job in which this process may be; and another cluster than this one.
+    *("SLURM_JOB", "SLURM_STEP", "SLURM_CLUSTERS"),
 )
 """Variables that would change what a command shows or does."""
 
@@ -71,8 +71,8 @@ async def run(
     passed: Collection[str] | None = None,
     deadline_s: float = DEADLINE_S,
 ) -> str:
-    """What the command prints. Of this process's variables it has those that are ``passed``, and
-    Slurm's own; all of them if None.
+    """What the command prints. Of this process's variables it has those that are ``passed``; all
+    of them if None.
 
     Raises UnreachableError (SW-SLURM-DOWN) if Slurm's server does not answer in time, and
     OutsideError (SW-SLURM-FAILED) with Slurm's own words for any other failure.
@@ -186,7 +186,7 @@ def _environment(passed: Collection[str] | None) -> dict[str, str]:
         name: value
         for name, value in os.environ.items()
         if not name.startswith(_DEFAULTS_OF_COMMANDS)
-        if passed is None or name in passed or name.startswith("SLURM_")
+        if passed is None or name in passed
     }
 
 

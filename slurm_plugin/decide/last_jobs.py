@@ -16,7 +16,7 @@ from cluster.slurm.interface import Target
 from cluster.units import Millislices
 from slurm_plugin.decide.budget_parts import binding, drawn_on, larger_parts, minutes_left
 from slurm_plugin.decide.charging import run_cost
-from slurm_plugin.decide.demand import FIRST_TASKS
+from slurm_plugin.decide.demand import FIRST_TASKS, is_waiting
 from slurm_plugin.decide.limits import BILLING, RUN_MINUTES, Difference, Found
 from slurm_plugin.decide.moves import as_units, can_move, is_pending, unit_of, unit_of_target
 from slurm_plugin.decide.policy import LimitKey, Policy
@@ -205,7 +205,7 @@ def _waiting_at_home(
     An array stays if its next task has room, and none of its tasks waits in the own QOS: Slurm
     comes to no other task of an array in a cycle in which it could not start one.
     """
-    at_home = {unit_of(job) for job in jobs if own_of(job.qos) is None and _waits(job)}
+    at_home = {unit_of(job) for job in jobs if job.qos == qos_name(job.account) and is_waiting(job)}
     room = dict(has)
     for job in jobs:
         if job.state in ALLOTTED and job.qos in room:
@@ -227,10 +227,6 @@ def _waiting_at_home(
             if _fits(one, room[job.qos]):
                 room[job.qos] = _less(room[job.qos], one)
     return found
-
-
-def _waits(job: JobView) -> bool:
-    return can_move(job) and not job.held
 
 
 def _order(job: JobView) -> tuple[int, int, int]:

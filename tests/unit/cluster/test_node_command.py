@@ -17,41 +17,106 @@ from cluster.slurm.node_command import run_on
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Runs jobs here. What a node runs stands there, too."""
+    """Runs a job here. What a node runs stands there, too."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     runs_jobs(tmp_path)
     return tmp_path
 
 
+def sbatch(slurm: Path) -> set[str]:
+    (found,) = (set(one.split()) for one in given(slurm) if one.startswith("sbatch"))
+    return found
+
+
 async def test_a_command_runs_in_the_reservation_on_that_node_alone(slurm: Path) -> None:
     words = ("printf", "%s|", "it's", "two words", "$HOME", "")
     assert await run_on("gpu01", "slicewise_recut_1", words, 90) == "it's|two words|$HOME||"
-    sbatch = next(one for one in given(slurm) if one.startswith("sbatch")).split()
-    assert {"--reservation=slicewise_recut_1", "--partition=gpu", "--nodelist=gpu01"} <= set(sbatch)
-    assert {"--mem=1", "--time=2", "--export=ALL", "--no-requeue"} <= set(sbatch)
+    options = sbatch(slurm)
+    assert {"--reservation=slicewise_recut_1", "--partition=gpu", "--nodelist=gpu01"} <= options
+    assert {"--mem=1", "--time=2", "--export=ALL", "--no-requeue"} <= options
     # A killed caller's job does not wait for ever.
-    assert "--deadline=now+210" in sbatch
+    assert "--deadline=now+210" in options
+    assert "--priority=TOP" not in options
+
+
+async def test_without_a_reservation_it_comes_before_all_others(slurm: Path) -> None:
+    """Of the others Slurm may look at a hundred a minute."""
     await run_on("gpu01", "", ("true",), 90)
-    assert "--reservation" not in [one for one in given(slurm) if one.startswith("sbatch")][-1]
+    assert "--priority=TOP" in sbatch(slurm)
+    assert not [one for one in sbatch(slurm) if one.startswith("--reservation")]
 
 
-async def test_a_job_has_path_and_slurm_s_variables_alone(
+async def test_it_is_not_submitted_before_a_core_is_free(slurm: Path) -> None:
+    """Others would wait with it."""
+    rows = "test -e $here/tried && echo 'gpu|3/5/0/8' || echo 'gpu|8/0/0/8'; touch $here/tried"
+    command(slurm, "sinfo", rows)
+    await run_on("gpu01", "", ("true",), 90)
+    assert len([one for one in given(slurm) if one.startswith("sinfo")]) == 2
+    (slurm / "given").unlink()
+    command(slurm, "sinfo", "echo 'gpu|8/0/0/8'")
+    with pytest.raises(OutsideError, match=r"gpu01: no core has become free there in 0.5 s"):
+        await run_on("gpu01", "", ("true",), 1)
+    assert not [one for one in given(slurm) if one.startswith("sbatch")]
+
+
+async def test_a_job_has_path_and_slurm_conf_alone(
     slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLICEWISE_DATABASE_URL", "postgresql://slicewise:s3cret@db/slicewise")
     monkeypatch.setenv("SBATCH_ACCOUNT", "vision")
+    monkeypatch.setenv("SLURM_CLUSTERS", "other")
+    monkeypatch.setenv("SLURM_JWT", "s3cret")
     monkeypatch.setenv("SLURM_CONF", "/etc/other/slurm.conf")
     found = await run_on("gpu01", "", ("env",), 60)
     assert "SLURM_CONF=/etc/other/slurm.conf\n" in found
     assert f"PATH={slurm}:" in found
-    assert "s3cret" not in found
-    assert "vision" not in found
+    for word in ("s3cret", "vision", "SLURM_CLUSTERS"):
+        assert word not in found
 
 
 async def test_what_was_read_is_taken_out_of_the_comment(slurm: Path) -> None:
     await run_on("gpu01", "", ("true",), 90)
     assert (slurm / "comment").read_text() == ""
-    assert given(slurm)[-1] == "scontrol update JobId=7 Comment="
+
+
+async def test_it_does_nothing_before_it_is_told_to(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller may have been killed, or have given up, as Slurm did not answer in time."""
+    script = node_command._SCRIPT.replace(f"-gt {node_command._LOOKS}", "-gt 2")
+    monkeypatch.setattr(node_command, "_SCRIPT", script)
+    command(slurm, "squeue", "echo 'PENDING|None|'")
+    with pytest.raises(OutsideError):
+        await run_on("gpu01", "", ("touch", str(slurm / "done")), 1)
+    await asyncio.to_thread(until_there, slurm / "ended")
+    assert not (slurm / "done").exists()
+
+
+async def test_what_nobody_reads_is_taken_out_of_the_comment(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who should has been killed."""
+    script = node_command._SCRIPT.replace(f"-gt {node_command._LOOKS}", "-gt 4")
+    monkeypatch.setattr(node_command, "_SCRIPT", script)
+    command(slurm, "squeue", "echo 'RUNNING|None|'")
+    with pytest.raises(UnreachableError):
+        await run_on("gpu01", "", ("touch", str(slurm / "done")), 1)
+    await asyncio.to_thread(until_there, slurm / "ended")
+    assert (slurm / "done").exists()
+    assert [one for one in given(slurm) if "Comment=slicewise:answer 1/1" in one]
+    assert (slurm / "comment").read_text() == ""
+
+
+async def test_a_part_that_was_written_over_is_told_again(slurm: Path) -> None:
+    """By an operator, or by a word of this caller's that came late."""
+    script = (slurm / "scontrol").read_text().split("\n", 3)[3]
+    over = (
+        'case "$*" in *slicewise:answer*) test -e $here/tried || {'
+        " touch $here/tried; printf hello >$here/comment; exit; } ;; esac"
+    )
+    command(slurm, "scontrol", f"{over}\n{script}")
+    assert await run_on("gpu01", "", ("echo", "found"), 60) == "found\n"
+    assert (slurm / "tried").exists()
 
 
 async def test_a_command_s_own_code_is_passed_on(slurm: Path) -> None:
@@ -66,10 +131,24 @@ async def test_any_other_failure_is_slurm_s_or_the_command_s(slurm: Path) -> Non
     command(slurm, "systemctl", "echo no such unit >&2; exit 5")
     with pytest.raises(OutsideError, match=r"systemctl on gpu01: no such unit"):
         await run_on("gpu01", "", ("systemctl",), 90)
-    with pytest.raises(OutsideError, match=r"false on gpu01: it ended with 1"):
-        await run_on("gpu01", "", ("false",), 90)
     command(slurm, "sbatch", "echo sbatch: error: Invalid partition >&2; exit 1")
     with pytest.raises(OutsideError, match=r"Invalid partition.*\[SW-SLURM-FAILED\]"):
+        await run_on("gpu01", "", ("true",), 90)
+
+
+async def test_a_failure_without_a_word_is_its_status(slurm: Path) -> None:
+    with pytest.raises(OutsideError, match=r"false on gpu01: it ended with 1"):
+        await run_on("gpu01", "", ("false",), 90)
+
+
+async def test_words_of_sbatch_that_are_no_job_are_told(slurm: Path) -> None:
+    command(slurm, "sbatch", "cat >/dev/null; echo Welcome")
+    with pytest.raises(OutsideError, match=r"it names no job: Welcome.*\[SW-SLURM-FAILED\]"):
+        await run_on("gpu01", "", ("true",), 90)
+    (slurm / "waits").touch()
+    (slurm / "dies").touch()
+    command(slurm, "sbatch", "cat >/dev/null; echo Welcome; echo '7;other'")
+    with pytest.raises(OutsideError, match=r"job 7 on gpu01: it ended"):
         await run_on("gpu01", "", ("true",), 90)
 
 
@@ -83,7 +162,7 @@ async def test_a_job_that_finds_no_core_is_cancelled(slurm: Path) -> None:
 async def test_a_job_that_ends_without_a_word_is_told(slurm: Path) -> None:
     """Such as of a node that goes down."""
     (slurm / "waits").touch()
-    (slurm / "ended").touch()
+    (slurm / "dies").touch()
     with pytest.raises(OutsideError, match=r"job 7 on gpu01: it ended without an answer"):
         await run_on("gpu01", "", ("true",), 60)
 
@@ -95,41 +174,28 @@ async def test_a_command_without_an_end_is_cancelled(slurm: Path) -> None:
 
 
 async def test_who_is_cancelled_cancels(slurm: Path) -> None:
-    (slurm / "given").touch()
-    asked = asyncio.create_task(run_on("gpu01", "", ("sleep", "5"), 60))
-    await asyncio.to_thread(until_asked, slurm)
+    begins = ("sh", "-c", f"touch {slurm}/asked; sleep 5")
+    asked = asyncio.create_task(run_on("gpu01", "", begins, 60))
+    await asyncio.to_thread(until_there, slurm / "asked")
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
     assert given(slurm)[-1] == "scancel --quiet 7"
 
 
-def until_asked(slurm: Path) -> None:
-    """Until the job is looked at."""
+def until_there(path: Path) -> None:
     deadline_s = time.monotonic() + 30
-    while "squeue" not in (slurm / "given").read_text() and time.monotonic() < deadline_s:
+    while not path.exists() and time.monotonic() < deadline_s:
         time.sleep(0.05)
-
-
-async def test_the_job_of_a_killed_caller_ends(
-    slurm: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody reads what it says."""
-    script = node_command._SCRIPT.replace(f"left={node_command._LOOKS}", "left=2")
-    monkeypatch.setattr(node_command, "_SCRIPT", f"trap 'touch {slurm}/over' EXIT\n{script}")
-    command(slurm, "squeue", "echo 'RUNNING|None|'")
-    with pytest.raises(UnreachableError):
-        await run_on("gpu01", "", ("true",), 3)
-    assert (slurm / "over").exists()
-    assert "slicewise:answer 1/1" in (slurm / "comment").read_text()
 
 
 async def test_a_slurmctld_that_is_away_for_a_moment_is_waited_for(slurm: Path) -> None:
     """The job tries again, and so does who waits for it."""
-    once = 'test -e $here/tried || { touch $here/tried; echo "Connection refused" >&2; exit 1; }'
-    for name in ("scontrol", "squeue"):
+    for name, words in (("scontrol", "Connection refused"), ("squeue", "Message receive failure")):
         script = (slurm / name).read_text().split("\n", 3)[3]
-        command(slurm, name, f"{once.replace('tried', f'tried-{name}')}\n{script}")
+        tried = f"$here/tried-{name}"
+        once = f"test -e {tried} || {{ touch {tried}; echo {words} >&2; exit 1; }}"
+        command(slurm, name, f"{once}\n{script}")
     assert await run_on("gpu01", "", ("echo", "found"), 60) == "found\n"
 
 

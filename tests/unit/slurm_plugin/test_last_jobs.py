@@ -182,9 +182,11 @@ async def test_a_requeued_task_goes_to_where_its_array_waits():
     assert done.moved == {"1_[50]": OWN}
 
 
-async def test_tasks_that_are_held_keep_none_of_their_array_from_starting():
-    held = task(6, 3, OWN, held=True, reason="JobHeldUser")
-    world = await World(held, task(7, 50, BORROWED), borrowed=4000).installed()
+@pytest.mark.parametrize(
+    "waits", [{"held": True, "reason": "JobHeldUser"}, {"reason": "BeginTime"}]
+)
+async def test_tasks_that_may_not_start_keep_none_of_their_array_from_it(waits: dict[str, Any]):
+    world = await World(task(6, 3, OWN, **waits), task(7, 50, BORROWED), borrowed=4000).installed()
     await world.uninstall()
     assert world.qos() == {6: OWN, 7: BORROWED}
 
