@@ -20,7 +20,7 @@ from slurm_plugin.decide.demand import FIRST_TASKS, is_waiting
 from slurm_plugin.decide.limits import BILLING, RUN_MINUTES, Difference, Found
 from slurm_plugin.decide.moves import as_units, can_move, is_pending, unit_of, unit_of_target
 from slurm_plugin.decide.policy import LimitKey, Policy
-from slurm_plugin.decide.qos_names import is_ours, own_of, qos_name
+from slurm_plugin.decide.qos_names import SHARED_QOS, is_ours, own_of, qos_name
 from slurm_plugin.decide.tenants import own_part
 
 
@@ -205,7 +205,7 @@ def _waiting_at_home(
     An array stays if its next task has room, and none of its tasks waits in the own QOS: Slurm
     comes to no other task of an array in a cycle in which it could not start one.
     """
-    at_home = {unit_of(job) for job in jobs if job.qos == qos_name(job.account) and is_waiting(job)}
+    at_home = {unit_of(job) for job in jobs if _is_own(job.qos) and is_waiting(job)}
     room = dict(has)
     for job in jobs:
         if job.state in ALLOTTED and job.qos in room:
@@ -227,6 +227,10 @@ def _waiting_at_home(
             if _fits(one, room[job.qos]):
                 room[job.qos] = _less(room[job.qos], one)
     return found
+
+
+def _is_own(qos: str) -> bool:
+    return own_of(qos) is None and qos != SHARED_QOS
 
 
 def _order(job: JobView) -> tuple[int, int, int]:
