@@ -54,7 +54,7 @@ async def test_what_does_not_fit_waits_and_is_counted(gateway: Harness, replicas
     await eventually(lambda: gateway.waits(Load(in_flight=2, queued=8, held=0)))
     replicas[0].go_on()
     assert statuses(await asyncio.gather(*asked)) == {200}
-    assert await gateway.waits(Load())
+    await eventually(lambda: gateway.waits(Load()))
 
 
 async def test_an_answer_that_nobody_reads_is_no_backlog(gateway: Harness, replicas):
@@ -67,7 +67,7 @@ async def test_an_answer_that_nobody_reads_is_no_backlog(gateway: Harness, repli
     await gateway.set_replicas((replicas[0], Mode.READY))
     client = await unread(gateway.settings.bind, f"/t/a{INFER}", 3)
     await eventually(is_answered)
-    assert await gateway.waits(Load())
+    await eventually(lambda: gateway.waits(Load()))
     assert not client.at_eof()
 
 
@@ -259,7 +259,7 @@ async def test_the_wait_for_a_route_wakes_nobody(gateway: Harness):
     await asyncio.sleep(0.3)
     await gateway.set_replicas()
     assert await waiting == ""
-    assert await gateway.waits(Load())
+    await eventually(lambda: gateway.waits(Load()))
     await gateway.kill()
     assert "does not answer" in await wait_for_route(url, patience_s=0.0)
 
@@ -480,5 +480,5 @@ async def test_what_was_not_sent_outlives_every_replica(gateway: Harness, replic
     lost = [error_of(text) for status, text in answers if status != 200]
     assert len(lost) <= 2 * 2
     assert all(error.startswith("SW-GATEWAY-LOST") for error in lost)
-    assert await gateway.waits(Load())
+    await eventually(lambda: gateway.waits(Load()))
     await third.stop()
