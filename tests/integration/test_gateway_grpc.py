@@ -111,7 +111,8 @@ async def test_a_replica_that_dies_is_unavailable(gateway: Harness, replicas):
     await eventually(lambda: gateway.waits(Load(in_flight=1)))
     await replicas[0].stop()
     error = await asking
-    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    # A server of gRPC that ends cancels what it still comes to; the rest loses its connection.
+    assert error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
 
 
 async def test_a_deleted_services_held_calls_are_not_found(gateway: Harness):
