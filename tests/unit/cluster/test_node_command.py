@@ -79,12 +79,17 @@ async def test_what_was_read_is_taken_out_of_the_comment(slurm: Path) -> None:
     assert (slurm / "comment").read_text() == ""
 
 
+def give_up_after(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So long the job waits for a word of its caller's."""
+    script = node_command._SCRIPT.replace(f"-gt {node_command._LOOKS}", f"-gt {looks}")
+    monkeypatch.setattr(node_command, "_SCRIPT", script)
+
+
 async def test_it_does_nothing_before_it_is_told_to(
     slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its caller may have been killed, or have given up, as Slurm did not answer in time."""
-    script = node_command._SCRIPT.replace(f"-gt {node_command._LOOKS}", "-gt 2")
-    monkeypatch.setattr(node_command, "_SCRIPT", script)
+    give_up_after(2, monkeypatch)
     command(slurm, "squeue", "echo 'PENDING|None|'")
     with pytest.raises(OutsideError):
         await run_on("gpu01", "", ("touch", str(slurm / "done")), 1)
@@ -96,8 +101,7 @@ async def test_what_nobody_reads_is_taken_out_of_the_comment(
     slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who should has been killed."""
-    script = node_command._SCRIPT.replace(f"-gt {node_command._LOOKS}", "-gt 4")
-    monkeypatch.setattr(node_command, "_SCRIPT", script)
+    give_up_after(4, monkeypatch)
     command(slurm, "squeue", "echo 'RUNNING|None|'")
     with pytest.raises(UnreachableError):
         await run_on("gpu01", "", ("touch", str(slurm / "done")), 1)
