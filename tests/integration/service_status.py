@@ -8,8 +8,11 @@ import asyncio
 import json
 from typing import Any
 
+from waiting import PATIENCE_S
+
 from cluster.settings import load_settings
 from launcher import show
+from launcher.address import wait_for_route
 from launcher.observe import observe
 from sandbox.cluster import Sandbox
 
@@ -23,3 +26,9 @@ def services(sandbox: Sandbox) -> dict[str, dict[str, Any]]:
 def status(sandbox: Sandbox, service: str) -> dict[str, Any]:
     """Of one that is there."""
     return services(sandbox)[service]
+
+
+def until_routed(sandbox: Sandbox, service: str) -> None:
+    """``service apply`` waits for some seconds only, and a request before that gets 404."""
+    url = f"{sandbox.layout.gateway_url}/{service}"
+    assert asyncio.run(wait_for_route(url, PATIENCE_S)) == ""

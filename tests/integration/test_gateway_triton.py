@@ -1,6 +1,5 @@
 """gRPC to a real Triton on the sandbox: from zero, through a drain, with a key."""
 
-import asyncio
 import json
 import queue
 from collections.abc import Iterator
@@ -10,10 +9,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from quotas import until_in_force
-from service_status import services
-from waiting import PATIENCE_S, until
+from service_status import services, until_routed
+from waiting import until
 
-from launcher.address import wait_for_route
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
 
@@ -44,8 +42,7 @@ def address(sandbox: Sandbox) -> Iterator[str]:
     models = publish_models(sandbox.layout.models)
     (home / "called.toml").write_text(FILE.format(models=json.dumps(str(models))))
     sandbox.run("bob", ("slicewise", "service", "apply", str(home / "called.toml")))
-    url = f"{sandbox.layout.gateway_url}/{SERVICE}"
-    assert asyncio.run(wait_for_route(url, PATIENCE_S)) == ""
+    until_routed(sandbox, SERVICE)
     yield urlsplit(sandbox.layout.gateway_url).netloc
     sandbox.run("bob", ("slicewise", "service", "delete", SERVICE))
     until(lambda: not services(sandbox))

@@ -18,10 +18,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from quotas import until_in_force
-from service_status import services, status
-from waiting import PATIENCE_S, until, until_is
+from service_status import services, status, until_routed
+from waiting import until, until_is
 
-from launcher.address import wait_for_route
 from launcher.haproxy_text import Maps
 from sandbox import haproxy
 from sandbox.cluster import Sandbox
@@ -163,9 +162,7 @@ def deleted(world: Service) -> Iterator[None]:
 @pytest.fixture
 def service(world: Service) -> Service:
     world.apply(world.models, "tokens")
-    # `apply` itself waits for some seconds only.
-    url = f"{world.sandbox.layout.gateway_url}/{SERVICE}"
-    assert asyncio.run(wait_for_route(url, PATIENCE_S)) == ""
+    until_routed(world.sandbox, SERVICE)
     return world
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 from quotas import until_in_force
-from waiting import PATIENCE_S, best_of_three, seconds_until, until, until_is
+from service_status import until_routed
+from waiting import best_of_three, seconds_until, until, until_is
 
-from launcher.address import wait_for_route
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
 from sandbox.demo.load import Load
@@ -118,8 +118,7 @@ def pair(sandbox: Sandbox) -> Iterator[Pair]:
         half.start()
     until(lambda: any(half.leads() for half in found.halves))
     sandbox.run("bob", ("slicewise", "service", "apply", str(file)))
-    url = f"{sandbox.layout.gateway_url}/{SERVICE}"
-    assert asyncio.run(wait_for_route(url, PATIENCE_S)) == ""
+    until_routed(sandbox, SERVICE)
     yield found
     for half in found.halves:
         half.signal(signal.SIGKILL)

@@ -11,9 +11,9 @@ from effort import is_nightly
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quotas import until_in_force
-from waiting import PATIENCE_S, until, until_is
+from service_status import until_routed
+from waiting import until, until_is
 
-from launcher.address import wait_for_route
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models, write_service_file
 from sandbox.demo.load import Load
@@ -70,9 +70,8 @@ class Line:
 
     async def send(self, count: int) -> list[RequestRecord]:
         # The daemon knows of a service before the launcher has given it a route.
-        url = self.sandbox.layout.gateway_url
-        assert await wait_for_route(f"{url}/{VISION.service}", PATIENCE_S) == ""
-        async with Load(url, [VISION.service], 240.0) as load:
+        await asyncio.to_thread(until_routed, self.sandbox, VISION.service)
+        async with Load(self.sandbox.layout.gateway_url, [VISION.service], 240.0) as load:
             arrivals = [Arrival(0.02 * i, VISION.service, *TOKENS) for i in range(count)]
             await load.replay(arrivals)
             return list(load.records)
