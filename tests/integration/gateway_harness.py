@@ -7,9 +7,11 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -38,7 +40,7 @@ WORK_S = 0.1
 class Replica:
     """A server that answers like Triton's front: readiness, and inference that takes a while."""
 
-    def __init__(self) -> None:
+    def __init__(self, gateway_certificate: Path = GATEWAY_CERTIFICATE) -> None:
         self.port, self.grpc_port = free_port(), free_port()
         self.served = 0
         self.headers: dict[str, str] = {}
@@ -53,9 +55,10 @@ class Replica:
         application.router.add_post(STREAM, self._stream)
         self._runner = web.AppRunner(application, keepalive_timeout=60, shutdown_timeout=0)
         self._keys = replica_keys()
+        self._gateway_certificate = gateway_certificate
         self._grpc = grpc.aio.server()
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_Calls(self), self._grpc)
-        pem, gateway = self._keys.pem.read_bytes(), GATEWAY_CERTIFICATE.read_bytes()
+        pem, gateway = self._keys.pem.read_bytes(), gateway_certificate.read_bytes()
         credentials = grpc.ssl_server_credentials(
             [(pem, pem)], root_certificates=gateway, require_client_auth=True
         )
@@ -107,7 +110,7 @@ class Replica:
 
     async def start(self) -> "Replica":
         await self._runner.setup()
-        tls = replica_context(GATEWAY_CERTIFICATE, self._keys)
+        tls = replica_context(self._gateway_certificate, self._keys)
         await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=tls).start()
         await self._grpc.start()
         return self
@@ -314,6 +317,47 @@ async def replicas_up() -> AsyncIterator[tuple[Replica, Replica]]:
     yield pair
     for replica in pair:
         await replica.stop()
+
+
+@dataclass
+class ReplicaProcess:
+    """One that finishes nothing, in a process of its own.
+
+    A server of gRPC in the test's own process cancels its calls as it ends: no replica that is
+    killed says so much.
+    """
+
+    endpoint: Endpoint
+    _process: asyncio.subprocess.Process
+
+    async def is_asked(self) -> None:
+        """Returns when the next request has come."""
+        assert await _line(self._process) == "asked"
+
+    async def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+
+@asynccontextmanager
+async def replica_process() -> AsyncIterator[ReplicaProcess]:
+    script = Path(__file__).with_name("replica_process.py")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(script), str(GATEWAY_CERTIFICATE)),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    replica = ReplicaProcess(Endpoint(**json.loads(await _line(process))), process)
+    try:
+        yield replica
+    finally:
+        await replica.kill()
+
+
+async def _line(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    return (await process.stdout.readline()).decode().strip()
 
 
 def statuses(answers: list[tuple[int, str]]) -> set[int]:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import grpc
 import pytest
-from gateway_harness import Harness, eventually, gateway_up
+from gateway_harness import Harness, eventually, gateway_up, replica_process
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from launcher.decide.gateway import Load, Mode
-from launcher.decide.routing import RemoveRoute
+from launcher.decide.routing import RemoveRoute, Route
 
 pytestmark = pytest.mark.integration
 
@@ -104,15 +104,14 @@ async def test_a_hold_that_is_too_long_is_unavailable_with_the_estimate(tmp_path
     assert ("retry-after", "42") in told
 
 
-async def test_a_replica_that_dies_is_unavailable(gateway: Harness, replicas):
-    await gateway.set_replicas((replicas[0], Mode.READY))
-    replicas[0].pause()
-    asking = asyncio.create_task(refused(gateway, slicewise_service="t/a"))
-    await eventually(lambda: gateway.waits(Load(in_flight=1)))
-    await replicas[0].stop()
-    error = await asking
-    # A server of gRPC that ends cancels what it still comes to; the rest loses its connection.
-    assert error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+async def test_a_replica_that_dies_is_unavailable(gateway: Harness):
+    async with replica_process() as replica:
+        await gateway.route(Route("t/a", 2, {replica.endpoint: Mode.READY}))
+        asking = asyncio.create_task(refused(gateway, slicewise_service="t/a"))
+        # HAProxy counts a call before it has connected, and what fails by then is sent elsewhere.
+        await asyncio.wait_for(replica.is_asked(), 30)
+        await replica.kill()
+        assert (await asking).code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_a_deleted_services_held_calls_are_not_found(gateway: Harness):
