@@ -18,6 +18,7 @@ import aiohttp
 import grpc
 from aiohttp import web
 from free_ports import free_port
+from processes import children_of
 from replica_keys import gateway_directory, replica_context, replica_keys
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -248,15 +249,6 @@ class Harness:
         """Whether that is in flight, queued, held now."""
         now = await self.load()
         return (now.in_flight, now.queued, now.held) == (load.in_flight, load.queued, load.held)
-
-
-def children_of(pid: int) -> list[int]:
-    """Pids of what that process has started and what has not ended; none if it has ended itself."""
-    with suppress(OSError):
-        return [
-            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        ]
-    return []
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -> None:

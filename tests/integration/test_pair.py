@@ -2,30 +2,23 @@
 
 import json
 import signal
+import socket
 import time
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from quotas import until_in_force
-from waiting import best_of_three, until, until_is
+from takeovers import Takeover
+from waiting import PATIENCE_S, best_of_three, until, until_is
 
 from sandbox.cluster import Sandbox
 from sandbox.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 
-ASK = """
-import socket, sys
-connection = socket.socket(socket.AF_UNIX)
-connection.settimeout(20)
-connection.connect(sys.argv[1])
-connection.sendall(sys.argv[2].encode() + b"\\n")
-print(connection.makefile().readline())
-"""
 TAKEOVER_S = 3.0
 
 
@@ -56,9 +49,12 @@ class Half:
         self.sandbox.kill(self.name, number)
 
     def ask(self, **message: object) -> dict[str, Any]:
-        line = json.dumps({"v": 1, **message})
-        argv = ("/usr/bin/python3", "-c", ASK, str(self.run_dir / "user.sock"), line)
-        return dict(json.loads(self.sandbox.run("root", argv).stdout))
+        """In this very process: a command for each look would take a second on a busy machine."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(PATIENCE_S)
+            connection.connect(str(self.run_dir / "user.sock"))
+            connection.sendall(json.dumps({"v": 1, **message}).encode() + b"\n")
+            return dict(json.loads(connection.makefile().readline()))
 
     def leads(self) -> bool:
         return bool(self.ask(op="status")["leads"])
@@ -92,7 +88,7 @@ def pair(sandbox: Sandbox) -> Iterator[tuple[Half, Half]]:
 def test_one_leads_and_the_other_answers_and_stands_by(pair: tuple[Half, Half]) -> None:
     first, second = pair
     until_is(lambda: (first.leads(), second.leads()), (True, False))
-    assert second.ask(op="view")["complete"]
+    until(lambda: second.ask(op="view")["complete"])
     # Whatever it was before, one of the two is a change.
     for nominal in ("2", "3"):
         quota = ("slicewise", "tenant-quota", "set", "vision", "--nominal", nominal)
@@ -100,7 +96,8 @@ def test_one_leads_and_the_other_answers_and_stands_by(pair: tuple[Half, Half]) 
         until_in_force(first.sandbox, "vision")
     # It follows the policy all the same, for its answers.
     until(lambda: ("vision", 3000) in second.nominals())
-    assert "limit_set" in first.log
+    # Slurm has it before the log says so.
+    until(lambda: "limit_set" in first.log)
     assert "limit_set" not in second.log
 
 
@@ -118,48 +115,45 @@ def test_a_leader_that_hangs_leads_no_more_and_goes_on_after_it(pair: tuple[Half
 def test_postgresql_that_ends_the_session_gives_way(pair: tuple[Half, Half]) -> None:
     first, second = pair
     server = first.sandbox.layout.database_url(first.user)
-    seen: list[tuple[bool, bool]] = []
+    seen: list[bool] = []
+
+    def both_lead() -> bool:
+        """At one moment: between two looks the lead may have gone over, and it does not go back."""
+        return first.leads() and second.leads() and first.leads()
 
     def taken_over() -> float:
-        before = len(led_s(pair))
-        began_s = time.time()
+        takeover = Takeover(first.sandbox, first.name, second.name)
         with psycopg.connect(server, autocommit=True) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
             )
-        until(lambda: is_led_anew(before))
-        return led_s(pair)[-1] - began_s
-
-    def is_led_anew(before: int) -> bool:
-        seen.append((first.leads(), second.leads()))
-        return len(led_s(pair)) > before
+        until(lambda: seen.append(both_lead()) or takeover.is_over())
+        return takeover.own_s
 
     best_of_three(taken_over, TAKEOVER_S)
-    assert (True, True) not in seen
+    assert not any(seen)
 
 
-def led_s(pair: tuple[Half, Half]) -> list[float]:
-    """When one of them began to lead, in Unix seconds, by their logs.
-
-    Not when a test sees it: each look starts a Python, which takes a second on a busy machine.
-    """
-    lines = [line for half in pair for line in half.log.splitlines() if " leads " in line]
-    return sorted(datetime.fromisoformat(line[:23]).timestamp() for line in lines)
+def leader_and_other(pair: tuple[Half, Half]) -> tuple[Half, Half] | None:
+    """On a machine that stalls nobody leads for a moment."""
+    first, second = pair
+    if first.leads():
+        return first, second
+    return (second, first) if second.leads() else None
 
 
 def test_a_killed_leader_is_followed_within_three_seconds(pair: tuple[Half, Half]) -> None:
     def followed() -> float:
-        until(lambda: any(half.leads() for half in pair))
-        killed, follower = sorted(pair, key=Half.leads, reverse=True)
-        began_s = time.time()
+        killed, follower = until(lambda: leader_and_other(pair))
+        takeover = Takeover(follower.sandbox, follower.name)
         killed.signal(signal.SIGKILL)
+        until(takeover.is_over)
         until(follower.leads)
-        took_s = led_s(pair)[-1] - began_s
         quota = ("slicewise", "tenant-quota", "set", "vision", "--nominal", "4")
         follower.sandbox.run("root", quota)
         until_in_force(follower.sandbox, "vision")
         killed.start()
         assert not killed.leads()
-        return took_s
+        return takeover.own_s
 
     best_of_three(followed, TAKEOVER_S)
