@@ -1,12 +1,14 @@
 """What every door to Slurm must say of one and the same scene.
 
-The scene is set up on a cluster (``set_scene``), or was when its replies were recorded. Each door
+The scene is set up on a cluster (``scene_on``), or was when its replies were recorded. Each door
 looks at it once; what it saw has to pass the tests of ``SlurmContract``.
 """
 
 import asyncio
+import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from cluster.jobs import TAG_PREFIX, JobState, JobTag, JobView, StepView
@@ -14,7 +16,7 @@ from cluster.slurm.commands import CommandSlurm
 from cluster.slurm.interface import Slurm, Tasks
 from sandbox.cluster import Sandbox
 
-PATIENCE_S = 40.0
+PATIENCE_S = 120.0
 TAG = JobTag("0123456789abcdef", "vision")
 INDICES = frozenset(range(0, 200, 2))
 TOUCHED = frozenset({0, 2, 4, 6, 8, 20})
@@ -32,7 +34,7 @@ srun --mem=20 --resv-ports=2 --job-name=$'x ResvPorts=1-2\\n   ResvPorts=3-4' sl
 wait
 """
 SLEEP = "#!/bin/bash\nsleep 300\n"
-STUBBORN = "#!/bin/bash\ntrap '' TERM\nfor i in $(seq 60); do sleep 1; done\n"
+STUBBORN = "#!/bin/bash\ntrap '' TERM\nfor i in $(seq 600); do sleep 1; done\n"
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,12 @@ async def look(slurm: Slurm, scene: frozenset[int]) -> Look:
     return Look(jobs, steps, await slurm.batch_script(min(scene)))
 
 
-async def set_scene(sandbox: Sandbox, *options: str) -> frozenset[int]:
+@asynccontextmanager
+async def scene_on(sandbox: Sandbox, *options: str) -> AsyncIterator[frozenset[int]]:
     """Set it up, with ``options`` of sbatch for the big array; the ids of its jobs.
 
-    It was recorded with ``--gres=gpu:1g.10gb:1``, which no quota forbade there. It lasts for eight
-    seconds (KillWait): then the job that ends has ended.
+    It was recorded with ``--gres=gpu:1g.10gb:1``, which no quota forbade there. It lasts as long as
+    it is looked at: the node of the job that ends hears of that afterwards.
     """
     slurm = CommandSlurm()
 
@@ -103,9 +106,14 @@ async def set_scene(sandbox: Sandbox, *options: str) -> frozenset[int]:
     await until(lambda seen: seen.slots[4].held and seen.slots[20].held and len(seen.steps) == 2)
     await until(lambda seen: seen.slots[8].state is JobState.ENDED)
     await until(lambda seen: seen.job("ending").state is JobState.RUNNING)
-    await slurm.cancel(ending)
-    await until(lambda seen: seen.job("ending").state is JobState.COMPLETING)
-    return scene
+    (node,) = (await look(slurm, scene)).job("ending").nodes
+    sandbox.kill(f"slurmd-{node}", signal.SIGSTOP)
+    try:
+        await slurm.cancel(ending)
+        await until(lambda seen: seen.job("ending").state is JobState.COMPLETING)
+        yield scene
+    finally:
+        sandbox.kill(f"slurmd-{node}", signal.SIGCONT)
 
 
 class SlurmContract:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
 import pytest
-from slurm_contract import Look, SlurmContract, assert_same, look, set_scene
+from slurm_contract import Look, SlurmContract, assert_same, look, scene_on
 
 from cluster.slurm.commands import CommandSlurm
 from cluster.slurm.pyslurm_client import PyslurmSlurm
@@ -29,7 +29,11 @@ def looks(sandbox: Sandbox, without_admission: None) -> Iterator[Mapping[str, Lo
 
 
 async def _looks(sandbox: Sandbox) -> tuple[frozenset[int], Mapping[str, Look]]:
-    scene = await set_scene(sandbox)
+    async with scene_on(sandbox) as scene:
+        return scene, await _looks_at(scene)
+
+
+async def _looks_at(scene: frozenset[int]) -> Mapping[str, Look]:
     found = {"commands": await look(CommandSlurm(), scene)}
     if "pyslurm" in DOORS:
         troubles: list[Mapping[str, object]] = []
@@ -40,7 +44,7 @@ async def _looks(sandbox: Sandbox) -> tuple[frozenset[int], Mapping[str, Look]]:
         await slurm.close()
         # One that is of another Slurm asks the commands.
         assert [one for one in troubles if not str(one["why"]).startswith(UNFIT)] == []
-    return scene, found
+    return found
 
 
 @pytest.fixture(params=DOORS)
