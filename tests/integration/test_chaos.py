@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from effort import is_nightly
+from processes import children_of
 from quotas import until_in_force
 from service_status import status
 from steady_load import Answer, SteadyLoad
@@ -23,7 +24,7 @@ from waiting import seconds_until, until, until_is
 from cluster.errors import SlicewiseError
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
-from sandbox.process import MARK, is_alive
+from sandbox.process import MARK, is_alive, read_stat
 
 pytestmark = pytest.mark.integration
 
@@ -230,14 +231,15 @@ def test_a_killed_node_costs_what_was_in_flight_on_its_replicas(chaos: Chaos) ->
 def test_a_killed_haproxy_costs_what_was_in_flight(chaos: Chaos, part: str) -> None:
     """Nobody accepts connections until it is up again: clients try those again, and only those."""
     master = chaos.sandbox.state.processes["haproxy"]
-    children = Path(f"/proc/{master.pid}/task/{master.pid}/children").read_text().split()
-    pids = {"master": [master.pid], "worker": [int(pid) for pid in children]}[part]
+    workers = children_of(master.pid)
+    pids = {"master": [master.pid], "worker": workers}[part]
     dying_s: list[float] = []
 
     def kill_haproxy(_: SteadyLoad) -> None:
         dying_s.append(time.monotonic())
         kill(pids)
-        until(lambda: not is_alive(master))
+        # A worker goes on for a moment after its master.
+        until(lambda: not is_alive(master) and not any(map(read_stat, workers)))
         dying_s.append(time.monotonic())
         chaos.sandbox.restore(print)
 

@@ -22,8 +22,6 @@ pytestmark = pytest.mark.integration
 
 NAME, SERVICE = "rolled", "nlp/rolled"
 REPLICAS, CONCURRENCY = 2, 2
-WORK_S = 0.27
-"""What a replica takes for one request."""
 PATIENCE_S = 240.0
 """Replicas that are replaced one at a time, on a machine that has much else to do."""
 RATE_PER_S = 5.0
@@ -231,10 +229,16 @@ def test_a_deleted_service_finishes_what_it_has(service: Rolled) -> None:
     count = 6 * REPLICAS * CONCURRENCY
 
     async def deleted() -> list[str]:
-        async with Load(service.sandbox.layout.gateway_url, [SERVICE], 60.0) as load:
-            arrivals = [Arrival(0.0, SERVICE, 500, 200)] * count
+        async with Load(service.sandbox.layout.gateway_url, [SERVICE], 240.0) as load:
+            arrivals = [Arrival(0.0, SERVICE, 500, 1000)] * count
             sending = asyncio.create_task(load.replay(arrivals))
-            await asyncio.sleep(WORK_S)
+
+            def have_come() -> bool:
+                now = service.status()
+                return now["in_flight"] + now["backlog"] + len(load.records) == count
+
+            # What comes once it is deleted is refused.
+            await asyncio.to_thread(until, have_come)
             words = ("service", "delete", SERVICE)
             deleting = asyncio.to_thread(service.slicewise, "bob", *words)
             await asyncio.gather(sending, deleting)

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -121,7 +120,8 @@ def test_a_step_in_a_batch_job_gets_ports_on_every_node(bare: Sandbox, node: str
 
 def test_two_nodes_can_serve_the_same_port(bare: Sandbox):
     script = (
-        "import socket, sys; socket.create_server((sys.argv[1], int(sys.argv[2]))); print('bound')"
+        "import socket, sys; socket.create_server((sys.argv[1], int(sys.argv[2])));"
+        " print('bound', flush=True)"
     )
     port = str(bare.layout.reserved_ports[-1])
     held = [
@@ -129,11 +129,11 @@ def test_two_nodes_can_serve_the_same_port(bare: Sandbox):
             "alice",
             ("/usr/bin/python3", "-c", f"{script}; sys.stdin.read()", address, port),
             stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         for address in list(bare.layout.node_addresses.values())[:2]
     ]
-    time.sleep(0.5)
-    assert [child.poll() for child in held] == [None, None]
+    assert [child.stdout and child.stdout.readline() for child in held] == ["bound\n"] * 2
     for child in held:
         child.communicate()
 
