@@ -455,8 +455,8 @@ def test_idle_quota_is_lent_and_given_back_at_once(daemon: Daemon) -> None:
     expected = ["PENDING QOSGrpBilling"] + ["RUNNING None"] * 3
     until_is(lambda: daemon.job_states("bob"), expected)
     for _ in range(3):
-        assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")[0] == 0
-    until_is(lambda: daemon.job_states("alice"), ["RUNNING None"] * 3, 40)
+        assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 300")[0] == 0
+    until_is(lambda: daemon.job_states("alice"), ["RUNNING None"] * 3)
     # What it borrowed runs on as long as there are GPUs; nothing more starts.
     assert daemon.job_states("bob") == expected
 
@@ -477,7 +477,7 @@ def test_what_a_budget_has_no_room_for_waits_for_a_grant(daemon: Daemon) -> None
         return daemon.sandbox.run("root", show).stdout.strip()
 
     until_is(run_minutes, "billing=3000")
-    assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")[0] == 0
+    assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 300")[0] == 0
     until_is(lambda: daemon.job_states("alice"), ["PENDING QOSGrpBillingRunMinutes"])
     grant = ("budget", "grant", "vision", "--amount", "0.05", "--reason", "for the deadline")
     daemon.slicewise(*grant)
@@ -527,7 +527,7 @@ def operator_bears(daemon: Daemon, clean: None) -> Iterator[None]:
 
 @pytest.mark.usefixtures("operator_bears")
 def test_what_a_failed_node_ends_is_waived_where_that_is_the_rule(daemon: Daemon) -> None:
-    code, text = daemon.sbatch("alice", *PLAIN, "--no-requeue", "--wrap=sleep 60")
+    code, text = daemon.sbatch("alice", *PLAIN, "--no-requeue", "--wrap=sleep 300")
     assert code == 0, text
     until_is(lambda: daemon.job_states("alice"), ["RUNNING None"])
     time.sleep(2)
@@ -558,12 +558,12 @@ class TestWithoutDaemon:
 
     def test_a_tenant_keeps_within_its_quota(self, daemon: Daemon) -> None:
         for _ in range(5):
-            assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60")[0] == 0
+            assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 300")[0] == 0
         expected = ["PENDING QOSGrpBilling"] * 2 + ["RUNNING None"] * 3
         until_is(lambda: daemon.job_states("alice"), expected)
 
     def test_an_account_without_quota_runs_nothing(self, daemon: Daemon) -> None:
-        assert daemon.sbatch("carol", *PLAIN, "--wrap=sleep 60")[0] == 0
+        assert daemon.sbatch("carol", *PLAIN, "--wrap=sleep 300")[0] == 0
         until_is(lambda: daemon.job_states("carol"), ["PENDING QOSGrpBilling"])
 
     def test_a_service_is_refused(self, daemon: Daemon) -> None:

@@ -287,7 +287,7 @@ def test_a_change_is_notified_and_its_compilation_known(ledger: Ledger, database
     with psycopg.connect(database, autocommit=True) as listener:
         listener.execute(f"LISTEN {QUOTA_CHANNEL}")
         change = ledger.tenants.change(nominal("vision", 6000), "root", "")
-        (notice,) = listener.notifies(timeout=5, stop_after=1)
+        (notice,) = listener.notifies(timeout=60, stop_after=1)
     assert (int(notice.payload), ledger.tenants.change_id()) == (change.change_id, change.change_id)
     assert not ledger.limits.compiled(change.change_id)
     ledger.limits.mark_compiled(change.change_id)
