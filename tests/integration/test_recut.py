@@ -237,7 +237,7 @@ def stall(cluster: Cluster, step: StepName | None) -> None:
             return
         connection.execute(
             "CREATE OR REPLACE FUNCTION slicewise.stall() RETURNS trigger LANGUAGE plpgsql AS"
-            " 'BEGIN PERFORM pg_sleep(20); RETURN NEW; END'"
+            " 'BEGIN PERFORM pg_sleep(300); RETURN NEW; END'"
         )
         connection.execute(
             "CREATE TRIGGER stall BEFORE UPDATE ON slicewise.recut_steps FOR EACH ROW"
