@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from processes import children_of
 from quotas import until_in_force
 from service_status import services, status, until_routed
 from waiting import until, until_is
@@ -28,6 +29,7 @@ from sandbox.demo.commands import publish_models
 from sandbox.demo.load import Load
 from sandbox.demo.record import RequestRecord
 from sandbox.demo.trace import Arrival
+from sandbox.process import read_stat
 
 pytestmark = pytest.mark.integration
 
@@ -166,6 +168,13 @@ def service(world: Service) -> Service:
     return world
 
 
+def kill_haproxy(sandbox: Sandbox) -> None:
+    """All of it: its worker ends after its master only, and takes connections until then."""
+    workers = children_of(sandbox.state.processes["haproxy"].pid)
+    sandbox.kill("haproxy", signal.SIGKILL)
+    until(lambda: not any(map(read_stat, workers)))
+
+
 def listens(url: str) -> bool:
     where = urlsplit(url)
     with suppress(OSError), socket.create_connection((where.hostname, where.port), 1.0):
@@ -211,7 +220,7 @@ def test_haproxy_killed_gets_its_routes_back(service: Service) -> None:
     kept = Maps(sandbox.layout.gateway_directory).services
     until(lambda: f"{SERVICE} pool" in kept.read_text())
     for routes in (kept.read_text(), ""):
-        sandbox.kill("haproxy", signal.SIGKILL)
+        kill_haproxy(sandbox)
         kept.write_text(routes)
         sandbox.start("haproxy", "slicewise", haproxy.command(sandbox.layout))
         until(lambda: listens(sandbox.layout.gateway_url))
