@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 
 from cluster.jobs import JobView
 from slurm_plugin.decide.charging import transfer
@@ -190,9 +191,11 @@ def run_minutes(
     every budget on the way up, and no budget below lends a tenant its own.
     """
     allowed = {name: one.startable_millislice_s for name, one in budgets_left.items()}
+    # Of thousands of runs, a few tenants'.
+    upwards = cache(partial(_upwards, policy))
     for held in reservations:
         unused = held.reserved_millislice_s - unposted_millislice_s(held, at_s)
-        for name in _upwards(policy, held.tenant):
+        for name in upwards(held.tenant):
             if name in allowed and name != held.payer:
                 allowed[name] += max(0, unused)
         if held.tenant not in policy and held.payer in allowed:

@@ -346,7 +346,7 @@ def by_priority(jobs: Iterable[JobView]) -> list[JobView]:
 
 def is_managed(job: JobView, partitions: frozenset[str]) -> bool:
     """Whether it is, or may come, in one of the partitions: while it waits it may name several."""
-    return not partitions.isdisjoint(job.partition.split(","))
+    return job.partition in partitions or not partitions.isdisjoint(job.partition.split(","))
 
 
 def is_waiting(job: JobView) -> bool:

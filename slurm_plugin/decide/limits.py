@@ -521,15 +521,15 @@ def _qos_value(found: Found, key: LimitKey) -> str:
     row, (word, _, tres) = found.qos.get(key.name), key.field.partition("=")
     if row is None:
         return ""
-    limits = {
-        "grptres": row.grp_tres,
-        "maxtresperaccount": row.max_tres_per_account,
-        "grptresrunmins": row.grp_tres_run_mins,
-    }
-    if word in limits:
-        return str(limits[word].get(tres, ""))
-    if word == PREEMPT:
-        return _our_names(row.preempt)
+    match word:
+        case "grptres":
+            return str(row.grp_tres.get(tres, ""))
+        case "maxtresperaccount":
+            return str(row.max_tres_per_account.get(tres, ""))
+        case "grptresrunmins":
+            return str(row.grp_tres_run_mins.get(tres, ""))
+        case _ if word == PREEMPT:
+            return _our_names(row.preempt)
     texts = {
         NAME: row.name,
         PREEMPT_MODE: row.preempt_mode,

@@ -102,9 +102,11 @@ def price_faults(
     unpriced = defaultdict[str, list[str]](list)
     for node in nodes:
         if node.is_in(partitions):
-            kinds = {f"gpu:{kind}" for kind, count in node.gpus.items() if count} - {
-                f"gpu:{kind}" for kind in (*costs, *filter(is_pad, node.gpus))
-            }
+            kinds = [
+                f"gpu:{kind}"
+                for kind, count in node.gpus.items()
+                if count and kind not in costs and not is_pad(kind)
+            ]
             for kind in (*kinds, *(["gpu"] if node.untyped_gpus else [])):
                 unpriced[kind].append(node.name)
     return tuple(_unpriced(kind, names) for kind, names in sorted(unpriced.items()))

@@ -171,7 +171,7 @@ def node_positions(slurm_conf: str, gres_conf: str, node: str) -> Positions:
     them: none shared with other nodes, one for each device, each with AutoDetect=off.
     """
     lines = _gpu_lines(gres_conf.split("\n"), node)
-    found = [_device(begin, node) for begin in lines.values()]
+    found = [_device(line, said, node) for line, said in lines.values()]
     conf = slurm_conf.split("\n")
     match = _GRES.search(_bare(conf[_node_line(conf, node)]))
     counts = _counts(match[1] if match else "")
@@ -253,23 +253,25 @@ def _counts(gres: str) -> Mapping[str, int]:
     return found
 
 
-def _gpu_lines(lines: Sequence[str], node: str) -> Mapping[int, re.Match[str]]:
-    """By number, with what ``_own_lines`` has of them."""
+def _gpu_lines(lines: Sequence[str], node: str) -> Mapping[int, tuple[str, _Said]]:
+    """By number, without comment, with what it says of a GPU."""
     everywhere = [line for line in lines if _EVERYWHERE.match(line)]
     if everywhere:
         line = _bare(everywhere[0]).strip()
         raise _wrong(f"gres.conf has a line for the GPUs of all nodes: {line}")
-    own = {n: begin for n, begin in _own_lines(lines, node) if _said(_behind(begin)) is not None}
+    own = {
+        number: (begin.string, said)
+        for number, begin in _own_lines(lines, node)
+        if (said := _said(begin.string[begin.end() :])) is not None
+    }
     if not own:
         raise _wrong(f"gres.conf has no line of its own for the GPUs of {node}.")
     return own
 
 
-def _device(begin: re.Match[str], node: str) -> Device:
-    said = _said(_behind(begin))
-    if said is None or said.device is None:
-        line = begin.string.strip()
-        raise _wrong(f"This line of {node} in gres.conf is not of one device: {line}")
+def _device(line: str, said: _Said, node: str) -> Device:
+    if said.device is None:
+        raise _wrong(f"This line of {node} in gres.conf is not of one device: {line.strip()}")
     if said.unknown:
         raise _wrong(f"A line of {node} in gres.conf has {said.unknown}, which would be lost.")
     return said.device
@@ -304,10 +306,6 @@ def _own_lines(lines: Sequence[str], node: str) -> Iterator[tuple[int, re.Match[
         if match[1] != node or line.rstrip().endswith("\\"):
             raise _wrong(f"{node} shares a line, or it goes on over several: {line.strip()}")
         yield number, match
-
-
-def _behind(begin: re.Match[str]) -> str:
-    return begin.string[begin.end() :]
 
 
 def _bare(line: str) -> str:

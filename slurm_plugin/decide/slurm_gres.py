@@ -15,6 +15,7 @@ PAD = "pad"
 """Types that begin so, with a number behind, stand for instances that could be and are not: a
 node's devices are always as many, since Slurm lets jobs live through no other change."""
 
+_PAD_TYPE = re.compile(rf"{PAD}[0-9]+")
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 _FILE = re.compile(r"/[A-Za-z0-9._/+@-]{1,1023}")
 _MOST_DEVICES = 1024
@@ -99,7 +100,7 @@ def _slurm_name(name: str) -> str:
 
 def is_pad(gres_type: str) -> bool:
     """Whether a type is none that a job may ask for."""
-    return re.fullmatch(rf"{PAD}[0-9]+", gres_type) is not None
+    return _PAD_TYPE.fullmatch(gres_type) is not None
 
 
 def gres_conf(node: str, found: Sequence[Device]) -> tuple[str, ...]:

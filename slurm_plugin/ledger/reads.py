@@ -79,7 +79,8 @@ def accounted_until_s(connection: Connection, cluster: str) -> int | None:
 
 def reservations(connection: Connection, cluster: str) -> tuple[Reservation, ...]:
     """Runs that are not settled."""
-    found = connection.execute(queries.reservations_of(cluster))
+    # A run each: row by row it takes twice as long.
+    found = connection.execute(queries.reservations_of(cluster)).all()
     return tuple(queries.reservation(row) for row in found)
 
 

@@ -212,9 +212,6 @@ def _group(runs: _Runs, run: Running, taking: Taking) -> list[Run]:
 
 def _run(run: Running, taking: Taking) -> Run:
     lost = 0.0 if run.is_replica else (taking.now_s - run.start_s) * run.cost_millislices
-    total: Counter[str] = Counter()
-    for there in run.instances.values():
-        total.update(there)
     return Run(
         run.job_id,
         run.tenant,
@@ -222,8 +219,18 @@ def _run(run: Running, taking: Taking) -> Run:
         not run.is_replica,
         (lost, -run.start_s, run.job_id),
         run.instances,
-        shape_of(total),
+        shape_of(_total(run.instances)),
     )
+
+
+def _total(instances: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:
+    """GPU instances by type on all nodes; nearly every run has one node only."""
+    if len(instances) == 1:
+        return next(iter(instances.values()))
+    total: Counter[str] = Counter()
+    for there in instances.values():
+        total.update(there)
+    return total
 
 
 @dataclass(frozen=True)
