@@ -18,7 +18,6 @@ import aiohttp
 import grpc
 from aiohttp import web
 from free_ports import free_port
-from processes import children_of
 from replica_keys import gateway_directory, replica_context, replica_keys
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -29,7 +28,6 @@ from launcher.decide.routing import MarkComplete, Route, plan_routes
 from launcher.haproxy import HaproxyRuntime, check_configuration, prepare
 from launcher.identity import KEY
 from launcher.render import CONFIGURATION, gateway_files
-from sandbox.process import read_stat
 
 GATEWAY_KEY, GATEWAY_CERTIFICATE = gateway_directory() / KEY, gateway_directory() / "gateway.crt"
 """Of every gateway here: a replica is there before its gateway."""
@@ -182,13 +180,18 @@ class Harness:
         """All its processes at once; returns when none of them has the port any more."""
         if self._master is None:
             return
-        workers = children_of(self._master.pid)
+        group = self._master.pid
         with suppress(ProcessLookupError):
-            os.killpg(self._master.pid, signal.SIGKILL)
+            os.killpg(group, signal.SIGKILL)
         await self._master.wait()
 
         async def have_ended() -> bool:
-            return not any(map(read_stat, workers))
+            # Not by a list of its children: the kernel leaves some out while others end.
+            try:
+                os.killpg(group, 0)
+            except ProcessLookupError:
+                return True
+            return False
 
         await eventually(have_ended)
 
