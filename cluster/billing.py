@@ -1,7 +1,7 @@
-"""Slurm's ``billing`` in the site's own unit: the only place where millislices become it, and back.
+"""Converts millislices into Slurm's ``billing`` in the site's own unit, and back.
 
-Nothing else in Slicewise counts in it. Amounts are whole on both sides, so what does not divide is
-rounded, each way such that nobody may have more than is allowed.
+No other module counts in that unit. Amounts are whole numbers on both sides. What does not divide
+is rounded, in each direction such that no tenant may have more than is allowed.
 """
 
 from collections.abc import Iterable
@@ -16,33 +16,42 @@ _SLICE_MILLISLICES = 1000
 
 @dataclass(frozen=True)
 class BillingUnit:
-    """``[cluster] billing_per_slice``: so much of Slurm's billing is one slice."""
+    """``[cluster] billing_per_slice``: how much of Slurm's billing is one slice."""
 
     per_slice: Fraction = Fraction(_SLICE_MILLISLICES)
 
     def exact(self, millislices: int) -> Fraction:
-        """Whole of what GPUs of the configured types cost: the settings refuse all other units."""
+        """Billing of an amount, unrounded.
+
+        It is whole for what GPUs of the configured types cost: the settings refuse every unit in
+        which it would not be.
+        """
         return millislices * self.per_slice / _SLICE_MILLISLICES
 
     def held(self, millislices: int) -> int:
-        """What Slurm bills for it; of what does not divide it would be the next more."""
+        """What Slurm bills for an amount that jobs hold, rounded up."""
         return ceil(self.exact(millislices))
 
     def limit(self, millislices: int) -> int:
-        """As a limit, of slices or, in millislice-minutes, of a budget: the next less, so never
-        more than allowed. No job is kept out by that, as each bills a whole number.
+        """Billing limit for an amount (millislices, or millislice-minutes of a budget).
+
+        Rounded down, so the limit never allows more than the amount. That keeps no job out, as each
+        job bills a whole number.
         """
         return floor(self.exact(millislices))
 
     def millislices(self, billing: int) -> Millislices:
-        """Of a limit, or a change of one, that somebody wrote into Slurm: the next less."""
+        """Millislices of a limit, or of a change of one, set in Slurm outside Slicewise.
+
+        Rounded down.
+        """
         return Millislices(floor(billing * _SLICE_MILLISLICES / self.per_slice))
 
     def nearest(self, costs_millislices: Iterable[int]) -> tuple[Fraction, ...]:
-        """The nearest units by which all of these costs are whole: the next smaller, if there is
-        one, and the next larger.
+        """The units nearest to this one that make all of these costs whole.
 
-        A unit makes each cost whole if it makes their greatest common divisor whole.
+        They are the next smaller or equal one, if there is one, and the next larger. A unit makes
+        each cost whole if it makes their greatest common divisor whole.
         """
         step = Fraction(_SLICE_MILLISLICES, gcd(*costs_millislices))
         below = self.per_slice // step * step
@@ -50,4 +59,4 @@ class BillingUnit:
 
 
 MILLISLICES = BillingUnit()
-"""What a site has that says nothing."""
+"""The unit of a site that configures none: one slice is 1000."""

@@ -1,4 +1,4 @@
-"""What commands print: tables that fit the terminal, JSON, amounts in words."""
+"""Prints for the commands: tables that fit the terminal, JSON, and refusals."""
 
 import json
 import sys
@@ -13,34 +13,35 @@ from rich.text import Text
 from cluster.errors import Refusal
 
 _PIPE_WIDTH = 10_000
-"""Columns where there is no terminal: nothing is left out, shortened or folded."""
+"""Width where there is no terminal: nothing is left out, shortened or folded."""
 _FOLD_WIDTH = 30
-"""Free text gets at least so many columns before others are left out for it."""
+"""Width that free text gets at least before other columns are left out for it."""
 _GAP, _EDGE = 2, 1
-"""What a column takes beside its cells, and a table beside its columns (``FittingTable``)."""
+"""Width that each column needs beside its cells, and a table beside its columns (``FittingTable``).
+"""
 
 
 class PipeConsole(Console):
-    """Where there is no terminal: a row is a line, for ``grep`` and ``awk``."""
+    """The console where there is no terminal: a row is one line, for ``grep`` and ``awk``."""
 
     def __init__(self) -> None:
         super().__init__(width=_PIPE_WIDTH)
 
 
 def console() -> Console:
-    """Colours and the terminal's width on a terminal only."""
+    """A console with colours and the terminal's width on a terminal; else a ``PipeConsole``."""
     return Console() if sys.stdout.isatty() else PipeConsole()
 
 
 def print_json(value: object) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def print_refusal(refusal: Refusal) -> None:
-    """What happened, what to do and the code, on stderr."""
+    """Print what happened, what to do and the code, on stderr."""
     out = Console(stderr=True)
-    # As Text: what others wrote (a log's "[Note]", a user's path) must not be read as markup.
+    # As Text, so that text of others (a log's "[Note]", a user's path) is not read as markup.
     out.print(Text(printable(refusal.message), style="red"), soft_wrap=True)
     if refusal.hint:
         out.print(Text(printable(refusal.hint)), soft_wrap=True)
@@ -48,7 +49,10 @@ def print_refusal(refusal: Refusal) -> None:
 
 
 def printable(text: str) -> str:
-    """As it may stand on a terminal, which obeys control characters; line breaks and tabs stay."""
+    """The text with each control character, which a terminal would obey, replaced by U+FFFD.
+
+    Line breaks and tabs stay.
+    """
     return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
 
 
@@ -57,11 +61,11 @@ class Column:
     """A column of a table.
 
     Attributes:
-        cells: row by row.
-        brief: the same, shorter, for narrow terminals; () if they can't be shortened.
-        right: whether they are numbers.
-        folds: whether they are free text, which may go on over several lines.
-        rank: narrow terminals leave columns out, the highest rank first; 0 always stays.
+        cells: the cells, row by row.
+        brief: shorter cells for narrow terminals; () if they can't be shortened.
+        right: whether the cells are aligned to the right, as numbers are.
+        folds: whether the cells are free text, which may continue over several lines.
+        rank: narrow terminals leave columns out, those with the highest rank first; 0 always stays.
     """
 
     heading: str
@@ -73,7 +77,7 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Columns of the terminal that it needs."""
+        """Width that the column needs on the terminal."""
         natural = max(cell.cell_len for cell in (Text(self.heading), *self.cells))
         return min(natural, _FOLD_WIDTH) if self.folds else natural
 
@@ -87,7 +91,7 @@ def column(
     folds: bool = False,
     rank: int = 0,
 ) -> Column:
-    """A column of anything; what is not Text yet is shown as it stands, never read as markup."""
+    """Build a column of any values; what is not Text is shown as it is, never read as markup."""
     return Column(heading, _texts(cells), _texts(brief), right, folds, rank)
 
 
@@ -96,12 +100,12 @@ def _texts(cells: Iterable[object]) -> tuple[Text, ...]:
 
 
 def table_width(columns: Sequence[Column]) -> int:
-    """What a table of these columns needs."""
+    """Width that a table of these columns needs."""
     return _EDGE + sum(one.width + _GAP for one in columns)
 
 
 def fitted(columns: Sequence[Column], width: int) -> tuple[Column, ...]:
-    """These columns for a terminal of that width: shortened if they must be, then left out."""
+    """The columns for a terminal of this width: shortened if needed, then left out by rank."""
     shown = tuple(columns)
     if table_width(shown) > width:
         shown = tuple(replace(one, cells=one.brief or one.cells) for one in shown)
@@ -117,7 +121,7 @@ class FittingTable:
     columns: tuple[Column, ...]
 
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
-        """Rich asks here, with the width."""
+        """Render the table for the width that rich gives."""
         if isinstance(out, PipeConsole):
             yield from _lines(
                 _padded((Text(one.heading), *one.cells), right=one.right) for one in self.columns
@@ -131,7 +135,7 @@ class FittingTable:
                 Text(one.heading),
                 justify="right" if one.right else "left",
                 overflow="fold",
-                # Where even the least does not fit, everything folds rather than being cut off.
+                # Where even the columns of rank 0 do not fit, all cells fold rather than being cut.
                 no_wrap=fits and not one.folds,
             )
         for cells in zip(*(one.cells for one in shown), strict=True):
@@ -141,12 +145,12 @@ class FittingTable:
 
 @dataclass(frozen=True)
 class Facts:
-    """Headings and what stands behind each; on a terminal what is too long folds."""
+    """Headings, each with its text; on a terminal, a text that is too long folds."""
 
     rows: tuple[tuple[str, Text], ...]
 
     def __rich_console__(self, out: Console, _options: ConsoleOptions) -> RenderResult:
-        """Rich asks here."""
+        """Render the rows for rich."""
         if isinstance(out, PipeConsole):
             headings, texts = zip(*self.rows, strict=True)
             yield from _lines((_padded(_texts(headings)), _padded(texts)))
@@ -160,7 +164,7 @@ class Facts:
 
 
 def _lines(columns: Iterable[Sequence[str]]) -> Iterable[Text]:
-    """A line a row, two spaces between columns, nothing behind the last word."""
+    """One line a row, with two spaces between columns and no trailing blanks."""
     for row in zip(*columns, strict=True):
         yield Text("  ".join(row).rstrip())
 

@@ -1,4 +1,4 @@
-"""A service's environment: variables of its server, as one word of a ``#SLICEWISE`` line."""
+"""Variables of a service's server, and their form as one word of a ``#SLICEWISE`` line."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,14 +8,14 @@ from urllib.parse import parse_qsl, quote
 from pydantic import BeforeValidator, WithJsonSchema
 
 ENCODED_BYTES = 1900
-"""Of all variables together: a line of a script that slicewise.lua reads has 2048."""
+"""Bytes of all variables together at most: slicewise.lua reads lines of up to 2048 bytes."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _OURS = re.compile(
     r"(SLURM|SBATCH|SLICEWISE|SPANK)_.*|PMIX?_.*"
     r"|(CUDA|NVIDIA)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL"
 )
-"""Slurm says by these which slice, ports and node a replica has."""
+"""Variables by which Slurm tells a replica its slice, ports and node."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 ENVIRONMENT = (
@@ -25,12 +25,15 @@ ENVIRONMENT = (
 
 
 def encoded(variables: Iterable[tuple[str, str]]) -> str:
-    """As in a directive: ``A=1&B=two%20words``."""
+    """The variables as a directive has them: ``A=1&B=two%20words``."""
     return "&".join(f"{name}={quote(value, safe='/:,@')}" for name, value in variables)
 
 
 def _variables(value: object) -> tuple[tuple[str, str], ...]:
-    """Of a table, or of a directive's text; sorted by name. ValueError for what is refused."""
+    """The variables of a table, or of a directive's text, sorted by name.
+
+    ValueError for a name, a value or a length that is refused.
+    """
     pairs = _pairs(value)
     if len({name for name, _ in pairs}) != len(pairs) or not all(map(_is_allowed, pairs)):
         raise ValueError("a name or a value")
@@ -63,4 +66,4 @@ Environment = Annotated[
     BeforeValidator(_variables),
     WithJsonSchema({"type": "table", "additionalProperties": {"type": "string"}}),
 ]
-"""Pairs, sorted by name: a spec stays hashable."""
+"""Pairs sorted by name, so that a spec stays hashable."""

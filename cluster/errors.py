@@ -1,4 +1,4 @@
-"""Failures and refusals that a person reads: a stable code, what happened, what to do."""
+"""Errors and refusals for people: each has a stable code, what happened, and what to do."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ class Refusal:
     Attributes:
         code: stable, documented in docs/errors.md, such as ``SW-QUOTA-NONE``.
         message: what happened, in words and numbers.
-        hint: what the reader can do about it.
+        hint: what the reader can do about it; "" if there is nothing to suggest.
     """
 
     code: str

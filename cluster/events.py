@@ -1,4 +1,4 @@
-"""How both programs write their log lines: ``event key=value ...``."""
+"""Formats the log lines of both programs: ``event key=value ...``."""
 
 import json
 import logging
@@ -9,7 +9,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,:/@+-]+")
 
 
 def configure_logging(logger: logging.Logger, level: str) -> None:
-    """To stderr, where systemd's journal takes it from; of libraries only what is wrong."""
+    """Log to stderr, from which systemd's journal reads; libraries log warnings and errors only."""
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
@@ -17,9 +17,10 @@ def configure_logging(logger: logging.Logger, level: str) -> None:
 
 
 def event_line(event: str, fields: Mapping[str, object]) -> str:
-    """One line, whatever the values hold: one with blanks or control characters is quoted as JSON.
+    """Format an event as one line, whatever its values hold.
 
-    Sets are written in order, ``-`` if empty.
+    A value with blanks or control characters is quoted as JSON. Sets are written in order, ``-`` if
+    empty.
     """
     return " ".join((event, *(f"{key}={_text(value)}" for key, value in fields.items())))
 

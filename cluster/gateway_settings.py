@@ -1,4 +1,4 @@
-"""[gateway] of slicewise.toml: HAProxy, and what clients and tenants may ask of it."""
+"""[gateway] of slicewise.toml: HAProxy, and the limits on clients and tenants."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ class TenantLimits(BaseModel):
 
 
 class LimitSettings(BaseModel):
-    """[gateway.limits]: of each tenant that has none of its own; 0 is unlimited."""
+    """[gateway.limits]: limits for each tenant without limits of its own; 0 is unlimited."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,7 +31,7 @@ class LimitSettings(BaseModel):
 
     @property
     def any(self) -> bool:
-        """Whether there is one on tenants."""
+        """Whether tenants have any limit."""
         return bool(self.requests_per_s or self.concurrent or self.tenants)
 
 
@@ -74,5 +74,5 @@ class GatewaySettings(BaseModel):
 
     @property
     def places(self) -> Places:
-        """For services."""
+        """The gateway's places for services."""
         return Places(self.backends, self.services_per_tenant or max(1, self.backends // 2))

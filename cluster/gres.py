@@ -1,4 +1,4 @@
-"""GRES and TRES text of every Slurm version, to and from values."""
+"""Reads and writes the GRES and TRES text of every Slurm version."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from string import whitespace
 from cluster.errors import InvalidInputError
 
 AUTO = "auto"
-"""As a type: the cheapest that fits."""
+"""Used as a GPU type: the cheapest type that fits."""
 
 _TEXT_LIMIT = 4096
 _PREFIX = r"(?:gres[:/])?gpu"
@@ -20,19 +20,19 @@ _TYPED = re.compile(
 _NUMBER = re.compile(r"[0-9]+[kmgtp]", re.IGNORECASE)
 _SHARED = re.compile(r"(?:gres[:/])*(?P<name>shard|mps)(?![^:=])")
 _OPEN = re.compile(rf"(?P<head>\s*{_PREFIX})(?::{AUTO})?(?P<count>[:=][0-9]{{1,8}})?(?P<end>\s*)")
-"""GPUs of no type, or of type auto."""
+"""GPUs with no type, or with type auto."""
 
 
 @dataclass(frozen=True)
 class GpuRequest:
-    """GPUs that a job asks for: how many of which type; None is "any type"."""
+    """GPUs that a job asks for: a type and a count; None is "any type"."""
 
     gres_type: str | None
     count: int
 
     @property
     def is_open(self) -> bool:
-        """Its type has still to be chosen."""
+        """Whether the type has still to be chosen."""
         return self.gres_type in {None, AUTO}
 
 
@@ -41,8 +41,8 @@ def parse_gpu_requests(text: str) -> tuple[GpuRequest, ...]:
 
     Slurm 22.05 writes ``gres:gpu:1g.10gb:1``, newer ones ``gres/gpu:1g.10gb:1`` and, per task,
     ``gres/gpu:1g.10gb=1``; users write ``gpu:1g.10gb:1``, ``gpu:2`` or ``gpu``. Raises
-    InvalidInputError (SW-GRES) for every other form: some, such as ``gpu:+1``, Slurm reads as a
-    number of any GPUs. slicewise.lua reads the same as typed.
+    InvalidInputError (SW-GRES) for every other form, because Slurm reads some, such as ``gpu:+1``,
+    as a number of GPUs of any type. slicewise.lua accepts the same forms for GPUs with a type.
     """
     if len(text) > _TEXT_LIMIT:
         raise _unreadable(f"GRES of more than {_TEXT_LIMIT} characters")
@@ -51,7 +51,7 @@ def parse_gpu_requests(text: str) -> tuple[GpuRequest, ...]:
 
 
 def shared_gpus(text: str) -> str:
-    """``shard`` or ``mps`` if such a part is in the text, else ""."""
+    """``shard`` or ``mps`` if the text has such a part, else ""."""
     if "shard" not in text and "mps" not in text:
         return ""
     found = (_SHARED.match(part.strip(whitespace)) for part in text.split(","))
@@ -59,12 +59,12 @@ def shared_gpus(text: str) -> str:
 
 
 def with_type(text: str, gres_type: str) -> str:
-    """The text with that type for its GPUs of no type and of type auto; all else as it was."""
+    """The text with this type for GPUs that have no type or type auto; the rest is unchanged."""
     return ",".join(_typed(part, gres_type) for part in text.split(","))
 
 
 def counted(text: str) -> str:
-    """The text with a count for each GPU of a type: Slurm 22.05 takes no type without one."""
+    """The text with a count for every GPU type: Slurm 22.05 accepts no type without a count."""
     return ",".join(f"{part}:1" if _has_no_count(part) else part for part in text.split(","))
 
 
@@ -81,12 +81,12 @@ def _typed(part: str, gres_type: str) -> str:
 
 
 def plain_gres(text: str) -> str:
-    """As ``gres`` takes it in every Slurm version: without the ``gres:`` or ``gres/`` of parts."""
+    """The text as ``gres`` takes it in every Slurm version, without ``gres:`` or ``gres/``."""
     return ",".join(re.sub(r"^\s*gres[:/]", "", part) for part in text.split(","))
 
 
 def _is_gpu(part: str) -> bool:
-    # Slurm refuses "gres:gres:gpu"; it must not become one that it takes.
+    # Slurm refuses "gres:gres:gpu", which must not be turned into a text that Slurm accepts.
     return re.match(r"^(?:gres[:/])*gpu(?:[:=]|$)", part) is not None
 
 
@@ -108,19 +108,19 @@ def _unreadable(what: str) -> InvalidInputError:
 
 
 def gres_text(request: GpuRequest) -> str:
-    """As every Slurm version takes it in ``gres``: ``gpu:1g.10gb:1``."""
+    """The request as every Slurm version takes it in ``gres``: ``gpu:1g.10gb:1``."""
     kind = f":{request.gres_type}" if request.gres_type else ""
     return f"gpu{kind}:{request.count}"
 
 
 def parse_tres(text: str) -> Mapping[str, str]:
-    """``cpu=1,billing=1000,gres/gpu:1g.10gb=1`` as a mapping; empty text is empty."""
+    """Split ``cpu=1,billing=1000,gres/gpu:1g.10gb=1`` into a mapping; {} for empty text."""
     pairs = (part.partition("=") for part in text.split(",") if part)
     return {name: value for name, _, value in pairs}
 
 
 def gpu_types_of_tres(tres: Mapping[str, str]) -> Mapping[str, int]:
-    """Counts by GPU type of an allocation's TRES: ``{"1g.10gb": 1}``; untyped sums are left out."""
+    """Counts by GPU type of an allocation's TRES: ``{"1g.10gb": 1}``, without the untyped total."""
     prefix = "gres/gpu:"
     return {
         name.removeprefix(prefix): int(value)

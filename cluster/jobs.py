@@ -1,4 +1,4 @@
-"""What Slurm says of jobs, nodes, steps and past runs; the tag that ties a job to Slicewise."""
+"""What Slurm reports of jobs, nodes, steps and past runs, and the tag of a job under Slicewise."""
 
 import re
 from collections.abc import Mapping
@@ -12,8 +12,9 @@ from cluster.gres import gpu_types_of_tres
 
 
 class JobState(StrEnum):
-    """The base states of Slurm that matter here; every other one, and one that can't be read, is
-    OTHER.
+    """Slurm's base states that Slicewise tells apart.
+
+    Every other state, and a state that can't be read, is OTHER.
     """
 
     PENDING = "PENDING"
@@ -36,7 +37,7 @@ ALLOTTED = frozenset(
         JobState.OTHER,
     }
 )
-"""States in which a job holds its GPUs, or may hold them: nobody else gets them meanwhile."""
+"""States in which a job holds its GPUs, or may hold them: no other job gets them meanwhile."""
 
 
 _ESSENTIAL = frozenset({"state", "tres", "start_s", "task_index", "array_job_id", "uid"})
@@ -44,23 +45,25 @@ _ESSENTIAL = frozenset({"state", "tres", "start_s", "task_index", "array_job_id"
 
 @dataclass(frozen=True)
 class JobView:
-    """One record of ``scontrol show job -d``: a job, one task of an array, or its untouched rest.
+    """One record of Slurm's job list: a job, one task of an array, or the array's untouched tasks.
 
     Attributes:
         job_id: Slurm's own number of this record (a split array task has its own).
         array_job_id: None for a job that is no array.
         task_index: None for a job, and for the record of the untouched tasks.
         untouched: indices of the array's tasks that nothing has touched yet.
-        held: pending with priority 0.
+        held: whether the job is pending or in SPECIAL_EXIT, with priority 0.
         reason: Slurm's own word, such as ``JobHeldAdmin`` or ``QOSGrpBilling``.
-        tres: of the allocation, or of the request while pending: ``{"gres/gpu:1g.10gb": "1"}``.
+        tres: TRES of the allocation, or of the request while pending, for example
+            ``{"gres/gpu:1g.10gb": "1"}``.
         nodes: names of the allotted nodes.
         submit_s, start_s, end_s, eligible_s: Unix seconds; None where Slurm says Unknown.
-        time_limit_s: None is unlimited.
-        restarts: how often it was requeued.
-        ended: Slurm's word for how it ended, such as ``CANCELLED``; "" of what has not.
-        unread: attributes for which Slurm said what nobody can read; they are None or empty, of
-            ``state`` OTHER. Such a job has not ended: see ``is_doubtful``.
+        time_limit_s: seconds; None is unlimited.
+        restarts: how often the job was requeued.
+        ended: Slurm's word for how the job ended, such as ``CANCELLED``; "" while it has not.
+        unread: attributes for which Slurm's text could not be read. Each is None, empty or 0;
+            ``uid`` is -1, and ``state`` is OTHER, so that the job does not count as ended. See
+            ``is_doubtful``.
     """
 
     job_id: int
@@ -92,14 +95,16 @@ class JobView:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether it can't be said what it holds, or which run it is: it is left alone, nothing of
-        its tenant is lent, and its run is neither reserved for nor taken for ended.
+        """Whether an unread attribute leaves open what the job holds, or which run this is.
+
+        Slicewise leaves such a job alone and lends nothing of its tenant. Its run gets no
+        reservation of budget and does not count as ended.
         """
         return not self.unread.isdisjoint(_ESSENTIAL)
 
     @cached_property
     def gpus(self) -> Mapping[str, int]:
-        """GPU instances by type that it holds or waits for; of an array each of its tasks."""
+        """Instances by GPU type that the job (of an array: each task) holds or waits for."""
         return gpu_types_of_tres(self.tres)
 
 
@@ -108,13 +113,13 @@ class NodeView:
     """One node: its address, its partitions and its GPUs by type, configured and allotted.
 
     Attributes:
-        weight: Slurm gives jobs the nodes of the lowest first.
-        gpus_held: indices of those that jobs hold, in the order of gres.conf.
-        blocked: why nobody can have those that no job holds: no CPU or no memory is left, or it is
-            kept for one user; "" if that is not so.
-        cpus, memory_mib: what jobs may have of it, free or not; 0 if Slurm does not say.
-        threads_per_core: CPUs that Slurm gives together.
-        untyped_gpus: configured without a type; they are not among ``gpus``.
+        weight: Slurm's weight of the node; jobs get the nodes with the lowest weight first.
+        gpus_held: indices of the GPUs that jobs hold, in the order of gres.conf.
+        blocked: why no job can have the node's free GPUs: no CPU or no memory is left, or the node
+            is kept for one user or one security label; "" if nothing blocks them.
+        cpus, memory_mib: CPUs and memory for jobs, free or not; 0 if Slurm does not say.
+        threads_per_core: CPUs that Slurm gives to a job together.
+        untyped_gpus: GPUs configured without a type; they are not among ``gpus``.
     """
 
     name: str
@@ -133,11 +138,11 @@ class NodeView:
 
     @property
     def is_shapes(self) -> bool:
-        """Whether it is no node, but says what GPUs can be cut into."""
+        """Whether this is no real node, but the one that lists what GPUs can be cut into."""
         return self.name == SHAPES_NODE
 
     def is_in(self, partitions: AbstractSet[str]) -> bool:
-        """Whether it is a node, and in one of these."""
+        """Whether this is a real node, and in one of these partitions."""
         return not self.partitions.isdisjoint(partitions) and not self.is_shapes
 
 
@@ -146,12 +151,13 @@ class PartitionView:
     """One partition.
 
     Attributes:
-        billing_weights: TRESBillingWeights, the TRES in small letters:
+        billing_weights: TRESBillingWeights, with the TRES in small letters, for example
             ``{"cpu": 0.0, "gres/gpu:1g.10gb": 1000.0}``.
-        qos: whose limits bind all of its jobs; "" if it has none.
-        has_default_memory: whether a job that asks for no memory gets some, not all of a node's.
-        allow_qos: whose jobs it takes; None is all.
-        deny_qos: whose it does not.
+        qos: the partition's QOS, which limits all of its jobs; "" if it has none.
+        has_default_memory: whether a job that asks for no memory gets a default amount instead of
+            all of a node's.
+        allow_qos: QOS that the partition admits; None is all.
+        deny_qos: QOS that the partition refuses.
     """
 
     name: str
@@ -164,7 +170,7 @@ class PartitionView:
 
 @dataclass(frozen=True)
 class StepView:
-    """One running step; ``ports`` are those that Slurm reserved for it (``--resv-ports``)."""
+    """One running step; ``ports`` are those that Slurm reserved for the step (``--resv-ports``)."""
 
     job_id: int
     step: str
@@ -174,7 +180,7 @@ class StepView:
 
 @dataclass(frozen=True)
 class PlannedStart:
-    """When and where Slurm's backfill means to start a waiting job."""
+    """When and where Slurm's backfill plans to start a waiting job."""
 
     job_id: int
     start_s: int
@@ -182,12 +188,14 @@ class PlannedStart:
 
 
 SHAPES_NODE = "slicewise-shapes"
-"""A node of that name is never up. It has every type that GPUs can be cut into: of a type that no
-node has Slurm lets no job wait.
+"""Name of a node that is never up. It has every type that GPUs can be cut into, because Slurm lets
+no job wait for a type that no node has.
 """
 
 RECUT_RESERVATION = "slicewise_recut_"
-"""Reservations of ours begin so: of a node whose GPU is cut anew, of root's, for a few minutes."""
+"""Prefix of the names of Slicewise's reservations. Each is of a node with a GPU that is being
+re-cut, for root only and for a few minutes.
+"""
 
 
 @dataclass(frozen=True)
@@ -196,7 +204,7 @@ class ReservationView:
 
     Attributes:
         flags: Slurm's words, such as MAINT.
-        cores: which of a node's cores it has, by node, where it has not all of them.
+        cores: the reserved cores of a node, by node, where the reservation has not all of them.
     """
 
     name: str
@@ -213,11 +221,11 @@ class RunRecord:
 
     Attributes:
         job_id: Slurm's raw number.
-        task: the name a person uses: ``814_3`` or ``814``.
+        task: the name that a person uses: ``814_3`` or ``814``.
         start_s: Unix seconds; together with cluster and job_id the key of a run.
-        end_s: None while it runs.
+        end_s: Unix seconds; None while the run goes on.
         state: first word of sacct's State.
-        tres: AllocTRES, among it ``billing``.
+        tres: AllocTRES, which includes ``billing``.
     """
 
     job_id: int
@@ -233,7 +241,7 @@ class RunRecord:
 
     @cached_property
     def gpus(self) -> Mapping[str, int]:
-        """GPU instances by type that it held."""
+        """Instances by GPU type that the run held."""
         return gpu_types_of_tres(self.tres)
 
 
@@ -245,19 +253,24 @@ _TAG = re.compile(
     r"(?P<undecided> undecided(?P<auto> auto)?)?(?![^ ])"
 )
 _KNOWN_TAGS = 1 << 15
-"""Every look has the same ones again: more than a large site has jobs."""
+"""Size of the cache of parsed tags: more than a large site has jobs. Every look at Slurm shows the
+same tags again.
+"""
 
 _SAID = re.compile(
     r"slicewise:run=(?P<run>[0-9]{1,9}) (?P<words>ended with [0-9]{1,3})(?:: [ -~]{0,500})?"
 )
-"""As the batch script writes it; older scripts wrote lines of their log behind it. A comment is its
-user's own, and everybody sees it: nothing else of one is shown to anybody."""
+"""A job's comment as the batch script writes it when a run has failed; older scripts appended lines
+of their log. Users can write anything into the comments of their jobs, and every user can read
+them, so no other part of a comment is ever shown.
+"""
 
 
 def last_words(job: JobView) -> str:
-    """How its last run ended, if that failed: ``ended with 1``; else "". By the job's comment.
+    """How the job's last run ended, if it failed: ``ended with 1``; else "".
 
-    It counts runs as Slurm does, so the words of an earlier run are none of the last one's.
+    The batch script writes that into the job's comment, with the number of the run as Slurm counts
+    them: so the words of an earlier run are not taken for those of the last one.
     """
     match = _SAID.fullmatch(job.comment)
     last = job.restarts if job.state is JobState.ENDED else job.restarts - 1
@@ -268,14 +281,15 @@ def last_words(job: JobView) -> str:
 CERTIFICATE = re.compile(
     r"slicewise:certificate=(?P<run>[0-9]{1,9}) (?P<der>[A-Za-z0-9+/]{64,2000}={0,2})"
 )
-"""As the batch script writes it, once it has the ports that Slurm allotted."""
+"""A job's comment as the batch script writes it, once the script has the ports that Slurm allotted.
+"""
 
 
 def certificate(job: JobView) -> str:
     """The certificate that the batch script of a running job made for this run; "" before that.
 
-    Base64 of DER. Slurm lets only the job's user, its account's coordinators and operators write a
-    comment, so whoever has the certificate's key is this job.
+    Base64 of DER. Slurm lets only the job's user, coordinators of its account and operators write a
+    comment, so whoever has the certificate's key acts for this job.
     """
     match = CERTIFICATE.fullmatch(job.comment)
     return match["der"] if match is not None and int(match["run"]) == job.restarts else ""
@@ -286,18 +300,19 @@ JobClass = Literal["low", "normal", "high"]
 
 @dataclass(frozen=True)
 class JobTag:
-    """What Slicewise writes into a job's admin_comment at submit; users can't set that field.
+    """What Slicewise writes into a job's admin_comment at submission; users can't set that field.
 
     Attributes:
-        token: random, hexadecimal; only jobs that carry one are ever changed.
-        tenant: who is charged.
-        service: set if the job is a service's array.
-        job_class: of its priority.
-        is_flexible: whether it may be moved between its tenant's QOS and the borrowed one while it
-            waits: its user named no QOS, and it may be requeued.
-        is_undecided: slicewise.lua had no answer for it; the daemon decides later.
-        was_auto: until then its GPUs of type auto stand without a type: Slurm gives a waiting job
-            no other type than the one it was submitted with.
+        token: random, hexadecimal; Slicewise changes only jobs that carry one.
+        tenant: the tenant that is charged.
+        service: name of the service, if the job is a service's array; else None.
+        job_class: the class of its priority.
+        is_flexible: whether Slicewise may move the job between its tenant's QOS and the borrowed
+            one while it waits: its user named no QOS, and it may be requeued.
+        is_undecided: slicewise.lua got no answer for the job; the daemon decides later.
+        was_auto: the undecided job asked for GPUs of type auto. They stand without a type until the
+            decision, because Slurm gives a waiting job no type other than the one that it was
+            submitted with.
     """
 
     token: str
@@ -309,7 +324,7 @@ class JobTag:
     was_auto: bool = False
 
     def text(self) -> str:
-        """As it stands in admin_comment."""
+        """The tag's text for admin_comment."""
         parts = (
             f"{TAG_PREFIX} token={self.token} tenant={self.tenant}",
             f" service={self.service}" if self.service else "",
@@ -323,7 +338,7 @@ class JobTag:
     @staticmethod
     @lru_cache(_KNOWN_TAGS)
     def find(admin_comment: str) -> "JobTag | None":
-        """The tag in an admin_comment that others may have written into as well."""
+        """Find the tag in an admin_comment that others may have written into; None without one."""
         match = _TAG.search(admin_comment)
         if match is None:
             return None

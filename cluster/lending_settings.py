@@ -1,10 +1,10 @@
-"""[lending] of slicewise.toml: how long a loan is promised, and how it comes back."""
+"""[lending] of slicewise.toml: how long a loan is promised, and how it is taken back."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
 
 class LendingSettings(BaseModel):
-    """[lending]: docs/rebalancing.md."""
+    """[lending]: see docs/rebalancing.md."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

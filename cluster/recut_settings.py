@@ -1,4 +1,4 @@
-"""[recut] of slicewise.toml: whether GPUs are cut anew, and how a site's Slurm is told."""
+"""[recut] of slicewise.toml: whether GPUs are re-cut, and how the site's Slurm learns of it."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class RecutSettings(BaseModel):
-    """[recut]: docs/recutting.md."""
+    """[recut]: see docs/recutting.md."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,5 +33,5 @@ class RecutSettings(BaseModel):
     )
 
     def devices_of(self, node: str) -> str:
-        """The directory of that node's device files."""
+        """The directory of this node's device files."""
         return self.device_directory.replace("%n", node)

@@ -1,4 +1,4 @@
-"""What ``#SLICEWISE`` lines say: a service (one schema for them and for TOML files), or a job."""
+"""Reads services from TOML or ``#SLICEWISE`` lines, by one schema, and such lines of other jobs."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,14 +28,16 @@ from cluster.jobs import JobClass
 
 DIRECTIVE = "#SLICEWISE"
 MAX_SLOTS = 256
-"""Slots of one service: each is an array task that slurmctld keeps in memory."""
+"""Slots of one service at most: each is an array task that slurmctld keeps in memory."""
 
 DEFAULT_LEASE_S = 900
 
 _HEAD_BYTES = 65_536
 _HEAD_DIRECTIVES = 64
 _DIRECTIVE_BYTES = 2048
-"""As in slicewise.lua, which reads the same lines of the same script at its submission."""
+"""Bytes of one directive at most. This and the two limits above are also those of slicewise.lua,
+which reads the same lines of the same script at submission.
+"""
 
 
 def _without_parents(path: str) -> str:
@@ -162,39 +164,42 @@ class ServiceSpec(BaseModel):
     def _container(self) -> Self:
         if (self.runtime == "bare") != (self.image is None):
             raise ValueError("image: needed with runtime apptainer or pyxis, and only there")
-        # Both separate the parts of a mount by these.
+        # Both runtimes separate the parts of a mount by these characters.
         if self.runtime != "bare" and set(self.model_repository) & set(":,"):
             raise ValueError("model_repository: a container can't be given a path with : or ,")
         return self
 
     @property
     def time_limit_min(self) -> int:
-        """Slurm counts in minutes."""
+        """The lease as Slurm's time limit, in minutes."""
         return limit_min(self.lease_s)
 
     @property
     def gives_back_s(self) -> int:
-        """As ``gives_back_s`` of its lease."""
+        """``gives_back_s`` of the service's lease."""
         return gives_back_s(self.lease_s)
 
     def values(self) -> Mapping[str, str]:
-        """Every key that is set, as text: what directives say."""
+        """Every key that is set, with its value as text, as directives have it."""
         dumped = self.model_dump(exclude_none=True, exclude={"environment"})
         said = {key: _plain(value) for key, value in dumped.items()}
         return said | ({"environment": encoded(self.environment)} if self.environment else {})
 
     def directives(self) -> tuple[str, ...]:
-        """The ``#SLICEWISE key=value`` lines that say the same."""
+        """The ``#SLICEWISE key=value`` lines of this service."""
         return tuple(f"{DIRECTIVE} {key}={value}" for key, value in self.values().items())
 
 
 def limit_min(lease_s: int) -> int:
-    """Slurm's time limit of a run, in minutes."""
+    """Slurm's time limit of a run with this lease, in minutes, rounded up."""
     return ceil(lease_s / 60)
 
 
 def gives_back_s(lease_s: int) -> int:
-    """How long before its time limit a replica's script ends it, if nobody extends its lease."""
+    """Seconds of its time limit that are left when a replica's script ends the replica.
+
+    The script does so unless the replica's lease is extended.
+    """
     return max(15, min(60, lease_s // 4))
 
 
@@ -203,7 +208,7 @@ def _plain(value: object) -> str:
 
 
 _SHOWN = 200
-"""Characters of a line, a key or a value that a refusal repeats."""
+"""Characters of a line, a key or a value that a refusal repeats at most."""
 
 _LINE = re.compile(rf"^{DIRECTIVE}[ \t]+(?P<key>[a-z_]+)=(?P<value>\S*)[ \t]*$")
 
@@ -251,11 +256,11 @@ def _directive(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class JobDirectives:
-    """What the lines of a job say that is no service.
+    """What the ``#SLICEWISE`` lines of a job that is not a service say.
 
     Attributes:
-        need_mib: GPU memory that one of its GPUs must have; None leaves that open.
-        job_class: of its priority; None leaves that open.
+        need_mib: GPU memory in MiB that each of its GPUs must have; None leaves that open.
+        job_class: the class of its priority; None leaves that open.
     """
 
     need_mib: int | None = None
@@ -273,17 +278,20 @@ _JOB_KEYS = (
 
 
 def is_service(lines: Iterable[str]) -> bool:
-    """Whether these directives are a service's: one of them gives it a name."""
+    """Whether these directives are a service's: one of them sets its name."""
     return any(_SERVICE_LINE.match(line) for line in lines)
 
 
 def says_need(lines: Iterable[str]) -> bool:
-    """Whether one of these directives says what GPU memory the job needs."""
+    """Whether one of these directives sets the GPU memory that the job needs."""
     return any(_NEED_LINE.match(line) for line in lines)
 
 
 def job_directives(values: Mapping[str, str]) -> JobDirectives:
-    """What directives without a name say; InvalidInputError (SW-DIRECTIVE) for all others."""
+    """Read the directives of a job that is not a service.
+
+    Raises InvalidInputError (SW-DIRECTIVE) for an unknown key or a value that can't be read.
+    """
     if unknown := sorted(values.keys() - {"need", "class"}):
         raise _bad_directive(f"{unknown[0]:.{_SHOWN}}: no such key of a job.")
     need, job_class = values.get("need"), values.get("class")
@@ -312,7 +320,7 @@ def _bad_directive(problem: str) -> InvalidInputError:
 
 
 def service_spec(values: Mapping[str, object]) -> ServiceSpec:
-    """Validate a service's settings, from TOML or from directives (then all text).
+    """Validate a service's settings, from TOML or from directives (where every value is text).
 
     Raises InvalidInputError (SW-SERVICE) that names each bad key, what is allowed, what was given.
     """
@@ -331,8 +339,9 @@ def service_spec(values: Mapping[str, object]) -> ServiceSpec:
 
 _MISSING, _UNKNOWN = "missing", "extra_forbidden"
 _MOST_PROBLEMS = 12
-"""That are told of: slurmctld waits for the answer, 10 ms for all of it, and a guess at what a key
-should have been takes a tenth of one."""
+"""Problems that a refusal names at most. slurmctld waits for the answer, 10 ms for all of it, and
+each guess at what a key should have been takes a tenth of a millisecond.
+"""
 _KEYS = f"Keys: {', '.join(ServiceSpec.model_fields)}."
 
 
@@ -375,6 +384,6 @@ _TEXTS = {
 
 @cache
 def _allowed_words() -> Mapping[str, str]:
-    """What a key may hold, in words."""
+    """What each key may hold, in words."""
     schemas = ServiceSpec.model_json_schema()["properties"]
     return _TEXTS | {key: _allowed(schema) for key, schema in schemas.items() if key not in _TEXTS}

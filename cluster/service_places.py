@@ -1,7 +1,7 @@
-"""How many services the gateway carries, and how many of them one tenant's.
+"""Decides whether the gateway has a place for one more service of a tenant.
 
-A service holds its place while it is idle, too: requests must find it to wake it. So no tenant may
-take all places, and some are kept for tenants that have none.
+A service keeps its place while it is idle, because requests must find it to wake it. So no tenant
+may take all places, and some are kept for tenants that have none.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Places:
-    """Attributes:
-    total: services that the gateway carries at once.
-    per_tenant: of one tenant at most.
+    """The gateway's places for services.
+
+    Attributes:
+        total: services that the gateway can carry at the same time.
+        per_tenant: services of one tenant at most.
     """
 
     total: int
@@ -20,13 +22,13 @@ class Places:
 
     @property
     def reserved(self) -> int:
-        """Kept for tenants that have no service: a quarter."""
+        """Places kept for tenants that have no service: a quarter."""
         return self.total // 4
 
     def why_none(self, tenant: str, held: Mapping[str, int]) -> str:
-        """Why one more service of that tenant gets no place; "" if it gets one.
+        """Why one more service of this tenant gets no place; "" if it gets one.
 
-        ``held`` is how many each tenant has.
+        ``held`` is the number of services by tenant.
         """
         own, taken = held.get(tenant, 0), sum(held.values())
         if own >= self.per_tenant:

@@ -1,4 +1,4 @@
-"""slicewise.toml: one file for the daemon, the launcher and the commands."""
+"""Reads slicewise.toml, the one settings file of the daemon, the launcher and the commands."""
 
 import os
 import re
@@ -58,7 +58,7 @@ def _weight(value: object) -> Fraction:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """``head:6820`` or ``[::1]:6820`` in its parts; ValueError for anything else."""
+    """Split ``head:6820`` or ``[::1]:6820`` into host and port; ValueError for anything else."""
     host, _, port = address.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < _PORTS:
         raise ValueError('write "HOST:PORT"')
@@ -79,10 +79,10 @@ def _listed(value: object) -> object:
 
 
 Addresses = Annotated[tuple[Address, ...], BeforeValidator(_listed)]
-"""One, or several in a list."""
+"""One address, or several in a list."""
 Weight = Annotated[Fraction, BeforeValidator(_weight), Gt(Fraction(0))]
 PerSlice = Annotated[Weight, Le(Fraction(1_000_000))]
-"""Slurm counts up to 2^64: the largest budget fits into it at that."""
+"""At most a million: Slurm counts up to 2^64, and the largest budget still fits into that."""
 
 
 class ClusterSettings(_Section):
@@ -99,9 +99,9 @@ class ClusterSettings(_Section):
 
 
 class GpuSettings(_Section):
-    """[gpus."A100-80GB"]: a GPU model of the MIG table, how much it weighs, its GRES types.
+    """[gpus."A100-80GB"]: a GPU model of the MIG table, its weight and its GRES types.
 
-    A model that can't be cut has any name, and whole GPUs only.
+    A model that can't be cut may have any name, and has whole GPUs only.
     """
 
     weight: Weight = Fraction(1)
@@ -148,23 +148,23 @@ class DaemonSettings(_Section):
 
     @property
     def admission_socket(self) -> Path:
-        """For SlurmUser and root only."""
+        """Path of the socket for SlurmUser and root only."""
         return self.run_dir / "admission" / "admission.sock"
 
     @property
     def user_socket(self) -> Path:
-        """For everybody on this host."""
+        """Path of the socket for every user on this host."""
         return self.run_dir / "user.sock"
 
 
 class DatabaseSettings(_Section):
-    """[database]: where the ledger is, if SLICEWISE_DATABASE_URL does not say it."""
+    """[database]: where the ledger is, unless SLICEWISE_DATABASE_URL says so."""
 
     url_file: Path | None = None
 
 
 class LedgerSettings(_Section):
-    """[ledger]: rules that a site may choose."""
+    """[ledger]: rules of charging and limits that a site may choose."""
 
     node_failure: Literal["tenant", "operator"] = Field(
         "tenant", description="Who bears what a run used that its node's failure ended."
@@ -181,7 +181,7 @@ _PerSlice = Annotated[float, Field(gt=0)] | Literal["any"] | None
 
 
 class AdmissionSettings(_Section):
-    """[admission]: rules that a site may choose."""
+    """[admission]: rules of admission that a site may choose."""
 
     untyped: str = Field(
         "refuse", description="GPUs without a type: refuse, auto (the cheapest), or a GRES type."
@@ -194,7 +194,7 @@ class AdmissionSettings(_Section):
 
 
 class PlacementSettings(_Section):
-    """[placement]: what Slurm is told of where jobs go, docs/placement.md."""
+    """[placement]: how Slurm is made to choose nodes for jobs, docs/placement.md."""
 
     node_weights: bool = Field(
         False, description="Weigh nodes, so that Slurm fills those in use before empty ones."
@@ -220,12 +220,15 @@ class PrioritySettings(_Section):
 
     @property
     def half_life_s(self) -> float:
-        """In seconds."""
+        """The half-life in seconds."""
         return self.half_life_h * 3600
 
 
 def _site_qos(name: str) -> str:
-    """As slurmdbd stores it."""
+    """Return a site's QOS name as slurmdbd stores it, in small letters.
+
+    ValueError for what is no such name, or begins with "slicewise".
+    """
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name) or name.lower().startswith("slicewise"):
         raise ValueError("write the name of a QOS of the site")
     return name.lower()
@@ -318,12 +321,12 @@ class Settings(_Section):
 
     @cached_property
     def billing(self) -> BillingUnit:
-        """In what Slurm counts."""
+        """The unit in which Slurm bills slices."""
         return BillingUnit(self.cluster.billing_per_slice)
 
     @cached_property
     def costs(self) -> Mapping[str, Millislices]:
-        """Millislices of one instance, or one whole GPU, by GRES type."""
+        """Millislices of one instance, or of one whole GPU, by GRES type."""
         return {
             gres_type: cost_millislices(board(model), gres_type, gpu.weight)
             for model, gpu in self.gpus.items()
@@ -332,7 +335,7 @@ class Settings(_Section):
 
     @cached_property
     def whole_boards(self) -> Mapping[str, WholeBoard]:
-        """The whole board of which each GRES type of MIG instances is a part."""
+        """The whole board that each GRES type of MIG instances is a part of."""
         return {
             gres_type: whole_board(board(model), gpu.weight)
             for model, gpu in self.gpus.items()
@@ -346,12 +349,12 @@ class Settings(_Section):
 
     @cached_property
     def whole_types(self) -> Mapping[str, str]:
-        """The first GRES type of each model's whole GPUs."""
+        """The first GRES type of whole GPUs, by model; models without one are left out."""
         return {model: gpu.whole[0] for model, gpu in self.gpus.items() if gpu.whole}
 
     @cached_property
     def memory_mib(self) -> Mapping[str, int | None]:
-        """What a process sees of each GRES type; None where no source gives it."""
+        """MiB of GPU memory that a process sees, by GRES type; None where no source gives it."""
         return {
             kind: profile_of(on, kind).memory_mib for kind, on in self.boards_by_type.items()
         } | {
@@ -360,7 +363,7 @@ class Settings(_Section):
 
     @cached_property
     def boards_by_type(self) -> Mapping[str, Board]:
-        """The board on which a GRES type of MIG instances is found."""
+        """The board of each GRES type of MIG instances."""
         return {t: board(model) for model, gpu in self.gpus.items() for t in gpu.types}
 
 
@@ -409,8 +412,8 @@ def _problem(item: Any) -> str:
 def database_url(settings: DatabaseSettings) -> str:
     """The ledger's URL: $SLICEWISE_DATABASE_URL first, then [database] url_file.
 
-    There is no default: raises InvalidInputError (SW-DATABASE-URL) if neither says it, or
-    the file can't be read, which is so for everybody but operators.
+    There is no default. Raises InvalidInputError (SW-DATABASE-URL) if neither is set, or if the
+    file can't be read; only operators can read it.
     """
     url = os.environ.get(DATABASE_VARIABLE, "")
     if not url and settings.url_file is not None:
@@ -426,10 +429,10 @@ def database_url(settings: DatabaseSettings) -> str:
 
 
 def launcher_database_url(settings: LauncherSettings) -> str:
-    """The launcher's own: $SLICEWISE_LAUNCHER_DATABASE_URL first, then [launcher] url_file; "" if
-    neither says it.
+    """The URL of the launcher's own database; "" if none is configured.
 
-    Raises InvalidInputError (SW-DATABASE-URL) if the file can't be read.
+    $SLICEWISE_LAUNCHER_DATABASE_URL first, then [launcher] url_file. Raises InvalidInputError
+    (SW-DATABASE-URL) if the file can't be read.
     """
     url = os.environ.get(LAUNCHER_DATABASE_VARIABLE, "")
     if url or settings.url_file is None:

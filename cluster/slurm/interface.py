@@ -1,4 +1,4 @@
-"""The one door to Slurm: what can be asked of it and done with it."""
+"""The interface to Slurm: every question that Slicewise asks it and every change that it makes."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,9 +28,9 @@ Target = int | Tasks
 
 
 def target_of(job: JobView) -> Target:
-    """The job, or the tasks of its array for which the record stands.
+    """Return the job, or the tasks of its array that the record covers, as a target.
 
-    An array's number alone would mean all of its tasks.
+    The array's number alone would address all of its tasks.
     """
     if job.array_job_id is None:
         return job.job_id
@@ -45,8 +45,9 @@ class Association:
     A user may have further rows for single partitions, each with a QOS list of its own.
 
     ``grp_tres`` and ``grp_tres_run_mins`` hold only the limits that are set: ``{"billing": 3000}``.
-    QOS list and default are what is in force; ``own_qos`` and ``own_default_qos`` are empty where
-    the row inherits them. ``bounds_submits``: its jobs, waiting ones too, can't be any number.
+    The QOS list and the default QOS are those in force; ``own_qos`` and ``own_default_qos`` are
+    empty where the row inherits them. ``bounds_submits`` is true where the number of jobs, waiting
+    ones too, is limited.
     """
 
     cluster: str
@@ -68,8 +69,9 @@ class Qos:
     """One row of ``sacctmgr show qos``.
 
     Attributes:
-        preempt_exempt_s: so long a job runs before it may be preempted; None if that is not set.
-        preempt_mode: what becomes of its jobs then, in small letters; "cluster" is slurm.conf's.
+        preempt_exempt_s: seconds that a job runs before it may be preempted; None if that is not
+            set.
+        preempt_mode: what preemption does to its jobs, in small letters; "cluster" is slurm.conf's.
         flags: in small letters.
     """
 
@@ -85,11 +87,11 @@ class Qos:
 
 @dataclass(frozen=True)
 class Changed:
-    """What has become of changes that sacctmgr was to make.
+    """Outcome of changes that sacctmgr was to make.
 
     Attributes:
-        refused: those that Slurm refused, with its own words.
-        qos: what it shows, afterwards, of the QOS that were to be added or modified.
+        refused: the changes that Slurm refused, with its own words.
+        qos: what Slurm shows, afterwards, of the QOS that were to be added or modified.
     """
 
     refused: Mapping[tuple[str, ...], str] = field(default_factory=dict, hash=False)
@@ -98,14 +100,15 @@ class Changed:
 
 @dataclass(frozen=True)
 class JobChange:
-    """What to change of a pending job; None leaves a thing as it is.
+    """What to change of a pending job; None leaves a setting as it is.
 
     Attributes:
-        time_limit_min: of a running job, too: its end moves by the difference.
-        gres: per node, as ``--gres`` would say it.
+        time_limit_min: minutes. Of a running job, too: its end moves by the difference.
+        gres: per node, as ``--gres`` takes it.
         tres_per_job, tres_per_task: with Slurm's own prefix (``gres:gpu:1g.10gb:1``).
 
-    Of these three "" clears what was asked for. Slurm gives GPUs of no type one only after that.
+    For these three, "" clears what was asked for. Slurm gives untyped GPUs a type only after they
+    have been cleared.
     """
 
     qos: str | None = None
@@ -119,12 +122,12 @@ class JobChange:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a waiting job asks for, in Slurm's own texts, "" and None where unset.
+    """What a waiting job asks for, in Slurm's own text; "" and None where unset.
 
     Attributes:
         gres: per node.
-        exclusive: whole nodes.
-        requeue: whether it may be requeued.
+        exclusive: whether the job asks for whole nodes.
+        requeue: whether the job may be requeued.
     """
 
     gres: str = ""
@@ -139,7 +142,7 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class Submission:
-    """What never changes of a job: its script, and where it was submitted."""
+    """The parts of a job that never change: its script and the directory of its submission."""
 
     script: str
     directory: str
@@ -147,7 +150,7 @@ class Submission:
 
 @dataclass(frozen=True)
 class PriorityRow:
-    """A pending job's row of ``sprio``: each factor's weighted part, as Slurm has it now."""
+    """A pending job's row of ``sprio``: the weighted part of each factor, as Slurm has it now."""
 
     job_id: int
     priority: int
@@ -156,16 +159,18 @@ class PriorityRow:
 
 
 class Slurm(Protocol):
-    """Every call raises UnreachableError (SW-SLURM-DOWN), or OutsideError (SW-SLURM-FAILED) with
-    Slurm's own words. Nothing here decides anything.
+    """Questions to Slurm and changes in it; decisions are made elsewhere.
+
+    Every call raises UnreachableError (SW-SLURM-DOWN), or OutsideError (SW-SLURM-FAILED) with
+    Slurm's own words.
     """
 
     async def version(self) -> tuple[int, ...]:
-        """The running slurmctld's, such as (22, 5, 8)."""
+        """The running slurmctld's version, such as (22, 5, 8)."""
         ...
 
     async def config(self) -> Mapping[str, str]:
-        """The running slurmctld's configuration by slurm.conf's keys."""
+        """The running slurmctld's configuration, by slurm.conf's keys."""
         ...
 
     async def partitions(self) -> tuple[PartitionView, ...]:
@@ -177,9 +182,9 @@ class Slurm(Protocol):
         ...
 
     async def tasks(self, array_job_ids: Collection[int]) -> tuple[JobView, ...]:
-        """As ``jobs``, of these arrays alone: for who is about to change them.
+        """The records of these arrays alone, for a caller that is about to change them.
 
-        Of the untouched tasks not all may be named.
+        Otherwise as ``jobs``, but some of the untouched tasks may be missing.
         """
         ...
 
@@ -188,11 +193,11 @@ class Slurm(Protocol):
         ...
 
     async def steps(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:
-        """Running steps with reserved ports of these running jobs: each job's first eight."""
+        """Running steps with reserved ports of these running jobs: the first eight of each job."""
         ...
 
     async def plans(self) -> tuple[PlannedStart, ...]:
-        """Waiting jobs for which Slurm has found a place and a time."""
+        """Planned starts of the waiting jobs for which Slurm has found a place and a time."""
         ...
 
     async def reservations(self) -> tuple[ReservationView, ...]:
@@ -204,25 +209,26 @@ class Slurm(Protocol):
         ...
 
     async def cores(self, jobs: Collection[JobView]) -> Mapping[int, Mapping[str, frozenset[int]]]:
-        """Which cores of its node each of these running jobs has, as far as that is beyond doubt:
-        by job id and node. Jobs of several nodes are not asked about.
+        """The cores that each of these running jobs has on its node, by job id and node.
+
+        Cores that are not beyond doubt are left out. Meant for jobs of one node each.
         """
         ...
 
     async def devices(
         self, jobs: Collection[JobView]
     ) -> Mapping[int, Mapping[str, frozenset[int]]]:
-        """Which GPUs of each node these running jobs have, as far as that is said: by job id and
-        node, as indices in the order of gres.conf.
+        """The GPUs that these running jobs have, by job id and node.
 
-        Users can hide it; ``gpus_held`` of the node is beyond doubt.
+        They are indices in the order of gres.conf. GPUs that Slurm does not name are left out, and
+        users can hide them; ``gpus_held`` of the node is beyond doubt.
         """
         ...
 
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
-        """Accounting's runs that ended after ``since_s`` or still run, requeued ones one by one.
+        """Accounting's runs that ended after ``since_s`` or still run, each run of a requeued job.
 
-        Suspended ones may be left out.
+        Suspended runs may be left out.
         """
         ...
 
@@ -231,15 +237,18 @@ class Slurm(Protocol):
         ...
 
     async def submissions(self, job_ids: Collection[int]) -> Mapping[int, Submission]:
-        """Of jobs or arrays, as far as Slurm hands out their scripts now."""
+        """Scripts and directories of these jobs or arrays, by id.
+
+        A job is left out if Slurm does not return its script now.
+        """
         ...
 
     async def associations(self) -> tuple[Association, ...]:
-        """Of this cluster."""
+        """Every association of this cluster."""
         ...
 
     async def qos(self) -> tuple[Qos, ...]:
-        """All QOS."""
+        """Every QOS."""
         ...
 
     async def qos_elsewhere(self) -> frozenset[str]:
@@ -247,20 +256,21 @@ class Slurm(Protocol):
         ...
 
     async def requests(self, job_ids: Collection[int]) -> Mapping[int, JobRequest]:
-        """What these jobs ask for, as far as they are pending."""
+        """What these jobs ask for, by id; jobs that are not pending are left out."""
         ...
 
     async def hold(self, target: Target) -> None:
-        """Hold as administrator (JobHeldAdmin): their user can't release them.
+        """Hold as administrator (JobHeldAdmin), so that the job's user can't release it.
 
-        What has started meanwhile is left alone.
+        Jobs and tasks that have started meanwhile are left alone.
         """
         ...
 
     async def release(self, target: Target, limit_min: int | None = None) -> None:
-        """Make eligible at once and release: StartTime=now first, else a requeued task waits.
+        """Make eligible now and release. StartTime=now comes first, else a requeued task waits.
 
-        With ``limit_min`` that is its time limit: a requeued task keeps the one it had got to.
+        ``limit_min`` is the new time limit in minutes: without it, a requeued task keeps the limit
+        to which its last run was extended.
         """
         ...
 
@@ -273,30 +283,32 @@ class Slurm(Protocol):
         ...
 
     async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
-        """Change pending jobs, all in one go; those that Slurm refused, with its own words.
+        """Change pending jobs together; return what Slurm refused, with Slurm's own words.
 
-        A job that has ended or started meanwhile is such a refusal, too.
+        A job that has ended or started meanwhile counts as refused, too.
         """
         ...
 
     async def weigh_nodes(self, weights: Mapping[str, int]) -> None:
-        """Set the weights of these nodes, as far as slurmctld is neither started anew nor
-        reconfigured: that brings back those of slurm.conf.
+        """Set the weights of these nodes.
+
+        They hold until slurmctld restarts or is reconfigured, which restores those of slurm.conf.
         """
         ...
 
     async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
-        """Of these jobs, as far as they are pending and eligible."""
+        """Priority rows of these jobs; jobs that are not pending and eligible are left out."""
         ...
 
     async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
-        """Run changes such as ``("modify", "qos", "where", "name=x", "set", "grptres=billing=5")``
-        side by side: none may depend on another. Those that Slurm refused, with its own words.
+        """Run changes such as ``("modify", "qos", "where", "name=x", "set", "grptres=billing=5")``.
 
-        A change that Slurm refuses may look like one that it took; look again afterwards.
+        They run side by side, so none may depend on another. Return those that Slurm refused, with
+        its own words. A change that Slurm refuses may look as if it had been made; look again
+        afterwards.
         """
         ...
 
     async def set_limits(self, changes: Sequence[tuple[str, ...]]) -> Changed:
-        """As ``sacctmgr``, with the look afterwards: at the QOS that are named and at no others."""
+        """Run changes as ``sacctmgr`` does, then look at the QOS that they name and no others."""
         ...
