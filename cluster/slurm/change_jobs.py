@@ -1,4 +1,4 @@
-"""Many changes of pending jobs by few ``scontrol``."""
+"""Makes many changes of pending jobs with few ``scontrol`` processes."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,14 @@ from cluster.slurm.updates import (
 
 _SINGLE_UPDATES = 8
 _UPDATES = 200
-"""At a time: slurmctld takes a lock for each."""
+"""Changes by one ``scontrol``: slurmctld takes a lock for each."""
 
 
 async def change_jobs(changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
-    """As ``Slurm.update``: one ``scontrol`` for 200 changes, and those for each that has blanks in
-    a value.
+    """Do what ``Slurm.update`` says, by one ``scontrol`` for every 200 changes.
+
+    A change that does not fit on a line of its input, such as one with blanks in a value, gets
+    ``scontrol`` processes of its own.
     """
     untouched = await _untouched(changes)
     said = {each[0]: update_words(*each, untouched) for each in changes.items()}
@@ -47,7 +49,7 @@ async def change_jobs(changes: Mapping[Target, JobChange]) -> Mapping[Target, st
 
 
 async def _untouched(changes: Mapping[Target, JobChange]) -> Mapping[int, frozenset[int]]:
-    """Of the arrays that can't be changed by a list, the tasks that share a record."""
+    """For arrays that can't be changed by a list of tasks: tasks that share a record, by array."""
     arrays = {
         target.array_job_id
         for target, change in changes.items()
@@ -56,7 +58,7 @@ async def _untouched(changes: Mapping[Target, JobChange]) -> Mapping[int, frozen
     if not arrays:
         return {}
     only = f"--jobs={','.join(map(str, sorted(arrays)))}"
-    # It fails if none of them is known any more.
+    # squeue fails if Slurm knows none of the arrays any more.
     reply = await attempt((*SQUEUE, "--states=pending", only, IDS))
     folded = "\n".join(line for line in reply.output.splitlines() if "[" in line)
     return parse_pending(folded, ignored)

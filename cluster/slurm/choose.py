@@ -1,4 +1,4 @@
-"""Which implementation of the door to Slurm it is."""
+"""Chooses how Slurm is asked: through its commands, or through pyslurm."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -17,10 +17,11 @@ from cluster.slurm.unread import Tell, Told
 async def chosen_slurm(
     which: Literal["auto", "commands", "pyslurm"], report: Tell, warn: Tell, told: Told
 ) -> AsyncIterator[Slurm]:
-    """The door to Slurm: with "auto" pyslurm where it is installed and fits the running Slurm.
+    """Provide access to Slurm; "auto" is pyslurm where it is installed and fits the running Slurm.
 
     With "pyslurm" it must be installed and fit Slurm's library here: SlicewiseError (SW-PYSLURM).
-    ``report`` and ``warn`` log what is used, and why not; ``told`` takes what can't be read.
+    ``report`` and ``warn`` log what is used, and why pyslurm is not; ``told`` takes what can't be
+    read.
     """
     if which == "pyslurm":
         await _require_pyslurm()

@@ -1,4 +1,4 @@
-"""The door to Slurm through its own commands: works with every version, needs no library."""
+"""Access to Slurm through its own commands, which works with every version and needs no library."""
 
 import asyncio
 import re
@@ -71,29 +71,34 @@ from cluster.slurm.updates import address, named_qos, weights_script
 from cluster.slurm.values import answers, time_text, without_prompts
 
 _LONGEST_WAIT_S = 2.0
-"""However far apart this clock and slurmctld's are."""
+"""Wait before a release at most, however far apart this clock and slurmctld's are."""
 _PLAIN = ("--noheader", "--parsable2")
 _UNSTARTABLE = "StartTime=now+60"
-"""Longer than a hold takes."""
+"""Keeps a pending job from starting for longer than a hold takes."""
 _SACCTMGRS = 32
-"""At a time: slurmdbd has 100 threads for everybody (MaxDBDThreads of old versions)."""
+"""Processes at a time: slurmdbd has 100 threads for all clients (MaxDBDThreads of old versions)."""
 _LINES, _LINE_BYTES = 50, 4000
-"""For one ``sacctmgr`` to read, and of each."""
+"""Lines that one ``sacctmgr`` reads at most, and bytes of each."""
 _LINE_S = 1.0
-"""More for each of them: where slurmdbd is busy they wait one after the other."""
+"""Added to the deadline for each line: where slurmdbd is busy, the lines wait one after the other.
+"""
 _WORD = re.compile(r"[!#-&(-~]+")
-"""What ``sacctmgr`` takes as it stands: no blanks or quotes, and nothing that readline, by which it
-may read them, takes for a key. \x15 deletes all before it, also where no terminal is."""
+"""A word that ``sacctmgr`` reads unchanged: no blanks or quotes, and no character that readline,
+through which it may read its lines, takes for a key. The character 0x15 deletes everything before
+it, even without a terminal.
+"""
 _FEW_QOS = 100
-"""Their names are short of what an argument may be."""
+"""Up to this number, QOS are asked for by name: their names are shorter than an argument may be."""
 _FEW_JOBS = 100
-"""Each takes a millisecond; all jobs of a large cluster together take a tenth of a second."""
+"""Up to this number, jobs are asked for one by one, a millisecond each; all jobs of a large cluster
+together take a tenth of a second.
+"""
 _SCRIPTS = 20
-"""At a time: each may have 4 MB (max_script_size), and all are in memory at once."""
+"""Scripts at a time: each may have 4 MB (max_script_size), and all are in memory together."""
 
 
 class CommandSlurm(Slurm):
-    """squeue, scontrol, scancel, sacct and sacctmgr, as the user that this process runs as."""
+    """Runs squeue, scontrol, scancel, sacct and sacctmgr as the user that this process runs as."""
 
     def __init__(self, told: Told | None = None) -> None:
         """``told`` takes what can't be read; by default it is logged as a warning."""
@@ -103,22 +108,23 @@ class CommandSlurm(Slurm):
         self._do_arrays_wait = True
 
     async def version(self) -> tuple[int, ...]:
-        """From slurmctld's configuration: the commands may be of another version."""
+        """Read it from slurmctld's configuration: the commands may be of another version."""
         return parse.parse_version((await self.config())["SLURM_VERSION"])
 
     async def config(self) -> Mapping[str, str]:
-        """``scontrol show config``."""
+        """Run ``scontrol show config``."""
         return parse.parse_config(await run(("scontrol", "show", "config")))
 
     async def partitions(self) -> tuple[PartitionView, ...]:
-        """``scontrol show partition``."""
+        """Run ``scontrol show partition``."""
         shown = await run(("scontrol", "show", "partition"))
         return parse.parse_partitions(shown, self._told)
 
     async def jobs(self) -> tuple[JobView, ...]:
-        """``squeue``, which is cheaper than ``scontrol show job`` and can't be deceived.
+        """Run ``squeue``, which is cheaper than ``scontrol show job`` and can't be deceived.
 
-        Where tasks of arrays wait, another one before it says which, see ``parse_jobs``.
+        While tasks of arrays wait, another ``squeue`` before it lists their indices; see
+        ``parse_jobs``.
         """
         rows: Sequence[Mapping[str, str]] = ()
         if not self._do_arrays_wait:
@@ -132,32 +138,32 @@ class CommandSlurm(Slurm):
         return parse_jobs(rows, parse_pending(listed, self._told), self._told)
 
     async def tasks(self, array_job_ids: Collection[int]) -> tuple[JobView, ...]:
-        """``squeue`` of these arrays."""
+        """Run ``squeue`` for these arrays."""
         return parse_jobs(await _rows("all", job_ids=array_job_ids), {}, self._told)
 
     async def nodes(self) -> tuple[NodeView, ...]:
-        """``scontrol show node -d``; ``sinfo`` where its answer may be another one now."""
+        """Run ``scontrol show node -d``, and ``sinfo`` where its answer may have changed."""
         return await self._nodes.read()
 
     async def steps(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:
-        """``squeue --steps``; one ``scontrol`` for the ports of those that are new."""
+        """Run ``squeue --steps``, and one ``scontrol`` for the ports of new steps."""
         return await self._steps.read(jobs)
 
     async def plans(self) -> tuple[PlannedStart, ...]:
-        """``squeue`` of pending jobs."""
+        """Run ``squeue`` for pending jobs."""
         return parse_plans(await _rows("pending", PLAN_FIELDS), self._told)
 
     async def reservations(self) -> tuple[ReservationView, ...]:
-        """``scontrol show reservation``."""
+        """Run ``scontrol show reservation``."""
         shown = await run(("scontrol", "--oneliner", "show", "reservation"))
         return parse_reservations(shown, self._told)
 
     async def reserved(self) -> Mapping[int, frozenset[str]]:
-        """``squeue`` of running jobs."""
+        """Run ``squeue`` for running jobs."""
         return parse_reserved(await _rows("running", RESERVED_FIELDS), self._told)
 
     async def cores(self, jobs: Collection[JobView]) -> Mapping[int, Mapping[str, frozenset[int]]]:
-        """One ``scontrol show job -d`` for all of them, and ``sinfo``."""
+        """Run one ``scontrol show job -d`` for all of them, and ``sinfo``."""
         threads = await read_threads()
         answered = zip(jobs, await _details(jobs), strict=False)
         return {job.job_id: parse_cores(text, threads) for job, text in answered}
@@ -165,7 +171,7 @@ class CommandSlurm(Slurm):
     async def devices(
         self, jobs: Collection[JobView]
     ) -> Mapping[int, Mapping[str, frozenset[int]]]:
-        """``scontrol show job -d`` of each of a few jobs; of more, all that there are at once."""
+        """Run ``scontrol show job -d`` for each job; for more than 100, once for all jobs."""
         if len(jobs) > _FEW_JOBS:
             shown = await run(("scontrol", "-d", "show", "job"), deadline_s=CHANGE_DEADLINE_S)
             texts = by_job(shown)
@@ -175,11 +181,11 @@ class CommandSlurm(Slurm):
         return {job.job_id: parse_devices(texts.get(job.job_id, "")) for job in jobs}
 
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
-        """``sacct``, requeued runs (``-D``) of whole jobs (``-X``), by state.
+        """Run ``sacct`` for requeued runs too (``-D``), of whole jobs (``-X``), by state.
 
-        Without states sacct leaves out what has no eligible time, and any user can take that away
-        from his running job: by ``scontrol hold``. A requeued run can lose its start, too: then its
-        job is asked for again, with the batch step, which started in the same second.
+        Without states sacct leaves out runs that have no eligible time, and any user can remove
+        that of a running job by ``scontrol hold``. A requeued run can also lose its start. Then its
+        job is asked for again with the batch step, which started in the same second.
         """
         text = await _accounting(since_s, "--allocations")
         if without := jobs_without_start(text):
@@ -187,15 +193,16 @@ class CommandSlurm(Slurm):
         return parse_runs(text, since_s, self._told)
 
     async def batch_script(self, job_id: int) -> str:
-        """``scontrol write batch_script`` to its standard output; its failures have status 0."""
+        """Run ``scontrol write batch_script`` to standard output; its failures have status 0."""
         reply = await attempt(("scontrol", "write", "batch_script", str(job_id), "-"))
         if not reply.output:
             raise OutsideError("SW-SLURM-FAILED", f"scontrol write: {reply.complaint}")
         return reply.output
 
     async def submissions(self, job_ids: Collection[int]) -> Mapping[int, Submission]:
-        """One ``scontrol`` for 20 scripts, one ``squeue`` for the directories: a path may hold
-        anything that a line of ``scontrol`` would be cut by.
+        """Run one ``scontrol`` for every 20 scripts, and one ``squeue`` for the directories.
+
+        A path may hold any text at which a line of ``scontrol`` would be cut.
         """
         asked = sorted(job_ids)
         rows = await _rows("all", ("JobId", "ArrayJobId", "WorkDir"), asked) if asked else ()
@@ -209,7 +216,10 @@ class CommandSlurm(Slurm):
         }
 
     async def associations(self) -> tuple[Association, ...]:
-        """``sacctmgr show assoc`` of slurmctld's own ClusterName, with and without inheritance."""
+        """Run ``sacctmgr show assoc`` twice, with inheritance and without.
+
+        It asks for slurmctld's own ClusterName.
+        """
         where = f"where cluster={(await self.config())['ClusterName']}"
         columns = secret_columns(parse.ASSOCIATION_FIELDS)
         text, own = await asyncio.gather(
@@ -219,25 +229,25 @@ class CommandSlurm(Slurm):
         return parse.parse_associations(text, own, columns, self._told)
 
     async def qos(self) -> tuple[Qos, ...]:
-        """``sacctmgr show qos``."""
+        """Run ``sacctmgr show qos``."""
         return parse.parse_qos(await _show("qos", parse.QOS_FIELDS), self._told)
 
     async def qos_elsewhere(self) -> frozenset[str]:
-        """``sacctmgr show assoc`` of every cluster."""
+        """Run ``sacctmgr show assoc`` for every cluster."""
         here, text = await asyncio.gather(self.config(), _show("assoc", parse.USE_FIELDS))
         return parse.parse_qos_elsewhere(text, here["ClusterName"], self._told)
 
     async def requests(self, job_ids: Collection[int]) -> Mapping[int, JobRequest]:
-        """``squeue`` of all jobs."""
+        """Run ``squeue`` for all pending jobs."""
         found = parse_requests(await _rows("pending", REQUEST_FIELDS), self._told)
         return {job_id: found[job_id] for job_id in job_ids if job_id in found}
 
     async def hold(self, target: Target) -> None:
-        """``scontrol hold``: as administrator if this process is SlurmUser or root.
+        """Run ``scontrol hold``: as administrator if this process is SlurmUser or root.
 
-        For a task that runs by now it would take the eligible time out of its run in accounting,
-        and hide that from sacct. So all are first made to wait, which Slurm refuses to those that
-        run; what is pending then can't start before it is held.
+        On a task that has started meanwhile, it would remove the eligible time of the task's run in
+        accounting, and so hide the run from sacct. So the start of all is delayed first, which
+        Slurm refuses for those that run. What is pending then can't start before it is held.
         """
         delay = ("scontrol", "update", f"JobId={address(target)}", _UNSTARTABLE)
         is_pending = (await attempt(delay)).status == 0
@@ -250,9 +260,10 @@ class CommandSlurm(Slurm):
             await run(("scontrol", "hold", address(Tasks(target.array_job_id, pending))))
 
     async def release(self, target: Target, limit_min: int | None = None) -> None:
-        """StartTime=now, else a requeued task waits as long as its old credential lives (120 s).
+        """Set StartTime=now and release.
 
-        Up to a second late for a task whose run has just ended: slurmd takes a credential made in
+        Without StartTime, a requeued task waits as long as its old credential lives (120 s). If a
+        task's run has just ended, this comes up to a second late: slurmd takes a credential made in
         the second in which it revoked the last one for that one, and the task would end FAILED
         ("already killed, do not launch batch job"). For a task that never ran nothing changes.
         """
@@ -266,38 +277,39 @@ class CommandSlurm(Slurm):
         await run(("scontrol",), stdin=lines)
 
     async def requeue_hold(self, target: Target) -> None:
-        """``scontrol requeuehold``, also of what its user has forbidden to requeue."""
+        """Run ``scontrol requeuehold``, also for a job that its user has forbidden to requeue."""
         again = ("scontrol", "requeuehold", address(target))
         if (await attempt(again)).status:
             await attempt(("scontrol", "update", f"JobId={address(target)}", "Requeue=1"))
             await run(again)
 
     async def cancel(self, target: Target) -> None:
-        """``scancel``; what has ended already is no error."""
+        """Run ``scancel``; for a job that has ended already this is no error."""
         await run(("scancel", address(target)))
 
     async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
-        """One ``scontrol`` for 200 of them, and one for each that has blanks in a value.
+        """Run one ``scontrol`` for every 200 changes, and one for each change that fits on no line.
 
         A job that has started meanwhile takes a site_factor all the same.
         """
         return await change_jobs(changes)
 
     async def weigh_nodes(self, weights: Mapping[str, int]) -> None:
-        """One ``scontrol``. Of a line of it Slurm takes all nodes or none."""
+        """Run one ``scontrol``. For each line of its input, Slurm changes all nodes or none."""
         await run(("scontrol",), stdin=weights_script(weights), deadline_s=CHANGE_DEADLINE_S)
 
     async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
-        """``sprio`` of all jobs."""
+        """Run ``sprio`` for all jobs."""
         argv = ("sprio", "--noheader", "--local", f"--format={PRIORITY_FORMAT}")
         return parse_priorities(await run(argv), job_ids, self._told)
 
     async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
-        """Some modifications by each ``sacctmgr``, several of these at a time: a thousand processes
-        take four times as long.
+        """Run up to 50 modifications by each ``sacctmgr``, and up to 32 of these at a time.
 
-        Of some of which one was refused each is made again, by a process of its own: so it is known
-        which. Raises that slurmdbd is not there when all that had begun have ended.
+        A thousand processes take four times as long. If one modification of such a group is
+        refused, each of the group is made again by a process of its own, which shows which one it
+        was. An error such as slurmdbd being down is raised only after all processes that had begun
+        have ended.
         """
         turn = asyncio.Semaphore(_SACCTMGRS)
 
@@ -326,7 +338,7 @@ class CommandSlurm(Slurm):
         return await _all([*map(together, parts), *map(alone, apart)])
 
     async def set_limits(self, changes: Sequence[tuple[str, ...]]) -> Changed:
-        """``sacctmgr``, then ``sacctmgr show qos`` of those; of many, of all that there are."""
+        """Run ``sacctmgr``, then ``sacctmgr show qos`` for these QOS; of more than 100, for all."""
         refused = await self.sacctmgr(changes)
         names = named_qos(changes)
         if not names:
@@ -337,9 +349,10 @@ class CommandSlurm(Slurm):
 
 
 def _is_line(change: tuple[str, ...]) -> bool:
-    """Whether ``sacctmgr`` may read it, again if need be: what is there can't be added once more.
+    """Whether one ``sacctmgr`` may read the change among others, and read it again after a refusal.
 
-    It cuts a line at blanks outside of quotes, and without readline after 4095 bytes.
+    Only modifications qualify: what was added can't be added once more. sacctmgr cuts a line at
+    blanks outside of quotes, and without readline after 4095 bytes.
     """
     is_short = sum(len(word) + 1 for word in change) < _LINE_BYTES
     return change[0] == "modify" and is_short and all(map(_WORD.fullmatch, change))
@@ -368,7 +381,7 @@ async def _all(
 
 async def _details(jobs: Collection[JobView]) -> Sequence[str]:
     mark = secret()
-    # By its own number the last task of an array would be shown with all the others.
+    # Under its own number, the last task of an array would be shown with all other tasks.
     lines = (f"show job {shown_name(job)}\nshow hostnames {mark}\n" for job in jobs)
     # A job that has ended meanwhile is no failure.
     reply = await attempt(("scontrol", "-d"), stdin="".join(lines))
@@ -394,7 +407,7 @@ async def _show(what: str, fields: Sequence[str], *where: str) -> str:
 
 
 async def _show_secretly(question: str, columns: Sequence[str]) -> str:
-    """Not as an argument: those of a running command can be read by everybody.
+    """Show columns without naming them in an argument, which every user can read while it runs.
 
     Each column has another width, or sacctmgr would show a field only once; with ``--parsable2`` it
     cuts nothing.
@@ -406,7 +419,10 @@ async def _show_secretly(question: str, columns: Sequence[str]) -> str:
 
 
 async def _scripts(job_ids: Sequence[int]) -> Mapping[int, str]:
-    """Where scontrol fails to reach slurmctld it says so for each job, and ends well."""
+    """Read these scripts by one ``scontrol``.
+
+    If scontrol can't reach slurmctld, it says so for each job and exits with status 0.
+    """
     mark = secret()
     questions = script_questions(job_ids, mark)
     reply = await attempt(("scontrol",), stdin=questions, deadline_s=CHANGE_DEADLINE_S)
@@ -416,9 +432,9 @@ async def _scripts(job_ids: Sequence[int]) -> Mapping[int, str]:
 async def _rows(
     states: str, fields: Sequence[str] = JOB_FIELDS, job_ids: Collection[int] = ()
 ) -> tuple[Mapping[str, str], ...]:
-    """Of all jobs unless some are named."""
+    """Rows of ``squeue``, of all jobs unless some are named."""
     separator = secret()
-    # Not as an argument: those of a running command can be read by everybody.
+    # Not as an argument: every user can read those of a running command.
     variables = {"SQUEUE_FORMAT2": job_format(fields, separator)}
     only = (f"--jobs={','.join(map(str, sorted(job_ids)))}",) if job_ids else ()
     argv = (*SQUEUE, "--array", f"--states={states}", *only)
@@ -426,7 +442,10 @@ async def _rows(
 
 
 async def _rows_of(target: Target) -> Sequence[Mapping[str, str]]:
-    """RELEASE_FIELDS of these tasks; squeue 22.05 finds only some of ``--jobs=814_[0-2]``."""
+    """Rows of these tasks with RELEASE_FIELDS.
+
+    squeue 22.05 finds only some tasks of ``--jobs=814_[0-2]``, so the whole array is asked for.
+    """
     if isinstance(target, int):
         return await _rows("all", RELEASE_FIELDS, (target,))
     rows = await _rows("all", RELEASE_FIELDS, (target.array_job_id,))

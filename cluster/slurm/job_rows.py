@@ -1,8 +1,8 @@
-"""What ``squeue`` prints of jobs, into ``JobView``.
+"""Parses what ``squeue`` prints of jobs into ``JobView``.
 
 Users choose names, comments and paths, and Slurm quotes none of them: a line break in a job's name
-can imitate a whole record of ``scontrol show job``, tag and all. So jobs are read from ``squeue``
-with a separator that nobody can guess. A value that can't be read costs its own job only.
+can imitate a whole record of ``scontrol show job``, with a tag. So jobs are read from ``squeue``
+with a separator that no user can guess. A value that can't be read affects its own job only.
 """
 
 import re
@@ -38,7 +38,8 @@ JOB_FIELDS = (
     "TimeLimit",
     "RestartCnt",
 )
-"""What ``squeue -O`` is asked for. ``tres-alloc`` is the request while the job is pending."""
+"""Fields that ``squeue -O`` is asked for. ``tres-alloc`` is the request while the job is pending.
+"""
 
 RELEASE_FIELDS = ("ArrayTaskId", "State", "RestartCnt", "SubmitTime")
 
@@ -63,24 +64,28 @@ _OTHERS = frozenset(
     {"REQUEUED", "REQUEUE_FED", "REVOKED", "STAGE_OUT", "POWER_UP_NODE", "UPDATE_DB"}
 )
 _RUNNING = frozenset({"SIGNALING", "STOPPED", "RESIZING"})
-"""What ``squeue`` says of a running job while it is sent a signal, by its own user too; once it got
-STOP; and while it gives nodes back. It holds its GPUs all the time."""
+"""Words of ``squeue`` for a running job while it is sent a signal, by its own user too, once it has
+got STOP, and while it gives nodes back. The job holds its GPUs all the time.
+"""
 HOLDABLE = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 
 
 def job_format(fields: Sequence[str], separator: str) -> str:
-    """For SQUEUE_FORMAT2: each field in full, ended by the separator (a letter first)."""
+    """The text for SQUEUE_FORMAT2: each field in full, ended by the separator (a letter first)."""
     return ",".join(f"{field}:{separator}" for field in fields)
 
 
 def parse_rows(text: str, fields: Sequence[str], separator: str) -> tuple[Mapping[str, str], ...]:
-    """Rows of squeue by field; whatever a user wrote stays inside its value, line breaks too."""
+    """Split squeue's text into rows by field.
+
+    Whatever a user wrote stays inside its value, line breaks too.
+    """
     *cells, end = text.split(separator)
     if end.strip() or len(cells) % len(fields):
         raise unreadable("job list", text)
     width = len(fields)
     starts = range(0, len(cells), width)
-    # Each row ends with a line break, which so stands before the next row's first cell.
+    # Each row ends with a line break, which is then at the beginning of the next row's first cell.
     rows = (dict(zip(fields, cells[start : start + width], strict=True)) for start in starts)
     return tuple({**row, fields[0]: row[fields[0]].removeprefix("\n")} for row in rows)
 
@@ -91,12 +96,15 @@ def shown_name(job: JobView) -> str:
 
 
 def waits_in_array(row: Mapping[str, str]) -> bool:
-    """Whether it is a waiting task of an array."""
+    """Whether the row is of a waiting task of an array."""
     return _is_pending(row["State"]) and row["ArrayTaskId"] not in _NO_INDEX
 
 
 def parse_pending(text: str, told: Told) -> Mapping[int, frozenset[int]]:
-    """``squeue -o %i`` without ``-r``: indices by array, of lines such as ``814_[0-8:2,11%4]``."""
+    """Waiting indices by array, from lines such as ``814_[0-8:2,11%4]``.
+
+    ``squeue -o %i`` prints such lines without ``-r``.
+    """
     found: dict[int, frozenset[int]] = {}
     lines = (line for line in text.split() if "_" in line)
     for array, several in each("pending tasks", lines, _pending, told, str):
@@ -112,13 +120,14 @@ def _pending(line: str) -> tuple[int, frozenset[int]]:
 def parse_jobs(
     rows: Sequence[Mapping[str, str]], pending: Mapping[int, frozenset[int]], told: Told
 ) -> tuple[JobView, ...]:
-    """Rows of ``squeue -r``; the untouched tasks of an array, which share its id, as one record.
+    """Convert rows of ``squeue -r``; an array's untouched tasks, which share an id, are one record.
 
-    OutsideError (SW-SLURM-FAILED) for a row without a job id: whose job were missing here, nobody
-    knows, and what is missing looks ended.
+    Raises OutsideError (SW-SLURM-FAILED) for a row without a job id: nothing says which job would
+    be missing, and a missing job looks ended.
 
-    Where the untouched indices are evenly spaced (``0-8:2``), ``squeue -r`` of 22.05 leaves out
-    the last, so ``pending``, read before the rows, completes them: all but those with an own row.
+    Where the untouched indices are evenly spaced (``0-8:2``), ``squeue -r`` of 22.05 leaves out the
+    last. So ``pending``, read before the rows, completes them with all tasks that have no row of
+    their own.
     """
     grouped: dict[int, list[JobView]] = {}
     for row in rows:
@@ -132,7 +141,7 @@ def parse_jobs(
 
 
 def _split_tasks(jobs: Iterable[JobView]) -> Mapping[int, frozenset[int]]:
-    """By array, the tasks with an id of their own."""
+    """The tasks that have an id of their own, by array."""
     found: dict[int, frozenset[int]] = {}
     for job in jobs:
         array = job.array_job_id
@@ -146,7 +155,7 @@ def _record(same: Sequence[JobView], missed: frozenset[int]) -> JobView:
     indices = missed.union(job.task_index for job in same if job.task_index is not None)
     if len(indices) <= 1:
         return first
-    # The rest of an array can also end as a whole: nothing of it can be released any more.
+    # The untouched tasks can also end together: none of them can be released any more.
     untouched = frozenset() if first.state is JobState.ENDED else indices
     unread = first.unread.union(*(job.unread for job in same))
     return replace(first, task_index=None, untouched=untouched, unread=unread)
@@ -197,7 +206,7 @@ _NO_TASK: tuple[int | None, frozenset[int]] = (None, frozenset())
 
 
 def _task(text: str) -> tuple[int | None, frozenset[int]]:
-    """The task's index; of several that Slurm shows in one row, their indices."""
+    """The task's index; for several tasks that Slurm shows in one row, the set of their indices."""
     if text in _NO_INDEX:
         return _NO_TASK
     several = numbers(text)
@@ -205,7 +214,7 @@ def _task(text: str) -> tuple[int | None, frozenset[int]]:
 
 
 def job_state(word: str) -> JobState:
-    """Slurm's word; a task held after a requeue (REQUEUE_HOLD) is pending underneath.
+    """Convert Slurm's word; a task held after a requeue (REQUEUE_HOLD) counts as pending.
 
     Raises OutsideError (SW-SLURM-FAILED) for a word that no known version prints.
     """
@@ -223,9 +232,10 @@ def job_state(word: str) -> JobState:
 
 
 def last_end_s(rows: Sequence[Mapping[str, str]], now_s: int) -> int:
-    """When the last run of these tasks ended, from ``RELEASE_FIELDS``: now if one still does.
+    """Unix second at which the last run of these tasks ended, from rows with ``RELEASE_FIELDS``.
 
-    A requeue sets SubmitTime. 0 if none has run yet.
+    It is ``now_s`` if a run is still ending, and 0 if no task has run yet. A requeue sets
+    SubmitTime, so that is when the run before it ended.
     """
     return max((_end_s(row, now_s) for row in rows), default=0)
 
@@ -251,4 +261,4 @@ def _end_s(row: Mapping[str, str], now_s: int) -> int:
     try:
         return time_s(row["SubmitTime"]) or 0
     except OutsideError:
-        return now_s  # It may have been just now: who waits a second too long loses nothing.
+        return now_s  # It may have been just now: waiting a second too long does no harm.

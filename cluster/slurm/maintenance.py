@@ -1,4 +1,4 @@
-"""Work on one node beside its jobs: Slurm's reservations, drains, restarts."""
+"""Reserves, drains and restarts one node while its jobs go on."""
 
 import asyncio
 import re
@@ -10,7 +10,7 @@ from cluster.slurm.node_command import run_on
 from cluster.slurm.run import attempt, run
 
 _RECONFIGURES_GRES = (24, 11)
-"""Since then ``scontrol reconfigure`` takes other GRES of a node."""
+"""From this version on, ``scontrol reconfigure`` takes over changed GRES of a node."""
 _RESTART_S = 90.0
 _POLL_S = 0.1
 _END_S = 20.0
@@ -19,9 +19,9 @@ _SLURMD_START = re.compile(r"\bSlurmdStartTime=(\S+)")
 
 
 async def reserve(name: str, node: str, minutes: int) -> None:
-    """Let nothing start on the node for so long; what runs runs on.
+    """Reserve the node for root for some minutes: nothing else starts there; running jobs go on.
 
-    Called again, it prolongs: it ends that many minutes from now. Only root may use it.
+    Called again, it moves the end to that many minutes from now.
     """
     end = f"EndTime=now+{minutes}minutes"
     reply = await attempt(("scontrol", "update", f"ReservationName={name}", end))
@@ -33,7 +33,7 @@ async def reserve(name: str, node: str, minutes: int) -> None:
 
 
 async def release(name: str) -> None:
-    """End a reservation, with commands in it that a killed caller left; nothing if it is gone."""
+    """End a reservation, with jobs in it that a killed caller left; do nothing if it is gone."""
     await attempt(("scancel", "--quiet", f"--reservation={name}"))
 
     async def is_gone() -> bool:
@@ -46,9 +46,10 @@ async def release(name: str) -> None:
 
 
 async def restart_controller(command: Sequence[str], version: tuple[int, ...], node: str) -> None:
-    """Make slurmctld read its files anew: by that command, by ``scontrol reconfigure`` from 24.11.
+    """Make slurmctld read its files again; returns when the node has registered there.
 
-    Returns when the node has registered there: before, its devices have no indices.
+    Runs this command, from 24.11 on ``scontrol reconfigure``. Before the node has registered, its
+    devices have no indices.
     """
     if version >= _RECONFIGURES_GRES:
         await run(("scontrol", "reconfigure"), deadline_s=_RESTART_S)
@@ -62,11 +63,11 @@ async def restart_controller(command: Sequence[str], version: tuple[int, ...], n
 
 
 async def restart_node(node: str, reservation: str, command: Sequence[str]) -> None:
-    """Restart the node's slurmd by that command, run there; returns when it has registered.
+    """Restart the node's slurmd by running this command there; returns when it has registered.
 
-    Before ``restart_controller``, always: slurmctld with other files than slurmd makes the node
-    INVALID, and nothing can be started there to restart its slurmd. The other way round slurmctld's
-    restart makes it valid again.
+    Always call it before ``restart_controller``: slurmctld with other files than slurmd makes the
+    node INVALID, and then nothing can be started there to restart its slurmd. In this order,
+    slurmctld's restart makes the node valid again.
     """
     before = await _slurmd_start(node)
 
@@ -78,13 +79,13 @@ async def restart_node(node: str, reservation: str, command: Sequence[str]) -> N
 
 
 async def drain(node: str, reason: str) -> None:
-    """Let nothing new start on the node until somebody resumes it."""
+    """Let nothing new start on the node until it is resumed."""
     await run(("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}"))
 
 
 async def undrain(node: str, reasons: Sequence[str]) -> None:
-    """Take back a drain for one of these reasons, by how they begin; nothing for any other."""
-    # Not of scontrol, which prints texts of the node's own before it.
+    """Resume the node if the reason of its drain begins with one of these; else do nothing."""
+    # Not from scontrol, which prints text of the node's own before the reason.
     if (await _sinfo(node, "%E")).startswith(tuple(reasons)):
         await run(("scontrol", "update", f"NodeName={node}", "State=RESUME"))
 
@@ -99,7 +100,7 @@ async def _shown(node: str) -> str:
 
 
 async def _slurmd_start(node: str) -> str | None:
-    """When the node's slurmd was started; None until slurmctld has heard of it."""
+    """When the node's slurmd was started; None until it has registered with slurmctld."""
     started = _SLURMD_START.search(await _shown(node))
     return started[1] if started is not None and started[1] != "None" else None
 

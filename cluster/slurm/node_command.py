@@ -1,13 +1,14 @@
-"""A command of root's on a node, by a batch job, and what it says.
+"""Runs one of root's commands on a node, by a batch job, and returns what the command prints.
 
-Caller and job speak by the job's comment: Slurm lets only root, SlurmUser, operators, and whoever
-owns the job or coordinates its account write there. So nothing on this host waits for a connection.
-srun does, and connects besides to whatever address a message of root's tells it to
-(``SRUN_NET_FORWARD``): as whoever has root on a node and the cluster's munge key sends such
-messages, it would lend him root's hands here.
+Caller and job communicate through the job's comment: Slurm lets only root, SlurmUser, operators,
+the job's owner and coordinators of its account write there. So nothing on this host waits for a
+connection. srun would wait, and it connects to whatever address a message of root's tells it to
+(``SRUN_NET_FORWARD``). An attacker with root on a node and the cluster's munge key can send such
+messages, and would act as root on this host.
 
-The job does nothing until it is told to go, so that no job of a caller who has ended, or gave up,
-does it later. It then tells its answer part by part, and each time waits until that was read.
+The job does nothing until the caller tells it to go, so that no job of a caller that has ended, or
+has given up, runs the command later. The job then writes its answer part by part, and waits after
+each part until the caller has read it.
 """
 
 import asyncio
@@ -31,16 +32,20 @@ _END_S = 5.0
 _CODE = re.compile(r"SW-[A-Z0-9-]{1,40}")
 _WORDS_LENGTH = 1000
 _MOST_BYTES = 1 << 22
-"""Of what a command on a node prints: whoever is root there decides what it says."""
+"""Bytes read at most of what a command on a node prints, because root of the node decides what that
+is.
+"""
 _PART, _MOST_PARTS = 900, 40
-"""Slurm takes 1,024 characters as a comment. 8 GPUs of 7 instances each are told in five of these.
+"""Characters of one part of an answer, and parts at most. Slurm takes 1,024 characters as a
+comment. The answer for 8 GPUs of 7 instances each has five parts.
 """
 _LOOKS = 40
-"""Each a third of a second and more. Then whoever should say something has ended."""
+"""Looks at the comment, each a third of a second or more, before the job takes its caller for dead.
+"""
 _PASSED = frozenset({"PATH", "SLURM_CONF", "SLURM_CONF_SERVER"})
-"""Of this process's variables: whoever is root on the node reads them, and an operator's shell may
-have the ledger's URL. With a list of names (``--export``) slurmd would run ``su - root`` there to
-add to it, and hold the job if that took more than two seconds.
+"""The only variables of this process that the job gets: root of the node can read them, and an
+operator's shell may have the ledger's URL. With a list of names (``--export``) slurmd would run
+``su - root`` there to add to it, and hold the job if that took more than two seconds.
 """
 _GO = "slicewise:go"
 _SAID = re.compile(r"slicewise:answer ([0-9]{1,2})/([0-9]{1,2}) ([A-Za-z0-9+/= ]*)", re.ASCII)
@@ -101,13 +106,13 @@ comment "" # slurmdbd shall keep nothing of it
 
 
 async def run_on(node: str, reservation: str, argv: Sequence[str], deadline_s: float) -> str:
-    """What a command prints that runs on the node as this user, within that reservation if any.
+    """Run a command on the node as this user, in that reservation if any; return its output.
 
-    A caller that is killed leaves a job that ends by itself within seconds of what it does; one
-    that has not started yet does nothing.
+    If the caller is killed, its job ends by itself within seconds after the command; a job that has
+    not started yet does nothing.
 
-    Raises UnreachableError (SW-SLURM-DOWN), or OutsideError with the command's own code where it
-    is one of Slicewise's, else SW-SLURM-FAILED; so, too, if Slurm has no core free in time.
+    Raises UnreachableError (SW-SLURM-DOWN), or OutsideError: with the command's own code where that
+    is one of Slicewise's, else SW-SLURM-FAILED, also if Slurm has no core free in time.
     """
     began_s = time.monotonic()
     partition = await _partition(node, deadline_s / 2)
@@ -125,9 +130,9 @@ async def run_on(node: str, reservation: str, argv: Sequence[str], deadline_s: f
 
 
 async def _partition(node: str, patience_s: float) -> str:
-    """One that the node is in, the default one may be without it, once a core is free there.
+    """A partition of the node, once a core is free there; the default one may lack the node.
 
-    A job that comes before all others must not wait: they would wait with it.
+    The job has the highest priority, so it must not wait: all other jobs would wait behind it.
     """
     until_s = time.monotonic() + patience_s
     while True:
@@ -150,7 +155,7 @@ async def _submitted(
 ) -> int:
     limit_min = int(deadline_s // 60) + 1
     ends_s = int(deadline_s) + 60 * limit_min
-    # Slurm starts jobs in reservations first, of the others so many at a time.
+    # Slurm considers jobs in reservations first, and only a number of the others at a time.
     turn = f"--reservation={reservation}" if reservation else "--priority=TOP"
     options = (
         *(turn, f"--partition={partition}", f"--nodelist={node}", "--nodes=1", "--ntasks=1"),
@@ -196,13 +201,13 @@ async def _answer(job_id: int, node: str, began_s: float, deadline_s: float) -> 
 
 
 async def _say(job_id: int, words: str) -> None:
-    """What does not arrive is said again at a later look."""
+    """Write the job's comment; if that fails, a later look does it again."""
     with suppress(SlicewiseError):
         await attempt(("scontrol", "update", f"JobId={job_id}", f"Comment={words}"))
 
 
 async def _until_ended(job_id: int) -> None:
-    """For a moment: what is done next on the node needs a core, too."""
+    """Wait some seconds for the job's end: the next command on the node needs a core, too."""
     until_s = time.monotonic() + _END_S
     with suppress(SlicewiseError):
         while True:
@@ -213,9 +218,9 @@ async def _until_ended(job_id: int) -> None:
 
 
 async def _job(job_id: int) -> tuple[JobState | None, str, str]:
-    """State, reason and comment; no state while slurmctld does not say it.
+    """State, reason and comment of the job; the state is None while slurmctld does not say it.
 
-    Raises OutsideError (SW-SLURM-FAILED) if it has forgotten the job.
+    Raises OutsideError (SW-SLURM-FAILED) if slurmctld has forgotten the job.
     """
     which = ("--states=all", f"--jobs={job_id}", "--format=%T|%r|%k")
     try:
@@ -240,7 +245,10 @@ def _reply(node: str, text: str) -> Reply:
 
 
 def _unpacked(node: str, text: str) -> str:
-    """Raises OutsideError (SW-SLURM-FAILED) if it is nothing that gzip and base64 make."""
+    """Decode text that gzip and base64 have packed.
+
+    Raises OutsideError (SW-SLURM-FAILED) if it is something else, cut off or too long.
+    """
     packing = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
         found = packing.decompress(base64.b64decode(text, validate=True), _MOST_BYTES + 1)
@@ -264,7 +272,7 @@ def _own_words(node: str, argv: Sequence[str], reply: Reply) -> OutsideError:
 
 
 def _printable(words: str) -> str:
-    """Text of a node for a terminal, a log and the reason of a drain: one line, no control."""
+    """A node's text for a terminal, a log or a drain's reason: one line, no control characters."""
     line = " ".join(words[:_WORDS_LENGTH].split())
     return "".join(one if one.isprintable() else "?" for one in line)
 

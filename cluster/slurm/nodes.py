@@ -1,9 +1,10 @@
-"""All nodes, one record each: what root of a node has put into its record costs that node only.
+"""Reads all nodes, one record each; what a node's root forges affects that node only.
 
-``scontrol`` prints texts that a node's slurmd sends, such as its OS, as they are: with a blank line
-in one, another node's record begins, and its architecture stands before all that Slurm knows. So
-which nodes there are, where, in which partitions and with which GPUs, says ``sinfo``, which prints
-no such text; a node that is there twice is asked for by itself.
+``scontrol`` prints text that a node's slurmd sends, such as its OS, unchanged. A blank line in such
+text begins a record of another node, and the architecture, which slurmd sends too, comes before
+everything that Slurm itself knows. So ``sinfo``, which prints no such text, says which nodes there
+are, with their addresses, partitions and GPUs. A node that scontrol shows twice is asked for by
+itself.
 """
 
 import re
@@ -21,15 +22,15 @@ from cluster.slurm.values import answers, gpu_counts, untyped_gpus
 
 _SINFO = ("sinfo", "--noheader", "--all", "--local", "--Node")
 _PLACED = re.compile(r"(?:NodeName|Gres|NodeAddr|Weight|Partitions)=\S*")
-"""What ``scontrol show node`` says of all that ``sinfo`` is asked for."""
+"""The fields of ``scontrol show node`` that ``sinfo`` is asked for."""
 _PLACES_S = 30.0
-"""How long an answer of ``sinfo`` may count."""
+"""Seconds for which an answer of ``sinfo`` is used."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 
 @dataclass(frozen=True)
 class Place:
-    """What Slurm has configured of a node; ``gres`` as it prints it."""
+    """What Slurm has configured of a node; ``gres`` as Slurm prints it."""
 
     partitions: frozenset[str]
     gres: str
@@ -38,7 +39,7 @@ class Place:
 
 
 class NodeReader:
-    """Reads all nodes, again and again."""
+    """Reads all nodes repeatedly, and keeps ``sinfo``'s answer in between."""
 
     def __init__(self, told: Told, clock: Callable[[], float] = time.monotonic) -> None:
         """``told`` takes what can't be read; ``clock`` gives seconds and never goes back."""
@@ -49,9 +50,11 @@ class NodeReader:
         self._places: Mapping[str, Place] = {}
 
     async def read(self) -> tuple[NodeView, ...]:
-        """``scontrol show node -d``. ``sinfo`` only if that shows another node, partition, GPU,
-        address or weight than at the last time, or 30 s after it was last asked: a node's root may
-        forge words such that all are the same as before although another node has gone.
+        """Run ``scontrol show node -d``, and ``sinfo`` if its last answer may be outdated.
+
+        That is so if scontrol shows another node, partition, GPU, address or weight than last time,
+        and 30 s after ``sinfo`` was last asked: a node's root may forge words such that all are the
+        same as before although another node has gone.
         """
         shown = await run(("scontrol", "--all", "show", "node", "-d"))
         words = _PLACED.findall(shown)
@@ -68,14 +71,14 @@ class NodeReader:
 
 
 async def read_threads() -> Mapping[str, int]:
-    """Threads of a core, by node: ``sinfo``."""
+    """Threads per core, by node, from ``sinfo``."""
     return parse_threads(await run((*_SINFO, "--format=%N %Z")))
 
 
 async def _one_by_one(names: Sequence[str], told: Told) -> Mapping[str, NodeView]:
     mark = secret()
     lines = (f"show node {name}\nshow hostnames {mark}\n" for name in names)
-    # One that somebody has made up is not found: no failure.
+    # A node that was made up is not found, which is no failure.
     reply = await attempt(("scontrol", "-d"), stdin="".join(lines))
     answered = zip(names, answers(reply.output, mark), strict=False)
     firsts = {name: parse_nodes(text, told, {name})[:1] for name, text in answered}
@@ -83,7 +86,7 @@ async def _one_by_one(names: Sequence[str], told: Told) -> Mapping[str, NodeView
 
 
 def parse_places(text: str, told: Told) -> Mapping[str, Place]:
-    """``sinfo --Node --format='%N %R %G %o %w'``: a line for each node and partition.
+    """Read ``sinfo --Node --format='%N %R %G %o %w'``: a line for each node and partition.
 
     A line that can't be read is left out.
     """
@@ -101,11 +104,14 @@ def _place(line: str) -> tuple[str, Place]:
 
 
 def doubtful(names: Sequence[str], places: Collection[str]) -> tuple[str, ...]:
-    """Who is there twice, or in no partition: whether it is a node, and what it is, says Slurm."""
+    """Names that are there twice, and up to 64 that are in no partition.
+
+    Slurm has to say whether such a node exists and what it is.
+    """
     several = [name for name, count in Counter(names).items() if count > 1 and name in places]
     others = [name for name in dict.fromkeys(names) if name not in places]
     strangers = [name for name in others if _NAME.fullmatch(name)]
-    # One by one, a millisecond each.
+    # Each is asked for by itself, which takes a millisecond.
     return (*several, *strangers[:MOST_STRANGERS])
 
 
@@ -115,7 +121,7 @@ def settled(
     again: Mapping[str, NodeView],
     told: Told,
 ) -> tuple[NodeView, ...]:
-    """Each node once. ``again`` are the doubtful ones as Slurm shows them by themselves."""
+    """Each node once. ``again`` has the doubtful nodes as Slurm shows them by themselves."""
     count = Counter(node.name for node in found)
 
     def chosen() -> Iterator[NodeView]:
@@ -131,7 +137,10 @@ def settled(
 
 
 def _at(place: Place, node: NodeView) -> NodeView:
-    """No more is allotted of a type than there is: what is free is summed up over all nodes."""
+    """The node with what Slurm has configured of it.
+
+    No more is allotted of a type than there is, as free GPUs are summed up over all nodes.
+    """
     gpus = gpu_counts(place.gres)
     allotted = node.gpus_allotted
     return replace(

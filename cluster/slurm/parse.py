@@ -1,9 +1,9 @@
-"""What Slurm's commands print, into the types of ``cluster.jobs`` and ``interface``.
+"""Parses what Slurm's commands print into the types of ``cluster.jobs`` and ``interface``.
 
-Written for 22.05, 24.11 and 26.05. Users choose names, comments and paths, and Slurm quotes none
-of them: so jobs are read from ``squeue`` with a separator that nobody can guess (``job_rows``),
-associations between marks that nobody can guess, steps one by one, and accounting without any
-text of a user. ``told`` takes what can't be read.
+Written for 22.05, 24.11 and 26.05. Users choose names, comments and paths, and Slurm quotes none of
+them. So jobs are read from ``squeue`` with a separator that no user can guess (``job_rows``),
+associations between marks that no user can guess, steps one by one, and accounting without any text
+of a user. ``told`` takes what can't be read.
 """
 
 import re
@@ -59,16 +59,18 @@ QOS_FIELDS = (
 # -- Nodes, partitions and steps
 
 _NODE_NAME = re.compile(r"\s*(?:scontrol: (?:show node \S+\n)?)?NodeName=(\S+)")
-"""Behind scontrol's prompt, which it may echo a question to."""
+"""The beginning of a record, perhaps behind scontrol's prompt and the question that it echoes."""
 MOST_STRANGERS = 64
-"""Nodes of names that nobody knows, such as those in no partition, of which more is asked."""
+"""Nodes with unknown names, such as those in no partition, that are looked into at most."""
 _STRANGER = ""
 _RECORD = 1 << 16
-"""Longer than any: what a node's root has made longer loses its end."""
+"""Characters that are read of a record. None is longer by itself: one that a node's root has made
+longer loses its end.
+"""
 
 
 def _block(block: str) -> Mapping[str, str]:
-    # Administrators write Comment, Extra and Reason, which come last: the first of a key counts.
+    # Administrators write Comment, Extra and Reason, which come last: a key's first value counts.
     found: dict[str, str] = {}
     for word in block.split():
         key, equals, value = word.partition("=")
@@ -78,10 +80,10 @@ def _block(block: str) -> Mapping[str, str]:
 
 
 def parse_nodes(text: str, told: Told, known: Collection[str] = ()) -> tuple[NodeView, ...]:
-    """``scontrol show node -d``: records with a blank line between them.
+    """Read ``scontrol show node -d``: records with a blank line between them.
 
-    A node's root may have written a million of them. So of a name that is known two are read, which
-    tells that there are several, and of all others 64.
+    A node's root may have forged a million of them. So two records of each known name are read,
+    enough to see that there are several, and 64 of all other names together.
     """
     seen: Counter[str] = Counter()
     found: list[NodeView] = []
@@ -96,7 +98,7 @@ def parse_nodes(text: str, told: Told, known: Collection[str] = ()) -> tuple[Nod
 
 def _node(block: Mapping[str, str], told: Told) -> NodeView:
     fields = Fields("node", block["NodeName"], lambda field: block.get(field, ""), told)
-    # A sign at the end of a state tells of a daemon that does not answer (*) or of power saving.
+    # A sign at the end of a state means that slurmd does not answer (*), or power saving.
     states = re.sub(r"[^A-Z_+]", "", block.get("State", ""))
     memory_mib = fields.read("memory_mib", "RealMemory", _amount, 0)
     reserved_mib = fields.read("memory_mib", "MemSpecLimit", _amount, 0)
@@ -122,7 +124,7 @@ def _amount(text: str) -> int:
 
 
 def parse_partitions(text: str, told: Told) -> tuple[PartitionView, ...]:
-    """``scontrol show partition``: records with a blank line between them."""
+    """Read ``scontrol show partition``: records with a blank line between them."""
     blocks = (_block(block) for block in re.split(r"\n\s*\n", text))
     return tuple(_partition(block, told) for block in blocks if "PartitionName" in block)
 
@@ -142,16 +144,17 @@ def _partition(block: Mapping[str, str], told: Told) -> PartitionView:
 
 
 def parse_step_ids(text: str) -> tuple[tuple[str, str], ...]:
-    """``squeue --steps -o %i``: job as a person names it (``814_3``) and step; only srun's."""
+    """Read ``squeue --steps -o %i``: job as a person names it (``814_3``) and step, srun's only."""
     pairs = (line.strip().rpartition(".") for line in text.splitlines())
     return tuple((job, step) for job, _, step in pairs if step.isdigit())
 
 
 def parse_step(text: str, job_id: int, step: str) -> StepView | None:
-    """``scontrol show step`` of that one step; None if it ended or has no reserved ports.
+    """Read ``scontrol show step`` of that one step; None if it ended or has no reserved ports.
 
-    Its owner may have written lines like these into its name. That stands before the line with the
-    ports and behind the one with the nodes, so the last and the first of them are Slurm's.
+    The step's owner may have written lines like these into its name. Slurm prints the name after
+    the line with the nodes and before the one with the ports. So the first line with nodes and the
+    last line with ports are Slurm's.
     """
     nodes = re.search(r"^ +State=.* NodeList=(\S+)$", text, flags=re.MULTILINE)
     ports = re.findall(r"^ +ResvPorts=(\S+)$", text, flags=re.MULTILINE)
@@ -169,13 +172,14 @@ def parse_step(text: str, job_id: int, step: str) -> StepView | None:
 
 
 def piped(record: str, text: str, fields: Sequence[str], told: Told) -> Iterator[Mapping[str, str]]:
-    """Lines of accounting's commands with ``-P -n``, by field.
+    """Rows by field, from lines that accounting's commands print with ``-P -n``.
 
-    A coordinator chooses the names of accounts below his, and nobody else's rows may suffer from
-    it: what is too much for a line belongs to its account's name, and what a line break in one
-    leaves of a row is left out, as is a row of which a field that stands in several columns does
-    not say the same in all of them. OutsideError (SW-SLURM-FAILED) if no line is as long, and
-    nobody can have chosen that.
+    A coordinator chooses the names of accounts below their own, which must not harm other rows.
+    Surplus cells of a line are part of the account's name. What a line break in a name leaves of a
+    row is left out, as is a row in which several columns of the same field differ.
+
+    Raises OutsideError (SW-SLURM-FAILED) if no line has the right length, unless an account's name
+    may be why.
     """
     found = 0
     account = fields.index("Account") if "Account" in fields else None
@@ -197,10 +201,10 @@ def piped(record: str, text: str, fields: Sequence[str], told: Told) -> Iterator
 def parse_associations(
     text: str, own: str, columns: Sequence[str], told: Told
 ) -> tuple[Association, ...]:
-    """``sacctmgr -n -P show assoc`` without and with ``wopl``, which leaves out the inherited.
+    """Read ``sacctmgr -n -P show assoc`` without (``text``) and with ``wopl`` (``own``).
 
-    A row whose number is its cluster's name is none: somebody has written it into a name, with the
-    same in all columns in which nobody chooses what stands.
+    ``wopl`` leaves out what is inherited. A row that has its cluster's name as ID is not Slurm's:
+    it was written into a name, with the same text in every column that no user chooses.
     """
     said = tuple(_rows(text, columns, told))
     own_said = _rows(own, columns, told)
@@ -240,9 +244,9 @@ def _association(row: Mapping[str, str], own: Mapping[str, str], told: Told) -> 
 
 
 def parse_qos_elsewhere(text: str, cluster: str, told: Told) -> frozenset[str]:
-    """``sacctmgr -n -P show assoc``: every QOS in the lists of other clusters than that one.
+    """Read ``sacctmgr -n -P show assoc``: every QOS in the lists of clusters other than this one.
 
-    slurmdbd writes their names in small letters, whatever slurm.conf says.
+    slurmdbd writes clusters' names in small letters, whatever slurm.conf says.
     """
     here = cluster.lower()
     rows = piped("association", text, USE_FIELDS, told)
@@ -252,7 +256,7 @@ def parse_qos_elsewhere(text: str, cluster: str, told: Told) -> frozenset[str]:
 
 
 def parse_qos(text: str, told: Told) -> tuple[Qos, ...]:
-    """``sacctmgr -n -P show qos``."""
+    """Read ``sacctmgr -n -P show qos``."""
     return tuple(_qos(row, told) for row in piped("QOS", text, QOS_FIELDS, told))
 
 
@@ -274,13 +278,13 @@ def _qos(row: Mapping[str, str], told: Told) -> Qos:
 
 
 def parse_config(text: str) -> Mapping[str, str]:
-    """``scontrol show config``: ``SLURM_VERSION``, ``ClusterName``, ..."""
+    """Read ``scontrol show config``: ``SLURM_VERSION``, ``ClusterName``, ..."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """``22.05.8`` as (22, 5, 8); a tail such as ``-0rc1`` is left out."""
+    """Read ``22.05.8`` as (22, 5, 8); a tail such as ``-0rc1`` is left out."""
     match = re.match(r"\d+(?:\.\d+)*", text)
     if match is None:
         raise unreadable("version", text)

@@ -1,4 +1,4 @@
-"""What Slurm has planned: starts of waiting jobs, reservations; who has which cores beside them."""
+"""Parses planned starts of waiting jobs, reservations, and the cores and GPUs that jobs have."""
 
 import re
 from collections import Counter
@@ -10,7 +10,7 @@ from cluster.slurm.values import gpu_indices, hosts, named, names, numbers, time
 
 PLAN_FIELDS = ("JobId", "StartTime", "SchedNodes")
 RESERVED_FIELDS = ("JobId", "Reservation")
-"""What ``squeue -O`` is asked for."""
+"""Fields that ``squeue -O`` is asked for, as are PLAN_FIELDS."""
 _IDS = r"\d{1,5}(?:-\d{1,5})?"
 _CORES = re.compile(rf"^ +Nodes=([\w.-]+) CPU_IDs=({_IDS}(?:,{_IDS})*) Mem=", re.MULTILINE)
 _DEVICES = re.compile(r"^ +Nodes=([\w.-]+) CPU_IDs=\S+ Mem=\S+ GRES=(\S+)$", re.MULTILINE)
@@ -19,7 +19,7 @@ _THREADS = re.compile(r"^(\S+) ([1-9][0-9]{0,3})$", re.MULTILINE)
 
 
 def parse_plans(rows: Sequence[Mapping[str, str]], told: Told) -> tuple[PlannedStart, ...]:
-    """Those for which backfill has found a place; an array's tasks with the same one, once."""
+    """Planned starts of jobs that backfill has placed; equal ones of an array's tasks only once."""
     plans = each("plan", rows, _plan, told, lambda row: row["JobId"])
     found = {plan for plan in plans if plan is not None}
     return tuple(sorted(found, key=lambda plan: (plan.start_s, plan.job_id)))
@@ -32,8 +32,9 @@ def _plan(row: Mapping[str, str]) -> PlannedStart | None:
 
 
 def parse_reservations(text: str, told: Told) -> tuple[ReservationView, ...]:
-    """``scontrol --oneliner show reservation``. One that can't be read is left out: Slurm itself
-    starts nothing in it.
+    """Read ``scontrol --oneliner show reservation``.
+
+    A reservation that can't be read is left out: Slurm itself starts nothing in it.
     """
     lines = (line for line in text.splitlines() if "ReservationName=" in line)
     return tuple(each("reservation", lines, _reservation, told, lambda line: line.split()[0]))
@@ -53,7 +54,7 @@ def _reservation(line: str) -> ReservationView:
 
 
 def parse_reserved(rows: Sequence[Mapping[str, str]], told: Told) -> Mapping[int, frozenset[str]]:
-    """Names of reservations by the job that runs in them, of rows with JobId and Reservation."""
+    """Names of reservations by the job that runs in them, from rows with JobId and Reservation."""
     named_by = each("reserved job", rows, _reserved, told, lambda row: row["JobId"])
     return {job_id: those for job_id, those in named_by if those}
 
@@ -63,9 +64,10 @@ def _reserved(row: Mapping[str, str]) -> tuple[int, frozenset[str]]:
 
 
 def parse_cores(text: str, threads: Mapping[str, int]) -> Mapping[str, frozenset[int]]:
-    """``scontrol show job -d`` of a job with one node: its cores there; ``threads`` is by node.
+    """Cores of a job with one node, by node, from ``scontrol show job -d``.
 
-    Its owner may have written such lines into its name: a node that is in two is left out.
+    ``threads`` are threads per core, by node. The job's owner may have written such lines into its
+    name, so a node that is in two lines is left out.
     """
     said = _CORES.findall(text)
     count = Counter(node for node, _ in said)
@@ -77,9 +79,10 @@ def parse_cores(text: str, threads: Mapping[str, int]) -> Mapping[str, frozenset
 
 
 def by_job(text: str) -> Mapping[int, str]:
-    """``scontrol show job`` of all jobs, by job id.
+    """Split ``scontrol show job`` of all jobs by job id.
 
-    A user may have written a whole job into the name of his: what is in two is left out.
+    A user may have written a whole record into the name of a job, so an id that is in two is left
+    out.
     """
     _, *parts = _JOB.split(text)
     ids = [int(job_id) for job_id in parts[::2]]
@@ -88,9 +91,9 @@ def by_job(text: str) -> Mapping[int, str]:
 
 
 def parse_devices(text: str) -> Mapping[str, frozenset[int]]:
-    """``scontrol show job -d`` of a job: indices of its GPUs, by node.
+    """Indices of a job's GPUs, by node, from ``scontrol show job -d``.
 
-    Nodes that share a line are left out, and those that are in two, as with cores.
+    Nodes that share a line are left out and, as with cores, those that are in two lines.
     """
     said = _DEVICES.findall(text)
     count = Counter(node for node, _ in said)
@@ -98,5 +101,5 @@ def parse_devices(text: str) -> Mapping[str, frozenset[int]]:
 
 
 def parse_threads(text: str) -> Mapping[str, int]:
-    """``sinfo --Node --format='%N %Z'``: threads of a core, by node."""
+    """Threads per core, by node, from ``sinfo --Node --format='%N %Z'``."""
     return {node: int(threads) for node, threads in _THREADS.findall(text)}

@@ -1,4 +1,4 @@
-"""sprio's rows: what each pending job's priority is made of, as Slurm has it now."""
+"""Reads from ``sprio`` what each pending job's priority is made of, as Slurm has it now."""
 
 from collections.abc import Collection, Mapping
 
@@ -15,7 +15,7 @@ _PARTS = {
     "qos": "Q",
     "nice": "N",
 }
-"""sprio's letters of what it adds; nice it takes off."""
+"""sprio's letters for the parts of a priority, which are added; only nice is subtracted."""
 _WEIGHTS = {
     "age": "Age",
     "assoc": "Assoc",
@@ -27,11 +27,11 @@ _WEIGHTS = {
 }
 
 PRIORITY_FORMAT = "|".join(f"%{letter}" for letter in ("i", "Y", "S", *_PARTS.values(), "T"))
-"""For ``sprio -o``. None of it is text of a user."""
+"""The format for ``sprio -o``. No part of it is text of a user."""
 
 
 def parse_priorities(text: str, job_ids: Collection[int], told: Told) -> tuple[PriorityRow, ...]:
-    """Rows of ``sprio -h -o``; of a job in several partitions the one with the highest priority.
+    """Read rows of ``sprio -h -o``; of a job in several partitions, that of the highest priority.
 
     Rows are chosen here because newer versions' ``-j`` with several ids finds only the first.
     """
@@ -48,13 +48,13 @@ def parse_priorities(text: str, job_ids: Collection[int], told: Told) -> tuple[P
 def factor_weights(config: Mapping[str, str]) -> Mapping[str, str]:
     """slurm.conf's PriorityWeight... by the names of a row's parts; "" where none is set.
 
-    That of TRES is several: ``CPU=1000,Mem=2000``.
+    The weight of TRES is a list: ``CPU=1000,Mem=2000``.
     """
     return {name: plain(config.get(f"PriorityWeight{key}", "")) for name, key in _WEIGHTS.items()}
 
 
 def weight_points(weight: str) -> int:
-    """What a factor of that weight can add."""
+    """What a factor of this weight can add at most."""
     return round(sum(weights(weight if "=" in weight else f"all={weight or 0}").values()))
 
 

@@ -1,6 +1,6 @@
-"""The door to Slurm through pyslurm, where it is right and faster: jobs, steps, batch scripts.
+"""Access to Slurm through pyslurm where it is right and faster: jobs, steps, batch scripts.
 
-Everything else, and every call that pyslurm fails, goes through the commands.
+Everything else, and every call in which pyslurm fails, goes through the commands.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from cluster.slurm.unread import Tell, Told
 T = TypeVar("T")
 
 _LIBRARIES = {(25, 11): 44}
-"""By the Slurm whose pyslurm was tested: the API number of its library, which has no other name.
+"""API number of Slurm's library, which has no other name, by the Slurm of a tested pyslurm.
 
 Older pyslurm does not show what a job was allotted.
 """
@@ -33,7 +33,7 @@ _UNFIT_REST_S = 600.0
 
 
 class PyslurmError(Exception):
-    """pyslurm can't answer; ``rest_s`` is how long it is not worth asking again."""
+    """pyslurm can't answer; for the next ``rest_s`` seconds it is not worth asking again."""
 
     def __init__(self, why: str, rest_s: float) -> None:
         super().__init__(why)
@@ -41,9 +41,9 @@ class PyslurmError(Exception):
 
 
 class PyslurmSlurm(CommandSlurm):
-    """pyslurm as long as it works and fits the running slurmctld, else the commands.
+    """Asks pyslurm while it works and fits the running slurmctld, else the commands.
 
-    ``report`` and ``warn`` log which of them it is.
+    ``report`` and ``warn`` log which of the two is used.
     """
 
     def __init__(self, report: Tell, warn: Tell, told: Told) -> None:
@@ -55,18 +55,18 @@ class PyslurmSlurm(CommandSlurm):
         self._rest_until_s = 0.0
 
     async def jobs(self) -> tuple[JobView, ...]:
-        """``Jobs.load()``: one look, where squeue takes two."""
+        """Call ``Jobs.load()``: one look, where squeue takes two."""
         return await self._ask(super().jobs, "jobs")
 
     async def steps(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:
-        """``JobSteps.load_all()``."""
+        """Call ``JobSteps.load_all()``."""
         if not jobs:
             return ()
         by_commands, job_ids = super().steps, (str(job.job_id) for job in jobs)
         return await self._ask(lambda: by_commands(jobs), "steps", *job_ids)
 
     async def batch_script(self, job_id: int) -> str:
-        """``Job.get_batch_script()``."""
+        """Call ``Job.get_batch_script()``."""
         by_commands = super().batch_script
         return await self._ask(lambda: by_commands(job_id), "batch_script", str(job_id))
 
@@ -80,7 +80,7 @@ class PyslurmSlurm(CommandSlurm):
                 try:
                     answer: T = await self._read(request)
                 except BaseException as error:
-                    # If it is cancelled, too: the next question must not get this one's answer.
+                    # Also after a cancellation: the next question must not get this one's answer.
                     status = await self._worker.end()
                     if not isinstance(error, PyslurmError):
                         raise
@@ -112,7 +112,7 @@ class PyslurmSlurm(CommandSlurm):
 class PyslurmWorker:
     """The process that holds pyslurm; it answers one question at a time.
 
-    ``start`` and ``ask`` raise PyslurmError, after which it has to be ended.
+    After ``start`` or ``ask`` has raised PyslurmError, the process has to be ended.
     """
 
     def __init__(self) -> None:
@@ -120,14 +120,17 @@ class PyslurmWorker:
 
     @property
     def is_started(self) -> bool:
-        """Whether it was started and not ended."""
+        """Whether the process was started and not ended."""
         return self._process is not None
 
     async def start(self) -> tuple[int, ...]:
-        """The version of Slurm that pyslurm is built for; the library here must be of it, too."""
-        # -P: no module of the current directory, whoever may write there.
+        """Start the process; return the version of Slurm that pyslurm is built for.
+
+        Slurm's library on this host must be of that version, too.
+        """
+        # -P: load no module from the current directory, where other users may write.
         argv = (sys.executable, "-P", "-m", "cluster.slurm.pyslurm_worker")
-        # Else index lists end after 64 characters; libslurm reads it at the first use.
+        # Without it, index lists end after 64 characters; libslurm reads it at the first use.
         variables = {**os.environ, "SLURM_BITSTR_LEN": "0"}
         self._process = await asyncio.create_subprocess_exec(
             *argv, stdin=PIPE, stdout=PIPE, env=variables, start_new_session=True
@@ -145,7 +148,7 @@ class PyslurmWorker:
         return tuple(built)
 
     async def ask(self, *words: str) -> Any:
-        """What it answers to that request."""
+        """The process's answer to this request."""
         if self._process is None:
             raise PyslurmError("its process was not started", _FAILED_REST_S)
         requests = cast("asyncio.StreamWriter", self._process.stdin)
@@ -153,15 +156,16 @@ class PyslurmWorker:
         return await self._answer(self._process)
 
     async def end(self) -> int | None:
-        """Kill the process if it still runs; its exit status, None if there was none."""
+        """Kill the process if it still runs; return its exit status, None without a process."""
         process, self._process = self._process, None
         if process is None:
             return None
         with suppress(ProcessLookupError):
             process.kill()
         while process.returncode is None:
-            # Also if it is cancelled meanwhile: what is killed ends at once. Its answer is read to
-            # the end, or ``wait`` would wait for ever for a pipe that asyncio has stopped reading.
+            # A cancellation meanwhile is ignored, as a killed process ends immediately. Its answer
+            # is read to the end, or ``wait`` would wait for ever for a pipe that asyncio has
+            # stopped reading.
             with suppress(asyncio.CancelledError):
                 await process.communicate()
         return process.returncode
@@ -173,7 +177,7 @@ class PyslurmWorker:
         except TimeoutError:
             raise PyslurmError(f"no answer within {DEADLINE_S:g} s", _BROKEN_REST_S) from None
         except asyncio.IncompleteReadError:
-            # asyncio loses the status of what is killed while it ends.
+            # asyncio loses the status of a process that is killed while it ends.
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _ENDING_S)
             raise PyslurmError("its process ended", _BROKEN_REST_S) from None

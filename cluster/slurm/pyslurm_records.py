@@ -1,7 +1,7 @@
-"""What pyslurm's objects say, into the types of ``cluster.jobs``. Nothing here imports pyslurm.
+"""Converts pyslurm's objects into the types of ``cluster.jobs``, without importing pyslurm.
 
 Written for pyslurm 25.11. Its traps: a 0 reads as nothing (task 0), and so does the text "None";
-text that is not UTF-8, which any user can write into his job, raises at each look at it.
+text that is not UTF-8, which any user can write into a job, raises at each access.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,12 +13,14 @@ from cluster.slurm.unread import Fields, Told, each
 from cluster.slurm.values import MOST_STEPS, hosts, numbers, tres
 
 _OVER = frozenset({JobState.ENDED, JobState.COMPLETING})
-"""Without a time limit, only what is over has an end: Slurm makes one up for what runs."""
+"""States of a job that is over. Without a time limit only such a job has an end: for a running one
+Slurm makes an end up.
+"""
 _COUNTED = ("cpu", "node", "billing")
 
 
 def job_view(job: Any, user_name: Callable[[int], str], told: Told) -> JobView:
-    """A ``pyslurm.Job`` of ``Jobs.load()``; ValueError or TypeError if it has no job id."""
+    """Convert a ``pyslurm.Job`` of ``Jobs.load()``; ValueError or TypeError if it has no job id."""
     job_id = int(job.id)
 
     def of(attribute: str) -> Any:
@@ -35,7 +37,7 @@ def job_view(job: Any, user_name: Callable[[int], str], told: Told) -> JobView:
         job_id=job_id,
         array_job_id=array_job_id,
         task_index=task_index,
-        # The rest of an array can also end as a whole: nothing can be released any more.
+        # The untouched tasks can also end together: none of them can be released any more.
         untouched=frozenset() if state is JobState.ENDED else untouched,
         name=_text(job, "name"),
         user=user_name(uid),
@@ -73,7 +75,7 @@ def step_views(
     """Steps of srun with reserved ports, of these jobs.
 
     ``steps`` is ``JobSteps.load_all()``: by job id, then by step: a number, or a word such as
-    ``batch`` for those that are not srun's.
+    ``batch`` for a step that is not srun's.
     """
     found = ((job, name, step) for job in job_ids for name, step in _first(steps.get(job, {})))
     views = each("step", found, _step_view, told, lambda one: f"{one[0]}.{one[1]}")
@@ -81,7 +83,7 @@ def step_views(
 
 
 def _first(steps: Mapping[Any, Any]) -> list[tuple[int, Any]]:
-    """Of one job, those of srun."""
+    """The first steps of srun, of one job."""
     names = sorted(name for name in steps if isinstance(name, int))
     return [(name, steps[name]) for name in names[:MOST_STEPS]]
 
@@ -93,7 +95,7 @@ def _step_view(found: tuple[int, int, Any]) -> StepView | None:
     return StepView(
         job_id=job_id,
         step=str(name),
-        # pyslurm has cut the text at its commas, those in brackets too.
+        # pyslurm has cut the text at every comma, those in brackets too.
         nodes=hosts(",".join(step.allocated_nodes)),
         ports=numbers(step.reserved_ports),
     )
@@ -104,7 +106,7 @@ _NO_PLACE: _Place = (None, None, frozenset())
 
 
 def _place(job: Any) -> _Place:
-    """Array, index and untouched indices, as ``JobView`` has them."""
+    """Array, index and untouched indices, as in ``JobView``."""
     if job.array_id is None:
         return _NO_PLACE
     array_job_id = int(job.array_id)
@@ -119,7 +121,7 @@ def _whole(number: Any) -> int | None:
 
 
 def _limit_s(minutes: Any) -> int | None:
-    """Pyslurm's word for no limit is UNLIMITED."""
+    """The limit in seconds; None for no limit, for which pyslurm's word is UNLIMITED."""
     return None if minutes in {None, "UNLIMITED"} else 60 * int(minutes)
 
 
@@ -131,7 +133,7 @@ def _text(record: Any, attribute: str) -> str:
 
 
 def _tres(found: Any) -> Mapping[str, str]:
-    """As Slurm writes it: ``{"cpu": "1", "mem": "20M", "gres/gpu:1g.10gb": "1"}``."""
+    """TRES as Slurm writes them: ``{"cpu": "1", "mem": "20M", "gres/gpu:1g.10gb": "1"}``."""
     if found is None:
         return {}
     counted = ((name, getattr(found, name, None)) for name in _COUNTED)

@@ -1,9 +1,9 @@
 """The process that holds pyslurm: ``python -m cluster.slurm.pyslurm_worker``.
 
-libslurm ends its process over a bad slurm.conf and holds the GIL while slurmctld hangs: so no
-program loads it into itself. This one answers ``pyslurm_client``: a request is a line on standard
-input, a reply is its length (four bytes) and a pickled ``Reply``; the first, unasked for, says the
-versions. It ends when its standard input does.
+libslurm ends its process over a bad slurm.conf and holds the GIL while slurmctld hangs, so no
+program loads it into itself. This process answers ``pyslurm_client``. A request is a line on
+standard input; a reply is its length (four bytes) and a pickled ``Reply``. The first reply comes
+without a request and has the versions. The process ends when its standard input does.
 """
 
 import ctypes
@@ -22,35 +22,35 @@ from cluster.slurm.pyslurm_records import job_view, step_views
 from cluster.slurm.unread import Unread
 
 Reply = tuple[bool, Any]
-"""Whether it went well; then what was asked for, else words."""
+"""Whether the request succeeded; then its result, else the error's text."""
 
 LENGTH = struct.Struct("!I")
 
 
 def main() -> None:
-    """Answer until standard input ends."""
+    """Answer requests until standard input ends."""
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as replies:
-        # pyslurm and libslurm print: not into the replies.
+        # pyslurm and libslurm print, which must not get into the replies.
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         try:
             pyslurm = import_module("pyslurm")
             _send(replies, (True, _versions(pyslurm)))
         except Exception as error:  # noqa: BLE001 -- whatever it is, the parent has to know
             _send(replies, (False, _words(error)))
-            sys.stdin.read()  # until the parent has had enough
+            sys.stdin.read()  # until the parent closes it
             return
         for line in sys.stdin:
             _send(replies, _answer(pyslurm, *line.split()))
 
 
 def _versions(pyslurm: Any) -> tuple[tuple[int, ...], int]:
-    """Of the Slurm that pyslurm was built for; the API number of the library that is loaded."""
+    """The Slurm that pyslurm was built for; the API number of the library that is loaded."""
     return tuple(pyslurm.slurm_api_version()), ctypes.CDLL(None).slurm_api_version() >> 16
 
 
 def _answer(pyslurm: Any, request: str, *arguments: str) -> Reply:
     try:
-        # Without slurmctld it fails at once, where any other call would take 10 s.
+        # Without slurmctld it fails immediately, where any other call would take 10 s.
         pyslurm.slurmctld.ping_primary()
         return True, _READS[request](pyslurm, *arguments)
     except Exception as error:  # noqa: BLE001 -- the parent asks the commands then
@@ -67,7 +67,7 @@ def _steps(pyslurm: Any, *job_ids: str) -> tuple[StepView, ...]:
 
 
 def _refuse(unread: Unread) -> None:
-    """The commands may be able to read it, and can do without it if not."""
+    """Fail the request: the commands may be able to read the value, or can do without it."""
     raise ValueError(f"{unread.record} {unread.name}: {unread.field} is {unread.text!r}")
 
 
@@ -86,7 +86,10 @@ _READS: Mapping[str, Callable[..., object]] = {
 
 
 def _user_name(uid: int) -> str:
-    """As squeue shows it: pyslurm's own ``user_name`` asks the system for each job anew."""
+    """The user's name as squeue shows it.
+
+    pyslurm's own ``user_name`` asks the system again for each job.
+    """
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):

@@ -1,4 +1,4 @@
-"""What a job's user asked for, in the words of Slurm, from ``squeue``."""
+"""Reads from ``squeue`` what a job's user asked for, in Slurm's words."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,13 +16,13 @@ REQUEST_FIELDS = (
     "OverSubscribe",
     "Requeue",
 )
-"""What ``squeue -O`` is asked for."""
+"""Fields that ``squeue -O`` is asked for."""
 
 _NOTHING = frozenset({"N/A", "(null)", "gres:", "gres/"})
 
 
 def parse_requests(rows: Sequence[Mapping[str, str]], told: Told) -> Mapping[int, JobRequest]:
-    """By job id; the untouched tasks of an array share theirs."""
+    """Requests by job id; the untouched tasks of an array share one."""
     return dict(each("request", rows, _request, told, lambda row: row["JobId"]))
 
 
@@ -44,6 +44,6 @@ def _text(value: str) -> str:
 
 
 def _least(value: str) -> int | None:
-    """Of ``2`` or ``1-2``."""
+    """The smallest number of ``2`` or ``1-2``; None if there is no number."""
     first = value.split("-", maxsplit=1)[0]
     return int(first) if first.isdecimal() else None

@@ -1,4 +1,4 @@
-"""Runs Slurm's commands: the only place that does, beside ``submit``."""
+"""Runs Slurm's commands. Besides ``submit``, no other module does."""
 
 import asyncio
 import os
@@ -12,15 +12,15 @@ from cluster.errors import OutsideError, UnreachableError
 
 DEADLINE_S = 10.0
 CHANGE_DEADLINE_S = 30.0
-"""For many changes at once, and all that slurmdbd has of limits."""
+"""For many changes together, and for reading all limits that slurmdbd has."""
 
 SQUEUE = ("squeue", "--noheader", "--all", "--local")
 IDS = "--format=%i"
-"""For ``SQUEUE``: how a person names jobs, tasks and steps."""
+"""For ``SQUEUE``: jobs, tasks and steps as a person names them."""
 
 _DEFAULTS_OF_COMMANDS = (
     *("SACCT_", "SACCTMGR_", "SBATCH_", "SCANCEL_", "SCONTROL_", "SINFO_", "SPRIO_", "SQUEUE_"),
-    # Of the job in which this process may be; and another cluster than this one.
+    # Those of a job that this process may run in; and the one that names another cluster.
     *("SLURM_JOB", "SLURM_STEP", "SLURM_CLUSTERS"),
 )
 """Variables that would change what a command shows or does."""
@@ -29,17 +29,18 @@ _PLAIN = {
     "LC_ALL": "C",
     "TZ": "UTC",
     "SLURM_TIME_FORMAT": "%s",
-    # Else index lists end after 64 characters.
+    # Without it, index lists end after 64 characters.
     "SLURM_BITSTR_LEN": "0",
-    # Readline echoes what a command reads: whole, on any terminal, and also without one, as of a
-    # service. Else it shows the end of a line alone, behind marks that are no part of it.
+    # With these, readline echoes all of what a command reads, on any terminal and also without one,
+    # as in a service. Otherwise it shows only the end of a line, behind marks that are no part of
+    # it.
     "TERM": "dumb",
     "COLUMNS": "100000",
     "INPUTRC": "/dev/null",
 }
 
 _MARKS, _MARKED = ("Cluster", "ID"), 32
-"""What nobody below an operator chooses of an association, and how many of them on each side."""
+"""Fields of an association that only operators can choose, and how many of them mark each side."""
 
 _NO_ANSWER = (
     "Unable to contact slurm",
@@ -71,8 +72,9 @@ async def run(
     passed: Collection[str] | None = None,
     deadline_s: float = DEADLINE_S,
 ) -> str:
-    """What the command prints. Of this process's variables it has those that are ``passed``; all
-    of them if None.
+    """Run the command and return what it prints.
+
+    Of this process's variables it gets those that are ``passed``; all of them if None.
 
     Raises UnreachableError (SW-SLURM-DOWN) if Slurm's server does not answer in time, and
     OutsideError (SW-SLURM-FAILED) with Slurm's own words for any other failure.
@@ -96,9 +98,10 @@ async def attempt(
     deadline_s: float = DEADLINE_S,
     most_bytes: int | None = None,
 ) -> Reply:
-    """As ``run``, but a failure that is no outage is an answer too.
+    """Run the command; return its reply also if it fails, unless Slurm does not answer.
 
-    Raises OutsideError (SW-SLURM-FAILED) as soon as it has printed more than ``most_bytes``.
+    Raises UnreachableError (SW-SLURM-DOWN) as ``run`` does, and OutsideError (SW-SLURM-FAILED) as
+    soon as the command has printed more than ``most_bytes``, or if it is not on PATH.
     """
     process = await _start(argv, {**_environment(passed), **_PLAIN, **(variables or {})})
     try:
@@ -124,7 +127,7 @@ async def attempt(
 async def _bounded(
     process: asyncio.subprocess.Process, command: str, most_bytes: int
 ) -> tuple[bytes, bytes]:
-    """What it prints, which gets nothing to read."""
+    """What the process prints; it gets nothing to read."""
     if process.stdin is not None:
         process.stdin.close()
     streams = (process.stdout, process.stderr)
@@ -132,7 +135,7 @@ async def _bounded(
     try:
         output, complaint = await asyncio.gather(*reads)
     finally:
-        # Else the other one would go on reading what ``_end`` reads.
+        # Otherwise the other one would go on reading what ``_end`` reads.
         for one in reads:
             one.cancel()
         await asyncio.gather(*reads, return_exceptions=True)
@@ -153,7 +156,7 @@ async def _read(stream: asyncio.StreamReader | None, command: str, most_bytes: i
 
 async def _start(argv: Sequence[str], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
     try:
-        # Lua loads modules from where it stands, and an operator may stand in a tenant's directory.
+        # Lua loads modules from the current directory, and an operator's may be a tenant's.
         return await asyncio.create_subprocess_exec(
             *argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, cwd="/"
         )
@@ -164,20 +167,20 @@ async def _start(argv: Sequence[str], environment: Mapping[str, str]) -> asyncio
 
 
 def secret() -> str:
-    """A word that nobody can have written into what a command prints."""
+    """A word that no user can have written into what a command prints."""
     return f"x{secrets.token_hex(16)}x"
 
 
 def secret_columns(fields: Sequence[str]) -> tuple[str, ...]:
-    """These fields of an association between marks in an order that is another each time.
+    """These fields of an association, between marks in an order that is different each time.
 
-    sacctmgr cuts its rows with ``|`` and line breaks alone, and a name may hold both. What a name
-    makes of its own row begins or ends elsewhere than a row does, so that it would have to imitate
+    sacctmgr cuts its rows with ``|`` and line breaks alone, and a name may hold both. A row that a
+    name imitates begins or ends elsewhere than a real row does, so the name would have to imitate
     the marks on at least one side: one chance in four thousand million.
     """
     chance = secrets.SystemRandom()
     before, behind = (chance.choices(_MARKS, k=_MARKED) for _ in range(2))
-    # The first one stays: a log says by it whose row can't be read.
+    # The first field stays first: by it a log says which row can't be read.
     return (fields[0], *before, *fields[1:], *behind)
 
 
@@ -191,14 +194,15 @@ def _environment(passed: Collection[str] | None) -> dict[str, str]:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """No command outlives its call, whether it was late or the call was cancelled.
+    """End the process if it still runs, so that no command outlives its call.
 
-    What it has printed is read to its end: asyncio stops reading a pipe of which nobody takes, and
-    ``wait`` alone would wait for that pipe for ever.
+    A call ends early if the command is late or the call is cancelled. What the command has printed
+    is read to the end: asyncio stops reading a pipe that has no reader, and ``wait`` alone would
+    wait for that pipe for ever.
     """
     if process.returncode is None:
         process.kill()
-        # Also if it is cancelled meanwhile: what is killed ends at once.
+        # A cancellation meanwhile is ignored, as a killed process ends immediately.
         while process.returncode is None:
             with suppress(asyncio.CancelledError):
                 await process.communicate()

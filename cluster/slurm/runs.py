@@ -1,4 +1,4 @@
-"""Accounting's runs: what ``sacct`` is asked for, and what it says."""
+"""Reads runs from accounting: what ``sacct`` is asked for, and what it prints."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -19,11 +19,11 @@ RUN_FIELDS = (
     "TimelimitRaw",
     "AllocTRES",
 )
-"""Every version has these, and no user can write into them."""
+"""Fields that every version has and that no user can write into."""
 
 RUN_STATES = ("RUNNING", "REQUEUED", "PREEMPTED", "NODE_FAIL")
-"""To sacct, RUNNING is whatever ran in the window, however it ended. The others are what a requeue
-leaves behind; only by them a run without a start is found.
+"""To sacct, RUNNING is whatever ran in the window, however it ended. The other states are what a
+requeue leaves behind; without them sacct does not show a run that has no start.
 """
 
 
@@ -34,11 +34,11 @@ def jobs_without_start(text: str) -> frozenset[int]:
 
 
 def parse_runs(text: str, since_s: int, told: Told) -> tuple[RunRecord, ...]:
-    """Lines of ``sacct -D -P -n``: what started, and ended after ``since_s`` or still runs.
+    """Read lines of ``sacct -D -P -n``: runs that started, and ended after ``since_s`` or go on.
 
-    A run may come twice, the second time with its steps. One without a start takes that of its
-    batch step, which slurmctld sets to the same second. One that can't be read is left out: it
-    stays open in the ledger, as one that accounting does not show.
+    A run may come twice, the second time with its steps. A run without a start takes that of its
+    batch step, which slurmctld sets to the same second. A run that can't be read is left out: it
+    stays open in the ledger, like one that accounting does not show.
     """
     rows = (row for row in _with_starts(_rows(text, told)) if time_s(row["Start"]))
     runs = dict.fromkeys(each("run", rows, _run, told, _name))
@@ -46,7 +46,7 @@ def parse_runs(text: str, since_s: int, told: Told) -> tuple[RunRecord, ...]:
 
 
 def _rows(text: str, told: Told) -> Iterator[Mapping[str, str]]:
-    """Those whose times can be read."""
+    """Rows with times that can be read."""
     return each("run", piped("run", text, RUN_FIELDS, told), _timed, told, _name)
 
 
@@ -65,7 +65,7 @@ def _start_is_lost(row: Mapping[str, str]) -> bool:
 
 
 def _with_starts(rows: Iterable[Mapping[str, str]]) -> Iterator[Mapping[str, str]]:
-    """Rows of jobs; the rows of a run's steps follow its own."""
+    """Rows of jobs, with lost starts filled in; the rows of a run's steps follow its own."""
     run: Mapping[str, str] = {}
     for row in rows:
         job_id, _, step = row["JobIDRaw"].partition(".")

@@ -1,5 +1,7 @@
-"""Running steps and their ports, or that they have none: slurmctld reserves them as it makes a step
-(step_mgr.c) and frees them when that ends, so it is asked once.
+"""Reads running steps and their reserved ports, or that they have none.
+
+slurmctld reserves ports as it makes a step (step_mgr.c) and frees them when that ends, so it is
+asked once per step.
 """
 
 import re
@@ -14,11 +16,11 @@ from cluster.slurm.values import MOST_STEPS, answers
 
 _RUNS = re.compile(r"^ +State=RUNNING .*NodeList=", re.MULTILINE)
 _Key = tuple[int, int, int | None, str]
-"""Job id, how often it was requeued, when it started, step."""
+"""Job id, number of requeues, Unix second of the start, step."""
 
 
 class StepReader:
-    """Reads the steps of jobs, again and again."""
+    """Reads the steps of jobs repeatedly, and remembers the ports of known ones."""
 
     def __init__(self, told: Told) -> None:
         """``told`` takes what can't be read."""
@@ -26,10 +28,10 @@ class StepReader:
         self._known: Mapping[_Key, StepView | None] = {}
 
     async def read(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:
-        """Those with reserved ports, of each of these running jobs the first eight.
+        """Steps with reserved ports, among the first eight steps of each of these running jobs.
 
-        ``squeue --steps`` for their names, then one ``scontrol`` for the ports of new ones. Nothing
-        if no job is named.
+        Runs ``squeue --steps`` for their names, then one ``scontrol`` for the ports of new steps.
+        () if no job is named.
         """
         by_name = {shown_name(job): job for job in jobs}
         listed = parse_step_ids(await run((*SQUEUE, "--steps", IDS))) if jobs else ()
@@ -37,7 +39,7 @@ class StepReader:
         for name, step in listed:
             if name in by_name:
                 numbers.setdefault(name, []).append(int(step))
-        # Each is a call of its own, and a job may have tens of thousands.
+        # Each step takes a call of its own, and a job may have tens of thousands.
         there = {
             _key(by_name[name], step): name
             for name, found in numbers.items()
@@ -50,8 +52,10 @@ class StepReader:
         return tuple(view for view in known.values() if view is not None)
 
     async def _ask(self, names: Mapping[_Key, str]) -> Mapping[_Key, StepView | None]:
-        """Each step's own words, told apart by lines that nobody can have written into them. None
-        if it runs and has no ports; of one that does not run yet, or no more, there is nothing.
+        """Ask for each step by itself, with lines between the answers that no user can write.
+
+        A step is None if it runs and has no ports. A step that does not run yet, or no longer, is
+        left out.
         """
         mark = secret()
         lines = (f"show step {job}.{step}\nshow hostnames {mark}\n" for job, _, _, step in names)

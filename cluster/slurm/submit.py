@@ -13,17 +13,18 @@ _PREFIX = re.compile(r"^sbatch: (?:error: ?)?", flags=re.MULTILINE)
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job that Slurm accepted, and the lines that it told the user."""
+    """A job that Slurm accepted, and the lines that it showed the user."""
 
     job_id: int
     messages: tuple[str, ...]
 
 
 def submit(script: str) -> Submitted:
-    """``sbatch`` with the script on its standard input.
+    """Run ``sbatch`` with the script on its standard input.
 
-    Raises OutsideError (SW-SBATCH) with sbatch's own lines if Slurm refuses it, Slicewise's code
-    and hint among them; UnreachableError (SW-SLURM-DOWN) if sbatch does not end within 60 s.
+    Raises OutsideError (SW-SBATCH) if Slurm refuses the script, with sbatch's own lines, which
+    include Slicewise's code and hint; UnreachableError (SW-SLURM-DOWN) if sbatch does not end
+    within 60 s.
     """
     try:
         reply = subprocess.run(
@@ -48,10 +49,10 @@ def submit(script: str) -> Submitted:
 
 
 def why_no_start(script: str) -> str:
-    """What Slurm says against a script that it could start on no node as they are now.
+    """Slurm's words if it could start the script on no node as the nodes are now, else "".
 
-    Nothing is submitted (``sbatch --test-only``). "" if it could, or where nobody can ask: then
-    sbatch itself says so.
+    Nothing is submitted (``sbatch --test-only``). Also "" if sbatch is missing or too slow: a real
+    submission then says so itself.
     """
     try:
         reply = subprocess.run(
@@ -68,14 +69,14 @@ def why_no_start(script: str) -> str:
 
 
 def read_trial(status: int, complaint: str) -> str:
-    """Of what ``sbatch --test-only`` has printed the last line, if it failed."""
+    """The last line that ``sbatch --test-only`` has printed, if it failed; else ""."""
     lines = _PREFIX.sub("", complaint).split("\n")
     said = next((line for line in reversed(lines) if line.strip()), f"sbatch ended with {status}")
     return said.removeprefix("allocation failure: ") if status else ""
 
 
 def read_reply(status: int, output: str, complaint: str) -> Submitted:
-    """What ``sbatch --parsable`` printed; OutsideError (SW-SBATCH) if it failed."""
+    """Read what ``sbatch --parsable`` printed; OutsideError (SW-SBATCH) if it failed."""
     messages = tuple(line for line in _PREFIX.sub("", complaint).splitlines() if line.strip())
     job_id = output.strip().partition(";")[0]
     if status or not job_id.isdigit():

@@ -1,7 +1,7 @@
-"""What Slurm says and nobody can read: it costs its own record only, and is told of.
+"""Reports what Slurm says and Slicewise can't read, and confines it to its own record.
 
-A value that is unreadable is left out of its record, or the record out of its list; the other
-records are as good as ever.
+An unreadable value is left out of its record, or the record out of its list; all other records
+count as ever.
 """
 
 import logging
@@ -21,7 +21,7 @@ _LONGEST = 80
 _AGAIN_S = 3600.0
 _MOST = 100
 UNREADABLE = (SlicewiseError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
-"""What reading a value can raise, whatever the value is."""
+"""Exceptions that reading a value can raise, whatever the value is."""
 _LOG = logging.getLogger("slicewise.slurm")
 
 
@@ -30,9 +30,9 @@ class Unread:
     """A value that could not be read, as quoted text of at most 80 characters.
 
     Attributes:
-        record: its kind, such as ``job``.
-        name: which one, such as ``814``.
-        field: of that record, in Slurm's word; "" if it is the whole record.
+        record: kind of the record, such as ``job``.
+        name: which record, such as ``814``.
+        field: Slurm's name of the field; "" if the whole record could not be read.
     """
 
     record: str
@@ -46,27 +46,27 @@ Told = Callable[[Unread], None]
 
 
 def ignored(unread: Unread) -> None:
-    """As told: of what is told of elsewhere."""
+    """Report nothing: for values that are reported elsewhere."""
 
 
 class Tell(Protocol):
     """Logs an event and its fields."""
 
     def __call__(self, event: str, /, **fields: object) -> None:
-        """As ``cluster.events.event_line`` takes them."""
+        """Take an event and fields as ``cluster.events.event_line`` does."""
         ...
 
 
 def warn(event: str, /, **fields: object) -> None:
-    """Log it as a warning: of a command, on its standard error."""
+    """Log the event as a warning; a command's warnings go to its standard error."""
     _LOG.warning("%s", event_line(event, fields))
 
 
 class UnreadLog:
-    """Logs each unreadable value once an hour, at most 100 of them, and counts them all.
+    """Logs each unreadable value once an hour, at most 100 values an hour, and counts all of them.
 
     Attributes:
-        counts: how often a field of a kind of record could not be read, by both.
+        counts: how often values could not be read, by kind of record and field.
     """
 
     def __init__(self, tell: Tell = warn) -> None:
@@ -76,7 +76,7 @@ class UnreadLog:
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def __call__(self, unread: Unread) -> None:
-        """Take note of it."""
+        """Count the value, and log it unless that was done within the hour."""
         self.counts[unread.record, unread.field] += 1
         now_s = time.monotonic()
         if now_s >= self._until_s:
@@ -95,19 +95,19 @@ class UnreadLog:
 
 
 class Fields:
-    """The fields of one record, one by one.
+    """Reads the fields of one record, one by one.
 
     Attributes:
-        unread: those of the result that could not be read.
+        unread: attributes of the result that could not be read.
     """
 
     def __init__(self, record: str, name: str, of: Callable[[str], object], told: Told) -> None:
-        """``of`` gets a field's value by Slurm's name."""
+        """``of`` returns a field's value by Slurm's name."""
         self._record, self._name, self._of, self._told = record, name, of, told
         self.unread: frozenset[str] = frozenset()
 
     def read(self, target: str, field: str, read: Callable[[str], T], otherwise: T) -> T:
-        """The value of Slurm's field, which becomes ``target`` of the result."""
+        """Read Slurm's field as attribute ``target`` of the result; else ``otherwise``."""
         found: object = "(missing)"
         try:
             found = self._of(field)
@@ -121,7 +121,7 @@ class Fields:
 def each(
     record: str, rows: Iterable[S], read: Callable[[S], T], told: Told, name: Callable[[S], object]
 ) -> Iterator[T]:
-    """What ``read`` makes of each row; those that it can't read are left out."""
+    """What ``read`` makes of each row; a row that it can't read is left out and reported."""
     for row in rows:
         try:
             found = read(row)
@@ -139,6 +139,6 @@ def _name(row: S, name: Callable[[S], object]) -> str:
 
 
 def quoted(found: object) -> str:
-    """At most 80 characters of it, none of which is a control character or outside of ASCII."""
+    """At most 80 characters of the value, without control characters and all in ASCII."""
     text = found if isinstance(found, str) else repr(found)
     return ascii(text[:_LONGEST])[1:-1][:_LONGEST]

@@ -1,5 +1,6 @@
-"""Many changes of jobs or nodes for one ``scontrol``, and whose its complaints are; which QOS one
-by ``sacctmgr`` names.
+"""Builds the input by which one ``scontrol`` changes many jobs or nodes; reads its complaints.
+
+Also finds the QOS that changes by ``sacctmgr`` name.
 """
 
 import re
@@ -12,29 +13,31 @@ _PLAIN = re.compile(r"[!#-&(-~]*")
 _NO_COMPLAINT = ": No error"
 _NODES_ON_A_LINE = 32
 _LONGEST_LINE = 4000
-"""Without readline scontrol takes 4,095 bytes."""
+"""Without readline scontrol takes 4,095 bytes of a line."""
 _TASKS_IN_A_WORD = 100
 _FIRST_ONLY = frozenset({"QOS", "Gres", "TresPerNode", "TresPerJob", "TresPerTask"})
-"""Of a list of tasks slurmctld changes these in the first record only, and says nothing: QOS since
-24.11, the others in every version.
+"""Settings that slurmctld, given a list of tasks, changes in the first record only, without saying
+so: QOS since 24.11, the others in every version.
 """
 
 Words = tuple[str, ...]
-"""Of one command, such as ``update JobId=814_[0-3] SiteFactor=500``."""
+"""Words of one command, such as ``update JobId=814_[0-3] SiteFactor=500``."""
 
 
 def update_words(
     target: Target, change: JobChange, untouched: Mapping[int, frozenset[int]]
 ) -> tuple[Words, ...]:
-    """The commands that make this change. ``untouched`` are tasks that share a record, by array:
-    slurmctld changes that as one, if all of them are named.
+    """The commands that make this change.
+
+    ``untouched`` are the tasks that share a record, by array: slurmctld changes the record as one,
+    if all of its tasks are named.
     """
     said = [f"{key}={value}" for key, value in _values(change).items()]
     return tuple(("update", f"JobId={where}", *said) for where in _where(target, change, untouched))
 
 
 def is_taken_by_the_first_only(target: Target, change: JobChange) -> bool:
-    """Whether Slurm would change one task alone, if these stood in a list."""
+    """Whether Slurm would change only one of these tasks if they were given as a list."""
     is_list = not isinstance(target, int) and len(target.indices) > 1
     return is_list and not _FIRST_ONLY.isdisjoint(_values(change))
 
@@ -49,7 +52,7 @@ def _where(
     together = rest if len(rest) > 1 and rest <= target.indices else frozenset()
     if together:
         yield address(Tasks(target.array_job_id, together))
-    # scontrol makes a call of its own for each.
+    # scontrol makes a call of its own for each of these tasks.
     alone = [f"{target.array_job_id}_{index}" for index in sorted(target.indices - together)]
     for start in range(0, len(alone), _TASKS_IN_A_WORD):
         yield ",".join(alone[start : start + _TASKS_IN_A_WORD])
@@ -70,32 +73,35 @@ def _values(change: JobChange) -> Mapping[str, int | str]:
 
 
 def address(target: Target) -> str:
-    """``814`` or ``814_[0-2,5]``."""
+    """The target as commands take it: ``814`` or ``814_[0-2,5]``."""
     if isinstance(target, int):
         return str(target)
     return f"{target.array_job_id}_[{numbers_text(target.indices)}]"
 
 
 def fits_on_a_line(words: Words) -> bool:
-    """Whether scontrol's standard input can carry it: there quotes become part of the value."""
+    """Whether scontrol's standard input can carry it: there, quotes become part of the value."""
     is_plain = all(_PLAIN.fullmatch(word) for word in words)
     return is_plain and len(" ".join(words)) <= _LONGEST_LINE
 
 
 def update_script(changes: Iterable[Sequence[Words]], mark: str) -> str:
-    """Lines for the standard input. Before the first change and after each one stands a keyword
-    that scontrol does not know.
+    """Lines for scontrol's standard input.
 
-    Its complaint of that ends those of the change: they all come on standard error, which no
-    buffer mixes up. What comes before the first one is about slurm.conf, and no refusal.
+    Before the first change and after each one stands a keyword that scontrol does not know. Its
+    complaint about the keyword ends the complaints about the change: they all come on standard
+    error, in order, as that is not buffered. Complaints before the first keyword are about
+    slurm.conf, and no refusals.
     """
     lines = ("".join(f"{' '.join(words)}\n" for words in change) for change in changes)
     return f"{mark}\n" + "".join(f"{each}{mark}\n" for each in lines)
 
 
 def refusals(complaint: str, mark: str, targets: Sequence[Target]) -> Mapping[Target, str]:
-    """Slurm's own words by whom it refused; of an array's tasks also those that it took. What
-    scontrol did not come to, as it ended, is refused with its last words.
+    """Slurm's own words by the target that it refused.
+
+    A target with several tasks counts as refused if Slurm refused any of them, although it took
+    others. A target that scontrol did not reach before it ended is refused with its last words.
     """
     first, *said = re.split(rf"(?m)^.*{mark}.*$", complaint)
     done = [own_words(part) for part in said[:-1]]
@@ -105,7 +111,7 @@ def refusals(complaint: str, mark: str, targets: Sequence[Target]) -> Mapping[Ta
 
 
 def weights_script(weights: Mapping[str, int]) -> str:
-    """Lines for the standard input: nodes of the same weight stand together."""
+    """Lines for scontrol's standard input; nodes of the same weight share a line."""
     lines: list[str] = []
     for weight in sorted(set(weights.values())):
         those = sorted(name for name, wanted in weights.items() if wanted == weight)
@@ -116,7 +122,7 @@ def weights_script(weights: Mapping[str, int]) -> str:
 
 
 def own_words(complaint: str) -> str:
-    """Without the lines that tell of tasks of an array that were changed while others were not."""
+    """The complaint without lines on tasks of an array that were changed while others were not."""
     lines = (line.strip() for line in complaint.splitlines())
     return "\n".join(line for line in lines if line and not line.endswith(_NO_COMPLAINT))
 

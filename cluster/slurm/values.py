@@ -1,4 +1,4 @@
-"""Single values in Slurm's text: times, durations, lists of numbers and hosts, limits."""
+"""Parses single values in Slurm's text: times, durations, lists of numbers and hosts, limits."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,17 +10,17 @@ from cluster.errors import OutsideError
 from cluster.gres import parse_tres
 
 MOST_STEPS = 8
-"""So many of a job's steps are looked at, the first that run: a replica has one."""
+"""Steps of a job that are looked at, the first that run: a replica has one."""
 _NOTHING = frozenset({"", "(null)", "N/A", "None", "Unknown", "INVALID", "NOT_SET"})
 _NO_TIME = _NOTHING | {"NONE"}
-"""squeue's word for the end of what has no time limit."""
+"""Words for no time; NONE is squeue's word for the end of a job without a time limit."""
 _NO_LIMIT = frozenset({"UNLIMITED", "PARTITION_LIMIT", "INFINITE", "NONE"})
 _LAST_TIME_S = 1 << 40
-"""A hundred times as far as any that a server has."""
+"""A hundred times as far away as any time that a server has."""
 _MOST_NUMBERS = 1 << 22
 """Slurm's own bound: an array has at most 4,000,001 tasks."""
 _MOST_HOSTS = 1 << 18
-"""Slurm's own bound of a list of hosts."""
+"""Slurm's own bound on a list of hosts."""
 _WHOLE = re.compile(r"[0-9]{1,18}")
 _COUNTED = ("cpu", "node", "billing", "gres/")
 """TRES that Slurm counts in whole numbers without a unit."""
@@ -47,12 +47,15 @@ def unreadable(what: str, text: str) -> OutsideError:
 
 
 def plain(value: str) -> str:
-    """Slurm's word for an unset text is empty."""
+    """The text; "" for Slurm's word for an unset one."""
     return "" if value == "(null)" else value
 
 
 def time_s(value: str) -> int | None:
-    """A time as Slurm prints it under SLURM_TIME_FORMAT=%s, or else in UTC; None if it has none."""
+    """Unix seconds of a time that Slurm prints under SLURM_TIME_FORMAT=%s, or else in UTC.
+
+    None for Slurm's words for no time.
+    """
     if value in _NO_TIME:
         return None
     if _WHOLE.fullmatch(value):
@@ -68,12 +71,12 @@ def time_s(value: str) -> int | None:
 
 
 def time_text(unix_s: int) -> str:
-    """As a command run with TZ=UTC takes a time: ``2026-11-21T00:56:05``."""
+    """A time as a command that runs with TZ=UTC takes it: ``2026-11-21T00:56:05``."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def duration_s(value: str) -> int | None:
-    """``[days-][hours:]minutes:seconds`` in seconds; None for no limit."""
+    """Seconds of ``[days-][hours:]minutes:seconds``; None for no limit."""
     if value in _NOTHING or value.upper() in _NO_LIMIT:
         return None
     days, clock = _DURATION.fullmatch(value), value.rpartition("-")[2]
@@ -86,7 +89,10 @@ def duration_s(value: str) -> int | None:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Index or port list: ``0-3,7%4`` is 0, 1, 2, 3, 7 (``%4`` bounds how many run at once)."""
+    """Read a list of indices or ports: ``0-3,7%4`` is 0, 1, 2, 3, 7.
+
+    Slurm's ``%4`` bounds how many tasks run at the same time.
+    """
     ranges = text.partition("%")[0].split(",")
     return tuple(n for part in ranges if part for n in _range(part))
 
@@ -103,14 +109,14 @@ def _range(part: str) -> range:
 
 
 def numbers_text(values: frozenset[int]) -> str:
-    """The other way round, shortest: {0, 1, 2, 5} is ``0-2,5``."""
+    """Write numbers as the shortest list: {0, 1, 2, 5} is ``0-2,5``."""
     runs = groupby(enumerate(sorted(values)), key=lambda pair: pair[1] - pair[0])
     ends = ([value for _, value in run] for _, run in runs)
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in ends)
 
 
 def gpu_counts(text: str) -> Mapping[str, int]:
-    """``gpu:1g.10gb:3,gpu:3g.40gb:1(S:0)`` as a mapping."""
+    """GPUs by type, from ``gpu:1g.10gb:3,gpu:3g.40gb:1(S:0)``."""
     # A type may stand in several lines of gres.conf.
     counts: dict[str, int] = {}
     for match in _GPUS.finditer(text):
@@ -119,22 +125,25 @@ def gpu_counts(text: str) -> Mapping[str, int]:
 
 
 def untyped_gpus(text: str) -> int:
-    """GPUs of no type: ``gpu:8(S:0-1)`` is 8."""
+    """Number of GPUs without a type: ``gpu:8(S:0-1)`` is 8."""
     return sum(int(count) for count in _UNTYPED.findall(text))
 
 
 def gpu_indices(text: str) -> frozenset[int]:
-    """``gpu:1g.10gb:2(IDX:0-1),gpu:3g.40gb:1(IDX:5)`` is 0, 1, 5: by the order of gres.conf."""
+    """GPU indices by the order of gres.conf.
+
+    ``gpu:1g.10gb:2(IDX:0-1),gpu:3g.40gb:1(IDX:5)`` is 0, 1, 5.
+    """
     return frozenset(index for ids in _GPU_IDS.findall(text) for index in numbers(ids))
 
 
 def hosts(text: str) -> tuple[str, ...]:
-    """``gpu[01-02,07],login`` as gpu01, gpu02, gpu07, login; empty for none."""
+    """Expand ``gpu[01-02,07],login`` into gpu01, gpu02, gpu07, login; () for none."""
     if text in _NOTHING:
         return ()
     found = (host for part in _HOSTS.findall(text) for host in _hosts_of(part))
     several = tuple(islice(found, _MOST_HOSTS + 1))
-    # A bracket that is left has lost the other one.
+    # A bracket that is left over lacks the other one.
     if len(several) > _MOST_HOSTS or re.search(r"[\s=\[\]]", _BRACKETS.sub("", text)):
         raise unreadable("list of hosts", text)
     return several
@@ -154,7 +163,7 @@ def _padded(ranges: str) -> Iterator[str]:
 
 
 def tres(text: str) -> Mapping[str, str]:
-    """``cpu=1,gres/gpu:1g.10gb=1`` as a mapping; empty for none."""
+    """Split ``cpu=1,gres/gpu:1g.10gb=1`` into a mapping; {} for none."""
     found = {} if text in _NOTHING else parse_tres(text)
     for name, value in found.items():
         if name.startswith(_COUNTED) and not _WHOLE.fullmatch(value):
@@ -163,19 +172,19 @@ def tres(text: str) -> Mapping[str, str]:
 
 
 def names(text: str) -> frozenset[str]:
-    """Names with commas between them."""
+    """Names separated by commas."""
     return frozenset(name for name in text.split(",") if name)
 
 
 def named(text: str) -> str:
-    """A name; Slurm's words for none are empty."""
+    """The name; "" for Slurm's words for none."""
     return "" if text in _NOTHING else text
 
 
 def weights(text: str) -> Mapping[str, float]:
-    """``CPU=1,Mem=0.25G,GRES/gpu:1g.10gb=1000`` with the TRES in small letters.
+    """Read ``CPU=1,Mem=0.25G,GRES/gpu:1g.10gb=1000``, with the TRES in small letters.
 
-    Slurm takes them in any. A unit behind a number (per G of memory) is left out.
+    Slurm takes them in any case. A unit behind a number (per G of memory) is left out.
     """
     found = {} if text in _NOTHING else parse_tres(text)
     return {name.lower(): _weight(value) for name, value in found.items()}
@@ -192,12 +201,12 @@ def _weight(value: str) -> float:
 
 
 def limits(text: str) -> Mapping[str, int]:
-    """``billing=3000,mem=500G`` as whole numbers, memory in MiB."""
+    """Read ``billing=3000,mem=500G`` as whole numbers, memory in MiB."""
     return {name: _count(value) for name, value in parse_tres(text).items()}
 
 
 def _count(value: str) -> int:
-    """``3000``, or memory such as ``500G`` in MiB."""
+    """Read ``3000``, or memory such as ``500G`` in MiB."""
     match = _COUNT.match(value)
     if match is None:
         raise unreadable("limit", value)
@@ -205,15 +214,16 @@ def _count(value: str) -> int:
 
 
 def answers(text: str, mark: str) -> Sequence[str]:
-    """What one ``scontrol`` printed for each of its lines, with ``show hostnames MARK`` after each.
+    """Split what one ``scontrol`` printed into the answers to its lines.
 
-    It prints its prompt before each answer, and echoes what it reads if it was built with readline.
+    ``show hostnames MARK`` follows each line. scontrol prints its prompt before each answer, and
+    echoes what it reads if it was built with readline.
     """
     return re.split(rf"(?:scontrol: )?(?:show hostnames {mark}\n)?{mark}\n", text)
 
 
 def without_prompts(text: str) -> str:
-    """What ``sacctmgr`` printed for the one line that it has read: a ``show``.
+    """What ``sacctmgr`` printed for the one line that it has read, a ``show``.
 
     It prints its prompt before it reads and at the end, and echoes the line if it was built with
     readline.
@@ -232,16 +242,17 @@ def has_default_memory(said: Mapping[str, str]) -> bool:
 def node_blocked(row: Mapping[str, str]) -> str:
     """Why a node of ``scontrol show node`` has nothing left for a job, whatever GPUs are free.
 
-    Such as ``all of its CPUs are taken``; "" if that is not so, or where Slurm's numbers are none.
+    For example ``all of its CPUs are taken``; "" if the node has room, or if Slurm shows no
+    numbers.
     """
     for total, taken, what in (
         (row.get("CPUEfctv") or row.get("CPUTot", ""), row.get("CPUAlloc", ""), "CPUs are"),
         (row.get("RealMemory", ""), row.get("AllocMem", ""), "memory is"),
     ):
-        # One without memory says RealMemory=0 or 1.
+        # A node without memory has RealMemory=0 or 1.
         if total.isdecimal() and taken.isdecimal() and int(taken) >= max(1, int(total)):
             return f"all of its {what} taken"
-    # Whose it is, others need not read.
+    # Other users need not read which user that is.
     if row.get("Owner", "N/A") != "N/A":
         return "it is kept for one user"
     return "" if row.get("MCS_label", "N/A") == "N/A" else "it is kept for one security label"
