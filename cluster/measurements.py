@@ -1,4 +1,7 @@
-"""What models do on slices: the file that ``slicewise profile`` writes. ParvaGPU's is read, too."""
+"""Reads and writes what models do on slices: the file of ``slicewise profile``.
+
+Files of ParvaGPU's authors are read, too.
+"""
 
 import csv
 import math
@@ -21,16 +24,17 @@ class Measurement(BaseModel):
     """What one instance does that serves a model in one configuration.
 
     Attributes:
-        model: of the model repository.
+        model: name in the model repository.
         board: the GPU model, as in the table of MIG profiles.
         type: the GRES type.
         batch: requests in an inference.
-        processes: that serve the model in the instance.
-        throughput_mrps: thousandths of a request per second, of the whole instance; 0 if it can't.
-        latency_us: in which 95 % of the inferences were answered.
+        processes: processes that serve the model in the instance.
+        throughput_mrps: thousandths of a request per second, of the whole instance; 0 if the
+            instance can't serve the model.
+        latency_us: microseconds within which 95 % of the inferences were answered.
         samples: inferences that count.
         steady: whether the figure had settled.
-        reason: why it can't; "" if it can.
+        reason: why the instance can't serve the model; "" if it can.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -48,7 +52,7 @@ class Measurement(BaseModel):
 
     @property
     def key(self) -> tuple[str, str, str, int, int]:
-        """A file has one of each."""
+        """The values that identify a measurement: a file has one measurement of each key."""
         return self.model, self.board, self.type, self.processes, self.batch
 
 
@@ -60,13 +64,13 @@ class _File(BaseModel):
 
 
 def merged(old: Iterable[Measurement], new: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """Both, sorted; of what was measured again only the new one."""
+    """Both, sorted; if something was measured again, only the new measurement."""
     found = {one.key: one for one in (*old, *new)}
     return tuple(found[key] for key in sorted(found))
 
 
 def read_measurements(path: Path) -> tuple[Measurement, ...]:
-    """All of a file: JSON as ``slicewise profile`` writes it, MODEL.csv as ParvaGPU's authors do.
+    """Read a file: JSON as ``slicewise profile`` writes it, or MODEL.csv of ParvaGPU's authors.
 
     Raises InvalidInputError (SW-PROFILE-FILE) for what can't be read.
     """
@@ -85,10 +89,10 @@ def read_measurements(path: Path) -> tuple[Measurement, ...]:
 
 
 def update_measurements(path: Path, new: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """Write these into the file, in one step, and keep what else it has; returns all of it.
+    """Write these into the file, in one step, and keep its other measurements; return all of them.
 
-    Raises InvalidInputError (SW-PROFILE-FILE) if it is there and is no such file, or can't be
-    written: then it stays as it is.
+    Raises InvalidInputError (SW-PROFILE-FILE) if the file exists and is no such file, or if it
+    can't be written: then it stays as it is.
     """
     path = path.resolve()
     rows = merged(read_measurements(path) if path.exists() else (), new)
@@ -112,7 +116,7 @@ def _unreadable(path: Path, why: str) -> InvalidInputError:
 
 
 def _csv(path: Path) -> Iterator[Measurement]:
-    """Latencies are means there, of an A100 with 80 GB."""
+    """Read a file of ParvaGPU: its latencies are means, of an A100 with 80 GB."""
     with path.open(encoding="utf-8-sig", newline="") as lines:
         for line, row in enumerate(csv.DictReader(lines), 2):
             try:

@@ -21,14 +21,15 @@ class MigProfile:
 
     Attributes:
         name: as in a GRES type, such as ``1g.10gb``.
-        compute_slices: of the board's ``compute_slices``.
-        memory_slices: of the board's ``memory_slices``; as many an instance takes from its start.
-        memory_mib: what a process in the instance sees; None where no source gives it.
+        compute_slices: number that an instance takes of the board's ``compute_slices``.
+        memory_slices: number that an instance takes, from its start, of the board's
+            ``memory_slices``.
+        memory_mib: MiB that a process in the instance sees; None where no source gives it.
         starts: memory slices where an instance may begin, in order.
-        max_instances: on an empty board. Of ``+me`` profiles the engines are the limit, not the
-            starts, which they share with the plain profile.
+        max_instances: instances on an empty board. For ``+me`` profiles the engines are the limit,
+            not the starts, which they share with the plain profile.
         gi_profile_id: the GPU-instance profile's id, as ``nvidia-smi mig -lgip`` prints it.
-        aliases: names that other drivers have for it.
+        aliases: names that other drivers have for the profile.
         sources: where the row comes from: keys of the table's ``sources``, or ``nvml``.
         multiprocessors: SMs; None where no source gives them.
     """
@@ -50,7 +51,7 @@ class Board:
     """A GPU model and its profiles by name.
 
     Attributes:
-        pci_device_ids: of the boards that are cut so: 0x2335 is an H200.
+        pci_device_ids: PCI device ids of the boards that are cut like this: 0x2335 is an H200.
     """
 
     model: str
@@ -62,11 +63,12 @@ class Board:
 
 @dataclass(frozen=True)
 class WholeBoard:
-    """A board as one, however it is cut.
+    """A board as a whole, however it is cut.
 
     Attributes:
-        devices: what Slurm has of it where it may be cut anew: instances and pads together.
-        cost_millislices: of all of it.
+        devices: number of devices that Slurm has of a board that may be re-cut: instances and pads
+            together.
+        cost_millislices: cost of the whole board.
     """
 
     devices: int
@@ -117,7 +119,7 @@ def _profile(row: Any) -> MigProfile:
 
 
 def board(model: str) -> Board:
-    """The board of that model; InvalidInputError (SW-GPU-MODEL) if the table lacks it."""
+    """The board of this model; InvalidInputError (SW-GPU-MODEL) if the table lacks it."""
     try:
         return boards()[model]
     except KeyError:
@@ -129,7 +131,7 @@ def board(model: str) -> Board:
 
 
 def model_of(pci_device_id: int) -> str | None:
-    """The model of the table that such a board is; None if it lacks it."""
+    """The table's model for boards with this PCI device id; None if the table lacks them."""
     found = (one.model for one in boards().values() if pci_device_id in one.pci_device_ids)
     return next(found, None)
 
@@ -137,8 +139,8 @@ def model_of(pci_device_id: int) -> str | None:
 def profile_of(on: Board, gres_type: str) -> MigProfile:
     """The profile of a GRES type: ``1g.10gb``, or with the GPU's name as ``nvidia_a100_1g.10gb``.
 
-    Names that other drivers have for it will do. Raises InvalidInputError (SW-MIG-PROFILE) if the
-    board has no such.
+    Names that other drivers have for the profile are accepted. Raises InvalidInputError
+    (SW-MIG-PROFILE) if the board has no such profile.
     """
     name = gres_type.rpartition("_")[2]
     aliased = (one for one in on.profiles.values() if name in one.aliases)
@@ -167,17 +169,17 @@ def cost_millislices(on: Board, gres_type: str, weight: Fraction) -> Millislices
 
 
 def whole_cost(weight: Fraction) -> Millislices:
-    """What a GPU of that weight costs: 7 slices × weight, rounded up to a whole millislice."""
+    """What a GPU of this weight costs: 7 slices × weight, rounded up to a whole millislice."""
     exact = GPU_MILLISLICES * weight
     return Millislices(-(-exact.numerator // exact.denominator))
 
 
 def whole_board(of: Board, weight: Fraction) -> WholeBoard:
-    """Of that weight."""
+    """The whole board, with its cost at this weight."""
     return WholeBoard(of.compute_slices, whole_cost(weight))
 
 
 def whole_memory_mib(model: str) -> int | None:
-    """At least so much has a whole GPU: what its largest profile has; None if no table says it."""
+    """MiB that a whole GPU has at least: what its largest profile has; None if no table says it."""
     profiles = boards()[model].profiles.values() if model in boards() else ()
     return max((one.memory_mib for one in profiles if one.memory_mib is not None), default=None)

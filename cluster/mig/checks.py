@@ -1,4 +1,4 @@
-"""What of a node's GPUs is not as it should be, and where its driver differs from the table."""
+"""Finds faults of a node's GPUs, and differences between its driver and the profile table."""
 
 from collections.abc import Iterator
 
@@ -6,12 +6,13 @@ from cluster.mig.inventory import Gpu, Instance, Inventory
 from cluster.mig_profiles import Board, MigProfile, boards
 
 _OF_APPLICATIONS = frozenset({13, 31, 43, 45, 68, 109})
-"""Xids that a program brings about, on a board that is well: those that NVIDIA's device plugin
-for Kubernetes passes over too."""
+"""Xids that a program causes on a healthy board: those that NVIDIA's device plugin for Kubernetes
+ignores, too.
+"""
 
 
 def faults(inventory: Inventory) -> tuple[str, ...]:
-    """What an operator should see to, one sentence each."""
+    """What an operator should look into, one sentence each."""
     return (
         *(f"GPU {lost.index} can't be reached: {lost.error}." for lost in inventory.lost),
         *(f"GPU {gpu.index}: {fault}." for gpu in inventory.gpus for fault in gpu_faults(gpu)),
@@ -19,7 +20,7 @@ def faults(inventory: Inventory) -> tuple[str, ...]:
 
 
 def gpu_faults(gpu: Gpu) -> tuple[str, ...]:
-    """The same of one board, without its number and the full stop."""
+    """The faults of one board, without its number and the full stop."""
     return (*_health_faults(gpu), *_mode_faults(gpu), *_instance_faults(gpu))
 
 
@@ -62,13 +63,13 @@ def _instance_faults(gpu: Gpu) -> Iterator[str]:
 
 
 def has_capabilities(instance: Instance) -> bool:
-    """Whether its device files are known, with which Slurm lets a job use it alone."""
+    """Whether its device files are known, by which Slurm lets only one job use the instance."""
     minors = (instance.minor, *(compute.minor for compute in instance.computes))
     return None not in minors
 
 
 def table_differences(board: Board) -> tuple[str, ...]:
-    """Where the driver's profiles of a board are not the table's; the driver's count."""
+    """Where the driver's profiles of a board differ from the table's; the driver's are valid."""
     known = boards().get(board.model)
     if known is None:
         return (f"{board.model} is not in the table: what its driver says counts",)

@@ -1,4 +1,4 @@
-"""What a node's /proc and /dev say of its GPUs, where NVML has no answer."""
+"""Reads from a node's /proc and /dev what NVML does not say of its GPUs."""
 
 import os
 import re
@@ -9,9 +9,9 @@ from pathlib import Path
 _MINORS = Path("proc/driver/nvidia-caps/mig-minors")
 _MINOR = re.compile(r"(gpu\d+/gi\d+(?:/ci\d+)?)/access (\d+)")
 _JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
-# Of the kernel itself (facility 0), and at a record's beginning: behind other words it may be what
-# some user made the kernel say. On a GPU that is cut the numbers of its instances may follow:
-# (PCI:0000:07:00 GPU-I:05).
+# Only from the kernel itself (facility 0), and only at a record's beginning: behind other words, a
+# user may have made the kernel log the text. On a GPU that is cut, the numbers of its instances may
+# follow the address: (PCI:0000:07:00 GPU-I:05).
 _XID = re.compile(
     r"^[0-7],\d+,\d+,[^;\n]*;NVRM: Xid "
     r"\(PCI:([0-9a-fA-F]{1,8}):([0-9a-fA-F]{1,4}):([0-9a-fA-F]{1,4})[^)\n]*\): (\d{1,4})(?!\d)",
@@ -21,7 +21,7 @@ _RECORD_BYTES = 8192
 
 
 def capability_minors(root: Path) -> Mapping[str, int]:
-    """Minor numbers in /dev/nvidia-caps: ``gpu0/gi3`` and ``gpu0/gi3/ci0``; empty without MIG."""
+    """Minor numbers in /dev/nvidia-caps, by ``gpu0/gi3`` and ``gpu0/gi3/ci0``; {} without MIG."""
     try:
         text = (root / _MINORS).read_text(encoding="ascii")
     except OSError:
@@ -30,7 +30,7 @@ def capability_minors(root: Path) -> Mapping[str, int]:
 
 
 def job_of(root: Path, pid: int) -> int | None:
-    """The Slurm job in whose cgroup a process is."""
+    """The Slurm job that has the process in its cgroup; None if there is none."""
     try:
         text = (root / "proc" / str(pid) / "cgroup").read_text(encoding="ascii")
     except OSError:
@@ -52,7 +52,7 @@ def xids(root: Path) -> Mapping[str, tuple[int, ...]] | None:
 
 
 def bus_key(pci_bus_id: str) -> str:
-    """NVML's ``00000000:0F:00.0`` as the keys of ``xids`` are: ``0:f:0``."""
+    """NVML's ``00000000:0F:00.0`` in the form of the keys of ``xids``: ``0:f:0``."""
     parts = pci_bus_id.partition(".")[0].split(":")
     return ":".join(f"{int(part, 16):x}" for part in parts)
 
@@ -66,7 +66,7 @@ def _kernel_log(place: Path) -> str:
 
 
 def _records(file: int) -> Iterator[str]:
-    """The log's records: each read gives one, and an error says that there is none at present."""
+    """The log's records: each read gives one, and an error means that there is no further one."""
     with suppress(BlockingIOError):
         while True:
             try:

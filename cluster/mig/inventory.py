@@ -1,4 +1,4 @@
-"""What is in a node: its GPUs, the instances that they are cut into, and who holds them."""
+"""Values for a node's GPUs, the instances they are cut into, and the processes that use them."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ class Holder:
     """A process that uses a GPU or an instance.
 
     Attributes:
-        memory_mib: None where the driver does not say it.
-        job_id: of the Slurm job that it belongs to, by its cgroup; None if to none.
+        memory_mib: GPU memory that the process uses; None where the driver does not say it.
+        job_id: the Slurm job that the process belongs to, by its cgroup; None if there is none.
     """
 
     pid: int
@@ -26,7 +26,7 @@ class ComputeInstance:
 
     Attributes:
         uuid: as in CUDA_VISIBLE_DEVICES: ``MIG-...``.
-        minor: of its capability, /dev/nvidia-caps/nvidia-cap<minor>; None if unknown.
+        minor: number of its capability, /dev/nvidia-caps/nvidia-cap<minor>; None if unknown.
     """
 
     ci_id: int
@@ -40,9 +40,9 @@ class Instance:
     """A GPU instance.
 
     Attributes:
-        gi_id: the driver's number of it, unique on its GPU.
-        minor: of its capability, as of a compute instance.
-        computes: one, as Slicewise makes them; others make none or several.
+        gi_id: the driver's number of the instance, unique on its GPU.
+        minor: number of its capability, as for a compute instance.
+        computes: its compute instances. Slicewise makes one; other programs make none or several.
     """
 
     gi_id: int
@@ -53,13 +53,13 @@ class Instance:
 
     @property
     def holders(self) -> tuple[Holder, ...]:
-        """Of all its compute instances."""
+        """Processes that use any of its compute instances."""
         return tuple(holder for compute in self.computes for holder in compute.holders)
 
 
 @dataclass(frozen=True)
 class Health:
-    """A board's errors since its driver was loaded; None is what can't be read.
+    """A board's errors since its driver was loaded; None for what can't be read.
 
     Attributes:
         xids: the kernel's error numbers, in the order of their first appearance.
@@ -77,14 +77,14 @@ class Gpu:
     """One board.
 
     Attributes:
-        index: NVML's, which another boot may change; ``uuid`` stays.
-        name: the driver's, such as ``NVIDIA H200``.
-        minor: of /dev/nvidia<minor>.
+        index: NVML's index, which another boot may change; ``uuid`` stays.
+        name: the driver's name, such as ``NVIDIA H200``.
+        minor: number in /dev/nvidia<minor>.
         board: its profiles as the driver has them; None if it can't be cut.
         mig: whether MIG mode is on.
-        mig_pending: whether it will be after the GPU's next reset.
+        mig_pending: whether MIG mode will be on after the GPU's next reset.
         instances: in the order of their first memory slices.
-        holders: of a board that is not cut.
+        holders: processes that use a board that is not cut.
     """
 
     index: int
@@ -108,7 +108,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class LostGpu:
-    """A board that the driver counts but can't reach, and what it says."""
+    """A board that the driver counts but can't reach, and the driver's error."""
 
     index: int
     error: str
@@ -116,7 +116,7 @@ class LostGpu:
 
 @dataclass(frozen=True)
 class Inventory:
-    """One look at a node."""
+    """A node's GPUs at one moment."""
 
     driver: str
     gpus: tuple[Gpu, ...]

@@ -1,7 +1,7 @@
-"""A node's inventory from JSON, as ``slicewise node probe --json`` and ``node cut`` print it.
+"""Reads a node's inventory from JSON, as ``slicewise node probe --json`` and ``node cut`` print it.
 
-Whoever is root on the node may have written it, and what is made of it is lines of slurm.conf. So
-each text has one form, each number and each list a bound; what has none here is refused.
+Root of the node may have forged it, and lines of slurm.conf are made of it. So each text has one
+form, and each number and each list a bound; a value that has none here is refused.
 """
 
 import re
@@ -22,10 +22,13 @@ _INVENTORY = TypeAdapter(Inventory)
 _GPU = TypeAdapter(Gpu)
 
 MOST_BYTES = 1 << 21
-"""Of a node's whole answer: 16 boards of 7 instances, each held by 100 processes, are 1.5 MB."""
+"""Size of a node's whole answer: 16 boards of 7 instances, each held by 100 processes, are 1.5 MB.
+"""
 _MOST_NUMBER = 1 << 53
 _MOST_LAYOUTS = 50_000
-"""A planner goes through all layouts of a board; the table's largest has 5536 by this count."""
+"""A planner goes through all layouts of a board; the largest board of the table has 5536 by this
+count.
+"""
 
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _MODEL = "[A-Za-z0-9][A-Za-z0-9 ._+()/-]{0,95}"
@@ -53,25 +56,26 @@ _MOST: Mapping[str, int] = {
     "pci_device_id": 0xFFFF,
     "pci_device_ids": 0xFFFF,
 }
-"""The largest value of a number, by its field; of others 2^53."""
+"""The largest value of a number, by its field; 2^53 for other fields."""
 _MANY: Mapping[str, int] = {
     **dict.fromkeys(("gpus", "lost", "profiles", "instances", "computes"), 64),
     **dict.fromkeys(("starts", "aliases", "sources", "pci_device_ids"), 64),
     **dict.fromkeys(("holders", "xids"), 4096),
 }
-"""So many at most, by the field."""
+"""The largest number of parts, by the field."""
 
 
 def inventory_of(value: str | object) -> Inventory:
-    """Of a JSON text, or of what ``json.loads`` has made of one; what else it says is left out.
+    """Read an inventory from JSON text, or from what ``json.loads`` made of it.
 
-    Raises OutsideError (SW-INVENTORY), also for a text, a number or a size that no driver has.
+    Unknown keys are left out. Raises OutsideError (SW-INVENTORY), also for a text, a number or a
+    size that no driver has.
     """
     return _read(_INVENTORY, value)
 
 
 def gpu_of(value: str | object) -> Gpu:
-    """The same of one board."""
+    """Read one board in the same way."""
     return _read(_GPU, value)
 
 
@@ -104,7 +108,7 @@ def _unreadable(what: str) -> OutsideError:
 
 
 def _wrong(value: object) -> Iterator[str]:
-    """What of a value, or of all that it has inside, is not as a driver could have it."""
+    """What a value, or anything inside it, has that a driver could not report."""
     for field in fields(value) if is_dataclass(value) else ():
         yield from _wrong_field(type(value), field.name, getattr(value, field.name))
     if isinstance(value, Board):
@@ -150,7 +154,7 @@ def _wrong_board(board: Board) -> Iterator[str]:
 
 
 def _most_layouts(board: Board) -> int:
-    """How many there would be if instances excluded each other by their slices alone."""
+    """Number of layouts if instances excluded each other by their slices alone."""
     after = [1] * (board.memory_slices + 1)
     for start in reversed(range(board.memory_slices)):
         ends = (start + one.memory_slices for one in board.profiles.values() if start in one.starts)

@@ -1,8 +1,9 @@
-"""Which instances can lie beside each other on one GPU.
+"""Calculates which instances can lie beside each other on one GPU.
 
-Instances lie on the memory-slice axis. Where two don't overlap there, their compute slices fit
-too: so it is on every board of the table, and a test looks. What an instance takes is a number, a
-bit for each memory slice; further bits stand for the engines of which a board has too few for all.
+Instances lie on the memory-slice axis. Where two don't overlap there, their compute slices fit too:
+that is so on every board of the table, and a test checks it. What an instance takes is a number
+with a bit for each memory slice; further bits stand for the engines that a board has too few of for
+all instances.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +23,7 @@ class Placement:
 
 
 Layout = frozenset[Placement]
-"""Instances of one GPU that don't exclude each other; what is left of it is free."""
+"""Instances that can be on one GPU together; what they leave of it is free."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class _Cut:
     """What a placement takes.
 
     Attributes:
-        takes: all of these bits.
-        engines: one of these besides, whichever is free; 0 if it needs none.
+        takes: bits that it takes, all of them.
+        engines: bits of engines, of which it takes one that is free; 0 if it needs none.
     """
 
     takes: int
@@ -40,10 +41,10 @@ class _Cut:
 
 @dataclass(frozen=True)
 class Geometry:
-    """All that can be cut out of one board. An *occupancy* is the bits that its instances take.
+    """All that can be cut out of one board. An *occupancy* is the bits that instances take.
 
     Attributes:
-        placements: of every profile at every start, in the table's order.
+        placements: every profile at every start, in the table's order.
     """
 
     memory_slices: int
@@ -51,7 +52,7 @@ class Geometry:
     cuts: Mapping[Placement, _Cut]
 
     def after(self, occupancy: int, placement: Placement) -> int | None:
-        """The occupancy with that instance too; None if it does not fit."""
+        """The occupancy with this instance added; None if the instance does not fit."""
         cut = self.cuts[placement]
         free = cut.engines & ~occupancy
         if occupancy & cut.takes or (cut.engines and not free):
@@ -59,7 +60,10 @@ class Geometry:
         return occupancy | cut.takes | (free & -free)
 
     def occupancy(self, instances: Iterable[Placement]) -> int | None:
-        """What they take together; None if they exclude each other or the board has no such."""
+        """What these instances take together.
+
+        None if they exclude each other, or if the board has no such instance.
+        """
         taken = 0
         for instance in sorted(instances):
             after = self.after(taken, instance) if instance in self.cuts else None
@@ -69,25 +73,25 @@ class Geometry:
         return taken
 
     def free_slices(self, occupancy: int) -> int:
-        """Memory slices that nobody has."""
+        """Number of memory slices that no instance has."""
         return self.memory_slices - (occupancy & ((1 << self.memory_slices) - 1)).bit_count()
 
     def is_legal(self, instances: Iterable[Placement]) -> bool:
-        """Whether they can be on one GPU at a time."""
+        """Whether these instances can be on one GPU together."""
         return self.occupancy(instances) is not None
 
     def fitting(self, occupancy: int) -> tuple[Placement, ...]:
-        """All that still fits."""
+        """Every placement that still fits."""
         return tuple(one for places in self.room[occupancy].values() for one, _ in places)
 
     @cached_property
     def room(self) -> Mapping[int, Mapping[str, tuple[tuple[Placement, int], ...]]]:
-        """By occupancy and profile: where one more fits, and the occupancy with it."""
+        """Where one more instance fits, with the occupancy after it, by occupancy and profile."""
         return {occupancy: self._room(occupancy) for occupancy in self.occupancies}
 
     @cached_property
     def conflicts(self) -> Mapping[Placement, frozenset[Placement]]:
-        """Of each placement, those that can't be beside it."""
+        """For each placement, those that can't be beside it, and itself."""
         return {
             one: frozenset(o for o in self.placements if o == one or not self.is_legal((one, o)))
             for one in self.placements
@@ -95,17 +99,17 @@ class Geometry:
 
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
-        """All there are, the empty one first."""
+        """Every layout, the empty one first."""
         return tuple(frozenset(found) for found in self._layouts(0, 0))
 
     @cached_property
     def maximal(self) -> tuple[Layout, ...]:
-        """Those to which nothing can be added."""
+        """Layouts to which nothing can be added."""
         return tuple(one for one in self.layouts if not self.room[self._taken(one)])
 
     @cached_property
     def occupancies(self) -> tuple[int, ...]:
-        """All there are, rising."""
+        """Every possible occupancy, in rising order."""
         return tuple(sorted({self._taken(one) for one in self.layouts}))
 
     def _room(self, occupancy: int) -> Mapping[str, tuple[tuple[Placement, int], ...]]:
@@ -132,7 +136,7 @@ class Geometry:
 
 
 def geometry(board: Board) -> Geometry:
-    """Of that board; boards with the same profiles share one."""
+    """The geometry of this board; boards with the same profiles share one."""
     return _geometry(board.memory_slices, tuple(board.profiles.values()))
 
 
@@ -156,7 +160,11 @@ def _slices(profile: MigProfile, start: int) -> int:
 
 
 def _media(profile: MigProfile, start: int, memory_slices: int) -> int:
-    """Each slice brings media engines: for who lies there, for nobody, or all of them for one."""
+    """Bits of the media engines that a placement takes.
+
+    Each slice brings media engines: for the instance that lies there, for none (``-me``), or all of
+    them for one instance (``+me.all``).
+    """
     if profile.name.endswith("-me"):
         return 0
     if _takes_all_media(profile):
@@ -169,7 +177,7 @@ def _takes_all_media(profile: MigProfile) -> bool:
 
 
 def _engines(first_bit: int, profiles: Iterable[MigProfile]) -> Mapping[str, int]:
-    """Bits for what has fewer instances than would have room."""
+    """Bits for engines of profiles that have fewer instances than there would be room for."""
     bits: dict[str, int] = {}
     for profile in profiles:
         name = _engine(profile)
@@ -180,7 +188,7 @@ def _engines(first_bit: int, profiles: Iterable[MigProfile]) -> Mapping[str, int
 
 
 def _engine(profile: MigProfile) -> str:
-    """All with media extensions share the one engine for optical flow."""
+    """The engine that bounds a profile; all with media extensions share that for optical flow."""
     return "+me" if "+me" in profile.name else profile.name
 
 

@@ -1,7 +1,7 @@
-"""NVIDIA's management library, by pynvml: reads a node's GPUs, makes and removes instances.
+"""Reads a node's GPUs, and makes and removes instances, by NVIDIA's management library (pynvml).
 
-Every other module sees the words of ``inventory``. The driver's own profiles and placements are
-what counts; the table names the model, and stands in where the driver gives none.
+Every other module uses the types of ``inventory``. The driver's own profiles and placements are
+what counts; the table names the model, and is used where the driver gives none.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,12 +31,12 @@ ROOT = Path("/")
 _MIB = 1024 * 1024
 _UNKNOWN = (nv.NVML_ERROR_NOT_SUPPORTED, nv.NVML_ERROR_NO_PERMISSION, nv.NVML_ERROR_NO_DATA)
 _LOST = (nv.NVML_ERROR_GPU_IS_LOST, nv.NVML_ERROR_UNKNOWN, nv.NVML_ERROR_RESET_REQUIRED)
-"""What the driver answers of a board that fell off the bus or hangs."""
+"""Errors that the driver gives for a board that fell off the bus or hangs."""
 
 
 @dataclass(frozen=True)
 class _Host:
-    """What the node says beside NVML."""
+    """What the node says besides NVML."""
 
     root: Path
     minors: Mapping[str, int]
@@ -44,10 +44,10 @@ class _Host:
 
 
 def read_inventory(root: Path = ROOT) -> Inventory:
-    """Everything that is there, changing nothing; ``root`` is where the node's /proc and /dev are.
+    """Read the node's GPUs, changing nothing; ``root`` is where the node's /proc and /dev are.
 
-    Raises UnreachableError (SW-NVML-MISSING) without a driver, OutsideError (SW-NVML) for an answer
-    that it can't do without.
+    Raises UnreachableError (SW-NVML-MISSING) without a driver, OutsideError (SW-NVML) if an answer
+    is missing that the inventory can't do without.
     """
     with opened():
         node = _Host(root, host.capability_minors(root), host.xids(root))
@@ -64,10 +64,11 @@ def read_inventory(root: Path = ROOT) -> Inventory:
 
 
 def create_instance(gpu_uuid: str, placement: Placement, root: Path = ROOT) -> Instance:
-    """Cut an instance there, with one compute instance that has all of it. Needs root.
+    """Make an instance at this placement, with one compute instance that has all of it. Needs root.
 
-    Either both are there in the end or neither. Raises OutsideError: SW-MIG-NO-ROOM where other
-    instances lie, SW-MIG-PLACEMENT for one that the board has not, SW-NVML for all else.
+    In the end either both exist or neither. Raises OutsideError: SW-MIG-NO-ROOM where other
+    instances are in the way, SW-MIG-PLACEMENT for a placement that the board lacks, SW-NVML for all
+    else.
     """
     with opened():
         handle = nv.nvmlDeviceGetHandleByUUID(gpu_uuid)
@@ -90,10 +91,11 @@ def create_instance(gpu_uuid: str, placement: Placement, root: Path = ROOT) -> I
 
 
 def destroy_instance(gpu_uuid: str, gi_id: int) -> None:
-    """Remove an instance and its compute instances; nothing if it is gone already. Needs root.
+    """Remove an instance and its compute instances; do nothing if it is gone already. Needs root.
 
-    Raises OutsideError (SW-MIG-IN-USE) if a process holds it: nothing is removed then. If the
-    driver finds one only afterwards, compute instances may be gone while the instance stays.
+    Raises OutsideError (SW-MIG-IN-USE) if a process holds the instance: nothing is removed then. If
+    the driver finds a process only afterwards, compute instances may be gone while the instance
+    stays.
     """
     with opened():
         handle = nv.nvmlDeviceGetHandleByUUID(gpu_uuid)
@@ -114,7 +116,10 @@ def destroy_instance(gpu_uuid: str, gi_id: int) -> None:
 
 @contextmanager
 def opened() -> Iterator[None]:
-    """NVML, ready; the functions here open it themselves, and it may be open already."""
+    """Keep NVML open, and turn its errors into the project's own.
+
+    The functions here open NVML themselves; it may be open already.
+    """
     try:
         nv.nvmlInit()
     except (nv.NVMLError_LibraryNotFound, nv.NVMLError_DriverNotLoaded) as error:
@@ -219,7 +224,7 @@ def _gpu(index: int, handle: Any, node: _Host) -> Gpu:
 
 
 def _reading(call: Callable[..., Any], *args: Any) -> Any:
-    """None where this board or this user gets no answer."""
+    """The call's result; None where this board or this user gets no answer."""
     try:
         return call(*args)
     except nv.NVMLError as error:
@@ -245,7 +250,10 @@ def _health(handle: Any, bus_id: str, node: _Host) -> Health:
 
 
 def _board(handle: Any, name: str, pci_device_id: int) -> Board | None:
-    """By the driver; by the table where it says nothing, as it may where MIG mode is off."""
+    """The board as the driver says; as the table does where the driver says nothing.
+
+    That may happen where MIG mode is off.
+    """
     model = model_of(pci_device_id)
     profiles = {profile.name: profile for profile in _profiles(handle)}
     if not profiles:
@@ -332,7 +340,7 @@ def _instance(
 
 
 def _mig_devices(handle: Any) -> Mapping[int, Mapping[int, Any]]:
-    """Devices of compute instances by the ids of their GPU instance and their own."""
+    """Devices of compute instances, by the id of their GPU instance, then by their own id."""
     found: dict[int, dict[int, Any]] = {}
     for index in range(nv.nvmlDeviceGetMaxMigDeviceCount(handle)):
         with suppress(nv.NVMLError_NotFound):

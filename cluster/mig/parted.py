@@ -1,4 +1,4 @@
-"""Configuration files of NVIDIA's mig-parted: how many of which profile, without starts."""
+"""Reads and writes files of NVIDIA's mig-parted: how many instances of each profile, no starts."""
 
 import re
 from collections import Counter
@@ -14,7 +14,7 @@ from cluster.mig_profiles import Board
 VERSION = "v1"
 _FIELDS = frozenset({"device-filter", "devices", "mig-enabled", "mig-devices"})
 _FILTER = re.compile(r"0x([0-9A-Fa-f]{4})10[Dd][Ee]")
-"""A PCI device's number, then NVIDIA's."""
+"""A PCI device's number, followed by NVIDIA's."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Entry:
     """What a configuration wants of some of a node's GPUs.
 
     Attributes:
-        pci_device_ids: of those boards; empty is of all.
-        devices: indices of those GPUs; None is of all.
-        mig: whether MIG mode is on.
-        counts: instances by profile.
+        pci_device_ids: ids of the boards that it is about; empty is all.
+        devices: indices of the GPUs that it is about; None is all.
+        mig: whether MIG mode is to be on.
+        counts: number of instances by profile.
     """
 
     pci_device_ids: tuple[int, ...]
@@ -34,7 +34,7 @@ class Entry:
     counts: Mapping[str, int] = field(hash=False)
 
     def concerns(self, board: Board) -> bool:
-        """Whether it is about such boards."""
+        """Whether the entry is about such boards."""
         return not self.pci_device_ids or any(
             number in board.pci_device_ids for number in self.pci_device_ids
         )
@@ -45,11 +45,11 @@ Configs = Mapping[str, tuple[Entry, ...]]
 
 
 def parse(text: str) -> Configs:
-    """A file's content.
+    """Read a file's content.
 
     Raises InvalidInputError (SW-MIG-PARTED) that names what mig-parted would not take.
     """
-    import yaml  # noqa: PLC0415 -- not for the commands beside import and export
+    import yaml  # noqa: PLC0415 -- only import and export need it
 
     try:
         document = yaml.safe_load(text)
@@ -116,14 +116,14 @@ def _invalid(why: str) -> InvalidInputError:
 
 
 def lacking(board: Board, counts: Mapping[str, int]) -> tuple[str, ...]:
-    """Profiles that the board has not, such as those with several compute instances."""
+    """Profiles that the board lacks, such as those with several compute instances."""
     return tuple(name for name in counts if _known(board, name) is None)
 
 
 def placed(board: Board, counts: Mapping[str, int]) -> Layout | None:
-    """Where these instances could lie on one GPU, leaving as much as possible to others.
+    """A layout of these instances on one GPU that leaves the most placements to others.
 
-    None if the board lacks one of the profiles, or they don't fit beside each other.
+    None if the board lacks one of the profiles, or if the instances don't fit beside each other.
     """
     names: Counter[str | None] = Counter()
     for name, count in counts.items():
@@ -134,13 +134,13 @@ def placed(board: Board, counts: Mapping[str, int]) -> Layout | None:
 
 
 def _known(board: Board, name: str) -> str | None:
-    """The board's own name of what some driver calls so."""
+    """The board's own name of a profile that some driver calls ``name``; None if it has none."""
     found = (one.name for one in board.profiles.values() if name in (one.name, *one.aliases))
     return next(found, None)
 
 
 def text_of(name: str, gpus: Sequence[Gpu]) -> str:
-    """A node's GPUs as they are cut, as a configuration of that name."""
+    """The text of a configuration of this name, with a node's GPUs as they are cut."""
     import yaml  # noqa: PLC0415 -- as in parse
 
     rows = [_row(gpu) for gpu in gpus if gpu.board is not None]

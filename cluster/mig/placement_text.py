@@ -1,4 +1,4 @@
-"""Where instances lie on a GPU as text: ``1g.10gb@0,3g.40gb@4``."""
+"""Writes where instances lie on a GPU as text, ``1g.10gb@0,3g.40gb@4``, and reads such text."""
 
 import re
 from collections.abc import Iterable
@@ -14,15 +14,15 @@ _PLACEMENT = re.compile(rf"(?P<profile>{PROFILE})@(?P<start>[0-9]{{1,2}})")
 
 
 def placements_text(placements: Iterable[Placement]) -> str:
-    """In the order of their first memory slices; "" for none."""
+    """The text of these placements, in the order of their first memory slices; "" for none."""
     ordered = sorted(placements, key=lambda one: one.start)
     return ",".join(f"{one.profile}@{one.start}" for one in ordered)
 
 
 def read_placements(text: str, board: Board) -> tuple[Placement, ...]:
-    """The other way round; how much each takes is the board's to say.
+    """Read such a text; the board says how many slices each instance takes.
 
-    Raises InvalidInputError (SW-MIG-PLACEMENTS) for what is no such text, or not of that board.
+    Raises InvalidInputError (SW-MIG-PLACEMENTS) for what is no such text, or not of this board.
     """
     return tuple(_placement(part, board) for part in text.split(",") if part)
 

@@ -1,4 +1,4 @@
-"""The node's part of a re-cut: one GPU from one layout to another, all or nothing."""
+"""The node's part of a re-cut: changes one GPU from one layout to another, all or nothing."""
 
 import fcntl
 import os
@@ -15,20 +15,20 @@ from cluster.mig_profiles import Board
 
 _LOCK = Path("run/slicewise-cut.lock")
 _ROOT_ONLY = 0o600
-"""Whoever may read it could lock it, and keep every cut waiting."""
+"""A user who may read the file could lock it, and keep every cut waiting."""
 
 
 def cut(gpu_uuid: str, before: str, after: str, root: Path = ROOT) -> Gpu:
     """Cut a GPU that has the instances ``before`` so that it has those of ``after``. Needs root.
 
-    Both are as ``placement_text`` writes them. A GPU that lies between them, since an earlier call
-    was killed, is taken on; one that has ``after`` is left as it is. Going back is the same call
-    with both swapped. MIG mode is never touched.
+    Both are text as ``placement_text`` writes it. If an earlier call was killed and left the GPU
+    between them, this call completes the change; a GPU that has ``after`` is left as it is. Going
+    back is the same call with both swapped. MIG mode is never changed.
 
-    Raises OutsideError: SW-MIG-GPU, SW-MIG-CHANGED if it has others than these, SW-MIG-IN-USE if a
-    process holds what must go (nothing is done then), SW-MIG-CUT if a call of the driver failed:
-    then the GPU is as before, or the message says that it is not. InvalidInputError:
-    SW-MIG-PLACEMENTS, SW-RECUT-ROOT.
+    Raises OutsideError: SW-MIG-GPU if the GPU does not answer or does not stay in MIG mode,
+    SW-MIG-CHANGED if it has other instances than these, SW-MIG-IN-USE if a process holds one that
+    must go (nothing is done then), SW-MIG-CUT if a call of the driver failed: then the GPU is as
+    before, or the message says that it is not. InvalidInputError: SW-MIG-PLACEMENTS, SW-RECUT-ROOT.
     """
     with _alone(root), opened():
         gpu, board = _gpu(gpu_uuid, root)
@@ -44,7 +44,7 @@ def cut(gpu_uuid: str, before: str, after: str, root: Path = ROOT) -> Gpu:
 
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """One at a time on a node: an earlier call may still run while its caller is dead."""
+    """Let one cut at a time run on a node: an earlier call may outlive its caller."""
     try:
         lock = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _ROOT_ONLY)
     except PermissionError:
@@ -92,7 +92,7 @@ def _require_free(gpu: Gpu, going: Collection[Instance]) -> None:
 
 
 def _stays(one: Instance, old: Collection[Placement], new: Collection[Placement]) -> bool:
-    """What neither must go nor was left half made by a call that was killed."""
+    """Whether the instance need not go, and was not left half made by a call that was killed."""
     return one.placement in new and (one.placement in old or len(one.computes) == 1)
 
 
@@ -108,7 +108,7 @@ def _make(gpu: Gpu, old: Collection[Placement], new: Collection[Placement], root
 def _go_back(
     gpu_uuid: str, old: Collection[Placement], new: Collection[Placement], root: Path
 ) -> str:
-    """What became of it."""
+    """Cut the GPU as it was before; return in words whether that succeeded."""
     try:
         gpu, _ = _gpu(gpu_uuid, root)
         _make(gpu, new, old, root)
