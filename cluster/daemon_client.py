@@ -1,4 +1,4 @@
-"""The daemon, seen from the launcher and from commands: on this host, else by munge on another."""
+"""Asks the daemon for launcher and commands: on this host, else by munge on another."""
 
 import asyncio
 import os
@@ -56,19 +56,20 @@ Answer = TypeVar("Answer", bound=BaseModel)
 Request = TypeVar("Request", bound=BaseModel)
 
 DEADLINE_S = 15.0
-"""A wish waits for Slurm's commands."""
+"""For one answer; a wish waits for Slurm's commands."""
 
 
 _ELSEWHERE = frozenset({"SW-DAEMON-DOWN", "SW-DAEMON-STANDBY"})
-"""Of these another daemon may give a better answer."""
+"""After a failure with one of these codes another daemon may give a better answer."""
 _HERE = ""
-"""The user socket of this host."""
+"""The place that stands for the user socket of this host."""
 
 
 class DaemonClient:
-    """One question per connection: at the user socket if this host has it, and at ``connect``.
+    """Asks one question per connection: at the user socket if this host has it, and at ``connect``.
 
-    The next place is asked if a daemon is down or stands by, and first from then on.
+    If a daemon is down or stands by, the next place is asked; the one that answers is asked first
+    from then on.
 
     Every call raises UnreachableError (SW-DAEMON-DOWN), InvalidInputError with the daemon's own
     code for a refusal, or OutsideError (SW-WIRE) for an answer that can't be read; asking another
@@ -80,13 +81,13 @@ class DaemonClient:
         self._last = _HERE
 
     async def view(self) -> ViewAnswer:
-        """What is there now, as far as this user may see it."""
+        """The services and tenants that this user may see, as they are now."""
         return await self._ask(ViewRequest(), ViewAnswer)
 
     async def wish(
         self, array_job_id: int, run: frozenset[int], note: str, urgency: float
     ) -> WishAnswer:
-        """Let these slots of a service run and hold every other one; tell its users the note."""
+        """Let these slots of a service run and hold every other one; show the note to its users."""
         request = WishRequest(
             array_job_id=array_job_id, run=tuple(sorted(run)), note=note, urgency=urgency
         )
@@ -97,15 +98,18 @@ class DaemonClient:
         await self._ask(DeleteRequest(array_job_id=array_job_id), DoneAnswer)
 
     async def retire(self, array_job_id: int) -> None:
-        """Cancel an array of which no slot is under way; the launcher's."""
+        """Cancel an array that has no slot under way; for the launcher only."""
         await self._ask(RetireRequest(array_job_id=array_job_id), DoneAnswer)
 
     async def tell(self, services: tuple[ServiceNews, ...]) -> None:
-        """What the launcher sees of services, for their users."""
+        """Report what the launcher sees of services, for their users."""
         await self._ask(NewsRequest(services=services), DoneAnswer)
 
     async def leave(self, job_ids: frozenset[int], why: str) -> None:
-        """Let these replicas go, each once another one serves in its place; for half a minute."""
+        """Let these replicas end, each once another one serves in its place.
+
+        The request is valid for half a minute.
+        """
         await self._ask(LeaveRequest(job_ids=tuple(sorted(job_ids)), why=why), DoneAnswer)
 
     async def order(self, request: OrderRequest) -> None:
@@ -113,24 +117,24 @@ class DaemonClient:
         await self._ask(request, DoneAnswer)
 
     async def create_key(self, tenant: str, name: str, key_id: str, sha256: str) -> None:
-        """One more API key of a tenant, by its hash."""
+        """Add an API key to a tenant, by its hash."""
         request = _request(KeyCreateRequest, tenant=tenant, name=name, key_id=key_id, sha256=sha256)
         await self._ask(request, DoneAnswer)
 
     async def keys(self) -> KeysAnswer:
-        """API keys of the user's tenants."""
+        """List the API keys of the user's tenants."""
         return await self._ask(KeyListRequest(), KeysAnswer)
 
     async def revoke_key(self, key_id: str) -> None:
-        """Let nobody in with that key any more."""
+        """Revoke a key, so that it admits no request any more."""
         await self._ask(_request(KeyRevokeRequest, key_id=key_id), DoneAnswer)
 
     async def open_tenant(self, tenant: str) -> None:
-        """Let everybody in to a tenant's services, until a key is made again."""
+        """Admit every request to a tenant's services, until a key is made again."""
         await self._ask(_request(KeyOpenRequest, tenant=tenant), DoneAnswer)
 
     async def grants(self) -> GrantsAnswer:
-        """Which keys let whom in; the launcher's."""
+        """Which keys admit requests to which tenant's services; for the launcher only."""
         return await self._ask(GrantsRequest(), GrantsAnswer)
 
     async def check(self, tenant: str, directives: tuple[str, ...]) -> SubmitAnswer:
@@ -141,7 +145,7 @@ class DaemonClient:
         return answer
 
     async def status(self) -> StatusAnswer:
-        """How the daemon is."""
+        """The state of the daemon."""
         return await self._ask(StatusRequest(), StatusAnswer)
 
     async def explain(self, tenant: str) -> ExplainAnswer:
@@ -149,11 +153,11 @@ class DaemonClient:
         return await self._ask(_request(ExplainRequest, tenant=tenant), ExplainAnswer)
 
     async def statement(self, request: StatementRequest) -> StatementAnswer:
-        """One page of what was used."""
+        """One page of what tenants have used."""
         return await self._ask(request, StatementAnswer)
 
     async def balance(self, tenant: str | None) -> BalanceAnswer:
-        """Accounts of a tenant, or of every own one."""
+        """Accounts of a tenant; of each of the user's tenants if None."""
         return await self._ask(_request(BalanceRequest, tenant=tenant), BalanceAnswer)
 
     async def why(self, about: str) -> WhyAnswer:
@@ -212,7 +216,7 @@ class DaemonClient:
 
     @property
     def is_remote(self) -> bool:
-        """Whether only other hosts' daemons can be asked."""
+        """Whether only daemons on other hosts can be asked."""
         return bool(self._settings.connect) and not self._settings.user_socket.exists()
 
     @property
@@ -246,12 +250,12 @@ def _words(error: OSError | ValueError) -> str:
             return "its answer is too long"
         case OSError(errno=int(number)):
             return os.strerror(number)
-    # Of a host with several addresses, each failing in its own way.
+    # A host with several addresses fails so if each of them fails in its own way.
     return "it can't be reached"
 
 
 def _request(kind: type[Request], **fields: str | None) -> Request:
-    """Raises InvalidInputError (SW-WIRE) for words that no request can hold."""
+    """Build a request; InvalidInputError (SW-WIRE) for words that no request can hold."""
     try:
         return kind.model_validate(fields)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Reaching PostgreSQL; its failures as the project's own errors."""
+"""Connects to PostgreSQL, and turns its failures into the project's own errors."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from sqlalchemy.exc import (
 from cluster.errors import InvalidInputError, OutsideError, UnreachableError
 
 CONNECT: Mapping[str, object] = {"connect_timeout": 5, "application_name": "slicewise"}
-"""How every connection is made."""
+"""Arguments of every connection."""
 
 _LOCK_NOT_AVAILABLE = "55P03"
 _INSUFFICIENT_PRIVILEGE = "42501"
@@ -27,8 +27,8 @@ _UNDEFINED_TABLE = "42P01"
 def postgres_engine(url: str) -> Engine:
     """An engine for ``postgresql://...``; nothing is connected yet.
 
-    Raises InvalidInputError (SW-DATABASE-URL) for anything else, without showing it: it may hold a
-    password.
+    Raises InvalidInputError (SW-DATABASE-URL) for any other text, without showing the text: it may
+    hold a password.
     """
     parsed = _parsed(url)
     if parsed is None or parsed.get_backend_name() != "postgresql":
@@ -40,9 +40,9 @@ def postgres_engine(url: str) -> Engine:
     return create_engine(
         parsed.set(drivername="postgresql+psycopg"),
         connect_args=dict(CONNECT),
-        # Whatever the server's default is: functions look again at what they have locked.
+        # Set whatever the server's default is: functions read rows again after they locked them.
         isolation_level="READ COMMITTED",
-        # Thousands of rows have a short text of it; json takes nine times as long.
+        # Thousands of rows have a short JSON text; the json module takes nine times as long.
         json_deserializer=from_json,
         # A connection that a restart of the server broke is replaced instead of failing once.
         pool_pre_ping=True,
@@ -51,9 +51,11 @@ def postgres_engine(url: str) -> Engine:
 
 
 def _parsed(url: str) -> URL | None:
-    """None if it can't be read for certain: SQLAlchemy takes what stands after a first ``@`` for
-    the host, and what stands after a ``/`` before any ``@`` for the database. Of a password with
-    these, parts would be shown under those names.
+    """The parsed URL; None if it can't be read for certain.
+
+    SQLAlchemy takes what stands after a first ``@`` for the host, and what stands after a ``/``
+    before any ``@`` for the database. Parts of a password with these would be shown under those
+    names.
     """
     try:
         parsed = make_url(url)
@@ -64,9 +66,10 @@ def _parsed(url: str) -> URL | None:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A connection for one consistent look.
+    """A read-only connection for one consistent look.
 
-    Raises UnreachableError (SW-DATABASE-DOWN) and OutsideError (SW-DATABASE-FAILED).
+    Raises what ``translated`` raises, such as UnreachableError (SW-DATABASE-DOWN) and OutsideError
+    (SW-DATABASE-FAILED).
     """
     with translated(engine), engine.connect() as connection:
         connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
@@ -75,8 +78,10 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """One transaction: all of it, on disk, or nothing. Raises what ``reading`` raises, and
-    OutsideError (SW-LEDGER-REFUSED) if a rule of the database itself forbids the change.
+    """A connection for one transaction: in the end all of it is on disk, or nothing.
+
+    Raises what ``reading`` raises, and OutsideError (SW-LEDGER-REFUSED) if a rule of the database
+    itself forbids the change.
     """
     with translated(engine), engine.begin() as connection:
         connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
@@ -85,7 +90,11 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def translated(engine: Engine) -> Iterator[None]:
-    """SQLAlchemy's errors as the project's own, without a password or a statement in them."""
+    """Turn SQLAlchemy's errors into the project's own, without a password or a statement in them.
+
+    UnreachableError: SW-DATABASE-BUSY, SW-DATABASE-DOWN. OutsideError: SW-LEDGER-REFUSED,
+    SW-DATABASE-RIGHTS, SW-DATABASE-FAILED. InvalidInputError: SW-TEXT, SW-DATABASE-OLD.
+    """
     try:
         yield
     except UnicodeEncodeError as error:
@@ -140,7 +149,7 @@ def _place(engine: Engine) -> str:
 
 
 def _reason(engine: Engine, error: SQLAlchemyError) -> str:
-    """The first line of PostgreSQL's own words, never the password."""
+    """The first line of PostgreSQL's own words, with the password masked."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     lines = str(cause).strip().splitlines() or [type(cause).__name__]
     password = str(engine.url.password or "")

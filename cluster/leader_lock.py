@@ -1,4 +1,4 @@
-"""A lock in PostgreSQL that one of several processes has: who has it leads."""
+"""A lock in PostgreSQL that at most one of several processes has: the one that has it leads."""
 
 from sqlalchemy import Connection, Engine, create_engine, text
 
@@ -7,7 +7,7 @@ from cluster.errors import SlicewiseError
 
 _SETTINGS = {
     "statement_timeout": "1500ms",
-    # A host that dies without a word: its lock is free some 11 s later.
+    # If a host dies without closing its connection, its lock is free some 11 s later.
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
@@ -26,15 +26,13 @@ _HOLDER = text(f"""
 
 
 class LeaderLock:
-    """A session-level advisory lock on a connection of its own: PostgreSQL frees it with that.
+    """A session-level advisory lock; PostgreSQL frees it when the lock's own connection ends.
 
-    Not safe to use from two threads at once.
+    Not safe to use from two threads at the same time.
     """
 
     def __init__(self, engine: Engine, purpose: str, cluster: str, host: str) -> None:
-        """``purpose`` and ``cluster`` are its name; ``host`` is what others are told of the one
-        that has it.
-        """
+        """``purpose`` and ``cluster`` name the lock; other processes see ``host`` as its holder."""
         options = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
         self._engine = create_engine(
             engine.url,
@@ -54,9 +52,9 @@ class LeaderLock:
         self._has = False
 
     def hold(self) -> bool:
-        """Take it, or make sure of it; False if another session has it.
+        """Take the lock, or make sure that it is held; False if another session has it.
 
-        Raises what ``database.reading`` raises; it is not held then.
+        Raises what ``database.reading`` raises; the lock is not held then.
         """
         try:
             with translated(self._engine):
@@ -71,7 +69,10 @@ class LeaderLock:
             raise
 
     def holder(self) -> str:
-        """The host of the one that has it; "" if none, or if PostgreSQL does not answer."""
+        """The host of the process that has the lock.
+
+        "" if no process has it, or if PostgreSQL does not answer.
+        """
         try:
             with translated(self._engine):
                 session = self._session = self._session or self._engine.connect()

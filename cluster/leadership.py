@@ -1,4 +1,4 @@
-"""Which of several processes acts: the one that has the lock in PostgreSQL."""
+"""Decides which of several processes acts: the one that has the lock in PostgreSQL."""
 
 import logging
 import threading
@@ -17,14 +17,14 @@ _SETTLE_S = 1.7
 
 
 class Lock(Protocol):
-    """As ``leader_lock.LeaderLock``."""
+    """What is needed of ``leader_lock.LeaderLock``."""
 
     def hold(self) -> bool:
-        """Take it, or make sure of it; may raise SlicewiseError."""
+        """Take the lock, or make sure that it is held; may raise SlicewiseError."""
         ...
 
     def holder(self) -> str:
-        """The host of the process that has it, or ""."""
+        """The host of the process that has the lock, or ""."""
         ...
 
 
@@ -32,23 +32,23 @@ class Leader(Protocol):
     """Says whether this process may act."""
 
     def leads(self) -> bool:
-        """Whether it may act now."""
+        """Whether this process may act now."""
         ...
 
     def require(self) -> None:
-        """Raises UnreachableError unless it may."""
+        """Raise UnreachableError unless this process may act now."""
         ...
 
 
 class Alone:
-    """The leader where there is no other."""
+    """The leader where there is no other process."""
 
     def leads(self) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
     def require(self) -> None:
-        """Raises nothing."""
+        """Raise nothing."""
 
 
 ALONE = Alone()
@@ -57,20 +57,22 @@ ALONE = Alone()
 class Lead:
     """Takes the lock and keeps it.
 
-    A pair: this process leads only while its lock was confirmed within the last 1.5 s, counted from
-    before the question was sent, and one that has just got the lock waits 1.7 s before it leads.
-    However the lock became free (its process died, the connection broke, PostgreSQL was restarted
-    or ended the session), whoever had it before has stopped by then, even one that hangs or can't
-    reach PostgreSQL: it looks at its own clock before each action. So no two lead at any moment, as
-    long as PostgreSQL gives the lock to one session at a time. The clock counts while the host
-    sleeps. What was sent before can't be called back: one action may end late.
+    In a pair, this process leads only while its lock was confirmed within the last 1.5 s, counted
+    from before the question was sent. A process that has just got the lock waits 1.7 s before it
+    leads. The lock may have become free because its holder died, its connection broke, or
+    PostgreSQL was restarted or ended the session. In each case the earlier holder has stopped by
+    then, even one that hangs or can't reach PostgreSQL, because it looks at its own clock before
+    each action. So no two processes lead at any moment, provided that PostgreSQL gives the lock to
+    one session at a time. The clock counts while the host sleeps. What was sent before can't be
+    called back: one action may end late.
 
-    Alone: the lock guards against a second process by mistake. Taken once, PostgreSQL may go away;
-    only a lock that somebody else has when it is back ends the lead.
+    Alone (not in a pair), the lock guards against a second process that was started by mistake.
+    Once it is taken, PostgreSQL may go away; the lead ends only if another process has the lock
+    when PostgreSQL is back.
 
     Attributes:
-        holder: the host of the process that has the lock, where it is another.
-        denied: PostgreSQL's last word was that another has the lock.
+        holder: the host of the process that has the lock, where it is another; else "".
+        denied: whether PostgreSQL's last answer was that another process has the lock.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class Lead:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Take turns in a thread of its own: reading many jobs holds up the loop for seconds."""
+        """Take turns in a separate thread, as reading many jobs holds up the loop for seconds."""
         stopping = threading.Event()
 
         def keep() -> None:
@@ -116,7 +118,7 @@ class Lead:
             stopping.set()
 
     def turn(self) -> None:
-        """Take the lock, or make sure of it."""
+        """Take the lock, or make sure that it is held."""
         asked_s = self._now_s()
         try:
             held = self._lock.hold()
@@ -135,7 +137,7 @@ class Lead:
         if held:
             self._confirmed_s = asked_s
         self.denied = not held
-        # Last: another thread asks whether it leads.
+        # Set last, because another thread asks whether this process leads.
         self._held = self._leads_alone = held
         self._failed = False
 
@@ -150,8 +152,9 @@ class Lead:
 
 
 def led_only(target: T, leader: Leader, changes: frozenset[str]) -> T:
-    """``target``, of which the calls ``changes`` are made only while ``leader`` leads: asked right
-    before each; raises what ``require`` raises.
+    """Wrap ``target`` so that the calls named in ``changes`` are made only while ``leader`` leads.
+
+    The leader is asked right before each of these calls, which may raise what ``require`` raises.
     """
     return cast("T", _LedOnly(target, leader, changes))
 
@@ -175,5 +178,5 @@ class _LedOnly:
 
 
 def _now_s() -> float:
-    """Also counts while the host is suspended."""
+    """Seconds of a clock that also counts while the host is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,7 +1,7 @@
-"""munge: messages that prove which user on which host of the cluster has written them.
+"""Munge credentials: messages that prove which user on a host of the cluster has written them.
 
-The door to libmunge, by ctypes: there is no maintained binding. Calls block for some seconds at
-most while munged does not answer; callers use a thread.
+This is the only module that calls libmunge, by ctypes, as there is no maintained binding. Calls
+block for some seconds at most while munged does not answer; callers use a thread.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ _LIBRARY = "libmunge.so.2"
 _OPT_TTL, _OPT_SOCKET, _OPT_UID_RESTRICTION = 4, 8, 9
 _NO_SOCKET = 6
 _OF_CREDENTIALS = range(8, 19)
-"""libmunge's errors that are of the credential, not of munged."""
+"""libmunge's errors that concern the credential, not munged."""
 _EXPIRED, _REWOUND, _REPLAYED, _UNAUTHORIZED = 15, 16, 17, 18
 _CLOCKS = "Are the clocks of both hosts right?"
 _HINTS = {
@@ -41,14 +41,14 @@ class Message:
 
 
 class Munge:
-    """One munged. Safe to use from several threads.
+    """Access to one munged. Safe to use from several threads.
 
     Calls raise UnreachableError (SW-MUNGE) if munged does not answer, OutsideError (SW-MUNGE) if
     libmunge is missing or fails.
     """
 
     def __init__(self, socket: Path | None) -> None:
-        """``socket``: munged's; None is libmunge's own default."""
+        """``socket`` is munged's; None is libmunge's own default."""
         self._socket = socket
 
     def encode(self, payload: bytes, for_uid: int, ttl_s: int) -> bytes:
@@ -64,14 +64,18 @@ class Munge:
                 return ctypes.string_at(found)
 
     def decode(self, credential: bytes) -> Message:
-        """What is in it; InvalidInputError (SW-MUNGE) if it is not valid, for us, now, and new."""
+        """The message in the credential.
+
+        Raises InvalidInputError (SW-MUNGE) if the credential is invalid, meant for another user,
+        expired, not valid yet, or decoded before.
+        """
         library = _library()
         with self._context(library) as context:
             found, length = ctypes.c_void_p(), ctypes.c_int()
             uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
             fields = [ctypes.byref(one) for one in (found, length, uid, gid)]
             error = library.munge_decode(credential, context, *fields)
-            # An expired or replayed one has its payload, too.
+            # An expired or replayed credential gives its payload, too, which has to be freed.
             with _freed(library, found):
                 self._require(error, library, context)
                 payload = ctypes.string_at(found, length.value) if found else b""
@@ -119,7 +123,7 @@ def _set(
 
 @contextmanager
 def _freed(library: ctypes.CDLL, memory: ctypes.c_void_p) -> Iterator[None]:
-    """Memory that libmunge has allotted goes back; free(3) is found through any library."""
+    """Free memory that libmunge has allocated; free(3) is found through any library."""
     try:
         yield
     finally:

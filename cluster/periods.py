@@ -1,4 +1,4 @@
-"""When the periods of budgets begin, by the calendar of a time zone."""
+"""Calculates when the periods of budgets begin, by the calendar of a time zone."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ def period_start_s(period: str, at_s: int, zone: str) -> int:
 
 
 def next_start_s(period: str, at_s: int, zone: str) -> int | None:
-    """The Unix second at which the next period begins; None if there is none."""
+    """The Unix second at which the next period begins; None for period "none"."""
     if period == "none":
         return None
     tz = _zone(zone)
@@ -27,14 +27,15 @@ def next_start_s(period: str, at_s: int, zone: str) -> int | None:
 
 
 def moment(at_s: float, zone: str) -> tuple[int, int]:
-    """What clocks there show: the weekday, 0 being Monday, and minutes since midnight."""
+    """What clocks in the zone show: the weekday, 0 being Monday, and minutes since midnight."""
     there = datetime.fromtimestamp(at_s, _zone(zone))
     return there.weekday(), there.hour * 60 + there.minute
 
 
 def clock_times_s(minutes: Iterable[int], since_s: float, days: int, zone: str) -> list[int]:
-    """Unix seconds, in order, at which clocks there come to one of these minutes of the day, or
-    are changed; on so many days, beginning with that of ``since_s``.
+    """When the zone's clocks come to one of these minutes of the day, or are changed.
+
+    Unix seconds in order, for a number of days that begin with the day of ``since_s``.
     """
     tz = _zone(zone)
     first = datetime.fromtimestamp(since_s, tz).date()
@@ -48,22 +49,22 @@ def clock_times_s(minutes: Iterable[int], since_s: float, days: int, zone: str) 
 
 
 def unix_s(shown: datetime, zone: str) -> int:
-    """The Unix second of what clocks there show, which has no time zone of its own."""
+    """The Unix second of what the zone's clocks show; ``shown`` has no time zone of its own."""
     return int(shown.replace(tzinfo=_zone(zone)).timestamp())
 
 
 def clock_text(at_s: float, zone: str) -> str:
-    """The date and time there, such as 2026-11-01 08:30."""
+    """The date and time in the zone, such as 2026-11-01 08:30."""
     return f"{datetime.fromtimestamp(at_s, _zone(zone)):%Y-%m-%d %H:%M}"
 
 
 def date_text(at_s: int, zone: str) -> str:
-    """The date there, such as 2026-11-01."""
+    """The date in the zone, such as 2026-11-01."""
     return datetime.fromtimestamp(at_s, _zone(zone)).date().isoformat()
 
 
 def check_zone(zone: str) -> str:
-    """Return it; raises ValueError if it is no time zone that this host knows."""
+    """Return the zone; raises ValueError if this host knows no such time zone."""
     try:
         _zone(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -72,7 +73,7 @@ def check_zone(zone: str) -> str:
 
 
 _LONGER = {"day": timedelta(days=1), "week": timedelta(weeks=1), "month": timedelta(days=31)}
-"""From the first day of a period: into the next one, never beyond it."""
+"""Leads from the first day of a period into the next period, never beyond it."""
 
 
 def _zone(name: str) -> tzinfo:
@@ -89,7 +90,7 @@ def _first_day(period: str, day: date) -> date:
 
 
 def _seconds(shown: datetime, tz: tzinfo) -> Iterator[int]:
-    """Twice, or never, where clocks are changed."""
+    """Unix seconds at which clocks show this time: two, or none, where clocks are changed."""
     for fold in (0, 1):
         at_s = int(shown.replace(fold=fold).timestamp())
         if datetime.fromtimestamp(at_s, tz).replace(fold=0) == shown:
@@ -108,5 +109,9 @@ def _change_of_clocks_s(day: date, tz: tzinfo) -> Iterator[int]:
 
 
 def _midnight_s(day: date, tz: tzinfo) -> int:
-    """Where clocks jump over midnight, the moment of the jump; where it comes twice, the first."""
+    """The Unix second of midnight.
+
+    Where clocks jump over midnight, it is the moment of the jump; where midnight comes twice, the
+    first.
+    """
     return int(datetime.combine(day, time(), tz).timestamp())

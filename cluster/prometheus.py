@@ -1,4 +1,4 @@
-"""What Prometheus may read of daemon and launcher, by HTTP."""
+"""Serves metrics of daemon and launcher to Prometheus, by HTTP."""
 
 import socket
 import threading
@@ -21,12 +21,14 @@ class _Handler(WSGIRequestHandler):
     timeout = _SILENCE_S
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- as its base has it
-        """Logs no request."""
+        """Log no request."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A thread for each connection, of which there are few: anybody on the host may connect, and
-    who is silent must take neither memory nor file descriptors of the program. The oldest goes.
+    """Serves each connection in a thread of its own, and few at a time.
+
+    Any user of the host may connect, and silent clients must take neither memory nor file
+    descriptors of the program. So if there are too many connections, the oldest one is closed.
     """
 
     daemon_threads = True
@@ -41,40 +43,40 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.set_app(make_wsgi_app(registry))
 
     def server_bind(self) -> None:
-        """As its base, but for asking DNS who it is."""
+        """Bind as the base class does, but without asking DNS for the host's name."""
         TCPServer.server_bind(self)
         host, self.server_port = self.server_address[:2]
         self.server_name = str(host)
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Cuts off the oldest connection if there are too many."""
+        """Serve a connection; cut off the oldest one if there are too many."""
         with self._lock:
             oldest = next(iter(self._open)) if len(self._open) >= _CONNECTIONS else None
             if oldest is not None:
                 del self._open[oldest]
-                # Its thread has it still, and closes it.
+                # Its thread still has the connection, and closes it.
                 with suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)
             self._open[request] = None
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """At the end of a connection, whoever ended it."""
+        """Forget a connection that has ended, whichever side ended it."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever goes away in the middle is no news."""
+        """Report nothing: a client that goes away in the middle is no news."""
 
 
 @contextmanager
 def served(registry: CollectorRegistry, address: str, key: str) -> Iterator[None]:
-    """Answer Prometheus at HOST:PORT, in a thread of its own; nowhere if it is empty.
+    """Answer Prometheus at HOST:PORT, in a thread of its own; do nothing if ``address`` is empty.
 
-    ``key`` is the address's in slicewise.toml. Raises SlicewiseError (SW-METRICS) if the address
-    can't be had.
+    ``key`` is the address's name in slicewise.toml. Raises SlicewiseError (SW-METRICS) if the
+    program can't listen at the address.
     """
     if not address:
         yield
@@ -97,5 +99,5 @@ def served(registry: CollectorRegistry, address: str, key: str) -> Iterator[None
 
 
 def gauge(name: str, text: str, value: float) -> Metric:
-    """One value without labels."""
+    """A gauge with one value and no labels."""
     return GaugeMetricFamily(name, text, value=value)

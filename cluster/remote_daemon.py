@@ -1,4 +1,4 @@
-"""Asking a daemon on another host: munge says who asks, and that it is the daemon that answers."""
+"""Asks a daemon on another host; munge proves which user asks, and that the daemon answers."""
 
 import asyncio
 import pwd
@@ -17,11 +17,12 @@ _SAID_LIMIT = 300
 
 
 async def ask(settings: DaemonSettings, place: str, line: bytes) -> bytes:
-    """The answer of the daemon at ``place``, one of ``connect``.
+    """The answer of the daemon at ``place``, one of ``connect``; b"" if it hangs up.
 
-    Raises OSError if it can't be reached, InvalidInputError (SW-DAEMON-USER) if this host has no
-    SlurmUser, OutsideError (SW-MUNGE, SW-WIRE) for an answer that is not the daemon's or not to
-    this question, UnreachableError (SW-BUSY, SW-MUNGE) and what ``Munge`` raises.
+    Raises OSError if the place can't be reached, InvalidInputError (SW-DAEMON-USER) if this host
+    has no SlurmUser, InvalidInputError (SW-MUNGE) if the daemon can't verify the asking user,
+    OutsideError (SW-MUNGE, SW-WIRE) for an answer that is not the daemon's or not to this question,
+    UnreachableError (SW-BUSY, SW-DAEMON-DOWN, SW-MUNGE) and what ``Munge`` raises.
     """
     munge, nonce = Munge(settings.munge_socket), secrets.token_hex(16)
     daemon_uid = _slurm_uid(settings.slurm_user)
@@ -69,7 +70,10 @@ def _check(part: Part, number: int, nonce: str, authors: frozenset[int]) -> None
 
 
 def _refused(line: bytes) -> InvalidInputError | UnreachableError:
-    """Of a daemon that could not read who asks, so seals nothing: anybody may have written this."""
+    """The error for an answer that is not sealed.
+
+    A daemon that could not verify the asking user seals nothing, so anyone may have written this.
+    """
     try:
         said = FailureAnswer.model_validate_json(line)
     except ValidationError:

@@ -1,7 +1,7 @@
 """Questions to the daemon and its answers as munge credentials, for the way between two hosts.
 
-A credential proves its author and can be decoded by one user alone, once, for a minute. A nonce
-binds an answer to its question; a long answer goes in numbered parts.
+A credential proves its author and can be decoded by only one user, once, within a minute. A nonce
+binds an answer to its question. A long answer is sent in numbered parts.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from cluster.wire_message import Message
 
 PREFIX = b"MUNGE:"
 CREDENTIAL_LIMIT = 512 * 1024
-"""Bytes of one line on the wire: base64 makes a third more of a payload."""
+"""Bytes of one line on the wire: base64 makes a payload a third longer."""
 
 _TTL_S = 60
 _PART_BYTES = PAYLOAD_LIMIT - 1024
@@ -24,7 +24,7 @@ Kind = Literal["question", "answer"]
 
 
 class _Heading(Message):
-    """The first line of each payload; what follows are the bytes of the message."""
+    """The first line of each payload; the bytes of the message follow."""
 
     v: Literal[1] = 1
     kind: Kind
@@ -54,7 +54,10 @@ def seal(munge: Munge, kind: Kind, nonce: str, message: bytes, for_uid: int) -> 
 
 
 def unseal(munge: Munge, kind: Kind, line: bytes) -> Part:
-    """A credential's part of a message; raises OutsideError (SW-WIRE) and what ``Munge`` raises."""
+    """The part of a message that a credential has.
+
+    Raises OutsideError (SW-WIRE) if it has none of this kind, and what ``Munge`` raises.
+    """
     message = munge.decode(line.rstrip(b"\n"))
     heading, _, data = message.payload.partition(b"\n")
     try:

@@ -1,4 +1,7 @@
-"""What daemon and launcher tell systemd: ready, alive, how they are. Elsewhere nobody hears it."""
+"""Tells systemd that daemon and launcher are ready, alive, and how they are.
+
+Without systemd, the messages go nowhere.
+"""
 
 import os
 import socket
@@ -6,9 +9,9 @@ from contextlib import suppress
 
 
 def tell_systemd(message: str) -> None:
-    """As sd_notify(3): one datagram to $NOTIFY_SOCKET, if systemd has set it.
+    """Send one datagram to $NOTIFY_SOCKET, as sd_notify(3) does, if systemd has set it.
 
-    Best effort: what it misses too often, it acts on.
+    Best effort: if systemd misses too many messages, it acts on that.
     """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:

@@ -1,4 +1,4 @@
-"""Versioned messages: slicewise.lua to the daemon, launcher and commands to the daemon.
+"""Versioned messages to the daemon from slicewise.lua, the launcher and commands, with answers.
 
 Every message is one line of JSON, and so is its answer. ``v`` is the version of the protocol.
 """
@@ -11,10 +11,11 @@ from cluster.wire_message import Message
 from cluster.wire_orders import NO_ORDER, ServiceOrder
 
 VERSION = 2
-"""Of submissions. 1 is answered as well: the daemon is upgraded before slicewise.lua."""
+"""Version of submissions. The daemon answers 1 as well, as it is upgraded before slicewise.lua."""
 LINE_LIMIT = 64 * 1024 * 1024
-"""Bytes of one answer (a view of 1,000 services has 3 MiB); those of requests are narrower, see the
-sockets."""
+"""Bytes of one answer (a view of 1,000 services has 3 MiB). Requests have smaller limits, see the
+sockets.
+"""
 
 
 Count = Annotated[int, Field(ge=0, lt=2**32)]
@@ -24,14 +25,14 @@ class SubmitRequest(Message):
     """slicewise.lua: a job is being submitted. The texts are Slurm's own, "" where unset.
 
     Attributes:
-        token: made by slicewise.lua; the tag that is answered bears it.
-        module: version of the slicewise.lua that slurmctld has loaded, and its mode.
+        token: made by slicewise.lua; the tag in the answer has it.
+        module, mode: version of the slicewise.lua that slurmctld has loaded, and its mode.
         gres: tres_per_node.
         tasks, min_nodes, tasks_per_node, cpus_per_task: as asked for, None where unset.
-        exclusive: whole nodes, with all of their GPUs.
-        interactive: salloc or srun: there is no script.
+        exclusive: whether the job asks for whole nodes, with all of their GPUs.
+        interactive: whether the job comes from salloc or srun, and so has no script.
         requeue: whether the job may be requeued; None is Slurm's default (JobRequeue).
-        explain: its user wants to read the decision.
+        explain: whether the user wants to read the decision.
         directives: the script's ``#SLICEWISE`` lines, whole.
     """
 
@@ -64,17 +65,18 @@ class SubmitRequest(Message):
 
 
 class SubmitAnswer(Message):
-    """What slicewise.lua shall do.
+    """What slicewise.lua has to do.
 
-    ``pass``: none of our business. ``admit``: set the fields that are not None. ``refuse``: show
-    ``message``, ``hint`` and ``code`` to the user and return an error.
+    ``pass``: leave the job as it is, Slicewise does not manage it. ``admit``: set the fields that
+    are not None. ``refuse``: show ``message``, ``hint`` and ``code`` to the user and return an
+    error.
 
     Attributes:
         gres, tres_per_job, tres_per_socket, tres_per_task: the whole text that replaces the one
             asked for, in its own prefix.
-        tag: appended to admin_comment.
-        notice: told to every user: what he might not expect of the job.
-        decision: told to users who want to read it, in one line.
+        tag: text to append to admin_comment.
+        notice: shown to every user: what the user might not expect of the job.
+        decision: one line, shown to users who want to read it.
     """
 
     v: Literal[1, 2] = 1
@@ -95,15 +97,17 @@ class SubmitAnswer(Message):
 
 
 SlotState = Literal["held", "released", "starting", "running", "ending", "gone"]
-"""held: costs nothing. released: pending, waits for Slurm. starting: allotted, ports not known yet.
-running: ports known. ending: completing. gone: its task has ended; the daemon brings it back if
-Slurm still has a record of it (``job_id``), else the index is lost for good."""
+"""held: costs nothing. released: pending, waits for Slurm. starting: allotted, but the ports are
+not known yet. running: the ports are known. ending: completing. gone: the slot's task has ended.
+The daemon brings the task back if Slurm still has a record of it (``job_id``), else the index is
+lost for good.
+"""
 
 
 WHEN_REPLACED_S = 3600
-"""``leaves_s`` of a slot on a drained node: it may stay until another one serves in its place."""
+"""``leaves_s`` of a slot on a drained node: it may stay until another slot serves in its place."""
 SOON_S = 240
-"""So long before an announced end the launcher starts a successor."""
+"""Seconds before an announced end at which the launcher starts a successor."""
 
 
 class SlotView(Message):
@@ -117,27 +121,31 @@ class SlotView(Message):
     address: str = ""
     ports: tuple[int, ...] = ()
     certificate: str = ""
-    """By which its replica proves that it is this run's: base64 of DER; "" while not known."""
+    """Certificate by which the replica proves that it is this run's: base64 of DER; "" while not
+    known.
+    """
     start_s: int | None = None
     time_left_s: int | None = None
     released_s: int | None = None
-    """Unix seconds since when it may start: with ``start_s`` what it waited for Slurm."""
+    """Unix seconds since when the slot may start; up to ``start_s`` it waited for Slurm."""
     leaves_s: int | None = None
-    """Seconds until it must end, whatever is wished; None: its lease is extended while wished."""
+    """Seconds until the slot must end, whatever is wished; None: its lease is extended while
+    wished.
+    """
     leaves_why: str = ""
-    """Why it must end, for people: a preemption, a reservation, its node is drained, ..."""
+    """Why the slot must end, for people: a preemption, a reservation, its node is drained, ..."""
     is_borrowed: bool = False
-    """It runs or waits in the borrowed QOS: its lender may take it back."""
+    """Whether the slot runs or waits in the borrowed QOS, so that its lender may take it back."""
     said: str = ""
-    """How its last run ended, if that failed: ``ended with 1``."""
+    """How the slot's last run ended, if it failed: ``ended with 1``."""
     ended: str = ""
-    """How its task ended if it is gone, in Slurm's word: CANCELLED, FAILED, TIMEOUT, ..."""
+    """How the task of a gone slot ended, in Slurm's word: CANCELLED, FAILED, TIMEOUT, ..."""
     node_held_millislices: int | None = None
-    """What jobs hold of its node now, its own with them."""
+    """What jobs hold of the slot's node now, with the slot's own job."""
 
 
 class ServiceView(Message):
-    """One generation of a service (one job array that carries our tag).
+    """One generation of a service (one job array that carries Slicewise's tag).
 
     Applying a service again submits a new array: the one with the largest ``array_job_id`` is the
     newest generation, which replaces the older ones of the same tenant and name.
@@ -151,16 +159,16 @@ class ServiceView(Message):
     directives: dict[str, str]
     profile: str
     cost_millislices: int
-    """Of one replica."""
+    """Cost of one replica."""
     slots: tuple[SlotView, ...]
     note: str = ""
-    """Why slots do not run that should, for people: quota, else the launcher's note, else ""."""
+    """Why slots that should run do not, for people: quota, else the launcher's note, else ""."""
     order: ServiceOrder = NO_ORDER
-    """Of its owner: the same in all generations."""
+    """What the service's owner ordered: the same in all generations."""
     directory: str = ""
-    """Where its user submitted it: its logs are there."""
+    """The directory from which its user submitted it: its logs are there."""
     is_followed: bool = False
-    """The launcher has wished for it: its address leads to it."""
+    """Whether the launcher has wished for this generation: the service's address leads to it."""
 
 
 SlotPlace = tuple[int, int]
@@ -171,14 +179,14 @@ class ServiceNews(Message):
     """What the launcher saw of a service last, and what it decided, for people.
 
     Attributes:
-        in_flight, queued, held: requests that replicas work on, that wait for a place in one, and
-            that wait for a first one.
+        in_flight, queued, held: requests that replicas work on, requests that wait for a place in a
+            replica, and requests that wait for a first replica.
         rate_per_s: requests that have come within the last seconds, per second.
-        wanted: replicas; ``reason``: why so many.
-        ready: replicas that get requests and pass their health checks.
-        draining: those that finish what they have.
+        wanted: number of replicas; ``reason``: why this number.
+        ready: slots of replicas that get requests and pass their health checks.
+        draining: slots of replicas that only finish the requests that they have.
         failures: starts of the newest generation that failed in a row.
-        next_start_s: Unix seconds before which no other is tried; None if none has failed.
+        next_start_s: Unix seconds before which no other start is tried; None if none has failed.
     """
 
     tenant: str = Field(max_length=64)
@@ -196,7 +204,7 @@ class ServiceNews(Message):
 
 
 class NewsRequest(Message):
-    """The launcher: what there is new of these services."""
+    """The launcher: the news of these services."""
 
     v: Literal[1] = 1
     op: Literal["news"] = "news"
@@ -210,23 +218,28 @@ class TenantView(Message):
     nominal_millislices: int
     used_millislices: int
     ceiling_millislices: int | None = None
-    """What its jobs may hold together now: its quota and what is lent to it; None is unknown."""
+    """What the tenant's jobs may hold together now: its quota and what is lent to it; None is
+    unknown.
+    """
 
 
 class ViewRequest(Message):
-    """What is there now? The launcher, root and SlurmUser see all, others their own tenants."""
+    """Asks for services and tenants as they are now.
+
+    The launcher, root and SlurmUser see all, other users those of their own tenants.
+    """
 
     v: Literal[1] = 1
     op: Literal["view"] = "view"
 
 
 class ViewAnswer(Message):
-    """What there is.
+    """Services and tenants as they are now.
 
     Attributes:
         observed_s: Unix seconds of the look at Slurm.
-        complete: False means: don't act.
-        news: of these services, as far as the launcher has told lately; not told to itself.
+        complete: False means that the receiver must not act.
+        news: news of these services that the launcher has sent lately; not sent to the launcher.
     """
 
     v: Literal[1] = 1
@@ -238,10 +251,10 @@ class ViewAnswer(Message):
 
 
 class WishRequest(Message):
-    """The launcher's wish for one service: these slots shall run, every other one shall be held.
+    """The launcher's wish for one service: these slots are to run, every other one is to be held.
 
-    The daemon holds the slots that it does not name; those must have been drained before. ``note``
-    is shown to the service's users while the daemon has nothing of its own to say.
+    The daemon holds the slots that ``run`` does not name; they must have been drained before.
+    ``note`` is shown to the service's users while the daemon has nothing of its own to say.
     """
 
     v: Literal[1] = 1
@@ -250,11 +263,13 @@ class WishRequest(Message):
     run: tuple[int, ...]
     note: str = Field("", max_length=500, pattern=r"^[ -~]*$")
     urgency: float = Field(0.0, ge=0, le=1)
-    """Of the service's backlog: 0 none waits, 1 as bad as counts. Part of its slots' priority."""
+    """Urgency of the service's backlog: 0 if no request waits, 1 is as bad as counts. Part of its
+    slots' priority.
+    """
 
 
 class WishAnswer(Message):
-    """What was done of a wish; ``kept_back`` slots were not released, ``note`` says why."""
+    """What the daemon did for a wish; ``kept_back`` slots were not released, ``note`` says why."""
 
     v: Literal[1] = 1
     released: tuple[int, ...] = ()
@@ -264,9 +279,9 @@ class WishAnswer(Message):
 
 
 class RetireRequest(Message):
-    """The launcher: cancel an array of which no slot is under way.
+    """The launcher: cancel an array that has no slot under way.
 
-    Only if a newer generation replaces it, or its owner has ordered its end.
+    Allowed only if a newer generation replaces the array, or its owner has ordered its end.
     """
 
     v: Literal[1] = 1
@@ -275,10 +290,10 @@ class RetireRequest(Message):
 
 
 class LeaveRequest(Message):
-    """Root or SlurmUser: let these replicas go, each once another one serves in its place.
+    """Root or SlurmUser: let these replicas end, each once another one serves in its place.
 
-    It holds for the run that goes on now, and for half a minute: whoever still wants it asks again.
-    Jobs that are no replicas stay as they are.
+    The request is for the runs that go on now, and valid for half a minute: a caller that still
+    wants it asks again. Jobs that are no replicas stay as they are.
     """
 
     v: Literal[1] = 1
@@ -288,7 +303,10 @@ class LeaveRequest(Message):
 
 
 class DeleteRequest(Message):
-    """Cancel a service's arrays at once, whatever is in flight; its owner, root or SlurmUser."""
+    """Cancels a service's arrays immediately, whatever is in flight.
+
+    For the service's owner, root or SlurmUser.
+    """
 
     v: Literal[1] = 1
     op: Literal["delete"] = "delete"
@@ -296,7 +314,7 @@ class DeleteRequest(Message):
 
 
 class CheckRequest(Message):
-    """What would the answer to this submission be? Nothing is left behind."""
+    """Asks what the answer to this submission would be; leaves nothing behind."""
 
     v: Literal[1] = 1
     op: Literal["check"] = "check"
@@ -305,7 +323,7 @@ class CheckRequest(Message):
 
 
 class StatusRequest(Message):
-    """How are the daemon and slicewise.lua? Everybody may ask."""
+    """Asks for the state of the daemon and slicewise.lua. Every user may ask."""
 
     v: Literal[1] = 1
     op: Literal["status"] = "status"
@@ -315,13 +333,15 @@ class StatusAnswer(Message):
     """The daemon's state.
 
     Attributes:
-        version: of the daemon's program.
-        leads: whether it acts on Slurm; another daemon does if not.
+        version: version of the daemon's program.
+        leads: whether this daemon acts on Slurm; another daemon does if not.
         is_uninstalled: whether Slicewise was taken out of Slurm: it changes nothing there.
-        complete, observed_s: of its last look at Slurm.
-        asked_s, module, module_mode: of the slicewise.lua that asked last; None, "" if none has.
-        decisions: by action, since the daemon began.
-        unadmitted, unadmitted_s: jobs without its mark; when the newest was submitted.
+        complete, observed_s: whether its last look at Slurm was complete; Unix seconds of it.
+        asked_s, module, module_mode: Unix seconds at which slicewise.lua asked last, its version
+            and its mode; None, "" if none has asked.
+        decisions: number of decisions by action, since the daemon began.
+        unadmitted, unadmitted_s: number of jobs without Slicewise's mark; Unix seconds at which
+            the newest was submitted.
     """
 
     v: Literal[1] = 1
@@ -341,7 +361,7 @@ class StatusAnswer(Message):
 
 
 class DoneAnswer(Message):
-    """It was done."""
+    """The request was carried out."""
 
     v: Literal[1] = 1
     ok: Literal[True] = True

@@ -1,4 +1,4 @@
-"""Messages about API keys: whose there are, and which let whom in at the gateway."""
+"""Messages about API keys: which keys tenants have, and to which tenant's services a key admits."""
 
 from typing import Literal
 
@@ -11,8 +11,8 @@ class KeyView(Message):
     """One API key of a tenant, without its secret.
 
     Attributes:
-        key_id: by which it is revoked; public.
-        created_s, revoked_s: Unix seconds.
+        key_id: public id, by which the key is revoked.
+        created_s, revoked_s: Unix seconds; None if the key is not revoked.
     """
 
     key_id: str
@@ -24,7 +24,10 @@ class KeyView(Message):
 
 
 class KeyCreateRequest(Message):
-    """A member of the tenant, root or SlurmUser: one more key; ``sha256`` is all that is kept."""
+    """Adds a key to a tenant; for members of the tenant, root and SlurmUser.
+
+    ``sha256`` is all that is kept of the key.
+    """
 
     v: Literal[1] = 1
     op: Literal["key_create"] = "key_create"
@@ -35,14 +38,14 @@ class KeyCreateRequest(Message):
 
 
 class KeyListRequest(Message):
-    """Keys of the tenants that the asking user belongs to; all for root and SlurmUser."""
+    """Asks for keys of the tenants that the user belongs to; of all for root and SlurmUser."""
 
     v: Literal[1] = 1
     op: Literal["key_list"] = "key_list"
 
 
 class KeyRevokeRequest(Message):
-    """No request with that key is let in any more, from a few seconds after the answer."""
+    """Revokes a key: no request with it is admitted from a few seconds after the answer."""
 
     v: Literal[1] = 1
     op: Literal["key_revoke"] = "key_revoke"
@@ -50,9 +53,9 @@ class KeyRevokeRequest(Message):
 
 
 class KeyOpenRequest(Message):
-    """Who may make a tenant's keys: its services want none any more, until one is made again.
+    """Opens a tenant: its services need no key any more, until one is made again.
 
-    Only a tenant of which every key is revoked.
+    For users who may make the tenant's keys, and only if every key of the tenant is revoked.
     """
 
     v: Literal[1] = 1
@@ -68,17 +71,17 @@ class KeysAnswer(Message):
 
 
 class GrantsRequest(Message):
-    """The launcher: which keys let whom in now?"""
+    """The launcher asks which keys admit to which tenant's services now."""
 
     v: Literal[1] = 1
     op: Literal["grants"] = "grants"
 
 
 class GrantsAnswer(Message):
-    """``tenants``: tenant by the key's SHA-256 in hexadecimal; revoked ones are left out.
+    """``tenants``: tenant by the key's SHA-256 in hexadecimal; revoked keys are left out.
 
-    ``protected``: tenants that ever had a key and were not opened since, in order: to revoke the
-    last one must not open their services to everybody.
+    ``protected``: tenants that ever had a key and were not opened since, in order, because revoking
+    the last key must not open their services to every client.
     """
 
     v: Literal[1] = 1

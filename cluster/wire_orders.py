@@ -11,9 +11,11 @@ class ServiceOrder(Message):
     """What a service's owner ordered beside its script; kept in the ledger's database.
 
     Attributes:
-        min_replicas, max_replicas: instead of the script's, until taken back.
-        restart_s: Unix seconds: replicas that started before are replaced without a gap.
-        delete_s: Unix seconds: it is to end: no new request, and what is in flight finishes.
+        min_replicas, max_replicas: bounds in place of the script's, until taken back; None is the
+            script's.
+        restart_s: Unix seconds; replicas that started before are replaced without a gap.
+        delete_s: Unix seconds of the order to end: no new request is taken, and those in flight
+            finish.
     """
 
     min_replicas: int | None = None
@@ -26,7 +28,7 @@ NO_ORDER = ServiceOrder()
 
 
 class OrderRequest(Message):
-    """A service's owner, root or SlurmUser: what shall hold beside its script.
+    """A service's owner, root or SlurmUser orders what is to hold beside its script.
 
     ``scale`` sets both bounds (None: the script's again). ``restart``: replace every replica.
     ``end``: finish what is in flight, then cancel.

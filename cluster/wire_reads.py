@@ -1,4 +1,4 @@
-"""Messages of who only reads: what may start, what was used, why a job waits, its priority."""
+"""Messages that only read: what may start, what was used, why a job waits, its priority."""
 
 from typing import Annotated, Literal
 
@@ -7,15 +7,15 @@ from pydantic import Field, JsonValue
 from cluster.wire_message import Message
 
 TenantText = Annotated[str, Field(max_length=64)]
-"""A tenant as somebody has typed it."""
+"""A tenant as a user has typed it."""
 Number = Annotated[int, Field(ge=-(2**40), le=2**40)]
 """Job ids and Unix seconds."""
 Record = dict[str, JsonValue]
-"""Fields of one of the plug-in's values, which only its own programs read."""
+"""A value of the plug-in, by field; only the plug-in's own programs read it."""
 
 
 class ExplainRequest(Message):
-    """What may a tenant still start, and why not more? Its users, root and SlurmUser may ask."""
+    """Asks what a tenant may still start, and why not more; for its users, root and SlurmUser."""
 
     v: Literal[1] = 1
     op: Literal["explain"] = "explain"
@@ -39,9 +39,9 @@ class StatementPlace(Message):
 
 
 class StatementRequest(Message):
-    """What was used, run by run; of a tenant, or of all that the asker may read.
+    """Asks what was used, run by run, by a tenant or by all that the user may read.
 
-    ``after``: the next page of an answer before.
+    ``after`` is ``more`` of an earlier answer, to get the next page.
     """
 
     v: Literal[1] = 1
@@ -52,7 +52,7 @@ class StatementRequest(Message):
 
 
 class StatementAnswer(Message):
-    """One page. ``more``: ask again with it; None after the last page."""
+    """One page. ``more`` is where the next page begins; None after the last page."""
 
     v: Literal[1] = 1
     now_s: int
@@ -61,7 +61,7 @@ class StatementAnswer(Message):
 
 
 class BalanceRequest(Message):
-    """Accounts as they stand; of a tenant, or of all that the asker may read."""
+    """Asks for accounts as they stand, of a tenant or of all that the user may read."""
 
     v: Literal[1] = 1
     op: Literal["balance"] = "balance"
@@ -69,14 +69,14 @@ class BalanceRequest(Message):
 
 
 class BalanceAnswer(Message):
-    """A line per tenant that ever had a run or a budget."""
+    """One line for each tenant that ever had a run or a budget."""
 
     v: Literal[1] = 1
     balances: tuple[Record, ...]
 
 
 class WhyRequest(Message):
-    """Why does a job wait, or how does a tenant stand? Who may see the job or tenant may ask.
+    """Asks why a job waits, or how a tenant stands; for users who may see the job or tenant.
 
     ``about``: ``814``, ``814_3``, or a tenant's name.
     """
@@ -87,7 +87,7 @@ class WhyRequest(Message):
 
 
 class WhyRow(Message):
-    """A line of a table: somebody's jobs, what they hold, until when.
+    """A line of a table, such as a tenant's jobs, what they hold and until when.
 
     ``amount_millislices`` is None where it is not a matter of slices; ``ends_s`` are Unix seconds.
     """
@@ -111,10 +111,10 @@ class WhyAnswer(Message):
 
     Attributes:
         about: the job or tenant.
-        state: of a job; of an array with several records and of a tenant "".
+        state: state of a job; "" for an array with several records and for a tenant.
         reason: Slurm's own word, "" if it has none.
-        headline, sentences: in words, with numbers.
-        start_s: when it starts, in Unix seconds, by ``start``; None without an estimate.
+        headline, sentences: the answer in words, with numbers.
+        start_s: Unix seconds at which the job is to start, by ``start``; None without an estimate.
         start: what the estimate rests on, or why there is none; "" for what does not wait.
         hints: what can be done.
     """
@@ -132,9 +132,9 @@ class WhyAnswer(Message):
 
 
 class PriorityRequest(Message):
-    """What is a waiting job's priority made of? Who may see the job may ask.
+    """Asks what a waiting job's priority is made of; for users who may see the job.
 
-    ``job``: ``814``, or ``814_3``; of an array the record that is ahead of its others.
+    ``job``: ``814``, or ``814_3``; of an array, the record that is ahead of its others.
     """
 
     v: Literal[1] = 1
@@ -147,8 +147,9 @@ class PriorityTerm(Message):
 
     Attributes:
         value: in 0..1.
-        weight: against the other terms; None of the wait, which closes the gap that they leave.
-        points: its part of site_factor; those of all terms add up to it.
+        weight: weight against the other terms; None for the wait, which closes the gap that they
+            leave.
+        points: the term's part of site_factor; those of all terms add up to it.
     """
 
     name: Literal["class", "share", "urgency", "wait"]
@@ -166,16 +167,16 @@ class PriorityFactor(Message):
 
 
 class PriorityAnswer(Message):
-    """One waiting job.
+    """The priority of one waiting job.
 
     Attributes:
-        tasks: of an array's untouched rest how many it is, else 1.
+        tasks: number of an array's untouched tasks, if the record is of these; else 1.
         job_class: low, normal or high.
         site_factor: by the formula, now.
         site_factor_in_slurm, factors, priority: as Slurm has them; None and () if it shows none.
-        max, quantum, wait_full_s: of the site's settings.
-        full_s: Unix seconds from which it has the maximum.
-        ahead: jobs and tasks that go before it, ``ahead_own`` of its own tenant.
+        max, quantum, wait_full_s: the site's settings.
+        full_s: Unix seconds from which the job has the maximum.
+        ahead: number of jobs and tasks that go before it; ``ahead_own``: those of its own tenant.
         others_at_most: what Slurm's own factors, but for age, can add to another job.
     """
 
@@ -200,4 +201,4 @@ class PriorityAnswer(Message):
 
 
 ReadRequest = ExplainRequest | StatementRequest | BalanceRequest | WhyRequest | PriorityRequest
-"""What ``slurm_plugin.reads`` answers."""
+"""The requests that ``slurm_plugin.reads`` answers."""
