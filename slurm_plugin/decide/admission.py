@@ -1,29 +1,30 @@
-"""Admission: what becomes of a submission, decided on a snapshot.
+"""Decides from a snapshot whether a submission passes unchanged, is refused or is admitted.
 
 The first rule that applies decides, in this order:
 
-1. no managed partition asked for: pass; SW-SERVICE-PARTITION for a service
-2. directives that can't be read, or a bad service: SW-DIRECTIVE, SW-SERVICE
+1. no managed partition is requested: pass, or SW-SERVICE-PARTITION for a service
+2. unreadable directives: SW-DIRECTIVE; an invalid service: SW-SERVICE
 3. a job that asks for no GPUs: pass
-4. a service for another tenant than the account that is charged: SW-SERVICE-TENANT
-5. an account that is not the user's: SW-TENANT-UNKNOWN; one without quota: SW-QUOTA-NONE
-6. class high that its tenant may not have: SW-CLASS-FORBIDDEN; a QOS of the site that stands for a
-   class, and that the user may not name: SW-QOS
-7. GPUs (``asked.py``): shared ones: SW-GRES-SHARED; that can't be read: SW-GRES; of no type:
-   SW-GRES-TYPE; more memory than any type has: SW-NEED-TOO-LARGE; of a type that no node has:
-   SW-PROFILE-UNKNOWN. Of a service: SW-NEED-TOO-LARGE, SW-PROFILE-UNKNOWN, and SW-SERVICE-GRES if
-   its script asks for anything but one GPU of its profile
-8. its QOS (``placement.py``): another tenant's: SW-QOS; borrowed, and its tenant may borrow
-   nothing: SW-QUOTA-BORROW; one task that costs more than it could ever have: SW-QUOTA-EXCEEDED
-9. one task with more instances of a type than the tenant may have: SW-QUOTA-EXCEEDED; that could
-   use up more than a whole period's budget: SW-BUDGET-EXCEEDED
-10. a service that lives already, of another user: SW-SERVICE-EXISTS; one that has too many
-    generations: SW-SERVICE-GENERATIONS; a new one for which the gateway has no place:
-    SW-SERVICE-PLACES
-11. an array that is not the service's slots: SW-SERVICE-ARRAY
+4. a service whose tenant is not the account that is charged: SW-SERVICE-TENANT
+5. an account that the user may not use: SW-TENANT-UNKNOWN; an account without quota: SW-QUOTA-NONE
+6. class high, which the tenant may not have: SW-CLASS-FORBIDDEN; a QOS of the site that stands for
+   a class, but that the user may not name: SW-QOS
+7. GPUs (``asked.py``): shared GPUs: SW-GRES-SHARED; unreadable requests: SW-GRES; GPUs without a
+   type: SW-GRES-TYPE; more memory than any type has: SW-NEED-TOO-LARGE; a type that no node has:
+   SW-PROFILE-UNKNOWN. For a service: SW-NEED-TOO-LARGE, SW-PROFILE-UNKNOWN, and SW-SERVICE-GRES if
+   its script asks for anything but one GPU of the service's profile
+8. the QOS (``placement.py``): another tenant's QOS: SW-QOS; the borrowed QOS of a tenant that may
+   borrow nothing: SW-QUOTA-BORROW; one task that costs more than the tenant could ever have:
+   SW-QUOTA-EXCEEDED
+9. one task with more instances of a type than the tenant may have: SW-QUOTA-EXCEEDED; one task that
+   could use up more than a whole period's budget: SW-BUDGET-EXCEEDED
+10. a living service of the same name that belongs to another user: SW-SERVICE-EXISTS; a service
+    with too many generations: SW-SERVICE-GENERATIONS; a new service for which the gateway has no
+    place: SW-SERVICE-PLACES
+11. an array whose indices are not the service's slots: SW-SERVICE-ARRAY
 12. otherwise: admit
 
-What the daemon's own mode makes of the answer comes last: ``as_mode_allows``.
+``as_mode_allows`` then adapts the answer to the daemon's mode.
 """
 
 from dataclasses import dataclass, replace
@@ -56,11 +57,11 @@ _TEXT_LIMIT = 1000
 
 @dataclass(frozen=True)
 class Decision:
-    """An answer, and what it means until the next look at Slurm.
+    """An answer, and what the daemon remembers of the submission until its next look at Slurm.
 
     Attributes:
-        tag: None unless it is admitted.
-        cost_millislices: of one task.
+        tag: the tag of the job; None unless the job is admitted.
+        cost_millislices: the cost of one task.
     """
 
     answer: SubmitAnswer
@@ -71,7 +72,7 @@ class Decision:
 def decide(
     request: SubmitRequest, snapshot: Snapshot, token: str, recent: Recent = _NOTHING_RECENT
 ) -> Decision:
-    """The answer to a submission; ``token`` is what marks the job as ours if it is admitted."""
+    """Answer a submission. ``token`` marks the job as Slicewise's if it is admitted."""
     if not _is_managed(request.partition, snapshot.partitions):
         return Decision(_unmanaged(request, snapshot.partitions))
     try:
@@ -84,11 +85,12 @@ Mode = Literal["observe", "advise", "enforce"]
 
 
 def as_mode_allows(answer: SubmitAnswer, request: SubmitRequest, mode: Mode) -> SubmitAnswer:
-    """The answer of a daemon of that mode; only in enforce does it set limits and move slots.
+    """Adapt an answer to the daemon's mode.
 
-    Else a plain job passes, with the ``tag`` or ``code`` that it would have got: its tenant's QOS
-    may not be there. In advise a refusal stays one, for slicewise.lua to tell. A service is
-    refused (SW-SERVICE-MODE): nobody would release its slots.
+    Only in enforce does the daemon set limits and move slots. In the other modes a plain job
+    passes, with the ``tag`` or ``code`` that it would have got, because its tenant's QOS may not
+    exist. In advise a refusal stays a refusal, which slicewise.lua shows. A service that would be
+    admitted is refused (SW-SERVICE-MODE), because the daemon would not release its slots.
     """
     if mode == "enforce":
         return answer
@@ -107,7 +109,7 @@ def as_mode_allows(answer: SubmitAnswer, request: SubmitRequest, mode: Mode) -> 
 
 
 def submission_of(check: CheckRequest, uid: int, partitions: frozenset[str]) -> SubmitRequest:
-    """What ``sbatch`` would submit for a service, rendered as it should be.
+    """Build the request that ``sbatch`` would make for a correctly rendered service.
 
     Raises InvalidInputError (SW-DIRECTIVE, SW-SERVICE).
     """
@@ -124,14 +126,17 @@ def submission_of(check: CheckRequest, uid: int, partitions: frozenset[str]) -> 
 
 
 def refused(refusal: Refusal) -> SubmitAnswer:
-    """A refusal as slicewise.lua shows it."""
-    # What users wrote stands in it, of whatever length.
+    """Turn a refusal into the answer that slicewise.lua shows."""
+    # The texts quote what users wrote, which may be of any length.
     message, hint = refusal.message[:_TEXT_LIMIT], refusal.hint[:_TEXT_LIMIT]
     return SubmitAnswer(action="refuse", code=refusal.code, message=message, hint=hint)
 
 
 def check_membership(uid: int, tenant: str, snapshot: Snapshot) -> None:
-    """Raise SW-TENANT-UNKNOWN for no account, or for one that Slurm does not list as the user's."""
+    """Check that the tenant is one of the user's accounts in Slurm.
+
+    Raises InvalidInputError (SW-TENANT-UNKNOWN) if it is not, or if ``tenant`` is empty.
+    """
     accounts = snapshot.accounts_by_uid.get(uid, {})
     yours = ", ".join(sorted(accounts)) or "none"
     if not tenant:
@@ -153,7 +158,7 @@ _NO_DIRECTIVES = JobDirectives()
 
 
 def _is_managed(partitions: str, managed: frozenset[str]) -> bool:
-    """A job may name several partitions; it is ours if it might run in a managed one."""
+    """Whether the job might run in a managed partition; it may name several partitions."""
     return partitions in managed or any(name in managed for name in partitions.split(","))
 
 
@@ -171,7 +176,7 @@ def _unmanaged(request: SubmitRequest, managed: frozenset[str]) -> SubmitAnswer:
 
 @dataclass(frozen=True)
 class _Submission:
-    """A submission in a managed partition, by the tenant that is charged."""
+    """A submission to a managed partition, with the tenant that is charged for it."""
 
     request: SubmitRequest
     tenant: str
@@ -180,7 +185,7 @@ class _Submission:
     recent: Recent
 
     def wants(self, gpus: Asked, *, may_move: bool) -> Wants:
-        # Slurm takes a QOS by any case.
+        # Slurm ignores the case of a QOS name.
         return Wants(self.tenant, gpus.cost_millislices, self.request.qos.lower(), may_move)
 
     def place(self, wants: Wants) -> Place:
@@ -209,7 +214,7 @@ def _admit_job(directives: JobDirectives, submission: _Submission) -> Decision:
     job_class = standing or directives.job_class or "normal"
     limits = snapshot.type_limits.get(tenant, {})
     gpus = asked(request, directives.need_mib, limits, snapshot)
-    # Without a script there is nothing that could run again.
+    # A job without a script can't be requeued, so it can't move between the two QOS.
     may_move = request.requeue is not False and not request.interactive
     wants = submission.wants(gpus, may_move=may_move)
     if standing is not None:
@@ -285,11 +290,11 @@ def _types(gpus: Asked) -> tuple[str, ...]:
 
 
 def _standing(directives: JobDirectives, submission: _Submission) -> JobClass | None:
-    """The class that the QOS of the site stands for that the user has named, unless the script says
-    one.
+    """Return the class for which the site's QOS that the user named stands.
 
-    Slurm sees a QOS of Slicewise's instead, so that the right to name it is checked here; who is
-    not known, as while slurmdbd is away, has no such right.
+    None if the script names a class itself, or the QOS stands for none. Slurm never sees the named
+    QOS, because Slicewise replaces it by its own. So the user's right to name it is checked here. A
+    user whose accounts are not known, such as while slurmdbd is away, has no such right.
     """
     request, tenant, snapshot = submission.request, submission.tenant, submission.snapshot
     if directives.job_class is not None:
@@ -321,7 +326,7 @@ def _check_class(key: str, job_class: JobClass, tenant: str, snapshot: Snapshot)
 
 
 def _require_quota(uid: int, tenant: str, snapshot: Snapshot) -> None:
-    # Whom this host doesn't know Slurm itself judges; root submits for others, too.
+    # Slurm itself checks users whose accounts are not known here; root also submits for others.
     if not tenant or (uid != 0 and uid in snapshot.accounts_by_uid):
         check_membership(uid, tenant, snapshot)
     if tenant in snapshot.quotas:
@@ -334,7 +339,7 @@ def _require_quota(uid: int, tenant: str, snapshot: Snapshot) -> None:
 
 
 def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> Asked:
-    """The one GPU of a service's replica."""
+    """Return the one GPU of a service's replica, checked against what the script asks for."""
     replica = GpuRequest(spec.profile or _cheapest(spec, request, snapshot), 1)
     known = gpu_type(replica.gres_type or "", snapshot)
     if request.exclusive or (request.min_nodes or 1) > 1:
@@ -385,7 +390,7 @@ def _check_limits(gpus: Asked, submission: _Submission) -> None:
 
 
 def _check_budget(tenant: str, cost: int, time_limit_min: int, budget: int) -> None:
-    """Slurm starts no run that could use up more than is left."""
+    """Refuse a task that could use up more than a period's budget: Slurm would never start it."""
     if cost * time_limit_min * 60 > budget:
         raise InvalidInputError(
             "SW-BUDGET-EXCEEDED",
@@ -401,7 +406,7 @@ def _hours(millislice_s: int) -> str:
 
 
 def _check_owner(spec: ServiceSpec, submission: _Submission) -> None:
-    """To apply one's own service again makes a new generation of it."""
+    """Refuse a name that another user's service has; the same user's service gets a generation."""
     uid, recent = submission.request.uid, submission.recent.services
     living = submission.snapshot.services.get((spec.tenant, spec.name))
     others = {one for tenant, name, one in recent if (tenant, name) == (spec.tenant, spec.name)}

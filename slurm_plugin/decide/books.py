@@ -1,4 +1,4 @@
-"""What the ledger says at one moment, for everything that is decided on it together."""
+"""A consistent snapshot of the ledger, on which all decisions of a round are based."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,26 +10,26 @@ from slurm_plugin.decide.model import Balance, Reservation
 from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Recall
 
 UNINSTALLED_ID = -1
-"""In place of the change that Slurm's limits contain, once they were taken out."""
+"""Stands for the last compiled change once Slicewise was uninstalled from Slurm."""
 
 
 @dataclass(frozen=True)
 class Books:
-    """One consistent look at one cluster.
+    """The ledger's state of one cluster at one moment.
 
     Attributes:
-        when: of the look, with what clocks of the ledger's time zone show.
-        change_id: of the newest change of policy; 0 if there is none.
-        compiled_id: up to which change Slurm's limits contain the policy; 0 if none, UNINSTALLED_ID
-            once they were taken out, until they are wanted again.
-        tenants: by name, whatever the calendar says.
-        windows: those that hold or will hold, in the order in which they were set.
-        loans: in the order of lenders' and borrowers' names.
-        recalls: in the order of lenders', borrowers' names and time.
-        balances: of every tenant that ever had a run or a budget.
-        rolls: the start of the period that each budget was rolled to last, Unix seconds.
-        reservations: runs that are not settled.
-        known: what is remembered of every setting in slurmdbd that was ever touched.
+        when: the moment of the snapshot, with the local time in the ledger's time zone.
+        change_id: the newest change of policy; 0 if there is none.
+        compiled_id: the newest change of policy that Slurm's limits contain; 0 if none.
+            UNINSTALLED_ID from an uninstallation until limits are to be set again.
+        tenants: every tenant by name, without the calendar's windows.
+        windows: the calendar's present and future windows, in the order in which they were set.
+        loans: ordered by the names of lender and borrower.
+        recalls: ordered by the names of lender and borrower, then by time.
+        balances: the balance of every tenant that ever had a run or a budget.
+        rolls: the start of the period to which each budget was last rolled, in Unix seconds.
+        reservations: the runs that are not settled.
+        known: what the ledger remembers of every setting in slurmdbd that Slicewise ever changed.
     """
 
     when: Moment
@@ -46,31 +46,34 @@ class Books:
 
     @property
     def is_uninstalled(self) -> bool:
-        """Whether no limits may be set."""
+        """Whether Slicewise was uninstalled from Slurm, so that no limits may be set."""
         return self.compiled_id == UNINSTALLED_ID
 
     @property
     def now_s(self) -> int:
-        """Of the look, in whole Unix seconds."""
+        """The moment of the snapshot in whole Unix seconds."""
         return int(self.when.at_s)
 
     @cached_property
     def policy(self) -> Policy:
-        """Every tenant as the calendar has it now."""
+        """Every tenant with the quota that the calendar gives it now."""
         return calendar.in_force(self.tenants, self.windows, self.when)
 
     @cached_property
     def highest(self) -> Policy | None:
-        """Every tenant with the most that it has at any hour; None without a calendar."""
+        """Every tenant with the largest quota that it has at any hour; None without windows."""
         return calendar.loosest(self.tenants, self.windows) if self.windows else None
 
     @cached_property
     def left(self) -> Mapping[str, budgets.Left]:
-        """What each budget that has begun has left, by tenant."""
+        """What is left of each budget that has begun, by tenant."""
         reservations = self.reservations
         return budgets.left(self.tenants, self.balances, self.rolls, reservations, self.now_s)
 
     @cached_property
     def run_minutes(self) -> Mapping[str, int]:
-        """Millislice-minutes that the jobs of each tenant with a budget, and below it, may run."""
+        """Millislice-minutes left for the jobs in each budget's subtree, by tenant.
+
+        See ``budgets.run_minutes``.
+        """
         return budgets.run_minutes(self.policy, self.left, self.reservations, self.now_s)

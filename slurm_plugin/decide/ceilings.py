@@ -1,4 +1,4 @@
-"""What each tenant may hold now: its nominal, less what it lends, with what it borrows."""
+"""Computes what each tenant may hold now: its nominal, less what it lends, plus what it borrows."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,16 +13,17 @@ from slurm_plugin.decide.tenants import by_parent, downward, effective_nominal, 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What a tenant and those below it may hold now.
+    """What a tenant and the tenants below it may hold now.
 
     Attributes:
-        ceiling_millislices: in all QOS together.
-        guarantee_millislices: its own part, as the rest is its children's.
-        lent_millislices: on loans that leave its subtree, and what of them is not back yet.
-        borrowed_millislices: on loans that enter it.
-        own_limit_millislices: in its own QOS: its own part, less what it lends of that itself.
-        borrowed_limit_millislices: in its borrowed QOS: on loans to itself; ``by_use`` moves some
-            of the own part there.
+        ceiling_millislices: what the subtree may hold in all QOS together.
+        guarantee_millislices: the tenant's own part: its nominal less what its children are due.
+        lent_millislices: loans that leave the subtree, and recalled loans that are not back yet.
+        borrowed_millislices: loans that enter the subtree.
+        own_limit_millislices: the limit of the tenant's own QOS: its own part, less what it lends
+            of that part itself.
+        borrowed_limit_millislices: the limit of the tenant's borrowed QOS: the loans to the tenant
+            itself. ``by_use`` moves some of the own part there.
     """
 
     ceiling_millislices: Millislices
@@ -35,13 +36,13 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class QosUse:
-    """What jobs of managed partitions do with limits, by QOS.
+    """What jobs of managed partitions hold and wait for, by QOS.
 
     Attributes:
-        held: millislices.
-        waiting: millislices for which tenants' own QOS are kept.
-        tasks: millislices of each that waits, as Slurm would start them; the first ones.
-        doubtful: QOS with a job of which nobody can read what it holds.
+        held: millislices that jobs hold.
+        waiting: millislices that a tenant's own QOS keeps for its waiting jobs.
+        tasks: millislices of each of the first waiting jobs or tasks, in Slurm's order.
+        doubtful: QOS that have a job with an unreadable record.
     """
 
     held: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -51,12 +52,13 @@ class QosUse:
 
 
 def by_use(found: Mapping[str, Ceiling], use: QosUse) -> Mapping[str, Ceiling]:
-    """The ceilings with the limits of both QOS as jobs need them; together they are the same.
+    """Divide each ceiling between the tenant's two QOS as its jobs need it, with the same sum.
 
-    A loan is what a tenant's jobs need beyond its own part: one that costs 3.5 slices, of a tenant
-    that has 2 at rest, is lent 1.5. So the borrowed QOS has of the own part what its running jobs
-    hold of what the own QOS does not, and what those lack that wait and could each start, of what
-    no job of the own QOS holds or waits for.
+    A loan is what a tenant's jobs need beyond its own part: a job that costs 3.5 slices, of a
+    tenant with 2 unused slices, is lent 1.5. So the borrowed QOS gets some of the own part: first
+    what its running jobs hold beyond its limit, as far as jobs of the own QOS do not hold that;
+    then what its waiting jobs lack, as far as jobs of the own QOS neither hold nor wait for that.
+    Waiting jobs that could not each start even then do not count.
     """
     return {name: _by_use(name, ceiling, use) for name, ceiling in found.items()}
 
@@ -70,7 +72,7 @@ def _by_use(tenant: str, ceiling: Ceiling, use: QosUse) -> Ceiling:
     moved = min(left, max(0, running - borrowed))
     spare = max(0, left - moved - use.waiting.get(its_own, 0))
     room = max(0, borrowed + moved - running)
-    # For which of them GPUs are free Slurm knows.
+    # Only Slurm knows for which of these tasks GPUs are free, so all that could start count.
     wanted = sum(cost for cost in use.tasks.get(on_loan, ()) if cost <= room + spare)
     moved += min(spare, max(0, wanted - room))
     return replace(
@@ -83,8 +85,10 @@ def _by_use(tenant: str, ceiling: Ceiling, use: QosUse) -> Ceiling:
 def less_elsewhere(
     found: Mapping[str, Ceiling], elsewhere: Mapping[str, int]
 ) -> Mapping[str, Ceiling]:
-    """The ceilings with the limits of both QOS less what their tenants' jobs hold ``elsewhere``, in
-    QOS in which they ran before: first of what was lent for it.
+    """Reduce the limits of both QOS by the millislices that tenants' jobs hold ``elsewhere``.
+
+    These jobs run in other QOS, in which they started earlier. The borrowed QOS' limit is reduced
+    first, because the quota for them was lent.
     """
     return {name: _less(ceiling, elsewhere.get(name, 0)) for name, ceiling in found.items()}
 
@@ -101,15 +105,17 @@ def _less(ceiling: Ceiling, held: int) -> Ceiling:
 def ceilings(
     policy: Policy, loans: Iterable[Loan], capacity: int | None, recalls: Iterable[Recall] = ()
 ) -> Mapping[str, Ceiling]:
-    """The ceiling of every tenant.
+    """Compute the ceiling of every tenant.
 
-    It is the effective nominal, less the loans that leave the subtree, with those that enter it.
-    What is recalled is in no ceiling: the lender does not have it yet, the borrower not any more.
-    The limits of the two QOS of all tenants in a subtree are no more than its ceiling together.
-    If the ceilings at the top are more than the cluster's capacity together, all are squeezed in
-    proportion, and so on down: what a tenant has for itself and its children have together is
-    never more than it has. A capacity of None is not known and squeezes nothing. Loans that the
-    policy does not allow count only as far as it does; what it cuts off is as good as recalled.
+    A ceiling is the effective nominal, less the loans that leave the subtree, plus those that enter
+    it. A recalled amount is in no ceiling: the lender does not have it yet, and the borrower has it
+    no longer. In every subtree the limits of all tenants' QOS add up to at most the ceiling.
+
+    If the ceilings at the top add up to more than the cluster's ``capacity`` in millislices, they
+    are all scaled down in proportion. The same applies at each level below: what a tenant has for
+    itself and its children's ceilings never exceed its ceiling. With an unknown capacity (None)
+    nothing is scaled down. Loans count only up to what the policy allows; the excess is treated as
+    recalled.
     """
     nominal, own, loans = effective_nominal(policy), own_part(policy), tuple(loans)
     allowed = within_limits(policy, loans)
@@ -141,7 +147,7 @@ def ceilings(
 def _in_transit(
     policy: Policy, own: Mapping[str, int], loans: Iterable[Loan], recalls: Iterable[Recall]
 ) -> Iterator[Loan]:
-    """Recalls as far as their lenders have so much beside their loans."""
+    """Yield recalls as loans, limited to what their lenders' own parts leave beside other loans."""
     left = Counter(own)
     for loan in loans:
         left[loan.lender] -= loan.amount_millislices
@@ -153,7 +159,7 @@ def _in_transit(
 
 
 _Limits = Mapping[str, tuple[int, int]]
-"""Of its own QOS and its borrowed one, by tenant."""
+"""The limits of the own and the borrowed QOS in millislices, by tenant."""
 
 
 def _squeezed(

@@ -1,4 +1,4 @@
-"""Charge each run exactly what Slurm allotted: reserve at its start, settle at its end."""
+"""Charges each run exactly what Slurm allotted: reserves at its start, settles at its end."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,27 +20,27 @@ from slurm_plugin.decide.model import (
 )
 
 UNLIMITED_RESERVE_S = 30 * 86_400
-"""What a run without a time limit reserves; one that outlives it is extended when it ends."""
+"""Seconds that a run without a time limit reserves; a longer run is extended when it ends."""
 
 MOST_RESERVED_S = 366 * 86_400
-"""No run reserves more, whatever its time limit: Slurm takes 68 years, and the sums of an account
-must hold whatever somebody starts and cancels. One that outlives it is extended when it ends."""
+"""The most seconds that a run reserves. Slurm accepts time limits of 68 years, and an account's
+sums must not overflow whatever users start and cancel. A longer run is extended when it ends."""
 
 ACCOUNTING_DELAY_S = 600
-"""How late slurmdbd may learn of a run's end; ``next_watermark_s`` waits that long."""
+"""Seconds by which slurmdbd may learn late of a run's end; ``next_watermark_s`` waits for them."""
 
 
 @dataclass(frozen=True)
 class Tariff:
-    """What is charged, and to whom: GPUs on managed partitions, by type.
+    """What GPUs on managed partitions cost, and which budgets pay for them.
 
     Attributes:
         costs: millislices of one instance by GRES type (``Settings.costs``).
-        payers: whose budget pays for a tenant's runs; a tenant that is not in it pays itself. A run
-            keeps the payer that it was reserved with.
-        node_failure: who bears a run that its node's failure ended. "operator": all of it is
-            waived.
-        billing: in what Slurm counts; nothing is charged by it.
+        payers: the tenant whose budget pays, by tenant; a tenant that is missing pays itself. A
+            run keeps the payer with which it was reserved.
+        node_failure: who bears the cost of a run that ended because its node failed; with
+            "operator" all of the cost is waived.
+        billing: the unit of Slurm's ``billing``, which is only compared with the charge.
     """
 
     cluster: str
@@ -59,7 +59,7 @@ _Seconds = NewType("_Seconds", int)
 
 @dataclass(frozen=True)
 class _Sighting:
-    """A run as Slurm shows it; ``end_s`` is None while it runs."""
+    """A run as Slurm shows it; ``end_s`` is None while the run goes on."""
 
     run: Run
     limit_s: _Seconds
@@ -75,14 +75,15 @@ def charge(
     reservations: Iterable[Reservation],
     lost: Mapping[RunKey, int],
 ) -> Charging:
-    """The charges that bring the ledger up to what Slurm shows.
+    """Decide the charges that bring the ledger up to what Slurm shows.
 
-    ``jobs`` is what runs now, ``records`` what accounting knows (may be empty: then nothing is
-    settled), ``reservations`` all open ones, ``lost`` the ends of those that accounting has lost
-    unless it shows them now. A run whose end accounting shows is settled even if its job still
-    seems to run. A job that gives nodes back goes on: it is charged to its end for what it began
-    with. What the ledger has already is decided again and changes nothing: see
-    ``Charge.after``.
+    ``jobs`` are Slurm's current jobs, and ``records`` accounting's runs; without records no run is
+    settled by its end. ``reservations`` are all open reservations. ``lost`` has the ends of
+    reserved runs that accounting has lost, which count unless ``records`` show the ends after all.
+
+    A run whose end accounting shows is settled even if its job still seems to run. A job that gives
+    nodes back continues, and is charged to its end for the GPUs with which it began. A charge that
+    the ledger already has is decided again without effect (see ``Charge.after``).
     """
     jobs, held = tuple(jobs), {reservation.key: reservation for reservation in reservations}
     ended = _ended(tariff, _whole_runs(tariff.costs, jobs, records, held), held)
@@ -105,7 +106,11 @@ def charge(
 
 
 def _live(tariff: Tariff, jobs: Iterable[JobView]) -> dict[RunKey, _Sighting]:
-    """What can't be read reserves nothing, and keeps what it has: accounting says in the end."""
+    """Return the runs of current jobs on managed partitions.
+
+    Jobs with unreadable records are left out: nothing is reserved for them, and they keep their
+    reservations, because accounting settles these in the end.
+    """
     sightings = (
         _sighting(tariff, job, job.start_s, _task(job), None)
         for job in jobs
@@ -121,11 +126,12 @@ def _whole_runs(
     records: Iterable[RunRecord],
     held: Mapping[RunKey, Reservation],
 ) -> Iterator[RunRecord]:
-    """Records of runs, those of which a job gave nodes back put together.
+    """Yield accounting's records with the parts of each run joined into one record.
 
-    Then accounting ends a record and begins another one for the rest, which starts when the run
-    did, or, as versions differ, where the first one ended. The last one comes, with the start of
-    the run and the GPUs of its largest part: what was given back is charged to the end.
+    When a job gives nodes back, accounting ends its record and begins another one for the rest.
+    Depending on Slurm's version, the new record starts when the run did, or where the first record
+    ended. The last record is yielded, with the start of the run and the GPUs of its largest part:
+    what was given back is charged to the end.
     """
     records = tuple(records)
     parts: dict[int, list[RunRecord]] = {}
@@ -134,7 +140,7 @@ def _whole_runs(
             parts.setdefault(record.job_id, []).append(record)
     others = [record for record in records if record.state != _RESIZING]
     known = {(record.job_id, record.start_s) for record in others}
-    # Of a run whose first record ended long ago: slurmctld still knows its start.
+    # slurmctld still knows the start of a run whose first record ended too long ago to be here.
     began_s = {job.job_id: job.start_s for job in jobs}
     open_runs = {(key.job_id, key.start_s) for key in held} - known
     for record in others:
@@ -156,13 +162,16 @@ def _whole_runs(
 def _ended(
     tariff: Tariff, records: Iterable[RunRecord], held: Mapping[RunKey, Reservation]
 ) -> dict[RunKey, _Sighting]:
-    """Runs that accounting shows as ended: those on managed partitions, and all that are held."""
+    """Return the runs that accounting shows as ended, on managed partitions or with reservations.
+
+    ``held`` are the open reservations.
+    """
     found: dict[RunKey, _Sighting] = {}
     for record in sorted(records, key=lambda record: record.end_s or 0):
         key = RunKey(tariff.cluster, record.job_id, record.start_s)
         managed = record.partition in tariff.partitions and record.gpus
         if record.end_s is not None and (managed or key in held):
-            # The later end stands: of two runs that start in one second the first has no length.
+            # If two runs start in the same second, the first one has no length: the later end wins.
             seen = _sighting(tariff, record, record.start_s, record.task, record.end_s)
             failed = tariff.node_failure == "operator" and record.state in _NODE_FAILURES
             found[key] = replace(seen, waived=failed)
@@ -176,7 +185,7 @@ def _missed(
 
 
 def _bounded(held: Reservation, end_s: int) -> int:
-    """At most to the time limit known last: the daemon itself may have been away for long."""
+    """Limit a lost run's end to the last known time limit: the daemon may have been away long."""
     covered = held.posted_millislice_s + held.reserved_millislice_s
     return min(end_s, held.key.start_s + covered // held.cost_millislices)
 
@@ -215,8 +224,8 @@ def _task(job: JobView) -> str:
 
 
 def run_cost(gres: Mapping[str, int], costs: Mapping[str, Millislices]) -> Millislices:
-    """Millislices of GPU instances by type; a type without a known cost counts nothing."""
-    # Of each job, several times a round: without a generator it takes half as long.
+    """Sum up the millislices of GPU instances by type; a type without a known cost counts 0."""
+    # A round needs the cost of every job several times: a generator would take twice as long.
     total = 0
     for kind, count in gres.items():
         total += count * costs.get(kind, 0)
@@ -228,10 +237,10 @@ def _charge(seen: _Sighting, held: Reservation | None, transfers: tuple[Transfer
 
 
 def _transfers(seen: _Sighting, held: Reservation | None) -> tuple[Transfer, ...]:
-    """Reserve or extend up to the time limit; with an end, settle.
+    """Reserve or extend a run up to its time limit; if the run has ended, settle it.
 
-    A reservation keeps the cost it was opened with, though its job gives nodes back or the settings
-    change.
+    A reservation keeps the cost with which it was opened, even if its job gives nodes back or the
+    settings change.
     """
     cost = held.cost_millislices if held else seen.run.cost_millislices
     if not cost:
@@ -263,7 +272,11 @@ _Amounts = tuple[tuple[TransferKind, int], ...]
 
 
 def _settlement(used: int, posted: int, covered: int) -> _Amounts:
-    """Part of the use may be posted already, or even more than it: accounting may back-date."""
+    """Post the rest of the use and void the rest of the reservation.
+
+    More than the use may already be posted, because accounting may back-date an end. The excess is
+    then reversed.
+    """
     return (
         (TransferKind.POST, max(0, used - posted)),
         (TransferKind.REVERSE, max(0, posted - used)),
@@ -280,14 +293,14 @@ def _waiver(used: int, posted: int, covered: int) -> _Amounts:
 
 
 def transfer(kind: TransferKind, amount: int, until_s: int) -> Transfer:
-    """Of an amount above zero."""
+    """Build a transfer. ``amount`` must be positive."""
     return Transfer(kind, MillisliceSeconds(amount), until_s)
 
 
 def _observations(
     seen: _Sighting, held: Reservation | None, billing: BillingUnit
 ) -> Iterable[Observation]:
-    """Whatever does not fit together; once when a run is first seen and once when it ends."""
+    """Yield what does not fit together when a run is charged, at its start, extension or end."""
     run = seen.run
     due = billing.held(run.cost_millislices)
     if seen.billing is not None and seen.billing != due:
@@ -297,7 +310,7 @@ def _observations(
             "millislices: check the partition's TRESBillingWeights, unless the run began before "
             "they were changed",
         )
-    # Of a short run accounting learns the end first, its GPUs up to some seconds later.
+    # No GPUs are no contradiction: accounting learns a short run's GPUs some seconds after its end.
     if held is not None and run.gres and dict(held.gres) != dict(run.gres):
         yield Observation(
             run.key, f"reserved for {dict(held.gres)}, but accounting shows {dict(run.gres)}"
@@ -305,7 +318,7 @@ def _observations(
 
 
 def known_end_s(charge: Charge) -> int | None:
-    """When the run ended that it settles; None if it only reserves."""
+    """Return the end of the run that the charge settles; None if the charge only reserves."""
     last = charge.transfers[-1]
     reserves = last.kind in (TransferKind.RESERVE, TransferKind.EXTEND)
     return None if reserves else last.until_s
@@ -318,13 +331,14 @@ def next_watermark_s(
     reservations: Iterable[Reservation],
     refused_ends_s: Iterable[int] = (),
 ) -> int:
-    """Up to when every run's end is in the ledger: the ``since`` of the next look at accounting.
+    """Return the time up to which the ledger has every run's end: the next query's ``since``.
 
-    ``now_s`` is when ``jobs`` were looked at, ``reservations`` are those still open afterwards. It
-    waits for the ends of reserved runs that no longer run, and ``ACCOUNTING_DELAY_S`` for runs too
-    short to have been seen. It never goes back: whatever ran at one look ends after it. The second
-    itself is included: a run may end in the second of its start. ``refused_ends_s`` are those of
-    runs whose charge the ledger refused: accounting shall show them again.
+    ``now_s`` is when ``jobs`` were read, and ``reservations`` are those still open after charging.
+    The watermark waits for the ends of reserved runs that no longer run, and for
+    ``ACCOUNTING_DELAY_S`` because of runs too short to have been seen. It never goes back, because
+    a run that was running when ``jobs`` were read ends after that. The start's second itself is
+    included, because a run may end in the second in which it starts. ``refused_ends_s`` are the
+    ends of runs whose charges the ledger refused, so that accounting shows these runs again.
     """
     live = live_runs(jobs)
     missing = (

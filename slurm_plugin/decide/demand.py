@@ -1,4 +1,4 @@
-"""What Slurm's jobs hold and wait for, and what there is: the input of lending and explaining."""
+"""Sums up what jobs hold and wait for, and what nodes have, as input of lending and explaining."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from slurm_plugin.decide.slurm_gres import is_pad
 from slurm_plugin.decide.tenants import own_part
 
 _NOT_BEFORE = frozenset({"BeginTime", "Dependency", "DependencyNeverSatisfied"})
-"""Slurm's reasons of jobs that could not start now, whatever was free."""
+"""Slurm's reasons for jobs that could not start now even if everything were free."""
 
 _NO_QUOTA_HELPS = frozenset(
     {
@@ -48,37 +48,39 @@ _NO_QUOTA_HELPS = frozenset(
         "ReservationInvalid",
     }
 )
-"""Slurm's reasons of jobs that would not start with more slices: over their array's own limit; they
-wait for something else; or their partition, reservation, account or QOS does not let them.
+"""Slurm's reasons for jobs that more slices would not start: their array's own limit is reached,
+they wait for something else, or their partition, reservation, account or QOS does not allow them.
 """
 
 _LIMITS = ("Assoc", "QOS", "Max")
-"""So begin Slurm's reasons of jobs over a limit: on a type, over a budget, on jobs of one user, ...
+"""Prefixes of Slurm's reasons for jobs over a limit: on a type, a budget, the jobs of one user, ...
 """
 
 _SENTENCES = ("Reservation_", "uid_")
-"""So begin what Slurm says instead of a name where a reservation is gone, or a partition is not for
-the job's user.
+"""Prefixes of the sentences that Slurm gives as reason if a reservation is gone, or if the job's
+user may not use a partition.
 """
 
 _NO_NODES = ("ReqNodeNotAvail", "Nodes_required_for_job_are_DOWN")
-"""So begin Slurm's reasons of jobs whose nodes are down, drained or reserved. Details follow."""
+"""Prefixes of Slurm's reasons for jobs whose nodes are down, drained or reserved. Details follow
+them."""
 
 QOS_SLICES = "QOSGrpBilling"
-"""The only limit that more slices help, in a tenant's QOS; in any other a job waits at the gate."""
+"""The only limit that more slices help, in a tenant's QOS; in any other QOS it is the gate's."""
 QOS_BUDGET = "QOSGrpBillingRunMinutes"
-"""The reason of a job whose QOS' part of a budget does not last for it."""
+"""The reason of a job for which its QOS' part of a budget is too small."""
 ACCOUNTS_BUDGET = "AssocGrpBillingRunMinutes"
-"""Budgets were limits of accounts once, and are until the gate stands."""
+"""The same while budgets are limits of accounts, which they were once and are without the gate."""
 
 _FOR_OTHERS = frozenset({"Priority", "Resources"})
-"""Slurm's reasons of jobs for which nothing is free."""
+"""Slurm's reasons for jobs for which nothing is free."""
 
 _FIRST_LOOK_S = 5
-"""So long slurmctld may take for it: less than a borrower notices of its grace."""
+"""Seconds that slurmctld may take to first look at a job: too few for a borrower to notice in its
+grace time."""
 
 FIRST_TASKS = 64
-"""Of a QOS; more do not start until limits are looked at again."""
+"""The most waiting tasks of a QOS to look at: more do not start before limits are updated again."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,9 @@ class Held:
     """GPU instances by type that an account's own jobs hold.
 
     Attributes:
-        instances: in any QOS.
-        guaranteed: those in the tenant's own QOS.
-        elsewhere: those in neither of its two QOS.
+        instances: held in any QOS.
+        guaranteed: held in the tenant's own QOS.
+        elsewhere: held in neither of the tenant's two QOS.
     """
 
     instances: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -98,11 +100,11 @@ class Held:
 
 @dataclass(frozen=True, order=True)
 class Waiting:
-    """A job that waits for its tenant's own quota, or so many tasks of an array.
+    """A job, or ``tasks`` tasks of an array, that waits for its tenant's own quota.
 
     Attributes:
-        since_s: Unix seconds.
-        cost_millislices: of each task.
+        since_s: the start of the wait in Unix seconds.
+        cost_millislices: the cost of each task.
     """
 
     since_s: int
@@ -111,7 +113,7 @@ class Waiting:
 
     @property
     def total_millislices(self) -> int:
-        """Of all tasks."""
+        """The cost of all tasks."""
         return self.cost_millislices * self.tasks
 
 
@@ -121,15 +123,15 @@ def demand(
     partitions: frozenset[str],
     costs: Mapping[str, Millislices],
 ) -> Mapping[str, int]:
-    """Millislices that each account's own jobs hold or wait for.
+    """Sum up the millislices that each account's own jobs hold or wait for.
 
-    A task that is held, such as a service's slot at rest, waits for nothing; neither does a job
-    that may not start yet, or waits for something else than slices. Of those in a tenant's own QOS
-    these count that fit into its own part, as no loan would let more of them start; also while they
-    wait for a budget.
+    A held task, such as a service's slot at rest, waits for nothing. The same goes for a job that
+    may not start yet, or that waits for something other than slices. In a tenant's own QOS only
+    what fits into its own part counts, as no loan would let more of these jobs start. They also
+    count while they wait for a budget.
 
-    What a job holds of which Slurm says what nobody can read is not known: its account counts as
-    wanting all of its own part, so that nothing of that is lent.
+    What a job with an unreadable record holds is not known. Its account then counts as wanting all
+    of its own part, so that none of it is lent.
     """
     ours = [job for job in jobs if is_managed(job, partitions)]
     own, guaranteed, others = own_part(policy), Counter[str](), Counter[str]()
@@ -159,7 +161,7 @@ def _is_in_doubt(job: JobView) -> bool:
 def waiting_for_own(
     jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
 ) -> Mapping[str, Sequence[Waiting]]:
-    """The jobs of each account that wait for its tenant's own quota."""
+    """Return the jobs that wait for their tenant's own quota, by account."""
     waiting: dict[str, list[Waiting]] = defaultdict(list)
     for job in jobs:
         since_s = waits_since_s(job)
@@ -172,10 +174,11 @@ def waiting_for_own(
 
 
 def waits_since_s(job: JobView) -> int | None:
-    """Unix seconds since when a job could start; None where Slurm does not say.
+    """Return the Unix second since which a job could start; None if Slurm does not say.
 
-    Slurm notes when it first looks at a job that it is eligible, some seconds after its submit:
-    what was called for it in between was called for no other.
+    Slurm sets a job's eligible time only when it first looks at the job, some seconds after the
+    submission. In that case the submit time is returned, so that loans recalled in between count as
+    recalled for this job.
     """
     submit_s, eligible_s = job.submit_s, job.eligible_s
     if submit_s is None or eligible_s is None:
@@ -190,8 +193,10 @@ def qos_use(
     partitions: frozenset[str],
     costs: Mapping[str, Millislices],
 ) -> QosUse:
-    """What jobs do with limits. Of a tenant's own QOS those wait that ``demand`` counts: what it
-    keeps for others no loan is made for. ``own`` are the tenants' own parts, in millislices.
+    """Sum up what jobs hold and wait for, by QOS.
+
+    In a tenant's own QOS only those waiting jobs count that ``demand`` counts: no loan is made to
+    replace slices that the QOS keeps for other jobs. ``own`` has the own parts in millislices.
     """
     held, waiting = Counter[str](), Counter[str]()
     tasks: dict[str, list[int]] = defaultdict(list)
@@ -213,8 +218,10 @@ def qos_use(
 def guaranteed_use(
     jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
 ) -> Mapping[str, int]:
-    """Millislices that each account's jobs in its own QOS hold, or wait for and for nothing else
-    but a budget: how much of that there is changes with every run.
+    """Sum up the millislices that each account's jobs in its own QOS hold or wait for.
+
+    Jobs that wait for a budget count, as what is left of a budget changes with every run. Jobs that
+    wait for anything else than slices, GPUs or a budget do not.
     """
     used: Counter[str] = Counter()
     for job in jobs:
@@ -225,7 +232,7 @@ def guaranteed_use(
 
 
 def waiting_instances(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, int]:
-    """GPU instances by type for which jobs wait that would start if others ended."""
+    """Count the GPU instances by type for which jobs wait that would start if others ended."""
     waiting: Counter[str] = Counter()
     for job in jobs:
         if waits_for_others(job) and is_managed(job, partitions):
@@ -240,7 +247,7 @@ def capacity(
     costs: Mapping[str, Millislices],
     whole_boards: Mapping[str, WholeBoard],
 ) -> int:
-    """Millislices that the GPUs of the nodes of managed partitions can be, however they are cut."""
+    """Sum up the capacity of managed partitions in millislices, however their GPUs are cut now."""
     managed = (node for node in nodes if has_gpus(node, partitions))
     return sum(node_capacity(node, costs, whole_boards) for node in managed)
 
@@ -248,12 +255,12 @@ def capacity(
 def node_capacity(
     node: NodeView, costs: Mapping[str, Millislices], whole_boards: Mapping[str, WholeBoard]
 ) -> int:
-    """Millislices that a node's GPUs can be. ``whole_boards`` are by GRES type.
+    """Compute a node's capacity in millislices. ``whole_boards`` are by GRES type.
 
-    A board that may be cut anew beside its jobs has as many devices for Slurm whatever it is cut
-    into, pads among them: by their number boards are counted. A node is its boards, or what it is
-    cut into now where that is more: a 4g and a 3g cost more than the GPU. Whole GPUs, and instances
-    on nodes with fewer devices, are what they cost.
+    A board that may be re-cut beside its jobs has the same number of devices for Slurm whatever it
+    is cut into, as pads fill up the number. So boards are counted by their devices. The capacity is
+    that of the node's boards, or of what it is cut into now if that is more: a 4g and a 3g cost
+    more than the GPU. Whole GPUs, and instances on nodes with fewer devices, count what they cost.
     """
     return max(run_cost(node.gpus, costs), _boards_cost(node, costs, whole_boards))
 
@@ -261,9 +268,9 @@ def node_capacity(
 def _boards_cost(
     node: NodeView, costs: Mapping[str, Millislices], whole_boards: Mapping[str, WholeBoard]
 ) -> int:
-    """Of its boards that may be cut anew and its whole GPUs: never more than there are.
+    """Sum up a node's boards that may be re-cut and its other GPUs, never more than it has.
 
-    What a pad could become is not said; so of several models the least that it could be counts.
+    What a pad could become is not known. So with several models each board counts as the cheapest.
     """
     cut = {kind: count for kind, count in node.gpus.items() if kind in whole_boards and count}
     others = {kind: count for kind, count in node.gpus.items() if kind not in whole_boards}
@@ -275,7 +282,7 @@ def _boards_cost(
 
 
 def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, Held]:
-    """What each account's own jobs hold; accounts that hold nothing are left out."""
+    """Return what each account's own jobs hold; accounts that hold nothing are left out."""
     instances: dict[str, Counter[str]] = {}
     guaranteed: dict[str, Counter[str]] = {}
     elsewhere: dict[str, Counter[str]] = {}
@@ -294,8 +301,9 @@ def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, He
 
 
 def gpus_on_nodes(job: JobView) -> Iterator[tuple[str, Mapping[str, int]]]:
-    """GPU instances by type that a run holds on each of its nodes: as far as is known here, on each
-    as many as on the others.
+    """Yield the GPU instances by type that a run holds on each of its nodes.
+
+    Slurm's job record has only their sum here, so they are divided evenly among the nodes.
     """
     for nth, node in enumerate(job.nodes):
         counts = {kind: (count - nth - 1) // len(job.nodes) + 1 for kind, count in job.gpus.items()}
@@ -303,8 +311,9 @@ def gpus_on_nodes(job: JobView) -> Iterator[tuple[str, Mapping[str, int]]]:
 
 
 def wanted_on_nodes(job: JobView) -> tuple[Mapping[str, int], int]:
-    """GPU instances by type that a waiting job, or each of its tasks, needs on each of its nodes;
-    and on how many.
+    """Return what a waiting job, or each task of an array, needs: GPU instances and node count.
+
+    The instances, by type, are those per node.
     """
     nodes = max(1, int(job.tres.get("node", "1")))
     return {kind: -(-count // nodes) for kind, count in job.gpus.items() if count}, nodes
@@ -313,13 +322,13 @@ def wanted_on_nodes(job: JobView) -> tuple[Mapping[str, int], int]:
 def free_by_node(
     jobs: Iterable[JobView], nodes: Iterable[NodeView], partitions: frozenset[str]
 ) -> Mapping[str, Counter[str]]:
-    """GPU instances by type that nobody holds, by node on which Slurm starts jobs."""
+    """Count the free GPU instances by type, for each node on which Slurm starts jobs."""
     free = {
         node.name: Counter(free_instances([node]))
         for node in nodes
         if has_gpus(node, partitions) and is_usable(node)
     }
-    # Slurm shows their GPUs as free, and starts nothing on them before they have ended.
+    # Slurm shows completing jobs' GPUs as free, but starts nothing on them before the jobs' end.
     ending = (job for job in jobs if job.state is JobState.COMPLETING)
     for node, gpus in (place for job in ending for place in gpus_on_nodes(job)):
         if node in free:
@@ -330,33 +339,33 @@ def free_by_node(
 def node_costs(
     nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, Millislices]
 ) -> frozenset[int]:
-    """What all GPUs of each node of managed partitions cost together."""
+    """Return the amounts that all GPUs of a node together cost, over managed partitions' nodes."""
     return frozenset(run_cost(node.gpus, costs) for node in nodes if node.is_in(partitions))
 
 
 def has_gpus(node: NodeView, partitions: frozenset[str]) -> bool:
-    """Whether it is a node, with GPUs, in one of the partitions."""
+    """Whether the node has GPUs and is in one of the partitions."""
     return node.is_in(partitions) and any(node.gpus.values())
 
 
 def by_priority(jobs: Iterable[JobView]) -> list[JobView]:
-    """In the order in which Slurm would start them."""
+    """Sort jobs in the order in which Slurm would start them."""
     return sorted(jobs, key=lambda job: (-job.priority, job.job_id))
 
 
 def is_managed(job: JobView, partitions: frozenset[str]) -> bool:
-    """Whether it is, or may come, in one of the partitions: while it waits it may name several."""
+    """Whether a job is or may run in one of the partitions; a waiting job may name several."""
     return job.partition in partitions or not partitions.isdisjoint(job.partition.split(","))
 
 
 def is_waiting(job: JobView) -> bool:
-    """Whether it could start now, if there were room."""
+    """Whether a job could start now if there were room: it is pending, not held, and eligible."""
     pending = job.state in {JobState.PENDING, JobState.SPECIAL_EXIT}
     return pending and not job.held and job.reason not in _NOT_BEFORE
 
 
 def lacks_only_room(job: JobView) -> bool:
-    """Whether it would start now, if slices, budgets and other jobs let it."""
+    """Whether a waiting job lacks nothing but slices, budget or free GPUs."""
     is_ours_to_raise = job.reason in {QOS_SLICES, QOS_BUDGET, ACCOUNTS_BUDGET}
     is_over_another = job.reason.startswith((*_LIMITS, *_SENTENCES)) and not is_ours_to_raise
     lacks_more = job.reason in _NO_QUOTA_HELPS or is_over_another
@@ -364,12 +373,12 @@ def lacks_only_room(job: JobView) -> bool:
 
 
 def waits_for_others(job: JobView) -> bool:
-    """Whether it would start if instances came free."""
+    """Whether a job would start if GPU instances came free."""
     return (job.reason in _FOR_OTHERS or SHAPES_NODE in job.reason) and is_waiting(job)
 
 
 def waits_for_quota(job: JobView) -> bool:
-    """Whether it could start now, if its tenant might hold more; GPUs may have to come free."""
+    """Whether a job could start now if its tenant might hold more; GPUs may have to come free."""
     is_at_gate = job.reason == QOS_SLICES and not is_ours(job.qos)
     others = (*_LIMITS, *_SENTENCES)
     is_over_another = job.reason.startswith(others) and job.reason != QOS_SLICES
@@ -378,13 +387,14 @@ def waits_for_quota(job: JobView) -> bool:
 
 
 def waits_for_budget(job: JobView) -> bool:
-    """Whether it could start now, if its tenant had more left to use up."""
+    """Whether a job could start now if more of its budget were left."""
     return job.reason in {QOS_BUDGET, ACCOUNTS_BUDGET} and is_waiting(job)
 
 
 def waits_for_nodes(job: JobView) -> bool:
-    """Whether nodes that it needs are down, drained or reserved; not whether GPUs are to be cut
-    anew for it.
+    """Whether nodes that a job needs are down, drained or reserved.
+
+    Nodes that only await a re-cut of their GPUs do not count.
     """
     return job.reason.startswith(_NO_NODES) and SHAPES_NODE not in job.reason
 
@@ -396,10 +406,11 @@ def paid_by_own_part(
     *,
     or_by_budget: bool = False,
 ) -> Iterator[JobView]:
-    """Those that wait in their tenants' own QOS, by Slurm's priority, as far as what runs there
-    leaves of their tenants' ``own`` parts pays for them; an array once for each of its tasks.
+    """Yield the jobs waiting in their tenants' own QOS for which the ``own`` parts suffice.
 
-    ``or_by_budget``: also those that wait for a budget; what is left of one changes with each run.
+    Jobs come in Slurm's order, an array once for each task. They share what running jobs of the
+    same QOS leave of the own part. With ``or_by_budget`` jobs that wait for a budget are included,
+    as what is left of a budget changes with every run.
     """
     left = Counter(own)
     guaranteed = [job for job in jobs if job.qos == qos_name(job.account)]

@@ -1,4 +1,4 @@
-"""Reserved runs that run no more: by when they had ended, and which of them accounting lost."""
+"""Tracks reserved runs that no longer run: when they ended, and which ends accounting has lost."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -7,19 +7,20 @@ from cluster.jobs import JobState, JobView
 from slurm_plugin.decide.model import Reservation, RunKey
 
 LIVE = (JobState.RUNNING, JobState.SUSPENDED)
-"""Not CONFIGURING: its start may still move. Not COMPLETING: accounting has its end."""
+"""States of a run in progress. In CONFIGURING a run's start may still move, and of a COMPLETING run
+accounting has the end."""
 
 LOST_AFTER_S = 7200
-"""How long accounting may take to show the end of a reserved run, before that counts as lost."""
+"""Seconds after which the end of a reserved run counts as lost if accounting does not show it."""
 
 
 @dataclass(frozen=True)
 class Gone:
-    """A run that is not settled, and that Slurm shows no more.
+    """A run that is not settled, and that Slurm no longer shows.
 
     Attributes:
-        since_s: when Slurm was first looked at without it, by the monotonic clock.
-        end_s: Unix second by which it had ended.
+        since_s: when Slurm was first seen without the run, in seconds of the monotonic clock.
+        end_s: the earliest known Unix second by which the run had ended.
     """
 
     since_s: float
@@ -33,12 +34,12 @@ def gone_runs(
     jobs: Iterable[JobView],
     reservations: Iterable[Reservation],
 ) -> Mapping[RunKey, Gone]:
-    """What is gone at this look, given what was ``before``; ``jobs`` are as of ``looked_s``.
+    """Return the reserved runs that are gone now, given those that were gone ``before``.
 
-    ``monotonic_s`` is the same moment by the monotonic clock: how long a run is gone must not jump
-    where the other one is set.
+    ``looked_s`` is when ``jobs`` were read. ``monotonic_s`` is the same moment by the monotonic
+    clock, so that the time for which a run is gone does not jump when the host's clock is set.
 
-    A run of a job of which Slurm says what nobody can read may go on.
+    A run may still go on, and is not gone, if its job's state is unknown or its record unreadable.
     """
     by_id = {job.job_id: job for job in jobs}
     live = live_runs(by_id.values())
@@ -59,12 +60,15 @@ def _may_run(job: JobView | None) -> bool:
 
 
 def live_runs(jobs: Iterable[JobView]) -> frozenset[tuple[int, int | None]]:
-    """Job id and start of every run that holds its GPUs."""
+    """Return job id and start of every run in progress (see ``LIVE``)."""
     return frozenset((job.job_id, job.start_s) for job in jobs if job.state in LIVE)
 
 
 def lost_ends(gone: Mapping[RunKey, Gone], monotonic_s: float) -> Mapping[RunKey, int]:
-    """Ends of the runs for which accounting has had its time; ask it once more before."""
+    """Return the ends of the runs that have been gone for ``LOST_AFTER_S``.
+
+    The caller must ask accounting once more: an end that it shows after all is the right one.
+    """
     return {
         key: one.end_s for key, one in gone.items() if monotonic_s - one.since_s >= LOST_AFTER_S
     }
@@ -75,7 +79,7 @@ def _gone(key: RunKey, known: Gone, job: JobView | None) -> Gone:
 
 
 def _ends(key: RunKey, job: JobView | None) -> Iterable[int]:
-    """What slurmctld says of the end: the time itself, or the requeue that came after it."""
+    """Yield what slurmctld knows of the run's end: its time, or the later time of a requeue."""
     if job is None:
         return
     if job.state is JobState.ENDED and job.start_s == key.start_s and job.end_s is not None:

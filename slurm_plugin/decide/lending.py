@@ -1,24 +1,27 @@
-"""Lending: what some leave idle, in the hands of those who want more than their own.
+"""Lends the quota that tenants leave idle to tenants that want more than their own.
 
-Each tenant's own part of the nominal (``tenants.own_part``) stands against the demand of its own
-account: what is not needed lies idle, what is missing is wanted. At every tenant, from the bottom
-of the tree up, these take part: its own account, and each tenant right below it with what its
-subtree has left over, idle or wanted, as far as that one's limits let it through. What is idle is
-matched with what is wanted there, the rest goes up; so loans stay as near as they can, and no
-other way would lend more. From the top down it is then settled who gets and gives how much:
+Each tenant's own part (``tenants.own_part``: its nominal less what its children are due) is
+compared with the demand of its own account: the surplus is idle, a shortage is wanted. Then idle
+and wanted amounts are matched at every tenant, from the bottom of the tree up. There the tenant's
+own account and the subtree of each child take part; a subtree has what is left over inside it, idle
+or wanted, within the child's lending or borrowing limit. What remains unmatched goes up. So loans
+stay as near in the tree as possible, and no other way would lend more. Then it is settled from the
+top down how much each part gets and gives:
 
-- Borrowers share by weight, weighted max-min fair: nobody gets more at the cost of one who has less
-  for its weight. A subtree counts as one, with its top's weight; inside, weights count anew. So do
-  Kueue (https://kueue.sigs.k8s.io/docs/concepts/fair_sharing/) and KAI
-  (https://github.com/NVIDIA/KAI-Scheduler/blob/main/docs/fairness/README.md). The filling is
-  Bertsekas & Gallager's (Data Networks, 2nd ed., 6.5.2).
-- What a borrower has held lately beyond its own part, on average, counts as if it had that already
-  (``lately``): so over a half-life shares come out by weight, too. In whole slices, which seldom
-  change.
-- Current loans go on as far as that allows; of too many, those of who has least left idle end.
-- What is lent beyond is drawn from who has most idle: what stays idle gets as equal as it can.
+- Borrowers share by weighted max-min fairness: no borrower gets more at the cost of one that has
+  less for its weight. A subtree counts as one borrower with its top tenant's weight; inside it the
+  weights apply again. Kueue (https://kueue.sigs.k8s.io/docs/concepts/fair_sharing/) and KAI
+  (https://github.com/NVIDIA/KAI-Scheduler/blob/main/docs/fairness/README.md) do the same. The
+  progressive filling is Bertsekas & Gallager's (Data Networks, 2nd ed., 6.5.2).
+- What a borrower has lately held beyond its own part, on average (``lately``), counts as if it had
+  that already, so that shares also match the weights over a half-life. It counts in whole slices,
+  which seldom change.
+- Existing loans are kept where possible. If they exceed what may be lent, loans from the lender
+  with the least idle quota end first.
+- Further loans are drawn from the lenders with the most idle quota, so that what stays idle becomes
+  as equal as possible.
 
-Nothing changes without a reason: the same demand leaves the loans as they are.
+Loans never change without a reason: the same demand leaves them as they are.
 """
 
 from bisect import bisect_left, bisect_right
@@ -48,10 +51,10 @@ from slurm_plugin.decide.tenants import (
 _SLICE_MILLISLICES = 1000
 
 _Gate = tuple[Literal["lends", "borrows", "out", "in"], str]
-"""Where loans pass: from or to a tenant's own account, out of or into its subtree."""
+"""A point that loans pass: from or to a tenant's own account, out of or into its subtree."""
 
 _Flow = Counter[_Gate]
-"""Millislices by gate."""
+"""Millislices that pass each gate."""
 
 
 def lend(
@@ -61,12 +64,12 @@ def lend(
     capacity: int | None,
     lately: Mapping[str, int] | None = None,
 ) -> tuple[Loan, ...]:
-    """The loans there should be, by lender and borrower.
+    """Decide the loans that should exist, sorted by lender and borrower.
 
-    ``demand`` is what each tenant's own jobs hold or wait for, ``lately`` what they have held on
-    average, in millislices. While the nominals
-    at the top are more than ``capacity`` together, or that is not known (None), there are only
-    current loans, as far as they are still idle and wanted.
+    ``demand`` is what each tenant's own jobs hold or wait for, and ``lately`` what they have held
+    on average, both in millislices. While the nominals at the top add up to more than ``capacity``,
+    or the capacity is not known (None), nothing new is lent. Current loans are then kept as far as
+    they are still idle at the lender and wanted by the borrower.
     """
     own = own_part(policy)
     idle = {name: max(0, own[name] - demand.get(name, 0)) for name in policy}
@@ -82,7 +85,7 @@ def lend(
 
 
 def lends_anew(policy: Policy, capacity: int | None) -> bool:
-    """Whether the nominals at the top are all there is or less; None is not known."""
+    """Whether the capacity covers the nominals at the top; False if it is not known (None)."""
     nominal = effective_nominal(policy)
     top = sum(nominal[name] for name in by_parent(policy).get("", ()))
     return capacity is not None and top <= capacity
@@ -91,11 +94,11 @@ def lends_anew(policy: Policy, capacity: int | None) -> bool:
 def within_limits(
     policy: Policy, loans: Iterable[Loan], lends: Mapping[str, int] | None = None
 ) -> tuple[Loan, ...]:
-    """Loans as far as the policy allows them, by lender and borrower.
+    """Cut loans to what the policy allows; the result is sorted by lender and borrower.
 
-    ``lends`` is what each own account may lend at most, its own part if not given. Small ones
-    stay first, so large ones are cut; none is larger than it was, and none is cut without need.
-    Loans of and to those who are no tenants are left out.
+    ``lends`` is the most that each own account may lend, by default its own part. Small loans are
+    kept first, so large ones are cut. No loan grows, and none is cut without need. Loans from or to
+    accounts that are not tenants are left out.
     """
     known = _known(policy, loans)
     total = sum(loan.amount_millislices for loan in known)
@@ -104,7 +107,7 @@ def within_limits(
 
 
 def called_back(before: Iterable[Loan], after: Iterable[Loan], now_s: int) -> Iterator[Recall]:
-    """What loans have lost, as recalls of now (Unix seconds)."""
+    """Yield what loans have lost, as recalls made at ``now_s`` (Unix seconds)."""
     now = {(loan.lender, loan.borrower): loan.amount_millislices for loan in after}
     for loan in before:
         lost = loan.amount_millislices - now.get((loan.lender, loan.borrower), 0)
@@ -117,13 +120,13 @@ def _known(policy: Policy, loans: Iterable[Loan]) -> list[Loan]:
 
 
 def crossing(policy: Policy, loans: Iterable[Loan]) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Millislices on loans that leave each tenant's subtree, and on those that enter it."""
+    """Return the millislices lent out of each tenant's subtree, and those lent into it."""
     flow = _flow(policy, loans)
     return {name: flow["out", name] for name in policy}, {name: flow["in", name] for name in policy}
 
 
 def _flow(policy: Policy, loans: Iterable[Loan]) -> _Flow:
-    """What passes each gate on these loans."""
+    """Sum up what the loans carry through each gate."""
     flow: _Flow = Counter()
     for loan in loans:
         for gate in _gates(policy, loan):
@@ -132,7 +135,7 @@ def _flow(policy: Policy, loans: Iterable[Loan]) -> _Flow:
 
 
 def _gates(policy: Policy, loan: Loan) -> list[_Gate]:
-    """Every gate on a loan's way: out as far as the first tenant that the borrower is below."""
+    """List every gate on a loan's way, up to the nearest tenant whose subtree has both its ends."""
     up = (loan.lender, *ancestors(policy, loan.lender))
     down = (loan.borrower, *ancestors(policy, loan.borrower))
     gates: list[_Gate] = [("lends", loan.lender), ("borrows", loan.borrower)]
@@ -144,7 +147,7 @@ def _gates(policy: Policy, loan: Loan) -> list[_Gate]:
 def _cut(
     policy: Policy, loans: Iterable[Loan], lends: Mapping[str, int], borrows: Mapping[str, int]
 ) -> tuple[Loan, ...]:
-    """Loans within the limits and what each own account may lend and borrow."""
+    """Cut loans to the quotas' limits and to what each own account may lend and borrow."""
     room: _Flow = Counter()
     for name, tenant in policy.items():
         room["lends", name], room["borrows", name] = lends[name], borrows[name]
@@ -159,7 +162,7 @@ def _ends(loan: Loan) -> tuple[str, str]:
 
 
 def _passing(policy: Policy, loans: Iterable[Loan], room: _Flow) -> Iterator[Loan]:
-    """Each loan in turn, as large as the room at its gates allows; it takes that room."""
+    """Yield each loan in turn, cut to the room at its gates, and take that room."""
     for loan in loans:
         gates = _gates(policy, loan)
         amount = min(loan.amount_millislices, *(room[gate] for gate in gates))
@@ -171,13 +174,15 @@ def _passing(policy: Policy, loans: Iterable[Loan], room: _Flow) -> Iterator[Loa
 
 @dataclass(frozen=True)
 class _Part:
-    """An own account or a subtree, among those that lend to each other at one tenant.
+    """An own account or a subtree that lends and borrows among its siblings at one tenant.
+
+    All amounts are in millislices.
 
     Attributes:
-        out, into: the gates of what it gives and gets.
-        supply, want: what may leave it, what may enter it; one of them is 0.
+        out, into: the gates through which it gives and gets.
+        supply, want: what may leave it, and what may enter it; one of them is 0.
         idle: what lies idle in it, whether it may leave or not.
-        past: what it has borrowed lately, on average.
+        past: what it has lately borrowed on average, in whole slices.
     """
 
     out: _Gate
@@ -190,11 +195,14 @@ class _Part:
 
 
 _Parts = Mapping[str, Sequence[_Part]]
-"""Those who take part at each tenant, and at "" above them all."""
+"""The parts that lend to each other at each tenant, and at "" above the whole tree."""
 
 
 def borrowed_lately(policy: Policy, lately: Mapping[str, int]) -> _Flow:
-    """What has passed the gates into own accounts and subtrees, in whole slices."""
+    """Compute what own accounts and subtrees have lately borrowed, in millislices of whole slices.
+
+    ``lately`` is what each tenant's own jobs have held on average, in millislices.
+    """
     nominal, own = effective_nominal(policy), own_part(policy)
     sums = Counter({name: lately.get(name, 0) for name in policy})
     past: _Flow = Counter()
@@ -229,7 +237,7 @@ def _parts(policy: Policy, idle: Mapping[str, int], want: Mapping[str, int], pas
 
 
 def _subtree(name: str, quota: Quota, parts: Sequence[_Part], past: int) -> _Part:
-    """What a subtree has left over once its parts have lent to each other."""
+    """Return what a subtree has left over once its parts have lent to each other."""
     supply, want = _sums(parts)
     return _Part(
         out=("out", name),
@@ -251,7 +259,7 @@ def _supplies(parts: _Parts) -> _Flow:
 
 
 def _got(policy: Policy, parts: _Parts) -> _Flow:
-    """What each part gets, from the top down."""
+    """Compute what each part gets, from the top down."""
     flow: _Flow = Counter()
     for name in ("", *downward(policy)):
         supply, want = _sums(parts[name])
@@ -264,7 +272,7 @@ def _got(policy: Policy, parts: _Parts) -> _Flow:
 def _kept(
     policy: Policy, current: Iterable[Loan], idle: Mapping[str, int], room: _Flow
 ) -> tuple[Loan, ...]:
-    """Current loans as far as there is room, first those of who has most left idle."""
+    """Keep current loans as far as there is room, first those of the lender with the most idle."""
     left = Counter(idle)
     for loan in current:
         left[loan.lender] -= loan.amount_millislices
@@ -273,7 +281,7 @@ def _kept(
 
 
 def _given(policy: Policy, parts: _Parts, least: _Flow) -> _Flow:
-    """What each part gives, from the top down; at least so much."""
+    """Compute what each part gives, at least ``least``, from the top down."""
     flow: _Flow = Counter()
     for name in ("", *downward(policy)):
         supply, want = _sums(parts[name])
@@ -285,16 +293,16 @@ def _given(policy: Policy, parts: _Parts, least: _Flow) -> _Flow:
 
 
 def _shared(parts: Sequence[_Part], total: int) -> Sequence[int]:
-    """The total among those who want it, weighted max-min fair; at most that is wanted.
+    """Divide the total among the parts by weighted max-min fairness, to none more than it wants.
 
-    Who wants least for its weight gets all it wants, while that is no more than its fair share of
-    what is left; the others share the rest by weight. Whole millislices: each gets less than one
-    more or less than exactly.
+    The part that wants least for its weight gets all it wants, as long as that is no more than its
+    fair share of what is left; then the next one. The others share the rest by weight. Shares are
+    whole millislices, so each differs from the exact share by less than one.
     """
     if any(part.past for part in parts):
         return _shared_on_top(parts, total)
     shares = [part.want for part in parts]
-    # Times MAX_WEIGHT², different quotients stay different when rounded down.
+    # Multiplied by MAX_WEIGHT², different quotients stay different when rounded down.
     needs = [part.want * MAX_WEIGHT**2 // part.weight for part in parts]
     short = sorted(range(len(parts)), key=needs.__getitem__, reverse=True)
     weight = sum(part.weight for part in parts)
@@ -311,14 +319,14 @@ def _shared(parts: Sequence[_Part], total: int) -> Sequence[int]:
 
 
 def _shared_on_top(parts: Sequence[_Part], total: int) -> Sequence[int]:
-    """The same where each has its past already: one level for its weight of both together."""
+    """Do as ``_shared`` where past borrowing counts: past plus share per weight has one level."""
 
     def up_to(level: int) -> list[int]:
         filled = (level * part.weight // MAX_WEIGHT - part.past for part in parts)
         bounds = zip(parts, filled, strict=True)
         return [min(part.want, max(0, amount)) for part, amount in bounds]
 
-    # At this one everybody has all that it wants.
+    # At this level every part has all that it wants.
     most = max((part.want + part.past) * MAX_WEIGHT // part.weight for part in parts) + MAX_WEIGHT
     level = bisect_right(range(most + 1), total, key=lambda level: sum(up_to(level))) - 1
     shares, higher = up_to(level), up_to(level + 1)
@@ -329,10 +337,10 @@ def _shared_on_top(parts: Sequence[_Part], total: int) -> Sequence[int]:
 
 
 def _drawn(parts: Sequence[_Part], least: list[int], total: int) -> list[int]:
-    """The total from those who have it, at least so much from each.
+    """Draw the total from the parts' supplies, at least ``least`` from each.
 
-    They are drawn down to one level of what stays idle, which is the same for all but those whom
-    it would carry beyond what they may lend, or who give more anyway.
+    What stays idle ends at the same level for all parts. Exceptions are parts that may not lend
+    enough to get down to it, and parts that give more anyway.
     """
     if sum(least) == total:
         return least
@@ -351,9 +359,9 @@ def _drawn(parts: Sequence[_Part], least: list[int], total: int) -> list[int]:
 
 
 def _paired(policy: Policy, kept: Iterable[Loan], more: _Flow) -> tuple[Loan, ...]:
-    """The loans that are kept and those that make up the rest of the flow, which is used up.
+    """Return the kept loans, grown and joined by new ones so that all ``more`` of the flow is used.
 
-    These join the kept ones between the same two as far as they can.
+    The additional flow first enlarges kept loans as far as their gates allow.
     """
     amounts = Counter({_ends(loan): int(loan.amount_millislices) for loan in kept})
     larger = [replace(loan, amount_millislices=MAX_NOMINAL_MILLISLICES) for loan in kept]
@@ -363,11 +371,11 @@ def _paired(policy: Policy, kept: Iterable[Loan], more: _Flow) -> tuple[Loan, ..
 
 
 _Ends = dict[str, list[tuple[int, str]]]
-"""By place in the tree: who has how much to lend or borrow there yet."""
+"""By place in the tree: amounts still to lend or borrow there, each with its tenant."""
 
 
 def _matched(policy: Policy, flow: _Flow) -> Iterator[Loan]:
-    """Pair what own accounts still lend with what they still borrow, as near as possible."""
+    """Pair what own accounts still lend and borrow, as near in the tree as possible."""
     lenders: _Ends = {"": []}
     borrowers: _Ends = {"": []}
     for name in policy:
@@ -381,7 +389,7 @@ def _matched(policy: Policy, flow: _Flow) -> Iterator[Loan]:
 
 
 def _match(lenders: list[tuple[int, str]], borrowers: list[tuple[int, str]]) -> Iterator[Loan]:
-    """Pair both, the largest first, until only one side is left over."""
+    """Pair lenders and borrowers, the largest amounts first, until one side is used up."""
     lenders.sort()
     borrowers.sort()
     while lenders and borrowers:

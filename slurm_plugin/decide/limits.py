@@ -1,4 +1,4 @@
-"""The ledger's policy as settings in slurmdbd, and where Slurm's are other ones."""
+"""Translates the ledger's policy into settings in slurmdbd, and compares them with Slurm's."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -28,30 +28,33 @@ from slurm_plugin.decide.tenants import downward, parent
 BILLING, RUN_MINUTES = "grptres=billing", "grptresrunmins=billing"
 TYPE = "grptres=gres/gpu:"
 PER_ACCOUNT = "maxtresperaccount=billing"
-"""Once a tenant's own QOS was limited so, and its account by BILLING."""
+"""Earlier versions limited a tenant's own QOS by this, and the tenant's account by BILLING."""
 EXEMPT, PREEMPT_MODE, FLAGS = "preemptexempttime", "preemptmode", "flags"
 QOS_LIST, DEFAULT_QOS, PREEMPT, NAME = "qos", "defaultqos", "preempt", "name"
-"""Fields of settings."""
+"""Fields of settings, in sacctmgr's words."""
 
 INHERITED = "inherited"
-"""As a list of QOS: none of its own. ``qos-=`` would leave a trace of what is taken out."""
+"""In place of a QOS list: no list of its own. ``qos-=`` would leave a trace of removed QOS."""
 
 _NEAR_MILLISLICE_MIN = 1000
 _NEAR_SHARE = 100
 OVER_PARTITION = "overpartqos"
-"""The flag by which a QOS' own limits count, and not those of the partition's QOS."""
+"""The flag that makes a QOS' own limits count instead of those of the partition's QOS."""
 _REQUEUE = "requeue"
-"""What becomes of borrowed jobs, whatever slurm.conf says of all others."""
+"""Preempted borrowed jobs are requeued, whatever slurm.conf says for other jobs."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What Slurm has of one cluster.
+    """What Slurm has for one cluster.
 
     Attributes:
-        tres: what accounting counts (AccountingStorageTRES): there can be limits on no others.
-        in_use: what jobs do to limits.
-        billing: in what limits of slices and budgets are. All texts of settings are in it.
+        accounts: the accounts' associations, by account.
+        users: the users' associations.
+        qos: all QOS of slurmdbd, by name.
+        tres: the TRES that accounting counts (AccountingStorageTRES); only these can be limited.
+        in_use: what jobs hold and use of the limits.
+        billing: the unit of limits on slices and budgets, also in all texts of settings.
     """
 
     cluster: str
@@ -64,20 +67,20 @@ class Found:
 
     @property
     def is_gated(self) -> bool:
-        """Whether no job gets billed GPUs of a managed partition but in one of our QOS."""
+        """Whether jobs get billed GPUs of managed partitions only in Slicewise's QOS."""
         gate = self.qos.get(GATE_QOS)
         return gate is not None and gate.grp_tres.get("billing") == 0 and self.in_use.is_gated
 
 
 @dataclass(frozen=True)
 class InUse:
-    """What partitions and jobs do to limits.
+    """What partitions and jobs mean for the limits.
 
     Attributes:
-        is_gated: whether every managed partition has the gate.
-        sharing: accounts with jobs in the QOS that all tenants shared once.
+        is_gated: whether every managed partition has the gate as its QOS.
+        sharing: accounts with jobs in the QOS that all tenants once shared.
         held: millislices that running jobs hold, by account and QOS.
-        runs: what jobs take of budgets, if there are any.
+        runs: what jobs take of budgets; empty if there are no budgets.
     """
 
     is_gated: bool = False
@@ -91,10 +94,12 @@ class Allowed:
     """What the ledger allows now.
 
     Attributes:
-        run_minutes: millislice-minutes that running jobs may still take, by tenant with a budget.
-        costs: millislices of an instance by GRES type; models: its GPU model.
-        term_s: so long what runs on borrowed quota may not be preempted; 0 is not looked after.
-        capacity_millislices: the cluster's; None is not known.
+        run_minutes: millislice-minutes that jobs may still take, by tenant with a budget.
+        costs: millislices of an instance, by GRES type.
+        models: the GPU model, by GRES type.
+        term_s: seconds for which a job on borrowed quota may not be preempted; with 0 Slicewise
+            does not manage the term.
+        capacity_millislices: the cluster's capacity; None if it is not known.
     """
 
     policy: Policy = field(hash=False)
@@ -108,10 +113,11 @@ class Allowed:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a setting should be, as text, "" is not set; and why.
+    """What a setting should be, and why.
 
     Attributes:
-        least: of a part of a budget: less is not good enough, however near it is.
+        value: the setting as text; "" means not set.
+        least: for a part of a budget, the smallest value that is near enough to be left alone.
     """
 
     value: str
@@ -124,14 +130,18 @@ Settings = Mapping[LimitKey, Setting]
 
 @dataclass(frozen=True)
 class Wanted:
-    """Every setting that Slicewise looks after, and our QOS that each account may use."""
+    """Every setting that Slicewise manages.
+
+    Attributes:
+        lists: Slicewise's QOS that each account may use, comma-separated, by account.
+    """
 
     settings: Settings = field(hash=False)
     lists: Mapping[str, str] = field(hash=False)
 
     @property
     def our_qos(self) -> frozenset[str]:
-        """Of the tenants."""
+        """The tenants' QOS."""
         return frozenset(",".join(self.lists.values()).split(",")) - {""}
 
 
@@ -140,8 +150,9 @@ class Difference:
     """A setting that is not as it should be.
 
     Attributes:
-        user: of a user's own QOS list or default in the key's account; else "".
-        partition: if that is the user's for one partition alone.
+        now, wanted: the values as text; "" means not set.
+        user: the user whose own QOS list or default this is, in the key's account; else "".
+        partition: the partition if the user's association is for one partition; else "".
     """
 
     key: LimitKey
@@ -167,13 +178,13 @@ def found_of(
     *,
     billing: BillingUnit = MILLISLICES,
 ) -> Found:
-    """Slurm's replies, by name.
+    """Combine Slurm's replies, keyed by name.
 
-    Raises InvalidInputError (SW-CLUSTER-NAME) if they are another cluster's: the ledger has no
-    tenants by a wrong name, and all limits would look right.
+    Raises InvalidInputError (SW-CLUSTER-NAME) if they are from another cluster. Under a wrong name
+    the ledger has no tenants, and all limits would look right.
     """
     named = config.get("ClusterName", cluster)
-    # slurmdbd writes it in small letters.
+    # slurmdbd stores cluster names in lower case.
     if cluster not in {named, named.lower()}:
         raise InvalidInputError(
             "SW-CLUSTER-NAME",
@@ -201,7 +212,7 @@ def in_use(
     now_s: float,
     has_budgets: bool,
 ) -> InUse:
-    """That, of the ``managed`` partitions. Without budgets nothing is taken of them."""
+    """Sum up what jobs of the ``managed`` partitions hold, and take of budgets if there are any."""
     jobs, names = tuple(jobs), frozenset(managed)
     ours = [job for job in jobs if is_managed(job, names)]
     gates = {view.name: view.qos for view in partitions}
@@ -220,25 +231,26 @@ def in_use(
 
 
 def wanted(allowed: Allowed, found: Found, known: Mapping[LimitKey, KnownLimit]) -> Wanted:
-    """What the ledger's policy is in Slurm.
+    """Translate the ledger's policy into settings in Slurm.
 
-    The managed partitions' QOS, the gate, lets nothing through that is billed. What a tenant may
-    hold is the limit of its two QOS, whose flag lets them through (docs/decisions/0021): of
-    ``slicewise_<tenant>`` its own part less what it lends, of ``slicewise_<tenant>_borrowed`` what
-    is lent to it (``ceilings.by_use`` has moved some from the one to the other). So the limits of
-    all tenants together are no more than there is, whoever stands above whom, and no account and no
-    other partition is limited. What a tenant's jobs hold in other QOS, in which they ran before, is
-    taken off both. The own QOS may preempt the borrowed one of every tenant that borrows, once what
-    runs there is older than its term; its jobs are requeued. Accounts may use their tenant's two
-    QOS beside those that they have, and no tenant above it. A QOS whose tenant is gone allows
-    nothing. The QOS that all tenants shared once has no limit, and stays for as long as jobs are in
-    it.
+    The gate, which is the managed partitions' QOS, lets no billed job start. What a tenant may hold
+    is limited by its two QOS, whose flag lets them through the gate (docs/decisions/0021):
+    ``slicewise_<tenant>`` is limited to the own part less what the tenant lends,
+    ``slicewise_<tenant>_borrowed`` to what is lent to it (``ceilings.by_use`` has moved some of the
+    own part there). So all tenants' limits add up to no more than the cluster has, however the tree
+    is shaped, and no account and no other partition is limited. What a tenant's jobs hold in other
+    QOS, in which they started earlier, is subtracted from both limits. The own QOS may preempt the
+    borrowed QOS of every tenant that borrows, once a job there is older than its term; preempted
+    jobs are requeued. An account may use its tenant's two QOS beside its other QOS, but not those
+    of tenants above. The QOS of a removed tenant allows nothing. The QOS that all tenants once
+    shared has no limit, and stays as long as jobs are in it.
 
-    Budgets are limits of the QOS that draw on them, in parts (``budget_parts``). A tenant's account
-    is limited to so many instances of a type. What is no longer looked after (such a limit that was
-    taken away, a term) goes back to what it was before. So do the slices and default QOS of
-    accounts, which were limits once, when the gate stands, and their budgets when all QOS that draw
-    on them have their parts, too.
+    Budgets are limits of the QOS that draw on them, in parts (``budget_parts``). Limits on GPU
+    types are limits of the tenant's account. A setting that is no longer managed (a type limit that
+    was taken away, a term) gets its earlier value back. Earlier versions limited slices and
+    budgets, and set the default QOS, at accounts. The accounts' slices and default QOS get their
+    earlier values back once the gate is in force, and their budgets once all QOS that draw on them
+    also have their parts.
     """
     tenants = frozenset(filter(can_have_qos, allowed.policy)) & found.accounts.keys()
     tenants -= {ROOT_ACCOUNT}
@@ -276,7 +288,7 @@ def _tenant_account(name: str, allowed: Allowed, found: Found) -> Settings:
 def type_limits(
     quota: Quota, costs: Mapping[str, int], models: Mapping[str, str]
 ) -> Mapping[str, int]:
-    """Instances by type at most. A limit on a model binds each of its types by itself."""
+    """Return the most instances by type. A limit on a model bounds each of its types separately."""
     bounds = dict(quota.type_limits)
     for gres_type, model in models.items():
         if model in quota.model_limits:
@@ -288,7 +300,7 @@ def type_limits(
 def binding_type_limits(
     policy: Policy, costs: Mapping[str, int], models: Mapping[str, str]
 ) -> Mapping[str, Mapping[str, int]]:
-    """Instances by type that each tenant, and every tenant above it, may have at most."""
+    """Return the most instances by type that each tenant may have, given the tenants above it."""
     bounds: dict[str, dict[str, int]] = {}
     for name in downward(policy):
         bounds[name] = dict(bounds.get(parent(policy, name), {}))
@@ -300,8 +312,10 @@ def binding_type_limits(
 def _other_account(
     name: str, listed: str, found: Found, known: Mapping[LimitKey, KnownLimit]
 ) -> Settings:
-    """It inherits our QOS, or has them in its own list: Slurm refuses a tenant's default to which
-    an account below it, or a user, has no access.
+    """Return the settings of an account that is no tenant.
+
+    It inherits Slicewise's QOS or has them in its own list. Slurm refuses a default QOS of a tenant
+    to which an account below the tenant, or a user, has no access.
     """
     row = found.accounts[name]
     settings: dict[LimitKey, Setting] = {}
@@ -316,7 +330,7 @@ def _other_account(
 
 
 def only_ours_differ(row: Association, found: Found) -> bool:
-    """Whether an account's QOS list would be the one above it, were it not for our QOS."""
+    """Whether an account's QOS list differs from its parent's only by Slicewise's QOS."""
     above = found.accounts.get(row.parent)
     return (
         above is not None
@@ -359,8 +373,10 @@ def _qos_settings(
 
 
 def _borrowers(tenants: Collection[str], allowed: Allowed, found: Found) -> frozenset[str]:
-    """Who may borrow, or has jobs that do: sacctmgr prints all of them for each tenant, 26 MB in
-    five seconds of a thousand tenants.
+    """Return the tenants that may borrow, or that have jobs on borrowed quota.
+
+    Listing all tenants as preempted would be slow: sacctmgr prints the list for each tenant, which
+    took five seconds and 26 MB for a thousand tenants.
     """
     held = {qos for _, qos in found.in_use.held}
     return frozenset(
@@ -379,8 +395,10 @@ def _limited(tenants: Iterable[str]) -> Collection[str]:
 def _elsewhere(
     tenants: Collection[str], found: Found, amounts: Mapping[tuple[str, str], int]
 ) -> Mapping[str, int]:
-    """What of the ``amounts`` by account and QOS each tenant's jobs have, and those of accounts
-    without a quota below it, in QOS that are no tenant's: those of a tenant are limited themselves.
+    """Sum up the ``amounts``, which are by account and QOS, by tenant, outside of tenants' QOS.
+
+    A tenant's amount includes the accounts without a quota below it. Tenants' QOS are left out
+    because they have their own limits.
     """
     limited = _limited(tenants)
     held: Counter[str] = Counter()
@@ -398,7 +416,7 @@ def _elsewhere(
 def _paid_elsewhere(
     tenants: Collection[str], may_take: Mapping[tuple[str, str], int]
 ) -> Mapping[str, int]:
-    """What each tenant's own jobs may still take in QOS that are no tenant's."""
+    """Return what each tenant's own jobs may still take in QOS that are no tenant's."""
     limited = _limited(tenants)
     found: Counter[str] = Counter()
     for (account, qos), amount in may_take.items():
@@ -408,7 +426,7 @@ def _paid_elsewhere(
 
 
 def _parts(limits: Mapping[str, Ceiling], allowed: Allowed, found: Found) -> Mapping[str, Part]:
-    """Of budgets, by QOS; ``limits`` are of both QOS of each tenant."""
+    """Divide the budgets into parts by QOS; ``limits`` has the limits of each tenant's two QOS."""
     of_qos: dict[str, int] = {}
     for tenant, limit in limits.items():
         of_qos[qos_name(tenant)] = limit.own_limit_millislices
@@ -440,7 +458,10 @@ def _minutes(part: Part | None, billing: BillingUnit) -> Mapping[str, Setting]:
 
 
 def _limit(amount: int, why: str) -> Mapping[str, Setting]:
-    """It counts in place of the gate's, and of the account's, which Slicewise once set."""
+    """Return the settings of a QOS' limit.
+
+    It counts instead of the gate's limit, and of the one that earlier versions set on the account.
+    """
     return {
         BILLING: Setting(str(amount), why),
         PER_ACCOUNT: Setting("", "the QOS itself is limited"),
@@ -459,7 +480,10 @@ def _qos(name: str, why: str, fields: Mapping[str, Setting]) -> Settings:
 
 
 def _seen_qos(found: Found, known: Mapping[LimitKey, KnownLimit]) -> set[str]:
-    """Ours of this cluster: another one on the same slurmdbd may have QOS of such names, too."""
+    """Return Slicewise's QOS of this cluster.
+
+    Another cluster on the same slurmdbd may also have QOS with such names.
+    """
     listed = {name for row in found.accounts.values() for name in _ours(row.qos)}
     return listed | {key.name for key in known if key.entity == "qos"}
 
@@ -488,7 +512,7 @@ def _handed_back(
 
 
 def _not_divided(settings: Settings, found: Found, allowed: Allowed) -> Collection[str]:
-    """Budgets of which a QOS that draws on them has no part in Slurm yet."""
+    """Return the budgets of which some QOS that draws on them has no part in Slurm yet."""
     draws = drawn_on(allowed.policy, allowed.run_minutes, allowed.policy)
     keys = {qos: LimitKey("qos", qos, RUN_MINUTES) for qos in draws}
     return {
@@ -500,7 +524,7 @@ def _not_divided(settings: Settings, found: Found, allowed: Allowed) -> Collecti
 
 
 def value_now(found: Found, key: LimitKey) -> str:
-    """What Slurm has for that setting; of lists only our QOS."""
+    """Return Slurm's value of a setting as text; of QOS lists only Slicewise's QOS."""
     return _account_value(found, key) if key.entity == "account" else _qos_value(found, key)
 
 
@@ -540,10 +564,11 @@ def _qos_value(found: Found, key: LimitKey) -> str:
 
 
 def differences(wanted: Wanted, found: Found) -> tuple[Difference, ...]:
-    """Where Slurm is not as wanted; () if it has it all.
+    """Return where Slurm differs from what is wanted; () if nowhere.
 
-    What is left of a budget moves all the time: a part of it is good enough within one percent or
-    one slice-minute, unless it is to be zero, or a waiting job could not start with it.
+    What is left of a budget changes all the time. So a part of a budget is left alone if it is
+    within one percent or one slice-minute of the wanted value, unless it should be zero, or is too
+    small for a waiting job to start.
     """
     now = {key: value_now(found, key) for key in wanted.settings}
     return (
@@ -558,8 +583,10 @@ def differences(wanted: Wanted, found: Found) -> tuple[Difference, ...]:
 
 
 def _with_others(key: LimitKey, now: str, value: str) -> str:
-    """What is preempted is only added to: another cluster's tenants may have QOS of the same names,
-    and what they preempt besides goes with the QOS that are.
+    """Return the value with the QOS that a preempt list already has: it is only ever added to.
+
+    Another cluster's tenants may have QOS of the same names. An entry disappears from the list when
+    Slurm removes the QOS that it names.
     """
     if key.field != PREEMPT or now == value:
         return value
@@ -576,7 +603,7 @@ def _near(key: LimitKey, now: str, setting: Setting, billing: BillingUnit) -> bo
 
 
 def _user_differences(lists: Mapping[str, str], found: Found) -> Iterator[Difference]:
-    """Users inherit their account's list and default, unless they have their own."""
+    """Yield differences of users with a QOS list or default of their own; others inherit both."""
     for row in found.users:
         may = lists[row.account]
         if row.own_qos and _text(_ours(row.qos)) != may:
@@ -591,7 +618,7 @@ def _user_differences(lists: Mapping[str, str], found: Found) -> Iterator[Differ
 
 @lru_cache(maxsize=8)
 def _our_names(names: frozenset[str]) -> str:
-    """Of lists that are the same for a thousand tenants, a thousand names each."""
+    """Join Slicewise's QOS of a list. A thousand tenants may all have the same thousand names."""
     return _text(_ours(names))
 
 
