@@ -1,4 +1,4 @@
-"""Slurm's account tree beside the tenants': what differs, what to take over."""
+"""Compares Slurm's account tree with the tree of tenants, and takes over what differs."""
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -9,17 +9,18 @@ from slurm_plugin.decide.policy import ROOT_ACCOUNT, Policy, TenantUpdate
 from slurm_plugin.decide.tenants import changed
 
 Accounts = Mapping[str, str]
-"""The parent of each account that Slurm has, by name; those at the top have root."""
+"""The parent of each of Slurm's accounts, by name; accounts at the top have root as parent."""
 
 
 @dataclass(frozen=True)
 class AccountDifference:
-    """One account that the ledger and Slurm do not have in the same place.
+    """An account that stands in different places in the ledger and in Slurm.
 
     Attributes:
-        kind: ``new``: Slurm's alone; ``moved``: below another tenant; ``absent``: not in Slurm.
-        parent: the tenant above it in the ledger, "" at the top.
-        slurm_parent: the nearest account above it in Slurm that is a tenant.
+        kind: ``new`` if only Slurm has the account, ``moved`` if it is below another tenant in
+            Slurm, ``absent`` if Slurm does not have it.
+        parent: the tenant above it in the ledger; "" at the top.
+        slurm_parent: the nearest account above it in Slurm that is a tenant; "" at the top.
     """
 
     account: str
@@ -30,14 +31,14 @@ class AccountDifference:
 
 @dataclass(frozen=True)
 class TakeOver:
-    """One difference on its way into the ledger; with a refusal it stays out."""
+    """A difference to take over into the ledger, or the refusal that prevents it."""
 
     difference: AccountDifference
     refusal: Refusal | None = None
 
 
 def tenant_parent(account: str, accounts: Accounts, tenants: Container[str]) -> str:
-    """The nearest account above that is a tenant; "" if there is none."""
+    """Return the nearest account above that is a tenant; "" if there is none."""
     above = accounts.get(account, "")
     while above and above not in tenants:
         above = accounts.get(above, "")
@@ -45,7 +46,10 @@ def tenant_parent(account: str, accounts: Accounts, tenants: Container[str]) -> 
 
 
 def differences(policy: Policy, accounts: Accounts) -> tuple[AccountDifference, ...]:
-    """Where the tenants' places are not those of their accounts, by name."""
+    """Return the tenants that stand elsewhere than their accounts, sorted by name.
+
+    Accounts that are no tenants are not reported.
+    """
     found = (_difference(name, policy, accounts) for name in sorted(policy))
     return tuple(one for one in found if one is not None)
 
@@ -59,8 +63,10 @@ def _difference(name: str, policy: Policy, accounts: Accounts) -> AccountDiffere
 
 
 def take_over(policy: Policy, accounts: Accounts) -> tuple[TakeOver, ...]:
-    """What makes a tenant of every account, each below its parent: from the top down, so that no
-    move makes a cycle. Accounts that can't be taken over keep their refusal.
+    """Return what must change so that every account becomes a tenant below its parent.
+
+    The changes are ordered from the top down, so that no move makes a cycle. An account that can't
+    be taken over has a refusal instead.
     """
     found: list[TakeOver] = []
     for name in _downwards(accounts):
@@ -83,7 +89,7 @@ def _placed(name: str, place: str, policy: Policy) -> TakeOver:
 
 
 def _downwards(accounts: Accounts) -> Iterable[str]:
-    """Every account but root, each after the one above it."""
+    """Return every account but root, each after the account above it."""
     return sorted(accounts.keys() - {ROOT_ACCOUNT}, key=lambda name: (_depth(name, accounts), name))
 
 

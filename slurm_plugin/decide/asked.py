@@ -1,4 +1,4 @@
-"""What one task of a submission asks for: its GPUs with their types, and what they cost."""
+"""Reads which GPUs one task of a submission asks for, chooses missing types, and adds up costs."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from slurm_plugin.decide.choose import choose_type, has_memory
 from slurm_plugin.decide.snapshot import GpuType, Snapshot, types_text
 
 _GPU = f"gpu:{AUTO}:1"
-"""What a job gets that says its need and asks for no GPU."""
+"""The request of a job that states how much GPU memory it needs, but asks for no GPU."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Asked:
     """What one task asks for.
 
     Attributes:
-        instances: by type, of all its nodes and tasks together; at least so many.
-        cost_millislices: at least so much: Slurm itself weighs what it allots.
-        chosen: the type that stands now where none stood; None if all were said.
-        texts: what is to be written anew, by field of the answer.
+        instances: the least number of instances by type, over all its nodes and tasks.
+        cost_millislices: the least cost; Slurm itself bills what it allots in the end.
+        chosen: the type that was chosen for GPUs without one; None if all had a type.
+        texts: the requests that must be rewritten, by field of the answer.
     """
 
     instances: Mapping[str, int] = field(hash=False)
@@ -41,7 +41,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class _Part:
-    """GPUs in one text, and how often a task has them."""
+    """GPUs requested in one text, and how often a task gets them."""
 
     gpus: GpuRequest
     times: int
@@ -52,7 +52,7 @@ class _Part:
 
 
 def asks_for_gpus(request: SubmitRequest, need_mib: int | None) -> bool:
-    """Whether the submission has to do with GPUs at all."""
+    """Whether the submission asks for GPUs: by a request, a need of GPU memory or whole nodes."""
     asks = need_mib is not None or request.exclusive
     return asks or any(_has_gpus(text) for _, text, _ in _texts(request))
 
@@ -60,7 +60,10 @@ def asks_for_gpus(request: SubmitRequest, need_mib: int | None) -> bool:
 def asked(
     request: SubmitRequest, need_mib: int | None, limits: Mapping[str, int], snapshot: Snapshot
 ) -> Asked:
-    """What one task asks for; ``limits`` are the instances by type that its tenant may have.
+    """Return what one task asks for.
+
+    ``limits`` are the most instances by type that the tenant may have. ``need_mib`` is the GPU
+    memory that each instance must have; None if the job does not say.
 
     Raises InvalidInputError: SW-GRES-SHARED, SW-GRES, SW-GRES-TYPE, SW-NEED-TOO-LARGE,
     SW-PROFILE-UNKNOWN.
@@ -85,7 +88,7 @@ def asked(
 
 
 def gpus_of(request: SubmitRequest, snapshot: Snapshot) -> tuple[GpuRequest, ...]:
-    """What each part of the texts comes to, in all nodes and tasks of one task of the array.
+    """Return the GPUs of each request, counted over all nodes and tasks of one array task.
 
     Raises InvalidInputError: SW-GRES-SHARED, SW-GRES.
     """
@@ -93,7 +96,10 @@ def gpus_of(request: SubmitRequest, snapshot: Snapshot) -> tuple[GpuRequest, ...
 
 
 def gpu_type(name: str, snapshot: Snapshot) -> GpuType:
-    """Raises InvalidInputError (SW-PROFILE-UNKNOWN)."""
+    """Return a GPU type by name.
+
+    Raises InvalidInputError (SW-PROFILE-UNKNOWN) if no node has it.
+    """
     known = snapshot.gpu_types.get(name)
     if known is None:
         raise InvalidInputError(
@@ -105,7 +111,7 @@ def gpu_type(name: str, snapshot: Snapshot) -> GpuType:
 
 
 def too_large(need: str, snapshot: Snapshot) -> InvalidInputError:
-    """``need`` in words, such as ``need_gib: 40 GiB``."""
+    """Build the error SW-NEED-TOO-LARGE; ``need`` is in words, such as ``need_gib: 40 GiB``."""
     types = snapshot.gpu_types.values()
     largest = max((one.memory_mib or 0 for one in types), default=0)
     return InvalidInputError(
@@ -120,7 +126,7 @@ def _has_gpus(text: str) -> bool:
 
 
 def _texts(request: SubmitRequest) -> Iterator[tuple[str, str, int]]:
-    """Each field that asks for something, its text, and how often a task has that."""
+    """Yield each field that requests something, its text, and how often a task gets that."""
     nodes = max(1, request.min_nodes or 1)
     tasks = request.tasks or (request.tasks_per_node or 1) * nodes
     if request.gres:
@@ -143,7 +149,7 @@ def _parts(request: SubmitRequest, snapshot: Snapshot) -> Iterator[_Part]:
             )
         gpus, is_open, _ = _read(text)
         if is_open:
-            # The slicewise.lua of protocol 1 writes no other text than gres.
+            # With protocol 1, slicewise.lua rewrites no field but gres.
             _check_open(text, gpus, can_write=request.v > 1 or name == "gres")
         for one in gpus:
             yield _Part(one, times)
@@ -151,16 +157,16 @@ def _parts(request: SubmitRequest, snapshot: Snapshot) -> Iterator[_Part]:
 
 @lru_cache(maxsize=1024)
 def _read(text: str) -> tuple[tuple[GpuRequest, ...], bool, str]:
-    """Its GPUs, whether a type has still to be chosen, the text with all counts.
+    """Return a text's GPUs, whether a type must still be chosen, and the text with all counts.
 
-    Most jobs ask as others did.
+    The result is cached because most jobs request what other jobs did.
     """
     gpus = parse_gpu_requests(text)
     return gpus, any(one.is_open for one in gpus), counted(text)
 
 
 def _check_open(text: str, gpus: tuple[GpuRequest, ...], *, can_write: bool) -> None:
-    """One choice in a text, and in one that slicewise.lua will write."""
+    """Refuse two open types in one text, and any open type where slicewise.lua can't write it."""
     if sum(one.is_open for one in gpus) > 1 or not can_write:
         raise InvalidInputError(
             "SW-GRES",
@@ -176,7 +182,7 @@ def _chosen(
     limits: Mapping[str, int],
     snapshot: Snapshot,
 ) -> str:
-    """The one type of all GPUs that name none."""
+    """Choose the one type for all GPUs that leave it open."""
     parts = [part for part in parts if part.gpus.is_open]
     untyped = next((part.gpus for part in parts if part.gpus.gres_type is None), None)
     rule = snapshot.rules.untyped
@@ -199,8 +205,10 @@ def _chosen(
 
 
 def _named(request: SubmitRequest) -> frozenset[str]:
-    """Types that stand beside a choice: on one node, and not the same once more, as Slurm takes
-    the larger of two counts of one type, not their sum.
+    """Return the types that are named in a text that also leaves a type open.
+
+    The chosen type must be on the same node as these, and differ from them: of two counts of one
+    type in a text Slurm takes the larger one, not the sum.
     """
     texts = (parse_gpu_requests(text) for _, text, _ in _texts(request))
     mixed = (gpus for gpus in texts if any(one.is_open for one in gpus))
@@ -217,7 +225,10 @@ def _untyped(count: int, snapshot: Snapshot) -> InvalidInputError:
 
 
 def _instances(parts: Iterable[_Part], chosen: str | None) -> Mapping[str, int]:
-    """By type. What is said per node, task or job must all hold: the largest counts."""
+    """Return the least instances by type.
+
+    Requests per node, task and job must all be met, so the largest count of each type is needed.
+    """
     instances: dict[str, int] = {}
     for part in parts:
         name = chosen if part.gpus.is_open else part.gpus.gres_type
@@ -242,7 +253,7 @@ def _cost(request: SubmitRequest, instances: Mapping[str, int], snapshot: Snapsh
     )
     if not request.exclusive:
         return cost
-    # Whole nodes, and Slurm bills all of their GPUs.
+    # An exclusive job gets whole nodes, and Slurm bills all of their GPUs.
     least = min((one for one in snapshot.node_costs if one or not instances), default=0)
     return max(cost, least * max(1, request.min_nodes or 1))
 

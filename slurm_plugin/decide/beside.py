@@ -1,4 +1,4 @@
-"""Partitions that are not managed, and have the GPUs of those that are on their nodes."""
+"""Finds unmanaged partitions that share nodes with managed ones."""
 
 from collections.abc import Iterable
 
@@ -7,6 +7,9 @@ from slurm_plugin.decide.demand import has_gpus
 
 
 def partitions_beside(nodes: Iterable[NodeView], managed: frozenset[str]) -> tuple[str, ...]:
-    """Those on a node with GPUs of a managed partition, by name: what runs there is not charged."""
+    """Return the unmanaged partitions on GPU nodes of managed ones, whose jobs are not charged.
+
+    The names are sorted.
+    """
     names = {name for node in nodes if has_gpus(node, managed) for name in node.partitions}
     return tuple(sorted(names - managed))

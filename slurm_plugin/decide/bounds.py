@@ -1,4 +1,4 @@
-"""What a tenant could ever have, whatever the others leave idle: more can be refused at once."""
+"""Computes the most that a tenant could ever have, so that admission can refuse jobs beyond it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from slurm_plugin.decide.tenants import downward, effective_nominal, own_part, p
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of each tenant at any hour, in millislices.
+    """The most that each tenant could have at any hour, in millislices.
 
     Attributes:
-        quotas: its own part at most.
-        borrowing_limits: how much more it may borrow.
+        quotas: the tenant's own part: its nominal less what its children are due.
+        borrowing_limits: what it may borrow beyond that.
         ceilings: what its jobs could ever hold, with all that may be borrowed.
     """
 
@@ -23,8 +23,10 @@ class Bounds:
 
 
 def bounds(policy: Policy, highest: Policy | None, capacity: int | None) -> Bounds:
-    """By what holds now, and what each tenant has at most at any hour of the calendar, if there is
-    one: then those below a tenant may have less, so its own part is not bounded by them.
+    """Compute the bounds from the policy in force, or from ``highest`` if there is a calendar.
+
+    ``highest`` has the most that each tenant has at any hour; None without a calendar. With one,
+    children may have less at some hours, so a tenant's whole nominal counts as its own part.
     """
     most = policy if highest is None else highest
     own = own_part(policy) if highest is None else effective_nominal(highest)
@@ -33,10 +35,10 @@ def bounds(policy: Policy, highest: Policy | None, capacity: int | None) -> Boun
 
 
 def highest_ceilings(policy: Policy, capacity: int | None) -> Mapping[str, int]:
-    """Millislices that each tenant's jobs could ever hold, with all that may be borrowed.
+    """Compute the most millislices that each tenant's jobs could hold, with all that is borrowed.
 
-    No tenant above it lets more through than its own nominal and borrowing limit. A capacity of
-    None is not known.
+    The nominal and borrowing limit of each tenant above it limit it too, and so does ``capacity``
+    (None if not known).
     """
     nominal = effective_nominal(policy)
     highest: dict[str, int] = {}
@@ -48,10 +50,10 @@ def highest_ceilings(policy: Policy, capacity: int | None) -> Mapping[str, int]:
 
 
 def period_budgets(policy: Policy) -> Mapping[str, int]:
-    """Millislice-seconds that whoever pays for a tenant has in a period at most.
+    """Compute the most millislice-seconds that a tenant's payer has in a period, by tenant.
 
-    Left out are those whom no budget limits, and those whose budget has no period: it grows by
-    grants.
+    Tenants without a budget are left out. So are tenants whose budget has no period, as grants may
+    enlarge it at any time.
     """
     found: dict[str, int] = {}
     for name, payer in payers(policy).items():

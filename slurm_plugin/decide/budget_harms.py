@@ -1,4 +1,4 @@
-"""Whom a change of budgets would hurt, as far as it is not so already."""
+"""Finds the tenants that a planned change of budgets would harm more than today's budgets do."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ _YEAR_S = 365 * 86_400
 
 
 def in_debt(plan: QuotaPlan) -> Iterator[Harm]:
-    """Budgets that have nothing left."""
+    """Yield the budgets that would have nothing left and have something left now."""
     for name, one in sorted(plan.after.left.items()):
         before = plan.before.left.get(name)
         if one.startable_millislice_s == 0 and (before is None or before.startable_millislice_s):
@@ -29,7 +29,11 @@ def in_debt(plan: QuotaPlan) -> Iterator[Harm]:
 
 
 def used_up(world: World, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> Iterator[Harm]:
-    """Budgets that what runs now uses up before they begin anew, or within a year."""
+    """Yield the budgets that running jobs would use up before the next period, or within a year.
+
+    The year is for budgets without periods. ``period_ends_s`` has the Unix seconds at which the
+    others' periods end.
+    """
     was, then = _lasting(world, plan.before), _lasting(world, plan.after)
     for name, (lasts_s, runs) in sorted(then.items()):
         ends_in_s = period_ends_s.get(name, world.books.now_s + _YEAR_S) - world.books.now_s
@@ -47,8 +51,9 @@ def used_up(world: World, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> 
 
 
 def _lasting(world: World, side: Side) -> Mapping[str, tuple[int, int]]:
-    """How many seconds each budget lasts that has anything left, and the millislices at which its
-    tenants use it up now.
+    """Return how many seconds each budget lasts, and the millislices that its tenants hold now.
+
+    Budgets that have nothing left, or that no job uses now, are left out.
     """
     pays = payers(side.policy)
     runs: Counter[str] = Counter()
@@ -62,8 +67,9 @@ def _lasting(world: World, side: Side) -> Mapping[str, tuple[int, int]]:
 
 
 def _set_aside(world: World, payer: str) -> int:
-    """Millislice-seconds that the runs it pays for may still use up: Slurm counts them against the
-    budget before it starts another one.
+    """Sum up the millislice-seconds that the payer's runs may still use up.
+
+    Slurm subtracts these from the budget before it starts another run.
     """
     return sum(
         max(0, held.reserved_millislice_s - unposted_millislice_s(held, world.books.now_s))
@@ -73,5 +79,5 @@ def _set_aside(world: World, payer: str) -> int:
 
 
 def hours(amount_millislice_s: int) -> str:
-    """Slice-hours to two decimals."""
+    """Format millislice-seconds as slice-hours with two decimals."""
     return f"{amount_millislice_s / _MILLISLICE_S_PER_SLICE_HOUR:.2f}"

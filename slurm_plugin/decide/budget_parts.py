@@ -1,9 +1,9 @@
-"""A budget's run-minutes in parts: how much of it each QOS that draws on it may still take.
+"""Divides what is left of a budget into parts: what each QOS that draws on it may still take.
 
-Slurm limits a QOS for itself (``GrpTRESRunMins``), and jobs of several use up one budget: those in
-both QOS of its tenant, and of the tenants below it. A part is what the running jobs of a QOS may
-still take, and what others may start with there at once. All parts of a budget together are no more
-than it has.
+Slurm limits each QOS separately (``GrpTRESRunMins``), but jobs of several QOS use up one budget:
+those of its tenant's two QOS, and of the QOS of the tenants below. A QOS' part is what its running
+jobs may still take, plus what further jobs may immediately start with there. All parts of a budget
+add up to no more than it has.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ class WaitingRun:
     """A waiting job, or one task of an array.
 
     Attributes:
-        minutes: millislice-minutes that it takes if it runs to its time limit.
+        minutes: millislice-minutes that the run takes if it runs to its time limit.
     """
 
     qos: str
@@ -50,7 +50,7 @@ class Runs:
 
     Attributes:
         may_take: millislice-minutes that running jobs may still take, by account and QOS.
-        waiting: as Slurm would start them; the first ones of each QOS.
+        waiting: the first waiting runs of each QOS, in Slurm's order.
     """
 
     may_take: Mapping[tuple[str, str], int] = field(default_factory=dict, hash=False)
@@ -59,15 +59,17 @@ class Runs:
 
 @dataclass(frozen=True)
 class Claims:
-    """What there is to divide budgets by.
+    """The claims on budgets by which budgets are divided.
 
     Attributes:
         may_take: millislice-minutes that running jobs may still take, by QOS.
-        elsewhere: those of each tenant's jobs in QOS that are no tenant's. Of accounts without a
-            quota below it there are none: what a tenant that is gone may still take is taken off
-            what budgets have left, and others pay themselves.
-        waiting: as Slurm would start them.
-        limits, held: millislices that jobs of each QOS may hold together, and do.
+        elsewhere: millislice-minutes that each tenant's own jobs may still take in QOS that are no
+            tenant's. Accounts without a quota below the tenant are not included: what jobs of a
+            removed tenant may still take is subtracted from what budgets have left, and other
+            accounts pay for themselves.
+        waiting: waiting runs, in Slurm's order.
+        limits: millislices that jobs of each QOS may hold together.
+        held: millislices that jobs of each QOS hold together.
     """
 
     may_take: Mapping[str, int] = field(hash=False)
@@ -79,12 +81,13 @@ class Claims:
 
 @dataclass(frozen=True)
 class Part:
-    """What running jobs of a QOS may take together.
+    """A QOS' part of budgets: what jobs that run in it may still take together.
 
     Attributes:
-        budgets: the tenants of whose budgets it is a part, the nearest first.
-        minutes: millislice-minutes.
-        least: with less than so many a waiting job that is to start could not; 0 if none is to.
+        budgets: the tenants whose budgets the QOS draws on, the nearest first.
+        minutes: the part in millislice-minutes.
+        least: the least millislice-minutes with which all waiting jobs that are to start can; 0 if
+            none is to start.
     """
 
     budgets: tuple[str, ...]
@@ -93,7 +96,10 @@ class Part:
 
 
 def runs_of(jobs: Iterable[JobView], costs: Mapping[str, Millislices], now_s: float) -> Runs:
-    """What jobs of managed partitions take; one without a time limit starts on no budget."""
+    """Sum up what jobs of managed partitions take of budgets.
+
+    Waiting jobs without a time limit are left out, as no budget lets them start.
+    """
     may_take: Counter[tuple[str, str]] = Counter()
     counts: Counter[str] = Counter()
     waiting: list[WaitingRun] = []
@@ -110,7 +116,7 @@ def runs_of(jobs: Iterable[JobView], costs: Mapping[str, Millislices], now_s: fl
 
 
 def minutes_left(run: JobView, cost_millislices: int, now_s: float) -> int:
-    """Millislice-minutes that a run may still take; 0 if it has no time limit."""
+    """Return the millislice-minutes that a run may still take; 0 if it has no time limit."""
     left_s = 0 if run.end_s is None else max(0, int(run.end_s - now_s))
     return left_s * cost_millislices // 60
 
@@ -118,7 +124,10 @@ def minutes_left(run: JobView, cost_millislices: int, now_s: float) -> int:
 def drawn_on(
     policy: Policy, budgets: Collection[str], tenants: Iterable[str]
 ) -> Mapping[str, tuple[str, ...]]:
-    """The budgets that bind each QOS of the tenants, the nearest first: all on the way up."""
+    """Return the budgets that bind each QOS of the tenants: all on the way up, the nearest first.
+
+    QOS that no budget binds are left out.
+    """
     return {
         qos: above
         for name in tenants
@@ -128,7 +137,7 @@ def drawn_on(
 
 
 def binding(policy: Policy, budgets: Collection[str], tenant: str) -> tuple[str, ...]:
-    """Which of the tenants with ``budgets`` are on a tenant's way up: itself first."""
+    """Return the tenants with ``budgets`` on a tenant's way up, the tenant itself first."""
     return tuple(name for name in (tenant, *ancestors(policy, tenant)) if name in budgets)
 
 
@@ -141,23 +150,27 @@ def as_budgets_let(
     costs: Mapping[str, Millislices],
     now_s: float,
 ) -> tuple[JobView, ...]:
-    """The jobs, those of managed partitions with the reason to wait that their budgets give them;
-    of an array on borrowed quota only the tasks for which the budgets have enough.
+    """Return the jobs with the reasons for which they wait adapted to what their budgets allow.
 
-    Slurm names one limit of a job that is over several: slices before budgets. If loans went by
-    that, one for a job that its budget does not let start would end as soon as it is made, since
-    Slurm names the budget then; and would be made again, since it names the slices again.
+    Only jobs of managed partitions change. An array on borrowed quota keeps only the tasks for
+    which its budgets have enough.
 
-    ``run_minutes``: millislice-minutes that each budget has left, running jobs' included. First
-    jobs in their tenants' own QOS claim them, as far as the own parts pay for them, then the
-    others, as far as their tenants and those above may hold more; both in Slurm's order, and none
-    that wait for something else than slices, GPUs or a budget. Else jobs that nobody lends to would
-    keep others from what their tenants are guaranteed.
+    If a job is over several limits, Slurm names only one of them: slices before budgets. If loans
+    followed Slurm's reason, a loan for a job that its budget does not let start would end as soon
+    as it is made, since Slurm then names the budget. Then it would be made again, since Slurm names
+    the slices again.
+
+    ``run_minutes`` are the millislice-minutes that each budget has left, including what running
+    jobs may still take. Waiting jobs claim them in Slurm's order. Jobs in their tenants' own QOS
+    come first, as far as the own parts pay for them. Then come the others, as far as their tenants
+    and the tenants above may hold more; else jobs to which no tenant lends would keep others from
+    what their tenants are guaranteed. Jobs that wait for something other than slices, GPUs or a
+    budget claim nothing.
     """
     if not run_minutes:
         return tuple(jobs)
     budgets = {name: binding(policy, run_minutes, name) for name in policy}
-    # As ``parts`` counts them: in Slurm accounts without a quota may use the QOS of a tenant above.
+    # ``parts`` counts the same way: accounts without a quota may use the QOS of a tenant above.
     of_qos = {qos: name for name in policy for qos in (qos_name(name), borrowed_qos(name))}
     ours = [
         (job, name)
@@ -192,7 +205,7 @@ def as_budgets_let(
 
 
 def _judged(job: JobView, able: int) -> JobView:
-    """``able``: for how many of its tasks there is enough."""
+    """Return a job with its adapted reason; ``able`` tasks of it fit into its budgets."""
     if not able:
         return job if job.reason == QOS_BUDGET else replace(job, reason=QOS_BUDGET)
     if not is_borrowed(job.qos):
@@ -205,12 +218,12 @@ def _judged(job: JobView, able: int) -> JobView:
 def parts(
     policy: Policy, run_minutes: Mapping[str, int], tenants: Iterable[str], claims: Claims
 ) -> Mapping[str, Part]:
-    """The part of each QOS of the ``tenants`` that draws on a budget, of what budgets have left:
-    ``run_minutes``, in millislice-minutes.
+    """Divide budgets among the QOS of the ``tenants`` that draw on them.
 
-    First what its running jobs may still take. Then what waiting jobs need, in their order, for
-    which it has slices: each all that it needs, or nothing. The rest is shared out evenly among the
-    QOS in which a job could start, for those that come before limits are looked at again.
+    ``run_minutes`` are the millislice-minutes that each budget has left. A QOS first gets what its
+    running jobs may still take. Then waiting jobs for which their QOS has slices get what they
+    need, in their order: each gets all that it needs, or nothing. The rest is divided evenly among
+    the QOS in which a job could start, for jobs that come before limits are updated again.
     """
     division = _Division(drawn_on(policy, run_minutes, tenants), run_minutes)
     for tenant, minutes in claims.elsewhere.items():
@@ -241,10 +254,11 @@ def larger_parts(
     needs: Iterable[tuple[str, int]],
     among: Collection[str],
 ) -> Mapping[str, int]:
-    """The parts that QOS have, those ``among`` them larger by what budgets have left besides.
+    """Enlarge the parts of the QOS ``among`` by what all parts leave of the budgets they draw on.
 
-    First each gets what its jobs need, in this order, all or nothing; then all the same of the
-    rest. No part is made smaller.
+    ``has`` are the present parts, ``left`` is what each budget has for all parts together. First
+    each QOS gets what its jobs need, in the order of ``needs``, all or nothing; then each gets the
+    same of the rest. No part shrinks.
     """
     division = _Division(draws, left)
     for qos, part in has.items():
@@ -258,7 +272,7 @@ def larger_parts(
 
 
 class _Division:
-    """What was given to each QOS, and what that leaves of the budgets that it draws on."""
+    """A division in progress: what each QOS was given, and what is left of the budgets."""
 
     def __init__(self, draws: Mapping[str, tuple[str, ...]], minutes: Mapping[str, int]) -> None:
         self.draws = draws
@@ -266,22 +280,24 @@ class _Division:
         self._left = dict(minutes)
 
     def most(self, qos: str) -> int:
-        """That much all of its budgets still have."""
+        """Return what all budgets on which the QOS draws still have."""
         return min(self._left[name] for name in self.draws[qos])
 
     def give(self, qos: str, minutes: int) -> None:
-        """At most ``most``."""
+        """Give the QOS so many more minutes, at most ``most``."""
         self.given[qos] += minutes
         self.take(self.draws[qos], minutes)
 
     def take(self, budgets: Iterable[str], minutes: int) -> None:
-        """Off each of these, as far as it has it."""
+        """Subtract minutes from each of the budgets, down to 0."""
         for name in budgets:
             self._left[name] = max(0, self._left[name] - minutes)
 
     def share_out(self, among: Collection[str]) -> None:
-        """All that is left: nobody gets more than another but where a budget has no more for that
-        one. So the budget that has least for each goes first.
+        """Divide all that is left evenly among the QOS.
+
+        A QOS gets less than another one only where a budget has no more for it. So the budget with
+        the smallest share for each QOS is divided first.
         """
         sharing: dict[str, set[str]] = {}
         for qos in among:
@@ -293,7 +309,8 @@ class _Division:
             share, name = heappop(shares)
             of = sharing[name]
             if of and (now := self._share(name, of)) > share:
-                heappush(shares, (now, name))  # Others have left it more for each.
+                # QOS that also draw on tighter budgets took less, so that the others get more.
+                heappush(shares, (now, name))
                 continue
             for number, qos in zip(range(len(of), 0, -1), sorted(of), strict=True):
                 self.give(qos, self._left[name] // number)

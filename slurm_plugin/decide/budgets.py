@@ -1,4 +1,4 @@
-"""Budgets: the roll at the start of a period, what is left, what Slurm is told of it."""
+"""Rolls budgets into new periods, and computes what is left of them and what Slurm may allow."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ from slurm_plugin.decide.statement import unposted_millislice_s
 from slurm_plugin.decide.tenants import ancestors
 
 AUTHOR = "slicewise"
-"""Of the entries that nobody made by hand."""
+"""The author of entries that no operator made."""
 
 Amend = Callable[[Budget | None, int | None, int], BudgetEntry | None]
-"""The entry that follows, if any, from the budget as it was, the start of the period that was
-rolled last (None: none was) and what is unspent.
+"""Returns the entry for a change of a budget, if one is needed. The arguments are the budget before
+the change, the start of the period that was rolled last (None if none was), and the unspent amount.
 """
 
 
@@ -33,9 +33,9 @@ class Left:
     """What a budget still allows.
 
     Attributes:
-        left_millislice_s: below zero is debt.
-        startable_millislice_s: with the overdraft, and never below zero: what its running jobs may
-            still use up, and new ones.
+        left_millislice_s: granted less used; negative if the budget is in debt.
+        startable_millislice_s: the same plus the overdraft, at least 0: what running and new jobs
+            together may still use up.
     """
 
     left_millislice_s: int
@@ -43,15 +43,18 @@ class Left:
 
 
 def unspent(balance: Balance | None) -> int:
-    """What a payer has not used up, running jobs' use counted only as far as it is posted."""
+    """Return the millislice-seconds that a payer has not used up; 0 without a balance.
+
+    Of running jobs only the posted use is subtracted.
+    """
     return balance.available_millislice_s + balance.reserved_millislice_s if balance else 0
 
 
 def due_periods(rolls: Mapping[str, int], period_starts_s: Mapping[str, int]) -> Mapping[str, int]:
-    """The periods that have begun without a roll: their starts by tenant.
+    """Return the starts of the periods that have begun without a roll, by tenant.
 
-    ``rolls`` are the starts of the periods that were rolled last. Of several that went by with
-    nobody there only the last is due.
+    ``rolls`` are the starts of the periods that were rolled last. If the daemon was away for
+    several periods, only the last one is due.
     """
     return {
         tenant: start_s
@@ -66,11 +69,12 @@ def posts_until(
     looked_s: int,
     reservations: Iterable[Reservation],
 ) -> tuple[Charge, ...]:
-    """Posts of what the payers' runs used before their new periods, of those that ran on then.
+    """Post what running jobs used of the payers' budgets before the new periods.
 
-    ``jobs`` were looked at at ``looked_s``: what ran then ran at every boundary before. Other runs
-    are posted at their ends. A post leaves at least a second reserved, extended if need be: a
-    reservation of which nothing is left has ended.
+    ``jobs`` were read at ``looked_s``: a run that was running then, and began before a period's
+    start, ran across that start. Other runs are posted at their ends. A post leaves at least a
+    second reserved, and extends the reservation if necessary, because a reservation with nothing
+    left counts as ended.
     """
     live = live_runs(jobs)
     return tuple(
@@ -91,10 +95,10 @@ def _post(held: Reservation, until_s: int) -> tuple[Transfer, ...]:
 
 
 def ready(due: Mapping[str, int], reservations: Iterable[Reservation]) -> Mapping[str, int]:
-    """The due periods before which all is posted.
+    """Return the due periods before which all use is posted.
 
-    The others wait for runs that have ended and that accounting does not show yet. A run too short
-    to have been seen may come later still; it counts in the new period.
+    The others wait for runs that have ended but that accounting does not show yet. A run too short
+    to have been seen may still appear later; it counts in the new period.
     """
     waiting = {
         held.payer
@@ -114,12 +118,13 @@ def due_roll(
     used_since_millislice_s: int,
     reason: str,
 ) -> BudgetEntry:
-    """The entry that begins a due period: afterwards its amount and what is carried are unspent,
-    less what runs used since it began and have ended: ``used_since_millislice_s``.
+    """Compute the entry that begins a due period.
 
-    Carried is debt, or at most the carry-over of what was unspent. At the first roll since there is
-    a budget (``last_roll_s`` None) its amount is unspent, whatever went before. To be booked only
-    if as much is unspent then.
+    After it the new amount and the carried amount are unspent, less ``used_since_millislice_s``:
+    what runs used that ended since the period began. All debt is carried, and of an unspent rest
+    at most the carry-over. At a budget's first roll (``last_roll_s`` is None) exactly the amount is
+    unspent, whatever was used before. The entry must only be booked if ``unspent_millislice_s`` is
+    unchanged then.
     """
     amount = budget.amount_millislice_s - unspent_millislice_s
     if last_roll_s is not None:
@@ -139,12 +144,13 @@ def amended(
     author: str,
     reason: str,
 ) -> BudgetEntry | None:
-    """What an operator's change of a budget means for the running period; None if nothing.
+    """Compute the entry by which an operator's change of a budget affects the running period.
 
-    ``period_start_s`` is of the new budget's running period. If that was not rolled yet, its roll
-    brings the new amount. Else the difference of the amounts counts at once, and all else from the
-    next roll on. A budget that was taken away and comes back within a period begins anew with its
-    amount. To be booked only if as much is unspent then; else decide anew.
+    None if it has no effect. ``period_start_s`` is the start of the new budget's running period. If
+    that period was not rolled yet, its roll brings the new amount. Otherwise the difference of the
+    amounts counts immediately, and everything else from the next roll on. A budget that was taken
+    away and comes back within a period starts again with its full amount. The entry must only be
+    booked if ``unspent_millislice_s`` is unchanged then; else it must be decided again.
     """
     if last_roll_s is None or period_start_s > last_roll_s:
         return None
@@ -160,8 +166,9 @@ def left(
     reservations: Iterable[Reservation],
     at_s: int,
 ) -> Mapping[str, Left]:
-    """What is left of each budget at ``at_s``; one that has not begun, by its first roll, is not
-    in it and limits nothing.
+    """Compute what is left of each budget at ``at_s`` (Unix seconds), by tenant.
+
+    A budget begins with its first roll. Before that it is left out and limits nothing.
     """
     accrued: dict[str, int] = {}
     for held in reservations:
@@ -183,12 +190,12 @@ def run_minutes(
     reservations: Iterable[Reservation],
     at_s: int,
 ) -> Mapping[str, int]:
-    """Millislice-minutes that the jobs of each tenant with a budget, and of those below it, may
-    still run. Slurm is told of it in parts (``budget_parts``).
+    """Compute the millislice-minutes that jobs in each budget's subtree may still take, by tenant.
 
-    What every running job of the subtree may still use up counts, whoever pays: so what those may
-    that this budget does not pay for is added. New ones start if they fit into what is left of
-    every budget on the way up, and no budget below lends a tenant its own.
+    Slurm gets these limits in parts (``budget_parts``). Slurm counts what every running job of the
+    subtree may still use up, whoever pays for the job. So the reservations that other budgets pay
+    for are added here. New jobs must fit into what is left of every budget on the way up: a budget
+    below does not enlarge the one above.
     """
     allowed = {name: one.startable_millislice_s for name, one in budgets_left.items()}
     # Of thousands of runs, a few tenants'.
@@ -199,7 +206,7 @@ def run_minutes(
             if name in allowed and name != held.payer:
                 allowed[name] += max(0, unused)
         if held.tenant not in policy and held.payer in allowed:
-            # No QOS that has a part of that budget counts what runs of a tenant that is gone.
+            # A removed tenant's runs count in no QOS that has a part of this budget.
             allowed[held.payer] -= min(allowed[held.payer], max(0, unused))
     return {name: amount // 60 for name, amount in allowed.items()}
 

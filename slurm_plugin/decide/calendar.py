@@ -1,9 +1,10 @@
-"""Windows of the calendar: what a tenant's quota is at certain hours, or for a coming event.
+"""Applies the calendar's windows, which change tenants' quotas at certain hours or for an event.
 
 At any moment each tenant's nominal, borrowing limit and lending limit are those of a window that
-holds then, or else its quota's own. Of several the one of an event wins (it has a first and a last
-second), then the newest. Caps come last, the lowest counts: a tenant and those below it are
-scaled down in proportion until their nominals fit, and borrow no further than the cap.
+holds then, or else those of its own quota. If several windows hold, an event's window wins (it has
+a first and a last second), then the newest window. Caps are applied last, and the lowest cap
+counts: the nominals of a tenant and of those below it are scaled down in proportion until they fit,
+and these tenants borrow no further than the cap.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from slurm_plugin.decide.tenants import (
 )
 
 ALL = ""
-"""In place of a tenant: all together. Only a cap may have it."""
+"""Stands for all tenants together in place of a tenant's name. Only a cap may have it."""
 
 DAY_MIN = 24 * 60
 WEEK_DAYS = 7
@@ -37,7 +38,7 @@ _NEWEST = 1 << 62
 
 
 class WindowKind(StrEnum):
-    """What a window sets."""
+    """The value that a window sets."""
 
     NOMINAL = "nominal"
     BORROWING = "borrowing"
@@ -47,14 +48,16 @@ class WindowKind(StrEnum):
 
 @dataclass(frozen=True)
 class Window:
-    """When a tenant has another quota.
+    """A time at which a tenant has another quota.
 
     Attributes:
-        window_id: the ledger's own; 0 before it is there. Rises with every window.
-        tenant: or ``ALL``.
-        days: on which it begins, 0 is Monday; empty is every day.
-        begin_min, end_min: minutes of the local day; an end that is not later is the next day's.
-        first_s, last_s: Unix seconds from which and up to which it holds at all; an event has both.
+        window_id: the ledger's number, which rises with every window; 0 before it is recorded.
+        tenant: a tenant's name, or ``ALL``.
+        days: the days on which the window begins, 0 is Monday; empty means every day.
+        begin_min, end_min: minutes of the local day; an end that is not later than the begin is on
+            the next day.
+        first_s, last_s: Unix seconds before and from which the window does not hold; None means no
+            bound. The window of an event has both.
     """
 
     window_id: int
@@ -74,8 +77,9 @@ class WindowRecord:
     """A window with its history.
 
     Attributes:
-        author: who set it, at ``set_s``.
-        ended_by, ended_s, ended_why: who removed it; "", None and "" while nobody has.
+        author: the user who set it.
+        set_s: when it was set, in Unix seconds.
+        ended_by, ended_s, ended_why: who removed it, when and why; "", None and "" before that.
     """
 
     window: Window
@@ -88,7 +92,7 @@ class WindowRecord:
 
 @dataclass(frozen=True)
 class Moment:
-    """A Unix second, and what clocks there show: 0 is Monday, minutes since midnight."""
+    """A Unix second with its local time: the weekday (0 is Monday), and minutes since midnight."""
 
     at_s: float
     weekday: int
@@ -96,7 +100,7 @@ class Moment:
 
 
 def holds(window: Window, moment: Moment) -> bool:
-    """Whether it holds then."""
+    """Whether the window holds at the moment."""
     if window.first_s is not None and moment.at_s < window.first_s:
         return False
     if window.last_s is not None and moment.at_s >= window.last_s:
@@ -113,7 +117,7 @@ def _on(window: Window, weekday: int) -> bool:
 
 
 def in_force(policy: Policy, windows: Iterable[Window], moment: Moment) -> Policy:
-    """The policy as it is then. Windows of those who are no tenants count for nothing."""
+    """Return the policy as it is at the moment; windows of removed tenants are ignored."""
     holding = [one for one in windows if holds(one, moment) and one.tenant in {ALL, *policy}]
     if not holding:
         return policy
@@ -123,7 +127,10 @@ def in_force(policy: Policy, windows: Iterable[Window], moment: Moment) -> Polic
 def capped(
     policy: Policy, windows: Iterable[Window], moment: Moment, held: Mapping[str, int]
 ) -> frozenset[str]:
-    """Tenants that hold more together (``held``, millislices) than a cap that holds then allows."""
+    """Return the tenants that together hold more than a cap that is in force allows.
+
+    ``held`` has millislices by tenant. All tenants of the capped subtree are returned.
+    """
     found: set[str] = set()
     for top, cap in _lowest_caps(one for one in windows if holds(one, moment)).items():
         if top in {ALL, *policy}:
@@ -133,9 +140,9 @@ def capped(
 
 
 def loosest(policy: Policy, windows: Iterable[Window]) -> Policy:
-    """Every tenant with the most that its quota or any of its windows gives it.
+    """Return every tenant with the most that its quota or any of its windows gives it.
 
-    It is no policy that ever holds, but loans beyond it are never right.
+    This policy may never be in force, but a loan beyond it can never be right.
     """
     after = dict(policy)
     for one in windows:
@@ -149,7 +156,7 @@ def loosest(policy: Policy, windows: Iterable[Window]) -> Policy:
 def loosely_within(
     policy: Policy, windows: Sequence[Window], loans: Iterable[Loan]
 ) -> tuple[Loan, ...]:
-    """Loans as far as the policy allows them, now or at another time of its windows."""
+    """Cut loans to what the policy allows now or at another time of its windows."""
     if not windows:
         return within_limits(policy, loans)
     most = loosest(policy, windows)
@@ -157,7 +164,10 @@ def loosely_within(
 
 
 def rivals(policy: Policy, windows: Iterable[Window], window: Window) -> tuple[Window, ...]:
-    """Those beside which the window may break the tree: nominals of the same tree of tenants."""
+    """Return the windows with which the window could conflict: those of nominals in its tree.
+
+    Only together with these a nominal could fall short of what the tenants below have.
+    """
     if window.kind is not WindowKind.NOMINAL or window.tenant not in policy:
         return ()
     top = (window.tenant, *ancestors(policy, window.tenant))[-1]
@@ -170,12 +180,14 @@ def rivals(policy: Policy, windows: Iterable[Window], window: Window) -> tuple[W
 def check_window(
     policy: Policy, windows: Sequence[Window], window: Window, moments: Iterable[Moment]
 ) -> None:
-    """Whether the window may stand beside its ``rivals``; at ``moments`` any of them changes.
+    """Check whether the window may stand beside ``windows``, its ``rivals``.
 
-    Raises InvalidInputError: SW-TENANT-UNKNOWN; SW-QUOTA-RANGE; SW-WINDOW-TIME for days, minutes
-    and seconds that are none, or if it holds at none of the moments; SW-WINDOW-TREE if at one of
-    them a nominal would fall short of what those below the tenant have together, or further than
-    without it.
+    ``moments`` are those at which any of these windows begins or ends.
+
+    Raises InvalidInputError: SW-TENANT-UNKNOWN; SW-QUOTA-RANGE; SW-WINDOW-TIME for days, minutes or
+    seconds out of range, or if the window holds at none of the moments; SW-WINDOW-TREE if at one of
+    them a nominal would fall short of what the tenants below have together, or fall shorter than it
+    does without the window.
     """
     if window.tenant not in policy and window != replace(window, tenant=ALL, kind=WindowKind.CAP):
         raise InvalidInputError(
@@ -197,7 +209,7 @@ def check_window(
 
 
 def clock_text(minute: int) -> str:
-    """Minutes since midnight as 08:30."""
+    """Format minutes since midnight as ``08:30``."""
     return f"{minute // 60:02}:{minute % 60:02}"
 
 
@@ -210,9 +222,11 @@ def overcommitted_at(
     *,
     is_removed: bool = False,
 ) -> tuple[Moment, int] | None:
-    """The first moment at which the window, beside these, brings the nominals at the top above what
-    the cluster has, or further than without it, and how far; None if it never does. Of one that
-    ``is_removed``: at which its absence does.
+    """Return when the window first overcommits the cluster, and by how many millislices.
+
+    That is the first of the moments at which the window, beside ``windows``, brings the nominals at
+    the top above the capacity, or further above it than they are without the window. If
+    ``is_removed``, its removal is judged in the same way. None if there is no such moment.
     """
     for moment, holding in _beside(windows, window, moments):
         having = [*holding, window if is_removed else _newest(window)]
@@ -227,12 +241,12 @@ def overcommitted_at(
 
 
 def moment_text(moment: Moment) -> str:
-    """``Mon 08:30``."""
+    """Format a moment as ``Mon 08:30``."""
     return f"{DAYS[moment.weekday].capitalize()} {clock_text(moment.minute)}"
 
 
 def _with_windows(policy: Policy, holding: Iterable[Window]) -> Policy:
-    """Quotas as these windows set them, before caps, and before they are made to fit the tree."""
+    """Return the policy with quotas as windows set them, not yet fitted to caps and the tree."""
     after = dict(policy)
     for one in sorted(holding, key=_rank):
         if one.tenant in after:
@@ -242,7 +256,7 @@ def _with_windows(policy: Policy, holding: Iterable[Window]) -> Policy:
 
 
 def _rank(window: Window) -> tuple[bool, int]:
-    """Those that win come last."""
+    """Order windows so that those that win come last."""
     return window.first_s is not None and window.last_s is not None, window.window_id
 
 
@@ -259,7 +273,7 @@ def _with(quota: Quota, kind: WindowKind, amount: Millislices) -> Quota:
 
 
 def _larger(one: Quota, other: Quota) -> Quota:
-    """With the larger amounts of both."""
+    """Return the first quota with the larger nominal and limits of both."""
     return replace(
         one,
         nominal_millislices=max(one.nominal_millislices, other.nominal_millislices),
@@ -281,9 +295,9 @@ def _lowest_caps(holding: Iterable[Window]) -> Mapping[str, int]:
 
 
 def _fitted(policy: Policy, caps: Mapping[str, int]) -> Policy:
-    """Nominals within caps, and those below each tenant within its own; then borrowing limits.
+    """Fit nominals into caps and into the nominals above them, then limit borrowing by the caps.
 
-    What does not fit is scaled down in proportion: all below a tenant, and its own part with them.
+    If the nominals below a tenant do not fit, they and its own part are scaled down in proportion.
     """
     below = by_parent(policy)
     whole: dict[str, int] = {}
@@ -304,7 +318,7 @@ def _fitted(policy: Policy, caps: Mapping[str, int]) -> Policy:
 
 
 def _bounded(policy: Policy, has: Mapping[str, int], cap: Mapping[str, int]) -> Policy:
-    """With these nominals; with what it may borrow, nobody has more than its cap."""
+    """Apply the nominals, and reduce borrowing limits so that no tenant can exceed its cap."""
     after = {}
     for name, tenant in policy.items():
         nominal = min(tenant.quota.nominal_millislices, has[name])
@@ -347,14 +361,14 @@ def _check_tree(
 
 
 def _newest(window: Window) -> Window:
-    """As it will stand among those that are there already."""
+    """Return the window with the rank that it will have among the existing windows."""
     return replace(window, window_id=_NEWEST)
 
 
 def _beside(
     windows: Sequence[Window], window: Window, moments: Iterable[Moment]
 ) -> Iterator[tuple[Moment, Sequence[Window]]]:
-    """Each set of others beside which the window holds, and the first moment of it."""
+    """Yield each set of other windows beside which the window holds, with its first moment."""
     seen: set[tuple[int, ...]] = set()
     for moment in (one for one in moments if holds(window, one)):
         holding = [one for one in windows if holds(one, moment)]

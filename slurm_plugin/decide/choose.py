@@ -1,4 +1,4 @@
-"""Which GPU type a job gets that leaves the choice to us."""
+"""Chooses a GPU type for jobs that leave the choice to Slicewise."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,13 +13,17 @@ def choose_type(
     limits: Mapping[str, int],
     partitions: frozenset[str],
 ) -> GpuType | None:
-    """The type for ``count`` instances of at least ``need_mib`` each; None if none fits.
+    """Choose the type for ``count`` instances of at least ``need_mib`` each; None if none fits.
 
-    The cheapest; among those one of which as many are free now; if there is none, the one for which
-    the fewest wait per instance; then the one with the least memory, which leaves the larger ones
-    to those who need them; then the freer one; then by name. A type fits if a node of one of the
-    partitions has it, and if there are as many that its tenant may have. One of unknown memory fits
-    only where no need is said.
+    A type fits if a node in one of the partitions has it, the cluster has ``count`` instances, and
+    the tenant's ``limits`` (instances by type) allow as many. With a need, the type's memory must
+    be known. The cheapest type that fits is chosen. Ties are decided by these rules, in this order:
+
+    - types with ``count`` free instances come first
+    - if too few are free, the type with the fewest instances waited for, relative to its total
+    - the least memory, which leaves larger types to jobs that need them
+    - the most free instances
+    - the name
     """
     fitting = (
         one
@@ -32,7 +36,7 @@ def choose_type(
 
 
 def has_memory(one: GpuType, need_mib: int | None) -> bool:
-    """Whether an instance is known to have that much."""
+    """Whether an instance is known to have that much memory; True if there is no need (None)."""
     return need_mib is None or (one.memory_mib is not None and one.memory_mib >= need_mib)
 
 

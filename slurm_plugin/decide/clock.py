@@ -1,27 +1,28 @@
-"""Whether the wall clock was set: it is compared with the one that only goes on."""
+"""Detects that the host's wall clock was set, by comparing it with the monotonic clock."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 STEP_S = 60.0
-"""What it moves by less than that against the other one is followed: clocks are slewed."""
+"""Seconds up to which a step of the wall clock is followed, as clocks are slewed in normal use."""
 
 SETTLED_S = 3600.0
-"""A wall clock that was set counts as right once it has gone on undisturbed for so long."""
+"""Seconds without another step after which a wall clock that was set is believed."""
 
 
 IDLE_S = 100 * 86_400.0
-"""A site at which nobody wrote anything down for longer is rarer than a clock that was set."""
+"""Seconds without any record after which a clock counts as set: sites idle for longer are rarer."""
 
 
 @dataclass(frozen=True)
 class Clock:
-    """What time it is, by the wall clock as long as nobody sets it.
+    """The trusted time, which follows the wall clock except for steps that are not yet believed.
 
     Attributes:
-        offset_s: of the wall clock that is gone by, against the monotonic one.
-        stepped_s: how far ahead of that the wall clock is now; 0 if it is the one gone by.
-        since_s: since when it is so far ahead, by the monotonic clock.
+        offset_s: the trusted time less the monotonic clock's, in seconds.
+        stepped_s: seconds by which the wall clock is ahead of the trusted time now; 0 if both
+            agree.
+        since_s: when that step was first seen, by the monotonic clock.
     """
 
     offset_s: float
@@ -30,7 +31,7 @@ class Clock:
 
 
 def followed(before: Clock | None, wall_s: float, monotonic_s: float) -> Clock:
-    """After another look at both clocks; the first look is believed."""
+    """Update the trusted time by readings of both clocks; without ``before`` they are believed."""
     offset_s = wall_s - monotonic_s
     stepped_s = offset_s - before.offset_s if before else 0.0
     if before is None or abs(stepped_s) <= STEP_S:
@@ -43,10 +44,11 @@ def followed(before: Clock | None, wall_s: float, monotonic_s: float) -> Clock:
 
 
 def distrusted(wall_s: float, database_s: float, known_s: Iterable[float | None]) -> str:
-    """Why a process without a history should not go by the wall clock; "" if it may.
+    """Return why a process without a history should not trust the wall clock; "" if it may.
 
-    ``known_s`` are times at which something was surely there, none of the last ``SETTLED_S`` that a
-    clock which was just set may have written: after so long without another step it is believed.
+    ``known_s`` are past times that the ledger recorded. They must not include the process's own
+    records of the last ``SETTLED_S``, which a clock that was just set may have written. After that
+    time without another step the clock is believed.
     """
     ahead_s = wall_s - database_s
     if abs(ahead_s) > STEP_S:

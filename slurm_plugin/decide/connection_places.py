@@ -1,7 +1,7 @@
-"""Who may be connected to the daemon's sockets at once, and who is cut off for somebody new.
+"""Bounds the connections to the daemon's sockets, and chooses which one is closed for a new one.
 
-Connections that stay silent cost their owner nothing, so they are never a reason to refuse anybody
-from elsewhere: they make room, those of who has most first.
+Silent connections cost their owner nothing, so they are never a reason to refuse a connection from
+elsewhere. They make room instead, first those of the host or user that has the most connections.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ class Origin:
 
     Attributes:
         host: an IPv4 address, or an IPv6 /64, in which one host has all addresses.
-        prefix: its /24 or /48, and the whole loopback network.
+        prefix: its /24 or /48; for all loopback addresses ``loopback``.
     """
 
     host: str
@@ -28,12 +28,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class Guest:
-    """A connection.
+    """A connection to the remote socket.
 
     Attributes:
-        since_s: when it came.
-        is_silent: its question is not whole yet.
-        is_launchers: the launcher has asked from its host.
+        since_s: when it was accepted.
+        is_silent: whether its question has not fully arrived yet.
+        is_launchers: whether the launcher has asked questions from the same host.
     """
 
     number: int
@@ -45,12 +45,14 @@ class Guest:
 
 @dataclass(frozen=True)
 class Bounds:
-    """How many at once.
+    """The most connections at one time.
 
     Attributes:
-        connections: of all hosts but the launcher's.
-        per_host, per_prefix: of one; the launcher's hosts do not count in their prefix.
-        grace_s: so long a silent connection is left alone by others of its own host.
+        connections: the most from all hosts but the launcher's.
+        per_host, per_prefix: the most from one host or prefix; the launcher's hosts do not count
+            in their prefix.
+        grace_s: seconds for which a silent connection can't be closed for another one of its own
+            host.
     """
 
     connections: int
@@ -61,14 +63,14 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Room:
-    """Whether there is room, and who is cut off for it."""
+    """Whether there is room for a connection, and which other one is closed for it, if any."""
 
     fits: bool
     cut: Guest | None = None
 
 
 def origin_of(address: str) -> Origin:
-    """Of a peer's numeric address; what is none counts as one host of its own."""
+    """Return the origin of a peer's numeric address; all unreadable ones count as one host."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
@@ -87,10 +89,10 @@ def _network(address: IPv4Address | IPv6Address, bits: int) -> str:
 
 
 def room_for(new: Guest, guests: Collection[Guest], bounds: Bounds) -> Room:
-    """Whether ``new`` may stay beside ``guests``."""
+    """Decide whether ``new`` may stay beside ``guests``, and which of these is closed for it."""
     own = [one for one in guests if one.origin.host == new.origin.host]
     if len(own) >= bounds.per_host:
-        # Whoever else works on the launcher's host must not be able to keep its places busy.
+        # Other users of the launcher's host must not be able to occupy the launcher's places.
         grace_s = 0.0 if new.is_launchers else bounds.grace_s
         return _made_among([one for one in own if new.since_s - one.since_s >= grace_s])
     if new.is_launchers:
@@ -106,10 +108,10 @@ def room_for(new: Guest, guests: Collection[Guest], bounds: Bounds) -> Room:
 
 @dataclass(frozen=True)
 class Idle:
-    """A connection to the user socket of which nothing is asked now, or whose answer is not taken.
+    """A connection to the user socket that asks nothing now, or that does not read its answer.
 
     Attributes:
-        since_s: when that began.
+        since_s: when it became idle.
     """
 
     number: int
@@ -118,9 +120,10 @@ class Idle:
 
 
 def idle_to_cut(uid: int, idle: Collection[Idle], open_by_uid: Mapping[int, int]) -> Idle | None:
-    """Which one makes room for one more of ``uid``: the longest idle of the user who has most.
+    """Choose the idle connection to close for a new one of ``uid``.
 
-    None if nobody who has more than ``uid`` has an idle one.
+    It is the longest idle one of the user with the most open connections. None if no user with more
+    connections than ``uid`` has an idle one.
     """
     own = open_by_uid.get(uid, 0)
     return max(
@@ -131,7 +134,10 @@ def idle_to_cut(uid: int, idle: Collection[Idle], open_by_uid: Mapping[int, int]
 
 
 def _made_among(guests: Sequence[Guest]) -> Room:
-    """The longest silent one of the host that has most, in the prefix that has most."""
+    """Make room by closing a silent connection; there is no room if none is silent.
+
+    It is the longest silent one of the host with the most connections, in the prefix with the most.
+    """
     prefixes = Counter(one.origin.prefix for one in guests)
     hosts = Counter(one.origin.host for one in guests)
     cut = max(

@@ -1,7 +1,7 @@
-"""What tenants have used lately: use that counts half after each half-life.
+"""Computes tenants' recent use, in which past use counts half after each half-life.
 
-Exactly the solution of dU/dt = held − λU with λ = ln 2 / half-life: however finely the time is
-cut, and in whatever order runs are added, the result is the same but for rounding.
+The result is the exact solution of dU/dt = held − λU with λ = ln 2 / half-life. So it is the same,
+except for rounding, however finely time is divided and in whatever order runs are added.
 """
 
 import math
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from slurm_plugin.decide.priority import share
 
 HALF_LIVES = 10
-"""What ended longer ago counts less than a thousandth."""
+"""Half-lives after which past use counts less than a thousandth, and may be left out."""
 
 
 @dataclass(frozen=True)
 class Holding:
-    """Millislices that a run held: from ``start_s`` to ``end_s``; None while it runs."""
+    """Millislices that a run held from ``start_s`` to ``end_s``, which is None while it runs."""
 
     tenant: str
     amount_millislices: int
@@ -33,9 +33,9 @@ class DecayedUse:
 
 
 def folded(use: DecayedUse, held: Mapping[str, int], at_s: float, half_life_s: float) -> DecayedUse:
-    """That use at ``at_s``, if ``held`` millislices were held all the time since.
+    """Advance the use to ``at_s``, given that tenants held ``held`` millislices all the time since.
 
-    A clock that was set back makes no time pass.
+    If the clock was set back, no time passes.
     """
     passed_s = max(0.0, at_s - use.at_s)
     kept, gained_s = _kept(passed_s, half_life_s), _gained_s(passed_s, half_life_s)
@@ -46,7 +46,7 @@ def folded(use: DecayedUse, held: Mapping[str, int], at_s: float, half_life_s: f
 
 
 def recorded(holdings: Iterable[Holding], at_s: float, half_life_s: float) -> DecayedUse:
-    """The use at ``at_s`` of these runs alone."""
+    """Compute the decayed use of the runs at ``at_s``."""
     found: dict[str, float] = {}
     for run in holdings:
         end_s = at_s if run.end_s is None else min(run.end_s, at_s)
@@ -60,9 +60,9 @@ def recorded(holdings: Iterable[Holding], at_s: float, half_life_s: float) -> De
 def shares(
     use: DecayedUse, own_parts: Mapping[str, int], half_life_s: float
 ) -> Mapping[str, float]:
-    """The share term of each of these tenants, by its own part in millislices; four digits of it.
+    """Compute the share term of each tenant in ``own_parts`` (millislices), to four digits.
 
-    Rounded, it changes seldom, and so do the messages that carry it.
+    It is rounded so that it changes seldom, and with it the messages that carry it.
     """
     return {
         tenant: round(share(use.millislice_s.get(tenant, 0.0), own_part, half_life_s), 4)
@@ -71,8 +71,9 @@ def shares(
 
 
 def averages(use: DecayedUse, half_life_s: float) -> Mapping[str, int]:
-    """Millislices that each tenant has held on average: who holds as much all the time has used so
-    much.
+    """Compute the millislices that each tenant has held on average.
+
+    A tenant that always held exactly its average would have the same decayed use.
     """
     whole_s = _gained_s(math.inf, half_life_s)
     return {tenant: int(amount / whole_s) for tenant, amount in use.millislice_s.items()}
@@ -83,6 +84,6 @@ def _kept(passed_s: float, half_life_s: float) -> float:
 
 
 def _gained_s(passed_s: float, half_life_s: float) -> float:
-    """Decayed seconds of one millislice that was held until now."""
+    """Return the decayed use, in millislice-seconds, of one millislice held until now."""
     rate = math.log(2) / half_life_s
     return -math.expm1(-rate * passed_s) / rate

@@ -1,10 +1,10 @@
-"""What Slicewise has set in Slurm, what somebody else has, and the way back.
+"""Tells apart settings in Slurm that Slicewise made from manual changes, and plans the way back.
 
-Of each setting the ledger remembers what it was before Slicewise first touched it and what
-Slicewise has set last, crash-safe in this order: write the old and the new value into ``last``;
-change Slurm; when Slurm shows the new one, write that alone. So after a kill -9 between any two
-steps, also of a sacctmgr that ends only later, whatever Slurm has of the setting is one of the
-values in ``last``, and nobody's hand is blamed; and ``before`` is written before the first change.
+The ledger remembers of each setting what it was before Slicewise first changed it (``before``) and
+what Slicewise set last (``last``). The order is crash-safe: write the old and the new value into
+``last``; change Slurm; once Slurm shows the new value, write it alone. So after a kill -9 between
+any two steps, also if a sacctmgr ends only later, Slurm's value is one of those in ``last``, and
+Slicewise does not mistake it for a manual change. ``before`` is written before the first change.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,17 +37,18 @@ Known = Mapping[LimitKey, KnownLimit]
 
 _OR = " or "
 _NEWEST = 4
-"""So many values that Slurm may still come to show are kept, beside what it shows: a sacctmgr ends
-some looks later at most."""
+"""The most values to remember that Slurm may still come to show, beside the value it shows: a
+sacctmgr ends some looks later at most."""
 _LIMITS = ("grptres=", "grptresrunmins=", "maxtresperaccount=", DEFAULT_QOS, EXEMPT)
 
 
 @dataclass(frozen=True)
 class HandChange:
-    """A setting that somebody else has changed.
+    """A setting that was changed outside Slicewise.
 
     Attributes:
-        was: what Slicewise had set; now: what Slurm has; "" is not set.
+        was: the value that Slicewise had set; "" means not set.
+        now: Slurm's value; "" means not set.
     """
 
     key: LimitKey
@@ -56,8 +57,9 @@ class HandChange:
 
 
 def by_hand(differences: Iterable[Difference], known: Known) -> tuple[HandChange, ...]:
-    """What is neither as wanted nor as Slicewise has set it. Of the lists of QOS nothing is known:
-    those change with the accounts above.
+    """Return the settings that are neither as wanted nor as Slicewise has set them.
+
+    Lists of QOS are left out, as they change with the accounts above and are not remembered.
     """
     return tuple(
         HandChange(one.key, _set_by_us(known[one.key])[-1], one.now)
@@ -67,15 +69,19 @@ def by_hand(differences: Iterable[Difference], known: Known) -> tuple[HandChange
 
 
 def noted(changes: Iterable[HandChange], known: Known) -> Known:
-    """What the ledger must know before it adopts them, or puts them back: what stands in Slurm is
-    where limits go on from, however often it is seen until they do.
+    """Return what the ledger must remember before manual changes are adopted or put back.
+
+    Slurm's value becomes the last one, so that a change is reported and adopted only once, however
+    often it is seen until the limits change.
     """
     return {one.key: KnownLimit(known[one.key].before, one.now) for one in changes}
 
 
 def adopted_nominal(change: HandChange, nominal: int, billing: BillingUnit) -> int | None:
-    """The nominal, in millislices, of which follows what a tenant's own QOS is limited to by hand,
-    as what it ``was`` did of this ``nominal``; None of a limit that was taken away.
+    """Compute the nominal, in millislices, that corresponds to a manual limit of an own QOS.
+
+    It is the present ``nominal`` plus the difference between the new limit and the one that
+    Slicewise set. None if either limit is missing.
     """
     if not change.now or not change.was:
         return None
@@ -85,7 +91,7 @@ def adopted_nominal(change: HandChange, nominal: int, billing: BillingUnit) -> i
 def to_remember(
     settings: Settings, differences: Iterable[Difference], found: Found, known: Known
 ) -> Known:
-    """What the ledger must know before these differences are applied; () if it does."""
+    """Return what the ledger must remember before the differences are applied; {} if it does."""
     pending = {one.key: one for one in differences if _is_remembered(one)}
     due = {}
     for key in settings:
@@ -100,14 +106,14 @@ def _remembered(limit: KnownLimit, now: str, pending: Difference | None) -> Know
     if pending is None:
         return KnownLimit(limit.before, now)
     oldest, *later = _set_by_us(limit)
-    # A part of a budget is another one at each look, and may wait, or be refused, for weeks.
+    # A part of a budget changes at each look, and its change may wait, or be refused, for weeks.
     newest = [*(one for one in later if one != pending.wanted), pending.wanted][-_NEWEST:]
     values = dict.fromkeys((oldest, now, *newest))
     return KnownLimit(limit.before, _OR.join(values))
 
 
 def _set_by_us(limit: KnownLimit) -> list[str]:
-    """The oldest first; several while a change is not confirmed."""
+    """Return the values that Slicewise set, oldest first; several while a change is unconfirmed."""
     return limit.last.split(_OR)
 
 
@@ -116,8 +122,9 @@ def _is_remembered(one: Difference) -> bool:
 
 
 def settled(keys: Iterable[LimitKey], found: Found, known: Known) -> Known:
-    """What the ledger must know once Slurm shows what was set last: any other value is somebody's
-    hand then.
+    """Return what the ledger must remember once Slurm shows a value that Slicewise set.
+
+    From then on any other value is a manual change.
     """
     now = {key: value_now(found, key) for key in keys if key in known}
     return {
@@ -128,7 +135,7 @@ def settled(keys: Iterable[LimitKey], found: Found, known: Known) -> Known:
 
 
 def set_by_others(keys: Iterable[LimitKey], found: Found, known: Known) -> frozenset[LimitKey]:
-    """Those that are not as Slicewise is known to have set them."""
+    """Return the settings that are not as Slicewise is known to have set them."""
     return frozenset(
         key
         for key in keys
@@ -137,17 +144,17 @@ def set_by_others(keys: Iterable[LimitKey], found: Found, known: Known) -> froze
 
 
 def opened_gate(found: Found) -> tuple[Difference, ...]:
-    """What lets jobs in any QOS into the managed partitions again; () if that is so."""
+    """Return the change that opens the gate, so that jobs in any QOS pass; () if it is open."""
     gate = found.qos.get(GATE_QOS)
     now = "" if gate is None else str(gate.grp_tres.get("billing", ""))
     return (Difference(LimitKey("qos", GATE_QOS, BILLING), now, "", "opened"),) if now else ()
 
 
 def way_back(known: Known, found: Found, kept: frozenset[str]) -> tuple[Difference, ...]:
-    """What puts every setting back that Slicewise has set, and takes its QOS out of the lists, but
-    for those that are ``kept``.
+    """Return the changes that restore every setting that Slicewise has changed.
 
-    The QOS themselves: ``our_qos``.
+    They also take Slicewise's QOS out of all lists, except the ``kept`` ones. ``our_qos`` has the
+    removal of the QOS themselves.
     """
     limits = (
         Difference(key, value_now(found, key), limit.before, "as it was before")
@@ -184,15 +191,20 @@ def way_back(known: Known, found: Found, kept: frozenset[str]) -> tuple[Differen
 
 
 def _goes_back(key: LimitKey, found: Found) -> bool:
-    """The other settings of a QOS go with it, or are those of another cluster that uses it."""
+    """Whether a setting must be restored.
+
+    A QOS' other settings disappear with it, or belong to another cluster that uses the QOS.
+    """
     if key.entity == "qos":
         return key.field == EXEMPT and key.name in found.qos
     return key.name in found.accounts
 
 
 def remember_way_back(differences: Iterable[Difference], known: Known) -> Known:
-    """What the ledger must know before these are applied: a daemon that starts after a way back
-    that was cut short finds its own values. With a QOS goes all that is limited by it.
+    """Return what the ledger must remember before the changes of a way back are applied.
+
+    So a daemon that starts after an interrupted way back recognizes its own values. The removal of
+    a QOS changes all of its settings.
     """
     of_qos: dict[str, list[LimitKey]] = {}
     for key in known:
@@ -208,8 +220,10 @@ def remember_way_back(differences: Iterable[Difference], known: Known) -> Known:
 
 
 def taken_out(known: Known, found: Found) -> Known:
-    """What the ledger must know before limits are set again that were taken out while it was away:
-    whatever stands in Slurm then is nobody's hand.
+    """Return what the ledger must remember after an uninstallation during which it was away.
+
+    Before limits are set again, all of Slurm's values are recorded, so that none counts as a manual
+    change.
     """
     now = {
         key: value_now(found, key)
@@ -224,21 +238,22 @@ def taken_out(known: Known, found: Found) -> Known:
 
 
 def our_qos(known: Known, found: Found, kept: frozenset[str]) -> tuple[Difference, ...]:
-    """The QOS that Slicewise has made and that are still there, but for those that are ``kept``.
+    """Return removals of the QOS that Slicewise made and that still exist, except ``kept`` ones.
 
-    Of the one that all tenants shared once earlier versions may have remembered nothing.
+    The QOS that all tenants once shared is included even if it is not remembered, as earlier
+    versions may not have remembered it.
     """
     made = {key.name for key in known if key.entity == "qos"}
     return _removed((made | {SHARED_QOS, uninstalled_qos(found.cluster)}) - kept, found)
 
 
 def our_qos_by_name(found: Found, kept: frozenset[str]) -> tuple[Difference, ...]:
-    """The same, where nothing is known but what stands in Slurm."""
+    """Return the same as ``our_qos`` if nothing is known but what Slurm has."""
     return _removed({name for name in found.qos if limits_by(name)} - kept, found)
 
 
 def limits_by(qos: str) -> bool:
-    """Whether it is ours, and not the word alone that limits were taken out."""
+    """Whether a QOS is Slicewise's, other than the QOS that only marks an uninstallation."""
     return is_ours(qos) and not says_uninstalled(qos)
 
 

@@ -1,4 +1,4 @@
-"""What a tenant may still start of each GPU type, and what it is that allows no more."""
+"""Computes what a tenant may still start of each GPU type, and which limit allows no more."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,28 +14,28 @@ from slurm_plugin.decide.tenants import ancestors, effective_nominal, subtree
 from slurm_plugin.decide.world import World
 
 BUDGET_RUN_S = 3600
-"""A budget allows as many instances as could run so long on it."""
+"""Seconds: a budget allows as many instances as could run for that long on what is left of it."""
 
 _NOTHING = Held()
 
 
 class Cause(StrEnum):
-    """What can bind. Of several that allow equally few, the first of these is told.
+    """The kinds of limits. If several allow equally few, the first of this list is reported.
 
-    Slurm looks at the QOS before the account, so that is what squeue shows.
+    Slurm checks the QOS before the account, so this is what squeue shows.
     """
 
     GUARANTEE = "guarantee"
-    """The limit of its own QOS."""
+    """The limit of the tenant's own QOS."""
     CEILING = "ceiling"
-    """The limit of its borrowed QOS."""
+    """The limit of the tenant's borrowed QOS."""
     BUDGET = "budget"
     TYPE_LIMIT = "type-limit"
     MODEL_LIMIT = "model-limit"
     NONE_FREE = "none-free"
-    """The GPUs themselves."""
+    """No more GPUs are free."""
     BORROWING = "borrowing-limit"
-    """It may not borrow at all."""
+    """The tenant may not borrow at all."""
 
 
 SLURM_REASONS: Mapping[Cause, str] = {
@@ -47,7 +47,7 @@ SLURM_REASONS: Mapping[Cause, str] = {
     Cause.NONE_FREE: "Resources",
     Cause.BORROWING: "",
 }
-"""What squeue shows of a job that waits for it; "" where none is admitted."""
+"""The reason that squeue shows for a job that waits for this limit; "" if no job is admitted."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Bound:
     """How many more instances of a type one limit allows.
 
     Attributes:
-        words: whose limit, in numbers.
+        words: a description with the limit's owner and numbers.
     """
 
     cause: Cause
@@ -65,14 +65,15 @@ class Bound:
 
 @dataclass(frozen=True)
 class TypeRoom:
-    """What may start now of one GRES type, with nobody preempted.
+    """What may start now of one GRES type without preemption.
 
     Attributes:
-        guaranteed: instances in the tenant's own QOS.
-        guaranteed_bound: what allows no more of these.
-        borrowed: further instances, in the borrowed QOS.
-        borrowed_bound: what allows no more of these.
-        longest_run_s: how long one instance could run on the budget; None without a budget.
+        cost_millislices: the cost of one instance.
+        guaranteed: instances that may start in the tenant's own QOS.
+        guaranteed_bound: the limit that allows no more of these.
+        borrowed: further instances that may start in the borrowed QOS.
+        borrowed_bound: the limit that allows no more of these.
+        longest_run_s: seconds that one instance could run on the budget; None without a budget.
     """
 
     gres_type: str
@@ -89,13 +90,14 @@ class Explanation:
     """One tenant's situation.
 
     Attributes:
-        nominal_millislices: effective, of the tenant and those below it.
-        held_millislices: what they hold, in any QOS.
+        nominal_millislices: the effective nominal of the tenant and the tenants below it.
+        held_millislices: what the subtree's jobs hold in any QOS.
         guaranteed_millislices: what the tenant's own jobs hold in its own QOS.
-        payer: whose budget leaves the least, of that which its runs use up and those above; "" if
-            none limits them.
-        startable_millislice_s: what that leaves for new runs, with its overdraft; None likewise.
-        types: the cheapest first.
+        payer: the tenant whose budget leaves the least, among this tenant and those above; "" if
+            no budget limits its runs.
+        startable_millislice_s: what that budget, with its overdraft, leaves for new runs; None if
+            no budget limits them.
+        types: the room for each GRES type, the cheapest first.
     """
 
     tenant: str
@@ -110,16 +112,17 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Situation:
-    """What is known.
+    """The facts about all tenants on which an explanation is based.
 
     Attributes:
-        ceilings: of every tenant, as they are in Slurm: less what is held in neither of its QOS.
+        ceilings: the ceiling of every tenant as Slurm has it: the QOS limits are reduced by what
+            the tenant's jobs hold in neither of its QOS.
         held: what each account's own jobs hold.
-        free: instances of each GRES type that nodes have and nobody holds.
-        costs: of one instance, by GRES type.
+        free: free instances, by GRES type that nodes have.
+        costs: millislices of one instance, by GRES type.
         models: the GPU model of each GRES type.
-        available_millislice_s: what each budget that has begun has available: granted, neither used
-            nor reserved.
+        available_millislice_s: what is available of each budget that has begun: what was granted
+            and is neither used nor reserved.
     """
 
     policy: Policy = field(hash=False)
@@ -132,7 +135,7 @@ class Situation:
 
 
 def situation(world: World) -> Situation:
-    """What there is to know of every tenant."""
+    """Collect the facts about all tenants."""
     rules, books, jobs = world.rules, world.books, world.seen.jobs
     holds = held(jobs, rules.partitions)
     elsewhere = {name: run_cost(one.elsewhere, rules.costs) for name, one in holds.items()}
@@ -144,7 +147,7 @@ def situation(world: World) -> Situation:
         costs=rules.costs,
         models=rules.models,
         available_millislice_s={
-            # Nothing was ever granted where the balance is missing.
+            # A payer without a balance was never granted anything.
             name: books.balances[name].available_millislice_s if name in books.balances else 0
             for name in books.rolls
         },
@@ -152,7 +155,7 @@ def situation(world: World) -> Situation:
 
 
 def explain(tenant: str, now: Situation) -> Explanation:
-    """What ``tenant``, which is in the policy, may still start, and why not more."""
+    """Explain what ``tenant``, which must be in the policy, may still start, and why not more."""
     payer, startable = startable_on_budgets(tenant, now)
     types = sorted(now.free.keys() & now.costs.keys(), key=lambda name: (now.costs[name], name))
     return Explanation(
@@ -196,7 +199,7 @@ def _fewest(bounds: Iterable[Bound]) -> Bound:
 
 
 def _bounds(tenant: str, gres_type: str, now: Situation) -> Iterator[Bound]:
-    """Of both QOS together; those of tenants above it the nearest first."""
+    """Yield the limits that bind both QOS together; of tenants above, the nearest come first."""
     cost = now.costs[gres_type]
     for name in (tenant, *ancestors(now.policy, tenant)):
         yield from _instance_limits(name, gres_type, now)
@@ -217,7 +220,10 @@ def _guarantee(tenant: str, cost: int, now: Situation) -> Bound:
 
 
 def _borrowed(tenant: str, cost: int, now: Situation) -> Bound:
-    """What it holds in QOS of before is in the limits already."""
+    """Return the limit of the borrowed QOS.
+
+    What jobs hold in other QOS is left out, as the limits are already reduced by it.
+    """
     here = now.held.get(tenant, _NOTHING)
     held = run_cost(here.instances, now.costs) - run_cost(here.elsewhere, now.costs)
     held, limit = (
@@ -232,7 +238,10 @@ def _borrowed(tenant: str, cost: int, now: Situation) -> Bound:
 
 
 def _instance_limits(name: str, gres_type: str, now: Situation) -> Iterator[Bound]:
-    """Both bind the number of instances: Slurm can't limit several types together."""
+    """Yield the limits on the type and on its model.
+
+    Both bind the number of the type's instances, because Slurm can't limit several types together.
+    """
     quota, model = now.policy[name].quota, now.models.get(gres_type, "")
     tenants = subtree(now.policy, name)
     held = sum(now.held.get(one, _NOTHING).instances.get(gres_type, 0) for one in tenants)
@@ -258,7 +267,10 @@ def _budget_bound(payer: str, startable_millislice_s: int, cost: int) -> Bound:
 
 
 def startable_on_budgets(tenant: str, now: Situation) -> tuple[str, int | None]:
-    """Whose budget leaves the least on the way up, and what that is: never below zero."""
+    """Return the tenant on the way up whose budget leaves the least, and its millislice-seconds.
+
+    The amount is never negative. ("", None) if no budget that has begun is on the way.
+    """
     found = [
         (max(0, now.available_millislice_s[name] + budget.overdraft_millislice_s), name)
         for name in (tenant, *ancestors(now.policy, tenant))

@@ -1,4 +1,4 @@
-"""GPUs that nobody holds."""
+"""Counts free GPUs."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -9,14 +9,14 @@ _OUT_OF_USE = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "NOT_RE
 
 
 def is_usable(node: NodeView) -> bool:
-    """Whether Slurm starts jobs on it."""
+    """Whether Slurm starts jobs on the node."""
     return not node.states & _OUT_OF_USE
 
 
 def free_instances(nodes: Iterable[NodeView]) -> Mapping[str, int]:
-    """Instances by type that nobody holds, on nodes where a job could start.
+    """Count free instances by type on nodes where a job could start.
 
-    Nodes out of use have none, and those without CPU or memory left, or kept for one user.
+    Nodes that are out of use, have no CPUs or memory left, or are kept for one user, have none.
     """
     free: Counter[str] = Counter()
     for node in nodes:
@@ -27,5 +27,5 @@ def free_instances(nodes: Iterable[NodeView]) -> Mapping[str, int]:
 
 
 def idle(node: NodeView, gres_type: str) -> int:
-    """Instances of that type that no job on the node holds."""
+    """Return the instances of a type that no job on the node holds."""
     return node.gpus.get(gres_type, 0) - node.gpus_allotted.get(gres_type, 0)

@@ -1,5 +1,6 @@
-"""Which limits of QOS may grow now: none by slices, or by what is left of a budget, that others may
-still take.
+"""Decides which limits of QOS may grow now.
+
+No limit grows by slices, or by parts of a budget, that jobs in other QOS may still take.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,20 +23,21 @@ from slurm_plugin.decide.tenants import children, parent
 
 
 def shrinking(differences: Iterable[Difference], found: Found) -> tuple[Difference, ...]:
-    """The limits of QOS that are to be less."""
+    """Return the limits of QOS that shall shrink."""
     return tuple(one for one in differences if _is_limit(one) and not _grows(one, found))
 
 
 def growing(differences: Iterable[Difference], found: Found) -> tuple[Difference, ...]:
-    """The limits of QOS that are to be more, from 0 those of QOS that are not there yet."""
+    """Return the limits of QOS that shall grow; those of QOS that don't exist yet grow from 0."""
     return tuple(one for one in differences if _is_limit(one) and _grows(one, found))
 
 
 def without(
     waits: Collection[Difference], differences: Iterable[Difference], found: Found
 ) -> tuple[Difference, ...]:
-    """The ``differences`` but for limits that are to wait; of a QOS that is not there yet that
-    is 0.
+    """Return the ``differences`` without the limits that must wait.
+
+    A QOS that does not exist yet gets 0 for such a limit.
     """
     return tuple(
         replace(one, wanted="0") if one in waits else one
@@ -55,8 +57,10 @@ def _is_limit(one: Difference) -> bool:
 def overtaken(
     policy: Policy, wanted: Wanted, planned: QosUse, now: QosUse, billing: BillingUnit
 ) -> frozenset[str]:
-    """QOS that are to wait, as the tenant's other one took more before it shrank: the limits are
-    those for what was in use when they were ``planned``.
+    """Return the QOS that must wait because jobs in the tenant's other QOS took more meanwhile.
+
+    The limits were computed for the use that was ``planned``. A QOS waits if ``now`` the other QOS
+    holds more than that, and more than its own wanted limit.
     """
     return frozenset(
         name
@@ -68,7 +72,7 @@ def overtaken(
 
 
 def _limit(wanted: Wanted, qos: str) -> int:
-    """In Slurm's billing."""
+    """Return the wanted limit of a QOS in Slurm's billing; 0 if none is wanted."""
     setting = wanted.settings.get(LimitKey("qos", qos, BILLING))
     return int(setting.value) if setting else 0
 
@@ -85,11 +89,11 @@ def unfunded(
     loans: Iterable[Loan],
     free: int | None,
 ) -> frozenset[str]:
-    """QOS that are to wait for slices of a QOS that is ``stuck``: Slurm refuses to shrink it.
+    """Return the QOS that must wait for slices of a ``stuck`` QOS, which Slurm refuses to shrink.
 
-    They are the tenant's other QOS, those of who borrows from it, and the own ones of the tenants
-    right above and below. Others grow by what is ``free`` of the cluster, in Slurm's billing; None
-    is not known.
+    They are the tenant's other QOS, the borrowed QOS of its borrowers, and the own QOS of the
+    tenants right above and below. Other QOS must wait if together they would grow by more than what
+    is ``free`` of the cluster, in Slurm's billing; None means not known, and keeps none waiting.
     """
     names = {one.key.name for one in stuck if one.key.field == BILLING}
     if not names:
@@ -107,8 +111,9 @@ def unfunded(
 
 
 def overdrawn(stuck: Iterable[Difference], draws: Mapping[str, Sequence[str]]) -> frozenset[str]:
-    """QOS that are to wait for a part of a budget that Slurm refuses to make less; ``draws`` are
-    the budgets that bind each QOS.
+    """Return the QOS that must wait because Slurm refuses to shrink a part of one of their budgets.
+
+    ``draws`` has the budgets that bind each QOS.
     """
     parts = (one.key.name for one in stuck if one.key.field == RUN_MINUTES)
     short = {budget for name in parts for budget in draws.get(name, ())}
@@ -124,7 +129,7 @@ def _heirs(stuck: set[str], policy: Policy, loans: tuple[Loan, ...]) -> Iterator
 
 
 def free(capacity_millislices: int | None, wanted: Wanted, found: Found) -> int | None:
-    """What no QOS of ours has yet, in Slurm's billing; None is not known."""
+    """Return the capacity that no QOS of Slicewise has yet, in Slurm's billing; None if unknown."""
     if capacity_millislices is None:
         return None
     capacity = found.billing.limit(capacity_millislices)

@@ -1,12 +1,12 @@
-"""Whether Slurm keeps jobs off each other's GPUs and MIG instances: its settings for that."""
+"""Checks whether Slurm's settings keep jobs off each other's GPUs and MIG instances."""
 
 from collections.abc import Iterator, Mapping
 
 
 def isolation_faults(config: Mapping[str, str]) -> tuple[str, ...]:
-    """What lets a job open devices that it was not given, one sentence each, with a code.
+    """Return what lets a job open devices that it was not given: one sentence each, with a code.
 
-    ``config`` is ``scontrol show config``, the words of cgroup.conf among them.
+    ``config`` is the output of ``scontrol show config``, including the settings of cgroup.conf.
     """
     return tuple(_faults(config))
 

@@ -1,8 +1,8 @@
-"""What becomes of the jobs in our QOS once nobody lends and moves any more.
+"""Plans for the jobs in Slicewise's QOS after an uninstallation, when nothing lends or moves jobs.
 
-A limit that stands at 0, of a borrowed QOS without loans or of an own one that had lent all, would
-keep its jobs for ever. So own QOS get their tenants' own parts back, and what waits in a borrowed
-one that has no room for it goes on in the own one, if it can ever start there.
+A limit of 0 (of a borrowed QOS without loans, or of an own QOS that had lent everything) would keep
+the QOS' jobs waiting forever. So own QOS get their tenants' own parts back. A job that waits in a
+borrowed QOS without room for it moves to the own QOS, if it can ever start there.
 """
 
 from collections import Counter
@@ -26,10 +26,10 @@ from slurm_plugin.decide.tenants import own_part
 
 @dataclass(frozen=True)
 class Amount:
-    """Of Slurm's billing, None is without limit.
+    """An amount in Slurm's billing; None means without limit.
 
     Attributes:
-        slices: at one time.
+        slices: the amount at one time.
         minutes: billing-minutes that running jobs may still take.
     """
 
@@ -39,11 +39,11 @@ class Amount:
 
 @dataclass(frozen=True)
 class Due:
-    """What own QOS get when nothing is lent, in Slurm's billing.
+    """What own QOS are due when nothing is lent, in Slurm's billing.
 
     Attributes:
-        slices: at one time, by own QOS.
-        budgets: those on which each QOS, own or borrowed, draws.
+        slices: the limit at one time, by own QOS.
+        budgets: the budgets on which each QOS, own or borrowed, draws.
         minutes: billing-minutes that each budget has left for jobs in these QOS.
     """
 
@@ -54,11 +54,11 @@ class Due:
 
 @dataclass(frozen=True)
 class Jobs:
-    """Jobs in a QOS, each task of an array counted.
+    """The jobs in a QOS; each task of an array counts.
 
     Attributes:
-        job_ids: of their records.
-        waiting: those that are held are not among them.
+        job_ids: the ids of Slurm's records of these jobs.
+        waiting: how many wait without being held.
     """
 
     job_ids: tuple[int, ...]
@@ -69,11 +69,11 @@ class Jobs:
 
 @dataclass(frozen=True)
 class Stuck:
-    """Jobs each of which needs more than its QOS allows all of its jobs together.
+    """Jobs that each need more than their QOS allows all of its jobs together.
 
     Attributes:
-        job_ids: of their records.
-        settings: what of the QOS would let each of them start: words for sacctmgr.
+        job_ids: the ids of Slurm's records of these jobs.
+        settings: the QOS' settings that would let each of the jobs start, in words for sacctmgr.
     """
 
     job_ids: tuple[int, ...]
@@ -82,16 +82,16 @@ class Stuck:
 
 @dataclass(frozen=True)
 class LastJobs:
-    """What becomes of them.
+    """The plan for the jobs in Slicewise's QOS.
 
     Attributes:
-        limits: those of own QOS that get their tenants' own parts back.
-        reached: limits of own QOS that stay, as they are due.
-        moves: waiting jobs that go from a borrowed QOS to that own one.
-        unmoved: those that Slurm has refused to move, and stay.
-        folded: tasks of arrays that share a record, by array, of what waits.
-        in_use: what is in each QOS after that.
-        stuck: those of them that would wait for ever, by QOS.
+        limits: changes of limits by which own QOS get their tenants' own parts back.
+        reached: limits of own QOS that need no change.
+        moves: waiting jobs that move from a borrowed QOS, with the own QOS to which they move.
+        unmoved: jobs that should move but stay, because Slurm has refused to move them.
+        folded: waiting array tasks that share one record, by array.
+        in_use: the jobs in each QOS after the moves.
+        stuck: the jobs that would then wait forever, by QOS.
     """
 
     limits: tuple[Difference, ...]
@@ -104,8 +104,9 @@ class LastJobs:
 
     @property
     def staying(self) -> frozenset[str]:
-        """QOS that have jobs, or may get them yet: a run on borrowed quota that is requeued waits
-        again, and goes on in the own QOS, too.
+        """The QOS that have jobs or may still get some.
+
+        A run on borrowed quota that is requeued waits again, and may then move to the own QOS.
         """
         return _staying(self.in_use)
 
@@ -116,10 +117,11 @@ def due_of(
     elsewhere: Mapping[tuple[str, str], int],
     billing: BillingUnit,
 ) -> Due:
-    """What each tenant's own QOS is due: its own part, and of budgets a share.
+    """Compute what each tenant's own QOS is due: its own part, and a share of budgets.
 
-    ``run_minutes``: millislice-minutes that each budget has left, running jobs' included;
-    ``elsewhere``: those that jobs in QOS that are no tenant's may still take, by account and QOS.
+    ``run_minutes`` are the millislice-minutes that each budget has left, including what running
+    jobs may still take. ``elsewhere`` are those that jobs in QOS that are no tenant's may still
+    take, by account and QOS.
     """
     left = Counter(run_minutes)
     for (account, _), minutes in elsewhere.items():
@@ -133,7 +135,7 @@ def due_of(
 
 
 def own_limits(found: Found) -> Iterator[LimitKey]:
-    """The settings of our QOS that this may raise."""
+    """Yield the settings of Slicewise's QOS that ``last_jobs`` may raise."""
     for name in filter(is_ours, found.qos):
         yield from _keys(name)
 
@@ -149,13 +151,13 @@ def last_jobs(
     theirs: Collection[str] = (),
     refused: Collection[int] = (),
 ) -> LastJobs:
-    """What becomes of the ``jobs`` in our QOS.
+    """Plan for the ``jobs`` in Slicewise's QOS.
 
-    Limits only grow, up to what is ``due`` to an own QOS: what somebody has set higher by hand
-    stays, and so do those that are ``fixed``. Without the ledger nothing is known to be due, and
-    what stands in Slurm must do. Limits of QOS that are ``theirs``, as another cluster on the same
-    slurmdbd uses them, stay. So do jobs that Slurm has ``refused`` to move: by job, or by array as
-    a whole, of which tasks start from look to look.
+    Limits only grow, up to what is ``due`` to an own QOS. Higher limits that an operator has set
+    manually stay, and so do ``fixed`` limits. Without the ledger nothing is known to be due, so
+    limits stay as Slurm has them. Limits of QOS that are ``theirs``, which another cluster on the
+    same slurmdbd uses, also stay. Jobs that Slurm has ``refused`` to move are not moved. They are
+    named by job, and arrays as a whole, because tasks of an array start from look to look.
     """
     has = {
         name: Amount(row.grp_tres.get("billing"), row.grp_tres_run_mins.get("billing"))
@@ -199,11 +201,13 @@ def _waiting_at_home(
     need: Callable[[JobView], Amount],
     held: Callable[[JobView], Amount],
 ) -> Sequence[tuple[JobView, str]]:
-    """What waits in own QOS, and what shall move there, as its borrowed one has no room for it
-    beside what runs there and what goes before it; each with its own QOS, in Slurm's order.
+    """Return the jobs that wait in own QOS or should move there, each with its own QOS.
 
-    An array stays if its next task has room, and none of its tasks waits in the own QOS: Slurm
-    comes to no other task of an array in a cycle in which it could not start one.
+    A job should move if its borrowed QOS has no room for it beside running jobs and the jobs before
+    it. The result is in Slurm's order, with held jobs last.
+
+    An array stays if its next task has room and none of its tasks waits in the own QOS. In a cycle
+    in which Slurm could not start one task of an array, it tries no other task of that array.
     """
     at_home = {unit_of(job) for job in jobs if _is_own(job.qos) and is_waiting(job)}
     room = dict(has)
@@ -212,7 +216,7 @@ def _waiting_at_home(
             room[job.qos] = _less(room[job.qos], held(job))
     can_start: dict[int, bool] = {}
     found = []
-    # Nobody knows when what is held is let go.
+    # Held jobs come last, as it is not known when they are released.
     for job in sorted(filter(can_move, jobs), key=lambda job: (job.held, *_order(job))):
         home = own_of(job.qos)
         if home is None:
@@ -252,8 +256,9 @@ def _limits(
     fixed: Collection[LimitKey],
     needs: Sequence[tuple[str, Amount]],
 ) -> Mapping[str, Amount]:
-    """Of each QOS, with what is due to it. All parts of a budget that jobs can use are together no
-    more than it has left, or than they were.
+    """Return the limits of each QOS after it got what is due to it.
+
+    The parts of a budget that jobs can use add up to no more than it has left, or than before.
     """
     of_slices = {
         name: replace(one, slices=_larger(one.slices, due.slices[name]))
@@ -288,13 +293,13 @@ def _limits(
 
 
 def _staying(in_use: Collection[str]) -> frozenset[str]:
-    """The QOS ``in_use``, and the own ones of those on borrowed quota."""
+    """Return the QOS ``in_use``, and the own QOS of the borrowed ones among them."""
     own = (own_of(qos) for qos in in_use)
     return frozenset(in_use) | {name for name in own if name is not None}
 
 
 def _larger(has: int | None, due: int) -> int | None:
-    """No limit that was taken away comes back."""
+    """Return the larger limit; a limit that was taken away (None) does not come back."""
     return has if has is None else max(has, due)
 
 
@@ -309,7 +314,10 @@ def _differences(qos: str, has: Amount, wanted: Amount) -> Iterator[Difference]:
 
 
 def _need(billing: BillingUnit, costs: Mapping[str, Millislices], job: JobView) -> Amount:
-    """Of one task; minutes are None without a time limit, which no limit of minutes lets start."""
+    """Return what one task needs.
+
+    Minutes are None for a task without a time limit, which cannot start under a limit of minutes.
+    """
     cost, limit_s = run_cost(job.gpus, costs), job.time_limit_s
     minutes = None if limit_s is None else billing.held(cost * -(-limit_s // 60))
     return Amount(billing.held(cost), minutes)
@@ -318,7 +326,7 @@ def _need(billing: BillingUnit, costs: Mapping[str, Millislices], job: JobView) 
 def _held(
     billing: BillingUnit, costs: Mapping[str, Millislices], now_s: float, run: JobView
 ) -> Amount:
-    """Of what runs: Slurm counts the minutes that it may still take."""
+    """Return what a running job takes of limits: its billing and the minutes it may still run."""
     cost = run_cost(run.gpus, costs)
     return Amount(billing.held(cost), billing.held(minutes_left(run, cost, now_s)))
 
@@ -332,7 +340,7 @@ def _is_within(need: int | None, limit: int | None) -> bool:
 
 
 def _after(jobs: Iterable[JobView], moves: Mapping[Target, str]) -> Iterator[JobView]:
-    """With the QOS that they shall have."""
+    """Yield the jobs with the QOS that they have after the moves."""
     units = {unit_of_target(target): qos for target, qos in moves.items()}
     for job in jobs:
         unit = unit_of(job)
@@ -384,6 +392,6 @@ def _enough(needs: Sequence[Amount], limit: Amount) -> Iterator[str]:
         (RUN_MINUTES, [need.minutes for need in needs], limit.minutes),
     ):
         if not all(_is_within(need, most) for need in of):
-            # -1 is no limit.
+            # sacctmgr takes -1 for no limit, which a job without a time limit needs.
             known = [need for need in of if need is not None]
             yield f"{word}={max(known) if len(known) == len(of) else -1}"

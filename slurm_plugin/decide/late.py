@@ -1,4 +1,4 @@
-"""Jobs that were submitted while nobody answered: what is decided of them later, and done."""
+"""Decides what happens to jobs that were submitted while the daemon did not answer."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,19 +13,20 @@ from slurm_plugin.decide.demand import is_managed
 from slurm_plugin.decide.qos_names import qos_name
 
 CLEAR = JobChange(gres="", tres_per_job="", tres_per_task="")
-"""Slurm gives GPUs of no type one only when nothing else is asked for any more."""
+"""Removes a job's GPU requests. Slurm can only give untyped GPUs a type once no request is left."""
 
 
 @dataclass(frozen=True)
 class Late:
-    """What is to be done with an undecided job, in this order.
+    """The steps to take for an undecided job, in this order.
 
     Attributes:
-        clear: ``CLEAR`` comes first: its GPUs get a type.
-        release: it was held only for this decision.
-        mark: after the release, that it is decided: until then another turn, or another daemon,
-            takes up what this one leaves half done.
-        refusal: then it is held, or stays so, until the decision is another one.
+        clear: whether ``CLEAR`` must be applied first, because the job's GPUs get a type.
+        change: the change that applies the decision.
+        release: whether to release the job, which was held only for this decision.
+        mark: the change after the release that marks the job as decided. Until then another turn,
+            or another daemon, continues what this turn leaves half done.
+        refusal: if set, the job is held until the decision is a different one.
     """
 
     clear: bool = False
@@ -36,7 +37,7 @@ class Late:
 
 
 def is_undecided(job: JobView, partitions: frozenset[str]) -> bool:
-    """Whether it waits for a decision."""
+    """Whether a pending job waits for a decision, as its tag says."""
     tag = JobTag.find(job.admin_comment)
     waits = job.state is JobState.PENDING and is_managed(job, partitions) and not job.is_doubtful
     return waits and tag is not None and tag.is_undecided
@@ -45,9 +46,10 @@ def is_undecided(job: JobView, partitions: frozenset[str]) -> bool:
 def submission_of(
     job: JobView, request: JobRequest, directives: tuple[str, ...] | None
 ) -> SubmitRequest:
-    """The job as if it were submitted now; ``directives`` are None if it has no script.
+    """Build the request as if the job were submitted now.
 
-    The default QOS of an account is its tenant's own, so that one is no wish of its user's.
+    ``directives`` are None if the job has no script. The tenant's own QOS is not taken for the
+    user's wish, because it is the account's default.
     """
     own = qos_name(job.account)
     tag = JobTag.find(job.admin_comment)
@@ -84,9 +86,9 @@ def submission_of(
 def late(
     job: JobView, asked: JobRequest, answer: SubmitAnswer, directives: tuple[str, ...]
 ) -> Late:
-    """What becomes of the job by that answer; ``asked`` is what it asks for in Slurm now.
+    """Return the steps that carry out an answer; ``asked`` is what the job requests in Slurm now.
 
-    Only a hold that slicewise.lua or the daemon has set is taken off it.
+    Only a hold that slicewise.lua or the daemon has set is released.
     """
     if answer.action == "refuse":
         return Late(refusal=Refusal(answer.code, answer.message, answer.hint))
@@ -100,7 +102,7 @@ def late(
     decided = _retagged(job.admin_comment, answer.tag or "")
     comment = None if release else decided
     if release and texts and not was_auto and tag is not None:
-        # With a type, nothing else would say who has held it.
+        # Once the GPUs have a type, only the tag still shows that Slicewise held the job.
         comment = _retagged(job.admin_comment, replace(tag, was_auto=True).text())
     change = JobChange(
         qos=answer.qos,
@@ -115,7 +117,7 @@ def late(
 
 
 def begun(jobs: Iterable[JobView]) -> Mapping[Target, JobChange]:
-    """Of undecided jobs that Slurm has started by itself: there is nothing left to decide."""
+    """Return the new tags of undecided jobs that Slurm has started: nothing is left to decide."""
     found: dict[Target, JobChange] = {}
     for job in jobs:
         tag = JobTag.find(job.admin_comment)
@@ -127,7 +129,7 @@ def begun(jobs: Iterable[JobView]) -> Mapping[Target, JobChange]:
 
 
 def _texts(asked: JobRequest, answer: SubmitAnswer) -> Mapping[str, str]:
-    """All that it shall ask for, by field; {} if that is nothing new."""
+    """Return everything that the job shall request, by field; {} if nothing changes."""
     chosen = {
         "gres": answer.gres,
         "tres_per_job": answer.tres_per_job,
@@ -138,14 +140,17 @@ def _texts(asked: JobRequest, answer: SubmitAnswer) -> Mapping[str, str]:
         "tres_per_job": asked.tres_per_job,
         "tres_per_task": asked.tres_per_task,
     }
-    # A type stays as it was submitted: only a count would be new, which Slurm knows already.
+    # A type stays as it was submitted: only a count would be new, and Slurm already knows counts.
     if all(text is None or text == counted(before[name]) for name, text in chosen.items()):
         return {}
     return {name: text for name in chosen if (text := chosen[name] or before[name])}
 
 
 def _names_auto(asked: JobRequest) -> bool:
-    """Slurm keeps the type that a job was submitted with, and would wait for it for ever."""
+    """Whether a request names the type ``auto``.
+
+    Slurm keeps the type with which a job was submitted, so the job would wait forever for it.
+    """
     texts = (asked.gres, asked.tres_per_job, asked.tres_per_socket, asked.tres_per_task)
     return any(gpus.gres_type == AUTO for text in texts for gpus in parse_gpu_requests(text))
 
@@ -158,6 +163,6 @@ _UNSETTABLE = Refusal(
 
 
 def _retagged(admin_comment: str, tag: str) -> str:
-    """With the new tag in the old one's place."""
+    """Return the comment with the new tag in place of the old one."""
     before = JobTag.find(admin_comment)
     return admin_comment.replace(before.text(), tag) if before is not None else tag

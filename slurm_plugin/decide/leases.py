@@ -1,8 +1,9 @@
-"""Leases: which time limits are extended, and which replicas must end, when and why.
+"""Decides which replicas' time limits are extended, and which replicas must end, when and why.
 
-A wished replica whose lease is half over gets a whole one again. Never past a wall: a reservation
-of its node, the time at which Slurm means to start a bigger job there, or the end of what its
-tenant's budget pays for. Slurm itself looks at none of them when a limit is raised.
+A lease is the part of a replica's time limit that is granted at a time. A replica that the launcher
+wants gets a whole lease again when half of it is over. No lease reaches past a wall: a reservation
+of the node, the time at which Slurm plans to start a bigger job there, or the end of what the
+tenant's budget pays for. Slurm itself checks none of these when a time limit is raised.
 """
 
 from collections import Counter, defaultdict
@@ -28,10 +29,10 @@ Key = tuple[int, int]
 """A slot: array job id and index."""
 
 RunKey = tuple[int, int, int | None]
-"""One run of a slot: also when it began, in Unix seconds."""
+"""One run of a slot: the slot's key, and the run's start in Unix seconds."""
 
 _TOLD_S = 900
-"""A wall that is farther away than this, and than a lease, is no news yet."""
+"""Seconds: a wall that is farther away than this, and than a lease, is not reported yet."""
 _NOT_EXTENDED = "leases are not extended here"
 
 
@@ -40,10 +41,12 @@ class Leased:
     """One running slot.
 
     Attributes:
-        run: as Slurm shows it, with its end and its limit.
-        is_wanted: the launcher wishes it, and was heard of within the lease.
-        reservations: names of those that it runs in.
-        cores: of its nodes, where that matters and is known.
+        run: Slurm's record of the running task.
+        end_s: when the run's time limit ends, in Unix seconds.
+        limit_min: the time limit in minutes.
+        is_wanted: whether the launcher wants the replica, and was heard of within the lease.
+        reservations: the names of the reservations in which it runs.
+        cores: the cores that it has, by node, where that matters and is known.
     """
 
     key: Key
@@ -57,14 +60,18 @@ class Leased:
 
     @property
     def run_key(self) -> RunKey:
-        """Which run of the slot it is."""
+        """The key of this run of the slot."""
         return (*self.key, self.run.start_s)
 
 
 @dataclass(frozen=True)
 class Wall:
-    """At ``at_s`` a replica has to be gone; ``job`` is whose start it would be in the way of, or
-    ``reservation`` which begins then.
+    """A time by which a replica must be gone, and why.
+
+    Attributes:
+        at_s: Unix seconds.
+        job: the job that is to start then, if the wall is a planned start.
+        reservation: the reservation that begins then, if the wall is one.
     """
 
     at_s: int
@@ -75,7 +82,7 @@ class Wall:
 
 @dataclass(frozen=True)
 class End:
-    """A replica must have ended by ``at_s``, whatever is wished."""
+    """A replica must have ended by ``at_s`` (Unix seconds), whatever the launcher wants."""
 
     at_s: float
     why: str
@@ -86,8 +93,8 @@ class Spare:
     """What budgets leave for extensions, in millislice-minutes.
 
     Attributes:
-        left: of each limit, by the tenant that has it.
-        limits: which of them count for a tenant's jobs: its own, and those of tenants above it.
+        left: what is left of each budget, by the budget's tenant.
+        limits: the budgets that bind a tenant's jobs: its own and those of tenants above it.
     """
 
     left: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -111,7 +118,11 @@ def plan_leases(
     *,
     extends: bool,
 ) -> LeasePlan:
-    """``walls`` by node; with ``extends`` False every replica ends with its lease."""
+    """Plan the leases of running slots.
+
+    ``walls`` are by node. With ``extends`` False no lease is extended, so every replica ends with
+    its lease.
+    """
     left = dict(spare.left)
     limits_min: dict[RunKey, int] = {}
     ends: dict[RunKey, End] = {}
@@ -133,7 +144,11 @@ def leased(
     wished: Mapping[int, frozenset[int]],
     unheard_s: float,
 ) -> Iterator[Leased]:
-    """Running slots that have a limit; ``unheard_s`` ago the launcher was heard of last."""
+    """Yield the running slots that have a time limit.
+
+    ``wished`` are the slots that the launcher wants, by array. ``unheard_s`` are the seconds since
+    the launcher was last heard of.
+    """
     runs = {job.job_id: job for job in jobs if job.state is JobState.RUNNING}
     for service in services:
         lease_s = lease_of(service)
@@ -153,7 +168,7 @@ def leased(
 
 
 def lease_of(service: ServiceView) -> int:
-    """In seconds, as its script says."""
+    """Return the service's lease in seconds: its script's value, or the default."""
     said = service.directives.get("lease_s", "")
     return int(said) if said.isdecimal() else DEFAULT_LEASE_S
 
@@ -163,7 +178,11 @@ def walls_of(
     plans: Iterable[PlannedStart],
     jobs: Iterable[JobView],
 ) -> Mapping[str, Sequence[Wall]]:
-    """By node. Where a GPU is cut anew who is in the way is told to leave, and all others stay."""
+    """Collect the walls by node.
+
+    Reservations for re-cuts are none: replicas in the way of a re-cut are told to end, and all
+    others stay.
+    """
     waiting = {job.job_id: job for job in jobs}
     found: dict[str, list[Wall]] = defaultdict(list)
     for one in (r for r in reservations if not r.name.startswith(RECUT_RESERVATION)):
@@ -184,7 +203,10 @@ def spare_minutes(
     now_s: float,
     costs: Mapping[str, Millislices],
 ) -> Spare:
-    """What running jobs leave of ``run_minutes``, which budgets had when limits were set."""
+    """Compute what running jobs leave of ``run_minutes``.
+
+    These are the millislice-minutes that each budget had when Slurm's limits were set.
+    """
     held: Counter[str] = Counter()
     for job in jobs:
         if job.state is JobState.RUNNING and job.account in policy:
@@ -198,7 +220,7 @@ def spare_minutes(
 
 
 def with_end(slot: SlotView, end: End | None, now_s: float) -> SlotView:
-    """As the launcher sees it; what the slot itself says may come sooner."""
+    """Return the slot as the launcher sees it, with the earlier of its own end and ``end``."""
     left_s = None if end is None else max(0, int(end.at_s - now_s))
     if end is None or left_s is None or (slot.leaves_s is not None and slot.leaves_s <= left_s):
         return slot
@@ -210,7 +232,7 @@ def _first(walls: Iterable[Wall]) -> Wall | None:
 
 
 def _unpaid(left: Sequence[int], slot: Leased, costs: Mapping[str, Millislices]) -> Iterator[Wall]:
-    """The end of what its tenant's budget pays for, where ``left`` is of each limit."""
+    """Yield a wall at the end of what budgets pay for; ``left`` has what each of them has left."""
     if left and (cost := _cost(slot, costs)):
         at_s = slot.end_s + 60 * max(0, min(left) // cost)
         yield Wall(at_s, f"the budget of {slot.run.account} is used up then")
@@ -234,8 +256,11 @@ def _standing(
 def _of_reservation(
     begin: Wall, reservation: ReservationView, node: str, slot: Leased
 ) -> Iterator[Wall]:
-    """None for a replica on other cores of the node than those that are reserved; and of its own
-    reservation the end: Slurm ends it then, unless that is a flexible one.
+    """Yield the wall that a reservation is for a replica, if any.
+
+    A replica is not affected if the reservation has other cores of the node. A replica that runs in
+    the reservation must be gone at the reservation's end, when Slurm ends it, unless the
+    reservation is flexible.
     """
     if reservation.name in slot.reservations:
         if "FLEX" not in reservation.flags:
@@ -247,7 +272,10 @@ def _of_reservation(
 
 
 def _is_bigger(job: JobView, run: JobView, costs: Mapping[str, Millislices]) -> bool:
-    """More slices, CPUs or nodes, and not only GPUs of other types than the replica has."""
+    """Whether a job needs more slices, CPUs or nodes than the replica has.
+
+    False if the job needs only GPUs of types that the replica does not have.
+    """
     asked, had = job.gpus, run.gpus
     if asked and not asked.keys() & had.keys():
         return False
@@ -260,7 +288,7 @@ def _size(job: JobView, costs: Mapping[str, Millislices]) -> tuple[int, int, int
 
 
 def _minutes(slot: Leased, wall: Wall | None, now_s: float) -> int:
-    """How many more; 0 while half of the lease is left."""
+    """Return the minutes by which to extend the limit; 0 while half of the lease is left."""
     if slot.end_s - now_s >= slot.lease_s / 2:
         return 0
     wanted = ceil((now_s + slot.lease_s - slot.end_s) / 60)
@@ -272,7 +300,10 @@ def _up_to(slot: Leased, wall: Wall) -> int:
 
 
 def _end(slot: Leased, wall: Wall | None, now_s: float, *, extends: bool) -> End | None:
-    """The script gives the slot back a little before its limit, so that Slurm need not kill it."""
+    """Return when and why a replica must end; None if no end is in sight.
+
+    The script gives the slot back a little before the limit, so that Slurm need not kill it.
+    """
     early_s = gives_back_s(slot.lease_s)
     if not extends:
         return End(slot.end_s - early_s, _NOT_EXTENDED)

@@ -1,4 +1,4 @@
-"""Differences as sacctmgr commands, in an order in which at no moment more is allowed."""
+"""Turns differences into sacctmgr commands, ordered so that no more is allowed at any moment."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,30 +20,31 @@ from slurm_plugin.decide.limits import (
 from slurm_plugin.decide.qos_names import is_borrowed, qos_name
 
 Change = tuple[str, ...]
-"""Words of one sacctmgr command."""
+"""The words of one sacctmgr command."""
 
 Stage = tuple[Change, ...]
-"""Changes that may run side by side."""
+"""Changes that may run at the same time."""
 
 _Entity = tuple[str, str, str, str]
 Unit = tuple[str, str, str, str, str]
-"""Kind ("account" or "qos"), name, user, partition, an account's field without its TRES."""
+"""What Slurm accepts or refuses as a whole: kind ("account" or "qos"), name, user, partition, and
+an account's field without its TRES."""
 
 _ODD = re.compile(r"""[\[\],'"`\x00-\x1f\x7f]|^\s|\s$""")
 
 _MOST_BYTES = 16 * 1024
-"""Of names in a command: Linux takes 128 KiB in a word, and a coordinator may make as many accounts
-as he likes, with names of 255 bytes."""
+"""The most bytes of names in a command. Linux allows 128 KiB in a word, and a coordinator may make
+any number of accounts, with names of 255 bytes."""
 
 _LISTS = frozenset({QOS_LIST, PREEMPT})
 _NO_LIMITS = frozenset({QOS_LIST, DEFAULT_QOS, PREEMPT, PREEMPT_MODE, EXEMPT, FLAGS, NAME})
 
 
 def can_be_named(one: Difference) -> bool:
-    """Whether sacctmgr can be told whose setting it is.
+    """Whether the names of a setting can be passed to sacctmgr.
 
-    It makes several names of one with a bracket, and of all that stand behind a bracket that is
-    left open a single one; quotes don't help. A coordinator chooses names below his account.
+    sacctmgr expands a name with a bracket to several names, and reads everything behind an open
+    bracket as a single name; quotes don't help. Coordinators choose the names below their accounts.
     """
     names = (one.key.name, one.user, one.partition)
     return not any(_ODD.search(name) for name in names)
@@ -52,15 +53,15 @@ def can_be_named(one: Difference) -> bool:
 def stages(
     differences: Iterable[Difference], found: Found, *, apart: bool = False
 ) -> tuple[Stage, ...]:
-    """What brings Slurm to what is wanted; each stage only after the one before.
+    """Return the stages of changes that bring Slurm to what is wanted; each must follow the last.
 
-    With ``apart`` each ``unit`` has a command of its own: one that Slurm refuses keeps no other
-    from its change.
+    With ``apart`` each ``unit`` has a command of its own, so that a change that Slurm refuses does
+    not prevent others.
 
-    New QOS first, with their limits (``growth.without``). Then what shrinks, with the use of
-    new QOS; then what grows. So at no moment more is allowed than before or after. Slurm refuses a
-    default QOS to which a user, or an account below, with a list of its own has no access: such
-    lists get theirs before defaults change, and lose others after.
+    New QOS come first, with their limits (``growth.without``). Then limits shrink and new QOS come
+    into use, and then limits grow. So at no moment more is allowed than before or after. Slurm
+    refuses a default QOS to which a user, or an account below, has no access because of a list of
+    its own. So such lists gain QOS before defaults change, and lose QOS after.
     """
     parts = [part for one in differences for part in _parts(one)]
     shrinking = {_entity(one) for one in parts if shrinks(one)}
@@ -71,7 +72,7 @@ def stages(
 
 
 def units_of(differences: Iterable[Difference], found: Found) -> Mapping[Change, Unit]:
-    """Whose each change is that ``stages`` makes ``apart``."""
+    """Return the unit of each change that ``stages`` makes with ``apart``."""
     return {
         change: whose
         for whose, own in groupby(sorted(differences, key=unit), key=unit)
@@ -81,14 +82,16 @@ def units_of(differences: Iterable[Difference], found: Found) -> Mapping[Change,
 
 
 def unit(one: Difference) -> Unit:
-    """What Slurm takes or refuses as one: an account's limits of a kind, a list, a default; all of
-    a QOS, which may have to be made.
+    """Return the unit of a difference, which Slurm accepts or refuses as a whole.
+
+    A unit is an account's limits of one kind, a QOS list, a default QOS, or all settings of a QOS,
+    which may have to be created.
     """
     return *_entity(one), "" if one.key.entity == "qos" else one.key.field.partition("=")[0]
 
 
 def _parts(one: Difference) -> tuple[Difference, ...]:
-    """First what a list of its own gets, then what it loses."""
+    """Split the change of a list of its own into what the list gains and, after that, loses."""
     if not _is_own_list(one):
         return (one,)
     both = ",".join(sorted(_names(one.now) | _names(one.wanted)))
@@ -97,14 +100,14 @@ def _parts(one: Difference) -> tuple[Difference, ...]:
 
 
 def _is_own_list(one: Difference) -> bool:
-    """Whether it is of a user, or of an account that is no tenant."""
+    """Whether the difference is the QOS list of a user, or of an account that is no tenant."""
     names = {qos_name(one.key.name), INHERITED}
     return one.key.field == QOS_LIST and (bool(one.user) or not names & _names(one.wanted))
 
 
 def _stage(one: Difference, shrinking: Collection[_Entity], found: Found) -> int:
     if one.key.entity == "qos" and one.key.name not in found.qos:
-        # The others name the borrowed ones as what they preempt.
+        # The own QOS name the borrowed ones in their preempt lists, so these must exist before.
         return 0 if is_borrowed(one.key.name) else 1
     if one.user or _is_own_list(one):
         return 2 if _names(one.wanted) > _names(one.now) else 5
@@ -113,10 +116,10 @@ def _stage(one: Difference, shrinking: Collection[_Entity], found: Found) -> int
 
 
 def stages_back(differences: Sequence[Difference], found: Found) -> tuple[Stage, ...]:
-    """What takes Slicewise out of Slurm: lists, defaults and limits, from the top down.
+    """Return the stages that take Slicewise's lists, defaults and limits out of Slurm.
 
-    An account can't have its default taken away while it would inherit one that its own list has
-    not.
+    Users come first, then accounts from the top down: Slurm does not remove an account's default
+    QOS while the account would inherit a default that its own list does not have.
     """
     levels: dict[int, list[Difference]] = {}
     for one in differences:
@@ -125,7 +128,7 @@ def stages_back(differences: Sequence[Difference], found: Found) -> tuple[Stage,
 
 
 def removal(qos: Iterable[str]) -> Change:
-    """The command that removes QOS; Slurm takes them out of every list, too."""
+    """Return the command that removes QOS; Slurm also takes them out of every list."""
     return ("remove", "qos", "where", f"name={','.join(sorted(qos))}")
 
 
@@ -134,7 +137,7 @@ def _no_limit(one: Difference) -> bool:
 
 
 def shrinks(one: Difference) -> bool:
-    """Whether it lets jobs have less than now."""
+    """Whether the change lowers a limit, or sets one where none is."""
     if _no_limit(one) or not one.wanted:
         return False
     return not one.now or int(one.wanted) < int(one.now)
@@ -152,7 +155,7 @@ def _depth(one: Difference, found: Found) -> int:
 
 
 def _modified(differences: Sequence[Difference], found: Found, apart: bool = False) -> Stage:
-    """One command for all that get the same: each takes a good part of a second."""
+    """Combine equal changes into one command, as each command takes a good part of a second."""
     together: dict[tuple[str, str, str, Change, str], list[str]] = {}
     by = unit if apart else _entity
     ordered = sorted(differences, key=by)
@@ -200,7 +203,10 @@ def _command(entity: str, names: Sequence[str], words: Change, found: Found) -> 
 
 
 def _words(differences: Sequence[Difference], *, new: bool) -> Iterable[str]:
-    """``grptres=billing=3000,gres/gpu:1g.10gb=2``, ``qos+=...``; -1 is no limit."""
+    """Yield sacctmgr's words: ``grptres=billing=3000,gres/gpu:1g.10gb=2``, ``qos+=...``.
+
+    -1 means no limit.
+    """
     limits: dict[str, list[str]] = {}
     for one in sorted(differences, key=lambda d: d.key.field):
         if not _no_limit(one):
@@ -233,7 +239,7 @@ def _list_words(one: Difference, *, new: bool) -> Iterable[str]:
 
 
 def _minutes(seconds: str) -> str:
-    """``2:30``, as sacctmgr takes a duration; a number alone would be minutes."""
+    """Format seconds as sacctmgr's ``2:30``; sacctmgr takes a number alone for minutes."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}" if seconds else "-1"
 
 

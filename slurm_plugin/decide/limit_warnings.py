@@ -1,4 +1,4 @@
-"""What keeps limits from being set or from holding."""
+"""Finds what prevents limits from being set or from binding."""
 
 from collections.abc import Iterable
 
@@ -19,7 +19,10 @@ _LONGEST_NAME = 40
 
 
 def unnamed_warnings(left_out: Iterable[Difference]) -> tuple[str, ...]:
-    """What ``can_be_named`` leaves out, in a sentence of some names, as Python writes them."""
+    """Describe the settings that ``can_be_named`` leaves out; () if there are none.
+
+    It is one sentence with some of the names, written as Python literals.
+    """
     names = sorted({one.user or one.key.name for one in left_out})
     if not names:
         return ()
@@ -47,8 +50,9 @@ def _below(tenant: str) -> str:
 
 
 def crowding_warnings(allowed: Allowed, found: Found, most_jobs: str) -> tuple[str, ...]:
-    """Tenants whose users may have all of slurmctld's jobs, in one sentence; ``most_jobs`` is
-    MaxJobCount.
+    """Warn in one sentence about tenants whose users could take all of slurmctld's job records.
+
+    ``most_jobs`` is Slurm's MaxJobCount. () if there are no such tenants.
     """
     tenants = sorted(allowed.policy.keys() & found.accounts.keys())
     open_ones = [name for name in tenants if not _bounds_submits(found.accounts[name], found)]
@@ -66,8 +70,8 @@ def crowding_warnings(allowed: Allowed, found: Found, most_jobs: str) -> tuple[s
 
 
 def _bounds_submits(row: Association, found: Found) -> bool:
-    """Its own bound, or that of an account above it."""
-    # No recursion: a coordinator nests accounts as deep as he likes.
+    """Whether the account, or one above it, bounds how many jobs may be submitted."""
+    # This must not recurse, as coordinators may nest accounts to any depth.
     account: Association | None = row
     while account is not None and not account.bounds_submits:
         account = found.accounts.get(account.parent)
@@ -75,7 +79,7 @@ def _bounds_submits(row: Association, found: Found) -> bool:
 
 
 def unknown_qos(named: Iterable[str], found: Found) -> tuple[str, ...]:
-    """QOS of the site that stand for a class and are not there, one sentence each."""
+    """Report the site's QOS that stand for a class but do not exist, one sentence each."""
     return tuple(
         f"[qos] of slicewise.toml names {name}, and slurmdbd has no such QOS: nobody can use it."
         for name in sorted(named)
@@ -84,7 +88,7 @@ def unknown_qos(named: Iterable[str], found: Found) -> tuple[str, ...]:
 
 
 def warnings(allowed: Allowed, found: Found) -> tuple[str, ...]:
-    """What keeps limits from being set or from holding, one sentence each."""
+    """Describe what prevents limits from being set or from binding, one sentence each."""
     absent = sorted(allowed.policy.keys() - found.accounts.keys())
     tenants = sorted(allowed.policy.keys() & found.accounts.keys())
     listed = {name for row in (*found.accounts.values(), *found.users) for name in row.qos}
