@@ -5,7 +5,7 @@ The first rule that applies decides, in this order:
 1. no managed partition is requested: pass, or SW-SERVICE-PARTITION for a service
 2. unreadable directives: SW-DIRECTIVE; an invalid service: SW-SERVICE
 3. a job that asks for no GPUs: pass
-4. a service whose tenant is not the account that is charged: SW-SERVICE-TENANT
+4. a service of another tenant than the account that is charged: SW-SERVICE-TENANT
 5. an account that the user may not use: SW-TENANT-UNKNOWN; an account without quota: SW-QUOTA-NONE
 6. class high, which the tenant may not have: SW-CLASS-FORBIDDEN; a QOS of the site that stands for
    a class, but that the user may not name: SW-QOS
@@ -21,7 +21,7 @@ The first rule that applies decides, in this order:
 10. a living service of the same name that belongs to another user: SW-SERVICE-EXISTS; a service
     with too many generations: SW-SERVICE-GENERATIONS; a new service for which the gateway has no
     place: SW-SERVICE-PLACES
-11. an array whose indices are not the service's slots: SW-SERVICE-ARRAY
+11. an array with other indices than the service's slots: SW-SERVICE-ARRAY
 12. otherwise: admit
 
 ``as_mode_allows`` then adapts the answer to the daemon's mode.
@@ -406,7 +406,7 @@ def _hours(millislice_s: int) -> str:
 
 
 def _check_owner(spec: ServiceSpec, submission: _Submission) -> None:
-    """Refuse a name that another user's service has; the same user's service gets a generation."""
+    """Refuse a name that another user's service has; a user's own service gets a new generation."""
     uid, recent = submission.request.uid, submission.recent.services
     living = submission.snapshot.services.get((spec.tenant, spec.name))
     others = {one for tenant, name, one in recent if (tenant, name) == (spec.tenant, spec.name)}

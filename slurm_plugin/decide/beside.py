@@ -7,9 +7,9 @@ from slurm_plugin.decide.demand import has_gpus
 
 
 def partitions_beside(nodes: Iterable[NodeView], managed: frozenset[str]) -> tuple[str, ...]:
-    """Return the unmanaged partitions on GPU nodes of managed ones, whose jobs are not charged.
+    """Return the names, sorted, of unmanaged partitions on GPU nodes of managed ones.
 
-    The names are sorted.
+    Jobs in these partitions are not charged.
     """
     names = {name for node in nodes if has_gpus(node, managed) for name in node.partitions}
     return tuple(sorted(names - managed))

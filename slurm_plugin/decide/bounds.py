@@ -12,7 +12,7 @@ class Bounds:
     """The most that each tenant could have at any hour, in millislices.
 
     Attributes:
-        quotas: the tenant's own part: its nominal less what its children are due.
+        quotas: the largest own part (its nominal less what its children are due).
         borrowing_limits: what it may borrow beyond that.
         ceilings: what its jobs could ever hold, with all that may be borrowed.
     """
@@ -52,7 +52,7 @@ def highest_ceilings(policy: Policy, capacity: int | None) -> Mapping[str, int]:
 def period_budgets(policy: Policy) -> Mapping[str, int]:
     """Compute the most millislice-seconds that a tenant's payer has in a period, by tenant.
 
-    Tenants without a budget are left out. So are tenants whose budget has no period, as grants may
+    Tenants without a budget are left out. So are those with a budget without periods, as grants may
     enlarge it at any time.
     """
     found: dict[str, int] = {}

@@ -84,10 +84,10 @@ class Part:
     """A QOS' part of budgets: what jobs that run in it may still take together.
 
     Attributes:
-        budgets: the tenants whose budgets the QOS draws on, the nearest first.
+        budgets: the tenants that have the budgets on which the QOS draws, the nearest first.
         minutes: the part in millislice-minutes.
-        least: the least millislice-minutes with which all waiting jobs that are to start can; 0 if
-            none is to start.
+        least: the least millislice-minutes with which all waiting jobs that are to start can do
+            so; 0 if none is to start.
     """
 
     budgets: tuple[str, ...]
@@ -162,8 +162,8 @@ def as_budgets_let(
 
     ``run_minutes`` are the millislice-minutes that each budget has left, including what running
     jobs may still take. Waiting jobs claim them in Slurm's order. Jobs in their tenants' own QOS
-    come first, as far as the own parts pay for them. Then come the others, as far as their tenants
-    and the tenants above may hold more; else jobs to which no tenant lends would keep others from
+    come first, up to what the own parts pay for. Then come the others, up to what their tenants and
+    the tenants above may still hold; else jobs to which no tenant lends would keep others from
     what their tenants are guaranteed. Jobs that wait for something other than slices, GPUs or a
     budget claim nothing.
     """
@@ -284,7 +284,7 @@ class _Division:
         return min(self._left[name] for name in self.draws[qos])
 
     def give(self, qos: str, minutes: int) -> None:
-        """Give the QOS so many more minutes, at most ``most``."""
+        """Give the QOS more minutes, at most ``most``."""
         self.given[qos] += minutes
         self.take(self.draws[qos], minutes)
 

@@ -56,9 +56,9 @@ def by_use(found: Mapping[str, Ceiling], use: QosUse) -> Mapping[str, Ceiling]:
 
     A loan is what a tenant's jobs need beyond its own part: a job that costs 3.5 slices, of a
     tenant with 2 unused slices, is lent 1.5. So the borrowed QOS gets some of the own part: first
-    what its running jobs hold beyond its limit, as far as jobs of the own QOS do not hold that;
-    then what its waiting jobs lack, as far as jobs of the own QOS neither hold nor wait for that.
-    Waiting jobs that could not each start even then do not count.
+    what its running jobs hold beyond its limit, unless jobs of the own QOS hold that; then what its
+    waiting jobs lack, unless jobs of the own QOS hold or wait for that. Waiting jobs that could not
+    each start even then do not count.
     """
     return {name: _by_use(name, ceiling, use) for name, ceiling in found.items()}
 

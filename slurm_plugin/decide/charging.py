@@ -36,8 +36,8 @@ class Tariff:
 
     Attributes:
         costs: millislices of one instance by GRES type (``Settings.costs``).
-        payers: the tenant whose budget pays, by tenant; a tenant that is missing pays itself. A
-            run keeps the payer with which it was reserved.
+        payers: the tenant with the budget that pays, by tenant; a tenant that is missing pays
+            itself. A run keeps the payer with which it was reserved.
         node_failure: who bears the cost of a run that ended because its node failed; with
             "operator" all of the cost is waived.
         billing: the unit of Slurm's ``billing``, which is only compared with the charge.
@@ -77,13 +77,13 @@ def charge(
 ) -> Charging:
     """Decide the charges that bring the ledger up to what Slurm shows.
 
-    ``jobs`` are Slurm's current jobs, and ``records`` accounting's runs; without records no run is
-    settled by its end. ``reservations`` are all open reservations. ``lost`` has the ends of
-    reserved runs that accounting has lost, which count unless ``records`` show the ends after all.
+    ``jobs`` are Slurm's current jobs, and ``records`` accounting's runs; without records only lost
+    runs are settled. ``reservations`` are all open reservations. ``lost`` has the ends of reserved
+    runs that accounting has lost, which count unless ``records`` show the ends after all.
 
-    A run whose end accounting shows is settled even if its job still seems to run. A job that gives
-    nodes back continues, and is charged to its end for the GPUs with which it began. A charge that
-    the ledger already has is decided again without effect (see ``Charge.after``).
+    A run is settled if accounting shows its end, even if its job still seems to run. A job that
+    gives nodes back continues, and is charged to its end for the GPUs with which it began. A charge
+    that the ledger already has is decided again without effect (see ``Charge.after``).
     """
     jobs, held = tuple(jobs), {reservation.key: reservation for reservation in reservations}
     ended = _ended(tariff, _whole_runs(tariff.costs, jobs, records, held), held)
@@ -140,7 +140,7 @@ def _whole_runs(
             parts.setdefault(record.job_id, []).append(record)
     others = [record for record in records if record.state != _RESIZING]
     known = {(record.job_id, record.start_s) for record in others}
-    # slurmctld still knows the start of a run whose first record ended too long ago to be here.
+    # If a run's first record ended too long ago to be here, slurmctld still knows its start.
     began_s = {job.job_id: job.start_s for job in jobs}
     open_runs = {(key.job_id, key.start_s) for key in held} - known
     for record in others:

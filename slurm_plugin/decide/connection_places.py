@@ -33,7 +33,7 @@ class Guest:
     Attributes:
         since_s: when it was accepted.
         is_silent: whether its question has not fully arrived yet.
-        is_launchers: whether the launcher has asked questions from the same host.
+        is_launchers: whether the launcher has asked from its host.
     """
 
     number: int
@@ -48,11 +48,9 @@ class Bounds:
     """The most connections at one time.
 
     Attributes:
-        connections: the most from all hosts but the launcher's.
-        per_host, per_prefix: the most from one host or prefix; the launcher's hosts do not count
-            in their prefix.
-        grace_s: seconds for which a silent connection can't be closed for another one of its own
-            host.
+        connections: from all hosts but the launcher's.
+        per_host, per_prefix: from one; the launcher's hosts do not count in their prefix.
+        grace_s: seconds before a silent connection may be closed for another of its own host.
     """
 
     connections: int
@@ -134,9 +132,9 @@ def idle_to_cut(uid: int, idle: Collection[Idle], open_by_uid: Mapping[int, int]
 
 
 def _made_among(guests: Sequence[Guest]) -> Room:
-    """Make room by closing a silent connection; there is no room if none is silent.
+    """Make room by closing a silent connection, if any, of the prefix and host with the most.
 
-    It is the longest silent one of the host with the most connections, in the prefix with the most.
+    It is the longest silent one there.
     """
     prefixes = Counter(one.origin.prefix for one in guests)
     hosts = Counter(one.origin.host for one in guests)

@@ -62,15 +62,15 @@ user may not use a partition.
 """
 
 _NO_NODES = ("ReqNodeNotAvail", "Nodes_required_for_job_are_DOWN")
-"""Prefixes of Slurm's reasons for jobs whose nodes are down, drained or reserved. Details follow
-them."""
+"""Prefixes of Slurm's reasons for jobs that need nodes which are down, drained or reserved. Details
+follow the prefix."""
 
 QOS_SLICES = "QOSGrpBilling"
 """The only limit that more slices help, in a tenant's QOS; in any other QOS it is the gate's."""
 QOS_BUDGET = "QOSGrpBillingRunMinutes"
 """The reason of a job for which its QOS' part of a budget is too small."""
 ACCOUNTS_BUDGET = "AssocGrpBillingRunMinutes"
-"""The same while budgets are limits of accounts, which they were once and are without the gate."""
+"""The same for limits of accounts, which budgets once were, and are until the gate is in force."""
 
 _FOR_OTHERS = frozenset({"Priority", "Resources"})
 """Slurm's reasons for jobs for which nothing is free."""
@@ -80,7 +80,7 @@ _FIRST_LOOK_S = 5
 grace time."""
 
 FIRST_TASKS = 64
-"""The most waiting tasks of a QOS to look at: more do not start before limits are updated again."""
+"""The most waiting tasks of a QOS that count: more do not start before limits are updated again."""
 
 
 @dataclass(frozen=True)

@@ -68,10 +68,9 @@ class TypeRoom:
     """What may start now of one GRES type without preemption.
 
     Attributes:
-        cost_millislices: the cost of one instance.
-        guaranteed: instances that may start in the tenant's own QOS.
+        guaranteed: instances in the tenant's own QOS.
         guaranteed_bound: the limit that allows no more of these.
-        borrowed: further instances that may start in the borrowed QOS.
+        borrowed: further instances in the borrowed QOS.
         borrowed_bound: the limit that allows no more of these.
         longest_run_s: seconds that one instance could run on the budget; None without a budget.
     """
@@ -93,11 +92,10 @@ class Explanation:
         nominal_millislices: the effective nominal of the tenant and the tenants below it.
         held_millislices: what the subtree's jobs hold in any QOS.
         guaranteed_millislices: what the tenant's own jobs hold in its own QOS.
-        payer: the tenant whose budget leaves the least, among this tenant and those above; "" if
-            no budget limits its runs.
-        startable_millislice_s: what that budget, with its overdraft, leaves for new runs; None if
-            no budget limits them.
-        types: the room for each GRES type, the cheapest first.
+        payer: the tenant with the budget that leaves the least, among this tenant and those above;
+            "" if no budget limits its runs.
+        startable_millislice_s: what that budget leaves for new runs, with its overdraft; or None.
+        types: the cheapest first.
     """
 
     tenant: str
@@ -267,7 +265,7 @@ def _budget_bound(payer: str, startable_millislice_s: int, cost: int) -> Bound:
 
 
 def startable_on_budgets(tenant: str, now: Situation) -> tuple[str, int | None]:
-    """Return the tenant on the way up whose budget leaves the least, and its millislice-seconds.
+    """Return which tenant's budget on the way up leaves the least, and its millislice-seconds.
 
     The amount is never negative. ("", None) if no budget that has begun is on the way.
     """

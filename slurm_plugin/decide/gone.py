@@ -7,8 +7,8 @@ from cluster.jobs import JobState, JobView
 from slurm_plugin.decide.model import Reservation, RunKey
 
 LIVE = (JobState.RUNNING, JobState.SUSPENDED)
-"""States of a run in progress. In CONFIGURING a run's start may still move, and of a COMPLETING run
-accounting has the end."""
+"""States of a run in progress. CONFIGURING is left out because the start may still move then, and
+COMPLETING because accounting has the end."""
 
 LOST_AFTER_S = 7200
 """Seconds after which the end of a reserved run counts as lost if accounting does not show it."""

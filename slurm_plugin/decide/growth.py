@@ -59,8 +59,8 @@ def overtaken(
 ) -> frozenset[str]:
     """Return the QOS that must wait because jobs in the tenant's other QOS took more meanwhile.
 
-    The limits were computed for the use that was ``planned``. A QOS waits if ``now`` the other QOS
-    holds more than that, and more than its own wanted limit.
+    The limits were computed for the ``planned`` use; ``now`` the other QOS holds more than that,
+    and more than its own wanted limit.
     """
     return frozenset(
         name

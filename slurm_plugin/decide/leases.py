@@ -1,9 +1,9 @@
 """Decides which replicas' time limits are extended, and which replicas must end, when and why.
 
-A lease is the part of a replica's time limit that is granted at a time. A replica that the launcher
-wants gets a whole lease again when half of it is over. No lease reaches past a wall: a reservation
-of the node, the time at which Slurm plans to start a bigger job there, or the end of what the
-tenant's budget pays for. Slurm itself checks none of these when a time limit is raised.
+A replica that the launcher wants gets a whole lease again when half of it is over. No lease reaches
+past a wall: a reservation of the node, the time at which Slurm plans to start a bigger job there,
+or the end of what the tenant's budget pays for. Slurm itself checks none of these when a time limit
+is raised.
 """
 
 from collections import Counter, defaultdict
@@ -41,12 +41,10 @@ class Leased:
     """One running slot.
 
     Attributes:
-        run: Slurm's record of the running task.
-        end_s: when the run's time limit ends, in Unix seconds.
-        limit_min: the time limit in minutes.
-        is_wanted: whether the launcher wants the replica, and was heard of within the lease.
-        reservations: the names of the reservations in which it runs.
-        cores: the cores that it has, by node, where that matters and is known.
+        run: the running task as Slurm shows it.
+        is_wanted: whether the launcher wants the replica, and was heard within the lease.
+        reservations: the names of the reservations in which the replica runs.
+        cores: its cores by node, where they matter and are known.
     """
 
     key: Key
@@ -70,8 +68,8 @@ class Wall:
 
     Attributes:
         at_s: Unix seconds.
-        job: the job that is to start then, if the wall is a planned start.
-        reservation: the reservation that begins then, if the wall is one.
+        job: the job that is planned to start then, if any.
+        reservation: the reservation that begins then, if any.
     """
 
     at_s: int
@@ -118,11 +116,7 @@ def plan_leases(
     *,
     extends: bool,
 ) -> LeasePlan:
-    """Plan the leases of running slots.
-
-    ``walls`` are by node. With ``extends`` False no lease is extended, so every replica ends with
-    its lease.
-    """
+    """Plan leases, given ``walls`` by node; without ``extends`` replicas end with their leases."""
     left = dict(spare.left)
     limits_min: dict[RunKey, int] = {}
     ends: dict[RunKey, End] = {}
@@ -146,8 +140,7 @@ def leased(
 ) -> Iterator[Leased]:
     """Yield the running slots that have a time limit.
 
-    ``wished`` are the slots that the launcher wants, by array. ``unheard_s`` are the seconds since
-    the launcher was last heard of.
+    ``wished`` are the slots that the launcher wants, by array; it was last heard ``unheard_s`` ago.
     """
     runs = {job.job_id: job for job in jobs if job.state is JobState.RUNNING}
     for service in services:
@@ -180,8 +173,7 @@ def walls_of(
 ) -> Mapping[str, Sequence[Wall]]:
     """Collect the walls by node.
 
-    Reservations for re-cuts are none: replicas in the way of a re-cut are told to end, and all
-    others stay.
+    A re-cut's reservation is none: replicas in its way are told to end, and all others stay.
     """
     waiting = {job.job_id: job for job in jobs}
     found: dict[str, list[Wall]] = defaultdict(list)
@@ -203,10 +195,7 @@ def spare_minutes(
     now_s: float,
     costs: Mapping[str, Millislices],
 ) -> Spare:
-    """Compute what running jobs leave of ``run_minutes``.
-
-    These are the millislice-minutes that each budget had when Slurm's limits were set.
-    """
+    """Compute what running jobs leave of ``run_minutes``, as budgets were when limits were set."""
     held: Counter[str] = Counter()
     for job in jobs:
         if job.state is JobState.RUNNING and job.account in policy:
@@ -258,9 +247,8 @@ def _of_reservation(
 ) -> Iterator[Wall]:
     """Yield the wall that a reservation is for a replica, if any.
 
-    A replica is not affected if the reservation has other cores of the node. A replica that runs in
-    the reservation must be gone at the reservation's end, when Slurm ends it, unless the
-    reservation is flexible.
+    There is none if the reservation has only other cores of the node. A replica in the reservation
+    ends with it, unless the reservation is flexible.
     """
     if reservation.name in slot.reservations:
         if "FLEX" not in reservation.flags:
@@ -272,9 +260,9 @@ def _of_reservation(
 
 
 def _is_bigger(job: JobView, run: JobView, costs: Mapping[str, Millislices]) -> bool:
-    """Whether a job needs more slices, CPUs or nodes than the replica has.
+    """Whether a job needs more slices, CPUs or nodes than a replica.
 
-    False if the job needs only GPUs of types that the replica does not have.
+    False if the job's GPUs are all of other types than the replica's.
     """
     asked, had = job.gpus, run.gpus
     if asked and not asked.keys() & had.keys():
@@ -300,7 +288,7 @@ def _up_to(slot: Leased, wall: Wall) -> int:
 
 
 def _end(slot: Leased, wall: Wall | None, now_s: float, *, extends: bool) -> End | None:
-    """Return when and why a replica must end; None if no end is in sight.
+    """Return a replica's end and the reason; None if no end is near.
 
     The script gives the slot back a little before the limit, so that Slurm need not kill it.
     """

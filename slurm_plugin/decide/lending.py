@@ -68,8 +68,8 @@ def lend(
 
     ``demand`` is what each tenant's own jobs hold or wait for, and ``lately`` what they have held
     on average, both in millislices. While the nominals at the top add up to more than ``capacity``,
-    or the capacity is not known (None), nothing new is lent. Current loans are then kept as far as
-    they are still idle at the lender and wanted by the borrower.
+    or the capacity is not known (None), nothing new is lent. Current loans are then cut to what
+    is still idle at the lender and wanted by the borrower.
     """
     own = own_part(policy)
     idle = {name: max(0, own[name] - demand.get(name, 0)) for name in policy}
@@ -135,7 +135,7 @@ def _flow(policy: Policy, loans: Iterable[Loan]) -> _Flow:
 
 
 def _gates(policy: Policy, loan: Loan) -> list[_Gate]:
-    """List every gate on a loan's way, up to the nearest tenant whose subtree has both its ends."""
+    """List every gate on a loan's way, up to the nearest tenant with both ends in its subtree."""
     up = (loan.lender, *ancestors(policy, loan.lender))
     down = (loan.borrower, *ancestors(policy, loan.borrower))
     gates: list[_Gate] = [("lends", loan.lender), ("borrows", loan.borrower)]
@@ -272,7 +272,7 @@ def _got(policy: Policy, parts: _Parts) -> _Flow:
 def _kept(
     policy: Policy, current: Iterable[Loan], idle: Mapping[str, int], room: _Flow
 ) -> tuple[Loan, ...]:
-    """Keep current loans as far as there is room, first those of the lender with the most idle."""
+    """Keep current loans within ``room``, first those of the lender with the most left idle."""
     left = Counter(idle)
     for loan in current:
         left[loan.lender] -= loan.amount_millislices
@@ -361,7 +361,7 @@ def _drawn(parts: Sequence[_Part], least: list[int], total: int) -> list[int]:
 def _paired(policy: Policy, kept: Iterable[Loan], more: _Flow) -> tuple[Loan, ...]:
     """Return the kept loans, grown and joined by new ones so that all ``more`` of the flow is used.
 
-    The additional flow first enlarges kept loans as far as their gates allow.
+    The additional flow first enlarges kept loans within their gates.
     """
     amounts = Counter({_ends(loan): int(loan.amount_millislices) for loan in kept})
     larger = [replace(loan, amount_millislices=MAX_NOMINAL_MILLISLICES) for loan in kept]

@@ -1,4 +1,4 @@
-"""Turns differences into sacctmgr commands, ordered so that no more is allowed at any moment."""
+"""Turns differences into sacctmgr commands, in an order that never allows more in between."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ def can_be_named(one: Difference) -> bool:
 def stages(
     differences: Iterable[Difference], found: Found, *, apart: bool = False
 ) -> tuple[Stage, ...]:
-    """Return the stages of changes that bring Slurm to what is wanted; each must follow the last.
+    """Return the changes that bring Slurm to what is wanted; each stage comes after the one before.
 
     With ``apart`` each ``unit`` has a command of its own, so that a change that Slurm refuses does
     not prevent others.

@@ -234,7 +234,7 @@ def wanted(allowed: Allowed, found: Found, known: Mapping[LimitKey, KnownLimit])
     """Translate the ledger's policy into settings in Slurm.
 
     The gate, which is the managed partitions' QOS, lets no billed job start. What a tenant may hold
-    is limited by its two QOS, whose flag lets them through the gate (docs/decisions/0021):
+    is limited by its two QOS, which pass the gate by their flag (docs/decisions/0021):
     ``slicewise_<tenant>`` is limited to the own part less what the tenant lends,
     ``slicewise_<tenant>_borrowed`` to what is lent to it (``ceilings.by_use`` has moved some of the
     own part there). So all tenants' limits add up to no more than the cluster has, however the tree
@@ -512,7 +512,7 @@ def _handed_back(
 
 
 def _not_divided(settings: Settings, found: Found, allowed: Allowed) -> Collection[str]:
-    """Return the budgets of which some QOS that draws on them has no part in Slurm yet."""
+    """Return the budgets that some QOS draws on without having a part in Slurm yet."""
     draws = drawn_on(allowed.policy, allowed.run_minutes, allowed.policy)
     keys = {qos: LimitKey("qos", qos, RUN_MINUTES) for qos in draws}
     return {
