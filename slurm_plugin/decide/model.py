@@ -1,4 +1,4 @@
-"""The ledger's words: runs, reservations, transfers, charges, budgets' entries, statements."""
+"""Types of the ledger: runs, reservations, transfers, charges, budget entries, statements."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,14 +25,15 @@ class RunKey:
 
 @dataclass(frozen=True)
 class Run:
-    """Who runs what at which cost.
+    """A run of a job: tenant, user, allotted GPU instances and their cost.
 
     Attributes:
         tenant: the Slurm account, which is charged.
-        task: as people name it: ``814_3`` or ``814``.
-        gres: GPU instances by type that Slurm allotted.
-        cost_millislices: of all of them together.
-        payer: whose budget it uses up: the tenant itself, or the tenant above it that has one.
+        task: the job or array task as users name it: ``814_3`` or ``814``.
+        gres: GPU instances that Slurm allotted, by type.
+        cost_millislices: cost of all these instances together.
+        payer: the tenant whose budget the run uses up: the run's own tenant, or the tenant above
+            it that has a budget.
     """
 
     key: RunKey
@@ -46,12 +47,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Reservation(Run):
-    """A run that is not settled yet, and what is set aside for it.
+    """A run that is not settled yet, and the amount set aside for it.
 
     Attributes:
-        reserved_millislice_s: still set aside, beside what is posted.
-        posted_millislice_s: posted so far, less what was reversed.
-        transfers: how many transfers the ledger has of this run.
+        reserved_millislice_s: amount still set aside, not counting what is posted.
+        posted_millislice_s: amount posted so far, less what was reversed.
+        transfers: number of transfers that the ledger has of this run.
     """
 
     reserved_millislice_s: MillisliceSeconds
@@ -63,19 +64,19 @@ class Account(StrEnum):
     """The accounts of a tenant. Over all tenants their balances (credits − debits) sum to zero."""
 
     GRANTED = "granted"
-    """Where a budget comes from: its balance is minus what was granted, net."""
+    """The source of a budget: its balance is minus the net amount granted."""
     AVAILABLE = "available"
-    """What is left to reserve; of a tenant without a budget minus what its runs took."""
+    """What is left to reserve. Without a budget: minus what the tenant's runs took."""
     RESERVED = "reserved"
     USED = "used"
     WAIVED = "waived"
     """Allotted by Slurm but not charged to the tenant."""
     OPERATOR = "operator"
-    """Who bears what is waived: its balance is minus that. No budget is used up by it."""
+    """The operator bears what is waived: the balance is minus that amount. It uses up no budget."""
 
 
 class TransferKind(StrEnum):
-    """Steps of a run's life in the ledger: two-phase, as TigerBeetle's pending transfers.
+    """Steps of a run's life in the ledger: two-phase, like TigerBeetle's pending transfers.
 
     https://docs.tigerbeetle.com/coding/two-phase-transfers/
     """
@@ -83,7 +84,7 @@ class TransferKind(StrEnum):
     RESERVE = "reserve"
     """At the start: cost × time limit, available → reserved."""
     EXTEND = "extend"
-    """More of the same: the time limit grew, or the run outlived it."""
+    """A larger reservation, available → reserved: the time limit grew, or the run outlived it."""
     POST = "post"
     """At the end: the exact use, reserved → used."""
     VOID = "void"
@@ -91,13 +92,13 @@ class TransferKind(StrEnum):
     REVERSE = "reverse"
     """Accounting shows less than is posted: the excess, used → reserved."""
     WAIVE = "waive"
-    """At the end of a run that the operator pays: the use, operator → waived. Its whole reservation
-    is voided.
+    """At the end of a run that the operator pays: the use, operator → waived. The run's whole
+    reservation is voided.
     """
     GRANT = "grant"
-    """More budget: granted → available. Of no run."""
+    """More budget: granted → available. Belongs to no run."""
     REVOKE = "revoke"
-    """Less budget: available → granted. Of no run."""
+    """Less budget: available → granted. Belongs to no run."""
 
 
 DEBIT_CREDIT: Mapping[TransferKind, tuple[Account, Account]] = {
@@ -110,19 +111,19 @@ DEBIT_CREDIT: Mapping[TransferKind, tuple[Account, Account]] = {
     TransferKind.GRANT: (Account.GRANTED, Account.AVAILABLE),
     TransferKind.REVOKE: (Account.AVAILABLE, Account.GRANTED),
 }
-"""Which account each kind of transfer debits, which it credits."""
+"""The account that each kind of transfer debits, and the account that it credits."""
 
 PAYERS = frozenset({Account.GRANTED, Account.AVAILABLE, Account.RESERVED})
-"""Accounts of the run's payer; the others are the tenant's."""
+"""Accounts that belong to the run's payer; the other accounts belong to the run's tenant."""
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """An amount above zero that moves between two accounts of a run's payer and its tenant.
+    """A positive amount that moves between two accounts of a run's payer and its tenant.
 
     Attributes:
-        until_s: the Unix second up to which the run is covered: by a reservation its time limit,
-            by a post or void its end.
+        until_s: Unix second up to which the transfer covers the run: for a reservation the end of
+            its time limit, for a post or void the run's end.
     """
 
     kind: TransferKind
@@ -135,9 +136,9 @@ class Charge:
     """Transfers of one run, to be applied together or not at all.
 
     Attributes:
-        after: how many transfers of this run there were when this was decided. The ledger applies
-            a charge only if there are still as many: so an event that comes twice, or a decision
-            on an old look at the ledger, changes nothing.
+        after: number of transfers that the run had when the charge was decided. The ledger applies
+            a charge only if the run still has that number, so a repeated event, or a decision
+            made on an old view of the ledger, changes nothing.
     """
 
     run: Run
@@ -147,7 +148,7 @@ class Charge:
 
 @dataclass(frozen=True)
 class Observation:
-    """Something odd about a run that an operator should know; it was not silently taken."""
+    """An anomaly of a run, reported to the operator instead of accepted silently."""
 
     key: RunKey
     text: str
@@ -155,10 +156,10 @@ class Observation:
 
 @dataclass(frozen=True)
 class Charging:
-    """What ``charging.charge`` decided.
+    """The decision of ``charging.charge``.
 
     Attributes:
-        unpriced: GPU types that runs have and no cost is set for: they are charged nothing.
+        unpriced: GPU types of runs for which no cost is set: nothing is charged for them.
     """
 
     charges: tuple[Charge, ...]
@@ -171,10 +172,10 @@ class StatementRow:
     """One run in a statement.
 
     Attributes:
-        end_s: Unix seconds; None while it runs.
-        used_millislice_s: posted, or used so far while it runs.
-        waived_millislice_s: allotted, but not charged.
-        reserved_millislice_s: set aside beyond that; 0 once it is settled.
+        end_s: Unix seconds; None while the run lasts.
+        used_millislice_s: amount posted, or used so far while the run lasts.
+        waived_millislice_s: amount allotted by Slurm but not charged.
+        reserved_millislice_s: amount set aside beyond that; 0 once the run is settled.
     """
 
     run: Run
@@ -206,14 +207,14 @@ class Statement:
 
 @dataclass(frozen=True)
 class Balance:
-    """A tenant's accounts as they stand, in millislice-seconds.
+    """Current balances of a tenant's accounts, in millislice-seconds.
 
     Attributes:
-        granted_millislice_s: what its budget was given, less what was taken back.
-        available_millislice_s: granted, less what its budget's runs have reserved and used; below
-            zero is an overdraft, or a tenant without a budget.
-        reserved_millislice_s: set aside for running jobs that its budget pays for.
-        used_millislice_s, waived_millislice_s: of its own runs, whoever pays.
+        granted_millislice_s: amount granted to its budget, less what was revoked.
+        available_millislice_s: granted, less what runs that the budget pays for have reserved and
+            used. Negative: an overdraft, or a tenant without a budget.
+        reserved_millislice_s: amount set aside for running jobs that its budget pays for.
+        used_millislice_s, waived_millislice_s: totals of its own runs, whichever budget pays.
     """
 
     tenant: str
@@ -226,7 +227,7 @@ class Balance:
 
 @dataclass(frozen=True)
 class BalanceLine:
-    """A tenant's accounts, and what its budget has left now; None without one."""
+    """A tenant's balance, and what its budget has left now: None without a budget."""
 
     balance: Balance
     left_millislice_s: int | None
@@ -234,15 +235,16 @@ class BalanceLine:
 
 @dataclass(frozen=True)
 class BudgetEntry:
-    """A budget was given or taken.
+    """An amount granted to a budget, or taken back from it.
 
     Attributes:
         kind: ``roll`` at the start of a period, ``grant`` and ``adjust`` by an operator.
-        amount_millislice_s: above zero is granted, below is taken back; a roll may be zero.
-        period_start_s: of a roll: Unix seconds, 0 for a budget without periods; else None.
-        at_s: when it was recorded; None before.
-        key: by which whoever asks again is known: of a key the ledger has one entry. None: each
-            time is another one.
+        amount_millislice_s: positive is granted, negative is taken back; a roll may be zero.
+        period_start_s: start of the period for a roll, in Unix seconds, 0 for a budget without
+            periods; None for other kinds.
+        at_s: Unix seconds when the entry was recorded; None before.
+        key: idempotency key: the ledger keeps one entry per key, so a repeated request adds
+            nothing. None: each request adds another entry.
     """
 
     tenant: str
@@ -257,18 +259,18 @@ class BudgetEntry:
 
 @dataclass(frozen=True)
 class Verification:
-    """What replaying the whole log found.
+    """The result of replaying the whole log.
 
     Attributes:
-        transfers: how many were replayed.
-        accounts: how many stored balances were compared.
-        reservations: how many open ones were compared.
-        imbalance_millislice_s: what does not add up, over everything, and 1 for each fault that is
-            no amount; 0 iff all is well.
-        faults: in words, the first few.
-        sealed: how many transfers the chain of seals covers.
-        seal: the newest hash, in hexadecimal: whoever keeps it elsewhere sees whether the chain
-            itself was rewritten. "" if nothing is sealed.
+        transfers: number of transfers replayed.
+        accounts: number of stored balances compared.
+        reservations: number of open reservations compared.
+        imbalance_millislice_s: sum of all amounts that do not add up, plus 1 for each fault that
+            is not an amount; 0 if and only if all is well.
+        faults: descriptions of the first few faults.
+        sealed: number of transfers that the chain of seals covers.
+        seal: newest hash of the chain, in hexadecimal; "" if nothing is sealed. An operator who
+            keeps a copy elsewhere can tell whether the chain itself was rewritten.
     """
 
     transfers: int

@@ -1,4 +1,4 @@
-"""The words of policy: tenants in a tree, quotas, loans, budgets, limits in Slurm."""
+"""Types of policy: tenants in a tree, quotas, loans, budgets, limits in Slurm."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,29 +8,30 @@ from typing import Literal
 from cluster.units import Millislices, MillisliceSeconds
 
 MAX_NOMINAL_MILLISLICES = Millislices(10**9)
-"""A million slices: 142,857 GPUs. As a borrowing or lending limit it means no limit."""
+"""A million slices: 142,857 GPUs. As a borrowing or lending limit it means "no limit"."""
 
 MAX_BUDGET_MILLISLICE_S = MillisliceSeconds(36 * 10**14)
-"""A thousand million slice-hours; thousands of these fit into a bigint."""
+"""A thousand million slice-hours; a bigint holds thousands of such amounts."""
 
 MAX_WEIGHT = 1_000_000
 MAX_TYPE_LIMIT = 1_000_000
 
 ROOT_ACCOUNT = "root"
-"""Slurm's top account. It is no tenant: its limit would be the whole cluster's."""
+"""Slurm's top account. It can't be a tenant: its limit would apply to the whole cluster."""
 
 
 @dataclass(frozen=True)
 class Quota:
-    """What a tenant and the tenants below it may hold at one time, as in Kueue.
+    """What a tenant and the tenants below it may hold at one time. The terms are Kueue's.
 
     Attributes:
-        nominal_millislices: what it is guaranteed; 0 of a tenant with others below it: their sum.
-        borrowing_limit_millislices: how far above it may go on what others leave idle.
-        lending_limit_millislices: how much of its own idle nominal others may hold.
-        weight: its share of what is idle, against others who want it.
-        type_limits: instances of a GRES type at most: ``{"3g.40gb": 2}``.
-        model_limits: millislices on a GPU model at most: ``{"H200-141GB": 7000}``.
+        nominal_millislices: guaranteed amount. 0 for a tenant with children means their sum.
+        borrowing_limit_millislices: most that the tenant may hold beyond its nominal, from what
+            other tenants leave idle.
+        lending_limit_millislices: most of its own idle nominal that other tenants may hold.
+        weight: weight of its share of idle quota, relative to other tenants that want it.
+        type_limits: most instances by GRES type: ``{"3g.40gb": 2}``.
+        model_limits: most millislices by GPU model: ``{"H200-141GB": 7000}``.
     """
 
     nominal_millislices: Millislices
@@ -42,7 +43,7 @@ class Quota:
 
 
 class Period(StrEnum):
-    """How often a budget begins anew; NONE is never."""
+    """How often a budget starts again; NONE is never."""
 
     DAY = "day"
     WEEK = "week"
@@ -52,12 +53,12 @@ class Period(StrEnum):
 
 @dataclass(frozen=True)
 class Budget:
-    """What a tenant may use up in a period.
+    """The amount that a tenant may use up in a period.
 
     Attributes:
-        amount_millislice_s: given at the start of each period.
-        carry_over_millislice_s: at most so much of what is left goes on into the next period.
-        overdraft_millislice_s: how far beyond what is left Slurm still starts jobs.
+        amount_millislice_s: amount granted at the start of each period.
+        carry_over_millislice_s: most of an unused amount that carries over into the next period.
+        overdraft_millislice_s: amount beyond what is left up to which Slurm still starts jobs.
     """
 
     period: Period
@@ -72,7 +73,8 @@ class Tenant:
 
     Attributes:
         parent: the nearest account above it that is a tenant, "" if there is none.
-        budget: None if it has none of its own: then the nearest above it pays.
+        budget: None if the tenant has no budget of its own: the nearest tenant above it that has
+            one then pays.
     """
 
     name: str
@@ -82,16 +84,16 @@ class Tenant:
 
 
 Policy = Mapping[str, Tenant]
-"""Every tenant by name; removed ones are not in it."""
+"""Every tenant by name, without removed tenants."""
 
 
 @dataclass(frozen=True)
 class TenantUpdate:
-    """What is to change of a tenant; None is left as it is. A new tenant begins with defaults.
+    """A change of one tenant. None leaves a value as it is; a new tenant begins with defaults.
 
     Attributes:
-        budget: a budget, or "off" to take it away.
-        removed: True takes the tenant out of the ledger's policy; its runs stay.
+        budget: the new budget, or "off" to remove the budget.
+        removed: True removes the tenant from the ledger's policy; its runs stay.
     """
 
     tenant: str
@@ -108,12 +110,12 @@ class TenantUpdate:
 
 @dataclass(frozen=True)
 class QuotaChange:
-    """One row of a tenant's history, which is never altered.
+    """One row of a tenant's history. Rows are never altered.
 
     Attributes:
-        change_id: rises with every change of any tenant; what the daemon has compiled is known
-            by it.
-        update: what was changed by it; its nominal is always set.
+        change_id: number that rises with every change of any tenant. It identifies the state that
+            the daemon has compiled.
+        update: the change itself; its nominal is always set.
         author: the operator's user name.
         at_s: Unix seconds.
     """
@@ -127,7 +129,7 @@ class QuotaChange:
 
 @dataclass(frozen=True, order=True)
 class Loan:
-    """A part of the lender's own nominal that the borrower may hold now."""
+    """A part of the lender's own nominal that the borrower may hold at present."""
 
     lender: str
     borrower: str
@@ -136,11 +138,11 @@ class Loan:
 
 @dataclass(frozen=True)
 class LoanTerm:
-    """A loan, and since when.
+    """A loan with the times of its start and of its last increase.
 
     Attributes:
-        since_s: Unix seconds since when the borrower may hold something of the lender's.
-        grown_s: when the loan grew last.
+        since_s: Unix seconds since when the borrower may hold some of the lender's quota.
+        grown_s: Unix seconds when the loan last grew.
     """
 
     loan: Loan
@@ -150,12 +152,12 @@ class LoanTerm:
 
 @dataclass(frozen=True, order=True)
 class Recall:
-    """A part of the lender's own nominal that it takes back and that the borrower still holds.
+    """A part of the lender's own nominal that it takes back while the borrower still holds it.
 
-    The borrower may start nothing more on it, and the lender nothing yet.
+    The borrower may start nothing more on this part, and the lender nothing yet.
 
     Attributes:
-        called_s: Unix seconds.
+        called_s: Unix seconds when the part was recalled.
     """
 
     lender: str
@@ -178,9 +180,9 @@ class LimitKey:
     """One setting of Slurm that Slicewise manages.
 
     Attributes:
-        entity: ``account`` or ``qos`` in slurmdbd; ``node``, of which the ledger remembers nothing.
-        name: of the account, QOS or node.
-        field: sacctmgr's word, and the TRES for limits: ``grptres=billing``,
+        entity: ``account`` or ``qos`` in slurmdbd, or ``node``; the ledger stores nothing of nodes.
+        name: name of the account, QOS or node.
+        field: sacctmgr's name of the setting, with the TRES for limits: ``grptres=billing``,
             ``grptresrunmins=billing``, ``maxtresperaccount=billing``, ``defaultqos``, ...
     """
 
@@ -191,12 +193,12 @@ class LimitKey:
 
 @dataclass(frozen=True)
 class KnownLimit:
-    """What the ledger remembers of such a setting, as text; "" is not set.
+    """What the ledger remembers of such a setting, as text; "" means not set.
 
     Attributes:
-        before: what it was before Slicewise first touched it; uninstalling puts that back.
-        last: what Slicewise has set last; what differs in Slurm was changed by somebody else.
-            While a change is under way, the old and the new value: ``6000 or 7000``.
+        before: value before Slicewise first touched the setting; uninstalling restores it.
+        last: value that Slicewise set last. A different value in Slurm was set outside Slicewise.
+            While a change is under way: the old and the new value, ``6000 or 7000``.
     """
 
     before: str

@@ -1,4 +1,4 @@
-"""One round of quotas: what is lent, what is recalled, and who goes, decided together."""
+"""One round of quotas: decides loans, recalls and the replicas to drain together."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -24,12 +24,12 @@ from slurm_plugin.decide.world import World
 
 @dataclass(frozen=True)
 class Plan:
-    """What a round comes to.
+    """The result of a round.
 
     Attributes:
-        reclaim: which borrowed replicas go, once the limits of these loans and recalls are in
-            Slurm: before, others of the borrower would take their place.
-        over: millislices that tenants hold beyond what is theirs and lent to them.
+        reclaim: borrowed replicas to drain, once the limits of these loans and recalls are in
+            Slurm. Any earlier, other jobs of the borrower would take their place.
+        over: millislices that tenants hold beyond their own parts and what is lent to them.
     """
 
     loans: tuple[Loan, ...]
@@ -39,15 +39,15 @@ class Plan:
 
 
 def plan(world: World) -> Plan:
-    """What the world leads to now.
+    """Decide loans, recalls and the replicas to drain for the given world.
 
     Lenders come before the job whose turn it is (``who_goes``).
     """
     books = world.books
     if not _is_anything_lent(books):
         return Plan(books.loans, books.recalls, NOBODY, over={})
-    # Only replicas go in good order; a lender does not wait for other borrowers: what a rule cuts
-    # off their loans is its own at once.
+    # Only replicas can be drained in order. A lender does not wait for borrowers without replicas:
+    # what a rule cuts off their loans is the lender's own immediately.
     able = _with_replicas(world.seen.services)
     known = [one for one in books.recalls if one.borrower in able]
     held = world.held
@@ -60,7 +60,7 @@ def plan(world: World) -> Plan:
     called = recalls.left({})
     found = NOBODY
     if called or excess or lent.turn:
-        # Who is beyond a cap gives up just that.
+        # A tenant beyond a cap gives up just the excess, so its replicas are not drained for turns.
         others = {name: amount for name, amount in over.items() if name not in excess}
         there = giving_back(waiting.taking, world, called, excess)
         found = who_goes(there, lent.turn, others, waiting.free)
@@ -90,7 +90,7 @@ def _lent(world: World, waiting: Waits, recalls: Iterable[Recall]) -> Lent:
 
 
 class _Recalls:
-    """What is on its way back, by what is ready to start."""
+    """The recalls of a round, given how much of the lenders' jobs is ready to start."""
 
     def __init__(
         self,
@@ -109,7 +109,10 @@ class _Recalls:
         self._room = have_room(world.policy, loans, known, held, self._waiting, **self._when)
 
     def left(self, ready: Mapping[str, int]) -> tuple[Recall, ...]:
-        """``ready``: millislices of each lender's jobs that find free what they want."""
+        """The recalls that stay.
+
+        ``ready``: millislices of each lender's jobs for which enough GPU instances are free.
+        """
         return recalled(
             self._policy,
             self._before,

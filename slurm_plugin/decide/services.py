@@ -1,4 +1,4 @@
-"""What there is, made out of what Slurm shows: services and their slots, tenants, a snapshot."""
+"""Builds views of services, slots, tenants and GPU types from Slurm's records."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,9 +28,9 @@ class Observation:
     """One look at Slurm.
 
     Attributes:
-        at_s: Unix seconds when it began.
-        directives: of the arrays of services, by array job id, as their scripts say.
-        directories: where their users submitted them, by array job id.
+        at_s: Unix seconds when the look began.
+        directives: directives in the scripts of services' arrays, by array job id.
+        directories: directories from which users submitted these arrays, by array job id.
     """
 
     at_s: float
@@ -43,14 +43,14 @@ class Observation:
 
 @dataclass(frozen=True)
 class _Place:
-    """A node, and what jobs hold of it."""
+    """A node, with the millislices that jobs hold on it."""
 
     node: NodeView
     held_millislices: int
 
 
 def service_arrays(jobs: Iterable[JobView]) -> Mapping[int, JobTag]:
-    """Tags of the arrays that are services and have not ended, by array job id."""
+    """Tags of all arrays that are services and have not ended, by array job id."""
     found: dict[int, JobTag] = {}
     for job in jobs:
         tag = JobTag.find(job.admin_comment)
@@ -61,14 +61,14 @@ def service_arrays(jobs: Iterable[JobView]) -> Mapping[int, JobTag]:
 
 
 def tokens(jobs: Iterable[JobView], since_s: float) -> frozenset[str]:
-    """Of jobs of ours that were submitted since then."""
+    """Tokens of Slicewise's jobs that were submitted at ``since_s`` (Unix seconds) or later."""
     newest = (job for job in jobs if job.submit_s is not None and job.submit_s >= since_s)
     tags = (JobTag.find(job.admin_comment) for job in newest)
     return frozenset(tag.token for tag in tags if tag is not None)
 
 
 def services(observation: Observation, costs: Mapping[str, Millislices]) -> tuple[ServiceView, ...]:
-    """Every living service whose script could be read, in order of its array job id."""
+    """Every living service with a readable script, ordered by array job id."""
     arrays = service_arrays(observation.jobs)
     jobs_by_array: dict[int, list[JobView]] = defaultdict(list)
     for job in observation.jobs:
@@ -88,7 +88,10 @@ def services(observation: Observation, costs: Mapping[str, Millislices]) -> tupl
 def living(
     found: Iterable[ServiceView], jobs: Iterable[JobView]
 ) -> Mapping[tuple[str, str], Living]:
-    """Of each service its oldest array, by tenant and name."""
+    """The oldest array of each service, with its owner and the number of arrays.
+
+    Keys are tenant and service name.
+    """
     owners = {job.array_job_id: job.uid for job in jobs}
     newest_first = sorted(found, key=lambda service: -service.array_job_id)
     arrays = Counter((s.tenant, s.name) for s in newest_first)
@@ -107,7 +110,7 @@ def _service(
     *,
     places: Mapping[str, _Place],
 ) -> ServiceView | None:
-    """None if the script is not what was admitted: then it is no service."""
+    """View of one service; None if the script differs from what was admitted: no service then."""
     directives = observation.directives[array]
     if (directives.get("tenant"), directives.get("name")) != (tag.tenant, tag.service):
         return None
@@ -127,8 +130,9 @@ def _service(
 
 
 def start_age_s(services: Iterable[ServiceView], now_s: float) -> float | None:
-    """Seconds since the last slot was released or allotted whose ports or certificate are not
-    known yet.
+    """Seconds since the latest release or allotment of a slot that has not fully started.
+
+    These are slots whose ports or certificate are not known yet. None if there are none.
     """
     times = (
         s.released_s if s.state == "released" else s.start_s
@@ -136,13 +140,13 @@ def start_age_s(services: Iterable[ServiceView], now_s: float) -> float | None:
         for s in service.slots
         if s.state in {"released", "starting"} or (s.state == "running" and not s.certificate)
     )
-    # One that is not eligible yet, such as a requeued one, can't start.
+    # A slot that is not eligible yet, such as a requeued one, can't start.
     ages = (now_s - at_s for at_s in times if at_s is not None and at_s <= now_s)
     return min(ages, default=None)
 
 
 def _slot_count(directives: Mapping[str, str]) -> int:
-    """Admission has checked that this is the array's size."""
+    """Number of slots of a service. Admission has checked that the array has this size."""
     text = directives.get("max_replicas", "1")
     return min(int(text), MAX_SLOTS) if text.isdecimal() else 1
 
@@ -198,13 +202,16 @@ def _slot(
 
 
 _PREEMPTED_BY_S = 60
-"""Slurm itself moves an end by half a minute where it rounds a limit."""
+"""An end this much before the time limit's is a preemption.
+
+Slurm itself moves an end by half a minute where it rounds a limit.
+"""
 
 
 def _leaves(job: JobView, node: NodeView | None, now_s: float) -> tuple[int | None, str]:
-    """In how many seconds it must end, and why, as far as job and node say so.
+    """Seconds until the run must end, and why; (None, "") if job and node show no reason.
 
-    A preemption with GraceTime shows as an end before the time limit's.
+    A preemption with GraceTime shows as an end earlier than the time limit's.
     """
     if job.end_s is not None and job.start_s is not None and job.time_limit_s is not None:
         early_s = job.start_s + job.time_limit_s - job.end_s
@@ -216,7 +223,10 @@ def _leaves(job: JobView, node: NodeView | None, now_s: float) -> tuple[int | No
 
 
 def to_be_replaced(slot: SlotView, why: str) -> SlotView:
-    """As if its node were drained. What must end soon is replaced for that reason already."""
+    """The slot, marked as if its node were drained.
+
+    A slot that must end soon is returned as it is: it is replaced for that reason already.
+    """
     is_soon = slot.leaves_s is not None and slot.leaves_s < SOON_S
     if is_soon or slot.state not in {"starting", "running"}:
         return slot
@@ -244,7 +254,7 @@ def _time_left_s(job: JobView, now_s: float) -> int | None:
 def used_by_tenant(
     jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
 ) -> Mapping[str, int]:
-    """Millislices that the jobs of each account hold now."""
+    """Millislices that the jobs of each account hold now in these partitions."""
     used: dict[str, int] = defaultdict(int)
     for job in jobs:
         if job.state in ALLOTTED and job.partition in partitions:
@@ -255,7 +265,10 @@ def used_by_tenant(
 def tenant_views(
     quotas: Mapping[str, int], used: Mapping[str, int], ceilings: Mapping[str, int]
 ) -> tuple[TenantView, ...]:
-    """Every tenant with a quota, by name; ``ceilings`` as they are in force, where known."""
+    """Views of all tenants with a quota, sorted by name.
+
+    ``ceilings`` are those in force; an unknown one is None in the view.
+    """
     return tuple(
         TenantView(
             name=tenant,
@@ -273,7 +286,10 @@ def gpu_types(
     memory_mib: Mapping[str, int | None],
     waiting: Mapping[str, int],
 ) -> Mapping[str, GpuType]:
-    """The priced GRES types that nodes have; ``waiting``: instances that jobs wait for, by type."""
+    """The GRES types of nodes that have a cost.
+
+    ``waiting``: number of instances for which jobs wait, by type.
+    """
     free = free_instances(nodes)
     by_type: dict[str, list[NodeView]] = defaultdict(list)
     for node in nodes:

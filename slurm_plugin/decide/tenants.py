@@ -1,4 +1,4 @@
-"""The tree of tenants: what may be changed in it, and what follows from its shape."""
+"""The tree of tenants: which changes are valid, and what follows from the tree's shape."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,12 +29,13 @@ _MAX_WORDS = 500
 
 
 def changed(policy: Policy, update: TenantUpdate) -> Policy:
-    """The policy after an update; a tenant that is not in it is added, at the top unless told.
+    """The policy after an update. An unknown tenant is added, at the top unless a parent is given.
 
-    Raises InvalidInputError: SW-TENANT-NAME, -UNKNOWN (removing what is not there), -CHILDREN
-    (removing what has tenants below it), -PARENT (which is no tenant), -CYCLE; SW-QUOTA-RANGE,
-    SW-WEIGHT-RANGE, SW-TYPE-LIMIT, SW-BUDGET-RANGE, SW-PERIOD; SW-QUOTA-TREE if the nominal of
-    a tenant would fall short of what those below it have together, or further than before.
+    Raises InvalidInputError: SW-TENANT-NAME, -UNKNOWN (an unknown tenant is to be removed),
+    -CHILDREN (a tenant with tenants below it is to be removed), -PARENT (the parent is no tenant),
+    -CYCLE; SW-QUOTA-RANGE, SW-WEIGHT-RANGE, SW-TYPE-LIMIT, SW-BUDGET-RANGE, SW-PERIOD;
+    SW-QUOTA-TREE if a tenant's nominal would fall short of the sum below it, or further short of
+    it than before.
     """
     after, refused = changed_together(policy, (update,))
     for error in refused.values():
@@ -45,11 +46,10 @@ def changed(policy: Policy, update: TenantUpdate) -> Policy:
 def changed_together(
     policy: Policy, updates: Sequence[TenantUpdate]
 ) -> tuple[Policy, Mapping[str, InvalidInputError]]:
-    """The policy after several updates, one a tenant, and what is refused of whom, as ``changed``
-    raises it.
+    """Apply several updates, one per tenant. Returns the policy, and the refusals by tenant.
 
-    In any order, but for a new tenant after the one above it: only the tree to which all of them
-    lead has to hold.
+    Refusals are the errors that ``changed`` raises. The updates may come in any order, except that
+    a new tenant comes after its parent: only the tree that results from all updates must be valid.
     """
     after = policy
     refused: dict[str, InvalidInputError] = {}
@@ -63,7 +63,7 @@ def changed_together(
 
 
 def _alone(policy: Policy, update: TenantUpdate) -> Policy:
-    """Whatever becomes of the tree."""
+    """The policy after one update, without checking nominals against the tree."""
     _check_name(update.tenant)
     if update.removed:
         return _without(policy, update.tenant)
@@ -80,7 +80,10 @@ def _alone(policy: Policy, update: TenantUpdate) -> Policy:
 
 
 def check_words(author: str, reason: str) -> None:
-    """Raises InvalidInputError (SW-TEXT) for text that can't be shown as one line."""
+    """Check that texts can be shown as one line.
+
+    Raises InvalidInputError (SW-TEXT) for a text that is too long or has unprintable characters.
+    """
     for words in (author, reason):
         if len(words) > _MAX_WORDS:
             raise InvalidInputError(
@@ -93,7 +96,7 @@ def check_words(author: str, reason: str) -> None:
 
 
 def by_parent(policy: Policy) -> Mapping[str, tuple[str, ...]]:
-    """Children of each tenant that has some, by name; those of "" are the top level."""
+    """Children of each tenant that has any, sorted by name; "" has the tenants at the top."""
     below: dict[str, list[str]] = {}
     for name in sorted(policy):
         below.setdefault(parent(policy, name), []).append(name)
@@ -101,18 +104,18 @@ def by_parent(policy: Policy) -> Mapping[str, tuple[str, ...]]:
 
 
 def parent(policy: Policy, name: str) -> str:
-    """The tenant above it; "" if there is none."""
+    """The tenant directly above a tenant; "" if there is none."""
     above = policy[name].parent
     return above if above in policy else ""
 
 
 def children(policy: Policy, name: str) -> tuple[str, ...]:
-    """Tenants right below it, by name; of "" the top level."""
+    """Tenants directly below a tenant, sorted by name; for "" the tenants at the top."""
     return by_parent(policy).get(name, ())
 
 
 def ancestors(policy: Policy, name: str) -> tuple[str, ...]:
-    """Tenants above it, nearest first."""
+    """All tenants above a tenant, nearest first."""
     above: list[str] = []
     while name := parent(policy, name):
         above.append(name)
@@ -120,12 +123,12 @@ def ancestors(policy: Policy, name: str) -> tuple[str, ...]:
 
 
 def subtree(policy: Policy, name: str) -> tuple[str, ...]:
-    """The tenant and all below it; each before those below it."""
+    """The tenant and all tenants below it; parents come before their children."""
     return _downward(by_parent(policy), [name])
 
 
 def downward(policy: Policy) -> tuple[str, ...]:
-    """All tenants; each before those below it."""
+    """All tenants; parents come before their children."""
     below = by_parent(policy)
     return _downward(below, below.get("", ()))
 
@@ -138,9 +141,9 @@ def _downward(below: Mapping[str, tuple[str, ...]], first: Iterable[str]) -> tup
 
 
 def effective_nominal(policy: Policy) -> Mapping[str, int]:
-    """Millislices that each tenant is guaranteed together with those below it.
+    """Millislices guaranteed to each tenant together with the tenants below it.
 
-    Its nominal, or the sum of its children's if that is more: a group's nominal is 0.
+    That is its nominal, or the sum over its children if that is larger: a group's nominal is 0.
     """
     sums: dict[str, int] = dict.fromkeys(policy, 0)
     nominal: dict[str, int] = {}
@@ -152,7 +155,7 @@ def effective_nominal(policy: Policy) -> Mapping[str, int]:
 
 
 def own_part(policy: Policy) -> Mapping[str, int]:
-    """Millislices of each tenant's effective nominal that are not its children's."""
+    """Millislices of each tenant's own part: its effective nominal less those of its children."""
     nominal = effective_nominal(policy)
     own = dict(nominal)
     for name in policy:
@@ -162,9 +165,10 @@ def own_part(policy: Policy) -> Mapping[str, int]:
 
 
 def payers(policy: Policy) -> Mapping[str, str]:
-    """Whose budget the runs of each tenant use up: the nearest, from itself upwards, that has one.
+    """The tenant whose budget each tenant's runs use up.
 
-    Itself if none has.
+    That is the nearest tenant with a budget, from the tenant itself upwards; the tenant itself if
+    none has a budget.
     """
     budgets: dict[str, str] = {}
     for name in downward(policy):
@@ -266,7 +270,7 @@ def _check_quota(quota: Quota) -> None:
 
 
 def check_slices(what: str, millislices: int) -> None:
-    """Raises InvalidInputError (SW-QUOTA-RANGE) for what is no amount of quota."""
+    """Check that an amount of quota is in range. Raises InvalidInputError (SW-QUOTA-RANGE)."""
     if not 0 <= millislices <= MAX_NOMINAL_MILLISLICES:
         raise InvalidInputError(
             "SW-QUOTA-RANGE",
@@ -299,9 +303,10 @@ def _check_budget(budget: Budget) -> None:
 def _tree_faults(
     before: Policy, after: Policy, names: Iterable[str]
 ) -> Iterator[tuple[str, InvalidInputError]]:
-    """Each tenant that falls short once, at the first of these that it is or that is below it.
+    """Report once each tenant whose nominal falls short of the sum below it, with the error.
 
-    A ledger of an older version may fall short somewhere; that must not get worse.
+    The error goes to the first of ``names`` that is this tenant or is below it. A ledger of an
+    older version may already fall short somewhere; only a worse shortfall is an error.
     """
     nominal = effective_nominal(after)
     was, now = missing(before), missing(after)
@@ -318,7 +323,7 @@ def _tree_faults(
 def missing(policy: Policy) -> Mapping[str, int]:
     """Millislices by which each tenant's nominal falls short of its children's sum.
 
-    A group, whose nominal is 0, falls short of nothing.
+    A group, whose nominal is 0, never falls short.
     """
     own = {name: int(tenant.quota.nominal_millislices) for name, tenant in policy.items()}
     nominal = effective_nominal(policy)
@@ -328,7 +333,10 @@ def missing(policy: Policy) -> Mapping[str, int]:
 def _too_small(
     policy: Policy, tenant: str, below: str, nominal: Mapping[str, int]
 ) -> InvalidInputError:
-    """``below`` is the child that asks too much; "" if the tenant itself was made too small."""
+    """Build the SW-QUOTA-TREE error of a tenant whose nominal is too small.
+
+    ``below`` is the child that needs too much; "" if the tenant's own nominal was set too low.
+    """
     has, needed = policy[tenant].quota.nominal_millislices, nominal[tenant]
     if not below:
         return InvalidInputError(
@@ -347,5 +355,5 @@ def _too_small(
 
 
 def _some(names: tuple[str, ...]) -> str:
-    """At most five names."""
+    """The first five names as text, with "..." if there are more."""
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")  # noqa: PLR2004

@@ -1,26 +1,26 @@
-"""Lending in whole jobs: idle quota goes to waiting jobs that can start on it.
+"""Lends idle quota in units of whole jobs: to waiting jobs that can start on it.
 
-``lending.lend`` shares idle quota as if it were a fluid: half of a GPU for each of two tenants that
-wait for a whole one, and neither starts. So a round lends twice. The first time says how much each
-borrower may hold, by the fairness of lending. What running jobs hold of that stays theirs. The
-rest is granted anew, job by job:
+``lending.lend`` shares idle quota as if it were a fluid: two tenants that each wait for a whole GPU
+get half of one each, and neither starts. So a round lends twice. The first pass determines by fair
+sharing how much each borrower may hold. Running jobs keep what they hold within that. The rest is
+granted job by job, in this order:
 
-1. To the job that has waited longest, once it has waited for ``turn_s``: it is first. While it
-   can't start, its tenant keeps its fair share, and replicas of tenants beyond theirs go for it,
-   for their GPUs or their quota (``reclaim.turns``). For every second ``turn_s`` another one that
-   has waited so long is first.
-2. To jobs that can start: GPUs of their types are free on enough nodes. The next one is always of
+1. The job that has waited longest, once it has waited for ``turn_s``. While it can't start, its
+   tenant keeps its fair share, and replicas of tenants beyond their shares are drained for it, for
+   their GPUs or their quota (``reclaim.turns``). In every second window of ``turn_s`` another job
+   that has waited for ``turn_s`` comes first.
+2. Jobs that can start: GPUs of their types are free on enough nodes. The next job always belongs to
    the tenant that has least for its weight, at every level of the tree (progressive filling, as in
-   ``lending``), and in a tenant the first by Slurm's priority that can start. Jobs that use what
-   is left of their tenants' own parts, and keep them within their shares, come before all others:
-   for them others would have to go again.
-3. To running jobs of tenants beyond their shares, as far as nobody can start on it.
-4. To jobs for which no GPU is free now: with quota Slurm plans their start, and GPUs are cut anew
-   for them. And to those that Slurm does not start though there is one (``standstill``).
-5. To jobs that can start of tenants beyond their shares, if all of a tenant's runs stay: else
-   Slurm would start them in place of what is to go.
+   ``lending``); within a tenant it is the first by Slurm's priority that can start. Jobs that use
+   what is left of their tenants' own parts, and keep the tenants within their shares, come before
+   all others: otherwise replicas would have to be drained for them again.
+3. Running jobs of tenants beyond their shares, with what no job can start on.
+4. Jobs for which no GPU is free now: given quota, Slurm plans their start, and GPUs are cut again
+   for them. Also jobs that Slurm does not start although a GPU is free (``standstill``).
+5. Jobs that can start, of tenants beyond their shares, if all runs of the tenant stay: otherwise
+   Slurm would start them in place of the runs that are to end.
 
-The second time lends what was granted.
+The second pass lends what was granted.
 """
 
 from bisect import bisect_left
@@ -54,21 +54,22 @@ from slurm_plugin.decide.tenants import downward, own_part, parent
 from slurm_plugin.decide.world import World
 
 _LATEST_S = 1 << 62
-"""Of jobs of which Slurm does not say since when they wait."""
+"""Stands for the start of the wait where Slurm does not report one; later than any other."""
 
 _NOTHING: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True)
 class WaitingJob:
-    """A job, or so many tasks of an array, that could start if its tenant had more quota on loan.
+    """A job, or tasks of an array, that could start if its tenant had more quota on loan.
 
     Attributes:
         need: GPU instances of each task.
-        cost_millislices: of each task.
-        since_s: Unix seconds; None where Slurm does not say.
-        would_start: whether it would if it had quota and GPUs; not while its nodes are down or
-            reserved, nor if it had both and did not start.
+        cost_millislices: cost of each task.
+        since_s: Unix seconds since when the job waits; None where Slurm does not say.
+        tasks: number of tasks; 1 for a plain job.
+        would_start: whether Slurm would start the job given quota and GPUs: not while its nodes are
+            down or reserved, nor if it had both and did not start.
     """
 
     need: Need
@@ -79,22 +80,23 @@ class WaitingJob:
 
     @property
     def total_millislices(self) -> int:
-        """Of all tasks."""
+        """Cost of all tasks together."""
         return self.cost_millislices * self.tasks
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Who waits for a loan, and for what there is room.
+    """Jobs that wait for a loan, and the GPU instances on which they could start.
 
     Attributes:
-        queues: waiting jobs of each account, as Slurm would start them.
-        free: GPU instances by node, by type, that nobody holds and no guaranteed job is about to
+        queues: waiting jobs of each account, in the order in which Slurm would start them.
+        free: GPU instances by node and type that no job holds and no guaranteed job is about to
             take.
-        taking: who runs on borrowed quota, and may have to go for a turn.
-        turn_s: a job that has waited so long for a loan comes first, for so long.
+        taking: runs on borrowed quota, which may have to end for a turn.
+        turn_s: seconds of waiting for a loan after which a job comes first, and for which it then
+            comes first.
         guaranteed: tenants with jobs that wait in their own QOS and that their own parts pay for.
-        capped: tenants whose replicas go for a cap, and for no turn.
+        capped: tenants beyond a cap: their replicas are drained for the cap, and for no turn.
     """
 
     queues: Mapping[str, Sequence[WaitingJob]] = field(hash=False)
@@ -107,15 +109,17 @@ class Waits:
 
 @dataclass(frozen=True)
 class Lent:
-    """What a round of lending comes to; ``turn`` is None if nobody has to go for a job's turn."""
+    """The result of a round of lending; ``turn`` is None if no run has to end for a job's turn."""
 
     loans: tuple[Loan, ...]
     turn: Turn | None = None
 
 
 def waits(world: World, taking: Taking, capped: frozenset[str] = frozenset()) -> Waits:
-    """Of what Slurm shows. Jobs in their tenants' own QOS come first to what is free, as far as
-    their tenants' own parts pay for them.
+    """Collect the jobs that wait for loans, and the GPU instances left for them.
+
+    Jobs in their tenants' own QOS come first: as many as their tenants' own parts pay for take
+    their free GPU instances before any job that waits for a loan.
     """
     partitions, costs, turn_s = world.rules.partitions, world.rules.costs, world.rules.turn_s
     ours = [job for job in world.jobs if any(job.gpus.values()) and is_managed(job, partitions)]
@@ -134,8 +138,10 @@ def waiting_for_loans(
     costs: Mapping[str, Millislices],
     stuck: frozenset[int] = frozenset(),
 ) -> Mapping[str, Sequence[WaitingJob]]:
-    """The jobs of each account that wait outside its tenant's own QOS, as Slurm would start
-    them. ``stuck`` are the ids of those that had quota and GPUs and did not start.
+    """The jobs of each account that wait outside its tenant's own QOS.
+
+    They come in the order in which Slurm would start them. ``stuck`` are the ids of jobs that had
+    quota and GPUs and did not start.
     """
     queues: dict[str, list[WaitingJob]] = {}
     for job in by_priority(job for job in jobs if is_managed(job, partitions)):
@@ -159,11 +165,12 @@ def own_needs(
     queues: Mapping[str, Sequence[WaitingJob]],
     guaranteed: Collection[str] = (),
 ) -> Mapping[str, int]:
-    """Millislices that each account does not lend: what it holds, and what jobs need that wait for
-    its own part, and then those that wait for a loan and fit into the rest of that part.
+    """Millislices that each account keeps and does not lend.
 
-    A part that is too small for any of its jobs starts nothing there; others may have it. Not where
-    ``guaranteed`` jobs wait: while these start, their tenant takes back and borrows nothing.
+    They cover what the account holds, then its jobs that wait for its own part, then jobs that wait
+    for a loan and fit whole into the rest of the own part. A rest that is too small for any job
+    would start nothing, so other tenants may have it. A tenant in ``guaranteed`` keeps all of its
+    own part that it wants: while its guaranteed jobs start, it takes back and borrows nothing.
     """
     own, used = own_part(policy), _used(policy, demand, queues)
     return {
@@ -180,7 +187,7 @@ def own_needs_now(
     partitions: frozenset[str],
     costs: Mapping[str, Millislices],
 ) -> Mapping[str, int]:
-    """``own_needs`` of what Slurm shows."""
+    """Compute ``own_needs`` from Slurm's jobs."""
     ours = [job for job in jobs if is_managed(job, partitions)]
     return own_needs(
         policy,
@@ -212,10 +219,10 @@ def lend_whole_jobs(
     lately: Mapping[str, int],
     at_most: Mapping[str, int] = _NOTHING,
 ) -> Lent:
-    """The loans there should be, by lender and borrower: of ``lend``, in units of what waits.
+    """The loans that should exist, by lender and borrower: like ``lend``, in units of waiting jobs.
 
-    ``at_most`` is what tenants may have of their demand, if that is to be less; the rest as
-    ``lend``.
+    ``at_most`` bounds the demand of tenants that may not have all of it. The other parameters are
+    those of ``lend``.
     """
     wanted = {name: min(amount, at_most.get(name, amount)) for name, amount in demand.items()}
     shared = lend(policy, wanted, current, capacity, lately)
@@ -237,13 +244,13 @@ def lend_whole_jobs(
 def _used(
     policy: Policy, demand: Mapping[str, int], queues: Mapping[str, Sequence[WaitingJob]]
 ) -> Mapping[str, int]:
-    """What each account needs without its jobs that wait for a loan."""
+    """Millislices that each account needs, not counting its jobs that wait for a loan."""
     queued = {name: sum(job.total_millislices for job in queue) for name, queue in queues.items()}
     return {name: max(0, demand.get(name, 0) - queued.get(name, 0)) for name in policy}
 
 
 class _Grants:
-    """What each account is granted of its demand."""
+    """Decides how much of its demand each account is granted, and whose turn it is."""
 
     def __init__(
         self,
@@ -268,7 +275,7 @@ class _Grants:
         self._own = own
         levels = {name: min(self._shares[name], need) for name, need in needs.items()}
         self._tree = _Tree(policy, own, levels)
-        # What a turn has: who holds more than its share, and what there is once others have gone.
+        # For turns: what tenants hold beyond their shares, and levels once their replicas ended.
         borrowed = Counter(self._shares) - Counter(own)
         above = Counter(waits.taking.above_nominal_millislices) - borrowed
         self._beyond = {n: more for n, more in above.items() if n in self._over - waits.capped}
@@ -283,7 +290,7 @@ class _Grants:
         self._hopeless: set[tuple[Shape, int]] = set()
 
     def decided(self) -> tuple[Mapping[str, int], Turn | None]:
-        """Millislices that each account may have, and whose turn it is."""
+        """Millislices that each account may have, and the turn, if runs have to end for one."""
         used = dict(self._used)
         queues = {
             name: deque(queue)
@@ -301,12 +308,12 @@ class _Grants:
         return self._tree.levels, turn
 
     def _grant_turn(self, queues: Mapping[str, deque[WaitingJob]]) -> Turn | None:
-        """To the job that has waited longest, of tenants below their shares; returned if it can't
-        start now. One has no turn for which replicas of tenants beyond their shares could not make
-        room, of GPUs and of quota.
+        """Grant one task of the job that comes first, among tenants below their shares.
 
-        Then its tenant's share is kept, and on the nodes where there is enough of what it needs,
-        or comes free, nobody else gets what is free.
+        Returns the turn if that job can't start now. Its tenant's share is then kept, and on the
+        nodes that have, or will have, enough for the job no other job gets what is free. A job is
+        passed over if replicas of tenants beyond their shares could not free enough GPUs and quota
+        for it.
         """
         now_s, turn_s = self._waits.taking.now_s, self._waits.turn_s
         due = sorted(
@@ -315,7 +322,7 @@ class _Grants:
             for nth, job in enumerate(queue)
             if job.would_start and job.since_s is not None and job.since_s <= now_s - turn_s
             if self._used[name] < self._shares[name]
-            # It may be to borrow no more now.
+            # The demand may be bounded because the tenant must not borrow more at present.
             if self._used[name] + job.cost_millislices <= self._demand[name]
             if self._soon.may_raise(name, self._used[name] + job.cost_millislices)
         )
@@ -332,7 +339,7 @@ class _Grants:
         return None
 
     def _kept_for(self, name: str, job: WaitingJob) -> Turn | None:
-        """Keep what there is of GPUs and quota for one task; None if others can't give the rest."""
+        """Keep available GPUs and quota for one task; None if others can't give up the rest."""
         shape, level = (job.need.shape, job.need.nodes), self._used[name] + job.cost_millislices
         turn = Turn(name, job.need, job.cost_millislices)
         found = None if shape in self._hopeless else self._room(turn)
@@ -347,7 +354,7 @@ class _Grants:
         self._left.take(job.need, nodes or self._left.nodes(job.need))
         share = min(self._shares[name], self._demand[name])
         self._raise(self._tree, {name: max(share, level)})
-        # Nothing starts in place of what goes.
+        # The tenant's other jobs must not start in place of the runs that end.
         taking, gone = self._waits.taking, Counter[str]()
         for run in taking.running:
             if run.job_id in found.victims and run.tenant in self._beyond:
@@ -361,8 +368,9 @@ class _Grants:
         return reclaim_for(turn, self._waits.taking, self._beyond, self._waits.free)
 
     def _lacking(self, name: str, level: int) -> Mapping[str, int]:
-        """Millislices that others give up, so that the account may have so much: who has least for
-        its weight keeps it first.
+        """Millislices that each other tenant gives up so that the account may have ``level``.
+
+        Tenants that have least for their weight keep theirs first.
         """
         before = self._tree.levels
         if self._tree.may_raise(name, level):
@@ -377,7 +385,7 @@ class _Grants:
         }
 
     def _start(self, name: str, job: WaitingJob) -> bool:
-        """Grant one task of it, if there are quota and free GPUs."""
+        """Grant one task of the job, if it has both quota and free GPUs. Returns whether it did."""
         shape = job.need.shape, job.need.nodes
         if not job.would_start or shape in self._nowhere or not self._may_plan(name, job):
             return False
@@ -387,13 +395,16 @@ class _Grants:
         return self._plan(name, job)
 
     def _start_on_own(self, name: str, job: WaitingJob) -> bool:
-        """The same if it uses what is left of its tenant's own part, within the tenant's share."""
+        """Like ``_start``, for a job that uses what is left of its tenant's own part.
+
+        The tenant must stay within its share.
+        """
         used = self._used[name]
         is_within = used < self._own[name] and used + job.cost_millislices <= self._shares[name]
         return is_within and self._start(name, job)
 
     def _plan(self, name: str, job: WaitingJob) -> bool:
-        """Grant one task of it, if there is quota."""
+        """Grant one task of the job, if it has quota. Returns whether it did."""
         if not self._may_plan(name, job):
             return False
         self._used[name] += job.cost_millislices
@@ -409,10 +420,10 @@ class _Grants:
         queues: Mapping[str, deque[WaitingJob]],
         grant: Callable[[str, WaitingJob], bool],
     ) -> Mapping[str, deque[WaitingJob]]:
-        """One task after the other; returns the jobs of which tasks are left.
+        """Grant task by task with ``grant``. Returns the jobs that still have tasks left.
 
-        At each tenant, from the top down, the part comes next that has least for its weight: its
-        own account, or all below one of its children.
+        From the top of the tree down, each tenant chooses the part that has least for its weight:
+        its own account, or the subtree of one of its children.
         """
         later: dict[str, deque[WaitingJob]] = defaultdict(deque)
         parts = self._parts(queues)
@@ -435,7 +446,7 @@ class _Grants:
         return later
 
     def _parts(self, queues: Mapping[str, deque[WaitingJob]]) -> Mapping[str, list["_Part"]]:
-        """Heaps of those with jobs, by the tenant at which they take part."""
+        """Heaps of the parts that have waiting jobs, by the tenant at which they share."""
         parts: dict[str, list[_Part]] = {"": []}
         for name in reversed(downward(self._policy)):
             here = parts.setdefault(name, [])
@@ -457,12 +468,12 @@ class _Grants:
         return _Part(borrowed * MAX_WEIGHT // weight, since_s, name, is_account)
 
     def _keep_runs(self) -> None:
-        """What nobody can start on stays with runs beyond their tenants' shares."""
+        """Leave what no job can start on to running jobs beyond their tenants' shares."""
         most = {name: min(self._used[name], self._demand[name]) for name in self._over}
         self._raise(self._tree, most)
 
     def _raise(self, tree: "_Tree", most: Mapping[str, int]) -> None:
-        """To so much, as far as there is, first those that have least for their weight."""
+        """Raise levels towards ``most`` within all limits, least for their weight first."""
         weights = {name: self._policy[name].quota.weight for name in most}
         for name in sorted(
             most,
@@ -474,11 +485,12 @@ class _Grants:
 
 
 def whose_turn(waiting: Sequence[object], now_s: float, turn_s: int) -> int:
-    """Which of those that have waited for ``turn_s``, the longest first, comes first now.
+    """Index of the job that comes first now, of jobs that have waited for ``turn_s``.
 
-    Time is cut into windows of ``turn_s``. In every second one it is who has waited longest,
-    however many come after it; in those between it is the others, one after the other: who can't
-    start keeps nobody from starting. Who starts is no longer among them.
+    ``waiting`` begins with the job that has waited longest. Time is cut into windows of ``turn_s``.
+    In every second window that job comes first, however many jobs come after it. In the windows
+    between, the other jobs take turns, so a job that can't start keeps no other from starting.
+    Jobs that have started are not in ``waiting`` any more.
     """
     window = int(now_s // turn_s)
     if window % 2 == 0 or len(waiting) == 1:
@@ -487,11 +499,13 @@ def whose_turn(waiting: Sequence[object], now_s: float, turn_s: int) -> int:
 
 
 class _Part(NamedTuple):
-    """An account, or all below a tenant, among those that share at the same place.
+    """A tenant's own account or a child's subtree: one of the parts that share at a tenant.
 
     Attributes:
-        borrowed: what it has for its weight.
-        since_s: since when its first job waits.
+        borrowed: quota of others that it has, divided by its weight.
+        since_s: Unix seconds since when its oldest job waits.
+        name: the account, or the top of the subtree.
+        is_account: whether this is an own account.
     """
 
     borrowed: int
@@ -501,16 +515,16 @@ class _Part(NamedTuple):
 
 
 class _Tree:
-    """What accounts are to have, and what passes into and out of subtrees then.
+    """Levels of quota by account, and what subtrees lend out and borrow at these levels.
 
     Attributes:
-        levels: millislices by account.
+        levels: millislices that each account may have.
     """
 
     def __init__(self, policy: Policy, own: Mapping[str, int], levels: Mapping[str, int]) -> None:
         self._policy, self._own = policy, own
         self.levels = dict(levels)
-        # Of the own account and the subtrees right below, by tenant; of all at "".
+        # Sums over a tenant's own account and the subtrees directly below it; "" is the root.
         self._supply: Counter[str] = Counter()
         self._want: Counter[str] = Counter()
         for name in reversed(downward(policy)):
@@ -521,24 +535,24 @@ class _Tree:
             self._want[parent(policy, name)] += into
 
     def borrowed(self, name: str, *, is_account: bool) -> int:
-        """What the account, or the subtree, has of others."""
+        """Millislices that the account, or the subtree, has from others."""
         if is_account:
             return max(0, self.levels[name] - self._own[name])
         return max(0, self._want[name] - self._supply[name])
 
     def may_raise(self, name: str, level: int) -> bool:
-        """Whether there is so much for the account within all limits."""
+        """Whether the account may have ``level`` within all limits."""
         return self._raised(name, level) is not None
 
     def raise_to(self, name: str, level: int) -> None:
-        """If ``may_raise``."""
+        """Raise the account to ``level`` if ``may_raise`` allows it; else change nothing."""
         if changed := self._raised(name, level):
             self.levels[name] = level
             for node, (supply, want) in changed.items():
                 self._supply[node], self._want[node] = supply, want
 
     def _raised(self, name: str, level: int) -> Mapping[str, tuple[int, int]] | None:
-        """Supply and want at the tenants upwards; None if a limit forbids it."""
+        """New supply and want of all tenants on the way up; None if a limit forbids the level."""
         before, own = self.levels[name], self._own[name]
         if level <= before:
             return {}
@@ -559,6 +573,6 @@ class _Tree:
             name = parent(self._policy, name)
 
     def _passing(self, name: str, supply: int, want: int) -> tuple[int, int]:
-        """What leaves a subtree, and what enters it."""
+        """Millislices that leave a subtree on loan, and that it needs from outside."""
         limit = self._policy[name].quota.lending_limit_millislices
         return min(limit, max(0, supply - want)), max(0, want - supply)

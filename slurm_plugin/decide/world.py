@@ -1,4 +1,4 @@
-"""What quotas are decided by: the ledger, Slurm and the settings, at one moment."""
+"""The input of all quota decisions: the ledger, Slurm and the settings at one moment."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,13 +20,13 @@ from slurm_plugin.decide.tenants import own_part
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of Slurm. Half a look decides nothing.
+    """One complete look at Slurm. Nothing is decided on an incomplete one.
 
     Attributes:
         told: job ids of replicas that have been told to end, whether ``services`` show it or not.
-        lately: millislices that each tenant's jobs have held on average; empty if that does not
-            count.
-        stuck: job ids of those that had quota and GPUs, and did not start (``standstill``).
+        lately: millislices that each tenant's jobs have held on average; empty if past use does
+            not count.
+        stuck: job ids of jobs that had quota and GPUs, and did not start (``standstill``).
     """
 
     jobs: tuple[JobView, ...] = field(hash=False)
@@ -39,12 +39,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class Rules:
-    """The site's settings that quotas are decided by.
+    """The site's settings for quota decisions.
 
     Attributes:
-        costs: millislices of an instance by GRES type; whole_boards: of what it is a part;
-            models: its GPU model.
-        grace_s, term_s, turn_s: [lending].
+        partitions: the managed partitions.
+        costs: millislices of an instance, by GRES type.
+        whole_boards: the board that an instance is a part of, by GRES type.
+        models: GPU model of an instance, by GRES type.
+        grace_s, term_s, turn_s: settings of [lending], in seconds.
     """
 
     partitions: frozenset[str]
@@ -58,7 +60,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class World:
-    """Everything that quotas are decided by."""
+    """Everything that quota decisions take into account."""
 
     books: Books
     seen: Seen
@@ -66,12 +68,12 @@ class World:
 
     @property
     def policy(self) -> Policy:
-        """In force at the moment of the books."""
+        """The policy in force at the moment of the books."""
         return self.books.policy
 
     @cached_property
     def jobs(self) -> tuple[JobView, ...]:
-        """All that was seen, those of managed partitions as their budgets let them start."""
+        """All jobs that were seen; those of managed partitions as their budgets let them start."""
         rules, books = self.rules, self.books
         return as_budgets_let(
             self.policy,
@@ -89,18 +91,21 @@ class World:
 
     @cached_property
     def use(self) -> QosUse:
-        """What jobs do with the limits of tenants' QOS."""
+        """How much of the limits of tenants' QOS jobs use and wait for."""
         rules = self.rules
         return qos_use(own_part(self.policy), self.seen.jobs, rules.partitions, rules.costs)
 
     @cached_property
     def ceilings(self) -> Mapping[str, Ceiling]:
-        """What each tenant may hold by the loans and recalls of the books."""
+        """What each tenant may hold, given the loans and recalls of the books."""
         books = self.books
         return ceilings(self.policy, books.loans, self.capacity_millislices, books.recalls)
 
     def allowed(self, use: QosUse | None = None) -> Allowed:
-        """What is to be in Slurm, for what is in use now or was when somebody looked."""
+        """The state that Slurm's limits should have.
+
+        ``use`` is what jobs used at the caller's own look at Slurm; None means ``self.use``.
+        """
         rules = self.rules
         return Allowed(
             policy=self.policy,
@@ -114,7 +119,9 @@ class World:
 
     @cached_property
     def capacity_millislices(self) -> int | None:
-        """None without any GPU: something is wrong then, and nothing is lent anew."""
+        """Millislices of all managed GPUs. None if there are none: something is wrong then, and
+        no new loans are made.
+        """
         rules = self.rules
         whole = capacity(self.seen.nodes, rules.partitions, rules.costs, rules.whole_boards)
         return whole or None

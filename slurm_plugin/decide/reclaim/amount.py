@@ -1,18 +1,21 @@
-"""Runs that come to an amount, whatever their shape."""
+"""Chooses runs that cover an amount of quota, regardless of the shape of their instances."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 _EXACT = 16
-"""Times the largest run: of a larger amount, the first runs are taken in order."""
+"""Up to this multiple of the largest run the choice is exact.
+
+Of a larger amount, the excess is covered by the first runs in order.
+"""
 
 
 def covering(costs: Sequence[int], amount: int, limit: int) -> Sequence[int]:
-    """Which of the runs with these costs come to the amount, and to no more than the limit.
+    """Indices of runs whose costs sum up to at least the amount, and at most the limit.
 
-    They come to as little as possible, then they are as few as possible, then the first ones. If
-    no runs within the limit come to the amount, to as much as possible. Exact for amounts of
-    up to 16 of the largest run; of larger ones, the first runs make up what is beyond.
+    The sum is the smallest possible, then the runs are the fewest, then the first in order. If no
+    runs within the limit reach the amount, the sum is the largest possible. The result is exact for
+    amounts of up to 16 times the largest run; of larger amounts the first runs cover the excess.
     """
     first: list[int] = []
     fit = [nth for nth, cost in enumerate(costs) if cost <= limit]
@@ -25,7 +28,7 @@ def covering(costs: Sequence[int], amount: int, limit: int) -> Sequence[int]:
 
 
 def _enough(costs: Sequence[int], among: Sequence[int], amount: int) -> Sequence[int]:
-    """Of each cost as many as could be of use."""
+    """For each cost, as many runs as could be of use for the amount."""
     seen: Counter[int] = Counter()
     found: list[int] = []
     for nth in among:
@@ -36,7 +39,7 @@ def _enough(costs: Sequence[int], among: Sequence[int], amount: int) -> Sequence
 
 
 def _smallest(costs: Sequence[int], among: Sequence[int], amount: int, limit: int) -> Sequence[int]:
-    """By dynamic programming: for every sum the fewest runs that come to it."""
+    """Solve exactly by dynamic programming: for every sum the fewest runs that add up to it."""
     sums: dict[int, tuple[int, ...]] = {0: ()}
     for nth in among:
         for total, chosen in tuple(sums.items()):

@@ -1,4 +1,4 @@
-"""Room for many jobs at once, in one go: the next best run, over and over, nothing taken back."""
+"""Makes room for many jobs greedily: takes one best run after another, without backtracking."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -9,15 +9,17 @@ from slurm_plugin.decide.reclaim.order import Queue, order
 from slurm_plugin.decide.reclaim.room import Estimate, Need, Places, Room, Run, Shape
 
 _Key = tuple[Estimate, float, int, str]
-"""What goes there, whose shares (negative), how much is free, and the node."""
+"""What must end on the node, the largest share of a tenant there (negative), free instances, node.
+"""
 _Queues = Sequence[tuple[Collection[str], Queue]]
-"""Runs of a size, with the types that they give."""
+"""Queues of runs of one size, with the types that they free."""
 
 
 def fill(room: Room, needs: Sequence[Need]) -> tuple[Places, set[int]]:
-    """Take the runs that make room for these jobs, in this order; those that matter where first.
+    """Take the runs that make room for these jobs, in this order.
 
-    Returns the nodes of those, and the keys of jobs without room: the room has nothing of them.
+    Jobs that need more than a single instance, and so certain nodes, come first. Returns their
+    nodes, and the keys of jobs without room; ``room`` holds nothing for jobs without room.
     """
     places: Places = {}
     out: set[int] = set()
@@ -26,7 +28,7 @@ def fill(room: Room, needs: Sequence[Need]) -> tuple[Places, set[int]]:
     for need in needs:
         if need.is_single:
             continue
-        # There is ever less room: where one has none, none that is like it has any.
+        # Room only shrinks: where one job has none, no later job of the same shape has any.
         alike = need.shape, need.nodes
         found = None if alike in hopeless else nodes.placed(need)
         if found is None:
@@ -40,7 +42,10 @@ def fill(room: Room, needs: Sequence[Need]) -> tuple[Places, set[int]]:
 
 
 def _dropped(room: Room, needs: Iterable[Need], places: Places) -> set[int]:
-    """The last jobs that need what there is too little of on all nodes have no room."""
+    """Drop jobs, last first, while a type that they need is short on all nodes together.
+
+    Returns the keys of the dropped jobs.
+    """
     out: set[int] = set()
     for need in reversed(tuple(needs)):
         if any(room.balance[kind] < 0 for kind, _ in need.shape):
@@ -54,7 +59,7 @@ def _dropped(room: Room, needs: Iterable[Need], places: Places) -> set[int]:
 class _Nodes:
     """Nodes in the order in which jobs get them, by shape; and the runs there, by size.
 
-    What is known of a node here only rises while runs are taken, but where a job was placed.
+    While runs are taken a node's key only rises, except on nodes where a job was placed.
     """
 
     def __init__(self, room: Room) -> None:
@@ -63,8 +68,9 @@ class _Nodes:
         self._queues: dict[str, _Queues] = {}
 
     def placed(self, need: Need) -> tuple[str, ...] | None:
-        """The nodes that it got, with runs taken there; None, and nothing changed, if there are
-        not enough of them.
+        """Place the job, taking runs on its nodes. Returns the nodes.
+
+        Returns None, and changes nothing, if there are not enough nodes.
         """
         nodes: list[str] = []
         taken: list[Run] = []
@@ -89,8 +95,10 @@ class _Nodes:
         self._queues.clear()
 
     def _best(self, shape: Shape, but: Collection[str]) -> str | None:
-        """Where least must go; of equals where those go first who hold most above their own part,
-        then where it leaves least free.
+        """The node where the least must end for the shape; None if no node is left.
+
+        Of equal nodes: where a run that could end belongs to the tenant with the largest share
+        above its own part, then where the fewest instances are free.
         """
         heap = self._heap(shape)
         current: list[_Key] = []
@@ -116,7 +124,7 @@ class _Nodes:
         return self._heaps[shape]
 
     def _push(self, shape: Shape, node: str) -> None:
-        """Before all nodes where as much must go: its key is made when it comes to it."""
+        """Push the node with the lowest key for its estimate; ``_best`` computes the exact key."""
         estimate = self._room.estimates(shape).get(node)
         if estimate is not None:
             heappush(self._heaps[shape], (estimate, -inf, 0, node))
@@ -131,7 +139,7 @@ class _Nodes:
         return estimate, -max(shares, default=0.0), sum(free.values()), node
 
     def _take(self, node: str) -> Iterator[Run]:
-        """Runs on a node that is short, as far as there are any."""
+        """Take runs on a node until it is short of nothing, or no run is left."""
         while lacks := self._room.lacks_at(node):
             run = _best_of(self._room, self._firsts(node, lacks), lacks)
             if run is None:
@@ -146,7 +154,7 @@ class _Nodes:
 
 
 def _take_anywhere(room: Room) -> None:
-    """Runs on any nodes until there is enough of every type, as far as there are any."""
+    """Take runs on any nodes until every type suffices, or no run is left."""
     lacks = room.lacks()
     queues = _queues(room, room.runs) if lacks else ()
     for kind in sorted(lacks):
@@ -158,7 +166,7 @@ def _take_anywhere(room: Room) -> None:
 
 
 def _queues(room: Room, runs: Iterable[Run], node: str = "") -> _Queues:
-    """Runs by size, with the types of which they give some there; anywhere if it is no node."""
+    """Queues of runs by size, with the types that they free on the node; "" means on any node."""
     sizes: dict[tuple[Shape, int, tuple[str, ...]], list[Run]] = defaultdict(list)
     for run in runs:
         if room.may_take(run):
@@ -168,7 +176,7 @@ def _queues(room: Room, runs: Iterable[Run], node: str = "") -> _Queues:
 
 
 def _firsts(queues: _Queues, kinds: Collection[str]) -> Iterator[Run]:
-    """Of each size the first run that gives some of these types."""
+    """The first run of each size that frees some of these types."""
     for given, queue in queues:
         if any(kind in given for kind in kinds) and (run := queue.first()) is not None:
             yield run

@@ -1,4 +1,4 @@
-"""What reclaiming is decided on, of what Slurm shows and the ledger says."""
+"""Builds the input of reclaiming from Slurm's jobs and nodes and the ledger's recalls."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,10 +25,10 @@ from slurm_plugin.decide.world import World
 
 
 def taking(world: World) -> Taking:
-    """Who runs on borrowed quota, and what is free, while nobody has to give anything up.
+    """The runs on borrowed quota and the free instances, before any tenant has to give up quota.
 
-    Runs that have been asked to go, that end soon, or that are completing are leaving. A run has as
-    many GPUs on each of its nodes as on the others, as far as is known here.
+    Runs that have been told to go, that end soon, or that are completing count as leaving. A run's
+    GPUs are assumed to be spread evenly over its nodes, since no more is known here.
     """
     rules, seen, now_s = world.rules, world.seen, world.books.when.at_s
     jobs = _managed(world)
@@ -51,9 +51,10 @@ def taking(world: World) -> Taking:
 def giving_back(
     there: Taking, world: World, recalls: Iterable[Recall], excess: Mapping[str, int]
 ) -> Taking:
-    """``there`` with who waits for what is recalled, and what must be given up.
+    """``there``, with the jobs that wait for what is recalled, and what must be given up.
 
-    ``excess`` are millislices that tenants hold beyond a cap: there replicas go in any QOS.
+    ``excess`` are millislices that tenants hold beyond a cap: their replicas may be drained in any
+    QOS.
     """
     policy, partitions, costs = world.policy, world.rules.partitions, world.rules.costs
     recalls = sorted(recalls, key=lambda recall: recall.called_s)
@@ -89,7 +90,7 @@ def _recalled(recalls: Iterable[Recall]) -> Mapping[str, int]:
 
 
 def replicas(services: Iterable[ServiceView]) -> frozenset[int]:
-    """Job ids of the runs of services that may be asked to go."""
+    """Job ids of services' runs that may be told to go."""
     return frozenset(
         slot.job_id
         for service in services
@@ -99,7 +100,10 @@ def replicas(services: Iterable[ServiceView]) -> frozenset[int]:
 
 
 def leaving(services: Iterable[ServiceView], soon_s: int) -> frozenset[int]:
-    """Job ids of runs that end anyway before Slurm would preempt."""
+    """Job ids of services' runs that are ending, or must end within ``soon_s`` seconds anyway.
+
+    Runs that end only when replaced do not count.
+    """
     return frozenset(
         slot.job_id
         for service in services
@@ -130,7 +134,7 @@ def _running(
     excess: Mapping[str, int],
     now_s: float,
 ) -> Iterator[Running]:
-    """Runs on borrowed quota, of who holds beyond a cap in any QOS, and what is completing."""
+    """Runs on borrowed quota, runs in any QOS of tenants beyond a cap, and completing runs."""
     may_be_asked = replicas(services)
     for job in jobs:
         may_go = is_borrowed(job.qos) or job.account in excess
@@ -153,8 +157,11 @@ def _shrink(
     above: Mapping[str, int],
     excess: Mapping[str, int],
 ) -> Mapping[str, int]:
-    """What is beyond caps, and what borrowers must give up of recalls for which no waiting jobs of
-    the lender account: a rule has cut the loan.
+    """Millislices that tenants must give up in instances of any shape.
+
+    These are what they hold beyond caps, and recalls that no waiting jobs of the lender account
+    for, because a rule has cut the loan. A tenant gives up no more than it holds ``above`` its own
+    part.
     """
     accounted = Counter(waiting)
     shrink: Counter[str] = Counter()
@@ -162,7 +169,7 @@ def _shrink(
         for_jobs = min(recall.amount_millislices, max(0, accounted[recall.lender]))
         accounted[recall.lender] -= for_jobs
         shrink[recall.borrower] += recall.amount_millislices - for_jobs
-    # What is beyond a cap is recalled, too, where it was borrowed.
+    # What was borrowed beyond a cap is recalled as well, so the larger of both counts.
     shrink |= Counter(excess)
     kept = {name: min(amount, above.get(name, 0)) for name, amount in shrink.items()}
     return {name: amount for name, amount in kept.items() if amount > 0}

@@ -1,4 +1,4 @@
-"""In which order runs go."""
+"""The order in which runs are chosen to end."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,9 +8,11 @@ from slurm_plugin.decide.reclaim.room import Room, Run, Shape
 
 
 def order(room: Room, run: Run, lacks: Mapping[str, int]) -> tuple[float, ...]:
-    """The lowest goes first: replicas; those of whose instances the fewest are for nothing, then
-    the largest; of alike ones that of the tenant with the largest share above its own part; then by
-    rank. ``lacks`` is what the node is short of on which it is to make room.
+    """Sort key of a run; the lowest is chosen first.
+
+    Replicas come before batch jobs. Then come runs that free the least of no use, then the largest.
+    Of runs equal in that the tenant with the largest share above its own part comes first, then the
+    lowest rank. ``lacks`` is what the node on which the run makes room is short of, by type.
     """
     return (
         run.is_batch,
@@ -29,13 +31,13 @@ def _size_order(room: Room, total: Shape, cost: int, lacks: Mapping[str, int]) -
 
 
 class Queue:
-    """Runs in the order in which they go, whatever their size.
+    """Runs in the order in which they are chosen, regardless of size.
 
-    It holds while runs are taken; once one was given back, it does not.
+    The order stays valid while runs are taken, but not once a run was given back.
     """
 
     def __init__(self, room: Room, runs: Iterable[Run]) -> None:
-        """The runs come by rank."""
+        """``runs`` must come sorted by rank."""
         self._room = room
         self._left: dict[str, list[Run]] = defaultdict(list)
         for run in runs:
@@ -49,8 +51,8 @@ class Queue:
         return -self._room.share(tenant), self._left[tenant][-1].rank, tenant
 
     def first(self) -> Run | None:
-        """The next one that may go; after it its tenant's next one."""
-        # Shares only fall, and ranks rise: what stands at the top as it is now is the first.
+        """The next run that may be taken; None if there is none."""
+        # Shares only fall, and ranks rise: a top entry that is still up to date is the first.
         while self._tenants:
             top = self._tenants[0]
             left = self._left[top[-1]]
@@ -66,7 +68,7 @@ class Queue:
 
 
 def in_order(room: Room) -> Sequence[Run]:
-    """All runs that may go, as they would go one after the other until no more may."""
+    """All runs that may be taken, in the order of taking them until no more may; then the rest."""
     queue, found = Queue(room, room.runs), list[Run]()
     may_go = [run for run in room.runs if room.may_take(run)]
     while (run := queue.first()) is not None:

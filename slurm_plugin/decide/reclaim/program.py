@@ -1,4 +1,4 @@
-"""The smallest set of runs that makes room for jobs, as an integer program."""
+"""Finds the smallest set of runs that makes room for jobs, by an integer program."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -11,20 +11,21 @@ from slurm_plugin.decide.reclaim.order import in_order
 from slurm_plugin.decide.reclaim.room import Found, Need, Room, Run, Shape
 
 _Group = tuple[Shape, int]
-"""Jobs of one shape on as many nodes: it does not matter which of them is where."""
+"""Shape and number of nodes: jobs that share both are interchangeable."""
 _Row = tuple[object, ...]
 
 
 class Choice:
-    """Which runs go, and how many jobs of a group are on each node: these are the columns.
+    """The program. Columns: which runs end, and how many jobs of each group are on each node.
 
-    Rows: of each type there is enough on all nodes together, and on each node for jobs of more than
-    one instance there; these get their nodes; no tenant falls below its own part. As a node has
-    room for no more jobs of a group than there are, each job gets different nodes.
+    Rows: of each type there is enough on all nodes together, and on each node enough for the jobs
+    of more than one instance there; these jobs get all their nodes; no tenant falls below its own
+    part. A node takes at most as many jobs of a group as the group has, so each job gets different
+    nodes.
     """
 
     def __init__(self, room: Room, needs: Sequence[Need]) -> None:
-        """For all of these jobs; the room is left as it is."""
+        """Build the program for all of these jobs; ``room`` is left as it is."""
         self._runs = in_order(room)
         self._unit = gcd(*(run.cost for run in self._runs)) or 1
         self._groups: dict[_Group, list[int]] = defaultdict(list)
@@ -37,7 +38,7 @@ class Choice:
         self._columns += [(_needed(*place), len(self._groups[place[0]])) for place in self._at]
 
     def _rows(self, room: Room, needs: Iterable[Need]) -> dict[_Row, int]:
-        """What each asks for."""
+        """The rows, each with the least value that it asks for."""
         short: Counter[str] = Counter()
         for need in needs:
             short.update({kind: count * need.nodes for kind, count in need.shape})
@@ -57,13 +58,18 @@ class Choice:
         return given | {("above", run.tenant): -(run.cost // self._unit)}
 
     def is_possible(self) -> bool:
-        """Whether any runs make room for all, as far as the solver's steps tell."""
+        """Whether some set of runs makes room for all jobs.
+
+        False also if the solver's steps do not suffice to tell.
+        """
         return self._solved([]) is not None
 
     def smallest(self, known: Found | None) -> Found | None:
-        """The smallest set, of equal ones that whose runs come first in the order of victims (by
-        the sum of their places in it); the known one if none is smaller. None if no runs make room,
-        or the solver's steps are too few to find any.
+        """The smallest set of runs, or ``known`` if none is smaller.
+
+        Of equal sets it is the one whose runs come first in the order of victims, by the sum of
+        their positions in it. None if no runs make room, or the solver's steps do not suffice to
+        find a set.
         """
         if any(run.is_batch for run in self._runs):
             self._hold(self._batch_costs())
@@ -73,7 +79,10 @@ class Choice:
         return self._found(self._solved(range(len(self._runs))) or least)
 
     def _hold(self, costs: Sequence[int]) -> Sequence[int] | None:
-        """The cheapest values; what is solved later costs no more."""
+        """Solve for the cheapest values, and bind later solutions to cost no more.
+
+        None if there is no solution, or the solver's steps do not suffice.
+        """
         values = self._solved(costs)
         if values is not None:
             row = "costs", len(self._asked)
@@ -86,12 +95,15 @@ class Choice:
         return [run.cost // self._unit * run.is_batch for run in self._runs]
 
     def _replica_costs(self) -> Sequence[int]:
-        """Any millislices are more than all runs by number."""
+        """Costs by which millislices count first: one unit outweighs the number of all runs."""
         more = len(self._runs) + 1
         return [run.cost // self._unit * more * (not run.is_batch) + 1 for run in self._runs]
 
     def _solved(self, costs: Sequence[int]) -> Sequence[int] | None:
-        """The columns' values, those of runs first; ``costs`` are the runs', if any."""
+        """The columns' values, runs first; None without a solution.
+
+        ``costs`` are those of runs, if any; all other columns cost nothing.
+        """
         rows = {row: nth for nth, row in enumerate(self._asked)}
         program = Program(list(self._asked.values()))
         for nth, (adds, most) in enumerate(self._columns):
@@ -109,7 +121,7 @@ class Choice:
         for (group, node), count in zip(self._at, values[len(self._runs) :], strict=True):
             nodes[group] += [node] * count
         places = {
-            # Where a node costs nothing the solver may have more of them than are asked for.
+            # Nodes cost nothing, so the solver may assign more of them than are asked for.
             key: tuple(nodes[group][nth :: len(keys)][: group[1]])
             for group, keys in self._groups.items()
             for nth, key in enumerate(keys)

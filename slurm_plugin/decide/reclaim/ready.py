@@ -1,4 +1,4 @@
-"""Which waiting jobs have room now, without anybody's end."""
+"""Finds the waiting jobs that have room now, without the end of any run."""
 
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
@@ -12,11 +12,11 @@ def ready(
     free: Mapping[str, Mapping[str, int]],
     places: Mapping[int, Sequence[str]],
 ) -> frozenset[int]:
-    """Keys of the jobs that fit into what is free, after what earlier ones take.
+    """Keys of the jobs that fit into what is free, after what earlier jobs take.
 
     ``places`` are the nodes on which room is being made for jobs: what is free there is kept for
-    them, even if it does not suffice yet. Else a later job would start on it, and one more run had
-    to go.
+    these jobs, even if it does not suffice yet. Otherwise a later job would start on it, and one
+    more run would have to end.
     """
     left = Left(free)
     found: set[int] = set()
@@ -34,7 +34,10 @@ def ready(
 
 
 class Left:
-    """What is free of each type, by node and together; jobs of one instance have no node."""
+    """Free instances of each type, by node and in total.
+
+    A job of a single instance takes one from the total, and has no node.
+    """
 
     def __init__(self, free: Mapping[str, Mapping[str, int]]) -> None:
         self._on: dict[str, dict[str, int]] = defaultdict(dict)
@@ -43,21 +46,21 @@ class Left:
             for kind, count in there.items():
                 self._on[kind][node] = count
                 self._all[kind] += count
-        # By how many there are.
+        # Nodes sorted by their number of free instances.
         self._sorted = {
             kind: sorted((count, node) for node, count in nodes.items())
             for kind, nodes in self._on.items()
         }
 
     def take_anywhere(self, need: Need) -> bool:
-        """Whether there was one."""
+        """Take one instance for a job that needs a single one. Returns whether there was one."""
         kind = need.shape[0][0]
         is_there = self._all[kind] > 0
         self._all[kind] -= is_there
         return is_there
 
     def is_on(self, nodes: Sequence[str], need: Need) -> bool:
-        """Whether these nodes have enough for it."""
+        """Whether these nodes, at least one, have enough for the job."""
         return all(
             self._all[kind] >= count * need.nodes
             and all(self._on[kind].get(node, 0) >= count for node in nodes)
@@ -65,7 +68,7 @@ class Left:
         ) and bool(nodes)
 
     def nodes(self, need: Need) -> Sequence[str]:
-        """Those that have least left of those that have enough; none if there are too few."""
+        """Nodes with enough for the job, the fullest first; empty if there are too few."""
         if any(self._all[kind] < count * need.nodes for kind, count in need.shape):
             return ()
         if len(need.shape) == 1:
@@ -88,13 +91,13 @@ class Left:
         return sorted(fit, key=lambda node: (sum(there[node] for there in on), node))
 
     def place(self, need: Need) -> bool:
-        """Take what it needs, where least is left; False if there is not enough."""
+        """Take what the job needs, on the fullest nodes. False if there is not enough."""
         nodes = self.nodes(need)
         self.take(need, nodes)
         return bool(nodes)
 
     def by_node(self) -> dict[str, Mapping[str, int]]:
-        """What is left on each node, by type."""
+        """Instances left on each node, by type."""
         there: dict[str, dict[str, int]] = defaultdict(dict)
         for kind, nodes in self._on.items():
             for node, count in nodes.items():
@@ -102,7 +105,7 @@ class Left:
         return dict(there)
 
     def take(self, need: Need, nodes: Iterable[str]) -> None:
-        """On these nodes, as far as there is that much."""
+        """Take what the job needs on these nodes, or what is left there if that is less."""
         for node in nodes:
             for kind, count in need.shape:
                 before = self._on[kind].get(node, 0)

@@ -1,4 +1,4 @@
-"""For whom a run goes, and why a job has no room."""
+"""Explains for which job each run ends, and why a job has no room."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ def beneficiaries(
     free: Mapping[str, Mapping[str, int]],
     gone: Sequence[Run],
 ) -> Mapping[int, int]:
-    """The key of the job for which each run goes, by job id; the first of several."""
+    """The key of the job for which each run ends, by the run's job id; the first of several."""
     needs = tuple(needs)
     found = _on_places(needs, places, free, gone)
     waiting: dict[str, deque[int]] = defaultdict(deque)
@@ -27,7 +27,7 @@ def beneficiaries(
 
 
 def _alike(needs: Sequence[Need], run: Run) -> Need:
-    """The first that needs some of what the run has; else the first of all."""
+    """The first job that needs some of what the run has; else the first of all jobs."""
     kinds = {kind for kind, _ in run.total}
     found = (need for need in needs if any(kind in kinds for kind, _ in need.shape))
     return next(found, needs[0])
@@ -43,7 +43,7 @@ def _on_places(
     free: Mapping[str, Mapping[str, int]],
     gone: Iterable[Run],
 ) -> dict[int, int]:
-    """Of jobs that need more than a single instance: what goes on their nodes."""
+    """For each run that ends on the nodes of a job with ``places``: the key of that job."""
     left = {(node, kind): count for node, there in free.items() for kind, count in there.items()}
     given: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in gone:
@@ -67,9 +67,10 @@ def why_no_room(
     wanted: Iterable[tuple[Shape, int]],
     layers: Iterable[tuple[Iterable[Mapping[str, Mapping[str, int]]], str]],
 ) -> Mapping[tuple[Shape, int], str]:
-    """For each shape on so many nodes: the words of the layer with which there would be enough.
+    """Explain for each wanted shape and number of nodes why there is no room.
 
-    A layer adds instances by node and type to those before it.
+    The explanation is the text of the first layer with which there would be enough. A layer adds
+    instances, by node and type, to the layers before it.
     """
     there: dict[str, Counter[str]] = defaultdict(Counter)
     open_ = set(wanted)

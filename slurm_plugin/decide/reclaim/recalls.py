@@ -1,9 +1,9 @@
-"""What a lender takes back and a borrower still holds: loans on their way home.
+"""Tracks recalls: quota that a lender takes back while a borrower still holds it.
 
-What a loan loses is the lender's again, but its borrower's jobs may run on it. Were the lender's
-ceiling raised at once, Slurm would preempt them at once. So that part is recalled first: it is in
-nobody's ceiling, until the borrower gives it up, or free instances do for what the lender wants,
-or the grace is over.
+What a loan loses belongs to the lender again, but the borrower's jobs may still run on it. If the
+lender's ceiling rose immediately, Slurm would preempt these jobs immediately. So that part is
+recalled first: it counts in no tenant's ceiling until the borrower gives it up, or free instances
+suffice for what the lender wants, or the grace is over.
 """
 
 from collections import Counter, defaultdict, deque
@@ -29,21 +29,23 @@ def recalled(
     now_s: int,
     grace_s: int,
 ) -> tuple[Recall, ...]:
-    """The recalls there should be once the loans ``before`` have become those ``after``.
+    """The recalls that should exist once the loans ``before`` have become ``after``.
 
-    What a loan loses now joins the recalls that there were. Each part is as old as the first that
-    was called for the same job, of those that are ``waiting`` for their lender's own part, the
-    oldest first: Slurm starts nothing on a part. None is older than its job: what was called for
-    one that has started is for the next. Of all parts, the oldest first, those stay that
+    What a loan loses now joins the existing recalls. Parts are matched with the jobs ``waiting``
+    for their lender's own part, both oldest first. All parts for one job are as old as the first of
+    them, since Slurm can't start a job on only some of its parts. No part is older than its job: a
+    part recalled for a job that has started serves the next one. Of all parts, oldest first, a part
+    stays, in full or reduced, if
 
-    - are within their grace, by whatever the clock says: one of the future was made before it was
-      set back, and is as one of now;
-    - their borrower's own account holds (``held``, millislices) beyond its own part, less what it
-      lends, with what it borrows;
-    - their lender has of its own part beyond its loans, what its own jobs hold and those of them
-      that may start (``ready``, millislices): they find free what they want, or ``have_room``.
+    - it is within its grace. A recall timestamped in the future (the clock was set back) counts as
+      new;
+    - its borrower's own account holds it (``held``, millislices) beyond its own part, less what it
+      lends, plus what it borrows;
+    - its lender has it left of its own part after its loans, what its own jobs hold, and what its
+      jobs need that may start (``ready``, millislices): these find free instances, or ``have_room``
+      counts them.
 
-    A lender that wants no more lends anew, and its recalls end by the second rule.
+    A lender that wants no more lends again, and its recalls end by the second rule.
     """
     own, after = own_part(policy), tuple(after)
     lent, _ = _sums(after)
@@ -82,8 +84,8 @@ def have_room(
 ) -> Mapping[str, int]:
     """Millislices for which each lender's waiting jobs have room in its ceiling already.
 
-    Slurm may be about to start them. That room stays, whatever the lender's loans lose now: what
-    borrowers share anew among themselves is not taken from it.
+    Slurm may be about to start these jobs. So this room stays when the lender's loans shrink now:
+    what borrowers redistribute among themselves is not taken from it.
     """
     own = own_part(policy)
     lent, _ = _sums(loans)
@@ -107,11 +109,11 @@ def meanwhile(
     *,
     guaranteed: Collection[str],
 ) -> Mapping[str, int]:
-    """What each wants as long as something is taken back, of what it ``wanted`` altogether;
-    ``needs`` is what it does not lend.
+    """Millislices of what it ``wanted`` that each tenant may have while quota is taken back.
 
-    Who takes back for ``guaranteed`` jobs borrows nothing more meanwhile: they would start on it,
-    and preempt. Jobs that wait for a loan preempt nobody.
+    ``needs`` is what each tenant does not lend. A tenant that takes back quota for ``guaranteed``
+    jobs borrows nothing more meanwhile: these jobs would start on it, and preempt. Jobs that wait
+    for a loan preempt no other job.
     """
     own, loans = own_part(policy), tuple(loans)
     _, borrowed = _sums(loans)
@@ -126,7 +128,7 @@ def meanwhile(
 def short_lenders(
     policy: Policy, loans: Iterable[Loan], needs: Mapping[str, int]
 ) -> frozenset[str]:
-    """Those whose own jobs need more than what their loans leave them."""
+    """Lenders with jobs that need more of the own part than their loans leave them."""
     lent, _ = _sums(loans)
     own = own_part(policy) if lent else {}
     return frozenset(
@@ -139,7 +141,10 @@ def short_lenders(
 def over_entitlement(
     policy: Policy, loans: Iterable[Loan], held: Mapping[str, int]
 ) -> Mapping[str, int]:
-    """Millislices that each tenant's own jobs hold beyond what is theirs and lent to them."""
+    """Millislices that each tenant's own jobs hold beyond its own part and what is lent to it.
+
+    What the tenant lends is not counted as its own. Tenants that hold no more are left out.
+    """
     own = own_part(policy)
     lent, borrowed = _sums(loans)
     over = {name: held.get(name, 0) - own[name] + lent[name] - borrowed[name] for name in policy}
@@ -147,7 +152,7 @@ def over_entitlement(
 
 
 def _sums(loans: Iterable[Loan]) -> tuple[Counter[str], Counter[str]]:
-    """Millislices that each lends, and that each borrows."""
+    """Millislices that each tenant lends, and that each tenant borrows."""
     lent: Counter[str] = Counter()
     borrowed: Counter[str] = Counter()
     for loan in loans:
@@ -162,7 +167,11 @@ def _for_who_waits(
     room: Mapping[str, int],
     now_s: int,
 ) -> Iterator[Recall]:
-    """Jobs of the future came before the clock was set back, nobody knows when: left out."""
+    """Match each lender's parts with its waiting jobs.
+
+    Jobs with a time in the future came before the clock was set back; their real age is unknown, so
+    they are left out.
+    """
     of: dict[str, list[Recall]] = defaultdict(list)
     for part in parts:
         of[part.lender].append(part)
@@ -172,8 +181,10 @@ def _for_who_waits(
 
 
 def _matched(parts: Iterable[Recall], jobs: Sequence[Waiting], room: int) -> Iterator[Recall]:
-    """The oldest part for the job that has waited longest and needs more than the ``room`` that its
-    lender's ceiling has; where there are more than jobs want, the oldest of all stay as they were.
+    """Assign parts to jobs, the oldest part to the job that has waited longest.
+
+    Jobs that the ``room`` in their lender's ceiling covers get no parts. If the parts are more than
+    the jobs want, the oldest ones keep their times, up to the excess.
     """
     left = deque(parts)
     wanted = sum(job.total_millislices for job in jobs)
@@ -183,7 +194,8 @@ def _matched(parts: Iterable[Recall], jobs: Sequence[Waiting], room: int) -> Ite
     for job in (one for one in jobs for _ in range(one.tasks)):
         missing = max(0, job.cost_millislices - covered)
         covered = max(0, covered - job.cost_millislices)
-        # Who has room may lose it to another job: then no part gets younger than who waits longest.
+        # A job with room may lose it to another job. So while there is room, the job that waits
+        # longest sets the time, and no part gets younger than that job.
         since_s = jobs[0].since_s if first > 0 else job.since_s
         called_s = max(left[0].called_s, since_s) if left else 0
         for part in _taken(left, missing):
@@ -193,7 +205,7 @@ def _matched(parts: Iterable[Recall], jobs: Sequence[Waiting], room: int) -> Ite
 
 
 def _taken(left: deque[Recall], amount: int) -> Iterator[Recall]:
-    """So many millislices from the front."""
+    """Take ``amount`` millislices from the front, splitting the last part if needed."""
     while left and amount > 0:
         part = left.popleft()
         taken = min(amount, part.amount_millislices)

@@ -1,4 +1,4 @@
-"""Room for waiting jobs, while runs are taken out of it and jobs put into it."""
+"""Tracks free instances per node while runs are chosen to end and waiting jobs are placed."""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 Shape = tuple[tuple[str, int], ...]
-"""GPU instances by type on one node, in order."""
+"""GPU instances on one node: type and number, sorted by type."""
 
 
 _BATCH = 10**9
@@ -16,7 +16,10 @@ _FIRST = 10.0**12
 
 @dataclass(frozen=True)
 class Need:
-    """A waiting job: the shape on so many different nodes; ``key`` is told back."""
+    """A waiting job that needs ``shape`` on each of ``nodes`` different nodes.
+
+    ``key`` identifies the job in results.
+    """
 
     key: int
     shape: Shape
@@ -24,19 +27,20 @@ class Need:
 
     @property
     def is_single(self) -> bool:
-        """One instance: then it does not matter on which node it is."""
+        """Whether the job needs just one instance, which may be on any node."""
         return self.nodes == 1 and sum(count for _, count in self.shape) == 1
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that may go.
+    """A run that may be ended.
 
     Attributes:
-        cost: in millislices.
-        is_batch: no replica: it goes only if no replicas do.
-        instances: by node, by type; ``total`` by type on all nodes.
-        rank: the lower goes first among runs of a tenant.
+        cost: millislices.
+        is_batch: whether it is a batch job: these are chosen only where replicas do not suffice.
+        rank: the lower is chosen first among runs of a tenant.
+        instances: GPU instances by node and type.
+        total: GPU instances by type on all nodes together.
     """
 
     job_id: int
@@ -49,7 +53,7 @@ class Run:
 
     @property
     def weight(self) -> int:
-        """What counts if it goes: all replicas together are less than one batch job."""
+        """The run's cost in comparisons: one batch job outweighs all replicas together."""
         return self.cost * _BATCH if self.is_batch else self.cost
 
 
@@ -59,11 +63,11 @@ Places = dict[int, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Found:
-    """A set of runs that suffices.
+    """A set of runs whose end makes enough room.
 
     Attributes:
-        size: their weight and number.
-        places: of jobs, once they are gone.
+        size: total weight and number of the runs.
+        places: the nodes that jobs get once the runs have ended.
     """
 
     size: tuple[int, int] = (0, 0)
@@ -72,22 +76,24 @@ class Found:
 
 
 Estimate = tuple[int, int, int]
-"""Instances of batch jobs, weight but for that, and runs."""
+"""What must end on a node: instances of batch jobs, then total weight, then number of runs."""
 
 
 class Room:
-    """What is free or comes free, and which runs may go for more; all of it can be undone.
+    """Instances that are free or become free, and runs that may end for more. Each step can be
+    undone.
 
-    A node may be short of instances for a while (fewer than none are free), until runs there go.
+    A node may be short of instances for a while (a negative number is free), until runs there are
+    taken.
 
     Attributes:
-        runs: by rank.
-        free: by node, by type.
-        balance: by type: what is free on all nodes, less all that is needed, placed or not.
-        taken: runs that go, by job id, in the order in which they were chosen.
-        above: millislices by tenant that it may still be asked for.
-        weight: of all runs that are taken.
-        prices: by type: no run gives an instance for less weight.
+        runs: all candidates, by rank.
+        free: free instances, by node and type.
+        balance: by type, what is free on all nodes less what all jobs need, placed or not.
+        taken: runs chosen to end, by job id, in the order of choice.
+        above: millislices by tenant that may still be taken from it.
+        weight: total weight of the taken runs.
+        prices: by type, the least weight for which a run frees an instance.
     """
 
     def __init__(
@@ -98,7 +104,7 @@ class Room:
         weights: Mapping[str, int],
         first: Mapping[str, int],
     ) -> None:
-        """``first`` is what tenants are to give before all others."""
+        """``first``: millislices by tenant that are taken before anything of other tenants."""
         self.runs = tuple(sorted(runs, key=lambda run: run.rank))
         self.free = defaultdict(Counter, {node: Counter(there) for node, there in free.items()})
         self.balance = Counter[str]()
@@ -122,22 +128,22 @@ class Room:
         self._stale: dict[Shape, set[str]] = {}
 
     def need(self, needs: Iterable[Need], sign: int = 1) -> None:
-        """Count what these jobs need; with a sign of -1 no more."""
+        """Count what these jobs need; a ``sign`` of -1 undoes this."""
         for need in needs:
             for kind, count in need.shape:
                 self.balance[kind] -= sign * count * need.nodes
 
     def may_take(self, run: Run) -> bool:
-        """Whether it is still there, and its tenant holds so much above its own part."""
+        """Whether the run is not taken yet, and its tenant holds its cost above its own part."""
         return run.job_id not in self.taken and run.cost <= self.above[run.tenant]
 
     def take(self, run: Run) -> None:
-        """It goes."""
+        """Choose the run to end."""
         self.taken[run.job_id] = run
         self._move(run, 1)
 
     def give_back(self, run: Run) -> None:
-        """It stays after all."""
+        """Undo ``take``: the run stays."""
         del self.taken[run.job_id]
         self._move(run, -1)
 
@@ -154,14 +160,14 @@ class Room:
                 self._sizes[node, kind, run.is_batch][count] += sign
 
     def leave(self, run: Run, sign: int = 1) -> None:
-        """What the run has comes free; with a sign of -1 it does not after all."""
+        """Count the run's instances as free; a ``sign`` of -1 undoes this."""
         for kind, count in run.total:
             self.balance[kind] += sign * count
         for node, there in run.instances.items():
             self._put(node, there.items(), sign)
 
     def place(self, node: str, shape: Shape, sign: int = 1) -> None:
-        """A job, or with a sign of -1 none any more, has that on the node."""
+        """Place a job's shape on the node; a ``sign`` of -1 undoes this."""
         self._put(node, shape, -sign)
 
     def _put(self, node: str, there: Iterable[tuple[str, int]], sign: int) -> None:
@@ -172,19 +178,20 @@ class Room:
             stale.add(node)
 
     def at(self, node: str) -> Sequence[Run]:
-        """Runs on the node, those that go with them."""
+        """All runs on the node, taken or not."""
         return self._at.get(node, ())
 
     def share(self, tenant: str, given: int = 0) -> float:
-        """What it holds above its own part, for its weight; of who is first, more than any.
+        """What the tenant holds above its own part, divided by its weight.
 
-        ``given`` are millislices that it has given up since.
+        A tenant that still has to give before others ranks above all of these. ``given`` are
+        millislices that it gives up besides.
         """
         share = (self.above[tenant] - given) / self._weights.get(tenant, 1)
         return share + _FIRST if self._first[tenant] > given else share
 
     def estimates(self, shape: Shape) -> Mapping[str, Estimate]:
-        """About what must go on each node where the shape may have room at all."""
+        """Estimates of what must end for the shape, on each node where it can have room at all."""
         if shape not in self._estimates:
             self._estimates[shape] = {}
             self._stale[shape] = {*self.free, *self._at}
@@ -210,15 +217,15 @@ class Room:
         return batch, cost, runs
 
     def lacks_at(self, node: str) -> Mapping[str, int]:
-        """By type, what the node is short of."""
+        """Instances that the node is short of, by type."""
         return {kind: -count for kind, count in self.free[node].items() if count < 0}
 
     def lacks(self) -> Mapping[str, int]:
-        """By type, what there is too little of on all nodes together."""
+        """Instances that are short on all nodes together, by type."""
         return {kind: -count for kind, count in self.balance.items() if count < 0}
 
     def at_least(self) -> tuple[int, int]:
-        """Weight and number of the runs that are taken, once it suffices: no fewer are possible."""
+        """Lower bound of weight and number of taken runs with which nothing is short any more."""
         lacks = self.lacks()
         cost = sum(self.prices.get(kind, 0) * count for kind, count in lacks.items())
         runs = [_runs(self._most.get(kind, ()), count) for kind, count in lacks.items()]
@@ -226,7 +233,7 @@ class Room:
         return self.weight + cost, len(self.taken) + more
 
     def supply(self) -> Counter[str]:
-        """By type, how many instances there could be at most, if all runs went that may."""
+        """Upper bound of instances, by type, if all runs ended that may."""
         given: Counter[tuple[str, str]] = Counter()
         costs: dict[tuple[str, str], int] = {}
         for run in self.runs:
@@ -242,7 +249,7 @@ class Room:
         return supply
 
     def is_needless(self, run: Run) -> bool:
-        """Whether every job would still have its room, if the run stayed."""
+        """Whether every job would still have its room if the run stayed."""
         return all(self.balance[kind] >= count for kind, count in run.total) and all(
             self.free[node][kind] >= count
             for node, there in run.instances.items()
@@ -251,7 +258,7 @@ class Room:
 
 
 def shape_of(instances: Mapping[str, int]) -> Shape:
-    """Types without an instance are left out."""
+    """The shape of these instances, without types of which there are none."""
     return tuple(sorted((kind, count) for kind, count in instances.items() if count))
 
 
@@ -265,7 +272,7 @@ def _prices(runs: Iterable[Run]) -> Mapping[str, int]:
 
 
 def _most(runs: Iterable[Run]) -> Mapping[str, Sequence[int]]:
-    """By type: instances that the first, the first two, ... runs with the most of it give."""
+    """By type, the instances that the 1, 2, ... runs with most of that type free together."""
     counts: dict[str, list[int]] = defaultdict(list)
     for run in runs:
         for kind, count in run.total:
@@ -274,13 +281,14 @@ def _most(runs: Iterable[Run]) -> Mapping[str, Sequence[int]]:
 
 
 def _runs(most: Sequence[int], count: int) -> int:
-    """So many runs must go at least for that many instances."""
+    """Least number of runs that must end for that many instances."""
     return bisect_left(most, count) + 1
 
 
 def _given(sizes: Mapping[int, int], lacks: int) -> tuple[int, int, int]:
-    """Instances and runs that go if so many instances must, the largest first; and how many lack
-    even so.
+    """Instances freed and runs ended to free ``lacks`` instances, the largest runs first.
+
+    The third value is how many instances are still lacking then.
     """
     left, runs, too_large = lacks, 0, 0
     for size in sorted((size for size, count in sizes.items() if count > 0), reverse=True):

@@ -1,9 +1,9 @@
-"""The smallest set of runs that makes room for jobs: fewest millislices, then fewest runs.
+"""Finds the smallest set of runs that makes room for jobs: fewest millislices, then fewest runs.
 
-What is filled in one go (``fill.py``) is the smallest set already where it meets the bound
-that follows from counting instances by type: so it is where jobs and runs have one instance each
-and tenants hold enough above their own part. Else an integer program (``program.py``) looks for a
-smaller one.
+The greedy choice of ``fill.py`` is the smallest set already where it meets the lower bound that
+follows from counting instances by type. That is so where jobs and runs have one instance each and
+tenants hold enough above their own part. Otherwise an integer program (``program.py``) looks for a
+smaller set.
 """
 
 from bisect import bisect_left
@@ -15,12 +15,12 @@ from slurm_plugin.decide.reclaim.program import Choice
 from slurm_plugin.decide.reclaim.room import Found, Need, Places, Room
 
 _FEW_COLUMNS = 400
-"""Runs, and nodes for each shape: with more of them nothing but filling is tried."""
+"""Most columns (runs, and nodes for each shape) for which the integer program is tried."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """What was made room for.
+    """The jobs for which room was made, and those without.
 
     Attributes:
         places: the nodes of jobs that need more than a single instance, by key.
@@ -34,7 +34,7 @@ class Served:
 def all_served(room: Room, needs: Sequence[Need]) -> Served | None:
     """Take the smallest set of runs that makes room for all jobs; None if none was found.
 
-    It is the smallest for certain where it meets the bound, or where columns are few.
+    The set is certain to be the smallest where it meets the bound, or where columns are few.
     """
     if len(_hopeful(room, needs)) < len(needs) or len(_counted(room, needs)) < len(needs):
         return None
@@ -43,9 +43,10 @@ def all_served(room: Room, needs: Sequence[Need]) -> Served | None:
 
 
 def some_served(room: Room, needs: Sequence[Need]) -> Served:
-    """Likewise for those that have room, earlier ones before later ones.
+    """Take runs for those jobs that can have room; earlier jobs come before later ones.
 
-    Where columns are many, first for those for whose types there is enough, counted in order.
+    Where columns are many, jobs for whose types there is enough in total, counted in order, come
+    before the others.
     """
     wants = _hopeful(room, needs)
     if _are_few(room, wants):
@@ -60,7 +61,10 @@ def _hopeful(room: Room, needs: Iterable[Need]) -> Sequence[Need]:
 
 
 def _with_room(room: Room, needs: Sequence[Need]) -> Sequence[Need]:
-    """Earlier ones before later ones. Where one has no room none that is like it has any."""
+    """The jobs that can have room together, earlier ones first.
+
+    Where one job has no room, no later job of the same shape and number of nodes has any.
+    """
     those: list[Need] = []
     while needs:
         more = bisect_left(
@@ -106,7 +110,10 @@ def _least(room: Room, needs: Sequence[Need]) -> tuple[int, int]:
 
 
 def _filled(room: Room, needs: Sequence[Need]) -> Found | None:
-    """In one go, the largest first; None if not all have room so. The room is left as it was."""
+    """Fill greedily, the largest jobs first; None if not all get room.
+
+    ``room`` is left as it was.
+    """
     places, out = fill(room, sorted(needs, key=_instances, reverse=True))
     _give_back_needless(room)
     found = _left_as_it_was(room, [need for need in needs if need.key not in out], places)
@@ -114,7 +121,7 @@ def _filled(room: Room, needs: Sequence[Need]) -> Found | None:
 
 
 def _left_as_it_was(room: Room, needs: Sequence[Need], places: Places) -> Found:
-    """What has been found for these, and is undone."""
+    """Undo what was taken and placed for these jobs, and return it as a result."""
     found = Found((room.weight, len(room.taken)), tuple(room.taken.values()), places)
     _apply(room, needs, found, -1)
     return found
@@ -127,14 +134,14 @@ def _give_back_needless(room: Room) -> None:
 
 
 def _served(room: Room, needs: Iterable[Need], those: Sequence[Need], found: Found) -> Served:
-    """Those have room, as was found."""
+    """Apply what was found for ``those``; all other jobs have no room."""
     _apply(room, those, found)
     known = {need.key for need in those}
     return Served(found.places, frozenset(need.key for need in needs if need.key not in known))
 
 
 def _apply(room: Room, needs: Iterable[Need], found: Found, sign: int = 1) -> None:
-    """Do it; with a sign of -1 undo it."""
+    """Apply a result to the room; a ``sign`` of -1 undoes it."""
     needs = tuple(needs)
     room.need(needs, sign)
     for run in found.runs:
@@ -148,7 +155,10 @@ def _apply(room: Room, needs: Iterable[Need], found: Found, sign: int = 1) -> No
 
 
 def _in_turn(room: Room, needs: Sequence[Need]) -> tuple[Sequence[Need], Found]:
-    """Those for whose types there is enough, counted in order; of what is left then the others."""
+    """Fill for jobs for whose types there is enough in total, then for the others.
+
+    Returns the jobs that got room, in order, and the result; ``room`` is left as it was.
+    """
     counted = _counted(room, needs)
     places, out = fill(room, counted)
     first = {need.key for need in counted} - out

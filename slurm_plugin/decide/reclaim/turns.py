@@ -1,4 +1,4 @@
-"""Whose turn it is: which replicas of tenants beyond their shares go for a job."""
+"""Chooses the replicas of tenants beyond their shares to drain for the job whose turn it is."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,13 +11,14 @@ from slurm_plugin.decide.reclaim.victims import Reclaim, Taking, Wanting, reclai
 
 @dataclass(frozen=True)
 class Turn:
-    """Whose turn it is: a job that comes first, and can't start before others have gone.
+    """A job that comes first, and that can't start before other runs have ended.
 
     Attributes:
-        need: of one task; its key is the job's id.
-        nodes: what is free there is kept for it, and others go there; none for a single instance,
-            which may be on any.
-        quota: millislices that tenants beyond their shares give up, so that it has quota.
+        need: what one task needs; its key is the job's id.
+        cost_millislices: cost of one task.
+        nodes: nodes where free instances are kept for the job, and where runs end for it; empty for
+            a single instance, which may be on any node.
+        quota: millislices that tenants beyond their shares give up so that the job has quota.
     """
 
     tenant: str
@@ -33,16 +34,16 @@ def who_goes(
     over: Mapping[str, int],
     free: Mapping[str, Mapping[str, int]],
 ) -> Reclaim:
-    """Who goes for lenders, and beside them for the turn; the rest as ``reclaim_for``.
+    """The replicas to drain for lenders, and those to drain for the turn besides.
 
-    Nobody goes for a turn while a lender that takes something back waits for GPUs of the same
-    types.
+    None are drained for a turn while a lender that takes something back waits for GPUs of the same
+    types. The other parameters are those of ``reclaim_for``.
     """
     found = reclaim(taking)
     kinds = {kind for one in taking.wanting for kind in one.instances}
     if turn is None or any(kind in kinds for kind, _ in turn.need.shape):
         return found
-    # Who goes anyway comes free for it.
+    # What runs free that end for lenders anyway counts for the turn, too.
     going = replace(taking, leaving=taking.leaving | found.victims.keys())
     for_turn = reclaim_for(turn, going, over, free)
     return replace(found, victims={**for_turn.victims, **found.victims}) if for_turn else found
@@ -54,12 +55,12 @@ def reclaim_for(
     over: Mapping[str, int],
     free: Mapping[str, Mapping[str, int]],
 ) -> Reclaim | None:
-    """The smallest set of replicas whose end lets the job of that turn start, on the turn's nodes
-    if it has any.
+    """The smallest set of replicas whose end lets the job of that turn start.
 
-    Only of tenants that are ``over``: millislices that they hold beyond what is theirs and lent to
-    them. None if replicas alone make no room for it: other jobs on borrowed quota run to their end.
-    ``free`` is what guaranteed jobs leave of what nobody holds (``Waits``).
+    The job starts on the turn's nodes, if it has any. Replicas are only of tenants in ``over``:
+    millislices that tenants hold beyond their own parts and what is lent to them. None if replicas
+    alone make no room: other jobs on borrowed quota run to their end. ``free`` are the instances
+    that no job holds, less what guaranteed jobs are about to take (``Waits``).
     """
     need = turn.need
     wanting = Wanting(
@@ -87,8 +88,9 @@ def reclaim_for(
 
 
 def for_turns(taking: Taking, over: Mapping[str, int]) -> Taking:
-    """With those runs only that leave already, whoever's they are, and replicas of tenants that are
-    ``over``.
+    """``taking``, limited to runs that may end for a turn.
+
+    These are runs of any tenant that are leaving already, and replicas of tenants in ``over``.
     """
     return replace(
         taking,
@@ -101,7 +103,7 @@ def for_turns(taking: Taking, over: Mapping[str, int]) -> Taking:
 
 
 def _there(turn: Turn, by_node: Mapping[str, Mapping[str, int]]) -> Mapping[str, Mapping[str, int]]:
-    """On the turn's nodes; on all where any will do."""
+    """The entries of the turn's nodes; all entries if the turn has no nodes."""
     if not turn.nodes:
         return by_node
     return {node: by_node[node] for node in turn.nodes if node in by_node}

@@ -1,4 +1,4 @@
-"""When a lender needs its own again: which borrowed replicas go."""
+"""Chooses which borrowed replicas to drain when a lender needs its quota again."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from slurm_plugin.decide.reclaim.room import Need, Room, Run, shape_of
 from slurm_plugin.decide.reclaim.search import all_served, some_served
 
 _NAMED = 3
-"""So many jobs are named in one line."""
+"""Most jobs that one line names."""
 _TOO_LITTLE = "what is free or lent does not suffice for all that wait"
 _IN_TERM = "what it needs is in its term, which ends in {} s at the soonest"
 _WITHIN = "those who hold what it needs hold too little above their own part"
@@ -21,14 +21,14 @@ _WITHIN = "those who hold what it needs hold too little above their own part"
 
 @dataclass(frozen=True)
 class Wanting:
-    """A waiting job of a lender, or one task of an array, on the tenant's own part.
+    """A waiting job of a lender, or one task of an array, that the tenant's own part pays for.
 
     Attributes:
-        job_id: of tasks that nothing has touched yet their array's record: several may have it.
-        priority: Slurm's.
-        cost_millislices: of the whole job.
+        job_id: Slurm's job id. Array tasks that Slurm has not split off yet share their array's.
+        priority: Slurm's priority.
+        cost_millislices: cost of the whole job.
         instances: GPU instances by type that it needs on each of its nodes.
-        nodes: on so many different ones.
+        nodes: number of different nodes that it needs.
     """
 
     job_id: int
@@ -41,12 +41,13 @@ class Wanting:
 
 @dataclass(frozen=True)
 class Running:
-    """One run on borrowed quota; or one in any QOS that is completing.
+    """A run on borrowed quota; in any QOS also one that is completing, or of a tenant beyond a cap.
 
     Attributes:
         start_s: Unix seconds.
-        is_replica: of a service: another one serves its requests; else a batch job.
-        instances: by node, by type; none on nodes that Slurm can't use.
+        is_replica: whether it is a service's replica, whose requests another replica can serve;
+            else it is a batch job.
+        instances: GPU instances by node and type; without nodes that Slurm can't use.
     """
 
     job_id: int
@@ -60,18 +61,20 @@ class Running:
 
 @dataclass(frozen=True)
 class Taking:
-    """What is decided on.
+    """The input of reclaiming.
 
     Attributes:
-        free: GPU instances that nobody holds, by node, by type; only of nodes that Slurm can use.
-        above_nominal_millislices: what each tenant holds beyond its own part; 0 if not in it.
-        shrink: millislices that tenants must give up, whatever the shape.
-        leaving: job ids of runs that have been asked to go, or that end anyway.
-        weights: of tenants; 1 if not in it.
+        wanting: waiting jobs of lenders.
+        running: runs that hold what could be reclaimed.
+        free: GPU instances that no job holds, by node and type; only of nodes that Slurm can use.
+        above_nominal_millislices: what each tenant holds beyond its own part; 0 if absent.
+        shrink: millislices that tenants must give up, in instances of any shape.
+        leaving: job ids of runs that have been told to end, or that end anyway.
+        weights: weights of tenants; 1 if absent.
         now_s: Unix seconds.
-        term_s: so long after its start a run is left alone.
-        recalled: millislices that were lent to tenants and are called back: they start nothing in
-            place of what goes of that.
+        term_s: seconds after its start for which a run is left alone.
+        recalled: millislices that were lent to tenants and are recalled: the tenants start nothing
+            in place of runs that end for these.
     """
 
     wanting: tuple[Wanting, ...]
@@ -88,13 +91,13 @@ class Taking:
 
 @dataclass(frozen=True)
 class Reclaim:
-    """What is to be done.
+    """The result of reclaiming.
 
     Attributes:
-        victims: replicas that go now, by job id, and why, for people. Those of them that are
-            leaving already stay in it as long as they are needed.
+        victims: replicas to drain now, by job id, with the reason for people to read. Replicas that
+            are leaving already are included while their end is needed.
         ready: millislices of each tenant's waiting jobs that fit into what is free now.
-        missing: why no replicas that end would let a waiting job start, by its job id.
+        missing: why ending replicas would not let a waiting job start, by its job id.
         places: the nodes of jobs that need more than a single instance, by job id.
     """
 
@@ -110,20 +113,21 @@ NOBODY = Reclaim(victims={}, ready={}, missing={})
 def reclaim(taking: Taking) -> Reclaim:
     """The smallest set of borrowed replicas whose end lets the lenders' waiting jobs start.
 
-    Waiting jobs come by Slurm's priority. Those that fit into what is free are ready. For the
-    others go as few millislices as possible, then as few runs, and of equal sets the one to which
-    this order of victims leads: first of tenants that must shrink, or whose loans were recalled,
-    as far as that; then of the tenant with the largest share above its own part, which falls with
-    each of its victims; then those that lose the least work (a replica loses none); then the
-    youngest. Runs in their term never go, and no tenant is brought below its own part. Who is
-    leaving counts as a victim already: asked again, nothing changes.
+    Waiting jobs are served by Slurm's priority. Jobs that fit into what is free are ready. For the
+    others the set has the fewest millislices possible, then the fewest runs. Of equal sets it is
+    the one to which this order of victims leads: first runs of tenants that must shrink, or whose
+    loans were recalled, up to that amount; then runs of the tenant with the largest share above its
+    own part, which falls with each of its victims; then runs that lose the least work (a replica
+    loses none); then the youngest. Runs in their term are never chosen, and no tenant is brought
+    below its own part. Runs that are leaving count as victims already, so a second call with the
+    victims leaving changes nothing.
 
-    Batch jobs are no victims. A job for which replicas alone make no room gets a set with batch
-    jobs in it: its replicas go, and the batch jobs are left to Slurm's preemption.
+    Batch jobs are never victims. A job for which replicas alone make no room gets a set with batch
+    jobs in it: its replicas are drained, and the batch jobs are left to Slurm's preemption.
 
-    Who must shrink gives up replicas that come to the amount, with the least beyond it.
-    ``search.py`` says when the set is the smallest for certain, ``amount.py`` when
-    the least goes beyond an amount.
+    A tenant that must shrink gives up replicas that cover the amount, with the least beyond it.
+    ``search.py`` says when the set is certain to be the smallest, ``amount.py`` when the excess
+    over an amount is certain to be the least.
     """
     jobs = sorted(taking.wanting, key=lambda job: (-job.priority, job.job_id))
     needs = [Need(key, shape_of(job.instances), job.nodes) for key, job in enumerate(jobs)]
@@ -142,8 +146,10 @@ def reclaim(taking: Taking) -> Reclaim:
 
 
 def may_give(taking: Taking) -> Mapping[str, int]:
-    """Millislices of each tenant's runs that are leaving, and of its replicas that may go; no more
-    of these than it holds above its own part.
+    """Millislices that each tenant's runs may free.
+
+    They count its runs that are leaving, and its replicas that may be drained, the replicas up to
+    what it holds above its own part.
     """
     runs = _sorted(taking)
     given: Counter[str] = Counter()
@@ -164,15 +170,16 @@ def _millislices(jobs: Iterable[Wanting]) -> Mapping[str, int]:
 
 @dataclass
 class _Runs:
-    """All runs, by what may become of them.
+    """All runs, grouped by whether they may end.
 
     Attributes:
-        leaving: they go already.
-        replicas, batch: they may go.
-        young: they are in their term.
-        within: they cost more than their tenants hold above their own part.
-        above, shrink, called: what is left of each in millislices without those that are leaving;
-            ``called`` is the larger of what is to shrink and what is recalled.
+        leaving: runs that have been told to end, or that end anyway.
+        replicas, batch: runs that may be ended.
+        young: runs in their term.
+        within: runs that cost more than their tenants hold above their own part.
+        above, shrink, called: millislices by tenant: what it holds above its own part, must give
+            up, and should give before other tenants (the larger of what must shrink and what is
+            recalled). Each is less the runs that are leaving.
     """
 
     leaving: list[Run] = field(default_factory=list)
@@ -235,12 +242,12 @@ def _total(instances: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Who goes.
+    """The runs that are to end, and the jobs for which they end.
 
     Attributes:
-        gone: runs that go for jobs, with those that are leaving and needed, and batch jobs.
-        shrunk: replicas that go beside them, of those who must shrink.
-        places: the nodes of jobs that need more than a single instance.
+        gone: runs that end for jobs, including batch jobs and runs that are leaving and needed.
+        shrunk: further replicas that end because their tenants must shrink.
+        places: the nodes of jobs that need more than a single instance, by key.
         out: keys of jobs without room.
     """
 
@@ -277,12 +284,12 @@ def _room(taking: Taking, runs: _Runs, candidates: Iterable[Run]) -> Room:
 
 
 def _with(kinds: Collection[str], runs: Iterable[Run]) -> Iterator[Run]:
-    """Those with an instance of these types."""
+    """Runs that hold an instance of one of these types."""
     return (run for run in runs if any(kind in kinds for kind, _ in run.total))
 
 
 def _more(runs: _Runs, gone: Sequence[Run], above: Mapping[str, int]) -> Iterator[Run]:
-    """Replicas, beside those that go or leave anyway, of tenants that must give up more."""
+    """Further replicas of tenants that must give up more than runs in ``gone`` or leaving cover."""
     ids = {run.job_id for run in gone}
     for tenant, left in runs.shrink.items():
         amount = left - sum(run.cost for run in gone if run.tenant == tenant)
@@ -294,7 +301,7 @@ def _more(runs: _Runs, gone: Sequence[Run], above: Mapping[str, int]) -> Iterato
 
 
 def _kept(taking: Taking, spared: Iterable[Run], going: Iterable[Run]) -> Iterator[Run]:
-    """Those without whom, though no job needs their room, a tenant would not shrink enough."""
+    """Runs of ``spared`` that no job needs, but without which a tenant would not shrink enough."""
     left = Counter(taking.shrink)
     for run in going:
         left[run.tenant] -= run.cost
@@ -305,7 +312,7 @@ def _kept(taking: Taking, spared: Iterable[Run], going: Iterable[Run]) -> Iterat
 
 
 def _needed(room: Room, runs: Sequence[Run]) -> Sequence[Run]:
-    """Those without whom some job would have no room; the last are spared first."""
+    """Runs without which some job would have no room; the last in order are spared first."""
     needed: list[Run] = []
     for run in reversed(runs):
         if room.is_needless(run):
@@ -329,7 +336,7 @@ def _victims(taking: Taking, plan: _Plan, goes_for: Mapping[int, Wanting]) -> di
 
 
 def _beside_batch(runs: _Runs, plan: _Plan, goes_for: Mapping[int, int]) -> dict[int, str]:
-    """Of jobs for which batch jobs have to go, by key."""
+    """Explanations for jobs that need batch jobs to end, by key."""
     ids = {run.job_id for run in runs.batch}
     found: dict[int, list[int]] = defaultdict(list)
     for run in plan.gone:
@@ -348,7 +355,7 @@ def _left_to_slurm(batch: Sequence[int]) -> str:
 def _without_room(
     taking: Taking, runs: _Runs, plan: _Plan, needs: Iterable[Need]
 ) -> dict[int, str]:
-    """Of jobs for which nothing that may go makes room, by key: what would."""
+    """Explanations for jobs for which no runs that may end make room, by key."""
     out = [need for need in needs if need.key in plan.out]
     ends_s = [run.start_s + taking.term_s - taking.now_s for run in taking.running]
     soonest_s = ceil(min((left_s for left_s in ends_s if left_s > 0), default=0))

@@ -1,4 +1,7 @@
-"""Whose slots wait: what a replica has left is for the lender for which it went."""
+"""Finds borrowers that must not start new replicas for now.
+
+Slices freed by a replica that was told to go are kept for the lender that takes them back.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -11,16 +14,17 @@ from slurm_plugin.decide.services import used_by_tenant
 from slurm_plugin.decide.tenants import own_part
 
 Lenders = Mapping[str, frozenset[str]]
-"""By borrower whose slots wait: the lenders for which its replicas went."""
+"""By borrower with slots that must wait: the lenders for which its replicas went."""
 
 
 def still_waiting(
     before: Lenders, going: Collection[str], recalls: Iterable[Recall], starting: Collection[str]
 ) -> Lenders:
-    """Those whose slots wait on: replicas of theirs are still ``going``, or a lender for which
-    they went still takes something back, or is about to start a job.
+    """Borrowers with slots that must go on waiting.
 
-    A replica may go for any of those who take back then, whoever borrowed from them.
+    A borrower waits while replicas of its own are still ``going``, or a lender for which they went
+    still takes something back (``recalls``) or is about to start a job (``starting``). A replica
+    may go for any lender that takes back quota at that time, whichever tenant borrowed from it.
     """
     back = frozenset(one.lender for one in recalls)
     now = {
@@ -40,7 +44,7 @@ def about_to_start(
     partitions: frozenset[str],
     costs: Mapping[str, Millislices],
 ) -> frozenset[str]:
-    """Tenants with a job that waits for their own quota, and for which they have enough of it."""
+    """Tenants with a job that waits for their own quota and fits into what is left of that."""
     own = own_part(policy)
     guaranteed = (job for job in jobs if job.qos == qos_name(job.account))
     held = used_by_tenant(guaranteed, partitions, costs)
