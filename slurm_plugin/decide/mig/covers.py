@@ -1,4 +1,4 @@
-"""Covers: how many instances of which profiles serve a load, and the cheapest at given prices."""
+"""Computes covers (instances by profile that serve a load) and the cheapest at given prices."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ Cover = Mapping[str, int]
 _Counts = tuple[tuple[str, int], ...]
 
 _STEPS = 3_000
-"""Of a search for one cover; all but loads of very many instances take far fewer."""
+"""Most steps of a search for one cover. Only loads of very many instances take nearly so many."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """A load, and what one instance of each profile serves of it.
+    """A load, and how much of it one instance of each profile serves.
 
     Attributes:
-        load_mrps: thousandths of a request per second; more than 0.
-        rates_mrps: by profile; at least one, each more than 0.
+        load_mrps: thousandths of a request per second; positive.
+        rates_mrps: the same of one instance, by profile; at least one entry, each positive.
     """
 
     load_mrps: int
@@ -32,7 +32,7 @@ class Demand:
         )
 
     def enough(self, cover: Cover) -> Cover:
-        """The cover without instances that the load does not need, the largest left out first."""
+        """The cover without instances that the load does not need; drops the largest first."""
         spare_mrps, kept = self._served_mrps(cover) - self.load_mrps, dict(cover)
         for profile in sorted(cover, key=self.rates_mrps.__getitem__, reverse=True):
             left_out = min(kept[profile], spare_mrps // self.rates_mrps[profile])
@@ -50,7 +50,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Priced:
-    """A cover, its price, and the floor that no cover's price undercuts."""
+    """A cover, its price, and a lower bound of the price of any cover."""
 
     cover: Cover
     price: int
@@ -64,20 +64,20 @@ class _Kind:
     price: int
 
     def most(self, load_mrps: int) -> int:
-        """How many serve the load alone."""
+        """Number of instances of this kind alone that serve the load."""
         return -(-load_mrps // self.rate_mrps)
 
     def least(self, load_mrps: int) -> int:
-        """What the load costs at least if no kind gives more for its price than this one."""
+        """Least price of the load if no kind serves more for its price than this one."""
         return -(-load_mrps * self.price // self.rate_mrps)
 
     def replaces(self, other: "_Kind") -> bool:
-        """Whether some of this kind serve what one of the other does, for no more."""
+        """Whether instances of this kind serve what one of the other does, at no higher price."""
         return self.most(other.rate_mrps) * self.price <= other.price
 
 
 def cheapest_cover(demand: Demand, prices: Mapping[str, int]) -> Priced:
-    """The cheapest cover. Its price is its floor, but where the search would take too long."""
+    """The cheapest cover. Its price equals its floor unless the search was cut short."""
     kinds = _worthwhile(
         _Kind(profile, rate, prices[profile]) for profile, rate in demand.rates_mrps.items()
     )
@@ -88,7 +88,7 @@ def cheapest_cover(demand: Demand, prices: Mapping[str, int]) -> Priced:
 
 
 def _worthwhile(kinds: Iterable[_Kind]) -> Sequence[_Kind]:
-    """Those that no other replaces, the most requests for the price first."""
+    """Kinds that no other kind replaces; those with most requests for their price come first."""
     kept: list[_Kind] = []
     for kind in sorted(kinds, key=lambda kind: Fraction(kind.price, kind.rate_mrps)):
         if not any(other.replaces(kind) for other in kept):
@@ -97,7 +97,9 @@ def _worthwhile(kinds: Iterable[_Kind]) -> Sequence[_Kind]:
 
 
 class _Search:
-    """Depth first: of the kind that gives most for its price as many as could serve, then fewer."""
+    """Depth-first search: of the kind with most requests for its price, as many instances as could
+    serve the load, then fewer.
+    """
 
     def __init__(self, kinds: Sequence[_Kind], load_mrps: int) -> None:
         self.kinds = kinds

@@ -1,14 +1,16 @@
-"""The shapes that guarantees need: how many instances of each type re-cutting leaves there.
+"""Computes the shapes that guarantees need: how many instances of each type re-cuts must leave.
 
-A quota is in slices, but a tenant claims instances of the types that its jobs ask for: of no use
-is a quota of seven slices to who needs a whole GPU if no GPU is whole any more. So of each
-tenant's own part this is needed:
+A quota is in slices, but a tenant claims instances of the types that its jobs ask for. A quota of
+seven slices is of no use to a tenant that needs a whole GPU if no GPU is whole any more. So each
+tenant's own part (its nominal less what its children are due) needs these instances:
 
-- what its jobs in its own QOS hold and wait for: it *claims* that now;
-- with what is left of the own part, what it used lately: of each type, the dearest first, the most
-  that it held at a time, or that its services have slots of, as many as it may have and as fit.
+- those that its jobs in its own QOS hold and wait for: the tenant *claims* these now;
+- with what is left of the own part, those that it used lately: of each type, the dearest first, the
+  most that it held at a time, or for which its services have slots, within its limits on types and
+  as many as fit.
 
-So together they cost no more than the own part, and all tenants' no more than their nominals.
+So together they cost no more than the own part, and those of all tenants no more than their
+nominals.
 """
 
 from collections import Counter, defaultdict
@@ -30,7 +32,7 @@ _Used = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Needs:
-    """Instances of each GRES type, of all tenants together; ``claimed`` are among ``all``."""
+    """Instances of each GRES type, over all tenants; ``all`` includes ``claimed``."""
 
     claimed: Mapping[str, int] = field(default_factory=dict, hash=False)
     all: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -45,7 +47,10 @@ def needs(
     costs: Mapping[str, Millislices],
     models: Mapping[str, str],
 ) -> Needs:
-    """``runs`` are those of the time that counts as lately."""
+    """Compute the instances that the guarantees of all tenants need.
+
+    ``runs`` are the runs of the period that counts as lately.
+    """
     managed = [job for job in jobs if is_managed(job, partitions)]
     held, claimed = (_claims(managed, waiting=waiting) for waiting in (False, True))
     lately = _most(_peaks(runs, partitions), _slots(managed))
@@ -68,7 +73,10 @@ def _add(
     costs: Mapping[str, Millislices],
     limits: Mapping[str, int],
 ) -> None:
-    """As many of each, the dearest first, as the own part still pays; what is there counts."""
+    """Add the wished instances, the dearest types first, as far as the own part still pays.
+
+    Instances that ``bundle`` has already count towards the wish.
+    """
     for kind in sorted(wished, key=lambda kind: (-costs.get(kind, 0), kind)):
         if cost := costs.get(kind, 0):
             may = min(wished[kind], limits.get(kind, MAX_TYPE_LIMIT)) - bundle[kind]
@@ -76,7 +84,7 @@ def _add(
 
 
 def _claims(jobs: Iterable[JobView], *, waiting: bool) -> _Used:
-    """What jobs in their tenants' own QOS hold, with what they wait for or without."""
+    """Instances that jobs in their tenants' own QOS hold, and with ``waiting`` also wait for."""
     found = defaultdict[str, Counter[str]](Counter)
     for job in jobs:
         counts = job.state in ALLOTTED or (waiting and is_waiting(job))
@@ -86,7 +94,7 @@ def _claims(jobs: Iterable[JobView], *, waiting: bool) -> _Used:
 
 
 def _slots(jobs: Iterable[JobView]) -> _Used:
-    """What each tenant's services would hold with all of their slots."""
+    """Instances that each tenant's services would hold with all of their slots."""
     found = defaultdict[str, Counter[str]](Counter)
     for job in jobs:
         tag = JobTag.find(job.admin_comment)
@@ -101,7 +109,7 @@ def _instances(job: JobView) -> Mapping[str, int]:
 
 
 def _peaks(runs: Iterable[RunRecord], partitions: frozenset[str]) -> _Used:
-    """The most of each type that a tenant's runs held at a time."""
+    """The most instances of each type that a tenant's runs held at a time."""
     changes = defaultdict[tuple[str, str], list[tuple[int, int]]](list)
     for run in runs:
         if run.partition in partitions:
@@ -112,7 +120,7 @@ def _peaks(runs: Iterable[RunRecord], partitions: frozenset[str]) -> _Used:
     found = defaultdict[str, Counter[str]](Counter)
     for (account, kind), those in changes.items():
         held = 0
-        # Of the same second those that end come first.
+        # Within one second, ends come before starts.
         for _, change in sorted(those):
             held += change
             found[account][kind] = max(held, found[account][kind])

@@ -1,4 +1,4 @@
-"""Which MIG instances serve measured models on the fewest GPUs."""
+"""Chooses the MIG instances that serve measured models on the fewest GPUs."""
 
 import math
 from collections import Counter
@@ -13,18 +13,19 @@ from slurm_plugin.decide.mig.covers import Demand, cheapest_cover
 from slurm_plugin.decide.mig.packing import pack
 
 LATENCY_SHARE = Fraction(45, 100)
-"""Of the SLO: a configuration counts when its latency is below. The rest is for waiting."""
+"""Share of the SLO below which a configuration's latency must be. The rest is for waiting."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one instance does that serves a model in one configuration.
+    """Measured performance of one instance that serves a model in one configuration.
 
     Attributes:
         batch: requests in a batch.
-        processes: that serve the model in the instance.
-        throughput_mrps: thousandths of a request per second, of the whole instance; 0 if it can't.
-        latency_us: of a batch.
+        processes: number of processes that serve the model in the instance.
+        throughput_mrps: thousandths of a request per second of the whole instance; 0 if it can't
+            serve the model.
+        latency_us: latency of a batch, in microseconds.
     """
 
     profile: str
@@ -36,12 +37,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class ServiceLoad:
-    """What a service has to serve.
+    """The load that a service has to serve.
 
     Attributes:
         rate_mrps: thousandths of a request per second; 0 needs no instance.
-        slo_us: how long a request may take.
-        measured: its model's table.
+        slo_us: longest time that a request may take, in microseconds.
+        measured: the measurements of its model.
     """
 
     rate_mrps: int
@@ -51,15 +52,16 @@ class ServiceLoad:
 
 @dataclass(frozen=True)
 class InstancePlan:
-    """Instances for services, and GPUs that hold just these.
+    """Instances for services, and GPUs that hold just these instances.
 
     Attributes:
-        instances: by service: how many in which configuration.
-        layouts: how many GPUs are cut so.
-        at_least: fewer GPUs can't serve these loads.
-        prices: of a profile's instance, in billionths of a GPU, so that no layout costs more than
-            a GPU. What the services' cheapest instances cost at these prices, rounded up to whole
-            GPUs, is ``at_least``; it is more only where the search of whole numbers says so.
+        instances: number of instances by service and configuration.
+        layouts: number of GPUs by layout.
+        at_least: lower bound of the number of GPUs for these loads.
+        prices: price of an instance by profile, in billionths of a GPU, such that no layout costs
+            more than a GPU. ``at_least`` is what the services' cheapest instances cost at these
+            prices, rounded up to whole GPUs; it is higher only where the search over whole numbers
+            proves more.
     """
 
     instances: Mapping[str, Mapping[Measured, int]]
@@ -69,7 +71,7 @@ class InstancePlan:
 
     @property
     def gpus(self) -> int:
-        """How many there are in all."""
+        """Total number of GPUs."""
         return sum(self.layouts.values())
 
 
@@ -78,7 +80,8 @@ def fewest_gpus(
 ) -> InstancePlan:
     """Instances that serve every load within its SLO, on the fewest GPUs of that board.
 
-    InvalidInputError (SW-SLO-UNREACHABLE) if no measured configuration meets a service's SLO.
+    Raises InvalidInputError (SW-SLO-UNREACHABLE) if no measured configuration meets a service's
+    SLO.
     """
     fastest = {
         name: _fastest(name, load, on, latency_share)
@@ -112,14 +115,14 @@ def fewest_slices(
 ) -> InstancePlan:
     """Instances that serve one load within its SLO at the lowest cost, and the GPUs to hold them.
 
-    ``costs``: by profile. ``at_least`` is of these instances, not of the load. Raises as
-    ``fewest_gpus``.
+    ``costs`` are by profile. ``at_least`` of the result is a bound for these instances, not for the
+    load. Raises the errors of ``fewest_gpus``.
     """
     if load.rate_mrps == 0:
         return fewest_gpus({name: load}, on, latency_share)
     fastest = _fastest(name, load, on, latency_share)
     cover = cheapest_cover(_demand(load.rate_mrps, fastest), costs).cover
-    # Each profile as a service of its own, that needs just so many.
+    # Each profile becomes a service of its own, which needs just that many instances.
     exact = {
         profile: ServiceLoad(
             count * fastest[profile].throughput_mrps, load.slo_us, (fastest[profile],)
@@ -133,7 +136,7 @@ def fewest_slices(
 def _fastest(
     name: str, load: ServiceLoad, on: Board, latency_share: Fraction
 ) -> Mapping[str, Measured]:
-    """By profile, the configuration with most throughput among those that answer in time."""
+    """By profile, the configuration with the highest throughput of those that answer in time."""
     usable = [
         row for row in load.measured if row.throughput_mrps > 0 and row.profile in on.profiles
     ]
@@ -169,7 +172,7 @@ def _demand(rate_mrps: int, fastest: Mapping[str, Measured]) -> Demand:
 
 
 def _fullest(on: Board, profiles: Collection[str]) -> Sequence[Layout]:
-    """Of these profiles, one layout for each set of instances that fills a GPU."""
+    """One layout of these profiles for each set of instances that fills a GPU."""
     kept = {name: profile for name, profile in on.profiles.items() if name in profiles}
     by_instances: dict[frozenset[tuple[str, int]], Layout] = {}
     for layout in geometry(replace(on, profiles=kept)).maximal:
@@ -182,13 +185,13 @@ def _profiles(layout: Layout) -> Counter[str]:
 
 
 def _cut(gpus: Iterable[tuple[Layout, int]], needed: Counter[str]) -> Mapping[Layout, int]:
-    """The GPUs without the instances that nobody needs."""
+    """Number of GPUs by layout, without the instances that no service needs."""
     cut = Counter(_held(layout, needed) for layout, count in gpus for _ in range(count))
     return {layout: count for layout, count in cut.items() if layout}
 
 
 def _held(layout: Layout, needed: Counter[str]) -> Layout:
-    """What of the layout is still needed; that is needed no more then."""
+    """The instances of the layout that are still needed; takes these off ``needed``."""
     held = []
     for one in sorted(layout):
         if needed[one.profile] > 0:

@@ -1,11 +1,11 @@
-"""Node weights by which Slurm fills nodes that are in use before those that are empty.
+"""Computes node weights with which Slurm fills nodes in use before empty nodes.
 
-Slurm takes the nodes of the lowest weight first, and on a node picks the device itself. So of
-where a job goes this much can be told it: nodes of which at least half is in use, then others in
-use, then empty ones, whose GPUs stay free to be cut anew.
+Slurm takes nodes of the lowest weight first, and picks the device on a node itself. So weights are
+all that can steer where a job goes: first to nodes of which at least half is in use, then to other
+nodes in use, then to empty nodes, whose GPUs stay free to be cut again.
 
-A weight of ours is 1,000,000 + 10 × the site's own + 0, 1 or 2. So the site's own order stays, and
-the weight itself says what to put back.
+A weight set by Slicewise is 1,000,000 + 10 × the site's own weight + 0, 1 or 2. So the site's own
+order stays, and the weight itself says what to put back.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,15 +18,16 @@ from slurm_plugin.decide.demand import has_gpus
 _OWN_BELOW = 100_000
 _FIRST, _STEPS = 1_000_000, 10
 _OURS = range(_FIRST, _FIRST + _STEPS * _OWN_BELOW)
-"""Below 2**24: Slurm shifts them by 8 of 32 bits."""
+"""Weights set by Slicewise. They are below 2**24, since Slurm shifts weights by 8 of 32 bits."""
 
 
 def changes(
     nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, Millislices]
 ) -> Mapping[str, int]:
-    """What the nodes with GPUs in these partitions should weigh, where they weigh something else.
+    """New weights of nodes with GPUs in these partitions, where they differ from the current ones.
 
-    The site's own, if one of those is from 100,000 on: there is no room for ours.
+    If a site's own weight is 100,000 or more, Slicewise's weights have no room, and all nodes get
+    back the site's own.
     """
     managed = [one for one in nodes if has_gpus(one, partitions) and run_cost(one.gpus, costs)]
     if any(own_weight(node) >= _OWN_BELOW for node in managed):
@@ -36,12 +37,12 @@ def changes(
 
 
 def own_weights(nodes: Iterable[NodeView]) -> Mapping[str, int]:
-    """The site's own weights of the nodes that have one of ours."""
+    """The site's own weights of those nodes that have a weight of Slicewise's."""
     return {node.name: own_weight(node) for node in nodes if node.weight in _OURS}
 
 
 def own_weight(node: NodeView) -> int:
-    """What it weighs without Slicewise."""
+    """The node's weight without Slicewise."""
     return (node.weight - _FIRST) // _STEPS if node.weight in _OURS else node.weight
 
 

@@ -1,8 +1,8 @@
-"""How many instances of which profiles serve each demand, so that all fit on the fewest GPUs.
+"""Chooses instances for each demand so that all of them fit on the fewest GPUs.
 
-A linear program over covers prices the profiles: no GPU's instances are worth more than a GPU, so
-what the demands cost at these prices is a floor for the GPUs. An integer program then makes whole
-numbers of what the linear one left in parts.
+A linear program over covers prices the profiles. The instances of a GPU are never worth more than
+a GPU, so the cost of the demands at these prices is a lower bound for the number of GPUs. An
+integer program then turns fractions of the linear solution into whole numbers.
 """
 
 import math
@@ -19,19 +19,19 @@ Filling = Mapping[str, int]
 _PRICE_OF_GPU = 10**9
 _TOLERANCE = 1e-6
 _DECIDED_ANEW = 16
-"""Demands that the integer program decides too, where the linear one's covers need more GPUs."""
+"""Further demands that the integer program decides if the first answer exceeds the lower bound."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """The answer.
+    """The chosen instances and GPUs.
 
     Attributes:
-        covers: of each demand.
-        gpus: how many GPUs are filled so, of each filling.
-        at_least: fewer GPUs can't serve the demands.
-        prices: of a profile's instance, in billionths of a GPU. They prove the linear program's
-            floor: what all cheapest covers cost, by what the dearest filling costs.
+        covers: the cover of each demand.
+        gpus: the number of GPUs with each filling.
+        at_least: lower bound of the number of GPUs for the demands.
+        prices: price of an instance by profile, in billionths of a GPU. They prove the linear
+            program's floor: the cost of all cheapest covers, divided by the dearest filling's.
     """
 
     covers: Sequence[Cover]
@@ -41,7 +41,7 @@ class Packing:
 
 
 def pack(demands: Sequence[Demand], fillings: Sequence[Filling]) -> Packing:
-    """All demands on the fewest GPUs; where they are many, perhaps a few above ``at_least``."""
+    """Pack all demands on the fewest GPUs; with many demands perhaps a few above ``at_least``."""
     relaxed = _Relaxation(demands, fillings).solve()
     found = _rounded(relaxed, demands, fillings, 0)
     if sum(found.gpus) > found.at_least:
@@ -53,7 +53,11 @@ def pack(demands: Sequence[Demand], fillings: Sequence[Filling]) -> Packing:
 def _rounded(
     relaxed: "_Relaxed", demands: Sequence[Demand], fillings: Sequence[Filling], anew: int
 ) -> Packing:
-    """The linear program's covers, but what it divided and some more the integer one decides."""
+    """Round the linear program's answer.
+
+    The integer program decides the demands whose covers are divided, and ``anew`` further ones.
+    Other demands keep the linear program's covers.
+    """
     order = sorted(range(len(demands)), key=lambda index: index not in relaxed.divided)
     split = len(relaxed.divided) + anew
     covers = dict(enumerate(relaxed.covers))
@@ -68,7 +72,7 @@ def _rounded(
 def _floor(
     cheapest: Iterable[Priced], fillings: Iterable[Filling], prices: Mapping[str, int]
 ) -> int:
-    """What the demands cost at least, by what the dearest filling of a GPU costs."""
+    """Least cost of the demands, divided by that of the dearest filling of a GPU; rounded up."""
     dearest = max(sum(prices[p] * n for p, n in filling.items()) for filling in fillings)
     return -(-sum(priced.floor for priced in cheapest) // max(dearest, 1))
 
@@ -78,8 +82,9 @@ class _Relaxed:
     """The linear program's answer.
 
     Attributes:
-        covers: of each demand, the one that serves most of it.
-        divided: demands that several covers share.
+        covers: for each demand, the cover that serves most of it.
+        divided: indices of demands that several covers share.
+        at_least, prices: as in ``Packing``.
     """
 
     covers: Sequence[Cover]
@@ -89,7 +94,7 @@ class _Relaxed:
 
 
 class _Relaxation:
-    """The linear program: parts of covers on parts of GPUs. Covers join while one is cheaper."""
+    """The linear program: fractions of covers on fractions of GPUs, by column generation."""
 
     def __init__(self, demands: Sequence[Demand], fillings: Sequence[Filling]) -> None:
         self._demands, self._fillings = demands, fillings
@@ -102,7 +107,7 @@ class _Relaxation:
                 self._add(index, cover)
 
     def solve(self) -> _Relaxed:
-        """Until no cover is cheaper at the prices, or the floor is the answer rounded up."""
+        """Add covers until none is cheaper at the prices, or the floor is the answer rounded up."""
         while True:
             solution = self._program.solve()
             prices = self._prices(solution)
@@ -126,7 +131,7 @@ class _Relaxation:
         }
 
     def _better(self, cheapest: Sequence[Priced], solution: Solution) -> list[tuple[int, Cover]]:
-        """Covers worth adding; never one that is there, whose price is only rounded down."""
+        """Covers worth adding; never a known one that only looks cheaper by rounded-down prices."""
         offers = solution.prices[len(self._rows) :]
         return [
             (index, priced.cover)
@@ -148,9 +153,10 @@ class _Relaxation:
 
 
 def _whole(demands: Sequence[Demand], fillings: Sequence[Filling], held: Filling) -> Packing:
-    """The integer program: these demands, and the instances that are held besides.
+    """Solve the integer program for these demands, with room for the instances held besides.
 
-    HiGHS takes 2.999999 for 3: what that hides of a load is asked besides where it is missing then.
+    HiGHS takes 2.999999 for 3. Where a load is not served because of that, the program is solved
+    again with what the tolerance hides added to the load.
     """
     asked = list(demands)
     at_least: int | None = None

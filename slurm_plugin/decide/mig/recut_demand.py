@@ -1,4 +1,4 @@
-"""Who asks for instances that could be cut: who waits, who is expected; what a re-cut costs."""
+"""Computes the demand for instances, waiting and expected, and the duration of a re-cut."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,15 +20,16 @@ from slurm_plugin.decide.qos_names import qos_name
 from slurm_plugin.decide.slurm_gres import Kind
 
 _PARTS = (StepName.CUT, StepName.TELL, StepName.VERIFY, StepName.RESUME)
-"""While these last, what was drained is not to be had."""
+"""Steps during which drained instances are not available."""
 _NEWEST, _ENOUGH = 20, 3
 
 
 class Awaited(NamedTuple):
-    """An instance that somebody waits for.
+    """An instance for which a job waits.
 
     Attributes:
-        is_guaranteed: in its tenant's own QOS.
+        waited_s: seconds for which the job has waited.
+        is_guaranteed: whether the job is in its tenant's own QOS.
     """
 
     gres_type: str
@@ -37,7 +38,7 @@ class Awaited(NamedTuple):
 
 
 def profiles_by_type(board: Board, types: Mapping[Kind, str]) -> Mapping[str, str]:
-    """The site's GRES types of that board, and the profile's name there."""
+    """Profile names of that board, by the site's GRES types."""
     return {
         gres_type: kind.profile
         for kind, gres_type in types.items()
@@ -52,11 +53,11 @@ def demand(
     elsewhere: Mapping[str, int],
     profiles: Mapping[str, str],
 ) -> Demand:
-    """Of one board, whose ``profiles`` are by type.
+    """The demand for one board. ``profiles`` are its profile names by GRES type.
 
-    ``waiting``, ``in_use`` and what guarantees need are the whole cluster's, see below;
-    ``elsewhere`` are instances on nodes of which nothing can be planned: they serve their part of
-    it.
+    ``waiting``, ``in_use`` (see the functions below) and ``needed`` by guarantees are those of the
+    whole cluster. ``elsewhere`` are instances on nodes on which nothing can be planned: they serve
+    their part of the demand.
     """
     mine = [
         Waiting(profiles[one.gres_type], one.waited_s, is_guaranteed=one.is_guaranteed)
@@ -93,11 +94,12 @@ def waiting_for_instances(
     costs: Mapping[str, Millislices],
     now_s: float,
 ) -> Iterator[Awaited]:
-    """Each instance that somebody waits for, as others have it.
+    """Each instance for which a job waits because other jobs hold those that exist.
 
-    Who waits for quota, a time or another job is none: an instance would not help him. Slurm says
-    Priority of a tenant's tasks, too, that will be over its quota once the first of them run: of an
-    account's there are no more than its ``room`` in millislices lets run.
+    Jobs that wait for quota, a time or another job do not count: an instance would not help them.
+    Slurm gives the reason Priority also to tasks that will be over their tenant's quota once the
+    first tasks run. So for each account no more tasks count than its ``room`` in millislices lets
+    run.
     """
     left = dict(room)
     those = (job for job in jobs if waits_for_others(job) and is_managed(job, partitions))
@@ -114,13 +116,13 @@ def waiting_for_instances(
 
 
 def room_of(policy: Policy, used: Mapping[str, int]) -> Mapping[str, int]:
-    """Millislices that each tenant's jobs may still take, with all that it may ever borrow."""
+    """Millislices that each tenant's jobs may still take, including all that it may ever borrow."""
     highest = highest_ceilings(policy, None)
     return {name: most - used.get(name, 0) for name, most in highest.items()}
 
 
 def in_use(runs: Iterable[RunRecord], since_s: float, now_s: float) -> Mapping[str, float]:
-    """By GRES type: instances that were held at a time, in the mean."""
+    """By GRES type, the mean number of instances that runs held from ``since_s`` to ``now_s``."""
     held_s = Counter[str]()
     for run in runs:
         end_s = now_s if run.end_s is None else min(run.end_s, now_s)
@@ -131,7 +133,7 @@ def in_use(runs: Iterable[RunRecord], since_s: float, now_s: float) -> Mapping[s
 
 
 def instances_of(nodes: Iterable[NodeView]) -> Mapping[str, int]:
-    """By GRES type, on nodes that are in use."""
+    """Instances by GRES type, on nodes that Slurm can use."""
     found = Counter[str]()
     for node in nodes:
         if not unfit(node):
@@ -140,17 +142,23 @@ def instances_of(nodes: Iterable[NodeView]) -> Mapping[str, int]:
 
 
 def recut_s(step_seconds: Mapping[StepName, Sequence[float]], otherwise: int) -> int:
-    """How long one takes: the median of the last 20, newest first; until there are 3, otherwise."""
+    """Duration of a re-cut in seconds: the median of the last 20.
+
+    ``step_seconds`` come newest first. ``otherwise`` is the result until there are 3.
+    """
     parts = (step_seconds.get(step, ()) for step in _PARTS)
     totals = [sum(seconds) for seconds in zip(*parts, strict=False)][:_NEWEST]
     return max(1, round(median(totals))) if len(totals) >= _ENOUGH else otherwise
 
 
 def move_s(step_seconds: Mapping[StepName, Sequence[float]], otherwise: int) -> int:
-    """How long a replica and its successor both hold an instance; likewise, of those that moved."""
+    """Seconds for which a replica and its successor both hold an instance.
+
+    The median of the last 20 re-cuts that moved a replica; ``otherwise`` until there are 3.
+    """
     moves = [one for one in step_seconds.get(StepName.MOVE, ()) if one >= _MOVED_S][:_NEWEST]
     return round(median(moves)) if len(moves) >= _ENOUGH else otherwise
 
 
 _MOVED_S = 2.0
-"""A shorter step found nobody."""
+"""A shorter step found no replica to move."""

@@ -1,4 +1,4 @@
-"""Which GPUs are cut anew now, each so that Slurm can be told of it."""
+"""Chooses the re-cuts to make now, such that Slurm can have an order of devices for each."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,9 +15,10 @@ from slurm_plugin.decide.slurm_gres import Device
 
 
 def cuts_due(found: Gathered) -> tuple[Planned, ...]:
-    """The best first of each board.
+    """The re-cuts to make now, for each board the best first.
 
-    Where Slurm has no order of devices for a GPU that is full, what is asked for is created alone.
+    If Slurm has no order of devices for a GPU that is cut fully, only the instances that are asked
+    for are created.
     """
     return tuple(due for one in found.boards.values() for due in _of_board(found, one))
 
@@ -31,8 +32,10 @@ def _of_board(found: Gathered, of: PlanInput) -> Iterator[Planned]:
 
 
 def has_order(look: Look, step: Step, created: Sequence[str]) -> bool:
-    """Whether the node's devices have an order with instances of these types instead of those that
-    the step destroys, in which whoever stays keeps his.
+    """Whether Slurm has an order for the node's devices after the step.
+
+    Instances of the ``created`` types replace those that the step destroys, and each job that stays
+    must keep its devices.
     """
     before = look.positions
     if isinstance(before, str):

@@ -1,4 +1,4 @@
-"""GPUs as the planner of re-cutting sees them: a node's last look, Slurm's files, its jobs."""
+"""Builds the re-cut planner's view of GPUs from a node's last survey, Slurm's files and jobs."""
 
 import re
 from collections import defaultdict
@@ -20,7 +20,7 @@ from slurm_plugin.decide.slurm_gres import Device
 
 Holder = Job | Replica
 _RANK = {Job: 0, Replica: 1, type(None): 2}
-"""Which of several is rather fixed: what can't move anyhow first."""
+"""Order in which instances are chosen to stay fixed: those that can't move anyway come first."""
 
 _OLD_S = 86_400
 _RESERVED = frozenset({"MAINT", "MAINTENANCE", "RESERVED"})
@@ -30,12 +30,14 @@ _SHARED_LINE = re.compile(r"\s*(?:NodeName|Name)\s*=", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Look:
-    """What is known of a node.
+    """What is known about a node.
 
     Attributes:
-        inventory: of the last survey, ``age_s`` ago; None if there was none.
-        devices: what jobs can be given of each of its GPUs, by UUID.
-        positions: its devices as Slurm's files have them, or what is wrong with its lines there.
+        inventory: result of the last survey; None if there was none.
+        age_s: seconds since that survey.
+        devices: devices of each of its GPUs that jobs can be given, by UUID.
+        positions: its devices as Slurm's files have them, or a text on what is wrong with its lines
+            there.
     """
 
     node: NodeView
@@ -46,17 +48,17 @@ class Look:
 
     @cached_property
     def indices(self) -> Mapping[Device, int]:
-        """Slurm's, of its devices."""
+        """Slurm's index of each device."""
         return {one: i for i, one in enumerate(self.positions) if isinstance(one, Device)}
 
 
 @dataclass(frozen=True)
 class Past:
-    """What the journal has of a GPU, by UUID.
+    """Re-cuts in the journal, by the UUID of their GPU.
 
     Attributes:
-        in_work: not finished.
-        cut_ago_s: since the last one ended, also one that was rolled back.
+        in_work: re-cuts that are not finished.
+        cut_ago_s: seconds since the last re-cut ended, rolled back or not.
     """
 
     in_work: Mapping[str, Recut] = field(default_factory=dict, hash=False)
@@ -64,7 +66,7 @@ class Past:
 
 
 def past(unfinished: Iterable[Recut], newest_first: Iterable[Recut], now_s: float) -> Past:
-    """Of re-cuts."""
+    """Summarise the journal's re-cuts by GPU."""
     ago_s: dict[str, int] = {}
     for one in newest_first:
         if one.ended_s is not None:
@@ -73,9 +75,9 @@ def past(unfinished: Iterable[Recut], newest_first: Iterable[Recut], now_s: floa
 
 
 def lines_by_node(text: str) -> Mapping[str, str]:
-    """slurm.conf's or gres.conf's lines of each node's own, with those that several share.
+    """Lines of slurm.conf or gres.conf by node: its own lines, with those that several nodes share.
 
-    By "" are those that are shared, which is all that other nodes have.
+    "" has the shared lines alone, which are all lines of any other node.
     """
     own = defaultdict[str, list[str]](list)
     shared: list[str] = []
@@ -91,7 +93,7 @@ def lines_by_node(text: str) -> Mapping[str, str]:
 
 
 def left_out(look: Look) -> str:
-    """Why nothing is planned on a node; "" if something can be."""
+    """Why nothing can be planned on a node; "" if something can."""
     return next(_obstacles(look), "")
 
 
@@ -117,9 +119,9 @@ def _obstacles(look: Look) -> Iterator[str]:
 
 
 def gpus(look: Look, holders: Mapping[int, Holder], cut: Past) -> Iterator[tuple[Board, Gpu]]:
-    """The GPUs in MIG mode of a node that is not left out; ``holders`` by Slurm's index."""
+    """The GPUs in MIG mode of a node that is not left out. ``holders`` are by Slurm's index."""
     for gpu in look.inventory.gpus if look.inventory is not None else ():
-        # Another node may say that it has a GPU that is being cut elsewhere.
+        # A node may falsely claim to have a GPU that is being cut on another node.
         if gpu.mig and gpu.board is not None and gpu.uuid not in cut.in_work:
             instances = tuple(_instances(look, gpu, holders))
             ago_s = cut.cut_ago_s.get(gpu.uuid)
@@ -127,7 +129,7 @@ def gpus(look: Look, holders: Mapping[int, Holder], cut: Past) -> Iterator[tuple
 
 
 def gpus_in_work(look: Look, cut: Past) -> Iterator[tuple[Board, Gpu]]:
-    """As they will be; of a node that Slurm can use."""
+    """GPUs with an unfinished re-cut, as they will be cut; none of a node that Slurm can't use."""
     for gpu in look.inventory.gpus if look.inventory is not None else ():
         recut = cut.in_work.get(gpu.uuid)
         if recut is not None and gpu.board is not None and not unfit(look.node):
@@ -142,9 +144,11 @@ def holders(
     now_s: float,
     move_s: int,
 ) -> Mapping[int, Holder]:
-    """Who has each of the node's devices that is held.
+    """The holder of each of the node's devices that is held, by Slurm's index.
 
-    Its users may say so, and hide what is theirs: whom nobody or several name may not be moved.
+    Users can write lines into their jobs' names that look like Slurm's, and so claim devices or
+    hide their own. So the holder of a device that no job, or more than one, seems to hold counts as
+    a job that can't be moved.
     """
     named = defaultdict[int, list[Holder]](list)
     for job in jobs:
@@ -157,9 +161,9 @@ def holders(
 
 
 def with_last_ones(found: Sequence[Gpu], elsewhere: Collection[str]) -> tuple[Gpu, ...]:
-    """With one instance of each profile fixed, unless there is one elsewhere.
+    """The GPUs with one instance of each profile fixed, unless ``elsewhere`` has the profile.
 
-    Of a type that no node has any more Slurm holds the waiting jobs for good, and takes no new one.
+    If no node has a type any more, Slurm holds its waiting jobs for good, and refuses new ones.
     """
     last: dict[str, tuple[str, Placement]] = {}
     there = [(gpu.name, one) for gpu in found if not gpu.in_work for one in gpu.instances]
@@ -187,7 +191,7 @@ def _fixed(instance: Instance) -> Instance:
         case Replica(name=name):
             return replace(instance, holder=Job(name))
         case None:
-            # As good as free, but it stays.
+            # The instance is practically free, but it must stay.
             return replace(instance, holder=Job("the last of its type", 0))
 
 
@@ -205,7 +209,10 @@ def _holding(job: JobView, now_s: float, move_s: int) -> Holder:
 
 
 def _instances(look: Look, gpu: SeenGpu, holders: Mapping[int, Holder]) -> Iterator[Instance]:
-    """What Slurm can't give somebody has made for himself."""
+    """The GPU's instances with their holders.
+
+    An instance that Slurm can't give to jobs was made outside Slurm, and counts as held.
+    """
     devices = devices_at(look, gpu)
     for one in gpu.instances:
         device = devices.get(one.placement)
@@ -214,6 +221,6 @@ def _instances(look: Look, gpu: SeenGpu, holders: Mapping[int, Holder]) -> Itera
 
 
 def devices_at(look: Look, gpu: SeenGpu) -> Mapping[Placement, Device]:
-    """What Slurm can give of a GPU, by where it lies."""
+    """Devices of a GPU that Slurm can give to jobs, by placement."""
     given = (one for one in gpu.instances if len(one.computes) == 1 and has_capabilities(one))
     return dict(zip((one.placement for one in given), look.devices[gpu.uuid], strict=True))

@@ -1,4 +1,4 @@
-"""What the planner of re-cutting goes by, of each model of GPU, out of all that was seen."""
+"""Builds the re-cut planner's input for each GPU model from one look at everything."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -27,16 +27,18 @@ from slurm_plugin.decide.slurm_gres import Kind
 
 @dataclass(frozen=True)
 class Seen:
-    """One look at everything.
+    """One look at everything that a plan takes into account.
 
     Attributes:
-        looks: at the nodes that have GPUs.
-        jobs: those that may hold some, and ``indices`` of their GPUs by job id and node.
-        waiting: each instance that somebody waits for.
-        in_use: instances that were held at a time, by GRES type.
+        looks: views of the nodes that have GPUs.
+        jobs: jobs that may hold GPUs.
+        indices: Slurm's indices of their GPUs, by job id and node.
+        waiting: each instance for which a job waits.
+        in_use: mean number of instances in use at a time, by GRES type.
         needed: instances that guarantees need.
-        shapes: types that may be asked for although no GPU is cut so.
-        move_s: how long a replica and its successor both hold one.
+        shapes: types that jobs may ask for although no GPU is cut into them.
+        move_s: seconds for which a replica and its successor both hold an instance.
+        at_s: Unix seconds of the look.
     """
 
     looks: tuple[Look, ...]
@@ -53,7 +55,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class PlanInput:
-    """What ``recutting.plan`` takes of one model; ``types``: the site's GRES types by profile."""
+    """Input of ``recutting.plan`` for one model; ``types``: the site's GRES types by profile."""
 
     board: Board
     gpus: tuple[Gpu, ...]
@@ -64,12 +66,12 @@ class PlanInput:
 
 @dataclass(frozen=True)
 class Gathered:
-    """What there is now.
+    """The planner's input for all models.
 
     Attributes:
-        boards: by model.
-        left_out: nodes with GPUs on which nothing is planned, and why, for people.
-        looks: at the others, by name.
+        boards: input by GPU model.
+        left_out: nodes with GPUs on which nothing is planned, with the reason for people to read.
+        looks: views of all other nodes, by name.
     """
 
     boards: Mapping[str, PlanInput]
@@ -78,7 +80,7 @@ class Gathered:
 
     @cached_property
     def layouts(self) -> Mapping[str, tuple[Placement, ...]]:
-        """How each GPU is cut, by UUID."""
+        """The instances of each GPU, by UUID."""
         return {
             gpu.name: tuple(one.placement for one in gpu.instances)
             for board in self.boards.values()
@@ -87,7 +89,7 @@ class Gathered:
 
 
 def inputs(seen: Seen, types: Mapping[Kind, str], terms: Terms) -> Gathered:
-    """All models of which a GPU in MIG mode can be planned with."""
+    """Input for all models that have a GPU in MIG mode that a plan can take into account."""
     out = {look.node.name: why for look in seen.looks if (why := _why(look, seen.past))}
     found = defaultdict[str, list[tuple[Board, Gpu]]](list)
     for board, gpu in _gpus(seen, out.keys()):
@@ -112,9 +114,12 @@ def inputs(seen: Seen, types: Mapping[Kind, str], terms: Terms) -> Gathered:
 
 
 def _of_one_kind(pairs: Sequence[tuple[Board, Gpu]]) -> tuple[Board, list[tuple[Board, Gpu]]]:
-    """A model's board as most nodes have it, and their GPUs: one node's word is not another's."""
+    """A model's board as most nodes report it, and the GPUs of just this kind.
+
+    So what a single node reports can't change the plan for the others.
+    """
     kinds = [_kind(board) for board, _ in pairs]
-    # One vote for each kind that a node has, however many GPUs it says it has.
+    # A node has one vote for each kind that it has, however many GPUs it reports.
     votes = dict.fromkeys((gpu.node, kind) for (_, gpu), kind in zip(pairs, kinds, strict=True))
     ((most, _),) = Counter(kind for _, kind in votes).most_common(1)
     same = [pair for pair, kind in zip(pairs, kinds, strict=True) if kind == most]
@@ -122,7 +127,7 @@ def _of_one_kind(pairs: Sequence[tuple[Board, Gpu]]) -> tuple[Board, list[tuple[
 
 
 def _kind(board: Board) -> tuple[object, ...]:
-    """What can be cut out of it."""
+    """Everything that determines how a board can be cut; equal for boards of one kind."""
     profiles = (
         (one.name, one.compute_slices, one.memory_slices, one.starts, one.max_instances)
         for one in board.profiles.values()
@@ -131,7 +136,7 @@ def _kind(board: Board) -> tuple[object, ...]:
 
 
 def _why(look: Look, past: Past) -> str:
-    """While a GPU of a node is in work, the others wait."""
+    """Why a node is left out; "" if it is not. While one of its GPUs is in work, others wait."""
     for recut in past.in_work.values():
         if recut.planned.node == look.node.name:
             return f"re-cut {recut.recut_id} is at work there"

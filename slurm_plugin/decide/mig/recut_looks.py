@@ -1,4 +1,4 @@
-"""What a look at a node says of a re-cut: who is in its way, whether it could be, whether it is."""
+"""Checks of a node against a planned re-cut: blocking jobs, feasibility, completion."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,13 +18,13 @@ _UNFIT = (
     *("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"),
     *("REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"),
 )
-"""States of a node on which nothing can be done."""
+"""States in which nothing can be done on a node."""
 _UNKNOWN_MINOR = 1 << 20
-"""From there on: capabilities of instances that are not made yet."""
+"""Capabilities from this number on stand for instances that do not exist yet."""
 
 
 def planned(step: Step, instances: Collection[Placement]) -> Planned:
-    """A step of the plan for a GPU that has these instances."""
+    """Turn a step of the plan into a re-cut of a GPU that has these instances now."""
     kept = set(instances) - set(step.destroy)
     return Planned(
         node=step.node,
@@ -39,7 +39,7 @@ def planned(step: Step, instances: Collection[Placement]) -> Planned:
 
 
 def layout_of(inventory: Inventory, gpu_uuid: str) -> tuple[Placement, ...]:
-    """How that GPU is cut; () too where it is lost."""
+    """The instances of that GPU, by start; () also if the GPU is lost."""
     found = (
         one.placement for gpu in inventory.gpus if gpu.uuid == gpu_uuid for one in gpu.instances
     )
@@ -51,7 +51,10 @@ def _by_start(placement: Placement) -> int:
 
 
 def with_layout(inventory: Inventory, gpu_uuid: str, layout: Collection[Placement]) -> Inventory:
-    """As it will be with that GPU cut so; new instances have capabilities that nobody else has."""
+    """The inventory as it will be with that GPU cut into ``layout``.
+
+    New instances get capability numbers that no other instance of the GPU has.
+    """
     gpus = (
         replace(gpu, instances=_instances(gpu, layout)) if gpu.uuid == gpu_uuid else gpu
         for gpu in inventory.gpus
@@ -60,13 +63,13 @@ def with_layout(inventory: Inventory, gpu_uuid: str, layout: Collection[Placemen
 
 
 def with_gpu(inventory: Inventory, gpu: Gpu) -> Inventory:
-    """As seen before, but for that GPU."""
+    """The inventory with that GPU replaced."""
     gpus = (gpu if one.uuid == gpu.uuid else one for one in inventory.gpus)
     return replace(inventory, gpus=tuple(gpus))
 
 
 def only(inventory: Inventory, gpu_uuid: str, layout: Collection[Placement]) -> Inventory:
-    """That GPU alone, with those of its instances that are in the layout."""
+    """The inventory reduced to that GPU and its instances that are in the layout."""
     gpus = (
         replace(gpu, instances=tuple(one for one in gpu.instances if one.placement in layout))
         for gpu in inventory.gpus
@@ -87,7 +90,7 @@ def _unmade(placement: Placement) -> Instance:
 
 
 def indices_of(positions: Sequence[Device | None], devices: Collection[Device]) -> frozenset[int]:
-    """Slurm's numbers of these devices on their node."""
+    """Slurm's indices of these devices on their node."""
     files = {one.files for one in devices}
     return frozenset(
         index for index, one in enumerate(positions) if one is not None and one.files in files
@@ -95,22 +98,22 @@ def indices_of(positions: Sequence[Device | None], devices: Collection[Device]) 
 
 
 def unfit(node: NodeView) -> str:
-    """Why nothing can be done on a node; "" if it can."""
+    """Why nothing can be done on a node; "" if something can."""
     return ", ".join(state for state in _UNFIT if state in node.states)
 
 
 def is_invalid(node: NodeView) -> bool:
-    """Whether its slurmd has other GPUs than slurmctld knows."""
+    """Whether the node's slurmd has other GPUs than slurmctld knows."""
     return not node.states.isdisjoint(_INVALID)
 
 
 def are_indices_known(node: NodeView) -> bool:
-    """Whether Slurm says of each GPU that jobs hold which it is."""
+    """Whether Slurm reports the index of each GPU that jobs hold."""
     return len(node.gpus_held) >= sum(node.gpus_allotted.values())
 
 
 def differences(node: NodeView | None, positions: Sequence[Device | None]) -> Iterator[str]:
-    """Where slurmctld's node is not what it was told."""
+    """Differences between slurmctld's node and the devices that Slurm's files give it."""
     if node is None:
         yield "Slurm has no such node"
         return
@@ -127,14 +130,14 @@ def _counts(by_type: Mapping[str, int]) -> str:
 
 
 def change_text(before: Sequence[Placement], after: Sequence[Placement]) -> str:
-    """``2 1g.10gb to 2g.20gb@0``: what goes and what comes."""
+    """Text of a change: what is destroyed and what is created, as ``2 1g.10gb to 2g.20gb@0``."""
     gone = [one for one in before if one not in after]
     new = [one for one in after if one not in before]
     return f"{_counted(gone) or 'free slices'} to {_counted(new) or 'free slices'}"
 
 
 def _counted(placements: Sequence[Placement]) -> str:
-    """Of several of a profile their number; of one, where it is."""
+    """Placements as text: the number of several of one profile; the place of a single one."""
     counts = Counter(one.profile for one in sorted(placements, key=_by_start))
     alone = {one.profile: placements_text([one]) for one in placements}
     said = (f"{n} {name}" if n > 1 else alone[name] for name, n in counts.items())

@@ -1,8 +1,8 @@
-"""How one GPU is cut anew, step by step, and what comes next after what the journal has.
+"""The steps of a re-cut of one GPU, and which step comes next, given the journal's records.
 
-A re-cut goes forward until a step fails, then back to what was before. Back is the same way with
-before and after swapped: a GPU is cut first, then Slurm is told, since slurmd wants the devices of
-its gres.conf to be there. What was never begun forward need not be undone.
+A re-cut goes forward until a step fails, then back to the layout before. The way back has the same
+steps with before and after swapped: a GPU is cut first, then Slurm is told, since slurmd needs the
+devices of its gres.conf to exist. Steps that were never begun forward are not undone.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from cluster.mig.layouts import Placement
 
 
 class StepName(StrEnum):
-    """In their order."""
+    """The steps of a re-cut, in their order."""
 
     RESERVE = "reserve"
     MOVE = "move"
@@ -25,14 +25,14 @@ class StepName(StrEnum):
 
 
 class Direction(StrEnum):
-    """Whether a step leads to the new layout or to the old one."""
+    """Whether a step leads to the new layout or back to the old one."""
 
     FORWARD = "forward"
     BACK = "back"
 
 
 class Outcome(StrEnum):
-    """``begun`` without more: it is under way, or its process was killed."""
+    """Outcome of a step. ``begun``: the step is under way, or its process was killed."""
 
     BEGUN = "begun"
     DONE = "done"
@@ -40,7 +40,7 @@ class Outcome(StrEnum):
 
 
 class State(StrEnum):
-    """Of a whole re-cut. ``running`` and ``stuck`` are taken up by the next run."""
+    """State of a re-cut. The next run takes up re-cuts that are ``running`` or ``stuck``."""
 
     RUNNING = "running"
     STUCK = "stuck"
@@ -51,21 +51,20 @@ class State(StrEnum):
 
 UNFINISHED = (State.RUNNING, State.STUCK)
 _AGAIN_S, _LATEST_AGAIN_S = 300.0, 21_600.0
-"""What is stuck is tried again after the first of these, then twice as late after each failure, and
-never later than the second."""
+"""Seconds until a stuck re-cut is tried again: first and longest pause. Each failure doubles it."""
 _ALL = tuple(StepName)
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What is to be done on one GPU.
+    """A planned re-cut of one GPU.
 
     Attributes:
-        before: its instances as the plan saw them.
-        after: those that it shall have.
-        moves: job ids or names of the replicas that leave first, for people.
-        reason: in one line.
-        gain_millislice_s, drained_millislice_s: as the plan has them.
+        before: the GPU's instances as the plan saw them.
+        after: the instances that it shall have.
+        moves: job ids or names of the replicas that leave first, for people to read.
+        reason: why the GPU is cut, in one line.
+        gain_millislice_s, drained_millislice_s: gain and loss as the plan computed them.
     """
 
     node: str
@@ -80,12 +79,13 @@ class Planned:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A step as the journal has it; in the order of their beginnings.
+    """A step as the journal has it.
 
     Attributes:
-        record_id: the journal's own; 0 before it is there.
-        ended_s: None while it is under way, or if its process was killed. Unix seconds.
+        began_s: Unix seconds.
+        ended_s: Unix seconds; None while the step is under way, or if its process was killed.
         words: what was done, or what went wrong.
+        record_id: number of the record in the journal; 0 before it is stored.
     """
 
     step: StepName
@@ -103,7 +103,9 @@ class Recut:
 
     Attributes:
         error: why it was rolled back or is stuck; "" otherwise.
-        slurm_conf, gres_conf: as they were before, from when Slurm is told until its end.
+        slurm_conf, gres_conf: texts of the files before Slurm was told; stored from then until the
+            re-cut ends, None otherwise.
+        records: its steps in the order of their beginnings.
     """
 
     recut_id: int
@@ -119,16 +121,16 @@ class Recut:
 
     @property
     def reservation(self) -> str:
-        """Its name in Slurm."""
+        """Name of the re-cut's reservation in Slurm."""
         return f"{RECUT_RESERVATION}{self.recut_id}"
 
     @property
     def drain_reason(self) -> str:
-        """How the reason begins for which a node is drained, if going back fails."""
+        """Beginning of the reason with which the node is drained if going back fails."""
         return f"slicewise re-cut {self.recut_id}:"
 
     def layouts(self, direction: Direction) -> tuple[tuple[Placement, ...], tuple[Placement, ...]]:
-        """From which layout to which that way leads."""
+        """The layouts at the start and at the end of that way."""
         pair = self.planned.before, self.planned.after
         return pair if direction is Direction.FORWARD else pair[::-1]
 
@@ -143,16 +145,16 @@ class Next:
 
 @dataclass(frozen=True)
 class End:
-    """Nothing more is done by this run; ``state`` is then the re-cut's."""
+    """The end of a re-cut in a run; ``state`` is the re-cut's state from then on."""
 
     state: State
 
 
 def is_due(recut: Recut, now_s: float) -> bool:
-    """Whether a run for which nobody has asked takes it up.
+    """Whether a run that no operator asked for takes the re-cut up.
 
-    Each try may restart slurmctld. What a node answers keeps no other node's GPUs from being cut
-    anew, and no submitter waiting, every few minutes for ever.
+    Each try may restart slurmctld. The pauses keep one node's answers from delaying other nodes'
+    re-cuts, and all submitters, every few minutes forever.
     """
     failed = [one for one in recut.records if one.outcome is Outcome.FAILED]
     if recut.state is not State.STUCK or not failed:
@@ -163,10 +165,11 @@ def is_due(recut: Recut, now_s: float) -> bool:
 
 
 def next_step(records: Sequence[StepRecord], *, taken_up: bool = False) -> Next | End:
-    """What comes next after these; without ``taken_up`` the last of them has ended.
+    """The step that follows these records. Without ``taken_up`` the last of them has ended.
 
-    With ``taken_up`` another process had begun it: its reservation may have ended meanwhile, so
-    that comes first, and as long as the GPU is not cut, nobody may hold what is destroyed.
+    ``taken_up`` means that another process had begun the re-cut. Its reservation may have ended
+    meanwhile, so the reservation comes first again; then, unless the GPU is cut, the wait until no
+    job holds what is destroyed.
     """
     way = direction(records)
     last = records[-1] if records else None
@@ -181,7 +184,7 @@ def next_step(records: Sequence[StepRecord], *, taken_up: bool = False) -> Next 
 
 
 def direction(records: Sequence[StepRecord]) -> Direction:
-    """Back since a step forward has failed, unless all was done and only the reservation stays."""
+    """Back once a step has failed, unless all is done forward and only the reservation remains."""
     is_done = _is_done(records, StepName.VERIFY, Direction.FORWARD)
     failed = any(one.outcome is Outcome.FAILED for one in records)
     return Direction.BACK if failed and not is_done else Direction.FORWARD
@@ -196,7 +199,10 @@ def _after_failure(records: Sequence[StepRecord], last: StepRecord, way: Directi
 
 
 def _following(records: Sequence[StepRecord], last: StepName, way: Direction) -> StepName:
-    """The first after it that is due; after a reservation all that is done already is left out."""
+    """The first step due after ``last``.
+
+    After a repeated reservation, steps that are done already are left out.
+    """
     due = _ways(records, way)
     if last is StepName.RESERVE and _is_done(records, StepName.CUT, way):
         due = [one for one in due if not _is_done(records, one, way)]
@@ -205,7 +211,7 @@ def _following(records: Sequence[StepRecord], last: StepName, way: Direction) ->
 
 
 def _ways(records: Sequence[StepRecord], way: Direction) -> list[StepName]:
-    """All steps of that way. Back there are only those whose counterpart was begun."""
+    """All steps of that way. The way back has only steps whose counterpart was begun."""
     if way is Direction.FORWARD:
         return list(_ALL)
     begun = {one.step for one in records if one.direction is Direction.FORWARD}

@@ -1,15 +1,16 @@
-"""Which GPUs are cut anew, so that those who wait and those who are expected find instances.
+"""Plans which GPUs to cut again, so that waiting and expected jobs find instances.
 
-A change of a GPU is worth what the cluster then serves over the horizon more than now, less what is
-drained for it, times ``margin``. All changes of one GPU are compared; over GPUs the plan takes the
-best one, then the next best beside it, and at last tries for each whether another would be better
-in its place. What a job holds is never touched, and what stands in nobody's way stays. So do the
-shapes that guarantees need (``guaranteed_shapes``): whatever is gained, no fewer are left of what
-they are used for now, and of what tenants only may claim no fewer but for who waits within his own
-guarantee.
+A change of a GPU is worth what the cluster then serves more over the horizon, less ``margin`` times
+what is drained for it. The plan compares all changes of each GPU. Across GPUs it takes the best
+change, then the next best in addition, and finally tries for each whether another change would be
+better in its place. An instance held by a job that can't move is never touched, and an instance
+that is in the way of no new one stays. The shapes that guarantees need (``guaranteed_shapes``) stay
+as well: whatever the gain, no plan leaves fewer instances than guarantees are used for now. Of
+instances that tenants only may claim, it leaves fewer only for a job that waits within its own
+tenant's guarantee.
 
-No plan takes back the last one: as long as nothing new is asked for, each raises what the cluster
-serves, and a GPU that was just cut is left alone until somebody asks who did not wait then.
+No plan undoes the last one. While nothing new is asked for, each plan raises what the cluster
+serves, and a GPU that was just cut is left alone until a job asks that did not wait then.
 """
 
 from collections import Counter, defaultdict
@@ -25,13 +26,13 @@ from slurm_plugin.decide.mig.recutting_rest import Wishes, full
 from slurm_plugin.decide.mig.recutting_worth import Demand, worth
 
 _Targets = dict[str, list[tuple[str, Placement]]]
-"""By profile: where replicas may move to, the best last: GPU and place."""
+"""By profile, the places to which replicas may move: GPU and placement, the best last."""
 
 _PLACE = attrgetter("placement.profile", "placement.start", "placement.size")
-"""In the order of placements."""
+"""Sort key of instances, by placement."""
 
 _ROUNDS = 3
-"""Of exchanges, at most; the second seldom finds something."""
+"""Most rounds of exchanges; the second seldom finds anything."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ class Terms:
     """What a re-cut costs, and when it pays.
 
     Attributes:
-        recut_s: from the drain of free instances to the new ones' first use.
-        horizon_s: so long the demand is believed.
-        nodes_at_once: on so many, with those in work, GPUs may be cut at a time.
-        margin: what is gained is at least so many times what is drained.
+        recut_s: seconds from the drain of free instances to the first use of the new ones.
+        horizon_s: seconds for which the demand forecast is trusted.
+        nodes_at_once: most nodes on which GPUs may be cut at a time, including nodes in work.
+        margin: least ratio of gain to what is drained.
     """
 
     recut_s: int
@@ -53,7 +54,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Move:
-    """A replica that goes elsewhere before its instance is destroyed."""
+    """A replica that moves to another instance before its own is destroyed."""
 
     replica: str
     source: Placement
@@ -63,14 +64,14 @@ class Move:
 
 @dataclass(frozen=True)
 class Step:
-    """What is done on one GPU: moves, then destroy, then create, each in that order.
+    """Actions on one GPU: first moves, then destroy, then create, each in the given order.
 
     Attributes:
-        gain_millislice_s: what is served more over the horizon, waiting requests by their weight.
-        drained_millislice_s: what is not to be had meanwhile.
-        reason: in one line.
-        asked: what is created at least, where it lies if nothing more is: ``create`` has more, so
-            that the GPU is full.
+        gain_millislice_s: what is served more over the horizon; waiting requests count by weight.
+        drained_millislice_s: what is not available meanwhile.
+        reason: why the GPU is cut, in one line.
+        asked: the instances that must be created, placed as if nothing else were. ``create`` has
+            further ones that fill the GPU.
     """
 
     gpu: str
@@ -85,13 +86,13 @@ class Step:
 
 
 def plan(board: Board, gpus: Iterable[Gpu], demand: Demand, terms: Terms) -> tuple[Step, ...]:
-    """What to cut anew now, best first; nothing if no change pays for itself."""
+    """The re-cuts to make now, best first; empty if no change pays for itself."""
     return tuple(_Planner(board, tuple(gpus), demand, terms).steps())
 
 
 @dataclass(frozen=True)
 class _Class:
-    """GPUs that are cut and held alike, and what could be made of each."""
+    """GPUs that are cut and held alike, and the possible changes of each of them."""
 
     gpus: tuple[Gpu, ...]
     changes: tuple[Change, ...]
@@ -99,7 +100,7 @@ class _Class:
 
 @dataclass(frozen=True)
 class _Option:
-    """A change of one GPU. ``net``: millislice-seconds gained, less those drained with margin."""
+    """A change of one GPU. ``net``: millislice-seconds gained, less ``margin`` times drained."""
 
     gpu: Gpu
     change: Change
@@ -107,9 +108,9 @@ class _Option:
 
 
 class _Planner:
-    """What is chosen, and what is free with it.
+    """Chooses changes, and tracks which instances are free with the chosen ones.
 
-    ``spare`` are free instances that are there and stay: only they take replicas.
+    ``_spare`` are existing free instances that stay: replicas can move only to these.
     """
 
     def __init__(self, board: Board, gpus: Sequence[Gpu], demand: Demand, terms: Terms) -> None:
@@ -120,7 +121,7 @@ class _Planner:
         self._held = _counted(one for one in instances if not _is_free(one, terms))
         self._free = _counted(one for one in instances if _is_free(one, terms))
         self._spare = _counted(instance for _, instance in _spare(gpus))
-        # What others make does not count: whether it will be there is not known yet.
+        # Instances that chosen changes create do not count here: they may not come to exist.
         self._unclaimed = _counted(instances) - Counter(demand.claimed)
         self._beyond = self._unclaimed & (_counted(instances) - Counter(demand.guaranteed))
         self._worth = worth(demand, self._costs, self._held, terms.horizon_s)
@@ -130,7 +131,11 @@ class _Planner:
         self._chosen: dict[str, _Option] = {}
 
     def steps(self) -> Iterator[Step]:
-        """Of the better of two: neither the best first nor the cheapest first always is."""
+        """The steps of the better of two plans.
+
+        One takes the highest net gain first, the other the highest net gain for what is drained;
+        neither is always the better.
+        """
         found = [self._filled(by_cost=by_cost) for by_cost in (False, True)]
         chosen = max(found, key=self._total)
         targets = _targets(self._gpus, chosen)
@@ -148,7 +153,7 @@ class _Planner:
             yield replace(step, create=created, reason=f"{step.reason}{_rest_words(+rest)}")
 
     def _full(self, option: _Option) -> tuple[Placement, ...]:
-        """What is created on that GPU; all that is chosen is thought to be there already."""
+        """All instances to create on that GPU, as if the chosen changes were made already."""
         stays = {one.placement for one in option.gpu.instances}
         stays -= {one.placement for one in option.change.destroyed}
         waiting = Counter(one.profile for one in self._demand.waiting)
@@ -163,9 +168,9 @@ class _Planner:
         return full(self._geometry, stays, option.change.created, wishes)
 
     def _filled(self, *, by_cost: bool) -> Sequence[_Option]:
-        """The best beside those that were chosen, as long as one pays; then better ones.
+        """Choose changes: the next best while one pays, then better ones in exchange.
 
-        Who still waits within a guarantee gets at last what others only may claim.
+        Last, jobs that still wait within a guarantee get what other tenants only may claim.
         """
         while option := self._best(by_cost=by_cost):
             self._take(option)
@@ -187,7 +192,10 @@ class _Planner:
         return self._net(more, drained)
 
     def _exchange(self, old: _Option) -> bool:
-        """Whether another is better in its place, or none; then that is chosen."""
+        """Replace a chosen change by a better one, or drop it if it does not pay.
+
+        Returns whether the choice changed.
+        """
         self._drop(old)
         net, best = self._net(old.change.more, old.change.drained_millislice_s), self._best()
         if best is None or best.net <= max(net, 0):
@@ -218,8 +226,9 @@ class _Planner:
         return found
 
     def _net_of(self, change: Change, *, to_owners: bool) -> int:
-        """As far as there is room for it, whatever else is chosen: who moves finds a free instance,
-        and what guarantees need stays.
+        """Net gain of a change beside the chosen ones; 0 if the change is not possible.
+
+        It is possible if replicas that move find free instances, and what guarantees need stays.
         """
         drained = change.drained_millislice_s
         if any(self._spare[profile] < count for profile, count in change.spent.items()):
@@ -261,7 +270,10 @@ class _Planner:
         ]
 
     def _wanted(self, gpu: Gpu) -> frozenset[str]:
-        """What may be cut out of it: of one that was just cut, what was asked for since."""
+        """Profiles that may be cut out of a GPU.
+
+        Out of a GPU that was just cut these are only the profiles that were asked for since.
+        """
         cut_ago_s = gpu.cut_ago_s
         if cut_ago_s is None or cut_ago_s >= self._terms.horizon_s:
             return self._demand.profiles
@@ -307,7 +319,7 @@ def _rest_words(rest: Mapping[str, int]) -> str:
 
 
 def _least(found: Iterable[Change]) -> tuple[Change, ...]:
-    """Of those with the same effect, the one that drains and makes the least."""
+    """Of changes with the same effect, the one that drains the least, then the first in order."""
     least: dict[tuple[frozenset[tuple[str, int]], frozenset[tuple[str, int]]], Change] = {}
     for one in sorted(found, key=lambda one: (one.drained_millislice_s, sorted(one.created))):
         least.setdefault((frozenset(one.more.items()), frozenset(one.spent.items())), one)
@@ -315,7 +327,7 @@ def _least(found: Iterable[Change]) -> tuple[Change, ...]:
 
 
 def _is_free(instance: Instance, terms: Terms) -> bool:
-    """Or as good as: its job ends before anything could be cut anew."""
+    """Whether an instance is free, or its job ends before a re-cut could."""
     holder = instance.holder
     if isinstance(holder, Job):
         return holder.ends_in_s is not None and holder.ends_in_s <= terms.recut_s
@@ -347,7 +359,7 @@ def _anybody(instance: Instance) -> Instance:
 
 
 def _targets(gpus: Sequence[Gpu], chosen: Sequence[_Option]) -> _Targets:
-    """Free instances that stay; on GPUs that nobody touches first."""
+    """Free instances that stay; those on GPUs that the plan leaves alone are used first."""
     gone = {
         (option.gpu.name, one.placement) for option in chosen for one in option.change.destroyed
     }

@@ -1,4 +1,4 @@
-"""All ways to cut one GPU anew: what may be made of it, and what must go for that."""
+"""Enumerates all ways to cut one GPU again: what to create, and what must be destroyed for that."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -10,10 +10,10 @@ from cluster.mig.layouts import Geometry, Placement
 
 @dataclass(frozen=True)
 class Job:
-    """It can't move, so its instance stays.
+    """A holder that can't move, so its instance stays.
 
     Attributes:
-        ends_in_s: at the latest; None if nobody knows.
+        ends_in_s: seconds until it ends at the latest; None if unknown.
     """
 
     name: str
@@ -22,10 +22,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Replica:
-    """It moves to a free instance of its profile, a successor first, where that is worth it.
+    """A holder that can move to a free instance of its profile, where that is worth it.
+
+    Its successor starts first.
 
     Attributes:
-        move_s: how long both hold an instance.
+        move_s: seconds for which both hold an instance.
     """
 
     name: str
@@ -34,7 +36,7 @@ class Replica:
 
 @dataclass(frozen=True)
 class Instance:
-    """One that is there. ``holder`` is None where it is free."""
+    """An existing instance. ``holder`` is None if it is free."""
 
     placement: Placement
     holder: Job | Replica | None = None
@@ -42,12 +44,12 @@ class Instance:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as it is cut.
+    """A GPU with its present instances.
 
     Attributes:
-        name: its own in the cluster.
-        cut_ago_s: when a plan last changed it; None if long ago.
-        in_work: a plan is being applied to it: its instances are those that it will have.
+        name: name that is unique in the cluster.
+        cut_ago_s: seconds since a plan last changed it; None if long ago.
+        in_work: whether a plan is being applied to it: ``instances`` are then its future ones.
     """
 
     name: str
@@ -59,10 +61,11 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Change:
-    """What could be made of a GPU: all that is not destroyed stays as it is.
+    """A possible change of a GPU. Instances that are not destroyed stay as they are.
 
     Attributes:
-        drained_millislice_s: what is not to be had meanwhile, with what moving replicas take twice.
+        drained_millislice_s: what is not available meanwhile, including the second instances that
+            moving replicas take.
     """
 
     destroyed: tuple[Instance, ...]
@@ -71,27 +74,30 @@ class Change:
 
     @cached_property
     def moves(self) -> Mapping[str, int]:
-        """By profile: replicas that need a free instance elsewhere."""
+        """Number of replicas that need a free instance elsewhere, by profile."""
         return Counter(
             one.placement.profile for one in self.destroyed if isinstance(one.holder, Replica)
         )
 
     @cached_property
     def more(self) -> Mapping[str, int]:
-        """By profile: how many more are free then. Who moves takes one elsewhere."""
+        """How many more instances are free afterwards, by profile.
+
+        A replica that moves takes a free one elsewhere.
+        """
         more = Counter(one.profile for one in self.created)
         more.subtract(one.placement.profile for one in self.destroyed)
         return {profile: count for profile, count in more.items() if count}
 
     @cached_property
     def fewer(self) -> Mapping[str, int]:
-        """By profile: how many fewer there are then, held or free."""
+        """How many fewer instances exist afterwards, held or free, by profile."""
         gone = Counter(one.placement.profile for one in self.destroyed)
         return gone - Counter(one.profile for one in self.created)
 
     @cached_property
     def spent(self) -> Mapping[str, int]:
-        """By profile: free instances that are gone before the first new one is there."""
+        """Free instances that are gone before the first new one exists, by profile."""
         return Counter(one.placement.profile for one in self.destroyed)
 
 
@@ -102,7 +108,7 @@ def changes(
     costs_millislices: Mapping[str, int],
     recut_s: int,
 ) -> Iterator[Change]:
-    """All that create instances of wanted profiles and destroy no more than is in their way."""
+    """All changes that create instances of wanted profiles and destroy only those in their way."""
     there = {one.placement: one for one in gpu.instances}
     if not found.is_legal(there):
         return
@@ -124,7 +130,7 @@ def changes(
 def _sets(
     found: Geometry, places: Collection[Placement], taken: int = 0
 ) -> Iterator[tuple[Placement, ...]]:
-    """Every one but the empty one that can be beside each other."""
+    """Every non-empty set of placements that can exist beside each other."""
     rest = list(places)
     while rest:
         first = rest.pop(0)

@@ -1,12 +1,12 @@
-"""What becomes of the rest of a GPU that is cut anew: a layout that is full, if that is of use.
+"""Chooses how to cut the rest of a GPU that is cut again: a full layout, where that is of use.
 
-A GPU is drained for one instance as for all of them, so the rest is cut with it: into shapes that
-guarantees need and that are missing, then into what serves most of what is expected, then into
-more of what is asked for now. Where the asked ones lie is chosen with that.
+A GPU is drained for one new instance as for several, so its rest is cut at the same time: into
+missing shapes that guarantees need, then into what serves most of the expected demand, then into
+more of what is asked for now. The places of the asked instances are chosen together with that.
 
-Slices stay uncut where they are worth more so: where a larger shape that is missing, or for which
-somebody waits in vain, could be if it were not for those who hold the slices beside them now. What
-is cut there would be taken, and be in its way when they are gone.
+Slices stay uncut where they are worth more uncut: where a larger shape that is missing, or for
+which a job waits in vain, could be placed once the jobs beside these slices have ended. An instance
+cut there would be taken, and would be in the way by then.
 """
 
 from collections import Counter
@@ -16,18 +16,19 @@ from dataclasses import dataclass, field
 from cluster.mig.layouts import Geometry, Layout, Placement
 
 _Worth = tuple[int, int, int, int]
-"""Of shapes that could be there once, of missing, of expected ones, of those asked for."""
+"""Worth of shapes that could be placed later, of missing, of expected, of asked shapes."""
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What there could be use of, beside what is created anyway.
+    """What could be of use besides the instances that are created anyway.
 
     Attributes:
-        profiles: that may be cut at all.
-        missing: instances of each that guarantees need and that are nowhere.
-        awaited: those for which somebody waits in vain.
-        gain: what so many more of each would serve.
+        profiles: profiles that may be cut at all.
+        missing: instances by profile that guarantees need and that no GPU has.
+        awaited: profiles for which jobs wait in vain.
+        gain: computes what the given further instances, by profile, would serve.
+        costs_millislices: cost of an instance, by profile.
     """
 
     profiles: Collection[str]
@@ -40,7 +41,10 @@ class Wishes:
 def full(
     found: Geometry, stays: Collection[Placement], created: Collection[Placement], wishes: Wishes
 ) -> tuple[Placement, ...]:
-    """All to create beside those that stay; of each profile at least as many as are ``created``."""
+    """All instances to create besides those that stay.
+
+    Of each profile there are at least as many as in ``created``.
+    """
     asked = Counter(one.profile for one in created)
     those = list(_open_to(found, frozenset(stays), asked.keys() | set(wishes.profiles)))
     hoped = tuple(_hoped(found, stays, wishes))
@@ -50,22 +54,23 @@ def full(
         if Counter(one.profile for one in base) == asked
         for new in _on_top(found, base, those, hoped, wishes)
     )
-    # Of equal ones that with the lowest starts.
+    # Of equal options the one with the lowest starts is taken.
     *_, best = max(options, key=lambda one: (one[0], one[1], sorted(one[2], reverse=True)))
     return tuple(sorted(best))
 
 
 def _open_to(found: Geometry, stays: Layout, profiles: Collection[str]) -> Iterator[Layout]:
-    """All that could be created beside those that stay."""
+    """All sets of instances of these profiles that could be created besides those that stay."""
     for layout in found.layouts:
         if stays <= layout and all(one.profile in profiles for one in layout - stays):
             yield layout - stays
 
 
 def _hoped(found: Geometry, stays: Collection[Placement], wishes: Wishes) -> Iterator[Placement]:
-    """Where a shape that is in want could be but for those that stay, with the least in its way.
+    """Places where a wanted shape could be if instances that stay were not there.
 
-    Nowhere if it could be somewhere as it is.
+    For each shape, these are the places with the fewest slices in the way; none if the shape has a
+    place now.
     """
     missing = {name for name, count in wishes.missing.items() if count > 0}
     for profile in {*wishes.awaited, *missing}:
@@ -85,7 +90,10 @@ def _on_top(
     hoped: Collection[Placement],
     wishes: Wishes,
 ) -> Iterator[Layout]:
-    """What may be created with ``base``, for the sake of which all of it is done."""
+    """Sets of instances that contain ``base`` and leave the hoped-for places of larger shapes free.
+
+    ``base`` are the instances for which the GPU is cut.
+    """
     costs = wishes.costs_millislices
     kept = [one for one in hoped if found.conflicts[one].isdisjoint(base)]
     for new in those:
@@ -113,6 +121,6 @@ def _worth(
 
 
 def _places_left(found: Geometry, layout: Collection[Placement]) -> int:
-    """Where one more could be put."""
+    """Number of placements that still fit beside the layout."""
     occupancy = found.occupancy(layout)
     return 0 if occupancy is None else len(found.fitting(occupancy))

@@ -1,4 +1,4 @@
-"""What free instances are worth to those who wait and to those who are expected."""
+"""Computes what free instances are worth to waiting and to expected requests."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -8,16 +8,17 @@ from itertools import accumulate, zip_longest
 from math import exp, lgamma, log, sqrt
 
 _HARDLY = 0.001
-"""A chance below that one in a thousand is none."""
+"""Chances below one in a thousand count as none."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A request for one instance that has none.
+    """A request for one instance that has none yet.
 
     Attributes:
-        weight: 1 is a request as any other, 2 is worth two.
-        is_guaranteed: within its tenant's own part.
+        waited_s: seconds for which it has waited.
+        weight: 1 for an ordinary request; 2 counts as two.
+        is_guaranteed: whether it is within its tenant's own part.
     """
 
     profile: str
@@ -28,14 +29,14 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Demand:
-    """What is asked for.
+    """Waiting and expected requests, and what guarantees need.
 
     Attributes:
-        expected: by profile: instances in use at a time, if all could be had, in the mean over the
-            horizon. Those that run and those that wait are among them.
-        claimed: by profile: instances that guarantees are used for now; no plan leaves fewer.
-        guaranteed: those, and what tenants may claim any moment; only who waits within his own
-            guarantee is worth fewer of them.
+        expected: by profile, the mean number of instances in use at a time over the horizon if
+            instances never ran short; includes those that run and wait now.
+        claimed: by profile, instances for which guarantees are used now; no plan leaves fewer.
+        guaranteed: by profile, the claimed instances and those that tenants may claim at any
+            moment. A plan leaves fewer only for a request within its own tenant's guarantee.
     """
 
     waiting: tuple[Waiting, ...] = ()
@@ -45,24 +46,24 @@ class Demand:
 
     @cached_property
     def profiles(self) -> frozenset[str]:
-        """All that anybody wants."""
+        """All profiles that are waited for or expected."""
         asked = {one.profile for one in self.waiting}
         return frozenset(asked | {name for name, mean in self.expected.items() if mean > 0})
 
 
 @dataclass(frozen=True)
 class Worth:
-    """By profile: at ``n``, what ``n`` free instances serve over the horizon.
+    """By profile, at index ``n``: what ``n`` free instances serve over the horizon.
 
-    A waiting request is served for sure, and counts the more the longer it has waited; a further
-    instance serves with the chance that so many are in use at a time. So one more is never worth
-    more than the one before it.
+    A waiting request is certain to be served, and counts more the longer it has waited. A further
+    instance serves with the chance that this many are in use at a time. So one more instance is
+    never worth more than the one before it.
     """
 
     served_millislice_s: Mapping[str, Sequence[float]]
 
     def gain(self, free: Mapping[str, int], more: Mapping[str, int]) -> float:
-        """In millislice-seconds: with so many free, and then so many more or fewer."""
+        """Millislice-seconds gained if ``more`` (negative: fewer) than ``free`` are free."""
         return sum(
             self._at(name, free.get(name, 0) + change) - self._at(name, free.get(name, 0))
             for name, change in more.items()
@@ -76,7 +77,10 @@ class Worth:
 def worth(
     demand: Demand, costs_millislices: Mapping[str, int], held: Mapping[str, int], horizon_s: int
 ) -> Worth:
-    """By what an instance costs. ``held``: how many of each are in use and stay so."""
+    """Compute the worth of free instances of each profile that has a cost.
+
+    ``held`` is the number of instances of each profile that are in use and stay so.
+    """
     urgencies = defaultdict[str, list[float]](list)
     for one in demand.waiting:
         urgencies[one.profile].append(one.weight * (1 + one.waited_s / horizon_s))
@@ -95,13 +99,17 @@ def worth(
 
 
 def _served(urgencies: Sequence[float], chances: Sequence[float]) -> Sequence[float]:
-    """Both fall, so the greater of both does."""
+    """What 0, 1, 2, ... free instances serve together; 1.0 is one instance over the horizon.
+
+    Each instance serves a waiting request or an expected one, whichever counts more. Both sequences
+    fall, so their maximum falls, too.
+    """
     shares = (max(pair) for pair in zip_longest(urgencies, chances, fillvalue=0.0))
     return [0.0, *accumulate(shares)]
 
 
 def _chances(mean: float) -> Sequence[float]:
-    """That at least 1, 2, 3... are in use at a time: as many as come by themselves (Poisson)."""
+    """Chances that at least 1, 2, 3, ... are in use at a time (Poisson: independent arrivals)."""
     if mean <= 0:
         return ()
     most = int(mean + 6 * sqrt(mean)) + 6

@@ -1,4 +1,4 @@
-"""HiGHS as arithmetic: linear programs over columns of at least 0, some of them whole numbers."""
+"""Solves linear programs with HiGHS; columns are at least 0, and some of them whole numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,18 +8,18 @@ from typing import Any
 from cluster.errors import OutsideError
 
 _NODES = 2_000
-"""Of the tree of branches, at most: what is found until then is taken."""
+"""Most nodes of the branch-and-bound tree; the best solution found until then is taken."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """What HiGHS found.
+    """A solution of HiGHS.
 
     Attributes:
-        values: of the columns.
-        prices: of the rows: what one more of what a row asks would cost; 0 with whole columns.
-        cost: of these values.
-        floor: no solution costs less.
+        values: values of the columns.
+        prices: price of each row: the cost of one more of what the row asks; 0 with whole columns.
+        cost: cost of these values.
+        floor: lower bound of the cost of any solution.
     """
 
     values: Sequence[float]
@@ -29,10 +29,10 @@ class Solution:
 
 
 class Program:
-    """Minimise the cost of columns, so that each row's sum is at least what it asks."""
+    """Minimises the cost of columns, subject to each row's sum being at least what it asks."""
 
     def __init__(self, rows: Sequence[float]) -> None:
-        # With it comes numpy: most commands of a tree that solves something do not solve.
+        # highspy imports numpy, and most commands that import this module solve nothing.
         from highspy import (  # noqa: PLC0415 -- only who solves
             Highs,
             HighsVarType,
@@ -56,19 +56,19 @@ class Program:
         whole: bool = False,
         at_most: float = inf,
     ) -> None:
-        """A column, by what one of it adds to which rows; at most so much of it."""
+        """Add a column. ``entries``: what one of it adds to each row; ``at_most``: its bound."""
         rows, amounts = list(entries), [float(amount) for amount in entries.values()]
         self._highs.addCol(float(cost), 0.0, float(at_most), len(rows), rows, amounts)
         if whole:
             self._whole.append(self._highs.getNumCol() - 1)
 
     def solve(self) -> Solution:
-        """The cheapest values; begins where the last call ended.
+        """The cheapest values. Each call begins where the last one ended.
 
-        OutsideError (SW-SOLVER) if HiGHS finds none.
+        Raises OutsideError (SW-SOLVER) if HiGHS finds none.
         """
         if self._whole:
-            # At once: one by one, each takes the longer the more columns there are.
+            # One call for all: a call for each column takes longer the more columns there are.
             kinds: Any = [self._integer] * len(self._whole)
             self._highs.changeColsIntegrality(len(kinds), self._whole, kinds)
         self._highs.run()
