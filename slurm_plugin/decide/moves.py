@@ -1,8 +1,8 @@
-"""Waiting jobs between their tenant's own QOS and the borrowed one, as room comes and goes.
+"""Moves waiting jobs between their tenant's own QOS and its borrowed one, as room comes and goes.
 
-An array waits in one QOS as a whole: once Slurm can't start a task of an array, it does not look at
-the others in that cycle, whatever their QOS. So it is where its next task has room; when
-that has started, the others follow to where the one after it has.
+An array waits in one QOS as a whole: once Slurm can't start one task of an array, it skips the
+other tasks in that cycle, whatever their QOS. So the array is placed where its next task has room.
+When that task has started, the others follow to where the one after it has room.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from slurm_plugin.decide.qos_names import SHARED_QOS, borrowed_qos, qos_name
 from slurm_plugin.decide.quota_room import QuotaRoom
 
 MOVES = 200
-"""Changes of one turn: slurmctld takes a lock for each."""
+"""Most changes of one turn: slurmctld takes a lock for each."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,10 @@ class _Waiting:
     """One record of Slurm's, which may stand for many tasks of an array.
 
     Attributes:
-        tasks: how many of them may find room: 0 if quota is not what it waits for, as others would
-            wait for it then.
-        cost: of one.
+        tasks: number of tasks that may take room; 0 if the record waits for something else than
+            quota, since room taken for it would keep other jobs waiting.
+        cost: millislices of one task.
+        is_flexible: whether Slicewise may move it between the two QOS.
     """
 
     record: JobView
@@ -45,14 +46,14 @@ def moves(
     costs: Mapping[str, Millislices],
     refused: Collection[Target] = (),
 ) -> Mapping[Target, str]:
-    """The QOS of those waiting jobs and arrays that shall have another one than now.
+    """The new QOS of all waiting jobs and arrays that should change theirs.
 
-    In order of Slurm's priority those that fit into what is left of the tenant's own part belong in
-    its own QOS, those that fit into what it and those above it may borrow in the borrowed one; the
-    others stay where they are. Only flexible ones move; the others take their room in their turn.
-    Those that Slurm has ``refused`` to move are left out. With nothing changed but these moves,
-    nothing more is moved. What waits in the QOS that all tenants shared once moves first, whatever
-    it waits for, to the borrowed one of its own tenant.
+    Jobs are placed by Slurm's priority. Jobs that fit into what is left of the tenant's own part
+    belong in its own QOS, jobs that fit into what it and the tenants above it may borrow in the
+    borrowed one; all others stay where they are. Only flexible jobs move; other jobs just take
+    their room in turn. Jobs that Slurm has ``refused`` to move are left out. A second call after
+    these moves, with nothing else changed, moves nothing. Jobs in the QOS that all tenants once
+    shared move first, whatever they wait for, to their own tenant's borrowed QOS.
     """
     out = _out_of_shared(policy, jobs, refused)
     if out:
@@ -82,20 +83,21 @@ def _out_of_shared(
 
 
 def can_move(job: JobView) -> bool:
-    """Whether Slurm lets it have another QOS: it waits, held or not."""
+    """Whether Slurm lets the job change its QOS: it waits, held or not."""
     return is_pending(job) and not job.is_doubtful
 
 
 def is_pending(job: JobView) -> bool:
-    """Whether it waits, held or not, whatever else of it can't be read."""
+    """Whether the job waits, held or not, even if other fields of its record can't be read."""
     return job.state in {JobState.PENDING, JobState.SPECIAL_EXIT}
 
 
 def as_units(
     wanted: Iterable[tuple[JobView, str]], refused: Collection[Target] = ()
 ) -> Iterator[tuple[Target, str]]:
-    """Each job, or the waiting tasks of an array together, with the QOS that it shall have; those
-    that Slurm has ``refused`` to move are left out.
+    """Each job, or the waiting tasks of an array together, with the QOS that it should have.
+
+    Jobs and arrays that Slurm has ``refused`` to move are left out.
     """
     found: dict[int, tuple[str, list[JobView]]] = {}
     for job, qos in wanted:
@@ -107,7 +109,7 @@ def as_units(
 
 
 def _placed(one: _Waiting, room: QuotaRoom) -> str | None:
-    """Where the next of its tasks has room; all take what there is for them."""
+    """The QOS where its next task has room, or None. All tasks that find room take it."""
     first = qos = _fitting(one, room)
     left = one.tasks
     while qos is not None and left:
@@ -124,12 +126,12 @@ def _fitting(one: _Waiting, room: QuotaRoom) -> str | None:
 
 
 def unit_of(record: JobView) -> int:
-    """What moves as one: a job, or all waiting tasks of an array."""
+    """The id of what moves as one: the job, or the array for all of its waiting tasks."""
     return record.array_job_id or record.job_id
 
 
 def unit_of_target(target: Target) -> int:
-    """The job, or the array of which these are tasks."""
+    """The id of the job, or of the array that these tasks belong to."""
     return target if isinstance(target, int) else target.array_job_id
 
 
@@ -153,7 +155,7 @@ def _target(unit: int, records: Sequence[JobView]) -> Target:
 
 
 def _order(one: _Waiting) -> tuple[int, int, int]:
-    """Tasks of one array by index, whether they have a record of their own or not."""
+    """Sort key: by priority, then number; tasks of an array by index, own record or not."""
     record = one.record
     index = min(record.untouched) if record.untouched else record.task_index or 0
     return -record.priority, unit_of(record), index

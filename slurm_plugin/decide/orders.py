@@ -1,4 +1,4 @@
-"""What a service's owner orders beside its script: what may be ordered, and when it is over."""
+"""Orders of a service's owner besides its script: which are valid, and when they are over."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from cluster.errors import InvalidInputError
 from cluster.wire_orders import OrderRequest, ServiceOrder
 
 if TYPE_CHECKING:
-    # The ledger, which commands open, has no use for the other messages.
+    # The ledger, which commands open, has no use for the other messages of cluster.wire.
     from cluster.wire import ServiceView
 
 Key = tuple[str, str]
@@ -17,7 +17,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Ordered:
-    """An order, and the service's newest array, of which it is."""
+    """An order, and the array that it applies to: the service's newest one."""
 
     order: ServiceOrder
     array_job_id: int
@@ -25,7 +25,7 @@ class Ordered:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Replicas, as the service's script has them; as many as slots at most."""
+    """Bounds of the number of replicas in the service's script; the most is the number of slots."""
 
     min_replicas: int
     max_replicas: int
@@ -34,7 +34,10 @@ class Bounds:
 def ordered(
     known: ServiceOrder, request: OrderRequest, script: Bounds, now_s: float
 ) -> ServiceOrder:
-    """What holds after the request; InvalidInputError (SW-SERVICE-SCALE) for impossible bounds."""
+    """The order that holds after the request.
+
+    Raises InvalidInputError (SW-SERVICE-SCALE) for impossible bounds.
+    """
     if request.what == "restart":
         return known.model_copy(update={"restart_s": now_s})
     if request.what == "end":
@@ -62,7 +65,7 @@ def _check(request: OrderRequest, script: Bounds) -> None:
 
 
 def arrays_of(services: Iterable["ServiceView"]) -> Mapping[Key, frozenset[int]]:
-    """The generations of each service."""
+    """Array job ids of all generations of each service."""
     found: dict[Key, frozenset[int]] = {}
     for one in services:
         key = (one.tenant, one.name)
@@ -73,7 +76,10 @@ def arrays_of(services: Iterable["ServiceView"]) -> Mapping[Key, frozenset[int]]
 def rolled_over(
     orders: Mapping[Key, Ordered], arrays: Mapping[Key, frozenset[int]]
 ) -> Mapping[Key, Ordered]:
-    """Orders that hold on for a newer generation, which came while the ordered one lived."""
+    """Orders that pass to a newer generation, because the ordered one still lives.
+
+    Orders to end a service do not pass on.
+    """
     return {
         key: Ordered(one.order, max(arrays[key]))
         for key, one in orders.items()
@@ -84,7 +90,10 @@ def rolled_over(
 
 
 def over(orders: Mapping[Key, Ordered], arrays: Mapping[Key, frozenset[int]]) -> frozenset[Key]:
-    """Orders of services that have ended, and ends of those that were applied again since."""
+    """Services with an order that is over.
+
+    The ordered array has ended, or it was ordered to end and the service was applied again since.
+    """
     return frozenset(
         key
         for key, one in orders.items()

@@ -1,4 +1,4 @@
-"""Guaranteed or borrowed: in which QOS a submission shall wait, if it can ever start."""
+"""Decides in which of its tenant's QOS a submission waits: on guaranteed or borrowed quota."""
 
 from dataclasses import dataclass
 
@@ -16,11 +16,11 @@ from slurm_plugin.decide.snapshot import Recent, Snapshot
 
 @dataclass(frozen=True)
 class Place:
-    """Where it waits.
+    """The QOS in which a job waits.
 
     Attributes:
         is_flexible: whether it may be moved between the two QOS later.
-        notices: what its user might not expect.
+        notices: messages on what its user might not expect.
     """
 
     qos: str
@@ -30,12 +30,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Wants:
-    """What has a say in where one task waits.
+    """What determines where one task waits.
 
     Attributes:
-        cost_millislices: of the task.
-        qos: as its user named it; "" if he did not.
-        may_move: whether it could be requeued and is no slot of a service.
+        cost_millislices: cost of the task.
+        qos: the QOS that its user named; "" if none.
+        may_move: whether it could be requeued and is not a slot of a service.
     """
 
     tenant: str
@@ -45,7 +45,7 @@ class Wants:
 
 
 def place(wants: Wants, snapshot: Snapshot, recent: Recent) -> Place:
-    """The QOS, as its user says, or what is left of the guarantee.
+    """Choose the QOS: the one that the user named, or by what is left of the guarantee.
 
     Raises InvalidInputError: SW-QOS, SW-QUOTA-BORROW, SW-QUOTA-EXCEEDED.
     """
@@ -62,7 +62,7 @@ def place(wants: Wants, snapshot: Snapshot, recent: Recent) -> Place:
 
 
 def _placed(wants: Wants, snapshot: Snapshot, recent: Recent) -> Place:
-    """Guaranteed while there is room, then borrowed as far as may be; else it waits for its own."""
+    """Guaranteed while there is room, then borrowed if allowed; else it waits for the guarantee."""
     notices = _replaced(wants) if wants.qos else ()
     may_borrow = snapshot.borrowing_limits.get(wants.tenant, 0) > 0
     _check_cost(wants, snapshot, borrows=may_borrow)
@@ -72,7 +72,7 @@ def _placed(wants: Wants, snapshot: Snapshot, recent: Recent) -> Place:
 
 
 def words(where: Place, wants: Wants, snapshot: Snapshot, recent: Recent) -> str:
-    """Why it waits there, in words and numbers."""
+    """Explain why the task waits there, in words and numbers."""
     if is_borrowed(where.qos):
         return _borrowed(wants, snapshot, recent)
     return _guaranteed(wants, snapshot, recent)

@@ -1,6 +1,6 @@
-"""Priority: what Slicewise adds to Slurm's own formula, by way of site_factor.
+"""Computes site_factor, by which Slicewise adds to Slurm's own priority formula.
 
-The formula, and why nobody starves by it: docs/priority.md.
+The formula, and why no job starves with it: docs/priority.md.
 """
 
 import math
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from cluster.jobs import JobClass
 
 _DIGITS = 6
-"""Below that a difference is one of rounding."""
+"""Decimal places beyond which differences are rounding errors."""
 CLASS_VALUES: Mapping[JobClass, float] = {"low": 0.0, "normal": 0.5, "high": 1.0}
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A site's choice, from [priority] of its settings.
+    """A site's formula, from [priority] of its settings.
 
     Attributes:
-        class_weight, share_weight, urgency_weight: of the terms, against one another.
-        max: site_factor is 0 to this.
-        wait_full_s: a job that has waited for so long has the maximum.
-        quantum: smaller changes of a pending job's site_factor are not worth writing.
+        class_weight, share_weight, urgency_weight: weights of the terms, relative to one another.
+        max: highest site_factor; the lowest is 0.
+        wait_full_s: seconds of waiting after which a job has the maximum.
+        quantum: smaller changes of a pending job's site_factor are not written.
     """
 
     class_weight: int
@@ -35,12 +35,12 @@ class Formula:
 
 @dataclass(frozen=True)
 class Terms:
-    """What counts for one job.
+    """The terms of the formula for one job.
 
     Attributes:
         share: how little its tenant has used lately, in 0..1; see ``share``.
-        urgency: of a service's backlog, in 0..1; 0 for a plain job.
-        wait_s: for how long it could have started.
+        urgency: urgency of a service's backlog, in 0..1; 0 for a plain job.
+        wait_s: seconds for which the job could have started.
     """
 
     job_class: JobClass = "normal"
@@ -50,22 +50,23 @@ class Terms:
 
 
 def site_factor(terms: Terms, formula: Formula) -> int:
-    """In 0..max. With x the weighted mean of class, share and urgency, and a the part of
-    ``wait_full_s`` that has been waited (1 at most): ``max × (x + (1 − x) · a)``, rounded down.
+    """The site_factor of a job, in 0..max: ``max × (x + (1 − x) · a)``, rounded down.
 
-    So waiting closes the gap to the maximum, from wherever a job begins: whatever the terms of
-    others are, none is above one that has waited ``wait_full_s``.
+    x is the weighted mean of class, share and urgency; a is the part of ``wait_full_s`` that the
+    job has waited, at most 1. So waiting closes the gap to the maximum, from wherever a job begins:
+    whatever the terms of other jobs are, none is above a job that has waited ``wait_full_s``.
     """
     missing = _missing(terms, formula) * (1.0 - _waited(terms, formula))
-    # What is missing is 0.0 exactly after wait_full_s; the sum of both parts might not be 1.0.
+    # The missing part is exactly 0.0 after wait_full_s; the sum of both parts might not be 1.0.
     return formula.max - math.ceil(round(formula.max * missing, _DIGITS))
 
 
 def share(used_decayed_millislice_s: float, own_part: int, half_life_s: float) -> float:
-    """1 for a tenant that has used nothing lately; 1/2 for one that has always used its own part.
+    """How little a tenant has used lately: ``2 ** (−U / S)``.
 
-    ``2 ** (−U / S)``, with U the decayed use and S what it would be if the tenant had always held
-    exactly ``own_part`` millislices. 0 for a tenant without a part of its own.
+    U is the decayed use, S what it would be if the tenant had always held exactly ``own_part``
+    millislices. So the share is 1 for a tenant that has used nothing lately, and 1/2 for one that
+    has always used its own part. It is 0 for a tenant without a part of its own.
     """
     if own_part <= 0:
         return 0.0
@@ -74,7 +75,7 @@ def share(used_decayed_millislice_s: float, own_part: int, half_life_s: float) -
 
 
 def _missing(terms: Terms, formula: Formula) -> float:
-    """1 − x; 1 if nothing has any weight."""
+    """1 − x; 1 if all weights are 0."""
     weights = formula.class_weight + formula.share_weight + formula.urgency_weight
     if not weights:
         return 1.0

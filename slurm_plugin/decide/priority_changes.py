@@ -1,4 +1,4 @@
-"""Which pending jobs get which site_factor, and which of them to tell Slurm first."""
+"""Computes the site_factor of pending jobs, and which changes to write to Slurm first."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _PENDING = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 
 @dataclass(frozen=True)
 class Ranked:
-    """A pending job that could start, or an array's untouched tasks, and what counts for it."""
+    """A pending job that could start, or an array's untouched tasks, with its terms."""
 
     job: JobView
     terms: Terms
@@ -20,11 +20,11 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Standing:
-    """What counts for jobs beside what they say themselves.
+    """What counts for jobs besides their own records.
 
     Attributes:
-        shares: by tenant; one without has 0.
-        urgencies: of services' backlogs, by array job id.
+        shares: ``priority.share`` by tenant; an absent tenant has 0.
+        urgencies: urgency of services' backlogs, by array job id.
     """
 
     shares: Mapping[str, float]
@@ -33,11 +33,11 @@ class Standing:
 
 
 def ranked(jobs: Iterable[JobView], now_s: float, standing: Standing) -> tuple[Ranked, ...]:
-    """Of all jobs those that wait, by their own will and Slurm's, and bear our tag.
+    """The jobs with Slicewise's tag that wait and may start, each with its site_factor.
 
     Waiting counts from when a job could have started: neither a hold nor a dependency nor a later
-    begin makes a job older. Slurm sets that time anew when it requeues a job. Not from before its
-    submission, whatever begin its user has named.
+    begin time makes a job older. Slurm resets that time when it requeues a job. Waiting never
+    counts from before the job's submission, whatever begin time its user has named.
     """
     found = ((job, terms_of(job, now_s, standing)) for job in jobs)
     return tuple(
@@ -48,7 +48,7 @@ def ranked(jobs: Iterable[JobView], now_s: float, standing: Standing) -> tuple[R
 
 
 def terms_of(job: JobView, now_s: float, standing: Standing) -> Terms | None:
-    """None of a job that does not wait, or is not ours."""
+    """Terms of a job; None if it does not wait, or does not have Slicewise's tag."""
     tag = JobTag.find(job.admin_comment)
     waits = job.state in _PENDING and not job.held
     if tag is None or not waits or job.eligible_s is None or job.eligible_s > now_s:
@@ -64,10 +64,11 @@ def terms_of(job: JobView, now_s: float, standing: Standing) -> Terms | None:
 def changes(
     wanted: Sequence[Ranked], known: Mapping[int, int], formula: Formula, most: int
 ) -> tuple[Ranked, ...]:
-    """At most so many of those whose site_factor in Slurm (``known``, by job id) is another one.
+    """At most ``most`` jobs whose site_factor in Slurm (``known``, by job id) must change.
 
-    What has waited its full time comes first, however small the difference: no quantum and no
-    queue of changes may keep it below others. Then the largest differences, the oldest first.
+    Jobs that have waited their full time come first, however small the difference: neither the
+    quantum nor a queue of changes may keep them below others. Then come the largest differences,
+    the oldest jobs first.
     """
     due = (each for each in wanted if _is_due(each, known, formula))
     return tuple(sorted(due, key=lambda each: _urgency(each, known, formula))[:most])

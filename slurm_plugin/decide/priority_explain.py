@@ -1,4 +1,4 @@
-"""What a waiting job's priority is made of, and who goes before it."""
+"""Explains what a waiting job's priority is made of, and how many jobs go before it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,13 +14,15 @@ from slurm_plugin.decide.why_words import job_name
 
 @dataclass(frozen=True)
 class InSlurm:
-    """What Slurm's own formula has of a job.
+    """A job's priority in Slurm's own formula.
 
     Attributes:
         site: its site_factor; None if Slurm shows no priority of it now.
-        parts: what each factor adds, by sprio's names in small letters.
-        weights: of these, as slurm.conf has them; "" if it sets none.
-        others_at_most: what they can add to another job, but for age, which favours the older.
+        priority: the sum of all factors; None as well then.
+        parts: what each factor adds, by sprio's names in lower case.
+        weights: weights of these factors in slurm.conf; "" if it sets none.
+        others_at_most: most that all factors but age, which favours older jobs, can add to another
+            job.
     """
 
     site: int | None = None
@@ -31,7 +33,7 @@ class InSlurm:
 
 
 def not_waiting(about: str, jobs: Iterable[JobView]) -> InvalidInputError:
-    """The error for jobs of which none is in the queue: SW-PRIORITY-NONE."""
+    """Build the error for jobs none of which is in the queue: SW-PRIORITY-NONE."""
     job = next(iter(jobs))
     why = (
         "Slicewise has not admitted it"
@@ -52,7 +54,7 @@ def not_waiting(about: str, jobs: Iterable[JobView]) -> InvalidInputError:
 def explained(
     ranked: Ranked, jobs: Iterable[JobView], formula: Formula, now_s: float, slurm: InSlurm
 ) -> PriorityAnswer:
-    """``jobs`` are all that Slurm knows."""
+    """Explain a job's priority. ``jobs`` are all jobs that Slurm knows."""
     job, terms = ranked.job, ranked.terms
     before = [other for other in jobs if _is_before(other, job)]
     return PriorityAnswer(
@@ -77,7 +79,7 @@ def explained(
 
 
 def _terms(terms: Terms, formula: Formula) -> tuple[PriorityTerm, ...]:
-    """Each term's points are what it adds to those before it: so they add up exactly."""
+    """The terms with their points: what each adds to those before it. So points add up exactly."""
     waited = min(1.0, terms.wait_s / formula.wait_full_s)
     named = (
         ("class", CLASS_VALUES[terms.job_class], formula.class_weight),
@@ -108,7 +110,7 @@ def _factors(slurm: InSlurm) -> tuple[PriorityFactor, ...]:
 
 
 def _is_before(other: JobView, job: JobView) -> bool:
-    """As Slurm orders one partition's queue: by priority, then by number."""
+    """Whether the other job is before this one in a partition's queue: by priority, then number."""
     if other.state not in WAITING or other.held or other.job_id == job.job_id:
         return False
     shared = set(other.partition.split(",")) & set(job.partition.split(","))

@@ -1,5 +1,6 @@
-"""Whom a change of quotas would hurt, as far as it is not so already. Nothing that runs on a
-tenant's own part is ever ended by it.
+"""Finds the harm that a change of quotas would do, beyond what is so already.
+
+A change never ends anything that runs on a tenant's own part.
 """
 
 from collections import Counter
@@ -31,8 +32,9 @@ _UNASKED = "they run on until Slurm needs their GPUs, and are preempted then"
 
 
 def harms(world: World, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> tuple[Harm, ...]:
-    """What the change makes worse, by kind. ``period_ends_s`` are those of the running periods of
-    the budgets that have periods.
+    """What the change makes worse, by kind.
+
+    ``period_ends_s`` are the ends of the running periods of budgets that have periods, by tenant.
     """
     own_parts = tuple(_above_own_parts(world, plan))
     called_back = tuple(_called_back(world, plan))
@@ -88,7 +90,10 @@ def _above_own_parts(world: World, plan: QuotaPlan) -> Iterator[Harm]:
 
 
 def _above_ceilings(world: World, plan: QuotaPlan, told: Collection[str]) -> Iterator[Harm]:
-    """But for those, and those above them, of whom it is ``told`` already."""
+    """Tenants beyond their new ceilings.
+
+    Tenants with a harm already (``told``) are left out, and so are the tenants above them.
+    """
     after = plan.after
     used = with_those_below(after.policy, world.held)
     known = with_those_below(after.policy, dict.fromkeys(told, 1))
@@ -101,7 +106,7 @@ def _above_ceilings(world: World, plan: QuotaPlan, told: Collection[str]) -> Ite
 
 
 def _above_types(world: World, plan: QuotaPlan) -> Iterator[Harm]:
-    """A limit on a type binds a tenant with all below it."""
+    """Tenants beyond a new limit on a type, which binds a tenant with all tenants below it."""
     was, then = plan.before.policy, plan.after.policy
     costs, models = world.rules.costs, plan.allowed.models
     running = held(world.seen.jobs, world.rules.partitions)
@@ -125,8 +130,9 @@ def _of(has: int, most: int) -> str:
 
 
 def _called_back(world: World, plan: QuotaPlan) -> Iterator[Harm]:
-    """Borrowers that hold more than what would be lent to them; nothing is recalled for a lender
-    that has no more of its own.
+    """Borrowers that hold more than what would be lent to them.
+
+    Nothing is recalled for a lender that has no quota of its own left.
     """
     used = world.held
     borrowed = _borrowed(world)
@@ -182,7 +188,14 @@ def _name(job: JobView) -> str:
 
 @dataclass(frozen=True)
 class _Rules:
-    """What one task of each tenant can ever have."""
+    """The most that one task of each tenant can ever have.
+
+    Attributes:
+        own: millislices of the own part.
+        most: millislices with all that the tenant may borrow.
+        types: instances by GRES type.
+        budgets: millislice-seconds in a period.
+    """
 
     own: Mapping[str, int] = field(hash=False)
     most: Mapping[str, int] = field(hash=False)
@@ -216,7 +229,10 @@ def _never_start(world: World, plan: QuotaPlan) -> Iterator[Harm]:
 
 
 def _obstacle(job: JobView, rules: _Rules, world: World) -> tuple[int, str] | None:
-    """What keeps one task of it from ever starting."""
+    """What keeps one task of the job from ever starting: millislices too many, and words.
+
+    The millislices are 0 for limits on types and budgets. None if it can start some day.
+    """
     tenant, gpus = job.account, job.gpus
     cost = run_cost(gpus, world.rules.costs)
     tag = JobTag.find(job.admin_comment)
@@ -237,7 +253,10 @@ def _obstacle(job: JobView, rules: _Rules, world: World) -> tuple[int, str] | No
 
 
 def _min_replicas(world: World, plan: QuotaPlan) -> Iterator[Harm]:
-    """The oldest service first: what it keeps has taken its place already."""
+    """Services whose least replicas would need borrowed slices, the oldest service first.
+
+    Older services have taken their room in the own part already.
+    """
     was, then = _room(plan.before), _room(plan.after)
     taken: Counter[str] = Counter()
     for service in _newest(world):
@@ -262,7 +281,7 @@ def _room(side: Side) -> Mapping[str, int]:
 
 
 def _newest(world: World) -> list[ServiceView]:
-    """Of each service that is to go on."""
+    """The newest generation of each service that is not ordered to end, the oldest first."""
     newest = {
         (one.tenant, one.name): one for one in world.seen.services if one.order.delete_s is None
     }

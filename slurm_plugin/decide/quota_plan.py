@@ -1,6 +1,6 @@
-"""What a change of quotas would do now: ceilings, loans, budgets, the limits in Slurm.
+"""Computes what a change of quotas would do now to ceilings, loans, budgets and Slurm's limits.
 
-Whom it would hurt: ``quota_harms``, ``budget_harms``.
+``quota_harms`` and ``budget_harms`` find the harm that it would do.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,11 +23,12 @@ from slurm_plugin.decide.world import World
 
 @dataclass(frozen=True)
 class Side:
-    """How things stand, before or after.
+    """The state before or after the change.
 
     Attributes:
-        loans: once those that are due have changed; nothing of them is on its way back any more.
-        left: of each budget that has begun; one that is changed has begun afterwards.
+        loans: the present loans before; those of the next round after, when no recall is under way
+            any more.
+        left: what each budget that has begun has left; a changed budget has begun afterwards.
     """
 
     policy: Policy = field(hash=False)
@@ -38,10 +39,10 @@ class Side:
 
 @dataclass(frozen=True)
 class TenantSide:
-    """One tenant, on one side.
+    """One tenant on one side.
 
     Attributes:
-        nominal_millislices: effective, of the tenant and those below it.
+        nominal_millislices: effective nominal of the tenant and the tenants below it.
     """
 
     nominal_millislices: int
@@ -50,8 +51,12 @@ class TenantSide:
 
 @dataclass(frozen=True)
 class TenantPlan:
-    """One tenant before and after; ``before`` is None of a new one, ``after`` of one that is
-    removed. ``depth`` in the tree.
+    """One tenant before and after the change.
+
+    Attributes:
+        depth: number of tenants above it.
+        before: None if the tenant is new.
+        after: None if the tenant is removed.
     """
 
     tenant: str
@@ -62,7 +67,7 @@ class TenantPlan:
 
 @dataclass(frozen=True)
 class LoanPlan:
-    """A loan that would change; 0 is none."""
+    """A loan that would change; 0 means no loan."""
 
     lender: str
     borrower: str
@@ -72,14 +77,15 @@ class LoanPlan:
 
 @dataclass(frozen=True)
 class QuotaPlan:
-    """What would be otherwise.
+    """The effect of a change.
 
     Attributes:
-        tenants: each followed by those below it, also those of whom nothing changes; in the end
-            those who are removed.
-        allowed: what Slurm would be brought to.
-        asked: borrowers that give back by replicas that go in good order.
-        going: why replicas go, by job id: those that would stay without the change.
+        tenants: all tenants, changed or not, each followed by the tenants below it; removed tenants
+            come last.
+        loans: loans that would change.
+        allowed: the limits that Slurm would get.
+        asked: borrowers that give back quota by draining replicas.
+        going: replicas that would be drained because of the change, by job id, with the reason.
     """
 
     tenants: tuple[TenantPlan, ...]
@@ -92,41 +98,43 @@ class QuotaPlan:
 
 
 class HarmKind(StrEnum):
-    """What becomes of somebody."""
+    """Kinds of harm."""
 
     REMOVED = "removed"
-    """It is no tenant any more and holds something."""
+    """The tenant is removed while its jobs hold something."""
     OVERCOMMITTED = "overcommitted"
     """The quotas at the top are more than the cluster has: every ceiling is squeezed."""
     OWN_PART = "own-part"
-    """It holds more in its own QOS than its own part: nothing new starts there for a while."""
+    """A tenant holds more in its own QOS than its own part: nothing new starts there for a while.
+    """
     CEILING = "ceiling"
-    """It holds more in all than its ceiling: likewise."""
+    """A tenant holds more in total than its ceiling: nothing new starts for a while."""
     TYPE = "type"
-    """It holds more instances of a type than it may: likewise."""
+    """A tenant holds more instances of a type than it may: no new ones start for a while."""
     CALLED_BACK = "called-back"
-    """It holds more on loan than it would be lent."""
+    """A tenant holds more on loan than it would be lent."""
     REPLICA = "replica"
     """A borrowed replica is drained; others of its service take over what they can."""
     NEVER_STARTS = "never-starts"
-    """A waiting job would have more than its tenant can ever have."""
+    """A waiting job needs more than its tenant could ever have."""
     MIN_REPLICAS = "min-replicas"
     """A service's least replicas would not all fit into its tenant's own part."""
     IN_DEBT = "in-debt"
     """A budget would have nothing left to start runs on."""
     USED_UP = "used-up"
-    """What runs now would use up a budget before it begins anew, or within a year."""
+    """Running jobs would use up a budget before it starts again, or within a year."""
 
 
 @dataclass(frozen=True)
 class Harm:
-    """One thing that somebody would not like.
+    """One harm that a change would do.
 
     Attributes:
-        tenant: "" of all together.
-        about: the job, replica or service; "" of the tenant itself.
-        amount_millislices: too many; 0 where it is no matter of slices.
-        in_s: in how many seconds; 0 at once.
+        tenant: the tenant; "" for all tenants together.
+        about: the job, replica or service; "" for the tenant itself.
+        amount_millislices: excess amount; 0 where the harm is not one of slices.
+        words: description.
+        in_s: seconds until the harm occurs; 0 means immediately.
     """
 
     kind: HarmKind
@@ -138,8 +146,10 @@ class Harm:
 
 
 def in_order(policy: Policy, updates: Iterable[TenantUpdate]) -> tuple[TenantUpdate, ...]:
-    """As they can be made one after the other, if they can: who comes or moves after those above it
-    then, who is removed in the end and after those below it now.
+    """The updates in an order in which they can be made one after the other, if there is one.
+
+    New and moved tenants come after the tenants above them in the new tree. Removals come last,
+    after those of tenants below in the present tree.
     """
     updates = tuple(updates)
     now = {name: tenant.parent for name, tenant in policy.items()}
@@ -154,7 +164,7 @@ def in_order(policy: Policy, updates: Iterable[TenantUpdate]) -> tuple[TenantUpd
 
 
 def _depth(name: str, parents: Mapping[str, str]) -> int:
-    """Also where somebody would be above itself, which is refused later."""
+    """Number of tenants from this one to the top. Ends on a cycle, too, which is refused later."""
     above = {name}
     while (name := parents.get(name, "")) not in {"", *above}:
         above.add(name)
@@ -162,10 +172,10 @@ def _depth(name: str, parents: Mapping[str, str]) -> int:
 
 
 def quota_plan(world: World, tenants: Policy, period_starts_s: Mapping[str, int]) -> QuotaPlan:
-    """What the next round would come to if the ledger had these ``tenants``; nobody's jobs come,
-    end or ask for more meanwhile.
+    """Compute what the next round would decide if the ledger had these ``tenants``.
 
-    ``period_starts_s`` are the starts of the running periods of the tenants' budgets.
+    It assumes that no jobs come, end or ask for more meanwhile. ``period_starts_s`` are the starts
+    of the running periods of the tenants' budgets.
     """
     edited = replace(world, books=_edited(world.books, tenants, period_starts_s))
     now, then = plan(world), plan(edited)
@@ -191,7 +201,7 @@ def _side(world: World) -> Side:
 
 
 def _edited(books: Books, tenants: Policy, period_starts_s: Mapping[str, int]) -> Books:
-    """With those tenants, and their budgets begun."""
+    """The books with those tenants, and with their changed budgets begun."""
     changed = dict(_changed_budgets(books.tenants, tenants))
     begun = {name: max(books.rolls.get(name, 0), period_starts_s[name]) for name in changed}
     return replace(
@@ -212,7 +222,7 @@ def _changed_budgets(before: Policy, after: Policy) -> Iterator[tuple[str, Budge
 def _given(
     books: Books, changed: Mapping[str, Budget], period_starts_s: Mapping[str, int]
 ) -> Iterator[tuple[str, Balance]]:
-    """Balances once changed budgets count in their running periods."""
+    """Balances after changed budgets apply to their running periods."""
     for name, budget in changed.items():
         balance = books.balances.get(name, _nothing(name))
         entry = _entry(books, budget, balance, period_starts_s[name])
@@ -229,7 +239,7 @@ def _nothing(name: str) -> Balance:
 def _entry(
     books: Books, budget: Budget, balance: Balance, period_start_s: int
 ) -> BudgetEntry | None:
-    """What the change books at once, or else the roll that follows it."""
+    """The entry that the change books immediately, or else the roll that follows it."""
     name, last_roll_s = balance.tenant, books.rolls.get(balance.tenant)
     if last_roll_s is not None and period_start_s <= last_roll_s:
         return amended(

@@ -1,4 +1,4 @@
-"""What is left of guarantees and of what may be borrowed, with what runs already."""
+"""Tracks what running jobs leave of tenants' own parts and of what tenants may borrow."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from slurm_plugin.decide.tenants import ancestors, effective_nominal, own_part
 
 
 class QuotaRoom:
-    """Of every tenant, and of every subtree."""
+    """Room left in the own part of every tenant, and in every subtree."""
 
     def __init__(
         self,
@@ -37,23 +37,27 @@ class QuotaRoom:
                 self.take(job.account, job.qos, run_cost(job.gpus, costs))
 
     def take(self, tenant: str, qos: str, cost: int) -> None:
-        """Count what runs, or shall, in that QOS."""
+        """Count a cost that runs, or is to run, in that QOS."""
         if qos == qos_name(tenant):
             self._own[tenant] -= cost
         for name in self._above[tenant]:
             self._subtree[name] -= cost
 
     def most(self, tenant: str, qos: str) -> int:
-        """Millislices that may still start in that QOS: of the own part, or of all that the tenant
-        and those above it may hold.
+        """Millislices that may still start in that QOS.
+
+        In the own QOS this is what is left of the own part, in any other QOS what is left of all
+        that the tenant and the tenants above it may hold.
         """
         if qos == qos_name(tenant):
             return max(0, self._own[tenant])
         return max(0, min(self._subtree[name] for name in self._above[tenant]))
 
     def has(self, tenant: str, qos: str, cost: int) -> bool:
-        """Whether there is room for that much in that QOS; in the borrowed one of who may borrow
-        nothing there is none, whatever its own part has left.
+        """Whether that QOS has room for the cost.
+
+        The borrowed QOS of a tenant that may borrow nothing never has room, whatever is left of its
+        own part.
         """
         may = qos == qos_name(tenant) or tenant in self._borrows
         return may and cost <= self.most(tenant, qos)

@@ -1,11 +1,11 @@
-"""How often somebody may change what is kept for ever."""
+"""Limits how often users may change what is kept forever."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Rate:
-    """So many changes at once, and one more each ``every_s``."""
+    """A rate limit: ``at_once`` changes in a row, and one more every ``every_s`` seconds."""
 
     at_once: int
     every_s: float
@@ -13,19 +13,19 @@ class Rate:
 
 @dataclass(frozen=True)
 class Used:
-    """So many of the changes were used up at ``at_s``; they come back one by one."""
+    """Number of changes used up at ``at_s`` (seconds); they become available again one by one."""
 
     changes: float = 0.0
     at_s: float = 0.0
 
 
 def wait_s(known: Used, rate: Rate, now_s: float) -> float:
-    """Until the next change is allowed, in seconds; 0 is now."""
+    """Seconds until the next change is allowed; 0 means now."""
     return max(0.0, (_still_used(known, rate, now_s) + 1 - rate.at_once) * rate.every_s)
 
 
 def after_change(known: Used, rate: Rate, now_s: float) -> Used:
-    """With one more."""
+    """The state after one more change."""
     return Used(_still_used(known, rate, now_s) + 1, now_s)
 
 

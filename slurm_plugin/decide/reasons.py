@@ -1,4 +1,4 @@
-"""Slurm's words for why a job waits, in plain ones: 22.05 to 26.05."""
+"""Translates Slurm's reasons why a job waits into plain words. Covers Slurm 22.05 to 26.05."""
 
 import re
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ class Reason:
     """One of Slurm's reasons.
 
     Attributes:
-        words: goes on after "waits: ".
-        hint: what its user can do; JOB stands for the job's number.
-        cause: what it is of the limits that Slicewise knows in numbers; None if it is none.
+        words: text that follows "waits: ".
+        hint: what the job's user can do; JOB stands for the job's number.
+        cause: the limit that Slicewise knows in numbers; None if the reason is no such limit.
     """
 
     words: str
@@ -26,7 +26,10 @@ class Reason:
 
 
 def translate(text: str, qos: str) -> Reason:
-    """What squeue shows of a job in that QOS, in words; what nobody knows is shown as it is."""
+    """Explain the reason that squeue shows for a job in that QOS.
+
+    An unknown reason is shown as it is.
+    """
     if SHAPES_NODE in text:
         return _NOT_CUT
     # Details may follow: "ReqNodeNotAvail, UnavailableNodes:node[1-2]".
@@ -136,7 +139,10 @@ _EACH = {"PerUser": " of one user", "PerAccount": " of one account", "PerNode": 
 
 
 def _limit(name: str) -> Reason | None:
-    """Slurm's names of limits are made of parts: ``AssocGrpMemRunMinutes``."""
+    """Explain a limit by the parts of its name in Slurm, such as ``AssocGrpMemRunMinutes``.
+
+    None if the name is not that of a known limit.
+    """
     match = _LIMIT.fullmatch(name)
     if match is None or match["what"] not in _THINGS:
         return None

@@ -1,4 +1,4 @@
-"""What one run of ``slicewise rebalance`` consists of, and what its journal keeps."""
+"""Types for the steps of one run of ``slicewise rebalance``, and for its journal."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class StepName(StrEnum):
-    """In their order."""
+    """The steps of a run, in their order."""
 
     RECONCILE = "reconcile"
     ROLL = "roll"
@@ -18,7 +18,7 @@ class StepName(StrEnum):
 
 
 class StepOutcome(StrEnum):
-    """``begun`` without more: it is under way, or its process was killed."""
+    """Outcome of a step. ``begun``: the step is under way, or its process was killed."""
 
     BEGUN = "begun"
     DONE = "done"
@@ -27,7 +27,7 @@ class StepOutcome(StrEnum):
 
 
 class RunOutcome(StrEnum):
-    """Of a whole run. One that the next run finds ``running`` was killed: ``abandoned``."""
+    """Outcome of a run. A run that the next one finds ``running`` was killed: ``abandoned``."""
 
     RUNNING = "running"
     DONE = "done"
@@ -40,11 +40,11 @@ class StepRecord:
     """A step as the journal has it.
 
     Attributes:
-        began_s, ended_s: Unix seconds; no end while it is under way.
-        saw: what it decided on, in numbers and names.
-        did: what it changed, one line each.
-        why: in one line; of a step that failed or was skipped, the reason.
-        record_id: the journal's own.
+        began_s, ended_s: Unix seconds; no end while the step is under way.
+        saw: numbers and names on which the step decided.
+        did: what the step changed, one line each.
+        why: explanation in one line; for a step that failed or was skipped, the reason.
+        record_id: number of the record in the journal.
     """
 
     step: StepName
@@ -59,11 +59,11 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class RebalanceRun:
-    """One run.
+    """One run of ``slicewise rebalance``.
 
     Attributes:
-        author: who ran it.
-        host: where.
+        author: user who ran it.
+        host: host on which it ran.
         begun_s, ended_s: Unix seconds; no end while it runs.
         records: its steps in the order of their beginnings.
     """

@@ -1,4 +1,4 @@
-"""Whether the gateway has a place for one more service, and a service for one more generation."""
+"""Checks whether the gateway has a place for one more service, and a service for a generation."""
 
 from collections import Counter
 
@@ -7,14 +7,14 @@ from cluster.service import ServiceSpec
 from slurm_plugin.decide.snapshot import Recent, Snapshot
 
 MOST_GENERATIONS = 16
-"""Of one service. Daemon and launcher look at all slots of each at every turn, for everybody; those
-that a newer one replaces are cancelled within seconds."""
+"""Most generations of one service. Daemon and launcher look at all slots of each at every turn, at
+the cost of all tenants. Generations that a newer one replaces are cancelled within seconds."""
 
 
 def check_generations(spec: ServiceSpec, snapshot: Snapshot, recent: Recent) -> None:
-    """Raise SW-SERVICE-GENERATIONS for a service that has as many generations as it may.
+    """Refuse a generation of a service that has as many as it may: SW-SERVICE-GENERATIONS.
 
-    What was admitted a moment ago counts.
+    Arrays admitted since the snapshot count as well.
     """
     key = (spec.tenant, spec.name)
     living = snapshot.services.get(key)
@@ -31,9 +31,9 @@ def check_generations(spec: ServiceSpec, snapshot: Snapshot, recent: Recent) -> 
 
 
 def check_place(spec: ServiceSpec, snapshot: Snapshot, recent: Recent) -> None:
-    """Raise SW-SERVICE-PLACES for a new service without one; a new generation takes its service's.
+    """Refuse a new service for which the gateway has no place: SW-SERVICE-PLACES.
 
-    What was admitted a moment ago counts.
+    A new generation takes its service's place. Services admitted since the snapshot count as well.
     """
     places = snapshot.rules.places
     services = {*snapshot.services, *((tenant, name) for tenant, name, _ in recent.services)}

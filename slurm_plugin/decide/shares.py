@@ -1,6 +1,7 @@
-"""What CPUs and memory a job may have for each of its GPUs, so that its node runs out of none.
+"""Computes the CPUs and memory that a job may have for each of its GPUs.
 
-Who has one slice and all CPUs of a node keeps others from all its slices, and pays for one.
+A job with one slice and all CPUs of a node keeps other jobs from all slices of the node, and is
+charged for one. With these bounds a node runs out of neither before its slices.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,20 +16,21 @@ from cluster.units import Millislices
 from slurm_plugin.decide.demand import node_capacity
 
 PerSlice = float | Literal["any"] | None
-"""As the settings say: the most for each slice, any, or None for what the nodes have."""
+"""A setting: the most for each slice, "any", or None for each slice's part of its node."""
 
 _SLICE = 1000
 _NO_MEMORY_MIB = 1
-"""What Slurm has for a node of which slurm.conf says none."""
+"""The memory that Slurm shows for a node for which slurm.conf gives none."""
 
 
 @dataclass(frozen=True)
 class GpuSize:
-    """A GRES type: the model of its GPU, and how much of one it is; a whole one is 7000, whatever
-    the model weighs.
+    """The size of a GRES type.
 
     Attributes:
-        board: of which a MIG instance is a part.
+        model: model of its GPU.
+        millislices: its part of a GPU; a whole GPU is 7000, whatever weight the model has.
+        board: the board that a MIG instance is a part of; None for a whole GPU.
     """
 
     model: str
@@ -38,7 +40,7 @@ class GpuSize:
 
 @dataclass(frozen=True)
 class _Rate:
-    """What a node has for each slice; CPUs in whole cores of ``threads``."""
+    """What a node has for each slice; CPUs count in whole cores of ``threads`` each."""
 
     model: str
     cores: Fraction
@@ -52,13 +54,14 @@ def shares(
     cpus_per_slice: PerSlice,
     memory_mib_per_slice: PerSlice,
 ) -> Mapping[str, Mapping[str, int]]:
-    """By GRES type, how many ``cpus`` and ``memory_mib`` a job may have for one of it; what is not
-    bound is left out. Where CPUs are, also how many ``threads`` a core of its nodes has at most,
-    if more than one: to who uses one of them Slurm gives all.
+    """The ``cpus`` and ``memory_mib`` that a job may have for one instance, by GRES type.
 
-    What the settings say is rounded up. What the nodes have is rounded down to whole cores and MiB,
-    one at least, and the poorest node of a model counts: so jobs that hold all slices of a node,
-    each with its whole share, fit on it, however its GPUs are cut.
+    Unbounded ones are left out. With a bound on CPUs comes the most ``threads`` that a core of its
+    nodes has, if more than one: Slurm gives a job all threads of a core of which it uses one.
+
+    Values from the settings are rounded up. Values from nodes are rounded down to whole cores and
+    MiB, at least one, and the poorest node of a model counts. So jobs that hold all slices of a
+    node, each with its whole share, fit on the node, however its GPUs are cut.
     """
     rates = tuple(_rates(nodes, sizes))
     found = {}
@@ -80,7 +83,7 @@ def shares(
 
 
 def _rates(nodes: Iterable[NodeView], sizes: Mapping[str, GpuSize]) -> Iterator[_Rate]:
-    """One for each node and each of the models that it has."""
+    """The rates of each node, one for each model that it has."""
     costs = {gres_type: size.millislices for gres_type, size in sizes.items()}
     boards = {kind: size.board for kind, size in sizes.items() if size.board is not None}
     for node in nodes:

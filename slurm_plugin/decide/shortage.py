@@ -1,4 +1,4 @@
-"""What a job waits for, in numbers: the limit, whose jobs use it up, when enough comes back."""
+"""Computes what a job waits for: the limit, the jobs that use it up, when enough comes back."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,25 +19,27 @@ from slurm_plugin.decide.tenants import ancestors, subtree
 
 WAITING = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 QUOTA = frozenset({Cause.GUARANTEE, Cause.CEILING})
-"""What a loan takes from its lender."""
+"""Causes that a loan can bring about for its lender."""
 _NODES = 5
-"""Nodes that are named one by one."""
+"""Most nodes that are named one by one."""
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What is known.
+    """Everything that is known for an explanation.
 
     Attributes:
         now_s: Unix seconds.
-        jobs, nodes: all that Slurm shows, those of other partitions too.
-        partitions: the managed ones.
-        resets_s: when the budget of each tenant begins anew, in Unix seconds; None is never.
-        notes: of services, by their array's job id.
-        news: what the launcher told of services lately, by tenant and name.
+        jobs, nodes: all that Slurm shows, including other partitions.
+        partitions: the managed partitions.
+        situation: quotas, ceilings and use at that moment.
+        resets_s: when each tenant's budget starts again, in Unix seconds; None means never.
+        notes: notes on services, by their array's job id.
+        news: what the launcher last reported of services, by tenant and name.
         refusals: why jobs that were decided late are held, by job id.
-        recalls: what lenders take back now; it is back after ``grace_s`` at the latest.
-        over_budget: ids of waiting jobs for which their budgets are not enough, whatever other
+        recalls: quota that lenders take back now.
+        grace_s: seconds after which recalled quota is back at the latest.
+        over_budget: ids of waiting jobs for which their budgets do not suffice, whatever other
             limit Slurm names.
     """
 
@@ -55,7 +57,7 @@ class Sight:
     over_budget: frozenset[int] = frozenset()
 
     def cost(self, job: JobView) -> Millislices:
-        """Of the job or of one task, in millislices."""
+        """Cost of the job, or of one task, in millislices."""
         return run_cost(job.gpus, self.situation.costs)
 
     def allotted(self) -> Iterator[JobView]:
@@ -72,10 +74,10 @@ class Shortage:
     """One limit against one job. Amounts are millislices, or instances if ``of_type`` is set.
 
     Attributes:
-        words: whose limit, what is in use of it, what the job needs.
-        missing: so much must come back before the job fits; 0 or less: it would fit now.
-        holders: each job under the limit, and how much it would give back.
-        of_type: the GPU type.
+        words: text with the limit's owner, what is in use of it, and what the job needs.
+        missing: amount that must come back before the job fits; 0 or less: it would fit now.
+        holders: each job under the limit, with the amount that it would give back.
+        of_type: the GPU type of a limit on instances; "" for a limit on slices.
     """
 
     words: str
@@ -85,7 +87,7 @@ class Shortage:
 
 
 def shortage(job: JobView, cause: Cause, sight: Sight) -> Shortage | None:
-    """What it lacks by that cause; None where that is not known in numbers."""
+    """What the job lacks by that cause; None where that is not known in numbers."""
     if cause is Cause.NONE_FREE:
         return _worst(_free(job, sight))
     if job.account not in sight.situation.policy:
@@ -102,12 +104,15 @@ def shortage(job: JobView, cause: Cause, sight: Sight) -> Shortage | None:
 
 
 def recalls_of(lender: str, sight: Sight) -> tuple[Recall, ...]:
-    """What a tenant takes back of what it has lent."""
+    """The recalls of a lender: what it takes back of what it has lent."""
     return tuple(one for one in sight.recalls if one.lender == lender)
 
 
 def back_s(short: Shortage, now_s: int) -> int | None:
-    """By when enough comes back if every job runs to its time limit; None if that is not sure."""
+    """When enough comes back if every job runs to its time limit, in Unix seconds.
+
+    None if that is not certain.
+    """
     missing, at_s = short.missing, now_s
     ends = ((end_s, amount) for job, amount in short.holders if (end_s := ends_s(job)) is not None)
     for end_s, amount in sorted(ends):
@@ -125,7 +130,7 @@ def ends_s(job: JobView) -> int | None:
 
 
 def _worst(found: Iterable[Shortage]) -> Shortage | None:
-    """Of several limits the one that lacks most; the nearest of equals."""
+    """The limit of which most is missing; of equal ones the first. None if there are none."""
     return max(found, key=lambda one: one.missing, default=None)
 
 
@@ -137,7 +142,7 @@ def _own_limit(job: JobView, sight: Sight) -> Shortage:
 
 
 def _borrowed_limit(job: JobView, sight: Sight) -> Shortage:
-    """What it holds in QOS of before counts there."""
+    """The borrowed limit; what jobs hold in QOS in which they ran before counts there, too."""
     tenant, own = job.account, qos_name(job.account)
     limit = sight.situation.ceilings[tenant].borrowed_limit_millislices
     holders = [pair for pair in _holders(sight, {tenant}) if pair[0].qos != own]
@@ -192,7 +197,7 @@ def _free(job: JobView, sight: Sight) -> Iterator[Shortage]:
 
 
 def _blocked(nodes: Iterable[NodeView], kind: str) -> str:
-    """Instances that no job holds, and nobody can have: on which nodes, and why."""
+    """Text on instances that no job holds and no job can have: on which nodes, and why."""
     kept = [node for node in nodes if node.blocked and is_usable(node) and idle(node, kind)]
     if not kept:
         return ""
@@ -209,7 +214,7 @@ def _there(nodes: Iterable[NodeView], kind: str) -> int:
 def _instances(
     kind: str, holders: Iterable[tuple[JobView, int]]
 ) -> tuple[tuple[JobView, int], ...]:
-    """The same jobs as far as they have that type, with how many of it."""
+    """The jobs that hold that type, with their number of instances."""
     found = ((job, job.gpus.get(kind, 0)) for job, _ in holders)
     return tuple((job, count) for job, count in found if count)
 
@@ -219,10 +224,10 @@ class BudgetShortage:
     """A budget against one job.
 
     Attributes:
-        payer: whose budget leaves the least.
-        startable_millislice_s: what it leaves for new runs.
+        payer: the tenant whose budget leaves the least.
+        startable_millislice_s: what that budget leaves for new runs.
         need_millislice_s: what the job could use up; None without a time limit.
-        longest_s: so long the job could run on what is left.
+        longest_s: seconds for which the job could run on what is left.
     """
 
     payer: str
@@ -232,7 +237,7 @@ class BudgetShortage:
 
 
 def budget_shortage(job: JobView, sight: Sight) -> BudgetShortage | None:
-    """None where no budget pays for it."""
+    """The budget that leaves the least for the job; None if no budget pays for it."""
     now = sight.situation
     if job.account not in now.policy:
         return None

@@ -1,4 +1,4 @@
-"""Slots: what to do with a service's array so that it becomes as it is wished."""
+"""Plans which slots of a service's array to release, hold or requeue, as the launcher wishes."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -10,17 +10,17 @@ from cluster.wire import ServiceView, SlotView
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """What to do with the slots of one array.
+    """Actions on the slots of one array.
 
     Attributes:
-        guarantee: waiting ones in the borrowed QOS that their tenant's own one has room for.
-        borrow: held ones that shall run on borrowed quota, and are not in that QOS yet.
-        release: held ones that shall run.
-        hold: pending ones that shall not run (or that their user could release).
-        requeue_hold: running ones that shall give their GPU back.
-        revive: ended ones that Slurm can bring back, held.
-        kept_back: wished ones that are not released, because of the tenant's quota.
-        note: why they are kept back, for people.
+        guarantee: slots in the borrowed QOS for which their tenant's own QOS has room.
+        borrow: held slots that are to run on borrowed quota, and are not in that QOS yet.
+        release: held slots that are to run.
+        hold: pending slots that are not to run (or that their user could release).
+        requeue_hold: running slots that are to give their GPU back.
+        revive: ended slots that Slurm can bring back, held.
+        kept_back: wished slots that are not released because of the tenant's quota.
+        note: why slots are kept back, for people to read.
     """
 
     guarantee: frozenset[int] = frozenset()
@@ -38,10 +38,10 @@ class Room:
     """What a tenant may have, and what its jobs hold or may take at any moment, in millislices.
 
     Attributes:
-        own: what its own QOS allows.
-        own_held: of that, with what jobs in other QOS than its two take of it.
-        most: with all that it might ever borrow; as much as ``own`` if it may borrow nothing.
-        held: of that, in any QOS.
+        own: limit of its own QOS.
+        own_held: amount held of ``own``, including what jobs outside its two QOS take of it.
+        most: limit with all that it might ever borrow; equals ``own`` if it may borrow nothing.
+        held: amount held of ``most``, in any QOS.
     """
 
     own: int
@@ -53,9 +53,9 @@ class Room:
 def plan_wish(service: ServiceView, wished: frozenset[int], room: Room | None) -> SlotPlan:
     """Turn the launcher's wish into actions; ``room`` is None for a tenant without quota.
 
-    Held slots are released, lowest index first, as far as the tenant's own QOS has room, then as
-    far as it may borrow; slots that the wish gives up make room only once they are free. What
-    waits in the borrowed QOS goes back to the tenant's own one when there is room.
+    Held slots are released, lowest index first, while the tenant's own QOS has room, then while the
+    tenant may borrow. Slots that the wish gives up make room only once they are free. Slots that
+    wait in the borrowed QOS go back to the tenant's own QOS when that has room.
     """
     plan = _within_quota(service, wished, room)
     taken = len(plan.release) * service.cost_millislices
@@ -70,10 +70,11 @@ def plan_wish(service: ServiceView, wished: frozenset[int], room: Room | None) -
 def plan_guard(
     service: ServiceView, wished: frozenset[int], revive: frozenset[int] = frozenset()
 ) -> SlotPlan:
-    """What to hold on sight: slots that their user could release, unheld ones nobody wished, and
-    those that Slurm has requeued by itself: released anew, they need not wait until it lets them.
+    """Slots to hold as soon as they are seen.
 
-    ``revive`` are lost slots whose time to come back it is.
+    These are slots that their user could release, released slots that are not wished, and slots
+    that Slurm has requeued by itself: once they are held and released again, they need not wait out
+    Slurm's delay. ``revive`` are lost slots that are due to be brought back.
     """
     releasable = _indices_of(service, lambda s: s.state == "held" and s.reason == "JobHeldUser")
     requeued = _indices_of(service, lambda s: s.state == "released" and s.reason == "BeginTime")
@@ -82,9 +83,9 @@ def plan_guard(
 
 
 def lost_slots(service: ServiceView) -> frozenset[int]:
-    """Ended slots of which Slurm still has a record: it can bring them back, held.
+    """Ended slots of which Slurm still has a record, and which it can bring back, held.
 
-    None of a service of which every slot has ended, or ends: it was cancelled.
+    Empty for a service whose slots have all ended, or are ending: the service was cancelled.
     """
     if not living_slots(service):
         return frozenset()
@@ -92,7 +93,7 @@ def lost_slots(service: ServiceView) -> frozenset[int]:
 
 
 def living_slots(service: ServiceView) -> frozenset[int]:
-    """Those that have not ended and do not end."""
+    """Slots that have not ended and are not ending."""
     return _indices(service, {"held", "released", "starting", "running"})
 
 
@@ -102,9 +103,9 @@ def borrowed_waiting(service: ServiceView) -> frozenset[int]:
 
 
 def were_cancelled(service: ServiceView, slots: frozenset[int]) -> bool | None:
-    """Whether all of these slots were cancelled; None while some of them still end.
+    """Whether all of these slots were cancelled; None while some of them are still ending.
 
-    Of a task that was cancelled before it ever started Slurm has no record.
+    Slurm has no record of a task that was cancelled before it ever started.
     """
     those = [slot for slot in service.slots if slot.index in slots]
     if living_slots(service) & slots or not those:
@@ -115,8 +116,10 @@ def were_cancelled(service: ServiceView, slots: frozenset[int]) -> bool | None:
 
 
 def check_may_retire(service: ServiceView, others: Iterable[ServiceView]) -> None:
-    """Raise InvalidInputError (SW-SERVICE-NEEDED) unless nothing of the array is under way, and a
-    newer one replaces it or its owner has ordered its end.
+    """Check that an array may be retired.
+
+    Raises InvalidInputError (SW-SERVICE-NEEDED) unless none of its slots is under way, and a newer
+    array replaces it or its owner has ordered its end.
     """
     key = (service.tenant, service.name, service.user)
     is_replaced = any(
@@ -134,12 +137,14 @@ def check_may_retire(service: ServiceView, others: Iterable[ServiceView]) -> Non
 
 
 def wished_after_restart(service: ServiceView) -> frozenset[int]:
-    """What counts as wished until the launcher wishes anew: everything that is under way."""
+    """Slots that count as wished until the launcher wishes again: all that are under way."""
     return _indices(service, {"released", "starting", "running"})
 
 
 def released_millislices(tenant: str, services: Iterable[ServiceView], *, borrowed: bool) -> int:
-    """What a tenant's released slots may take any moment, in its own QOS or in the borrowed one."""
+    """Millislices that a tenant's released slots may take at any moment, in its own QOS or, with
+    ``borrowed``, in the borrowed one.
+    """
     return sum(
         slot.state == "released" and slot.is_borrowed is borrowed and service.cost_millislices
         for service in services
@@ -176,7 +181,7 @@ def _indices_of(service: ServiceView, is_one: Callable[[SlotView], bool]) -> fro
 
 
 def _within_quota(service: ServiceView, wished: frozenset[int], room: Room | None) -> SlotPlan:
-    """What waits in the borrowed QOS and is released has its place within ``most`` already."""
+    """Plan the releases. Released slots in the borrowed QOS count within ``most`` already."""
     held = sorted(_indices(service, {"held"}) & wished)
     borrowed = _indices_of(service, lambda slot: slot.is_borrowed)
     waiting = sorted(_indices(service, {"released"}) & wished & borrowed)

@@ -1,4 +1,4 @@
-"""The lines that slurm.conf needs for the quotas to hold, and what of them is missing."""
+"""Makes the lines that slurm.conf needs for the quotas to hold, and finds what is missing."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,8 +18,8 @@ def conf_lines(
 ) -> tuple[str, ...]:
     """Lines for slurm.conf. ``costs`` are millislices by GRES type.
 
-    A partition's line is its weights and the gate only: a site adds them to the line that it has.
-    slurmctld ends if a partition names a QOS that is not there.
+    A partition's line has only its weights and the gate: a site adds these to the line that it has.
+    slurmctld ends if a partition names a QOS that does not exist.
     """
     weights = billing_weights(costs, billing)
     return (
@@ -35,13 +35,13 @@ def conf_lines(
 
 
 def billing_weights(costs: Mapping[str, int], billing: BillingUnit) -> str:
-    """``TRESBillingWeights`` of a managed partition: a job's billing is its slices."""
+    """``TRESBillingWeights`` of a managed partition, with which a job's billing is its slices."""
     weights = (f"GRES/gpu:{kind}={billing.held(cost)}" for kind, cost in costs.items())
     return ",".join(("CPU=0", "Mem=0", *weights))
 
 
 def accounting_tres(types: Iterable[str]) -> str:
-    """``AccountingStorageTRES``: GPUs together and of each type."""
+    """``AccountingStorageTRES``: GPUs in total and of each type."""
     return ",".join(_counted(types))
 
 
@@ -52,7 +52,7 @@ def conf_faults(
     costs: Mapping[str, int],
     billing: BillingUnit,
 ) -> tuple[str, ...]:
-    """What of that the running slurmctld does not have, one sentence each."""
+    """What the running slurmctld lacks of these settings, one sentence each."""
     views = {view.name: view for view in partitions}
     return (
         *_config_faults(config, costs),
@@ -76,7 +76,7 @@ def conf_faults(
 def closed_to_qos(
     partitions: Iterable[PartitionView], managed: Collection[str], ours: Collection[str]
 ) -> tuple[str, ...]:
-    """Which managed partitions do not take all of ``ours``, one sentence each."""
+    """Managed partitions that do not accept all QOS of ``ours``, one sentence each."""
     faults: list[str] = []
     for view in partitions:
         if view.name not in managed:
@@ -128,7 +128,7 @@ def _unpriced(kind: str, nodes: Sequence[str]) -> str:
 
 
 def _counts_memory(config: Mapping[str, str]) -> bool:
-    """Whether memory is allotted, and slurm.conf gives no default for all partitions."""
+    """Whether Slurm allots memory, and slurm.conf gives no default for all partitions."""
     is_allotted = "MEMORY" in config.get("SelectTypeParameters", "").upper()
     return is_allotted and not has_default_memory(config)
 
@@ -190,7 +190,7 @@ def _gate_faults(partition: PartitionView) -> Iterable[str]:
 
 
 def _others(weights: Mapping[str, float], expected: Collection[str]) -> list[tuple[str, float]]:
-    # Without a weight of their own, Slurm bills CPUs.
+    # Slurm bills CPUs for a partition without any weights.
     others = {"cpu": 1.0} if not weights else {}
     others.update({tres: weight for tres, weight in weights.items() if tres not in expected})
     return [(tres, weight) for tres, weight in others.items() if weight]

@@ -1,8 +1,8 @@
-"""A node's lines in slurm.conf and gres.conf: read, arranged anew, and put in their place.
+"""Reads a node's lines in slurm.conf and gres.conf, arranges its devices, and replaces the lines.
 
 Slurm knows a device by its index on the node, and a running job keeps the index that it got. slurmd
-arranges gres.conf by type, in the order in which the node's ``Gres`` has them; so the devices of a
-type are one run of indices, and only within it counts the order of gres.conf.
+arranges the devices of gres.conf by type, in the order of types in the node's ``Gres``. So the
+devices of a type are one run of indices, and the order in gres.conf matters only within that run.
 """
 
 import itertools
@@ -26,23 +26,23 @@ _TYPE = re.compile(r"(?<!\S)Type\s*=\s*(\S+)", re.IGNORECASE)
 _WORD = re.compile(r"(?<!\S)(\w+)\s*=")
 _FILES = re.compile(r"(?<!\S)(File|MultipleFiles)\s*=\s*([^\s\[\]]+)(?!\S)", re.IGNORECASE)
 _KNOWN = frozenset({"nodename", "autodetect", "name", "type", "file", "multiplefiles"})
-"""All that is written anew; another word, such as Cores, would be lost."""
+"""The words that are written again; any other word, such as Cores, would be lost."""
 _DETECTS_NOTHING = re.compile(r"(?<!\S)AutoDetect\s*=\s*off(?!\S)", re.IGNORECASE)
 _WORD_OF_A_LINE = re.compile(r"[A-Za-z0-9._:,=/+@-]*")
-"""No blank, no comment, no quote, no line break."""
+"""Text without blanks, comments, quotes and line breaks."""
 _KNOWN_LINES = 1 << 12
 
 Positions = tuple[Device | None, ...]
-"""What a node has, by Slurm's index; None is a pad."""
+"""A node's devices by Slurm's index; None is a pad."""
 
 
 @dataclass(frozen=True)
 class _Said:
-    """What a line of gres.conf says of GPUs.
+    """What a line of gres.conf says about GPUs.
 
     Attributes:
-        device: None if it is not of one device.
-        unknown: a word that would be lost; "" if none would.
+        device: None if the line is not for exactly one device.
+        unknown: a word that would be lost; "" if there is none.
     """
 
     device: Device | None
@@ -50,9 +50,10 @@ class _Said:
 
 
 def room(inventory: Inventory) -> int:
-    """How many devices Slurm is told of, whatever they are: else it would not let jobs live.
+    """Number of devices that Slurm is told of for a node, however its GPUs are cut.
 
-    As many as there could be instances; one of a board without MIG mode.
+    Slurm lets jobs survive a change only if that number stays. A board in MIG mode counts as many
+    as it could have instances, any other board counts one.
     """
     boards = (gpu.board.compute_slices if gpu.board and gpu.mig else 1 for gpu in inventory.gpus)
     return sum(boards)
@@ -61,11 +62,11 @@ def room(inventory: Inventory) -> int:
 def positions(
     before: Sequence[Device | None], after: Sequence[Device], held: Collection[int]
 ) -> Positions:
-    """Where each device goes: what a running job holds stays at its index, the rest is arranged.
+    """Arrange devices: those that running jobs hold keep their indices, the others fill the rest.
 
     ``held`` are indices of ``before``. Raises InvalidInputError: SW-RECUT-PADS if there are more
-    devices than before, SW-RECUT-HELD if one that is held is not there any more, SW-RECUT-ORDER if
-    Slurm has no order in which those that are held stay.
+    devices than before, SW-RECUT-HELD if a held device does not exist any more, SW-RECUT-ORDER if
+    Slurm has no order in which held devices stay.
     """
     if len(after) > len(before):
         raise InvalidInputError(
@@ -98,14 +99,14 @@ def _kept(device: Device | None, after: Collection[Device]) -> Device:
 
 
 _MOST_TRIED = 50_000
-"""Ways to begin an order. With nine types of 56 devices there are no more; a node that makes up a
-type for each device would have slurmctld's host try without end."""
+"""Most beginnings of an order that are tried. Nine types of 56 devices have no more. A node that
+invents a type for each device would otherwise keep slurmctld's host trying without end."""
 
 
 def _kinds(
     before: Sequence[Device | None], counts: Mapping[str, int], fixed: Mapping[int, Device]
 ) -> Sequence[str | None]:
-    """The type at each index, one run for each; as it was before where that goes."""
+    """The type at each index, with one run for each type; as before where possible."""
 
     def fits(kind: str, run: range) -> bool:
         inside = all(fixed[i].gres_type == kind for i in run if i in fixed)
@@ -143,11 +144,12 @@ def _kinds(
 
 
 def padded(arranged: Sequence[Device | None], directory: str) -> tuple[Device, ...]:
-    """The same with a device for each pad, for the node's lines.
+    """The devices with one for each pad, for the node's lines.
 
-    A pad must be a character device of a name of its own. It is the capability that lets a process
-    change MIG: where Slurm constrains devices, jobs are kept off what they were not given, and this
-    one no job needs. Each run of pads is a type of its own, so that it can be anywhere.
+    A pad must be a character device with a name of its own. Slicewise takes the capability that
+    lets a process change MIG: where Slurm constrains devices, jobs can't access devices that they
+    were not given, and no job needs this one. Each run of pads is a type of its own, so that it can
+    be anywhere.
     """
     found: list[Device] = []
     pads, start = 0, 0
@@ -165,10 +167,10 @@ def padded(arranged: Sequence[Device | None], directory: str) -> tuple[Device, .
 
 
 def node_positions(slurm_conf: str, gres_conf: str, node: str) -> Positions:
-    """What both files say of a node.
+    """The devices of a node that both files agree on.
 
     Raises InvalidInputError (SW-RECUT-CONF) if its lines are not as ``slicewise node gres`` prints
-    them: none shared with other nodes, one for each device, each with AutoDetect=off.
+    them: no line shared with other nodes, one for each device, each with AutoDetect=off.
     """
     lines = _gpu_lines(gres_conf.split("\n"), node)
     found = [_device(line, said, node) for line, said in lines.values()]
@@ -182,7 +184,7 @@ def node_positions(slurm_conf: str, gres_conf: str, node: str) -> Positions:
 
 
 def with_node_gres(slurm_conf: str, node: str, gres: str) -> str:
-    """slurm.conf with that ``Gres`` for the GPUs in the node's line, all else as it was.
+    """slurm.conf with that ``Gres`` for the GPUs in the node's line, and all else unchanged.
 
     Raises InvalidInputError: SW-RECUT-CONF if the node has no line of its own in this file,
     SW-RECUT-TEXT if ``gres`` is more than one word.
@@ -202,10 +204,10 @@ def with_node_gres(slurm_conf: str, node: str, gres: str) -> str:
 
 
 def with_node_lines(gres_conf: str, node: str, lines: Sequence[str]) -> str:
-    """gres.conf with these lines for the node's GPUs in place of those that it has.
+    """gres.conf with these lines for the node's GPUs in place of the present ones.
 
-    Raises InvalidInputError: SW-RECUT-CONF if it has none of its own in this file, SW-RECUT-TEXT
-    if one of the lines is of another node, or is several.
+    Raises InvalidInputError: SW-RECUT-CONF if the node has no lines of its own in this file,
+    SW-RECUT-TEXT if one of the new lines is for another node, or is more than one line.
     """
     old = gres_conf.split("\n")
     numbers = list(_gpu_lines(old, node))
@@ -220,9 +222,9 @@ def with_node_lines(gres_conf: str, node: str, lines: Sequence[str]) -> str:
 
 
 def as_kept(text: str, kept: str, node: str) -> str:
-    """A file as it was when ``kept`` was read of it, but for what others have changed since.
+    """The present text of a file with the node's lines as they were in ``kept``.
 
-    The node's own lines are those of ``kept`` again, wherever in the text it has some now.
+    Changes to other lines since then stay. The node's lines go where it has lines now.
     """
     now, before = text.split("\n"), kept.split("\n")
     ours, own = (dict(_own_lines(lines, node)).keys() for lines in (now, before))
@@ -279,7 +281,10 @@ def _device(line: str, said: _Said, node: str) -> Device:
 
 @lru_cache(_KNOWN_LINES)
 def _said(words: str) -> _Said | None:
-    """Of a line behind its node's name, the same on nodes that are cut alike; None if of no GPU."""
+    """Parse a line after its node's name; None if the line is not about GPUs.
+
+    Nodes that are cut alike have the same text there, so results are cached.
+    """
     name, kind, files = _NAME.search(words), _TYPE.search(words), _FILES.search(words)
     if name is None or name[1].lower() != "gpu":
         return None
@@ -298,7 +303,7 @@ def _node_line(lines: Sequence[str], node: str) -> int:
 
 
 def _own_lines(lines: Sequence[str], node: str) -> Iterator[tuple[int, re.Match[str]]]:
-    """Number of each, and its beginning up to the node's name, in the line without comment."""
+    """The node's own lines: number, and match up to the node's name in the line without comment."""
     for number, line in enumerate(lines):
         match = _NODE.match(_bare(line))
         if match is None or (match[1] != node and node not in hosts(match[1])):
@@ -309,7 +314,7 @@ def _own_lines(lines: Sequence[str], node: str) -> Iterator[tuple[int, re.Match[
 
 
 def _bare(line: str) -> str:
-    """Without its comment."""
+    """The line without its comment."""
     return line.partition("#")[0].rstrip()
 
 

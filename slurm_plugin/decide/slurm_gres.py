@@ -1,4 +1,4 @@
-"""A node's GPUs as Slurm is told of them, and what slurmctld has of them instead."""
+"""Describes a node's GPUs for Slurm's files, and compares them with what slurmctld has."""
 
 import re
 from collections import Counter
@@ -12,8 +12,8 @@ from cluster.mig.inventory import Gpu, Inventory
 from cluster.mig_profiles import Board, profile_of
 
 PAD = "pad"
-"""Types that begin so, with a number behind, stand for instances that could be and are not: a
-node's devices are always as many, since Slurm lets jobs live through no other change."""
+"""Types with this prefix and a number stand for instances that could exist and do not. They keep a
+node's number of devices constant, since jobs survive no change of that number in Slurm."""
 
 _PAD_TYPE = re.compile(rf"{PAD}[0-9]+")
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
@@ -27,7 +27,7 @@ class Device:
     """One GPU or instance that a job can be given.
 
     Attributes:
-        files: all that its job must be let at: the GPU's own, and an instance's capabilities.
+        files: device files that its job needs: the GPU's own, and an instance's capabilities.
     """
 
     gres_type: str
@@ -36,9 +36,9 @@ class Device:
 
 @dataclass(frozen=True)
 class Kind:
-    """A profile of a model of the table, by any of the names that drivers have for it.
+    """A profile of a GPU model of the table, by any of the names that drivers have for it.
 
-    ``profile`` is "" for the whole GPU where it is not cut.
+    ``profile`` is "" for a whole GPU that is not cut.
     """
 
     model: str
@@ -50,7 +50,7 @@ def types_by_kind(
 ) -> Mapping[Kind, str]:
     """The GRES type that a site gives each kind.
 
-    As the settings have them: boards by GRES type, and types of whole GPUs by model.
+    The settings provide boards by GRES type, and types of whole GPUs by model.
     """
     profiles = {kind: profile_of(board, kind) for kind, board in boards_by_type.items()}
     return {
@@ -63,17 +63,17 @@ def types_by_kind(
 def devices(
     inventory: Inventory, types: Mapping[Kind, str], directory: str = "/dev"
 ) -> tuple[Device, ...]:
-    """What can be given, in the order of its GPUs and memory slices.
+    """The devices of a node that jobs can be given, in the order of its GPUs and memory slices.
 
-    A kind without a type of the site's gets a full one, such as ``nvidia_h200_1g.18gb``. Instances
-    without exactly one compute instance, or without capabilities, are left out. ``directory`` is
-    where the node's device files are.
+    A kind for which the site has no type gets a full name, such as ``nvidia_h200_1g.18gb``.
+    Instances without exactly one compute instance, or without capabilities, are left out.
+    ``directory`` has the node's device files.
     """
     return tuple(device for gpu in inventory.gpus for device in devices_of(gpu, types, directory))
 
 
 def devices_of(gpu: Gpu, types: Mapping[Kind, str], directory: str) -> Iterator[Device]:
-    """The same of one GPU."""
+    """The devices of one GPU, as in ``devices``."""
     board = f"{directory}/nvidia{gpu.minor}"
     if not gpu.mig:
         model = gpu.board.model if gpu.board is not None else ""
@@ -94,7 +94,7 @@ def _type_of(gpu: Gpu, profile: str, types: Mapping[Kind, str]) -> str:
 
 
 def _slurm_name(name: str) -> str:
-    """As Slurm writes a device's name in a type."""
+    """A device's name as Slurm writes it in a type."""
     return name.lower().replace(" ", "_")
 
 
@@ -104,9 +104,10 @@ def is_pad(gres_type: str) -> bool:
 
 
 def gres_conf(node: str, found: Sequence[Device]) -> tuple[str, ...]:
-    """The node's lines in gres.conf: each device by itself, with all of its files.
+    """The node's lines in gres.conf: one for each device, with all of its files.
 
-    Raises InvalidInputError (SW-RECUT-TEXT) for what Slurm could read as anything but one device.
+    Raises InvalidInputError (SW-RECUT-TEXT) for text that Slurm could read as anything but one
+    device.
     """
     _require_plain(_NODE_NAME.fullmatch(node), f"node {node[:100]!a}")
     _require_devices(found)
@@ -114,7 +115,10 @@ def gres_conf(node: str, found: Sequence[Device]) -> tuple[str, ...]:
 
 
 def _require_devices(found: Sequence[Device]) -> None:
-    """Whatever read them: their names and files come from a node."""
+    """Check the devices' types and files, whatever read them: they come from a node.
+
+    Raises InvalidInputError (SW-RECUT-TEXT).
+    """
     _require_plain(len(found) <= _MOST_DEVICES, f"{len(found)} devices")
     for one in found:
         said = f"type {one.gres_type[:100]!a}"
@@ -125,7 +129,7 @@ def _require_devices(found: Sequence[Device]) -> None:
 
 
 def _is_one_type(text: str) -> bool:
-    """Whether it is read again as that type, and as nothing else."""
+    """Whether the text, written as a type, is read back as that type and nothing else."""
     request = GpuRequest(text, 1)
     try:
         return parse_gpu_requests(gres_text(request)) == (request,)
@@ -158,7 +162,7 @@ def node_gres(found: Sequence[Device]) -> str:
 
 
 def gres_faults(name: str, node: NodeView | None, found: Sequence[Device]) -> tuple[str, ...]:
-    """Where slurmctld's node is not what is there, one sentence each."""
+    """Differences between slurmctld's node and the devices found on it, one sentence each."""
     if node is None:
         return (f"Slurm has no node {name}.",)
     here = Counter(one.gres_type for one in found)
@@ -179,7 +183,7 @@ def _count_faults(kind: str, here: int, slurm: int) -> Iterator[str]:
 
 
 def unmanaged(found: Sequence[Device], costs: Mapping[str, int]) -> tuple[str, ...]:
-    """Types that nobody is charged for, one sentence each."""
+    """Types for which no tenant is charged, one sentence each."""
     kinds = dict.fromkeys(one.gres_type for one in found)
     return tuple(
         f"gpu:{kind} is no type of [gpus] in slicewise.toml: it is not charged."

@@ -1,4 +1,4 @@
-"""What admission knows: of ledger and cluster, and of what it has admitted since."""
+"""Types for what admission knows: ledger and cluster, and what it has admitted since."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ class GpuType:
     """A GRES type that nodes have.
 
     Attributes:
-        memory_mib: of one instance; None where no source gives it.
+        memory_mib: memory of one instance; None where no source gives it.
         total, free: instances in the cluster.
+        partitions: partitions whose nodes have it.
+        beside: other types that nodes with this type have.
         waiting: instances for which jobs wait until others end.
-        partitions: in which nodes have it.
-        beside: other types that a node with this one has.
     """
 
     name: str
@@ -33,13 +33,14 @@ class GpuType:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a site has chosen.
+    """A site's choices.
 
     Attributes:
-        untyped: what becomes of GPUs without a type: ``refuse``, ``auto``, or a GRES type.
+        untyped: how requests for GPUs without a type are treated: ``refuse``, ``auto``, or the GRES
+            type that they get.
         high_class_for: tenants whose jobs may be of class high.
-        class_of_qos: of the jobs whose users name that QOS of the site.
-        places: services that the gateway carries; None: as many as come.
+        class_of_qos: class of jobs whose users name that QOS of the site.
+        places: number of services that the gateway carries; None means no limit.
     """
 
     untyped: str = "refuse"
@@ -50,7 +51,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Living:
-    """A service that lives: one of its arrays, who submitted it, and how many arrays it has."""
+    """A living service: one of its arrays, the user who submitted it, the number of arrays."""
 
     array_job_id: int
     uid: int
@@ -62,23 +63,24 @@ class Snapshot:
     """What admission knows of ledger and cluster.
 
     Attributes:
-        partitions: the managed ones.
+        partitions: the managed partitions.
         quotas: each tenant's own part of the nominal, in millislices: what its own QOS allows.
-        borrowing_limits: how much more it may borrow, at any hour of the calendar.
-        ceilings: the most that its jobs could ever hold, borrowed quota with it.
-        type_limits: instances of a type that it may have at most, where there is a limit.
-        budgets: millislice-seconds that whoever pays for it gets in a period at most.
+        borrowing_limits: millislices beyond that that a tenant may borrow at any hour of the
+            calendar.
+        ceilings: most millislices that a tenant's jobs could ever hold, including borrowed quota.
+        type_limits: most instances of a type that a tenant may have, where there is a limit.
+        budgets: most millislice-seconds that a tenant's payer gets in a period.
         used: millislices that a tenant's jobs hold now.
-        guaranteed_used: what its jobs in its own QOS hold, or wait for.
-        shares: of the tenants that used something lately, see ``priority.share``; 1 for others.
-        gpu_types: by name.
-        node_costs: what all GPUs of a managed node cost, each amount once; 0 if it has none.
-        services: by tenant and name.
+        guaranteed_used: millislices that its jobs in its own QOS hold or wait for.
+        shares: ``priority.share`` of tenants that used something lately; 1 for others.
+        gpu_types: GPU types by name.
+        node_costs: cost of all GPUs of a managed node, each amount once; 0 if it has none.
+        services: living services by tenant and name.
         accounts_by_uid: accounts that a user may submit to, each with the QOS of
-            ``rules.class_of_qos`` that he may name there; who is not in it is not known.
-        newest: tokens of jobs that were submitted just now: they are counted in it.
+            ``rules.class_of_qos`` that the user may name there. Absent users are unknown.
+        newest: tokens of jobs that were submitted just now, and that the snapshot counts.
         highest_quotas: the most that ``quotas`` are at any hour of the calendar, where it is more.
-        is_uninstalled: whether Slicewise was taken out of Slurm: no QOS of its own is there.
+        is_uninstalled: whether Slicewise was removed from Slurm: none of its QOS exists there.
     """
 
     partitions: frozenset[str]
@@ -106,8 +108,9 @@ class Recent:
     """What was admitted since the snapshot's look at Slurm.
 
     Attributes:
-        guaranteed: millislices by tenant, in its own QOS; ``used`` in any.
-        services: how many arrays, by tenant, name and uid.
+        used: millislices by tenant, in any QOS.
+        guaranteed: millislices by tenant, in its own QOS.
+        services: number of arrays by tenant, name and uid.
     """
 
     used: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -116,7 +119,7 @@ class Recent:
 
 
 def types_text(types: Iterable[GpuType]) -> str:
-    """For a hint: ``types (slices each): 1g.10gb (1), 3g.40gb (3.5)``."""
+    """Text of a hint: ``types (slices each): 1g.10gb (1), 3g.40gb (3.5)``."""
     ordered = sorted(types, key=lambda one: (one.cost_millislices, one.name))
     costs = (f"{one.name} ({slices_text(one.cost_millislices)})" for one in ordered)
     return f"types (slices each): {', '.join(costs)}"

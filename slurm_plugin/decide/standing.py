@@ -1,4 +1,4 @@
-"""Where each tenant stands: its quota, loans, use and budget side by side."""
+"""Summarises each tenant's quota, loans, use and budget."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,16 +12,16 @@ from slurm_plugin.decide.policy import Loan, Policy, QuotaChange, Recall, Tenant
 
 @dataclass(frozen=True)
 class Standing:
-    """A tenant as it is now.
+    """The present state of a tenant.
 
     Attributes:
-        depth: how many tenants are above it.
-        nominal_millislices: in effect: of a group without a nominal of its own, its parts' sum.
-        in_use_millislices: what running jobs hold, those of the tenants below it included.
+        depth: number of tenants above it.
+        nominal_millislices: effective nominal; for a group, whose nominal is 0, the sum below it.
+        in_use_millislices: what running jobs hold, including those of the tenants below it.
         own_in_use_millislices: what its own running jobs hold.
-        running: how many jobs of its own run.
-        payer: whose budget its runs use up, itself if nobody has one.
-        left_millislice_s: what its budget has left now; None without one that has begun.
+        running: number of its own running jobs.
+        payer: the tenant whose budget its runs use up; itself if no budget applies.
+        left_millislice_s: what its budget has left now; None without a budget that has begun.
         in_slurm: whether Slurm has its account; None if Slurm did not answer.
     """
 
@@ -42,11 +42,11 @@ class Details:
     """A tenant with everything that belongs to it.
 
     Attributes:
-        children: names of the tenants right below it.
-        loans: those that it gave or took itself.
-        resets_s: when its budget begins anew, in Unix seconds; None if never.
-        last: the last change.
-        in_force: whether Slurm's limits contain that.
+        children: names of the tenants directly below it.
+        loans: loans in which the tenant itself is lender or borrower.
+        resets_s: when its budget starts again, in Unix seconds; None means never.
+        last: the last change of the tenant.
+        in_force: whether Slurm's limits contain that change.
     """
 
     standing: Standing
@@ -59,11 +59,11 @@ class Details:
 
 @dataclass(frozen=True)
 class Gathered:
-    """What was read for it.
+    """The input of ``standings``.
 
     Attributes:
-        left_millislice_s: of each tenant with a budget that has begun.
-        capacity_millislices, accounts: as Slurm has them; None if it did not answer.
+        left_millislice_s: what is left, for each tenant with a budget that has begun.
+        capacity_millislices, accounts: values from Slurm; None if Slurm did not answer.
     """
 
     policy: Policy = field(hash=False)
@@ -76,7 +76,7 @@ class Gathered:
 
 
 def standings(gathered: Gathered) -> tuple[Standing, ...]:
-    """Every tenant, each followed by those below it."""
+    """The standing of every tenant, each followed by the tenants below it."""
     policy = gathered.policy
     nominal = tenants.effective_nominal(policy)
     payers = tenants.payers(policy)
@@ -104,7 +104,7 @@ def standings(gathered: Gathered) -> tuple[Standing, ...]:
 
 
 def with_those_below(policy: Policy, own: Mapping[str, int]) -> Mapping[str, int]:
-    """What each tenant has together with the tenants below it, of what each has itself."""
+    """Sum ``own``, which each tenant has itself, over each tenant and all tenants below it."""
     total = {name: own.get(name, 0) for name in policy}
     for name in reversed(tenants.downward(policy)):
         if above := tenants.parent(policy, name):
@@ -113,7 +113,7 @@ def with_those_below(policy: Policy, own: Mapping[str, int]) -> Mapping[str, int
 
 
 def in_tree_order(policy: Policy) -> Iterable[tuple[str, int]]:
-    """Names and depths, each followed by those below it."""
+    """Names and depths of all tenants, each followed by the tenants below it."""
     below = tenants.by_parent(policy)
     waiting = [(name, 0) for name in reversed(below.get("", ()))]
     while waiting:
@@ -123,16 +123,16 @@ def in_tree_order(policy: Policy) -> Iterable[tuple[str, int]]:
 
 
 def overcommitted_millislices(policy: Policy, capacity_millislices: int) -> int:
-    """How far the nominals at the top together are above what the cluster has; 0 if they fit."""
+    """Millislices by which the nominals at the top exceed the cluster's capacity; 0 if they fit."""
     nominal = tenants.effective_nominal(policy)
     top = sum(nominal[name] for name in tenants.children(policy, ""))
     return max(0, top - capacity_millislices)
 
 
 def used_since(rows: Iterable[StatementRow], payer: str, start_s: int) -> int:
-    """Millislice-seconds that the runs of a payer have used since then.
+    """Millislice-seconds that the runs of a payer have used since ``start_s``.
 
-    ``rows`` are those that ended since or still run; each counts whole in a statement.
+    ``rows`` are the runs that ended since or still run; a row's amounts cover the whole run.
     """
     return sum(
         max(0, row.used_millislice_s - row.run.cost_millislices * _seconds_before(row, start_s))

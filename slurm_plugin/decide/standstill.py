@@ -1,11 +1,11 @@
-"""Jobs that could start, as far as is known here, and that Slurm does not start.
+"""Finds jobs that could start by what Slicewise knows, and that Slurm does not start.
 
-Here a job needs quota, and GPUs of some types on some nodes. Slurm knows more: which nodes its user
-has named or left out, who may use a reservation, what CPUs and memory are left. Who waits for what
-only Slurm sees would hold a loan for nothing, while others could start on it.
+To Slicewise a job needs quota, and GPUs of some types on some nodes. Slurm knows more: nodes that
+the user has named or left out, who may use a reservation, what CPUs and memory are left. A job that
+waits for something only Slurm sees would hold a loan for nothing, while others could start on it.
 
-Slurm's own reason is no help: it looks at few jobs of a partition, and of others leaves what it
-said before.
+Slurm's own reason is no help: Slurm looks at few jobs of a partition, and leaves the old reasons of
+the others as they are.
 """
 
 from collections import Counter
@@ -26,11 +26,14 @@ from slurm_plugin.decide.reclaim.ready import Left
 from slurm_plugin.decide.reclaim.room import Need, Shape, shape_of
 
 _PATIENCE_S = 300.0
-"""So long Slurm may take to come to a job that is far back in its queue."""
+"""Seconds that Slurm may take to reach a job that is far back in its queue."""
 
 
 class Queued(NamedTuple):
-    """A waiting job, or so many tasks of an array: where one starts, the rest begins anew."""
+    """A waiting job, or an array's number of waiting tasks.
+
+    When one of these tasks starts, the number changes, and the rest begins a new wait.
+    """
 
     job_id: int
     tasks: int
@@ -46,11 +49,12 @@ def standing_still(
     costs: Mapping[str, Millislices],
     now_s: float,
 ) -> Mapping[Queued, float]:
-    """Since when each waiting job has had what is known here: its QOS has room for it (``limits``,
-    in millislices: only of these QOS) beside those before it, and so have the nodes.
+    """Since when each waiting job could have started by what Slicewise knows.
 
-    ``before`` is this at the look before. Who has stood still for long is followed also while it
-    has no quota: else the loan would go to and fro.
+    Such a job has room in its QOS and on the nodes, besides all jobs before it. ``limits`` are
+    millislices by QOS; jobs in other QOS are left out. ``before`` is the result of the previous
+    look; times are by the clock of ``now_s``. A job that has stood still for long is followed even
+    while it has no quota: otherwise the loan would go to and fro.
     """
     ours = [job for job in jobs if any(job.gpus.values()) and is_managed(job, partitions)]
     room = Counter(limits)
@@ -80,8 +84,10 @@ def standing_still(
 
 
 def stuck(since_s: Mapping[Queued, float], now_s: float) -> frozenset[int]:
-    """The ids of those who come after jobs that can start: for every second five minutes, since
-    Slurm may only be slow.
+    """Ids of jobs that come after jobs that can start.
+
+    A job that stands still is one of them in every second period of five minutes, since Slurm may
+    only be slow.
     """
     return frozenset(
         queued.job_id for queued, at_s in since_s.items() if (now_s - at_s) // _PATIENCE_S % 2 == 1

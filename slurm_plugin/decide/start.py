@@ -1,4 +1,4 @@
-"""When a waiting job starts: what can be said of it, and on what that rests."""
+"""Estimates when a waiting job starts, and says what the estimate rests on."""
 
 from dataclasses import dataclass
 
@@ -17,12 +17,12 @@ from slurm_plugin.decide.shortage import (
 
 @dataclass(frozen=True)
 class Start:
-    """An estimate.
+    """An estimate of a start.
 
     Attributes:
-        at_s: Unix seconds; None without one.
-        words: what it rests on, or why there is none.
-        by_slurm: it is Slurm's own plan.
+        at_s: Unix seconds; None if there is no estimate.
+        words: what the estimate rests on, or why there is none.
+        by_slurm: whether it is Slurm's own plan.
     """
 
     at_s: int | None
@@ -37,9 +37,11 @@ def planned_start(
     budget: BudgetShortage | None,
     sight: Sight,
 ) -> Start:
-    """Of quota: when a loan is back, or enough comes back by time limits, or Slurm's plan if that
-    is later than these, as Slurm plans by GPUs alone. Of GPUs and of all else: Slurm's plan if it
-    has one.
+    """Estimate when the job starts.
+
+    A job that waits for quota starts when a loan is back, or when enough comes back by time limits,
+    or as Slurm plans if that is later, since Slurm plans by GPUs alone. A job that waits for GPUs
+    or anything else starts as Slurm plans, if Slurm has a plan.
     """
     if job.held:
         return Start(None, "no estimate while it is held")
@@ -77,7 +79,9 @@ def _by_budget(budget: BudgetShortage, sight: Sight) -> Start:
 
 
 def _by_recalls(job: JobView, reason: Reason, short: Shortage | None, sight: Sight) -> Start | None:
-    """None if what its tenant takes back of its loans is not what it waits for, or not enough."""
+    """Estimate by recalls; None if the job does not wait for quota that its tenant takes back, or
+    the recalls are not enough.
+    """
     if reason.cause not in QUOTA or short is None:
         return None
     missing = short.missing

@@ -1,4 +1,4 @@
-"""What a tenant's runs cost: rows and totals of a statement, and of a part of it."""
+"""Computes rows and totals of a statement on what tenants' runs cost, or of a part of it."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -8,7 +8,7 @@ from slurm_plugin.decide.model import Reservation, StatementRow, TenantTotal
 
 
 def open_row(held: Reservation, now_s: int) -> StatementRow:
-    """A run that is not settled: what it has used up to ``now_s``, and what is left reserved."""
+    """The row of a run that is not settled: its use up to ``now_s``, and what is left reserved."""
     unposted = min(held.reserved_millislice_s, unposted_millislice_s(held, now_s))
     return StatementRow(
         held,
@@ -20,7 +20,7 @@ def open_row(held: Reservation, now_s: int) -> StatementRow:
 
 
 def unposted_millislice_s(held: Reservation, at_s: int) -> int:
-    """What a run has used up to ``at_s`` beyond what is posted; 0 if more is posted."""
+    """Millislice-seconds that a run used up to ``at_s`` beyond what is posted; at least 0."""
     used = (at_s - held.key.start_s) * held.cost_millislices
     return max(0, used - held.posted_millislice_s)
 
@@ -28,10 +28,10 @@ def unposted_millislice_s(held: Reservation, at_s: int) -> int:
 def part(
     rows: Iterable[StatementRow], from_s: int, until_s: int | None
 ) -> tuple[StatementRow, ...]:
-    """What runs used from then on and before ``until_s``, of those that used anything then.
+    """The rows cut to the time from ``from_s`` up to ``until_s``, without runs with no use then.
 
-    Amounts are cut to the millislice-second, so that parts which follow each other add up to the
-    whole. What is still reserved is in the part in which the count of a running one ends.
+    Amounts are cut to the millislice-second, so consecutive parts add up to the whole. The amount
+    that an unfinished run still has reserved is in the part in which its use so far ends.
     """
     until_s = _NEVER_S if until_s is None else until_s
     cut = (_cut(row, from_s, until_s) for row in rows)
@@ -46,7 +46,7 @@ def _cut(row: StatementRow, from_s: int, until_s: int) -> StatementRow | None:
     seconds = -(-amount // row.run.cost_millislices)
     ends_here = from_s <= start_s + seconds < until_s
     first, last = (min(max(0, at_s - start_s), seconds) for at_s in (from_s, until_s))
-    # A run that ended as it began is in the part in which it did.
+    # A run that ended in the second of its start is in the part that contains this second.
     if first == last and not (ends_here and (seconds == 0 or row.end_s is None)):
         return None
 
@@ -64,7 +64,7 @@ def _cut(row: StatementRow, from_s: int, until_s: int) -> StatementRow | None:
 
 
 def totals(rows: Iterable[StatementRow]) -> tuple[TenantTotal, ...]:
-    """One per tenant, by name."""
+    """One total per tenant, sorted by name."""
     by_tenant: dict[str, list[StatementRow]] = {}
     for row in rows:
         by_tenant.setdefault(row.run.tenant, []).append(row)

@@ -1,4 +1,4 @@
-"""Jobs that slicewise.lua has not marked: where there are some, slurmctld did not run it."""
+"""Finds jobs that slicewise.lua has not marked: if there are any, slurmctld did not run it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from slurm_plugin.decide.shortage import WAITING
 
 @dataclass(frozen=True)
 class Unadmitted:
-    """Jobs with GPUs that nobody admitted.
+    """Jobs with GPUs that Slicewise has not admitted.
 
     Attributes:
-        count: jobs, of an array all that it has.
+        count: number of jobs; each task of an array counts.
         newest_s: when the newest was submitted, in Unix seconds; None if there is none.
-        newest: its number, 0 if there is none.
+        newest: job id of the newest; 0 if there is none.
     """
 
     count: int = 0
@@ -23,7 +23,7 @@ class Unadmitted:
 
 
 def unadmitted(jobs: Iterable[JobView], partitions: frozenset[str]) -> Unadmitted:
-    """Of these partitions, as far as they wait or run."""
+    """Waiting and running jobs of these partitions that Slicewise has not admitted."""
     found = [
         job
         for job in jobs

@@ -1,4 +1,4 @@
-"""Why a job waits, and what is with one that runs or has ended: one screen, in words."""
+"""Explains on one screen why a job waits, or the state of one that runs or has ended."""
 
 import re
 from collections import Counter
@@ -50,15 +50,18 @@ _ENDS = {
     "DeadLine": "its deadline passed",
     "InactiveLimit": "it was inactive for too long",
 }
-"""Slurm's reasons of jobs that ended badly."""
+"""Explanations of Slurm's reasons for jobs that failed."""
 
 
 _HELD_BY_SLURM = frozenset({"BadConstraints"})
-"""Reasons for which Slurm itself holds what no node can ever run."""
+"""Reasons with which Slurm itself holds jobs that no node can ever run."""
 
 
 def jobs_named(about: str, jobs: Iterable[JobView]) -> tuple[JobView, ...]:
-    """Records of ``814``, a job or an array, or of ``814_3``; () for every other text."""
+    """The records that a text names: ``814`` (a job or an array) or ``814_3``.
+
+    Empty for any other text.
+    """
     match = _JOB.fullmatch(about)
     if match is None:
         return ()
@@ -82,14 +85,14 @@ def _one_of(rest: JobView, index: int) -> JobView:
 
 
 def why_job(about: str, jobs: Sequence[JobView], sight: Sight) -> WhyAnswer:
-    """Of the records that ``jobs_named`` gave, at least one."""
+    """Explain the records that ``jobs_named`` returned, at least one."""
     if len(jobs) > 1 or jobs[0].untouched:
         return _array(about, jobs, sight)
     return _one(about, jobs[0], sight)
 
 
 def why_without_ledger(about: str, jobs: Iterable[JobView]) -> WhyAnswer | None:
-    """Slurm's own reason in words, no numbers; None unless one of the jobs waits for Slurm."""
+    """Explain Slurm's own reason, without numbers; None unless one of the jobs waits for Slurm."""
     waiting = [job for job in jobs if job.state in WAITING and not _is_ours_to_start(job)]
     if not waiting:
         return None
@@ -106,7 +109,7 @@ def why_without_ledger(about: str, jobs: Iterable[JobView]) -> WhyAnswer | None:
 
 
 def _is_ours_to_start(job: JobView) -> bool:
-    """What is held for Slicewise's own reasons, of which Slurm's word says nothing."""
+    """Whether Slicewise holds the job for reasons of its own, about which Slurm knows nothing."""
     tag = JobTag.find(job.admin_comment)
     return is_resting(job) or (tag is not None and tag.is_undecided)
 
@@ -187,7 +190,7 @@ def _numbers(short: Shortage | None, budget: BudgetShortage | None) -> Iterable[
 
 
 def _ceiling_parts(job: JobView, reason: Reason, sight: Sight) -> Iterable[str]:
-    """What the ceiling of its own tenant is made of."""
+    """What the ceiling of the job's tenant is made of, if the job waits for the ceiling."""
     tenant = sight.situation.policy.get(job.account)
     if reason.cause is Cause.CEILING and tenant is not None:
         ceiling = sight.situation.ceilings[job.account]
@@ -200,7 +203,7 @@ def _ceiling_parts(job: JobView, reason: Reason, sight: Sight) -> Iterable[str]:
 
 
 def _ahead(job: JobView, reason: Reason, sight: Sight) -> Iterable[str]:
-    """Who waits for the same with a higher priority: of quota its own tenant's jobs."""
+    """How many jobs wait for the same with a higher priority; for quota, only its own tenant's."""
     if reason.cause is None:
         return
     everybody = reason.cause is Cause.NONE_FREE
@@ -250,7 +253,7 @@ def _borrowing(job: JobView, sight: Sight) -> Iterable[str]:
 
 
 def _undecided(about: str, job: JobView, sight: Sight) -> WhyAnswer:
-    """slicewise.lua had no answer for it; the daemon decides as soon as it can."""
+    """Explain a job for which slicewise.lua got no answer; the daemon decides as soon as it can."""
     refusal = sight.refusals.get(job.job_id)
     if refusal is not None:
         return WhyAnswer(
@@ -344,7 +347,7 @@ def _ended(about: str, job: JobView, sight: Sight) -> WhyAnswer:
 
 
 def _array(about: str, jobs: Sequence[JobView], sight: Sight) -> WhyAnswer:
-    """All tasks by state and reason, then the one that would start next."""
+    """Explain an array: all tasks by state and reason, then the task that would start next."""
     waiting = [job for job in jobs if job.state in WAITING]
     tag = JobTag.find(jobs[0].admin_comment)
     service = f", service {tag.tenant}/{tag.service}" if tag is not None and tag.service else ""
@@ -369,7 +372,7 @@ def _array(about: str, jobs: Sequence[JobView], sight: Sight) -> WhyAnswer:
 
 
 def _next(waiting: Iterable[JobView]) -> JobView:
-    """The one of an array's tasks that would start next."""
+    """The waiting job, or task of an array, that would start next."""
     first = min(waiting, key=lambda job: (job.held, -job.priority, _first_index(job)))
     return _one_of(first, _first_index(first)) if first.untouched else first
 

@@ -1,4 +1,4 @@
-"""Why a service's slot does not run: nobody needs it now, or its service fails to start."""
+"""Explains why a service's slot does not run: it is not needed, or its service fails to start."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from slurm_plugin.decide.why_words import job_name, span_text
 
 
 def why_slot(about: str, job: JobView, tag: JobTag, sight: Sight) -> WhyAnswer:
-    """Of a slot that is held by Slicewise; ``tag`` is its service's."""
+    """Explain a slot that Slicewise holds; ``tag`` is the job's tag."""
     news = sight.news.get((tag.tenant, tag.service or ""))
     if news is not None and news.failures and news.wanted:
         return _failing(about, job, news, sight)
@@ -54,7 +54,7 @@ def _pause(left_s: int) -> str:
 
 
 def _said(job: JobView, sight: Sight) -> Iterable[str]:
-    """How the slot's own last run ended, else another one's of its array."""
+    """How the slot's own last run ended, or else the last run of another slot of its array."""
     array = (one for one in sight.jobs if one.array_job_id == job.array_job_id)
     words = (last_words(one) for one in (job, *array))
     if found := next(filter(None, words), ""):

@@ -1,4 +1,4 @@
-"""How a tenant stands: what it holds, what waits and for what, what may start now."""
+"""Explains a tenant's state: what it holds, what waits and for what, what may start now."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from slurm_plugin.decide.why_words import counted, group_rows, is_resting, own_r
 
 
 def why_tenant(tenant: str, sight: Sight) -> WhyAnswer:
-    """Of a tenant of the policy; tenants below it appear as a sum."""
+    """Explain a tenant of the policy; the tenants below it appear as a sum."""
     found = explain(tenant, sight.situation)
     waiting = [
         job
@@ -69,7 +69,7 @@ def _holding(tenant: str, found: Explanation, sight: Sight) -> tuple[WhyRow, ...
 
 
 def _room(room: TypeRoom) -> WhyRow:
-    """Of one type; and what allows no more of it."""
+    """How much of one type may start, and the limit that allows no more."""
     bound = room.borrowed_bound if room.borrowed else room.guaranteed_bound
     counts = ((room.guaranteed, "guaranteed"), (room.borrowed, "borrowed"))
     some = ", ".join(f"{count} {word}" for count, word in counts if count)

@@ -1,4 +1,4 @@
-"""The words and rows that ``slicewise why`` is made of."""
+"""Texts and table rows for ``slicewise why``."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,19 +21,19 @@ from slurm_plugin.decide.shortage import (
 )
 
 _ROWS = 10
-"""Jobs that are named one by one."""
+"""Most jobs that are named one by one."""
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def job_name(job: JobView) -> str:
-    """As a person names it: ``814_3`` or ``814``."""
+    """The job's name as users write it: ``814_3`` or ``814``."""
     if job.array_job_id is None or job.task_index is None:
         return str(job.job_id)
     return f"{job.array_job_id}_{job.task_index}"
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 job``, ``2 jobs``."""
+    """A count with its noun: ``1 job``, ``2 jobs``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -50,7 +50,7 @@ def span_text(seconds: int) -> str:
 
 
 def gpus_text(job: JobView) -> str:
-    """``1 × 1g.10gb``; of an array's untouched rest one task's."""
+    """The job's GPUs as text: ``1 × 1g.10gb``; those of one task for an array's untouched rest."""
     return _gpus(job.gpus) or "no GPU"
 
 
@@ -74,14 +74,17 @@ def rooms_text(tenant: str, sight: Sight) -> str:
 
 
 def with_recalls(job: JobView, reason: Reason, sight: Sight) -> Reason:
-    """Of a job whose tenant takes back what it has lent: Slurm knows the lowered limit alone."""
+    """The reason, replaced if the job's tenant takes back what it has lent.
+
+    Slurm itself knows only the lowered limit.
+    """
     if reason.cause not in QUOTA or not recalls_of(job.account, sight):
         return reason
     return replace(reason, words="what its tenant has lent is not back yet")
 
 
 def recall_words(job: JobView, reason: Reason, sight: Sight) -> Iterable[str]:
-    """From whom it comes back, and when."""
+    """Which borrowers give quota back to the job's tenant, and by when."""
     recalls = recalls_of(job.account, sight) if reason.cause in QUOTA else ()
     if recalls:
         slices = slices_words(sum(one.amount_millislices for one in recalls))
@@ -94,19 +97,21 @@ def recall_words(job: JobView, reason: Reason, sight: Sight) -> Iterable[str]:
 # -- Rows
 
 _Group = tuple[int, str]
-"""A place in the order, and words."""
+"""Position in the order, and text."""
 _RUNS, _WAITS, _RESTS, _ENDED = range(4)
 
 
 def holder_rows(job: JobView, short: Shortage) -> tuple[WhyRow, ...]:
-    """Jobs of the asking one's tenant one by one, the next to end first; others as a sum."""
+    """Rows of holders: those of the job's own tenant one by one, the next to end first; other
+    tenants' as a sum.
+    """
     own = [pair for pair in short.holders if pair[0].account == job.account]
     others = [pair for pair in short.holders if pair[0].account != job.account]
     return (*own_rows(own, short.of_type), *_sum_row(others, "other tenants", short.of_type))
 
 
 def own_rows(pairs: Iterable[tuple[JobView, int]], of_type: str = "") -> tuple[WhyRow, ...]:
-    """Jobs with what each holds; from the eleventh on as a sum."""
+    """Rows of jobs with what each holds, the next to end first; from the eleventh on as a sum."""
     order = sorted(pairs, key=lambda pair: (_end_or_never(pair[0]), pair[0].job_id))
     rows = (_job_row(job, amount, of_type) for job, amount in order[:_ROWS])
     return (*rows, *_sum_row(order[_ROWS:], "further jobs", of_type))
@@ -146,8 +151,9 @@ def _sum_row(pairs: Iterable[tuple[JobView, int]], whose: str, of_type: str) -> 
 
 
 def group_rows(jobs: Iterable[JobView], sight: Sight) -> tuple[WhyRow, ...]:
-    """Tasks or jobs by state and reason: those that run first. What rests or ended holds nothing
-    and waits for nothing.
+    """Rows of tasks or jobs by state and reason; running ones come first.
+
+    Slots at rest and ended jobs have no amount: they hold nothing and wait for nothing.
     """
     counts: Counter[_Group] = Counter()
     amounts: Counter[_Group] = Counter()
@@ -169,7 +175,7 @@ def group_rows(jobs: Iterable[JobView], sight: Sight) -> tuple[WhyRow, ...]:
 
 
 def is_resting(job: JobView) -> bool:
-    """Whether it is a slot of a service that nobody needs now."""
+    """Whether the job is a held slot of a service, which is not needed now."""
     tag = JobTag.find(job.admin_comment)
     return job.state in WAITING and job.held and tag is not None and tag.service is not None
 
