@@ -32,8 +32,8 @@ class Run:
         task: the job or array task as users name it: ``814_3`` or ``814``.
         gres: GPU instances that Slurm allotted, by type.
         cost_millislices: cost of all these instances together.
-        payer: the tenant whose budget the run uses up: the run's own tenant, or the tenant above
-            it that has a budget.
+        payer: the tenant that pays with its budget: the run's own tenant, or the tenant above it
+            that has a budget.
     """
 
     key: RunKey

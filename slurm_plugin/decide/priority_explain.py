@@ -33,7 +33,7 @@ class InSlurm:
 
 
 def not_waiting(about: str, jobs: Iterable[JobView]) -> InvalidInputError:
-    """Build the error for jobs none of which is in the queue: SW-PRIORITY-NONE."""
+    """Build the error for jobs that are all not in the queue: SW-PRIORITY-NONE."""
     job = next(iter(jobs))
     why = (
         "Slicewise has not admitted it"

@@ -105,8 +105,7 @@ class HarmKind(StrEnum):
     OVERCOMMITTED = "overcommitted"
     """The quotas at the top are more than the cluster has: every ceiling is squeezed."""
     OWN_PART = "own-part"
-    """A tenant holds more in its own QOS than its own part: nothing new starts there for a while.
-    """
+    """A tenant holds more in its own QOS than its own part: no new starts there for a while."""
     CEILING = "ceiling"
     """A tenant holds more in total than its ceiling: nothing new starts for a while."""
     TYPE = "type"

@@ -1,4 +1,4 @@
-"""Checks whether the gateway has a place for one more service, and a service for a generation."""
+"""Checks whether the gateway can take one more service, and a service one more generation."""
 
 from collections import Counter
 

@@ -132,7 +132,7 @@ def _service(
 def start_age_s(services: Iterable[ServiceView], now_s: float) -> float | None:
     """Seconds since the latest release or allotment of a slot that has not fully started.
 
-    These are slots whose ports or certificate are not known yet. None if there are none.
+    Such a slot has no known ports or certificate yet. None if there is no such slot.
     """
     times = (
         s.released_s if s.state == "released" else s.start_s
@@ -202,7 +202,7 @@ def _slot(
 
 
 _PREEMPTED_BY_S = 60
-"""An end this much before the time limit's is a preemption.
+"""An end more than this many seconds before the time limit's is a preemption.
 
 Slurm itself moves an end by half a minute where it rounds a limit.
 """
@@ -286,7 +286,7 @@ def gpu_types(
     memory_mib: Mapping[str, int | None],
     waiting: Mapping[str, int],
 ) -> Mapping[str, GpuType]:
-    """The GRES types of nodes that have a cost.
+    """The GRES types that nodes have, and for which a cost is set.
 
     ``waiting``: number of instances for which jobs wait, by type.
     """

@@ -57,7 +57,7 @@ def shares(
     """The ``cpus`` and ``memory_mib`` that a job may have for one instance, by GRES type.
 
     Unbounded ones are left out. With a bound on CPUs comes the most ``threads`` that a core of its
-    nodes has, if more than one: Slurm gives a job all threads of a core of which it uses one.
+    nodes has, if more than one: Slurm gives a job all threads of each core that it uses.
 
     Values from the settings are rounded up. Values from nodes are rounded down to whole cores and
     MiB, at least one, and the poorest node of a model counts. So jobs that hold all slices of a

@@ -130,7 +130,7 @@ def ends_s(job: JobView) -> int | None:
 
 
 def _worst(found: Iterable[Shortage]) -> Shortage | None:
-    """The limit of which most is missing; of equal ones the first. None if there are none."""
+    """The limit with the largest amount missing; the first of equals. None if there is none."""
     return max(found, key=lambda one: one.missing, default=None)
 
 
@@ -224,7 +224,7 @@ class BudgetShortage:
     """A budget against one job.
 
     Attributes:
-        payer: the tenant whose budget leaves the least.
+        payer: the tenant with the budget that leaves the least.
         startable_millislice_s: what that budget leaves for new runs.
         need_millislice_s: what the job could use up; None without a time limit.
         longest_s: seconds for which the job could run on what is left.

@@ -83,9 +83,9 @@ def plan_guard(
 
 
 def lost_slots(service: ServiceView) -> frozenset[int]:
-    """Ended slots of which Slurm still has a record, and which it can bring back, held.
+    """Ended slots that Slurm still has a record of, and so can bring back, held.
 
-    Empty for a service whose slots have all ended, or are ending: the service was cancelled.
+    Empty if all slots have ended or are ending: the service was cancelled.
     """
     if not living_slots(service):
         return frozenset()

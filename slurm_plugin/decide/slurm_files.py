@@ -50,7 +50,7 @@ class _Said:
 
 
 def room(inventory: Inventory) -> int:
-    """Number of devices that Slurm is told of for a node, however its GPUs are cut.
+    """Number of devices that Slurm's files list for a node, however its GPUs are cut.
 
     Slurm lets jobs survive a change only if that number stays. A board in MIG mode counts as many
     as it could have instances, any other board counts one.

@@ -16,7 +16,7 @@ class GpuType:
     Attributes:
         memory_mib: memory of one instance; None where no source gives it.
         total, free: instances in the cluster.
-        partitions: partitions whose nodes have it.
+        partitions: partitions with nodes that have it.
         beside: other types that nodes with this type have.
         waiting: instances for which jobs wait until others end.
     """
@@ -38,7 +38,7 @@ class Rules:
     Attributes:
         untyped: how requests for GPUs without a type are treated: ``refuse``, ``auto``, or the GRES
             type that they get.
-        high_class_for: tenants whose jobs may be of class high.
+        high_class_for: tenants with jobs that may be of class high.
         class_of_qos: class of jobs whose users name that QOS of the site.
         places: number of services that the gateway carries; None means no limit.
     """
@@ -65,8 +65,8 @@ class Snapshot:
     Attributes:
         partitions: the managed partitions.
         quotas: each tenant's own part of the nominal, in millislices: what its own QOS allows.
-        borrowing_limits: millislices beyond that that a tenant may borrow at any hour of the
-            calendar.
+        borrowing_limits: most millislices that a tenant may borrow beyond its own part at any hour
+            of the calendar.
         ceilings: most millislices that a tenant's jobs could ever hold, including borrowed quota.
         type_limits: most instances of a type that a tenant may have, where there is a limit.
         budgets: most millislice-seconds that a tenant's payer gets in a period.

@@ -16,11 +16,11 @@ class Standing:
 
     Attributes:
         depth: number of tenants above it.
-        nominal_millislices: effective nominal; for a group, whose nominal is 0, the sum below it.
+        nominal_millislices: effective nominal; for a group (its nominal is 0) the sum below it.
         in_use_millislices: what running jobs hold, including those of the tenants below it.
         own_in_use_millislices: what its own running jobs hold.
         running: number of its own running jobs.
-        payer: the tenant whose budget its runs use up; itself if no budget applies.
+        payer: the tenant that pays for its runs with its budget; itself if no budget applies.
         left_millislice_s: what its budget has left now; None without a budget that has begun.
         in_slurm: whether Slurm has its account; None if Slurm did not answer.
     """

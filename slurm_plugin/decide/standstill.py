@@ -30,7 +30,7 @@ _PATIENCE_S = 300.0
 
 
 class Queued(NamedTuple):
-    """A waiting job, or an array's number of waiting tasks.
+    """A waiting job with its number of untouched array tasks; 0 for a single job.
 
     When one of these tasks starts, the number changes, and the rest begins a new wait.
     """

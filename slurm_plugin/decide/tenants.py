@@ -165,7 +165,7 @@ def own_part(policy: Policy) -> Mapping[str, int]:
 
 
 def payers(policy: Policy) -> Mapping[str, str]:
-    """The tenant whose budget each tenant's runs use up.
+    """The tenant that pays for each tenant's runs with its budget.
 
     That is the nearest tenant with a budget, from the tenant itself upwards; the tenant itself if
     none has a budget.
@@ -323,7 +323,7 @@ def _tree_faults(
 def missing(policy: Policy) -> Mapping[str, int]:
     """Millislices by which each tenant's nominal falls short of its children's sum.
 
-    A group, whose nominal is 0, never falls short.
+    A group has a nominal of 0 and never falls short.
     """
     own = {name: int(tenant.quota.nominal_millislices) for name, tenant in policy.items()}
     nominal = effective_nominal(policy)

@@ -169,8 +169,9 @@ def own_needs(
 
     They cover what the account holds, then its jobs that wait for its own part, then jobs that wait
     for a loan and fit whole into the rest of the own part. A rest that is too small for any job
-    would start nothing, so other tenants may have it. A tenant in ``guaranteed`` keeps all of its
-    own part that it wants: while its guaranteed jobs start, it takes back and borrows nothing.
+    would start nothing, so other tenants may have it. A tenant in ``guaranteed`` (with jobs that
+    wait in its own QOS) keeps all of its own part that it wants: while these jobs start, it takes
+    back quota and borrows nothing.
     """
     own, used = own_part(policy), _used(policy, demand, queues)
     return {

@@ -69,7 +69,7 @@ def _holding(tenant: str, found: Explanation, sight: Sight) -> tuple[WhyRow, ...
 
 
 def _room(room: TypeRoom) -> WhyRow:
-    """How much of one type may start, and the limit that allows no more."""
+    """How many instances of one type may start, and the limit that allows no more."""
     bound = room.borrowed_bound if room.borrowed else room.guaranteed_bound
     counts = ((room.guaranteed, "guaranteed"), (room.borrowed, "borrowed"))
     some = ", ".join(f"{count} {word}" for count, word in counts if count)

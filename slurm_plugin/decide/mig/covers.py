@@ -10,7 +10,7 @@ Cover = Mapping[str, int]
 _Counts = tuple[tuple[str, int], ...]
 
 _STEPS = 3_000
-"""Most steps of a search for one cover. Only loads of very many instances take nearly so many."""
+"""Most steps of a search for one cover; all but loads of very many instances take far fewer."""
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def _add(
     costs: Mapping[str, Millislices],
     limits: Mapping[str, int],
 ) -> None:
-    """Add the wished instances, the dearest types first, as far as the own part still pays.
+    """Add wished instances, the dearest types first, while the own part still pays for them.
 
     Instances that ``bundle`` has already count towards the wish.
     """

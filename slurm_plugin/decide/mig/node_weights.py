@@ -1,8 +1,8 @@
 """Computes node weights with which Slurm fills nodes in use before empty nodes.
 
 Slurm takes nodes of the lowest weight first, and picks the device on a node itself. So weights are
-all that can steer where a job goes: first to nodes of which at least half is in use, then to other
-nodes in use, then to empty nodes, whose GPUs stay free to be cut again.
+all that can steer where a job goes: first to nodes that are at least half in use, then to other
+nodes in use, then to empty nodes, so that their GPUs stay free to be cut again.
 
 A weight set by Slicewise is 1,000,000 + 10 × the site's own weight + 0, 1 or 2. So the site's own
 order stays, and the weight itself says what to put back.

@@ -53,7 +53,7 @@ def _by_start(placement: Placement) -> int:
 def with_layout(inventory: Inventory, gpu_uuid: str, layout: Collection[Placement]) -> Inventory:
     """The inventory as it will be with that GPU cut into ``layout``.
 
-    New instances get capability numbers that no other instance of the GPU has.
+    New instances get capability numbers that no other instance has.
     """
     gpus = (
         replace(gpu, instances=_instances(gpu, layout)) if gpu.uuid == gpu_uuid else gpu

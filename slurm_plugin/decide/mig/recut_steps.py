@@ -61,7 +61,7 @@ class Planned:
 
     Attributes:
         before: the GPU's instances as the plan saw them.
-        after: the instances that it shall have.
+        after: the instances that it is to have.
         moves: job ids or names of the replicas that leave first, for people to read.
         reason: why the GPU is cut, in one line.
         gain_millislice_s, drained_millislice_s: gain and loss as the plan computed them.

@@ -327,7 +327,7 @@ def _least(found: Iterable[Change]) -> tuple[Change, ...]:
 
 
 def _is_free(instance: Instance, terms: Terms) -> bool:
-    """Whether an instance is free, or its job ends before a re-cut could."""
+    """Whether an instance is free, or its job ends before a re-cut could be done."""
     holder = instance.holder
     if isinstance(holder, Job):
         return holder.ends_in_s is not None and holder.ends_in_s <= terms.recut_s

@@ -33,7 +33,7 @@ class Program:
 
     def __init__(self, rows: Sequence[float]) -> None:
         # highspy imports numpy, and most commands that import this module solve nothing.
-        from highspy import (  # noqa: PLC0415 -- only who solves
+        from highspy import (  # noqa: PLC0415 -- only for solving
             Highs,
             HighsVarType,
             kSolutionStatusFeasible,

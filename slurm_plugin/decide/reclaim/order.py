@@ -10,9 +10,10 @@ from slurm_plugin.decide.reclaim.room import Room, Run, Shape
 def order(room: Room, run: Run, lacks: Mapping[str, int]) -> tuple[float, ...]:
     """Sort key of a run; the lowest is chosen first.
 
-    Replicas come before batch jobs. Then come runs that free the least of no use, then the largest.
-    Of runs equal in that the tenant with the largest share above its own part comes first, then the
-    lowest rank. ``lacks`` is what the node on which the run makes room is short of, by type.
+    Replicas come before batch jobs, then runs that free the fewest instances (by price) for
+    nothing, then the largest runs. Of equal runs that of the tenant with the largest share above
+    its own part comes first, then the lowest rank. ``lacks`` is what the node on which the run
+    makes room is short of, by type.
     """
     return (
         run.is_batch,

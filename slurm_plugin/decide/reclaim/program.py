@@ -67,8 +67,8 @@ class Choice:
     def smallest(self, known: Found | None) -> Found | None:
         """The smallest set of runs, or ``known`` if none is smaller.
 
-        Of equal sets it is the one whose runs come first in the order of victims, by the sum of
-        their positions in it. None if no runs make room, or the solver's steps do not suffice to
+        Of equal sets it is the one with the runs that come first in the order of victims, by the
+        sum of their positions. None if no runs make room, or the solver's steps do not suffice to
         find a set.
         """
         if any(run.is_batch for run in self._runs):

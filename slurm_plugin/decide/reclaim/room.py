@@ -258,7 +258,7 @@ class Room:
 
 
 def shape_of(instances: Mapping[str, int]) -> Shape:
-    """The shape of these instances, without types of which there are none."""
+    """The shape of these instances, without types that have none."""
     return tuple(sorted((kind, count) for kind, count in instances.items() if count))
 
 

@@ -45,8 +45,8 @@ def all_served(room: Room, needs: Sequence[Need]) -> Served | None:
 def some_served(room: Room, needs: Sequence[Need]) -> Served:
     """Take runs for those jobs that can have room; earlier jobs come before later ones.
 
-    Where columns are many, jobs for whose types there is enough in total, counted in order, come
-    before the others.
+    Where columns are many, jobs with enough of their types in total, counted in order, come before
+    the others.
     """
     wants = _hopeful(room, needs)
     if _are_few(room, wants):
@@ -155,7 +155,7 @@ def _apply(room: Room, needs: Iterable[Need], found: Found, sign: int = 1) -> No
 
 
 def _in_turn(room: Room, needs: Sequence[Need]) -> tuple[Sequence[Need], Found]:
-    """Fill for jobs for whose types there is enough in total, then for the others.
+    """Fill for jobs with enough of their types in total, then for the others.
 
     Returns the jobs that got room, in order, and the result; ``room`` is left as it was.
     """

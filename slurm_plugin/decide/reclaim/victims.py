@@ -45,8 +45,8 @@ class Running:
 
     Attributes:
         start_s: Unix seconds.
-        is_replica: whether it is a service's replica, whose requests another replica can serve;
-            else it is a batch job.
+        is_replica: whether it is a service's replica: another replica can serve its requests; else
+            it is a batch job.
         instances: GPU instances by node and type; without nodes that Slurm can't use.
     """
 
@@ -115,12 +115,12 @@ def reclaim(taking: Taking) -> Reclaim:
 
     Waiting jobs are served by Slurm's priority. Jobs that fit into what is free are ready. For the
     others the set has the fewest millislices possible, then the fewest runs. Of equal sets it is
-    the one to which this order of victims leads: first runs of tenants that must shrink, or whose
-    loans were recalled, up to that amount; then runs of the tenant with the largest share above its
-    own part, which falls with each of its victims; then runs that lose the least work (a replica
-    loses none); then the youngest. Runs in their term are never chosen, and no tenant is brought
-    below its own part. Runs that are leaving count as victims already, so a second call with the
-    victims leaving changes nothing.
+    the one to which this order of victims leads: first runs of tenants that must shrink or from
+    which loans are recalled, up to that amount; then runs of the tenant with the largest share
+    above its own part, which falls with each of its victims; then runs that lose the least work (a
+    replica loses none); then the youngest. Runs in their term are never chosen, and no tenant is
+    brought below its own part. Runs that are leaving count as victims already, so a second call
+    with the victims leaving changes nothing.
 
     Batch jobs are never victims. A job for which replicas alone make no room gets a set with batch
     jobs in it: its replicas are drained, and the batch jobs are left to Slurm's preemption.
