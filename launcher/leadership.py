@@ -1,4 +1,4 @@
-"""Which of two launchers acts."""
+"""Decides which of two launchers acts."""
 
 import logging
 import socket
@@ -12,8 +12,10 @@ _LOG = logging.getLogger("slicewise.launcher")
 
 
 class Leadership(Lead):
-    """Of a pair the one with the lock leads. One alone leads until PostgreSQL says that another has
-    the lock: services are looked after while PostgreSQL is away, from the start on.
+    """Whether this launcher leads.
+
+    Of a pair, the launcher with the lock leads. A single launcher leads until PostgreSQL says that
+    another one has the lock: services are looked after while PostgreSQL is away, from the start on.
     """
 
     def __init__(self, lock: Lock, *, pair: bool) -> None:
@@ -34,9 +36,10 @@ class Leadership(Lead):
 
 
 def own_store(settings: Settings) -> StateStore | None:
-    """The launcher's database, if it has one.
+    """Return the launcher's database; None if it has none.
 
-    Raises InvalidInputError: SW-LAUNCHER-PAIR for one of a pair that has none, SW-DATABASE-URL.
+    Raises InvalidInputError: SW-LAUNCHER-PAIR for a launcher of a pair that has none,
+    SW-DATABASE-URL.
     """
     url = launcher_database_url(settings.launcher)
     if url:
@@ -51,5 +54,5 @@ def own_store(settings: Settings) -> StateStore | None:
 
 
 def leadership(store: StateStore, *, pair: bool) -> Leadership:
-    """Of this host's launcher."""
+    """Return the leadership of this host's launcher."""
     return Leadership(store.lock(socket.gethostname()), pair=pair)

@@ -1,4 +1,8 @@
-"""The launcher: turns, one after another, until it is told to end."""
+"""The launcher's main loop: repeats turns until it is told to end.
+
+Beside the turns it saves what was learnt, keeps the gateway's API keys current, and tells the
+daemon what users may see of their services.
+"""
 
 import asyncio
 import logging
@@ -27,12 +31,12 @@ from launcher.tick import Daemon, Replicas, Runtime, Turned, turn
 from launcher.triton import Prober, probe
 
 BUSY_S = 0.15
-"""So soon the next turn begins while requests wait or something has just been changed."""
+"""Seconds until the next turn while requests wait or something has just been changed."""
 LONGEST_S = 1.0
 SIDE_EVERY_S = 2.0
-"""How often the state is saved, and the gateway told of keys."""
+"""Seconds between two saves of the state, and between two updates of the gateway's API keys."""
 TELL_EVERY_S = 1.0
-"""How often services' users can see something new."""
+"""Seconds between two updates of what users can see of their services."""
 _ANY_GROUP = (
     "a tenant's server may choose the largest group of TLS, 160 ms of HAProxy at each handshake: "
     "install etc/haproxy-openssl.cnf with its drop-in (docs/gateway.md) and restart HAProxy"
@@ -44,16 +48,16 @@ _LOG = logging.getLogger("slicewise.launcher")
 
 
 def configure_logging(level: str) -> None:
-    """From ``level`` up, to stderr."""
+    """Log events of ``level`` and above to stderr."""
     events.configure_logging(_LOG, level)
 
 
 async def serve(settings: Settings) -> None:
-    """Turn until SIGTERM or SIGINT, while this launcher leads.
+    """Run turns until SIGTERM or SIGINT, while this launcher leads.
 
-    Nothing that matters is kept here: after a kill the next launcher finds routes and draining
-    servers at HAProxy, slots and orders at the daemon, and what it has learnt in its database.
-    Raises InvalidInputError (SW-LAUNCHER-PAIR, SW-DATABASE-URL, SW-GATEWAY-IDENTITY).
+    Nothing that matters is kept in this process: after a kill the next launcher finds routes and
+    draining servers at HAProxy, slots and orders at the daemon, and what was learnt in its
+    database. Raises InvalidInputError (SW-LAUNCHER-PAIR, SW-DATABASE-URL, SW-GATEWAY-IDENTITY).
     """
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -83,7 +87,7 @@ async def serve(settings: Settings) -> None:
 
 
 class Launcher:
-    """Keeps the state between turns and reports what changes."""
+    """Runs turns, keeps the state between them, and reports what changes."""
 
     def __init__(
         self,
@@ -108,7 +112,7 @@ class Launcher:
         self._metrics = Metrics(leader)
 
     async def serve(self, settings: LauncherSettings, ended: asyncio.Event) -> None:
-        """Turn until ``ended``, and answer Prometheus meanwhile.
+        """Run turns until ``ended`` is set, and answer Prometheus meanwhile.
 
         Raises SlicewiseError (SW-METRICS).
         """
@@ -116,7 +120,7 @@ class Launcher:
             await self.run(settings.interval_s, ended)
 
     async def run(self, interval_s: float, ended: asyncio.Event) -> None:
-        """Turn until ``ended``; a failed look changes nothing and is tried again."""
+        """Run turns until ``ended`` is set; a failed look changes nothing and is tried again."""
         report("started", interval_s=interval_s, leads=self._leader.leads())
         tell_systemd("READY=1")
         beside = [
@@ -127,9 +131,10 @@ class Launcher:
         while not ended.is_set():
             began_s = time.monotonic()
             is_busy = await self.turn()
-            # A loop that hangs says nothing, and systemd starts the launcher again.
+            # A loop that hangs does not send this, and systemd then restarts the launcher.
             tell_systemd(f"WATCHDOG=1\nSTATUS={'leads' if self._leader.leads() else 'stands by'}")
-            # A cluster so large that a turn takes long gets as much time for everything else.
+            # On a large cluster a turn takes long: pause for as long as it took (LONGEST_S at
+            # most), so that other work gets as much time.
             pause_s = max(BUSY_S if is_busy else interval_s, time.monotonic() - began_s)
             await self._pause(min(pause_s, LONGEST_S), end)
         for task in beside:
@@ -144,7 +149,7 @@ class Launcher:
         self._due.clear()
 
     async def turn(self) -> bool:
-        """One turn, reported; whether the next is due soon. On standby it does nothing."""
+        """Run and report one turn; return whether the next is due soon. On standby, do nothing."""
         if not self._leader.leads():
             self._state = None
             self._replicas.look(())
@@ -179,8 +184,9 @@ class Launcher:
         self._reporter.failed(why)
 
     async def save(self) -> None:
-        """Keep what was learnt for the launcher that comes next, once this one has read what the
-        last one kept for it.
+        """Save what was learnt, for the launcher that leads next.
+
+        What the previous launcher saved is read and merged first, so that it is not overwritten.
         """
         if self._state is None or not self._leader.leads():
             return
@@ -190,7 +196,7 @@ class Launcher:
             await self._saved.save(self._state)
 
     async def tell_keys(self) -> None:
-        """Tell the gateway which API keys let whom in."""
+        """Tell the gateway which API keys open which tenant, and which tenants require one."""
         if self._state is None or not self._leader.leads():
             return
         try:
@@ -223,7 +229,7 @@ async def _repeat(step: Callable[[], Awaitable[None]], pause_s: float) -> None:
 
 
 class Reporter:
-    """Logs what is new, not what is."""
+    """Logs changes only: what has been logged once is not logged again while it stays the same."""
 
     def __init__(self) -> None:
         self._said: dict[str, tuple[object, ...]] = {}
@@ -231,13 +237,13 @@ class Reporter:
         self._trouble = ""
 
     def failed(self, why: str) -> None:
-        """A turn that could not look or change; said once until it changes."""
+        """Log that a turn could not look or change something; the same reason is logged once."""
         if why != self._trouble:
             report("no_decision", logging.WARNING, why=why)
         self._trouble = why
 
     def turned(self, turned: Turned) -> None:
-        """A turn's decisions and what came of the wishes."""
+        """Log a turn's decisions, and what the daemon answered to the wishes."""
         if turned.plan is None:
             self.failed("the daemon can't see all of Slurm")
             return
@@ -284,7 +290,7 @@ class Reporter:
             "service_unreadable": plan.unreadable,
             "slots_lost": {one.service: loss_text(one.lost) for one in plan.services},
         }
-        # Of a service that was not decided in this turn nothing is known to be over.
+        # A warning about a service that was not decided in this turn stays: it may not be over.
         decided = {one.service: "" for one in plan.services}
         for event, whys in found.items():
             for name, why in {**decided, **whys}.items():
@@ -299,7 +305,7 @@ class Reporter:
         }
 
     def once(self, service: str, event: str, why: str) -> None:
-        """A warning, once until it changes; "" is no trouble."""
+        """Log a warning once until ``why`` changes; "" means that there is no trouble."""
         if not why:
             self._warned.pop((service, event), None)
         elif self._warned.get((service, event)) != why:
@@ -308,5 +314,5 @@ class Reporter:
 
 
 def report(event: str, level: int = logging.INFO, **fields: object) -> None:
-    """One line of the log."""
+    """Write one event line to the log."""
     _LOG.log(level, "%s", events.event_line(event, fields))

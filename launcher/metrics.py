@@ -1,4 +1,4 @@
-"""What Prometheus may read of the launcher: ``launcher.metrics`` = HOST:PORT."""
+"""Metrics of the launcher for Prometheus, at ``launcher.metrics`` = HOST:PORT."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -35,30 +35,33 @@ class Metrics:
         self.registry.register(self._last)
 
     def turned(self, turned: Turned, took_s: float) -> None:
-        """A turn has ended well, or without a decision as the daemon did not see all of Slurm."""
+        """Count a turn that has not failed, with or without a decision.
+
+        There is none if the daemon did not see all of Slurm.
+        """
         self._turn_s.observe(took_s)
         self._last.gateway_seen = True
         if turned.plan is not None:
             self._last.turned, self._last.decided_s = turned, time.time()
 
     def failed(self, code: str, took_s: float) -> None:
-        """A turn has failed."""
+        """Count a turn that has failed."""
         self._turn_s.observe(took_s)
         self._failures.labels(code).inc()
         if code in _OF_GATEWAY:
             self._last.gateway_seen = False
 
     def stands_by(self) -> None:
-        """Another launcher leads: what this one has seen is not how it is."""
+        """Forget what this launcher has seen: another one leads, so it is no longer how it is."""
         self._last.turned = None
 
     def served(self, address: str) -> AbstractContextManager[None]:
-        """Answer Prometheus at HOST:PORT: what ``prometheus.served`` does and raises."""
+        """Answer Prometheus at HOST:PORT: does and raises what ``prometheus.served`` does."""
         return served(self.registry, address, "launcher.metrics")
 
 
 class _Last(Collector):
-    """The last decision; asked from a thread of Prometheus' server."""
+    """The last decision; a thread of Prometheus' server reads it."""
 
     def __init__(self, leader: Leader) -> None:
         self._leader = leader

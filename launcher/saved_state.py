@@ -1,4 +1,4 @@
-"""What the launcher remembers, saved behind its back and read again by the one that leads next."""
+"""Saves what the launcher remembers in the background, and reads it for the one that leads next."""
 
 import asyncio
 import json
@@ -13,16 +13,17 @@ from launcher.decide.state import ServiceState, State
 from launcher.store import Saved, Store
 
 STATE_BYTES = 256 * 1024
-"""Of one service; a larger one is not saved: it is a fault of the program, and must not grow."""
+"""Bytes of one service's state at most; a larger one is not saved: it is a fault of the program,
+and must not grow."""
 
 _LOG = logging.getLogger("slicewise.launcher")
 _STATE = TypeAdapter(ServiceState)
 
 
 class SavedState:
-    """Keeps in the store what has changed; what fails is said once, and tried again.
+    """Keeps in the store what has changed; a failure is logged once, and the save tried again.
 
-    A launcher without a store forgets all when it ends.
+    A launcher without a store forgets everything when it ends.
     """
 
     def __init__(self, store: Store | None) -> None:
@@ -33,11 +34,11 @@ class SavedState:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the last ``load`` could read what there is."""
+        """Whether the last ``load`` could read the store."""
         return self._is_loaded
 
     async def load(self) -> State:
-        """What was saved last; nothing, if the database can't be read now."""
+        """Return what was saved last; nothing if the database can't be read now."""
         if self._store is None:
             return {}
         self._is_loaded = False
@@ -51,8 +52,10 @@ class SavedState:
         return _restored(saved)
 
     async def save(self, state: State) -> None:
-        """Save what differs from what was saved last; nothing before that was read: a launcher
-        that began without it must not put its own little in its place.
+        """Save what differs from what was saved last.
+
+        Saves nothing before that was read: a launcher that began without it must not overwrite it
+        with the little that it has learnt itself.
         """
         if self._store is None or not self._is_loaded:
             return
@@ -86,7 +89,7 @@ def _line(key: str, state: ServiceState) -> bytes:
 
 
 def _restored(saved: Saved) -> State:
-    """Those that this program can read; what another version wrote is learnt anew."""
+    """Return the states that this program can read; what another version wrote is learnt again."""
     found: dict[str, ServiceState] = {}
     for key, value in saved.items():
         try:

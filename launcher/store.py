@@ -1,5 +1,6 @@
-"""The launcher's own database: what it has learnt of each service. Synchronous; callers use a
-thread.
+"""The launcher's own database: what it has learnt of each service.
+
+Its calls are synchronous; callers use a thread.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,7 +28,7 @@ service_state = Table(
 _DEADLINE = text("SET LOCAL statement_timeout = '4s'")
 
 Saved = Mapping[str, object]
-"""JSON values by ``tenant/name``."""
+"""States as JSON values, by ``tenant/name``."""
 
 
 class Store(Protocol):
@@ -46,7 +47,7 @@ class StateStore:
     """One cluster's states in PostgreSQL."""
 
     def __init__(self, url: str, cluster: str) -> None:
-        """``url`` as postgresql://..., ``cluster`` is Slurm's ClusterName; connects later.
+        """``url`` is postgresql://..., ``cluster`` is Slurm's ClusterName; connects later.
 
         Raises InvalidInputError (SW-DATABASE-URL).
         """
@@ -54,7 +55,7 @@ class StateStore:
         self._cluster = cluster
 
     def lock(self, host: str) -> LeaderLock:
-        """The lock of the launcher that leads; ``host`` is what others are told of it."""
+        """Return the lock of the launcher that leads; ``host`` is the name that others see."""
         return LeaderLock(self._engine, "slicewise launcher", self._cluster, host)
 
     def load(self) -> Saved:

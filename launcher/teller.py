@@ -1,4 +1,4 @@
-"""Tells the daemon what the launcher sees of services: there their users read it."""
+"""Tells the daemon what the launcher sees of services, so that their users can read it there."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -10,19 +10,19 @@ from launcher.decide.services import Plan
 from launcher.decide.state import ServiceState, State
 
 AGAIN_S = 10.0
-"""What has not changed is told again so often: the daemon may have begun anew."""
+"""Seconds after which unchanged news is told again: the daemon may have restarted."""
 _MESSAGE_BYTES = 48 * 1024
-"""Of the services in one message; the daemon takes 64 KiB."""
+"""Bytes of services in one message; the daemon accepts 64 KiB."""
 
 
 class Hears(Protocol):
-    """The daemon, as far as it is told."""
+    """The daemon's call that takes news."""
 
     async def tell(self, services: tuple[ServiceNews, ...]) -> None: ...  # noqa: D102
 
 
 class Teller:
-    """Knows what it has told, and what the last turn found."""
+    """Keeps what it has told, and what the last turn found."""
 
     def __init__(self, daemon: Hears) -> None:
         self._daemon = daemon
@@ -32,11 +32,11 @@ class Teller:
         self._told: dict[str, tuple[float, ServiceNews]] = {}
 
     def turned(self, plan: Plan, state: State) -> None:
-        """After a turn."""
+        """Take over what a turn found."""
         self._plan, self._state = plan, state
 
     async def tell(self) -> None:
-        """Tell what is new since, or was told long ago; raises as ``DaemonClient.tell``."""
+        """Tell what is new, or was told long ago; raises what ``DaemonClient.tell`` raises."""
         plan, self._plan = self._plan, None
         if plan is None:
             return

@@ -1,4 +1,4 @@
-"""One turn of the launcher: gather, decide, apply."""
+"""One turn of the launcher: gather what daemon, gateway and replicas show, decide, apply."""
 
 import asyncio
 import ipaddress
@@ -26,11 +26,12 @@ from launcher.decide.state import (
 from launcher.triton import Replica
 
 ASKING_S = 5.0
-"""A daemon that is slow is asked for nothing more after so long: the next turn goes on with it."""
+"""Seconds after which a turn asks a slow daemon for nothing more; the next turn goes on with the
+rest."""
 
 
 class Daemon(Protocol):
-    """The daemon, as the loop uses it."""
+    """The daemon's calls that the loop uses."""
 
     async def view(self) -> ViewAnswer: ...  # noqa: D102
     async def wish(  # noqa: D102
@@ -42,7 +43,7 @@ class Daemon(Protocol):
 
 
 class Runtime(Protocol):
-    """The gateway, as the loop uses it."""
+    """The gateway's calls that the loop uses."""
 
     async def observe(self) -> Gateway: ...  # noqa: D102
     async def apply(self, changes: tuple[Change, ...]) -> None: ...  # noqa: D102
@@ -53,7 +54,7 @@ class Runtime(Protocol):
 
 
 class Replicas(Protocol):
-    """The replicas, as the loop uses them."""
+    """The call by which the loop asks replicas for their identity."""
 
     def look(self, replicas: Collection[Replica]) -> Mapping[Replica, Answer]: ...  # noqa: D102
 
@@ -64,10 +65,10 @@ class Turned:
 
     Attributes:
         plan: None if the daemon could not see all of Slurm: nothing was changed.
-        answers: of the daemon to wishes, by array job id.
-        retired: generations that the daemon has cancelled.
-        failures: wishes and retirements that the daemon refused, by array job id.
-        left: services for which the daemon was not asked any more; they come first next time.
+        answers: the daemon's answers to wishes, by array job id.
+        retired: array job ids of generations that the daemon has cancelled.
+        failures: errors of wishes and retirements that failed, by array job id.
+        left: services for which the daemon was not asked in time; they come first next time.
         unkept: why the routes could not be written down for HAProxy's next start; "" if they were.
     """
 
@@ -81,7 +82,7 @@ class Turned:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the next look is due soon: something was changed, or requests wait."""
+        """Whether the next turn is due soon: something was changed or left, or requests wait."""
         if self.plan is None:
             return False
         changed = self.plan.routes.changes or self.answers or self.retired or self.left
@@ -95,11 +96,11 @@ async def turn(
     state: State,
     left: frozenset[str] = frozenset(),
 ) -> Turned:
-    """Look at everything, decide, then change the gateway, and only then the slots; of these what
-    the turn before has ``left`` comes first.
+    """Look at everything, decide, change the gateway, and only then ask the daemon to change slots.
 
-    Raises UnreachableError or OutsideError if a look or a change at the gateway fails; what was
-    changed until then is seen by the next turn's look.
+    Services that the turn before has ``left`` are asked for first. Raises UnreachableError or
+    OutsideError if a look or a change at the gateway fails; what was changed until then is seen by
+    the next turn's look.
     """
     view = await _with_numeric_addresses(await daemon.view())
     gateway = await runtime.observe()
@@ -114,7 +115,11 @@ async def turn(
 
 
 def _keep(runtime: Runtime, routes: Mapping[str, str]) -> str:
-    """Not worth a failed turn: without it HAProxy's next start waits for the next turn."""
+    """Write the routes down for HAProxy's next start; return why that failed, "" if it did not.
+
+    A failure does not fail the turn: it only means that after HAProxy's next start requests wait
+    for the launcher's next turn.
+    """
     try:
         runtime.keep(routes)
     except OSError as error:
@@ -123,7 +128,11 @@ def _keep(runtime: Runtime, routes: Mapping[str, str]) -> str:
 
 
 async def _ask_daemon(daemon: Daemon, state: State, plan: Plan, first: frozenset[str]) -> Turned:
-    """What it refuses concerns its own generation only (it may have ended in between)."""
+    """Send wishes and retirements, those of the services in ``first`` first.
+
+    What the daemon refuses concerns only the generation asked about, which may have ended
+    meanwhile.
+    """
     until_s = time.monotonic() + ASKING_S
     turned = _Turning(dict(state), plan)
     asking = [service for service in plan.services if service.wishes or service.retired]
@@ -138,7 +147,7 @@ async def _ask_daemon(daemon: Daemon, state: State, plan: Plan, first: frozenset
 
 @dataclass
 class _Turning:
-    """A turn that is still asking."""
+    """The results of a turn that is still asking the daemon."""
 
     state: dict[str, ServiceState]
     plan: Plan
@@ -153,7 +162,8 @@ class _Turning:
                 answer = await daemon.wish(array, wish.run, wish.note, wish.urgency)
             except SlicewiseError as error:
                 self.failures[array] = error
-                # What the daemon itself refuses, it has not taken.
+                # A wish that the daemon itself refused was not taken; after any other error it may
+                # have been.
                 if not isinstance(error, InvalidInputError):
                     known = self.state[service.service]
                     self.state[service.service] = after_silence(known, array, wish)
@@ -178,7 +188,7 @@ class _Turning:
 
 
 def _ask_all(replicas: Replicas, view: ViewAnswer, state: State) -> Answers:
-    """What every replica that was not verified yet has said of itself."""
+    """Return what each replica that has not been verified yet has answered so far."""
     asked = {
         (service.array_job_id, slot.index): _replica(service, slot)
         for service in view.services
@@ -207,7 +217,7 @@ def _replica(service: ServiceView, slot: SlotView) -> Replica:
 
 
 async def _with_numeric_addresses(view: ViewAnswer) -> ViewAnswer:
-    """Slurm's NodeAddr may be a name; HAProxy takes and shows numbers."""
+    """Resolve node names: Slurm's NodeAddr may be a name, but HAProxy takes and shows numbers."""
     names = {s.address for service in view.services for s in service.slots if _is_name(s.address)}
     if not names:
         return view
@@ -235,7 +245,7 @@ def _is_name(address: str) -> bool:
 
 
 async def _resolve(name: str) -> str:
-    """As the batch script does it: the first IPv4 address; "" while the name is unknown."""
+    """Return the first IPv4 address, as the batch script does; "" while the name is unknown."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(name, None, family=2)
     except OSError:

@@ -1,4 +1,4 @@
-"""What a service's users are told of it: requests, replicas, what was decided and why."""
+"""Builds what a service's users are told: requests, replicas, what was decided and why."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,27 +11,29 @@ from launcher.decide.slots import Phase, Slot
 from launcher.decide.state import ServiceState
 
 RATE_S = 15.0
-"""The rate is that of the last seconds, so many."""
+"""Seconds over which the rate of requests is taken."""
 
 Samples = tuple[tuple[float, int], ...]
-"""When, in Unix seconds, and how many requests had come until then."""
+"""Times of looks, in Unix seconds, and how many requests had come until then."""
 
 
 def sampled(before: Samples, at_s: float, load: Load) -> Samples:
-    """With one more look; a counter that is lower than before began anew."""
+    """Add one more look; drop earlier ones if the counter is lower: it started again at 0."""
     if before and load.arrived < before[-1][1]:
         before = ()
     since_s = at_s - RATE_S
     later = sum(one[0] > since_s for one in before)
-    # The last one before the span is where it begins.
+    # The last sample before the span is where the rate begins.
     return (*before[max(0, len(before) - later - 1) :], (at_s, load.arrived))
 
 
 def news(
     plan: ServicePlan, state: ServiceState, samples: Samples, unrouted: str = ""
 ) -> ServiceNews:
-    """Of one service; ``state`` is what is remembered of it after that plan, ``unrouted`` why no
-    request reaches it.
+    """Build the news of one service.
+
+    ``state`` is what is remembered of it after ``plan``; ``unrouted`` says why no request reaches
+    it, "" if requests do.
     """
     tenant, _, name = plan.service.partition("/")
     newest = state.generations.get(plan.array_job_id)

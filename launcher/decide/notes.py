@@ -1,18 +1,18 @@
-"""What a service's users are told about replicas that do not start."""
+"""Texts for a service's users about replicas that do not start."""
 
 from collections.abc import Iterable
 
 from cluster.wire import ServiceView, SlotView
 
 LONGEST = 500
-"""Characters of a note that the daemon takes."""
+"""Characters of a note that the daemon accepts."""
 _USUAL = frozenset({"", "None", "Resources", "Priority", "BeginTime"})
 _HELD_BY_SLURM = frozenset({"BadConstraints"})
-"""Slurm holds by itself what no node can ever run."""
+"""Reasons of jobs that Slurm itself holds, since no node can ever run them."""
 
 
 def failure_text(view: ServiceView, failures: int, *, falls_back: bool = False) -> str:
-    """After that many starts in a row that failed; "" after none.
+    """Describe failed starts in a row; "" if there are none.
 
     ``falls_back``: an earlier generation serves meanwhile.
     """
@@ -26,9 +26,10 @@ def failure_text(view: ServiceView, failures: int, *, falls_back: bool = False) 
 
 
 def waiting_text(view: ServiceView) -> str:
-    """Slurm's own reasons, other than the usual ones, for slots that should run; "" if none."""
+    """Return Slurm's own reasons why slots that should run wait, without the usual; "" if none."""
     stuck = [slot for slot in view.slots if _is_stuck(slot)]
-    # Of the same reason the one with details: "ReqNodeNotAvail, UnavailableNodes:node[1-2]".
+    # If the same reason comes with and without details, the details win, as in "ReqNodeNotAvail,
+    # UnavailableNodes:node[1-2]".
     reasons = {slot.reason.partition(",")[0]: slot.reason for slot in sorted(stuck, key=_detail)}
     if not reasons:
         return ""
@@ -37,7 +38,7 @@ def waiting_text(view: ServiceView) -> str:
 
 
 def note(parts: Iterable[str]) -> str:
-    """One line that the daemon takes."""
+    """Join parts into one line that the daemon accepts."""
     text = "; ".join(filter(None, parts))
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)[:LONGEST]
 

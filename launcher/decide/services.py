@@ -1,4 +1,8 @@
-"""One turn, decided: from what daemon, gateway and replicas showed to what shall be done."""
+"""Decides one whole turn: from what daemon, gateway and replicas show to what shall be done.
+
+A generation is one job array of a service; applying a service again submits a newer one. A wish is
+the set of a generation's slots that the launcher asks the daemon to run.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -27,10 +31,10 @@ from launcher.decide.state import GenerationState, ServiceState, State, Wish
 from launcher.decide.urgency import urgency
 
 RETRY_AFTER_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
-"""What a client is told who asks a service of which nothing serves."""
+"""Steps of Retry-After, in seconds, for clients of a service without a serving replica."""
 ASK_AGAIN_S = 2.0
-"""A wish that was not (wholly) fulfilled is repeated this often; so is a retirement, and, while
-slots wait for Slurm, a wish whose urgency has changed."""
+"""Seconds after which a wish that was not fully fulfilled is repeated; so is a retirement, and,
+while slots wait for Slurm, a wish whose urgency has changed."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +42,15 @@ class ServicePlan:
     """What shall be done for one service.
 
     Attributes:
-        array_job_id: of its newest generation.
-        slots: of all generations.
-        wishes: what to ask the daemon for, by array job id, older generations first; those that it
-            knows already are left out.
-        retired: generations to cancel.
+        array_job_id: the job array of its newest generation.
+        slots: the slots of all generations.
+        wishes: what to ask the daemon for, by array job id, older generations first; wishes that
+            the daemon already knows are left out.
+        retired: array job ids of generations to cancel.
         note: why the service does not start, for its users; "" if nothing is wrong.
-        load: requests at the gateway.
-        urgency: of its backlog, in 0..1.
-        lost: slots of the newest generation whose task ended for good.
+        load: its requests at the gateway.
+        urgency: how much its backlog presses, from 0 to 1.
+        lost: slots of the newest generation with a task that ended for good.
     """
 
     array_job_id: int
@@ -63,17 +67,17 @@ class ServicePlan:
 
     @property
     def wish(self) -> frozenset[int] | None:
-        """What the newest generation is wished to run; None if the daemon knows already."""
+        """Slots that the newest generation is to run; None if the daemon already knows them."""
         found = self.wishes.get(self.array_job_id)
         return found.run if found is not None else None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What shall be done: the changes at the gateway first, then the wishes, then the ends.
+    """What shall be done: first the changes at the gateway, then wishes, then retirements.
 
     Attributes:
-        unreadable: why a service can't be looked after, by its name.
+        unreadable: why a service can't be looked after, by ``tenant/service``.
     """
 
     services: tuple[ServicePlan, ...]
@@ -82,12 +86,12 @@ class Plan:
 
 
 def key_of(view: ServiceView) -> str:
-    """``tenant/service``, as in the address."""
+    """Return ``tenant/service``, as in the service's address."""
     return f"{view.tenant}/{view.name}"
 
 
 def by_service(view: ViewAnswer) -> Mapping[str, Sequence[ServiceView]]:
-    """The generations of each service, the newest last."""
+    """Group generations by service, the newest last."""
     found: dict[str, list[ServiceView]] = defaultdict(list)
     for service in sorted(view.services, key=lambda one: one.array_job_id):
         found[key_of(service)].append(service)
@@ -97,10 +101,10 @@ def by_service(view: ViewAnswer) -> Mapping[str, Sequence[ServiceView]]:
 def decide(
     view: ViewAnswer, gateway: Gateway, answers: Answers, state: State, now_s: float
 ) -> tuple[State, Plan] | None:
-    """The whole decision; None if the daemon could not see all of Slurm: then nothing changes.
+    """Decide the turn; None, and nothing changes, if the daemon could not see all of Slurm.
 
     ``state`` may be empty (after a restart). Then what runs counts as wanted, the gateway tells
-    which slots serve or drain, and every replica is asked again who it is.
+    which slots serve or drain, and every replica is asked again for its identity.
     """
     if not view.complete:
         return None
@@ -135,7 +139,7 @@ def _most(gateway: Gateway) -> int:
 
 
 def _as_it_is(gateway: Gateway, key: str, concurrency: int) -> Route:
-    """Nothing is decided: neither its servers nor what its clients are told change."""
+    """Return a route that changes neither the service's servers nor what its clients are told."""
     return Route(
         key,
         concurrency,
@@ -147,9 +151,9 @@ def _as_it_is(gateway: Gateway, key: str, concurrency: int) -> Route:
 
 
 def _is_stale(view: ViewAnswer, known: GenerationState | None, now_s: float) -> bool:
-    """The view is older than what was asked of the daemon last.
+    """Whether the view is older than what was last asked of the daemon.
 
-    What was asked in the future, by a clock that has been set back since, says nothing.
+    A request with a time in the future is ignored: the clock has been set back since.
     """
     if known is None:
         return False
@@ -162,10 +166,12 @@ class Look:
     """What was seen of one service.
 
     Attributes:
-        spec: of its newest generation.
+        key: ``tenant/service``.
+        spec: the specification of its newest generation.
         views: its generations, the newest last.
+        backend: its backend at the gateway; None if it has no route.
         most: replicas that a backend can carry.
-        free: millislices that each tenant may still take.
+        free: millislices that each tenant may still take, by tenant.
     """
 
     key: str
@@ -183,14 +189,14 @@ class Look:
 
     @property
     def load(self) -> Load:
-        """Requests at the gateway."""
+        """Its requests at the gateway."""
         return load_of(self.backend)
 
 
 def decide_service(
     look: Look, known: ServiceState, now_s: float
 ) -> tuple[ServiceState, ServicePlan]:
-    """One service: how many, which slots of which generation, which of them get requests."""
+    """Decide for one service: how many replicas, which slots run, which of them get requests."""
     seen = tuple(_generation(look, view, known, now_s) for view in look.views)
     fallback = _fallback(seen)
     memory, decision = _scaled(look, seen, known, now_s, falls_back=fallback is not None)
@@ -206,7 +212,11 @@ def _generation(look: Look, view: ServiceView, known: ServiceState, now_s: float
 
 
 def _fallback(seen: Sequence[Generation]) -> Generation | None:
-    """Who takes over while no start of the newest generation succeeds."""
+    """Return the generation that takes over while no start of the newest one succeeds.
+
+    It is the newest one before it that had a ready replica once. None if there is no such
+    generation, or if the newest one is not failing.
+    """
     if not seen[-1].state.backoff.is_failing:
         return None
     return next((one for one in reversed(seen[:-1]) if one.state.is_proved), None)
@@ -240,7 +250,10 @@ def _scaled(
 
 
 def _first_supply(slots: Sequence[Slot], counted: Sequence[Slot]) -> Supply:
-    """Of a launcher that knows nothing: a generation that is being replaced counts as well."""
+    """Return the supply for a launcher that knows nothing yet.
+
+    Serving replicas of a generation that is being replaced count as well, if that makes more.
+    """
     either = (demand.supply(counted), demand.supply(_serving(slots)))
     return max(either, key=lambda supply: supply.coming)
 
@@ -334,7 +347,7 @@ def _route(look: Look, seen: Sequence[Generation], decision: Decision, plan: Slo
 
 
 def _retry_after_s(decision: Decision) -> int | None:
-    """In steps, so that the gateway is not told each second."""
+    """Round up to a step, so that the gateway's value does not change every second."""
     ready_in_s = decision.ready_in_s
     if ready_in_s is None:
         return None
@@ -358,14 +371,14 @@ def _must_wish(one: Generation, wish: Wish) -> bool:
     if last is None or (last.run, last.note) != (wish.run, wish.note):
         return True
     if one.state.unheard is not None:
-        # The daemon may have taken another one since.
+        # The daemon may have taken a later wish without its answer having come.
         return True
     if last.kept_back and wish.is_firm and not last.is_firm:
         return True
     held = {slot.index for slot in one.view.slots if slot.state == "held"}
     waiting = [slot for slot in one.view.slots if slot.state == "released"]
     pending = held | {slot.index for slot in waiting}
-    # One that waits for borrowed quota may have its tenant's own by now: the daemon looks again.
+    # A slot that waits on borrowed quota may fit its tenant's own by now: the daemon checks again.
     borrows = any(slot.is_borrowed for slot in waiting)
     fulfilled = not (held & wish.run) and one.state.alive <= wish.run and not borrows
     presses_else = bool(pending & wish.run) and wish.urgency != last.urgency
@@ -375,10 +388,11 @@ def _must_wish(one: Generation, wish: Wish) -> bool:
 def _retired(
     look: Look, seen: Sequence[Generation], decision: Decision, now_s: float
 ) -> tuple[int, ...]:
-    """Generations that nobody needs any more.
+    """Return the array job ids of generations to cancel.
 
-    An older one is needed until a replica of the newest was ready, if any was tried; one that is
-    to end, while it has requests.
+    An older generation that has proved itself is kept until a replica of the newest was ready, if
+    the newest is tried at all. A service that is to end keeps its generations while it needs
+    replicas for its remaining requests. A generation with slots under way is never cancelled.
     """
     closing = look.newest.order.delete_s is not None
     older = () if closing else seen[:-1]

@@ -1,4 +1,4 @@
-"""What the launcher remembers between turns; all of it can be lost, and all of it is JSON-able."""
+"""What the launcher remembers between turns. All of it can be lost, and all of it is JSON-able."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,11 +11,15 @@ from launcher.decide.runs import Down, Verified
 
 @dataclass(frozen=True)
 class Wish:
-    """The last wish sent for a generation, when its answer came, what it told users and Slurm.
+    """The last wish sent for a generation.
 
     Attributes:
-        kept_back: what quota kept from starting.
-        is_firm: nothing was on its way out then, so it stays kept back.
+        run: slots to run.
+        at_s: when its answer came, in Unix seconds.
+        note: what it told users.
+        urgency: what it told Slurm.
+        kept_back: slots that quota kept from starting.
+        is_firm: whether no slot was on its way out then, so that they stay kept back.
     """
 
     run: frozenset[int]
@@ -31,17 +35,17 @@ class GenerationState:
     """What is remembered of one generation; mappings are by slot index.
 
     Attributes:
-        is_proved: one of its replicas was ready once.
-        draining_since_s: of what drains, or has drained.
-        down: runs that fail their health checks.
+        is_proved: whether one of its replicas was ready once.
+        draining_since_s: since when a slot drains, also once it has drained.
+        down: runs that fail their health checks or are not ready yet.
         alive: slots that were under way at the last look, or were released since.
-        leaving: of these, those whose end was announced.
-        unheard: slots that every wish had which was sent since without an answer: the daemon may
-            have taken any of them. None: all were answered.
+        leaving: slots with an announced end.
+        unheard: slots that were in every wish sent since the last answer: the daemon may have taken
+            any of these wishes. None: all wishes were answered.
         retired_s: when the daemon was asked to cancel it.
-        seen_s: when it was seen first.
-        failing: slots that count as a failed start, and still end: if it turns out that they were
-            cancelled, that is taken back.
+        seen_s: when it was first seen.
+        failing: slots that count as a failed start and are still ending; if they turn out to have
+            been cancelled, the failure is taken back.
     """
 
     backoff: Backoff = field(default_factory=Backoff)
@@ -63,7 +67,7 @@ class ServiceState:
     """What is remembered of a service.
 
     Attributes:
-        memory: of the autoscaler: it outlives generations. None: nothing was seen yet.
+        memory: the autoscaler's, which outlives generations; None: nothing was seen yet.
         generations: by array job id.
     """
 
@@ -72,13 +76,16 @@ class ServiceState:
 
 
 State = Mapping[str, ServiceState]
-"""By ``tenant/service``."""
+"""What is remembered, by ``tenant/service``."""
 
 
 def after_wish(
     state: ServiceState, array_job_id: int, wish: Wish, answer: WishAnswer
 ) -> ServiceState:
-    """Remember what the daemon answered; a released slot may have failed before the next look."""
+    """Remember what the daemon answered to a wish.
+
+    Released slots count as alive: one may fail before the next look.
+    """
     known = state.generations[array_job_id]
     found = replace(
         known,
@@ -104,9 +111,9 @@ def after_retirement(state: ServiceState, array_job_id: int, at_s: float) -> Ser
 
 
 def with_saved(state: State, saved: State) -> State:
-    """What a launcher knows that has worked before it could read what the last one had saved.
+    """Merge what was saved into the state of a launcher that has worked before it could be read.
 
-    What was learnt over time is the last one's, what goes on now its own.
+    What was learnt over time is taken from what was saved, what goes on now from this launcher.
     """
     joined = dict(saved)
     for key, now in state.items():
