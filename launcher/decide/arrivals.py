@@ -1,17 +1,19 @@
-"""How many requests come: rates per second, over shorter and longer times."""
+"""How many requests come: rates per second, averaged over shorter and longer times."""
 
 from dataclasses import dataclass, replace
 from math import exp
 
 AVERAGED_S = (30.0, 120.0, 480.0)
-"""Each is the base of a forecast; which is believed, ``forecasts.py`` says."""
+"""Seconds over which rates are averaged. Each is the base of a forecast; ``forecasts.py`` chooses
+the one to use."""
 _LONG_S = 3600.0
-"""What is usual for the service."""
+"""Seconds over which the service's usual rate is averaged."""
 _LEAST_S = 15.0
-"""A first request is no rate of one a second."""
+"""Seconds over which a rate is taken at least: a first request is no rate of one a second."""
 _ALL_S = (*AVERAGED_S, _LONG_S)
 _ASSUMED = (0.0, 0.0, 0.0, 300.0)
-"""A request a second for five minutes: who is new is not taken for the rarest of services."""
+"""One request a second for five minutes, so that a new service does not count as one of the
+rarest."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +21,10 @@ class Arrivals:
     """What is known of a service's arrivals.
 
     Attributes:
-        seen_s: how long it has been looked at.
-        total: requests meanwhile.
-        counts: requests, and ``spans`` seconds, of which old ones fade away, by average.
+        seen_s: seconds for which it has been looked at.
+        total: requests in that time.
+        counts: requests by average; old ones fade away.
+        spans: seconds in which ``counts`` have come, by average; old ones fade away.
     """
 
     seen_s: float = 0.0
@@ -37,12 +40,12 @@ class Arrivals:
 
     @property
     def usual_rate(self) -> float:
-        """Requests per second within the last hour or so."""
+        """Requests per second in the last hour or so."""
         return self.counts[-1] / self.spans[-1]
 
 
 def learn_arrivals(known: Arrivals, arrived: int, elapsed_s: float) -> Arrivals:
-    """With ``arrived`` requests of the last ``elapsed_s`` seconds."""
+    """Learn from a look: ``arrived`` requests have come in the last ``elapsed_s`` seconds."""
     fades = [exp(-elapsed_s / averaged_s) for averaged_s in _ALL_S]
     return replace(
         known,

@@ -1,6 +1,6 @@
-"""How many replicas a service wants: enough for the load that may be there when a start ends.
+"""Decides how many replicas a service wants: enough for the load expected when a start would end.
 
-The method, its sources and why each number is what it is: docs/autoscaling.md.
+The method, its sources and the reason for each number: docs/autoscaling.md.
 """
 
 from dataclasses import dataclass, field, replace
@@ -15,32 +15,35 @@ from launcher.decide.scaling import Decision, Look, Scaling, Supply
 from launcher.decide.work import Work, learn_work
 
 _HOLD_LOADS = 0.5
-"""What is not needed any more is kept for that part of a load: less of it flaps."""
+"""Share of a model's loading time for which a need that has passed still counts; less makes the
+number of replicas flap."""
 _SETTLE_S = 60.0
-"""After a start of the launcher nothing shrinks for so long."""
+"""Seconds after the launcher's start during which nothing shrinks."""
 _GAP_S = 10.0
-"""A longer pause between two looks is as a start: nobody knows how busy the replicas were."""
+"""Seconds between two looks from which on the pause counts as a restart: how busy the replicas were
+meanwhile is unknown."""
 _LEAST_HORIZON_S, _MOST_HORIZON_S = 3.0, 600.0
 _RAREST_S = 36.0
-"""Who gets fewer requests than one in so many seconds pays for one as if it got that many."""
+"""Lowest request rate that is priced as it is: one request in this many seconds. A service with
+fewer requests pays for a late one as if it had that rate."""
 _DEAREST_IDLE_S = 900.0
-"""To a service without any request a late one is worth that many slice-seconds at most."""
+"""Highest price of a late request, in slice-seconds, for a service without any request."""
 _LATE_AFTER, _LATE_WITHIN = 0.2, 0.1
-"""Where the peak of a while finds no places, that part of its requests is late: a peak is short.
-
-Less of them until a start could help: that is the longer while.
-"""
+"""Share of a period's requests that is late if there are no places for its peak: a peak is short.
+After: when a start could help. Within: until then, a longer period, so its peak makes a smaller
+share late."""
 _MARGIN = 0.5
-"""Of the time that a request may wait, what is planned with; the rest is for what is uneven."""
+"""Share of a request's permitted wait to plan with; the rest evens out irregular arrivals."""
 _USUAL_WAIT_S = 5.0
 _TAIL = 3.0
-"""The slowest requests take so many times the mean: what a latency objective leaves for waiting."""
+"""Multiple of the mean service time that the slowest requests take; a latency objective leaves the
+rest for waiting."""
 _NEARLY = 0.001
 
 
 @dataclass(frozen=True)
 class Peak:
-    """Until ``until_s`` at least ``replicas`` are wanted."""
+    """A need that still counts: until ``until_s`` at least ``replicas`` are wanted."""
 
     until_s: float
     replicas: int
@@ -48,7 +51,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Seen:
-    """Counters at the last look."""
+    """The gateway's counters at the last look."""
 
     at_s: float
     arrived: int
@@ -58,7 +61,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the autoscaler remembers of a service; ``Memory()`` is one that was never seen."""
+    """What the autoscaler remembers of a service; ``Memory()`` is a service that was never seen."""
 
     seen: Seen | None = None
     arrivals: Arrivals = field(default_factory=Arrivals)
@@ -70,17 +73,19 @@ class Memory:
 
 
 def initial(supply: Supply, at_s: float) -> Memory:
-    """The memory of a launcher that has just started and knows nothing.
+    """Return the memory of a launcher that has just started and knows nothing.
 
-    What runs already counts as wanted for a while, so a restart never shrinks a service at once.
+    What already runs counts as wanted for a while, so a restart never shrinks a service
+    immediately.
     """
     return Memory(peaks=(Peak(at_s + _SETTLE_S, supply.coming),))
 
 
 def autoscale(scaling: Scaling, memory: Memory, look: Look) -> tuple[Memory, Decision]:
-    """The new memory and the decision.
+    """Return the new memory and the decision.
 
-    While the gateway can't be seen, what is there is wanted, and nothing is learnt.
+    While the gateway can't be seen, the replicas that serve or will are wanted (within the
+    service's bounds), and nothing is learnt.
     """
     if not look.is_known:
         wanted = _bounded(scaling, look.supply.coming)
@@ -130,7 +135,7 @@ def _forecasts(
 
 
 def _more(before: int, now: int) -> int:
-    """A counter that is lower than before began anew."""
+    """Return what was counted since ``before``; a counter that is lower now started again at 0."""
     return now - before if now >= before else now
 
 
@@ -140,11 +145,13 @@ def _horizon_s(delays: Delays) -> float:
 
 @dataclass(frozen=True)
 class Need:
-    """What is needed now, and of what it follows.
+    """What is needed now, and what it follows from.
 
     Attributes:
-        expected: requests at once after ``horizon_s``.
-        reckoned: how many of them are reckoned with, surprises included.
+        expected: requests forecast to be there at the same time after ``horizon_s``.
+        reckoned: places to provide: the forecast with surprises, less what waiting may even out, or
+            what the backlog needs if that is more.
+        horizon_s: seconds that a start takes.
     """
 
     replicas: int
@@ -173,7 +180,7 @@ def _need(scaling: Scaling, memory: Memory, look: Look) -> Need:
 
 
 def _is_kept(scaling: Scaling, memory: Memory, look: Look) -> bool:
-    """Whether what runs is kept though there is no request; nothing starts without one."""
+    """Whether running replicas are kept though there is no request; without one nothing starts."""
     if not memory.peaks or not memory.peaks[0].replicas:
         return False
     if scaling.keep_alive_s is not None:
@@ -183,10 +190,10 @@ def _is_kept(scaling: Scaling, memory: Memory, look: Look) -> bool:
 
 
 def _price_s(scaling: Scaling, arrivals: Arrivals) -> float:
-    """Slice-seconds that it is worth to have one request less late.
+    """Return the price of one late request, in slice-seconds.
 
-    With one replica more for that price whenever more than ``1 - aim`` of the usual requests would
-    be late without it, ``aim`` are in time.
+    If another replica is started at that price whenever without it more than ``1 - aim`` of the
+    usual requests would be late, the share ``aim`` is in time.
     """
     return 1 / ((1 - scaling.aim) * max(arrivals.usual_rate, 1 / _RAREST_S))
 
@@ -194,10 +201,11 @@ def _price_s(scaling: Scaling, arrivals: Arrivals) -> float:
 def _places_for_backlog(
     arrivals: float, horizon_s: float, scaling: Scaling, service_s: float, look: Look
 ) -> float:
-    """Places that must be there once a start is over, for what has piled up and what goes on.
+    """Return the places needed once a start is over, for the backlog and for what keeps coming.
 
-    Each place begins one request at once and one more each ``service_s``, and none may begin later
-    than its objective. Until then ready replicas serve, and those on their way for half of it.
+    A place serves one request at a time: it begins one immediately and one more every
+    ``service_s``, and no request may begin later than its objective allows. Until the start is over
+    ready replicas serve, and pending or starting ones for half of that time.
     """
     supply = look.supply
     started = (supply.pending + supply.starting) / 2
@@ -208,7 +216,7 @@ def _places_for_backlog(
 
 
 def _wait_s(scaling: Scaling, service_s: float) -> float:
-    """How long a request may wait for its place."""
+    """Return the seconds that a request may wait for its place."""
     if scaling.max_queue_s is not None:
         return scaling.max_queue_s
     if scaling.p95_s is not None:
@@ -217,7 +225,10 @@ def _wait_s(scaling: Scaling, service_s: float) -> float:
 
 
 def _hold_s(scaling: Scaling, memory: Memory, look: Look) -> float:
-    """How long this need counts; what is borrowed goes back sooner: others may need it."""
+    """Return the seconds for which this need counts.
+
+    Borrowed replicas are given back sooner, since others may need the slices.
+    """
     if not look.load.total:
         return 0.0
     if scaling.keep_alive_s is not None:
@@ -227,7 +238,10 @@ def _hold_s(scaling: Scaling, memory: Memory, look: Look) -> float:
 
 
 def _remember(peaks: tuple[Peak, ...], newest: Peak, at_s: float) -> tuple[Peak, ...]:
-    """What still counts, the largest first: none is both smaller and sooner over than another."""
+    """Return the peaks that still count, the largest first.
+
+    A peak that is both no larger and over no later than another is dropped.
+    """
     left = [
         peak
         for peak in peaks
@@ -243,7 +257,10 @@ _size = attrgetter("replicas")
 
 
 def _ready_in_s(memory: Memory, look: Look, scaling: Scaling) -> float | None:
-    """When the last of those who wait now gets its place, as things stand."""
+    """Return the seconds until the last waiting request gets its place, as things stand.
+
+    None if nothing is on its way and quota has no room for a start.
+    """
     supply, load = look.supply, look.load
     if supply.ready:
         return load.waiting * memory.work.service_s / (supply.ready * scaling.concurrency)
@@ -253,7 +270,10 @@ def _ready_in_s(memory: Memory, look: Look, scaling: Scaling) -> float | None:
 
 
 def _in_time(scaling: Scaling, memory: Memory, supply: Supply) -> int | None:
-    """How many may wait; None where nothing is promised, or nothing is ready: then all are held."""
+    """Return how many requests may wait so that the last one still begins in time.
+
+    None if no objective is stated, or if no replica is ready: then all requests are held.
+    """
     if not supply.ready or (scaling.max_queue_s is None and scaling.p95_s is None):
         return None
     service_s = memory.work.service_s

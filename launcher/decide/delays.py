@@ -1,4 +1,4 @@
-"""How long starts take: what is known of a service, and what is assumed until then."""
+"""How long a service's starts take: what was seen of them, and what is assumed until then."""
 
 from dataclasses import dataclass, replace
 
@@ -6,15 +6,18 @@ from launcher.decide.scaling import Start
 from launcher.decide.sketch import added, quantile
 
 _EDGES_S = tuple(0.5 * 1.25**step for step in range(43))
-"""From half a second to over an hour and a half, each a quarter more: finer than starts repeat."""
+"""Edges of bins from half a second to over an hour and a half, each a quarter more than the one
+before: finer than starts repeat."""
 _KEEP = 0.97
-"""The last 30 starts or so count: models and clusters change."""
+"""Share of the old weights that stays with each start, so that the last 30 or so count: models and
+clusters change."""
 _HIGH = 0.75
-"""A start is reckoned with that takes longer than three of four: later than expected is late."""
+"""Quantile of starts to plan with: one that takes longer than three of four, since a replica that
+comes later than expected is late."""
 
 
 def _assumed(about_s: float, weight: float) -> tuple[float, ...]:
-    """A little weight at the bin of a value."""
+    """Return a distribution with a little weight in the bin of one value."""
     empty = (0.0,) * (len(_EDGES_S) + 1)
     return tuple(weight * share for share in added(empty, _EDGES_S, about_s, 1.0))
 
@@ -24,8 +27,8 @@ class Delays:
     """Distributions of start delays, in seconds.
 
     Attributes:
-        queue: released until allotted a slice.
-        load: allotted until the model answers.
+        queue: from release to the allotment of a slice.
+        load: from the allotment until the model answers.
     """
 
     queue: tuple[float, ...] = _assumed(3.0, 0.5)
@@ -33,22 +36,22 @@ class Delays:
 
     @property
     def queue_s(self) -> float:
-        """Most starts wait no longer in Slurm's queue."""
+        """Seconds in Slurm's queue that three of four starts don't exceed."""
         return quantile(self.queue, _EDGES_S, _HIGH)
 
     @property
     def load_s(self) -> float:
-        """Most starts load no longer."""
+        """Seconds of loading that three of four starts don't exceed."""
         return quantile(self.load, _EDGES_S, _HIGH)
 
     @property
     def start_s(self) -> float:
-        """Most starts take no longer."""
+        """Seconds that most starts don't exceed, queue and load together."""
         return self.queue_s + self.load_s
 
 
 def learn_starts(delays: Delays, starts: tuple[Start, ...]) -> Delays:
-    """With starts that have come to their end."""
+    """Add starts that have come to their end."""
     for start in starts:
         delays = replace(
             delays,

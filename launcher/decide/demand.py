@@ -1,4 +1,4 @@
-"""What the autoscaler is told of a service: its bounds, its supply, the room that quota leaves."""
+"""Prepares the autoscaler's inputs: a service's bounds, its supply, the room that quota leaves."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
@@ -15,7 +15,7 @@ _HOLDS = frozenset({"released", "starting", "running", "ending"})
 
 
 def scaling(spec: ServiceSpec, order: ServiceOrder, most: int) -> Scaling:
-    """What its owner asks for; ``most`` is what slots and gateway can carry."""
+    """Return what the owner asks for by file or order; slots and gateway can carry ``most``."""
     highest = spec.max_replicas if order.max_replicas is None else order.max_replicas
     lowest = spec.min_replicas if order.min_replicas is None else order.min_replicas
     highest = min(highest, most)
@@ -30,9 +30,10 @@ def scaling(spec: ServiceSpec, order: ServiceOrder, most: int) -> Scaling:
 
 
 def ending(asked: Scaling, load: Load, since_s: float, *, can_serve: bool) -> Decision:
-    """What a service that is to end needs to finish what it has, for as long as a drain may take.
+    """Decide how many replicas a service that is to end needs to finish its requests.
 
-    ``can_serve`` is False if no replica serves and the last start failed: nobody waits for that.
+    It gets them for as long as a drain may take. ``can_serve`` is False if no replica serves and
+    the last start failed: then there is nothing to wait for.
     """
     goes_on = can_serve and since_s < DRAIN_DEADLINE_S
     left = ceil(load.total / asked.concurrency) if goes_on else 0
@@ -41,7 +42,7 @@ def ending(asked: Scaling, load: Load, since_s: float, *, can_serve: bool) -> De
 
 
 def supply(slots: Iterable[Slot]) -> Supply:
-    """Those that count as replicas, by what they do."""
+    """Count the slots that are replicas, by what they do."""
     counted = [slot for slot in slots if slot.phase in _COUNTED]
     waiting = [slot for slot in counted if slot.phase in {Phase.STARTING, Phase.WARM}]
     allotted = sum(slot.allotted for slot in waiting)
@@ -58,7 +59,7 @@ _COUNTED = frozenset({Phase.STARTING, Phase.WARM, Phase.SERVING, Phase.DRAINING}
 
 
 def free_millislices(view: ViewAnswer) -> Mapping[str, int]:
-    """What each tenant's jobs may still take, what waits for Slurm taken off."""
+    """Return the millislices that each tenant may still take, besides what waits for Slurm."""
     free = {tenant.name: _limit(tenant) - tenant.used_millislices for tenant in view.tenants}
     for service in view.services:
         if service.tenant in free:
@@ -73,7 +74,10 @@ def _limit(tenant: TenantView) -> int:
 
 
 def room(generations: Sequence[Generation], free: Mapping[str, int]) -> int | None:
-    """Replicas of the newest generation that may still come; those it replaces make room."""
+    """Return how many more replicas of the newest generation quota allows; None if not known.
+
+    Outdated replicas count as room, since they make way for new ones.
+    """
     newest = generations[-1].view
     left = free.get(newest.tenant)
     if left is None or not newest.cost_millislices:

@@ -1,9 +1,9 @@
-"""How many requests there are at once when a start ends: forecasts, and how far they are off.
+"""Forecasts how many requests there are at the same time when a start ends, and learns its errors.
 
-Numbers are compared by twice the difference of their square roots: where requests come at random
+Numbers are compared by twice the difference of their square roots. Where requests come at random,
 that has a deviation of 1 at any rate (Anscombe, 1948), so one distribution of surprises serves a
 service that gets a request a minute and one that gets a thousand a second. What is not random
-(bursts, drift, long requests) makes it wider, and is learnt.
+(bursts, drift, long requests) makes the distribution wider, and is learnt.
 """
 
 from collections.abc import Sequence
@@ -15,24 +15,26 @@ from launcher.decide.arrivals import AVERAGED_S
 from launcher.decide.sketch import added
 
 _STEPS = 8
-"""Steps of a start's delay: each begins a forecast."""
+"""Number of steps in a start's delay; each begins a forecast."""
 _AFTER = 1.25
-"""Until then, in delays, a start that is ordered now must carry the load: the next ones follow."""
+"""Until this multiple of a start's delay a start that is ordered now must carry the load; later
+starts carry what follows."""
 _COMPARED_S = 600.0
 _SURPRISE_S = 3600.0
 _EDGES = (-2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 13, 17)
 _LOWS = (_EDGES[0] - 1, *_EDGES)
 _BODY = (0.4, 2.8, 3.0, 3.8, 3.8, 3.0, 1.8, 0.8, 0.4)
 _TAIL = (0.12, 0.06, 0.02, 0.01, 0.004, 0.002, 0.001, 0.0004, 0.0002)
-"""Besides what was seen: nearly at random, with the heavier upper tail that a burst comes from."""
+"""Assumed weights of surprises, added to those seen: nearly at random, with a heavier upper tail,
+from which bursts come."""
 _NOTHING = (0.0,) * len(_LOWS)
 _CALM = 0.375
-"""Makes the deviation 1 at small numbers too."""
+"""Added under the square root; makes the deviation 1 at small numbers, too."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """An eighth of a start's delay: what was forecast when it began, and the most at once in it."""
+    """An eighth of a start's delay: the forecasts made at its beginning, and its most requests."""
 
     at_s: float
     forecasts: tuple[float, ...]
@@ -44,9 +46,9 @@ class Errors:
     """How far one average's forecasts were off.
 
     Attributes:
-        weight, total, squares: of its surprises, of which old ones fade away.
+        weight, total, squares: number, sum and sum of squares of its surprises; old ones fade away.
         within: weights of the surprises of the peak until a start would have ended.
-        after: of the peak when it would have ended.
+        after: weights of the surprises of the peak when it would have ended.
     """
 
     weight: float = 0.0
@@ -57,26 +59,26 @@ class Errors:
 
     @property
     def spread(self) -> float:
-        """What an offset can't mend; the offset itself is in the distributions."""
+        """Scatter of the surprises around their mean; the mean itself is in the distributions."""
         return self.squares - self.total * self.total / self.weight if self.weight else 0.0
 
 
 @dataclass(frozen=True)
 class Forecasts:
-    """Forecasts under way, and what has become of those before; by average."""
+    """Forecasts under way (``steps``), and the errors of those before, by average."""
 
     steps: tuple[Step, ...] = ()
     errors: tuple[Errors, ...] = (Errors(),) * len(AVERAGED_S)
 
     @property
     def best(self) -> int:
-        """The average that has been off most evenly."""
+        """Index of the average with the least scatter of its errors."""
         spreads = [errors.spread for errors in self.errors]
         return spreads.index(min(spreads))
 
 
 def expected(load: int, rate: float, horizon_s: float, service_s: float) -> float:
-    """Requests at once after ``horizon_s``: what is left of those there, and those that come."""
+    """Return the requests expected after ``horizon_s``: those left of ``load``, and new ones."""
     left = exp(-horizon_s / service_s)
     return load * left + rate * service_s * (1 - left)
 
@@ -88,9 +90,10 @@ def learn_forecasts(
     horizon_s: float,
     forecasts: tuple[float, ...] | None,
 ) -> Forecasts:
-    """With a look at how many requests there are, and what is forecast of them.
+    """Learn from a look: ``load`` is how many requests there are, ``forecasts`` what comes next.
 
-    None: too little is known to forecast anything. What is judged now does not depend on ``load``.
+    ``forecasts`` is None if too little is known to forecast anything. What is judged now does not
+    depend on ``load``.
     """
     while known.steps and at_s - known.steps[0].at_s >= _AFTER * horizon_s:
         known = _judged(known, at_s, horizon_s)
@@ -106,7 +109,7 @@ def learn_forecasts(
 
 
 def _judged(known: Forecasts, at_s: float, horizon_s: float) -> Forecasts:
-    """The oldest forecast has come to its end."""
+    """Judge the oldest forecast, which is due; after a pause in looking, drop all of them."""
     oldest, *later = known.steps
     if at_s - oldest.at_s > 2 * _AFTER * horizon_s:
         return replace(known, steps=())
@@ -134,12 +137,12 @@ def _with(known: Errors, forecast: float, within: int, after: int, step_s: float
 def at_once(
     surprises: Sequence[float], bursts: float, forecast: float, worth_per_s: float
 ) -> float:
-    """Requests at once for which a replica still pays.
+    """Return the number of requests at the same time up to which a replica still pays.
 
-    As a newsvendor reckons: so many that in the cases with more, the requests that come meanwhile
-    and would be late cost just as much as one replica. ``bursts`` is which part of the assumed
-    bursts counts: one lasts for about a request's time. ``worth_per_s`` is how many replicas it
-    is worth to have one request more in time, each second.
+    By the newsvendor's rule: in the cases with more requests, those that come meanwhile and would
+    be late cost just as much as one replica. ``bursts`` is the part of the assumed bursts that
+    counts: a burst lasts for about a request's time. ``worth_per_s`` is how many replicas it is
+    worth to have one request more in time, each second.
     """
     always = [*_BODY, *(bursts * weight for weight in _TAIL)]
     weights = [*map(add, surprises, always)]

@@ -1,4 +1,4 @@
-"""How long a service is without any request, and whether its last replica is worth keeping."""
+"""How long a service is without any request, and whether its last replicas are worth keeping."""
 
 from dataclasses import dataclass, replace
 from math import log
@@ -6,26 +6,32 @@ from math import log
 from launcher.decide.sketch import added
 
 _EDGES_S = tuple(float(2**step) for step in range(17))
-"""From a second to 18 hours, each twice the one before."""
+"""Edges of bins from a second to 18 hours, each twice the one before."""
 _KEEP = 0.98
 _ASSUMED = (0.5,) * (len(_EDGES_S) + 1)
-"""Nothing known: any order of magnitude alike, so the longer it was idle the longer it will be."""
+"""Assumed before anything is known: all orders of magnitude are alike, so the longer the service
+was idle the longer it will be."""
 
 
 @dataclass(frozen=True)
 class Idle:
-    """The distribution of pauses, and since when it is idle now; None: it is not."""
+    """The distribution of pauses without any request.
+
+    Attributes:
+        since_s: when the current pause began, in Unix seconds; None if the service is not idle.
+        pauses: weights of bins of pauses.
+    """
 
     since_s: float | None = None
     pauses: tuple[float, ...] = _ASSUMED
 
     def age_s(self, at_s: float) -> float:
-        """How long it has been idle."""
+        """Seconds for which the service has been idle; 0 if it is not."""
         return 0.0 if self.since_s is None else at_s - self.since_s
 
 
 def learn_pause(known: Idle, total: int, at_s: float) -> Idle:
-    """With a look at how many requests there are."""
+    """Learn from a look that saw ``total`` requests."""
     if not total:
         return known if known.since_s is not None else replace(known, since_s=at_s)
     if known.since_s is None:
@@ -36,8 +42,9 @@ def learn_pause(known: Idle, total: int, at_s: float) -> Idle:
 def is_worth_keeping(known: Idle, at_s: float, start_costs_s: float) -> bool:
     """Whether to wait some time more for the next request costs less than to start again for it.
 
-    For any time to wait: the chance that a request comes within it, times what a start costs,
-    against the slice-seconds until then. ``start_costs_s`` has the harm to who waits in it.
+    For any time to wait, the chance that a request comes within it, times what a start costs, is
+    compared with the slice-seconds until then. ``start_costs_s`` includes the harm to requests that
+    wait for the start.
     """
     left = _left(known.pauses, known.age_s(at_s))
     total = sum(weight for weight, _, _ in left)
@@ -52,7 +59,10 @@ def is_worth_keeping(known: Idle, at_s: float, start_costs_s: float) -> bool:
 
 
 def _left(pauses: tuple[float, ...], age_s: float) -> list[tuple[float, float, float]]:
-    """Bins of longer pauses: weight, from, to; of the one we are in, the part that is left."""
+    """Return the bins of longer pauses as weight, begin and end.
+
+    The bin of the current pause counts with the part that is left of it.
+    """
     found: list[tuple[float, float, float]] = []
     for weight, high_s in zip(pauses, (*_EDGES_S, 2 * _EDGES_S[-1]), strict=True):
         low_s = high_s / 2

@@ -1,4 +1,4 @@
-"""The replicas of one generation: the daemon's view joined with the gateway's and what is known."""
+"""Joins the daemon's and the gateway's view of a generation's replicas with what is known."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,22 +23,22 @@ from launcher.decide.slots import Expiry, Phase, Slot, SlotId
 from launcher.decide.state import GenerationState
 
 NOW_S = 70.0
-"""So long before its end a replica drains at the latest; ``SOON_S`` before it its successor starts.
-Short leases have less: one third and two thirds of the lease."""
+"""Seconds before its end at which a replica drains at the latest; its successor starts ``SOON_S``
+before the end. Short leases have less: one third and two thirds of the lease."""
 _UNEXTENDED_S = 5.0
-"""A lease that the daemon extends has more left than this when its script gives it back."""
+"""Seconds: a lease that the daemon extends never comes this close to the time at which its script
+gives the slot back."""
 PENDING_LONG_S = 60.0
 SETTLES_S = 5.0
-"""So long after a generation was seen first the daemon may not know the ports of what ran before:
-its look can miss a step, and this launcher has not seen them itself.
-"""
+"""Seconds after a generation was first seen during which the daemon may not know the ports of runs
+that were there before: its look can miss a step, and this launcher has not seen them itself."""
 _LIMITS = ("QOSGrp", "AssocGrp", "QOSMax", "AssocMax")
-"""How Slurm's reasons begin that name a limit."""
+"""Beginnings of Slurm's reasons that name a limit."""
 _UNDER_WAY = frozenset({"released", "starting", "running"})
 _OVER = frozenset({"held", "ending", "gone"})
 
 Answers = Mapping[tuple[int, int], Answer]
-"""Of replicas that were asked who they are, by array job id and slot index."""
+"""Answers of replicas that were asked for their identity, by array job id and slot index."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Generation:
 
     Attributes:
         state: what is remembered from now on; its wish is still the last one.
-        slots: of the array, in order.
+        slots: slots of the array, in order.
         runs: where the slots' replicas listen.
-        starts: those that have come to their end at this look.
+        starts: starts that have come to their end at this look.
         said: why replicas are not ready, in their own words.
-        unknown: addresses where a run listens that is older than this launcher's first look, on
-            ports that nobody has told it.
+        unknown: addresses of runs that began before this launcher's first look and have ports that
+            it never learnt.
     """
 
     view: ServiceView
@@ -65,7 +65,7 @@ class Generation:
 
     @property
     def array_job_id(self) -> int:
-        """Its job array."""
+        """Its job array's id."""
         return self.view.array_job_id
 
     @property
@@ -76,10 +76,10 @@ class Generation:
 
 @dataclass(frozen=True)
 class Sight:
-    """What one generation is seen by.
+    """What was seen of one generation.
 
     Attributes:
-        is_newest: no newer one of the service is there.
+        is_newest: whether the service has no newer generation.
         now_s: Unix seconds.
     """
 
@@ -91,7 +91,7 @@ class Sight:
 
 
 def unverified(view: ServiceView, known: GenerationState) -> tuple[SlotView, ...]:
-    """Slots whose replica must be asked who it is."""
+    """Return the slots with a replica that must be asked for its identity."""
     return tuple(
         slot
         for slot in view.slots
@@ -101,7 +101,7 @@ def unverified(view: ServiceView, known: GenerationState) -> tuple[SlotView, ...
 
 
 def generation(sight: Sight, known: GenerationState) -> Generation:
-    """Join what was seen with what is known."""
+    """Join what was seen with what is known from before."""
     sight = replace(sight, view=_with_known_ports(sight.view, known))
     view, now_s = sight.view, sight.now_s
     verified = _verified(sight, known)
@@ -163,7 +163,7 @@ def _unknown(sight: Sight, known: GenerationState) -> frozenset[str]:
 
 
 def _with_known_ports(view: ServiceView, known: GenerationState) -> ServiceView:
-    """A look that missed a run's step shows no ports: it listens where it did, and serves on."""
+    """Fill in ports that the daemon's look has missed: the run still listens and serves there."""
     slots = tuple(_with_ports(slot, known.verified.get(slot.index)) for slot in view.slots)
     is_whole = all(now is seen for now, seen in zip(slots, view.slots, strict=True))
     return view if is_whole else view.model_copy(update={"slots": slots})
@@ -182,9 +182,10 @@ def _with_ports(slot: SlotView, before: Verified | None) -> SlotView:
 
 
 def _verified(sight: Sight, known: GenerationState) -> Mapping[int, Verified]:
-    """Runs known to be ours; that of an ended slot is kept for one look, to judge its end.
+    """Return the runs known to be ours, by slot index.
 
-    While Slurm ends it, its last requests are where it listened.
+    The run of an ended slot is kept for one look, to judge its end. While Slurm ends a run, its
+    last requests are still where it listened.
     """
     found = dict[int, Verified]()
     for slot in sight.view.slots:
@@ -213,7 +214,7 @@ def _said(sight: Sight) -> tuple[str, ...]:
 def _starts(
     sight: Sight, known: GenerationState, verified: Mapping[int, Verified]
 ) -> tuple[Start, ...]:
-    """Replicas that this launcher saw on their way, and that have become ready since."""
+    """Return starts that this launcher saw under way and that have made a replica ready since."""
     found: list[Start] = []
     for slot in sight.view.slots:
         now = verified.get(slot.index)
@@ -237,9 +238,10 @@ def _draining_since_s(
 def _failed(
     view: ServiceView, known: GenerationState, verified: Mapping[int, Verified], now_s: float
 ) -> frozenset[int]:
-    """Failed starts: wished and ended by itself before it had settled, or unfit; not cancelled.
+    """Return the slots of failed starts: wished, and ended by themselves before they had settled.
 
-    What a wish without an answer left out may have been given back by it: that is no failure.
+    Ended slots with an unfit replica count as well, cancelled ones never do. A slot that a wish
+    without an answer left out may have been given back because of that wish: that is no failure.
     """
     wished = known.wish.run if known.wish is not None else frozenset()
     if known.unheard is not None:
@@ -276,7 +278,7 @@ def _backoff(
 def _slot(sight: Sight, seen: SlotView, run: Run | None, lease_s: int, *, is_ready: bool) -> Slot:
     server = _server(sight, seen, run)
     phase = _phase(sight, seen, run, server, is_ready=is_ready)
-    # What has still to load its model can't be in time for anybody.
+    # A replica that still has to load its model when it must end can't serve any request in time.
     in_vain = phase is Phase.STARTING and seen.leaves_s == 0
     return Slot(
         SlotId(sight.view.array_job_id, seen.index),
@@ -293,7 +295,7 @@ def _slot(sight: Sight, seen: SlotView, run: Run | None, lease_s: int, *, is_rea
 
 
 def _is_stuck(seen: SlotView, now_s: float) -> bool:
-    """Limits keep it from starting, or no slice has become free for long."""
+    """Whether a limit keeps the slot from starting, or no slice has become free for long."""
     if seen.state != "released":
         return False
     waited_s = now_s - seen.released_s if seen.released_s is not None else 0.0
@@ -301,7 +303,10 @@ def _is_stuck(seen: SlotView, now_s: float) -> bool:
 
 
 def _server(sight: Sight, seen: SlotView, run: Run | None) -> Server | None:
-    """Its line at the gateway, unless it is in maintenance: that survives the launcher."""
+    """Return the replica's server at the gateway; None without one, or if it is in maintenance.
+
+    HAProxy keeps a server's mode, so it survives a restart of the launcher.
+    """
     if run is None or sight.backend is None or _probe(sight, seen) is Probe.STRANGER:
         return None
     server = sight.backend.server_of(run.endpoint)
@@ -323,9 +328,9 @@ _PHASES = {"held": Phase.HELD, "gone": Phase.OUT, "ending": Phase.ENDING}
 
 
 def _is_outdated(sight: Sight, seen: SlotView) -> bool:
-    """Another one is to take its place, however long it might stay."""
+    """Whether another replica is to take its place, however long this one might stay."""
     ordered_s = sight.view.order.restart_s
-    # Slurm counts in whole seconds: one that started in that second may be the successor.
+    # Slurm counts in whole seconds: a run that started in that second may be the successor.
     is_older = ordered_s is not None and seen.start_s is not None and seen.start_s < int(ordered_s)
     return not sight.is_newest or is_older or seen.leaves_s == WHEN_REPLACED_S
 
@@ -336,7 +341,10 @@ def _lease_s(view: ServiceView) -> int:
 
 
 def _expiry(seen: SlotView, lease_s: int) -> Expiry:
-    """A short announcement leaves no time for a successor; a far one needs none yet."""
+    """Return how near the slot's end is.
+
+    A short announcement leaves no time for a successor; an end that is far off needs none yet.
+    """
     if seen.leaves_s is None:
         last_s = gives_back_s(lease_s) + _UNEXTENDED_S
         is_near = seen.time_left_s is not None and seen.time_left_s < last_s

@@ -1,4 +1,4 @@
-"""Runs of a slot's replica: where they listen, who they are, whether they are fit for requests."""
+"""Runs of a slot's replica: where they listen, whether they are ours, whether they are fit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,16 +9,17 @@ from launcher.decide.gateway import Endpoint
 from launcher.decide.slots import Phase, Slot
 
 UNHEALTHY_S = 60.0
-"""A replica whose health checks fail for this long gives its slot back."""
+"""Seconds of failed health checks after which a replica gives its slot back."""
 START_DEADLINE_S = 1800.0
-"""So does one that is not ready after this launcher (or the one whose state it has) has seen it on
-its slice for so long: how long before that it was ready nobody knows."""
+"""Seconds on a slice after which a replica that is not ready gives its slot back. They count from
+when this launcher (or the one that saved the state it has) first saw it so: whether it was ready
+before is not known."""
 _HTTP_AND_GRPC = 2
 _NOWHERE = Endpoint("", 0, 0, "")
 
 
 class Probe(StrEnum):
-    """What a replica said when it was asked who it is."""
+    """What a replica answered when it was asked for its identity."""
 
     OURS = "ours"
     SILENT = "silent"
@@ -29,12 +30,12 @@ class Probe(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """A replica's answer.
+    """A replica's answer when it was asked for its identity.
 
     Attributes:
-        said: why it is not ready, for people, if that is odd.
-        is_costly: more than a few words were read and sent for it.
-        too_old: the version of its Triton, if that is older than it should be.
+        said: why it is not ready, for users, if the reason is unusual.
+        is_costly: whether more than a few words were read and sent for it.
+        too_old: the version of its Triton, if that is older than it should be; else "".
     """
 
     probe: Probe
@@ -54,7 +55,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Verified:
-    """That run was found to be ours and ready at that time."""
+    """A run that was found to be ours and ready, and when."""
 
     run: Run
     at_s: float
@@ -62,11 +63,12 @@ class Verified:
 
 @dataclass(frozen=True)
 class Down:
-    """A run whose replica gets requests and fails its health checks, or is not ready yet.
+    """A run that fails its health checks while it gets requests, or is not ready yet.
 
     Attributes:
-        starts: it is not ready yet.
-        unfit: it is for too long; whatever it does now, its slot is given back.
+        since_s: when that was first seen, in Unix seconds.
+        starts: whether it is not ready yet.
+        unfit: whether that has lasted too long; its slot is given back, whatever it does now.
     """
 
     run: Run
@@ -76,12 +78,12 @@ class Down:
 
 
 def run_of(slot: SlotView) -> Run | None:
-    """The run that can be asked; None unless the slot runs, and ports and certificate are known."""
+    """Return the run that can be asked; None unless it runs with known ports and certificate."""
     return _run(slot) if slot.state == "running" else None
 
 
 def last_run(slot: SlotView, verified: Verified | None) -> Run | None:
-    """Where the slot's last requests are in flight; also of a run that Slurm is ending."""
+    """Return the run that has the slot's last requests in flight, also while Slurm is ending it."""
     if slot.state not in {"running", "ending"}:
         return None
     return _run(slot) or (verified.run if verified is not None else None)
@@ -97,9 +99,9 @@ def _run(slot: SlotView) -> Run | None:
 def down_run(
     seen: SlotView, slot: Slot, run: Run | None, before: Down | None, now_s: float
 ) -> Down | None:
-    """What is wrong with the slot's run now; one that comes up again in time is forgotten.
+    """Return what is wrong with the slot's run now; a run that recovers in time is forgotten.
 
-    One whose ports are not known (its step does not start) holds a slice as well.
+    A run with unknown ports (its step does not start) counts, too: it holds a slice.
     """
     if seen.state not in {"starting", "running"}:
         return None
@@ -121,5 +123,5 @@ def down_run(
 
 
 def unfit(down: Mapping[int, Down]) -> frozenset[int]:
-    """Slots to give back."""
+    """Return the slots to give back."""
     return frozenset(index for index, found in down.items() if found.unfit)

@@ -1,4 +1,4 @@
-"""The words of autoscaling: what a service asks for, what was seen of it, what was decided."""
+"""Data of autoscaling: what a service asks for, what was seen of it, what was decided."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,13 @@ class Scaling:
     """What a service's owner asks of the autoscaler.
 
     Attributes:
-        concurrency: requests that one replica works on at once.
-        max_queue_s: how long a request may wait for a place in a replica, where that is the
-            objective.
-        p95_s: in which 95 % of the requests shall be answered, waiting included, where that is it.
+        concurrency: requests that one replica works on at the same time.
+        max_queue_s: seconds that a request may wait for a place in a replica; None if that is not
+            the objective.
+        p95_s: seconds within which 95 % of the requests shall be answered, waiting included; None
+            if that is not the objective.
         keep_alive_s: idle seconds before a replica that is not needed is given back, at least;
-            None: what keeping costs is weighed against a start.
+            None: the cost of keeping it is weighed against that of a start.
         aim: share of the requests that shall meet the objective, below 1.
     """
 
@@ -30,14 +31,16 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Supply:
-    """Replicas of the newest generation by what they do now; old ones are replaced besides.
+    """Replicas by what they do now, without those that are being replaced.
+
+    Replicas of older generations count while the newest one fails to start.
 
     Attributes:
-        pending: released, Slurm has not started them.
-        starting: allotted a slice, not ready.
+        pending: released, but not started by Slurm yet.
+        starting: allotted a slice, but not ready yet.
         ready: get requests.
-        draining: finish what they have; may be taken back.
-        borrowed: of all these, how many run on what others have lent.
+        draining: finish the requests that they have; may be taken back.
+        borrowed: how many of all these run on borrowed quota.
     """
 
     pending: int = 0
@@ -48,7 +51,7 @@ class Supply:
 
     @property
     def coming(self) -> int:
-        """Replicas that serve or will."""
+        """Number of replicas that serve or will."""
         return self.pending + self.starting + self.ready
 
 
@@ -57,8 +60,8 @@ class Start:
     """A start that has come to its end: a replica has become ready.
 
     Attributes:
-        queue_s: released until allotted a slice.
-        load_s: allotted until its model answered.
+        queue_s: seconds from release to the allotment of a slice.
+        load_s: seconds from the allotment until its model answered.
     """
 
     queue_s: float
@@ -71,10 +74,10 @@ class Look:
 
     Attributes:
         at_s: Unix seconds.
-        starts: those that have become ready since the last look.
-        room: replicas beyond ``supply.coming`` that quota and loans would let run now; None is
-            unknown.
-        is_known: whether the gateway could be seen; else ``load`` says nothing.
+        starts: starts that have ended since the last look.
+        room: replicas beyond ``supply.coming`` that quota and loans would let run now; None if that
+            is not known.
+        is_known: whether the gateway could be seen; if not, ``load`` says nothing.
     """
 
     at_s: float
@@ -87,12 +90,12 @@ class Look:
 
 @dataclass(frozen=True)
 class Decision:
-    """How many replicas are wanted, and why, in one line for people.
+    """How many replicas are wanted, and why, in one line for users.
 
     Attributes:
-        ready_in_s: estimate of when a request that waits now is served; None: no estimate.
-        in_time: how many may wait so that the last of them still begins within its objective;
-            None: no objective is stated, or no replica is ready.
+        ready_in_s: estimated seconds until a request that waits now is served; None: no estimate.
+        in_time: how many requests may wait so that the last of them still begins within its
+            objective; None: no objective is stated, or no replica is ready.
     """
 
     wanted: int

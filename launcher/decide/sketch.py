@@ -1,4 +1,4 @@
-"""A distribution in a few numbers: weights of bins, which old values leave little by little."""
+"""A distribution as weights of bins, from which old values fade away."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from itertools import accumulate
 def added(
     weights: Sequence[float], edges: Sequence[float], value: float, keep: float
 ) -> tuple[float, ...]:
-    """With one value more; ``keep`` is the share of what was there that stays.
+    """Add one value; ``keep`` is the share of the previous weights that stays.
 
     ``weights`` has one more bin than ``edges``: the first is below the first edge.
     """
@@ -18,7 +18,7 @@ def added(
 
 
 def quantile(weights: Sequence[float], edges: Sequence[float], share: float) -> float:
-    """The value that ``share`` of the weight lies below; the first or last edge at most."""
+    """Return the value below which ``share`` of the weight lies, between first and last edge."""
     total = sum(weights)
     below = 0.0
     for index, until in enumerate(accumulate(weights)):

@@ -1,4 +1,8 @@
-"""Which slots run, which drain, which are given back."""
+"""Decides which slots of a service run, which drain and which are given back.
+
+Terms: a slot is one task of a service's job array; it is held in Slurm, or released to run one
+replica. A generation is one job array of a service.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,13 +11,13 @@ from enum import IntEnum, StrEnum
 from launcher.decide.gateway import Mode
 
 DRAIN_DEADLINE_S = 600.0
-"""A draining replica that still works after this is cut off; the gateway waits no longer for a
-replica that says nothing either."""
+"""Seconds after which a draining replica's remaining requests are cut off. The gateway does not
+wait longer for a replica that does not answer, either."""
 
 
 @dataclass(frozen=True, order=True)
 class SlotId:
-    """A slot of a service: its generation, and which task of the array it is."""
+    """A slot of a service: the job array of its generation, and its task index there."""
 
     array_job_id: int
     index: int
@@ -23,16 +27,16 @@ class Phase(StrEnum):
     """What a slot does for its service."""
 
     HELD = "held"
-    """Costs nothing; may be started."""
+    """Held in Slurm: costs nothing and may be started."""
     STARTING = "starting"
-    """Released, allotted, or running and not ready yet: it is on its way."""
+    """On its way: released, allotted a slice, or running but not ready yet."""
     WARM = "warm"
-    """Ready and verified, gets no requests."""
+    """Ready and verified, but gets no requests."""
     SERVING = "serving"
     DRAINING = "draining"
-    """Finishes what it has."""
+    """Gets no new requests and finishes those that it has."""
     ENDING = "ending"
-    """Slurm ends it; it finishes what it has, as far as Slurm lets it."""
+    """Slurm is ending it; it finishes its requests if Slurm leaves it the time."""
     OUT = "out"
     """Gone, or unfit for requests."""
 
@@ -42,9 +46,9 @@ class Expiry(IntEnum):
 
     FAR = 0
     SOON = 1
-    """Its successor starts; it drains once that one serves."""
+    """Its successor starts; the slot drains once the successor serves."""
     NOW = 2
-    """It drains, successor or not: Slurm is about to end it."""
+    """The slot drains even without a successor: Slurm is about to end it."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +56,15 @@ class Slot:
     """One slot as the launcher sees it: Slurm's state joined with the gateway's.
 
     Attributes:
-        up: what serves or drains passes its health checks.
-        allotted: Slurm has given it a slice.
-        is_outdated: of an older generation, started before its owner ordered a restart, on a node
-            that is drained, or told to end before it is ready.
-        is_borrowed: it holds what another tenant may take back.
-        is_drained: it has drained, and gets no requests any more.
-        is_stuck: it waits for a slice that Slurm does not find by itself.
-        node_held_millislices: what all jobs hold of its node; 0 where that is not known.
+        up: whether a serving or draining replica passes its health checks.
+        allotted: whether Slurm has given it a slice.
+        is_outdated: whether it is of an older generation, started before its owner ordered a
+            restart, is on a node that is drained, or is told to end before it is ready.
+        is_borrowed: whether it uses borrowed quota, which the lender may take back.
+        is_drained: whether it has drained: it gets no requests any more.
+        is_stuck: whether it waits for a slice without prospect: a limit keeps it from starting, or
+            Slurm has found none for long.
+        node_held_millislices: what all jobs hold of its node; 0 if that is not known.
     """
 
     id: SlotId
@@ -76,7 +81,7 @@ class Slot:
 
     @property
     def is_replaced(self) -> bool:
-        """Another one takes its place."""
+        """Whether another slot shall take its place."""
         return self.is_outdated or (bool(self.expiry) and self.phase is not Phase.STARTING)
 
 
@@ -85,15 +90,17 @@ class Goal:
     """What the slots of all generations of a service shall come to.
 
     Attributes:
-        wanted: replicas.
-        newest: generation of which new ones start.
-        fallback: an older generation that starts what the newest fails to; None: nobody does.
-        failures: starts of the newest that failed in a row: one probing start at a time then.
-        may_start: the pause after the last of them is over.
+        wanted: replicas wanted.
+        newest: generation in which new replicas start.
+        fallback: older generation in which replicas start while the newest fails; None if there is
+            none.
+        failures: starts of the newest generation that failed in a row; if any, only one start at a
+            time is made, as a probe.
+        may_start: whether the pause after the last failed start is over.
         most: replicas that the gateway can carry for one service.
-        kept_back: held ones of the newest's slots that quota kept from starting.
-        is_firm: they were kept back while no slot was on its way out.
-        late: drained for so long that what they have in flight is cut.
+        kept_back: held slots of the newest generation that quota kept from starting.
+        is_firm: whether quota kept them back while no slot was on its way out.
+        late: slots that have drained for so long that their requests in flight are cut.
     """
 
     wanted: int
@@ -109,12 +116,12 @@ class Goal:
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """What shall be.
+    """Which slots shall run, and in which mode their servers shall be.
 
     Attributes:
-        run: the wish for the daemon; every other slot is held.
-        modes: of the servers that shall not be in maintenance.
-        is_quiet: no slot is on its way out: what quota keeps back now stays kept back.
+        run: slots to ask the daemon for; every other slot is held.
+        modes: modes of servers, by slot; the servers of all other slots are in maintenance.
+        is_quiet: whether no slot is on its way out: what quota keeps back now stays kept back.
     """
 
     run: frozenset[SlotId]
@@ -123,7 +130,7 @@ class SlotPlan:
 
 
 def loss_text(lost: Collection[int]) -> str:
-    """What people should know about slots whose task ended for good; "" if there are none.
+    """Return a text for users about slots with a task that ended for good; "" if there are none.
 
     Slurm never fills an index of an array again.
     """
@@ -139,22 +146,22 @@ _RANK = {Phase.SERVING: 0, Phase.WARM: 1, Phase.DRAINING: 2, Phase.STARTING: 3}
 
 
 def coming(slots: Iterable[Slot]) -> int:
-    """Replicas that serve or will: a slow queue must not multiply jobs."""
+    """Count replicas that serve or will, pending ones too: a slow queue must not multiply jobs."""
     return sum(slot.phase in _COMES for slot in slots)
 
 
 def plan_slots(slots: Sequence[Slot], goal: Goal) -> SlotPlan:
-    """Keep the best ``wanted`` slots, start what is missing, let the others go in good order.
+    """Keep the best ``wanted`` slots, start what is missing, and let the others end in good order.
 
-    Kept first: serving ones, then warm, draining (taking one back is quicker than a start),
-    starting, allotted before pending. Among equals what is borrowed goes first, then what has the
-    least to do, then what is on the node of which the least is held: that may become empty. Slots
-    that are replaced (outdated ones, those whose end is near) don't count, so that successors start
-    beside them; as many of them stay as successors are not ready.
+    Slots are kept in this order: serving, warm, draining (taking one back is quicker than a start),
+    starting; allotted ones before pending ones. Among equals, borrowed slots are given up first,
+    then those with the fewest requests, then those on the node with the least held: it may become
+    empty. Slots that are being replaced (outdated, or near their end) don't count, so that
+    successors start beside them; as many of them stay as successors are not ready yet.
 
-    A serving victim drains first and stays wished; once it has nothing in flight, or is late, its
-    server goes into maintenance; the next look finds it without a route, and only then is it left
-    out of the wish.
+    A serving slot that is given up drains first and stays in the wish. Once it has nothing in
+    flight, or is late, its server goes into maintenance. The next look finds it without a route,
+    and only then is it left out of the wish.
     """
     costing = sorted((s for s in slots if s.phase in _COSTS), key=_order)
     staying = _one_probing([s for s in costing if not s.is_replaced], goal)
@@ -193,7 +200,7 @@ def _ids(slots: Iterable[Slot]) -> frozenset[SlotId]:
 
 
 def _one_probing(staying: list[Slot], goal: Goal) -> list[Slot]:
-    """After a failed start what only waits for Slurm is not started besides the one that probes."""
+    """After a failed start, drop slots that only wait for Slurm, except the one that probes."""
     if not goal.failures:
         return staying
     first = next((s for s in staying if s.phase is Phase.STARTING), None)
@@ -209,7 +216,7 @@ def _may_stay(slot: Slot, goal: Goal) -> bool:
 def _startable(
     kept: Sequence[Slot], replaced: Sequence[Slot], held: Iterable[Slot], goal: Goal
 ) -> int:
-    """Slots of the newest generation that may start now; quota is the daemon's."""
+    """Count the slots of the newest generation that may start now; the daemon checks the quota."""
     lines = goal.most - len(kept) - len(replaced)
     count = min(lines, sum(s.id.array_job_id == goal.newest for s in held))
     if goal.failures:
@@ -218,7 +225,7 @@ def _startable(
 
 
 def _is_short(kept: Sequence[Slot], missing: int, start: frozenset[SlotId], goal: Goal) -> bool:
-    """Successors are wanted for which there is no room."""
+    """Whether successors are wanted for which there is no room."""
     is_stuck = any(s.is_stuck for s in kept)
     kept_back = any(slot.index in goal.kept_back for slot in start)
     return not goal.failures and (is_stuck or kept_back or missing > len(start))
@@ -231,7 +238,7 @@ def _making_room(
     ready: int,
     start: frozenset[SlotId],
 ) -> Sequence[Slot]:
-    """Those that are replaced and stay while successors find no room: one less at a time."""
+    """Return the replaced slots that stay while successors find no room: one fewer at a time."""
     serving = [s for s in replaced if s.phase in {Phase.SERVING, Phase.WARM} and not _goes(s)]
     is_new = any(slot.index not in goal.kept_back for slot in start)
     gives = not is_new and _gives_way(slots, len(serving), goal, ready)
@@ -241,8 +248,9 @@ def _making_room(
 def _gives_way(slots: Iterable[Slot], serving: int, goal: Goal, ready: int) -> bool:
     """Whether one outdated replica goes now, to make room for a successor.
 
-    Not while another is on its way out or a successor on its way in. Where Slurm has no slice
-    for a successor, what is given up may be lost to others: then only one is missing at a time.
+    None goes while another is on its way out or a successor on its way in. Where Slurm has no slice
+    for a successor, other jobs may take the slice that is given up: then only one replica may be
+    missing at a time.
     """
     outdated = is_stuck = False
     for slot in slots:
@@ -257,7 +265,7 @@ def _gives_way(slots: Iterable[Slot], serving: int, goal: Goal, ready: int) -> b
 
 
 def _goes(slot: Slot) -> bool:
-    """On its way out: its slice is free soon."""
+    """Whether the slot is on its way out, so that its slice becomes free soon."""
     if slot.phase in {Phase.DRAINING, Phase.ENDING}:
         return True
     return slot.is_drained or (slot.is_outdated and slot.phase is Phase.STARTING)
@@ -269,7 +277,7 @@ def _starts(held: Iterable[Slot], array_job_id: int, count: int) -> frozenset[Sl
 
 
 def _mode(slot: Slot, keep: frozenset[SlotId], late: frozenset[SlotId]) -> Mode | None:
-    """None is maintenance."""
+    """Return the mode of the slot's server; None is maintenance."""
     if slot.phase is Phase.ENDING:
         return Mode.DRAIN if slot.in_flight else None
     if slot.phase not in {Phase.WARM, Phase.SERVING, Phase.DRAINING}:

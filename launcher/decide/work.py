@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 
 _FADE_ANSWERS = 500.0
-"""So many requests count, the newest most: what users ask changes within minutes."""
+"""Number of answers that count, the newest most: what users ask changes within minutes."""
 _LEAST_S = 0.001
 
 
 @dataclass(frozen=True)
 class Work:
-    """What replicas have done, of which old parts fade away.
+    """What replicas have done; old parts fade away.
 
     Attributes:
         busy_s: seconds that requests spent in replicas.
-        answers: requests answered meanwhile. A second each is assumed at first.
+        answers: requests answered meanwhile. One second each is assumed at first.
     """
 
     busy_s: float = 1.0
@@ -26,6 +26,6 @@ class Work:
 
 
 def learn_work(known: Work, busy_s: float, answered: int) -> Work:
-    """With what was seen since the last look: the time integral of what was in flight."""
+    """Learn from a look: ``busy_s`` is the time integral of requests in flight since the last."""
     keep = _FADE_ANSWERS / (_FADE_ANSWERS + answered)
     return Work(keep * known.busy_s + busy_s, keep * known.answers + answered)
