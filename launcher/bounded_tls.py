@@ -1,7 +1,8 @@
-"""TLS of which a bounded part is read, and that in small steps.
+"""TLS connections on which a bounded number of bytes is read, in small steps.
 
-What a replica sends is its tenant's, within TLS, too: an event loop's own reckons with all of it,
-256 KiB in one go. A session to resume takes 18 bytes and 3 microseconds, and there may be millions.
+A tenant controls what a replica sends, within TLS, too. An event loop's own TLS would process all
+of it, 256 KiB at a time. A session to resume takes 18 bytes and 3 microseconds, and there may be
+millions.
 """
 
 import asyncio
@@ -15,43 +16,43 @@ _Result = TypeVar("_Result")
 
 _STEP_BYTES = 4096
 _BESIDE_BYTES = 24 * 1024
-"""Handshake, certificates and heads."""
+"""Bytes allowed beside the answer: handshake, certificates and heads."""
 
 
 class TooLongError(ValueError):
-    """More was about to come than is read."""
+    """The other side was about to send more than is read."""
 
     def __init__(self, most_bytes: int) -> None:
         super().__init__(f"an answer of more than {most_bytes} bytes")
 
 
 class BoundedTls:
-    """A connection that has shaken hands.
+    """A TLS connection; ``shake_hands`` comes first.
 
-    Each call raises OSError for what is no TLS, or none that the context takes.
+    Each call raises OSError for what is no TLS, or is not accepted by the context.
     """
 
     def __init__(
         self, reader: StreamReader, writer: StreamWriter, context: SSLContext, most_bytes: int
     ) -> None:
         self._reader, self._writer, self._most_bytes = reader, writer, most_bytes
-        # Records may be small, and each has 22 bytes beside what it carries.
+        # Twice as much, as records may be small, and each has 22 bytes beside its content.
         self._left = 2 * most_bytes + _BESIDE_BYTES
         self._come, self._go = MemoryBIO(), MemoryBIO()
         self._tls = context.wrap_bio(self._come, self._go)
         self._read = bytearray()
 
     async def shake_hands(self) -> None:
-        """Raises OSError unless both are whom the context knows."""
+        """Do the handshake; raises OSError unless each side is the one that the other expects."""
         await self._done(self._tls.do_handshake)
 
     async def write(self, data: bytes) -> None:
-        """Send it; waits while the other one does not read."""
+        """Send ``data``; wait while the other side does not read."""
         self._tls.write(data)
         await self._flush()
 
     async def until(self, end: bytes, most_bytes: int) -> bytes:
-        """What comes up to that end, and the end; raises TooLongError, IncompleteReadError."""
+        """Return what comes up to and with ``end``; raises TooLongError, IncompleteReadError."""
         while (found := self._read.find(end)) < 0:
             if len(self._read) > most_bytes:
                 raise TooLongError(most_bytes)
@@ -59,13 +60,13 @@ class BoundedTls:
         return self._taken(found + len(end))
 
     async def exactly(self, count: int) -> bytes:
-        """So many bytes; raises TooLongError, IncompleteReadError."""
+        """Return ``count`` bytes; raises TooLongError, IncompleteReadError."""
         while len(self._read) < count:
             await self._more(count)
         return self._taken(count)
 
     async def rest(self, most_bytes: int) -> bytes:
-        """All until the connection ends; raises TooLongError."""
+        """Return all bytes until the connection ends; raises TooLongError."""
         try:
             while len(self._read) <= most_bytes:
                 await self._more(None)
@@ -82,7 +83,7 @@ class BoundedTls:
         try:
             part = await self._done(lambda: self._tls.read(_STEP_BYTES))
         except SSLEOFError:
-            # Without a word of farewell.
+            # The connection ended without TLS's closing message.
             part = b""
         if not part:
             raise IncompleteReadError(self._taken(len(self._read)), expected)
@@ -102,7 +103,7 @@ class BoundedTls:
     async def _feed(self) -> None:
         if not self._left:
             raise TooLongError(self._most_bytes)
-        # What has come already is no reason to wait: others are asked meanwhile.
+        # Other replicas are asked meanwhile, even if bytes have already come.
         await asyncio.sleep(0)
         part = await self._reader.read(min(_STEP_BYTES, self._left))
         self._left -= len(part)
@@ -121,7 +122,7 @@ class BoundedTls:
 async def connected(
     address: str, port: int, context: SSLContext, most_bytes: int
 ) -> AsyncIterator[BoundedTls]:
-    """A connection on which about twice so many bytes are read at most, whatever they are.
+    """Open a connection on which about twice ``most_bytes`` are read at most, whatever they are.
 
     Raises OSError, and TooLongError for a handshake that is longer.
     """

@@ -1,14 +1,14 @@
-"""The door of a replica: lets the gateway through to Triton, and nobody else.
+"""The door of a replica: lets only the gateway through to Triton.
 
     python3 door.py ADDRESS PRIVATE
 
-Triton itself listens on unix sockets in PRIVATE, a directory that only its user may enter. Who
-comes by the network must show the gateway's certificate (``gateway.crt``); the door shows the
-replica's own (``replica.pem``), whose key never leaves PRIVATE. Bytes are passed on as they are.
+Triton itself listens on unix sockets in PRIVATE, a directory that only its user may enter. A client
+from the network must show the gateway's certificate (``gateway.crt``); the door shows the replica's
+own (``replica.pem``). The replica's key never leaves PRIVATE. Bytes are passed on as they are.
 
-This file travels inside the batch script and runs on the node, beside Triton: with nothing but
-Python 3.8 and its standard library. It is started before Slurm has allotted the ports: they come in
-PRIVATE's file ``triton``, behind Triton's process id.
+This file travels inside the batch script and runs on the node, beside Triton, with nothing but
+Python 3.8 and its standard library. It is started before Slurm has allotted the ports: they are
+written to PRIVATE's file ``triton``, after Triton's process id.
 """
 
 import asyncio
@@ -22,28 +22,29 @@ import time
 from collections import Counter
 
 BEHIND = ("http", "grpc:2")
-"""Triton's sockets, by port; to the name of gRPC's it has added a port."""
+"""Names of Triton's sockets, HTTP first; Triton adds a port to the name of the one for gRPC."""
 HANDSHAKE_S = 5
-"""How long a client may take to show who it is."""
+"""Seconds that a client may take to show its certificate."""
 MOST_UNKNOWN = 32
-"""Clients of one address that are asked at once who they are; the others wait their turn."""
+"""Clients of one address that may do their handshake at the same time; others wait their turn."""
 MOST_WAITING = 512
-"""Connections of one address that have not shown yet who they are, those that wait included."""
+"""Connections of one address that have not shown a certificate yet, waiting ones included."""
 MOST_AT_ONCE = 96
-"""Clients of all addresses that are asked at once, at both ports: each takes a third of a MiB of
-the job's, and 0.6 while its hello has no end. One more, and the address that has most loses its
-oldest."""
+"""Clients of all addresses that may do their handshake at the same time, at both ports. Each takes
+a third of a MiB of the job's memory, and 0.6 MiB while its hello is incomplete. If one more comes,
+the address with the most handshakes loses its oldest."""
 REFUSED_S = 0.5
-"""So long who did not show it keeps its turn: a handshake takes a millisecond from everybody."""
+"""Seconds for which a client that has not shown the certificate keeps its turn: its handshake takes
+a millisecond from all clients."""
 _CURVE = "prime256v1"
-"""The only group: of all that there are a client would choose the largest, which takes 150 ms."""
+"""The only group of TLS: of all groups a client would choose the largest, which takes 150 ms."""
 _POLL_S = 0.02
 _MOST_BYTES = 1 << 20
-"""Of one direction that wait to be sent: then its sender waits."""
+"""Bytes of one direction that may wait to be sent; beyond that their sender has to wait."""
 
 
 class Half(asyncio.Protocol):
-    """One of two connections: hands what comes to the other one."""
+    """One of two connections that are joined: passes what it receives to the other one."""
 
     other: "Half"
     transport: asyncio.Transport
@@ -52,35 +53,35 @@ class Half(asyncio.Protocol):
         self.is_open = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected; over TLS: the client has shown the gateway's certificate."""
+        """Take the new connection; over TLS, its client has shown the gateway's certificate."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 -- for the type checker
         self.transport, self.is_open = transport, True
         transport.set_write_buffer_limits(_MOST_BYTES)
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes."""
+        """Pass bytes on to the other half."""
         self.other.transport.write(data)
 
     def pause_writing(self) -> None:
-        """Its peer reads too slowly."""
+        """Stop reading from the other half: this one's peer reads too slowly."""
         self.other.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """Read from the other half again: this one's peer has caught up."""
         self.other.transport.resume_reading()
 
     def connection_lost(self, _: "Exception | None") -> None:
-        """Whoever ends first: the other half sends what it has and ends, too."""
+        """Close the other half, too, once it has sent what it still has."""
         self.is_open = False
         if self.other.is_open:
             self.other.transport.close()
 
 
 class Door:
-    """Of both ports: who knocks at one has no more turns at the other."""
+    """Admits clients at both ports; an address has one number of turns for both together."""
 
     def __init__(self, context: ssl.SSLContext, most_files: int) -> None:
-        """``most_files`` is how many this process may have open."""
+        """``most_files`` is how many files this process may have open."""
         self._context = context
         self._most_files = most_files
         self._unknown: Counter[str] = Counter()
@@ -91,14 +92,14 @@ class Door:
         """Addresses from which the gateway has come."""
 
     async def serve(self, listener: socket.socket, behind: str) -> None:
-        """Let clients of a port in, for ever, to the socket behind it."""
+        """Accept clients of a port, for ever; connect them to the socket behind it if let in."""
         loop = asyncio.get_running_loop()
         own = listener.getsockname()[0]
         while True:
             try:
                 client, (address, *_) = await loop.sock_accept(listener)
             except OSError:
-                # Out of file descriptors, or a client that has gone: the next one may do better.
+                # File descriptors have run out, or the client has gone: the next one may succeed.
                 await asyncio.sleep(0.05)
                 continue
             host = host_of(address, own)
@@ -111,12 +112,16 @@ class Door:
             task.add_done_callback(self._tasks.discard)
 
     def _most_waiting(self, host: str) -> int:
-        """Many addresses together do not get all file descriptors: half are for who comes in."""
+        """Return how many connections an address may have that have not shown a certificate yet.
+
+        Many addresses together must not take all file descriptors: half are kept for clients that
+        are let in.
+        """
         is_roomy = sum(self._unknown.values()) < self._most_files // 2
         return MOST_WAITING if is_roomy or host in self._proven else MOST_UNKNOWN
 
     async def _in_turn(self, client: socket.socket, host: str, behind: str) -> None:
-        """Who keeps silent takes turns of its own address, not the gateway's."""
+        """Handle a client; a silent one uses up turns of its own address, not of the gateway's."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 -- for the type checker
         try:
@@ -137,7 +142,10 @@ class Door:
                 self._asked.pop(host, None)
 
     def _make_room(self) -> None:
-        """Of addresses from which the gateway has come nobody goes while there are others."""
+        """End the oldest handshake of the address with the most, if there are too many.
+
+        Addresses from which the gateway has come are spared while there are others.
+        """
         if sum(map(len, self._asked.values())) >= MOST_AT_ONCE:
             strangers = [
                 asked for host, asked in self._asked.items() if asked and host not in self._proven
@@ -148,9 +156,10 @@ class Door:
             oldest.cancel()
 
     async def _let_in(self, client: socket.socket, behind: str) -> "bool | None":
-        """Whether it has shown that it is the gateway; None if there is nobody behind the door.
+        """Return whether the client is shown to be the gateway; None if Triton does not answer.
 
-        Triton first: without it the client finds no server, and may ask another replica.
+        Triton is connected first: without it the client finds no server, and may ask another
+        replica.
         """
         loop = asyncio.get_running_loop()
         inner, outer = Half(), Half()
@@ -164,8 +173,7 @@ class Door:
             )
             inner.transport.resume_reading()
         except (OSError, RuntimeError, asyncio.CancelledError):
-            # Nobody behind the door, a client without the certificate, or one that has gone or
-            # must make room.
+            # Triton does not answer, or the client has no certificate, has gone, or must make room.
             client.close()
             return False if inner.is_open else None
         finally:
@@ -175,15 +183,15 @@ class Door:
 
 
 def host_of(address: str, own: str) -> str:
-    """Who connects, by its address: a neighbour on this node has all that begin with 127.
+    """Return what counts as the client's address: all addresses of this node, 127.*, are one.
 
-    Where the door itself listens on one of them, so does the gateway: there they are told apart.
+    If the door itself listens on one of them, so does the gateway: there they are told apart.
     """
     return "127" if address.startswith("127.") and not own.startswith("127.") else address
 
 
 def context_of(private: str) -> ssl.SSLContext:
-    """Shows the replica's certificate, asks for the gateway's."""
+    """Return a TLS context that shows the replica's certificate and requires the gateway's."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(os.path.join(private, "replica.pem"))  # noqa: PTH118
@@ -195,7 +203,7 @@ def context_of(private: str) -> ssl.SSLContext:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Take the port; raises OSError if another program has it."""
+    """Listen on the port; raises OSError if another program has it."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((address, port))
@@ -205,7 +213,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def allotted(private: str) -> "list[int]":
-    """Ports, of HTTP first, once Slurm has allotted them."""
+    """Wait until Slurm has allotted the ports; return them, HTTP's first."""
     line = ""
     while not line.endswith("\n"):
         time.sleep(_POLL_S)
@@ -215,15 +223,19 @@ def allotted(private: str) -> "list[int]":
 
 
 async def serve(door: Door, listeners: "list[socket.socket]", private: str) -> None:
-    """Let clients of both protocols in, for ever."""
+    """Serve both protocols, for ever."""
     behind = (os.path.join(private, name) for name in BEHIND)  # noqa: PTH118
     await asyncio.gather(*map(door.serve, listeners, behind))
 
 
 def main(address: str, private: str) -> None:
-    """Serve until killed: Slurm tells all processes of a job to end, but Triton still answers."""
+    """Serve until killed.
+
+    SIGTERM is blocked: Slurm tells all processes of a job to end, but Triton still answers.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    # Slurm hands on the limit of whoever has submitted the job, often 1024: two for each request.
+    # Slurm passes on the open-file limit of the user who submitted the job, often 1024; each
+    # request needs two files.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     context = context_of(private)

@@ -1,4 +1,4 @@
-"""Files of the gateway's directory, each written whole or not at all."""
+"""Writes files of the gateway's directory, each as a whole or not at all."""
 
 import os
 import shutil
@@ -9,10 +9,10 @@ _MAY_READ = 0o640
 
 
 def replace_file(path: Path, text: str, mode: int | None = None) -> None:
-    """Whoever reads it meanwhile has the old text or the new one, never half of it.
+    """Replace a file's text: a reader sees the old text or the new one, never half of it.
 
-    It gets that ``mode``, else the one of the file that is there, else one that is not for
-    everybody; it is never wider meanwhile. Raises OSError.
+    The file gets ``mode``, else the mode of the file that is there, else 0640; it is never wider
+    meanwhile. Raises OSError.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:

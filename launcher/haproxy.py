@@ -1,4 +1,4 @@
-"""The only door to HAProxy: its Runtime API on unix sockets, and the check of a configuration."""
+"""The only module that talks to HAProxy: Runtime API on unix sockets, check of a configuration."""
 
 import asyncio
 import re
@@ -47,31 +47,32 @@ from launcher.stream_text import SHOW_SESSIONS, SHOW_STREAMS, end_commands, with
 
 DEADLINE_S = 2.0
 REPLACED_DEADLINE_S = 0.5
-"""Of all processes that a reload has replaced together."""
+"""Seconds that all processes that a reload has replaced may take together."""
 _READ_LIMIT = 64 * 1024 * 1024
 _AT_ONCE = 64
-"""Commands in one line, which must fit into HAProxy's buffer (16 KiB)."""
+"""Most commands in one line; it must fit into HAProxy's buffer (16 KiB)."""
 _LINE_BYTES = 15 * 1024
-"""Of questions of which there may be more."""
+"""Bytes that the questions of a glance may have in one line; beyond, everything is asked for."""
 _QUIET = (
-    # The address that it has already: before HAProxy 3.0, and since.
+    # The server already has the address (before HAProxy 3.0, and since), or it was changed.
     *("no need to change", "nothing changed", "changed from"),
     *("transaction created", "transaction updated", "Committing ", "Success!"),
 )
-"""``set server addr`` and changes of certificates answer in words also when all is well."""
+"""Parts of answers that mean success: ``set server addr`` and changes of certificates answer in
+words also when all is well."""
 _OPENSSL_CONF = re.compile(r"OPENSSL_CONF=(.+)")
 _OPENSSL_OWN = Path(ssl.get_default_verify_paths().openssl_capath).with_name("openssl.cnf")
-"""What OpenSSL reads where nobody has named another file."""
+"""The file that OpenSSL reads if no other file is named."""
 _GROUPS = re.compile(r"^\s*Groups\s*=", re.MULTILINE)
 _OTHER_TRANSACTION = re.compile(r"ongoing transaction is about '([^']+)'")
-"""A launcher was killed between a certificate and its commit."""
+"""What HAProxy answers if a launcher was killed between setting a certificate and its commit."""
 
 
 class HaproxyRuntime:
     """Reads and changes the pool of backends ``pool1`` ... at run time.
 
     Every call raises UnreachableError (SW-GATEWAY-DOWN), or OutsideError (SW-GATEWAY-FAILED) with
-    HAProxy's own words.
+    HAProxy's own message.
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
@@ -83,12 +84,12 @@ class HaproxyRuntime:
         self._replaced = _Replaced(master, self._maps) if master is not None else None
 
     async def observe(self) -> Gateway:
-        """Routes, servers and requests, those of processes that a reload has replaced included.
+        """Return routes, servers and requests, also those of processes that a reload has replaced.
 
-        Those are looked for afterwards: a reload in between may count requests twice for a moment,
-        but never lose sight of one.
+        Replaced processes are asked last: a reload in between may count requests twice for a
+        moment, but no request is ever missed.
         """
-        # A look that fails leaves nothing known: the next one is at all, whatever a glance met.
+        # After a look that fails nothing is known, so the next look asks for everything.
         before, self._known = self._known, None
         shown, known = await self._look(before)
         self._known = known
@@ -98,8 +99,10 @@ class HaproxyRuntime:
         return with_replaced(gateway, await self._replaced.observe(known.process))
 
     async def _look(self, known: Known | None) -> tuple[Gateway, Known]:
-        """At all that matters: a glance shows it, unless HAProxy was started or reloaded or the
-        routes have changed since the last look.
+        """Look at everything that matters, by a glance where that is enough.
+
+        Everything is asked for if HAProxy was started or reloaded or the routes have changed since
+        the last look, or if a glance would not be cheaper.
         """
         if known is not None:
             glance = glance_questions(self._maps, known)
@@ -113,20 +116,20 @@ class HaproxyRuntime:
         return found, Known.of(who, found)
 
     async def apply(self, changes: Iterable[Change]) -> None:
-        """Make the changes, in order; stops at the first that fails."""
+        """Make the changes in order; stop at the first that fails."""
         for change in changes:
             await self._tell(commands(change, self._maps))
 
     async def set_keys(self, tenants: Mapping[str, str], protected: Iterable[str] = ()) -> None:
-        """Let these API keys in, and no other; tenants that have one want one from now on.
+        """Admit requests with these API keys and no others; tenants that have a key require one.
 
-        ``tenants`` is by SHA-256 in lower-case hexadecimal; ``protected`` are further tenants that
-        want a key. Both are written down, too: HAProxy starts with them. Streams that were let in
-        by another key are ended. Raises OSError if this user may not write there, after HAProxy was
-        told.
+        ``tenants`` gives the tenant by a key's SHA-256 in lower-case hexadecimal; ``protected`` are
+        further tenants that require a key. Both are also written to files, with which HAProxy
+        starts. Streams that another key has let in are ended. Raises OSError if this user may not
+        write the files, after HAProxy was told.
         """
         asked = dict.fromkeys({*tenants.values(), *protected, TOLD_KEY}, "yes")
-        # In this order nobody whose key is good is refused in between.
+        # In this order no request with a valid key is refused in between.
         wanted = {self._maps.keys: dict(tenants), self._maps.protected: asked}
         unwritten: OSError | None = None
         for path, entries in wanted.items():
@@ -144,17 +147,18 @@ class HaproxyRuntime:
             raise unwritten
 
     def keep(self, routes: Mapping[str, str]) -> None:
-        """Write the routes into the map's file, if it says others: HAProxy starts with them.
+        """Write the routes into the map's file if it holds others: HAProxy starts with them.
 
-        Not the mark of completeness: a service may come while HAProxy is down. Raises OSError if
-        this user may not write there.
+        The mark of completeness is not written: a service may come while HAProxy is down. Raises
+        OSError if this user may not write there.
         """
         _write_if_other(self._maps.services, map_text(routes))
 
     async def takes_any_group(self) -> bool:
-        """Whether a stranger may choose with which group of TLS this HAProxy reckons.
+        """Whether clients may choose any group of TLS, and so how much HAProxy has to compute.
 
-        False as well if that can't be seen: it does not answer yet, or keeps its file from us.
+        False also if that can't be determined: HAProxy does not answer yet, or this user may not
+        read its OpenSSL configuration.
         """
         try:
             named = _OPENSSL_CONF.match(await _ask(self._socket, "show env OPENSSL_CONF"))
@@ -180,7 +184,7 @@ class HaproxyRuntime:
 
 
 def _lines(told: Iterable[str]) -> Iterator[str]:
-    """Many commands in one line; one that goes on in further lines stands alone."""
+    """Join commands into lines; a command that continues on further lines stands alone."""
     for is_long, group in groupby(told, key=lambda command: "\n" in command):
         if is_long:
             yield from group
@@ -191,7 +195,7 @@ def _lines(told: Iterable[str]) -> Iterator[str]:
 
 
 def prepare(settings: GatewaySettings) -> None:
-    """Put into ``gateway.directory`` what HAProxy's configuration names; what is there stays.
+    """Create in ``gateway.directory`` what HAProxy's configuration names; keep what is there.
 
     Raises OSError, UnreachableError (SW-GATEWAY-PROGRAM).
     """
@@ -204,17 +208,19 @@ def prepare(settings: GatewaySettings) -> None:
         file = maps.certificate(server)
         file.parent.mkdir(exist_ok=True)
         if not file.is_symlink():
-            # Until a server has a replica it trusts nobody but the gateway itself.
+            # Until a server has a replica, it trusts only the gateway's own certificate.
             file.symlink_to(f"../{identity.KEY}")
 
 
 class _Replaced:
     """Asks processes that a reload has replaced what they still work on.
 
-    None can come as long as the process that has replaced them is the same.
+    No further process can be replaced while the newest one stays the same: once no replaced process
+    lives, the master is not asked again until the newest changes.
 
-    One that hangs is waited for once. It owes one answer at a time, as the master has few
-    connections and never closes one that waits; until it gives that, what it said last counts.
+    A replaced process that hangs is waited for once. It is not asked again before it has answered,
+    as the master has few connections and never closes one that waits; until then its last answer
+    counts.
     """
 
     def __init__(self, master: Path, maps: Maps) -> None:
@@ -225,8 +231,9 @@ class _Replaced:
         self._last_alone = ""
 
     async def observe(self, newest: str) -> Sequence[Gateway]:
-        """What each has; nothing of one that never answered. ``newest`` has replaced them all, and
-        has just answered.
+        """Return what each replaced process still has, without those that never answered.
+
+        ``newest`` is the process that has replaced them all, and has just answered.
         """
         if newest == self._last_alone:
             return ()
@@ -242,10 +249,10 @@ class _Replaced:
         return [found for found in self._said.values() if found is not None]
 
     async def end_streams(self, digests: Collection[str]) -> None:
-        """Those that were let in by none of these keys, in processes that answer."""
+        """End streams that none of these keys has let in, in replaced processes that answer."""
         answering = self._said.keys() - self._asking.keys()
         asked = [_end_streams(partial(self._command, process), digests) for process in answering]
-        # One that has just ended, or hangs from now on, is not asked again before it answers.
+        # A process that has just ended, or hangs from now on, is not asked again before it answers.
         with suppress(SlicewiseError):
             await asyncio.gather(*asked)
 
@@ -259,7 +266,7 @@ class _Replaced:
             self._asking.pop(process).cancel()
 
     async def _ask(self, process: int) -> Gateway | None:
-        """None if that process has just ended, or has an older Slicewise's configuration.
+        """Ask one replaced process; None if it has ended or has an older Slicewise's configuration.
 
         The master takes one question at a time.
         """
@@ -273,7 +280,7 @@ class _Replaced:
 
 
 async def _end_streams(command: Callable[[str], Awaitable[str]], digests: Collection[str]) -> None:
-    """Each command goes to one process of HAProxy."""
+    """End streams that none of these keys has let in, in the process to which ``command`` talks."""
     numbers = without_key(await command(SHOW_STREAMS), digests)
     if not numbers:
         return
@@ -318,7 +325,7 @@ def _parsed(text: str) -> Gateway:
 
 
 def _parted(text: str) -> tuple[str, str]:
-    """Which process answers, and the rest of what it says."""
+    """Split an answer into the process that gave it and the rest."""
     who, _, rest = text.partition("\n\n")
     try:
         return process_of(who), rest
@@ -327,7 +334,7 @@ def _parted(text: str) -> tuple[str, str]:
 
 
 def _glanced(text: str, known: Known) -> Gateway | None:
-    """None if the whole must be asked for."""
+    """Read the answer to a glance; None if everything must be asked for."""
     who, shown = _parted(text)
     if who != known.process:
         return None
@@ -360,10 +367,10 @@ def _write_if_other(path: Path, text: str) -> None:
 
 
 async def check_configuration(path: Path) -> None:
-    """Let HAProxy itself read a configuration.
+    """Let HAProxy itself check a configuration.
 
-    Raises InvalidInputError (SW-GATEWAY-CONFIG) with its words, UnreachableError
-    (SW-GATEWAY-PROGRAM) if the program is not there.
+    Raises InvalidInputError (SW-GATEWAY-CONFIG) with HAProxy's message, UnreachableError
+    (SW-GATEWAY-PROGRAM) if the program haproxy is not installed.
     """
     try:
         process = await asyncio.create_subprocess_exec(

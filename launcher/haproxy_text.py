@@ -1,4 +1,4 @@
-"""HAProxy's Runtime API in words: what it is told, what it shows."""
+"""Writes commands for HAProxy's Runtime API and reads its answers."""
 
 import csv
 import re
@@ -28,84 +28,85 @@ from launcher.decide.routing import (
 from launcher.identity import pem
 
 AGAIN = "again"
-"""The server of each backend that leads back into HAProxy, used while no replica is up."""
+"""The backup server of each backend: leads back into HAProxy and is used while no replica is up."""
 GRPC = "-grpc"
-"""Ends the name of a backend's other half: its server ``rN`` is the gRPC port of the same replica.
-It tracks the HTTP one, so health and administrative state are set there only."""
+"""Suffix of a backend's other half: its server ``rN`` is the gRPC port of the same replica. It
+tracks the HTTP server, so health and administrative state are set there only."""
 COMPLETE_KEY = ".complete"
-"""In the map beside the services; no ``tenant/service`` is like it."""
+"""Key in the map of services that marks it as complete; no ``tenant/service`` looks like it."""
 TOLD_KEY = ".told"
-"""Beside the protected tenants once a launcher has said which there are; no tenant is named so."""
+"""Key in the map of protected tenants, set once a launcher has told which tenants are protected; no
+tenant has that name."""
 VACANT = Server("", 0, Mode.MAINT, up=False, in_flight=0, queued=0)
-"""A server in maintenance of which a glance shows no more."""
+"""A server that a glance shows only as being in maintenance."""
 _NOBODY_S_PORT = 1
 _PROCESS = re.compile(r"^Pid: (\d+)$.*^Start_time_sec: (\d+)$", re.MULTILINE | re.DOTALL)
 _MORE_LINES = 8
-"""Of ``show stat`` for one half of a backend: ``again``, ``BACKEND``, and the names of all figures,
-which are as long as six servers (HAProxy 2.6)."""
+"""Lines that ``show stat`` adds for one half of a backend: ``again``, ``BACKEND``, and the names of
+all figures, which are as long as six servers (HAProxy 2.6)."""
 _BETWEEN = frozenset({"", "1"})
-"""What is between answers; with the latter ``show servers state`` begins: its format."""
+"""Lines between answers; ``show servers state`` begins with "1", the version of its format."""
 _FORCED_DRAIN, _FORCED_MAINT = 0x08, 0x01
 """Bits of srv_admin_state (management guide, "show servers state")."""
 
 
 @dataclass(frozen=True)
 class Maps:
-    """The maps that change at run time. Each one's file is its name in the Runtime API, too."""
+    """The maps that change at run time. A map's file path is its name in the Runtime API, too."""
 
     directory: Path
 
     @cached_property
     def services(self) -> Path:
-        """Backend by ``tenant/service``."""
+        """Map of backend names, by ``tenant/service``."""
         return self.directory / "services.map"
 
     @cached_property
     def closing(self) -> Path:
-        """The services that take no new request."""
+        """Map of the services that accept no new requests."""
         return self.directory / "closing.map"
 
     @cached_property
     def retry_after(self) -> Path:
-        """Seconds by ``tenant/service``."""
+        """Map of Retry-After in seconds, by ``tenant/service``."""
         return self.directory / "retry.map"
 
     @cached_property
     def in_time(self) -> Path:
-        """How many may wait before the newest go first, by ``tenant/service``."""
+        """Map of how many requests may wait before the newest go first, by ``tenant/service``."""
         return self.directory / "in_time.map"
 
     @cached_property
     def keys(self) -> Path:
-        """Tenant by the SHA-256 of an API key, in lower-case hexadecimal."""
+        """Map of tenants, by the SHA-256 of an API key in lower-case hexadecimal."""
         return self.directory / "keys.map"
 
     @cached_property
     def protected(self) -> Path:
-        """The tenants whose services want a key."""
+        """Map of the tenants that require an API key for their services."""
         return self.directory / "protected.map"
 
     @cached_property
     def replicas(self) -> Path:
-        """Digest of the certificate that a server asks for, by ``BACKEND/rN``."""
+        """Map of digests of the certificates that servers expect, by ``BACKEND/rN``."""
         return self.directory / "replicas.map"
 
     @cached_property
     def all(self) -> tuple[Path, ...]:
-        """Each of them."""
+        """All of these maps."""
         told = (self.services, self.closing, self.retry_after, self.in_time)
         return (*told, self.keys, self.protected, self.replicas)
 
     def certificate(self, server: str) -> Path:
-        """The file by whose name HAProxy knows the certificate that ``BACKEND/rN`` asks for.
+        """Return the file by which HAProxy names the certificate that ``BACKEND/rN`` expects.
 
-        What is in it counts only until the server has its first replica.
+        Its content counts only until the server has its first replica.
         """
         return self.directory / "replicas" / f"{server.replace('/', '.')}.pem"
 
 
 def commands(change: Change, maps: Maps) -> tuple[str, ...]:
-    """The Runtime API's words for a change."""
+    """Return the Runtime API commands that make a change."""
     match change:
         case SetMode(backend, index, mode):
             return (f"set server {_server(backend, index)} state {mode}",)
@@ -133,14 +134,14 @@ def _target_commands(change: SetTarget, maps: Maps) -> tuple[str, ...]:
     return (
         f"set ssl ca-file {file} <<\n{pem(to.certificate)}",
         f"commit ssl ca-file {file}",
-        # HAProxy may have kept connections to who was there before. It closes them when the address
-        # changes, and only then: also where the next replica has the same.
+        # HAProxy may have kept connections to the previous replica. It closes them only when the
+        # address changes, so it is changed even if the next replica has the same one.
         *(f"set server {half} addr {to.address} port {_NOBODY_S_PORT}" for half in (http, grpc)),
         f"set server {http} addr {to.address} port {to.http_port}",
         f"set server {grpc} addr {to.address} port {to.grpc_port}",
         f"set maxconn server {http} {change.concurrency}",
         f"set maxconn server {grpc} {change.concurrency}",
-        # Deleting what is not there is an error, so it is put there first.
+        # Deleting a key that is not there is an error, so the key is added first.
         f"add map {maps.replicas} {http} -",
         f"del map {maps.replicas} {http}",
         f"add map {maps.replicas} {http} {to.digest}",
@@ -179,7 +180,10 @@ def _verb(there: bool) -> str:
 def entry_commands(
     path: Path, shown: Mapping[str, str], wanted: Mapping[str, str]
 ) -> Sequence[str]:
-    """What makes a map that shows ``shown`` say ``wanted``: first what it lacks, a mark last."""
+    """Return commands that turn a map with the entries ``shown`` into one with ``wanted``.
+
+    Missing entries are added first, a mark as the last of them.
+    """
     missing = sorted(wanted.keys() - shown.keys(), key=lambda key: (key.startswith("."), key))
     return (
         *(f"add map {path} {key} {wanted[key]}" for key in missing),
@@ -193,12 +197,12 @@ def entry_commands(
 
 
 def map_text(entries: Mapping[str, str]) -> str:
-    """A map's file."""
+    """Return the text of a map's file."""
     return "".join(f"{key} {value}\n" for key, value in sorted(entries.items()))
 
 
 def servers(settings: GatewaySettings) -> tuple[str, ...]:
-    """Each server that a replica may get, ``BACKEND/rN``, without the gRPC half's."""
+    """Return each server that a replica may get, as ``BACKEND/rN``; without gRPC halves."""
     return tuple(
         _server(f"pool{number}", index)
         for number in range(1, settings.backends + 1)
@@ -211,11 +215,11 @@ def _server(backend: str, index: int) -> str:
 
 
 WHO = "show info"
-"""The question that ``process_of`` reads the answer to."""
+"""The command that shows the process; ``process_of`` reads its answer."""
 
 
 def questions(maps: Maps) -> tuple[str, ...]:
-    """What ``parse`` reads the answers to, one after another.
+    """Return the commands that show everything; ``parse`` reads their answers, in this order.
 
     Administrative states come before the counters: a server that is seen to drain with nothing in
     flight had nothing in flight after it began to drain.
@@ -230,13 +234,13 @@ def _map_questions(maps: Maps) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Known:
-    """What a look at a process of HAProxy has shown, so that the next one may be a glance.
+    """What a look at a process of HAProxy has shown, so that the next look may be a glance.
 
     Attributes:
-        process: tells it from every other one, as ``process_of`` reads it.
+        process: distinguishes it from every other process, as ``process_of`` reads it.
         lines: how many servers each backend of the pool has, by name.
         routed: the backends to which a route led.
-        live: how many servers of those were not in maintenance.
+        live: how many servers of the routed backends were not in maintenance.
     """
 
     process: str
@@ -246,7 +250,7 @@ class Known:
 
     @classmethod
     def of(cls, process: str, gateway: Gateway) -> "Known":
-        """What that look at that process has shown."""
+        """Build it from a look at that process."""
         lines = {name: len(backend.servers) for name, backend in gateway.backends.items()}
         routed = _routed(gateway.routes) & lines.keys()
         modes = [server.mode for name in routed for server in gateway.backends[name].servers]
@@ -254,17 +258,17 @@ class Known:
 
 
 def glance_questions(maps: Maps, known: Known) -> tuple[str, ...]:
-    """What ``parse_glance`` reads the answers to; empty if ``questions`` ask for no more.
+    """Return the commands that ``parse_glance`` reads the answers to; () if a glance costs more.
 
-    Servers are what costs: each is a line of a hundred figures, and most of them are in maintenance
-    in backends without a route. Those are left out. What that costs: the live ones of a backend
-    with a route come twice, and all figures' names with each of its halves.
+    Servers are expensive: each is a line of a hundred figures, and most servers are in maintenance
+    in backends without a route. A glance leaves those out. In return, the live servers of a backend
+    with a route come twice, and the names of all figures come with each of its halves.
     """
     routed = sorted(known.routed)
     left_out = sum(lines for name, lines in known.lines.items() if name not in known.routed)
     if left_out <= known.live + _MORE_LINES * len(routed):
         return ()
-    # What is said of a backend in particular comes later and counts.
+    # The answers for a single backend come later and override the general ones.
     asked = (*_map_questions(maps), "show stat -1 6 -1 no-maint")
     for name in routed:
         halves = (f"show stat {half} 6 -1" for half in (name, f"{name}{GRPC}"))
@@ -273,10 +277,10 @@ def glance_questions(maps: Maps, known: Known) -> tuple[str, ...]:
 
 
 def process_of(text: str) -> str:
-    """Of ``show info``: what tells this process from every other one, also on a host (a container)
-    that starts anew with the same numbers.
+    """Read from ``show info`` a text that distinguishes this process from every other one.
 
-    Raises ValueError for anything else.
+    That also holds on a host (a container) that is restarted and gives out the same process ids
+    again. Raises ValueError for anything else.
     """
     found = _PROCESS.search(text)
     if found is None:
@@ -285,7 +289,7 @@ def process_of(text: str) -> str:
 
 
 def parse(text: str) -> Gateway:
-    """The answers to the ``questions``.
+    """Read the answers to ``questions``.
 
     Raises KeyError, ValueError or IndexError for anything else.
     """
@@ -298,10 +302,10 @@ def parse(text: str) -> Gateway:
 
 
 def parse_glance(text: str, known: Known) -> Gateway | None:
-    """The answers to the ``glance_questions``; None if there is more to see than these show: a
-    route to a backend that had none, or a server in use where no route leads.
+    """Read the answers to ``glance_questions``; None if they don't show everything.
 
-    Raises KeyError, ValueError or IndexError for anything else.
+    They don't if a route leads to a backend that had none, or if a server is in use where no route
+    leads. Raises KeyError, ValueError or IndexError for anything else.
     """
     shown = _parse_shown(text)
     if not _routed(shown.routes) & known.lines.keys() <= known.routed:
@@ -326,7 +330,7 @@ def _numbers(shown: Mapping[str, str]) -> Mapping[str, int]:
 
 
 class _Row(NamedTuple):
-    """A line of ``show stat``: sessions are requests."""
+    """A line of ``show stat``; what it calls sessions are requests."""
 
     queued: int
     sessions: int
@@ -337,11 +341,11 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True)
 class _Shown:
-    """What HAProxy has answered.
+    """HAProxy's answers, parsed.
 
     Attributes:
-        rows: by backend and server.
-        admin: administrative states, likewise.
+        rows: lines of ``show stat``, by backend and server.
+        admin: administrative states, by backend and server.
     """
 
     routes: Mapping[str, str]
@@ -354,13 +358,13 @@ class _Shown:
     admin: Mapping[str, Mapping[str, int]]
 
     def gateway(self, backends: Mapping[str, Backend]) -> Gateway:
-        """All of it, with these backends."""
+        """Return the gateway that was shown, with these backends."""
         return Gateway(
             self.routes, backends, self.complete, self.closing, self.retry_after_s, self.in_time
         )
 
     def backend(self, name: str) -> Backend:
-        """A backend of which all servers were shown."""
+        """Return a backend with all its servers, which were all shown."""
         http, grpc, admin = self.rows[name], self.rows[f"{name}{GRPC}"], self.admin[name]
         lines = [f"r{number}" for number in range(1, len(http) - 1)]
         servers = tuple(
@@ -377,11 +381,15 @@ class _Shown:
         return all(half.keys() == {AGAIN, "BACKEND"} for half in halves)
 
     def vacant(self, name: str, lines: int) -> Backend:
-        """A backend of which only that was shown."""
+        """Return a backend with ``lines`` servers that were only shown to be in maintenance."""
         return self._backend(name, (VACANT,) * lines, ())
 
     def _backend(self, name: str, servers: tuple[Server, ...], lines: Sequence[str]) -> Backend:
-        """What goes round ``again`` is in the backend twice: there, and where it came to."""
+        """Return a backend that counts each request once.
+
+        HAProxy counts a request that goes through ``again`` twice: there, and where it came in
+        again.
+        """
         halves = (self.rows[name], self.rows[f"{name}{GRPC}"])
         return Backend(
             sum(half["BACKEND"].sessions - half[AGAIN].sessions for half in halves),
@@ -395,7 +403,7 @@ class _Shown:
 
 
 def _parse_shown(text: str) -> _Shown:
-    # splitlines() would split at ten other characters, too, and a replica's words may be in a row.
+    # splitlines() would split at ten other characters, too, and a row may contain a replica's text.
     lines = iter(text.split("\n"))
     routes, closing, retry_after, in_time, digests = (_parse_map(lines) for _ in range(5))
     complete = routes.pop(COMPLETE_KEY, None) is not None
@@ -421,7 +429,7 @@ def _parse_shown(text: str) -> _Shown:
 
 
 def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Row]]) -> None:
-    """Lines of ``show stat``; a csv.DictReader would take ten times as long."""
+    """Parse lines of ``show stat``; a csv.DictReader would take ten times as long."""
     columns = header.split(",")
     names = ("qcur", "scur", "stot", "status", "addr")
     queued, sessions, total, status, place = (columns.index(name) for name in names)
@@ -436,7 +444,7 @@ def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Ro
 
 
 def _parse_states(lines: Iterable[str], admin: dict[str, dict[str, int]]) -> None:
-    """Lines of ``show servers state``."""
+    """Parse lines of ``show servers state``."""
     for line in lines:
         fields = line.split(maxsplit=7)
         admin.setdefault(fields[1], {})[fields[3]] = int(fields[6])
@@ -462,17 +470,17 @@ def _mode(admin: int) -> Mode:
 
 
 def without_digests(text: str) -> str:
-    """For the log: by its digest somebody who has a key could be known."""
+    """Remove digests from a text for the log: a digest could identify the user who has the key."""
     return re.sub(r"[0-9a-f]{64}", "DIGEST", text)
 
 
 def parse_map(text: str) -> Mapping[str, str]:
-    """The answer to ``show map``; raises ValueError for anything else."""
+    """Read the answer to ``show map``; raises ValueError for anything else."""
     return _parse_map(iter(text.split("\n")))
 
 
 def _parse_map(lines: Iterator[str]) -> dict[str, str]:
-    """Lines ``0x55d0 tenant/service pool3``, until an empty one."""
+    """Parse lines such as ``0x55d0 tenant/service pool3``, until an empty one."""
     found = {}
     for line in takewhile(bool, lines):
         address, key, value = line.split()
@@ -483,7 +491,7 @@ def _parse_map(lines: Iterator[str]) -> dict[str, str]:
 
 
 def old_workers(text: str) -> tuple[int, ...]:
-    """Of the master's ``show proc``: process ids of those that a reload has replaced."""
+    """Read from the master's ``show proc`` the ids of processes that a reload has replaced."""
     _, _, rest = text.partition("# old workers\n")
     rows = takewhile(lambda line: line and not line.startswith("#"), rest.split("\n"))
     return tuple(int(row.split()[0]) for row in rows)

@@ -13,12 +13,13 @@ from cluster.gateway_settings import GatewaySettings
 from launcher.files import replace_file
 
 KEY = "identity.pem"
-"""In the gateway's directory: the gateway's key and certificate, for HAProxy and the launcher."""
+"""Name, in the gateway's directory, of the file with the gateway's key and certificate, for HAProxy
+and the launcher."""
 _KNOWN_REPLICAS = 512
 _PRIVATE, _PUBLIC = 0o600, 0o644
 _DAYS = "3650"
 _CURVE = "prime256v1"
-"""As OpenSSL calls P-256."""
+"""OpenSSL's name of P-256."""
 _EXTENSIONS = """\
 [req]
 prompt = no
@@ -32,10 +33,11 @@ basicConstraints = critical, CA:FALSE
 
 
 def create(settings: GatewaySettings) -> bool:
-    """Make the gateway's key and certificate, unless they are there; returns whether it did.
+    """Make the gateway's key and certificate unless they are there; return whether they were made.
 
-    ``gateway.identity`` gets the certificate for everybody to read. Raises UnreachableError
-    (SW-GATEWAY-PROGRAM) without the program openssl, OSError if a file can't be written.
+    The certificate is also written to ``gateway.identity``, readable by everybody. Raises
+    UnreachableError (SW-GATEWAY-PROGRAM) without the program openssl, OSError if a file can't be
+    written.
     """
     key = settings.directory / KEY
     made = not key.exists()
@@ -50,7 +52,7 @@ def create(settings: GatewaySettings) -> bool:
 
 
 def certificate(settings: GatewaySettings) -> str:
-    """The gateway's certificate in PEM, as replicas must know it.
+    """Return the gateway's certificate in PEM, by which replicas know the gateway.
 
     Raises InvalidInputError (SW-GATEWAY-IDENTITY) if this host has none.
     """
@@ -68,7 +70,10 @@ def certificate(settings: GatewaySettings) -> str:
 
 
 def require_key(settings: GatewaySettings) -> None:
-    """Raises InvalidInputError (SW-GATEWAY-IDENTITY) if this user can't be the gateway."""
+    """Check that this user can use the gateway's key.
+
+    Raises InvalidInputError (SW-GATEWAY-IDENTITY) otherwise.
+    """
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(settings.directory / KEY)
     except OSError as error:
@@ -80,31 +85,32 @@ def require_key(settings: GatewaySettings) -> None:
 
 
 def pem(certificate: str) -> str:
-    """A replica's certificate as HAProxy takes it; it is given as its script publishes it.
+    """Return a replica's certificate in PEM, as HAProxy takes it, from what its script publishes.
 
-    Raises ValueError for what is no base64.
+    That is base64 of DER; raises ValueError for what is no base64.
     """
     return ssl.DER_cert_to_PEM_cert(base64.b64decode(certificate, validate=True))
 
 
 @lru_cache(_KNOWN_REPLICAS)
 def context(directory: Path, certificate: str) -> ssl.SSLContext:
-    """For a client that is the gateway, and talks to the replica with this certificate only.
+    """Return a TLS context with which the gateway talks to the replica with this certificate only.
 
-    A replica that starts is asked several times a second: its context is made once.
+    A replica that starts is asked several times a second, so its context is made once.
 
-    Raises OSError without the gateway's key, ssl.SSLError (an OSError) or ValueError for what is
-    none.
+    Raises OSError without the gateway's key, ssl.SSLError (an OSError) or ValueError for what is no
+    certificate, and ValueError for one that may sign others.
     """
     found = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Whose certificate it is says Slurm, not a name in it.
+    # Slurm says to which replica the certificate belongs, not a name in it.
     found.check_hostname = False
-    # The tenant's server chooses what is reckoned with: of TLS 1.2's DHE a number of 10,000 bits,
+    # The tenant's server chooses the numbers to compute with: for TLS 1.2's DHE one of 10,000 bits,
     # which takes a second.
     found.minimum_version = ssl.TLSVersion.TLSv1_3
     found.set_ecdh_curve(_CURVE)
     found.load_verify_locations(cadata=pem(certificate))
-    # It stands for itself: of a chain below it each link may have a key that takes long.
+    # The certificate must not sign others: each link of a chain below it may have a key that takes
+    # long to check.
     if found.cert_store_stats()["x509_ca"]:
         raise ValueError("a certificate that may sign others")
     found.load_cert_chain(directory / KEY)

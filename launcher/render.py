@@ -1,4 +1,4 @@
-"""Templates: a service's batch script, the gateway's configuration."""
+"""Renders templates: batch scripts of services and measurements, the gateway's configuration."""
 
 import re
 import shlex
@@ -27,13 +27,15 @@ RATE_MAP, CONCURRENT_MAP = "rate.map", "concurrent.map"
 _SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
 _NO_LIMIT = 1_000_000_000
 _HEADER_BYTES = 8000
-"""Triton takes 8 KiB a line."""
+"""Bytes of headers that the gateway lets in; Triton takes 8 KiB a line."""
 _UNREAD_REFUSALS = 1000
-"""Of one host: 16 MiB of HAProxy's memory. Clients read theirs at once."""
+"""Refusals of one host that may be unread: 16 MiB of HAProxy's memory. Clients read theirs
+immediately."""
 FRAME_MS = 20_000
-"""How long the newest go first; then what has come until then has its turn."""
+"""Milliseconds for which the newest requests go first; then those that have come until then have
+their turn."""
 _RETRY_AFTER_S = 30
-"""What a request that is given up on is told where the launcher has no estimate."""
+"""Retry-After, in seconds, of requests that are given up on where the launcher has no estimate."""
 _SAFE_BIND = re.compile(r"[A-Za-z0-9_.:*\[\],-]+")
 _SAFE_DOMAIN = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*")
 _SAFE_TENANT = re.compile(r"[a-z0-9_][a-z0-9_.-]*")
@@ -60,7 +62,7 @@ def _environment() -> "Environment":
 
 
 def service_script(spec: ServiceSpec, triton: TritonSettings, gateway: str) -> str:
-    """The batch script of a service; ``sbatch`` takes it as it is.
+    """Return the batch script of a service; ``sbatch`` takes it as it is.
 
     ``gateway`` is the certificate in PEM of the only client that its replicas let in.
     """
@@ -75,7 +77,10 @@ def service_script(spec: ServiceSpec, triton: TritonSettings, gateway: str) -> s
 
 
 def profile_script(spec: ServiceSpec, triton: TritonSettings, work: Work, python: str) -> str:
-    """The batch script of a job that measures on ``spec.profile``; ``python`` runs our client."""
+    """Return the batch script of a job that measures on ``spec.profile``.
+
+    ``python`` is the interpreter that runs our client.
+    """
     return (
         _environment()
         .get_template("profile.sbatch.j2")
@@ -92,8 +97,12 @@ def profile_script(spec: ServiceSpec, triton: TritonSettings, work: Work, python
 
 
 def _engine(spec: ServiceSpec, triton: TritonSettings) -> tuple[str, ...]:
-    """The words of bash that start Triton; its options follow. Pyxis has put it into its image."""
-    # Inside of the container, and of no program but Triton. A word could be read by everybody.
+    """Return the words of bash that start Triton; its options follow.
+
+    With pyxis the script's step already runs in the image.
+    """
+    # Variables are set inside the container, for Triton and no other program. Words of its command
+    # line could be read by everybody.
     inside = ("sh", "-c", shlex.quote('. "$0" && exec "$@"'), '"$private/environment"')
     variables = inside if spec.environment else ()
     match spec.runtime:
@@ -109,10 +118,10 @@ def _engine(spec: ServiceSpec, triton: TritonSettings) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Owners:
-    """Users and groups in HAProxy's configuration; "" is whoever starts it.
+    """Users and groups in HAProxy's configuration; "" is the user who starts it.
 
     Attributes:
-        user, group: as whom it works, where root starts it.
+        user, group: as which HAProxy works, if root starts it.
         socket_user, socket_group: who may use the runtime socket.
     """
 
@@ -123,7 +132,7 @@ class Owners:
 
 
 def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mapping[str, str]:
-    """Text by file name, for ``settings.directory``; services and keys come later, at run time.
+    """Return texts by file name for ``settings.directory``; services and keys come at run time.
 
     Raises InvalidInputError (SW-GATEWAY-SETTINGS) for a value that HAProxy would misread.
     """

@@ -1,8 +1,8 @@
-"""Streams that API keys have open, in the words of HAProxy's Runtime API.
+"""Streams that API keys have open, in the texts of HAProxy's Runtime API.
 
 HAProxy checks a key when a request comes. The configuration notes each stream of a key in the table
-``streams``, by digest and by the number that HAProxy gives each request; ``show sess all`` tells
-what has that number.
+``streams``, by digest and by the number that HAProxy gives each request; ``show sess all`` shows
+which session has that number.
 """
 
 import re
@@ -16,7 +16,8 @@ _SESSION = re.compile(r"^(0x[0-9a-f]+): \[[^\]]*\] id=(\d+) ", re.MULTILINE)
 
 
 def without_key(shown: str, digests: Collection[str]) -> frozenset[int]:
-    """Of ``SHOW_STREAMS``: the numbers of streams that were let in by none of these keys.
+    """Return the numbers of streams that none of these keys has let in; ``shown``:
+    ``SHOW_STREAMS``.
 
     A configuration without that table has none.
     """
@@ -26,7 +27,7 @@ def without_key(shown: str, digests: Collection[str]) -> frozenset[int]:
 
 
 def end_commands(shown: str, numbers: Collection[int]) -> Iterator[str]:
-    """Of ``SHOW_SESSIONS``: what ends the requests of these numbers, and no other."""
+    """Yield commands that end the requests of these numbers only; ``shown``: ``SHOW_SESSIONS``."""
     for session, number in _SESSION.findall(shown):
         if int(number) in numbers:
             yield f"shutdown session {session}"

@@ -1,4 +1,4 @@
-"""The only door to a replica: asks a Triton server who it is and whether it answers."""
+"""The only module that talks to a service's replicas: asks for their identity and an inference."""
 
 import asyncio
 import logging
@@ -26,19 +26,19 @@ from launcher.identity import context
 
 DEADLINE_S = 1.0
 INFERENCE_DEADLINE_S = 60.0
-"""A model's first inference may compile it."""
+"""Seconds for one inference: a model's first one may compile it."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.1, 0.25, 5.0
 _LONGEST_COSTLY_PAUSE_S = 5.0
 _OK, _UNAVAILABLE = 200, 503
 _SAID = 200
-"""Characters of a model's own words."""
+"""Characters shown of a model's own error message."""
 _MOST_BYTES = 256 * 1024
-"""Of an answer: what runs in a replica is its tenant's, and the launcher is everybody's. The
-configuration of a model with 1000 inputs has 200 KB."""
+"""Bytes read of an answer at most: its tenant controls what runs in a replica, and all tenants
+share the launcher. The configuration of a model with 1000 inputs has 200 KB."""
 _MOST_WORDS_BYTES = 16 * 1024
-"""Of an answer that is a name or an error."""
+"""Bytes read of an answer at most that is a name or an error."""
 _PART_BYTES = 64 * 1024
-"""Of tensors, at once: other replicas are asked meanwhile."""
+"""Bytes of tensors sent at a time: other replicas are asked in between."""
 _MOST_WARNINGS = 10
 _TOO_OLD = "known holes let its clients take it over: use Triton 25.07 (2.59.1) or newer"
 _LOG = logging.getLogger("slicewise.launcher")
@@ -50,19 +50,20 @@ _NO_ANSWER = (
     OSError,
     IncompleteReadError,
 )
-"""Nobody is there, or what answers is no Triton."""
+"""Errors that mean that no server answers, or that what answers is no Triton."""
 
 
 @dataclass(frozen=True)
 class Replica:
-    """One run of a slot's replica, which shall say who it is.
+    """One run of a slot's replica, to be asked for its identity.
 
     Attributes:
-        identity: Triton's ``--id``, so a port that Slurm has given to somebody else since is found
-            out.
-        certificate: base64 of DER: whoever else listens there is not asked.
-        start_s: when the run began, which tells it from the slot's run before.
-        infers: its model must answer an inference; else it is enough that it says it is ready.
+        certificate: base64 of DER; a server that does not have its key is not asked.
+        start_s: when the run began, which distinguishes it from the slot's previous run.
+        identity: Triton's ``--id``, which reveals that Slurm has since given the port to another
+            job.
+        infers: whether its model must answer an inference; if not, its own word that it is ready is
+            enough.
     """
 
     address: str
@@ -75,12 +76,12 @@ class Replica:
 
     @property
     def model_path(self) -> str:
-        """Of its model."""
+        """Path of its model in Triton's HTTP API."""
         return f"/v2/models/{self.model}"
 
 
 class Prober:
-    """Asks replicas until they are found to be ours, beside the turns: none of them delays one."""
+    """Asks replicas in the background until they prove to be ours, so that none delays a turn."""
 
     def __init__(self, news: asyncio.Event, ask: Callable[[Replica], Awaitable[Answer]]) -> None:
         """``news`` is set when an answer differs from the one before; ``ask`` is ``probe``."""
@@ -91,7 +92,7 @@ class Prober:
         self._warned: set[str] = set()
 
     def look(self, replicas: Collection[Replica]) -> Mapping[Replica, Answer]:
-        """What these have said so far; they are asked on, and all others no more."""
+        """Return what these replicas have answered so far; go on asking them, and no others."""
         for one in self._asking.keys() - frozenset(replicas):
             self._asking.pop(one).cancel()
             self._answers.pop(one, None)
@@ -119,7 +120,7 @@ class Prober:
                 pause_s = min(1.2 * pause_s, _LONGEST_PAUSE_S)
 
     def _warn(self, too_old: str, replica: Replica) -> None:
-        """Once of each version, of which a tenant could make up many."""
+        """Warn once per version, of a limited number of versions: a tenant could make up many."""
         if too_old and too_old not in self._warned and len(self._warned) < _MOST_WARNINGS:
             self._warned.add(too_old)
             fields = {"version": too_old, "replica": replica.identity, "why": _TOO_OLD}
@@ -127,17 +128,17 @@ class Prober:
 
 
 async def probe(gateway: Path, replica: Replica) -> Answer:
-    """Ask as the gateway whose directory that is.
+    """Ask a replica for its identity, as the gateway that has the directory ``gateway``.
 
-    OURS if server and model are ready, it is the one that is meant, and its model answers.
-
-    Never raises: whatever a stranger's server answers, it is not ready. Asks nobody else that it
-    names. Of each answer a bounded part is read, within a deadline, in milliseconds.
+    The answer is OURS if server and model are ready, the server is the one that is meant, and its
+    model answers. Never raises: whatever a foreign server answers, the replica is not ready. Asks
+    no other server that an answer names. Reads a bounded part of each answer, within a deadline, at
+    a cost of milliseconds.
     """
     try:
         peer = _Peer(replica, context(gateway, replica.certificate))
     except (OSError, ValueError):
-        # What its script has published is no certificate.
+        # What the replica's batch script has published is no certificate.
         return _SILENT
     try:
         async with asyncio.timeout(DEADLINE_S):
@@ -153,7 +154,7 @@ async def probe(gateway: Path, replica: Replica) -> Answer:
 
 @dataclass(frozen=True)
 class _Peer:
-    """A replica, and what proves that both are who they say."""
+    """A replica, and the TLS context by which each side proves its identity."""
 
     replica: Replica
     tls: SSLContext
@@ -208,7 +209,7 @@ async def _answer(peer: _Peer, request: Inference) -> Answer:
         if answer.head.status == _OK:
             return Answer(Probe.OURS)
         if answer.head.status == _UNAVAILABLE:
-            # Its server is not ready, or full: nothing is wrong with the model.
+            # The server is not ready, or full: nothing is wrong with the model.
             return _SILENT
         return _refused(_error(await answer.body()))
 
@@ -250,7 +251,7 @@ class _HttpAnswer:
     most_bytes: int
 
     async def body(self) -> bytes:
-        """All of it; raises TooLongError without having read more."""
+        """Return the whole body; raises TooLongError without having read more than the bound."""
         length = self.head.body_bytes
         if length is None:
             return await self.tls.rest(self.most_bytes)
@@ -263,15 +264,15 @@ class _HttpAnswer:
 async def _exchange(
     peer: _Peer, request: _Request, most_bytes: int = 0
 ) -> AsyncIterator[_HttpAnswer]:
-    """One request on a connection of its own: of a replica that has ended none is left open.
+    """Send one request on a connection of its own, so that none is left open to an ended replica.
 
-    Its body has ``most_bytes``. An HTTP library would read on, in its own parser on everybody's
-    loop, for as long as somebody sends: interim answers, chunks of one byte, what unpacks to
-    gigabytes.
+    The answer's body may have ``most_bytes``. An HTTP library is not used: its own parser would
+    read on, in the event loop that all replicas share, for as long as the server sends: interim
+    answers, chunks of one byte, content that unpacks to gigabytes.
     """
     address, port = peer.replica.address, peer.replica.port
     async with connected(address, port, peer.tls, most_bytes) as tls:
-        # It may answer, and close, before it has read all.
+        # The replica may answer, and close, before it has read the whole request.
         sending = asyncio.create_task(_send(tls, peer, request))
         try:
             head = parse_head(await tls.until(b"\r\n\r\n", HEAD_BYTES))

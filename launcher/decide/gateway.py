@@ -1,4 +1,4 @@
-"""The gateway as HAProxy shows it: backends of a pool, their servers, which service has which."""
+"""The gateway as HAProxy shows it: backends of a pool, their servers, each service's backend."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,10 +17,10 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class Endpoint:
-    """Where a replica listens, and how it proves that it is the one.
+    """Where a replica listens, and how it proves its identity.
 
     Attributes:
-        certificate: base64 of DER; whoever listens there without its key gets no request.
+        certificate: base64 of DER; a server that does not have its key gets no request.
     """
 
     address: str
@@ -30,12 +30,12 @@ class Endpoint:
 
     @property
     def place(self) -> tuple[str, int]:
-        """By which it is found at the gateway: no two replicas share an HTTP port."""
+        """Address and HTTP port, by which the gateway knows it: no two replicas share them."""
         return self.address, self.http_port
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the certificate's text: by it HAProxy's map names it; "" without one."""
+        """SHA-256 of the certificate's text, by which HAProxy's map names it; "" without one."""
         return sha256(self.certificate.encode()).hexdigest() if self.certificate else ""
 
 
@@ -44,11 +44,11 @@ class Server:
     """One server line, which carries one replica: its HTTP port and its gRPC port together.
 
     Attributes:
-        port: of HTTP.
-        up: health checks pass.
+        port: the HTTP port.
+        up: whether health checks pass.
         in_flight: requests that it works on (``scur``), of both protocols.
         queued: requests that wait for this server alone (``qcur``).
-        digest: of the certificate that it asks for (``Endpoint.digest``); "" if that is not known.
+        digest: digest of the certificate that it expects (``Endpoint.digest``); "" if not known.
     """
 
     address: str
@@ -69,7 +69,7 @@ class Backend:
         queued: requests that wait for any server (``qcur`` of BACKEND).
         servers: its lines, ``r1`` first; any line may carry any replica.
         arrived: requests that have come since HAProxy began to count.
-        answered: those of them that have left a replica.
+        answered: how many of them have left a replica.
         elsewhere: what processes of HAProxy that a reload has replaced still work on, by replica.
     """
 
@@ -82,7 +82,7 @@ class Backend:
 
     @cached_property
     def lines(self) -> Mapping[tuple[str, int], int]:
-        """Index of the server by address and HTTP port: one that is not in maintenance, if any."""
+        """Index of each server by address and HTTP port, if possible of one not in maintenance."""
         found: dict[tuple[str, int], int] = {}
         for index, server in enumerate(self.servers):
             place = (server.address, server.port)
@@ -91,16 +91,17 @@ class Backend:
         return found
 
     def server_of(self, endpoint: Endpoint) -> Server | None:
-        """The line of that replica, with what replaced processes work on there; None if none has.
+        """Return the replica's server, with what replaced processes work on there; None without
+        one.
 
-        Once its line has been given to another one, a replica is in maintenance no more, but
-        unknown. What only a replaced process works on counts as draining.
+        Once its line has been given to another replica, a replica is no longer in maintenance, but
+        unknown. A replica that only a replaced process works on counts as draining.
         """
         place = endpoint.place
         index = self.lines.get(place)
         line = self.servers[index] if index is not None else None
         if line is not None and line.digest != endpoint.digest:
-            # Another run had that port before.
+            # The line belongs to another run, which had that port before.
             line = None
         rest = sum(old.in_flight for old in self.elsewhere if (old.address, old.port) == place)
         if not rest:
@@ -119,12 +120,13 @@ class Gateway:
     Attributes:
         routes: backend name by ``tenant/service``.
         backends: by name.
-        complete: every service had its route once since HAProxy started; until then requests of
-            a service without one wait.
-        closing: services that take no new request, by ``tenant/service``.
-        retry_after_s: what a request that is given up on is told, by ``tenant/service``.
-        in_time: how many may wait before the newest go first, by ``tenant/service``.
-        per_tenant: services of one tenant that get a backend at most; None: as many as come.
+        complete: whether every service has had its route once since HAProxy started; until then
+            requests of a service without one wait.
+        closing: services that accept no new requests, by ``tenant/service``.
+        retry_after_s: Retry-After in seconds for requests that are given up on, by
+            ``tenant/service``.
+        in_time: how many requests may wait before the newest go first, by ``tenant/service``.
+        per_tenant: how many services of one tenant get a backend; None: no limit.
     """
 
     routes: Mapping[str, str] = field(hash=False)
@@ -141,7 +143,7 @@ class Gateway:
 
 
 def with_replaced(gateway: Gateway, replaced: Iterable[Gateway]) -> Gateway:
-    """Count what processes that a reload has replaced still have, service by service."""
+    """Add what processes that a reload has replaced still have, service by service."""
     backends = dict(gateway.backends)
     for old in replaced:
         for service, name in gateway.routes.items():
@@ -166,13 +168,14 @@ class Load:
     """Requests of one service at the gateway.
 
     Attributes:
-        in_flight: a replica works on them.
-        queued: replicas are there, but full.
-        held: no replica is there. While one is, what no server has and no queue is an answer that
-            its client has not read yet.
-        arrived: requests that have come since the gateway began to count; less than before: it
-            began anew.
-        answered: of these, those that a replica has answered.
+        in_flight: requests that a replica works on.
+        queued: requests that wait because all replicas are full.
+        held: requests that wait because no replica is there. If one is, a request that is neither
+            at a server nor in a queue is an answer that its client has not read yet; it does not
+            count.
+        arrived: requests that have come since the gateway began to count; if it is less than
+            before, the count started again at 0.
+        answered: how many of these a replica has answered.
     """
 
     in_flight: int = 0
@@ -188,12 +191,12 @@ class Load:
 
     @property
     def total(self) -> int:
-        """Every request that was not answered yet."""
+        """Every request that has not been answered yet."""
         return self.in_flight + self.waiting
 
 
 def load_of(backend: Backend | None) -> Load:
-    """What is asked of a service now; nothing, if it has no backend."""
+    """Return the requests of a service now; none if it has no backend."""
     if backend is None:
         return Load()
     everywhere = (*backend.servers, *backend.elsewhere)

@@ -1,4 +1,4 @@
-"""The head of an HTTP/1.1 answer, as strict as a stranger's answer must be read."""
+"""Parses the head of an HTTP/1.1 answer, as strictly as a foreign server's answer must be read."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ _FIRST_FINAL, _BEYOND_STATUS = 200, 600
 
 @dataclass(frozen=True)
 class Head:
-    """Of an answer.
+    """The head of an answer.
 
     Attributes:
-        status: a final one: 200 to 599.
-        body_bytes: how long its body is; None: until the connection ends.
+        status: a final status: 200 to 599.
+        body_bytes: length of the body; None if it lasts until the connection ends.
     """
 
     status: int
@@ -21,10 +21,10 @@ class Head:
 
 
 def parse_head(head: bytes) -> Head:
-    """Status line and headers, with the empty line behind them.
+    """Parse status line and headers, with the empty line after them.
 
-    Raises ValueError for what Triton never sends: an interim answer (1xx), which could be followed
-    by others without end, a body in chunks, and whatever is no HTTP/1.
+    Raises ValueError for what Triton never sends: an interim answer (1xx), which others could
+    follow without end, a body in chunks, and anything that is no HTTP/1.
     """
     first, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n", _MOST_LINES + 1)
     if len(lines) > _MOST_LINES:

@@ -1,7 +1,7 @@
-"""The smallest inference that a model accepts, from what its server says of it.
+"""Builds the smallest inference that a model accepts, from what its server says of it.
 
-What runs in a replica is its tenant's, and the launcher is everybody's: nothing that it says makes
-reading it cost more than milliseconds.
+A tenant controls what runs in a replica, and all tenants share the launcher: no answer may cost
+more than milliseconds to read.
 """
 
 import json
@@ -29,33 +29,34 @@ _BYTES_OF: Mapping[str, int] = {
     "BF16": 2,
     "BYTES": 4,
 }
-"""Of one zero; an empty text is its length, 0, in 4 bytes."""
+"""Bytes of one zero; an empty text is its length, 0, in 4 bytes."""
 _MOST_BYTES = 64 * 1024 * 1024
-"""Of the tensors: the model says how large they are."""
+"""Bytes of all tensors at most: the model says how large they are."""
 _MOST_PARTS = 20_000
-"""Of an answer: lists, objects and what is in them. A tensor's configuration has about 15."""
+"""Parts of an answer at most: lists, objects and what is in them. A tensor's configuration has
+about 15."""
 _MOST_INPUTS = 1000
-"""Recommenders have hundreds."""
+"""Inputs of a model at most; recommenders have hundreds."""
 _MOST_RANK = 32
-"""Frameworks know 8 to 64 dimensions, models use up to 6."""
+"""Dimensions of a tensor at most: frameworks know 8 to 64, models use up to 6."""
 _Name = Annotated[str, Field(max_length=1024)]
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", re.ASCII)
 _LEAST_VERSION = (2, 59, 1)
-"""Of release 25.07: docs/threats.md says what is wrong with older ones."""
+"""The version of release 25.07; docs/threats.md says what is wrong with older ones."""
 _Length = Annotated[int, Field(ge=-1, lt=2**63)]
 
 
 class Said(BaseModel):
-    """What a replica says, as far as it is needed; the rest is read past."""
+    """An answer of a replica, with the keys that are needed; all others are skipped."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
     @classmethod
     def parse(cls, text: bytes) -> Self:
-        """Read an answer without making Python's objects of it.
+        """Read an answer without turning all of it into Python objects.
 
-        Raises TypeError if it is none of Triton's, ValueError with words for people if it is beyond
-        a bound.
+        Raises TypeError if it is no answer of Triton's, ValueError with a text for users if it is
+        beyond a bound.
         """
         if sum(map(text.count, (b"[", b"{", b","))) > _MOST_PARTS:
             raise ValueError(f"its {cls.__name__} has more than {_MOST_PARTS} parts")
@@ -72,7 +73,7 @@ class Said(BaseModel):
 _BEYOND = frozenset(
     {"too_long", "string_too_long", "int_parsing_size", "greater_than_equal", "less_than"}
 )
-"""pydantic's errors that are of a bound."""
+"""Types of pydantic's errors that mean that a bound was exceeded."""
 
 
 class ServerMetadata(Said):
@@ -83,13 +84,13 @@ class ServerMetadata(Said):
 
     @property
     def too_old(self) -> str:
-        """Its version, if it is older than Triton should be; "" if not, or if it says none."""
+        """Its version, if that is older than Triton should be; "" if not, or if it states none."""
         found = _VERSION.match(self.version)
         return found[0] if found and tuple(map(int, found.groups())) < _LEAST_VERSION else ""
 
 
 class Failure(Said):
-    """Its answer to what it refuses."""
+    """Triton's answer to a request that it refuses."""
 
     error: str
 
@@ -101,7 +102,7 @@ class _MetadataTensor(Said):
 
 
 class ModelMetadata(Said):
-    """Its answer to /v2/models/MODEL; -1 is a free dimension."""
+    """Triton's answer to /v2/models/MODEL; -1 is a free dimension."""
 
     inputs: list[_MetadataTensor] = Field(max_length=_MOST_INPUTS)
 
@@ -116,7 +117,7 @@ class _TransactionPolicy(Said):
 
 
 class ModelConfig(Said):
-    """Its answer to /v2/models/MODEL/config."""
+    """Triton's answer to /v2/models/MODEL/config."""
 
     input: list[_ConfigTensor] = Field([], max_length=_MOST_INPUTS)
     max_batch_size: int = Field(0, ge=0, lt=2**31)
@@ -125,7 +126,7 @@ class ModelConfig(Said):
 
     @property
     def has_batches(self) -> bool:
-        """Whether the first dimension of its tensors is the batch."""
+        """Whether the first dimension of the model's tensors is the batch."""
         return bool(self.max_batch_size)
 
 
@@ -140,11 +141,12 @@ class Inference:
 def smallest_inference(
     metadata: ModelMetadata, config: ModelConfig, sequence_id: int, batch: int = 1
 ) -> Inference | None:
-    """Zeros and empty texts in every input that must be there, with 1 for each free dimension.
+    """Build an inference of zeros and empty texts, with 1 for each free dimension.
 
-    Of a model that takes batches it has so many requests, of one that takes sequences it is a whole
-    one. None if a plain request can't be answered: a decoupled model answers by streaming only.
-    Raises ValueError for a type of tensor that is not known and for more than 64 MiB.
+    It has every input that must be there. For a model that takes batches it has ``batch`` requests,
+    for one that takes sequences it is a whole sequence. None if a plain request can't be answered:
+    a decoupled model answers by streaming only. Raises ValueError for an unknown type of tensor and
+    for more than 64 MiB.
     """
     if config.model_transaction_policy.decoupled:
         return None
@@ -161,7 +163,7 @@ def smallest_inference(
 def inference(
     inputs: Sequence["Tensor"], contents: bytes, config: ModelConfig, sequence_id: int
 ) -> Inference:
-    """Of these inputs, which have these contents, one behind the other."""
+    """Build an inference of these inputs; ``contents`` are their bytes, one after the other."""
     parameters: dict[str, object] = {"binary_data_output": True}
     if config.sequence_batching is not None:
         ends = {"sequence_start": True, "sequence_end": True}
@@ -172,7 +174,7 @@ def inference(
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input, without what is in it: so many bytes, those of its zeros if None."""
+    """An input without its content, which has ``content_bytes`` (None: as many as its zeros)."""
 
     name: str
     datatype: str
@@ -181,20 +183,20 @@ class Tensor:
 
     @classmethod
     def of(cls, said: _MetadataTensor) -> "Tensor":
-        """As a model's metadata has it; ValueError for a type that is not known."""
+        """Build it from a model's metadata; raises ValueError for a type that is not known."""
         if said.datatype not in _BYTES_OF:
             raise ValueError(f"type {said.datatype} of input {said.name} is not known")
         return cls(said.name, said.datatype, [max(1, length) for length in said.shape])
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Size of its content in bytes."""
         if self.content_bytes is not None:
             return self.content_bytes
         return prod(self.shape) * _BYTES_OF[self.datatype]
 
     def head(self) -> Mapping[str, object]:
-        """Its entry in a request's JSON."""
+        """Return its entry in a request's JSON."""
         return {
             "name": self.name,
             "datatype": self.datatype,

@@ -1,4 +1,4 @@
-"""What to change at the gateway so that it shows every service's replicas."""
+"""Decides what to change at the gateway so that it shows every service's replicas."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,9 +19,7 @@ class SetMode:
 
 @dataclass(frozen=True)
 class SetTarget:
-    """Address, ports and certificate of ``BACKEND/rN`` and its ``maxconn``; the server is in
-    maintenance.
-    """
+    """Set address, ports, certificate and ``maxconn`` of ``BACKEND/rN``, in maintenance now."""
 
     backend: str
     index: int
@@ -31,7 +29,7 @@ class SetTarget:
 
 @dataclass(frozen=True)
 class SetHealthy:
-    """``set server BACKEND/rN health up``: the launcher has just asked the replica itself."""
+    """``set server BACKEND/rN health up``: the launcher itself has just asked the replica."""
 
     backend: str
     index: int
@@ -47,14 +45,14 @@ class EndSessions:
 
 @dataclass(frozen=True)
 class SendRound:
-    """What waits in that backend's queue looks for its service's route again."""
+    """Let what waits in that backend's queue look for its service's route again."""
 
     backend: str
 
 
 @dataclass(frozen=True)
 class AddRoute:
-    """Requests of ``tenant/service`` go to that backend from now on."""
+    """Send requests of ``tenant/service`` to that backend from now on."""
 
     service: str
     backend: str
@@ -62,19 +60,19 @@ class AddRoute:
 
 @dataclass(frozen=True)
 class RemoveRoute:
-    """Nobody serves ``tenant/service`` any more."""
+    """Remove the route of ``tenant/service``, which is served no more."""
 
     service: str
 
 
 @dataclass(frozen=True)
 class MarkComplete:
-    """Every service has its route: what has none is refused from now on."""
+    """Tell that every service has its route: requests without one are refused from now on."""
 
 
 @dataclass(frozen=True)
 class SetClosing:
-    """Whether new requests of ``tenant/service`` are refused; what it has is finished."""
+    """Set whether new requests of ``tenant/service`` are refused; current ones are finished."""
 
     service: str
     closing: bool
@@ -82,10 +80,10 @@ class SetClosing:
 
 @dataclass(frozen=True)
 class SetRetryAfter:
-    """What a request of ``tenant/service`` that is given up on is told; None: the usual.
+    """Set Retry-After of requests of ``tenant/service`` that are given up on; None: the default.
 
     Attributes:
-        before_s: what it was told until now.
+        before_s: its value until now.
     """
 
     service: str
@@ -95,10 +93,11 @@ class SetRetryAfter:
 
 @dataclass(frozen=True)
 class SetInTime:
-    """How many of ``tenant/service`` may wait before the newest go first; None: they never do.
+    """Set how many requests of ``tenant/service`` may wait before the newest go first.
 
     Attributes:
-        before: how many until now.
+        in_time: None: the newest never go first.
+        before: its value until now.
     """
 
     service: str
@@ -123,18 +122,20 @@ Change = (
 
 @dataclass(frozen=True)
 class Route:
-    """A living service.
+    """What the gateway shall show of a living service.
 
     Attributes:
         service: ``tenant/service``.
-        concurrency: requests at once per replica; more wait in the backend's queue.
+        concurrency: requests that each replica gets at the same time; more wait in the backend's
+            queue.
         targets: which replicas shall get requests, drain, or be closed; every other server goes
             into maintenance. None: leave its servers as they are.
-        spared: addresses at which servers beside those stay as they are: one may be a replica's
-            whose ports are not known now.
-        retry_after_s: what a request that is given up on is told; None: the usual.
-        closing: it is to end: new requests are refused, what it has is finished.
-        in_time: how many may wait before the newest go first; None: first come, first served.
+        retry_after_s: Retry-After in seconds of requests that are given up on; None: the default.
+        closing: whether the service is to end: new requests are refused, those it has are finished.
+        spared: addresses at which servers beside ``targets`` stay as they are: one may belong to a
+            replica with ports that are not known now.
+        in_time: how many requests may wait before the newest go first; None: first come, first
+            served.
     """
 
     service: str
@@ -152,7 +153,7 @@ class RoutePlan:
 
     Attributes:
         changes: in the order in which to make them.
-        routes: what is routed then: backend name by ``tenant/service``.
+        routes: the routes after the changes: backend name by ``tenant/service``.
         unrouted: services that get no backend, and why, by ``tenant/service``.
         crowded: services with a replica for which no server of their backend is free.
     """
@@ -164,10 +165,11 @@ class RoutePlan:
 
 
 def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
-    """Compare and order: an address is set only in maintenance, a route only onto clean servers.
+    """Compare the gateway with the routes that shall be, and put the changes in order.
 
-    A backend is given to another service only if no request is left in it: one that waits there
-    must not be answered by the wrong model.
+    An address is set only in maintenance, and a route leads only onto clean servers. A backend is
+    given to another service only if no request is left in it: a request that waits there must not
+    be answered by the wrong model.
     """
     living = {route.service for route in routes}
     ended = tuple(service for service in gateway.routes if service not in living)
@@ -200,7 +202,10 @@ def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
 
 
 def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], Mapping[str, str]]:
-    """Who has a backend keeps it, also beyond what its tenant may have."""
+    """Return each service's backend, and why some get none.
+
+    A service that has a backend keeps it, also beyond what its tenant may have.
+    """
     backends = {
         route.service: gateway.routes[route.service]
         for route in routes
@@ -232,9 +237,10 @@ def _tenant(service: str) -> str:
 
 
 def _vacate(name: str, backend: Backend) -> Iterable[Change]:
-    """No route leads there: what waits is refused by the gateway, what is in flight may end.
+    """Take the servers from a backend to which no route leads.
 
-    Replicas have the time for it that Slurm gives them.
+    The gateway refuses what waits there. What is in flight may end, in the time that Slurm gives
+    the replicas.
     """
     for index, server in enumerate(backend.servers):
         if server.mode is not Mode.MAINT:
@@ -244,7 +250,7 @@ def _vacate(name: str, backend: Backend) -> Iterable[Change]:
 
 
 def _route_changes(gateway: Gateway, route: Route, name: str) -> tuple[Sequence[Change], bool]:
-    """The changes, and whether every replica has a server."""
+    """Return the changes of one service, and whether every replica has a server."""
     backend = gateway.backends[name]
     changes: list[Change] = []
     before = gateway.routes.get(route.service)
@@ -267,7 +273,7 @@ def _route_changes(gateway: Gateway, route: Route, name: str) -> tuple[Sequence[
 
 
 def _told(gateway: Gateway, route: Route) -> Iterable[Change]:
-    """What clients of the service are told, and in which order they are served."""
+    """Yield changes of what the service's clients are told and of the order they are served in."""
     if route.closing != (route.service in gateway.closing):
         yield SetClosing(route.service, route.closing)
     before_s = gateway.retry_after_s.get(route.service)
@@ -279,17 +285,17 @@ def _told(gateway: Gateway, route: Route) -> Iterable[Change]:
 
 
 def _is_other(in_time: int | None, before: int | None) -> bool:
-    """By more than a quarter, so that the gateway is not told each second."""
+    """Whether they differ by more than a quarter, so that the gateway is not told each second."""
     if in_time is None or before is None:
         return in_time is not before
     return 4 * abs(in_time - before) > before
 
 
 def _lines(backend: Backend, targets: Mapping[Endpoint, Mode]) -> Mapping[int, Endpoint]:
-    """Which server carries which replica: the one that does already, else one that is free.
+    """Return which server carries which replica: the one that does already, else one that is free.
 
-    A replica that shall not begin gets none. A server that asks for another certificate carries
-    another replica: one that had the port before.
+    A replica that shall not get requests gets no new server. A server that expects another
+    certificate carries another replica, which had the port before.
     """
     at = backend.lines
     found = {
@@ -305,12 +311,12 @@ def _lines(backend: Backend, targets: Mapping[Endpoint, Mode]) -> Mapping[int, E
 
 
 def _is_free(server: Server) -> bool:
-    """What an earlier replica has in flight must not be counted as the next one's."""
+    """Whether a replica may get the server: no older request must count as the replica's own."""
     return server.mode is Mode.MAINT and not server.in_flight
 
 
 def _clean(backend: Backend) -> Backend:
-    """As it will be once all its servers are in maintenance."""
+    """Return the backend as it will be once all its servers are in maintenance."""
     nowhere = Server("", 0, Mode.MAINT, up=False, in_flight=0, queued=0)
     return Backend(0, 0, (nowhere,) * len(backend.servers))
 
@@ -332,7 +338,7 @@ def _server_changes(
 
 
 def _maintenance(name: str, index: int, server: Server) -> Iterable[Change]:
-    """HAProxy closes the server's idle connections with it (tried on 2.6)."""
+    """Put the server into maintenance; HAProxy also closes its idle connections (tried on 2.6)."""
     if server.mode is Mode.MAINT:
         return
     yield SetMode(name, index, Mode.MAINT)
