@@ -1,4 +1,4 @@
-"""A service's address: until it leads to the service."""
+"""Waits until a service's address leads to the service."""
 
 import asyncio
 from http import HTTPStatus
@@ -12,13 +12,13 @@ PATIENCE_S = 5.0
 _POLL_S = 0.1
 _DEADLINE_S = 1.0
 _DIRECT = build_opener(ProxyHandler({}))
-"""The gateway is asked itself, whatever proxy the user's environment names."""
+"""Asks the gateway directly, whatever proxy the user's environment names."""
 
 
 async def wait_for_route(url: str, patience_s: float = PATIENCE_S) -> str:
     """Wait until the gateway knows the service with that address.
 
-    Returns why it does not, in one line; "" if it does.
+    Returns in one line why it does not; "" if it does.
     """
     deadline_s = asyncio.get_running_loop().time() + patience_s
     while trouble := await asyncio.to_thread(_trouble, url):
@@ -31,10 +31,10 @@ async def wait_for_route(url: str, patience_s: float = PATIENCE_S) -> str:
 async def wait_until_followed(
     daemon: DaemonClient, array_job_id: int, patience_s: float = PATIENCE_S
 ) -> str:
-    """Wait until the launcher looks after a new array: it has made the route before.
+    """Wait until the launcher looks after a new array; by then it has made the route.
 
-    A protected tenant's address does not tell, since it answers nobody without a key. Returns why
-    not, in one line; "" if it does.
+    The address of a protected tenant does not show that, since it refuses every request without a
+    key. Returns in one line why not; "" if it does.
     """
     deadline_s = asyncio.get_running_loop().time() + patience_s
     while not await _is_followed(daemon, array_job_id):
@@ -50,9 +50,9 @@ async def _is_followed(daemon: DaemonClient, array_job_id: int) -> bool:
 
 
 def _trouble(url: str) -> str:
-    """The bare address is refused (403) if it is known: a question that wakes no replica."""
+    """Ask the bare address: it is refused (403) if it is known, and the request wakes nothing."""
     try:
-        # urllib: a client that can more takes long to import.
+        # urllib, because a client with more features takes long to import.
         with _DIRECT.open(f"{url}/", timeout=_DEADLINE_S) as answer:
             status = answer.status
     except HTTPError as error:
@@ -60,7 +60,7 @@ def _trouble(url: str) -> str:
     except (OSError, HTTPException, ValueError) as error:
         cause = error.reason if isinstance(error, URLError) else error
         return f"the gateway does not answer: {cause}"
-    # Without a key a protected tenant's services tell nothing.
+    # A protected tenant's services answer 401 without a key, known or not.
     if status in {HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED}:
         return ""
     return f"the gateway answers {status}; is the launcher running?"

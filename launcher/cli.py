@@ -1,4 +1,4 @@
-"""Commands: services, for their tenants. Here: what begins with a service's file."""
+"""Commands of ``slicewise service`` that take a service's file: apply, plan, render; and schema."""
 
 import asyncio
 from dataclasses import replace
@@ -97,8 +97,8 @@ def apply_service(
 
 
 async def _trouble(settings: Settings, submitted: Submitted | None, url: str) -> str:
-    """Why the address can't be used yet; "" if it can."""
-    # Here alone: of what asks the gateway no other command has a use.
+    """Return why the address can't be used yet; "" if it can."""
+    # Imported here, since no other command asks the gateway by its address.
     from launcher import address  # noqa: PLC0415
 
     trouble = await address.wait_for_route(url)
@@ -110,7 +110,7 @@ async def _trouble(settings: Settings, submitted: Submitted | None, url: str) ->
 def _checked(
     settings: Settings, file: Path, *, force: bool, skip_model_check: bool
 ) -> tuple[ServiceSpec, ApplyPlan]:
-    """The file and what it would change; raises what apply would refuse."""
+    """Return the file and what it would change; raises what apply would refuse."""
     spec = read_service_file(file)
     if not skip_model_check:
         require_model(spec)
@@ -204,6 +204,6 @@ def service_schema(
         console().print(show_file.schema_table())
 
 
-# Without a name: their commands stand beside the ones above.
+# They have no name of their own, so their commands stand beside the ones above.
 service_app.add_typer(view_app)
 service_app.add_typer(order_app)

@@ -1,6 +1,6 @@
-"""Every command of ``slicewise``, where it is, and its line in the listing.
+"""Every command of ``slicewise``: where it is implemented, and its line in the listing.
 
-The listing imports nothing for it: so the lines stand here a second time, and a test compares.
+The listing must not import the commands, so their lines are repeated here; a test compares them.
 """
 
 from collections.abc import Mapping

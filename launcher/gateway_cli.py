@@ -1,4 +1,4 @@
-"""Commands: the gateway, for operators."""
+"""Commands of ``slicewise gateway``, for operators."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""Help texts as terminals show them, whatever the lines of the source are."""
+"""Lays out help texts for terminals, however the lines of the source are broken."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -15,11 +15,11 @@ _WIDTH = 80
 
 
 def fit_for_terminals(command: Any) -> None:
-    """Mend the help of a command and of all below it.
+    """Lay out the help of a command and of all commands below it.
 
-    A paragraph is one line, which Rich breaks where the terminal ends. Of an epilog
-    ``Examples: COMMAND | COMMAND`` every command has a line of its own; one too long for 80 columns
-    goes on behind a backslash. A flag shows no type.
+    A paragraph becomes one line, which Rich breaks where the terminal ends. In an epilog
+    ``Examples: COMMAND | COMMAND`` every command gets a line of its own; one too long for 80
+    columns goes on after a backslash. A flag shows no type.
     """
     command.help = _reflowed(command.help or "")
     for option in (*command.params, command.get_help_option(typer.Context(command))):
@@ -33,7 +33,10 @@ def fit_for_terminals(command: Any) -> None:
 
 
 def _format_help(format_rest: Callable[..., None], examples: str, ctx: Any, formatter: Any) -> None:
-    """Rich would fill lines up with blanks: behind a backslash they break what is copied."""
+    """Print the examples without Rich, which would fill lines up with blanks.
+
+    Blanks after a backslash break what is copied.
+    """
     format_rest(ctx, formatter)
     typer.echo(examples)
 
@@ -50,7 +53,7 @@ def _examples(epilog: str) -> str:
 
 
 def _lines(example: str) -> Iterator[str]:
-    """An example, broken before an option where it is too long."""
+    """Yield the lines of an example, broken before an option where it is too long."""
     line, *options = re.split(r"(?= --)", example)
     for option in options:
         if len(_INDENT + line + option + " \\") > _WIDTH:

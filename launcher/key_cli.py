@@ -1,4 +1,4 @@
-"""``slicewise key``: API keys, by which the gateway lets requests in."""
+"""Commands of ``slicewise key``: API keys, with which the gateway lets requests in."""
 
 import asyncio
 import hashlib
@@ -105,7 +105,7 @@ def revoke_key(
 
 
 def _tenant_of_last(key_id: str, known: KeysAnswer) -> str:
-    """The tenant that would have no key left; "" if there is none."""
+    """Return the tenant that would have no key left; "" if there is none."""
     valid = [one for one in known.keys if one.revoked_s is None]
     tenant = next((one.tenant for one in valid if one.key_id == key_id), "")
     return tenant if sum(one.tenant == tenant for one in valid) == 1 else ""
@@ -134,13 +134,13 @@ def open_tenant(
 
 
 def new_key() -> tuple[str, str]:
-    """A key's id, which is public and part of it, and the key."""
+    """Make a key; return its id, which is public and part of the key, and the key."""
     key_id = secrets.token_hex(_KEY_ID_BYTES)
     return key_id, f"{_PREFIX}_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
 
 
 def _id_of(given: str) -> str:
-    """Who gives the whole key is understood, and its secret goes nowhere."""
+    """Return the key's id; the whole key is accepted, too, and its secret goes nowhere."""
     return given.split("_")[1] if given.startswith(f"{_PREFIX}_") else given
 
 

@@ -1,4 +1,4 @@
-"""``slicewise launcher``: apart from the other commands, as it imports Triton's client."""
+"""``slicewise launcher``, apart from the other commands, since it imports Triton's client."""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +20,7 @@ def run_launcher(
 
     Logs to stderr, one line per decision. SIGTERM ends it; killing it loses nothing.
     """
-    # Triton's client and HAProxy's: not for --help.
+    # Triton's and HAProxy's clients are not imported for --help.
     from launcher import loop  # noqa: PLC0415
 
     settings = load_settings(config)

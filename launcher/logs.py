@@ -1,6 +1,7 @@
-"""The logs of a service's replicas: files that Slurm writes as its user, one a slot.
+"""Reads the logs of a service's replicas: files that Slurm writes as its user, one for each slot.
 
-That user can put anything in their place: no reader waits for it, or takes all of it into memory.
+That user can put anything in their place, so no reader waits for a file, or takes all of it into
+memory.
 """
 
 import errno
@@ -18,11 +19,12 @@ from cluster.wire import ServiceView
 
 _CHUNK_BYTES = 65_536
 _MOST_BYTES = 4 * 1024 * 1024
-"""Of one log, at a time."""
+"""Bytes read of one log at a time."""
 _START = b" starting on "
-"""In the first line that a run's batch script writes."""
+"""Part of the first line that a run's batch script writes."""
 _NOTICE = re.compile(r"^([+|]|I[0-9]|srun:|\s*$|[0-9-]+T[0-9:+-]+ \S+\.[0-9]+\.[0-9]+ )")
-"""Triton's tables and what it tells of itself, srun's word of its end, what the script says."""
+"""Lines that explain no failure: Triton's tables and information, srun's message about its end,
+what the script says."""
 _TRITON_S_MARK = re.compile(r"^[EW][0-9]{4} [^]]*\] ")
 _LAST_LINES, _LINE_LENGTH = 3, 130
 _UNDER_WAY = frozenset({"starting", "running", "ending"})
@@ -30,19 +32,19 @@ _UNDER_WAY = frozenset({"starting", "running", "ending"})
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a slot's log, without what a terminal would obey."""
+    """One line of a slot's log, without characters that control a terminal."""
 
     slot: int
     text: str
 
 
 def log_file(view: ServiceView, index: int) -> Path:
-    """Where its batch script tells Slurm to write."""
+    """Return the file into which its batch script has Slurm write the slot's log."""
     return Path(view.directory) / f"{view.name}-{view.array_job_id}_{index}.log"
 
 
 def chosen_slots(view: ServiceView, slot: int | None) -> tuple[int, ...]:
-    """The given slot; else those under way that have a log, else the one that was written last.
+    """Return the given slot; else those under way that have a log, else the one last written.
 
     Raises InvalidInputError (SW-SERVICE-LOGS) if there is nothing to read.
     """
@@ -66,7 +68,7 @@ def _require_slot(view: ServiceView, slot: int) -> int:
 
 
 def _written(view: ServiceView) -> Mapping[int, float]:
-    """When each log was written last."""
+    """Return when each log was last written, by slot."""
     found: dict[int, float] = {}
     for slot in view.slots:
         try:
@@ -92,7 +94,7 @@ Offsets = Mapping[int, int]
 def last_lines(
     view: ServiceView, slots: Iterable[int], count: int
 ) -> tuple[tuple[Line, ...], Offsets]:
-    """The last lines of each log, and how far they reach.
+    """Return the last lines of each log, and how far they reach.
 
     Raises InvalidInputError (SW-SERVICE-LOGS) for a log that can't be read.
     """
@@ -108,7 +110,7 @@ def last_lines(
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Raises OSError also for what is no file: whoever opens a FIFO would wait for its writer."""
+    """Open a file; raises OSError for anything else: opening a FIFO would wait for its writer."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -129,12 +131,12 @@ def _tail(path: Path, count: int) -> tuple[list[bytes], int]:
 
 
 def plain(text: bytes) -> str:
-    """As it may stand on a terminal: a log's control characters would move its cursor."""
+    """Return text that is safe on a terminal: a log's control characters would move its cursor."""
     return printable(text.decode(errors="replace").rstrip("\r"))
 
 
 def offsets_now(view: ServiceView, slots: Iterable[int]) -> Offsets:
-    """Where each log ends now; one that is not there yet begins at 0."""
+    """Return where each log ends now; one that is not there yet begins at 0."""
     return {index: _size(log_file(view, index)) for index in slots}
 
 
@@ -146,7 +148,7 @@ def _size(path: Path) -> int:
 
 
 def new_lines(view: ServiceView, read: Offsets) -> tuple[tuple[Line, ...], Offsets]:
-    """Whole lines that were written since, and how far they reach; what can't be read has none."""
+    """Return whole lines written since, and how far they reach; an unreadable log has none."""
     lines: list[Line] = []
     reached: dict[int, int] = {}
     for index, offset in read.items():
@@ -167,9 +169,10 @@ def new_lines(view: ServiceView, read: Offsets) -> tuple[tuple[Line, ...], Offse
 
 
 def why_it_failed(view: ServiceView, index: int) -> str:
-    """The last lines of a slot's last run that say something, as one.
+    """Return the last lines of a slot's last run that say something, joined into one.
 
-    "" unless the log is this user's own: who may read another's is shown it by ``last_lines``.
+    "" unless the log is this user's own: a user who may read another's log is shown it by
+    ``last_lines``.
     """
     try:
         file = os.open(log_file(view, index), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)

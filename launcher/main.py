@@ -18,32 +18,32 @@ from launcher.commands import COMMANDS, FOR_EVERYBODY, FOR_OPERATORS, Command
 from launcher.help_text import fit_for_terminals
 
 _GARBAGE_AFTER = 1_000_000
-"""So many new objects before Python looks for garbage."""
+"""New objects after which Python looks for garbage."""
 _USUAL_GARBAGE = gc.get_threshold()
 _PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
-"""Pydantic's variable: which of its plugins it leaves alone."""
+"""Pydantic's variable that says which of its plugins it leaves alone."""
 
 
 class LazyGroup(TyperGroup):
-    """Knows its commands' names and first lines; the rest is imported when one is run.
+    """Knows its commands' names and first lines; imports a command when it is run.
 
-    What it has registered stands in for them in listings and in the shell's completion.
+    What it has registered stands in for the commands in listings and in the shell's completion.
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The real command in place of the one that stands for it."""
+        """Return the real command in place of the one that stands for it."""
         name, stand_in, rest = super().resolve_command(ctx, args)
         one = COMMANDS.get(str(name))
         return name, stand_in if one is None else loaded(str(name), one), rest
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Its own, as of those that it loads."""
+        """Format its own help like that of the commands that it loads."""
         fit_for_terminals(self)
         super().format_help(ctx, formatter)
 
 
 def loaded(name: str, one: Command) -> Any:
-    """The command or the tree of commands itself, with all that it imports."""
+    """Return the command or the tree of commands itself, with all that it imports."""
     if one.stays:
         gc.set_threshold(*_USUAL_GARBAGE)
     module, _, attribute = one.place.partition(":")
@@ -53,7 +53,7 @@ def loaded(name: str, one: Command) -> Any:
         target = _alone(target, one.epilog)
     # Only the executable itself installs completion.
     target._add_completion = False  # noqa: SLF001
-    # A tree has a help text of its own, and stays one while it has a single command.
+    # A tree has a help text of its own, and stays a tree while it has a single command.
     is_tree = isinstance(target.info.help, str)
     command = get_group(target) if is_tree else get_command(target)
     command.name = name
@@ -63,9 +63,9 @@ def loaded(name: str, one: Command) -> Any:
 
 @contextmanager
 def _without_plugins() -> Iterator[None]:
-    """Pydantic would read what every installed package says of itself, in search of plugins.
+    """Keep pydantic from reading every installed package's metadata in search of plugins.
 
-    Programs that are run later do not see it.
+    Programs that are run later do not see the variable.
     """
     before = os.environ.get(_PLUGINS)
     os.environ[_PLUGINS] = "__all__"
@@ -124,10 +124,10 @@ def main() -> None:
     """Run a command; an expected failure is one message and exit code 1, never a traceback."""
     _leave_garbage()
     try:
-        # By this name also where it runs as ``python -m launcher.main``, as in the sandbox.
+        # The name is the same where it runs as ``python -m launcher.main``, as in the sandbox.
         app(prog_name="slicewise")
     except BrokenPipeError:
-        # Whoever read has seen enough, such as ``head``.
+        # The reader has seen enough and closed the pipe, as ``head`` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except SlicewiseError as error:
@@ -136,8 +136,10 @@ def main() -> None:
 
 
 def _leave_garbage() -> None:
-    """A command ends before it has made much. To look for it in all that was imported, now and then
-    and twice at the end, took a quarter of the CPU of one that asks the database.
+    """Let Python not look for garbage: a command ends before it has made much.
+
+    To look for it in all that was imported, now and then and twice at the end, took a quarter of
+    the CPU of a command that asks the database.
     """
     gc.set_threshold(_GARBAGE_AFTER)
     atexit.register(gc.freeze)

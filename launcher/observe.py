@@ -1,4 +1,4 @@
-"""What every service does now: the daemon's view joined with the gateway's."""
+"""What every service does now: joins the daemon's view with the gateway's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ from launcher.service_names import whole_view
 
 State = Literal["ready", "starting", "draining", "held", "gone"]
 """ready: gets requests and passes its health checks. starting: waits for Slurm, or runs and is not
-ready yet. draining: finishes what it has or has finished it, ending ones included. held: costs
-nothing. gone: lost for good."""
+ready yet. draining: finishes its requests or has finished them; also while Slurm ends it. held:
+costs nothing. gone: lost for good."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,10 @@ class Replica:
     """One slot of one generation now.
 
     Attributes:
-        age_s: since Slurm started it; None if it has not.
-        lease_left_s: until its time limit, which is extended while it is wanted.
-        is_outdated: one of a newer generation, or one that has started since, replaces it.
+        age_s: seconds since Slurm started it; None if it has not.
+        lease_left_s: seconds until its time limit, which is extended while it is wanted.
+        is_outdated: whether a newer one replaces it: its generation is older, or it started before
+            its owner ordered a restart.
         why: why it waits or must end; "" if there is nothing to say.
     """
 
@@ -58,17 +59,18 @@ class ServiceObservation:
     """One service now, all of its generations together.
 
     Attributes:
-        array_job_id: of the newest generation.
+        array_job_id: the newest generation's.
         older: array jobs of the generations that it replaces, the newest first.
         url: where its clients send ``v2/...``.
         min_replicas, max_replicas: as ordered, else as its script says.
         is_scaled: whether they are ordered.
-        is_ending: its owner has ordered its end.
-        load: requests at the gateway; None if neither it nor the launcher's news can be seen.
+        is_ending: whether its owner has ordered its end.
+        load: requests at the gateway; None if neither the gateway nor the launcher's news can be
+            seen.
         news: what the launcher has told of it lately; None: nothing.
         replicas: slots of all generations, the newest first.
-        used_millislices, nominal_millislices: of the tenant; None if this user may not see them.
-        note: why slots do not run that should: quota, failed starts, Slurm's reason; "" if all is
+        used_millislices, nominal_millislices: the tenant's; None if this user may not see them.
+        note: why slots that should run do not: quota, failed starts, Slurm's reason; "" if all is
             well.
     """
 
@@ -96,7 +98,7 @@ class ServiceObservation:
         return f"{self.tenant}/{self.name}"
 
     def in_state(self, state: State, array_job_id: int | None = None) -> tuple[Replica, ...]:
-        """Replicas that do that, of all generations or of one."""
+        """Return the replicas in that state, of all generations or of one."""
         return tuple(
             one
             for one in self.replicas
@@ -105,31 +107,31 @@ class ServiceObservation:
 
     @property
     def loss(self) -> str:
-        """What to know about slots that were lost for good; "" if none was."""
+        """Text about slots that were lost for good; "" if none was."""
         return loss_text([one.slot for one in self.in_state("gone", self.array_job_id)])
 
     @property
     def wanted(self) -> int | None:
-        """Replicas, as the launcher has decided last."""
+        """Replicas that the launcher last wanted; None if it has told nothing."""
         return self.news.wanted if self.news is not None else None
 
     @property
     def backlog(self) -> int | None:
-        """Requests that wait for a replica."""
+        """Requests that wait for a replica; None if that is not known."""
         return self.load.waiting if self.load is not None else None
 
     @property
     def in_flight(self) -> int | None:
-        """Requests that a replica works on."""
+        """Requests that a replica works on; None if that is not known."""
         return self.load.in_flight if self.load is not None else None
 
 
 async def observe(settings: Settings) -> tuple[ServiceObservation, ...]:
-    """Every service that this user may see, by tenant and name.
+    """Return every service that this user may see, by tenant and name.
 
-    Raises UnreachableError if the daemon or HAProxy does not answer, or if the daemon could not
-    see all of Slurm (SW-VIEW-INCOMPLETE). A user who may not use HAProxy's socket, or is on another
-    host, gets of the gateway what the launcher has told within the last second.
+    Raises UnreachableError if the daemon or HAProxy does not answer, or if the daemon could not see
+    all of Slurm (SW-VIEW-INCOMPLETE). A user who may not use HAProxy's socket, or is on another
+    host, sees of the gateway what the launcher has told within the last second.
     """
     daemon = DaemonClient(settings.daemon)
     view = await whole_view(daemon)
@@ -139,7 +141,10 @@ async def observe(settings: Settings) -> tuple[ServiceObservation, ...]:
 
 
 def _with_logs(view: ServiceView) -> ServiceView:
-    """Owners are told why their slots failed; what everybody can see says only that they did."""
+    """Add why slots failed, from logs that only owners can read.
+
+    What everybody can see says only that they failed.
+    """
     slots = (
         one.model_copy(update={"said": f"{one.said}: {why}"})
         if one.said and (why := why_it_failed(view, one.index))
@@ -161,7 +166,7 @@ async def _gateway(settings: Settings, hidden: tuple[type[OSError], ...]) -> Gat
 def join(
     view: ViewAnswer, gateway: Gateway | None, gateway_url: str
 ) -> tuple[ServiceObservation, ...]:
-    """The two looks as one, service by service."""
+    """Join the two looks, service by service."""
     tenants = {one.name: one for one in view.tenants}
     news = {(one.tenant, one.name): one for one in view.news}
     services = sorted({(one.tenant, one.name) for one in view.services})
@@ -226,7 +231,7 @@ def _load(backend: Backend | None, look: _Look) -> Load | None:
 
 
 def service_url(gateway_url: str, tenant: str, name: str) -> str:
-    """The address of a service: it stays, whatever its replicas do."""
+    """Return a service's address, which stays the same whatever its replicas do."""
     return f"{gateway_url.rstrip('/')}/{tenant}/{name}"
 
 
@@ -275,7 +280,10 @@ def _state(view: ServiceView, slot: SlotView, backend: Backend | None, look: _Lo
 
 
 def _told_state(place: SlotPlace, slot: SlotView, news: ServiceNews | None) -> State:
-    """Without gateway and news a running replica counts as ready: it is the best guess."""
+    """Return the state from the launcher's news.
+
+    Without gateway and news a running replica counts as ready: it is the best guess.
+    """
     if news is None:
         return "ready" if slot.state == "running" else "starting"
     if place in news.draining:

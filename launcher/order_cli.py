@@ -1,4 +1,4 @@
-"""Commands: what a service's owner orders while it runs: scale, restart, delete."""
+"""Commands of ``slicewise service`` that change a running service: scale, restart, delete."""
 
 import asyncio
 from collections.abc import Sequence
@@ -71,7 +71,10 @@ def _scripted(view: ServiceView) -> tuple[int, int]:
 
 
 def _bounds(view: ServiceView, least: int | None, most: int | None) -> tuple[int, int]:
-    """Both, of what was given and what holds now; InvalidInputError (SW-SERVICE-SCALE)."""
+    """Return both bounds, from what was given and what holds now.
+
+    Raises InvalidInputError (SW-SERVICE-SCALE).
+    """
     scripted, order = _scripted(view), view.order
     now_least = scripted[0] if order.min_replicas is None else order.min_replicas
     now_most = scripted[1] if order.max_replicas is None else order.max_replicas
@@ -158,13 +161,13 @@ def delete_service(
 
 
 async def _cancel(daemon: DaemonClient, generations: Sequence[ServiceView]) -> None:
-    # The oldest first: nothing starts again in between.
+    # The oldest generation is deleted first, so that none of them starts again in between.
     for view in reversed(generations):
         await daemon.delete(view.array_job_id)
 
 
 async def _wait_until_gone(daemon: DaemonClient, service: ServiceView, wait_s: int) -> bool:
-    """Whether no generation of it was left in time; meanwhile stderr tells what is."""
+    """Return whether no generation of the service was left in time; show progress on stderr."""
     clock = asyncio.get_running_loop()
     until_s = clock.time() + wait_s
     told = ""

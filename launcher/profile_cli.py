@@ -1,4 +1,4 @@
-"""Commands: what a model does on slices: measure it, show what was measured."""
+"""Commands of ``slicewise profile``: measure a model on slices, show what was measured."""
 
 import asyncio
 import os
@@ -66,7 +66,7 @@ profile_app = typer.Typer(
 
 
 def _counts(most: int) -> Callable[[str], tuple[int, ...]]:
-    """Of an option such as ``1,2,4``: in order, none twice."""
+    """Return a parser of options such as ``1,2,4``: numbers in order, none twice."""
 
     def parse(text: str) -> tuple[int, ...]:
         parts = text.split(",")
@@ -178,7 +178,7 @@ def measure(
 
 
 def _require_files(file: Path, data: Path | None) -> None:
-    """Raises InvalidInputError for what would be found out only when the jobs have run."""
+    """Check files; raises InvalidInputError for what would be found only when the jobs have run."""
     if file.exists():
         read_measurements(file)
     if not os.access(file.absolute().parent, os.W_OK | os.X_OK):
@@ -195,7 +195,7 @@ def _require_files(file: Path, data: Path | None) -> None:
 
 
 def _types(settings: Settings, text: str | None, partition: str | None) -> Sequence[str]:
-    """Those asked for, else all of slicewise.toml that the nodes have."""
+    """Return the types asked for, else all types of slicewise.toml that the nodes have."""
     there = asyncio.run(_types_there(settings, partition))
     asked = there if text is None else list(dict.fromkeys(text.split(",")))
     missing = [name for name in asked if name not in there]
@@ -216,13 +216,13 @@ async def _types_there(settings: Settings, partition: str | None) -> Sequence[st
 
 @dataclass
 class _Jobs:
-    """Those submitted so far, and the types that were refused, with sbatch's own words."""
+    """Jobs submitted so far, and the types that were refused, with sbatch's own message."""
 
     submitted: list[ProfileJob] = field(default_factory=list)
     refused: dict[str, OutsideError] = field(default_factory=dict)
 
     def submit(self, spec: ServiceSpec, settings: Settings, work: Work) -> None:
-        """A refusal leaves the other types be."""
+        """Submit one job; a refusal does not affect the other types."""
         kind = str(spec.profile)
         try:
             done = submit(profile_script(spec, settings.triton, work, sys.executable))
@@ -262,7 +262,7 @@ def _measure(
 
 @contextmanager
 def _telling() -> Iterator[Callable[[Sequence[Progress]], None]]:
-    """Progress on stderr: a table that changes on a terminal, else a line for each change."""
+    """Show progress on stderr: a table that changes on a terminal, else a line for each change."""
     out = Console(stderr=True)
     if out.is_terminal:
         with Live(console=out, auto_refresh=False, transient=True) as live:
@@ -289,7 +289,10 @@ def _print(file: Path, found: Sequence[Measurement], *, as_json: bool) -> None:
 
 
 def _require_complete(seen: Sequence[Progress], refused: Mapping[str, OutsideError]) -> None:
-    """Raises OutsideError: what sbatch said (SW-SBATCH), or SW-PROFILE-ENDED."""
+    """Check that all was measured.
+
+    Raises OutsideError: what sbatch said (SW-SBATCH), or SW-PROFILE-ENDED.
+    """
     for kind in refused:
         typer.echo(f"{kind} was not measured.", err=True)
     if refused:

@@ -1,4 +1,4 @@
-"""The jobs of a measurement: one for each GPU type, followed by what they print and Slurm says."""
+"""Jobs of a measurement, one for each GPU type; followed by their output and what Slurm says."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +15,9 @@ from launcher.logs import plain
 JOB_NAME = "slicewise-profile"
 _FILE_S, _SLURM_S = 0.5, 2.0
 _FILE_PATIENCE_S = 5.0
-"""A shared file system may show last what was written last."""
+"""Seconds to wait for an ended job's output: a shared file system may show the last lines late."""
 _WORDS = 3
-"""Lines of a failed job."""
+"""Lines shown of a failed job's output."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class ProfileJob:
     """A job that measures a model on one GPU type.
 
     Attributes:
-        points: how many it measures.
-        output: what it prints; Slurm writes that into the directory of the submission.
+        points: how many points it measures.
+        output: the file of what it prints; Slurm writes it into the directory of the submission.
     """
 
     job_id: int
@@ -42,8 +42,8 @@ class Progress:
     """How far a job is.
 
     Attributes:
-        view: None while Slurm has not said anything of it, and once it has forgotten it.
-        begun: what it measures now, or did last.
+        view: None while Slurm has said nothing of the job yet, and once Slurm has forgotten it.
+        begun: the point that it measures now, or measured last.
     """
 
     job: ProfileJob
@@ -53,12 +53,12 @@ class Progress:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all is measured."""
+        """Whether all points are measured."""
         return len(self.points) >= self.job.points
 
     @property
     def measurements(self) -> Sequence[Measurement]:
-        """What it has found so far."""
+        """What it has measured so far."""
         job = self.job
         return [
             Measurement(model=job.model, board=job.board, type=job.gres_type, **point.model_dump())
@@ -67,12 +67,12 @@ class Progress:
 
 
 def output_file(directory: Path, job_id: int) -> Path:
-    """As the batch script tells Slurm."""
+    """Return the file of a job's output, as the batch script tells Slurm."""
     return directory / f"{JOB_NAME}-{job_id}.log"
 
 
 def look(job: ProfileJob, view: JobView | None) -> Progress:
-    """What the job has printed so far, beside what Slurm says."""
+    """Return how far a job is, by what it has printed so far and what Slurm says."""
     found = tuple(messages(_text(job.output)))
     begun = [one for one in found if isinstance(one, Begun)]
     points = tuple(one for one in found if isinstance(one, Point))
@@ -87,7 +87,7 @@ def _text(path: Path) -> str:
 
 
 def last_words(job: ProfileJob) -> str:
-    """The last lines that are no messages, as they may stand on a terminal."""
+    """Return the last lines of a job's output that are no messages, safe on a terminal."""
     lines = [line for line in _text(job.output).split("\n") if line.strip() and MARK not in line]
     return "\n".join(plain(line.encode()) for line in lines[-_WORDS:])
 
@@ -95,7 +95,7 @@ def last_words(job: ProfileJob) -> str:
 async def follow(
     jobs: Sequence[ProfileJob], tell: Callable[[Sequence[Progress]], None]
 ) -> Sequence[Progress]:
-    """Until all are complete or have ended; ``tell`` hears of each look."""
+    """Follow jobs until all are complete or have ended; call ``tell`` after each look."""
     clock = asyncio.get_running_loop()
     views: Mapping[int, JobView] | None = None
     asked_s = float("-inf")
@@ -120,22 +120,22 @@ async def follow(
 async def _views(
     jobs: Sequence[ProfileJob], before: Mapping[int, JobView] | None
 ) -> Mapping[int, JobView] | None:
-    """None while Slurm has not answered yet."""
+    """Ask Slurm for the jobs, by job id; None while Slurm has not answered yet."""
     try:
         found = await CommandSlurm().tasks([job.job_id for job in jobs])
     except UnreachableError:
         return before
     except OutsideError:
-        # Slurm has forgotten the only one.
+        # Slurm has forgotten the only job that was asked for.
         found = ()
     return {view.job_id: view for view in found}
 
 
 def has_ended(view: JobView | None) -> bool:
-    """Whether Slurm says so, or does not know it any more."""
+    """Whether Slurm says that the job has ended, or does not know it any more."""
     return view is None or view.state is JobState.ENDED
 
 
 async def cancel(jobs: Sequence[ProfileJob]) -> None:
-    """All of them; one that has ended is no error."""
+    """Cancel all jobs; one that has ended is no error."""
     await asyncio.gather(*(CommandSlurm().cancel(job.job_id) for job in jobs))

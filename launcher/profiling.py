@@ -2,8 +2,9 @@
 
     python -m launcher.profiling WORK SOCKET ID FILE
 
-WORK is JSON; FILE gets Triton's pid as often as it starts. Triton listens on SOCKET, in a directory
-that only this user may enter: whoever reaches it may load any model, hence run code.
+WORK is JSON; Triton's process id is written to FILE each time Triton starts. Triton listens on
+SOCKET, in a directory that only this user may enter: a client that reaches it may load any model,
+hence run code.
 """
 
 import asyncio
@@ -41,24 +42,24 @@ from launcher.decide.profiling import (
 from launcher.decide.sample import Sample, parse_sample
 
 _ANSWER_S = 60.0
-"""An inference that takes longer is none that a slice should serve."""
+"""Seconds for one inference; a slice should serve none that takes longer."""
 _POLL_S = 0.1
 _URL = "http://triton/v2"
-"""Whatever its name: there is one server behind the socket."""
+"""The host's name does not matter: there is one server behind the socket."""
 _OK, _FAILED = 200, 500
 _NO_ANSWER = (ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError)
 
 
 class _CannotError(Exception):
-    """Why a point can't be measured."""
+    """A point can't be measured; the message says why."""
 
 
 class _NoTritonError(Exception):
-    """It does not start: that says nothing of any point."""
+    """Triton does not start, which says nothing of any point."""
 
 
 class _BrokenError(_CannotError):
-    """The same, and Triton is gone, or may be no good any more."""
+    """A point can't be measured, and Triton is gone or may have become unusable."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class _Loaded:
 
 @dataclass(frozen=True)
 class _Server:
-    """The job's Triton, whichever runs just now."""
+    """The job's Triton, whichever process is running now."""
 
     socket: str
     session: ClientSession
@@ -79,19 +80,19 @@ class _Server:
     file: Path
 
     def end(self) -> None:
-        """Kill it: the batch script starts another one."""
+        """Kill Triton; the batch script starts another one."""
         with suppress(OSError, ValueError):
             pid = self.file.read_text(encoding="utf-8")
             self.file.write_text("", encoding="utf-8")
             os.kill(int(pid), signal.SIGKILL)
 
     async def load(self, model: str, processes: int | None) -> _Loaded:
-        """Have it serve the model by so many processes; raises _CannotError."""
+        """Load the model with ``processes`` (None: as configured); raises _CannotError."""
         async with _within(LOAD_DEADLINE_S, "Triton or the model did not start"):
             await self._wait_until_there()
             await self._control(model, "load", {})
             asked = configured(await self._get(f"{_model_url(model)}/config"), processes)
-            # A model that is loaded anew would be there twice for a while, where one fits.
+            # A model that is loaded again would be there twice for a while, where only one may fit.
             await self._control(model, "unload", {})
             await self._wait_until_unloaded(model)
             await self._control(model, "load", {"config": json.dumps(asked)})
@@ -149,7 +150,7 @@ def _require_ok(status: int, body: bytes) -> None:
 
 @asynccontextmanager
 async def _within(seconds: float, what: str) -> AsyncIterator[None]:
-    """Everything that can happen to a conversation, as a reason."""
+    """Turn every failure of an exchange with Triton into a _BrokenError with its reason."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -160,7 +161,7 @@ async def _within(seconds: float, what: str) -> AsyncIterator[None]:
 
 
 class _Model:
-    """The model, served by so many processes; loaded when it is needed and not there."""
+    """The model, served by a number of processes; loaded when it is needed and not there."""
 
     def __init__(self, server: _Server, name: str, processes: int | None) -> None:
         self.name, self.processes = name, processes or 1
@@ -169,7 +170,7 @@ class _Model:
         self._refused = ""
 
     async def loaded(self) -> _Loaded:
-        """Raises _CannotError; what was refused once is not tried again."""
+        """Return the loaded model; raises _CannotError. A refused load is not tried again."""
         if self._refused:
             raise _CannotError(self._refused)
         if self._loaded is None:
@@ -182,25 +183,25 @@ class _Model:
         return self._loaded
 
     async def windows(self, requests: Sequence[Inference], window_s: float) -> Sequence[Window]:
-        """Of so many senders; raises _CannotError."""
+        """Measure with one sender for each request; raises _CannotError."""
         async with _session(self._server.socket) as session:
             url = f"{_model_url(self.name)}/infer"
             return await _Load(session, url).windows(requests, window_s)
 
     def start_anew(self) -> None:
-        """Whatever is wrong with Triton concerns no further point."""
+        """Restart Triton: what is wrong with it shall affect no further point."""
         self._loaded = None
         self._server.end()
 
 
 def _session(socket: str) -> ClientSession:
-    # As many connections as there are senders: nothing waits in the client.
+    # Connections have no limit: each sender has its own, and nothing waits in the client.
     connector = UnixConnector(socket, limit=0)
     return ClientSession(connector=connector, timeout=ClientTimeout(total=None))
 
 
 class _Load:
-    """A closed loop: so many inferences are in flight, each followed by the next."""
+    """A closed loop: one inference of each sender is in flight, followed by its next."""
 
     def __init__(self, session: ClientSession, url: str) -> None:
         self._session, self._url = session, url
@@ -210,7 +211,7 @@ class _Load:
         self._answered = asyncio.Event()
 
     async def windows(self, requests: Sequence[Inference], window_s: float) -> Sequence[Window]:
-        """After one that warms up, until they are steady."""
+        """Return the windows after one that warms up: until steady, ``WINDOWS`` at most."""
         found: list[Window] = []
         try:
             async with asyncio.TaskGroup() as group:
@@ -219,14 +220,14 @@ class _Load:
                 await self._window(window_s)
                 while len(found) < WINDOWS and not is_steady(found):
                     found.append(await self._window(window_s))
-                # Each ends with its answer: nothing is left in Triton for the next point to meet.
+                # Each sender ends with its answer, so nothing is left in Triton for the next point.
                 self._is_going = False
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return found
 
     async def _window(self, seconds: float) -> Window:
-        """From one answer to the first after that time: then what was counted needs no rounding."""
+        """Measure from one answer to the first after ``seconds``: so counts need no rounding."""
         start, began_us = len(self._latencies_us), self._last_us or _now_us()
         await asyncio.sleep(seconds)
         self._answered.clear()
@@ -257,7 +258,7 @@ def _now_us() -> int:
 
 
 async def _measure(work: Work, sample: Sample | None, server: _Server) -> AsyncIterator[Message]:
-    """All points; one that can't be served has a reason, and the next is tried."""
+    """Yield the messages of all points; after one that can't be served the next is tried."""
     number = 0
     for processes in work.processes or (None,):
         model = _Model(server, work.model, processes)
@@ -284,7 +285,7 @@ async def _point(model: _Model, sample: Sample | None, batch: int, window_s: flo
 def _requests(
     loaded: _Loaded, sample: Sample | None, batch: int, count: int
 ) -> Iterator[Inference]:
-    """So many, each a sequence of its own where the model takes sequences."""
+    """Yield ``count`` requests, each a sequence of its own where the model takes sequences."""
     if why := takes_batch(loaded.config, batch):
         raise _CannotError(why)
     for number in range(1, 1 + count):
@@ -311,7 +312,7 @@ async def _run(work: Work, sample: Sample | None, socket: str, identity: str, fi
 
 
 def main(work_json: str, socket: str, identity: str, file: str) -> None:
-    """Measure all of it; SystemExit if there is no Triton to measure it with."""
+    """Measure everything; raises SystemExit if there is no Triton to measure it with."""
     work = Work.model_validate_json(work_json)
     sample = parse_sample(Path(work.data).read_text(encoding="utf-8")) if work.data else None
     try:

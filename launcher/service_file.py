@@ -1,4 +1,4 @@
-"""A service's TOML file: read and checked before anything is submitted."""
+"""Reads a service's TOML file and checks it before anything is submitted."""
 
 import os
 import tomllib
@@ -11,7 +11,7 @@ TABLE = "service"
 
 
 def read_service_file(path: Path) -> ServiceSpec:
-    """The ``[service]`` table of a file.
+    """Return the ``[service]`` table of a file.
 
     Raises InvalidInputError: SW-SERVICE-FILE if the file can't be read, SW-SERVICE naming each bad
     key and what is allowed.
@@ -37,7 +37,7 @@ def _unreadable(path: Path, why: str) -> InvalidInputError:
 
 
 def require_model(spec: ServiceSpec) -> None:
-    """Raises InvalidInputError (SW-SERVICE-MODEL) unless the repository holds the model.
+    """Check the model; raises InvalidInputError (SW-SERVICE-MODEL) if the repository lacks it.
 
     A model is a directory with a config.pbtxt or a numbered version in it, as Triton reads it
     (Triton user guide, "Model Repository").
@@ -63,9 +63,9 @@ def _no_model(message: str) -> InvalidInputError:
 
 
 def require_image(spec: ServiceSpec) -> None:
-    """Raises InvalidInputError (SW-SERVICE-IMAGE) unless an image that is a path is there.
+    """Check the image; raises InvalidInputError (SW-SERVICE-IMAGE) for a path that is not there.
 
-    Others are names of a registry: only the nodes can tell.
+    An image that is no path is a name in a registry, which only the nodes can check.
     """
     image = spec.image
     if image is not None and image.startswith("/") and not Path(image).exists():
@@ -77,9 +77,10 @@ def require_image(spec: ServiceSpec) -> None:
 
 
 def require_writable(directory: Path) -> None:
-    """Raises InvalidInputError (SW-SERVICE-DIRECTORY) if Slurm could not write the logs there.
+    """Check that Slurm can write logs there; raises InvalidInputError (SW-SERVICE-DIRECTORY).
 
-    A task whose output file can't be opened fails before its script runs, and its slot is lost.
+    A task with an output file that can't be opened fails before its script runs, and its slot is
+    lost.
     """
     if not os.access(directory, os.W_OK | os.X_OK):
         raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""Services by name, as commands take it: NAME, or TENANT/NAME where that is ambiguous."""
+"""Finds services by name, as commands take it: NAME, or TENANT/NAME where that is ambiguous."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from launcher.decide.changes import generations_of
 
 
 def complete_service(incomplete: str) -> list[str]:
-    """Services for the shell's completion; none where the daemon does not answer."""
+    """Return services for the shell's completion; none if the daemon does not answer."""
     try:
         views = asyncio.run(DaemonClient(load_settings().daemon).view()).services
     except SlicewiseError:
@@ -40,7 +40,7 @@ SkipModelCheck = Annotated[
 
 
 def choose(name: str, services: Iterable[str]) -> str:
-    """The one of these, ``tenant/name`` each, that is meant.
+    """Return which of the services (``tenant/name``) is meant by ``name``.
 
     Raises InvalidInputError: SW-SERVICE-UNKNOWN, SW-SERVICE-AMBIGUOUS.
     """
@@ -59,22 +59,25 @@ def choose(name: str, services: Iterable[str]) -> str:
 
 
 def living(name: str, views: Sequence[ServiceView]) -> tuple[ServiceView, ...]:
-    """The generations of the service that is meant, the newest first; raises as ``choose``."""
+    """Return the generations of the service that is meant, the newest first.
+
+    Raises what ``choose`` raises.
+    """
     chosen = choose(name, (f"{view.tenant}/{view.name}" for view in views))
     tenant, _, service = chosen.partition("/")
     return generations_of(views, tenant, service)
 
 
 async def find(settings: Settings, name: str) -> tuple[ServiceView, ...]:
-    """The same, as the daemon sees it now."""
+    """Return the same as ``living``, as the daemon sees it now."""
     return living(name, (await whole_view(DaemonClient(settings.daemon))).services)
 
 
 async def whole_view(daemon: DaemonClient) -> ViewAnswer:
-    """What is there now.
+    """Return the daemon's view of now.
 
-    Raises UnreachableError (SW-VIEW-INCOMPLETE) if the daemon could not see all of Slurm: nobody
-    shall take that for "nothing runs".
+    Raises UnreachableError (SW-VIEW-INCOMPLETE) if the daemon could not see all of Slurm: such a
+    view must not be taken for "nothing runs".
     """
     view = await daemon.view()
     if not view.complete:

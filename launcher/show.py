@@ -1,4 +1,4 @@
-"""Services for people and as JSON."""
+"""Shows services to users and as JSON."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
@@ -22,7 +22,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
 def as_json(service: ServiceObservation) -> Mapping[str, object]:
-    """The keys of ``--json``; ``slots`` are the newest generation's, by state."""
+    """Return the keys of ``--json``; ``slots`` are the newest generation's, by state."""
     generations, news = (service.array_job_id, *service.older), service.news
     return {
         "service": service.service,
@@ -75,12 +75,12 @@ def _replica_as_json(one: Replica) -> Mapping[str, object]:
 
 
 def _is_shown(one: Replica) -> bool:
-    """Held slots cost nothing: of these only what has something to say."""
+    """Whether to show the slot: held ones cost nothing, so only those with a remark are shown."""
     return one.state in {"ready", "starting", "draining"} or bool(one.why)
 
 
 def services_overview(services: Sequence[ServiceObservation]) -> RenderableType:
-    """One line per service; below, what their users should know."""
+    """Return a table with one line per service, and below it what was lost for good."""
     losses = (Text(f"{s.service}: {s.loss}", style="red") for s in services if s.loss)
     return Group(_services_table(services), *losses)
 
@@ -124,7 +124,7 @@ def _number(value: int | None) -> str:
 
 
 def service_details(service: ServiceObservation) -> RenderableType:
-    """Everything about one service."""
+    """Return everything about one service."""
     facts = Facts(tuple(_facts(service)))
     shown = tuple(one for one in service.replicas if _is_shown(one))
     return Group(facts, _replicas_table(shown)) if shown else facts
@@ -155,7 +155,7 @@ def _slice(service: ServiceObservation) -> str:
 
 
 def _remarks(service: ServiceObservation) -> Iterable[tuple[str, str, str]]:
-    """Heading, text and style of what is not always so."""
+    """Yield heading, text and style of remarks that only some services have."""
     if service.is_ending:
         yield "ends", "its owner has deleted it; what is in flight finishes", "yellow"
     elif outdated := len(_outdated(service)):

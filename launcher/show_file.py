@@ -1,4 +1,4 @@
-"""A service's file for people and as JSON: its schema, and what applying it would do."""
+"""Shows a service's file to users and as JSON: its schema, and what applying it would do."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from launcher.decide.changes import ApplyPlan, Change
 
 
 def plan_as_json(spec: ServiceSpec, plan: ApplyPlan, url: str) -> Mapping[str, object]:
-    """The keys of ``plan --json``."""
+    """Return the keys of ``plan --json``."""
     return {
         "service": f"{spec.tenant}/{spec.name}",
         "url": url,
@@ -27,7 +27,7 @@ def plan_as_json(spec: ServiceSpec, plan: ApplyPlan, url: str) -> Mapping[str, o
 
 
 def plan_text(spec: ServiceSpec, plan: ApplyPlan, url: str) -> RenderableType:
-    """What would be done, the changes as a diff, and what to know."""
+    """Return what would be done, the changes as a diff, and notes."""
     notes = (Text(note, style="yellow") for note in plan.notes)
     lines = (line for change in plan.changes for line in _diff(change))
     return Group(Text(f"{spec.tenant}/{spec.name} {_would(spec, plan, url)}"), *lines, *notes)
@@ -56,7 +56,7 @@ def _diff(change: Change) -> tuple[Text, ...]:
 
 
 def applied(spec: ServiceSpec, plan: ApplyPlan, submitted: Submitted | None, url: str) -> str:
-    """What was done, in one line."""
+    """Return what was done, in one line."""
     service = f"{spec.tenant}/{spec.name}"
     if submitted is None:
         return (
@@ -72,7 +72,7 @@ def applied(spec: ServiceSpec, plan: ApplyPlan, submitted: Submitted | None, url
 
 
 def schema_rows() -> tuple[Mapping[str, Any], ...]:
-    """Every key of a service file: its type, default and meaning."""
+    """Return every key of a service file: its type, default and meaning."""
     properties = ServiceSpec.model_json_schema()["properties"]
     return tuple(
         {
@@ -92,7 +92,7 @@ def _type(found: Mapping[str, Any]) -> str:
 
 
 def schema_table() -> FittingTable:
-    """The same for people."""
+    """Return the schema as a table for users."""
     rows = schema_rows()
     defaults = ("required" if row["required"] else _default(row["default"]) for row in rows)
     return FittingTable(

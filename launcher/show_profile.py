@@ -1,4 +1,4 @@
-"""Measurements, and how far they are, for people."""
+"""Shows measurements and their progress to users."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from launcher.profile_jobs import Progress
 
 
 def progress_table(seen: Sequence[Progress]) -> FittingTable:
-    """A line for each job."""
+    """Return a table with a line for each job."""
     return FittingTable(
         (
             column("GPU type", (one.job.gres_type for one in seen)),
@@ -23,7 +23,7 @@ def progress_table(seen: Sequence[Progress]) -> FittingTable:
 
 
 def progress_text(one: Progress) -> Text:
-    """What a job does now."""
+    """Return what a job does now."""
     done, failed = numbers(one.points)
     if one.is_complete:
         what = f"{done} points measured" + (f", {failed} of them can't be served" if failed else "")
@@ -50,7 +50,7 @@ def _processes(count: int) -> str:
 
 
 def measurements_table(rows: Sequence[Measurement]) -> FittingTable:
-    """A line for each; what can't be served has its reason."""
+    """Return a table with a line for each measurement; one that can't be served has its reason."""
     return FittingTable(
         (
             column("model", (one.model for one in rows)),

@@ -1,4 +1,4 @@
-"""Commands: what a service does now: list, status, logs."""
+"""Commands of ``slicewise service`` that show what a service does now: list, status, logs."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What applying a service's file would do: a new service, a new generation, or nothing."""
+"""Decides what applying a service's file would do: a new service, a new generation, or nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Action = Literal["create", "roll over", "nothing"]
 
 @dataclass(frozen=True)
 class Change:
-    """One key of the service: as the newest generation has it, and as the file says."""
+    """A key that differs: its value in the newest generation and in the file; None is no value."""
 
     key: str
     before: str | None
@@ -26,7 +26,7 @@ class ApplyPlan:
     """What ``apply`` would do.
 
     Attributes:
-        array_job_id: of the newest generation, which is replaced; None if there is none.
+        array_job_id: the newest generation's, which is replaced; None if there is none.
         notes: what its user should know besides, such as quota for the surge.
     """
 
@@ -37,7 +37,7 @@ class ApplyPlan:
 
 
 def generations_of(views: Sequence[ServiceView], tenant: str, name: str) -> tuple[ServiceView, ...]:
-    """The living arrays of one service, the newest first."""
+    """Return the living job arrays of one service, the newest first."""
     found = (view for view in views if (view.tenant, view.name) == (tenant, name))
     return tuple(sorted(found, key=lambda view: -view.array_job_id))
 
@@ -47,8 +47,9 @@ def plan_apply(
 ) -> ApplyPlan:
     """Compare the file with the newest generation; ``cost`` is a replica's.
 
-    ``force`` rolls over to the same again: after an update of the engine, or of Slicewise; slots
-    that were lost do, too. Raises InvalidInputError (SW-SERVICE-ENDING) while it is deleted.
+    ``force`` rolls over though nothing has changed, for example after an update of the engine or of
+    Slicewise; lost slots do so, too. Raises InvalidInputError (SW-SERVICE-ENDING) while the service
+    is being deleted.
     """
     living = generations_of(view.services, spec.tenant, spec.name)
     tenant = next((one for one in view.tenants if one.name == spec.tenant), None)
@@ -72,7 +73,10 @@ def plan_apply(
 
 
 def changed_keys(before: Mapping[str, str], spec: ServiceSpec) -> tuple[Change, ...]:
-    """Keys that differ, in the schema's order; a key that was left out then has its default."""
+    """Return the keys that differ, in the schema's order.
+
+    A key that was left out before counts with its default.
+    """
     old, new = _values(before), spec.values()
     keys = (*new, *(key for key in old if key not in new))
     return tuple(
@@ -84,7 +88,7 @@ def _values(directives: Mapping[str, str]) -> Mapping[str, str]:
     try:
         return service_spec(directives).values()
     except InvalidInputError:
-        # Of an older version: its keys as they stand.
+        # Directives of an older version are compared as they stand.
         return directives
 
 
@@ -99,7 +103,7 @@ def _under_way(living: Sequence[ServiceView]) -> int:
 
 
 def _surge_note(tenant: TenantView | None, cost: int, replicas: int) -> tuple[str, ...]:
-    """The rule when quota has nothing to spare: replicas make room, one at a time."""
+    """Say how new replicas fit into the quota; without room, old ones make room one at a time."""
     if tenant is None or not replicas or not cost:
         return ()
     ceiling = _ceiling(tenant)
@@ -122,7 +126,7 @@ def _ceiling(tenant: TenantView) -> int:
 
 
 def _quota_note(tenant: TenantView | None, cost: int, spec: ServiceSpec) -> tuple[str, ...]:
-    """Fewer replicas than the file asks for, even if nothing else of the tenant ran."""
+    """Say if quota allows fewer replicas than the file asks for, even without other jobs."""
     if tenant is None or not cost:
         return ()
     most = _ceiling(tenant) // cost

@@ -1,4 +1,4 @@
-"""What is measured of a model on a slice, when a figure is steady, what it is."""
+"""Decides what to measure of a model on a slice, when a figure is steady, and what it is."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,26 +9,27 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 MARK = "slicewise-profile: "
-"""Before each message in a job's output, where Triton and the model write, too."""
+"""Prefix of each message in a job's output, into which Triton and the model write, too."""
 
 WINDOWS = 4
-"""Of a load at most, after one that warms up; all are equally long."""
+"""Windows of a load at most, after one that warms up; all are equally long."""
 LOADS = (1, 2)
-"""Of a point: inferences in flight for each process; ``measured`` says why."""
+"""Loads of a point, as inferences in flight for each process; ``measured`` says why these."""
 LOAD_DEADLINE_S = 300
-"""Of a Triton or a model that starts."""
+"""Seconds within which Triton or a model must start."""
 _STEADY_PERCENT = 5
 _LATENCY_PERCENT = 95
 _US_PER_S = 1_000_000
 
 
 class Work(BaseModel):
-    """What one job measures.
+    """What one job measures. A point is one batch size with one number of processes.
 
     Attributes:
-        batches: for each number of processes, all of these, the smallest first.
-        processes: that serve the model in the slice; () is as many as its configuration says.
-        seconds: of each point at most.
+        batches: batch sizes, the smallest first; all are measured for each number of processes.
+        processes: numbers of processes that serve the model in the slice; () is the one that its
+            configuration says.
+        seconds: time of each point at most.
         data: a file with a request's inputs; None makes zeros.
     """
 
@@ -42,23 +43,23 @@ class Work(BaseModel):
 
     @property
     def points(self) -> int:
-        """How many there are."""
+        """How many points there are."""
         return len(self.batches) * max(1, len(self.processes))
 
     @property
     def window_s(self) -> float:
-        """Of one window."""
+        """Seconds of one window."""
         return self.seconds / (len(LOADS) * (1 + WINDOWS))
 
     @property
     def time_limit_min(self) -> int:
-        """Slurm's time limit: each point twice its time, each loading once its deadline."""
+        """Slurm's time limit in minutes: twice each point's time, and each loading's deadline."""
         loads = 1 + max(1, len(self.processes))
         return ceil((2 * self.seconds * self.points + LOAD_DEADLINE_S * loads) / 60)
 
 
 class Begun(BaseModel):
-    """A point that is being measured; ``number`` counts from 1."""
+    """Message about a point that is being measured; ``number`` counts from 1."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -68,15 +69,15 @@ class Begun(BaseModel):
 
 
 class Point(BaseModel):
-    """A point that was measured.
+    """Message about a point that was measured.
 
     Attributes:
-        throughput_mrps: thousandths of a request per second, ``batch`` of them in each inference;
-            0 if it can't.
-        latency_us: in which 95 % of the inferences were answered.
+        throughput_mrps: thousandths of a request per second, with ``batch`` requests in each
+            inference; 0 if the point can't be served.
+        latency_us: microseconds within which 95 % of the inferences were answered.
         samples: inferences that count.
         steady: whether the last two windows agreed.
-        reason: why it can't; "" if it can.
+        reason: why the point can't be served; "" if it can.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -94,12 +95,15 @@ Message = Begun | Point
 
 
 def message_text(message: Message) -> str:
-    """As a job prints it: a line of its own, also behind a line that somebody left unfinished."""
+    """Return a message as a line of its own.
+
+    It is one also after a line that another program has left unfinished.
+    """
     return f"\n{MARK}{message.model_dump_json()}\n"
 
 
 def messages(output: str) -> Iterator[Message]:
-    """Those in the whole lines of a job's output; what only looks like one is left out."""
+    """Yield the messages in whole lines of a job's output; what only looks like one is left out."""
     for line in output.split("\n")[:-1]:
         before, mark, text = line.partition(MARK)
         if mark and not before:
@@ -117,18 +121,18 @@ def _read(text: str) -> Iterator[Message]:
 
 @dataclass(frozen=True)
 class Window:
-    """Inferences that were answered one after the other's answer, and in how long all of them."""
+    """Inferences that were answered one after another, and how long all of them took together."""
 
     latencies_us: Sequence[int]
     duration_us: int
 
     def throughput_mrps(self, batch: int) -> int:
-        """Thousandths of a request per second."""
+        """Return the throughput in thousandths of a request per second."""
         return 1000 * _US_PER_S * batch * len(self.latencies_us) // self.duration_us
 
 
 def is_steady(windows: Sequence[Window]) -> bool:
-    """Whether the throughputs of the last two differ by 5 % of the larger one at most."""
+    """Whether the throughputs of the last two windows differ by at most 5 % of the larger one."""
     if len(windows) < 2:  # noqa: PLR2004
         return False
     small, large = sorted(window.throughput_mrps(1) for window in windows[-2:])
@@ -136,10 +140,10 @@ def is_steady(windows: Sequence[Window]) -> bool:
 
 
 def measured(batch: int, processes: int, alone: Sequence[Window], busy: Sequence[Window]) -> Point:
-    """The figure, of the last two windows of each.
+    """Compute a point from the last two windows of each load.
 
-    ``alone``: one inference at a time for each process, which is where latencies come from;
-    ``busy``: two, so that one waits while one is worked on, which is where throughput comes from.
+    ``alone``: one inference in flight for each process, from which the latency comes; ``busy``:
+    two, so that one waits while one is worked on, from which the throughput comes.
     """
     unhurried, hurried = _joined(alone[-2:]), _joined(busy[-2:])
     return Point(
@@ -163,15 +167,15 @@ def _percentile(latencies_us: Sequence[int]) -> int:
 
 
 def failed(batch: int, processes: int, reason: str) -> Point:
-    """A point that can't be served so."""
+    """Return a point that can't be served, with the reason."""
     plain = " ".join("".join(sign if sign.isprintable() else " " for sign in reason).split())
     return Point(batch=batch, processes=processes, reason=plain[:1000])
 
 
 def configured(config: Mapping[str, Any], processes: int | None) -> Mapping[str, Any]:
-    """A model's configuration with so many processes (None: as they are) and no dynamic batching.
+    """Return a model's configuration for ``processes`` (None: as it is) without dynamic batching.
 
-    Each inference carries a whole batch already; a batcher would wait for more, or join two.
+    Each inference already carries a whole batch; a batcher would wait for more, or join two.
     """
     kept = {key: value for key, value in config.items() if key != "dynamic_batching"}
     if processes is None:
@@ -181,12 +185,12 @@ def configured(config: Mapping[str, Any], processes: int | None) -> Mapping[str,
 
 
 def processes_of(config: Mapping[str, Any]) -> int:
-    """How many serve the model by its configuration."""
+    """Return how many processes serve the model by its configuration."""
     return sum(group.get("count", 1) for group in config.get("instance_group", ())) or 1
 
 
 def takes_batch(config: Mapping[str, Any], batch: int) -> str:
-    """Why a model can't take such a batch; "" if it can."""
+    """Return why a model can't take such a batch; "" if it can."""
     largest = config.get("max_batch_size", 0)
     if batch <= max(1, largest):
         return ""
@@ -194,6 +198,6 @@ def takes_batch(config: Mapping[str, Any], batch: int) -> str:
 
 
 def numbers(points: Iterable[Point]) -> tuple[int, int]:
-    """How many were measured, and how many of them can't be served."""
+    """Return how many points were measured, and how many of them can't be served."""
     found = tuple(points)
     return len(found), sum(not point.throughput_mrps for point in found)

@@ -1,4 +1,4 @@
-"""A request's inputs as a file has them: KServe's JSON, ``{"inputs": [{"name": ...}]}``."""
+"""Reads a request's inputs from a file in KServe's JSON, ``{"inputs": [{"name": ...}]}``."""
 
 import json
 import struct
@@ -33,7 +33,7 @@ class Sample:
     inputs: Sequence[tuple[Tensor, bytes]]
 
     def inference(self, config: ModelConfig, batch: int, sequence_id: int) -> Inference:
-        """The request as often as the batch wants it, where the model takes batches.
+        """Build an inference that repeats the request ``batch`` times, if the model takes batches.
 
         Raises ValueError if the sample is a batch itself.
         """
@@ -53,7 +53,7 @@ def _repeated(one: Tensor, content_bytes: int, copies: int, config: ModelConfig)
 
 
 def parse_sample(text: str) -> Sample:
-    """Raises InvalidInputError (SW-PROFILE-DATA) for anything but such a request's JSON."""
+    """Read a request's JSON; raises InvalidInputError (SW-PROFILE-DATA) for anything else."""
     try:
         return Sample([_input(one) for one in json.loads(text)["inputs"]])
     except (KeyError, TypeError, ValueError, RecursionError, struct.error) as error:
