@@ -27,7 +27,7 @@ RATE_MAP, CONCURRENT_MAP = "rate.map", "concurrent.map"
 _SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
 _NO_LIMIT = 1_000_000_000
 _HEADER_BYTES = 8000
-"""Bytes of headers that the gateway lets in; Triton takes 8 KiB a line."""
+"""Bytes of headers, and of path, that the gateway lets in at most; Triton takes 8 KiB a line."""
 _UNREAD_REFUSALS = 1000
 """Refusals of one host that may be unread: 16 MiB of HAProxy's memory. Clients read theirs
 immediately."""
