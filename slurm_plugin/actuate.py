@@ -1,4 +1,4 @@
-"""Moves services' slots: all that the daemon itself changes of them in Slurm is here."""
+"""Carries out plans for services' slots: every change that the daemon makes to them is here."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -16,7 +16,7 @@ from slurm_plugin.observe import report, warn
 def not_moved(
     array_job_id: int, seen: Iterable[JobView], changes: Mapping[Target, JobChange]
 ) -> Mapping[Target, JobChange]:
-    """The changes of single waiting tasks that have another QOS than they were changed to."""
+    """Changes, task by task, of the waiting tasks that are not in the QOS they were changed to."""
     wanted = {
         index: change
         for target, change in changes.items()
@@ -34,13 +34,13 @@ def not_moved(
 
 
 class Actuator:
-    """Carries plans out. Plans are made of services, and services only of jobs with our tag."""
+    """Carries plans out. Plans are made for services, and services only from jobs with our tag."""
 
     def __init__(self, slurm: Slurm) -> None:
         self._slurm = slurm
 
     async def apply(self, service: ServiceView, plan: SlotPlan) -> bool:
-        """Give back first, then release; True if there was anything to do."""
+        """Give slices back first, then release; True if there was anything to do."""
         array = service.array_job_id
         moved = await self._move(service, plan)
         release = partial(self._slurm.release, limit_min=limit_min(lease_of(service)))
@@ -57,7 +57,10 @@ class Actuator:
         return moved or any(slots for _, _, slots in actions)
 
     async def _move(self, service: ServiceView, plan: SlotPlan) -> bool:
-        """What Slurm refuses to move waits where it is: its limits hold there, too."""
+        """Change the QOS of waiting slots; True if the plan moves any.
+
+        A slot that Slurm refuses to move waits where it is: Slurm's limits hold there, too.
+        """
         array = service.array_job_id
         changes: dict[Target, JobChange] = {
             Tasks(array, slots): JobChange(qos=qos)
@@ -82,7 +85,10 @@ class Actuator:
         return True
 
     async def _move_again(self, array_job_id: int, changes: Mapping[Target, JobChange]) -> None:
-        """One by one what Slurm has left where it was, whatever it said: it would wait for ever."""
+        """Move one by one the tasks that Slurm left where they were, whatever it answered.
+
+        Otherwise such a task would wait for ever.
+        """
         seen = await self._slurm.tasks({array_job_id})
         again = not_moved(array_job_id, seen, changes)
         if again:

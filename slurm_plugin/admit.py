@@ -1,4 +1,4 @@
-"""Snapshot → decide → answer: admission from memory."""
+"""Answers submissions from memory: decides each on the newest snapshot."""
 
 import secrets
 import time
@@ -22,7 +22,7 @@ from slurm_plugin.decide.qos_names import is_borrowed
 from slurm_plugin.decide.snapshot import Recent, Snapshot
 
 _REMEMBERED_S = 2.0
-"""How long what was just admitted counts though Slurm doesn't show it: its submission may still
+"""Seconds for which an admitted job counts although Slurm doesn't show it: its submission may still
 fail for reasons of Slurm's own."""
 _REMEMBERED = 10_000
 
@@ -42,9 +42,10 @@ _K = TypeVar("_K", bound=Hashable)
 
 
 class Admission:
-    """Answers submissions, and counts forward what it has admitted since the last look at Slurm.
+    """Answers submissions, and adds to the snapshot what it has admitted since the last look at
+    Slurm.
 
-    For one thread.
+    For use by one thread.
     """
 
     def __init__(self, mode: Mode) -> None:
@@ -57,12 +58,12 @@ class Admission:
         self._recent = Recent(self._used, self._guaranteed, self._services)
 
     def publish(self, snapshot: Snapshot, observed_s: float) -> None:
-        """Decide on this one from now on; ``observed_s`` is when the look at Slurm began."""
+        """Decide on this snapshot from now on; ``observed_s`` is when its look at Slurm began."""
         self._snapshot = snapshot
         since_s = observed_s - _REMEMBERED_S
         for _ in range(len(self._admitted)):
             one = self._admitted.popleft()
-            # A service may be shown before its script is read.
+            # Slurm may show a service's array before the daemon has read its script.
             is_shown = one.token in snapshot.newest and one.service is None
             if is_shown or one.at_s <= since_s:
                 self._count(one, -1)
@@ -80,11 +81,11 @@ class Admission:
         return answer
 
     def preview(self, request: SubmitRequest) -> SubmitAnswer:
-        """What the answer to a submission would be; nothing is left behind."""
+        """The answer that a submission would get; nothing is counted."""
         return self._decide(request)[0]
 
     def check(self, request: CheckRequest, uid: int) -> SubmitAnswer:
-        """What the answer to a service would be; nothing is left behind.
+        """The answer that a service's submission would get; nothing is counted.
 
         Raises InvalidInputError: SW-TENANT-UNKNOWN, SW-DIRECTIVE, SW-SERVICE.
         """
@@ -108,7 +109,7 @@ class Admission:
             return
         tenant, service = decision.tag.tenant, decision.tag.service
         is_guaranteed = not is_borrowed(decision.answer.qos or "")
-        # A service's slots rest until they are released: they take nothing yet.
+        # A service's slots are held until they are released: they take nothing yet.
         cost = 0 if service else decision.cost_millislices
         token = decision.tag.token
         admitted = _Admitted(time.time(), token, tenant, service, uid, cost, is_guaranteed)
@@ -126,7 +127,7 @@ class Admission:
 
 
 def _add(counter: Counter[_K], key: _K, amount: int) -> None:
-    """Leaves no zeros behind."""
+    """Add to a counter, and drop entries of zero or less."""
     counter[key] += amount
     if counter[key] <= 0:
         del counter[key]

@@ -1,4 +1,4 @@
-"""The loop from Slurm to the ledger: charges runs, rolls budgets; nobody waits for it."""
+"""The loop from Slurm to the ledger: charges runs and rolls budgets; no other loop waits for it."""
 
 import asyncio
 import time
@@ -31,25 +31,26 @@ if TYPE_CHECKING:
 
 
 _SETTLE_S = 5.0
-"""How often accounting is asked though no run is known to have ended."""
+"""Seconds between queries of accounting while no run is known to have ended."""
 
 _SEAL_S = 60.0
-"""How often is sealed what others may have booked."""
+"""Seconds between seals while this daemon books nothing: other processes may have booked."""
 
 _LATE_S = 60
-"""Accounting that does not show an end so long after it is asked no more often than that."""
+"""Seconds after a run is gone during which every turn asks accounting for its end. After that
+accounting is asked only every ``_SETTLE_S`` seconds."""
 
 HELD_BACK_S = 12 * 3600
-"""How long a refused charge of a run that has ended holds the watermark back, so that accounting
-shows it again. Then it is reported and given up: all that accounting ever had would be read each
-time for one of them."""
+"""Seconds for which a refused charge of an ended run holds the watermark back, so that accounting
+shows the run again. Then the charge is reported and given up: otherwise a single refused charge
+would make each query read all that accounting ever had."""
 
 _MOST_TOLD = 16
-"""Lines in the log about refused charges at one turn."""
+"""Most log lines about refused charges in one turn."""
 
 
 def tariff(settings: Settings, policy: Policy) -> Tariff:
-    """What is charged on this cluster, and to whom."""
+    """The tariff of this cluster: costs, managed partitions, and which tenant pays for which."""
     return Tariff(
         settings.cluster.name,
         frozenset(settings.cluster.partitions),
@@ -65,8 +66,8 @@ class _Refused:
     """A charge that the ledger refused.
 
     Attributes:
-        since_s: since when it does, by the monotonic clock.
-        end_s: when its run ended; None if it runs.
+        since_s: when the ledger first refused it, by the monotonic clock.
+        end_s: when its run ended, Unix seconds; None while the run is not known to have ended.
     """
 
     since_s: float
@@ -78,11 +79,11 @@ class _Refused:
 
 
 class Bookkeeping:
-    """Keeps the ledger as Slurm and its accounting say.
+    """Keeps the ledger in line with Slurm and its accounting.
 
-    A charge that the ledger refuses is decided again at each turn, for as long as Slurm, accounting
-    or the ledger's reservations show its run. The watermark waits for it, so that accounting does,
-    but no longer than ``HELD_BACK_S``.
+    A charge that the ledger refuses is decided again at each turn, while Slurm, accounting or the
+    ledger's reservations show its run. The watermark waits for the charge, so that accounting goes
+    on showing it, but no longer than ``HELD_BACK_S``.
     """
 
     def __init__(self, settings: Settings, slurm: Slurm, ledger: "Ledger", sync: Sync) -> None:
@@ -102,7 +103,9 @@ class Bookkeeping:
         self._unpriced: frozenset[str] = frozenset()
 
     async def start(self) -> None:
-        """Check the ledger's version; from now on every run's end is charged."""
+        """Check the ledger's version, and set the watermark if there is none: from now on every
+        run's end is charged. Raises what the ledger raises.
+        """
         await asyncio.to_thread(self._ledger.require_current)
         await asyncio.to_thread(self._ledger.charges.accounted_until_s)
 
@@ -113,7 +116,7 @@ class Bookkeeping:
             self._policy = await asyncio.to_thread(self._ledger.tenants.policy)
             self._change_id = change_id
         jobs, looked_s = self._sync.jobs, int(self._sync.looked_s)
-        # A period or watermark that is late does no harm.
+        # The earlier of both clocks: a period or watermark that is late does no harm.
         safe_s = min(looked_s, int(self._sync.view.observed_s))
         await self._charge(jobs, looked_s, safe_s)
         zone = self._settings.ledger.time_zone
@@ -131,9 +134,10 @@ class Bookkeeping:
             await self._seal()
 
     async def _seal(self) -> None:
-        """What was booked, by whomever; that it can't be now does not keep runs from being charged.
+        """Seal what was booked, by this process or another.
 
-        A role may do it only once it is granted anew.
+        A failure to seal does not keep runs from being charged. After an upgrade the daemon's role
+        may seal only once ``slicewise db grant`` was run again.
         """
         self._has_booked, self._seal_due_s = False, time.monotonic() + _SEAL_S
         try:
@@ -142,17 +146,19 @@ class Bookkeeping:
             report_failure("seal_failed", error)
 
     async def _charge(self, jobs: tuple[JobView, ...], looked_s: int, safe_s: int) -> None:
-        """Reserve for what runs, settle what has ended.
+        """Reserve for running jobs, settle ended ones.
 
-        ``looked_s`` is by a clock that follows late where one is set, ``safe_s`` no later than that
-        and the host's. What is waited for is measured by one that nobody sets.
+        ``looked_s`` is by the steady clock, which follows late where the host's clock was set;
+        ``safe_s`` is no later than that or the host's clock. Waits are measured by the monotonic
+        clock.
         """
         monotonic_s = self._sync.looked_monotonic_s
         reservations = await asyncio.to_thread(self._ledger.charges.open_reservations)
         since_s = await self._since_s(safe_s)
         self._gone = gone_runs(self._gone, looked_s, monotonic_s, jobs, reservations)
         records = await self._records(since_s, monotonic_s)
-        # Until accounting has answered long enough to have caught up with slurmctld.
+        # Accounting has caught up with slurmctld once it has answered without a break for long
+        # enough.
         answered_s = monotonic_s - (self._answering_since_s or monotonic_s)
         has_caught_up = records is not None and answered_s >= ACCOUNTING_DELAY_S
         lost = lost_ends(self._gone, monotonic_s) if has_caught_up else {}
@@ -170,7 +176,7 @@ class Bookkeeping:
             warn("charge_odd", job=odd.key.job_id, text=odd.text)
         for kind in sorted(decided.unpriced - self._unpriced):
             warn("gpu_type_without_cost", type=kind)
-        # Not again each time that one of the type runs.
+        # Each type is reported once, not each time that one of its jobs runs.
         self._unpriced |= decided.unpriced
         if has_caught_up:
             await self._move_watermark(since_s, safe_s, jobs)
@@ -178,8 +184,11 @@ class Bookkeeping:
     def _follow_refused(
         self, charges: Sequence[Charge], posted: Posted, *, shows_all: bool
     ) -> None:
-        """Each is told of once, and of very many some. Without accounting's answer (``shows_all``)
-        those that only it knows were not tried again.
+        """Report each newly refused charge once; of more than ``_MOST_TOLD``, the rest only as a
+        number.
+
+        Without accounting's answer (``shows_all`` false) charges that only accounting knows were
+        not tried again, so they are kept.
         """
         before, now_s = self._refused, time.monotonic()
         kept = {} if shows_all else {k: v for k, v in before.items() if k not in posted.booked}
@@ -193,19 +202,21 @@ class Bookkeeping:
             warn("charges_refused", more=len(new[_MOST_TOLD:]))
 
     async def _since_s(self, safe_s: int) -> int:
-        """From when on accounting may show ends that are not in the ledger."""
+        """Unix seconds from which accounting may show ends that are not in the ledger."""
         mark_s = await asyncio.to_thread(self._ledger.charges.accounted_until_s)
         if mark_s <= safe_s:
             self._is_ahead = False
             return mark_s
-        # Once written by a clock that was ahead: charging must not rest until then.
+        # The watermark was written by a clock that was ahead: charging must not rest until then.
         if not self._is_ahead:
             warn("watermark_ahead", ahead_s=mark_s - safe_s)
         self._is_ahead = True
         return safe_s - ACCOUNTING_DELAY_S
 
     async def _records(self, since_s: int, monotonic_s: float) -> tuple[RunRecord, ...] | None:
-        """Accounting's runs if some may be new; None if not, or if it does not answer."""
+        """Accounting's runs since ``since_s``, if some may be new; None if not, or without an
+        answer.
+        """
         ended = any(monotonic_s - gone.since_s < _LATE_S for gone in self._gone.values())
         if not ended and time.monotonic() < self._settle_due_s:
             return None

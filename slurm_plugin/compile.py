@@ -1,4 +1,4 @@
-"""Bring Slurm's limits to what the ledger says: gather, decide, apply."""
+"""Brings Slurm's limits to what the ledger says: gathers, decides, applies."""
 
 import asyncio
 import time
@@ -74,17 +74,20 @@ if TYPE_CHECKING:
 _Seen = TypeVar("_Seen")
 
 _PATIENCE_S, _PAUSE_S = 60.0, 0.1
-"""For another one that compiles: longer than sacctmgr may take for a few changes."""
+"""Seconds to wait for another compilation to end (longer than sacctmgr may take for a few changes),
+and seconds between tries."""
 _ROUNDS = 8
-"""What a change lets show (a child inherits) is found in the next; the last must find nothing."""
+"""Most rounds of a compilation. A change may reveal further differences (a child inherits a value),
+which the next round finds; the last round must find none."""
 _NEWS_S = _PATIENCE_S / 3
-"""Who takes Slicewise out says so in the ledger, and then waits for this turn to end, which takes a
-few seconds where Slurm is not slow. After so long the ledger is asked whether somebody waits."""
+"""Seconds after which a compilation asks the ledger again whether Slicewise is being uninstalled.
+An uninstall records that in the ledger, and then waits for this compilation to end, which takes a
+few seconds unless Slurm is slow."""
 
 
 @dataclass(frozen=True)
 class Conf:
-    """What slurmctld goes by of slurm.conf."""
+    """The parts of slurm.conf that matter for limits, as slurmctld has read them."""
 
     config: Mapping[str, str] = field(hash=False)
     partitions: tuple[PartitionView, ...]
@@ -92,10 +95,10 @@ class Conf:
 
 @dataclass(frozen=True)
 class SlurmNow:
-    """What Slurm has of limits, and the jobs and nodes that they bind.
+    """Slurm's limits, and the jobs and nodes that they bind.
 
     Attributes:
-        is_fresh: whether the jobs are as young as the limits.
+        is_fresh: whether the jobs were read no earlier than the limits.
     """
 
     associations: tuple[Association, ...]
@@ -111,12 +114,13 @@ class Look:
     """Ledger and Slurm side by side.
 
     Attributes:
-        books: the ledger, that is.
-        use: what jobs did with the limits then; planned_use: that for which they are wanted.
-        differences: what Slurm does not have as the ledger says.
-        by_hand: those that somebody else has made since.
+        books: the ledger.
+        use: what jobs hold in each QOS at the time of the look; planned_use: the use for which the
+            limits are wanted.
+        differences: settings that Slurm does not have as the ledger says.
+        by_hand: differences that were made outside Slicewise since it last set them.
         warnings: what keeps the limits from holding, or tenants apart, one sentence each.
-        is_uninstalled: whether none of that may be set.
+        is_uninstalled: whether Slicewise was uninstalled, so that no difference may be applied.
     """
 
     books: Books
@@ -142,15 +146,17 @@ UNINSTALLED = Refusal(
 
 @dataclass(frozen=True)
 class Compiled:
-    """What Slurm now has.
+    """The result of a compilation: what Slurm now has.
 
     Attributes:
-        books: the ledger, as it was compiled.
-        changes: the sacctmgr commands that it took; none if Slurm had it all.
-        by_hand: what somebody else had changed, now put back or adopted.
-        refused: those that Slurm refused, with its own words. No tenant's limit is among them.
-        waits: limits that are left to the next compilation, as jobs took meanwhile what was to be
-            theirs. While there are any, the policy is not in force.
+        books: the ledger that was compiled.
+        changes: the sacctmgr commands that Slurm took; none if it had everything already.
+        by_hand: settings changed outside Slicewise, now put back or adopted.
+        refused: the commands that Slurm refused, with its own words. No tenant's limit is among
+            them.
+        waits: limits left to the next compilation, because jobs meanwhile took the quota by which
+            the limits were to grow, or Slurm did not shrink others. While there are any, the policy
+            is not in force.
     """
 
     books: Books
@@ -171,7 +177,7 @@ async def slurm_now(
     nodes: tuple[NodeView, ...] | None = None,
     conf: Conf | None = None,
 ) -> SlurmNow:
-    """What is given was seen before; Slurm is asked for the rest.
+    """Read from Slurm what is not given; ``jobs``, ``nodes`` and ``conf`` were read before.
 
     Raises what ``Slurm`` raises.
     """
@@ -199,15 +205,17 @@ def _given(value: _Seen | None) -> Awaitable[_Seen] | None:
 
 
 async def _jobs_again(slurm: Slurm, shown: SlurmNow) -> SlurmNow:
-    """Who has started meanwhile."""
+    """Read the jobs again: some may have started meanwhile."""
     return replace(shown, jobs=await slurm.jobs(), is_fresh=True)
 
 
 async def _again(
     slurm: Slurm, shown: SlurmNow, seen: Look, changed: Sequence[Difference]
 ) -> SlurmNow:
-    """What else may have moved with what was ``changed`` of all that was ``seen``: what inherits
-    from accounts, and jobs, if others are to grow now by what shrank.
+    """Read again what may have moved together with the ``changed`` differences of ``seen``.
+
+    These are associations, where accounts changed (others inherit from them), and jobs, where
+    limits shrank and others are to grow by that now.
     """
     if any(one.key.entity == "account" for one in changed):
         shown = replace(shown, associations=await slurm.associations())
@@ -217,13 +225,13 @@ async def _again(
 
 
 def _after(shown: SlurmNow, changed: Changed) -> SlurmNow:
-    """With what a change has made of QOS; jobs may have started before it."""
+    """``shown`` with the QOS as a change left them; jobs may have started before the change."""
     qos = {one.name: one for one in (*shown.qos, *changed.qos)}
     return replace(shown, qos=tuple(qos.values()), is_fresh=False)
 
 
 async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
-    """Slurm beside the ledger now. Changes nothing. Raises what ``Slurm`` and ``Ledger`` raise."""
+    """Compare Slurm with the ledger, changing nothing. Raises what ``Slurm`` and ``Ledger`` do."""
     shown = await slurm_now(slurm)
     return compared(await asyncio.to_thread(books_now, ledger, settings), shown, settings)
 
@@ -231,8 +239,9 @@ async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
 def compared(
     books: Books, shown: SlurmNow, settings: Settings, planned: Look | None = None
 ) -> Look:
-    """What Slurm has beside what the ledger says. The limits are wanted for what is in use, or was
-    when they were ``planned``.
+    """Compare what Slurm has with what the ledger says.
+
+    The limits are wanted for the current use, or for that of ``planned``, if given.
     """
     config, partitions, cluster = shown.conf.config, shown.conf.partitions, settings.cluster
     nodes, managed = shown.nodes, frozenset(cluster.partitions)
@@ -287,18 +296,18 @@ def compared(
 
 
 def is_uninstalled(books: Books, qos: Iterable[Qos], settings: Settings) -> bool:
-    """Whether the ledger says so, or Slurm where the ledger was away then."""
+    """Whether Slicewise was uninstalled: by the ledger, or by Slurm if the ledger was away then."""
     return books.is_uninstalled or is_marked(qos, settings)
 
 
 def is_marked(qos: Iterable[Qos], settings: Settings) -> bool:
-    """Whether Slurm says that Slicewise was taken out."""
+    """Whether a QOS in Slurm says that Slicewise was uninstalled."""
     mark = uninstalled_qos(settings.cluster.name)
     return any(one.name == mark for one in qos)
 
 
 async def compile_limits(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compiled:
-    """``compile_in_turn``, when it is its turn."""
+    """Wait for the turn to compile, then do ``compile_in_turn`` on a fresh look."""
     async with compile_turn(ledger):
         shown = await slurm_now(slurm)
         books = await asyncio.to_thread(books_now, ledger, settings)
@@ -312,24 +321,25 @@ async def compile_in_turn(
     shown: SlurmNow,
     books: Books,
 ) -> Compiled:
-    """Apply the differences, in rounds until there are none. The first goes by what Slurm has
-    ``shown`` in this turn; a round after it looks only at what was changed in the one before. All
-    go by the same ``books``: what changes in the ledger meanwhile, and what runs use up of budgets,
-    is for the next compilation.
+    """Apply the differences in rounds, until none is left.
 
-    Limits of QOS grow, new ones from 0, only in a round that finds none to shrink, and by a look at
-    jobs since the last change: a job may have started before a QOS shrank, and nothing starts
-    beyond its limit after. The use of the first such look after a change is that of all later
-    rounds, or limits would follow it for ever; where it was overtaken, and where Slurm does not
-    shrink what is to be given up, growth is left to the next compilation. What shrinks by jobs of a
-    moment before costs nobody more than that moment: it grows back in the same compilation.
+    The first round uses what Slurm has ``shown`` in this turn, a later one reads only what the one
+    before changed. All use the same ``books``: what changes in the ledger meanwhile, and what runs
+    use up of budgets, is for the next compilation.
 
-    What somebody changed by hand is told of on stderr at once, then adopted if the settings say so,
-    else put back. Safe to repeat at any time and to be killed at any point (``decide.drift``; of
-    what is to be adopted, some may be put back then). What Slurm refuses keeps no other change
-    back. Raises what ``Slurm`` and ``Ledger`` raise, InvalidInputError (SW-UNINSTALLED) as soon as
-    they are taken out, and, when all else is done, OutsideError (SW-LIMITS-UNSETTLED) if Slurm
-    refuses a tenant's limit, or goes on showing another than was just set.
+    Limits of QOS grow, new ones from 0, only in a round that finds none to shrink, and on a look at
+    jobs since the last change: a job may have started before a QOS shrank; none starts beyond its
+    limit later. The use of the first such look after a change is kept in all later rounds, or
+    limits would follow it for ever. Where it was overtaken, or Slurm does not shrink what is to be
+    given up, growth is left to the next compilation. A limit that shrank for jobs of a moment
+    before grows back in the same compilation.
+
+    Changes made outside Slicewise are reported on stderr first, then adopted if the settings say
+    so, else put back. Safe to repeat and to be killed at any point (``decide.drift``; what was to
+    be adopted may then be put back). What Slurm refuses keeps no other change back. Raises what
+    ``Slurm`` and ``Ledger`` raise, InvalidInputError (SW-UNINSTALLED) once Slicewise is
+    uninstalled, and, when all else is done, OutsideError (SW-LIMITS-UNSETTLED) if Slurm refuses a
+    tenant's limit, or goes on showing another value than was just set.
     """
     applied: tuple[Change, ...] = ()
     changed_by_hand: tuple[HandChange, ...] = ()
@@ -353,7 +363,7 @@ async def compile_in_turn(
             shown = await _jobs_again(slurm, shown)
         planned = seen if number and shown.is_fresh else planned
         due = to_remember(seen.wanted.settings, (*seen.differences, *left), seen.found, books.known)
-        # What Slurm shows by now is noted with the rest, once.
+        # What Slurm shows by now is noted together with the rest, in one write.
         if due and (not left or any(one.key in due for one in left)):
             await asyncio.to_thread(ledger.limits.know, due)
             books = replace(books, known={**books.known, **due})
@@ -365,7 +375,7 @@ async def compile_in_turn(
             shown = _after(shown, changed)
             applied += tuple(change for change in stage if change not in changed.refused)
             if changed.refused and not refused.any:
-                # What shrinks together with it has not: nothing grows before that.
+                # What shrinks in the same command has not shrunk: nothing grows before that.
                 refused.any, sent = True, frozenset()
                 break
             refused.add(changed.refused, left, seen.found)
@@ -379,10 +389,12 @@ async def compile_in_turn(
 
 @asynccontextmanager
 async def compile_turn(ledger: "Ledger") -> AsyncIterator[None]:
-    """Two at once on loans that change between them would take each other for somebody's hand. So
-    would one that goes by what Slurm had before its turn.
+    """Hold the turn to compile, so that one process compiles at a time.
 
-    One that hangs is not waited for for ever.
+    Two compilations at the same time, on loans that change between them, would take each other's
+    changes for changes made outside Slicewise. So would a compilation that uses what Slurm had
+    before its turn. After ``_PATIENCE_S`` the turn begins in any case, since another compilation
+    may hang.
     """
     lock = ledger.locks.compiling()
     until_s = time.monotonic() + _PATIENCE_S
@@ -397,7 +409,7 @@ async def compile_turn(ledger: "Ledger") -> AsyncIterator[None]:
 
 
 def require_installed(is_uninstalled: bool) -> None:
-    """Raises InvalidInputError (SW-UNINSTALLED)."""
+    """Raise InvalidInputError (SW-UNINSTALLED) if Slicewise is uninstalled."""
     if is_uninstalled:
         raise InvalidInputError(UNINSTALLED.code, UNINSTALLED.message, UNINSTALLED.hint)
 
@@ -411,12 +423,15 @@ async def _told(
     *,
     planned: Look | None,
 ) -> tuple[Books, SlurmNow, Look, tuple[HandChange, ...]]:
-    """The look, once what somebody has changed by hand is told of; that last."""
+    """Compare Slurm with the ledger, and handle the changes made outside Slicewise first.
+
+    Returns the books and Slurm's state after that, their comparison, and those changes.
+    """
     seen = compared(books, shown, settings, planned)
     require_installed(seen.is_uninstalled)
     if not seen.by_hand:
         return books, shown, seen, ()
-    # Or another compile was under way between the look at Slurm and at the ledger.
+    # Another compilation may have been under way between the look at Slurm and at the ledger.
     associations, qos = await asyncio.gather(slurm.associations(), slurm.qos())
     shown = replace(shown, associations=associations, qos=qos)
     books = await _read_again(ledger, settings, books)
@@ -429,9 +444,10 @@ async def _told(
 
 
 async def _with_hands(ledger: "Ledger", settings: Settings, seen: Look) -> Books:
-    """Tell of what somebody changed by hand, and adopt it if the settings say so; the ledger then.
+    """Report changes made outside Slicewise, adopt them if the settings say so; the ledger then.
 
-    It is noted first, as nobody finds it again; what is adopted twice would be added twice.
+    The ledger notes them first, so that no later compilation finds them again: a change that is
+    adopted twice would be added twice.
     """
     _tell(seen.by_hand)
     await asyncio.to_thread(ledger.limits.know, noted(seen.by_hand, seen.books.known))
@@ -441,12 +457,12 @@ async def _with_hands(ledger: "Ledger", settings: Settings, seen: Look) -> Books
 
 
 async def _read_again(ledger: "Ledger", settings: Settings, books: Books) -> Books:
-    """What the ledger has become; the moment stays."""
+    """Read the ledger again, for the same moment."""
     return await asyncio.to_thread(books_now, ledger, settings, books.when.at_s)
 
 
 def _due(seen: Look, refused: "_Refused") -> tuple[Difference, ...]:
-    """What can be applied now."""
+    """The differences that can be applied now."""
     left = [one for one in seen.differences if unit(one) not in refused.of]
     grow = growing(left, seen.found)
     if shrinking(left, seen.found):
@@ -464,19 +480,20 @@ def _due(seen: Look, refused: "_Refused") -> tuple[Difference, ...]:
 
 
 def _grows(due: Iterable[Difference], found: Found) -> bool:
-    """Whether something of that grows now; what is made of a new QOS before others shrank is 0."""
+    """Whether a limit in ``due`` grows now. A QOS made before others shrank starts at 0."""
     due = tuple(due)
     return bool(growing(due, found)) and not shrinking(due, found)
 
 
 class _Refused:
-    """What Slurm refuses, or takes and does not do: at first of several at once, then each for
-    itself.
+    """Changes that Slurm refuses, or accepts and does not make.
+
+    At first one command changes several settings; after the first refusal each unit has its own.
 
     Attributes:
-        any: whether anything was refused yet: from then on each has a command of its own.
-        of: words by whose change was refused; it is not tried again.
-        changes: those changes, with Slurm's words.
+        any: whether anything was refused yet; from then on each unit has a command of its own.
+        of: Slurm's words by the unit whose change was refused; it is not tried again.
+        changes: Slurm's words by the change that was refused.
     """
 
     def __init__(self) -> None:
@@ -485,15 +502,17 @@ class _Refused:
         self.changes: dict[Change, str] = {}
 
     def add(self, refusals: Mapping[Change, str], due: Sequence[Difference], found: Found) -> None:
-        """What was refused of a stage of ``due``, in which each has a command of its own."""
+        """Record the refusals of a stage of ``due`` in which each unit has a command of its own."""
         whose = units_of(due, found) if refusals else {}
         for change, words in refusals.items():
             self.of[whose[change]] = words
             self.changes[change] = words
 
     def note_ignored(self, ignored: Iterable[Difference]) -> None:
-        """What Slurm took in the last round, and shows as it was. Of QOS no other change brings it
-        about, as it may for accounts: who waits for it waits no longer.
+        """Note differences that Slurm accepted in the last round, but still shows.
+
+        Only limits of QOS count: no other change brings them about, as may happen with accounts.
+        Once they are recorded, limits that waited for them wait no longer.
         """
         of_qos = [one for one in ignored if one.key.entity == "qos"]
         if self.any:
@@ -502,17 +521,17 @@ class _Refused:
             self.any = True
 
     def add_unsettled(self, left: Iterable[Difference]) -> None:
-        """Slurm still shows something else for those that are ``left``."""
+        """Record that Slurm still shows other values for the differences that are ``left``."""
         for one in left:
             now, wanted = one.now or "nothing", one.wanted or "nothing"
             words = f"sacctmgr sets {one.key.field} to {wanted}, and Slurm still shows {now}"
             self.of.setdefault(unit(one), words)
 
     def check(self, policy: Policy) -> None:
-        """Raise for the first that is a tenant's own limit.
+        """Raise OutsideError (SW-LIMITS-UNSETTLED) for the first refused limit of a tenant's own.
 
-        Not for a list or default of QOS: a user's list below may be in the way, and that user be
-        one that can't be named.
+        A list or default of QOS does not count: a user's list below may be in the way, and that
+        user may be one that can't be named.
         """
         for (kind, name, _, _, word), words in self.of.items():
             if word not in {QOS_LIST, DEFAULT_QOS} and (kind == "qos" or name in policy):
@@ -552,13 +571,13 @@ def _tell(changes: Iterable[HandChange]) -> None:
 
 
 async def _adopt(ledger: "Ledger", seen: Look) -> None:
-    """Make nominals of the own QOS' limits set by hand."""
+    """Adopt limits of tenants' own QOS that were changed outside Slicewise as their nominals."""
     for one in seen.by_hand:
         await asyncio.to_thread(_adopt_one, ledger, seen, one)
 
 
 def _adopt_one(ledger: "Ledger", seen: Look, change: HandChange) -> None:
-    """What the policy does not allow is put back like everything else."""
+    """Adopt one change; a nominal that the policy does not allow is put back like all else."""
     of = {LimitKey("qos", qos_name(name), BILLING): name for name in seen.allowed.policy}
     tenant = of.get(change.key)
     if tenant is None:

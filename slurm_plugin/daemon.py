@@ -1,4 +1,4 @@
-"""``slicewise daemon``: composes admission, sync and ledger; starts and ends them."""
+"""``slicewise daemon``: builds and connects the daemon's parts, starts them and ends them."""
 
 import asyncio
 import fcntl
@@ -41,13 +41,14 @@ from slurm_plugin.turns import Step, Turns, until_done
 from slurm_plugin.user_socket import UserSocket, roles
 
 _KEYS_S = 2.0
-"""How often keys are read that another daemon took; one's own are known at once."""
+"""Seconds between reads of the keys in the database, which another daemon may have taken. This
+daemon knows the keys that it took itself immediately."""
 
 
 async def serve(settings: Settings, slurm: Slurm, ledger: Ledger, unread: UnreadLog) -> None:
-    """Run until SIGTERM or SIGINT. Nothing but Slurm and PostgreSQL keeps what must last.
+    """Run until SIGTERM or SIGINT. All state that must last is in Slurm and PostgreSQL.
 
-    ``unread`` counts what ``slurm`` can't read.
+    ``unread`` counts the values that ``slurm`` can't read.
     """
     build(Message)
     with _only_one(settings.daemon.run_dir):
@@ -71,7 +72,7 @@ async def serve(settings: Settings, slurm: Slurm, ledger: Ledger, unread: Unread
 
 
 class _Daemon:
-    """Its parts, wired."""
+    """The daemon's parts, connected to each other."""
 
     def __init__(self, settings: Settings, slurm: Slurm, ledger: Ledger, unread: UnreadLog) -> None:
         own = settings.daemon
@@ -119,9 +120,11 @@ class _Daemon:
         self._metrics.watch(self._admission, self._sync, self._leader, unread)
 
     async def run(self) -> None:
-        """The sockets open once Slurm has been seen whole and the quotas are in force in it, or
-        can't be brought there now: until then slicewise.lua gets no answer, and the limits compiled
-        before hold.
+        """Start the parts one after the other, then run all loops.
+
+        The sockets open once Slurm has been seen whole and the quotas are in force in it, or can't
+        be put in force now. Until then slicewise.lua gets no answer, and the limits compiled before
+        hold.
         """
         own_directory(self._own.admission_socket.parent, 0o700)
         interval_s = self._own.sync_interval_s
@@ -157,7 +160,7 @@ class _Daemon:
             loops.create_task(repeat(name, self._led(turn, otherwise), interval_s))
 
     def _led(self, turn: Step, otherwise: Step | None) -> Step:
-        """A turn of the leader, or what the others do instead."""
+        """A step that takes ``turn`` while this daemon leads, else ``otherwise``, if given."""
 
         async def led_turn() -> None:
             if self._leader.leads():
@@ -181,7 +184,7 @@ class _Daemon:
     def _turned(self, loop: str, took_s: float, failed: bool) -> None:
         self._metrics.turned(loop, took_s, failed=failed)
         if loop == "sync":
-            # A loop that hangs says nothing, and systemd starts the daemon again.
+            # A loop that hangs sends no watchdog message, and systemd restarts the daemon.
             tell_systemd(f"WATCHDOG=1\nSTATUS={self._state()}")
 
     def _state(self) -> str:
@@ -191,7 +194,7 @@ class _Daemon:
         return f"{part}, {mode}, last look at Slurm {looked}"
 
     def status(self) -> StatusAnswer:
-        """The daemon's state, for whoever asks."""
+        """The daemon's state, as ``slicewise`` shows it to any user."""
         newest = self._admission.newest
         by_action: Counter[str] = Counter()
         for (action, _), count in self._admission.decisions.items():
@@ -215,7 +218,10 @@ class _Daemon:
 
 @contextmanager
 def _only_one(run_dir: Path) -> Iterator[None]:
-    """The kernel gives the lock back however the daemon ends."""
+    """Hold the lock of ``run_dir``; SlicewiseError (SW-DAEMON-RUNNING) if another daemon has it.
+
+    The kernel releases the lock however the daemon ends.
+    """
     own_directory(run_dir, 0o755)
     with (run_dir / "daemon.lock").open("w") as file:
         try:

@@ -1,4 +1,7 @@
-"""The loop from the ledger to Slurm: lends what lies idle, compiles limits; nobody waits for it."""
+"""The loop from the ledger to Slurm: lends idle quota and compiles limits.
+
+It is a loop of its own, so that a slow slurmdbd delays neither sync nor charging.
+"""
 
 import asyncio
 import pwd
@@ -38,27 +41,29 @@ from slurm_plugin.uninstall import finish
 from slurm_plugin.world import world_of
 
 _RECOMPILE_S = 15.0
-"""How often limits are looked at and idle quota is lent though nothing changed in the ledger:
-others change limits, jobs come and go, budgets are used up."""
+"""Seconds between compilations and rounds of lending while nothing changed in the ledger: limits
+are changed outside Slicewise, jobs come and go, budgets are used up."""
 _QUICK_S, _REST = 0.1, 4.0
-"""What took longer is not decided anew for so many times as long: on a large cluster it takes a
-second of the processor that sync and bookkeeping want, too, and slurmdbd several to show all
-associations."""
+"""A decision that took longer than ``_QUICK_S`` is not repeated for ``_REST`` times as long as it
+took. On a large cluster it takes a second of the processor, which sync and bookkeeping need too,
+and slurmdbd takes several seconds to show all associations."""
 _LONGEST_REST_S = 60.0
-"""Jobs that could borrow wait for no longer, however slow slurmdbd was once."""
+"""Upper bound of that pause for compilations, so that jobs which could borrow wait no longer,
+however slow slurmdbd was once."""
 
 
 _MOVE_AGAIN_S = 300.0
-"""How often an uninstall tries again to move what Slurm refused to."""
+"""Seconds until an uninstall tries again to move the jobs that Slurm refused to move."""
 _CONF_S = 60.0
-"""So old what slurm.conf says may be; its operator changes it now and then."""
+"""Seconds for which the values read from slurm.conf are reused; an operator changes them now and
+then."""
 
 
 _NO_QOS: frozenset[str] = frozenset()
 
 
 class Enforcement:
-    """Keeps Slurm's limits, and admission, as the ledger says."""
+    """Keeps Slurm's limits and the admission snapshot in line with the ledger."""
 
     def __init__(
         self,
@@ -70,7 +75,7 @@ class Enforcement:
         *,
         held_lately: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """``held_lately`` is asked what each tenant has held on average, in millislices."""
+        """``held_lately`` returns the millislices that each tenant has held on average."""
         self._settings = settings
         self._held_lately = held_lately
         self._leader = leader
@@ -78,8 +83,9 @@ class Enforcement:
         self._slurm = slurm
         self._ledger = ledger
         self._sync = sync
-        # The last plan; the ledger with the last one that was written; the ledger as admission
-        # has it, and Slurm if this daemon compiles.
+        # ``_renewed`` is the last plan, ``_written`` the ledger as of the last plan that was
+        # written. ``_in_force`` is the ledger as admission has it, and as Slurm has it if this
+        # daemon compiles.
         self._renewed: Renewed | None = None
         self._written: Books | None = None
         self._in_force: Books | None = None
@@ -91,9 +97,9 @@ class Enforcement:
         self._warned: frozenset[str] = frozenset()
 
     async def start(self) -> None:
-        """Compile; if Slurm does not let it, begin on the limits that it has.
+        """Compile once; if Slurm fails, start on the limits that it has.
 
-        Slurm does the counting, so admission need not wait for it. The turns try on.
+        Slurm does the counting, so admission need not wait for a compilation. The turns try again.
         """
         try:
             await self.compile()
@@ -103,9 +109,9 @@ class Enforcement:
             await self._publish(books, await self._associations_or_none())
 
     async def turn(self) -> None:
-        """Compile if something is due, and tell who must give its slices back.
+        """Compile if something is due, and tell replicas to go whose slices lenders take back.
 
-        What Slurm refuses of one tenant does not keep the others' changes from admission.
+        If Slurm refuses a limit of one tenant, admission still gets the changes of the others.
         """
         if await self._is_due():
             try:
@@ -116,10 +122,10 @@ class Enforcement:
         self._take_back()
 
     async def compile(self) -> None:
-        """Lend, bring Slurm's limits to the ledger's, and admission with them.
+        """Lend idle quota, compile the ledger into Slurm's limits, and update admission.
 
-        Where Slicewise was taken out of Slurm, go on with that instead. What fails is due again at
-        the next turn.
+        Where Slicewise was uninstalled from Slurm, go on with the uninstall instead. After a
+        failure the compilation is due again at the next turn.
         """
         rest_s = _RECOMPILE_S
         self._compile_due_s = 0.0
@@ -138,11 +144,11 @@ class Enforcement:
                 took_s = time.monotonic() - began_s
                 rest_s = min(max(rest_s, _REST * took_s), _LONGEST_REST_S)
             await self._publish(books, compiled.associations)
-            # Last: who reads "in force" may submit at once.
+            # This comes last: a client that reads "in force" may submit immediately.
             if books.change_id > books.compiled_id and not compiled.waits:
                 await asyncio.to_thread(self._ledger.limits.mark_compiled, books.change_id)
         else:
-            # What another daemon does meanwhile is not known here.
+            # This daemon does not know what another daemon does meanwhile.
             self._renewed = self._written = None
             await self._publish(books, await self._slurm.associations())
             if self._compiles:
@@ -151,11 +157,11 @@ class Enforcement:
         self._compile_due_s = time.monotonic() + rest_s
 
     async def _compiled(self) -> tuple[Books, Compiled | None]:
-        """One look at Slurm, one at the ledger, and what both lead to; None of Slurm where
-        Slicewise was taken out of it.
+        """Look at Slurm and the ledger once, lend, and compile; None in place of the result where
+        Slicewise was uninstalled from Slurm.
 
-        Slurm comes first: without slurmdbd the grace of a recall would be over before the first
-        limit moves, and then both would move at once.
+        Slurm is read first: without slurmdbd the grace of a recall would otherwise pass before the
+        first limit moves, and then the limits of lender and borrower would move together.
         """
         now_s, seen = time.monotonic(), self._sync
         jobs, nodes = (seen.jobs, seen.nodes) if seen.view.complete else (None, None)
@@ -172,7 +178,10 @@ class Enforcement:
         return compiled.books, compiled
 
     def _follow_uninstall(self, is_out: bool) -> None:
-        """Told of once; the daemon decides and changes nothing until limits are wanted again."""
+        """Follow whether Slicewise is uninstalled, and log each change once.
+
+        While it is, the daemon decides and changes nothing, until limits are wanted again.
+        """
         if is_out and not self._sync.is_uninstalled:
             warn("uninstalled", text=UNINSTALLED.text())
         elif self._sync.is_uninstalled and not is_out:
@@ -195,7 +204,9 @@ class Enforcement:
             report("qos_moved", jobs=done.moved_jobs, refused=len(refused))
 
     async def _is_due(self) -> bool:
-        """The ledger changed, a lender needs its own again, or it is time to look."""
+        """Whether to compile now: the ledger changed, a lender needs its own quota again, a recall
+        changed, the lead changed, or the time has come.
+        """
         if (
             self._in_force is None
             or time.monotonic() >= self._compile_due_s
@@ -209,8 +220,9 @@ class Enforcement:
         )
 
     async def _is_ledger_another(self, before: Books) -> bool:
-        """The policy, also by the calendar, or what budgets were given: a roll or a grant counts in
-        Slurm at once.
+        """Whether the policy (also by the calendar) or the amounts granted to budgets changed.
+
+        A roll or a grant of a budget counts in Slurm immediately.
         """
         ledger = self._ledger
         if await asyncio.to_thread(ledger.tenants.change_id) != before.change_id:
@@ -236,8 +248,8 @@ class Enforcement:
         return bool(short)
 
     async def _is_recall_due(self, before: Books) -> bool:
-        """Something has come back, the grace is over, or somebody else has written others; what
-        goes is decided anew besides.
+        """Whether the recalls changed: quota has come back, the grace is over, or another process
+        wrote other recalls. Also plans again which replicas go.
         """
         if not self._lends or self._written is None or not self._written.recalls:
             return False
@@ -253,7 +265,10 @@ class Enforcement:
         return not set(renewed.plan.recalls) == recalls == set(before.recalls)
 
     def _take_back(self) -> None:
-        """Only once nothing new starts on what is recalled: then the limits are in Slurm."""
+        """Tell replicas to go whose slices are recalled.
+
+        Called once the limits are in Slurm, so that nothing new starts on recalled quota.
+        """
         if self._renewed is None or not self._lends:
             return
         leaving, services = self._sync.leaving, self._sync.view.services
@@ -271,8 +286,9 @@ class Enforcement:
         return await asyncio.to_thread(books_now, self._ledger, self._settings, at_s)
 
     async def _lend(self, books: Books) -> Books:
-        """Loans as what is seen of Slurm now asks for them, and the books with them; none changes
-        on half a look.
+        """Renew loans and recalls by current demand, write them, and return the books with them.
+
+        Nothing changes while the view of Slurm is incomplete.
         """
         if not self._sync.view.complete:
             return books
@@ -319,12 +335,12 @@ class Enforcement:
 
     @property
     def _compiles(self) -> bool:
-        """Else the limits are another daemon's, or nobody's."""
+        """Whether this daemon compiles; if not, another daemon does, or none."""
         return self._settings.daemon.mode == "enforce" and self._led
 
     @property
     def _lends(self) -> bool:
-        """On half a look nothing is lent or taken back."""
+        """Whether this daemon lends; on an incomplete view it lends and takes back nothing."""
         return self._compiles and self._sync.view.complete
 
     @property
@@ -350,7 +366,9 @@ class Enforcement:
         self._sync.set_policy(books.policy, accounts, books.highest)
 
     async def _associations_or_none(self) -> tuple[Association, ...]:
-        """None without slurmdbd: then who belongs where is left to Slurm."""
+        """Slurm's associations; empty without slurmdbd: then only Slurm checks which user belongs
+        to which account.
+        """
         try:
             return await self._slurm.associations()
         except (UnreachableError, OutsideError):
@@ -358,13 +376,17 @@ class Enforcement:
 
 
 def _rested_s(began_s: float) -> float:
-    """When that may be decided anew which has taken from ``began_s`` to now."""
+    """When a decision that began at ``began_s`` and ends now may be repeated, by the monotonic
+    clock.
+
+    0 (any time) if it took at most ``_QUICK_S``; the pause is ``_RECOMPILE_S`` at most.
+    """
     took_s = time.monotonic() - began_s
     return began_s + took_s + min(_REST * took_s, _RECOMPILE_S) if took_s > _QUICK_S else 0.0
 
 
 def _granted(policy: Policy, balances: Mapping[str, Balance]) -> Mapping[str, int]:
-    """What each tenant was given to use up, if any has a budget."""
+    """Millislice-seconds granted to each tenant; {} if no tenant has a budget."""
     if not any(tenant.budget for tenant in policy.values()):
         return {}
     return {name: one.granted_millislice_s for name, one in balances.items() if name in policy}
@@ -373,8 +395,8 @@ def _granted(policy: Policy, balances: Mapping[str, Balance]) -> Mapping[str, in
 def _accounts_by_uid(
     associations: Iterable[Association], named: frozenset[str]
 ) -> Mapping[int, Mapping[str, frozenset[str]]]:
-    """Accounts of each user that this host knows, and which of the QOS ``named`` he may use in
-    each; reads the user database.
+    """Accounts of each user that this host knows, by uid, with those QOS of ``named`` that the user
+    may use in each; reads the user database.
     """
     accounts: dict[str, dict[str, frozenset[str]]] = {}
     for one in associations:

@@ -1,4 +1,4 @@
-"""One round of lending: idle quota goes to who wants it, and comes back when it is asked for."""
+"""One round of lending: lends idle quota to tenants with demand, and recalls it for its lenders."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ _REASON = "by demand: what lies idle is lent, what is wanted goes back"
 
 @dataclass(frozen=True)
 class Renewed:
-    """What a round comes to.
+    """The result of a round.
 
     Attributes:
         before: the ledger, as the round found it.
@@ -29,18 +29,18 @@ class Renewed:
 
     @property
     def after(self) -> Books:
-        """The same moment's ledger with the plan's loans and recalls."""
+        """The ledger at the same moment, with the plan's loans and recalls."""
         return replace(self.before, loans=self.plan.loans, recalls=self.plan.recalls)
 
     @property
     def is_new(self) -> bool:
-        """Whether the plan's loans or recalls are others than the ledger's."""
+        """Whether the plan's loans or recalls differ from the ledger's."""
         before = set(self.before.loans), set(self.before.recalls)
         return (set(self.plan.loans), set(self.plan.recalls)) != before
 
 
 def renew(ledger: "Ledger", books: Books, settings: Settings, seen: Seen) -> Renewed:
-    """``planned``, and written to the ledger: loans and recalls in one transaction.
+    """Plan a round and write its loans and recalls to the ledger in one transaction.
 
     Raises what ``Ledger`` raises.
     """
@@ -52,5 +52,5 @@ def renew(ledger: "Ledger", books: Books, settings: Settings, seen: Seen) -> Ren
 
 
 def planned(books: Books, settings: Settings, seen: Seen) -> Renewed:
-    """What the look and the ledger lead to at the moment of the books."""
+    """Plan a round on this look at Slurm and these books, at the moment of the books."""
     return Renewed(books, plan(world_of(books, settings, seen)))

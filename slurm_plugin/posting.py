@@ -1,4 +1,4 @@
-"""Posts charges; one that the ledger refuses keeps no other back."""
+"""Posts charges so that one which the ledger refuses keeps no other back."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 _MOST_REFUSED = 16
-"""Where more of one tenant are refused, the rest of them wait for the next time."""
+"""Once so many charges of one tenant are refused, its other charges wait for the next time."""
 
 _MOST_PAYERS = 16
-"""Where charges on so many budgets are refused and none is booked, it may be not for what they say:
-one charge of each other tenant shows it."""
+"""Once charges on so many budgets are refused and none is booked, the cause may not be what the
+charges say: one charge of each other tenant is tried to find out."""
 
 
 @dataclass(frozen=True)
 class Posted:
-    """What became of charges.
+    """The result of posting charges.
 
     Attributes:
-        booked: runs that they changed.
-        refused: those that can't be booked, and why; of their runs nothing was written.
+        booked: runs that the charges changed.
+        refused: runs that can't be booked, with the error; nothing of them was written.
     """
 
     booked: frozenset[RunKey]
@@ -34,13 +34,13 @@ class Posted:
 
 
 def post(ledger: "Ledger", charges: Sequence[Charge]) -> Posted:
-    """All at once; if that is refused, in halves, until those are alone that can't be booked.
+    """Post all charges together; if that is refused, post halves, down to the refused charges.
 
-    A tenant's refused charges keep no other tenant's back. To find one takes statements by the
-    logarithm of how many charges there are; once ``_MOST_REFUSED`` of a tenant are found, its
-    others are not tried, and have the last one's reason. Raises UnreachableError as
-    ``Charges.post`` does, and OutsideError if charges of ``_MOST_PAYERS``, and one of each tenant,
-    are refused and nothing is booked.
+    A tenant's refused charges keep no other tenant's back. Finding one takes a number of statements
+    logarithmic in the number of charges; once ``_MOST_REFUSED`` of a tenant are found, its others
+    are not tried and get the last one's error. Raises UnreachableError as ``Charges.post`` does,
+    and OutsideError if charges of ``_MOST_PAYERS`` payers, and one of each other tenant, are
+    refused and nothing is booked.
     """
     booked: set[RunKey] = set()
     refused: dict[RunKey, OutsideError] = {}
@@ -76,7 +76,7 @@ def post(ledger: "Ledger", charges: Sequence[Charge]) -> Posted:
 def _first_booked(
     ledger: "Ledger", charges: Sequence[Charge], tried: Collection[str]
 ) -> frozenset[RunKey]:
-    """Of one charge of each tenant that was not ``tried`` the first that can be booked, if any."""
+    """Try one charge of each tenant not in ``tried``; what the first success booked, if any."""
     untried = {one.run.tenant: one for one in charges if one.run.tenant not in tried}
     for one in untried.values():
         with suppress(OutsideError):

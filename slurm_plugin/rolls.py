@@ -1,4 +1,4 @@
-"""The start of budgets' periods: posts what runs used before it, then books the rolls."""
+"""Begins budgets' periods: posts what runs used before the start, then books the rolls."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 def roll_budgets(
     ledger: "Ledger", policy: Policy, zone: str, jobs: Sequence[JobView], looked_s: int
 ) -> tuple[BudgetEntry, ...]:
-    """Begin the periods that are due as of ``looked_s``, when ``jobs`` were looked at.
+    """Begin the periods that are due at ``looked_s``, when ``jobs`` were looked at.
 
-    Returns the rolls that were booked. Safe to repeat, and to end at any point: each roll is booked
-    once, and what waits for accounting, or was decided on a balance that has changed, is decided
-    again at the next call.
+    Returns the rolls that were booked. Safe to repeat, and to be killed at any point: each roll is
+    booked once. A roll that waits for accounting, or was decided on a balance that has changed, is
+    decided again at the next call.
     """
     budgets = _budgets(policy)
     rolls = ledger.budgets.rolls() if budgets else {}
@@ -32,7 +32,7 @@ def roll_budgets(
     post(ledger, posts_until(due, jobs, looked_s, ledger.charges.open_reservations()))
     due = ready(due, ledger.charges.open_reservations())
     going_on = due.keys() & rolls.keys() - _begun_anew(ledger, budgets, rolls, zone)
-    # What ran before there was a budget is not used out of it, though it runs on.
+    # What a run used before there was a budget is not taken out of it, though the run goes on.
     opening = dict.fromkeys(due.keys() - going_on, looked_s)
     held = ledger.charges.open_reservations()
     refused = post(ledger, posts_until(opening, jobs, looked_s, held)).refused
@@ -62,7 +62,9 @@ def roll_budgets(
 def begun_periods(
     policy: Policy, rolls: Mapping[str, int], zone: str, looked_s: int
 ) -> Mapping[str, int]:
-    """Starts of the periods that have begun by ``looked_s`` and were not rolled, by tenant."""
+    """Starts of periods that have begun by ``looked_s`` and were not rolled, by tenant, Unix
+    seconds.
+    """
     budgets = _budgets(policy)
     starts_s = {name: period_start_s(one.period, looked_s, zone) for name, one in budgets.items()}
     return due_periods(rolls, starts_s)
@@ -75,7 +77,10 @@ def _budgets(policy: Policy) -> Mapping[str, Budget]:
 def _begun_anew(
     ledger: "Ledger", budgets: Mapping[str, Budget], rolls: Mapping[str, int], zone: str
 ) -> frozenset[str]:
-    """Budgets that came back in a period after their last one; see ``amended`` for the others."""
+    """Tenants whose budget was removed and set again in a later period than its last roll.
+
+    ``amended`` handles budgets set again within the same period.
+    """
     return frozenset(
         name
         for name, at_s in ledger.budgets.renewed().items()

@@ -1,4 +1,4 @@
-"""The loop that follows Slurm: looks, keeps views and snapshot fresh, guards and moves slots."""
+"""The loop that follows Slurm: reads it, keeps view and snapshot fresh, guards and moves slots."""
 
 import asyncio
 import time
@@ -38,38 +38,40 @@ from slurm_plugin.sight import Sight
 from slurm_plugin.steady_clock import SteadyClock
 
 _STARTS_S, _AGAIN_S = 5.0, 0.15
-"""While a slot's start is no older, its ports may come any moment: the next look is due so soon."""
+"""While a slot has been starting for fewer than ``_STARTS_S`` seconds, its ports may appear any
+moment: the next look at Slurm is then due after ``_AGAIN_S`` seconds."""
 _NOTHING = Observation(0.0, (), (), (), {})
 
 
 class Publishes(Protocol):
-    """Takes what admission decides on."""
+    """Receives the snapshots on which admission decides."""
 
     def publish(self, snapshot: Snapshot, observed_s: float) -> None:
         """As ``Admission.publish``."""
 
 
 class Sync:
-    """What the daemon knows of Slurm now, and the one sequence of actions on it.
+    """What the daemon knows of Slurm now, and the only place from which it changes services' slots.
 
     Looking and acting take turns (one lock), so that no view is older than the last action.
 
     Attributes:
-        view: as the launcher sees it.
-        snapshot: what admission decides on.
-        quotas: in force in Slurm now.
-        shares: the share term of tenants, see ``decide/priority.py``.
-        urgencies: of the services' backlogs, as wished last, by array job id.
+        view: services and tenants as the launcher sees them.
+        snapshot: what admission decides on; None before the first look.
+        quotas: the quotas in force in Slurm now.
+        shares: the share term of each tenant's priority, see ``decide/priority.py``.
+        urgencies: urgency of each service's backlog, from the last wish, by array job id.
         refusals: why jobs that were decided late are held, by job id.
-        news: what the launcher tells of services, for people.
-        leaving: replicas that are told to go; the view has it from the next look on.
-        looked_s: when the last complete look began, by ``clock``.
-        looked_monotonic_s: the same by the monotonic clock, which nobody sets.
-        heard_s: when the launcher, or whoever may wish, was heard of last, by the monotonic clock.
-        acted: set when something was changed: the next look is due at once.
+        news: what the launcher reports about services, for people.
+        leaving: replicas that were told to end; the view shows them from the next look on.
+        looked_s: when the last complete look began, Unix seconds of ``clock``.
+        looked_monotonic_s: the same moment by the monotonic clock, which nothing sets.
+        heard_s: when the launcher, or another process that may wish, was last heard of, by the
+            monotonic clock.
+        acted: set when something was changed in Slurm: the next look is then due immediately.
         unadmitted: jobs that slurmctld took without slicewise.lua, in mode enforce.
-        is_uninstalled: whether Slicewise was taken out of Slurm: then nothing is changed there, as
-            in mode observe.
+        is_uninstalled: whether Slicewise was uninstalled from Slurm; then nothing is changed there,
+            as in mode observe.
     """
 
     def __init__(
@@ -106,12 +108,14 @@ class Sync:
 
     @property
     def mode(self) -> str:
-        """In which the daemon is now: its own, or observe once Slicewise was taken out."""
+        """The daemon's current mode: its configured mode, or observe once Slicewise was
+        uninstalled.
+        """
         return "observe" if self.is_uninstalled else self._settings.daemon.mode
 
     @property
     def acts(self) -> bool:
-        """Whether anything may be changed in Slurm now, on what was seen of it."""
+        """Whether the daemon may change anything in Slurm now, based on the last look."""
         return self.mode == "enforce" and self._leader.leads() and self.view.complete
 
     @property
@@ -126,7 +130,7 @@ class Sync:
 
     @property
     def wished(self) -> Mapping[int, frozenset[int]]:
-        """Slots that shall run, by array job id."""
+        """Slots that are wished to run, by array job id."""
         return self._wished or {}
 
     def set_policy(
@@ -135,33 +139,37 @@ class Sync:
         accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]],
         highest: Policy | None = None,
     ) -> None:
-        """What is in force in Slurm from now on, and at most by the calendar; whose accounts."""
+        """Take the policy that is in force in Slurm from now on.
+
+        ``highest`` is the policy with the most that the calendar ever gives; ``accounts_by_uid`` is
+        as in ``Snapshot``.
+        """
         self.quotas.set_policy(policy, accounts_by_uid, highest)
         self._publish(self.view.services, complete=self.view.complete)
 
     def set_ends(self, ends: Mapping[RunKey, End]) -> None:
-        """Which runs of slots must end; the view has it from the next look on."""
+        """Set which runs of slots must end, and when; the view shows them from the next look on."""
         self._ends = ends
 
     def hear(self) -> None:
-        """The launcher is there: leases are extended."""
+        """Note that the launcher is alive, so leases are extended."""
         self.heard_s = time.monotonic()
 
     def set_shares(self, shares: Mapping[str, float]) -> None:
-        """The share term of each tenant's priority; admission has it from the next look on."""
+        """Set the share term of each tenant's priority; admission uses it from the next look on."""
         self.shares = shares
 
     def set_orders(self, orders: Mapping[tuple[str, str], ServiceOrder]) -> None:
-        """What the owners of services ordered, by tenant and name; the view has it at once."""
+        """Set what services' owners ordered, by tenant and name; the view shows it immediately."""
         self._orders = orders
         shown = tuple(map(self._shown, self.view.services))
         self.view = self.view.model_copy(update={"services": shown})
 
     async def turn(self) -> None:
-        """Look at Slurm once and hold what must not be loose.
+        """Look at Slurm once, and hold slots that must not start.
 
-        Raises SlicewiseError if Slurm does not answer. After that, and after any other failure, the
-        view is incomplete, and nothing is done.
+        Raises SlicewiseError if Slurm does not answer. After any failure the view is incomplete,
+        and nothing is changed in Slurm.
         """
         async with self._lock:
             began_s, began_monotonic_s = self.clock.now_s(), time.monotonic()
@@ -184,9 +192,11 @@ class Sync:
     async def wish(
         self, array_job_id: int, run: frozenset[int], note: str = "", urgency: float = 0.0
     ) -> WishAnswer:
-        """Make a service's slots as the launcher wishes, as far as its tenant's quota goes.
+        """Bring a service's slots to the launcher's wish, as far as its tenant's quota allows.
 
-        ``note`` is shown with the service unless quota has one.
+        ``run`` are the slots to run. ``note`` is shown with the service unless the quota check has
+        a note of its own. Raises InvalidInputError (SW-SERVICE-UNKNOWN), and UnreachableError
+        (SW-SLURM-DOWN, SW-DAEMON-STANDBY).
         """
         self.hear()
         async with self._lock:
@@ -214,13 +224,13 @@ class Sync:
             )
 
     async def retire(self, array_job_id: int) -> None:
-        """Cancel an array that nothing needs any more; InvalidInputError: SW-SERVICE-NEEDED."""
+        """Cancel an array that is no longer needed, else InvalidInputError (SW-SERVICE-NEEDED)."""
         async with self._lock:
             check_may_retire(self.service(array_job_id), self.view.services)
             await self._cancel(array_job_id)
 
     async def delete(self, array_job_id: int) -> None:
-        """Cancel a service's array; InvalidInputError (SW-SERVICE-MODE) in no mode but enforce."""
+        """Cancel a service's array; InvalidInputError (SW-SERVICE-MODE) in any mode but enforce."""
         async with self._lock:
             self.service(array_job_id)
             await self._cancel(array_job_id)
@@ -255,7 +265,10 @@ class Sync:
             )
 
     def _notice_unadmitted(self) -> None:
-        """Once for each newer one: a script that slurmctld refuses makes no other noise."""
+        """Find jobs that slicewise.lua did not mark, and warn when there is a newer one.
+
+        Nothing else reports a job_submit script that slurmctld refuses.
+        """
         if self.mode != "enforce":
             return
         before = self.unadmitted
@@ -266,8 +279,10 @@ class Sync:
             warn("not_admitted", job=self.unadmitted.newest, jobs=self.unadmitted.count)
 
     def _follow(self, found: tuple[ServiceView, ...]) -> None:
-        """Keep the wishes of what lives. At the first look all that is under way is wished, and so
-        it is while another daemon hears the wishes.
+        """Keep the wishes of living services only.
+
+        At the first look, and while another daemon receives the wishes, every slot that is under
+        way counts as wished.
         """
         if self._wished is None or not self._leader.leads():
             self._wished = {s.array_job_id: wished_after_restart(s) for s in found}
@@ -311,7 +326,10 @@ class Sync:
             self._replace(after(service, plan))
 
     async def _still_lost(self, array_job_id: int, due: frozenset[int]) -> frozenset[int]:
-        """Its owner may have cancelled the whole array since the look: then it stays so."""
+        """Return the slots in ``due`` that are still lost.
+
+        The owner may have cancelled the whole array since the look: then none is brought back.
+        """
         looked = await self._sight.look_again(self._seen, array_job_id)
         found: frozenset[int] = frozenset()
         for now in services(looked, self._settings.costs):

@@ -1,4 +1,4 @@
-"""Steps of the start, taken until they succeed, and turns of loops, for ever."""
+"""Runs steps of the start until they succeed, and turns of loops for ever."""
 
 import asyncio
 import time
@@ -14,11 +14,11 @@ BACKOFF_MAX_S = 15.0
 
 Step = Callable[[], Awaitable[object]]
 OnTurn = Callable[[str, float, bool], None]
-"""Told of each turn: its loop's name, how long it took in seconds, whether it failed."""
+"""Called after each turn with the loop's name, the turn's seconds and whether it failed."""
 
 
 async def until_done(name: str, step: Step, interval_s: float) -> None:
-    """Take a step of the start until what it needs from outside is there and lets it."""
+    """Repeat a step of the start until it no longer raises UnreachableError or OutsideError."""
     pause_s = interval_s
     while True:
         try:
@@ -32,7 +32,7 @@ async def until_done(name: str, step: Step, interval_s: float) -> None:
 
 
 class Turns:
-    """Runs loops, and tells of each turn."""
+    """Runs loops, and reports each turn."""
 
     def __init__(self, on_turn: OnTurn) -> None:
         self._on_turn = on_turn
@@ -40,7 +40,7 @@ class Turns:
     async def repeat(
         self, name: str, turn: Step, interval_s: float, due: asyncio.Event | None = None
     ) -> None:
-        """Take turns for ever, at once when ``due`` is set; more slowly while they fail."""
+        """Take turns for ever, immediately when ``due`` is set, and more slowly while they fail."""
         due = due or asyncio.Event()
         pause_s = interval_s
         while True:
@@ -67,7 +67,7 @@ class Turns:
 
 
 def _where(error: Exception) -> Mapping[str, str]:
-    """Of an error that nobody expected: what it is, and the line that raised it."""
+    """Type of an unexpected error and the line that raised it; {} for a SlicewiseError."""
     if isinstance(error, SlicewiseError):
         return {}
     frame = traceback.extract_tb(error.__traceback__)[-1]

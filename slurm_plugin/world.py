@@ -1,4 +1,4 @@
-"""The ledger, Slurm and the settings as the one value that quotas are decided by."""
+"""Joins ledger, Slurm and settings into the one value on which quotas are decided."""
 
 from dataclasses import replace
 
@@ -8,13 +8,13 @@ from slurm_plugin.decide.world import Rules, Seen, World
 
 
 def world_of(books: Books, settings: Settings, seen: Seen) -> World:
-    """What was held lately counts only where the settings say so."""
+    """Build the world; past holdings count only where ``lending.past_use`` is set."""
     seen = seen if settings.lending.past_use else replace(seen, lately={})
     return World(books, seen, rules_of(settings))
 
 
 def rules_of(settings: Settings) -> Rules:
-    """The settings of slicewise.toml that quotas are decided by."""
+    """The settings of slicewise.toml that decisions about quotas use."""
     return Rules(
         partitions=frozenset(settings.cluster.partitions),
         costs=settings.costs,

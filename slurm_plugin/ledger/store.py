@@ -1,4 +1,4 @@
-"""The ledger: the plugin's only door to PostgreSQL. Synchronous; callers use a thread."""
+"""The ledger: the plugin's only access to PostgreSQL. Synchronous; callers use a thread."""
 
 from types import TracebackType
 from typing import Self
@@ -24,25 +24,25 @@ from slurm_plugin.ledger.windows import Windows
 
 
 class Ledger:
-    """One cluster's books, by what is written in them. Safe to use from several threads.
+    """One cluster's ledger, divided by subject. Safe to use from several threads.
 
     Attributes:
-        tenants: who may hold how much.
+        tenants: quotas and budgets' rules of tenants.
         windows: the calendar of quotas.
-        loans: idle quota in others' hands, and what is called back of it.
-        limits: what is known of Slurm's limits, and which policy they have.
+        loans: idle quota lent to other tenants, and recalls of it.
+        limits: what is known of Slurm's limits, and which change of policy they contain.
         charges: runs, what is reserved for them and what they used.
         budgets: what tenants were given to use up, and what is left.
-        audit: statements, exports, whether everything adds up.
+        audit: statements, exports, and checks that everything adds up.
         orders: what owners ordered for their services beside the scripts.
         keys: API keys of tenants.
         recuts: the journal of re-cutting GPUs, and how each node was cut when last seen.
         rebalances: the journal of ``slicewise rebalance``.
-        locks: who does what only one may do.
+        locks: locks for what only one process may do at a time.
     """
 
     def __init__(self, url: str, cluster: str) -> None:
-        """``url`` as postgresql://..., ``cluster`` is Slurm's ClusterName; connects later."""
+        """``url``: postgresql://...; ``cluster``: Slurm's ClusterName. Connects at first use."""
         engine = postgres_engine(url)
         self._database = database = Database(engine, booking_engine(engine), cluster)
         self.tenants = Tenants(database)
@@ -70,18 +70,18 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         self._database.engine.dispose()
         self._database.booking.dispose()
 
     def books(self, at_s: float, zone: str) -> Books:
-        """All that a round of quotas goes by, in one transaction; the time zone is the calendar's.
+        """Everything that a round of quotas is decided on, read in one transaction.
 
-        Raises what every part does.
+        ``zone`` is the calendar's time zone. Raises what every part raises.
         """
         with reading(self._database.engine) as connection:
             return reads.books(connection, self._database.cluster, moment(at_s, zone))
 
     def require_current(self) -> None:
-        """Raises InvalidInputError (SW-DATABASE-OLD, SW-DATABASE-NEW) unless it is at head."""
+        """Raise InvalidInputError (SW-DATABASE-OLD, SW-DATABASE-NEW) unless it is at head."""
         schema.require_current(self._database.engine)
