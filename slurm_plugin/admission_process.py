@@ -1,4 +1,6 @@
-"""The daemon's side of admission: keeps the worker alive and its snapshot fresh, hears from it."""
+"""The daemon's side of admission: keeps the worker process alive, sends it snapshots, and logs what
+it decided.
+"""
 
 import asyncio
 import socket
@@ -25,22 +27,23 @@ from slurm_plugin.worker_pipe import (
 )
 
 _PATIENCE_S = 5.0
-"""Twice that long the worker may take for a change; then it hangs, and is killed."""
+"""The worker may take twice as many seconds for a change; then it counts as hung and is killed."""
 _RESTART_S = 0.1
 _RESTART_MAX_S = 5.0
 _LIVED_S = 60.0
-"""A worker that lived so long is started again at once."""
+"""A worker that lived for this many seconds is restarted without a longer pause."""
 
 
 class AdmissionProcess:
     """Answers slicewise.lua in a child process, which shares no lock with the daemon's loops.
 
     Attributes:
-        preview: decides in this process what would be answered.
+        preview: decides in this process what the answer would be.
         listening: set while slicewise.lua can ask.
-        restarts: workers that died.
-        dropped: decisions that no log tells of, as the daemon was too slow to hear of them.
-        decisions: how many there were, by action and code.
+        restarts: number of workers that died.
+        dropped: number of decisions missing in the log, because the daemon was too slow to read
+            them.
+        decisions: number of decisions, by action and code.
         newest: the last decision; None if there was none.
     """
 
@@ -64,13 +67,13 @@ class AdmissionProcess:
         self.newest: Decided | None = None
 
     def publish(self, snapshot: Snapshot, observed_s: float) -> None:
-        """Have this one decided on; ``observed_s`` is when the look at Slurm began."""
+        """Let the worker decide on this snapshot; ``observed_s``: when its look at Slurm began."""
         self.preview.publish(snapshot, observed_s)
         self._newest = snapshot, observed_s
         self._due.set()
 
     async def run(self) -> None:
-        """Keep a worker alive until cancelled; the socket's directory must be there."""
+        """Keep a worker alive until cancelled; the socket's directory must exist."""
         pause_s = _RESTART_S
         try:
             while True:
@@ -88,7 +91,7 @@ class AdmissionProcess:
                 self._setup.path.unlink()
 
     async def _live(self) -> None:
-        """One worker's life."""
+        """Start one worker, serve it until it ends or hangs, then clean up."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = await _start(theirs.fileno())
@@ -106,7 +109,9 @@ class AdmissionProcess:
             await asyncio.gather(feeding, hearing, process.wait(), return_exceptions=True)
 
     async def _feed(self, writer: asyncio.StreamWriter) -> None:
-        """Send what is new, one change at a time: what comes meanwhile is sent as one."""
+        """Send snapshots, one change at a time; snapshots that come meanwhile are sent as one
+        change.
+        """
         sent: Snapshot | None = None
         self._due.set()
         writer.write(framed(self._setup))
@@ -117,7 +122,7 @@ class AdmissionProcess:
                 continue
             snapshot, observed_s = self._newest
             self._taken.clear()
-            # It is not waited for that the pipe takes it: one that hangs would keep us.
+            # Don't wait until the pipe takes it: a worker that hangs would block this loop.
             writer.write(framed(Changes.between(sent, snapshot, observed_s)))
             sent = snapshot
             if not await self._is_taken():
@@ -126,7 +131,7 @@ class AdmissionProcess:
             self.listening.set()
 
     async def _is_taken(self) -> bool:
-        # Twice: after a pause of this process the time may be over before the answer is read.
+        # Twice: after a pause of this process the time may be over before the answer was read.
         for _ in range(2):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PATIENCE_S):
@@ -135,7 +140,7 @@ class AdmissionProcess:
         return False
 
     async def _hear(self, reader: asyncio.StreamReader) -> None:
-        """Take what the worker says until it ends."""
+        """Read the worker's messages until it ends."""
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 (length,) = HEAD.unpack(await reader.readexactly(HEAD.size))

@@ -1,8 +1,8 @@
 """The process that answers slicewise.lua: ``python -m slurm_plugin.admission_worker FD``.
 
-slurmctld stands still while it waits for an answer, so nothing else is done here: the snapshot
-comes from the daemon through FD, and what was decided goes back in batches. It answers on while the
-daemon hangs, and ends when the daemon does.
+slurmctld stands still while it waits for an answer, so this process does nothing else. It gets the
+snapshot from the daemon through FD, and sends back in batches what it decided. It goes on answering
+while the daemon hangs, and ends when the daemon ends.
 """
 
 import asyncio
@@ -36,26 +36,27 @@ from slurm_plugin.worker_pipe import (
 
 _CONNECTIONS = 64
 _LINE_BYTES = 512 * 1024
-"""64 KiB of directives at most, which JSON's escapes may lengthen, and the job's texts."""
+"""64 KiB of directives at most, which JSON's escapes may lengthen, and the job's other texts."""
 _READ_BYTES = 16 * 1024
 _LINE_S = 1.0
-"""How long a line may take from its first byte to its end."""
+"""Seconds that a line may take from its first byte to its end."""
 _UNREAD_BYTES = 64 * 1024
-"""Answers that a peer has not read; then it is dropped."""
+"""A peer that has not read so many bytes of answers is dropped."""
 _REPORT_S = 0.1
 _REPORT_BYTES = 1024 * 1024
-"""Reports that the daemon has not read; further ones are dropped, and counted."""
+"""While the daemon has not read so many bytes of reports, further reports are dropped and
+counted."""
 _NICE = -5
 
 
 def main() -> None:
-    """Serve until the daemon closes its end."""
-    # The daemon's end is its end; systemd and a terminal signal both at once.
+    """Serve until the daemon closes its end of the pipe."""
+    # This process ends with the daemon: systemd and a terminal send their signals to both.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     with suppress(PermissionError):
         os.nice(_NICE)
-    # No pause in the middle of an answer: what the requests leave is collected after each change.
+    # Avoid a collector's pause in the middle of an answer: garbage is collected after each change.
     gc.disable()
     configure_logging("INFO")
     uvloop.run(_serve(socket.socket(fileno=int(sys.argv[1]))))
@@ -69,7 +70,7 @@ async def _serve(daemon: socket.socket) -> None:
 
 
 class Worker(asyncio.Protocol):
-    """The end of the pipe: takes the snapshot, tells what was decided."""
+    """The worker's end of the pipe: takes snapshots, reports decisions."""
 
     def __init__(self, ended: "asyncio.Future[None]") -> None:
         self._ended = ended
@@ -82,16 +83,16 @@ class Worker(asyncio.Protocol):
         self._dropped = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The daemon is there."""
+        """Keep the connection to the daemon."""
         self._daemon: asyncio.WriteTransport = transport  # type: ignore[assignment]
 
     def connection_lost(self, _: Exception | None) -> None:
-        """The daemon has ended: so does this process."""
+        """End this process, since the daemon has ended."""
         if not self._ended.done():
             self._ended.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        """Take what the daemon says."""
+        """Take the daemon's messages."""
         for message in self._frames.feed(data):
             match message:
                 case Setup():
@@ -100,7 +101,7 @@ class Worker(asyncio.Protocol):
                     self._take(message)
 
     def report(self, decided: Decided) -> None:
-        """Tell the daemon, soon: slurmctld does not wait for that."""
+        """Report a decision to the daemon in a moment: slurmctld does not wait for that."""
         if not self._decided:
             self._loop.call_later(_REPORT_S, self._flush)
         self._decided.append(decided)
@@ -118,18 +119,18 @@ class Worker(asyncio.Protocol):
         desk = self._desk or self._open_desk()
         desk.admission.publish(self._snapshot, changes.observed_s)
         self._daemon.write(framed(Taken()))
-        # What lives now is not looked at again: the next collection is as short as what is new.
+        # The collector does not look at frozen objects again, so the next collection is short.
         gc.collect()
         gc.freeze()
 
     def _open_desk(self) -> "Desk":
-        """From now on slurmctld can ask; not before there is something to decide on."""
+        """Open the socket, so that slurmctld can ask; not before there is a snapshot."""
         if self._setup is None:
             raise RuntimeError("changes before the setup")
         build(SubmitRequest, SubmitAnswer)
         self._desk = desk = Desk(Admission(self._setup.mode), self._setup.uids, self)
         listener = bound(self._setup.path, 0o600)
-        # At once: the daemon is told that it is there.
+        # Listen now, not in the task below: the daemon is told next that the socket is there.
         listener.listen(BACKLOG)
         self._listening = self._loop.create_task(
             self._loop.create_unix_server(
@@ -140,7 +141,7 @@ class Worker(asyncio.Protocol):
 
 
 class Desk:
-    """Answers lines; keeps the open connections, the one that asked last at the end."""
+    """Answers lines; keeps the open connections in order of their last question."""
 
     def __init__(self, admission: Admission, uids: frozenset[int], worker: Worker) -> None:
         self.admission = admission
@@ -149,7 +150,10 @@ class Desk:
         self._open: dict[_Conversation, None] = {}
 
     def enter(self, conversation: "_Conversation", uid: int) -> Refusal | None:
-        """Why it may not ask here. If there are too many, the one idle for longest gives way."""
+        """Register a connection; return a Refusal if this uid may not ask here, else None.
+
+        If there are too many, the connection that has been idle for longest is closed.
+        """
         if uid not in self._uids:
             return Refusal("SW-ADMISSION-PEER", f"Uid {uid} may not ask here; slurmctld may.")
         if len(self._open) >= _CONNECTIONS:
@@ -158,11 +162,11 @@ class Desk:
         return None
 
     def leave(self, conversation: "_Conversation") -> None:
-        """Its connection is closed."""
+        """Forget a closed connection."""
         self._open.pop(conversation, None)
 
     def answer(self, line: bytes, conversation: "_Conversation") -> None:
-        """Answer a line, then tell the daemon."""
+        """Answer a line, then report the decision to the daemon."""
         began_s = time.perf_counter()
         self._open[conversation] = self._open.pop(conversation)
         request: SubmitRequest | None = None
@@ -178,11 +182,11 @@ class Desk:
 
 
 class _Conversation(asyncio.BufferedProtocol):
-    """One connection: slicewise.lua keeps it from one submission to the next."""
+    """One connection, which slicewise.lua keeps from one submission to the next."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        # Filled again and again: nothing is allotted for a question.
+        # This buffer is reused, so that a question allocates no memory for it.
         self._buffer = bytearray(_READ_BYTES)
         self._rest = b""
         self._late: asyncio.TimerHandle | None = None
@@ -204,11 +208,11 @@ class _Conversation(asyncio.BufferedProtocol):
         self.drop()
 
     def write(self, answer: bytes) -> None:
-        """Send it, at once where the peer reads."""
+        """Send an answer, immediately if the peer reads."""
         self._peer.write(answer)
 
     def drop(self) -> None:
-        """End it without a word."""
+        """Close the connection without an answer."""
         self._desk.leave(self)
         self._peer.abort()
 
@@ -252,7 +256,7 @@ class _Conversation(asyncio.BufferedProtocol):
 
 
 def encoded(answer: BaseModel) -> bytes:
-    """One line."""
+    """The answer as one line of JSON."""
     return answer.model_dump_json(exclude_none=True).encode() + b"\n"
 
 

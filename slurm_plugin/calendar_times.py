@@ -1,4 +1,4 @@
-"""When windows of the calendar begin and end, by the clocks of a time zone."""
+"""Computes when windows of the calendar begin and end, by the clocks of a time zone."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,10 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True)
 class Span:
-    """From when to when a window holds without a break, in Unix seconds; ``end_s`` None: for ever.
+    """A time during which a window holds without a break, in Unix seconds; ``end_s`` None: for
+    ever.
 
-    One that holds already begins with the second of the look.
+    The first span of a window that holds already begins at the start of the search.
     """
 
     begin_s: int
@@ -23,14 +24,15 @@ class Span:
 
 
 def moment(at_s: float, zone: str) -> Moment:
-    """That second, with what clocks there show."""
+    """The second ``at_s`` with what clocks in that time zone show."""
     return Moment(at_s, *shown(at_s, zone))
 
 
 def moments(windows: Sequence[Window], since_s: float, zone: str) -> Iterator[Moment]:
-    """``since_s``, and every moment after it at which one of the windows may begin or end.
+    """``since_s``, and every later moment at which one of the windows may begin or end.
 
-    Of what repeats from week to week, those of one week; again after each first and last second.
+    Times that repeat weekly are given for one week, and for one week again after each first and
+    last second of a window.
     """
     minutes = {minute for one in windows for minute in (one.begin_min, one.end_min)}
     bounds = {at_s for one in windows for at_s in (one.first_s, one.last_s) if at_s is not None}
@@ -41,7 +43,7 @@ def moments(windows: Sequence[Window], since_s: float, zone: str) -> Iterator[Mo
 
 
 def spans(window: Window, since_s: float, zone: str) -> Iterator[Span]:
-    """When the window holds, as far as ``moments`` goes: a week, or more."""
+    """Spans in which the window holds, within the time that ``moments`` covers: a week or more."""
     begin_s = None
     for one in moments([window], since_s, zone):
         if begin_s is None and holds(window, one):
@@ -54,7 +56,7 @@ def spans(window: Window, since_s: float, zone: str) -> Iterator[Span]:
 
 
 def _between(minutes: Iterable[int], start_s: float, next_s: float, zone: str) -> Iterator[int]:
-    # The first and the last are no whole days.
+    # The first and the last day are not whole.
     days = int(min(next_s - start_s, WEEK_DAYS * _DAY_S) // _DAY_S) + 2
     for at_s in clock_times_s(minutes, start_s, days, zone):
         if start_s < at_s < next_s:

@@ -323,16 +323,15 @@ async def compile_in_turn(
 ) -> Compiled:
     """Apply the differences in rounds, until none is left.
 
-    The first round uses what Slurm has ``shown`` in this turn, a later one reads only what the one
-    before changed. All use the same ``books``: what changes in the ledger meanwhile, and what runs
-    use up of budgets, is for the next compilation.
+    The first round uses what Slurm has ``shown`` in this turn, others read what the one before
+    changed. All use the same ``books``: the next compilation has later changes and use of budgets.
 
     Limits of QOS grow, new ones from 0, only in a round that finds none to shrink, and on a look at
     jobs since the last change: a job may have started before a QOS shrank; none starts beyond its
-    limit later. The use of the first such look after a change is kept in all later rounds, or
-    limits would follow it for ever. Where it was overtaken, or Slurm does not shrink what is to be
-    given up, growth is left to the next compilation. A limit that shrank for jobs of a moment
-    before grows back in the same compilation.
+    limit later. All later rounds keep the use of the first such look after a change, or limits
+    would follow it for ever. Where it was overtaken, or Slurm does not shrink what is to be given
+    up, growth is left to the next compilation. A limit that shrank for jobs of a moment before
+    costs no more than that moment: it grows back in the same compilation.
 
     Changes made outside Slicewise are reported on stderr first, then adopted if the settings say
     so, else put back. Safe to repeat and to be killed at any point (``decide.drift``; what was to

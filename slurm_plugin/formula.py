@@ -7,7 +7,7 @@ _HOUR_S = 3600
 
 
 def formula_of(settings: PrioritySettings) -> Formula:
-    """[priority] as the deciding functions take it."""
+    """The settings of [priority] as the deciding functions take them."""
     return Formula(
         class_weight=settings.class_weight,
         share_weight=settings.share_weight,

@@ -1,4 +1,4 @@
-"""The loop that decides what nobody answered at its submission."""
+"""The loop that decides jobs which got no answer at their submission."""
 
 import asyncio
 import time
@@ -23,14 +23,14 @@ from slurm_plugin.sync import Sync
 
 _CALLS = 8
 _AGAIN_S = 5.0
-"""How often jobs that were refused are decided anew: Slurm is asked for all that wait."""
+"""Seconds between new decisions on refused jobs: each asks Slurm for all jobs that wait."""
 
 
 class LateDecisions:
-    """Decides undecided jobs as if they were submitted now, again and again until one is admitted.
+    """Decides undecided jobs as if they were submitted now, repeatedly until each is admitted.
 
     Attributes:
-        refusals: why jobs are held that stay undecided, by job id.
+        refusals: why jobs that stay undecided are held, by job id.
     """
 
     def __init__(self, settings: Settings, slurm: Slurm, sync: Sync) -> None:
@@ -43,9 +43,9 @@ class LateDecisions:
         self.refusals: dict[int, Refusal] = {}
 
     async def turn(self) -> None:
-        """Decide what the last look at Slurm shows, once. Raises SlicewiseError if Slurm fails."""
+        """Decide once on the last look at Slurm. Raises SlicewiseError if Slurm fails."""
         looked_s = self._sync.view.observed_s
-        # A look that began before the last turn ended may show jobs as they were before it.
+        # A look that began before the last turn ended may show jobs as they were before that turn.
         if not self._sync.acts or looked_s <= self._decided_at_s:
             return
         waiting = {
@@ -69,7 +69,7 @@ class LateDecisions:
         admission = Admission(self._mode)
         if self._sync.snapshot is not None:
             admission.publish(self._sync.snapshot, self._sync.view.observed_s)
-        # In the order of their submission: what one takes the next does not have.
+        # Jobs are decided in order of submission: quota that one takes the next does not have.
         decided = [(job, self._decide(job, requests[job.job_id], admission)) for job in jobs]
         await self._admit([each for each in decided if each[1].refusal is None])
         await _side_by_side(
@@ -81,7 +81,7 @@ class LateDecisions:
         return late(job, asked, admission.submit(request), request.directives)
 
     async def _read(self, job: JobView) -> None:
-        """The script's directives, once; a job of srun or salloc has none."""
+        """Read the script's directives once; a job of srun or salloc has none."""
         if job.job_id in self._directives:
             return
         try:
@@ -107,14 +107,17 @@ class LateDecisions:
             self._sync.acted.set()
 
     async def _changed(self, changes: Mapping[Target, JobChange]) -> set[Target]:
-        """Those that Slurm refused: they have started or ended, or are tried again."""
+        """Make the changes; return the targets that Slurm refused.
+
+        Such a job has started or ended, or is tried again.
+        """
         refused = await self._slurm.update(changes) if changes else {}
         for target, words in refused.items():
             warn("late_change_refused", target=target, words=words)
         return set(refused)
 
     async def _refuse(self, job: JobView, refusal: Refusal) -> None:
-        """Held as administrator, its user can't release it."""
+        """Hold the job as administrator, so that its user can't release it, and keep the reason."""
         if job.reason != "JobHeldAdmin":
             await self._slurm.hold(target_of(job))
             self._sync.acted.set()
@@ -124,7 +127,7 @@ class LateDecisions:
 
 
 async def _side_by_side(calls: Iterable[Awaitable[None]]) -> None:
-    """A few at a time: each is a command of its own, which mostly waits."""
+    """Await the calls, a few at a time: each is a command of its own, which mostly waits."""
     turn = asyncio.Semaphore(_CALLS)
 
     async def one(call: Awaitable[None]) -> None:

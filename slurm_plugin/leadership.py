@@ -1,4 +1,4 @@
-"""Which of a cluster's daemons acts."""
+"""Decides which of a cluster's daemons acts."""
 
 import asyncio
 import logging
@@ -12,17 +12,17 @@ _LOG = logging.getLogger("slicewise.daemon")
 _CHANGES = frozenset(
     {"hold", "release", "requeue_hold", "cancel", "update", "weigh_nodes", "sacctmgr", "set_limits"}
 )
-"""What changes something in Slurm."""
+"""Methods of ``Slurm`` that change something there."""
 
 
 class Leadership(Lead):
-    """Of the daemons; ``pair`` is ``daemon.pair``."""
+    """Leadership among daemons; ``pair`` is ``daemon.pair``."""
 
     def __init__(self, lock: Lock, *, pair: bool, now_s: Callable[[], float] | None = None) -> None:
         super().__init__(lock, _LOG, pair=pair, now_s=now_s)
 
     def require(self) -> None:
-        """Raises UnreachableError (SW-DAEMON-STANDBY) unless it leads."""
+        """Raise UnreachableError (SW-DAEMON-STANDBY) unless this daemon leads."""
         if not self.leads():
             who = f"the one on {self.holder} does" if self.holder else "none does now"
             raise UnreachableError(
@@ -32,12 +32,14 @@ class Leadership(Lead):
             )
 
     async def start(self) -> None:
-        """One turn; alone, raises UnreachableError (SW-DAEMON-STANDBY) until it has the lock."""
+        """Take one turn. A daemon without a pair raises UnreachableError (SW-DAEMON-STANDBY) until
+        it has the lock.
+        """
         await asyncio.to_thread(self.turn)
         if not self._pair:
             self.require()
 
 
 def led_slurm(slurm: Slurm, leader: Leader) -> Slurm:
-    """Slurm, in which nothing is changed unless ``leader`` leads."""
+    """A ``Slurm`` that changes nothing unless ``leader`` leads."""
     return led_only(slurm, leader, _CHANGES)

@@ -1,4 +1,7 @@
-"""The loop that extends leases, and says which replicas must end."""
+"""The loop that extends leases, and determines which replicas must end.
+
+A lease is the time limit of a replica's job.
+"""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -22,11 +25,11 @@ from slurm_plugin.observe import report, warn
 from slurm_plugin.sync import Sync
 
 _LOOK_S = 5.0
-"""How often Slurm is asked for its plans: a lease is a minute at least."""
+"""Seconds between questions about Slurm's plans: a lease lasts a minute at least."""
 
 
 class Leases:
-    """Keeps wished replicas running beyond their time limit, as far as others leave them room."""
+    """Keeps wished replicas running beyond their time limit, where other jobs leave them room."""
 
     def __init__(self, settings: Settings, slurm: Slurm, sync: Sync) -> None:
         self._extends = settings.daemon.extend_leases
@@ -37,7 +40,7 @@ class Leases:
         self._refused: dict[Target, str] = {}
 
     async def turn(self) -> None:
-        """Plan on the last look at Slurm, once. Raises SlicewiseError if Slurm fails."""
+        """Plan once on the last look at Slurm. Raises SlicewiseError if Slurm fails."""
         sync = self._sync
         looked_s = sync.view.observed_s
         if not sync.acts or looked_s < self._planned_at_s + _LOOK_S:
@@ -49,7 +52,7 @@ class Leases:
         self._planned_at_s = looked_s
 
     async def _plan(self) -> LeasePlan:
-        """Slurm is asked for its plans only while there is a replica that they may concern."""
+        """Plan leases; Slurm is asked for its plans only while they may concern a replica."""
         sync = self._sync
         unheard_s = time.monotonic() - sync.heard_s
         slots = tuple(leased(sync.view.services, sync.jobs, sync.wished, unheard_s))
@@ -67,7 +70,9 @@ class Leases:
     async def _beside(
         self, reservations: Sequence[ReservationView], slots: Sequence[Leased]
     ) -> tuple[Leased, ...]:
-        """Which of the reservations the slots run in, and on which cores beside the others."""
+        """Add to the slots the reservations in which they run, and the cores that they have on
+        nodes of divided reservations.
+        """
         inside = await self._slurm.reserved()
         divided = {node for one in reservations for node in one.cores}
         asked = [slot.run for slot in slots if divided.intersection(slot.run.nodes)]
@@ -82,9 +87,11 @@ class Leases:
         )
 
     async def _extend(self, plan: LeasePlan) -> None:
-        """A limit is a task's, not a run's: its run is looked at right before, and right after.
+        """Set the new time limits.
 
-        What Slurm refuses has mostly ended meanwhile; it is told once.
+        A limit belongs to a task, not to its run, so the run is checked right before and right
+        after. A run whose limit Slurm refuses to change has mostly ended meanwhile; that is logged
+        once.
         """
         running = await self._running(plan.limits_min)
         limits_min = {run: limit for run, limit in plan.limits_min.items() if run in running}
@@ -99,7 +106,7 @@ class Leases:
         self._refused = refused
 
     async def _undo(self, changed: Sequence[RunKey]) -> None:
-        """Of a run that ended meanwhile, the task has its first lease again for the next one."""
+        """Give tasks whose run ended meanwhile their first lease back, for their next run."""
         running = await self._running(changed)
         leases_s = {one.array_job_id: lease_of(one) for one in self._sync.view.services}
         ended = {
@@ -112,7 +119,7 @@ class Leases:
             await self._slurm.update(_changes(ended))
 
     async def _running(self, runs: Collection[RunKey]) -> frozenset[RunKey]:
-        """Which of these runs go on."""
+        """The runs among these that are still running."""
         tasks = await self._slurm.tasks({array for array, _, _ in runs})
         now = {
             (job.array_job_id, job.task_index, job.start_s)

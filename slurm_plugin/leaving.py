@@ -1,4 +1,4 @@
-"""Which replicas are told to leave: kept in memory, and only for a while."""
+"""Remembers which replicas were told to end: in memory, and only for a while."""
 
 import time
 from collections import Counter
@@ -14,11 +14,12 @@ from slurm_plugin.decide.services import to_be_replaced
 from slurm_plugin.decide.slots import borrowed_waiting
 
 TOLD_S = 30.0
-"""Whoever wants them to go tells it every few seconds; what nobody repeats is over."""
+"""Seconds after which a request to leave expires. The process that wants replicas to go repeats its
+request every few seconds."""
 REST_S = 30.0
-"""So long slots wait on once there is nobody to wait for. Without it a lender's work that comes and
-goes asks up to a quarter more replicas to go, for 0.1 % more slices in use (replays of traces).
-"""
+"""Seconds for which slots go on waiting after there is no lender left to wait for. Without this
+pause a lender whose work comes and goes makes up to a quarter more replicas go, for 0.1 % more
+slices in use (replays of traces)."""
 
 
 _RUNS = frozenset({"starting", "running"})
@@ -26,7 +27,12 @@ _RUNS = frozenset({"starting", "running"})
 
 @dataclass(frozen=True)
 class Told:
-    """A run that shall end now, of a service ``tenant/name``, and why."""
+    """A run of a slot that was told to end now.
+
+    Attributes:
+        service: the service's ``tenant/name``.
+        why: the reason, for people.
+    """
 
     job_id: int
     service: str
@@ -34,7 +40,7 @@ class Told:
 
 
 class Leaving:
-    """Runs of slots that shall end, and why: once others serve in their place, or now."""
+    """Runs of slots that shall end, and why: now, or once other replicas serve in their place."""
 
     def __init__(self, leader: Leader) -> None:
         self._leader = leader
@@ -44,7 +50,10 @@ class Leaving:
         self._lenders: Lenders = {}
 
     def take(self, request: LeaveRequest, services: Iterable[ServiceView]) -> DoneAnswer:
-        """Raises UnreachableError (SW-DAEMON-STANDBY): the daemon that leads tells the launcher."""
+        """Take a request that replicas leave once others serve in their place.
+
+        Raises UnreachableError (SW-DAEMON-STANDBY): only the daemon that leads tells the launcher.
+        """
         self._leader.require()
         now_s = time.monotonic()
         known = {key: told for key, told in self._told.items() if told[0] > now_s}
@@ -64,11 +73,12 @@ class Leaving:
         services: Iterable[ServiceView],
         grace_s: float,
     ) -> tuple[Told, ...]:
-        """Tell these runs, by job id, to end now; those that are told for the first time.
+        """Tell the ``victims``, by job id, to end now; return those that are told for the first
+        time.
 
-        Whoever is told stays so until it has ended, as long as its tenant holds too much beside
-        the ``victims`` (``over``, millislices). From then on its tenant's slots wait (``waits``),
-        for ``grace_s`` at most.
+        A run that was told stays told until it has ended, while its tenant holds too much even
+        without the ``victims`` (``over``, millislices). From the first time on its tenant's slots
+        wait (``waits``), for ``grace_s`` at most.
         """
         before, self._ends = self._ends, {}
         left = Counter(over)
@@ -87,8 +97,8 @@ class Leaving:
         return tuple(told for key, told in self._ends.items() if key not in before)
 
     def wait_on(self, recalls: Iterable[Recall], starting: Collection[str]) -> None:
-        """Whose slots wait do so as long as there is somebody to wait for (see
-        ``decide.reclaim.waits``), and ``REST_S`` more.
+        """Let slots wait as long as there is a lender to wait for (see ``decide.reclaim.waits``),
+        and ``REST_S`` more.
         """
         going = {told.service.partition("/")[0] for told in self._ends.values()}
         before = {name: of for name, of in self._lenders.items() if self.waits(name)}
@@ -103,13 +113,15 @@ class Leaving:
         return bool(self._lenders)
 
     def waits(self, tenant: str) -> bool:
-        """Whether none of its slots may start on borrowed quota now: where its ceiling has room,
-        one would start on what a replica of its own has just left to a lender.
+        """Whether the tenant's slots must not start on borrowed quota now.
+
+        Where its ceiling has room, a slot would otherwise start on the slices that a replica of the
+        same tenant has just left to a lender.
         """
         return self._waits.get(tenant, 0.0) > time.monotonic()
 
     def kept(self, service: ServiceView) -> frozenset[int]:
-        """Those of its slots that wait on borrowed quota, and may not start on it now."""
+        """The service's slots that wait on borrowed quota and must not start on it now."""
         return borrowed_waiting(service) if self.waits(service.tenant) else frozenset()
 
     @property
@@ -118,7 +130,7 @@ class Leaving:
         return frozenset(told.job_id for told in self._ends.values())
 
     def shown(self, array_job_id: int, slot: SlotView) -> SlotView:
-        """As the launcher sees it."""
+        """The slot as the launcher sees it: with the time and reason to leave, if it was told."""
         key = (array_job_id, slot.index, slot.start_s)
         if key in self._ends and slot.state in _RUNS:
             return slot.model_copy(update={"leaves_s": 0, "leaves_why": self._ends[key].why})
@@ -127,7 +139,7 @@ class Leaving:
 
 
 def _runs(services: Iterable[ServiceView]) -> Iterator[tuple[ServiceView, SlotView, int]]:
-    """What may still be told, with its job id."""
+    """Runs that may still be told to end: service, slot and job id."""
     for service in services:
         for slot in service.slots:
             if slot.job_id is not None and slot.state in _RUNS:

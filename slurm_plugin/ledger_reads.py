@@ -1,4 +1,4 @@
-"""What people read, put together from the ledger: for commands and for the daemon."""
+"""Puts together from the ledger what people read: for commands and for the daemon."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
 
 def books_now(ledger: "Ledger", settings: Settings, at_s: float | None = None) -> Books:
-    """All that the ledger says now, or at a time that a better clock than the host's shows."""
+    """All that the ledger says now, or at the time ``at_s`` of a better clock than the host's."""
     return ledger.books(time.time() if at_s is None else at_s, settings.ledger.time_zone)
 
 
 def recent_use(ledger: "Ledger", settings: Settings, at_s: float) -> DecayedUse:
-    """What tenants have used lately, by the ledger alone. The daemon follows it itself."""
+    """Recent use of tenants, from the ledger alone. The daemon follows it by itself."""
     half_life_s = settings.priority.half_life_s
     holdings = ledger.charges.holdings(int(at_s - HALF_LIVES * half_life_s))
     return recorded(holdings, at_s, half_life_s)
 
 
 def held_lately(ledger: "Ledger", settings: Settings, at_s: float) -> Mapping[str, int]:
-    """Millislices that each tenant has held on average; none where loans do not go by it."""
+    """Millislices that each tenant has held on average; {} where loans do not depend on it."""
     if not settings.lending.past_use:
         return {}
     return averages(recent_use(ledger, settings, at_s), settings.priority.half_life_s)
 
 
 def balance_lines(books: Books, tenants: Collection[str] | None) -> tuple[BalanceLine, ...]:
-    """Of these tenants as far as they ever had a run or a budget, by name; None is all."""
+    """Balances of these tenants (None: all) that ever had a run or a budget, by name."""
     left = left_millislice_s(books)
     return tuple(
         BalanceLine(balance, left.get(name))
@@ -43,5 +43,5 @@ def balance_lines(books: Books, tenants: Collection[str] | None) -> tuple[Balanc
 
 
 def left_millislice_s(books: Books) -> Mapping[str, int]:
-    """What each budget that has begun has left, by tenant."""
+    """What each budget that has begun has left in millislice-seconds, by tenant."""
     return {tenant: one.left_millislice_s for tenant, one in books.left.items()}

@@ -1,4 +1,4 @@
-"""A unix socket that answers lines of JSON: limits, deadlines, peer credentials."""
+"""Serves a unix socket that answers lines of JSON: limits, deadlines, peer credentials."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 @dataclass(frozen=True)
 class Peer:
-    """Who is at the other end, as the kernel says."""
+    """The process at the other end, as the kernel reports it."""
 
     pid: int
     uid: int
@@ -35,12 +35,14 @@ class Peer:
 
 @dataclass(frozen=True)
 class Limits:
-    """Attributes:
-    connections, connections_per_uid: open at once; further ones are told SW-BUSY, unless an idle
-        one of somebody who has more of them makes room.
-    idle_s: how long a peer may take for its next line, or for taking an answer.
-    line_bytes: of a request; a longer one is refused unread.
-    reserved: so many of the connections only the uids in ``reserved_for`` may have.
+    """Limits of a socket.
+
+    Attributes:
+        connections, connections_per_uid: connections open at a time. A further one gets SW-BUSY,
+            unless an idle connection of a user with more of them makes room.
+        idle_s: seconds that a peer may take for its next line, or for reading an answer.
+        line_bytes: most bytes of a request; a longer one is refused unread.
+        reserved: number of the connections that only the uids in ``reserved_for`` may use.
     """
 
     connections: int
@@ -52,11 +54,11 @@ class Limits:
 
 
 Answer = Callable[[str, Peer], Awaitable[BaseModel]]
-"""Answers a line; may raise SlicewiseError, and ValidationError for what is no message."""
+"""Answers a line. May raise SlicewiseError, and ValidationError if the line is no valid message."""
 
 
 class LineServer:
-    """Serves one socket; each line gets one line back."""
+    """Serves one socket; each line gets one line as answer."""
 
     def __init__(self, path: Path, mode: int, answer: Answer, limits: Limits) -> None:
         self._path = path
@@ -71,7 +73,7 @@ class LineServer:
         self._conversations: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listen. A socket file that a killed daemon left behind is replaced."""
+        """Listen, replacing a socket file that a killed daemon left behind."""
         self._server = await asyncio.start_unix_server(
             self._accept,
             sock=bound(self._path, self._mode),
@@ -102,9 +104,9 @@ class LineServer:
             else:
                 await self._admitted(reader, writer, peer)
         except (TimeoutError, ConnectionError):
-            pass  # The peer went away or sleeps; there is nobody to tell.
+            pass  # The peer has gone or does not read: no answer would reach it.
         finally:
-            # What a peer has not taken in time is not kept for it, nor its connection.
+            # Answers that a peer has not read in time are dropped, and so is its connection.
             writer.transport.abort()
 
     def _is_full(self, uid: int) -> bool:
@@ -117,7 +119,7 @@ class LineServer:
         return others >= limits.connections - limits.reserved
 
     def _made_room(self, uid: int) -> bool:
-        """By closing what lies idle, so that few users can't keep all others out."""
+        """Close an idle connection to make room, so that few users can't keep all others out."""
         limits = self._limits
         if self._open[uid] >= limits.connections_per_uid:
             return False
@@ -173,8 +175,9 @@ class LineServer:
                 await self._send(writer, answer)
 
     async def _turn(self) -> None:
-        """One question goes on in each turn of the event loop, whoever asks how much: all else that
-        the program does takes its turns in between.
+        """Let one question go on in each turn of the event loop, however many are asked.
+
+        Everything else that the program does gets its turns in between.
         """
         async with self._gate:
             await asyncio.sleep(0)
@@ -186,7 +189,7 @@ class LineServer:
 
 
 async def answered(answer: Answer, line: bytes, peer: Peer) -> BaseModel:
-    """The answer to a line; a FailureAnswer for whatever goes wrong with it."""
+    """The answer to a line; a FailureAnswer if anything goes wrong."""
     try:
         # Text from a batch script may be in any encoding.
         return await answer(line.decode("utf-8", "replace"), peer)
@@ -198,7 +201,7 @@ BUSY = Refusal("SW-BUSY", "Too many connections to the daemon.", "Try again.")
 
 
 def too_long(line_bytes: int) -> Refusal:
-    """To whom sends a longer line."""
+    """The refusal of a longer line."""
     return Refusal("SW-WIRE", f"A message may have {line_bytes} bytes at most here.")
 
 
@@ -208,7 +211,7 @@ def failure(refusal: Refusal) -> FailureAnswer:
 
 
 def failure_of(error: Exception, uid: int) -> FailureAnswer:
-    """What the peer is told of an error; what nobody foresaw is logged, and its words kept back."""
+    """The answer for an error. An unexpected error is logged, and its text is not sent."""
     if isinstance(error, ValidationError):
         return failure(Refusal("SW-WIRE", f"No such message: {_problem(error)}."))
     if isinstance(error, SlicewiseError):
@@ -223,7 +226,7 @@ def _problem(error: ValidationError) -> str:
 
 
 def peer_of(transport: asyncio.StreamWriter | asyncio.BaseTransport) -> Peer:
-    """Who connected."""
+    """The peer of a connection."""
     connection: socket.socket = transport.get_extra_info("socket")
     size = _CREDENTIALS.size
     pid, uid, _ = _CREDENTIALS.unpack(
@@ -233,8 +236,10 @@ def peer_of(transport: asyncio.StreamWriter | asyncio.BaseTransport) -> Peer:
 
 
 def bound(path: Path, mode: int) -> socket.socket:
-    """A socket at ``path`` in place of one that may be there; nobody can connect before the mode is
-    right, for listening comes last, and is left to the caller.
+    """A bound socket at ``path``, replacing a file that may be there.
+
+    The caller must call listen() itself: until then no client can connect, so none can before the
+    file's mode is right.
     """
     with suppress(FileNotFoundError):
         path.unlink()

@@ -1,4 +1,4 @@
-"""Which Lua slurmctld links, and the interpreter of the same version."""
+"""Finds the Lua version that slurmctld links, and the interpreter of the same version."""
 
 import re
 import shutil
@@ -11,16 +11,16 @@ from cluster.slurm.run import attempt
 PLUGIN = "job_submit_lua.so"
 _USUAL = ("/usr/lib/*/slurm-wlm", "/usr/lib64/slurm", "/usr/lib/slurm", "/opt/slurm/lib*/slurm")
 _LIBRARY = re.compile(rb"liblua(?:-|\.so\.)?(5\.[1-9])")
-"""As packages call it: liblua5.1.so.0, liblua-5.4.so, liblua.so.5.3."""
+"""The library's name in packages: liblua5.1.so.0, liblua-5.4.so, liblua.so.5.3."""
 _DEADLINE_S = 5.0
 
 
 def linked_version(plugin_dirs: Iterable[str]) -> str:
-    """The Lua of slurmctld's job_submit/lua plugin, such as ``5.4``.
+    """The Lua version of slurmctld's job_submit/lua plugin, such as ``5.4``.
 
-    ``plugin_dirs`` are those of slurm.conf (PluginDir); without the plugin there, and where that is
-    not known, the usual ones. Raises InvalidInputError (SW-ADMISSION-LUA) if no plugin is found, or
-    one that names no version, or several.
+    ``plugin_dirs`` are those of slurm.conf (PluginDir). If they are empty or lack the plugin, the
+    usual directories are searched. Raises InvalidInputError (SW-ADMISSION-LUA) if no plugin is
+    found, or if the plugins name no version or several.
     """
     plugins = [path for path in (Path(each) / PLUGIN for each in plugin_dirs) if path.is_file()]
     if not plugins:
@@ -49,9 +49,10 @@ def _bytes(path: Path) -> bytes:
 
 
 async def interpreter(version: str) -> str:
-    """The command that runs this version; "" if there is none on PATH.
+    """The command that runs this Lua version; "" if there is none on PATH.
 
-    Debian calls it lua5.4; where there is one only, as on Enterprise Linux, it is called lua.
+    Debian calls it lua5.4; where only one version is installed, as on Enterprise Linux, it is
+    called lua.
     """
     for name in (f"lua{version}", f"lua-{version}", "lua"):
         if shutil.which(name) is not None and await _version_of(name) == version:

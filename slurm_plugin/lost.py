@@ -1,4 +1,4 @@
-"""When slots whose task has ended are brought back, and when their owner had cancelled them all."""
+"""Decides when slots whose task has ended are brought back, and whether the owner cancelled all."""
 
 from collections.abc import Iterable, Mapping
 
@@ -6,20 +6,20 @@ from cluster.wire import ServiceView
 from slurm_plugin.decide.slots import lost_slots, were_cancelled
 
 _SETTLED_S = 5.0
-"""Who cancels a service task by task is done by then."""
+"""Seconds after which an owner who cancels a service task by task is done."""
 _AGAIN_S = 60.0
-"""Before what Slurm refused is tried again."""
+"""Seconds until a slot that Slurm refused to bring back is tried again."""
 
 
 class Lost:
-    """Remembers since when slots are lost, and which were just brought back."""
+    """Remembers since when slots have been lost, and which were just brought back."""
 
     def __init__(self) -> None:
         self._due_s: dict[tuple[int, int], float] = {}
         self._beside: Mapping[int, frozenset[int]] = {}
 
     def follow(self, services: Iterable[ServiceView], at_s: float) -> None:
-        """What was seen then; slots that are not lost any more are forgotten."""
+        """Note the services seen at ``at_s`` (Unix seconds); slots no longer lost are forgotten."""
         self._due_s = {
             (service.array_job_id, index): self._due_s.get(
                 (service.array_job_id, index), at_s + _SETTLED_S
@@ -29,8 +29,9 @@ class Lost:
         }
 
     def due(self, array_job_id: int, at_s: float) -> frozenset[int]:
-        """Slots of that array to be brought back now; asked for again a minute later. None while
-        it is not known whether the last ones came back to an array that was cancelled.
+        """Slots of the array to bring back now. Each is due again a minute later.
+
+        Empty while it is not known whether the last ones came back to an array that was cancelled.
         """
         if array_job_id in self._beside:
             return frozenset()
@@ -43,13 +44,15 @@ class Lost:
         return found
 
     def revive(self, array_job_id: int, beside: frozenset[int]) -> None:
-        """Slots of it are brought back; those ``beside`` lived right before."""
+        """Note that slots of the array are brought back; those ``beside`` lived right before."""
         self._beside = {**self._beside, array_job_id: beside}
 
     def cancelled(self, services: Iterable[ServiceView]) -> frozenset[int]:
-        """Arrays that their owner cancelled in the moment in which slots of them were brought back:
-        what lived beside those was cancelled. While some of that still ends nothing is known. They
-        are named until they have ended: to cancel them may fail.
+        """Arrays that their owner cancelled at the moment when slots of them were brought back.
+
+        That is so if all the slots that lived beside those were cancelled; nothing is known while
+        some of them still end. Such an array is returned until it has ended, since cancelling it
+        may fail.
         """
         judged = {
             one.array_job_id: were_cancelled(one, self._beside[one.array_job_id])

@@ -1,4 +1,4 @@
-"""What Prometheus may read of the daemon: ``daemon.metrics`` = HOST:PORT."""
+"""Serves the daemon's metrics to Prometheus at ``daemon.metrics`` = HOST:PORT."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ _SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.1)
 
 
 class Metrics:
-    """Counts what happens; the rest is read when Prometheus asks."""
+    """Counts events; all other values are read when Prometheus asks."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -49,23 +49,23 @@ class Metrics:
         )
 
     def decided(self, decided: Decided) -> None:
-        """A submission was answered."""
+        """Count an answered submission."""
         self._decision_s.observe(decided.took_s)
 
     def turned(self, loop: str, took_s: float, *, failed: bool) -> None:
-        """A turn of one of the daemon's loops has ended."""
+        """Count a finished turn of one of the daemon's loops, and its seconds."""
         self._turn_s.labels(loop).observe(took_s)
-        # Also 0 shows: a rate needs a first value.
+        # Show a count of 0, too: a rate needs a first value.
         self._failures.labels(loop).inc(int(failed))
 
     def watch(
         self, admission: AdmissionProcess, sync: Sync, leader: Leader, unread: UnreadLog
     ) -> None:
-        """Show their state, too."""
+        """Export the state of these parts, too."""
         self.registry.register(_State(admission, sync, leader, unread))
 
     def served(self, address: str) -> AbstractContextManager[None]:
-        """Answer Prometheus at HOST:PORT: what ``prometheus.served`` does and raises."""
+        """Answer Prometheus at HOST:PORT while entered; raises what ``prometheus.served`` does."""
         return served(self.registry, address, "daemon.metrics")
 
 

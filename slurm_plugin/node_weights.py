@@ -1,4 +1,4 @@
-"""The loop that keeps nodes' weights as ``decide.mig.node_weights`` has them."""
+"""The loop that sets nodes' weights in Slurm as ``decide.mig.node_weights`` has them."""
 
 from cluster.settings import Settings
 from cluster.slurm.interface import Slurm
@@ -7,11 +7,11 @@ from slurm_plugin.observe import report
 from slurm_plugin.sync import Sync
 
 _TELL_S = 10.0
-"""How often Slurm is told, at most. In replays 300 s were as good."""
+"""Least seconds between changes in Slurm. In replays 300 s were as good."""
 
 
 class NodeWeights:
-    """Weighs nodes where a site wants it; else puts back what was weighed before."""
+    """Weighs nodes where the site wants it; else puts back the weights that it set before."""
 
     def __init__(self, settings: Settings, slurm: Slurm, sync: Sync) -> None:
         self._is_wanted = settings.placement.node_weights
@@ -22,7 +22,7 @@ class NodeWeights:
         self._told_s = 0.0
 
     async def turn(self) -> None:
-        """Tell Slurm what is different. Raises SlicewiseError if it fails."""
+        """Change the weights that differ. Raises SlicewiseError if Slurm fails."""
         sync = self._sync
         looked_s = sync.view.observed_s
         if not sync.acts or looked_s < self._told_s + _TELL_S:

@@ -1,4 +1,4 @@
-"""What the daemon reports: one line per event, never a secret."""
+"""Writes the daemon's log: one line per event, never a secret."""
 
 import logging
 
@@ -8,20 +8,20 @@ _LOG = logging.getLogger("slicewise.daemon")
 
 
 def configure_logging(level: str) -> None:
-    """From ``level`` up, to stderr."""
+    """Log events of ``level`` and above to stderr."""
     events.configure_logging(_LOG, level)
 
 
 def report(event: str, /, **fields: object) -> None:
-    """Log what happened."""
+    """Log an event."""
     _LOG.info("%s", events.event_line(event, fields))
 
 
 def warn(event: str, /, **fields: object) -> None:
-    """Log what an operator should look at."""
+    """Log an event that an operator should look at."""
     _LOG.warning("%s", events.event_line(event, fields))
 
 
 def report_failure(event: str, error: BaseException, /, **fields: object) -> None:
-    """Log a failure that the daemon lives through."""
+    """Log a failure after which the daemon goes on."""
     warn(event, **fields, error=error)

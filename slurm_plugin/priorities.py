@@ -1,4 +1,4 @@
-"""The loop that keeps pending jobs' site_factor as ``decide.priority`` has it."""
+"""The loop that sets pending jobs' site_factor in Slurm as ``decide.priority`` has it."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 
 _ASK_S = 5.0
-"""How often Slurm is asked for what it has of jobs that are new here."""
+"""Seconds between questions about the site_factors of jobs not known yet."""
 _ASK_ALL_S = 300.0
-"""How often of all of them: an administrator may have set a site_factor by hand."""
+"""Seconds between questions about all jobs: an administrator may have set a site_factor
+manually."""
 SAVED_S = 10.0
-"""For so long changes that were not made may be made up for."""
+"""Seconds for which unused allowance for changes accumulates."""
 
 
 class Priorities:
-    """Tells Slurm each waiting job's site_factor, no faster than [priority] allows."""
+    """Sets each waiting job's site_factor, no faster than [priority] allows."""
 
     def __init__(self, settings: Settings, slurm: Slurm, ledger: "Ledger", sync: Sync) -> None:
         self._settings = settings.priority
@@ -39,7 +40,10 @@ class Priorities:
         self._looked_s = 0.0
 
     async def _follow(self) -> Standing:
-        """What counts for jobs now, beside what they say themselves; admission has it, too."""
+        """Follow recent use, and return what counts for all jobs beside their own fields.
+
+        Admission gets the shares, too.
+        """
         await self._use.follow()
         own_parts = {tenant.name: tenant.nominal_millislices for tenant in self._sync.view.tenants}
         by_tenant = shares(self._use.now, own_parts, self._settings.half_life_s)
@@ -47,15 +51,15 @@ class Priorities:
         return Standing(by_tenant, self._sync.urgencies, self._formula)
 
     def held_lately(self) -> Mapping[str, int]:
-        """Millislices that each tenant has held on average; nothing until that is known."""
+        """Millislices that each tenant has held on average; {} until that is known."""
         return averages(self._use.now, self._settings.half_life_s)
 
     async def start(self) -> None:
-        """Learn what tenants have used, so that the first submission is weighed by it."""
+        """Learn what tenants have used, so that it already counts for the first submission."""
         await self._follow()
 
     async def turn(self) -> None:
-        """Follow what is used, and tell Slurm the site_factors that have changed.
+        """Follow recent use, and set the site_factors that have changed.
 
         Does nothing until Slurm was seen whole. Raises SlicewiseError if it does not answer.
         """
@@ -68,7 +72,7 @@ class Priorities:
             await self._tell(wanted)
 
     async def _learn(self, wanted: Sequence[Ranked]) -> None:
-        """Ask Slurm for what it has of jobs of which that is not known."""
+        """Ask Slurm for the site_factors of jobs that are not known yet."""
         now_s = self._sync.view.observed_s
         ids = {each.job.job_id for each in wanted}
         if now_s >= self._ask_all_due_s:
@@ -81,7 +85,10 @@ class Priorities:
             self._known |= {row.job_id: row.site for row in rows}
 
     async def _tell(self, wanted: Sequence[Ranked]) -> None:
-        """What Slurm refuses is tried again when all are asked for, not before."""
+        """Set the due site_factors.
+
+        A change that Slurm refuses is tried again only after Slurm was asked about all jobs.
+        """
         due = changes(wanted, self._known, self._formula, self._allowed())
         if not due:
             return
@@ -93,7 +100,7 @@ class Priorities:
         report("priorities_set", jobs=len(due) - len(refused), refused=len(refused))
 
     def _allowed(self) -> int:
-        """How many changes the rate allows by now; after a rest not many more than usual."""
+        """Number of changes that the rate allows now; after a pause not many more than usual."""
         rate, now_s = self._settings.updates_per_s, self._sync.view.observed_s
         passed_s, self._looked_s = max(0.0, now_s - self._looked_s), now_s
         most = max(1.0, rate * SAVED_S)

@@ -1,4 +1,6 @@
-"""``slicewise priority explain``: gathers what a job's priority is made of, for who may see it."""
+"""``slicewise priority explain``: gathers the parts of a job's priority, for readers who may see
+it.
+"""
 
 from cluster.errors import InvalidInputError
 from cluster.settings import Settings
@@ -16,10 +18,10 @@ from slurm_plugin.sync import Sync
 async def explain_priority(
     about: str, reader: Reader, slurm: Slurm, settings: Settings, sync: Sync
 ) -> PriorityAnswer:
-    """Of a waiting job.
+    """Explain the priority of a waiting job.
 
-    Raises InvalidInputError: SW-FORBIDDEN alike for a job that is not there and for others',
-    SW-PRIORITY-NONE if it does not wait.
+    Raises InvalidInputError: SW-FORBIDDEN equally for a job that does not exist and for one that
+    the reader may not see, SW-PRIORITY-NONE if the job does not wait.
     """
     jobs = jobs_named(about, sync.jobs)
     if not jobs or not all(map(reader.may_see, jobs)):

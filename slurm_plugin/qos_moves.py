@@ -7,12 +7,12 @@ from slurm_plugin.observe import report
 from slurm_plugin.sync import Sync
 
 _AGAIN_S = 10.0
-"""How often what Slurm refused is tried again: a user may have a QOS list of his own, without ours,
-or a tenant's list may just be on its way into slurmctld."""
+"""Seconds until a move that Slurm refused is tried again: a user may have a QOS list of their own,
+without our QOS, or a tenant's list may not have reached slurmctld yet."""
 
 
 class QosMoves:
-    """Keeps each waiting flexible job where there is room for it."""
+    """Keeps each waiting job whose user named no QOS in the QOS that has room for it."""
 
     def __init__(self, settings: Settings, slurm: Slurm, sync: Sync) -> None:
         self._partitions = frozenset(settings.cluster.partitions)
@@ -23,9 +23,9 @@ class QosMoves:
         self._refused: set[Target] = set()
 
     async def turn(self) -> None:
-        """Move what the last look at Slurm asks for, once. Raises SlicewiseError if Slurm fails.
+        """Move once what the last look at Slurm asks for. Raises SlicewiseError if Slurm fails.
 
-        What Slurm refuses has mostly started or ended meanwhile; it is left alone for a while.
+        A job that Slurm refuses to move has mostly started or ended; it is left alone for a while.
         """
         looked_s = self._sync.view.observed_s
         if not self._sync.acts or looked_s == self._moved_at_s:

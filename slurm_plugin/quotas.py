@@ -1,4 +1,4 @@
-"""What is in force in Slurm: the policy and all that follows from it."""
+"""Holds the policy that is in force in Slurm, and all limits that follow from it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -29,17 +29,18 @@ from slurm_plugin.decide.tenants import own_part
 from slurm_plugin.formula import formula_of
 
 _NEWEST_S = 10.0
-"""Longer than admission counts what it has admitted."""
+"""Seconds for which a snapshot lists a new job's token: longer than admission counts what it has
+admitted."""
 _NOTHING = Ceiling(*[Millislices(0)] * 4)
-"""Before limits were compiled."""
+"""Ceilings before limits were compiled."""
 
 
 class Quotas:
-    """What tenants may hold now, and could ever hold.
+    """What tenants may hold now, and the most they could ever hold.
 
     Attributes:
-        policy: as it was compiled last.
-        accounts_by_uid: who may submit as whom, as ``Snapshot`` has it.
+        policy: the policy as compiled last.
+        accounts_by_uid: accounts that each user may submit to, as in ``Snapshot``.
         run_minutes: millislice-minutes that jobs may still run, by tenant with a budget.
     """
 
@@ -64,7 +65,7 @@ class Quotas:
         accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]],
         highest: Policy | None,
     ) -> None:
-        """What holds from now on, and at most by the calendar; whose accounts."""
+        """Take the policy in force, and ``highest``, the most that the calendar ever gives."""
         self.policy, self._highest, self.accounts_by_uid = policy, highest, accounts_by_uid
         self._nominal = own_part(policy)
         self._budgets = period_budgets(policy)
@@ -72,14 +73,14 @@ class Quotas:
         self._type_limits = binding_type_limits(policy, self._settings.costs, self._settings.models)
 
     def set_ceilings(self, ceilings: Mapping[str, Ceiling], run_minutes: Mapping[str, int]) -> None:
-        """What each tenant's jobs may hold in Slurm now, and how many millislice-minutes those of a
-        tenant with a budget may still run.
+        """Take each tenant's ceilings in Slurm, and the millislice-minutes that jobs of tenants
+        with a budget may still run.
         """
         self._ceilings, self.run_minutes = ceilings, run_minutes
 
     @property
     def borrowed_limits(self) -> Mapping[str, int]:
-        """What jobs may hold in each borrowed QOS in Slurm now, in millislices."""
+        """Millislices that jobs may hold now in Slurm in each borrowed QOS."""
         return {
             borrowed_qos(name): one.borrowed_limit_millislices
             for name, one in self._ceilings.items()
@@ -102,8 +103,9 @@ class Quotas:
         *,
         borrows: bool,
     ) -> Room | None:
-        """In the tenant's own QOS, and with what it may borrow, if it ``borrows`` now; None if it
-        has no quota.
+        """The tenant's room in its own QOS, and with what it may borrow, if it ``borrows`` now.
+
+        None if it has no quota.
         """
         if tenant not in self._nominal:
             return None
@@ -117,8 +119,8 @@ class Quotas:
         return Room(own, in_own + self._taken_elsewhere(tenant, jobs) + released, most, held)
 
     def _taken_elsewhere(self, tenant: str, jobs: Iterable[JobView]) -> int:
-        """What its jobs in other QOS, in which they ran before, take of its own part: Slurm's limit
-        is less by that.
+        """Millislices by which jobs in other QOS, in which they ran before, reduce Slurm's limit on
+        the tenant's own QOS.
         """
         its_own = {qos_name(tenant), borrowed_qos(tenant)}
         elsewhere = self.used(job for job in jobs if job.qos not in its_own).get(tenant, 0)
@@ -134,7 +136,7 @@ class Quotas:
         used: Mapping[str, int],
         shares: Mapping[str, float],
     ) -> Snapshot:
-        """What admission decides on, as of a look and the services ``found`` in it."""
+        """Build admission's snapshot from a look at Slurm and the services ``found`` in it."""
         settings, costs, partitions = self._settings, self._settings.costs, self._partitions
         jobs, nodes = seen.jobs, seen.nodes
         waiting = waiting_instances(jobs, partitions)

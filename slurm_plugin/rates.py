@@ -1,4 +1,4 @@
-"""How often users and tenants change orders and keys: each change is a row that stays."""
+"""Limits how often users and tenants change orders and keys: each change adds a lasting row."""
 
 import math
 import time
@@ -9,17 +9,17 @@ from slurm_plugin.reader import Reader
 
 OF_USER = Rate(at_once=60, every_s=60.0)
 OF_TENANT = Rate(at_once=240, every_s=15.0)
-"""Four users' worth: one of them does not use up what the others may."""
+"""As much as four users may, so that one user does not use up the tenant's allowance."""
 
 
 class Rates:
-    """What is used up, since the daemon began; operators' changes don't count."""
+    """Allowances used since the daemon began; operators' changes don't count."""
 
     def __init__(self) -> None:
         self._used: dict[tuple[Rate, int | str], Used] = {}
 
     def take(self, reader: Reader, tenant: str) -> None:
-        """One change. Raises InvalidInputError (SW-RATE) if it comes too early."""
+        """Count one change. Raises InvalidInputError (SW-RATE) if it comes too early."""
         if reader.tenants is None:
             return
         now_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Who asks the daemon, and what he may read."""
+"""The user who asks the daemon, and what this user may read."""
 
 from dataclasses import dataclass, field
 
@@ -7,11 +7,11 @@ from cluster.jobs import JobView
 
 @dataclass(frozen=True)
 class Reader:
-    """Who asks.
+    """A user who asks the daemon.
 
     Attributes:
-        user: his name as Slurm writes it.
-        tenants: which he may read: the accounts that he belongs to; None is every one.
+        user: the user's name as Slurm writes it.
+        tenants: tenants that the user may read, namely those of the user's accounts; None is all.
     """
 
     uid: int
@@ -19,9 +19,9 @@ class Reader:
     tenants: frozenset[str] | None = field(hash=False)
 
     def may_read(self, tenant: str) -> bool:
-        """Whether everything of that tenant is his to read."""
+        """Whether the user may read everything of that tenant."""
         return self.tenants is None or tenant in self.tenants
 
     def may_see(self, job: JobView) -> bool:
-        """Whether he may know of that job: his own, or one of his tenants'."""
+        """Whether the user may see that job: their own, or of a tenant they may read."""
         return job.uid == self.uid or self.may_read(job.account)

@@ -1,7 +1,7 @@
-"""What users may read of the ledger and of their tenants, gathered for the user socket.
+"""Answers users' questions about the ledger and their tenants, for the user socket.
 
-A slow PostgreSQL holds up whoever asks about it, and nobody else: the ledger is read in a few
-threads of its own, within a deadline.
+The ledger is read in a few threads of its own and within a deadline, so that a slow PostgreSQL
+holds up only the users who ask about the ledger.
 """
 
 import asyncio
@@ -48,14 +48,14 @@ _WAITING = 32
 _WAITING_PER_UID = 2
 _DEADLINE_S = 10.0
 _ASKS = 2
-"""Of Slurm, at a time."""
+"""Questions to Slurm at a time."""
 _PAGE_ROWS = 2000
 """Rows of a statement in one answer: about 1 MB."""
 
 _TELL_PLACES = frozenset(
     {"SW-DATABASE-DOWN", "SW-DATABASE-BUSY", "SW-DATABASE-RIGHTS", "SW-DATABASE-FAILED"}
 )
-"""Failures whose words say where the database is, and what PostgreSQL says."""
+"""Codes of failures whose text says where the database is, and what PostgreSQL answered."""
 
 _EXPLANATION = TypeAdapter(Explanation)
 _ROW = TypeAdapter(StatementRow)
@@ -63,7 +63,7 @@ _BALANCE = TypeAdapter(BalanceLine)
 
 
 class Reads:
-    """Answers what only reads, each asker with his own tenants."""
+    """Answers requests that only read, to each user for the user's own tenants."""
 
     def __init__(self, settings: Settings, slurm: Slurm, ledger: Ledger, sync: Sync) -> None:
         self._settings = settings
@@ -75,8 +75,10 @@ class Reads:
         self._slurm_turn = asyncio.Semaphore(_ASKS)
 
     async def answer(self, request: ReadRequest, reader: Reader) -> BaseModel:
-        """Raises InvalidInputError (SW-TENANT-UNKNOWN) alike for tenants that there are not and
-        for those of others, and SW-FORBIDDEN for jobs; UnreachableError: SW-BUSY,
+        """Answer a request.
+
+        Raises InvalidInputError: SW-TENANT-UNKNOWN equally for a tenant that does not exist and for
+        one that the reader may not read, SW-FORBIDDEN for jobs. Raises UnreachableError: SW-BUSY,
         SW-SLURM-DOWN and the ledger's own; only operators are told where its database is.
         """
         with without_places(reader):
@@ -147,17 +149,17 @@ class Reads:
         )
 
     def require_sight(self) -> None:
-        """Raises UnreachableError (SW-SLURM-DOWN) if what is seen of Slurm is not all of it."""
+        """Raise UnreachableError (SW-SLURM-DOWN) if Slurm was not seen whole."""
         if not self._sync.view.complete:
             raise UnreachableError(
                 "SW-SLURM-DOWN", "Slurm does not answer the daemon now.", "Try again."
             )
 
     async def from_ledger(self, uid: int, read: Callable[[], T]) -> T:
-        """Call what reads the ledger, in a thread.
+        """Call a function that reads the ledger, in a thread.
 
-        Raises UnreachableError: SW-BUSY if too many others are being called, or too many for this
-        user; SW-DATABASE-DOWN at the deadline.
+        Raises UnreachableError: SW-BUSY if too many reads are under way, in all or for this user;
+        SW-DATABASE-DOWN at the deadline.
         """
         self._count(uid)
         reading = asyncio.get_running_loop().run_in_executor(self._threads, read)
@@ -181,7 +183,7 @@ class Reads:
 
     @contextmanager
     def _in_line(self, uid: int) -> Iterator[None]:
-        """Who waits for Slurm counts as who waits for the ledger does."""
+        """Count a user who waits for Slurm like one who waits for the ledger."""
         self._count(uid)
         try:
             yield
@@ -191,13 +193,14 @@ class Reads:
     def _ended(self, uid: int, reading: "asyncio.Future[T]") -> None:
         self._waiting -= Counter([uid])
         if not reading.cancelled():
-            # Where nobody waits for it any more, asyncio would complain of an error nobody took.
+            # Take the error: if the caller has gone, asyncio would warn that it was never
+            # retrieved.
             reading.exception()
 
 
 @contextmanager
 def without_places(reader: Reader) -> Iterator[None]:
-    """Only operators are told where the database is, and what PostgreSQL says."""
+    """Hide from all but operators where the database is, and what PostgreSQL answered."""
     try:
         yield
     except SlicewiseError as error:
@@ -209,22 +212,23 @@ def without_places(reader: Reader) -> Iterator[None]:
 
 
 def require_own(tenant: str | None, reader: Reader) -> None:
-    """Raises InvalidInputError (SW-TENANT-UNKNOWN) for a tenant that is not his to read."""
+    """Raise InvalidInputError (SW-TENANT-UNKNOWN) if the reader may not read that tenant."""
     if tenant is not None and not reader.may_read(tenant):
         raise _unknown(tenant, reader)
 
 
 def _unknown(tenant: str, reader: Reader) -> InvalidInputError:
-    """The same for a tenant of others as for none: nobody shall learn names by asking."""
+    """The same error for others' tenants and for none: asking must not reveal names."""
     own = ", ".join(sorted(reader.tenants or ())) or "none"
     hint = "All: slicewise tenant list" if reader.tenants is None else f"Yours: {own}."
     return InvalidInputError("SW-TENANT-UNKNOWN", f"You have no tenant {tenant!r}.", hint)
 
 
 def require_known(tenant: str, known: Collection[str], reader: Reader) -> None:
-    """Raises InvalidInputError (SW-TENANT-UNKNOWN) for one that has no quota.
+    """Raise InvalidInputError (SW-TENANT-UNKNOWN) for a tenant that is not ``known``: it has no
+    quota.
 
-    Of an account that is no tenant any more runs may be known.
+    An account that is no tenant any more may be known by its runs.
     """
     if tenant in known:
         return

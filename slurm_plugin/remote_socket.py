@@ -1,9 +1,9 @@
-"""The user socket for other hosts: TCP, each question and answer a munge credential.
+"""Serves the user socket to other hosts: TCP, each question and answer a munge credential.
 
-The network is nobody's friend: whatever comes in is short, soon there, and looks like a credential
-before munged is asked, in two threads of its own; a flood here does not take munged from Slurm.
-Who is silent makes room for others (``decide/connection_places.py``), and the launcher's hosts have
-places of their own, so that nobody locks it out.
+The network is not trusted. A question must be short, arrive soon and look like a credential before
+munged is asked, in two threads of its own, so that a flood of questions leaves munged free for
+Slurm. Silent connections make room for others (``decide/connection_places.py``), and the launcher's
+hosts have places of their own, so that no other host can lock the launcher out.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ from slurm_plugin.user_socket import MESSAGE_BYTES, roles
 T = TypeVar("T")
 
 _CONNECTIONS, _CONNECTIONS_PER_PREFIX, _CONNECTIONS_PER_ADDRESS = 128, 64, 16
-"""As many again are told why they are refused; others are cut off."""
+"""As many further connections are told why they are refused; others are closed."""
 _CONNECTIONS_PER_UID = 8
-"""Whose questions are sealed and answered: half of what a host has, so that one user leaves others
-of it room. The launcher and operators have no such bound."""
+"""Questions of one user that are answered at a time: half of what a host may have, so that one user
+leaves room for others of that host. The launcher and operators have no such bound."""
 _LAUNCHERS_HOSTS = 4
-"""So many are remembered: those of a pair, and those they have moved from."""
+"""Launcher's hosts that are remembered: those of a pair, and those from which they moved."""
 _GRACE_S = 0.5
 _MUNGE_THREADS = 2
 _LINE_BYTES = 2 * MESSAGE_BYTES
-"""What a credential of the longest message needs, with room to spare."""
+"""Enough for a credential of the longest message."""
 _QUESTION_S, _MUNGE_S, _SEND_S, _LINGER_S = 2.0, 10.0, 15.0, 0.5
 _REPORT_EVERY_S = 10.0
 
@@ -60,7 +60,7 @@ class RemoteSocket:
         self._report_due_s = 0.0
 
     async def start(self) -> None:
-        """Listen, if anywhere; SlicewiseError (SW-DAEMON-LISTEN) if that can't be."""
+        """Listen, if ``listen`` is set; SlicewiseError (SW-DAEMON-LISTEN) if that is impossible."""
         if not self._settings.listen:
             return
         try:
@@ -78,7 +78,7 @@ class RemoteSocket:
             ) from None
 
     async def stop(self) -> None:
-        """Listen no more and end every conversation."""
+        """Stop listening and end every conversation."""
         if self._server is not None:
             self._server.close()
         for conversation in self._conversations:
@@ -97,7 +97,7 @@ class RemoteSocket:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str
     ) -> None:
         try:
-            # Who went away or sleeps is told nothing.
+            # A peer that has gone or does not read gets no answer.
             with suppress(TimeoutError, ConnectionError):
                 if self._guests.enter(_this_task(), address):
                     await self._converse(reader, writer, address)
@@ -107,7 +107,7 @@ class RemoteSocket:
                     writer.close()
                     await writer.wait_closed()
         finally:
-            # What a peer has not taken in time is not kept for it.
+            # Answers that a peer has not read in time are dropped.
             writer.transport.abort()
 
     async def _turn_away(
@@ -130,13 +130,14 @@ class RemoteSocket:
                 await self._reply(question, writer)
         except SlicewiseError as error:
             self._report(error, address)
-            # Nobody is cut off who has spoken: whoever is refused keeps no place by that.
+            # A connection that has spoken is never cut off for others, so a refused one must not
+            # keep a place.
             self._guests.leave(_this_task())
             await self._turn_away(reader, writer, error.refusal)
 
     @contextmanager
     def _counted(self, uid: int) -> Iterator[None]:
-        """Raises SlicewiseError (SW-BUSY) if that user has too many."""
+        """Count a user's question; SlicewiseError (SW-BUSY) if the user has too many."""
         if uid == self._roles.launcher:
             self._guests.launcher_asks(_this_task())
         elif self._by_uid[uid] >= _CONNECTIONS_PER_UID and uid not in self._roles.trusted:
@@ -179,14 +180,17 @@ class RemoteSocket:
             return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def _report(self, error: SlicewiseError, address: str) -> None:
-        """Now and then: whoever can connect must not be able to fill the log."""
+        """Log a refused credential, at most every ``_REPORT_EVERY_S`` seconds.
+
+        Otherwise anything that can connect could fill the log.
+        """
         if time.monotonic() >= self._report_due_s:
             self._report_due_s = time.monotonic() + _REPORT_EVERY_S
             report_failure("credential_refused", error, address=address)
 
 
 class _Guests:
-    """Who is connected, each in a task of his own."""
+    """The open connections, by the task that serves each."""
 
     def __init__(self) -> None:
         self._guests: dict[asyncio.Task[None], Guest] = {}
@@ -194,7 +198,7 @@ class _Guests:
         self._numbers = count()
 
     def enter(self, task: asyncio.Task[None], address: str) -> bool:
-        """Whether there is room; somebody silent may be cut off for it."""
+        """Whether there is room for a connection; a silent one may be cut off to make room."""
         origin = origin_of(address)
         is_launchers = origin.host in self._launchers
         new = Guest(next(self._numbers), origin, time.monotonic(), is_launchers=is_launchers)
@@ -207,16 +211,16 @@ class _Guests:
         return room.fits
 
     def leave(self, task: asyncio.Task[None]) -> None:
-        """Its place is free."""
+        """Free the connection's place."""
         self._guests.pop(task, None)
 
     def spoke(self, task: asyncio.Task[None]) -> None:
-        """Its question is there."""
+        """Note that the connection's question has arrived."""
         if task in self._guests:
             self._guests[task] = replace(self._guests[task], is_silent=False)
 
     def launcher_asks(self, task: asyncio.Task[None]) -> None:
-        """Keep places for its host from now on."""
+        """Keep places for the connection's host from now on: the launcher asks from it."""
         if task not in self._guests:
             return
         guest = self._guests[task]
@@ -240,11 +244,11 @@ def _this_task() -> "asyncio.Task[None]":
 async def _refuse(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, refusal: Refusal
 ) -> None:
-    """In the clear: for whom should it be sealed?"""
+    """Send a refusal unencrypted, since there is no user to seal it for."""
     writer.write(failure(refusal).model_dump_json().encode() + b"\n")
     writer.write_eof()
     with suppress(TimeoutError):
         async with asyncio.timeout(_LINGER_S):
-            # Closed on unread bytes, the connection would be reset, and the answer lost with it.
+            # Closing with unread bytes would reset the connection, and the answer would be lost.
             while await reader.read(_LINE_BYTES):
                 pass

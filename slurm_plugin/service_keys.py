@@ -1,4 +1,4 @@
-"""API keys of tenants: made and revoked by their members, told to the launcher as hashes."""
+"""Creates and revokes API keys for members of tenants, and gives the launcher their hashes."""
 
 import asyncio
 from functools import partial
@@ -28,7 +28,7 @@ KeyRequest = KeyCreateRequest | KeyListRequest | KeyRevokeRequest | KeyOpenReque
 
 
 class ServiceKeys:
-    """Whose key lets in is held in memory, too: the gateway goes on while PostgreSQL is away."""
+    """Keeps the valid keys in memory, too, so that the gateway goes on while PostgreSQL is away."""
 
     def __init__(
         self, ledger: Ledger, sync: Sync, reads: Reads, leader: Leader, *, rates: Rates
@@ -41,15 +41,17 @@ class ServiceKeys:
         self._grants = GrantsAnswer(tenants={})
 
     async def turn(self) -> None:
-        """Read which keys let in; raises what the ledger raises."""
+        """Read the valid keys again; raises what the ledger raises."""
         self._grants = await asyncio.to_thread(self._ledger.keys.grants)
 
     def grants(self) -> GrantsAnswer:
-        """Which keys let whom in."""
+        """The valid keys' hashes with their tenants, and the tenants that require a key."""
         return self._grants
 
     async def answer(self, request: KeyRequest, reader: Reader) -> BaseModel:
-        """Raises InvalidInputError (SW-TENANT-UNKNOWN, SW-KEY-UNKNOWN, SW-KEY-LIMIT, SW-KEY-TWICE,
+        """Answer a request about keys.
+
+        Raises InvalidInputError (SW-TENANT-UNKNOWN, SW-KEY-UNKNOWN, SW-KEY-LIMIT, SW-KEY-TWICE,
         SW-KEY-VALID, SW-RATE), UnreachableError (SW-DAEMON-STANDBY) and what the ledger raises.
         """
         with without_places(reader):
@@ -78,13 +80,13 @@ class ServiceKeys:
     async def _revoke(self, key_id: str, reader: Reader) -> None:
         known = {one.key_id: one for one in await self._visible(reader)}
         if key_id not in known:
-            # The same for a key of others as for none.
+            # The same error for a key of others and for none.
             raise InvalidInputError(
                 "SW-KEY-UNKNOWN", f"You have no key {key_id!r}.", "Yours: slicewise key list"
             )
         if known[key_id].revoked_s is not None:
             return
-        # At no bounded rate: each key once at most, and a key that has leaked can't wait.
+        # The rate is not limited: each key is revoked at most once, and a leaked key can't wait.
         revoke = partial(self._ledger.keys.revoke, key_id, reader.user)
         await self._reads.from_ledger(reader.uid, revoke)
         report("key_revoked", key=key_id, user=reader.user)

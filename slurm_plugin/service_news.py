@@ -1,4 +1,4 @@
-"""What the launcher tells of services: kept in memory, for whoever looks at them."""
+"""Keeps in memory what the launcher reports about services, for people who look at them."""
 
 import time
 from collections.abc import Iterable
@@ -8,18 +8,21 @@ from cluster.wire import DoneAnswer, NewsRequest, ServiceNews, ServiceView
 from slurm_plugin.decide.orders import Key
 
 OLD_S = 30.0
-"""The launcher tells of each service every few seconds: what is older says nothing of now."""
+"""Seconds after which news is dropped: the launcher reports each service every few seconds."""
 
 
 class News:
-    """The last news of each service, and when they came."""
+    """The last news of each service, and when it came."""
 
     def __init__(self, leader: Leader) -> None:
         self._leader = leader
         self._found: dict[Key, tuple[float, ServiceNews]] = {}
 
     def take(self, request: NewsRequest) -> DoneAnswer:
-        """Raises UnreachableError (SW-DAEMON-STANDBY): people ask the daemon that leads."""
+        """Take news from the launcher.
+
+        Raises UnreachableError (SW-DAEMON-STANDBY): people ask the daemon that leads.
+        """
         self._leader.require()
         now_s = time.monotonic()
         new = {(one.tenant, one.name): (now_s, one) for one in request.services}
@@ -28,7 +31,7 @@ class News:
         return DoneAnswer()
 
     def of(self, services: Iterable[ServiceView]) -> tuple[ServiceNews, ...]:
-        """What was told of these services lately."""
+        """Recent news of these services."""
         since_s = time.monotonic() - OLD_S
         keys = dict.fromkeys((one.tenant, one.name) for one in services)
         found = (self._found.get(key) for key in keys)

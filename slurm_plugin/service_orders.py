@@ -1,4 +1,4 @@
-"""Orders of services' owners: taken, kept in the ledger's database, shown in the view."""
+"""Takes services' owners' orders, keeps them in the ledger's database, shows them in the view."""
 
 import asyncio
 import time
@@ -27,12 +27,12 @@ from slurm_plugin.sync import Sync
 
 _AUTHOR = "slicewise"
 _READ_AGAIN_S = 60.0
-"""Also if nothing seems new: of two rows that were written at once the later may have been seen
-first."""
+"""Seconds after which the orders are read even if nothing seems new: of two rows written at the
+same time the one with the higher id may have become visible first."""
 
 
 class ServiceOrders:
-    """What is ordered now. Only the daemon that leads changes it; the others read it again."""
+    """The orders that hold now. Only the daemon that leads changes them; others read them again."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ServiceOrders:
         self._read_again_s = 0.0
 
     async def start(self) -> None:
-        """Read what is ordered, if anything is new; raises what the ledger raises."""
+        """Read the orders, if any is new; raises what the ledger raises."""
         async with self._lock:
             newest = await asyncio.to_thread(self._ledger.orders.newest_id)
             now_s = time.monotonic()
@@ -66,7 +66,9 @@ class ServiceOrders:
             self._read_id, self._read_again_s = newest, now_s + _READ_AGAIN_S
 
     async def turn(self) -> None:
-        """Read it again, end what is over, and let what is not roll over with its service."""
+        """Read the orders again, end those that are over, and let the others roll over to a newer
+        generation of their service.
+        """
         await self.start()
         if not self._sync.acts:
             return
@@ -84,9 +86,9 @@ class ServiceOrders:
     async def order(
         self, request: OrderRequest, service: ServiceView, reader: Reader
     ) -> DoneAnswer:
-        """Take an order of somebody who may give it.
+        """Take an order from a user who may give it.
 
-        It holds once it is on disk; one that changes nothing is not written. Raises
+        The order holds once it is on disk; an order that changes nothing is not written. Raises
         InvalidInputError (SW-SERVICE-SCALE, SW-SERVICE-MODE, SW-RATE), and UnreachableError:
         SW-DAEMON-STANDBY, SW-SLURM-DOWN, and what the ledger raises.
         """
@@ -125,5 +127,5 @@ class ServiceOrders:
 
 def _bounds(service: ServiceView) -> Bounds:
     least = service.directives.get("min_replicas", "0")
-    # Also where the script is of another version, whose service can be ended all the same.
+    # This must work for the script of another version, too: its service can still be ended.
     return Bounds(int(least) if least.isdecimal() else 0, len(service.slots))

@@ -1,4 +1,4 @@
-"""What is seen of Slurm at one moment; each array's script and directory are read once."""
+"""Looks at Slurm, and reads each array's script and directory only once."""
 
 import asyncio
 import time
@@ -13,13 +13,13 @@ from slurm_plugin.decide.services import Observation, service_arrays
 from slurm_plugin.observe import report_failure
 
 _LOOKS = 5
-"""So often a script may be missing before its array is taken for no service: one that Slurm has
-lost for good would keep all others from being seen."""
+"""After this many looks without its script an array is not treated as a service. An array that
+Slurm has lost for good would otherwise keep all others from being seen."""
 
 
 @dataclass(frozen=True)
 class _Submitted:
-    """What never changes of an array."""
+    """The parts of an array's submission that never change."""
 
     directives: Mapping[str, str] = field(default_factory=dict, hash=False)
     directory: str = ""
@@ -34,13 +34,15 @@ class Sight:
         self._missed: dict[int, int] = {}
 
     async def look(self) -> Observation:
-        """Everything that services are made of. Raises SlicewiseError if Slurm does not answer, or
-        does not hand out a script; for that at four looks.
+        """Read everything that services are built from.
+
+        Raises SlicewiseError if Slurm does not answer, or does not hand out a script; the latter at
+        the first four looks for that array.
         """
         at_s = time.time()
         jobs, nodes = await asyncio.gather(self._slurm.jobs(), self._slurm.nodes())
         arrays = service_arrays(jobs)
-        # Only where replicas run: of other jobs nobody asks for ports.
+        # Only replicas' steps are read: the ports of other jobs are not needed.
         running = (job for job in jobs if job.state is JobState.RUNNING)
         steps = await self._slurm.steps([job for job in running if job.array_job_id in arrays])
         known = {array: one for array, one in self._known.items() if array in arrays}
@@ -57,12 +59,14 @@ class Sight:
         )
 
     async def look_again(self, seen: Observation, array_job_id: int) -> Observation:
-        """At the jobs of that array alone, right now; SlicewiseError if Slurm does not answer."""
+        """Read the jobs of that array alone, now; SlicewiseError if Slurm does not answer."""
         return replace(seen, jobs=await self._slurm.tasks({array_job_id}))
 
     async def _read(self, arrays: Collection[int]) -> None:
-        """A script that Slurm does not hand out now says nothing; the array may be gone at the next
-        look, or the script be there. Until then the look is not complete.
+        """Read the scripts of these arrays.
+
+        A missing script decides nothing: at the next look the array may be gone or the script
+        available. Until then the look is not complete.
         """
         found = await self._slurm.submissions(arrays)
         self._known.update({array: _submitted(array, one) for array, one in found.items()})
@@ -79,7 +83,7 @@ class Sight:
 
 
 def _submitted(array_job_id: int, submission: Submission) -> _Submitted:
-    """Nothing if admission would not have let the script through: then it is no service."""
+    """Directives and directory; empty if admission would refuse the script: it is no service."""
     try:
         directives = directives_of_script(head_lines(submission.script))
     except InvalidInputError as error:

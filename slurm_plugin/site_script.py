@@ -1,4 +1,6 @@
-"""A site's job_submit.lua as text: slicewise's protected lines in it, or a whole minimal one."""
+"""Edits a site's job_submit.lua as text: puts slicewise's protected lines in, or makes a minimal
+one.
+"""
 
 import re
 from collections.abc import Mapping
@@ -19,16 +21,16 @@ Mode = Literal["observe", "advise", "enforce"]
 
 @dataclass(frozen=True)
 class Wiring:
-    """What the protected lines say.
+    """The values in the protected lines.
 
     Attributes:
-        module: slicewise.lua.
-        socket: where it asks the daemon.
-        off_file: the kill switch.
-        partitions: the managed ones.
-        without_gpu: what becomes of jobs there that ask for no GPU.
-        shares: what a job may have for one GPU of a type, by type: ``cpus``, ``memory_mib``.
-        beside: partitions that are not managed, on nodes of those that are.
+        module: path of slicewise.lua.
+        socket: path of the daemon's admission socket.
+        off_file: path of the kill switch.
+        partitions: the managed partitions.
+        without_gpu: what happens to jobs in managed partitions that ask for no GPU.
+        shares: most ``cpus`` and ``memory_mib`` that a job may have for one GPU, by GPU type.
+        beside: partitions that are not managed, but have nodes of managed ones.
     """
 
     module: Path
@@ -41,20 +43,20 @@ class Wiring:
 
 
 def minimal(wiring: Wiring) -> str:
-    """The script of a site that has none; in mode observe, as every beginning."""
+    """A script for a site that has none, in mode observe, in which every site begins."""
     return f"{_HEAD}{_lines(wiring, 'observe')}\n{_LAST}"
 
 
 def loading(module: Path) -> str:
-    """A script that only loads slicewise.lua, and fails if that does."""
+    """A script that only loads slicewise.lua, and fails if loading fails."""
     return f"dofile({_lua_string(module)})\n"
 
 
 def with_lines(script: str, wiring: Wiring) -> str:
-    """A site's script with the lines at its end, or with those that it has brought up to date.
+    """A site's script with the protected lines added at its end, or brought up to date.
 
-    They come before a last ``return``, after which Lua allows nothing. The mode that stands there
-    stays.
+    New lines come before a last ``return``, after which Lua allows nothing. Existing lines keep
+    their mode.
     """
     if has_lines(script):
         fresh = _lines(wiring, _mode(script))
@@ -64,22 +66,22 @@ def with_lines(script: str, wiring: Wiring) -> str:
 
 
 def without_lines(script: str) -> str:
-    """The script as it is without the lines."""
+    """The script without the protected lines."""
     return _BLOCK.sub("", script, count=1)
 
 
 def has_lines(script: str) -> bool:
-    """Whether the lines are in it."""
+    """Whether the script has the protected lines."""
     return _BLOCK.search(script) is not None
 
 
 def calls_slicewise(script: str) -> bool:
-    """Whether it loads slicewise.lua in whatever way."""
+    """Whether the script loads slicewise.lua in any way."""
     return "slicewise.lua" in script
 
 
 def version_of(module: str) -> str:
-    """The version that a slicewise.lua says it has; "" if it says none."""
+    """The version that the text of a slicewise.lua states; "" if it states none."""
     found = _VERSION.search(module)
     return found[1] if found else ""
 
@@ -91,7 +93,10 @@ def _mode(script: str) -> Mode:
 
 
 def _before_last_return(script: str) -> tuple[str, str]:
-    """The script in two, where its last line of code is a ``return`` that begins the line."""
+    """The script, split before its last line of code if that is a ``return`` at the line's start.
+
+    Otherwise the whole script, and a ``return`` to add.
+    """
     lines = script.splitlines(keepends=True)
     code = [n for n, line in enumerate(lines) if line.strip() and not line.startswith("--")]
     if code and re.match(r"return\b", lines[code[-1]]):

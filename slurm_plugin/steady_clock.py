@@ -1,4 +1,4 @@
-"""A clock for the books, which does not follow at once where somebody sets the host's."""
+"""A clock for the books, which follows only later where the host's clock was set."""
 
 import time
 
@@ -7,24 +7,24 @@ from slurm_plugin.observe import report, warn
 
 
 class SteadyClock:
-    """Unix seconds; see ``decide.clock``."""
+    """A clock in Unix seconds; see ``decide.clock``."""
 
     def __init__(self) -> None:
         self._clock: Clock | None = None
 
     @property
     def stepped_s(self) -> float:
-        """How far ahead of this the host's clock is; 0 if they are one."""
+        """Seconds by which the host's clock is ahead of this one; 0 if both agree."""
         return self._clock.stepped_s if self._clock else 0.0
 
     @property
     def shown_s(self) -> float:
-        """What time it is by the last look; from any thread."""
+        """The time now, by the offset found at the last ``now_s``; callable from any thread."""
         clock = self._clock
         return time.monotonic() + clock.offset_s if clock else time.time()
 
     def now_s(self) -> float:
-        """Looks at both clocks, and tells where one was set."""
+        """Read both clocks, log where the host's was set, and return the time."""
         was_s, monotonic_s = self.stepped_s, time.monotonic()
         self._clock = clock = followed(self._clock, time.time(), monotonic_s)
         if clock.stepped_s and abs(clock.stepped_s - was_s) > STEP_S:

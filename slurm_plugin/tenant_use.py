@@ -1,4 +1,4 @@
-"""What tenants have used lately, followed from look to look; read from the ledger at the start."""
+"""Follows tenants' recent use from look to look; at the start it comes from the ledger."""
 
 import asyncio
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 _GAP_S = 60.0
-"""After so long without a look what was held meanwhile is asked of the ledger, and so it is where
-PostgreSQL did not answer."""
+"""Seconds without a look after which the ledger is asked for the use meanwhile, and seconds until
+it is asked again after PostgreSQL did not answer."""
 
 
 class TenantUse:
@@ -34,10 +34,9 @@ class TenantUse:
         self.now = DecayedUse(0.0)
 
     async def follow(self) -> None:
-        """Up to the last look.
+        """Bring the use up to the last look.
 
-        Where the ledger is needed and does not answer, what runs now is all that counts, until it
-        does.
+        Where the ledger is needed and does not answer, only running jobs count until it does.
         """
         now_s = self._sync.view.observed_s
         is_lost = now_s - self.now.at_s > _GAP_S
@@ -51,7 +50,9 @@ class TenantUse:
         self.now = folded(self.now, held, now_s, self._half_life_s)
 
     async def _recorded(self, now_s: float) -> tuple[Holding, ...] | None:
-        """None if PostgreSQL does not answer; it is asked again later then."""
+        """Holdings from the ledger; None if PostgreSQL does not answer, which is asked again later
+        then.
+        """
         since_s = int(now_s - HALF_LIVES * self._half_life_s)
         try:
             holdings = await asyncio.to_thread(self._ledger.charges.holdings, since_s)

@@ -1,4 +1,4 @@
-"""Runs a job_submit.lua under real Lua, without slurmctld, and says what came of it."""
+"""Runs a job_submit.lua under real Lua, without slurmctld, and reports the outcome of each step."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,18 +10,19 @@ from slurm_plugin.linked_lua import interpreter
 
 _TRIAL = Path(__file__).with_suffix(".lua")
 _LIBRARIES = {"socket": "lua-socket", "socket.unix": "lua-socket", "cjson": "lua-cjson"}
-"""Packages by what slicewise.lua requires, as Debian and Enterprise Linux call them."""
+"""Packages of the libraries that slicewise.lua requires, as Debian and Enterprise Linux call
+them."""
 _DEADLINE_S = 10.0
 _FUNCTIONS = ("slurm_job_submit", "slurm_job_modify")
 
 
 async def tried(script: str, version: str) -> Mapping[str, str]:
-    """What came of each step of the trial; ``error`` is what the script logged as one.
+    """The outcome of each step of the trial; ``error`` is what the script logged as an error.
 
-    Its functions are called once each, with a job that asks for nothing, under Lua ``version``,
-    such as ``5.4``: slurmctld's own.
-    Raises InvalidInputError (SW-ADMISSION-LUA) without that Lua or a library that slicewise.lua
-    needs, and for a script that does not end in time, or ends Lua itself.
+    The script's functions are called once each, with a job that asks for nothing, under Lua
+    ``version``, such as ``5.4``: slurmctld's own. Raises InvalidInputError (SW-ADMISSION-LUA) if
+    that Lua or a library that slicewise.lua needs is missing, and for a script that does not end in
+    time, or ends Lua itself.
     """
     lua = await interpreter(version)
     if not lua:
@@ -62,14 +63,16 @@ async def _run(lua: str, path: Path) -> Reply:
 
 
 def require_loads(script: Mapping[str, str]) -> None:
-    """Raise SW-ADMISSION-LUA unless the script loads."""
+    """Raise InvalidInputError (SW-ADMISSION-LUA) unless the script loads."""
     if script["script"] != "loaded":
         raise _failed(script["script"], "Mend the script first; nothing was written.")
 
 
 def require_works(proposed: Mapping[str, str], before: Mapping[str, str]) -> None:
-    """Raise SW-ADMISSION-LUA unless the script loads, slicewise.lua with it, and both functions
-    give what they give without our lines: ``before``, {} where there was no script.
+    """Raise InvalidInputError (SW-ADMISSION-LUA) unless the script loads together with
+    slicewise.lua, and both functions return what they return without our lines.
+
+    ``before`` is the outcome without our lines, {} if there was no script.
     """
     require_loads(proposed)
     if "slicewise" in proposed.get("error", ""):
@@ -84,7 +87,7 @@ def require_works(proposed: Mapping[str, str], before: Mapping[str, str]) -> Non
 
 
 def _expected(before: Mapping[str, str], name: str) -> str:
-    """A function that a site doesn't have, or that gives nothing, counts as SUCCESS."""
+    """The expected outcome: a function that is missing, or returns nothing, counts as SUCCESS."""
     outcome = before.get(name, "is no function")
     return "0" if outcome in {"is no function", "nil"} else outcome
 

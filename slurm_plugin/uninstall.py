@@ -1,4 +1,4 @@
-"""Take Slicewise out of Slurm: put every setting back, remove its QOS, forget them."""
+"""Takes Slicewise out of Slurm: puts every setting back, removes its QOS and forgets them."""
 
 import asyncio
 import fcntl
@@ -58,16 +58,16 @@ if TYPE_CHECKING:
 
 
 _ROUNDS = 12
-"""Of changes that Slurm says it took, until it shows them. Moves do not count: each is made once.
-"""
+"""Most rounds of changes until Slurm shows all those that it accepted. Moves do not count: each is
+made once."""
 _SHOWN = 10
 _FINISH = "slicewise uninstall --finish"
 
 Tell = Callable[[str], object]
-"""Is told of each change right before it is made, as the command that makes it."""
+"""Called with each command right before it runs."""
 
 Refused = Mapping[int, str]
-"""Slurm's words for what it did not move, by job, or by array as a whole."""
+"""Slurm's words for the jobs, or whole arrays, that it did not move, by job id."""
 
 _NONE: Refused = {}
 
@@ -80,12 +80,12 @@ class WayBack:
     """What is still to be undone, in this order, and what has to wait.
 
     Attributes:
-        mark: what says in Slurm that it is taken out, where the ledger is away.
-        gate: what opens it.
-        jobs: what becomes of those in our QOS: their limits go with the gate, their moves before
-            the rest.
-        settings: accounts and users; qos: what is removed when those are done.
-        weights: of nodes.
+        mark: the QOS that says in Slurm that Slicewise was uninstalled, where the ledger is away.
+        gate: the settings that open the gate.
+        jobs: what happens to jobs in our QOS: their limits change with the gate, their moves come
+            before the rest.
+        settings: those of accounts and users; qos: the QOS that are removed after them.
+        weights: those of nodes.
         waits: what keeps something in Slurm, one sentence each.
     """
 
@@ -101,24 +101,22 @@ class WayBack:
 
     @property
     def all(self) -> tuple[Difference, ...]:
-        """What is to be undone."""
+        """All settings that are to be undone."""
         return (*self.mark, *self.binding, *self.settings, *self.qos, *self.weights)
 
     @property
     def binding(self) -> tuple[Difference, ...]:
-        """Limits that let more jobs start than before."""
+        """Settings whose change lets more jobs start than before."""
         return (*self.gate, *self.jobs.limits)
 
     @property
     def moves(self) -> Mapping[str, str]:
-        """The QOS to which waiting jobs are to be moved, by job or array tasks as scontrol names
-        them.
-        """
+        """Target QOS of waiting jobs to be moved, by job or array tasks as scontrol names them."""
         return {address(target): qos for target, qos in self.jobs.moves.items()}
 
     @property
     def move_commands(self) -> tuple[str, ...]:
-        """What makes these moves."""
+        """The commands that make these moves."""
         return tuple(
             command
             for target, qos in self.jobs.moves.items()
@@ -133,10 +131,10 @@ class Undone:
     Attributes:
         changes: the sacctmgr commands that Slurm took.
         waits: what keeps something in Slurm, one sentence each.
-        moved: the QOS to which waiting jobs were moved, as ``WayBack.moves``.
-        moved_jobs: how many these are, each task of an array counted.
-        unmoved: what Slurm did not move, and would still have to.
-        in_use: the jobs that are in our QOS still, by QOS.
+        moved: target QOS of the waiting jobs that were moved, as ``WayBack.moves``.
+        moved_jobs: number of moved jobs, each task of an array counted.
+        unmoved: what Slurm did not move, though it should still be moved.
+        in_use: jobs still in our QOS, by QOS.
     """
 
     changes: tuple[Change, ...]
@@ -149,9 +147,9 @@ class Undone:
 
 @contextmanager
 def no_daemon(run_dir: Path) -> Iterator[None]:
-    """Keep daemons from starting there; raises SlicewiseError (SW-DAEMON-RUNNING) if one runs.
+    """Keep daemons from starting in ``run_dir``; SlicewiseError (SW-DAEMON-RUNNING) if one runs.
 
-    The lock is the daemon's own and its file is not made here: it belongs to SlurmUser.
+    The lock is the daemon's own. Its file is not created here, since it belongs to SlurmUser.
     """
     try:
         file = (run_dir / "daemon.lock").open("rb")
@@ -178,10 +176,10 @@ async def plan(
     *,
     finishes: bool = False,
 ) -> WayBack:
-    """What ``uninstall`` would do; without a ``ledger`` by what stands in Slurm alone.
+    """Plan what ``uninstall`` would do; without a ``ledger``, from what Slurm shows alone.
 
-    ``refused``: what was tried a moment ago is not tried again. ``finishes``: limits that somebody
-    has changed since Slicewise set them stay.
+    Moves in ``refused`` were tried a moment ago and are not tried again. With ``finishes``, limits
+    changed outside Slicewise since it set them stay.
     """
     associations, qos, elsewhere, config, shown, partitions = await asyncio.gather(
         slurm.associations(),
@@ -207,7 +205,7 @@ async def plan(
         refused=refused,
     )
     gated = [view.name for view in partitions if view.qos == GATE_QOS]
-    # QOS belong to slurmdbd, and no list says which other cluster has the gate.
+    # QOS belong to slurmdbd, and no list says which other cluster uses the gate.
     is_shared = any(map(is_ours, elsewhere))
     is_kept = gated or is_shared
     listed = jobs.staying
@@ -249,7 +247,7 @@ def _due(books: "Books", jobs: Iterable[JobView], settings: Settings) -> Due:
 
 
 async def has_begun(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -> bool:
-    """Whether Slicewise was taken out, and is not wanted again. Raises what both raise."""
+    """Whether Slicewise was uninstalled and is not wanted again. Raises what both raise."""
     if ledger is not None and await asyncio.to_thread(ledger.limits.is_uninstalled):
         return True
     return is_marked(await slurm.qos(), settings)
@@ -258,19 +256,21 @@ async def has_begun(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -
 async def uninstall(
     slurm: Slurm, ledger: "Ledger | None", settings: Settings, tell: Tell = _silent
 ) -> Undone:
-    """Take Slicewise out of Slurm, and note first that no limits may be set again: in the ledger,
-    or in Slurm where that is away.
+    """Take Slicewise out of Slurm.
 
-    Open the gate, put back what there was, remove the QOS; nodes get their weights back beside.
+    First note that no limits may be set again: in the ledger, or in Slurm where the ledger is away.
+    Then open the gate, put all settings back, remove the QOS; nodes get their weights back
+    meanwhile.
 
     Jobs in our QOS go on. Nothing is lent any more (see ``decide.last_jobs``): own QOS get their
-    tenants' own parts back, and waiting jobs on borrowed quota move there. A QOS stays as long as
-    there are some, or a partition has it as its own, in AllowQos or in DenyQos, without which
-    slurmctld would end: run it again then. The ledger keeps its tenants, quotas and charges.
+    tenants' own parts back (the nominal less what children are due), and waiting jobs on borrowed
+    quota move there. A QOS stays while jobs are in it, or a partition has it as its own, in
+    AllowQos or in DenyQos, without which slurmctld would end: run it again then. The ledger keeps
+    its tenants, quotas and charges.
 
-    To be killed at any point and run again: what the settings were before is forgotten last. Raises
-    OutsideError if Slurm refuses changes (SW-SLURM-FAILED; what it does not refuse is made), or
-    does not take them (SW-LIMITS-UNSETTLED).
+    Safe to be killed at any point and run again: the original settings are forgotten last. Raises
+    OutsideError if Slurm refuses changes (SW-SLURM-FAILED; all that it does not refuse are made),
+    or does not make those it accepted (SW-LIMITS-UNSETTLED).
     """
     if ledger is None:
         return await _undone(slurm, None, settings, _Doing(slurm, tell), finishes=False)
@@ -286,11 +286,11 @@ async def finish(
     tell: Tell = _silent,
     tried: dict[int, str] | None = None,
 ) -> Undone | None:
-    """Go on with an uninstall that has begun; None, and nothing done, if none has, or limits are
-    wanted again. What somebody has set since stays.
+    """Go on with an uninstall that has begun; None, with nothing done, if none has, or limits are
+    wanted again. Settings that were changed outside Slicewise since stay.
 
-    Moves that were ``tried`` lately are not tried again; those of now come to them, also if it
-    raises what ``uninstall`` does.
+    Moves in ``tried`` were tried lately and are not tried again. The moves of this call are added
+    to it, also if the call raises what ``uninstall`` raises.
     """
     doing = _Doing(slurm, tell, tried)
     if ledger is None:
@@ -317,7 +317,7 @@ async def _undone(
         await doing.weigh(due.weights)
         stages = _first_stages(due)
         if not stages and due.jobs.moves:
-            # While the own QOS stands in the lists of those who may use it.
+            # Moves come first, while accounts' lists still allow the tenants' own QOS.
             await doing.move(due.jobs)
             continue
         stages = stages or _last_stages(due)
@@ -349,11 +349,11 @@ def _last_stages(due: WayBack) -> tuple[Stage, ...]:
 
 
 class _Doing:
-    """What is done to Slurm, and told right before.
+    """Makes the changes in Slurm, and reports each right before.
 
     Attributes:
         applied: the sacctmgr commands that Slurm took.
-        tried: moves that were tried, with Slurm's words should they be due again.
+        tried: moves that were tried, with the words to show should they be due again.
     """
 
     def __init__(self, slurm: Slurm, tell: Tell, tried: dict[int, str] | None = None) -> None:
@@ -364,7 +364,9 @@ class _Doing:
         self.tried = {} if tried is None else tried
 
     def done(self, last: WayBack) -> Undone:
-        """By what the ``last`` look showed: Slurm takes some moves without making them."""
+        """The result, by what the ``last`` look showed: Slurm accepts some moves without making
+        them.
+        """
         unmoved = {unit: self.tried[unit] for unit in map(unit_of_target, last.jobs.unmoved)}
         moved = {
             target: qos
@@ -388,7 +390,7 @@ class _Doing:
             await self._slurm.weigh_nodes(wanted)
 
     async def change(self, stages: Iterable[Stage]) -> None:
-        """Raises OutsideError (SW-SLURM-FAILED) if Slurm refused some of all."""
+        """Run all stages; OutsideError (SW-SLURM-FAILED) then if Slurm refused some changes."""
         refused: dict[Change, str] = {}
         for stage in stages:
             for change in stage:
@@ -398,8 +400,9 @@ class _Doing:
         _require_taken(refused)
 
     async def move(self, jobs: LastJobs) -> None:
-        """The first of them, each once. Whom Slurm refuses to move has mostly started or ended
-        meanwhile.
+        """Make the first moves, each once.
+
+        A job that Slurm refuses to move has mostly started or ended meanwhile.
         """
         moves = dict(islice(jobs.moves.items(), MOVES))
         for target, qos in moves.items():
@@ -414,7 +417,9 @@ class _Doing:
 
 
 def move_commands(target: Target, qos: str, jobs: LastJobs) -> tuple[str, ...]:
-    """What moves a waiting job, or tasks of an array, whose records Slurm changes one by one."""
+    """The commands that move a waiting job, or tasks of an array, whose records Slurm changes one
+    by one.
+    """
     words = update_words(target, JobChange(qos=qos), jobs.folded)
     return tuple(" ".join(("scontrol", *one)) for one in words)
 
@@ -430,10 +435,10 @@ def _require_taken(refused: Mapping[Change, str]) -> None:
 
 
 async def want_again(slurm: Slurm, ledger: "Ledger", settings: Settings) -> None:
-    """Let limits be set again after an uninstall. The ledger's word goes last: killed before that,
-    none are set.
+    """Let limits be set again after an uninstall.
 
-    Raises what both raise, and OutsideError (SW-SLURM-FAILED) if Slurm keeps its word.
+    The ledger's mark is cleared last: if the process is killed before that, none are set. Raises
+    what both raise, and OutsideError (SW-SLURM-FAILED) if Slurm keeps its mark.
     """
     async with compile_turn(ledger):
         associations, qos, config = await asyncio.gather(
@@ -451,14 +456,14 @@ async def want_again(slurm: Slurm, ledger: "Ledger", settings: Settings) -> None
 
 
 def _mark(found: Found) -> Iterator[Difference]:
-    """Where nothing of ours is, there is nothing to be put back either."""
+    """The mark to add in Slurm; none where nothing of ours is in Slurm to be put back."""
     name = uninstalled_qos(found.cluster)
     if name not in found.qos and any(map(limits_by, found.qos)):
         yield Difference(LimitKey("qos", name, NAME), "", name, "says that it was taken out")
 
 
 def _unknown(found: Found) -> Iterator[str]:
-    """What only the ledger knows."""
+    """Sentences about what can't be undone without the ledger."""
     limited = sorted(
         name
         for name, row in found.accounts.items()
@@ -537,7 +542,10 @@ def _waits(gated: Iterable[str], *, is_shared: bool) -> Iterator[str]:
 
 
 def _named_in(lists: Mapping[tuple[str, str], Collection[str]]) -> Iterator[str]:
-    """From 25.11 on slurmctld does not start where such a list names a QOS that is not there."""
+    """Sentences about partitions' lists that name our QOS.
+
+    From Slurm 25.11 on slurmctld does not start where such a list names a QOS that does not exist.
+    """
     for (name, word), qos in lists.items():
         yield (
             f"{word} of partition {name} has {', '.join(sorted(qos))}: take them out of "

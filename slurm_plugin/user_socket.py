@@ -1,4 +1,4 @@
-"""The socket for the launcher and for people: who may see and do what."""
+"""Serves the socket for the launcher and for people, and decides who may see and do what."""
 
 import os
 import pwd
@@ -42,7 +42,7 @@ from slurm_plugin.service_orders import ServiceOrders
 from slurm_plugin.sync import Sync
 
 MESSAGE_BYTES = 64 * 1024
-"""Of the longest request: a check, which holds a service's directives."""
+"""Most bytes of a request; the longest is a check, which holds a service's directives."""
 
 _Request = Annotated[
     ViewRequest
@@ -67,22 +67,24 @@ _REQUEST: TypeAdapter[_Request] = TypeAdapter(_Request)
 
 @dataclass(frozen=True)
 class Roles:
-    """Uids with a part of their own."""
+    """Uids with special rights."""
 
     administrators: frozenset[int]
     launcher: int | None
 
     def reader(self, uid: int, accounts: frozenset[str]) -> Reader:
-        """What a user of these accounts may read; operators read everything."""
+        """What a user of these accounts may read; operators may read everything."""
         return Reader(uid, user_name(uid), None if uid in self.administrators else accounts)
 
     @property
     def trusted(self) -> frozenset[int]:
-        """Whom the others must not lock out."""
+        """Uids that other users must not lock out."""
         return self.administrators | ({self.launcher} if self.launcher is not None else frozenset())
 
     def sees_all(self, uid: int) -> bool:
-        """The launcher looks after every tenant's services."""
+        """Whether this uid sees all tenants' services; the launcher does, since it looks after
+        them.
+        """
         return uid in self.trusted
 
 
@@ -96,7 +98,7 @@ def roles(settings: DaemonSettings) -> Roles:
 
 
 def limits(who: Roles) -> Limits:
-    """Of the user socket."""
+    """Limits of the user socket."""
     return Limits(
         connections=256,
         connections_per_uid=32,
@@ -108,14 +110,14 @@ def limits(who: Roles) -> Limits:
 
 
 class Daemon(Protocol):
-    """What is asked about the daemon itself."""
+    """The part of the daemon that answers about itself."""
 
     def status(self) -> StatusAnswer:
-        """As it is now."""
+        """The daemon's state now."""
 
 
 class UserSocket:
-    """Answers the launcher and people by who asks."""
+    """Answers the launcher and people, depending on who asks."""
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class UserSocket:
         self._server = LineServer(path, 0o666, self.answer, limits(who))
 
     async def start(self) -> None:
-        """Listen, for everybody on this host."""
+        """Listen; every user of this host may connect."""
         await self._server.start()
 
     async def stop(self) -> None:
@@ -147,7 +149,7 @@ class UserSocket:
         await self._server.stop()
 
     async def answer(self, line: str, peer: Peer) -> BaseModel:
-        """Answer one line, of a peer on this host or, by munge, on another one."""
+        """Answer one line from a peer on this host or, by munge, on another."""
         match _REQUEST.validate_json(line):
             case WishRequest() | RetireRequest() | GrantsRequest() | NewsRequest() as request:
                 self._require(self._roles.sees_all(peer.uid), "The launcher alone may do that.")
@@ -224,7 +226,7 @@ class UserSocket:
 
 
 def visible_to(view: ViewAnswer, user: str, accounts: frozenset[str]) -> ViewAnswer:
-    """What a user may see: his own services, and everything of the tenants that he belongs to."""
+    """The part of the view that a user may see: own services, and all of the user's tenants."""
     return view.model_copy(
         update={
             "services": tuple(s for s in view.services if s.user == user or s.tenant in accounts),
@@ -234,7 +236,7 @@ def visible_to(view: ViewAnswer, user: str, accounts: frozenset[str]) -> ViewAns
 
 
 def user_name(uid: int) -> str:
-    """As Slurm writes it; the number itself if this host doesn't know the user."""
+    """The user's name as Slurm writes it; the uid as text if this host doesn't know the user."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,4 +1,4 @@
-"""``slicewise why``: gathers what is known of a job or tenant, for whoever may see it."""
+"""``slicewise why``: gathers what is known of a job or tenant, for readers who may see it."""
 
 from cluster.errors import InvalidInputError, UnreachableError
 from cluster.periods import next_start_s
@@ -19,9 +19,10 @@ from slurm_plugin.world import world_of
 
 
 def why(about: str, reader: Reader, ledger: Ledger, settings: Settings, sync: Sync) -> WhyAnswer:
-    """Of a job, an array, or a tenant.
+    """Explain the state of a job, an array, or a tenant.
 
-    Raises InvalidInputError (SW-FORBIDDEN) alike for what is not there and for what is others'.
+    Raises InvalidInputError (SW-FORBIDDEN) equally for what does not exist and for what the reader
+    may not see.
     """
     jobs = jobs_named(about, sync.jobs)
     if jobs and all(map(reader.may_see, jobs)):
@@ -33,7 +34,7 @@ def why(about: str, reader: Reader, ledger: Ledger, settings: Settings, sync: Sy
                 raise
             return answer
         answer = why_job(about, jobs, sight)
-        # Who has left a tenant sees his own jobs of it, and not who else is there.
+        # A user who has left a tenant sees own jobs of it, but nothing about its other users.
         whole = reader.may_read(jobs[0].account)
         return answer if whole else answer.model_copy(update={"tables": ()})
     if not jobs and reader.may_read(about):

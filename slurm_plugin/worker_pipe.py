@@ -1,4 +1,4 @@
-"""What the daemon and its admission worker tell each other: pickles, each behind its length."""
+"""Messages between the daemon and its admission worker: pickles, each behind its length."""
 
 import pickle
 import struct
@@ -16,7 +16,7 @@ HEAD = struct.Struct(">Q")
 
 @dataclass(frozen=True)
 class Setup:
-    """The daemon's first word: where to answer whom, in which mode."""
+    """The daemon's first message: the socket's path, the mode, and the uids that may ask."""
 
     path: Path
     mode: Mode
@@ -25,24 +25,25 @@ class Setup:
 
 @dataclass(frozen=True)
 class Entries:
-    """Of a mapping: what is new or different in it, and the keys that are gone.
+    """Changes of a mapping: new or different entries, and the keys that are gone.
 
-    The worker stands still while it takes a change, so it is not sent 10,000 tenants for one.
+    The worker stands still while it takes a change, so a change of one tenant does not send 10,000.
     """
 
     new: Mapping[Any, Any]
     gone: frozenset[Any]
 
     def applied(self, before: Mapping[Any, Any]) -> Mapping[Any, Any]:
-        """The mapping as it is now."""
+        """The mapping after the change."""
         kept = {key: before[key] for key in before.keys() - self.gone} if self.gone else before
         return {**kept, **self.new}
 
 
 @dataclass(frozen=True)
 class Changes:
-    """The fields of the snapshot that are new, a mapping as its ``Entries`` unless it is the first
-    snapshot; and when the look at Slurm began (Unix seconds).
+    """Fields of the snapshot that have changed, and when the look at Slurm began (Unix seconds).
+
+    A mapping is sent as its ``Entries``, except in the first snapshot.
     """
 
     fields: Mapping[str, Any]
@@ -50,7 +51,7 @@ class Changes:
 
     @staticmethod
     def between(before: Snapshot | None, after: Snapshot, observed_s: float) -> "Changes":
-        """What makes the one the other."""
+        """The changes from ``before`` to ``after``."""
         values = {field.name: getattr(after, field.name) for field in fields(after)}
         if before is not None:
             values = {
@@ -61,7 +62,7 @@ class Changes:
         return Changes(values, observed_s)
 
     def applied(self, before: Snapshot | None) -> Snapshot:
-        """The snapshot as it is now."""
+        """The snapshot after the change."""
         if before is None:
             return Snapshot(**self.fields)
         values: dict[str, Any] = {
@@ -78,16 +79,17 @@ def _entries(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Entries:
 
 @dataclass(frozen=True)
 class Taken:
-    """The worker answers on the last changes; with the first one the socket is there."""
+    """The worker now answers by the last changes; after the first of these the socket is there."""
 
 
 class Decided(NamedTuple):
-    """One question and its answer, for log, status and metrics.
+    """A question and its answer, for log, status and metrics.
 
     Attributes:
-        action: "failed" for a line that was no message, or whose answer failed.
-        module, module_mode: of the slicewise.lua that asked.
-        at_s: Unix seconds; ``took_s`` from the line's arrival to the answer's text.
+        action: the answer's action; "failed" for a line that was no message, or whose answer
+            failed.
+        module, module_mode: version and mode of the slicewise.lua that asked.
+        at_s: Unix seconds; ``took_s``: seconds from the line's arrival to the answer's text.
     """
 
     action: str
@@ -104,7 +106,7 @@ class Decided(NamedTuple):
 
 @dataclass(frozen=True)
 class Decisions:
-    """A batch; ``dropped`` counts those that the daemon took too long to hear of."""
+    """A batch of decisions; ``dropped`` counts those that the daemon was too slow to read."""
 
     decided: tuple[Decided, ...]
     dropped: int
@@ -115,24 +117,24 @@ FromWorker = Taken | Decisions
 
 
 def framed(message: FromDaemon | FromWorker) -> bytes:
-    """A message as it is sent."""
+    """The message as bytes to send."""
     body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return HEAD.pack(len(body)) + body
 
 
 def unframed(body: bytes | bytearray) -> Any:
-    """The message again. Both ends are the same program, run by the same user."""
+    """The message of these bytes. Both ends are the same program, run by the same user."""
     return pickle.loads(body)  # noqa: S301
 
 
 class Frames:
-    """Makes messages of what arrives in pieces."""
+    """Assembles messages from bytes that arrive in pieces."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """The messages that are whole now."""
+        """Add bytes; the messages that are complete now."""
         self._rest += data
         while len(self._rest) >= HEAD.size:
             end = HEAD.size + HEAD.unpack_from(self._rest)[0]
