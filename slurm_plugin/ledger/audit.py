@@ -1,4 +1,4 @@
-"""Looking back: statements, exports, and whether everything adds up."""
+"""Reads back what was booked: statements, exports, and whether everything adds up."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -16,12 +16,12 @@ _PAGE_DEADLINE_MS = 8000
 
 
 class Audit(LedgerPart):
-    """Reading the whole ledger."""
+    """Reads and checks the whole ledger."""
 
     def statement(self, tenant: str | None, since_s: int, now_s: int) -> Statement:
-        """Runs that ended at ``since_s`` or later or still run, of one tenant or of all.
+        """Runs that ended at ``since_s`` or later or still run, of one tenant or of all (None).
 
-        What a running one has used so far is counted up to ``now_s``; each run counts whole.
+        The use of a running job is counted up to ``now_s``; each run counts whole.
         """
         with reading(self._engine) as connection:
             found = connection.execute(queries.statement_of(self._cluster, tenant, since_s)).all()
@@ -36,7 +36,7 @@ class Audit(LedgerPart):
         after: tuple[str, int, int] | None,
         rows: int,
     ) -> tuple[StatementRow, ...]:
-        """So many rows of such a statement of these tenants (None: of all), in its order.
+        """A page of such a statement: ``rows`` rows of these tenants (None: of all), in its order.
 
         ``after`` is tenant, start and job id of the last row of the page before. Raises
         UnreachableError (SW-DATABASE-DOWN) if PostgreSQL takes too long.
@@ -50,9 +50,9 @@ class Audit(LedgerPart):
     def export(self, since_s: int) -> Iterator[Mapping[str, object]]:
         """Every transfer recorded at ``since_s`` or later, in the order of booking.
 
-        Streamed: one look at the ledger as it was at the first. Amounts are millislice-seconds,
-        times Unix seconds; ``job_id``, ``task``, ``start_s`` and ``until_s`` are None for a
-        budget's, ``author`` and ``reason`` for a run's.
+        The rows are streamed from one consistent look, made at the first row. Amounts are
+        millislice-seconds, times Unix seconds; ``job_id``, ``task``, ``start_s`` and ``until_s``
+        are None for a budget's transfer, ``author`` and ``reason`` for a run's.
         """
         with reading(self._engine) as connection:
             streaming = connection.execution_options(yield_per=_EXPORTED_AT_ONCE)
@@ -62,14 +62,14 @@ class Audit(LedgerPart):
     def verify(self) -> Verification:
         """Replay every transfer, over every cluster, and compare with all that is stored.
 
-        Looked at: that each transfer moves between the accounts that its kind and its run or budget
-        entry name; that what is left and posted by each run's transfers is what its open
-        reservation holds; that a settled run has used, or was waived, what Slurm allotted to it;
-        that the numbers of a run's transfers have no gap; that the sums over each account are its
-        balance; that each budget entry has exactly its transfer; that the seals are those of what
-        is there, and none is cut off at their end; that loans are what they were changed to last,
-        and within limits; that recalls are between tenants; that nothing is accounted for that is
-        to come.
+        Checked are: that each transfer moves between the accounts that its kind and its run or
+        budget entry name; that each run's open reservation holds what its transfers leave reserved
+        and have posted; that a settled run has used, or was waived, what Slurm allotted to it; that
+        the numbers of a run's transfers have no gap; that each account's balance is the sum over
+        its transfers; that each budget entry has exactly its transfer; that the seals match what is
+        stored, and none is missing at their end; that loans are what they were last changed to, and
+        within limits; that recalls are between tenants; that no watermark or recall lies in the
+        future.
         """
         with reading(self._engine) as connection:
             given = _numbers_of_seals(connection)
@@ -85,13 +85,13 @@ class Audit(LedgerPart):
         return replay.verification(found, sealed, others, seal or "")
 
     def has_seal(self, seal: str) -> bool:
-        """Whether that hash, in hexadecimal, is in the chain."""
+        """Whether the chain has that hash (hexadecimal)."""
         with reading(self._engine) as connection:
             return bool(connection.execute(text(replay.HAS_SEAL), {"seal": seal}).scalar_one())
 
 
 def _numbers_of_seals(connection: Connection) -> Sequence[Mapping[str, int]]:
-    """How many were ever given; none where the role may not know."""
+    """How many numbers of seals were ever given; () where the role may not know."""
     if not connection.execute(text(replay.MAY_COUNT_SEALS)).scalar_one():
         return ()
     sequence = connection.execute(text(replay.SEALS_SEQUENCE)).scalar_one()
@@ -105,7 +105,7 @@ _LENDING = "SELECT DISTINCT cluster FROM slicewise.loans ORDER BY 1"
 def _loan_faults(connection: Connection, cluster: str) -> Iterator[str]:
     policy, loans = reads.policy(connection, cluster), reads.loans(connection, cluster)
     recorded = connection.execute(window_rows.window_records_of(cluster))
-    # Also of windows that are over: loans follow them at the next round.
+    # Windows that are over count, too: loans follow them only at the next round.
     windows = [window_rows.window_record(row).window for row in recorded]
     for one in sorted(set(loans) - set(loosely_within(policy, windows, loans))):
         pair = f"{one.lender} to {one.borrower} on {cluster}"

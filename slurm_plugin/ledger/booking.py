@@ -1,4 +1,4 @@
-"""The one statement that books charges, on a connection of its own."""
+"""Runs the one statement that books charges, on a connection of its own."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from sqlalchemy.exc import DBAPIError
 
 from cluster.database import CONNECT, translated
 
-# By index alone: a plan that was made while the tables were small outlives their growth.
+# Indexes only: a plan made while the tables were small outlives their growth.
 _SETTINGS = {
     "synchronous_commit": "on",
     "default_transaction_isolation": r"read\ committed",
@@ -16,11 +16,11 @@ _SETTINGS = {
     "enable_mergejoin": "off",
 }
 OPTIONS = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
-"""How a connection that books is made: a libpq option."""
+"""The libpq options of a connection that books."""
 
 
 def booking_engine(engine: Engine) -> Engine:
-    """An engine for the same database that pays for nothing but the statement itself.
+    """An engine for the same database without overhead beyond the statement itself.
 
     Each statement is a transaction of its own, on disk when it returns; there is no round trip for
     BEGIN, COMMIT, settings or a ping.
@@ -35,9 +35,9 @@ def booking_engine(engine: Engine) -> Engine:
 
 
 def book(engine: Engine, statement: str, values: str) -> Any:
-    """The one value of an idempotent statement, on a ``booking_engine``.
+    """Run an idempotent statement on a ``booking_engine``; return its one value.
 
-    On a connection that proves to be broken it is repeated once, on another.
+    If the connection proves to be broken, the statement is repeated once, on another.
     """
     with translated(engine):
         try:
@@ -49,7 +49,7 @@ def book(engine: Engine, statement: str, values: str) -> Any:
 
 
 def _value(engine: Engine, statement: str, values: str) -> Any:
-    """Past SQLAlchemy's own connection, which takes as long as the statement."""
+    """Run the statement on a raw connection: SQLAlchemy's own takes as long as the statement."""
     errors = engine.dialect.loaded_dbapi.Error
     connection = None
     try:
@@ -70,7 +70,7 @@ def _value(engine: Engine, statement: str, values: str) -> Any:
 
 
 def _is_broken(engine: Engine, connection: PoolProxiedConnection, error: Any) -> bool:
-    """Then it is given up."""
+    """Whether the connection is broken; if so, it is discarded."""
     broken = engine.dialect.is_disconnect(error, connection.dbapi_connection, None)
     if broken:
         connection.invalidate(error)

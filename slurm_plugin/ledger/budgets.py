@@ -1,4 +1,4 @@
-"""Budgets: balances of tenants, and what their budgets were given and had taken back."""
+"""Reads balances of tenants, and books what their budgets are given or have taken back."""
 
 import json
 from collections.abc import Mapping
@@ -21,28 +21,28 @@ class Budgets(LedgerPart):
     """Balances, and the entries that grant a budget."""
 
     def balances(self) -> Mapping[str, Balance]:
-        """Of every tenant that ever had a run or a budget, by name."""
+        """Balances of every tenant that ever had a run or a budget, by name."""
         with reading(self._engine) as connection:
             return reads.balances(connection, self._cluster)
 
     def rolls(self) -> Mapping[str, int]:
-        """The start of the period that each tenant's budget was rolled to last, Unix seconds."""
+        """The start of the period of each tenant's last roll, in Unix seconds."""
         with reading(self._engine) as connection:
             return reads.rolls(connection, self._cluster)
 
     def renewed(self) -> Mapping[str, int]:
-        """When each budget that was taken away after its last roll was set again, Unix seconds."""
+        """When each budget that was removed after its last roll was set again, in Unix seconds."""
         with reading(self._engine) as connection:
             found = connection.execute(queries.renewed_of(self._cluster))
             return {tenant: int(at_s) for tenant, at_s in found}
 
     def enter(self, entry: BudgetEntry, unspent_millislice_s: int | None) -> bool:
-        """Book it with its transfer; whether it was booked.
+        """Book a budget entry with its transfer; return whether it is booked.
 
-        Nothing is booked if available + reserved of the tenant is not ``unspent_millislice_s``,
-        which it was decided on (None books in any case), or if a roll is not later than its last.
-        What is there already by its key is booked, and stays as it is. Raises InvalidInputError
-        (SW-BUDGET-KEY) if another entry has the key.
+        Nothing is booked if available + reserved of the tenant is not ``unspent_millislice_s``, on
+        which the entry was decided (None books in any case), or if a roll is not later than the
+        tenant's last. An entry that exists already under its key counts as booked, and stays as it
+        is. Raises InvalidInputError (SW-BUDGET-KEY) if another entry has the key.
         """
         with writing(self._engine) as connection:
             if _enter(connection, self._cluster, entry, unspent_millislice_s):
@@ -71,8 +71,9 @@ class Budgets(LedgerPart):
 def amend(
     connection: Connection, cluster: str, tenant: str, before: Budget | None, decide: Amend
 ) -> int:
-    """Within a transaction: book what is decided on what is unspent, anew as long as runs are
-    posted in between. Returns the millislice-seconds that were given.
+    """Within a transaction: book what ``decide`` returns for what is unspent.
+
+    It is decided again while runs are posted in between. Returns the millislice-seconds given.
     """
     while True:
         had = unspent(reads.balances(connection, cluster).get(tenant))

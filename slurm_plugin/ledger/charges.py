@@ -1,4 +1,4 @@
-"""Charges: runs, what is reserved for them, what became of it; the watermark of accounting."""
+"""Books charges: runs, what they reserve and use; and the watermark of accounting."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,13 +24,14 @@ from slurm_plugin.ledger.window_rows import NOW_S
 _BOOK = "SELECT slicewise.book(%s)"
 _ROWS_AT_ONCE = 5000
 _SEALED_AT_ONCE, _BATCHES = 2000, 20
-"""Who books waits for each batch: some 10 ms."""
+"""Transfers sealed in one batch, and most batches of one call. Bookings wait for each batch, some
+10 ms."""
 _AHEAD_S = 3600
-"""A watermark so far in the future was written by a clock that was wrong."""
+"""Seconds: a watermark further in the future was written by a clock that was wrong."""
 
 
 class Charges(LedgerPart):
-    """Booking what runs reserve and use."""
+    """Books what runs reserve and use."""
 
     def open_reservations(self) -> tuple[Reservation, ...]:
         """Runs that are not settled."""
@@ -38,9 +39,9 @@ class Charges(LedgerPart):
             return reads.reservations(connection, self._cluster)
 
     def post(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
-        """Book all charges at once or none; returns the runs that it changed.
+        """Book all charges in one transaction or none; return the runs that it changed.
 
-        A charge that was decided on another state of its run (``Charge.after``) is left out: so
+        A charge that was decided on another state of its run (``Charge.after``) is left out, so
         posting the same charges again changes nothing.
         """
         if not charges:
@@ -51,7 +52,7 @@ class Charges(LedgerPart):
         return frozenset(in_order[position].run.key for position in booked)
 
     def holdings(self, since_s: int) -> tuple[Holding, ...]:
-        """Of every run that has ended at ``since_s`` or later, or is still open."""
+        """Holdings of every run that has ended at ``since_s`` or later, or is still open."""
         newest = (
             select(transfers.c.until_s)
             .where(transfers.c.run_id == runs.c.id)
@@ -77,8 +78,10 @@ class Charges(LedgerPart):
             )
 
     def seal(self) -> int:
-        """Chain what was booked since the last time to all that was before, as ``Audit.verify``
-        checks; how many transfers. Of a long history a part at a time.
+        """Chain what was booked since the last seal to all that was before, as ``Audit.verify``
+        checks.
+
+        Returns the number of transfers sealed. A long history is sealed a part at a time.
         """
         total = 0
         for _ in range(_BATCHES):
@@ -97,7 +100,7 @@ class Charges(LedgerPart):
             return frozenset(connection.execute(names).scalars())
 
     def accounted_until_s(self) -> int:
-        """Up to when every run's end is in the ledger; the first call sets it to now."""
+        """Unix seconds up to which every run's end is booked; the first call sets it to now."""
         found = self.last_accounted_s()
         if found is not None:
             return found
@@ -107,12 +110,15 @@ class Charges(LedgerPart):
             return reads.accounted_until_s(connection, self._cluster) or 0
 
     def last_accounted_s(self) -> int | None:
-        """The same, but nothing is set; None before the first call of that."""
+        """The same without setting anything; None if it was never set."""
         with reading(self._engine) as connection:
             return reads.accounted_until_s(connection, self._cluster)
 
     def set_accounted_until_s(self, second: int) -> None:
-        """Record that; it never goes back, unless it is far ahead of the database's clock."""
+        """Move the watermark to ``second``.
+
+        It never goes back, unless it is far ahead of the database's clock.
+        """
         mark = watermarks.c.accounted_until_s
         moved = insert(watermarks).values(cluster=self._cluster, accounted_until_s=second)
         after = moved.excluded.accounted_until_s
@@ -125,7 +131,7 @@ class Charges(LedgerPart):
 
 
 def _values(charge: Charge) -> Mapping[str, object]:
-    """As ``slicewise.book`` reads it."""
+    """The charge in the form that ``slicewise.book`` reads."""
     run = charge.run
     return {
         "cluster": run.key.cluster,

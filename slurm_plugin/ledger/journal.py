@@ -1,4 +1,4 @@
-"""Journals of the ledger: entries that begin and end, each with its steps."""
+"""Reads the ledger's journals: entries that begin and end, each with its steps."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from sqlalchemy import Column, Connection, Row, Select, Table, extract, select
 
 
 def entries_of(entries: Table, cluster: str) -> Select[Any]:
-    """A cluster's entries, with Unix seconds of their begin and end, for ``with_steps``."""
+    """Select a cluster's entries, with Unix seconds of their begin and end, for ``with_steps``."""
     of = entries.c
     return select(
         entries,
@@ -20,7 +20,10 @@ def entries_of(entries: Table, cluster: str) -> Select[Any]:
 def with_steps(
     connection: Connection, wanted: Select[Any], steps: Table, entry_id: Column[Any]
 ) -> list[tuple[Row[Any], list[Row[Any]]]]:
-    """These entries in their order, each with its steps in theirs; ``entry_id`` is the steps'."""
+    """The ``wanted`` entries in order, each with its steps in order.
+
+    ``entry_id`` is the column of ``steps`` that names the entry.
+    """
     entries = connection.execute(wanted).all()
     found: defaultdict[int, list[Row[Any]]] = defaultdict(list)
     for step in _steps(connection, [entry.id for entry in entries], steps, entry_id):

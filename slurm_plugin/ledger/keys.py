@@ -1,4 +1,4 @@
-"""API keys of tenants: hashes, and which are revoked."""
+"""Keeps API keys of tenants: their hashes, and which are revoked."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from slurm_plugin.ledger.part import DEADLINE, LedgerPart
 from slurm_plugin.ledger.tables import api_key_openings, api_key_revocations, api_keys
 
 MOST_KEYS = 100
-"""Of one tenant at a time: each is a line of the gateway's map."""
+"""Most valid keys of one tenant: each is a line of the gateway's map."""
 
 
 class Keys(LedgerPart):
-    """A key is never deleted, only revoked."""
+    """API keys. A key is never deleted, only revoked."""
 
     def all(self) -> tuple[KeyView, ...]:
         """Every key, the oldest first."""
@@ -25,7 +25,7 @@ class Keys(LedgerPart):
             return tuple(_key(row) for row in connection.execute(self._known()))
 
     def grants(self) -> GrantsAnswer:
-        """Which keys let whom in; those that were revoked don't leave the database."""
+        """The valid keys' hashes with their tenants; revoked keys don't leave the database."""
         key = api_keys.c
         mine = key.cluster == self._cluster
         valid = select(key.sha256, key.tenant).where(mine, ~_is_revoked())
@@ -40,8 +40,10 @@ class Keys(LedgerPart):
             )
 
     def add(self, key_id: str, tenant: str, name: str, sha256: str, author: str) -> None:
-        """Raises InvalidInputError: SW-KEY-LIMIT if the tenant has too many, SW-KEY-TWICE if its id
-        or hash is there already.
+        """Add a key.
+
+        Raises InvalidInputError: SW-KEY-LIMIT if the tenant has too many, SW-KEY-TWICE if the id or
+        hash exists already.
         """
         values = {
             "cluster": self._cluster,
@@ -68,7 +70,7 @@ class Keys(LedgerPart):
             connection.execute(insert(api_keys).values(values))
 
     def revoke(self, key_id: str, author: str) -> None:
-        """Of a key that is there; once more does nothing."""
+        """Revoke an existing key; a second time does nothing."""
         values = {"cluster": self._cluster, "key_id": key_id, "author": author}
         revoked = insert(api_key_revocations).values(values).on_conflict_do_nothing()
         with writing(self._engine) as connection:
@@ -76,9 +78,9 @@ class Keys(LedgerPart):
             connection.execute(revoked)
 
     def open_tenant(self, tenant: str, author: str) -> None:
-        """From now on its services want no key, until another one is made.
+        """Let a tenant's services need no key from now on, until another key is made.
 
-        Raises InvalidInputError (SW-KEY-VALID) while it has one.
+        Raises InvalidInputError (SW-KEY-VALID) while the tenant has a valid key.
         """
         values = {"cluster": self._cluster, "tenant": tenant, "author": author}
         with writing(self._engine) as connection:

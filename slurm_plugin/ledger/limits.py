@@ -1,4 +1,4 @@
-"""Slurm's limits: what is remembered of each, and which change of policy they contain."""
+"""Remembers Slurm's limits, and which change of policy they contain."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,9 @@ from slurm_plugin.ledger.tables import compilations, known_limits
 
 
 class Limits(LedgerPart):
-    """Written before Slurm is told, so that who is killed in between knows what was there."""
+    """Known limits. They are written before Slurm is told, so that a process which follows one that
+    was killed in between knows the earlier values.
+    """
 
     def known(self) -> Mapping[LimitKey, KnownLimit]:
         """What is remembered of every setting in slurmdbd that was ever touched."""
@@ -23,7 +25,7 @@ class Limits(LedgerPart):
             return reads.known_limits(connection, self._cluster)
 
     def know(self, known: Mapping[LimitKey, KnownLimit]) -> None:
-        """Remember these, in place of what was known of the same settings."""
+        """Remember these values, in place of those known for the same settings."""
         if not known:
             return
         values = [
@@ -39,13 +41,13 @@ class Limits(LedgerPart):
             connection.execute(added, values)
 
     def forget(self) -> None:
-        """Forget them all, once everything is as it was before."""
+        """Forget all of them, once everything is as it was before."""
         with writing(self._engine) as connection:
             connection.execute(delete(known_limits).where(known_limits.c.cluster == self._cluster))
 
     def mark_compiled(self, change_id: int) -> None:
-        """Record that Slurm's limits contain that change and every earlier one, unless they were
-        taken out meanwhile.
+        """Record that Slurm's limits contain that change and every earlier one, unless Slicewise
+        was uninstalled meanwhile.
         """
         marked = insert(compilations).values(cluster=self._cluster, change_id=change_id)
         newer = func.greatest(compilations.c.change_id, marked.excluded.change_id)
@@ -58,11 +60,11 @@ class Limits(LedgerPart):
             connection.execute(marked)
 
     def mark_uninstalled(self) -> None:
-        """Record that they are taken out: nobody sets limits again before ``mark_wanted``."""
+        """Record that Slicewise is uninstalled: no process sets limits before ``mark_wanted``."""
         self._mark(UNINSTALLED_ID)
 
     def mark_wanted(self) -> None:
-        """Record that they may be set, and contain no change yet."""
+        """Record that limits may be set again, and contain no change yet."""
         self._mark(0)
 
     def _mark(self, change_id: int) -> None:
@@ -75,7 +77,7 @@ class Limits(LedgerPart):
             connection.execute(marked)
 
     def is_uninstalled(self) -> bool:
-        """Whether they were taken out, and are not wanted again."""
+        """Whether Slicewise was uninstalled and is not wanted again."""
         with reading(self._engine) as connection:
             return reads.compiled_id(connection, self._cluster) == UNINSTALLED_ID
 

@@ -1,4 +1,4 @@
-"""Loans: idle quota in others' hands, and what lenders call back of it."""
+"""Keeps loans of idle quota, and what lenders recall of it."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ _AUTHOR = "slicewise"
 
 
 class Loans(LedgerPart):
-    """Who changes a loan waits for who changes a quota."""
+    """Loans and recalls. A process that changes loans waits for one that changes quotas."""
 
     def outstanding(self) -> tuple[Loan, ...]:
         """Every loan, in the order of lenders' and borrowers' names."""
@@ -31,12 +31,13 @@ class Loans(LedgerPart):
     def replace(
         self, loans: Sequence[Loan], reason: str, recalls: Sequence[Recall] | None = None
     ) -> tuple[tuple[Loan, ...], tuple[Recall, ...]]:
-        """Make these all the loans there are, and these all the recalls; None leaves those.
+        """Replace all loans by these, and all recalls, unless ``recalls`` is None.
 
-        Returns what there is afterwards of both, in the order of ``outstanding`` and ``recalls``.
+        Returns the loans and recalls that hold then, in the order of ``outstanding`` and
+        ``recalls``.
 
-        Loans that are no longer within limits are cut to them, at whatever hour of the calendar,
-        and what they lose joins the recalls. Those of and to who is no tenant are left out. Raises
+        Loans beyond what the limits allow at any hour of the calendar are cut, and what they lose
+        joins the recalls. Loans from or to an account that is no tenant are left out. Raises
         InvalidInputError (SW-TEXT).
         """
         check_words(_AUTHOR, reason)
@@ -54,18 +55,18 @@ class Loans(LedgerPart):
             return after, reads.recalls(connection, self._cluster)
 
     def recalls(self) -> tuple[Recall, ...]:
-        """What lenders take back, in the order of lenders', borrowers' names and time."""
+        """What lenders take back, in the order of lenders' and borrowers' names and time."""
         with reading(self._engine) as connection:
             return reads.recalls(connection, self._cluster)
 
     def terms(self) -> tuple[LoanTerm, ...]:
-        """Every loan, and since when, in the order of ``outstanding``."""
+        """Every loan with its start, in the order of ``outstanding``."""
         with reading(self._engine) as connection:
             found = connection.execute(rows.loan_terms_of(self._cluster))
             return tuple(rows.loan_term(row) for row in found)
 
     def history(self, tenant: str) -> tuple[LoanChange, ...]:
-        """What the tenant lent and borrowed, the newest first."""
+        """Changes of what the tenant lent and borrowed, the newest first."""
         changes = rows.loan_changes_of(self._cluster, tenant)
         with reading(self._engine) as connection:
             return tuple(rows.loan_change(row) for row in connection.execute(changes))
@@ -74,7 +75,7 @@ class Loans(LedgerPart):
 def append(
     connection: Connection, cluster: str, before: Sequence[Loan], after: Sequence[Loan], reason: str
 ) -> None:
-    """Within a transaction: add what differs."""
+    """Within a transaction: append the changes from ``before`` to ``after``."""
     new = {(one.lender, one.borrower): one.amount_millislices for one in after}
     old = {(one.lender, one.borrower): one.amount_millislices for one in before}
     values = [
@@ -95,9 +96,9 @@ def append(
 def call_back(
     connection: Connection, cluster: str, policy: Policy, wanted: Iterable[Recall]
 ) -> None:
-    """Within a transaction: make these all the recalls there are.
+    """Within a transaction: replace all recalls by these.
 
-    Those between tenants; of the same two and the same second they are one.
+    Only recalls between tenants are kept; those of the same two tenants and second become one.
     """
     amounts: Counter[tuple[str, str, int]] = Counter()
     for one in wanted:
@@ -113,7 +114,7 @@ def call_back(
 
 
 def forget_recalls(connection: Connection, cluster: str, tenant: str) -> None:
-    """Within a transaction: those of a tenant that goes."""
+    """Within a transaction: delete all recalls of a tenant that is removed."""
     of = recalls.c
     mine = or_(of.lender == tenant, of.borrower == tenant)
     connection.execute(delete(recalls).where(of.cluster == cluster, mine))

@@ -1,24 +1,24 @@
-"""Locks of which one process has one, as long as its connection lives."""
+"""Locks that one process has at a time, while its connection lives."""
 
 from cluster.leader_lock import LeaderLock
 from slurm_plugin.ledger.part import LedgerPart
 
 
 class Locks(LedgerPart):
-    """Each names a duty; ``host`` is what others are told of who has it. None waits."""
+    """One lock for each duty; ``host`` tells others which process has it. Acquiring never waits."""
 
     def leader(self, host: str) -> LeaderLock:
-        """Of the daemon that leads."""
+        """The lock of the daemon that leads."""
         return LeaderLock(self._engine, "slicewise leader", self._cluster, host)
 
     def compiling(self) -> LeaderLock:
-        """Of who changes Slurm's limits."""
+        """The lock of the process that changes Slurm's limits."""
         return LeaderLock(self._engine, "slicewise compile", self._cluster, "")
 
     def rebalancing(self, host: str) -> LeaderLock:
-        """Of the run of ``slicewise rebalance``."""
+        """The lock of the run of ``slicewise rebalance``."""
         return LeaderLock(self._engine, "slicewise rebalance", self._cluster, host)
 
     def recutting(self, host: str) -> LeaderLock:
-        """Of who cuts GPUs anew."""
+        """The lock of the process that re-cuts GPUs."""
         return LeaderLock(self._engine, "slicewise recut", self._cluster, host)

@@ -1,4 +1,4 @@
-"""Alembic, which runs the migrations."""
+"""Runs the migrations by Alembic."""
 
 from importlib.resources import files
 
@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 
 def migrate(connection: Connection, target: str, *, backwards: bool) -> None:
-    """Go to that revision, upwards or ``backwards``."""
+    """Migrate to the revision ``target``, upwards or ``backwards``."""
     config = Config()
     # The package's own place: the same in a clone and in an installed wheel.
     config.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))

@@ -1,4 +1,4 @@
-"""Orders of services' owners, as they hold now."""
+"""Keeps orders of services' owners, as they hold now."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -13,14 +13,14 @@ from slurm_plugin.ledger.part import DEADLINE, LedgerPart
 from slurm_plugin.ledger.tables import service_orders
 
 What = Literal["scale", "restart", "end", "over"]
-"""``over``: nothing is ordered any more."""
+"""``over`` means that nothing is ordered any more."""
 
 
 class Orders(LedgerPart):
-    """Each order is a row of its own; the newest of a service holds."""
+    """Orders. Each is a row of its own; the newest of a service holds."""
 
     def standing(self) -> Mapping[Key, Ordered]:
-        """What is ordered now, of every service."""
+        """The order that holds now, by service."""
         of = service_orders.c
         mine = of.cluster == self._cluster
         ids = select(func.max(of.id)).where(mine).group_by(of.tenant, of.name)
@@ -31,16 +31,16 @@ class Orders(LedgerPart):
         return {(row.tenant, row.name): _ordered(row) for row in found if row.what != "over"}
 
     def newest_id(self) -> int:
-        """Of the order that was written last; as long as it is the same, ``standing`` is."""
+        """Id of the newest order; while it stays the same, so does ``standing``."""
         of = service_orders.c
-        # Not max(): with the index by service that would look at every order.
+        # max() would read every order here, by the index by service.
         newest = select(of.id).where(of.cluster == self._cluster).order_by(of.id.desc()).limit(1)
         with reading(self._engine) as connection:
             connection.execute(DEADLINE)
             return connection.execute(newest).scalar() or 0
 
     def write(self, key: Key, what: What, ordered: Ordered, author: str) -> None:
-        """From now on this holds."""
+        """Write an order, which holds from now on."""
         values = {
             "cluster": self._cluster,
             "tenant": key[0],

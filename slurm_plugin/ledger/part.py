@@ -6,12 +6,13 @@ from typing import Any
 from sqlalchemy import Engine, text
 
 DEADLINE = text("SET LOCAL statement_timeout = '4s'")
-"""For what somebody waits for: it is done, or never will be, before he is told that it failed."""
+"""Deadline for statements on which a user waits: the statement is done, or never will be, before
+the user is told that it failed."""
 
 
 @dataclass(frozen=True)
 class Database:
-    """One cluster's rows, and the connections by which they are reached.
+    """One cluster's rows, and the engines that reach them.
 
     Attributes:
         engine: for everything but charges.
@@ -25,7 +26,7 @@ class Database:
 
 
 class LedgerPart:
-    """Methods on some tables of one cluster, each a transaction of its own.
+    """Base of the ledger's parts: methods on some tables of one cluster, each its own transaction.
 
     Every method raises UnreachableError (SW-DATABASE-DOWN) if PostgreSQL does not answer and
     OutsideError (SW-DATABASE-FAILED, SW-LEDGER-REFUSED) if it answers with an error; then nothing
@@ -39,5 +40,5 @@ class LedgerPart:
 
 
 def seconds(epoch: Any) -> float | None:
-    """What PostgreSQL's ``extract(epoch ...)`` says."""
+    """PostgreSQL's ``extract(epoch ...)`` as a float; None for NULL."""
     return None if epoch is None else float(epoch)

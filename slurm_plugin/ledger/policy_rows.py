@@ -1,4 +1,4 @@
-"""Rows of the policy's tables as values, and values as rows."""
+"""Converts rows of the policy's tables to values, and values to rows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,12 +32,12 @@ _OFF = "off"
 
 
 def recorded_s(column: ColumnElement[Any]) -> ColumnElement[int]:
-    """When a row was recorded, in whole Unix seconds."""
+    """The time at which a row was recorded, in whole Unix seconds."""
     return cast(func.floor(extract("epoch", column)), BigInteger)
 
 
 def policy_of(cluster: str) -> Select[Any]:
-    """Every tenant, for ``tenant``."""
+    """Select every tenant, for ``tenant``."""
     return select(policy).where(policy.c.cluster == cluster)
 
 
@@ -66,7 +66,7 @@ def _budget(row: Any) -> Budget | None:
 
 
 def changes_of(cluster: str, name: str) -> Select[Any]:
-    """A tenant's changes, the newest first, for ``quota_change``."""
+    """Select a tenant's changes, the newest first, for ``quota_change``."""
     of = quota_changes.c
     return (
         select(quota_changes, recorded_s(of.recorded_at).label("at_s"))
@@ -93,7 +93,7 @@ def quota_change(row: Any) -> QuotaChange:
 
 
 def change_values(update: TenantUpdate) -> Mapping[str, object]:
-    """What an update changes, as columns of ``quota_changes``."""
+    """An update as columns of ``quota_changes``."""
     return {
         "tenant": update.tenant,
         "parent": update.parent,
@@ -120,7 +120,7 @@ def _budget_values(update: TenantUpdate) -> Mapping[str, object]:
 
 
 def loans_of(cluster: str) -> Select[Any]:
-    """Every loan in the order of its tenants' names, for ``loan``."""
+    """Select every loan in the order of its tenants' names, for ``loan``."""
     return (
         select(loans).where(loans.c.cluster == cluster).order_by(loans.c.lender, loans.c.borrower)
     )
@@ -132,7 +132,7 @@ def loan(row: Any) -> Loan:
 
 
 def loan_changes_of(cluster: str, name: str) -> Select[Any]:
-    """What a tenant lent and borrowed, the newest first, for ``loan_change``."""
+    """Select changes of what a tenant lent and borrowed, the newest first, for ``loan_change``."""
     of = loan_changes.c
     return (
         select(loan_changes, recorded_s(of.recorded_at).label("at_s"))
@@ -147,7 +147,9 @@ def loan_change(row: Any) -> LoanChange:
 
 
 def loan_terms_of(cluster: str) -> Select[Any]:
-    """Every loan with its seconds, in the order of ``loans_of``, for ``loan_term``."""
+    """Select every loan with the seconds at which it began and last grew, in the order of
+    ``loans_of``, for ``loan_term``.
+    """
     of, now = loan_changes.c, loans.c
     same = (of.cluster == now.cluster, of.lender == now.lender, of.borrower == now.borrower)
     over = (
@@ -183,7 +185,7 @@ def loan_term(row: Any) -> LoanTerm:
 
 
 def recalls_of(cluster: str) -> Select[Any]:
-    """Every recall in the order of its tenants' names and time, for ``recall``."""
+    """Select every recall in the order of its tenants' names and time, for ``recall``."""
     of = recalls.c
     order = (of.lender, of.borrower, of.called_s)
     return select(recalls).where(of.cluster == cluster).order_by(*order)
@@ -205,7 +207,7 @@ def recall_values(lender: str, borrower: str, called_s: int, amount: int) -> Map
 
 
 def known_limits_of(cluster: str) -> Select[Any]:
-    """Every limit that is remembered, for ``known_limit``."""
+    """Select every limit that is remembered, for ``known_limit``."""
     return select(known_limits).where(known_limits.c.cluster == cluster)
 
 

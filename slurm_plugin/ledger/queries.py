@@ -1,4 +1,4 @@
-"""What is asked of the ledger's charges and budgets, and their rows as values."""
+"""Queries of the ledger's charges and budgets, and conversion of their rows to values."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -58,7 +58,7 @@ _OPEN_COLUMNS = (
 
 
 def reservations_of(cluster: str) -> Select[Any]:
-    """Open reservations, for ``reservation``."""
+    """Select open reservations, for ``reservation``."""
     count = select(func.count()).where(transfers.c.run_id == runs.c.id).scalar_subquery()
     return (
         select(*_RUN_COLUMNS, *_OPEN_COLUMNS, count)
@@ -77,7 +77,7 @@ def reservation(row: Any) -> Reservation:
 
 
 def statement_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
-    """Runs with what is open and what was booked, for ``statement_row``."""
+    """Select runs with their open reservations and booked amounts, for ``statement_row``."""
     query = _statement(cluster, since_s)
     return query if tenant is None else query.where(runs.c.tenant == tenant)
 
@@ -88,7 +88,7 @@ def statement_page_of(
     since_s: int,
     after: tuple[str, int, int] | None,
 ) -> Select[Any]:
-    """The same of these tenants (None: of all), behind the run with that tenant, start and job."""
+    """Select the same for these tenants (None: all), after the run with that tenant, start, job."""
     query = _statement(cluster, since_s)
     if tenants is not None:
         query = query.where(runs.c.tenant.in_(tenants))
@@ -160,7 +160,7 @@ _BALANCED = (
 
 
 def balances_of(cluster: str) -> Select[Any]:
-    """Balances (credits less debits) by tenant, for ``balance``."""
+    """Select balances (credits less debits) by tenant, for ``balance``."""
     amount = balances.c.credits_millislice_s - balances.c.debits_millislice_s
     sums = (func.sum(amount).filter(accounts.c.kind == kind.value) for kind in _BALANCED)
     return (
@@ -179,7 +179,7 @@ def balance(row: Any) -> Balance:
 
 
 def rolls_of(cluster: str) -> Select[Any]:
-    """The last roll's period by tenant."""
+    """Select the start of the period of each tenant's last roll."""
     return (
         select(budget_entries.c.tenant, func.max(budget_entries.c.period_start_s))
         .where(budget_entries.c.cluster == cluster, budget_entries.c.kind == "roll")
@@ -188,7 +188,7 @@ def rolls_of(cluster: str) -> Select[Any]:
 
 
 def renewed_of(cluster: str) -> Select[Any]:
-    """Tenants whose budget ended after its last roll, and when it was first set again."""
+    """Select tenants whose budget ended after its last roll, and when it was first set again."""
     ended, again = _ended_of(cluster), quota_changes.c
     return (
         select(again.tenant, recorded_s(func.min(again.recorded_at)))
@@ -199,7 +199,9 @@ def renewed_of(cluster: str) -> Select[Any]:
 
 
 def _ended_of(cluster: str) -> Subquery:
-    """The change by which a tenant's budget, or the tenant, was removed after its last roll."""
+    """Select, for each tenant, the change that removed its budget, or the tenant, after its last
+    roll.
+    """
     rolled, changes = budget_entries.c, quota_changes.c
     last = (
         select(rolled.tenant, func.max(rolled.recorded_at).label("recorded_at"))
@@ -218,7 +220,7 @@ def _ended_of(cluster: str) -> Subquery:
 
 
 def entries_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
-    """Budget entries, the oldest first, for ``budget_entry``."""
+    """Select budget entries, the oldest first, for ``budget_entry``."""
     at_s = recorded_s(budget_entries.c.recorded_at)
     query = (
         select(
@@ -238,7 +240,7 @@ def entries_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
 
 
 def entry_of(cluster: str, key: str) -> Select[Any]:
-    """Tenant, kind and amount of the entry with that key."""
+    """Select tenant, kind and amount of the entry with that key."""
     of = budget_entries.c
     return select(of.tenant, of.kind, of.amount_millislice_s).where(
         of.cluster == cluster, of.key == key
@@ -251,7 +253,7 @@ def budget_entry(row: Any) -> BudgetEntry:
 
 
 def export_of(cluster: str, since_s: int) -> Select[Any]:
-    """Transfers recorded at ``since_s`` or later, in the order of their ids."""
+    """Select transfers recorded at ``since_s`` or later, in the order of their ids."""
     debit, credit = accounts.alias("debit"), accounts.alias("credit")
     at_s = recorded_s(transfers.c.recorded_at)
     tenant = func.coalesce(runs.c.tenant, budget_entries.c.tenant)

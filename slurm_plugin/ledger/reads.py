@@ -1,4 +1,4 @@
-"""What is read of one cluster within a transaction, whoever began it."""
+"""Reads one cluster's rows within a transaction that a caller began."""
 
 from collections.abc import Mapping
 
@@ -13,12 +13,12 @@ from slurm_plugin.ledger.tables import compilations, quota_changes, watermarks
 
 
 def lock_policy(connection: Connection, cluster: str) -> None:
-    """To the transaction's end: who changes policy, calendar or loans waits for it."""
+    """Lock policy, calendar and loans until the transaction ends: other writers of them wait."""
     connection.execute(select(func.slicewise.lock_policy(cluster)))
 
 
 def now_s(connection: Connection) -> int:
-    """When the transaction began, in whole Unix seconds of the database's clock."""
+    """The start of the transaction, in whole Unix seconds of the database's clock."""
     return int(connection.execute(select(window_rows.NOW_S)).scalar_one())
 
 
@@ -29,7 +29,7 @@ def policy(connection: Connection, cluster: str) -> Policy:
 
 
 def windows(connection: Connection, cluster: str) -> tuple[Window, ...]:
-    """Those that hold or will hold, in the order in which they were set."""
+    """Windows that hold now or later, in the order in which they were set."""
     found = connection.execute(window_rows.windows_of(cluster))
     return tuple(window_rows.window(row) for row in found)
 
@@ -41,45 +41,47 @@ def loans(connection: Connection, cluster: str) -> tuple[Loan, ...]:
 
 
 def recalls(connection: Connection, cluster: str) -> tuple[Recall, ...]:
-    """What lenders take back, in the order of lenders', borrowers' names and time."""
+    """What lenders take back, in the order of lenders' and borrowers' names and time."""
     found = connection.execute(policy_rows.recalls_of(cluster))
     return tuple(policy_rows.recall(row) for row in found)
 
 
 def balances(connection: Connection, cluster: str) -> Mapping[str, Balance]:
-    """Of every tenant that ever had a run or a budget, by name."""
+    """Balances of every tenant that ever had a run or a budget, by name."""
     found = connection.execute(queries.balances_of(cluster))
     return {one.tenant: one for one in map(queries.balance, found)}
 
 
 def rolls(connection: Connection, cluster: str) -> Mapping[str, int]:
-    """The start of the period that each tenant's budget was rolled to last, Unix seconds."""
+    """The start of the period of each tenant's last roll, in Unix seconds."""
     found = connection.execute(queries.rolls_of(cluster))
     return {tenant: int(start_s) for tenant, start_s in found}
 
 
 def change_id(connection: Connection, cluster: str) -> int:
-    """The newest change of policy, 0 if there is none."""
+    """Id of the newest change of policy; 0 if there is none."""
     mine = quota_changes.c.cluster == cluster
     newest = select(func.coalesce(func.max(quota_changes.c.id), 0)).where(mine)
     return int(connection.execute(newest).scalar_one())
 
 
 def compiled_id(connection: Connection, cluster: str) -> int:
-    """The newest change that Slurm's limits contain, 0 if none, UNINSTALLED_ID if taken out."""
+    """Id of the newest change that Slurm's limits contain; 0 if none, UNINSTALLED_ID if
+    uninstalled.
+    """
     mark = select(compilations.c.change_id).where(compilations.c.cluster == cluster)
     return connection.execute(mark).scalar_one_or_none() or 0
 
 
 def accounted_until_s(connection: Connection, cluster: str) -> int | None:
-    """Up to when every run's end is in the ledger; None if nobody has charged yet."""
+    """Unix seconds up to which every run's end is booked; None if charging never began."""
     mark = select(watermarks.c.accounted_until_s).where(watermarks.c.cluster == cluster)
     return connection.execute(mark).scalar_one_or_none()
 
 
 def reservations(connection: Connection, cluster: str) -> tuple[Reservation, ...]:
-    """Runs that are not settled."""
-    # A run each: row by row it takes twice as long.
+    """Reservations of runs that are not settled."""
+    # A large site has one for each running job: fetching row by row takes twice as long.
     found = connection.execute(queries.reservations_of(cluster)).all()
     return tuple(queries.reservation(row) for row in found)
 
@@ -91,7 +93,7 @@ def known_limits(connection: Connection, cluster: str) -> Mapping[LimitKey, Know
 
 
 def books(connection: Connection, cluster: str, when: Moment) -> Books:
-    """All of it, on a connection of one consistent look."""
+    """Read all of the above, on a connection with one consistent look."""
     return Books(
         when=when,
         change_id=change_id(connection, cluster),

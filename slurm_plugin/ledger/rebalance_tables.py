@@ -1,4 +1,6 @@
-"""Quota that is called back, windows of the calendar, the journal of ``slicewise rebalance``."""
+"""Tables of recalled quota, of the calendar's windows, and of the journal of ``slicewise
+rebalance``.
+"""
 
 from enum import StrEnum
 

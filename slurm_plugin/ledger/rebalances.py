@@ -1,4 +1,4 @@
-"""The journal of ``slicewise rebalance``: what each run saw, decided and did, and why."""
+"""Keeps the journal of ``slicewise rebalance``: what each run saw, decided and did, and why."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -23,15 +23,19 @@ from slurm_plugin.ledger.part import LedgerPart, seconds
 from slurm_plugin.ledger.rebalance_tables import rebalance_runs, rebalance_steps
 
 KEPT_DAYS = 90
-"""A run each three minutes writes 3,400 rows a day."""
+"""Days for which runs are kept. A run every three minutes writes 3,400 rows a day."""
 
 
 class Rebalances(LedgerPart):
-    """Every step is on disk before it begins. Who writes holds ``Locks.rebalancing``."""
+    """The journal. Every step is on disk before it begins. A writer must hold
+    ``Locks.rebalancing``.
+    """
 
     def open(self, author: str, host: str) -> int:
-        """A new run's id. Runs that were never finished are ``abandoned`` by it, and those before
-        ``KEPT_DAYS`` forgotten.
+        """Open a new run and return its id.
+
+        Runs that were never finished become ``abandoned``, and runs older than ``KEPT_DAYS`` are
+        deleted.
         """
         values = {"cluster": self._cluster, "author": author, "host": host}
         with writing(self._engine) as connection:
@@ -41,7 +45,7 @@ class Rebalances(LedgerPart):
             return int(connection.execute(made).scalar_one())
 
     def begin_step(self, run_id: int, step: StepName) -> int:
-        """The record's id, for ``end_step``."""
+        """Record that a step begins; return the record's id, for ``end_step``."""
         values = {"run_id": run_id, "step": step}
         made = insert(rebalance_steps).values(values).returning(rebalance_steps.c.id)
         with writing(self._engine) as connection:
@@ -55,7 +59,7 @@ class Rebalances(LedgerPart):
         did: Sequence[str],
         why: str,
     ) -> None:
-        """What became of it: done, skipped or failed. ``saw`` must be fit for JSON."""
+        """Record the step's outcome: done, skipped or failed. ``saw`` must be fit for JSON."""
         of = rebalance_steps.c
         ended = {
             "outcome": outcome,
@@ -69,7 +73,7 @@ class Rebalances(LedgerPart):
             connection.execute(update(rebalance_steps).where(*begun).values(ended))
 
     def finish(self, run_id: int, outcome: RunOutcome) -> None:
-        """Its end: done or failed. One that was abandoned stays so."""
+        """Record the run's end: done or failed. A run that was abandoned stays abandoned."""
         of = rebalance_runs.c
         ended = {"outcome": outcome, "ended_at": func.now()}
         running = (of.id == run_id, of.outcome == RunOutcome.RUNNING)
@@ -77,13 +81,13 @@ class Rebalances(LedgerPart):
             connection.execute(update(rebalance_runs).where(*running).values(ended))
 
     def history(self, limit: int) -> tuple[RebalanceRun, ...]:
-        """The newest first, with their steps."""
+        """The newest ``limit`` runs, newest first, with their steps."""
         newest = self._runs().order_by(rebalance_runs.c.id.desc()).limit(limit)
         with reading(self._engine) as connection:
             return _runs(connection, newest)
 
     def find(self, run_id: int) -> RebalanceRun:
-        """Raises InvalidInputError (SW-REBALANCE-UNKNOWN) if there is none of that id."""
+        """The run with that id; raises InvalidInputError (SW-REBALANCE-UNKNOWN) without one."""
         with reading(self._engine) as connection:
             found = _runs(connection, self._runs().where(rebalance_runs.c.id == run_id))
         if not found:
@@ -95,12 +99,12 @@ class Rebalances(LedgerPart):
         return found[0]
 
     def now_s(self) -> int:
-        """By PostgreSQL's clock."""
+        """Unix seconds of PostgreSQL's clock."""
         with reading(self._engine) as connection:
             return reads.now_s(connection)
 
     def begun_before_s(self, at_s: float) -> float | None:
-        """When the newest run began that had by then, Unix seconds; None if there is none."""
+        """Unix seconds when the newest run began that had begun by ``at_s``; None without one."""
         of = rebalance_runs.c
         begun = func.extract("epoch", func.max(of.begun_at))
         until = func.to_timestamp(at_s)
@@ -109,7 +113,10 @@ class Rebalances(LedgerPart):
             return seconds(connection.execute(found).scalar_one())
 
     def _forget_old_runs(self, connection: Connection) -> None:
-        """But the newest that a clock which was just set has not dated: that is asked for."""
+        """Delete runs older than ``KEPT_DAYS``, except the newest that is older than ``SETTLED_S``.
+
+        A clock that was set just now has not dated that run, and ``begun_before_s`` asks for it.
+        """
         of = rebalance_runs.c
         settled = func.now() - timedelta(seconds=SETTLED_S)
         newest = select(func.max(of.begun_at)).where(
@@ -123,7 +130,7 @@ class Rebalances(LedgerPart):
         connection.execute(delete(rebalance_runs).where(of.id.in_(old)))
 
     def _abandon(self, connection: Connection) -> None:
-        """What is unfinished belongs to a process that is gone: this one holds the lock."""
+        """Mark unfinished runs abandoned: this process has the lock, so theirs have ended."""
         run, step = rebalance_runs.c, rebalance_steps.c
         unfinished = (run.cluster == self._cluster, run.outcome == RunOutcome.RUNNING)
         ids = select(run.id).where(*unfinished)

@@ -1,4 +1,4 @@
-"""The journal of re-cutting, and the last look at each GPU node."""
+"""Tables of the journal of re-cutting, and of the last look at each GPU node."""
 
 from sqlalchemy import (
     BigInteger,

@@ -1,4 +1,4 @@
-"""The journal of re-cutting, and the last look at each GPU node."""
+"""Keeps the journal of re-cutting, and the last look at each GPU node."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,13 +26,15 @@ from slurm_plugin.ledger.part import LedgerPart, seconds
 from slurm_plugin.ledger.recut_tables import mig_nodes, recut_steps, recuts
 
 _NEWEST_STEPS = 500
-"""So many, at most, are looked at for a step's seconds."""
+"""Newest steps that are read to measure how long steps take."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The last look at a node. ``inventory`` is what ``slicewise node probe --json`` printed: a
-    text, since who checks it while reading it takes half the time.
+    """The last look at a node.
+
+    ``inventory`` is what ``slicewise node probe --json`` printed. It is a text, since checking
+    while reading it takes half the time of reading it first.
     """
 
     seen_s: float
@@ -40,10 +42,10 @@ class Seen:
 
 
 class Recuts(LedgerPart):
-    """Every step is on disk before it begins."""
+    """The journal. Every step is on disk before it begins."""
 
     def open(self, planned: Planned, author: str) -> Recut:
-        """Raises OutsideError (SW-LEDGER-REFUSED) if an unfinished one has that GPU."""
+        """Open a re-cut; OutsideError (SW-LEDGER-REFUSED) if an unfinished one has that GPU."""
         values = {
             "cluster": self._cluster,
             "node": planned.node,
@@ -62,30 +64,30 @@ class Recuts(LedgerPart):
             return self._recut(connection, recut_id)
 
     def unfinished(self) -> tuple[Recut, ...]:
-        """Running or stuck, the oldest first."""
+        """Re-cuts that are running or stuck, the oldest first."""
         mine = self._mine().where(recuts.c.state.in_(UNFINISHED)).order_by(recuts.c.id)
         with reading(self._engine) as connection:
             return _recuts(connection, mine)
 
     def history(self, limit: int) -> tuple[Recut, ...]:
-        """The newest first, with their steps."""
+        """The newest ``limit`` re-cuts, newest first, with their steps."""
         with reading(self._engine) as connection:
             return _recuts(connection, self._mine().order_by(recuts.c.id.desc()).limit(limit))
 
     def find(self, recut_id: int) -> Recut:
-        """Raises InvalidInputError (SW-RECUT-UNKNOWN) if there is none of that id."""
+        """The re-cut with that id. Raises InvalidInputError (SW-RECUT-UNKNOWN) if there is none."""
         with reading(self._engine) as connection:
             return self._recut(connection, recut_id)
 
     def begin_step(self, recut_id: int, step: Next) -> int:
-        """The record's id, for ``end_step``."""
+        """Record that a step begins; return the record's id, for ``end_step``."""
         values = {"recut_id": recut_id, "step": step.step, "direction": step.direction}
         made = insert(recut_steps).values(values).returning(recut_steps.c.id)
         with writing(self._engine) as connection:
             return int(connection.execute(made).scalar_one())
 
     def end_step(self, record_id: int, outcome: Outcome, words: str) -> None:
-        """What became of it: done or failed."""
+        """Record the step's outcome: done or failed."""
         ended = {"outcome": outcome, "words": words, "ended_at": func.now()}
         with writing(self._engine) as connection:
             connection.execute(
@@ -93,7 +95,7 @@ class Recuts(LedgerPart):
             )
 
     def keep_texts(self, recut_id: int, slurm_conf: str, gres_conf: str) -> Recut:
-        """As both files were before Slurm was told; the first texts stay."""
+        """Keep both files as they were before Slurm was told; texts kept earlier stay."""
         first = {"slurm_conf": slurm_conf, "gres_conf": gres_conf}
         with writing(self._engine) as connection:
             connection.execute(
@@ -104,7 +106,9 @@ class Recuts(LedgerPart):
             return self._recut(connection, recut_id)
 
     def finish(self, recut_id: int, state: State, error: str) -> None:
-        """Its new state; running and stuck are no ends. At its end both files are forgotten."""
+        """Record the re-cut's state. Unless it is running or stuck, it has ended: then both files'
+        texts are deleted.
+        """
         values: dict[str, Any] = {"state": state, "error": error, "ended_at": None}
         if state not in UNFINISHED:
             values |= {"ended_at": func.now(), "slurm_conf": None, "gres_conf": None}
@@ -112,7 +116,7 @@ class Recuts(LedgerPart):
             connection.execute(update(recuts).where(recuts.c.id == recut_id).values(values))
 
     def step_seconds(self) -> Mapping[StepName, list[float]]:
-        """How long each step forward took in re-cuts that are done, the newest first."""
+        """Seconds that each step forward took in re-cuts that are done, the newest first."""
         of = recut_steps.c
         seconds = extract("epoch", of.ended_at - of.began_at).label("seconds")
         found = (
@@ -128,7 +132,7 @@ class Recuts(LedgerPart):
         return {name: [float(row.seconds) for row in rows if row.step == name] for name in StepName}
 
     def save_inventory(self, node: str, inventory: Mapping[str, Any]) -> None:
-        """The last look; the one before it is forgotten."""
+        """Save the last look at a node, in place of the one before."""
         values = {"cluster": self._cluster, "node": node, "inventory": dict(inventory)}
         seen = insert(mig_nodes).values(values)
         newer = {"inventory": seen.excluded.inventory, "seen_at": func.now()}
@@ -140,7 +144,7 @@ class Recuts(LedgerPart):
             )
 
     def inventories(self) -> Mapping[str, Seen]:
-        """By node."""
+        """The last look at each node, by name."""
         of = mig_nodes.c
         seen_s = extract("epoch", of.seen_at).label("seen_s")
         inventory = cast(of.inventory, Text).label("inventory")

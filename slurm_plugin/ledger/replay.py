@@ -1,4 +1,4 @@
-"""Replaying every transfer: what must be stored if all that is booked is as it should be."""
+"""SQL that replays every transfer and compares the result with what is stored."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -64,7 +64,7 @@ SELECT count(open_id) AS seen, coalesce(sum(difference), 0) AS difference,
         FILTER (WHERE difference <> 0))[1:10] AS faults
   FROM differences
 """
-"""What each run's transfers leave is its open reservation, and never below zero."""
+"""What a run's transfers leave is its open reservation, and never below zero."""
 
 _ACCOUNTS = """
 WITH moved AS (
@@ -92,7 +92,7 @@ SELECT count(*) AS seen,
         FILTER (WHERE difference <> 0))[1:10] AS faults
   FROM differences
 """
-"""The sums over each account are its balance; over all of them debits equal credits."""
+"""The sums over each account are its balance; over all accounts debits equal credits."""
 
 _SETTLED = """
 WITH replayed AS (
@@ -130,7 +130,7 @@ SELECT set_config(name, 'off', true)
   FROM unnest(ARRAY['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin', 'enable_material'])
        AS name
 """
-"""For ``SEALS``: however many transfers the planner expects of a seal, they are few."""
+"""For ``SEALS``: the planner expects far more transfers of a seal than it has."""
 
 SEALS = """
 WITH chain AS (
@@ -166,18 +166,18 @@ SELECT (SELECT coalesce(sum(transfers), 0) FROM slicewise.seals) AS seen,
        AS faults
   FROM broken
 """
-"""Each seal is the hash of what is there.
+"""Each seal is the hash of what is stored.
 
-What ``slicewise.seal_hash`` makes, written out: to call it for each of very many small seals takes
-twenty times as long. ``SETTING`` is how it writes times, and ``BY_INDEX`` how it looks for rows.
-"""
+This writes out what ``slicewise.seal_hash`` computes: calling it for each of very many small seals
+takes twenty times as long. ``SETTING`` fixes how times are written, and ``BY_INDEX`` how rows are
+looked up."""
 
 NEWEST_SEAL = "SELECT encode(hash, 'hex') FROM slicewise.seals ORDER BY id DESC LIMIT 1"
 
 MAY_COUNT_SEALS = (
     "SELECT has_sequence_privilege(pg_get_serial_sequence('slicewise.seals', 'id'), 'SELECT')"
 )
-"""Roles that were granted their duty by an earlier program may not."""
+"""Roles that were granted their duty by an earlier program may lack this right."""
 
 GIVEN_NUMBERS = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END, log_cnt FROM {sequence}"
 SEALS_SEQUENCE = "SELECT pg_get_serial_sequence('slicewise.seals', 'id')"
@@ -196,12 +196,12 @@ SELECT 0 AS seen, count(*) AS difference,
                         'all that was booked then', id, CAST(:given AS bigint))) AS faults
   FROM cut
 """
-"""The end of the chain is there: PostgreSQL takes no number back.
+"""The end of the chain is not cut off: PostgreSQL never takes a number back.
 
-A seal whose transaction failed leaves its transfers to be sealed, so a number counts only where
-none are. ``:given`` is read before the look at all else: seals of those moments are no fault.
-``:logged`` is 0 after a crash of PostgreSQL, which then skips up to 32 numbers.
-"""
+A seal whose transaction failed leaves its transfers to be sealed, so a missing number counts only
+if no transfer is unsealed. ``:given`` is read before the look at everything else, so that seals
+made in between are no fault. ``:logged`` is 0 after a crash of PostgreSQL, which then skips up to
+32 numbers."""
 
 HAS_SEAL = "SELECT EXISTS (SELECT FROM slicewise.seals WHERE encode(hash, 'hex') = :seal)"
 
@@ -245,7 +245,7 @@ SELECT count(*) AS seen, coalesce(sum(abs(amount - stored)), 0) AS difference,
         FILTER (WHERE amount <> stored))[1:10] AS faults
   FROM differences
 """
-"""What each loan was changed to last is the loan, in millislices."""
+"""Each loan is what it was last changed to, in millislices."""
 
 _RECALLS = """
 WITH found AS (
@@ -267,7 +267,7 @@ SELECT (SELECT count(*) FROM slicewise.recalls) AS seen, count(*) AS difference,
                   ORDER BY cluster, lender, borrower))[1:10] AS faults
   FROM faults
 """
-"""Recalls are between tenants, and were called already; clocks of hosts may differ a little."""
+"""Recalls are between tenants, and not in the future; clocks of hosts may differ a little."""
 
 _WATERMARKS = """
 SELECT count(*) AS seen, count(*) FILTER (WHERE is_to_come) AS difference,
@@ -278,7 +278,7 @@ SELECT count(*) AS seen, count(*) FILTER (WHERE is_to_come) AS difference,
                AS is_to_come
           FROM slicewise.watermarks) AS found
 """
-"""Nothing is accounted for that is to come; clocks of hosts may differ a little."""
+"""No watermark is in the future; clocks of hosts may differ a little."""
 
 _COUNT = "SELECT count(*) AS seen, 0 AS difference, NULL::text[] AS faults FROM slicewise.transfers"
 
@@ -298,7 +298,7 @@ CHECKS = (
 def verification(
     results: Sequence[Any], sealed: Any, others: Sequence[str], seal: str
 ) -> Verification:
-    """Of the one row that each of ``CHECKS`` and ``SEALS`` give, and other faults in words."""
+    """Combine the row that each of ``CHECKS`` and ``SEALS`` gives, and other faults in words."""
     transfers, accounts, reservations, *_ = results
     results = (*results, sealed)
     return Verification(

@@ -1,4 +1,4 @@
-"""The ledger's schema: its revision, bring it up to date or back, what roles may do with it."""
+"""Manages the ledger's schema: its revision, upgrades and downgrades, and roles' rights."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -29,39 +29,40 @@ Duty = Literal["daemon", "operator", "reader", "launcher"]
 """What a role of PostgreSQL is for."""
 
 LAUNCHER_SCHEMA = "launcher"
-"""The launcher's own, in which no other role does anything."""
+"""The launcher's own schema, which no other role uses."""
 
 _APPENDED = (loan_changes, quota_changes, quota_windows, quota_window_ends)
 _APPENDED_BY_DAEMON = (service_orders, api_keys, api_key_revocations, api_key_openings)
 _OWN_WORDS = frozenset({"id", "recorded_at"})
-"""What the database itself writes of an appended row: neither its order nor its time is forged."""
+"""Columns that the database itself writes, so that neither order nor time of a row can be
+forged."""
 
 _KEPT = ("compilations", "known_limits", "watermarks")
-"""What the daemon overwrites. None of it is money."""
+"""Tables whose rows the daemon overwrites. None of it is money."""
 
 _JOURNALS = ("recuts", "recut_steps", "mig_nodes", "rebalance_runs", "rebalance_steps")
-"""What whoever re-cuts GPUs or rebalances writes and overwrites. None of it is money."""
+"""Tables that re-cutting and rebalancing write and overwrite. None of it is money."""
 
 _FORGOTTEN = ("rebalance_runs", "rebalance_steps")
-"""Of these what is old is deleted."""
+"""Journals whose old rows are deleted."""
 
 _REPLACED = ("recalls",)
-"""What is replaced as a whole with the loans. None of it is money."""
+"""Tables that are replaced as a whole together with the loans. None of it is money."""
 
 _CALLED = ("enter_budget", "lock_policy")
-"""Functions for operators and the daemon, who therefore need not write entries themselves."""
+"""Functions that operators and the daemon call, so that they need no right to write entries."""
 
 _CALLED_BY_DAEMON = ("book", "seal")
 
 _READS = "seal_hash"
-"""A function that reads what any role may read."""
+"""A function that reads only what any role may read."""
 
 _COUNTED = "seals_id_seq"
-"""By which ``verify`` sees that the newest were deleted."""
+"""The sequence by which ``verify`` sees that the newest seals were deleted."""
 
 
 _version = Table("alembic_version", MetaData(SCHEMA), Column("version_num", Text))
-"""Alembic's own."""
+"""Alembic's own table."""
 
 
 def head() -> str:
@@ -76,7 +77,8 @@ _MIGRATION = re.compile(r"\d+_\w+\.py")
 def revisions() -> tuple[str, ...]:
     """Every revision, the oldest first, beginning with ``base``.
 
-    Each migration's file begins with its own. Alembic would import every migration to say the same.
+    The name of each migration's file begins with its revision. Alembic would have to import every
+    migration to find the same.
     """
     names = (file.name for file in (files("migrations") / "versions").iterdir())
     return (BASE, *sorted(name.partition("_")[0] for name in names if _MIGRATION.fullmatch(name)))
@@ -91,13 +93,15 @@ def current(engine: Engine) -> str:
 
 
 def current_of(url: str) -> str:
-    """The same of the database at ``url``."""
+    """The revision that the database at ``url`` is at."""
     return current(postgres_engine(url))
 
 
 def require_current(engine: Engine) -> None:
-    """Raises InvalidInputError: SW-DATABASE-OLD before head, SW-DATABASE-NEW after it, unless the
-    newer revision still serves programs of this one.
+    """Raise InvalidInputError unless this program may use the database.
+
+    SW-DATABASE-OLD: its revision is before head; SW-DATABASE-NEW: it is after head, and does not
+    serve programs of this revision.
     """
     found = current(engine)
     if found == head():
@@ -115,8 +119,8 @@ def require_current(engine: Engine) -> None:
 def _served(engine: Engine) -> bool:
     """Whether the database says that programs made for ``head`` may use it.
 
-    Each migration writes that down: one that only adds keeps what is there and adds itself, one
-    that takes something away deletes those that need it.
+    Each migration records that: one that only adds keeps the recorded revisions and adds its own,
+    one that removes something deletes the revisions that need it.
     """
     mine = select(served_revisions).where(served_revisions.c.revision == head())
     with reading(engine) as connection:
@@ -173,11 +177,11 @@ def _migrate(url: str, target: str) -> tuple[str, str]:
 
 
 def grant(url: str, role: str, duty: Duty) -> None:
-    """Let a role of PostgreSQL do that, and no more; what it was allowed before is taken away.
+    """Let a role of PostgreSQL do that duty and no more; its earlier rights are taken away.
 
-    No role may change or delete an entry: balances, open reservations and loans follow from
-    entries by triggers. Raises InvalidInputError (SW-DATABASE-ROLE) for a role that does not exist
-    or is allowed everything anyway, and what ``require_current`` raises.
+    No role may change or delete an entry: triggers derive balances, open reservations and loans
+    from entries. Raises InvalidInputError (SW-DATABASE-ROLE) for a role that does not exist or is
+    allowed everything anyway, and what ``require_current`` raises.
     """
     engine = postgres_engine(url)
     require_current(engine)
@@ -208,7 +212,7 @@ def _check_role(connection: Connection, role: str) -> None:
 
 
 def _grants(role: str, duty: Duty) -> Iterator[str]:
-    """The statements; ``role`` is quoted already."""
+    """The statements that grant the duty; ``role`` is quoted already."""
     tables, functions = f"ALL TABLES IN SCHEMA {SCHEMA}", f"ALL FUNCTIONS IN SCHEMA {SCHEMA}"
     yield f"REVOKE ALL ON ALL SEQUENCES IN SCHEMA {SCHEMA} FROM {role}"
     own = f"ALL TABLES IN SCHEMA {LAUNCHER_SCHEMA}"

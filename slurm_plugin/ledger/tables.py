@@ -120,7 +120,7 @@ policy = table(
     ),
     schema=SCHEMA,
 )
-"""The view of every tenant as ``quota_changes`` leaves it; without removed ones."""
+"""A view of every tenant as ``quota_changes`` leaves it, without removed tenants."""
 
 loan_changes = Table(
     "loan_changes",

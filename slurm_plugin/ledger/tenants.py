@@ -1,4 +1,4 @@
-"""Tenants: their quotas and their budgets' rules, now and at every change."""
+"""Reads and changes tenants: their quotas and their budgets' rules."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,11 +20,11 @@ from slurm_plugin.ledger.part import LedgerPart
 from slurm_plugin.ledger.tables import quota_changes
 
 QUOTA_CHANNEL = "slicewise_quota"
-"""NOTIFY carries the id of a quota change on it."""
+"""The channel on which NOTIFY carries the id of each quota change."""
 
 
 class Tenants(LedgerPart):
-    """What tenants may hold. Whoever changes it waits for others who do; each decides anew."""
+    """Tenants' quotas. Writers wait for each other; each decides on what the one before left."""
 
     def policy(self) -> Policy:
         """Every tenant by name."""
@@ -32,14 +32,14 @@ class Tenants(LedgerPart):
             return reads.policy(connection, self._cluster)
 
     def policy_in_force(self, at_s: float, zone: str) -> Policy:
-        """Every tenant by name, as the calendar of that time zone has it then."""
+        """Every tenant by name, with the quotas of the calendar in that time zone at ``at_s``."""
         with reading(self._engine) as connection:
             policy = reads.policy(connection, self._cluster)
             calendar = reads.windows(connection, self._cluster)
         return in_force(policy, calendar, moment(at_s, zone))
 
     def change(self, update: TenantUpdate, author: str, reason: str) -> QuotaChange:
-        """Append a change, cut loans to what it leaves, notify who listens on ``slicewise_quota``.
+        """Append a change, cut loans to what it leaves, notify listeners on ``slicewise_quota``.
 
         What loans lose is recalled. Raises InvalidInputError: SW-TEXT and what ``tenants.changed``
         raises.
@@ -56,8 +56,8 @@ class Tenants(LedgerPart):
     ) -> tuple[QuotaChange, ...]:
         """Change several tenants, or none, as ``change`` and ``set_budget`` do.
 
-        Only the tree to which all of them lead has to hold. Raises InvalidInputError: SW-TEXT and
-        what ``tenants.changed`` raises.
+        Only the tree that results from all updates has to be valid. Raises InvalidInputError:
+        SW-TEXT and what ``tenants.changed`` raises.
         """
         with writing(self._engine) as connection:
             reads.lock_policy(connection, self._cluster)
@@ -71,10 +71,10 @@ class Tenants(LedgerPart):
             return changes
 
     def set_budget(self, update: TenantUpdate, author: str, reason: str, amend: Amend) -> int:
-        """Change a budget's rule as ``change`` does, and with it the running period.
+        """Change a budget's rule as ``change`` does, and the running period with it.
 
-        Of two operators at once the second decides on what the first has left. Returns the
-        millislice-seconds that were given at once; below zero, taken back.
+        If two operators change it at the same time, the second decides on what the first has left.
+        Returns the millislice-seconds given immediately; below zero, taken back.
         """
         with writing(self._engine) as connection:
             reads.lock_policy(connection, self._cluster)
@@ -89,7 +89,7 @@ class Tenants(LedgerPart):
             return tuple(rows.quota_change(row) for row in connection.execute(changes))
 
     def change_id(self) -> int:
-        """The newest change's id, 0 if there is none; read it before ``policy``."""
+        """Id of the newest change, 0 if there is none; read it before ``policy``."""
         with reading(self._engine) as connection:
             return reads.change_id(connection, self._cluster)
 
@@ -139,7 +139,7 @@ def _recorded(
     change_id, at_s = connection.execute(added).one()
     change = QuotaChange(change_id, written, author, reason, at_s)
     if written.removed:
-        # A tenant of its name may come again.
+        # A tenant of the same name may be added again.
         windows.end_of(connection, cluster, written.tenant, author, _why(change))
         loans.forget_recalls(connection, cluster, written.tenant)
     return change
@@ -150,9 +150,9 @@ def _why(change: QuotaChange) -> str:
 
 
 def _written(update: TenantUpdate, after: Policy) -> TenantUpdate:
-    """With the nominal that it leads to: an older daemon reads no more than that.
+    """The update with the resulting nominal, which is all that an older daemon reads.
 
-    So it lets a removed tenant run nothing.
+    The nominal of a removed tenant is 0, so such a daemon lets it run nothing.
     """
     if update.tenant not in after:
         return TenantUpdate(update.tenant, removed=True, nominal_millislices=Millislices(0))

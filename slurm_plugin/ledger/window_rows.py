@@ -1,4 +1,4 @@
-"""Rows of windows as values, and values as rows."""
+"""Converts rows of windows to values, and values to rows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +10,11 @@ from slurm_plugin.ledger.policy_rows import recorded_s
 from slurm_plugin.ledger.rebalance_tables import quota_window_ends, quota_windows
 
 NOW_S = cast(func.floor(extract("epoch", func.now())), BigInteger)
-"""When the transaction began, in whole Unix seconds."""
+"""The start of the transaction, in whole Unix seconds."""
 
 
 def windows_of(cluster: str) -> Select[Any]:
-    """Windows that are not removed and not over, the oldest first, for ``window``."""
+    """Select windows that are neither removed nor over, the oldest first, for ``window``."""
     of = quota_windows.c
     return (
         select(quota_windows)
@@ -41,7 +41,7 @@ def window(row: Any) -> Window:
 
 
 def window_values(one: Window) -> Mapping[str, object]:
-    """A window as columns of ``quota_windows``, but for who sets it and why."""
+    """A window as columns of ``quota_windows``, without author and reason."""
     return {
         "tenant": one.tenant,
         "kind": one.kind,
@@ -55,7 +55,7 @@ def window_values(one: Window) -> Mapping[str, object]:
 
 
 def window_records_of(cluster: str) -> Select[Any]:
-    """Every window with its end, the newest first, for ``window_record``."""
+    """Select every window with its end, the newest first, for ``window_record``."""
     of, end = quota_windows.c, quota_window_ends.c
     return (
         select(

@@ -1,4 +1,4 @@
-"""Windows of the calendar: which quota holds when, and who said so."""
+"""Keeps windows of the calendar: which quota holds when, and who set it."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,18 +18,18 @@ from slurm_plugin.ledger.rebalance_tables import quota_window_ends, quota_window
 
 
 class Windows(LedgerPart):
-    """Who changes a window waits for who changes a quota."""
+    """Windows. A process that changes windows waits for one that changes quotas."""
 
     def not_over(self) -> tuple[Window, ...]:
-        """Those that hold or will hold, in the order in which they were set."""
+        """Windows that hold now or later, in the order in which they were set."""
         with reading(self._engine) as connection:
             return reads.windows(connection, self._cluster)
 
     def add(self, window: Window, author: str, reason: str, zone: str) -> Window:
-        """Add a window; returns it with its id.
+        """Add a window; return it with its id.
 
-        Raises InvalidInputError: SW-TEXT, what ``calendar.check_window`` raises, and
-        SW-WINDOW-TIME if it is over already.
+        Raises InvalidInputError: SW-TEXT, what ``calendar.check_window`` raises, and SW-WINDOW-TIME
+        if it is over already.
         """
         check_words(author, reason)
         with writing(self._engine) as connection:
@@ -63,7 +63,7 @@ class Windows(LedgerPart):
             return found[0]
 
     def history(self) -> tuple[WindowRecord, ...]:
-        """Every window that there ever was, the newest first, and who set and removed it."""
+        """Every window that ever existed, the newest first, with who set and removed it."""
         with reading(self._engine) as connection:
             found = connection.execute(rows.window_records_of(self._cluster))
             return tuple(rows.window_record(row) for row in found)

@@ -1,4 +1,4 @@
-"""The steps that keep the ledger: charge what Slurm shows, begin budgets' periods."""
+"""The steps that keep the ledger: charge runs, begin budgets' periods."""
 
 import asyncio
 from collections import Counter
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 async def reconcile(site: Site, look: Look, *, apply: bool) -> Report:
-    """Reserve for what runs, settle what has ended; where accounting is away only the former.
+    """Reserve for running jobs and settle ended ones; without accounting only the first.
 
-    A charge is booked once, whoever else decides it at the same time (``Charges.post``). What
-    accounting has lost is left to the daemon: that takes two hours of looks. Raises OutsideError if
-    a charge can't be booked, once all others are.
+    A charge is booked once, even if another process decides it at the same time (``Charges.post``).
+    Ends that accounting has lost are left to the daemon: finding them takes two hours of looks.
+    Raises OutsideError if a charge can't be booked, once all others are.
     """
     ledger = site.ledger
     reservations = await asyncio.to_thread(ledger.charges.open_reservations)
@@ -51,7 +51,7 @@ async def reconcile(site: Site, look: Look, *, apply: bool) -> Report:
 
 
 async def _records(site: Site, look: Look, *, apply: bool) -> tuple[tuple[RunRecord, ...], str]:
-    """Of all runs that may not be settled yet, and why there are none."""
+    """Accounting's records of all runs that may not be settled yet, and why there are none."""
     ledger = site.ledger
     known_since = ledger.charges.accounted_until_s if apply else ledger.charges.last_accounted_s
     since_s = await asyncio.to_thread(known_since)
@@ -62,7 +62,7 @@ async def _records(site: Site, look: Look, *, apply: bool) -> tuple[tuple[RunRec
 
 
 def _unsettled(ledger: "Ledger", charges: Sequence[Charge]) -> frozenset[RunKey]:
-    """Runs that ``post`` would book: accounting goes on to tell of those that are settled."""
+    """Runs that ``post`` would book: accounting goes on to show runs that are settled."""
     found = frozenset(one.run.key for one in charges)
     since_s = min(key.start_s for key in found)
     rows = ledger.audit.statement(None, since_s, since_s).rows
@@ -84,8 +84,9 @@ def _clock_trouble(site: Site) -> str:
 
 
 async def roll(site: Site, look: Look, *, apply: bool) -> Report:
-    """Begin the periods that are due by the time of the look; none begins twice, and none where the
-    clock may be wrong: nothing takes a period back.
+    """Begin the periods of budgets that are due at the time of the look.
+
+    None begins twice, and none where the clock may be wrong: nothing takes a period back.
     """
     if why := await asyncio.to_thread(_clock_trouble, site):
         return Report(why=f"No period begins. {why}", outcome=StepOutcome.FAILED)

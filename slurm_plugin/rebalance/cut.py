@@ -1,4 +1,4 @@
-"""The last step: GPUs are cut anew where the site lets them be."""
+"""The last step: cuts GPUs again where the site allows it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from slurm_plugin.recut.gather import gathered
 
 
 async def cut(site: Site, _look: Look, *, apply: bool) -> Report:
-    """As ``slicewise recut run``; only a plan where that may not be."""
+    """Do ``slicewise recut run``; only plan where cutting is not allowed."""
     if not site.settings.recut.allowed:
         return await _plan(site, "recut.allowed is false in slicewise.toml.")
     if apply and not site.is_root:
@@ -23,7 +23,7 @@ async def cut(site: Site, _look: Look, *, apply: bool) -> Report:
 
 
 async def _plan(site: Site, why: str) -> Report:
-    """Where nothing may be cut, files that can't be read are no failure."""
+    """Report the plan. Where nothing may be cut, unreadable files are no failure."""
     try:
         seen = await gathered(site.settings, site.slurm, site.ledger)
     except InvalidInputError as error:
@@ -60,7 +60,7 @@ async def _cut(site: Site) -> Report:
 
 
 def _ended(ended: Sequence[Recut], unfinished: Sequence[Recut]) -> Report:
-    """What is stuck is told of in every run, also in those that do not try it again."""
+    """Report the run; stuck re-cuts are in each report, also if this run did not try them again."""
     lines = tuple(f"re-cut {one.recut_id} on {one.planned.node}: {one.state}" for one in ended)
     failed = [one for one in ended if one.state is not State.DONE]
     stuck = cutting.stuck_error(unfinished)

@@ -1,4 +1,4 @@
-"""The steps that lend what lies idle, and take back what its owner needs."""
+"""The steps that lend idle quota, and take it back when its owner needs it."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from slurm_plugin.rebalance.look import Look, Report, Site
 
 
 async def lend(site: Site, look: Look, *, apply: bool) -> Report:
-    """Loans and recalls as the demand now asks for them: one transaction."""
+    """Renew loans and recalls by current demand, in one transaction."""
     renewed = await _renewed(site, look, apply=apply)
     found = renewed.plan
     lent = sum(loan.amount_millislices for loan in found.loans)
@@ -28,9 +28,9 @@ async def lend(site: Site, look: Look, *, apply: bool) -> Report:
 
 
 async def reclaim(site: Site, look: Look, *, apply: bool) -> Report:
-    """What is recalled, where no daemon tells replicas to go: so Slurm preempts afterwards.
+    """Report what is recalled. Without a daemon nothing tells replicas to go: Slurm preempts later.
 
-    The recall itself, and its end, is the step before.
+    The recall itself, and its end, belong to the step before.
     """
     del look, apply
     recalls = await asyncio.to_thread(site.ledger.loans.recalls)

@@ -11,7 +11,7 @@ from slurm_plugin.uninstall import Undone, finish, plan
 
 
 async def compile_step(site: Site, look: Look, *, apply: bool) -> Report:
-    """As ``slicewise compile``; where Slicewise was taken out, as ``uninstall --finish``."""
+    """Do ``slicewise compile``; if Slicewise was uninstalled, ``uninstall --finish``."""
     if look.is_uninstalled:
         return await _finish(site, apply=apply)
     if not apply:

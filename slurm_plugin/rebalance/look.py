@@ -1,4 +1,4 @@
-"""What a run of ``slicewise rebalance`` works on: the site, and one look at all of it."""
+"""What a run of ``slicewise rebalance`` works on: the site, and one look at everything."""
 
 import asyncio
 import os
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 class Daemon(Protocol):
-    """As much of ``DaemonClient`` as is asked."""
+    """The part of ``DaemonClient`` that is used."""
 
     async def status(self) -> StatusAnswer:
-        """How it is; raises SlicewiseError if none answers."""
+        """The daemon's status; raises SlicewiseError if none answers."""
         ...
 
 
 @dataclass(frozen=True)
 class Site:
-    """What there is to work with.
+    """The site on which a run works.
 
     Attributes:
-        author: who runs it.
-        host: where.
-        is_root: only root may cut GPUs.
-        now_s: Unix seconds.
+        author: the user who runs it.
+        host: the host on which it runs.
+        is_root: whether root runs it; only root may cut GPUs.
+        now_s: returns the time in Unix seconds.
     """
 
     settings: Settings
@@ -53,7 +53,7 @@ class Site:
 
     @property
     def who(self) -> str:
-        """For others who find a lock taken."""
+        """Name of this process, for others that find a lock taken."""
         return f"{self.host}, process {os.getpid()}"
 
     @property
@@ -67,12 +67,12 @@ class Look:
     """Everything at one moment.
 
     Attributes:
-        at_s: Unix seconds when it began.
-        policy: in force then.
-        slurm: empty if it did not answer.
-        trouble: what Slurm's failure was.
+        at_s: Unix seconds when the look began.
+        policy: the policy in force then.
+        slurm: what Slurm shows; empty if it did not answer.
+        trouble: Slurm's failure; None if it answered.
         leader: the host of a daemon that acts each second; "" if none does.
-        is_uninstalled: whether Slicewise was taken out of Slurm.
+        is_uninstalled: whether Slicewise was uninstalled from Slurm.
     """
 
     at_s: float
@@ -84,18 +84,18 @@ class Look:
 
     @property
     def jobs(self) -> tuple[JobView, ...]:
-        """All of Slurm's."""
+        """All of Slurm's jobs."""
         return self.slurm.jobs
 
 
 @dataclass(frozen=True)
 class Report:
-    """What became of a step.
+    """The result of a step.
 
     Attributes:
-        saw: what it decided on; fit for JSON.
+        saw: what the step decided on; fit for JSON.
         lines: what it changed, or would change.
-        why: in one line.
+        why: the reason, in one line.
     """
 
     saw: Mapping[str, object] = field(default_factory=dict, hash=False)
@@ -105,7 +105,10 @@ class Report:
 
 
 async def looked(site: Site) -> Look:
-    """Raises what ``Ledger`` raises; a Slurm that does not answer is part of what is seen."""
+    """Look at the site once.
+
+    Raises what ``Ledger`` raises; a Slurm that does not answer is part of the look.
+    """
     at_s, zone = site.now_s(), site.settings.ledger.time_zone
     policy = await asyncio.to_thread(site.ledger.tenants.policy_in_force, at_s, zone)
     leader = await _leader(site)
@@ -119,7 +122,10 @@ async def looked(site: Site) -> Look:
 
 
 async def _seen(slurm: Slurm) -> Observation:
-    """An array that ends between two questions is gone at the second look."""
+    """Look at Slurm, twice if the first look fails.
+
+    An array that ends between two questions makes a look fail; at the second it is gone.
+    """
     sight = Sight(slurm)
     try:
         return await sight.look()
@@ -128,7 +134,10 @@ async def _seen(slurm: Slurm) -> Observation:
 
 
 async def _leader(site: Site) -> str:
-    """One that does not see all of Slurm does nothing; nor does one that does not enforce."""
+    """The host of the daemon that acts; "" if none does.
+
+    A daemon that does not see all of Slurm, or does not enforce, does not act.
+    """
     try:
         status = await site.daemon.status()
     except SlicewiseError:
@@ -139,7 +148,7 @@ async def _leader(site: Site) -> str:
 
 
 def _holder(site: Site) -> str:
-    """Of a pair the other one; its own status is not asked."""
+    """The host of a pair's other daemon; its own status is not asked for."""
     lock = site.ledger.locks.leader(site.host)
     try:
         return lock.holder()

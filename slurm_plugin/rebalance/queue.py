@@ -1,4 +1,4 @@
-"""The step that brings waiting jobs' site_factor up to date, where no daemon does."""
+"""The step that updates waiting jobs' site_factor where no daemon does."""
 
 import asyncio
 
@@ -13,7 +13,9 @@ from slurm_plugin.rebalance.look import Look, Report, Site
 
 
 async def prioritise(site: Site, look: Look, *, apply: bool) -> Report:
-    """At most what the daemon makes up for in one go; backlogs of services count for nothing."""
+    """Set as many site_factors as the daemon may set after a pause; services' backlogs do not
+    count.
+    """
     standing = await _standing(site, look)
     waiting = ranked(look.jobs, look.at_s, standing)
     rows = await site.slurm.priorities({one.job.job_id for one in waiting}) if waiting else ()

@@ -1,4 +1,4 @@
-"""One run: a look, then every step in its order, each in the journal before and after."""
+"""One run: looks once, then takes each step in order, in the journal before and after."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -16,18 +16,18 @@ from slurm_plugin.rebalance.look import Look, Report, Site, looked
 from slurm_plugin.rebalance.steps import STEPS, Step, reason_to_skip
 
 _MOST_LINES = 200
-"""More of what one step did are not kept."""
+"""Most lines kept of what one step did."""
 
 
 async def run(site: Site, is_ours: Callable[[], bool]) -> RebalanceRun:
-    """Do everything that is due, as far as it can be done.
+    """Do everything that is due and can be done.
 
-    Nothing of an earlier run is taken up: one that was killed is marked abandoned, and all of it is
-    decided anew on what there is now. A step that fails is in the journal, and those that don't
-    need it go on. ``is_ours`` says whether this process still has the lock.
+    Nothing of an earlier run is continued: a run that was killed is marked abandoned, and
+    everything is decided again on a fresh look. A step that fails is in the journal, and steps that
+    don't need it go on. ``is_ours`` says whether this process still has the lock.
 
     Raises what ``Ledger`` raises where the journal can't be written, and OutsideError
-    (SW-REBALANCE-LOCK) once the lock is another's: the run stops where it is.
+    (SW-REBALANCE-LOCK) once another process has the lock: the run stops where it is.
     """
     ledger = site.ledger
     run_id = await asyncio.to_thread(ledger.rebalances.open, site.author, site.host)
@@ -45,10 +45,10 @@ async def run(site: Site, is_ours: Callable[[], bool]) -> RebalanceRun:
 
 
 async def dry_run(site: Site) -> tuple[RunOutcome, tuple[StepRecord, ...]]:
-    """What a run would do now, decided step by step; nothing is written, not even that.
+    """What a run would do now, step by step; nothing is written, not even that.
 
-    A step does not see what an earlier one would have changed. The outcome: whether all of it could
-    be decided.
+    A step does not see what an earlier one would have changed. The outcome says whether every step
+    could be decided.
     """
     look = await looked(site)
     ended: list[StepRecord] = []
@@ -64,7 +64,7 @@ async def dry_run(site: Site) -> tuple[RunOutcome, tuple[StepRecord, ...]]:
 async def _reported(
     step: Step, site: Site, look: Look, outcomes: Mapping[StepName, StepOutcome], *, apply: bool
 ) -> Report:
-    """What became of it; nothing but the journal's own failures ends the run."""
+    """Take a step and return its report; only failures of the journal itself end the run."""
     failed = {name for name, outcome in outcomes.items() if outcome is StepOutcome.FAILED}
     if why := reason_to_skip(step, site, look, failed):
         return Report(why=why, outcome=StepOutcome.SKIPPED)

@@ -1,4 +1,4 @@
-"""Which steps a run has, in their order, and what each of them needs."""
+"""Lists the steps of a run in order, and what each of them needs."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,22 +15,25 @@ from slurm_plugin.rebalance.queue import prioritise
 
 
 class Act(Protocol):
-    """One step. Every part of it may be done again."""
+    """Takes one step. Every part of it may be repeated."""
 
     async def __call__(self, site: Site, look: Look, /, *, apply: bool) -> Report:
-        """Decide, and with ``apply`` do it; raises SlicewiseError where it fails."""
+        """Decide, and with ``apply`` do it; raises SlicewiseError if the step fails."""
         ...
 
 
 @dataclass(frozen=True)
 class Step:
-    """One of them.
+    """A step of a run.
 
     Attributes:
         after: steps that must not have failed.
-        in_slurm: what it changes is for Slurm, so nothing is changed where the mode is not enforce.
-        finishes: an uninstall that has begun; the others change nothing in Slurm then.
-        left_to: what a daemon that leads does instead, each second; "" if both may act at once.
+        in_slurm: whether the step is about Slurm, so that it changes nothing unless the mode is
+            enforce.
+        finishes: whether it goes on with an uninstall that has begun; steps without it change
+            nothing in Slurm then.
+        left_to: what a daemon that leads does instead each second; "" if both may act at the same
+            time.
     """
 
     name: StepName
@@ -43,12 +46,13 @@ class Step:
 
 STEPS = (
     Step(StepName.RECONCILE, reconcile, in_slurm=False),
-    # What ran on over a boundary is posted up to it, of reservations that reconcile has made.
+    # Use of runs that cross a period's start is posted up to it, from reservations that reconcile
+    # made.
     Step(StepName.ROLL, roll, frozenset({StepName.RECONCILE}), in_slurm=False),
-    # On an older look it would undo what the daemon has just done.
+    # On its older look a run would undo what the daemon has just done.
     Step(StepName.LEND, lend, left_to="lends and takes back"),
     Step(StepName.RECLAIM, reclaim, frozenset({StepName.LEND}), left_to="asks replicas to go"),
-    # Not after lend: the loans that there are hold on.
+    # This need not wait for lend: existing loans hold on.
     Step(StepName.COMPILE, compile_step, finishes=True),
     Step(StepName.PRIORITISE, prioritise, left_to="sets priorities"),
     Step(StepName.CUT, cut),
@@ -56,7 +60,7 @@ STEPS = (
 
 
 def reason_to_skip(step: Step, site: Site, look: Look, failed: Collection[StepName]) -> str:
-    """Why it can't be done now, or need not be; "" if it is done."""
+    """Why a step can't be done now, or need not be; "" if it is to be done."""
     if look.trouble is not None:
         return str(look.trouble)
     if look.is_uninstalled and step.in_slurm and not step.finishes:

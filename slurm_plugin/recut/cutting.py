@@ -1,4 +1,4 @@
-"""Re-cutting on the cluster itself: what is planned now, and one run of it."""
+"""Re-cuts GPUs on the real cluster: plans now, and carries out one run."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -34,10 +34,10 @@ async def cut(
     progress: Progress,
     is_asked_for: bool,
 ) -> tuple[Recut, ...]:
-    """One run, by root on slurmctld's host, while ``lock`` is held; as ``recut.run.run``. One that
-    somebody has asked for takes up what is stuck at once.
+    """Do one run, as root on slurmctld's host, while ``lock`` is held; as ``recut.run.run``.
 
-    Raises also UnreachableError (SW-RECUT-LOCK) where PostgreSQL let go of the lock.
+    With ``is_asked_for`` (a user started it) stuck re-cuts are tried again immediately. Also raises
+    UnreachableError (SW-RECUT-LOCK) if PostgreSQL has released the lock.
     """
     site = ClusterSite(settings, slurm, DaemonClient(settings.daemon))
     work = Work(site, ledger.recuts, settings.recut.move_s, lock.hold)
@@ -62,11 +62,11 @@ async def cut(
 
 
 def silent(_recut: Recut, _record: StepRecord) -> None:
-    """Progress that nobody looks at."""
+    """Ignore the progress."""
 
 
 def stuck_error(ended: Sequence[Recut]) -> OutsideError | None:
-    """SW-RECUT-STUCK if one of them is neither done nor undone."""
+    """OutsideError (SW-RECUT-STUCK) if a re-cut is neither done nor undone; else None."""
     stuck = [one for one in ended if one.state is State.STUCK]
     if not stuck:
         return None

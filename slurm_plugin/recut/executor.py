@@ -1,4 +1,4 @@
-"""Takes re-cuts through their steps, and takes up what an earlier process has left."""
+"""Takes re-cuts through their steps, and continues those that an earlier process left."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from slurm_plugin.recut.interface import Journal
 from slurm_plugin.recut.work import LostLockError, Work
 
 _REASON_LENGTH = 200
-"""Slurm takes no endless reason."""
+"""Most characters of a drain's reason; Slurm bounds it."""
 
 
 class Executor:
-    """One re-cut at a time.
+    """Carries out one re-cut at a time.
 
     Attributes:
-        progress: told of each step when it begins and when it has ended.
+        progress: called for each step when it begins and when it has ended.
     """
 
     def __init__(
@@ -27,10 +27,10 @@ class Executor:
         self.progress = progress
 
     async def carry_out(self, recut: Recut, *, taken_up: bool) -> Recut:
-        """To its end, or to where this run can't do more; as it is then.
+        """Carry a re-cut out to its end, or as far as this run can; return it as it is then.
 
-        With ``taken_up`` another process had begun it. Raises what the journal raises, and
-        LostLockError: nothing is undone then, and the next run goes on.
+        ``taken_up``: another process had begun it. Raises what the journal raises, and
+        LostLockError: then nothing is undone, and the next run goes on.
         """
         while isinstance(due := next_step(recut.records, taken_up=taken_up), Next):
             taken_up = False
@@ -69,10 +69,12 @@ class Executor:
         await asyncio.to_thread(self._journal.finish, recut.recut_id, state, error)
 
     async def _left(self, recut: Recut, words: str) -> str:
-        """Leave the node so that nothing starts there, and the files as they were before.
+        """Leave a stuck re-cut's node so that nothing starts there, and its files as they were
+        before.
 
-        So whatever keeps slurmctld from starting is out of them again, and where it was told and
-        does not answer it is started again. What went wrong, with a blank before it, or "".
+        So whatever keeps slurmctld from starting is out of the files again; if slurmctld was told
+        and does not answer, it is started again. Returns what went wrong, with a blank before it,
+        or "".
         """
         answers, site = await self._drain(recut, words), self._work.site
         try:
@@ -86,9 +88,10 @@ class Executor:
         return ""
 
     async def _drain(self, recut: Recut, words: str) -> bool:
-        """Its reservation ends, a drain does not. One that is drained already keeps its reason.
+        """Drain the node: unlike its reservation a drain does not end. An existing drain keeps its
+        reason.
 
-        Where Slurm does not answer nothing starts; False then.
+        False if Slurm does not answer; nothing starts there then.
         """
         site, name = self._work.site, recut.planned.node
         reason = f"{recut.drain_reason} {words}"[:_REASON_LENGTH]
@@ -107,5 +110,5 @@ class Executor:
 
 
 def _error(state: State, failed: list[str]) -> str:
-    """Why it turned back, and, if it is stuck, why it could not go back."""
+    """Why the re-cut turned back and, if it is stuck, why it could not go back."""
     return failed[0] if state is not State.STUCK else f"{failed[0]} Then: {failed[-1]}"

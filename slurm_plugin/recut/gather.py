@@ -1,4 +1,4 @@
-"""Reads all that the planner of re-cutting goes by: Slurm, its files, the journal, the surveys."""
+"""Reads everything that the planner of re-cutting uses: Slurm, its files, journal and surveys."""
 
 import asyncio
 import time
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 
 _HISTORY = 500
-"""So many re-cuts there are at most within a horizon."""
+"""Newest re-cuts that are read from the journal; no more than that fall within a horizon."""
 _MOVE_S = 60
-"""Until some moves were measured."""
+"""Seconds that a move is assumed to take until some were measured."""
 _LATELY_S = 86_400
-"""What a tenant held in that time its guarantee may claim again: by night what it has by day."""
+"""Seconds of past use that a tenant's guarantee may claim again: at night what it has by day."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class _OnDisk:
 
 
 async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> Gathered:
-    """Look at everything once.
+    """Read everything once.
 
     Raises SlicewiseError if Slurm, its accounting or the ledger does not answer, and
     InvalidInputError (SW-RECUT-CONF) if slurm.conf or gres.conf can't be read.
@@ -71,7 +71,8 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> Gather
     )
     holding = tuple(job for job in jobs if job.state in ALLOTTED)
     indices = await slurm.devices(holding)
-    # After the jobs: whom nobody was asked about holds what he has, and stays.
+    # Read nodes after jobs: a job that started in between is then seen as holding its GPUs and is
+    # left alone.
     nodes = await slurm.nodes()
     types = types_by_kind(settings.boards_by_type, settings.whole_types)
     looks = await asyncio.to_thread(_looks, settings, on_disk, nodes, types, now_s)
@@ -124,7 +125,7 @@ def _looks(
     types: Mapping[Kind, str],
     now_s: float,
 ) -> tuple[Look, ...]:
-    """At the nodes with GPUs in managed partitions."""
+    """Looks at all nodes with GPUs in managed partitions."""
     partitions = frozenset(settings.cluster.partitions)
     return tuple(
         Look(
@@ -142,7 +143,7 @@ def _looks(
 
 
 def _inventory(survey: "Survey | None") -> Inventory | None:
-    """None if nobody has looked, or an older Slicewise has written it."""
+    """The survey's inventory; None without a survey, or if an older Slicewise wrote it."""
     try:
         return inventory_of(survey.inventory) if survey is not None else None
     except OutsideError:

@@ -1,4 +1,4 @@
-"""What a re-cut needs of the world: Slurm, its files, the node, the journal."""
+"""Interfaces that a re-cut needs: Slurm, its files, the node, the journal."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
@@ -13,110 +13,113 @@ class Site(Protocol):
     """Slurm, its files and the node, as a re-cut needs them."""
 
     async def reserve(self, name: str, node: str, minutes: int) -> None:
-        """Nothing starts on the node for so long from now."""
+        """Reserve the node, so that nothing starts there for ``minutes`` from now."""
         ...
 
     async def release(self, name: str) -> None:
-        """End the reservation; nothing if there is none."""
+        """End the reservation; do nothing if there is none."""
         ...
 
     async def drain(self, node: str, reason: str) -> None:
-        """Until ``undrain``, or until somebody resumes it."""
+        """Drain the node, until ``undrain`` or until an operator resumes it."""
         ...
 
     async def undrain(self, node: str, reasons: tuple[str, ...]) -> None:
-        """Only if the reason of its drain begins with one of these."""
+        """Lift the node's drain, if its reason begins with one of these."""
         ...
 
     async def node(self, name: str) -> NodeView | None:
-        """As slurmctld has it; None if it has none of that name."""
+        """The node as slurmctld has it; None if slurmctld has none of that name."""
         ...
 
     async def holders(self, node: str, indices: Collection[int]) -> frozenset[int]:
-        """Ids of the jobs that have any of these devices of the node, or may while they end."""
+        """Ids of the jobs that hold any of these devices of the node, or may while they end."""
         ...
 
     async def leave(self, job_ids: frozenset[int], why: str) -> None:
-        """Tell those that are replicas to go elsewhere; it must be said again every few seconds."""
+        """Tell those jobs that are replicas to move; must be repeated every few seconds."""
         ...
 
     async def inventory(self, node: str, reservation: str) -> Inventory:
-        """By its driver, now."""
+        """The node's GPUs, as its driver shows them now."""
         ...
 
     async def cut(self, recut: Recut, direction: Direction) -> Gpu:
-        """On the node, nothing if it is cut so already; the GPU as it then is."""
+        """Cut the GPU on the node, unless it is cut so already; return the GPU as it is then."""
         ...
 
     def devices(self, node: str, inventory: Inventory) -> tuple[Device, ...]:
-        """What Slurm should be told of."""
+        """The devices that Slurm should be told about."""
         ...
 
     def texts(self) -> tuple[str, str]:
-        """slurm.conf and gres.conf now."""
+        """The texts of slurm.conf and gres.conf now."""
         ...
 
     def write(self, node: str, found: Sequence[Device | None]) -> None:
-        """The node's devices into both files."""
+        """Write the node's devices into both files."""
         ...
 
     def put_back(self, recut: Recut) -> None:
-        """The node's lines in both files as the re-cut has kept them; Slurm is not told.
+        """Put the node's lines in both files back as the re-cut has kept them; Slurm is not told.
 
-        What the files had instead lies beside them.
+        The text that each file had instead is kept beside it.
         """
         ...
 
     def put_told(self, recut: Recut) -> None:
-        """Undo ``put_back``, unless somebody has changed the node's lines since."""
+        """Undo ``put_back``, unless the node's lines were changed since."""
         ...
 
     def forget_told(self, recut: Recut) -> None:
-        """Remove what ``put_back`` has laid beside the files."""
+        """Remove the texts that ``put_back`` has kept beside the files."""
         ...
 
     async def restart_node(self, node: str, reservation: str) -> None:
-        """Until slurmd is there again, with both files read. slurmctld takes it for invalid then,
-        until it has read them, too.
+        """Restart slurmd and wait until it is back and has read both files.
+
+        Until slurmctld has read them, too, it takes the node for invalid.
         """
         ...
 
     async def restart_controller(self, node: str) -> None:
-        """Until it answers again, with both files read and that node registered."""
+        """Restart slurmctld and wait until it answers, has read both files and the node is
+        registered.
+        """
         ...
 
     async def wait(self, seconds: float) -> None:
-        """And no longer."""
+        """Wait for so many seconds."""
         ...
 
     def now_s(self) -> float:
-        """By a clock that is never set."""
+        """Seconds of a clock that is never set."""
         ...
 
 
 class Journal(Protocol):
-    """What is on disk of re-cuts, as ``ledger.recuts`` has it. Synchronous; called in threads."""
+    """The journal of re-cuts on disk, as in ``ledger.recuts``. Synchronous; called in threads."""
 
     def begin_step(self, recut_id: int, step: Next) -> int:
-        """The record's id."""
+        """Record that a step begins; return the record's id."""
         ...
 
     def end_step(self, record_id: int, outcome: Outcome, words: str) -> None:
-        """Done or failed."""
+        """Record that a step is done or failed."""
         ...
 
     def keep_texts(self, recut_id: int, slurm_conf: str, gres_conf: str) -> Recut:
-        """The first texts stay."""
+        """Keep both files' texts, unless texts are kept already."""
         ...
 
     def finish(self, recut_id: int, state: State, error: str) -> None:
-        """Its new state."""
+        """Record the re-cut's new state."""
         ...
 
     def find(self, recut_id: int) -> Recut:
-        """As it is now."""
+        """The re-cut as the journal has it now."""
         ...
 
     def save_inventory(self, node: str, inventory: Mapping[str, Any]) -> None:
-        """The last look at a node."""
+        """Save the last look at a node."""
         ...

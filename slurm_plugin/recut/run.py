@@ -1,4 +1,4 @@
-"""One run of re-cutting: what is unfinished first, then what the plan says now."""
+"""One run of re-cutting: first unfinished re-cuts, then what the plan says now."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -6,7 +6,7 @@ from slurm_plugin.decide.mig.recut_steps import Planned, Recut, State
 from slurm_plugin.recut.executor import Executor
 
 Opened = Callable[[Planned], Recut]
-"""Write a re-cut into the journal, before anything is done about it."""
+"""Writes a re-cut into the journal before anything is done about it."""
 
 
 async def run(
@@ -15,12 +15,12 @@ async def run(
     plan: Callable[[], Awaitable[Sequence[Planned]]],
     opened: Opened,
 ) -> tuple[Recut, ...]:
-    """Those that it took up or began, as they are then.
+    """Take up the ``unfinished`` re-cuts, or begin the planned ones; return them as they are then.
 
-    After those nothing new is begun: Slurm starts who waited for them first. Nor is after one that
-    does not end as planned: what was in its way may be in others', too. Those that are stuck and
-    are not taken up (``is_due``) keep their own nodes only. Raises what ``Executor.carry_out`` and
-    ``plan`` raise.
+    If any was unfinished, no new one is begun: Slurm first starts the jobs that waited for it. None
+    is begun either after one that does not end as planned: its obstacle may stop others, too. Stuck
+    re-cuts that are not taken up (``is_due``) occupy only their own nodes. Raises what
+    ``Executor.carry_out`` and ``plan`` raise.
     """
     ended = [await executor.carry_out(recut, taken_up=True) for recut in unfinished]
     if ended:

@@ -1,4 +1,6 @@
-"""A re-cut's world: slurmctld, the files on its host, and the node by jobs of root."""
+"""Implements ``Site`` on a real cluster: slurmctld, the files on its host, and the node by root's
+jobs.
+"""
 
 import asyncio
 import os
@@ -25,14 +27,14 @@ _PROBE_S, _CUT_S = 60.0, 180.0
 
 
 class ClusterSite:
-    """Must run as root on slurmctld's host."""
+    """The real cluster. Must run as root on slurmctld's host."""
 
     def __init__(self, settings: Settings, slurm: Slurm, daemon: DaemonClient) -> None:
         self._recut, self._slurm, self._daemon = settings.recut, slurm, daemon
         self._types = slurm_gres.types_by_kind(settings.boards_by_type, settings.whole_types)
 
     async def reserve(self, name: str, node: str, minutes: int) -> None:
-        """See ``Site``, here and below."""
+        """Reserve the node; for details of all methods see ``Site``."""
         await maintenance.reserve(name, node, minutes)
 
     async def release(self, name: str) -> None:
@@ -44,15 +46,17 @@ class ClusterSite:
         await maintenance.drain(node, reason)
 
     async def undrain(self, node: str, reasons: tuple[str, ...]) -> None:
-        """Take back a drain for such a reason."""
+        """Lift a drain with such a reason."""
         await maintenance.undrain(node, reasons)
 
     async def node(self, name: str) -> NodeView | None:
-        """As slurmctld has it."""
+        """The node as slurmctld has it."""
         return next((one for one in await self._slurm.nodes() if one.name == name), None)
 
     async def holders(self, node: str, indices: Collection[int]) -> frozenset[int]:
-        """Of one that is completing Slurm does not say any more which it has: it may be any."""
+        """Jobs on these devices; a completing job counts with all, since Slurm no longer says which
+        it holds.
+        """
         here = [job for job in await self._slurm.jobs() if node in job.nodes]
         devices = await self._slurm.devices(here)
         return frozenset(
@@ -62,16 +66,16 @@ class ClusterSite:
         )
 
     async def leave(self, job_ids: frozenset[int], why: str) -> None:
-        """A daemon that does not answer just now is told the next time."""
+        """Tell replicas to move; a daemon that does not answer now is told the next time."""
         with suppress(SlicewiseError):
             await self._daemon.leave(job_ids, why)
 
     async def inventory(self, node: str, reservation: str) -> Inventory:
-        """By its driver."""
+        """The node's GPUs, by its driver."""
         return await probe(self._recut, node, reservation, _PROBE_S)
 
     async def cut(self, recut: Recut, direction: Direction) -> Gpu:
-        """On the node."""
+        """Cut the GPU on the node."""
         planned = recut.planned
         before, after = map(placements_text, recut.layouts(direction))
         command = ("slicewise", "node", "cut", planned.gpu_uuid, "--from", before, "--to", after)
@@ -79,17 +83,17 @@ class ClusterSite:
         return gpu_of(await node_command.run_on(planned.node, recut.reservation, argv, _CUT_S))
 
     def devices(self, node: str, inventory: Inventory) -> tuple[Device, ...]:
-        """What Slurm should be told of."""
+        """The devices that Slurm should be told about."""
         return slurm_gres.devices(inventory, self._types, self._recut.devices_of(node))
 
     def texts(self) -> tuple[str, str]:
-        """slurm.conf and gres.conf."""
+        """The texts of slurm.conf and gres.conf."""
         paths = self._recut.slurm_conf, self._recut.gres_conf
         slurm_conf, gres_conf = (path.read_text(encoding="utf-8") for path in paths)
         return slurm_conf, gres_conf
 
     def write(self, node: str, found: Sequence[Device | None]) -> None:
-        """Both files, or neither where one of them can't have it."""
+        """Write both files, or neither if one of them can't hold the devices."""
         slurm_conf, gres_conf = self.texts()
         devices = slurm_files.padded(found, self._recut.devices_of(node))
         lines, gres = slurm_gres.gres_conf(node, devices), slurm_gres.node_gres(devices)
@@ -99,7 +103,7 @@ class ClusterSite:
         _write(self._recut.slurm_conf, slurm_conf)
 
     def put_back(self, recut: Recut) -> None:
-        """Both files; each one's text is beside it before it goes."""
+        """Put both files back; each one's text is saved beside it first."""
         for path, kept in self._kept(recut):
             now, told = path.read_text(encoding="utf-8"), _told(path, recut)
             if not told.exists():
@@ -107,7 +111,7 @@ class ClusterSite:
             _write(path, slurm_files.as_kept(now, kept, recut.planned.node))
 
     def put_told(self, recut: Recut) -> None:
-        """Each file by itself."""
+        """Undo ``put_back`` for each file by itself."""
         for path, kept in self._kept(recut):
             now, told = path.read_text(encoding="utf-8"), _told(path, recut)
             if told.exists() and slurm_files.as_kept(now, kept, recut.planned.node) == now:
@@ -116,12 +120,12 @@ class ClusterSite:
         self.forget_told(recut)
 
     def forget_told(self, recut: Recut) -> None:
-        """Of both files."""
+        """Remove the saved texts of both files."""
         for path, _ in self._kept(recut):
             _told(path, recut).unlink(missing_ok=True)
 
     def _kept(self, recut: Recut) -> tuple[tuple[Path, str], ...]:
-        """Nothing before Slurm was told."""
+        """Both files' paths and kept texts; () before Slurm was told."""
         if recut.slurm_conf is None or recut.gres_conf is None:
             return ()
         return (
@@ -130,11 +134,11 @@ class ClusterSite:
         )
 
     async def restart_node(self, node: str, reservation: str) -> None:
-        """By the site's command, on the node."""
+        """Run the site's command on the node."""
         await maintenance.restart_node(node, reservation, self._recut.restart_slurmd)
 
     async def restart_controller(self, node: str) -> None:
-        """By the site's command, or by reconfiguring."""
+        """Run the site's command, or reconfigure."""
         version = await self._slurm.version()
         await maintenance.restart_controller(self._recut.restart_slurmctld, version, node)
 
@@ -148,7 +152,10 @@ class ClusterSite:
 
 
 def _may_hold_some(job: JobView) -> bool:
-    """Its processes live until it has completed; Slurm's devices are free before."""
+    """Whether a completing job may still hold devices.
+
+    Its processes live until it has completed, but Slurm frees its devices before.
+    """
     return job.state is JobState.COMPLETING and bool(job.gpus)
 
 
@@ -158,7 +165,7 @@ def _told(path: Path, recut: Recut) -> Path:
 
 
 def _write(path: Path, text: str, beside: Path | None = None) -> None:
-    """All of it or nothing, also when the power fails; with the mode and owner of ``path``."""
+    """Write the whole text or nothing, even if the power fails; with mode and owner of ``path``."""
     target = path.resolve()
     was = target.stat()
     target = beside or target

@@ -1,4 +1,6 @@
-"""How GPU nodes are cut: asked of each by a short job of root's, kept in the journal."""
+"""Surveys how GPU nodes are cut: a short job of root's asks each node, the journal keeps the
+answer.
+"""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -19,20 +21,20 @@ _PROBE_S = 30.0
 
 
 class Journal(Protocol):
-    """Where it is kept. Synchronous; called in a thread."""
+    """Where surveys are kept. Synchronous; called in a thread."""
 
     def save_inventory(self, node: str, inventory: Mapping[str, Any]) -> None:
-        """The last look at a node."""
+        """Save the last look at a node."""
         ...
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What became of one.
+    """The result of a survey.
 
     Attributes:
-        seen: nodes.
-        failed: nodes that did not answer, and what went wrong.
+        seen: nodes that answered.
+        failed: what went wrong, by node that did not answer.
     """
 
     seen: tuple[str, ...]
@@ -42,10 +44,11 @@ class Survey:
 async def survey(
     settings: Settings, slurm: Slurm, journal: Journal, names: Collection[str] = ()
 ) -> Survey:
-    """Look at these nodes, or at all that have GPUs in managed partitions.
+    """Survey these nodes, or all that have GPUs in managed partitions.
 
     Raises InvalidInputError (SW-RECUT-NODE) for a name that is no such node, and what Slurm raises
-    when it is asked for its nodes, or the ledger. One node that does not answer is in the result.
+    when it is asked for its nodes, or the ledger. A node that does not answer is part of the
+    result.
     """
     partitions = frozenset(settings.cluster.partitions)
     known = {node.name for node in await slurm.nodes() if has_gpus(node, partitions)}
@@ -70,13 +73,15 @@ async def survey(
 async def probe(
     settings: RecutSettings, node: str, reservation: str, deadline_s: float
 ) -> Inventory:
-    """What the node's driver says, by a job of root's. Raises as ``node_command.run_on``."""
+    """What the node's driver shows, by a job of root's. Raises as ``node_command.run_on``."""
     argv = (*settings.on_node, "slicewise", "node", "probe", "--json")
     return inventory_of(await node_command.run_on(node, reservation, argv, deadline_s))
 
 
 async def _looked(settings: Settings, journal: Journal, node: str) -> str:
-    """What went wrong; "" if nothing did. The ledger's failures are everybody's."""
+    """Survey a node; return what went wrong, or "". A failure of the ledger is raised: it concerns
+    all.
+    """
     try:
         inventory = asdict(await probe(settings.recut, node, "", _PROBE_S))
     except SlicewiseError as error:

@@ -1,4 +1,4 @@
-"""What each step of a re-cut does. Each may be done again: it finds what an earlier try left."""
+"""The work of each step of a re-cut. A step may be repeated: it finds what an earlier try left."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,20 +17,21 @@ from slurm_plugin.recut.interface import Journal, Site
 POLL_S = 2.0
 _RESERVED_MIN = 10
 _CUT_MIN = 60
-"""Once a GPU is cut and Slurm does not know it yet, nothing may start there for longer."""
+"""Minutes of the reservation from the cut on: while Slurm does not know the new cut, nothing may
+start there."""
 _PROLONGED_S = 120.0
 _VERIFY_S = 30.0
 _DRAINED_BY_SLURM = ("gres/gpu ",)
-"""How the reason begins where slurmd and slurmctld had not the same GPUs for a moment."""
+"""Beginning of a drain's reason where slurmd and slurmctld had different GPUs for a moment."""
 
 
 @dataclass
 class Work:
-    """The steps, on a site.
+    """The steps of a re-cut on a site.
 
     Attributes:
-        move_s: so long is waited for those who hold what is destroyed.
-        is_ours: whether this process still is the one that re-cuts.
+        move_s: seconds to wait for jobs that hold what is destroyed.
+        is_ours: whether this process still has the lock of re-cutting.
     """
 
     site: Site
@@ -38,12 +39,13 @@ class Work:
     move_s: float
     is_ours: Callable[[], bool]
     _last: tuple[int, Inventory] | None = None
-    """What this process has seen for which re-cut: nobody else changes a GPU meanwhile."""
+    """The re-cut's id and what this process has seen for it: no other process changes a GPU
+    meanwhile."""
     _made_valid: set[int] = field(default_factory=set)
-    """Re-cuts for which this process has restarted slurmctld, as the node was INVALID."""
+    """Ids of re-cuts for which this process has restarted slurmctld, since the node was INVALID."""
 
     async def do(self, recut: Recut, due: Next) -> str:
-        """Do that step; what was done, in words.
+        """Do that step; return what was done, in words.
 
         Raises SlicewiseError if it failed, and OSError if a file could not be written.
         """
@@ -58,7 +60,7 @@ class Work:
         return await steps[due.step](recut, due.direction)
 
     async def _reserve(self, recut: Recut, direction: Direction) -> str:
-        """And look whether what is planned still can be, before anybody moves."""
+        """Reserve the node, and check that the plan is still possible before any replica moves."""
         planned = recut.planned
         if _has_begun(recut, StepName.CUT):
             await self._ready(recut)
@@ -69,10 +71,10 @@ class Work:
         return f"{recut.reservation} holds {planned.node}"
 
     async def _ready(self, recut: Recut) -> None:
-        """Nothing starts on the node, and root's own jobs can.
+        """Ensure that nothing starts on the node but root's own jobs.
 
-        A slurmd that was restarted without slurmctld has other GPUs than slurmctld knows. What
-        Slurm has read is in the files again, if they were put back when the re-cut was stuck.
+        A slurmd that was restarted without slurmctld has other GPUs than slurmctld knows. If the
+        files were put back because the re-cut was stuck, they get again what Slurm has read.
         """
         name = recut.planned.node
         self.site.put_told(recut)
@@ -80,7 +82,7 @@ class Work:
         node = await self.site.node(name)
         is_invalid = node is not None and recut_looks.is_invalid(node)
         if is_invalid and recut.recut_id not in self._made_valid:
-            # Once: a node that is INVALID again stays so.
+            # Only once: a node that is INVALID after that stays so.
             self._made_valid.add(recut.recut_id)
             await self.site.restart_controller(name)
         await self.site.undrain(name, (recut.drain_reason, *_DRAINED_BY_SLURM))
@@ -103,7 +105,9 @@ class Work:
         positions(before, self.site.devices(planned.node, after), staying)
 
     async def _move(self, recut: Recut, _direction: Direction) -> str:
-        """Until nobody holds what is destroyed; a job that can't move is waited for."""
+        """Wait until no job holds what is destroyed; replicas are told to move, other jobs are
+        waited for.
+        """
         name = recut.planned.node
         going = self._going(recut, await self._look(recut), Direction.FORWARD)
         began_s = prolonged_s = self.site.now_s()
@@ -123,10 +127,11 @@ class Work:
         return f"left: jobs {_listed(told)}" if told else "nobody held anything"
 
     async def _in_the_way(self, name: str, going: frozenset[int]) -> frozenset[int] | None:
-        """Jobs that hold what goes, as far as Slurm says whose it is; None if nobody does.
+        """Jobs that hold what is destroyed, if Slurm names them; None if no job holds it.
 
-        Slurm has a job's devices for free as soon as it ends, before its processes have ended. A
-        Slurm that does not answer for a while is no reason to turn back.
+        Slurm frees a job's devices as soon as it ends, before its processes have ended, so
+        completing jobs count, too. A Slurm that does not answer for a while is no reason to turn
+        back.
         """
         if not going:
             return None
@@ -142,7 +147,8 @@ class Work:
         held = await self._held(recut.planned.node)
         inventory = await self._look(recut)
         with suppress(InvalidInputError):
-            # Files of which only one was written Slurm has not read: nobody has a new device.
+            # If only one of the files was written, Slurm has not read them, so no job has a new
+            # device.
             if held & self._going(recut, inventory, direction):
                 raise _started(recut.planned.node)
         gpu = await self.site.cut(recut, direction)
@@ -150,7 +156,10 @@ class Work:
         return recut_looks.change_text(*recut.layouts(direction))
 
     async def _tell(self, recut: Recut, _direction: Direction) -> str:
-        """From the files as they were before: so what is told is the same at every try."""
+        """Write the files and restart slurmd and slurmctld.
+
+        What is written derives from the files as they were before, so every try tells the same.
+        """
         name = recut.planned.node
         await self._ready(recut)
         inventory = await self._look(recut)
@@ -164,7 +173,7 @@ class Work:
         return f"{name} and slurmctld were told"
 
     async def _verify(self, recut: Recut, direction: Direction) -> str:
-        """A node that has just registered may need a moment."""
+        """Check slurmctld's node and the driver; a node just registered may need a moment."""
         node, (_, target) = recut.planned.node, recut.layouts(direction)
         await self._ready(recut)
         wanted = node_positions(*self.site.texts(), node)
@@ -183,7 +192,7 @@ class Work:
         return f"{recut.planned.node} takes jobs"
 
     def _going(self, recut: Recut, inventory: Inventory, direction: Direction) -> frozenset[int]:
-        """Slurm's indices of what is destroyed that way."""
+        """Slurm's indices of the instances that are destroyed in that direction."""
         planned, (old, new) = recut.planned, recut.layouts(direction)
         gone = set(old) - set(new)
         alone = recut_looks.only(inventory, planned.gpu_uuid, gone)
@@ -191,7 +200,7 @@ class Work:
         return recut_looks.indices_of(current, self.site.devices(planned.node, alone))
 
     async def _held(self, name: str) -> frozenset[int]:
-        """Slurm's indices that jobs hold; it does not know them just after its restart."""
+        """Slurm's indices that jobs hold; wait, since a restarted Slurm does not know them yet."""
         until_s = self.site.now_s() + _VERIFY_S
         while not recut_looks.are_indices_known(node := await self._node(name)):
             if self.site.now_s() >= until_s:
@@ -220,7 +229,7 @@ class Work:
         return found
 
     async def _see(self, recut: Recut, inventory: Inventory) -> None:
-        """The journal's last look, too."""
+        """Remember the inventory, and save it as the journal's last look."""
         self._last = recut.recut_id, inventory
         await asyncio.to_thread(self.journal.save_inventory, recut.planned.node, asdict(inventory))
 
