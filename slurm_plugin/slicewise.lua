@@ -1,16 +1,16 @@
 -- slicewise.lua: what slurmctld does with a job that asks for GPUs.
 --
 -- A site's own job_submit.lua loads this file with `dofile` in protected lines, as
--- etc/job_submit.lua shows; it never replaces that file. Lua 5.1 to 5.4, as slurmctld links, with
--- lua-socket and lua-cjson for that Lua.
+-- etc/job_submit.lua shows; this file never replaces job_submit.lua. It runs under the Lua that
+-- slurmctld links, 5.1 to 5.4, with lua-socket and lua-cjson for that Lua.
 --
 -- job_submit asks the daemon on its admission socket (slicewise_line.lua) and obeys the answer. It
 -- never waits longer than `timeout_s` in all, since slurmctld stands still meanwhile. job_modify
--- decides alone. `job_desc.assoc_qos` is never read: that crashes slurmctld 24.11.
+-- decides without the daemon. `job_desc.assoc_qos` is never read: that crashes slurmctld 24.11.
 
 local M = {}
 
---- Of this file; slurmctld may have loaded an older one.
+--- The version of this file; slurmctld may have loaded an older one.
 M.VERSION = "2.5"
 
 local directory = debug.getinfo(1, "S").source:match("^@(.*/)") or ""
@@ -18,7 +18,7 @@ local request = dofile(directory .. "slicewise_request.lua")
 local bounds = assert(loadfile(directory .. "slicewise_bounds.lua"))(request)
 local change = assert(loadfile(directory .. "slicewise_change.lua"))(request, bounds)
 
--- Without a library that the line needs, jobs are decided later, as while the daemon is away.
+-- If a library that the line needs is missing, jobs are decided later, as while the daemon is away.
 local has_line, line = pcall(dofile, directory .. "slicewise_line.lua")
 if not has_line then
     local problem = tostring(line):match("[^\n]*")
@@ -28,7 +28,7 @@ end
 
 local text = request.text
 
--- Slurm prints an error code's own text after our lines, so it must fit.
+-- Error codes whose own text, which Slurm prints after our lines, fits.
 local DENIED = slurm.ESLURM_ACCESS_DENIED or 2002
 local POLICY = slurm.ESLURM_ACCOUNTING_POLICY or 2050
 
@@ -42,7 +42,7 @@ local config = {
 local MODES = { observe = true, advise = true, enforce = true }
 local WITHOUT_GPU = { refuse = true, allow = true }
 
--- slurmctld runs as SlurmUser, so its own uid is SlurmUser's.
+-- The uid of SlurmUser: slurmctld runs as SlurmUser, so it is this process's own.
 local function own_uid()
     local file = io.open("/proc/self/status", "r")
     if not file then
@@ -58,13 +58,14 @@ local KEYS = {
     slurm_uid = true, without_gpu = true, shares = true, beside = true,
 }
 
---- Set `socket` (path), `off_file` (path: while that file is there and SlurmUser can read it,
--- nothing is done at all), `mode` (observe, advise, enforce), `timeout_s` (of one whole question),
--- `partitions` (list of the managed ones; unset: every one is asked about), `beside` (list of those
--- that are not managed, on nodes of managed ones), `without_gpu` (what becomes of jobs in managed
--- ones that ask for no GPU: refuse, allow), `shares` (by GPU type: how many `cpus` and `memory_mib`
--- a job may have for each, unset: any; and how many `threads` a core has there, unset: 1) and, only
--- where /proc can't say it, `slurm_uid`. Raises an error for anything else.
+--- Set options and raise an error for unknown keys and wrong values. Options: `socket` (path),
+-- `off_file` (path: while that file exists and SlurmUser can read it, nothing is done at all),
+-- `mode` (observe, advise, enforce), `timeout_s` (for one whole question), `partitions` (list of
+-- the managed ones; unset: jobs of all partitions are asked about), `beside` (list of partitions
+-- that are not managed, on nodes of managed ones), `without_gpu` (what happens to jobs in managed
+-- partitions that ask for no GPU: refuse, allow), `shares` (by GPU type: how many `cpus` and
+-- `memory_mib` a job may have for each GPU, unset: any; and how many `threads` a core has there,
+-- unset: 1) and, only where /proc can't tell it, `slurm_uid`.
 function M.configure(options)
     for key, value in pairs(options) do
         if not KEYS[key] then
@@ -88,7 +89,7 @@ end
 
 local was_off = false
 
--- The kill switch.
+-- Whether the kill switch is on; each change is logged once.
 local function is_off()
     local file = io.open(config.off_file, "r")
     if file then
@@ -102,7 +103,7 @@ local function is_off()
     return was_off
 end
 
--- A job may name several partitions; one of none may run in any.
+-- Whether one of the named partitions is managed. A job that names none may run in any.
 local function is_managed(partition)
     for _, managed in ipairs(config.partitions or {}) do
         if ("," .. (partition or managed) .. ","):find("," .. managed .. ",", 1, true) then
@@ -124,7 +125,7 @@ end
 
 local function new_token()
     local file = assert(io.open("/dev/urandom", "rb"))
-    -- Not the 4 KiB that a buffer would take.
+    -- Without this a buffer would read 4 KiB.
     file:setvbuf("no")
     local bytes = file:read(8)
     file:close()
@@ -138,7 +139,7 @@ end
 
 local ANSWERED_TEXTS = request.with_request_fields("gres", "qos")
 
--- Steps of a job that left the type open must not ask for the type "auto".
+-- Keeps steps of a job that left the type open from asking for the type "auto".
 local function mend_steps(job)
     if job.must_wait and job.environment then
         request.ask_for_any_type_in_steps(job.environment)
@@ -148,17 +149,17 @@ local function mend_steps(job)
     end
 end
 
--- Tenants of which the daemon has said that their QOS is in Slurm.
+-- Tenants whose own QOS is in Slurm, as the daemon has said.
 local has_own_qos = {}
 local OWN_QOS, BORROWED, SHARED_QOS = "slicewise_", "_borrowed", "slicewise-borrowed"
 
--- A QOS that preempts what runs on borrowed quota.
+-- Whether a QOS preempts jobs on borrowed quota.
 local function is_own_qos(qos)
     return qos:find(OWN_QOS, 1, true) == 1 and qos:sub(-#BORROWED) ~= BORROWED
 end
 
--- What a service's array is, whatever its script says: its tasks are given back by a requeue, and
--- each is one replica on one node.
+-- Makes a service's array what it must be, whatever its script says: its tasks are given back by a
+-- requeue, and each is one replica on one node.
 local function make_slots(job_desc)
     job_desc.requeue = 1
     job_desc.min_nodes = 1
@@ -185,8 +186,8 @@ local function admit(job_desc, job, answer)
     mend_steps(job)
 end
 
--- Before all error codes were there (22.05 has eight), slurmctld logs an error for each log_user
--- in job_modify and shows the user nothing.
+-- Whether slurmctld shows a user the messages of job_modify. Before it had all error codes (22.05
+-- has eight), it logs an error for each log_user there and shows the user nothing.
 local function tells_in_modify()
     return slurm.ESLURM_INVALID_QOS ~= nil
 end
@@ -207,7 +208,7 @@ local function refuse(answer)
     return DENIED
 end
 
--- A rule that is the same for everybody; whether this mode does more than tell.
+-- Logs that a fixed rule is broken; returns whether this mode refuses the job for it.
 local function is_refused_by_rule(wrong, job_desc)
     slurm.log_info("slicewise: %s: a job of uid %s", wrong.code, request.digits(job_desc.user_id))
     if config.mode == "advise" then
@@ -232,14 +233,15 @@ local UNTYPED = {
 local HELD = "The slicewise daemon does not answer: the job is held, and goes on by itself once "
     .. "the daemon has decided on it (slicewise why JOB). [SW-DAEMON-DOWN]"
 
--- Who would be charged; nil if nobody could be.
+-- The tenant that would be charged; nil if none could be.
 local function tenant_of(question)
     local tenant = (question.account or question.default_account or ""):lower()
     return question.token and tenant:find("^[a-z0-9_.-]+$") and tenant or nil
 end
 
--- In another QOS, which a user may name or make his default, the job would not count as his
--- tenant's guaranteed one, and could not be preempted as a borrowed one.
+-- Puts a job into its tenant's own QOS, or the borrowed one if it names that. In another QOS, which
+-- a user may name or make the default, the job would not count as guaranteed, and could not be
+-- preempted as borrowed.
 local function put_in_own_qos(job_desc, tenant)
     if has_own_qos[tenant] then
         local own, asked = OWN_QOS .. tenant, (text(job_desc.qos) or ""):lower()
@@ -248,15 +250,15 @@ local function put_in_own_qos(job_desc, tenant)
     end
 end
 
--- The limits that are compiled into Slurm hold for a job with typed GPUs. Slurm weighs a request by
--- type, so one without a type would start above every limit: it is held.
+-- Lets a job be decided later. The limits compiled into Slurm hold for a job with typed GPUs. Slurm
+-- counts a request by type, so a job with untyped GPUs would start above every limit: it is held.
 local function decide_later(job_desc, job)
     local tenant = tenant_of(job.question)
     if not tenant then
         return job.must_wait and refuse(UNTYPED) or slurm.SUCCESS
     end
     put_in_own_qos(job_desc, tenant)
-    -- By it the daemon finds the job when it is back.
+    -- The daemon finds the job by this tag when it is back.
     local tag = change.TAG .. job.question.token .. " tenant=" .. tenant .. " undecided"
     if job.must_wait and request.drop_auto(job_desc) then
         tag = tag .. " auto"
@@ -270,7 +272,7 @@ local function decide_later(job_desc, job)
     return slurm.SUCCESS
 end
 
--- An error came before the job was weighed: what no limit of Slurm's counts goes no further.
+-- An error came before the job was checked: a request that no limit of Slurm's counts is refused.
 local function unweighed(job_desc, job)
     local gpus = request.gpus_among(request.gres_of(job_desc))
     local is_open = gpus == "open" or not gpus and config.without_gpu == "refuse"
@@ -296,7 +298,8 @@ local function unanswered(job_desc, job, problem)
     return slurm.SUCCESS
 end
 
--- A daemon that only observes lets all pass; tag or code say what it would have done.
+-- What the daemon decided: one that only observes answers "pass", and tag or code say what it would
+-- have done.
 local function verdict(answer)
     if answer.action ~= "pass" then
         return answer.action
@@ -311,7 +314,7 @@ local function obey(job_desc, job, answer)
         return slurm.SUCCESS
     end
     if answer.code == "SW-QUOTA-NONE" then
-        -- No tenant any more: its QOS, if there is one, takes none of its jobs.
+        -- It is no tenant any more: its QOS, if it still exists, takes none of its jobs.
         has_own_qos[tenant_of(job.question) or ""] = nil
     end
     if answer.action == "refuse" and config.mode == "enforce" then
@@ -327,7 +330,7 @@ local function obey(job_desc, job, answer)
     return slurm.SUCCESS
 end
 
--- A text of such a length is read by nobody: with GPUs or without, it goes no further.
+-- Refuses a job with a text so long that no rule reads it, with GPUs or without.
 local function refuse_oversized(field)
     slurm.log_info("slicewise: SW-TEXT-LENGTH: %s is longer than %d bytes", field,
         request.TEXT_BYTES)
@@ -341,8 +344,8 @@ local function refuse_oversized(field)
     })
 end
 
--- A job without GPUs would preempt, for CPUs and for nothing, what runs on borrowed quota. Root's do
--- as they like.
+-- Moves a job without GPUs from an own QOS to the borrowed one: it would otherwise preempt jobs on
+-- borrowed quota just for CPUs. Root's jobs may stay.
 local function give_way(job_desc)
     local qos = (text(job_desc.qos) or text(job_desc.default_qos) or ""):lower()
     local may_stay = config.mode ~= "enforce" or job_desc.user_id == 0 or not is_own_qos(qos)
@@ -353,7 +356,7 @@ local function give_way(job_desc)
     end
 end
 
--- Fills `job` with what must be known of it should something go wrong.
+-- Decides a submission. Fills `job` with what must be known of it if something goes wrong.
 local function submit(job, job_desc, submit_uid)
     local script = text(job_desc.script)
     local directives = request.directives_of(script or "")
@@ -373,7 +376,7 @@ local function submit(job, job_desc, submit_uid)
     job.asks_for_gpus = gpus ~= nil or question.exclusive or needs
     job.has_gpus = job.asks_for_gpus and is_here
     job.must_wait = gpus == "open" or needs
-    -- Which partition a reservation brings nobody knows.
+    -- Only Slurm knows which partition a reservation brings.
     local is_named = text(job_desc.partition) or not text(job_desc.reservation)
     local beside = is_named and beside_among(question.partition)
     local wrong = beside and bounds.objection_beside(job_desc, beside, job)
@@ -386,7 +389,7 @@ local function submit(job, job_desc, submit_uid)
     if (#directives == 0 and not job.has_gpus and not wrong) or is_off() then
         return slurm.SUCCESS
     elseif wrong and #directives > 0 and not (job.has_gpus or job.is_service) then
-        -- What is wrong with its directives the daemon knows better.
+        -- The daemon knows better what is wrong with its directives.
         job.wrong = wrong
     elseif wrong and is_refused_by_rule(wrong, job_desc) then
         return refuse(wrong)
@@ -436,8 +439,9 @@ local function judge_change(job_desc, job_rec, modify_uid)
     return DENIED
 end
 
---- What slurm_job_modify shall return. Asks nobody: slurmctld holds its write locks here. A change
--- that can't be judged is refused, in mode enforce; root and SlurmUser are never asked.
+--- What slurm_job_modify shall return. The daemon is not asked, since slurmctld holds its write
+-- locks here. In mode enforce a change that can't be judged is refused; root and SlurmUser may
+-- change everything.
 function M.job_modify(job_desc, job_rec, _, modify_uid)
     if modify_uid == 0 or modify_uid == config.slurm_uid then
         return slurm.SUCCESS

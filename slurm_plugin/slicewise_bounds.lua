@@ -1,6 +1,7 @@
--- slicewise_bounds.lua: jobs of managed partitions that would keep others from GPUs for which they
--- are not charged. slicewise.lua loads it from its own directory, with slicewise_request.lua. These
--- are fixed rules: nobody is asked, so they hold while the daemon is away, too.
+-- slicewise_bounds.lua: finds jobs of managed partitions that would keep other jobs from GPUs for
+-- which they are not charged. slicewise.lua loads it from its own directory, with
+-- slicewise_request.lua. These rules are fixed and need no daemon, so they hold while the daemon is
+-- away, too.
 
 local request = ...
 local text, number, digits = request.text, request.number, request.digits
@@ -18,15 +19,15 @@ local function without_gpu(partition)
     }
 end
 
--- Such a job would start above every limit: with --ntasks-per-gpu Slurm adds GPUs of no type to it,
--- and without it would end what runs on borrowed quota, for CPUs.
+-- A job that names 0 GPUs would start above every limit: with --ntasks-per-gpu Slurm adds GPUs of
+-- no type to it, and without, the job would preempt jobs on borrowed quota just for CPUs.
 local NONE_OF_THEM = {
     code = "SW-WITHOUT-GPU",
     message = "The job names GPUs, and asks for 0 of them.",
     hint = "Ask for one or more, or name none.",
 }
 
--- Where slurmctld 22.05 starts a job on no node it ends, and again each time it is started.
+-- slurmctld 22.05 ends when it starts a job on no node, and again after each restart.
 local NO_NODE = {
     code = "SW-NO-NODE",
     message = "The job asks for 0 nodes at least, and has GPUs on none.",
@@ -57,7 +58,7 @@ local function beyond_share(what, asked, most)
     }
 end
 
--- The share of one GPU of that type; of a type that nobody chose yet the smallest.
+-- The share of one GPU of that type; for a type that is not chosen yet, the smallest share.
 local function share_of(kind, shares, what)
     local share = shares[kind]
     if share or kind ~= nil and kind ~= "auto" then
@@ -72,8 +73,8 @@ local function share_of(kind, shares, what)
     return least
 end
 
--- What all GPUs of a text may have together, and how many they are; no share of a type that has no
--- share here, which is then not bound.
+-- The share of all GPUs of a text together, and how many GPUs these are; nil as the share if a type
+-- has none configured: then the job is not bound.
 local function share_of_text(asked, shares, what)
     local total, gpus = 0, 0
     for _, gpu in ipairs(request.gpus_of(asked)) do
@@ -91,7 +92,7 @@ local function counts(job_desc)
     return nodes, tasks
 end
 
--- The share of all of the job's GPUs, and how many they are. What is said per node, task and job
+-- The share of all of the job's GPUs, and how many they are. The requests per node, task and job
 -- must all hold: the largest counts.
 local function share_of_job(question, nodes, tasks, shares, what, profile)
     local asked = {
@@ -107,13 +108,13 @@ local function share_of_job(question, nodes, tasks, shares, what, profile)
         end
     end
     if gpus == 0 then
-        -- For its need, or as its service's profile, the daemon gives it one.
+        -- The daemon gives the job one GPU, for its need or its service's profile.
         return share_of(profile, shares, what), 1
     end
     return most, gpus
 end
 
--- As by "gpu:1g.10gb:0".
+-- Whether a job names GPUs and asks for none, as by "gpu:1g.10gb:0".
 local function asks_for_none(question)
     local asked = request.gres_of(question)
     local count = 0
@@ -123,12 +124,13 @@ local function asks_for_none(question)
     return count == 0 and request.gpus_among(asked) ~= nil and not question.exclusive
 end
 
--- Of --cpus-per-gpu and --mem-per-gpu ("gres:gpu:4"); 0 if unset.
+-- The number in --cpus-per-gpu or --mem-per-gpu ("gres:gpu:4"); 0 if unset.
 local function per_gpu(value)
     return tonumber((text(value) or ""):match("(%d+)$")) or 0
 end
 
--- Of --tres-per-task=cpu:16,gres/gpu:1 (since Slurm 23.11); 0 if it has none. "1k" is 1024.
+-- The CPUs in --tres-per-task=cpu:16,gres/gpu:1 (since Slurm 23.11); 0 if it has none. "1k" is
+-- 1024.
 local function cpus_among(asked)
     local most = 0
     for part in (text(asked) or ""):lower():gmatch("[^,]+") do
@@ -140,7 +142,7 @@ local function cpus_among(asked)
     return most
 end
 
--- How many CPUs a core has at most where the job's GPUs are; of no known type: anywhere.
+-- The most CPUs that a core has where the job's GPUs are; anywhere, if their type is not known.
 local function threads_of(question, shares, profile)
     local kinds = {}
     for _, gpu in ipairs(request.gpus_of(request.gres_of(question))) do
@@ -158,8 +160,8 @@ local function threads_of(question, shares, profile)
     return most
 end
 
--- As many as that, with the rest of their cores: Slurm gives whole ones, also to who uses one thread
--- of each (--hint=nomultithread) or has one task on it.
+-- The CPUs with the rest of their cores: Slurm allots whole cores, also to a job that uses one
+-- thread of each (--hint=nomultithread) or has one task on it.
 local function with_whole_cores(job_desc, cpus, tasks, per_task, threads)
     local used = number(job_desc.threads_per_core, NO_VAL16) or 0
     local tasks_per_core = number(job_desc.ntasks_per_core, NO_VAL16) or 0
@@ -184,15 +186,16 @@ local function cpus_of(job_desc, nodes, tasks, gpus, threads)
     return with_whole_cores(job_desc, cpus, tasks, per_task, threads)
 end
 
--- --gres-flags=enforce-binding: of a node whose GPUs are bound to no cores that is every CPU that
--- is free, whatever was asked for. Of a number above 2^53 the low bits are lost here.
+-- Whether a job has --gres-flags=enforce-binding: on a node whose GPUs are bound to no cores it
+-- takes every free CPU, whatever was asked for. Lua loses the low bits of a number above 2^53.
 local function takes_bound_cpus(job_desc)
     local flags = job_desc.bitflags
     return type(flags) == "number"
         and (flags >= 2 ^ 53 or math.floor(flags / ENFORCE_BINDING) % 2 == 1)
 end
 
--- MiB; 0 is all that the nodes have. Without a word it is the partition's default, or the share.
+-- The job's memory in MiB; a request of 0 is all memory of the nodes. Without a request the job
+-- gets the partition's default, or the share.
 local function memory_of(job_desc, nodes, cpus, gpus)
     local per_node, per_cpu = job_desc.min_mem_per_node, job_desc.min_mem_per_cpu
     if per_node == 0 or per_cpu == 0 then
@@ -232,18 +235,20 @@ local function share_exceeded(job_desc, question, shares, profile)
     return nil
 end
 
--- Whether a job is held to the share of its GPUs. Root's do as they like.
+-- Whether a job is bound to the share of its GPUs. Root's jobs are not.
 local function is_bound(job_desc, question, job, rules)
     return rules.shares and job_desc.user_id ~= 0 and not question.exclusive
         and (job.has_gpus or job.is_service) and not asks_for_none(question)
 end
 
--- Slurm's word for not set is above what any node has, and 0 is none, too.
+-- Whether this is an amount of memory: Slurm's value for unset is above what any node has, and 0 is
+-- none, too.
 local function is_amount(mib)
     return type(mib) == "number" and mib > 0 and mib < 2 ^ 53
 end
 
--- Of a partition that this user can't see nobody knows it. DefMemPerGPU Slurm tells no script.
+-- Whether all these partitions have a default of memory. For a partition that this user can't see
+-- that is unknown. Slurm shows DefMemPerGPU to no script.
 local function have_default_memory(partitions, part_list)
     for name in (partitions or ""):gmatch("[^,]+") do
         local partition = (part_list or {})[name] or {}
@@ -278,7 +283,7 @@ function M.add_memory(job_desc, question, job, rules, part_list)
         spread[#spread + 1] = question[field]
     end
     if request.gpus_among(table.concat(spread, ",")) then
-        -- How many of them are on one node is Slurm's to choose.
+        -- Slurm chooses how many of the GPUs are on one node.
         local mib = least_share(request.gres_of(question), rules.shares, "memory_mib")
         if mib then
             job_desc.mem_per_tres = ("%sgpu:%s"):format(
@@ -295,8 +300,9 @@ function M.add_memory(job_desc, question, job, rules, part_list)
     end
 end
 
---- Does it keep a node for one user's jobs, or those of one security label? Charged is nothing of
--- that: Slurm allots the GPUs asked for. (1 shares, 0 is a whole node with all of its GPUs.)
+--- Whether this value of `shared` keeps a node for one user's jobs, or for those of one security
+-- label. Such a job is not charged for the whole node: Slurm allots the GPUs asked for. (1 shares,
+-- 0 is a whole node with all of its GPUs.)
 function M.keeps_nodes(shared)
     return type(shared) == "number" and shared > 1 and shared < NO_VAL16
 end
@@ -314,8 +320,8 @@ end
 
 --- What is wrong with a submission to a managed partition (code, message, hint); nil if nothing is.
 -- `job` has `has_gpus`, `is_service` and `profile` (the type of a service's GPU, if its directives
--- name it), `rules` are slicewise.lua's configuration. Root's jobs do as they like: looking at a
--- node's GPUs and cutting them anew are jobs without GPUs, too.
+-- name it), `rules` are slicewise.lua's configuration. Root's jobs are exempt: surveying a node's
+-- GPUs and re-cutting them are jobs without GPUs, too.
 function M.objection(job_desc, question, job, rules)
     if job_desc.user_id == 0 then
         return nil

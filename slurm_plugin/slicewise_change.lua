@@ -1,5 +1,5 @@
--- slicewise_change.lua: which changes of a job are not its owner's to make. slicewise.lua loads it,
--- from its own directory, with slicewise_request.lua and slicewise_bounds.lua.
+-- slicewise_change.lua: decides which changes of a job its owner may not make. slicewise.lua loads
+-- it, from its own directory, with slicewise_request.lua and slicewise_bounds.lua.
 
 local request, bounds = ...
 local text, number = request.text, request.number
@@ -7,19 +7,20 @@ local NO_VAL, NO_VAL16, INFINITE = request.NO_VAL, request.NO_VAL16, request.INF
 
 local M = {}
 
---- How the mark of an admitted job begins, in admin_comment.
+--- The beginning of an admitted job's tag, in admin_comment.
 M.TAG = "slicewise:1 token="
 
 local OWNERS_MAY_NOT_CHANGE = {
     "qos", "account", "partition", "gres", "tres_per_node", "tres_per_job", "tres_per_socket",
     "tres_per_task", "array_inx", "admin_comment", "req_nodes", "cpus_per_tres", "mem_per_tres",
 }
--- How many GPUs and CPUs these mean nobody weighs again; job_rec does not tell what they were.
+-- These change how many GPUs and CPUs a job gets, which is not checked again; job_rec does not show
+-- what they were. Each with its value for unset.
 local TASKS = {
     num_tasks = NO_VAL, ntasks_per_node = NO_VAL16, ntasks_per_socket = NO_VAL16,
     ntasks_per_tres = NO_VAL16, cpus_per_task = NO_VAL16,
 }
--- These are not set with 0, too: Slurm 22.05 sends that for ntasks_per_board.
+-- 0 counts as unset here, too: Slurm 22.05 sends it for ntasks_per_board.
 local SHAPES = {
     "ntasks_per_core", "ntasks_per_board", "pn_min_cpus", "sockets_per_node", "cores_per_socket",
     "threads_per_core",
@@ -39,7 +40,7 @@ local function may_not_release(comment, tag_start)
     return is_slot(comment, tag_start) or comment:find(" undecided", tag_start, true)
 end
 
--- Releasing a job that its owner held is fine.
+-- Whether a new priority is forbidden. An owner may release a job that the owner held.
 local function is_forbidden_priority(priority, comment, tag_start)
     if priority == nil or priority == NO_VAL or priority == 0 then
         return false
@@ -47,13 +48,14 @@ local function is_forbidden_priority(priority, comment, tag_start)
     return priority ~= INFINITE or may_not_release(comment, tag_start) ~= nil
 end
 
--- slurmctld's states RUNNING and SUSPENDED; flags stand above them.
+-- Whether a job is in slurmctld's states RUNNING or SUSPENDED, above which flags stand.
 local function has_begun(job_rec)
     local state = (number(job_rec.job_state, NO_VAL) or 0) % 256
     return state == 1 or state == 2
 end
 
--- Who gives nodes back ends the record of accounting by which the run is charged.
+-- The field by which a job that has begun would give nodes back: that would end the accounting
+-- record by which its run is charged.
 local function shrinking(job_desc, job_rec)
     if not has_begun(job_rec) then
         return nil
@@ -73,13 +75,14 @@ local function before(field, job_rec)
     return field == "max_nodes" and size == 0 and job_rec.min_nodes or size
 end
 
--- Neither whole nodes nor such that others are kept from; to share its CPUs is its owner's to say.
+-- Whether a change asks for whole nodes, or nodes kept from others. An owner may let others share
+-- the job's CPUs.
 local function claims_nodes(job_desc)
     return job_desc.shared == 0 or bounds.keeps_nodes(job_desc.shared)
 end
 
--- The field by which a job would grow; nil if none. `scontrol update NumNodes=ALL` is INFINITE, and
--- no memory is all that the node has.
+-- The field by which a job would grow; nil if none. `scontrol update NumNodes=ALL` sends INFINITE,
+-- and memory 0 is all that the node has.
 local function growth(job_desc, job_rec)
     for field, unset in pairs(TASKS) do
         if is_set(job_desc[field], unset) then
@@ -99,7 +102,7 @@ local function growth(job_desc, job_rec)
     for _, field in ipairs(MEMORY) do
         local mib, has = job_desc[field], job_rec[field]
         local is_more = mib == 0 or (type(mib) == "number" and mib > (has or 0))
-        -- What it has for each GPU does not stand in these fields.
+        -- Its memory per GPU is not in these fields.
         local has_per_gpu = text(job_rec.mem_per_tres) ~= nil
         if is_more and (has_per_gpu or (mib ~= has and has ~= 0)) then
             return field
@@ -108,7 +111,7 @@ local function growth(job_desc, job_rec)
     return claims_nodes(job_desc) and "shared" or nil
 end
 
--- The first thing in the change that is not the owner's to do; nil if there is none.
+-- The first field in the change that the owner may not change; nil if there is none.
 local function forbidden_change(job_desc, job_rec, comment, tag_start)
     for _, field in ipairs(OWNERS_MAY_NOT_CHANGE) do
         if job_desc[field] ~= nil then
@@ -118,10 +121,10 @@ local function forbidden_change(job_desc, job_rec, comment, tag_start)
     if is_forbidden_priority(job_desc.priority, comment, tag_start) then
         return "priority"
     elseif is_slot(comment, tag_start) and is_set(job_desc.time_limit, NO_VAL) then
-        -- A slot's is its lease, which the daemon gives.
+        -- A slot's time limit is its lease, which the daemon gives.
         return "time_limit"
     elseif is_slot(comment, tag_start) and job_desc.requeue == 0 then
-        -- By a requeue it gives its GPU back.
+        -- A slot gives its GPU back by a requeue.
         return "requeue"
     end
     return shrinking(job_desc, job_rec) or growth(job_desc, job_rec)
@@ -131,25 +134,26 @@ local function is_ours(qos)
     return qos:find("slicewise_", 1, true) == 1
 end
 
--- Whether its QOS will be one that preempts what runs on borrowed quota.
+-- Whether the job's QOS will be one that preempts jobs on borrowed quota.
 local function preempts(job_desc, job_rec)
     local qos = (text(job_desc.qos) or text(job_rec.qos) or ""):lower()
     return is_ours(qos) and not qos:find("_borrowed$")
 end
 
--- By EndTime Slurm shortens a job's time limit, and goes on counting what it takes off among the
--- run-minutes of the job's QOS, of which a budget is made, also when the job is gone.
+-- Whether a change of EndTime would leave run-minutes behind. Slurm shortens the job's time limit
+-- by EndTime, and goes on counting the difference among the run-minutes of the job's QOS, also when
+-- the job is gone. Budgets are made of these run-minutes.
 local function leaves_minutes_behind(job_desc, job_rec, tag_start)
     local is_counted = tag_start or is_ours((text(job_rec.qos) or ""):lower())
     return is_counted and type(job_desc.end_time) == "number" and job_desc.end_time > 0
 end
 
--- Only tres_fmt_req_str tells of the GPUs of --ntasks-per-gpu.
+-- Only tres_fmt_req_str shows the GPUs of --ntasks-per-gpu.
 local function gres_of_job(job_rec)
     return request.gres_of(job_rec) .. "," .. (text(job_rec.tres_fmt_req_str) or "")
 end
 
--- "gpu:1g.10gb:0" is none; a text of such a length nobody reads.
+-- Whether a job has GPUs. "gpu:1g.10gb:0" is none; a text that is too long is not read.
 local function holds_gpus(job_rec)
     local count = 0
     for _, gpu in ipairs(request.oversized(job_rec) and {} or request.gpus_of(gres_of_job(job_rec))) do
@@ -158,8 +162,8 @@ local function holds_gpus(job_rec)
     return count > 0
 end
 
--- The field by which a job that nobody admitted would get GPUs of a managed partition, or keep
--- others from them; nil if none.
+-- The field by which a job that was not admitted would get GPUs of a managed partition, or keep
+-- other jobs from them; nil if none.
 local function smuggling_change(job_desc, job_rec, is_managed, beside_among, rules)
     local long = request.oversized(job_desc)
     if long then
@@ -192,7 +196,7 @@ local function smuggling_change(job_desc, job_rec, is_managed, beside_among, rul
 end
 
 --- What is wrong with a change (field, code, message, hint); nil if nothing is. `is_managed` says
--- whether a partition is, `beside_among` which is on nodes of one that is, `rules` are
+-- whether a partition is managed, `beside_among` which one is on nodes of one that is, `rules` are
 -- slicewise.lua's configuration.
 function M.objection(job_desc, job_rec, is_managed, beside_among, rules)
     local comment = text(job_rec.admin_comment) or ""

@@ -1,7 +1,8 @@
--- slicewise_line.lua: the line to the daemon, on which slicewise.lua asks (it loads this file from
--- its own directory). One connection is kept between questions; no question takes longer than its
--- time; and after three without an answer a breaker opens, so that a daemon that is away costs
--- slurmctld next to nothing. All of this is forgotten when slurmctld reads its script again.
+-- slicewise_line.lua: the connection on which slicewise.lua asks the daemon (it loads this file
+-- from its own directory). One connection is kept between questions, and no question takes longer
+-- than its time. After three questions without an answer a breaker opens, so that a daemon that is
+-- away costs slurmctld next to nothing. All of this state is forgotten when slurmctld reads its
+-- script again.
 
 local cjson = require "cjson"
 local socket = require "socket"
@@ -11,7 +12,7 @@ local M = {}
 
 local FAILURES = 3
 local FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5
--- Answers about this one question: its user must not open the breaker for everybody.
+-- Codes that concern one question only: its user must not open the breaker for everybody.
 local ABOUT_ONE = { ["SW-WIRE"] = true, ["SW-INTERNAL"] = true }
 local ACTIONS = { pass = true, admit = true, refuse = true }
 
@@ -25,8 +26,8 @@ local function close()
     end
 end
 
--- Says how much of a question's time is left, never more than it said before: somebody may set
--- the clock back.
+-- Makes a function that returns how much of a question's time is left, in seconds, and never more
+-- than it returned before: the clock may be set back.
 local function stopwatch(timeout_s)
     local deadline_s, left_s = socket.gettime() + timeout_s, timeout_s
     return function()
@@ -35,13 +36,13 @@ local function stopwatch(timeout_s)
     end
 end
 
--- "t" bounds the next operation by the clock, "b" each single wait in it by itself.
+-- Bounds the next operation: "t" by the clock, "b" each single wait in it by itself.
 local function limit(stream, left_s)
     stream:settimeout(left_s, "t")
     stream:settimeout(left_s, "b")
 end
 
--- Nothing lies on the line that nobody asked for, and the daemon has not closed it.
+-- Whether the connection is idle: it has no unread bytes, and the daemon has not closed it.
 local function is_quiet()
     limit(connection, 0)
     local _, problem = connection:receive(1)
@@ -76,7 +77,7 @@ local function exchange(text, path, left)
     return connection:receive("*l")
 end
 
--- A connection that the daemon closes while it is asked is replaced once.
+-- The daemon's line. A connection that the daemon closes while it is asked is replaced once.
 local function line_for(text, path, timeout_s)
     local left = stopwatch(timeout_s)
     if connection and not is_quiet() then
@@ -93,7 +94,7 @@ end
 
 local function answer_of(line, token)
     local is_json, answer = pcall(cjson.decode, line)
-    -- cjson takes a NUL for the end of the text.
+    -- cjson ends the text at a NUL.
     if not is_json or type(answer) ~= "table" or line:find("%z") then
         return nil, "what is no message"
     elseif not ACTIONS[answer.action] then
@@ -116,7 +117,7 @@ local function question_and_answer(question, path, timeout_s)
     return answer_of(line, question.token)
 end
 
--- More to wait than the whole pause: the clock was set back.
+-- Whether the breaker is open. If more than the whole pause is left, the clock was set back.
 local function is_open()
     local left_s = asks_again_s - socket.gettime()
     return failures >= FAILURES and left_s > 0 and left_s <= pause_s
@@ -140,9 +141,9 @@ local function count_answer()
     failures = 0
 end
 
---- The answer to a question, a table with an `action`; else nil and why there is none, or nil
--- alone while the breaker is open: then nobody was asked. Takes `timeout_s` at most, and never
--- raises an error.
+--- The answer to a question, a table with an `action`; else nil and the reason, or nil alone while
+-- the breaker is open and the daemon was not asked. Takes `timeout_s` at most, and never raises an
+-- error.
 function M.ask(question, path, timeout_s)
     if is_open() then
         return nil
@@ -152,7 +153,7 @@ function M.ask(question, path, timeout_s)
         count_answer()
         return answer
     end
-    -- An answer that comes late must not be read for another question's.
+    -- A late answer must not be read as the answer to another question.
     close()
     problem = tostring(worked and problem or answer)
     if not ABOUT_ONE[problem] then

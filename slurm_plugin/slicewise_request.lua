@@ -1,5 +1,5 @@
--- slicewise_request.lua: what Slurm says of a job at its submission or a change, as slicewise.lua
--- reads it (and loads this file from its own directory). The texts differ by Slurm's version.
+-- slicewise_request.lua: reads what Slurm shows of a job at its submission or a change.
+-- slicewise.lua loads this file from its own directory. The texts differ by Slurm's version.
 
 local M = {}
 
@@ -8,13 +8,13 @@ local DIRECTIVE = "#SLICEWISE"
 local HEAD_BYTES = 65536
 local HEAD_DIRECTIVES = 64
 local DIRECTIVE_BYTES = 2048
--- Slurm's own words for a number that is not set, of 32 and of 16 bits; INFINITE is what `scontrol
--- release` sends as priority. No text of anybody's is longer than TEXT_BYTES.
+-- Slurm's values for a number that is not set, of 32 and of 16 bits; INFINITE is what `scontrol
+-- release` sends as priority. Texts longer than TEXT_BYTES are refused, or cut.
 M.NO_VAL, M.NO_VAL16, M.INFINITE = 4294967294, 65534, 4294967295
 M.TEXT_BYTES = 1024
 local NO_VAL, NO_VAL16 = M.NO_VAL, M.NO_VAL16
 
---- A text; nil if there is none, or none in it.
+--- A text; nil if the value is no text or empty.
 function M.text(value)
     if type(value) == "string" and value ~= "" then
         return value
@@ -22,20 +22,20 @@ function M.text(value)
     return nil
 end
 
---- A number; nil if it has the value for not set.
+--- A number; nil if it has the value for unset.
 function M.number(value, unset)
     return type(value) == "number" and value < unset and value or nil
 end
 
---- A number as its digits, without the ".0" that newer Lua gives those that slurmctld hands over.
+--- A number as its digits, without the ".0" that newer Lua adds to numbers from slurmctld.
 function M.digits(value)
     return type(value) == "number" and ("%.0f"):format(value) or tostring(value)
 end
 
 local text, number = M.text, M.number
 
--- Users write the texts below, and slurmctld stands still while they are read: every pattern must
--- take time in proportion to the text. "^%s*(.-)%s*$" does not.
+-- Users write the texts below, and slurmctld stands still while they are read, so every pattern
+-- must take time in proportion to the text. "^%s*(.-)%s*$" does not.
 
 local function stripped(part)
     local first = part:find("%S")
@@ -43,7 +43,8 @@ local function stripped(part)
 end
 
 --- The #SLICEWISE lines before the script's first command, without blanks around them, as
--- cluster/service.py reads them. Of one that is too long so much that the daemon refuses it.
+-- cluster/service.py reads them. A line that is too long is cut to a length that the daemon
+-- refuses.
 function M.directives_of(script)
     local found = {}
     local head = "\n" .. script:sub(1, HEAD_BYTES)
@@ -60,8 +61,8 @@ function M.directives_of(script)
     return found
 end
 
---- What the first of the directives with this key sets it to; nil if none does. One that sets a
--- name makes a service.
+--- The value of the first directive with this key; nil if none has it. A directive that sets a name
+-- makes a service.
 function M.says(directives, key)
     for _, said in ipairs(directives) do
         local value = said:match("^" .. DIRECTIVE .. "[ \t]+" .. key .. "=(.*)")
@@ -90,9 +91,9 @@ local function all_partitions(part_list)
     return text(table.concat(names, ","))
 end
 
---- Where it may run: what it names, else Slurm's default. Several may be named. Who names none gets
--- his reservation's partition, if that has one: it may be any. (`slurm.reservations` can point to
--- one that is gone, so it is not asked.)
+--- Partitions in which a job may run: those that it names, else Slurm's default. A job that names a
+-- reservation and no partition gets the reservation's partition, if that has one: it may be any.
+-- (`slurm.reservations` can point to a reservation that is gone, so it is not read.)
 function M.partition_of(job_desc, part_list)
     return text(job_desc.partition)
         or (text(job_desc.reservation) and all_partitions or default_partition)(part_list)
@@ -100,7 +101,7 @@ end
 
 M.REQUEST_FIELDS = { "tres_per_job", "tres_per_socket", "tres_per_task" }
 
---- These texts and those of REQUEST_FIELDS, in one list. (`unpack` has another name after Lua 5.1.)
+--- These fields and REQUEST_FIELDS in one list. (`unpack` has another name after Lua 5.1.)
 function M.with_request_fields(...)
     local fields = { ... }
     for _, field in ipairs(M.REQUEST_FIELDS) do
@@ -122,8 +123,8 @@ local function without_auto(asked)
     return asked:gsub("%f[%w]gpu:auto%f[^%w_.+-]", "gpu")
 end
 
---- Take "auto" out of a job's GRES; whether there was any. Slurm gives a waiting job no other type
--- than the one it was submitted with, only one where there was none.
+--- Take "auto" out of a job's GRES; return whether there was any. Slurm gives a waiting job no
+-- other type than the one with which it was submitted, only one where there was none.
 function M.drop_auto(job_desc)
     local asked = text(job_desc.tres_per_node) or text(job_desc.gres) or ""
     local per_node, dropped = without_auto(asked)
@@ -140,9 +141,10 @@ function M.drop_auto(job_desc)
     return dropped > 0
 end
 
--- As --gres=gpu:TYPE:N, and nothing else: what Slurm reads otherwise ("gpu:+1", "gpu:1k") is a
--- number of any GPUs; "gpu:auto" leaves the type to the daemon. As in cluster/gres.py. A pad, such
--- as "gpu:pad4", stands for what is not cut of a GPU, and no limit counts it.
+-- Whether a GRES has the form gpu:TYPE or gpu:TYPE:N of --gres: what Slurm reads otherwise
+-- ("gpu:+1", "gpu:1k") is a number of any GPUs; "gpu:auto" leaves the type to the daemon. As in
+-- cluster/gres.py. A pad, such as "gpu:pad4", stands for the part of a GPU that is not cut, and no
+-- limit counts it.
 local function is_typed(gpu)
     local kind, count = gpu:match("^gpu:(%w[%w_.+-]*)(.*)$")
     if not kind or kind == "auto" or not kind:find("%a") or kind:find("^pad%d+$") then
@@ -154,7 +156,7 @@ local function is_typed(gpu)
     return count:find("^[:=]%d+$") ~= nil and #count < 10
 end
 
--- A GRES without its "gres:" or "gres/", and how many of them it had: Slurm takes one.
+-- A GRES without its "gres:" or "gres/", and how many of these prefixes it had: Slurm takes one.
 local function unprefixed(gres)
     local prefixes = 0
     while gres:find("^gres[:/]") do
@@ -165,7 +167,7 @@ end
 
 local GPU_NAMES = { gpu = true, shard = true, mps = true }
 
---- The GPUs of a text as they stand there: each one's `kind`, nil if it has no type, and `count`.
+--- The GPUs of a text in order: each one's `kind`, nil if it has no type, and `count`.
 function M.gpus_of(asked)
     local found = {}
     for part in asked:gmatch("[^,]+") do
@@ -192,14 +194,14 @@ function M.gpus_among(asked)
     return found
 end
 
---- How many tasks a GPU has by `--ntasks-per-gpu`: without GPUs in the request Slurm adds as many
--- of no type as the tasks need.
+--- The tasks of each GPU by `--ntasks-per-gpu`; nil if unset. Without GPUs in the request Slurm
+-- adds as many of no type as the tasks need.
 function M.tasks_per_gpu(job_desc)
     local tasks = number(job_desc.ntasks_per_tres, NO_VAL16)
     return tasks ~= 0 and tasks or nil
 end
 
---- "gres:" or "gres/", as this Slurm puts it before a GRES when one is set.
+--- The prefix "gres:" or "gres/" that this Slurm puts before a GRES when one is set.
 function M.gres_prefix(job_desc)
     local prefix = (text(job_desc.gres) or ""):match("^gres[:/]")
     if prefix or text(job_desc.gres) then
@@ -214,7 +216,8 @@ end
 local TEXTS = M.with_request_fields("account", "partition", "qos", "tres_per_node", "gres",
     "cpus_per_tres", "mem_per_tres")
 
---- The first text that is longer than anybody's (to read it would take too long); nil if none is.
+--- The first field whose text is longer than TEXT_BYTES, so that reading it would take too long;
+-- nil if none is.
 function M.oversized(job_desc)
     for _, field in ipairs(TEXTS) do
         if #(text(job_desc[field]) or "") > M.TEXT_BYTES then
@@ -238,8 +241,7 @@ local function add_implied_gpus(question, job_desc)
     end
 end
 
---- What SubmitRequest of cluster/wire.py has, as far as Slurm says it, but for what stands in the
--- script.
+--- The fields of SubmitRequest in cluster/wire.py that Slurm shows, without those from the script.
 function M.question_of(job_desc, part_list, submit_uid)
     local question = {
         v = PROTOCOL,
@@ -254,7 +256,7 @@ function M.question_of(job_desc, part_list, submit_uid)
         min_nodes = number(job_desc.min_nodes, NO_VAL),
         tasks_per_node = number(job_desc.ntasks_per_node, NO_VAL16),
         cpus_per_task = number(job_desc.cpus_per_task, NO_VAL16),
-        -- 1 shares the node; what keeps it for one user's jobs is refused.
+        -- 1 shares the node; a value that keeps it for one user's jobs is refused.
         exclusive = job_desc.shared == 0 or nil,
         array = start_of(job_desc.array_inx),
         time_limit_min = number(job_desc.time_limit, NO_VAL),
@@ -273,8 +275,8 @@ function M.question_of(job_desc, part_list, submit_uid)
     return question
 end
 
---- Adds what script and environment say. sbatch gives both to the first part of a heterogeneous job
--- only; salloc and srun give neither.
+--- Add what script and environment say. sbatch gives both only to the first part of a heterogeneous
+-- job; salloc and srun give neither.
 function M.add_script(question, job_desc, environment, directives)
     local part = number(job_desc.het_job_offset, NO_VAL) or 0
     question.interactive = not environment and part == 0 or nil
@@ -288,8 +290,8 @@ local STEP_VARIABLES = {
     "SLURM_TRES_PER_TASK",
 }
 
---- srun in a batch script asks for the job's GPUs again, as sbatch wrote them into its environment.
--- There is no type auto for a step: let it ask for as many of the job's own, whatever their type.
+--- Let srun in a batch script ask for as many of the job's own GPUs, whatever their type. It asks
+-- for the job's GPUs as sbatch wrote them into the environment, and a step can't ask for type auto.
 function M.ask_for_any_type_in_steps(environment)
     for _, name in ipairs(STEP_VARIABLES) do
         local said = text(environment[name])

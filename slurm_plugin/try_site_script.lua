@@ -1,5 +1,5 @@
 -- Loads a job_submit.lua and calls its two functions, with a stub of slurmctld's `slurm` table and
--- a job that asks for nothing. Prints one line for each: what it was, and what came of it.
+-- a job that asks for nothing. Prints one line for each step: the step and its outcome.
 local path = assert(arg[1])
 
 local function say(what, outcome)
@@ -31,7 +31,7 @@ for _, library in ipairs({ "socket", "socket.unix", "cjson" }) do
     say(library, found and "found" or problem)
 end
 
--- Said last: a script that ends Lua itself never gets there.
+-- Printed last: a script that ends Lua itself never gets there.
 local function finish()
     say("trial", "ended")
 end
