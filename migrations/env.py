@@ -6,10 +6,12 @@ from sqlalchemy import Connection, text
 from slurm_plugin.ledger.tables import SCHEMA, metadata
 
 _LOCK = 5_171_717
-"""Any number, the same in every version: two upgrades at once run one after the other."""
+"""A number of no meaning, the same in every version: two upgrades at the same time run one after
+the other."""
 
 _LOCK_TIMEOUT = "2s"
-"""A lock that does not come is given up: behind one that waits, the daemon's writes wait too."""
+"""A table lock that does not come in this time is given up: while it waits, the daemon's writes
+wait behind it."""
 
 
 def run(connection: Connection) -> None:
@@ -22,7 +24,8 @@ def run(connection: Connection) -> None:
         )
         with context.begin_transaction():
             context.run_migrations()
-        # Some act as their owner: they are for the roles that ``slicewise db grant`` names.
+        # Some functions act with their owner's rights; only roles that ``slicewise db grant`` names
+        # may call them.
         connection.execute(text(f"REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {SCHEMA} FROM PUBLIC"))
 
 

@@ -1,4 +1,4 @@
-"""Quotas with their history, runs, transfers in double entry, open reservations."""
+"""Adds quotas with their history, runs, transfers in double entry, and open reservations."""
 
 from alembic import op
 
@@ -104,7 +104,7 @@ END $$;
 """
 
 # A transfer may only move money between the two accounts that its kind names, both of the run's own
-# tenant; and only out of a reservation that is open and large enough.
+# tenant, and only out of a reservation that is open and large enough.
 TRANSFER_INSERTED = """
 CREATE FUNCTION slicewise.transfer_inserted() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,4 +1,7 @@
-"""Budgets, payers, stored balances; charges are booked in one statement. Only adds to 0001."""
+"""Adds budgets, payers and stored balances; charges are booked in one statement.
+
+Only adds to 0001.
+"""
 
 from importlib import import_module
 from importlib.resources import files

@@ -1,6 +1,6 @@
-"""Tenants in a tree, borrowing and lending, budgets' rules, loans, limits known in Slurm.
+"""Adds a tree of tenants, borrowing and lending, budgets' rules, loans, limits known in Slurm.
 
-Only additions: programs of 0001 go on with it, whose rows change a tenant's nominal and no more.
+Only additions: programs of 0001 go on with it; their rows change only a tenant's nominal.
 """
 
 from alembic import op
@@ -45,7 +45,7 @@ COMMENT ON TABLE slicewise.quota_changes
     IS 'What was changed of a tenant; NULL is left as it was. Append-only.';
 """
 
-# A removed tenant that is set again begins anew: what was before its removal does not count.
+# A removed tenant that is set again starts afresh: changes before its removal do not count.
 _VIEW = """
 CREATE VIEW slicewise.policy AS
 SELECT cluster,
@@ -149,8 +149,8 @@ CREATE TRIGGER loan_changed AFTER INSERT ON slicewise.loan_changes
     FOR EACH ROW EXECUTE FUNCTION slicewise.loan_changed();
 """
 
-# Limits that span subtrees are left to the program; a tenant without others below it lends and
-# borrows across its own limits alone. The lock makes two who write at once see each other.
+# The program checks limits that span subtrees; a tenant without others below it lends and borrows
+# across its own limits alone. The lock makes two writers at the same time see each other's changes.
 _LOANS_CHECKED = """
 CREATE FUNCTION slicewise.lock_policy(of_cluster text) RETURNS void LANGUAGE sql AS $$
     SELECT pg_advisory_xact_lock(hashtextextended('slicewise policy of ' || of_cluster, 0));
@@ -213,7 +213,8 @@ CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.loan
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
 """
 
-# Who may only add rows keeps what follows from them, and can't bend what names mean.
+# These functions run with their owner's rights, so that a role which may only add rows keeps what
+# follows from them; the fixed search_path keeps such a role from changing what names mean.
 _AS_OWNER = """
 ALTER FUNCTION slicewise.loan_changed() SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
 ALTER FUNCTION slicewise.loan_checked() SECURITY DEFINER SET search_path = pg_catalog, pg_temp;

@@ -1,4 +1,4 @@
-"""Orders of services' owners, API keys, and the launcher's own schema.
+"""Adds orders of services' owners, API keys, and the launcher's own schema.
 
 Only additions: programs of 0003 go on with it.
 """

@@ -1,4 +1,4 @@
-"""Tenants whose services need no key any more.
+"""Adds the tenants whose services need no key any more.
 
 Only an addition: programs of 0004 go on with it.
 """

@@ -1,4 +1,4 @@
-"""The journal of re-cutting, and the last look at each GPU node.
+"""Adds the journal of re-cutting, and the last look at each GPU node.
 
 Only additions: programs of 0005 go on with it.
 """

@@ -1,4 +1,4 @@
-"""Quota that is called back, windows of the calendar, the journal of ``slicewise rebalance``.
+"""Adds recalled quota, windows of the calendar, the journal of ``slicewise rebalance``.
 
 Only additions: programs of 0006 go on with it. Loans are checked against what a tenant may lend and
 borrow at any time by its windows.
@@ -150,7 +150,7 @@ _BY_QUOTA = """
       FROM slicewise.policy WHERE cluster = of_cluster AND tenant = of_tenant;
 """
 
-# What holds at which hour is for the program, which knows the time zone.
+# The program decides what holds at which hour, since it knows the time zone.
 _BY_ANY_WINDOW = """
     WITH largest AS (
         SELECT max(amount_millislices) FILTER (WHERE kind = 'nominal') AS nominal,

@@ -1,4 +1,4 @@
-"""Budget entries have keys: what is asked for twice is booked once.
+"""Adds keys to budget entries, so that an entry requested twice is booked once.
 
 Only additions: programs of 0007 go on with it, whose entries have none.
 """

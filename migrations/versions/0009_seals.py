@@ -1,6 +1,7 @@
-"""Transfers are sealed: a chain of hashes shows what was changed or deleted behind it.
+"""Adds seals of transfers: a chain of hashes shows which sealed rows were changed or deleted.
 
-Only additions: programs of 0008 go on with it, whose transfers are sealed by whoever seals next.
+Only additions: programs of 0008 go on with it; the next program that seals also seals their
+transfers.
 """
 
 import re
@@ -21,7 +22,7 @@ DELETE FROM slicewise.served_revisions WHERE revision = '0009';
 
 _WHO_BOOKS = (("0002_functions", "book"), ("0008_budgets", "budget_entered"))
 _LOCK = "    PERFORM pg_advisory_xact_lock_shared(5171718);\n"
-"""Before an id is taken: ``slicewise.seal`` waits for it."""
+"""Taken before an id is: ``slicewise.seal`` waits for this lock."""
 
 
 def upgrade() -> None:
