@@ -1,4 +1,7 @@
-"""Carries out plans for services' slots: every change that the daemon makes to them is here."""
+"""Carries out plans for services' slots: holds, releases, requeues, moves and cancels them.
+
+``leases.py`` changes their time limits.
+"""
 
 from collections.abc import Iterable, Mapping
 from functools import partial

@@ -41,11 +41,10 @@ _READ_BYTES = 16 * 1024
 _LINE_S = 1.0
 """Seconds that a line may take from its first byte to its end."""
 _UNREAD_BYTES = 64 * 1024
-"""A peer that has not read so many bytes of answers is dropped."""
+"""Bytes of unread answers from which on a peer is dropped."""
 _REPORT_S = 0.1
 _REPORT_BYTES = 1024 * 1024
-"""While the daemon has not read so many bytes of reports, further reports are dropped and
-counted."""
+"""Bytes of reports unread by the daemon from which on further reports are dropped and counted."""
 _NICE = -5
 
 

@@ -491,7 +491,7 @@ class _Refused:
 
     Attributes:
         any: whether anything was refused yet; from then on each unit has a command of its own.
-        of: Slurm's words by the unit whose change was refused; it is not tried again.
+        of: Slurm's words by the unit of the refused change; that unit is not tried again.
         changes: Slurm's words by the change that was refused.
     """
 

@@ -109,7 +109,7 @@ class Enforcement:
             await self._publish(books, await self._associations_or_none())
 
     async def turn(self) -> None:
-        """Compile if something is due, and tell replicas to go whose slices lenders take back.
+        """Compile if something is due, and tell replicas to go where lenders take slices back.
 
         If Slurm refuses a limit of one tenant, admission still gets the changes of the others.
         """
@@ -265,7 +265,7 @@ class Enforcement:
         return not set(renewed.plan.recalls) == recalls == set(before.recalls)
 
     def _take_back(self) -> None:
-        """Tell replicas to go whose slices are recalled.
+        """Tell replicas to go that hold recalled slices.
 
         Called once the limits are in Slurm, so that nothing new starts on recalled quota.
         """

@@ -90,7 +90,7 @@ class Leases:
         """Set the new time limits.
 
         A limit belongs to a task, not to its run, so the run is checked right before and right
-        after. A run whose limit Slurm refuses to change has mostly ended meanwhile; that is logged
+        after. Where Slurm refuses a change, the run has mostly ended meanwhile; that is logged
         once.
         """
         running = await self._running(plan.limits_min)
@@ -106,7 +106,7 @@ class Leases:
         self._refused = refused
 
     async def _undo(self, changed: Sequence[RunKey]) -> None:
-        """Give tasks whose run ended meanwhile their first lease back, for their next run."""
+        """Give tasks their first lease back for their next run, if their run ended meanwhile."""
         running = await self._running(changed)
         leases_s = {one.array_job_id: lease_of(one) for one in self._sync.view.services}
         ended = {

@@ -18,7 +18,7 @@ TOLD_S = 30.0
 request every few seconds."""
 REST_S = 30.0
 """Seconds for which slots go on waiting after there is no lender left to wait for. Without this
-pause a lender whose work comes and goes makes up to a quarter more replicas go, for 0.1 % more
+pause a lender with work that comes and goes makes up to a quarter more replicas go, for 0.1 % more
 slices in use (replays of traces)."""
 
 
@@ -109,7 +109,7 @@ class Leaving:
 
     @property
     def anybody_waits(self) -> bool:
-        """Whether ``wait_on`` has anything to decide."""
+        """Whether any tenant's slots wait, so that ``wait_on`` has something to decide."""
         return bool(self._lenders)
 
     def waits(self, tenant: str) -> bool:

@@ -1,4 +1,4 @@
-"""Decides when slots whose task has ended are brought back, and whether the owner cancelled all."""
+"""Decides when slots with an ended task are brought back, and whether the owner cancelled all."""
 
 from collections.abc import Iterable, Mapping
 

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 _MOST_REFUSED = 16
-"""Once so many charges of one tenant are refused, its other charges wait for the next time."""
+"""Refused charges of one tenant after which its other charges wait for the next time."""
 
 _MOST_PAYERS = 16
-"""Once charges on so many budgets are refused and none is booked, the cause may not be what the
-charges say: one charge of each other tenant is tried to find out."""
+"""Budgets with refused charges, and none booked, after which the cause may not be what the charges
+say: one charge of each other tenant is then tried to find out."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ _PAGE_ROWS = 2000
 _TELL_PLACES = frozenset(
     {"SW-DATABASE-DOWN", "SW-DATABASE-BUSY", "SW-DATABASE-RIGHTS", "SW-DATABASE-FAILED"}
 )
-"""Codes of failures whose text says where the database is, and what PostgreSQL answered."""
+"""Codes of failures that say where the database is, and what PostgreSQL answered."""
 
 _EXPLANATION = TypeAdapter(Explanation)
 _ROW = TypeAdapter(StatementRow)

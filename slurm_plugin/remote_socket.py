@@ -38,7 +38,7 @@ _LAUNCHERS_HOSTS = 4
 _GRACE_S = 0.5
 _MUNGE_THREADS = 2
 _LINE_BYTES = 2 * MESSAGE_BYTES
-"""Enough for a credential of the longest message."""
+"""What a credential of the longest message needs, with room to spare."""
 _QUESTION_S, _MUNGE_S, _SEND_S, _LINGER_S = 2.0, 10.0, 15.0, 0.5
 _REPORT_EVERY_S = 10.0
 

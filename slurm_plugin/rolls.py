@@ -1,4 +1,4 @@
-"""Begins budgets' periods: posts what runs used before the start, then books the rolls."""
+"""Begins budgets' periods: posts the use of runs before the start, then books the rolls."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -77,7 +77,7 @@ def _budgets(policy: Policy) -> Mapping[str, Budget]:
 def _begun_anew(
     ledger: "Ledger", budgets: Mapping[str, Budget], rolls: Mapping[str, int], zone: str
 ) -> frozenset[str]:
-    """Tenants whose budget was removed and set again in a later period than its last roll.
+    """Tenants that got a removed budget again in a later period than that of its last roll.
 
     ``amended`` handles budgets set again within the same period.
     """

@@ -36,8 +36,8 @@ class Sight:
     async def look(self) -> Observation:
         """Read everything that services are built from.
 
-        Raises SlicewiseError if Slurm does not answer, or does not hand out a script; the latter at
-        the first four looks for that array.
+        Raises SlicewiseError if Slurm does not answer, or, at the first four looks for an array,
+        does not hand out its script.
         """
         at_s = time.time()
         jobs, nodes = await asyncio.gather(self._slurm.jobs(), self._slurm.nodes())

@@ -28,7 +28,7 @@ end
 
 local text = request.text
 
--- Error codes whose own text, which Slurm prints after our lines, fits.
+-- Slurm prints an error code's own text after our lines, so the codes must fit them.
 local DENIED = slurm.ESLURM_ACCESS_DENIED or 2002
 local POLICY = slurm.ESLURM_ACCOUNTING_POLICY or 2050
 
@@ -149,7 +149,7 @@ local function mend_steps(job)
     end
 end
 
--- Tenants whose own QOS is in Slurm, as the daemon has said.
+-- Tenants that have their own QOS in Slurm, as the daemon has said.
 local has_own_qos = {}
 local OWN_QOS, BORROWED, SHARED_QOS = "slicewise_", "_borrowed", "slicewise-borrowed"
 
@@ -330,7 +330,7 @@ local function obey(job_desc, job, answer)
     return slurm.SUCCESS
 end
 
--- Refuses a job with a text so long that no rule reads it, with GPUs or without.
+-- Refuses a job with a text longer than any rule reads, with GPUs or without.
 local function refuse_oversized(field)
     slurm.log_info("slicewise: SW-TEXT-LENGTH: %s is longer than %d bytes", field,
         request.TEXT_BYTES)

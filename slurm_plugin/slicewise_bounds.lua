@@ -186,7 +186,7 @@ local function cpus_of(job_desc, nodes, tasks, gpus, threads)
     return with_whole_cores(job_desc, cpus, tasks, per_task, threads)
 end
 
--- Whether a job has --gres-flags=enforce-binding: on a node whose GPUs are bound to no cores it
+-- Whether a job has --gres-flags=enforce-binding: on a node with GPUs that are bound to no cores it
 -- takes every free CPU, whatever was asked for. Lua loses the low bits of a number above 2^53.
 local function takes_bound_cpus(job_desc)
     local flags = job_desc.bitflags

@@ -12,7 +12,7 @@ local M = {}
 
 local FAILURES = 3
 local FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5
--- Codes that concern one question only: its user must not open the breaker for everybody.
+-- Codes that concern one question only: its user must not open the breaker for all others.
 local ABOUT_ONE = { ["SW-WIRE"] = true, ["SW-INTERNAL"] = true }
 local ACTIONS = { pass = true, admit = true, refuse = true }
 

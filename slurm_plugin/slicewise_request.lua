@@ -216,8 +216,8 @@ end
 local TEXTS = M.with_request_fields("account", "partition", "qos", "tres_per_node", "gres",
     "cpus_per_tres", "mem_per_tres")
 
---- The first field whose text is longer than TEXT_BYTES, so that reading it would take too long;
--- nil if none is.
+--- The first field with a text longer than TEXT_BYTES, which would take too long to read; nil if
+-- none has one.
 function M.oversized(job_desc)
     for _, field in ipairs(TEXTS) do
         if #(text(job_desc[field]) or "") > M.TEXT_BYTES then

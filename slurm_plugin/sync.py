@@ -47,11 +47,11 @@ class Publishes(Protocol):
     """Receives the snapshots on which admission decides."""
 
     def publish(self, snapshot: Snapshot, observed_s: float) -> None:
-        """As ``Admission.publish``."""
+        """Take a snapshot, as ``Admission.publish`` does."""
 
 
 class Sync:
-    """What the daemon knows of Slurm now, and the only place from which it changes services' slots.
+    """What the daemon knows of Slurm now, and the sequence of its actions on services' slots.
 
     Looking and acting take turns (one lock), so that no view is older than the last action.
 
@@ -120,12 +120,12 @@ class Sync:
 
     @property
     def jobs(self) -> tuple[JobView, ...]:
-        """As of the last complete look."""
+        """Slurm's jobs, as of the last complete look."""
         return self._seen.jobs
 
     @property
     def nodes(self) -> tuple[NodeView, ...]:
-        """As of the last complete look."""
+        """Slurm's nodes, as of the last complete look."""
         return self._seen.nodes
 
     @property
@@ -192,7 +192,7 @@ class Sync:
     async def wish(
         self, array_job_id: int, run: frozenset[int], note: str = "", urgency: float = 0.0
     ) -> WishAnswer:
-        """Bring a service's slots to the launcher's wish, as far as its tenant's quota allows.
+        """Bring a service's slots to the launcher's wish, within its tenant's quota.
 
         ``run`` are the slots to run. ``note`` is shown with the service unless the quota check has
         a note of its own. Raises InvalidInputError (SW-SERVICE-UNKNOWN), and UnreachableError

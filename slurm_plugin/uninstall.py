@@ -106,7 +106,7 @@ class WayBack:
 
     @property
     def binding(self) -> tuple[Difference, ...]:
-        """Settings whose change lets more jobs start than before."""
+        """Settings that let more jobs start than before, once they are undone."""
         return (*self.gate, *self.jobs.limits)
 
     @property
@@ -417,8 +417,8 @@ class _Doing:
 
 
 def move_commands(target: Target, qos: str, jobs: LastJobs) -> tuple[str, ...]:
-    """The commands that move a waiting job, or tasks of an array, whose records Slurm changes one
-    by one.
+    """The commands that move a waiting job, or tasks of an array; Slurm changes the array's records
+    one by one.
     """
     words = update_words(target, JobChange(qos=qos), jobs.folded)
     return tuple(" ".join(("scontrol", *one)) for one in words)

@@ -86,8 +86,8 @@ class Decided(NamedTuple):
     """A question and its answer, for log, status and metrics.
 
     Attributes:
-        action: the answer's action; "failed" for a line that was no message, or whose answer
-            failed.
+        action: the answer's action; "failed" for a line that was no message, or could not be
+            answered.
         module, module_mode: version and mode of the slicewise.lua that asked.
         at_s: Unix seconds; ``took_s``: seconds from the line's arrival to the answer's text.
     """

@@ -1,4 +1,4 @@
-"""Adds the tenants whose services need no key any more.
+"""Adds openings: from then on a tenant's services need no key.
 
 Only an addition: programs of 0004 go on with it.
 """

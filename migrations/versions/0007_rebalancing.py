@@ -150,7 +150,7 @@ _BY_QUOTA = """
       FROM slicewise.policy WHERE cluster = of_cluster AND tenant = of_tenant;
 """
 
-# The program decides what holds at which hour, since it knows the time zone.
+# The program decides which window holds at which hour, since it knows the time zone.
 _BY_ANY_WINDOW = """
     WITH largest AS (
         SELECT max(amount_millislices) FILTER (WHERE kind = 'nominal') AS nominal,

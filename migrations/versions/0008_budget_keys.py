@@ -1,6 +1,6 @@
 """Adds keys to budget entries, so that an entry requested twice is booked once.
 
-Only additions: programs of 0007 go on with it, whose entries have none.
+Only additions: programs of 0007 go on with it; their entries have none.
 """
 
 import re

@@ -18,7 +18,7 @@ _ENTER = text("SELECT slicewise.enter_budget(CAST(:entry AS jsonb), :unspent)")
 
 
 class Budgets(LedgerPart):
-    """Balances, and the entries that grant a budget."""
+    """Reads balances, and books the entries that grant a budget."""
 
     def balances(self) -> Mapping[str, Balance]:
         """Balances of every tenant that ever had a run or a budget, by name."""

@@ -34,7 +34,7 @@ class Charges(LedgerPart):
     """Books what runs reserve and use."""
 
     def open_reservations(self) -> tuple[Reservation, ...]:
-        """Runs that are not settled."""
+        """Reservations of runs that are not settled."""
         with reading(self._engine) as connection:
             return reads.reservations(connection, self._cluster)
 

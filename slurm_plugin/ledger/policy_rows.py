@@ -42,7 +42,7 @@ def policy_of(cluster: str) -> Select[Any]:
 
 
 def tenant(row: Any) -> Tenant:
-    """A row of ``policy_of``."""
+    """The tenant of a row of ``policy_of``."""
     quota = Quota(
         row.nominal_millislices,
         row.borrowing_limit_millislices,
@@ -76,7 +76,7 @@ def changes_of(cluster: str, name: str) -> Select[Any]:
 
 
 def quota_change(row: Any) -> QuotaChange:
-    """A row of ``changes_of``."""
+    """The change of a row of ``changes_of``."""
     update = TenantUpdate(
         row.tenant,
         row.parent,
@@ -127,7 +127,7 @@ def loans_of(cluster: str) -> Select[Any]:
 
 
 def loan(row: Any) -> Loan:
-    """A row of ``loans_of``."""
+    """The loan of a row of ``loans_of``."""
     return Loan(row.lender, row.borrower, row.amount_millislices)
 
 
@@ -142,7 +142,7 @@ def loan_changes_of(cluster: str, name: str) -> Select[Any]:
 
 
 def loan_change(row: Any) -> LoanChange:
-    """A row of ``loan_changes_of``."""
+    """The change of a row of ``loan_changes_of``."""
     return LoanChange(loan(row), row.reason, row.at_s)
 
 
@@ -180,7 +180,7 @@ def loan_terms_of(cluster: str) -> Select[Any]:
 
 
 def loan_term(row: Any) -> LoanTerm:
-    """A row of ``loan_terms_of``."""
+    """The loan and its times of a row of ``loan_terms_of``."""
     return LoanTerm(loan(row), row.since_s, row.grown_s)
 
 
@@ -192,7 +192,7 @@ def recalls_of(cluster: str) -> Select[Any]:
 
 
 def recall(row: Any) -> Recall:
-    """A row of ``recalls_of``."""
+    """The recall of a row of ``recalls_of``."""
     return Recall(row.lender, row.borrower, row.amount_millislices, row.called_s)
 
 
@@ -212,7 +212,7 @@ def known_limits_of(cluster: str) -> Select[Any]:
 
 
 def known_limit(row: Any) -> tuple[LimitKey, KnownLimit]:
-    """A row of ``known_limits_of``."""
+    """The key and values of a row of ``known_limits_of``."""
     return LimitKey(row.entity, row.name, row.field), KnownLimit(row.before, row.last)
 
 

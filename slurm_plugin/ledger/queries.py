@@ -69,7 +69,7 @@ def reservations_of(cluster: str) -> Select[Any]:
 
 
 def reservation(row: Any) -> Reservation:
-    """A row of ``reservations_of``."""
+    """The reservation of a row of ``reservations_of``."""
     *columns, reserved, posted, count = row
     return Reservation(
         *_run_fields(columns), MillisliceSeconds(reserved), MillisliceSeconds(posted), count
@@ -131,7 +131,7 @@ def _sum(kind: TransferKind) -> ColumnElement[int]:
 
 
 def statement_row(row: Any, now_s: int) -> StatementRow:
-    """A row of ``statement_of``; one that still runs is counted up to ``now_s``."""
+    """The statement's row of a row of ``statement_of``; a running job counts up to ``now_s``."""
     *columns, reserved, posted, used, waived, count, until_s = row
     if reserved is not None:
         return open_row(reservation((*columns, reserved, posted, count)), now_s)
@@ -156,7 +156,7 @@ _BALANCED = (
     Account.USED,
     Account.WAIVED,
 )
-"""In the order of the fields of ``Balance``."""
+"""Kinds of accounts, in the order of the fields of ``Balance``."""
 
 
 def balances_of(cluster: str) -> Select[Any]:
@@ -173,7 +173,7 @@ def balances_of(cluster: str) -> Select[Any]:
 
 
 def balance(row: Any) -> Balance:
-    """A row of ``balances_of``."""
+    """The balance of a row of ``balances_of``."""
     tenant, granted, *others = row
     return Balance(tenant, *(MillisliceSeconds(int(each)) for each in (-granted, *others)))
 
@@ -188,7 +188,9 @@ def rolls_of(cluster: str) -> Select[Any]:
 
 
 def renewed_of(cluster: str) -> Select[Any]:
-    """Select tenants whose budget ended after its last roll, and when it was first set again."""
+    """Select tenants with a budget that ended after its last roll, and the time at which it was
+    first set again.
+    """
     ended, again = _ended_of(cluster), quota_changes.c
     return (
         select(again.tenant, recorded_s(func.min(again.recorded_at)))
@@ -248,7 +250,7 @@ def entry_of(cluster: str, key: str) -> Select[Any]:
 
 
 def budget_entry(row: Any) -> BudgetEntry:
-    """A row of ``entries_of``."""
+    """The budget entry of a row of ``entries_of``."""
     return BudgetEntry(*row)
 
 

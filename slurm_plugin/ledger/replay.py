@@ -198,10 +198,10 @@ SELECT 0 AS seen, count(*) AS difference,
 """
 """The end of the chain is not cut off: PostgreSQL never takes a number back.
 
-A seal whose transaction failed leaves its transfers to be sealed, so a missing number counts only
-if no transfer is unsealed. ``:given`` is read before the look at everything else, so that seals
-made in between are no fault. ``:logged`` is 0 after a crash of PostgreSQL, which then skips up to
-32 numbers."""
+If a seal's transaction failed, its transfers are still to be sealed, so a missing number counts
+only if no transfer is unsealed. ``:given`` is read before the look at everything else, so that
+seals made in between are no fault. ``:logged`` is 0 after a crash of PostgreSQL, which then skips
+up to 32 numbers."""
 
 HAS_SEAL = "SELECT EXISTS (SELECT FROM slicewise.seals WHERE encode(hash, 'hex') = :seal)"
 

@@ -38,13 +38,13 @@ _OWN_WORDS = frozenset({"id", "recorded_at"})
 forged."""
 
 _KEPT = ("compilations", "known_limits", "watermarks")
-"""Tables whose rows the daemon overwrites. None of it is money."""
+"""Tables with rows that the daemon overwrites. None of it is money."""
 
 _JOURNALS = ("recuts", "recut_steps", "mig_nodes", "rebalance_runs", "rebalance_steps")
 """Tables that re-cutting and rebalancing write and overwrite. None of it is money."""
 
 _FORGOTTEN = ("rebalance_runs", "rebalance_steps")
-"""Journals whose old rows are deleted."""
+"""Journals from which old rows are deleted."""
 
 _REPLACED = ("recalls",)
 """Tables that are replaced as a whole together with the loans. None of it is money."""

@@ -25,7 +25,7 @@ def windows_of(cluster: str) -> Select[Any]:
 
 
 def window(row: Any) -> Window:
-    """A row of ``windows_of``."""
+    """The window of a row of ``windows_of``."""
     return Window(
         window_id=row.id,
         tenant=row.tenant,
@@ -72,7 +72,7 @@ def window_records_of(cluster: str) -> Select[Any]:
 
 
 def window_record(row: Any) -> WindowRecord:
-    """A row of ``window_records_of``."""
+    """The window's record of a row of ``window_records_of``."""
     return WindowRecord(
         window=window(row),
         author=row.author,

@@ -51,7 +51,7 @@ async def reconcile(site: Site, look: Look, *, apply: bool) -> Report:
 
 
 async def _records(site: Site, look: Look, *, apply: bool) -> tuple[tuple[RunRecord, ...], str]:
-    """Accounting's records of all runs that may not be settled yet, and why there are none."""
+    """Accounting's records of all runs that may not be settled yet, and why none could be read."""
     ledger = site.ledger
     known_since = ledger.charges.accounted_until_s if apply else ledger.charges.last_accounted_s
     since_s = await asyncio.to_thread(known_since)

@@ -13,9 +13,7 @@ from slurm_plugin.rebalance.look import Look, Report, Site
 
 
 async def prioritise(site: Site, look: Look, *, apply: bool) -> Report:
-    """Set as many site_factors as the daemon may set after a pause; services' backlogs do not
-    count.
-    """
+    """Set at most the site_factors that the daemon may set after a pause; backlogs do not count."""
     standing = await _standing(site, look)
     waiting = ranked(look.jobs, look.at_s, standing)
     rows = await site.slurm.priorities({one.job.job_id for one in waiting}) if waiting else ()

@@ -27,7 +27,7 @@ class Executor:
         self.progress = progress
 
     async def carry_out(self, recut: Recut, *, taken_up: bool) -> Recut:
-        """Carry a re-cut out to its end, or as far as this run can; return it as it is then.
+        """Carry a re-cut out to its end, or until this run can do no more; return it as it is then.
 
         ``taken_up``: another process had begun it. Raises what the journal raises, and
         LostLockError: then nothing is undone, and the next run goes on.

@@ -89,7 +89,7 @@ class Site(Protocol):
         ...
 
     async def wait(self, seconds: float) -> None:
-        """Wait for so many seconds."""
+        """Wait for this number of seconds."""
         ...
 
     def now_s(self) -> float:

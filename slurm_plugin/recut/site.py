@@ -147,7 +147,7 @@ class ClusterSite:
         await asyncio.sleep(seconds)
 
     def now_s(self) -> float:
-        """Monotonic."""
+        """Seconds of the monotonic clock."""
         return time.monotonic()
 
 
