@@ -1,4 +1,4 @@
-"""Commands of the operator: slicewise.lua in the site's job_submit.lua."""
+"""``slicewise admission``: slicewise.lua in the site's job_submit.lua."""
 
 import asyncio
 import difflib
@@ -47,7 +47,7 @@ _NAME = "job_submit.lua"
 
 @dataclass(frozen=True)
 class Proposal:
-    """What becomes of a site's script: ``before`` is None where there is none."""
+    """A proposed change of a site's script; ``before`` is None if there is no script yet."""
 
     file: Path
     before: str | None
@@ -55,7 +55,7 @@ class Proposal:
 
     @property
     def diff(self) -> str:
-        """Unified; "" if nothing changes."""
+        """The change as a unified diff; "" if nothing changes."""
         before = (self.before or "").splitlines(keepends=True)
         after = self.after.splitlines(keepends=True)
         name = str(self.file)
@@ -79,11 +79,11 @@ def install(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Try slicewise.lua under slurmctld's Lua, and show how job_submit.lua would call it.
+    """Test slicewise.lua under slurmctld's Lua, and show how job_submit.lua should call it.
 
-    Where there is no script, a minimal one is made, in mode observe. A script that is there is
-    never changed: the difference is shown, and you put it in. For the trial the functions of the
-    script are called once, with a job that asks for nothing.
+    If there is no script, a minimal one is written, in mode observe. An existing script is never
+    changed: the difference is shown for you to put in. For the test, the functions of the script
+    are called once, with a job that requests nothing.
     """
     settings = load_settings()
     proposal = _proposal(file or _site_script(), _wiring(settings))
@@ -105,7 +105,7 @@ def install(
 
 
 def off_file() -> Path:
-    """The kill switch: while it is there slicewise.lua does nothing."""
+    """Return the path of the kill switch: while the file exists, slicewise.lua does nothing."""
     return settings_file().parent / "off"
 
 
@@ -113,7 +113,10 @@ def off_file() -> Path:
     "status", epilog="Examples: slicewise admission status | slicewise admission status --json"
 )
 def status(as_json: Json = False) -> None:
-    """Show which slicewise.lua slurmctld runs, in which mode, and how the daemon is."""
+    """Show which slicewise.lua slurmctld runs, in which mode, and the daemon's state.
+
+    Exits 1 if the daemon does not answer.
+    """
     settings = load_settings()
     answer = asyncio.run(_status(settings))
     failure = answer if isinstance(answer, SlicewiseError) else None
@@ -129,7 +132,7 @@ def status(as_json: Json = False) -> None:
 
 
 def _problem() -> str:
-    """Why slurmctld's Lua can't run slicewise.lua; "" if it can, or where slurmctld is not."""
+    """Say why slurmctld's Lua can't run slicewise.lua; "" if it can, or if no plugin is here."""
     try:
         version = _linked_version()
     except InvalidInputError:
@@ -142,7 +145,10 @@ def _problem() -> str:
 
 
 def _has_old_lines(settings: Settings) -> bool:
-    """Not known where Slurm does not tell of its nodes, or nobody may read the script."""
+    """Whether job_submit.lua has other lines of Slicewise than would be proposed now.
+
+    False if that is unknown: Slurm does not list its nodes, or the script can't be read.
+    """
     try:
         proposal = _proposal(_site_script(), _wiring(settings))
     except SlicewiseError:
@@ -151,7 +157,7 @@ def _has_old_lines(settings: Settings) -> bool:
 
 
 async def _status(settings: Settings) -> StatusAnswer | SlicewiseError:
-    """What is known without the daemon is worth showing, too."""
+    """Ask the daemon; return its failure instead of raising, so that the rest can be shown."""
     try:
         return await DaemonClient(settings.daemon).status()
     except SlicewiseError as error:
@@ -160,10 +166,10 @@ async def _status(settings: Settings) -> StatusAnswer | SlicewiseError:
 
 @admission_app.command("off", epilog="Example: slicewise admission off")
 def off() -> None:
-    """Make slicewise.lua do nothing from the next job on; slurmctld need not be touched.
+    """Switch slicewise.lua off from the next job on, without touching slurmctld.
 
-    Jobs are then submitted and changed as without Slicewise. Slurm's limits stay in force for
-    typed GPUs; untyped ones start above them.
+    Jobs are then submitted and changed as without Slicewise. Slurm's limits stay in force for typed
+    GPUs; jobs with untyped GPUs can start beyond them.
     """
     path = off_file()
     try:
@@ -176,7 +182,7 @@ def off() -> None:
 
 @admission_app.command("on", epilog="Example: slicewise admission on")
 def on() -> None:
-    """Let slicewise.lua work again after off."""
+    """Switch slicewise.lua on again after off."""
     path = off_file()
     try:
         path.unlink(missing_ok=True)
@@ -186,7 +192,10 @@ def on() -> None:
 
 
 def _wiring(settings: Settings) -> Wiring:
-    """Raises UnreachableError (SW-SLURM-DOWN) if Slurm does not tell of its nodes."""
+    """Gather everything that the lines in job_submit.lua contain.
+
+    Raises UnreachableError (SW-SLURM-DOWN) if Slurm does not list its nodes.
+    """
     nodes = _nodes()
     managed = settings.cluster.partitions
     return Wiring(
@@ -201,7 +210,7 @@ def _wiring(settings: Settings) -> Wiring:
 
 
 def _shares(settings: Settings, nodes: tuple[NodeView, ...]) -> Mapping[str, Mapping[str, int]]:
-    """By GRES type; {} where nothing is bounded."""
+    """Return the most CPUs and memory that come with one GPU, by GRES type; {} without bounds."""
     cpus, memory_gib = settings.admission.cpus_per_slice, settings.admission.memory_gib_per_slice
     models, one = settings.models, Fraction(1)
     sizes = {
@@ -228,7 +237,7 @@ def _nodes() -> tuple[NodeView, ...]:
 
 
 def _may_ask_slurm() -> bool:
-    """Slurm's commands search the network for a configuration that is not there."""
+    """Whether Slurm's commands may be run: if $SLURM_CONF is missing, they search the network."""
     conf = os.environ.get("SLURM_CONF")
     return not conf or Path(conf).exists()
 
@@ -242,7 +251,10 @@ def _no_nodes(why: str) -> UnreachableError:
 
 
 def _site_script() -> Path:
-    """Beside slurm.conf: $SLURM_CONF, else what slurmctld says, else /etc/slurm."""
+    """Return the path of job_submit.lua, beside the slurm.conf that $SLURM_CONF or slurmctld names.
+
+    If neither names one, it is in /etc/slurm.
+    """
     said = os.environ.get("SLURM_CONF") or _slurm_conf_of_slurmctld()
     return Path(said).parent / _NAME
 
@@ -252,7 +264,7 @@ def _slurm_conf_of_slurmctld() -> str:
 
 
 def _said_by_slurmctld(name: str) -> str:
-    """One of its settings; "" if it does not answer."""
+    """Return one of slurmctld's settings; "" if it does not answer or has none of that name."""
     try:
         return asyncio.run(CommandSlurm().config()).get(name, "")
     except SlicewiseError:
@@ -260,13 +272,19 @@ def _said_by_slurmctld(name: str) -> str:
 
 
 def _linked_version() -> str:
-    """Raises InvalidInputError (SW-ADMISSION-LUA) where no plugin says it."""
+    """Return the Lua version that slurmctld's plugin links, such as ``5.4``.
+
+    Raises InvalidInputError (SW-ADMISSION-LUA) if no plugin tells it.
+    """
     said = _said_by_slurmctld("PluginDir") if _may_ask_slurm() else ""
     return linked_version(said.split(":") if said else ())
 
 
 def _proposal(file: Path, wiring: Wiring) -> Proposal:
-    """A script that loads slicewise.lua in lines of its own is left as it is."""
+    """Build the proposal; a script that loads slicewise.lua in lines of its own stays as it is.
+
+    Raises InvalidInputError (SW-ADMISSION-FILE) if the script can't be read.
+    """
     try:
         before = file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -281,7 +299,7 @@ def _proposal(file: Path, wiring: Wiring) -> Proposal:
 async def _try(proposal: Proposal, version: str) -> dict[str, str]:
     after = await tried(proposal.after, version)
     if proposal.before is not None and after["script"] != "loaded":
-        # A mistake of the script itself is told with its own lines, not the proposal's.
+        # Report a mistake of the site's script with its own line numbers, not the proposal's.
         require_loads(await tried(proposal.before, version))
     if proposal.before is None:
         require_works(after, {})
@@ -293,7 +311,7 @@ async def _try(proposal: Proposal, version: str) -> dict[str, str]:
 
 
 def _write(proposal: Proposal, write_proposal: bool) -> Path | None:
-    """The file that was made, if any."""
+    """Write the new script, or the proposal if asked for; return its path, None if none is."""
     if proposal.before is None:
         path = proposal.file
     elif write_proposal and proposal.diff:

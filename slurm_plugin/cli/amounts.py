@@ -1,4 +1,4 @@
-"""Amounts as operators write them, read exactly."""
+"""Reads amounts as operators write them, exactly, without rounding."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -26,20 +26,21 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 
 
 def limit_from_text(text: str, key: str) -> Millislices:
-    """Slices, or ``unlimited``. Raises InvalidInputError (SW-UNITS)."""
+    """Read slices, or ``unlimited``. Raises InvalidInputError (SW-UNITS)."""
     return MAX_NOMINAL_MILLISLICES if text == UNLIMITED else millislices_from_text(text, key)
 
 
 def limit_text(amount_millislices: int) -> str:
-    """The same for people."""
+    """Write a limit as people read it: slices, or ``unlimited``."""
     unlimited = amount_millislices == MAX_NOMINAL_MILLISLICES
     return UNLIMITED if unlimited else slices_text(amount_millislices)
 
 
 def slice_hours_from_text(text: str, key: str, unlimited: str = "") -> MillisliceSeconds:
-    """Slice-hours such as ``1000`` or ``0.5``; the word ``unlimited``, if any, is the most of all.
+    """Read slice-hours such as ``1000`` or ``0.5``.
 
-    Raises InvalidInputError (SW-UNITS) naming ``key``, also below zero.
+    The word that ``unlimited`` gives, if it is not "", stands for the largest budget. Raises
+    InvalidInputError, naming ``key``: SW-UNITS, also below zero, and SW-BUDGET-RANGE.
     """
     if unlimited and text == unlimited:
         return MAX_BUDGET_MILLISLICE_S
@@ -48,7 +49,7 @@ def slice_hours_from_text(text: str, key: str, unlimited: str = "") -> Millislic
 
 
 def signed_slice_hours_from_text(text: str, key: str) -> MillisliceSeconds:
-    """The same with a sign: ``+2.5``, ``-10``.
+    """Read slice-hours that may have a sign: ``+2.5``, ``-10``.
 
     Raises InvalidInputError: SW-UNITS, SW-BUDGET-RANGE.
     """
@@ -76,7 +77,7 @@ def _refuse_hours(text: str, key: str) -> NoReturn:
 
 
 def period_from_text(text: str) -> Period:
-    """Raises InvalidInputError (SW-PERIOD)."""
+    """Read the period of a budget. Raises InvalidInputError (SW-PERIOD)."""
     try:
         return Period(text)
     except ValueError:
@@ -89,7 +90,7 @@ def period_from_text(text: str) -> Period:
 
 @dataclass(frozen=True)
 class BudgetWords:
-    """A budget as the operator wrote it; None is left as it is."""
+    """A budget's values as the operator wrote them; None leaves a value as it is."""
 
     period: str | None = None
     amount: str | None = None
@@ -98,7 +99,10 @@ class BudgetWords:
 
 
 def budget_from_words(tenant: str, before: Budget | None, words: BudgetWords) -> Budget:
-    """Raises InvalidInputError: SW-BUDGET-NONE, SW-PERIOD, SW-UNITS, SW-BUDGET-RANGE."""
+    """Return the budget after the operator's changes; ``before`` is None if there was none.
+
+    Raises InvalidInputError: SW-BUDGET-NONE, SW-PERIOD, SW-UNITS, SW-BUDGET-RANGE.
+    """
     if before is None and (words.period is None or words.amount is None):
         raise InvalidInputError(
             "SW-BUDGET-NONE",
@@ -125,7 +129,7 @@ def _read(text: str | None, reader: Callable[..., object], *options: str) -> obj
 
 @dataclass(frozen=True)
 class Limits:
-    """A quota's limits of GRES types and of GPU models."""
+    """A quota's limits on GRES types (instances) and on GPU models (millislices)."""
 
     types: Mapping[str, int] = field(hash=False)
     models: Mapping[str, Millislices] = field(hash=False)
@@ -134,10 +138,10 @@ class Limits:
 def limits_from_texts(
     texts: Iterable[str], quota: Quota, types: Collection[str], models: Collection[str]
 ) -> Limits:
-    """The quota's limits after ``TYPE=COUNT``, ``MODEL=SLICES`` or ``NAME=none`` for each text.
+    """Return the quota's limits after each ``TYPE=COUNT``, ``MODEL=SLICES`` or ``NAME=none``.
 
-    ``types`` and ``models`` are those of slicewise.toml; what the quota limits already can be
-    lifted though it is not there any more. Raises InvalidInputError (SW-TYPE-LIMIT, SW-UNITS).
+    ``types`` and ``models`` are those of slicewise.toml. A limit on a name that is no longer there
+    can still be lifted. Raises InvalidInputError (SW-TYPE-LIMIT, SW-UNITS).
     """
     of_types, of_models = dict(quota.type_limits), dict(quota.model_limits)
     for text in texts:

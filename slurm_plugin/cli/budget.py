@@ -1,4 +1,4 @@
-"""Commands of the operator: what tenants may use up in a period."""
+"""``slicewise budget``: what tenants may use up in a period."""
 
 import time
 from dataclasses import asdict
@@ -77,11 +77,11 @@ def set_budget(
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
-    """Set a tenant's budget; what is left out stays as it is.
+    """Set a tenant's budget; options left out keep their values.
 
-    It pays for the tenant's runs and for those of tenants below it that have no budget. Slurm
-    starts nothing that would go beyond it; debt goes on into the next period. A new amount counts
-    at once: the difference is booked as an adjustment.
+    The budget pays for the tenant's runs and for those of tenants below it that have none. Slurm
+    starts no job that would exceed it; debt is carried into the next period. A new amount counts
+    immediately: the difference is booked as an adjustment.
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
@@ -109,7 +109,11 @@ def set_budget(
 
 
 def amend_of(tenant: str, budget: Budget, settings: Settings, reason: str) -> Amend:
-    """What the running period is given at once."""
+    """Return a function that computes what the running period gets or loses by a new budget.
+
+    The ledger calls it with the budget as it was, the last roll and what is unspent; None means
+    that nothing has to be booked.
+    """
 
     def entry(
         was: Budget | None, last_roll_s: int | None, unspent_millislice_s: int
@@ -129,7 +133,7 @@ def amend_of(tenant: str, budget: Budget, settings: Settings, reason: str) -> Am
 
 
 def period_begun_s(budget: Budget, settings: Settings) -> int:
-    """When its running period began, in Unix seconds."""
+    """Return when the budget's running period began, in Unix seconds."""
     return period_start_s(budget.period, int(time.time()), settings.ledger.time_zone)
 
 
@@ -137,9 +141,9 @@ def period_begun_s(budget: Budget, settings: Settings) -> int:
     "remove", epilog="Example: slicewise budget remove vision --reason 'by mistake'"
 )
 def remove_budget(tenant: TenantName, reason: Reason = "", as_json: Json = False) -> None:
-    """Take a tenant's budget away: the nearest tenant above it that has one pays from now on.
+    """Remove a tenant's budget: the nearest tenant above it with a budget pays from now on.
 
-    If there is none, only quotas bind. What its running jobs have reserved stays with it.
+    If there is none, only quotas bind. What running jobs have reserved stays with this tenant.
     """
     with opened_ledger(load_settings()) as ledger:
         _require_budget(ledger, tenant)
@@ -156,9 +160,9 @@ def remove_budget(tenant: TenantName, reason: Reason = "", as_json: Json = False
     "show", epilog="Examples: slicewise budget show | slicewise budget show vision --json"
 )
 def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
-    """Show what budgets have left, in slice-hours, and when they begin anew.
+    """Show what is left of budgets, in slice-hours, and when their next periods begin.
 
-    Of one tenant also what the runs that it pays for have used since its period began.
+    For a single tenant, also show what the runs that it pays for have used since its period began.
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
@@ -191,7 +195,10 @@ def _lines(ledger: "Ledger", settings: Settings, only: str | None) -> list[prese
 
 
 def _reserved(balance: Balance | None, left_millislice_s: int | None) -> int:
-    """Still set aside: without what running jobs have used so far, which is no longer left."""
+    """Return what running jobs may still use of the budget, in millislice-seconds.
+
+    That is what is reserved, less what they have used so far, which is no longer left; not below 0.
+    """
     if balance is None or left_millislice_s is None:
         return 0
     used_so_far = unspent(balance) - left_millislice_s
@@ -199,7 +206,7 @@ def _reserved(balance: Balance | None, left_millislice_s: int | None) -> int:
 
 
 def _used(ledger: "Ledger", settings: Settings, name: str, budget: Budget) -> int:
-    """Since the period began, by the runs that it pays for."""
+    """Return millislice-seconds used since the period began by the runs that the tenant pays."""
     start_s = period_begun_s(budget, settings)
     rows = ledger.audit.statement(None, start_s, int(time.time())).rows
     return used_since(rows, name, start_s)
@@ -217,7 +224,10 @@ def _require_budget(ledger: "Ledger", tenant: str) -> Budget:
 
 
 def _require_begun(ledger: "Ledger", tenant: str, start_s: int) -> None:
-    """What is booked before a period begins, its beginning would take back."""
+    """Refuse to book before the running period has begun: its roll would take the entry back.
+
+    Raises InvalidInputError (SW-BUDGET-BEGINS).
+    """
     if not _has_begun(ledger, tenant, start_s):
         raise InvalidInputError(
             "SW-BUDGET-BEGINS",
@@ -241,7 +251,7 @@ def grant_budget(
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Give a tenant more in the running period; the carry-over rule is for it, too."""
+    """Give a tenant more in the running period; the carry-over rule applies to it, too."""
     granted = slice_hours_from_text(amount, "--amount")
     if not granted:
         raise _no_amount()
@@ -270,7 +280,10 @@ def adjust_budget(
 def _entry(
     tenant: str, kind: Literal["grant", "adjust"], amount: int, reason: str, key: str | None
 ) -> BudgetEntry:
-    """With a key in any case: an answer that is lost on the way may have been a yes."""
+    """Build the entry, always with a key: if the ledger's answer is lost, it may be booked.
+
+    Raises InvalidInputError (SW-TEXT) if ``key`` is empty.
+    """
     if key is not None and not key.strip():
         raise InvalidInputError("SW-TEXT", "--key: it is empty.", "Give one, or leave it out.")
     return BudgetEntry(
@@ -285,7 +298,7 @@ def _no_amount() -> InvalidInputError:
 
 
 def _book(entry: BudgetEntry, *, as_json: bool) -> None:
-    """Book what an operator gives or takes, and say what is left."""
+    """Book what an operator gives or takes, and print what is left."""
     check_words(entry.author, entry.reason)
     if not entry.reason.strip():
         raise InvalidInputError("SW-TEXT", "--reason: it is empty.", "Say why, in a few words.")
@@ -304,7 +317,7 @@ def _book(entry: BudgetEntry, *, as_json: bool) -> None:
 
 
 def _enter(ledger: "Ledger", entry: BudgetEntry) -> None:
-    """Once more where no answer came: by its key it is booked once."""
+    """Book the entry, and try again if no answer came: its key prevents booking it twice."""
     try:
         ledger.budgets.enter(entry, None)
     except UnreachableError:
@@ -323,7 +336,7 @@ def _enter(ledger: "Ledger", entry: BudgetEntry) -> None:
     epilog="Examples: slicewise budget history vision | slicewise budget history vision --json",
 )
 def budget_history(tenant: TenantName, as_json: Json = False) -> None:
-    """Show every rule, roll, grant and adjustment of a budget, the newest first."""
+    """Show every rule, roll (start of a period), grant and adjustment of a budget, newest first."""
     with opened_ledger(load_settings()) as ledger:
         found = present.events(ledger.tenants.history(tenant), ledger.budgets.entries(tenant, 0))
         if not found:

@@ -1,4 +1,4 @@
-"""Commands of the operator: quotas by hour and weekday, and for coming events."""
+"""``slicewise quota calendar``: quotas by hour and weekday, and for coming events."""
 
 import time
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ calendar_app = typer.Typer(
 )
 
 _SAMPLES = range(90, 24 * 60, 180)
-"""Minutes of the day at which a nominal is looked at for the week's picture."""
+"""Minutes of the day at which the week's bars show a nominal."""
 
 _READERS = (
     (WindowKind.NOMINAL, "--nominal", millislices_from_text),
@@ -135,9 +135,9 @@ def set_window(
 ) -> None:
     """Give a tenant another quota at certain hours, or for a coming event.
 
-    Times go by the ledger's time_zone. One value a window; while it holds, it stands in place of
-    what tenant-quota has set. Of several that hold at once, that of an event counts (it has --first
-    and --last), then the newest; of caps the lowest.
+    A window sets one value, which replaces that of tenant-quota while the window holds. Times are
+    in the ledger's time_zone. If several windows hold at the same time, that of an event (with
+    --first and --last) counts, then the newest; of several caps, the lowest counts.
     """
     settings = load_settings()
     zone = settings.ledger.time_zone
@@ -169,7 +169,7 @@ def set_window(
 
 
 def _one_value(texts: Sequence[str | None]) -> tuple[WindowKind, Millislices]:
-    """``texts`` in the order of ``_READERS``."""
+    """Return the window's kind and amount; ``texts`` are in the order of ``_READERS``."""
     given = [(one, text) for one, text in zip(_READERS, texts, strict=True) if text is not None]
     if len(given) != 1:
         raise typer.BadParameter(f"Say one of {', '.join(option for _, option, _ in _READERS)}.")
@@ -178,7 +178,10 @@ def _one_value(texts: Sequence[str | None]) -> tuple[WindowKind, Millislices]:
 
 
 def _check_capacity(ledger: "Ledger", settings: Settings, window: Window) -> None:
-    """One wrong number would squeeze everybody, and perhaps at night."""
+    """Refuse a window with which quotas exceed the cluster (SW-QUOTA-CAPACITY).
+
+    One wrong number would squeeze every tenant's ceiling, perhaps at night.
+    """
     if window.kind is not WindowKind.NOMINAL:
         return
     if above := _above_capacity(ledger, settings, window, is_removed=False):
@@ -192,7 +195,10 @@ def _check_capacity(ledger: "Ledger", settings: Settings, window: Window) -> Non
 def _above_capacity(
     ledger: "Ledger", settings: Settings, window: Window, *, is_removed: bool
 ) -> str:
-    """Since when and how far the quotas are above what there is; "" if they are not."""
+    """Say from when on and by how much quotas would exceed the cluster.
+
+    "" if they would not, or if Slurm does not answer.
+    """
     look = try_to_look_at_slurm(settings)
     if look is None:
         return ""
@@ -226,7 +232,7 @@ def list_windows(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show windows that hold or will hold, and what each tenant is guaranteed in the next days."""
+    """Show windows that hold now or later, and how nominals change over the next seven days."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         policy = ledger.tenants.policy()
@@ -260,7 +266,7 @@ def _shown(window: Window, now_s: float, zone: str) -> present.Shown:
 
 
 def _coming(window: Window, now_s: float, zone: str) -> tuple[Span, ...]:
-    """The next time that it holds, and the one after it."""
+    """Return the current or next span in which the window holds, and the one after it."""
     coming = list(islice(spans(window, now_s, zone), 1))
     if coming and (end_s := coming[0].end_s) is not None:
         coming += islice(spans(window, end_s, zone), 1)
@@ -270,7 +276,10 @@ def _coming(window: Window, now_s: float, zone: str) -> tuple[Span, ...]:
 def _weeks(
     policy: Policy, windows: tuple[Window, ...], tenant: str | None, now_s: float, zone: str
 ) -> list[present.Week]:
-    """Of tenants whose nominal changes in these days; of one that is named in any case."""
+    """Sample the nominals of the next seven days, of tenants whose nominal changes.
+
+    If ``tenant`` is given, only its nominal, even if it does not change.
+    """
     samples = [moment(at_s, zone) for at_s in clock_times_s(_SAMPLES, now_s, WEEK_DAYS, zone)]
     samples = [one for one in samples if one.minute in _SAMPLES]
     first = moment(now_s, zone).weekday
@@ -290,7 +299,7 @@ def _weeks(
 def _print_history(
     ledger: "Ledger", tenant: str | None, settings: Settings, *, as_json: bool
 ) -> None:
-    """Of who is no tenant any more, too."""
+    """Print every window ever set, also those of accounts that are no longer tenants."""
     records = ledger.windows.history()
     records = tuple(one for one in records if tenant is None or one.window.tenant == tenant)
     if as_json:
@@ -312,7 +321,7 @@ def remove_window(
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
-    """Remove a window; what tenant-quota or an older window has set holds again at once."""
+    """Remove a window; the value of tenant-quota or an older window holds again immediately."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         removed = ledger.windows.end(window_id, author_name(), reason)

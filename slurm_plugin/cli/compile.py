@@ -1,4 +1,4 @@
-"""Commands of the operator: bring Slurm's limits to the ledger's, and take them out again."""
+"""``slicewise compile`` and ``uninstall``: write the ledger's limits into Slurm, remove them."""
 
 import asyncio
 import os
@@ -61,8 +61,8 @@ def compile_command(
 ) -> None:
     """Bring Slurm's limits to what the ledger says, as the daemon does by itself.
 
-    Amounts are in millislices, budgets in millislice-minutes, as Slurm counts them. Works with
-    the daemon running or not. After slicewise uninstall it is refused without --again.
+    Amounts are in millislices, budgets in millislice-minutes, as Slurm counts them. It works
+    whether the daemon runs or not. After slicewise uninstall it is refused without --again.
     """
     settings = load_settings()
     if slurm_conf:
@@ -159,11 +159,12 @@ def uninstall_command(
 ) -> None:
     """Put all of Slurm's limits back to what they were before Slicewise, and remove its QOS.
 
-    The daemon must be stopped first; nobody sets limits again, whatever still runs, before
-    slicewise compile --again. Jobs go on, those that wait on borrowed quota on their tenant's own:
-    a QOS stays as long as jobs are in it, and goes with --finish, or by itself when the daemon or
-    slicewise rebalance runs. --finish exits 75 as long as something stays. Works without
-    PostgreSQL, by what stands in Slurm. The ledger keeps its data. After a crash run it again.
+    Stop the daemon first. No part of Slicewise sets limits again before slicewise compile --again,
+    whatever still runs. Jobs continue; jobs that wait on borrowed quota are moved to their tenant's
+    own QOS if they can ever start there. A QOS stays while jobs are in it; --finish removes it
+    later, and so does the daemon or slicewise rebalance when it runs. --finish exits 75 while
+    something remains. The command works without PostgreSQL, by what is recorded in Slurm. The
+    ledger keeps its data. After a crash, run it again.
     """
     settings = load_settings()
     tell: Tell = _tell_nobody if as_json else _tell
@@ -218,7 +219,10 @@ def _count(number: int, one: str, many: str) -> str:
 
 @contextmanager
 def _ledger_or_none(settings: Settings) -> "Iterator[Ledger | None]":
-    """It can be taken out at any time: what Slurm itself says must do then."""
+    """Open the ledger; yield None if that fails, since Slicewise must be removable at any time.
+
+    What Slurm itself says must be enough then.
+    """
     with ExitStack() as stack:
         ledger = None
         try:
@@ -241,7 +245,7 @@ def _finish(ledger: "Ledger | None", settings: Settings, tell: Tell) -> Undone:
 
 def _uninstall(ledger: "Ledger | None", settings: Settings, tell: Tell, *, yes: bool) -> Undone:
     slurm = CommandSlurm()
-    # Before anything is marked: it may be another cluster's Slurm.
+    # Plan before anything is marked in Slurm: it may be another cluster's.
     due = asyncio.run(plan(slurm, ledger, settings))
     if not yes:
         moves = f", {len(due.moves)} waiting jobs or arrays moved" if due.moves else ""

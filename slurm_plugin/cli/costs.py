@@ -1,4 +1,4 @@
-"""``slicewise costs``: what each MIG profile costs. It asks nobody."""
+"""``slicewise costs``: what each MIG profile costs. It asks no other program."""
 
 from collections.abc import Iterable
 from fractions import Fraction
@@ -23,8 +23,9 @@ def print_costs(
     """Show what one instance of every MIG profile costs, in slices.
 
     A profile costs 7 slices × the larger of its compute share and its memory share of the GPU × the
-    weight of the GPU model, rounded up to a thousandth: its dominant share, so that nobody can hold
-    a GPU's memory at the price of a little compute. Shares are those that NVIDIA documents:
+    weight of the GPU model, rounded up to a thousandth. The larger share is its dominant share, so
+    that no job can hold a GPU's memory at the price of a little compute. NVIDIA documents the
+    shares:
     https://docs.nvidia.com/datacenter/tesla/mig-user-guide/#supported-mig-profiles
     """
     if every:
@@ -42,7 +43,7 @@ def print_costs(
 
 
 def profile_costs(model: str, weight: Fraction) -> Iterable[ProfileCost]:
-    """Of each profile of a model, the smallest first; nothing of one that can't be cut."""
+    """Return the cost of each profile of a model, the lowest first; () if it can't be cut."""
     on = boards().get(model)
     if on is None:
         return ()

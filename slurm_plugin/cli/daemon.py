@@ -1,4 +1,4 @@
-"""The command that starts the daemon."""
+"""``slicewise daemon``: checks the user and starts the daemon."""
 
 import asyncio
 import os
@@ -27,8 +27,8 @@ def run_daemon(
 ) -> None:
     """Run beside slurmctld, as SlurmUser: decide submissions, follow Slurm, keep the ledger.
 
-    Logs to stderr, one line per event. SIGTERM ends it; what must last is in Slurm and PostgreSQL,
-    so killing it loses nothing.
+    It logs to stderr, one line per event. SIGTERM ends it. Everything that must last is in Slurm
+    and PostgreSQL, so killing it loses nothing.
     """
     settings = load_settings(config)
     _require_slurm_user(settings.daemon)
@@ -48,7 +48,11 @@ async def _serve(settings: Settings, ledger: "Ledger") -> None:
 
 
 def _require_slurm_user(settings: DaemonSettings) -> None:
-    """Slurm lets only SlurmUser hold as administrator, and slurmctld must reach the socket."""
+    """Refuse to run as another user than SlurmUser.
+
+    Slurm lets only SlurmUser hold jobs as an administrator, and slurmctld must reach the socket.
+    Raises InvalidInputError (SW-DAEMON-USER).
+    """
     try:
         wanted = pwd.getpwnam(settings.slurm_user).pw_uid
     except KeyError:

@@ -1,4 +1,4 @@
-"""What users read: through the daemon."""
+"""The source of users' commands: the daemon."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 class DaemonSource:
-    """Own tenants, as the daemon sees them."""
+    """A ``Source`` that shows the caller's own tenants, as the daemon reports them."""
 
     def __init__(self, daemon: DaemonClient) -> None:
         self._daemon = daemon
 
     def explanation(self, tenant: str) -> "Explanation":
-        """As ``Source`` says."""
-        # Here alone: it takes much that statements and balances have no use for.
+        """See ``Source``."""
+        # Imported here: it loads much that statements and balances don't need.
         from slurm_plugin.decide.explain import Explanation  # noqa: PLC0415
 
         answer = asyncio.run(self._daemon.explain(tenant))
         return TypeAdapter(Explanation).validate_python(answer.explanation)
 
     def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
-        """As ``Source`` says."""
+        """See ``Source``."""
         rows, now_s = asyncio.run(self._pages(StatementRequest(tenant=tenant, since_s=since_s)))
         return Statement(rows, totals(rows)), now_s
 
@@ -44,6 +44,6 @@ class DaemonSource:
         return tuple(rows), answer.now_s
 
     def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
-        """As ``Source`` says."""
+        """See ``Source``."""
         answer = asyncio.run(self._daemon.balance(tenant))
         return TypeAdapter(tuple[BalanceLine, ...]).validate_python(answer.balances)

@@ -1,4 +1,4 @@
-"""Commands of the operator: the ledger's database."""
+"""``slicewise db``: the ledger's database, its schema and roles."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -14,7 +14,7 @@ db_app = typer.Typer(help="The ledger's PostgreSQL schema.", no_args_is_help=Tru
 
 
 class Duty(StrEnum):
-    """What a role of PostgreSQL is for."""
+    """What a role of PostgreSQL may do in the ledger."""
 
     DAEMON = "daemon"
     OPERATOR = "operator"
@@ -24,7 +24,7 @@ class Duty(StrEnum):
 
 @db_app.command("upgrade", epilog="Example: slicewise db upgrade")
 def upgrade() -> None:
-    """Bring the ledger's tables up to date; does nothing if they are."""
+    """Bring the ledger's tables up to date; do nothing if they already are."""
     from slurm_plugin.ledger import schema  # noqa: PLC0415 -- not for --help
 
     _print_step(schema.upgrade(_url()))
@@ -32,7 +32,7 @@ def upgrade() -> None:
 
 @db_app.command("current", epilog="Example: slicewise db current")
 def current(as_json: Json = False) -> None:
-    """Show which revision the database is at, and which one this version needs."""
+    """Show the database's revision, and the one that this version of Slicewise needs."""
     from slurm_plugin.ledger import schema  # noqa: PLC0415 -- not for --help
 
     revisions = {"current": schema.current_of(_url()), "head": schema.head()}
@@ -47,7 +47,7 @@ def downgrade(
     revision: Annotated[str, typer.Argument(help="An older revision, or base for no tables.")],
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
 ) -> None:
-    """Go back to an older revision; what it has no tables for is lost."""
+    """Go back to an older revision; data for which it has no tables is lost."""
     from slurm_plugin.ledger import schema  # noqa: PLC0415 -- not for --help
 
     if not yes:
@@ -67,11 +67,11 @@ def grant(
         typer.Option("--as", metavar="DUTY", help="daemon, operator, reader or launcher."),
     ],
 ) -> None:
-    """Let a role do its work in the ledger and nothing else.
+    """Give a PostgreSQL role the rights that its duty needs, and no others.
 
     No role may change or delete an entry. A reader only reads; an operator sets quotas and budgets;
-    the daemon charges; the launcher keeps what it has learnt and sees nothing of the ledger. Run it
-    as the owner of the tables.
+    the daemon charges; the launcher stores what it has learnt and can't read the ledger. Run the
+    command as the owner of the tables.
     """
     from slurm_plugin.ledger import schema  # noqa: PLC0415 -- not for --help
 

@@ -12,9 +12,10 @@ from slurm_plugin.cli.source import opened_source
 def explain_tenant(tenant: TenantName, as_json: Json = False) -> None:
     """Show what a tenant may still start of each GPU type, and what allows no more.
 
-    Guaranteed is in its own QOS, borrowed what goes beyond that in slicewise_TENANT_borrowed. A
-    budget allows what could run for an hour on it. The reason is what squeue shows of a job that
-    waits for that. Users see the tenants that they belong to.
+    "Guaranteed" counts instances in the tenant's own QOS, "borrowed" further ones in
+    slicewise_TENANT_borrowed. A budget allows as many as could run on it for an hour. In
+    parentheses is the reason that squeue shows for a job that waits for the limit. Users see the
+    tenants that they belong to.
     """
     with opened_source(load_settings()) as source:
         found = source.explanation(tenant)

@@ -1,4 +1,4 @@
-"""Reads what the operator's commands show of tenants: the ledger, the clock, Slurm's answer."""
+"""Gathers what operators' commands show of tenants, from the ledger, the clock and Slurm."""
 
 from typing import TYPE_CHECKING
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def gathered(books: Books, policy: Policy, look: SlurmLook | None) -> Gathered:
-    """What the ledger has of these tenants; ``look`` is None where Slurm does not answer.
+    """Join what the ledger has of these tenants with Slurm's answer; None if there was none.
 
-    Where it shows no GPU its capacity is not known, as it is not when limits are compiled.
+    If Slurm shows no GPU, the capacity counts as unknown, as it does when limits are compiled.
     """
     return Gathered(
         policy=policy,
@@ -34,7 +34,10 @@ def gathered(books: Books, policy: Policy, look: SlurmLook | None) -> Gathered:
 def details(
     ledger: "Ledger", books: Books, policy: Policy, settings: Settings, name: str
 ) -> Details:
-    """One tenant of that policy; raises InvalidInputError (SW-TENANT-UNKNOWN) if it is none."""
+    """Return everything about one tenant of ``policy``.
+
+    Raises InvalidInputError (SW-TENANT-UNKNOWN) if ``policy`` does not have it.
+    """
     tenant = require_tenant(policy, name)
     found = gathered(books, policy, try_to_look_at_slurm(settings))
     last = ledger.tenants.history(name)[0]

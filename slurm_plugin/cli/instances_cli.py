@@ -1,4 +1,4 @@
-"""``slicewise mig instances``: which instances serve loads, by what ``slicewise profile`` found."""
+"""``slicewise mig instances``: chooses instances for loads, by figures of ``slicewise profile``."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -25,12 +25,12 @@ from slurm_plugin.decide.mig.instances import (
 )
 
 _MOST = 10_000_000
-"""Requests per second, and milliseconds: more is a slip of the pen, and nobody's cluster."""
+"""Most requests per second, and most milliseconds: a larger number must be a typing error."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A service's name, what was measured, the load that it has to serve."""
+    """A service's name, its measurements, and the load that it has to serve."""
 
     name: str
     rows: Sequence[Measurement]
@@ -53,7 +53,7 @@ def _positive(text: str) -> Decimal:
 
 
 def _wanted(text: str) -> Wanted:
-    """``NAME=FILE,RATE,SLO_MS``, as an option's parser."""
+    """Parse ``NAME=FILE,RATE,SLO_MS``, the value of an option."""
     name, _, rest = text.partition("=")
     parts = rest.rsplit(",", 2)
     if not name or len(parts) != 3:  # noqa: PLR2004
@@ -70,7 +70,10 @@ def _service(name: str, rows: Sequence[Measurement], rate_rps: Decimal, slo_ms: 
 
 
 def _of_model(rows: Sequence[Measurement], models: Collection[str]) -> Sequence[Measurement]:
-    """Raises InvalidInputError (SW-PROFILE-FILE) unless there is one such model."""
+    """Return the rows of ``models``.
+
+    Raises InvalidInputError (SW-PROFILE-FILE) unless they are of exactly one model.
+    """
     found = [row for row in rows if row.model in models]
     if len({row.model for row in found}) != 1:
         known = ", ".join(sorted({row.model for row in rows})) or "none"
@@ -114,8 +117,9 @@ def instances(
 ) -> None:
     """Show the cheapest instances that serve a load within its SLO, and how to cut GPUs for them.
 
-    One service gets those that cost the fewest slices; several get those that need the fewest GPUs
-    together. Only figures count whose latency is below 0.45 of the SLO: the rest is for waiting.
+    One service gets the instances that cost the fewest slices; several services get those that need
+    the fewest GPUs together. Only measurements with a latency below 0.45 of the SLO are used: the
+    rest of the time is for waiting.
     """
     services = list(service or ())
     if files and rate and slo_ms and not services:
@@ -138,7 +142,10 @@ def instances(
 
 
 def _board(services: Sequence[Wanted], named: str | None) -> Board:
-    """Raises InvalidInputError: SW-GPU-MODEL, SW-PROFILE-FILE."""
+    """Return the GPU model to choose on: the one named, else the only one measured.
+
+    Raises InvalidInputError: SW-GPU-MODEL, SW-PROFILE-FILE.
+    """
     models = sorted({row.board for one in services for row in one.rows})
     if named is None and len(models) > 1:
         raise InvalidInputError(
@@ -150,7 +157,7 @@ def _board(services: Sequence[Wanted], named: str | None) -> Board:
 
 
 def _costs(on: Board) -> Mapping[str, int]:
-    """Millislices of each profile; a model that slicewise.toml does not list has weight 1."""
+    """Return each profile's cost in millislices; a model not in slicewise.toml has weight 1."""
     gpu = load_settings().gpus.get(on.model)
     weight = gpu.weight if gpu is not None else Fraction(1)
     return {name: cost_millislices(on, name, weight) for name in on.profiles}

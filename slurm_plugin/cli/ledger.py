@@ -1,4 +1,4 @@
-"""Commands about what was used, for everybody; and that the ledger is right, for operators."""
+"""``slicewise ledger``: what was used, for all users; checks and exports, for operators."""
 
 import csv
 import json
@@ -45,7 +45,7 @@ Until = Annotated[
 
 
 class Format(StrEnum):
-    """Of an export."""
+    """Format of an export."""
 
     CSV = "csv"
     JSONL = "jsonl"
@@ -66,11 +66,11 @@ def statement(
     as_json: Json = False,
     as_csv: Csv = False,
 ) -> None:
-    """Show what was used, run by run, in slice-seconds; running ones up to now.
+    """Show what was used, run by run, in slice-seconds; running jobs count up to now.
 
-    With --since each run counts whole, also if it started before. With --from and --until runs are
-    cut there: what follows each other, such as months, adds up. Times are local. JSON and CSV have
-    integers in millislice-seconds. Users see the tenants that they belong to.
+    With --since, each run counts in full, even if it started earlier. With --from and --until, runs
+    are cut at these times, so that consecutive periods such as months add up. Times are local. JSON
+    and CSV have integers in millislice-seconds. Users see the tenants that they belong to.
     """
     _require_one_form(as_json=as_json, as_csv=as_csv)
     if since is not None and (begin is not None or end is not None):
@@ -108,9 +108,9 @@ def _since_s(since: datetime | None) -> int:
     " | slicewise ledger balance --csv",
 )
 def balance(tenant: AnyTenant = None, as_json: Json = False, as_csv: Csv = False) -> None:
-    """Show every tenant's accounts as they stand, in slice-hours; below zero is an overdraft.
+    """Show every tenant's balances, in slice-hours; an amount below zero is an overdraft.
 
-    Left now is what is available and reserved, less what running jobs have used so far. JSON and
+    "Left now" is what is available and reserved, less what running jobs have used so far. JSON and
     CSV have integers in millislice-seconds. Users see the tenants that they belong to.
     """
     _require_one_form(as_json=as_json, as_csv=as_csv)
@@ -142,7 +142,7 @@ def verify(
 ) -> None:
     """Replay every transfer and compare with every stored balance; exit 1 if anything differs.
 
-    Works on a live system: it looks at one consistent state.
+    It can be run on a live system: it reads one consistent state.
     """
     with opened_ledger(load_settings()) as ledger, spinner("Replaying the ledger"):
         began_s = time.monotonic()
@@ -189,7 +189,7 @@ def export(
         Path | None, typer.Option(help="A file, written whole or not at all; else stdout.")
     ] = None,
 ) -> None:
-    """Write every transfer, the oldest first: what a ledger of your own could be filled with."""
+    """Write every transfer, oldest first, for example to fill a ledger of your own."""
     with opened_ledger(load_settings()) as ledger:
         rows = ledger.audit.export(_since_s(since))
         if output is None:

@@ -1,4 +1,4 @@
-"""What operators read: in the ledger itself."""
+"""The source of operators' commands: the ledger itself, and Slurm."""
 
 import time
 from collections.abc import Collection
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class LedgerSource:
-    """Every tenant, and Slurm asked by this command."""
+    """A ``Source`` that shows every tenant; this command asks Slurm itself."""
 
     def __init__(self, ledger: "Ledger", settings: Settings) -> None:
         self._ledger = ledger
         self._settings = settings
 
     def explanation(self, tenant: str) -> "Explanation":
-        """As ``Source`` says."""
-        # Here alone: statements and balances ask no Slurm.
+        """See ``Source``."""
+        # Imported here: statements and balances don't ask Slurm.
         from slurm_plugin.cli.slurm_look import jobs_and_nodes  # noqa: PLC0415
         from slurm_plugin.decide.explain import explain, situation  # noqa: PLC0415
         from slurm_plugin.decide.world import Seen  # noqa: PLC0415
@@ -37,7 +37,7 @@ class LedgerSource:
         return explain(tenant, situation(world))
 
     def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
-        """As ``Source`` says."""
+        """See ``Source``."""
         ledger = self._ledger
         if tenant is not None:
             _require_known(tenant, {*ledger.tenants.policy(), *ledger.charges.charged_tenants()})
@@ -45,7 +45,7 @@ class LedgerSource:
         return self._ledger.audit.statement(tenant, since_s, now_s), now_s
 
     def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
-        """As ``Source`` says."""
+        """See ``Source``."""
         books = books_now(self._ledger, self._settings)
         if tenant is None:
             return balance_lines(books, None)
@@ -54,7 +54,10 @@ class LedgerSource:
 
 
 def _require_known(tenant: str, known: Collection[str]) -> None:
-    """An account that is no tenant may still have runs."""
+    """Raise InvalidInputError (SW-TENANT-UNKNOWN) unless the ledger knows the account.
+
+    An account that is not a tenant any more may still have runs.
+    """
     if tenant not in known:
         raise InvalidInputError(
             "SW-TENANT-UNKNOWN",

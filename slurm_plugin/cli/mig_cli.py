@@ -1,4 +1,4 @@
-"""Commands about MIG: profiles, layouts, costs, and the files of NVIDIA's mig-parted."""
+"""``slicewise mig``: profiles, layouts, costs, and the files of NVIDIA's mig-parted."""
 
 import sys
 from collections import Counter
@@ -49,10 +49,10 @@ AnyModel = Annotated[
     epilog="Examples: slicewise mig profiles H200-141GB | slicewise mig profiles --json"
 )
 def profiles(model: AnyModel = None, as_json: Json = False) -> None:
-    """Show the MIG profiles of a GPU model: what each takes, where it may begin.
+    """Show the MIG profiles of a GPU model: what each takes, and where it may start.
 
-    Starts are memory slices. The table is the last resort: on a node what its driver says counts
-    (slicewise node probe tells where they differ).
+    Starts are memory slices. The table is only a fallback: on a node, what its driver says counts
+    (slicewise node probe shows where they differ).
     """
     shown = [board(model)] if model else list(boards().values())
     if as_json:
@@ -79,8 +79,8 @@ def layouts(
 ) -> None:
     """Show how a GPU can be cut: the layouts to which nothing can be added.
 
-    Profiles that differ from another one by their media or graphics engines alone are left out
-    unless they are asked for.
+    Profiles that differ from another profile only in their media or graphics engines are left out,
+    unless --with names them.
     """
     least = Counter(profile_of(board(model), name).name for name in wanted or ())
     on = _plain(board(model), besides=least)
@@ -129,18 +129,18 @@ def export(
 ) -> None:
     """Print how the node's GPUs are cut, as a configuration file of mig-parted.
 
-    Such a file counts instances; it does not say where they lie.
+    Such a file says how many instances there are, not where they lie.
     """
     sys.stdout.write(parted.text_of(config, read_inventory(host_root).gpus))
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What one entry of a file makes of one GPU model.
+    """One entry of a mig-parted file, applied to one GPU model.
 
     Attributes:
-        board: None is any; without a layout: none of the table.
-        layout: where the instances could lie; None if they can't.
+        board: the GPU model; None is any model, or without a layout no model of the table.
+        layout: where the instances could lie; None if they don't fit.
     """
 
     config: str
@@ -167,9 +167,9 @@ def import_(
 ) -> None:
     """Read a configuration file of mig-parted, and show where its instances would lie.
 
-    Nothing is cut. An entry without a device-filter is shown for each model that has its
-    profiles, or for --model. Exits 1 if instances of an entry don't fit beside each other, or a
-    model that is shown lacks one, or none has them.
+    Nothing is cut. An entry without a device-filter is shown for each model that has its profiles,
+    or for --model. Exits 1 if instances of an entry don't fit beside each other, if a model that is
+    shown lacks one of the profiles, or if no model has them.
     """
     found = list(_wishes(_chosen(parted.parse(_read(file)), config), model))
     if as_json:

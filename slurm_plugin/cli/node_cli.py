@@ -1,4 +1,4 @@
-"""Commands on a GPU node: what it has, and what Slurm should be told of it."""
+"""``slicewise node`` and ``doctor``: what a GPU node has, and what Slurm has to know of it."""
 
 import asyncio
 import os
@@ -47,11 +47,11 @@ NodeName = Annotated[
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is to be said of a node.
+    """Findings about a node.
 
     Attributes:
-        faults: to be seen to.
-        notes: to be known.
+        faults: what has to be repaired.
+        notes: what operators should know.
     """
 
     faults: tuple[str, ...]
@@ -60,10 +60,10 @@ class Diagnosis:
 
 @node_app.command(epilog="Examples: slicewise node probe | slicewise node probe --json")
 def probe(host_root: HostRoot = ROOT, as_json: Json = False) -> None:
-    """Show the node's GPUs: how they are cut, who holds what, whether they are well.
+    """Show the node's GPUs: how they are cut, which jobs hold what, and their health.
 
-    Memory slices in brackets are an instance; a dot is a free one. Nothing is changed. Root sees
-    the kernel's errors (Xid) too.
+    Memory slices in brackets form an instance; a dot is a free memory slice. Nothing is changed.
+    Root also sees the kernel's GPU errors (Xid).
     """
     inventory = read_inventory(host_root)
     found = Diagnosis(faults(inventory), _differences(inventory))
@@ -83,15 +83,16 @@ def _differences(inventory: Inventory) -> tuple[str, ...]:
 
 @node_app.command(epilog="Examples: slicewise node gres | slicewise node gres --node gpu07 --json")
 def gres(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = False) -> None:
-    """Print the lines of gres.conf and slurm.conf for the node as it is cut.
+    """Print the lines of gres.conf and slurm.conf for the node as it is cut now.
 
-    Types are those that slicewise.toml has for a profile; without one the full name, such as
-    nvidia_h200_1g.18gb. Each instance is let at its own capability devices only. Slurm's own
-    detection is off on these lines: it finds types by a part of their name. The node's faults are
-    printed as comments: what can't be reached or has no capability device has no line.
+    A type is the name that slicewise.toml has for a profile; without one it is the full name, such
+    as nvidia_h200_1g.18gb. Each instance has access to its own capability devices only. Slurm's own
+    detection is off on these lines, since it matches types by a part of their name. The node's
+    faults are printed as comments: a device that can't be reached or that has no capability device
+    gets no line.
 
-    Types pad0 to pad55 stand for instances that could be cut and are not: Slurm lets jobs live
-    through another cut only if the node keeps its number of devices. Nobody can use them.
+    Types pad0 to pad55 stand for instances that could be cut but are not: Slurm lets jobs survive a
+    re-cut only if the node keeps its number of devices. No job can use them.
     """
     inventory, name = read_inventory(host_root), node or _node_name()
     wrong, settings = faults(inventory), _settings()
@@ -116,11 +117,12 @@ def cut(
     after: Annotated[str, typer.Option("--to", help="Those that it gets.")],
     host_root: HostRoot = ROOT,
 ) -> None:
-    """Cut a GPU anew, for root; print it as JSON. `slicewise recut run` calls this on the node.
+    """Re-cut one GPU of this node, as root; print the result as JSON.
 
-    Instances of both lists stay. What a process holds is not destroyed: then nothing is done. If a
-    step fails, the GPU is cut as before; killed, the command is given again, or with both lists
-    swapped. MIG mode is never switched. Slurm is not told.
+    Instances that are in both lists stay. If a process holds an instance that would go, nothing is
+    done. If a step fails, the GPU is cut as before. If the command is killed, run it again, or with
+    both lists swapped to go back. MIG mode is never switched. Slurm is not told of the change:
+    `slicewise recut run`, which calls this command on the node, does that.
     """
     print_json(asdict(cut_gpu(gpu_uuid, before, after, host_root)))
 
@@ -150,7 +152,7 @@ def _directory(settings: Settings | None, name: str) -> str:
 
 
 def _settings() -> Settings | None:
-    """A node may have none."""
+    """Return the settings; None if this node has no slicewise.toml."""
     return load_settings() if settings_file().exists() else None
 
 
@@ -161,10 +163,9 @@ def _node_name() -> str:
 def doctor(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = False) -> None:
     """Compare a node's GPUs with what Slurm and slicewise.toml say of them.
 
-    Run it on the GPU node; it exits 1 at a fault. It looks at the boards' health, at how they are
-    cut, at the counts that slurmctld has, at whether the managed partitions take the tenants' QOS
-    (AllowQos), at whether Slurm keeps jobs off each other's devices, and at the table of MIG
-    profiles.
+    Run it on the GPU node. It checks the boards' health, how they are cut, the counts that
+    slurmctld has, whether the managed partitions take the tenants' QOS (AllowQos), whether Slurm
+    keeps jobs off each other's devices, and the table of MIG profiles. Exits 1 if it finds a fault.
     """
     found = _diagnosis(node or _node_name(), host_root)
     if as_json:
@@ -194,8 +195,10 @@ def _diagnosis(name: str, host_root: Path) -> Diagnosis:
 def _by_slurm(
     name: str, devices: tuple[slurm_gres.Device, ...], settings: Settings | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Where slurmctld's node is another one, or its partitions do not take the tenants' jobs; and
-    what of its settings leaves devices open.
+    """Return what is wrong, and which settings leave devices open to all jobs, by slurmctld.
+
+    Wrong are GPU counts that differ from the node's, managed partitions that do not take tenants'
+    jobs, and a slurmctld that does not answer.
     """
     managed = settings.cluster.partitions if settings is not None else ()
     try:
@@ -210,14 +213,14 @@ def _by_slurm(
 async def _asked(
     managed: Collection[str],
 ) -> tuple[tuple[NodeView, ...], Mapping[str, str], tuple[str, ...]]:
-    """Nodes, slurm.conf, and which of the ``managed`` partitions do not take all tenants' QOS."""
+    """Return nodes, slurm.conf, and a fault for each managed partition that bars a tenant's QOS."""
     slurm = CommandSlurm()
     nodes, config, partitions = await asyncio.gather(
         slurm.nodes(), slurm.config(), slurm.partitions()
     )
     views = [view for view in partitions if view.name in managed]
     if all(view.allow_qos is None and not view.deny_qos for view in views):
-        # slurmdbd need not be asked, which may not be within reach of the node.
+        # No partition restricts QOS: don't ask slurmdbd, which the node may be unable to reach.
         return nodes, config, ()
     ours = {qos for row in await slurm.associations() for qos in row.qos if is_ours(qos)}
     return nodes, config, closed_to_qos(partitions, managed, ours)

@@ -1,4 +1,4 @@
-"""Long work's progress on a terminal; files that are written whole or not at all."""
+"""Shows the progress of long work on a terminal; writes files completely or not at all."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @contextmanager
 def spinner(text: str) -> Iterator[None]:
-    """Shown on stderr if that is a terminal."""
+    """Show a spinner on stderr while the body runs, if stderr is a terminal."""
     with _progress() as progress:
         progress.add_task(text, total=None, count="")
         yield
@@ -27,9 +27,9 @@ def spinner(text: str) -> Iterator[None]:
 
 @contextmanager
 def counting(noun: str, every: int) -> Iterator[Callable[[Iterable[T]], Iterator[T]]]:
-    """Rows that pass through what it gives are counted on stderr if that is a terminal.
+    """Yield a function that passes rows on and counts them on stderr, if that is a terminal.
 
-    ``every``: so many rows between two looks at the screen.
+    ``every``: rows between two updates of the count.
     """
     with _progress() as progress:
         task = progress.add_task(noun, total=None, count="0 ")
@@ -59,9 +59,9 @@ def _progress() -> "Progress":
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[str]]:
-    """A text file that only its owner can read; it takes its place when all of it is on disk.
+    """Write a text file that only its owner can read; it gets its name once all is on disk.
 
-    Raises InvalidInputError (SW-OUTPUT) if it can't be written; then nothing has changed there.
+    Raises InvalidInputError (SW-OUTPUT) if it can't be written; ``path`` is unchanged then.
     """
     try:
         with NamedTemporaryFile(

@@ -1,4 +1,4 @@
-"""What the operator's commands share: options, the ledger, who asks."""
+"""Shared by operators' commands: options, the ledger, the caller's name, waiting for the daemon."""
 
 import os
 import pwd
@@ -27,8 +27,8 @@ _POLL_S, _LONGEST_POLL_S = 0.05, 0.4
 
 @contextmanager
 def opened_ledger(settings: Settings) -> "Iterator[Ledger]":
-    """The ledger, of the version that this program needs."""
-    # Here alone: SQLAlchemy takes longer to import than all that a user's command does.
+    """Open the ledger; refuse one whose tables are not of the revision that this program needs."""
+    # Imported here: SQLAlchemy takes longer to import than everything that a user's command does.
     from slurm_plugin.ledger.store import Ledger  # noqa: PLC0415 -- only who asks the database
 
     with Ledger(database_url(settings.database), settings.cluster.name) as ledger:
@@ -37,7 +37,7 @@ def opened_ledger(settings: Settings) -> "Iterator[Ledger]":
 
 
 def complete_tenant(incomplete: str) -> list[str]:
-    """Tenants for the shell's completion; none where the ledger can't be read."""
+    """Return tenants for the shell's completion; none if the ledger can't be read."""
     try:
         with opened_ledger(load_settings()) as ledger:
             return sorted(name for name in ledger.tenants.policy() if name.startswith(incomplete))
@@ -79,7 +79,7 @@ Overcommit = Annotated[
 
 
 def local_time(text: str) -> datetime:
-    """A day or a time, as an option's parser."""
+    """Parse a day or a time, the value of an option, as local time."""
     for form in _TIMES:
         with suppress(ValueError, OverflowError):
             return datetime.strptime(text, form).astimezone()
@@ -89,13 +89,13 @@ def local_time(text: str) -> datetime:
 
 
 def author_name() -> str:
-    """Who runs this command; behind sudo, who called it."""
+    """Return the login name of the user who runs this command; under sudo, of its caller."""
     name = pwd.getpwuid(os.getuid()).pw_name
     return os.environ.get("SUDO_USER", name) if os.getuid() == 0 else name
 
 
 def require_tenant(policy: Policy, name: str) -> Tenant:
-    """Raises InvalidInputError (SW-TENANT-UNKNOWN) unless it is one."""
+    """Return the tenant; raises InvalidInputError (SW-TENANT-UNKNOWN) if ``name`` is none."""
     if name not in policy:
         raise InvalidInputError(
             "SW-TENANT-UNKNOWN",
@@ -106,14 +106,15 @@ def require_tenant(policy: Policy, name: str) -> Tenant:
 
 
 def resets_s(budget: Budget | None, settings: Settings) -> int | None:
-    """When it begins anew, in Unix seconds; None if never."""
+    """Return when the budget's next period begins, in Unix seconds; None if never."""
     zone, now_s = settings.ledger.time_zone, int(time.time())
     return next_start_s(budget.period, now_s, zone) if budget else None
 
 
 def wait_until_compiled(ledger: "Ledger", change_id: int, began_s: float) -> float | None:
-    """How long after ``began_s`` (monotonic) Slurm's limits had the change; None if not in 5 s, or
-    if Slicewise was taken out of Slurm: then they never will.
+    """Wait until Slurm's limits have the change; return the seconds since ``began_s`` (monotonic).
+
+    None if they don't within 5 s, or if Slicewise was taken out of Slurm: then they never will.
     """
     if ledger.limits.is_uninstalled():
         return None
@@ -122,7 +123,10 @@ def wait_until_compiled(ledger: "Ledger", change_id: int, began_s: float) -> flo
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:
-    """Whether it came true within 5 s: the daemon is asked by what it writes into the ledger."""
+    """Poll until the condition holds; return whether it did within 5 s.
+
+    Conditions look at what the daemon writes into the ledger: the daemon itself is not asked.
+    """
     until_s, pause_s = time.monotonic() + _PATIENCE_S, _POLL_S
     while not condition():
         if time.monotonic() > until_s:

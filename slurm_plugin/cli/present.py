@@ -18,17 +18,23 @@ _TIME, _BRIEF_TIME = "%Y-%m-%d %H:%M:%S", "%m-%d %H:%M:%S"
 
 
 def time_text(second: int, form: str = _TIME) -> str:
-    """Local time to the second."""
+    """Write Unix seconds as local time, to the second unless ``form`` says otherwise."""
     return datetime.fromtimestamp(second, tz=UTC).astimezone().strftime(form)
 
 
 def reset_text(second: int | None) -> str:
-    """When a budget begins anew, by the local clock: ``2026-12-01 00:00 UTC``, or ``never``."""
+    """Write when a budget's next period begins, as local time with its zone, or ``never``.
+
+    An example: ``2026-12-01 00:00 UTC``.
+    """
     return "never" if second is None else time_text(second, "%Y-%m-%d %H:%M %Z")
 
 
 def times_column(heading: str, seconds: Iterable[int | None], rank: int = 0) -> Column:
-    """Points in time; None is the end of what still runs. Narrow terminals leave the year out."""
+    """A column of times; None, the end of a running job, is ``running``.
+
+    Narrow terminals leave the year out.
+    """
     known = tuple(seconds)
     whole, brief = (
         ["running" if second is None else time_text(second, form) for second in known]

@@ -15,10 +15,10 @@ class Here:
     """What is known without the daemon.
 
     Attributes:
-        on_disk: version of slicewise.lua.
-        off_file: the kill switch.
+        on_disk: version of slicewise.lua on disk.
+        off_file: path of the kill switch.
         problem: why slurmctld's Lua can't run slicewise.lua; "" if it can.
-        has_old_lines: those in job_submit.lua are not what would be proposed now.
+        has_old_lines: whether the lines in job_submit.lua differ from what would be proposed now.
     """
 
     on_disk: str
@@ -28,12 +28,12 @@ class Here:
 
     @property
     def is_off(self) -> bool:
-        """Whether slicewise.lua is told to do nothing."""
+        """Whether the kill switch is set, so that slicewise.lua does nothing."""
         return self.off_file.exists()
 
 
 def standing_fields(answer: StatusAnswer | None, here: Here, now_s: float) -> dict[str, object]:
-    """For ``--json``; without an answer its fields are null."""
+    """Return the fields for ``--json``; those of the daemon's answer are null if there is none."""
     fields: dict[str, object] = {name: None for name in StatusAnswer.model_fields if name != "v"}
     if answer is not None:
         fields = answer.model_dump(exclude={"v"})
@@ -47,7 +47,7 @@ def standing_fields(answer: StatusAnswer | None, here: Here, now_s: float) -> di
 
 
 def print_standing(answer: StatusAnswer | None, here: Here, now_s: float) -> None:
-    """A row for each part, and what to do about what is not as it should be."""
+    """Print a row for each part, and what to do about parts that are not as they should be."""
     rows = _rows(answer, here, now_s)
     out = console()
     out.print(FittingTable((column("part", rows), column("state", rows.values(), folds=True))))
@@ -82,7 +82,7 @@ def _mode(answer: StatusAnswer) -> str:
 
 
 def advice(answer: StatusAnswer | None, here: Here, now_s: float) -> list[str]:
-    """What differs from what it should be, and what to do about it."""
+    """Say which parts are not as they should be, and what to do about them."""
     found = []
     if here.is_off:
         found.append("slicewise.lua does nothing: slicewise admission on")

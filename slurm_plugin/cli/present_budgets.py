@@ -14,11 +14,11 @@ class BudgetLine:
     """A tenant's budget as it is now.
 
     Attributes:
-        left_millislice_s: None before its first period has begun, by the daemon.
-        reserved_millislice_s: what its running jobs may still use up of it.
-        used_millislice_s: of the runs that it pays for, since its period began; None if nobody
-            asked.
-        resets_s: when the next period begins; None if never.
+        left_millislice_s: what is left; None until the daemon has begun its first period.
+        reserved_millislice_s: what running jobs may still use up of it.
+        used_millislice_s: what the runs that it pays for have used since its period began; None if
+            not asked for.
+        resets_s: when the next period begins, in Unix seconds; None if never.
     """
 
     tenant: str
@@ -49,20 +49,20 @@ def _left(line: BudgetLine) -> object:
 
 
 def _used(lines: Sequence[BudgetLine]) -> Iterable[Column]:
-    """Only where it is known of all."""
+    """The column of what was used, only if it is known for all lines."""
     used = [line.used_millislice_s for line in lines]
     if None not in used:
         yield column("used", (hours_cell(amount or 0) for amount in used), right=True)
 
 
 def budget_json(line: BudgetLine) -> Mapping[str, object]:
-    """The same in millislice-seconds and Unix seconds."""
+    """A line as values, in millislice-seconds and Unix seconds."""
     return asdict(line)
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a budget: its rule was set, or it was given or taken.
+    """An event in a budget's history: its rule was set, or an amount was booked.
 
     Attributes:
         amount_millislice_s: None where only the rule changed.
@@ -77,8 +77,9 @@ class Event:
 
 
 def events(changes: Sequence[QuotaChange], entries: Sequence[BudgetEntry]) -> list[Event]:
-    """The rule's changes, the newest first, and the entries, the oldest first, as one history: the
-    newest first.
+    """Merge the rule's changes, given newest first, and the entries, given oldest first.
+
+    The history that is returned has the newest first.
     """
     rules = (
         Event(one.at_s, "rule", budget_text(one.update.budget), None, one.author, one.reason)
@@ -89,7 +90,7 @@ def events(changes: Sequence[QuotaChange], entries: Sequence[BudgetEntry]) -> li
         Event(one.at_s or 0, one.kind, one.kind, one.amount_millislice_s, one.author, one.reason)
         for one in reversed(entries)
     )
-    # Within a second: what was booked comes of the rule before it.
+    # Within a second, what was booked results from the rule, and so counts as newer.
     return sorted((*booked, *rules), key=lambda event: event.at_s, reverse=True)
 
 

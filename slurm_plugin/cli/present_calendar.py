@@ -20,7 +20,7 @@ class Shown:
     """A window as it is now.
 
     Attributes:
-        next_change_s: when it begins or ends to hold next, in Unix seconds; None if never.
+        next_change_s: when it next begins or ceases to hold, in Unix seconds; None if never.
     """
 
     window: Window
@@ -34,7 +34,7 @@ class Week:
 
     Attributes:
         first_day: today's weekday; 0 is Monday.
-        days: of each day the millislices, at even distances.
+        days: the nominal in millislices at even intervals, for each day.
     """
 
     tenant: str
@@ -67,7 +67,7 @@ def _change(one: Shown, zone: str) -> str:
 
 
 def weeks_table(weeks: Sequence[Week]) -> FittingTable:
-    """One line per tenant: how high its nominal is, beside the most it has in these days."""
+    """One line per tenant: bars of its nominal, relative to its largest in these days."""
     first = weeks[0].first_day
     names = [*DAYS[first:], *DAYS[:first]]
     return FittingTable(
@@ -82,7 +82,7 @@ def weeks_table(weeks: Sequence[Week]) -> FittingTable:
 
 
 def _bar(week: Week, number: int) -> str:
-    """Whatever is above nothing is seen."""
+    """The bars of one day; a nominal above zero draws at least the lowest bar."""
     most = max(1, *(amount for day in week.days for amount in day))
     steps = len(_LEVELS) - 1
     marks = (max(amount > 0, round(amount * steps / most)) for amount in week.days[number])
@@ -90,7 +90,7 @@ def _bar(week: Week, number: int) -> str:
 
 
 def history_table(records: Sequence[WindowRecord], zone: str) -> FittingTable:
-    """Everything that was ever set, the newest first."""
+    """One line per window that was ever set, newest first."""
     windows = [one.window for one in records]
     return FittingTable(
         (

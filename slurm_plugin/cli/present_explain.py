@@ -64,7 +64,7 @@ def _longest(room: TypeRoom) -> object:
 
 
 def _reasons(found: Explanation) -> Iterable[str]:
-    """Each bound in words, with what squeue shows of a job that waits for it."""
+    """Each bound in words, with the reason that squeue shows for a job that waits for it."""
     for room in found.types:
         for bound in (room.guaranteed_bound, room.borrowed_bound):
             shown = SLURM_REASONS[bound.cause]
@@ -73,7 +73,7 @@ def _reasons(found: Explanation) -> Iterable[str]:
 
 @dataclass(frozen=True)
 class ProfileCost:
-    """What one instance of a MIG profile costs, and of what. Shares are of the whole GPU."""
+    """The cost of one instance of a MIG profile, and its shares of the whole GPU."""
 
     model: str
     weight: Fraction
@@ -104,5 +104,5 @@ def _memory(cost: ProfileCost) -> object:
 
 
 def cost_json(cost: ProfileCost) -> Mapping[str, object]:
-    """The same as values; shares and weight as text."""
+    """A cost as values; shares and weight are text."""
     return {**asdict(cost), "weight": str(cost.weight)}

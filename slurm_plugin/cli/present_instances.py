@@ -15,7 +15,7 @@ from slurm_plugin.cli.present_mig import bar, counts_text
 from slurm_plugin.decide.mig.instances import InstancePlan, Measured, ServiceLoad
 
 _MOST_CONCURRENCY = 1024
-"""Of a service's file."""
+"""The largest ``concurrency`` in a service's file."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Chosen:
     """A plan for loads on one board.
 
     Attributes:
-        types: the GRES type that was measured, by profile.
+        types: the GRES types that were measured, by profile.
         costs: millislices by profile.
     """
 
@@ -35,23 +35,23 @@ class Chosen:
 
     @property
     def rows(self) -> Sequence[tuple[str, Measured, int]]:
-        """Service, configuration, how many instances."""
+        """Service, measured configuration, and number of instances."""
         plan = self.plan.instances
         return [(name, row, count) for name in plan for row, count in plan[name].items()]
 
     @property
     def cost_millislices(self) -> int:
-        """Of all instances."""
+        """Cost of all instances together."""
         return sum(self.costs[row.profile] * count for _, row, count in self.rows)
 
     @property
     def layouts(self) -> Sequence[tuple[Layout, int]]:
-        """How many GPUs are cut so, the most first."""
+        """Each layout with the number of GPUs that are cut that way, the most frequent first."""
         return sorted(self.plan.layouts.items(), key=lambda one: (-one[1], sorted(one[0])))
 
 
 def as_json(chosen: Chosen) -> Mapping[str, object]:
-    """The keys of ``--json``."""
+    """The plan as ``--json`` prints it."""
     return {
         "board": chosen.board.model,
         "gpus": chosen.plan.gpus,
@@ -127,7 +127,11 @@ def _layouts_table(chosen: Chosen) -> FittingTable:
 
 
 def _file_lines(chosen: Chosen) -> Sequence[str]:
-    """A service's replicas are all alike: where several types serve one, each is a service."""
+    """Lines for services' files, a block for each configuration.
+
+    All replicas of a service have the same type: if several types serve a load, each needs a
+    service of its own.
+    """
     lines = []
     for name, row, count in chosen.rows:
         concurrency = min(_MOST_CONCURRENCY, row.batch * row.processes)

@@ -27,7 +27,7 @@ from slurm_plugin.decide.model import (
 
 
 def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows of the same keys under a line of their names; "" if there are none."""
+    """Write rows, all with the same keys, under a header line; "" if there are no rows."""
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
@@ -78,13 +78,13 @@ def runs_table(rows: Sequence[StatementRow], now_s: int) -> FittingTable:
 
 
 def _waived(heading: str, amounts_millislice_s: Sequence[int]) -> Iterable[Column]:
-    """Only where something is waived."""
+    """The column of what was waived, only if some amount is not zero."""
     if any(amounts_millislice_s):
         yield column(heading, map(slice_seconds_text, amounts_millislice_s), right=True)
 
 
 def statement_json(statement: Statement, now_s: int) -> Mapping[str, object]:
-    """The same in integers; ``now_s`` is up to when running ones are counted."""
+    """A statement in integers; ``now_s`` is the time up to which running jobs are counted."""
     return {
         "now_s": now_s,
         "tenants": [asdict(total) for total in statement.totals],
@@ -94,7 +94,7 @@ def statement_json(statement: Statement, now_s: int) -> Mapping[str, object]:
 
 def _row_json(row: StatementRow, now_s: int) -> Mapping[str, object]:
     run = asdict(row.run)
-    # What a running one is beyond a Run, its reservation says again.
+    # A running job's run is a Reservation; its further fields would say the same twice.
     return {
         **run["key"],
         **{name: run[name] for name in _RUN_FIELDS},
@@ -146,7 +146,7 @@ def _hours(amounts_millislice_s: Iterable[int]) -> Iterable[Text]:
 
 
 def _budgeted(line: BalanceLine, amount_millislice_s: int) -> Text:
-    """Without a budget available only counts what was used."""
+    """The amount; nothing for a tenant without a budget, where it only mirrors what was used."""
     budgeted = line.left_millislice_s is not None or line.balance.granted_millislice_s
     return hours_cell(amount_millislice_s) if budgeted else NOTHING
 
@@ -156,12 +156,12 @@ def _left(line: BalanceLine) -> Text:
 
 
 def balance_json(line: BalanceLine) -> Mapping[str, object]:
-    """The same in millislice-seconds."""
+    """A balance in millislice-seconds."""
     return {**asdict(line.balance), "left_millislice_s": line.left_millislice_s}
 
 
 def verified_text(found: Verification, took_s: float) -> str:
-    """What was compared, and how fast."""
+    """Say what was compared, and how fast."""
     speed = found.transfers / max(took_s, 0.001)
     seal = f" {found.sealed:,} transfers are sealed: {found.seal}." if found.seal else ""
     return (

@@ -24,7 +24,7 @@ def differences_table(differences: Sequence[Difference]) -> FittingTable:
 
 
 def differences_json(differences: Iterable[Difference]) -> list[dict[str, str]]:
-    """Text as sacctmgr has it; "" is not set."""
+    """Differences as values; texts are sacctmgr's, "" means not set."""
     return [
         {
             "entity": _entity(one),
@@ -40,14 +40,17 @@ def differences_json(differences: Iterable[Difference]) -> list[dict[str, str]]:
 
 
 def hand_change_text(change: HandChange) -> str:
-    """``account vision: grptres=billing was 6000, somebody made it 9000``."""
+    """Describe a change made outside Slicewise.
+
+    An example: ``account vision: grptres=billing was 6000, somebody made it 9000``.
+    """
     was, now = change.was or "not set", change.now or "not set"
     key = change.key
     return f"{key.entity} {key.name}: {key.field} was {was}, somebody made it {now}"
 
 
 def hand_changes_json(changes: Iterable[HandChange]) -> list[dict[str, str]]:
-    """Text as sacctmgr has it; "" is not set."""
+    """Changes made outside Slicewise as values; texts are sacctmgr's, "" means not set."""
     return [
         {
             "entity": one.key.entity,

@@ -13,7 +13,7 @@ from cluster.mig_profiles import Board, MigProfile
 from slurm_plugin.cli.present import NOTHING
 
 _SLICE_WIDTH = 4
-"""Columns of a memory slice: ``[1g]``."""
+"""Width of a memory slice in characters: ``[1g]``."""
 _FREE, _HELD, _IDLE = "dim", "bold yellow", "green"
 
 
@@ -61,7 +61,7 @@ def _gpu_bar(gpu: Gpu) -> Text:
 
 
 def bar(memory_slices: int, layout: Iterable[Placement], held_at: Iterable[int] = ()) -> Text:
-    """``[1g][1g] ·  · [    3g.40gb   ]``; those that begin at ``held_at`` stand out."""
+    """Draw ``[1g][1g] ·  · [    3g.40gb   ]``; instances that start at ``held_at`` stand out."""
     text, at = Text(), 0
     for one in sorted(layout, key=lambda placement: placement.start):
         text.append(_free_slices(one.start - at), style=_FREE)
@@ -96,7 +96,7 @@ def _or_nothing(value: object) -> object:
 
 
 def _health(gpu: Gpu) -> Text:
-    """The faults stand below the table."""
+    """Whether the GPU has faults; they are printed below the table."""
     return Text("faults", style="red") if gpu_faults(gpu) else Text("good", style=_IDLE)
 
 

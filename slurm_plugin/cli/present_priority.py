@@ -11,7 +11,7 @@ from slurm_plugin.cli.present import NOTHING, time_text
 
 
 def screen(answer: PriorityAnswer) -> RenderableType:
-    """Headline, the terms, Slurm's factors, and who goes before it."""
+    """Headline, the terms, Slurm's factors, and which jobs go before it."""
     return Group(
         Text(_headline(answer), style="bold"),
         _terms_table(answer),
@@ -66,7 +66,7 @@ def _site_factor_text(answer: PriorityAnswer) -> str:
 
 
 def _factors_table(answer: PriorityAnswer) -> Iterator[RenderableType]:
-    """Only factors that count at this site."""
+    """A table of Slurm's own factors that count at this site, if there are any."""
     counting = [one for one in answer.factors if one.points or one.weight not in {"", "0"}]
     if counting:
         yield FittingTable(
@@ -79,7 +79,7 @@ def _factors_table(answer: PriorityAnswer) -> Iterator[RenderableType]:
 
 
 def place_text(answer: PriorityAnswer) -> str:
-    """Who goes before it, and from when on no newer job does."""
+    """Say how many jobs go before it, and from when on no newer job does."""
     return " ".join(_place(answer))
 
 
@@ -102,7 +102,7 @@ def _place(answer: PriorityAnswer) -> Iterable[str]:
 
 
 def _span(seconds: int) -> str:
-    """``90 s``, ``14 min``, ``3.5 h``, ``2.0 d``: at least two of the unit."""
+    """A duration: ``90 s``, ``14 min``, ``3.5 h``, ``2.0 d``; a unit is used from two of it on."""
     for unit, length_s in (("d", 86_400), ("h", 3600)):
         if seconds >= 2 * length_s:
             return f"{seconds / length_s:.1f} {unit}"

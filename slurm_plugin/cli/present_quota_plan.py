@@ -41,7 +41,7 @@ def _budget(tenant: Tenant) -> str:
 
 
 def tenants_table(plans: "Sequence[TenantPlan]") -> FittingTable:
-    """One line per tenant, in slices; what changes has an arrow."""
+    """One line per tenant, in slices; an amount that changes has an arrow."""
 
     def arrows(amount: "Callable[[TenantSide], int]") -> Iterable[Text]:
         for one in plans:
@@ -74,7 +74,7 @@ def _arrow(before: int | None, after: int) -> Text:
 
 
 def changed_tenants(plan: "QuotaPlan", named: Collection[str]) -> "list[TenantPlan]":
-    """Those whom the file names or of whom something changes, and those above them."""
+    """Tenants that the file names or that change otherwise, and the tenants above them."""
     changed = {one.tenant for one in plan.tenants if one.tenant in named or one.before != one.after}
     policy = plan.after.policy
     above = {other for name in changed & policy.keys() for other in ancestors(policy, name)}
@@ -96,7 +96,7 @@ def loan_changes_table(loans: "Sequence[LoanPlan]") -> FittingTable:
 
 
 def harms_table(harms: "Sequence[Harm]") -> FittingTable:
-    """One line per thing that somebody would not like."""
+    """One line per harm to a tenant."""
     return FittingTable(
         (
             column("whom", (one.tenant or "all" for one in harms)),
@@ -107,7 +107,7 @@ def harms_table(harms: "Sequence[Harm]") -> FittingTable:
 
 
 def plan_json(plan: "QuotaPlan", harms: "Iterable[Harm]") -> Mapping[str, object]:
-    """The same as values, of every tenant."""
+    """The plan as values, with every tenant."""
     return {
         "tenants": [asdict(one) for one in plan.tenants],
         "loans": [asdict(one) for one in plan.loans],
@@ -120,11 +120,12 @@ def plan_json(plan: "QuotaPlan", harms: "Iterable[Harm]") -> Mapping[str, object
 
 @dataclass(frozen=True)
 class LoanLine:
-    """A loan, or what of one is on its way back.
+    """A loan, or a part of one that is recalled.
 
     Attributes:
-        since_s: Unix seconds; of what is recalled, since it was called.
-        until_s: until when it is promised, or by when it is back; None without a promise.
+        since_s: when the loan began, or when the part was recalled, in Unix seconds.
+        until_s: until when the loan is promised, or by when the part is back; None without a
+            promise.
     """
 
     lender: str
@@ -143,8 +144,10 @@ def loan_lines(
     grace_s: int,
     term_s: int,
 ) -> list[LoanLine]:
-    """By lender and borrower; what runs on a loan is left alone until the term of the youngest that
-    may do so is over.
+    """List loans and recalls by lender and borrower.
+
+    A loan is promised until ``term_s`` after it last grew: a job that started then is left alone
+    until its term is over. A recalled part is back ``grace_s`` after the recall at the latest.
     """
     lines = [
         LoanLine(
@@ -172,7 +175,7 @@ def loan_lines(
 
 
 def loans_table(lines: Sequence[LoanLine]) -> FittingTable:
-    """One line per loan, and one per part that is on its way back."""
+    """One line per loan, and one per part that is recalled."""
     return FittingTable(
         (
             column("lender", (line.lender for line in lines)),
@@ -185,7 +188,7 @@ def loans_table(lines: Sequence[LoanLine]) -> FittingTable:
 
 
 def loan_json(line: LoanLine) -> Mapping[str, object]:
-    """The same as values; times in Unix seconds."""
+    """A line as values; times are Unix seconds."""
     return asdict(line)
 
 
@@ -198,7 +201,7 @@ def _until(line: LoanLine) -> Text:
 
 
 def loan_history_table(changes: Sequence[LoanChange]) -> FittingTable:
-    """One line per change, the newest first."""
+    """One line per change, newest first."""
     loans = [one.loan for one in changes]
     return FittingTable(
         (
@@ -219,5 +222,5 @@ def loan_history_table(changes: Sequence[LoanChange]) -> FittingTable:
 
 
 def loan_change_json(change: LoanChange) -> Mapping[str, object]:
-    """The same as values; an amount of 0 has ended the loan."""
+    """A change as values; an amount of 0 means that the loan ended."""
     return {**asdict(change.loan), "reason": change.reason, "at_s": change.at_s}

@@ -24,7 +24,7 @@ _STEP_STYLES = {
 
 
 def steps_table(records: Sequence[StepRecord], did: str = "did", most: int | None = 3) -> Any:
-    """A row per step; of what it ``did`` at most so many lines."""
+    """A row per step, with at most ``most`` lines of what it did; ``did`` heads that column."""
     return FittingTable(
         (
             column("step", (one.step for one in records)),
@@ -38,7 +38,7 @@ def steps_table(records: Sequence[StepRecord], did: str = "did", most: int | Non
 
 
 def _whys(records: Sequence[StepRecord]) -> Iterator[object]:
-    """What holds up one step often holds up all that follow."""
+    """Reasons; a repeated one is ``as above``, since one cause often holds up all later steps."""
     before = ""
     for one in records:
         yield "as above" if one.why and one.why == before else one.why or NOTHING
@@ -50,7 +50,7 @@ def _outcome_cell(record: StepRecord) -> Text:
 
 
 def _saw(saw: Mapping[str, object]) -> object:
-    """``loans 2, recalls 0``; what a step only planned is counted here."""
+    """What a step saw: ``loans 2, recalls 0``; a list, what it only planned, shows its length."""
     counts = ((name, len(one) if isinstance(one, list) else one) for name, one in saw.items())
     return ", ".join(f"{name} {value}" for name, value in counts) or NOTHING
 
@@ -72,7 +72,7 @@ def _seconds(one: StepRecord | RebalanceRun) -> float | None:
 
 
 def history_table(runs: Sequence[RebalanceRun]) -> FittingTable:
-    """The newest first."""
+    """One line per run, newest first."""
     return FittingTable(
         (
             column("id", (one.run_id for one in runs), right=True),
@@ -92,13 +92,13 @@ def _run_seconds(run: RebalanceRun) -> object:
 
 
 def _done(run: RebalanceRun) -> object:
-    """``lend 2, compile 5``: lines of each step that changed something."""
+    """``lend 2, compile 5``: the number of lines of each step that changed something."""
     counts = (f"{one.step} {len(one.did)}" for one in run.records if one.did)
     return ", ".join(counts) or NOTHING
 
 
 def _not_done(run: RebalanceRun) -> object:
-    """All of it where Slurm was not seen: no step was tried then."""
+    """The steps that were not done; ``all`` if no step was tried because Slurm was not seen."""
     missing = {StepOutcome.FAILED, StepOutcome.BEGUN}
     names = [one.step for one in run.records if one.outcome in missing]
     return ", ".join(names) or ("all" if run.outcome is RunOutcome.FAILED else NOTHING)
@@ -116,7 +116,7 @@ def run_facts(run: RebalanceRun) -> Facts:
 
 
 def run_json(run: RebalanceRun) -> dict[str, Any]:
-    """Times are Unix seconds; ``ended_s`` is null of a run that was killed."""
+    """A run as values; times are Unix seconds. ``ended_s`` is null for a run that was killed."""
     return {
         "id": run.run_id,
         "author": run.author,
@@ -129,7 +129,7 @@ def run_json(run: RebalanceRun) -> dict[str, Any]:
 
 
 def record_json(record: StepRecord, did: str = "did") -> dict[str, Any]:
-    """``seconds`` is null of a step that has not ended."""
+    """A step as values; ``seconds`` is null if it has not ended. ``did`` names what it did."""
     return {
         "step": record.step,
         "outcome": record.outcome,

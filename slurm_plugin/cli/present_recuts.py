@@ -49,7 +49,7 @@ def plan_table(planned: Sequence[Planned]) -> FittingTable:
 
 
 def planned_json(planned: Planned) -> dict[str, Any]:
-    """Placements as text; amounts in millislice-seconds."""
+    """A planned re-cut as values; placements are text, amounts are in millislice-seconds."""
     return {
         "node": planned.node,
         "gpu": planned.gpu_uuid,
@@ -63,7 +63,7 @@ def planned_json(planned: Planned) -> dict[str, Any]:
 
 
 def guaranteed_lines(boards: Mapping[str, PlanInput]) -> Iterator[str]:
-    """What stays of each model, since guarantees need it."""
+    """Lines that say which instances of each model stay because guarantees need them."""
     for model, one in sorted(boards.items()):
         counts = sorted(one.demand.guaranteed.items())
         if words := ", ".join(f"{count} {profile}" for profile, count in counts):
@@ -76,7 +76,7 @@ def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
 
 
 def dry_run_lines(planned: Planned) -> list[str]:
-    """What would be done on a GPU, a line for each step."""
+    """Lines that say what would be done on a GPU, one for each step."""
     gone = [one for one in planned.before if one not in planned.after]
     words = {
         StepName.RESERVE: f"a reservation lets nothing new start on {planned.node}",
@@ -96,7 +96,7 @@ def _move_words(planned: Planned, gone: Sequence[Placement]) -> str:
 
 
 def step_line(recut: Recut, record: StepRecord) -> Text:
-    """``gpu01  cut  0.8 s  1g.10gb@4,... to 3g.40gb@4``; while it is under way without a time."""
+    """``gpu01  7  cut  0.8 s  1g.10gb@4,... to 3g.40gb@4``; without a time while it goes on."""
     back = " back" if record.direction is Direction.BACK else ""
     text = Text(f"{recut.planned.node}  {recut.recut_id}  {record.step + back:<12}")
     if record.ended_s is None:
@@ -107,7 +107,7 @@ def step_line(recut: Recut, record: StepRecord) -> Text:
 
 
 def history_table(recuts: Sequence[Recut]) -> FittingTable:
-    """The newest first."""
+    """One line per re-cut, newest first."""
     planned = [one.planned for one in recuts]
     return FittingTable(
         (
@@ -147,7 +147,7 @@ def recut_facts(recut: Recut) -> Facts:
 
 
 def steps_table(records: Sequence[StepRecord]) -> FittingTable:
-    """In the order of their beginnings."""
+    """One line per step, in the order in which they began."""
     return FittingTable(
         (
             column("step", (one.step for one in records)),
@@ -165,7 +165,7 @@ def _step_seconds(record: StepRecord) -> object:
 
 
 def recut_json(recut: Recut) -> dict[str, Any]:
-    """``seconds`` is null of what has not ended; times are Unix seconds."""
+    """A re-cut as values; times are Unix seconds, ``seconds`` of a step is null until it ends."""
     return {
         "id": recut.recut_id,
         **planned_json(recut.planned),

@@ -52,7 +52,7 @@ def _some(amounts_millislices: Iterable[int]) -> Iterable[Text]:
 
 
 def _in_use(standings: Iterable[Standing]) -> Iterable[Text]:
-    """Red above the ceiling: then nothing more starts until some of it ends."""
+    """Slices in use; red above the ceiling, where nothing more starts until some runs end."""
     for one in standings:
         above = one.in_use_millislices > one.ceiling.ceiling_millislices
         yield Text(slices_text(one.in_use_millislices), style="red" if above else "")
@@ -71,7 +71,10 @@ def _in_slurm(one: Standing) -> Text:
 
 
 def standing_json(one: Standing) -> Mapping[str, object]:
-    """The same as values; nominal is in effect, ``own_nominal_millislices`` as it was set."""
+    """A standing as values.
+
+    ``nominal_millislices`` is what is in effect, ``own_nominal_millislices`` what was set.
+    """
     quota = asdict(one.tenant.quota)
     return {
         "tenant": one.tenant.name,
@@ -111,7 +114,7 @@ def quotas_table(standings: Sequence[Standing]) -> FittingTable:
 
 
 def _nominal(one: Standing) -> Text:
-    """A group's sum is dim: nobody has set it."""
+    """The nominal; that of a group is dim, since it is a sum that no operator has set."""
     own = one.tenant.quota.nominal_millislices
     return Text(slices_text(one.nominal_millislices), style="" if own else "dim")
 
@@ -156,7 +159,7 @@ def _quota_texts(quota: Quota) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What setting a quota has done; ``took_s`` is None if it is not in force yet."""
+    """The result of setting a quota; ``took_s`` is None if it is not in force yet."""
 
     before: Tenant | None
     after: Tenant
@@ -172,7 +175,7 @@ def outcome_text(outcome: Outcome) -> str:
 
 
 def force_text(took_s: float | None) -> str:
-    """Whether a change is in force, in words; None: not within the time that was waited."""
+    """Say whether a change is in force, after how long; None means not while it was waited for."""
     if took_s is not None:
         return f"in force in Slurm ({took_s:.1f} s)"
     return (
@@ -182,7 +185,7 @@ def force_text(took_s: float | None) -> str:
 
 
 def outcome_json(outcome: Outcome) -> Mapping[str, object]:
-    """The same as values."""
+    """An outcome as values."""
     return {
         **change_json(outcome.change),
         "before": asdict(outcome.before.quota) if outcome.before else None,
@@ -196,7 +199,7 @@ def outcome_json(outcome: Outcome) -> Mapping[str, object]:
 
 
 def details_table(details: Details) -> Facts:
-    """Everything on one screen."""
+    """Everything about a tenant on one screen."""
     found = _details(details)
     return Facts(
         tuple((heading, text if isinstance(text, Text) else Text(text)) for heading, text in found)
@@ -231,7 +234,7 @@ def _place_text(details: Details) -> str:
 
 
 def loans_text(tenant: str, loans: Iterable[Loan]) -> str:
-    """``lends 2 to nlp; borrows 1 from speech``, of its own loans."""
+    """The tenant's own loans: ``lends 2 to nlp; borrows 1 from speech``."""
     words = [
         f"lends {slices_text(loan.amount_millislices)} to {loan.borrower}"
         if loan.lender == tenant
@@ -268,14 +271,14 @@ def _budget_text(details: Details) -> str:
 
 
 def slurm_text(details: Details) -> str | Text:
-    """Whether its limits there are those that were set last."""
+    """Whether Slurm's limits have the tenant's last change."""
     if details.standing.in_slurm is False:
         return _in_slurm(details.standing)
     return "limits are in force" if details.in_force else "the last change is not in force yet"
 
 
 def details_json(details: Details) -> Mapping[str, object]:
-    """The same as values."""
+    """A tenant's details as values."""
     return {
         **standing_json(details.standing),
         "children": details.children,
@@ -289,7 +292,7 @@ def details_json(details: Details) -> Mapping[str, object]:
 
 
 def history_table(changes: Sequence[QuotaChange]) -> FittingTable:
-    """One line per change, the newest first."""
+    """One line per change, newest first."""
     return FittingTable(
         (
             times_column("when", (change.at_s for change in changes)),
@@ -323,7 +326,7 @@ def _when_set(value: T | None, text: Callable[[T], str]) -> str | None:
 
 
 def change_json(change: QuotaChange) -> Mapping[str, object]:
-    """A change as values; what it left as it was is null."""
+    """A change as values; null stands for what it left unchanged."""
     return {
         "change_id": change.change_id,
         **asdict(change.update),
@@ -337,7 +340,7 @@ def change_json(change: QuotaChange) -> Mapping[str, object]:
 
 
 def differences_table(rows: Sequence[TakeOver], verb: str) -> FittingTable:
-    """One line per account that is not where its tenant is, and what becomes of it."""
+    """One line per account that is not where its tenant is, and whether it is taken over."""
     outcome = column(f"{verb} taken over", map(_outcome, rows), folds=True)
     return FittingTable((*_places([row.difference for row in rows]), outcome))
 

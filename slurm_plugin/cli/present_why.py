@@ -30,7 +30,7 @@ def _start(answer: WhyAnswer) -> Iterable[Text]:
 
 
 def _time(second: int) -> str:
-    """By the local clock; with the day if that is another one."""
+    """Write a time by the local clock; with the day if that is not today."""
     day = time_text(second, "%Y-%m-%d")
     is_today = day == time_text(int(time.time()), "%Y-%m-%d")
     return time_text(second, "%H:%M:%S" if is_today else "%Y-%m-%d %H:%M")
@@ -42,7 +42,7 @@ def _tables(tables: Sequence[WhyTable]) -> Iterable[RenderableType]:
 
 
 def _columns(table: WhyTable) -> Iterable[Column]:
-    """Only those in which a row has something."""
+    """The columns in which at least one row has a value."""
     rows = table.rows
     yield column(table.heading, (row.what for row in rows), folds=True)
     if any(row.gpus for row in rows):

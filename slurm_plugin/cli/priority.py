@@ -1,4 +1,4 @@
-"""``slicewise priority``: asks the daemon what a job's place in the queue comes from."""
+"""``slicewise priority``: asks the daemon what a waiting job's priority is made of."""
 
 import asyncio
 from typing import Annotated
@@ -31,10 +31,10 @@ def explain(
     ],
     as_json: Json = False,
 ) -> None:
-    """Show what a waiting job's priority is made of, and from when no newer job goes before it.
+    """Show what a waiting job's priority is made of, and when newer jobs can't go before it.
 
-    Class, the tenant's share, a service's urgency and the wait make the site_factor; Slurm adds it
-    to the factors of its own formula, as sprio shows them.
+    The job's class, its tenant's share, its service's urgency and its wait make the site_factor.
+    Slurm adds that to the factors of its own formula, as sprio shows them.
     """
     answer = asyncio.run(DaemonClient(load_settings().daemon).priority(job))
     if as_json:

@@ -1,4 +1,4 @@
-"""Commands of the operator: what tenants may hold at one time."""
+"""``slicewise tenant-quota``: what tenants may hold at one time."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -73,12 +73,12 @@ def set_quota(
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
-    """Set what a tenant may hold at one time; what is left out stays as it is.
+    """Set what a tenant may hold at one time; options left out keep their values.
 
-    The change is recorded at once; the daemon brings it into Slurm's own limits within a moment.
-    Lowering a quota stops new starts and harms no running job. An account that is no tenant yet
-    becomes one, below the nearest tenant above it in Slurm. After slicewise uninstall it is
-    refused: no limit would follow.
+    The change is recorded immediately; the daemon writes it into Slurm's limits within moments.
+    A lower quota stops new starts and may recall loans; jobs on the tenant's own part run on. An
+    account that is not a tenant yet becomes one, below the nearest tenant above it in Slurm. After
+    slicewise uninstall the command is refused, because no limit would follow.
     """
     update = TenantUpdate(
         tenant,
@@ -124,14 +124,18 @@ def _read(
 def _limited(
     update: TenantUpdate, policy: Policy, settings: Settings, limits: Sequence[str]
 ) -> TenantUpdate:
-    """With all limits of types and models, those that stay as they are included."""
+    """Return the update with all limits of types and models, unchanged ones included."""
     quota = policy[update.tenant].quota if update.tenant in policy else Quota(Millislices(0))
     found = limits_from_texts(limits, quota, settings.costs, settings.gpus)
     return replace(update, type_limits=found.types, model_limits=found.models)
 
 
 def check_capacity(before: Policy, after: Policy, capacity_millislices: int) -> None:
-    """One wrong number would squeeze everybody: raises InvalidInputError (SW-QUOTA-CAPACITY)."""
+    """Refuse a policy that exceeds the cluster's capacity by more than the one before.
+
+    One wrong number would squeeze every tenant's ceiling. Raises InvalidInputError
+    (SW-QUOTA-CAPACITY).
+    """
     above = overcommitted_millislices(after, capacity_millislices)
     if above > overcommitted_millislices(before, capacity_millislices):
         raise InvalidInputError(
@@ -177,9 +181,9 @@ def show_quota(tenant: TenantName, as_json: Json = False) -> None:
     epilog="Examples: slicewise tenant-quota list | slicewise tenant-quota list --json",
 )
 def list_quotas(as_json: Json = False) -> None:
-    """List every tenant's quota and what it holds now; those below it included.
+    """List every tenant's quota and what it holds now, with the tenants below it.
 
-    The dim nominal of a group is the sum of its parts.
+    A group, a tenant without a nominal of its own, shows the sum of its parts, dimmed.
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
@@ -199,7 +203,7 @@ def list_quotas(as_json: Json = False) -> None:
     " | slicewise tenant-quota history vision --json",
 )
 def quota_history(tenant: TenantName, as_json: Json = False) -> None:
-    """Show everything that was ever set for a tenant: when, by whom, why; the newest first."""
+    """Show every change ever made to a tenant, newest first, with time, author and reason."""
     with opened_ledger(load_settings()) as ledger:
         changes = ledger.tenants.history(tenant)
         if not changes:

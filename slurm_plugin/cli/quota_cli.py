@@ -1,4 +1,4 @@
-"""Commands of the operator: what a change of quotas would do, what is lent to whom."""
+"""``slicewise quota``: what a change of quotas would do, and which loans there are."""
 
 import time
 from pathlib import Path
@@ -50,11 +50,11 @@ def plan_quotas(
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
-    """Show what a change of quotas would do now, and whom it would hurt.
+    """Show what a change of quotas would do now, and which tenants it would hurt.
 
-    Nothing is changed without --apply. Ceilings and loans are what they come to with what runs
-    and waits now; Slurm's limits are in millislices, as compile --dry-run has them. What runs on
-    a tenant's own part is never ended by a change of quotas.
+    Nothing is changed without --apply. Ceilings and loans are computed for the jobs that run and
+    wait now; Slurm's limits are in millislices, as in compile --dry-run. A change of quotas never
+    ends a job that runs on its tenant's own part.
     """
     if example:
         from slurm_plugin.cli.quota_file import EXAMPLE  # noqa: PLC0415
@@ -63,7 +63,7 @@ def plan_quotas(
         return
     if file is None:
         raise typer.BadParameter("Name a file, or say --example.")
-    # What plans is three times the rest, and no other command waits for it.
+    # Imported here: planning takes three times as long to import as the rest, for this command.
     from slurm_plugin.cli import quota_planning  # noqa: PLC0415
 
     quota_planning.plan(file, apply=apply, overcommit=overcommit, reason=reason, as_json=as_json)
@@ -81,11 +81,11 @@ def show_loans(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what is lent to whom, since when, until when at least.
+    """Show every loan: lender, borrower, since when, and until when it is promised.
 
-    What has started on a loan is left alone for term_s (slicewise.toml), so a loan is promised so
-    long after it grew last. What is recalled is neither the lender's nor the borrower's to start
-    anything on; it is back by the time shown, or sooner.
+    A job that starts on a loan is left alone for term_s (slicewise.toml), so a loan is promised
+    until term_s after it last grew. Neither lender nor borrower can start jobs on a part that is
+    recalled; it is back by the time shown, or sooner.
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:

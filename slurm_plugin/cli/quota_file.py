@@ -1,4 +1,4 @@
-"""A file of quotas: what is to change of several tenants at once, in TOML."""
+"""Reads a file of quotas: changes of several tenants together, in TOML."""
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -58,18 +58,18 @@ _T = TypeVar("_T")
 
 
 class FileFaults:
-    """Collects everything that is wrong with a file, to tell all of it at once."""
+    """Collects everything that is wrong with a file, to report all of it together."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._faults: list[str] = []
 
     def add(self, tenant: str, error: InvalidInputError) -> None:
-        """A fault of the table of that tenant."""
+        """Note a fault in the table of that tenant."""
         self._faults.append(f"[{_TENANTS}.{tenant}] {error}")
 
     def tried(self, tenant: str, read: Callable[..., _T | None], *given: object) -> _T | None:
-        """What is read; None if it is refused, which is noted."""
+        """Return what ``read`` returns; if it refuses, note the fault and return None."""
         try:
             return read(*given)
         except InvalidInputError as error:
@@ -77,15 +77,15 @@ class FileFaults:
             return None
 
     def check(self) -> None:
-        """Raises InvalidInputError (SW-QUOTA-FILE) if anything was refused."""
+        """Raise InvalidInputError (SW-QUOTA-FILE) if there are faults."""
         if self._faults:
             raise _unreadable(self._path, "\n".join(("nothing was changed.", *self._faults)))
 
 
 def read_quota_file(path: Path, policy: Policy, settings: Settings) -> tuple[TenantUpdate, ...]:
-    """One update a table, in the file's order.
+    """Return one update for each table, in the file's order.
 
-    Raises InvalidInputError (SW-QUOTA-FILE) that names every table and what is wrong in it.
+    Raises InvalidInputError (SW-QUOTA-FILE) that names each faulty table and what is wrong in it.
     """
     faults = FileFaults(path)
     found = tuple(
@@ -97,7 +97,7 @@ def read_quota_file(path: Path, policy: Policy, settings: Settings) -> tuple[Ten
 
 def _tables(path: Path) -> Mapping[str, object]:
     try:
-        # Digits as they stand: amounts are exact.
+        # Numbers with a point stay text, because amounts are read exactly.
         content = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=str)
     except OSError as error:
         raise _unreadable(path, f"{error.strerror}.") from None
@@ -163,7 +163,7 @@ def _parent(words: Mapping[str, object]) -> str | None:
 
 
 def _keyed(what: str, table: object, known: tuple[str, ...]) -> Mapping[str, object]:
-    """The table; it is not empty and holds only these keys."""
+    """Return the table; raises InvalidInputError (SW-QUOTA-FILE) if empty or with other keys."""
     if not isinstance(table, dict) or not table:
         raise _bad(f"{what} must be a table that sets something", known)
     if unknown := [key for key in table if key not in known]:
@@ -185,7 +185,10 @@ def _read(words: Mapping[str, object], key: str, reader: Callable[[str, str], _T
 
 
 def _text(value: object, key: str) -> str:
-    """Numbers and texts alike are read by the parsers of the options."""
+    """Return a number or text as text, for the parsers of the command's options.
+
+    Raises InvalidInputError (SW-UNITS) for anything else.
+    """
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise InvalidInputError("SW-UNITS", f"{key}: {value!r} is neither number nor text.")
     return str(value)
@@ -202,7 +205,7 @@ def _weight(text: str, key: str) -> int:
 
 
 def _limits(words: Mapping[str, object], quota: Quota, settings: Settings) -> Limits | None:
-    """All of them, with those that stay as they are."""
+    """Return all limits, unchanged ones included; None if the table does not set any."""
     if "limits" not in words:
         return None
     given = words["limits"]

@@ -1,4 +1,4 @@
-"""What a change of quotas would do, and doing it: ``slicewise quota plan``."""
+"""``slicewise quota plan FILE``: shows what a change of quotas would do, and makes it."""
 
 import asyncio
 import time
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Planned:
-    """A file, and what comes of it.
+    """A file's changes and their effects.
 
     Attributes:
-        policy: as it would be set, whatever the calendar says now.
-        ended_windows: ids of those that end with their tenants.
+        before, policy: as set and as it would be set, whatever the calendar says now.
+        ended_windows: ids of calendar windows that end because their tenants are removed.
     """
 
     updates: tuple[TenantUpdate, ...]
@@ -72,7 +72,7 @@ class _Planned:
 
 
 def plan(file: Path, *, apply: bool, overcommit: bool, reason: str, as_json: bool) -> None:
-    """What ``slicewise quota plan FILE`` does."""
+    """Run ``slicewise quota plan FILE``: print what the file would do, and apply it if asked."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         planned = _planned(file, ledger, settings)
@@ -92,7 +92,10 @@ def plan(file: Path, *, apply: bool, overcommit: bool, reason: str, as_json: boo
 
 
 def _apply_words(planned: _Planned) -> str:
-    """A window may hide what is checked then."""
+    """Return the options that apply the plan, with --overcommit if they need it.
+
+    The plan may not show that they do: a window of the calendar may hide it now.
+    """
     whole = planned.capacity_millislices
     was, then = (
         0 if whole is None else overcommitted_millislices(policy, whole)
@@ -102,7 +105,10 @@ def _apply_words(planned: _Planned) -> str:
 
 
 def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
-    """Raises InvalidInputError (SW-QUOTA-FILE), and what Slurm and ledger raise."""
+    """Read the file and compute its effects.
+
+    Raises InvalidInputError (SW-QUOTA-FILE), and what Slurm and ledger raise.
+    """
     books = books_now(ledger, settings)
     policy = books.tenants
     updates = read_quota_file(file, policy, settings)
@@ -144,7 +150,10 @@ async def _look(books: Books, settings: Settings) -> tuple[Look, Observation]:
 def _placed(
     updates: Sequence[TenantUpdate], policy: Policy, accounts: Accounts, faults: FileFaults
 ) -> tuple[TenantUpdate, ...]:
-    """New tenants below the nearest above them in Slurm, if the file does not say where."""
+    """Return the updates, with a parent for new tenants if the file names none.
+
+    That is the nearest tenant above in Slurm. New tenants that are refused are left out and noted.
+    """
     removed = {update.tenant for update in updates if update.removed}
     placed = {name: tenant for name, tenant in policy.items() if name not in removed}
     found = []
@@ -176,7 +185,7 @@ def _world(ledger: "Ledger", settings: Settings, books: Books, observed: Observa
 def _ordered(
     found: Sequence[ServiceView], orders: Mapping[Key, Ordered]
 ) -> tuple[ServiceView, ...]:
-    """With what their owners ordered, as far as it is of services that live."""
+    """Return the services with their owners' orders, if these are for arrays that still exist."""
     arrays = arrays_of(found)
     living = {
         key: one.order for key, one in orders.items() if one.array_job_id in arrays.get(key, ())
@@ -207,7 +216,7 @@ def _period_ends(policy: Policy, settings: Settings, now_s: int) -> Mapping[str,
 def _apply(
     updates: Sequence[TenantUpdate], ledger: "Ledger", settings: Settings, reason: str
 ) -> float | None:
-    """Set all of it; returns after how many seconds Slurm had it."""
+    """Apply all updates or none; return after how many seconds Slurm had them, None if not yet."""
 
     def amend(tenant: str, budget: Budget) -> Amend:
         return amend_of(tenant, budget, settings, reason)
@@ -243,7 +252,7 @@ def _print_plan(planned: _Planned) -> None:
 
 
 def _print_places(planned: _Planned) -> None:
-    """Limits bind as Slurm's own tree has it."""
+    """Warn of tenants that are elsewhere in Slurm: limits bind along Slurm's own tree."""
     for update in planned.updates:
         name, policy = update.tenant, planned.policy
         if update.parent is None or name not in policy:
@@ -253,7 +262,7 @@ def _print_places(planned: _Planned) -> None:
 
 
 def _print_calendar(planned: _Planned, named: set[str]) -> None:
-    """Windows may hide what the file sets."""
+    """Say where the calendar's windows hide what the file sets now, and which windows end."""
     now = planned.plan.after.policy
     if hidden := sorted(name for name in named if now.get(name) != planned.policy.get(name)):
         names = ", ".join(hidden)

@@ -1,4 +1,4 @@
-"""Commands of the operator: one run of rebalancing, and what earlier ones did."""
+"""``slicewise rebalance``: one run of rebalancing, and what earlier runs did."""
 
 import asyncio
 import gc
@@ -31,11 +31,11 @@ rebalance_app = typer.Typer(
 )
 
 GARBAGE_AFTER = 5_000_000
-"""So many new objects before Python looks for garbage: nearly all that a run makes lives until its
-end, and on a large site, where it makes over a million, the looking took as long as the run."""
+"""New objects after which Python collects garbage. Nearly all objects of a run live until its end;
+on a large site, with over a million of them, collecting took as long as the run itself."""
 
 _LONG_S = 3600.0
-"""No run takes so long, though it waits for jobs where it cuts GPUs."""
+"""Longer than any run takes, although a run that cuts GPUs waits for jobs to end."""
 
 RunId = Annotated[int, typer.Argument(help="As slicewise rebalance history has it.")]
 DryRun = Annotated[
@@ -48,7 +48,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print only what was not do
 def rebalance(
     context: typer.Context, dry_run: DryRun = False, quiet: Quiet = False, as_json: Json = False
 ) -> None:
-    """Run once, unless a command is named."""
+    """Run once, unless a subcommand is named."""
     if context.invoked_subcommand is not None:
         return
     gc.set_threshold(GARBAGE_AFTER)
@@ -68,7 +68,7 @@ def history(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """List runs, the newest first."""
+    """List runs, newest first."""
     with opened_ledger(load_settings()) as ledger:
         found = ledger.rebalances.history(limit)
     if as_json:
@@ -94,7 +94,7 @@ def show(run_id: RunId, as_json: Json = False) -> None:
 
 
 def _site(settings: Settings, ledger: "Ledger") -> "Site":
-    # Not for the history.
+    # Imported here: the history does not need them.
     from cluster.daemon_client import DaemonClient  # noqa: PLC0415
     from cluster.slurm.commands import CommandSlurm  # noqa: PLC0415
     from slurm_plugin.rebalance.look import Site  # noqa: PLC0415
@@ -142,7 +142,7 @@ def _print_busy(site: "Site", holder: str, *, quiet: bool, as_json: bool) -> Non
 
 
 def _is_long(site: "Site") -> bool:
-    """It may hang: cron should say so."""
+    """Whether the run under way may hang, so that cron should report it."""
     newest = site.ledger.rebalances.history(1)
     return any(site.now_s() - one.begun_s > _LONG_S for one in newest)
 

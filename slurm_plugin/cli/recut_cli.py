@@ -1,4 +1,4 @@
-"""Commands of the operator: cut GPUs anew, and see what was cut."""
+"""``slicewise recut``: plan and run re-cuts of GPUs, and show earlier ones."""
 
 import asyncio
 import os
@@ -37,10 +37,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be don
 
 @recut_app.command("plan", epilog="Examples: slicewise recut plan | slicewise recut plan --json")
 def show_plan(as_json: Json = False) -> None:
-    """Show which GPUs would be cut anew now, and what for.
+    """Show which GPUs would be re-cut now, and for which demand.
 
-    It is made from what waits, what is expected, and the last look at each node (slicewise recut
-    survey). A site that lets nothing be cut (recut.allowed) can do by hand what it says.
+    The plan is made from waiting jobs, expected demand, and the last look at each node (slicewise
+    recut survey). A site that lets Slicewise cut nothing (recut.allowed) can carry it out manually.
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
@@ -50,11 +50,11 @@ def show_plan(as_json: Json = False) -> None:
 
 @recut_app.command("run", epilog="Examples: slicewise recut run | slicewise recut run --dry-run")
 def run_recuts(dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Cut GPUs anew as the plan says, one after the other; for cron, as root.
+    """Re-cut GPUs as the plan says, one after the other; for cron, as root.
 
-    What an earlier run left unfinished comes first. Each step is written down before it begins: a
-    run that is killed is taken up by the next one, and a step that fails is undone. Exits 1 if
-    anything was rolled back or is stuck.
+    Re-cuts that an earlier run left unfinished come first. Each step is recorded before it begins:
+    if a run is killed, the next one continues it. A step that fails is undone. Exits 1 if a re-cut
+    was rolled back or is stuck.
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
@@ -91,7 +91,7 @@ def history(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """List re-cuts, the newest first."""
+    """List re-cuts, newest first."""
     with opened_ledger(load_settings()) as ledger:
         found = ledger.recuts.history(limit)
     if as_json:
@@ -118,10 +118,10 @@ def show(recut_id: RecutId, as_json: Json = False) -> None:
 
 @recut_app.command("close", epilog="Examples: slicewise recut close 7")
 def close(recut_id: RecutId, as_json: Json = False) -> None:
-    """Give up one that is stuck: the next run leaves it alone.
+    """Close a stuck re-cut: later runs leave it alone.
 
-    For a GPU or a node that is gone, or that you have put right by hand. Nothing is changed but the
-    journal: resume the node yourself.
+    Use it for a GPU or node that is gone, or that you have repaired manually. Only the journal is
+    changed: resume the node yourself.
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
@@ -139,7 +139,10 @@ def close(recut_id: RecutId, as_json: Json = False) -> None:
 
 
 def _close(ledger: "Ledger", lock: "LeaderLock", recut_id: int) -> None:
-    """Not while a run works on it: that would overwrite it."""
+    """Close it in the journal, but not while a run is under way, which would overwrite that.
+
+    Raises OutsideError (SW-RECUT-LOCK) and InvalidInputError (SW-RECUT-NOT-STUCK).
+    """
     if not lock.hold():
         raise OutsideError(
             "SW-RECUT-LOCK",
@@ -168,7 +171,10 @@ def look(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Look how the GPUs of each node are cut now, by short jobs of root; for cron."""
+    """Look up how each node's GPUs are cut now, through short jobs of root; for cron.
+
+    Exits 1 if a node could not be looked at.
+    """
     settings = load_settings()
     _require_root("look at all nodes")
     with opened_ledger(settings) as ledger:

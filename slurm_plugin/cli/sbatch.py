@@ -1,4 +1,4 @@
-"""``slicewise sbatch``: sbatch itself, told to show what Slicewise decides."""
+"""``slicewise sbatch``: runs sbatch itself, with the request to show what Slicewise decides."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import typer
 from cluster.errors import OutsideError
 
 EXPLAIN_VARIABLE = "SLICEWISE_EXPLAIN"
-"""slicewise.lua finds it in the job's environment."""
+"""The variable by which slicewise.lua finds the request in the job's environment."""
 
 SHELL_FUNCTION = f"""\
 # sbatch that shows what Slicewise decides about each job. For bash, zsh and dash:
@@ -50,7 +50,7 @@ def sbatch(
     """Run sbatch, and show what Slicewise decides about the job.
 
     The options below come first; all that follows is sbatch's own, and so are output and exit code.
-    With --export=NONE or a list sbatch does not tell Slurm that the decision is asked for: add
+    With --export=NONE or a list, sbatch does not pass the request on to Slurm: add
     SLICEWISE_EXPLAIN to the list.
     """
     if shell_function:
@@ -60,7 +60,7 @@ def sbatch(
 
 
 def _become_sbatch(arguments: tuple[str, ...]) -> None:
-    # Python ignores them, and what it ignores stays ignored in the program that takes its place.
+    # Python ignores these signals, and the program that takes its place would inherit that.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     environment = {**os.environ, EXPLAIN_VARIABLE: "1"}

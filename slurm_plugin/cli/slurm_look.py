@@ -1,4 +1,4 @@
-"""Slurm, as the operator's commands ask it: accounts, GPUs, jobs."""
+"""Asks Slurm what operators' commands need to know: accounts, GPUs, jobs."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -17,8 +17,13 @@ from slurm_plugin.decide.policy import ROOT_ACCOUNT
 
 @dataclass(frozen=True)
 class SlurmLook:
-    """What Slurm has: its accounts' parents by name, millislices of all GPUs that are managed, the
-    word that Slicewise was taken out of it while the ledger was away.
+    """What Slurm has.
+
+    Attributes:
+        accounts: parents of its accounts, by account name.
+        capacity_millislices: of all managed GPUs.
+        is_uninstalled: whether Slurm has the mark that Slicewise was taken out of it, which counts
+            when the ledger could not be reached then.
     """
 
     accounts: Accounts = field(hash=False)
@@ -27,12 +32,12 @@ class SlurmLook:
 
 
 def look_at_slurm(settings: Settings) -> SlurmLook:
-    """Raises UnreachableError (SW-SLURM-DOWN) and OutsideError (SW-SLURM-FAILED)."""
+    """Ask Slurm. Raises UnreachableError (SW-SLURM-DOWN) and OutsideError (SW-SLURM-FAILED)."""
     return asyncio.run(_look(settings))
 
 
 def try_to_look_at_slurm(settings: Settings) -> SlurmLook | None:
-    """None if Slurm does not answer; stderr says so."""
+    """Ask Slurm; if it does not answer, say so on stderr and return None."""
     try:
         return look_at_slurm(settings)
     except SlicewiseError as error:
@@ -52,7 +57,7 @@ async def _look(settings: Settings) -> SlurmLook:
 
 
 def jobs_and_nodes() -> tuple[tuple[JobView, ...], tuple[NodeView, ...]]:
-    """Raises what ``look_at_slurm`` raises."""
+    """Return Slurm's jobs and nodes; raises what ``look_at_slurm`` raises."""
     return asyncio.run(_jobs_and_nodes())
 
 
@@ -62,7 +67,7 @@ async def _jobs_and_nodes() -> tuple[tuple[JobView, ...], tuple[NodeView, ...]]:
 
 
 def require_account(accounts: Accounts, name: str) -> None:
-    """Raises InvalidInputError (SW-TENANT-UNKNOWN) unless Slurm has that account."""
+    """Raise InvalidInputError (SW-TENANT-UNKNOWN) unless Slurm has that account."""
     if name not in accounts:
         known = ", ".join(sorted(accounts.keys() - {ROOT_ACCOUNT})) or "none"
         raise InvalidInputError(

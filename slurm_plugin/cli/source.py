@@ -1,4 +1,4 @@
-"""Where commands read: an operator's in the ledger itself, everybody else's through the daemon."""
+"""Chooses where commands read: in the ledger itself for operators, through the daemon for users."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,22 +14,25 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """What both can tell. Raises InvalidInputError (SW-TENANT-UNKNOWN)."""
+    """What both sources can read. Each call raises InvalidInputError (SW-TENANT-UNKNOWN)."""
 
     def explanation(self, tenant: str) -> "Explanation":
-        """What it may still start, and why not more."""
+        """Return what the tenant may still start, and what allows no more."""
 
     def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
-        """Runs that ended then or later, or still run; up to when those are counted."""
+        """Return runs that ended at ``since_s`` or later, or still run.
+
+        The second value is the time up to which running ones are counted, in Unix seconds.
+        """
 
     def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
-        """Accounts as they stand."""
+        """Return current balances; None stands for all tenants that the caller may see."""
 
 
 @contextmanager
 def opened_source(settings: Settings) -> Iterator[Source]:
-    """The ledger for who may read where it is; the daemon, which shows own tenants, for others."""
-    # Each imports what the other has no use for.
+    """Open the ledger if its URL can be read, else the daemon, which shows users own tenants."""
+    # Imported here: neither source needs the other's libraries.
     if _may_read(settings.database):
         from slurm_plugin.cli.ledger_source import LedgerSource  # noqa: PLC0415 -- operators alone
 

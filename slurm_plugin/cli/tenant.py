@@ -1,4 +1,4 @@
-"""Commands of the operator: tenants, their tree, and how it follows Slurm's accounts."""
+"""``slicewise tenant``: tenants, their tree, and how the tree follows Slurm's accounts."""
 
 import time
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def add_tenant(
 ) -> None:
     """Make a Slurm account a tenant; it may hold nothing until it gets a quota.
 
-    One that is a tenant already is only moved, below another parent if that is given.
+    An account that is a tenant already is only moved, if --parent names another place.
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
@@ -87,14 +87,17 @@ def add_tenant(
 
 
 def _warn_of_another_place(policy: Policy, tenant: str, place: str, look: SlurmLook | None) -> None:
-    """Limits bind as Slurm's own tree has it."""
+    """Warn if Slurm has the account elsewhere: limits bind along Slurm's own tree."""
     if look is None or (slurms := tenant_parent(tenant, look.accounts, policy)) == place:
         return
     typer.echo(place_warning(tenant, place, slurms), err=True)
 
 
 def place_warning(tenant: str, place: str, slurms: str) -> str:
-    """``place`` is where the ledger has it, ``slurms`` where Slurm has its account."""
+    """Say that the tenant is below ``place`` in the ledger, but below ``slurms`` in Slurm.
+
+    "" is the top.
+    """
     return (
         f"In Slurm {tenant} is {f'below {slurms}' if slurms else 'at the top'}, and its limits bind"
         f" there: sacctmgr modify account {tenant} set parent={place or 'root'}"
@@ -102,7 +105,7 @@ def place_warning(tenant: str, place: str, slurms: str) -> str:
 
 
 def place_in_slurm(policy: Policy, tenant: str, look: SlurmLook) -> str:
-    """Where a new tenant belongs: below the nearest tenant above its account.
+    """Return a new tenant's parent: the nearest tenant above its account, "" if there is none.
 
     Raises InvalidInputError: SW-TENANT-NAME, SW-TENANT-UNKNOWN.
     """
@@ -113,9 +116,9 @@ def place_in_slurm(policy: Policy, tenant: str, look: SlurmLook) -> str:
 
 @tenant_app.command("list", epilog="Examples: slicewise tenant list | slicewise tenant list --json")
 def list_tenants(as_json: Json = False) -> None:
-    """Show the tree: what each tenant is due, has lent and borrowed, may hold and holds now.
+    """Show the tree: each tenant's nominal, loans and ceiling, and what it holds now.
 
-    Amounts in slices; what the tenants below it hold is included. A budget's rest is in
+    Amounts are in slices and include what the tenants below hold. What is left of a budget is in
     slice-hours.
     """
     settings = load_settings()
@@ -136,7 +139,7 @@ def list_tenants(as_json: Json = False) -> None:
     epilog="Examples: slicewise tenant show vision | slicewise tenant show vision --json",
 )
 def show_tenant(tenant: TenantName, as_json: Json = False) -> None:
-    """Show everything of one tenant: quota, loans, use, budget, last change."""
+    """Show everything about one tenant: quota, loans, use, budget, last change."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         books = books_now(ledger, settings)
@@ -149,9 +152,10 @@ def show_tenant(tenant: TenantName, as_json: Json = False) -> None:
 
 @tenant_app.command("remove", epilog="Example: slicewise tenant remove vision --reason 'moved out'")
 def remove_tenant(tenant: TenantName, reason: Reason = "", as_json: Json = False) -> None:
-    """Take a tenant out of the ledger's policy: its account may start nothing more.
+    """Remove a tenant from the ledger's policy: its account may start nothing more.
 
-    What runs goes on and is charged; history, runs and balance stay, and the account in Slurm.
+    Its running jobs continue and are charged. Its history, runs and balance stay in the ledger,
+    and its account stays in Slurm.
     """
     with opened_ledger(load_settings()) as ledger:
         began_s = time.monotonic()
@@ -172,10 +176,11 @@ def remove_tenant(tenant: TenantName, reason: Reason = "", as_json: Json = False
     epilog="Examples: slicewise tenant import --dry-run | slicewise tenant import --reason 'start'",
 )
 def import_tenants(dry_run: DryRun = False, reason: Reason = "", as_json: Json = False) -> None:
-    """Take Slurm's account tree over: add every account, move what lies elsewhere.
+    """Take over Slurm's account tree: add every account, move tenants that are elsewhere.
 
-    It removes nobody: tenants whose account is gone are only shown. New ones may hold nothing
-    until they get a quota. Repeat it as often as you like.
+    It removes no tenant: those whose account is gone are only shown. New tenants may hold nothing
+    until they get a quota. It can be repeated at any time. Exits 1 if an account can't be taken
+    over; the others are.
     """
     settings = load_settings()
     look = look_at_slurm(settings)
@@ -216,7 +221,7 @@ def _show_import(rows: Sequence[TakeOver], *, dry_run: bool, as_json: bool) -> N
     "check", epilog="Examples: slicewise tenant check | slicewise tenant check --json"
 )
 def check_tenants(as_json: Json = False) -> None:
-    """Compare the tenants with Slurm's accounts; exit 1 if one has no account or another parent."""
+    """Compare tenants with Slurm's accounts; exit 1 if an account is missing or elsewhere."""
     settings = load_settings()
     look = look_at_slurm(settings)
     with opened_ledger(settings) as ledger:

@@ -29,8 +29,8 @@ def why(
 ) -> None:
     """Say why a job waits, or how a tenant stands.
 
-    Slurm's reason in words, who holds what, and when the job starts. Ordinary users see their own
-    jobs and tenants, on every host from which the daemon can be asked.
+    It shows Slurm's reason in words, which jobs hold what it waits for, and when the job starts.
+    Users see their own jobs and tenants, on every host that can reach the daemon.
     """
     answer = asyncio.run(DaemonClient(load_settings().daemon).why(about))
     if as_json:

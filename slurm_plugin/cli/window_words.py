@@ -1,4 +1,4 @@
-"""Windows of the calendar as operators write and read them."""
+"""Reads and writes windows of the calendar in operators' words."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,10 @@ _KINDS = {
 
 
 def days_from_text(text: str) -> frozenset[int]:
-    """``mon-fri``, ``sat,sun``, ``fri-mon``. Raises InvalidInputError (SW-WINDOW-TIME)."""
+    """Read ``mon-fri``, ``sat,sun`` or ``fri-mon``; 0 is Monday.
+
+    Raises InvalidInputError (SW-WINDOW-TIME).
+    """
     return frozenset(day for part in text.lower().split(",") for day in _days(part.strip()))
 
 
@@ -52,7 +55,7 @@ def _days(part: str) -> Iterator[int]:
 
 
 def minute_from_text(text: str, key: str, *, ends: bool) -> int:
-    """``08:30`` in minutes; 24:00 is the midnight that ``ends`` a day: nothing begins then.
+    """Read ``08:30`` as minutes of the day; 24:00, as 0, is allowed only if it ``ends`` a window.
 
     Raises InvalidInputError (SW-WINDOW-TIME) naming ``key``.
     """
@@ -65,7 +68,7 @@ def minute_from_text(text: str, key: str, *, ends: bool) -> int:
 
 
 def bound_from_text(text: str, key: str, zone: str, *, ends: bool) -> int:
-    """A day or a time there in Unix seconds; a day that ``ends`` a window is wholly in it.
+    """Read a day or a time in ``zone`` as Unix seconds; a day that ``ends`` a window is all in it.
 
     Raises InvalidInputError (SW-WINDOW-TIME) naming ``key``.
     """
@@ -83,17 +86,17 @@ def bound_from_text(text: str, key: str, zone: str, *, ends: bool) -> int:
 
 
 def what_text(window: Window) -> str:
-    """``borrowing limit 4``."""
+    """Return what the window sets: ``borrowing limit 4``."""
     return f"{_KINDS[window.kind]} {limit_text(window.amount_millislices)}"
 
 
 def whose_text(window: Window) -> str:
-    """The tenant; ``all together``."""
+    """Return the window's tenant, or ``all together``."""
     return "all together" if window.tenant == ALL else window.tenant
 
 
 def when_text(window: Window, zone: str) -> str:
-    """``mon-fri 08:00-18:00``, ``2026-12-01 00:00 to 2026-12-06 00:00``, ``always``."""
+    """Return when it holds: ``mon-fri 08:00-18:00``, ``until 2026-12-06 00:00``, ``always``."""
     words = [_days_text(window.days), _hours_text(window), _bounds_text(window, zone)]
     return " ".join(filter(None, words)) or "always"
 
@@ -101,7 +104,7 @@ def when_text(window: Window, zone: str) -> str:
 def spans_text(coming: Sequence[Span], zone: str, *, in_force: bool) -> str:
     """``It holds from Mon 2026-11-23 08:00 to 18:00, then from Tue 2026-11-24 08:00 to 18:00.``
 
-    ``in_force``: whether the first of them has begun.
+    ``in_force``: whether the first span has begun.
     """
     if not coming:
         return "It is over."
@@ -133,7 +136,7 @@ def _day_text(at_s: float, zone: str) -> str:
 
 
 def _days_text(days: frozenset[int]) -> str:
-    """As runs of days: ``mon-fri,sun``."""
+    """Return days as ranges: ``mon-fri,sun``; "" for all days."""
     if len(days) in {0, WEEK_DAYS}:
         return ""
     firsts = sorted(day for day in days if (day - 1) % WEEK_DAYS not in days)
