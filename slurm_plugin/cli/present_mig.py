@@ -158,7 +158,7 @@ def profiles_table(found: Sequence[tuple[Board, MigProfile]]) -> FittingTable:
 
 
 def layouts_table(board: Board, layouts: Sequence[Layout]) -> FittingTable:
-    """A line per layout: what lies where, and how many of which profile."""
+    """A line per layout: where instances lie, and how many there are of each profile."""
     return FittingTable(
         (
             column("memory slices", (bar(board.memory_slices, one) for one in layouts)),

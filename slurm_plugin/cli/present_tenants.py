@@ -304,7 +304,7 @@ def history_table(changes: Sequence[QuotaChange]) -> FittingTable:
 
 
 def change_text(update: TenantUpdate) -> str:
-    """What a row of the history sets: ``nominal 6, weight 2``."""
+    """Say what a change sets: ``nominal 6, weight 2``."""
     if update.removed:
         return "removed"
     return ", ".join(f"{name} {text}" for name, text in _change_words(update) if text is not None)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """What both sources can read. Each call raises InvalidInputError (SW-TENANT-UNKNOWN)."""
+    """The reads that both sources offer; they raise InvalidInputError (SW-TENANT-UNKNOWN)."""
 
     def explanation(self, tenant: str) -> "Explanation":
         """Return what the tenant may still start, and what allows no more."""
