@@ -71,7 +71,7 @@ def up(
 ) -> None:
     """Start the cluster; it runs until `slicewise sandbox down`.
 
-    In one that is up it starts again what has ended, and keeps all data.
+    If the sandbox is up already, servers that have ended are started again, with all data.
     """
     console = Console()
     _interrupt_on_end_signals()
@@ -102,7 +102,7 @@ def down(
     directory: Directory,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the directory and its logs.")] = False,
 ) -> None:
-    """Stop everything of the cluster, whatever state it is in, and remove its directory."""
+    """Stop the whole cluster, whatever state it is in, and remove its directory."""
     console = Console()
     begin = time.monotonic()
     try:
@@ -119,7 +119,7 @@ def status(
     directory: Directory,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the servers and nodes; exits 1 if no sandbox is up."""
+    """Show the servers and nodes; exit 1 if no sandbox is up."""
     try:
         sandbox = Sandbox.attach(directory)
         servers = server_rows(sandbox.state, process.is_alive)
@@ -142,7 +142,7 @@ def status(
 
 
 def _table(title: str) -> Table:
-    """Narrow enough for 80 columns."""
+    """Make a table that fits into 80 columns."""
     return Table(box=None, padding=(0, 2, 0, 0), title=f"\n{title}", title_justify="left")
 
 
@@ -198,13 +198,13 @@ def shell(
     try:
         os.execve(program, argv, environment)  # noqa: S606 -- no shell, the words as given
     except OSError as error:
-        # Python's libraries may be closed to that user: nothing more can be imported.
+        # That user may be unable to read Python's libraries: nothing more can be imported.
         os.write(2, f"{argv[0]}: {error.strerror}. [SW-SANDBOX-COMMAND]\n".encode())
         os._exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE)
 
 
 def _program(name: str, path: str) -> str:
-    """Where the command lies; exits with 127, as shells do, if it is nowhere on that PATH."""
+    """Return the path of a command; exit with 127, as shells do, if it is not on ``path``."""
     found = name if "/" in name else shutil.which(name, path=path)
     if found is None:
         _fail(

@@ -26,18 +26,18 @@ class Sandbox:
     def up(
         cls, directory: Path, *, progress: Progress, services: bool = True, anew: bool = False
     ) -> "Sandbox":
-        """Start one, or attach to the one that is up there and start again what has ended of it.
+        """Start a sandbox, or attach to one that is up and start again what has ended of it.
 
-        With ``services`` a new one also gets its ledger, the daemon and the launcher. Whatever
-        goes wrong with a new one, an interrupt included, takes everything down again. ``anew``
-        discards the one that is there.
+        With ``services`` a new sandbox also gets its ledger, the daemon and the launcher. If its
+        start fails or is interrupted, everything is taken down again. ``anew`` discards a sandbox
+        that is there.
         """
         packages.require(packages.EVERYTHING if services else packages.REQUIRED_FILES)
         return cls(Host(lifecycle.up(directory, progress, services=services, anew=anew)))
 
     @classmethod
     def attach(cls, directory: Path) -> "Sandbox":
-        """The one that runs there; SlicewiseError (SW-SANDBOX-DOWN) if none does."""
+        """Attach to the sandbox that runs there; SlicewiseError (SW-SANDBOX-DOWN) if none does."""
         path = checked(directory)
         state = load(Layout(path, 0).state_file)
         if state is None or not state.ready:
@@ -48,12 +48,12 @@ class Sandbox:
 
     @property
     def layout(self) -> Layout:
-        """Paths, addresses, ports."""
+        """The sandbox's paths, addresses and ports."""
         return self._host.layout
 
     @property
     def state(self) -> State:
-        """Users and processes."""
+        """The sandbox's users and processes."""
         return self._host.state
 
     def down(self, *, keep: bool = False) -> None:
@@ -85,11 +85,11 @@ class Sandbox:
         process.end((self._process(name),), patience_s=lifecycle.STOP_PATIENCE_S)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Signal such a program."""
+        """Send a signal to a program that ``start`` or ``up`` started."""
         process.send_signal(self._process(name), number)
 
     def restore(self, progress: Progress) -> None:
-        """Start again what has ended of its servers; SlicewiseError if one does not start."""
+        """Start servers that have ended again; SlicewiseError if one does not start."""
         self._host.refresh()
         self._host = restart.restore(self._host, progress)
 
@@ -109,7 +109,7 @@ class Sandbox:
         return self._host.popen(user, argv, **options)
 
     def become(self, user: str) -> None:
-        """Turn this very process into that user: here if the user may write here, else at home.
+        """Make this process run as that user, at home if the user may not write here.
 
         Slurm and ``service apply`` leave their logs in the current directory.
         """
@@ -122,7 +122,7 @@ class Sandbox:
             os.chdir(self.layout.home / who.name)
 
     def driver(self, node: str) -> EmulatedDriver:
-        """The node's NVIDIA driver, to let it fail."""
+        """The node's emulated NVIDIA driver, with which tests make it fail."""
         return gpus.driver(self.layout, node)
 
     def node_states(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""The sandbox's directory: which one, whether it may be ours, who is at work in it."""
+"""The sandbox's directory: chooses it, checks that it can be used, and locks it and its slot."""
 
 import errno
 import fcntl
@@ -21,7 +21,7 @@ DIRECTORY_VARIABLE = "SLICEWISE_SANDBOX_DIR"
 MARKER = ".slicewise-sandbox"
 SLOTS = 250
 ROOM_MB = 500
-"""With Triton copied; where it can be linked, less."""
+"""Megabytes that a sandbox takes at most: less if Triton can be linked instead of copied."""
 _SOCKET_PATH_BYTES = 107
 _SAFE = re.compile(r"^/[A-Za-z0-9._/+@-]+$")
 _OTHERS_SEARCH = 0o001
@@ -37,7 +37,7 @@ def default_directory() -> Path:
 
 
 def checked(directory: Path) -> Path:
-    """The directory, resolved; InvalidInputError (SW-SANDBOX-DIRECTORY) if it can't be used."""
+    """Resolve the directory; InvalidInputError (SW-SANDBOX-DIRECTORY) if it can't be used."""
     path = Path(os.path.realpath(directory))
     with _refusing(path, lambda _error: True):
         _check(path)
@@ -59,7 +59,7 @@ def _check(path: Path) -> None:
 
 @contextmanager
 def _refusing(path: Path, meant: Callable[[OSError], bool]) -> Iterator[None]:
-    """Raise an OSError that is meant as InvalidInputError (SW-SANDBOX-DIRECTORY)."""
+    """Turn an OSError that ``meant`` accepts into InvalidInputError (SW-SANDBOX-DIRECTORY)."""
     try:
         yield
     except OSError as error:
@@ -69,19 +69,19 @@ def _refusing(path: Path, meant: Callable[[OSError], bool]) -> Iterator[None]:
 
 
 def _reason(error: OSError) -> str:
-    """In words; shutil.Error, of a tree of files, has a list of (from, to, reason) instead."""
+    """The error in words; shutil.Error, of a tree of files, has a list of (from, to, reason)."""
     return str(error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror)
 
 
 def storable(path: Path) -> AbstractContextManager[None]:
-    """InvalidInputError (SW-SANDBOX-DIRECTORY) if its file system is full or forbids a write."""
+    """Raise InvalidInputError (SW-SANDBOX-DIRECTORY) if the file system is full or read-only."""
     return _refusing(
         path, lambda error: isinstance(error, shutil.Error) or error.errno in _NOT_STORED
     )
 
 
 def require_room(path: Path) -> None:
-    """InvalidInputError (SW-SANDBOX-DIRECTORY) if its disk has no room for a sandbox."""
+    """Raise InvalidInputError (SW-SANDBOX-DIRECTORY) if its disk has no room for a sandbox."""
     free_mb = shutil.disk_usage(path).free // 1_000_000
     if free_mb < ROOM_MB:
         raise _refused(f"{path} has {free_mb} MB of room; a sandbox takes up to {ROOM_MB} MB.")
@@ -97,13 +97,13 @@ def _refused(message: str) -> InvalidInputError:
 
 
 def closed_parent(path: Path) -> Path | None:
-    """The first existing parent directory that other users can't search; None if they can all."""
+    """The first existing parent that other users can't search; None if they can search all."""
     parents = (parent for parent in reversed(path.parents) if parent.exists())
     return next((p for p in parents if not p.stat().st_mode & _OTHERS_SEARCH), None)
 
 
 def is_ours(path: Path) -> bool:
-    """Whether it is a directory of this user's with the sandbox's marker, or an empty one."""
+    """Whether it is a directory of this user that is empty or has the sandbox's marker."""
     if not path.is_dir() or path.stat().st_uid != os.geteuid():
         return False
     return (path / MARKER).is_file() or not any(path.iterdir())
@@ -111,7 +111,7 @@ def is_ours(path: Path) -> bool:
 
 @contextmanager
 def claimed(path: Path) -> Iterator[None]:
-    """Keep other ``up`` and ``down`` out; SlicewiseError (SW-SANDBOX-BUSY) if one is there."""
+    """Lock out other ``up`` and ``down``; SlicewiseError (SW-SANDBOX-BUSY) if one is at work."""
     with _refusing(path, lambda _error: True):
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
         path.chmod(0o755)
@@ -129,7 +129,7 @@ def claimed(path: Path) -> Iterator[None]:
 
 
 def empty(path: Path) -> None:
-    """Remove everything in it but the marker."""
+    """Remove everything in the directory but the marker."""
     for entry in path.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -139,9 +139,10 @@ def empty(path: Path) -> None:
 
 @contextmanager
 def chosen_slot(path: Path) -> Iterator[int]:
-    """A slot whose addresses, ports and user ids nobody uses; tried from the path's hash on.
+    """Yield a slot with unused addresses, ports and user ids; tried from the path's hash on.
 
-    While this lasts, no other sandbox that starts takes it: its servers do not listen yet.
+    Until the body ends, no other sandbox can take the slot, although no server listens there yet.
+    Raises SlicewiseError (SW-SANDBOX-PORTS) if no slot is free.
     """
     taken = {entry.pw_uid for entry in pwd.getpwall()}
     first = int.from_bytes(hashlib.sha256(bytes(path)).digest()[:4], "big")
@@ -160,10 +161,10 @@ def chosen_slot(path: Path) -> Iterator[int]:
 
 @contextmanager
 def held_slot(slot: int) -> Iterator[bool]:
-    """Whether no other sandbox starts or stops in that slot; if so, none does while this lasts."""
+    """Lock a slot while the body runs; yield False if another sandbox starts or stops in it."""
     with socket.socket(socket.AF_UNIX) as holder:
         try:
-            # An abstract name: it goes with this process, whatever ends it.
+            # An abstract socket's name is freed when this process ends, however it ends.
             holder.bind(f"\0slicewise-sandbox-slot-{slot}")
         except OSError as error:
             if error.errno != errno.EADDRINUSE:

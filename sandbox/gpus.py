@@ -25,14 +25,14 @@ from slurm_plugin.decide.slurm_gres import Device, devices, types_by_kind
 
 _NVIDIA_MAJOR = 195
 _FIRST_MINOR = 4096
-"""Far from those of a real GPU."""
+"""Far from the minor numbers of a real GPU."""
 _CONFIG, _MONITOR = 1, 2
 """Minors of the capabilities that every MIG node has."""
 _OF_FIRST = re.compile(r"gpu0/gi\d+(?:/ci0)?")
 
 
 def make(layout: Layout, *, device_nodes: bool) -> Mapping[str, tuple[Device, ...]]:
-    """Cut every node's GPU as it is at first; what Slurm is told of each, pads with it."""
+    """Cut every node's GPU as in the inventory; return each node's devices for Slurm, with pads."""
     slots = {node.name: _make(layout, node, device_nodes=device_nodes) for node in NODES}
     for path in (layout.drivers, *layout.drivers.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
@@ -40,7 +40,7 @@ def make(layout: Layout, *, device_nodes: bool) -> Mapping[str, tuple[Device, ..
 
 
 def driver(layout: Layout, node: str) -> EmulatedDriver:
-    """A node's driver."""
+    """The emulated driver of a node."""
     return EmulatedDriver(layout.drivers / node)
 
 
@@ -88,7 +88,7 @@ def _slots(inventory: Inventory, directory: Path) -> tuple[Device, ...]:
 
 @contextmanager
 def _seen(layout: Layout, node: str) -> Iterator[None]:
-    """That node's driver in this process."""
+    """Let this process see that node's driver."""
     _loaded(library(layout.drivers))
     with patch.dict(os.environ, {DIRECTORY_VARIABLE: str(layout.drivers / node)}):
         yield
@@ -96,16 +96,16 @@ def _seen(layout: Layout, node: str) -> Iterator[None]:
 
 @cache
 def _loaded(path: Path) -> ctypes.CDLL:
-    # What pynvml loads by name later is what has that name already.
+    # When pynvml loads the library by name later, it gets the one already loaded under that name.
     return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
 
 def _make_devices(directory: Path, host_root: Path, *, nodes: bool) -> None:
-    """Character devices: nothing answers there.
+    """Make the GPU's character devices; no driver is behind them.
 
-    With ``nodes`` they are device nodes with NVIDIA's major number. Without (only root may make
-    such, and not in every container) they are links to /dev/null: slurmd ignores a GPU that is not
-    a character device.
+    With ``nodes`` they are device nodes with NVIDIA's major number, which only root may make, and
+    not in every container. Without, they are links to /dev/null: slurmd ignores a GPU that is not a
+    character device.
     """
     (directory / "nvidia-caps").mkdir(parents=True, exist_ok=True)
     minors = capability_minors(host_root).items()

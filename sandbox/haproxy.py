@@ -8,7 +8,7 @@ from sandbox.probes import unix_socket_answers
 from sandbox.render import render
 
 CONFIGURATION = "haproxy.cfg"
-"""In the gateway's directory: as `slicewise gateway render` names it."""
+"""Name of the file in the gateway's directory, as `slicewise gateway render` writes it."""
 
 
 def prepare(host: Host) -> None:
@@ -29,13 +29,13 @@ def configure_bare(host: Host) -> None:
 
 
 def command(layout: Layout) -> tuple[str, ...]:
-    """HAProxy, in the foreground: a master, and a worker that a reload replaces."""
+    """The command for HAProxy in the foreground: a master, and a worker that a reload replaces."""
     configuration = layout.gateway_directory / CONFIGURATION
     return ("haproxy", "-W", "-S", str(layout.haproxy_master_socket), "-f", str(configuration))
 
 
 async def up(host: Host) -> None:
-    """Start HAProxy with the configuration in the gateway's directory, now or again."""
+    """Start HAProxy, for the first time or again, with the configuration in its directory."""
     layout = host.layout
     host.spawn("haproxy", "slicewise", command(layout))
     for socket in (layout.haproxy_socket, layout.haproxy_master_socket):

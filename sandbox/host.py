@@ -19,7 +19,7 @@ from sandbox.packages import SEARCH_PATH
 from sandbox.users import User
 
 Progress = Callable[[str], None]
-"""Told, line by line, what has been done."""
+"""A function that is called with a line for each thing that has been done."""
 
 HEAD = "head"
 """Host name of slurmctld and slurmdbd."""
@@ -40,7 +40,7 @@ class Host:
         return self.state.layout
 
     def user(self, role: str) -> User:
-        """Who plays that role; SlicewiseError (SW-SANDBOX-USER) if nobody does."""
+        """The user in that role; SlicewiseError (SW-SANDBOX-USER) if there is none."""
         try:
             return self.state.users[role]
         except KeyError:
@@ -70,21 +70,21 @@ class Host:
         }
 
     def _database(self, role: str) -> Mapping[str, str]:
-        """Operators act as the owner of the ledger's tables, the daemon as its own role."""
+        """The database's URL: operators own the ledger's tables, the daemon has its own role."""
         roles = {"root": self.user("slurm").name, "slurm": DAEMON_ROLE}
         if role not in roles:
             return {}
         return {"SLICEWISE_DATABASE_URL": self.layout.database_url(roles[role])}
 
     def _account(self, role: str) -> Mapping[str, str]:
-        """The tenant's account, where its user is not a user of its own with a default account."""
+        """The tenant's account, needed where one user with one default account has all roles."""
         accounts = [account for account, user in ACCOUNTS.items() if user == role]
         if self.state.several_users or not accounts:
             return {}
         return dict.fromkeys(("SLURM_ACCOUNT", "SBATCH_ACCOUNT", "SALLOC_ACCOUNT"), accounts[0])
 
     def directory(self, path: Path, role: str, mode: int, *, group: str | None = None) -> Path:
-        """Make a directory of that user's, and of another one's group if asked."""
+        """Make a directory that belongs to that user, and to another user's group if given."""
         path.mkdir(parents=True, exist_ok=True)
         self._give(path, role, mode, group)
         return path
@@ -98,7 +98,7 @@ class Host:
         mode: int = 0o644,
         group: str | None = None,
     ) -> Path:
-        """Write a file of that user's; nobody sees it with a wider mode in between."""
+        """Write a file that belongs to that user; its mode is never wider, even in between."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode & 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(text)
@@ -129,7 +129,7 @@ class Host:
         )
 
     def identity(self, role: str) -> Mapping[str, Any]:
-        """The subprocess options that make a child that user."""
+        """The subprocess options with which a child runs as that user."""
         if not self.state.several_users:
             return {}
         user = self.user(role)
@@ -161,9 +161,9 @@ class Host:
         )
 
     async def command(self, role: str, argv: Sequence[str], *, stdin: str = "") -> str:
-        """Run a preparing command; SlicewiseError (SW-SANDBOX-START) with its words if it fails.
+        """Run a preparing command; SlicewiseError (SW-SANDBOX-START) with its output if it fails.
 
-        Cancelled, it kills the command.
+        If this is cancelled, the command is killed.
         """
         environment = self.environment(role)
         # Files, not pipes: nothing is left open in the event loop when this is cancelled.
@@ -221,7 +221,7 @@ class Host:
         return record
 
     def refresh(self) -> None:
-        """See what other programs (bin/slicewise-restart) have started since."""
+        """Read the state again: other programs (bin/slicewise-restart) may have started servers."""
         self.state = state.load(self.layout.state_file) or self.state
 
     def log_file(self, name: str) -> Path:
@@ -254,10 +254,11 @@ class Host:
 
 
 def wrapper_environment(layout: Layout, hostname: str = "localhost") -> dict[str, str]:
-    """What shows a process the sandbox's users and hosts instead of the machine's.
+    """Variables with which a process sees the sandbox's users and hosts, not the machine's.
 
-    Slurm listens at the address of its host name (NoInAddrAny). A daemon's is its own; srun and
-    salloc need localhost, since they are called back where their own connections come from.
+    Slurm's programs listen at the address of their host name (NoInAddrAny). A daemon has its own
+    host name; srun and salloc need localhost, since they are called back at the address from which
+    their own connections come.
     """
     return {
         "LD_PRELOAD": f"libnss_wrapper.so:{layout.nodelay}",

@@ -51,7 +51,7 @@ _TYPES = {
 }
 
 ACCOUNTS = {"vision": "alice", "nlp": "bob", "guest": "carol"}
-"""Tenants, each a Slurm account, and the user that each has."""
+"""Tenants, each a Slurm account, and the user of each."""
 
 
 def gpu_types() -> Mapping[str, tuple[str, ...]]:

@@ -10,7 +10,7 @@ from sandbox.inventory import NODES
 DAEMON_ROLE = "slicewise_daemon"
 """The daemon's role in PostgreSQL, which may alter no entry; Slurm's user owns the tables."""
 LAUNCHER_ROLE = "slicewise_launcher"
-"""The launcher's, which has its own schema and sees nothing else."""
+"""The launcher's role, which has its own schema and sees nothing else."""
 
 _SERVERS = ("slurmctld", "slurmdbd", "slurmd", "gateway", "daemon")
 
@@ -32,8 +32,8 @@ class Layout:
     def head_address(self) -> str:
         """Where slurmctld, slurmdbd and HAProxy listen.
 
-        slurmdbd calls slurmctld back where slurmctld's own connection came from: at 127.0.0.1,
-        the source address of every connection on the loopback network.
+        slurmdbd calls slurmctld back at the address from which slurmctld's own connection came:
+        127.0.0.1, the source address of every connection on the loopback network.
         """
         return "127.0.0.1"
 
@@ -48,7 +48,7 @@ class Layout:
 
     @property
     def reserved_ports(self) -> range:
-        """What ``srun --resv-ports`` allots from; below the ports of outgoing connections."""
+        """Ports that ``srun --resv-ports`` allots; below the ports of outgoing connections."""
         first = 16000 + 400 * (self.slot % 40)
         return range(first, first + 400)
 
@@ -99,7 +99,7 @@ class Layout:
 
     @property
     def nodelay(self) -> Path:
-        """The library that makes TCP send at once."""
+        """The library with which TCP sends each write immediately."""
         return self.lib / "libnodelay.so"
 
     @property
@@ -149,7 +149,7 @@ class Layout:
 
     @property
     def mariadb_socket(self) -> Path:
-        """MariaDB's; it listens on no port."""
+        """MariaDB's socket; it listens on no port."""
         return self.run / "mariadb" / "mariadb.sock"
 
     @property
@@ -159,12 +159,12 @@ class Layout:
 
     @property
     def haproxy_socket(self) -> Path:
-        """HAProxy's Runtime API."""
+        """Socket of HAProxy's Runtime API."""
         return self.run / "haproxy" / "runtime.sock"
 
     @property
     def haproxy_master_socket(self) -> Path:
-        """HAProxy's processes, those among them that a reload has replaced."""
+        """Socket of HAProxy's master, which knows all workers, also those replaced by a reload."""
         return self.run / "haproxy" / "master.sock"
 
     @property

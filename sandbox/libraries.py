@@ -11,17 +11,17 @@ REQUIRED_FILES: tuple[tuple[str, str], ...] = (
     ("cc", "gcc"),
     ("/usr/include/stdio.h", "libc6-dev"),
 )
-"""As in ``sandbox.packages``."""
+"""Files and the packages that have them, as in ``sandbox.packages``."""
 
 _FLAGS = ("-shared", "-fPIC", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror")
 
 
 def build(place: Path, sources: Sequence[Path], *flags: str) -> None:
-    """Make a shared library in a folder that is there.
+    """Build a shared library in an existing folder.
 
     Raises SlicewiseError (SW-SANDBOX-BUILD) with what the compiler says.
     """
-    # Several processes may come here at once: each makes its own, and the last one stays.
+    # Several processes may build at the same time: each makes its own file, and the last one stays.
     fresh = place.with_name(f"{place.name}.{os.getpid()}")
     argv = ("cc", *_FLAGS, *flags, "-o", str(fresh), *map(str, sources))
     try:
@@ -30,7 +30,7 @@ def build(place: Path, sources: Sequence[Path], *flags: str) -> None:
         raise _failure(place, "there is no cc") from None
     except subprocess.CalledProcessError as error:
         raise _failure(place, error.stderr.strip()) from None
-    # Every user loads it, whatever this one's umask is.
+    # Every user must be able to load it, whatever the umask of this user.
     fresh.chmod(0o755)
     fresh.replace(place)
 

@@ -1,4 +1,4 @@
-"""Starting and stopping: the order, and what happens when it is cut short."""
+"""Starts and stops a sandbox: in which order, and what happens if that is cut short."""
 
 import asyncio
 import os
@@ -52,8 +52,8 @@ _SERVERS = frozenset(name for names in _STOP_STAGES for name in names)
 def up(directory: Path, progress: Progress, *, services: bool, anew: bool = False) -> State:
     """Start a sandbox there, or start again what has ended of the one that is up.
 
-    Whatever goes wrong takes a new one down again, and leaves one that was up with all its data.
-    ``anew`` discards that first.
+    If anything goes wrong, a new sandbox is taken down again, and one that was up stays with all
+    its data. ``anew`` discards one that was up first.
     """
     path = checked(directory)
     with claimed(path), storable(path):
@@ -73,9 +73,9 @@ def up(directory: Path, progress: Progress, *, services: bool, anew: bool = Fals
 
 
 def down(directory: Path, *, keep: bool = False) -> bool:
-    """Take down whatever of a sandbox is there, all or parts of it; False if nothing is.
+    """Take down whatever exists of a sandbox, all or parts; return False if nothing does.
 
-    An interrupt waits until it has ended.
+    Interrupts are ignored meanwhile.
     """
     path = checked(directory)
     if not path.exists():
@@ -91,10 +91,10 @@ def down(directory: Path, *, keep: bool = False) -> bool:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let signals that would end this process pass by.
+    """Ignore signals that would end this process.
 
     Blocking them is not enough: another thread (a progress display has one) would take them. Only
-    the main thread may set handlers, and only there do signals interrupt.
+    the main thread may set handlers, and signals interrupt only that thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -113,7 +113,7 @@ def _let_pass(_number: int, _frame: object) -> None:
 
 
 def _ready(path: Path) -> State | None:
-    """The state of a sandbox whose ``up`` came to its end, whatever has ended since."""
+    """The state of a sandbox that ``up`` has completed, even if servers have ended since."""
     state = load(Layout(path, 0).state_file)
     return state if state is not None and state.ready else None
 
@@ -121,7 +121,7 @@ def _ready(path: Path) -> State | None:
 def _remove(path: Path) -> None:
     """Stop everything and leave the directory empty."""
     _stop(path)
-    Layout(path, 0).state_file.unlink(missing_ok=True)  # cut short here, nobody takes it for one
+    Layout(path, 0).state_file.unlink(missing_ok=True)  # if cut short here, it is no sandbox
     empty(path)
 
 
@@ -140,7 +140,7 @@ def _stop(path: Path) -> State | None:
     if state is None:
         _sweep(path, ())
         return None
-    # Its ports become free before all that ran under its user ids has ended.
+    # Keep the slot: its ports become free before all processes of its user ids have ended.
     with held_slot(state.layout.slot) as is_held:
         _stop_in_order(Host(state))
         own = state.several_users and is_held
@@ -149,7 +149,7 @@ def _stop(path: Path) -> State | None:
 
 
 def _sweep(path: Path, uids: Sequence[int]) -> None:
-    """End what is left of a sandbox, also what only its users show, and what it holds outside."""
+    """End a sandbox's remaining processes, recorded or not; free what it holds elsewhere."""
     process.end(process.leftovers(path, uids), patience_s=1.0)
     while left := process.leftovers(path, uids):
         process.end(left, patience_s=0.0)
@@ -209,7 +209,7 @@ def _prepare(layout: Layout, progress: Progress) -> Host:
 
 
 def limitations(state: State) -> tuple[str, ...]:
-    """What this sandbox does without, in sentences."""
+    """Say in sentences what this sandbox has to do without."""
     lines = []
     if not state.several_users:
         lines.append("not root: one user plays operator, daemon and all three tenants")
@@ -221,9 +221,9 @@ def limitations(state: State) -> tuple[str, ...]:
 
 
 async def _start(host: Host, progress: Progress, *, services: bool) -> None:
-    """Start what does not need each other side by side.
+    """Start servers, those that do not need each other in parallel.
 
-    The first failure ends this coroutine; ``asyncio.run`` then cancels what still goes on.
+    The first failure ends this coroutine; ``asyncio.run`` then cancels the other starts.
     """
 
     async def timed(name: str, step: Coroutine[object, object, None]) -> None:

@@ -8,7 +8,7 @@ from sandbox.probes import unix_socket_answers
 
 _SYSTEM_TABLES = ("system_tables.sql", "performance_tables.sql", "system_tables_data.sql")
 _NAMES = ("mariadb_", "mysql_")
-"""What their names begin with: since MariaDB 11, and before."""
+"""Prefixes of their names: since MariaDB 11, and before."""
 _SHARE = (Path("/usr/share/mysql"), Path("/usr/share/mariadb"))
 
 _SMALL = (
@@ -21,7 +21,7 @@ _SMALL = (
     "--innodb-lock-wait-timeout=900",
     "--key-buffer-size=1M",
     "--performance-schema=0",
-    # What Slurm wants of a MariaDB that knows it.
+    # Slurm asks for this setting where MariaDB knows it.
     "--loose-innodb-snapshot-isolation=OFF",
     "--skip-log-bin",
     "--skip-name-resolve",
@@ -66,7 +66,7 @@ def _data(host: Host) -> Path:
 
 
 def _temporary(host: Host) -> Path:
-    """Not /tmp: a server that starts there removes the temporary tables of every other."""
+    """Directory of temporary tables; in /tmp a server that starts removes those of all others."""
     return host.layout.lib / "mariadb-tmp"
 
 

@@ -1,4 +1,4 @@
-/* Preloaded into all that a sandbox starts: its TCP connections send each write at once.
+/* Preloaded into all that a sandbox starts: its TCP connections send each write immediately.
  *
  * slurmdbd and its clients write a message's length and the message separately. In Slurm 22.05 they
  * leave Nagle's algorithm on: the second write waits until the first is acknowledged, which Linux
@@ -15,7 +15,7 @@ int socket(int domain, int type, int protocol)
     int made = next(domain, type, protocol);
     int on = 1;
     int kind = type & ~(SOCK_CLOEXEC | SOCK_NONBLOCK);
-    /* What a listening socket accepts inherits it. */
+    /* Connections that a listening socket accepts inherit the option. */
     if (made >= 0 && kind == SOCK_STREAM && (domain == AF_INET || domain == AF_INET6))
         setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     return made;

@@ -10,7 +10,7 @@ from cluster.errors import SlicewiseError
 from sandbox import libraries, triton
 
 SLURM_VARIABLE = "SLICEWISE_SANDBOX_SLURM"
-"""Names the prefix of another Slurm than the distribution's, such as /opt/slurm-25.11."""
+"""The variable with the prefix of a Slurm other than the distribution's: /opt/slurm-25.11."""
 
 
 def plugins(prefix: str) -> str:
@@ -19,7 +19,7 @@ def plugins(prefix: str) -> str:
 
 
 def search_path(prefix: str) -> str:
-    """PATH of all that the sandbox starts: servers lie in sbin, which a user's own may lack."""
+    """PATH of everything in the sandbox; servers are in sbin, which a user's PATH may lack."""
     own = f"{prefix}/sbin:{prefix}/bin:" if prefix else ""
     return f"{own}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -46,7 +46,7 @@ REQUIRED_FILES: tuple[tuple[str, str], ...] = (
 """A command, or a pattern of an absolute path, and the Debian or Ubuntu package that has it."""
 
 EVERYTHING = (*REQUIRED_FILES, *triton.REQUIRED_FILES)
-"""With what Triton needs."""
+"""``REQUIRED_FILES`` and what Triton needs."""
 
 
 def missing_packages(required: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def install_line(packages: Iterable[str], *, as_root: bool) -> str:
 
 
 def require(required: Iterable[tuple[str, str]]) -> None:
-    """SlicewiseError (SW-SANDBOX-PACKAGES) with the install line if anything is missing."""
+    """Raise SlicewiseError (SW-SANDBOX-PACKAGES), with the install line, if any is missing."""
     packages = missing_packages(required)
     if packages:
         line = install_line(packages, as_root=os.geteuid() == 0)

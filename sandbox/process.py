@@ -1,4 +1,4 @@
-"""Processes: known by pid and start time, signalled without ever hitting a stranger."""
+"""Processes, known by pid and start time, so that a signal never reaches another process."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 from sandbox.users import User
 
 MARK = "SLICEWISE_SANDBOX"
-"""In the environment of everything that a sandbox starts: its directory."""
+"""The variable with the sandbox's directory, in the environment of everything that it starts."""
 
 POLL_S = 0.05
 _KILLED_WITHIN_S = 5.0
@@ -22,7 +22,7 @@ class Process:
     """A program that the sandbox started.
 
     Attributes:
-        name: of the program; unique in the sandbox.
+        name: the program's name, unique in the sandbox.
         user: login name that it runs as.
         pid: its process id.
         start_ticks: field 22 of /proc/PID/stat; with the pid it names a process uniquely.
@@ -53,7 +53,7 @@ def parse_stat(text: str) -> Stat | None:
 
 
 def read_stat(pid: int) -> Stat | None:
-    """The process's state, None if there is none of that id."""
+    """The process's state; None if no process has that id."""
     try:
         return parse_stat((_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace"))
     except (FileNotFoundError, ProcessLookupError):
@@ -61,7 +61,7 @@ def read_stat(pid: int) -> Stat | None:
 
 
 def is_alive(process: Process) -> bool:
-    """Whether it runs, and is not another one that got its pid."""
+    """Whether the process runs; another process that got its pid does not count."""
     _reap(process.pid)
     stat = read_stat(process.pid)
     return stat is not None and stat.start_ticks == process.start_ticks
@@ -90,7 +90,7 @@ def send_signal(process: Process, number: signal.Signals) -> None:
 
 
 def end(processes: Collection[Process], *, patience_s: float) -> None:
-    """SIGTERM to them all, wait together, then SIGKILL what is left."""
+    """Send SIGTERM to all, wait for all together, then send SIGKILL to those that are left."""
     for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, _KILLED_WITHIN_S)):
         for process in processes:
             send_signal(process, number)
@@ -98,7 +98,7 @@ def end(processes: Collection[Process], *, patience_s: float) -> None:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Poll; False if it did not come true in time."""
+    """Poll until the condition holds; return False if it does not in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -110,7 +110,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
 def members(
     parents: Mapping[int, int], marked: Iterable[int], spared: Collection[int]
 ) -> frozenset[int]:
-    """The marked processes and all that descend from them, less the spared ones."""
+    """The marked processes and their descendants, without the spared ones."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents.items():
         children.setdefault(parent, []).append(pid)
@@ -128,7 +128,7 @@ def leftovers(directory: Path, uids: Collection[int]) -> tuple[Process, ...]:
     """Every process of the sandbox, recorded or not.
 
     A process belongs to it if its environment names the directory, if it runs under a user id that
-    is the sandbox's own, or if it descends from such a one. This process and its ancestors (a
+    is the sandbox's own, or if it descends from such a process. This process and its ancestors (a
     ``slicewise sandbox shell``) are never among them.
     """
     stats = {pid: stat for pid in _pids() if (stat := read_stat(pid)) is not None}
@@ -164,6 +164,6 @@ def _ancestors(parents: Mapping[int, int]) -> frozenset[int]:
 
 
 def describe(name: str, user: User, pid: int) -> Process:
-    """The record of a program just started."""
+    """The record of a program that was just started."""
     stat = read_stat(pid)
     return Process(name, user.name, pid, stat.start_ticks if stat else 0, time.time())

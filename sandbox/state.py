@@ -40,8 +40,8 @@ class State:
         users: the user in each role.
         program: interpreter and libraries.
         device_nodes: whether the GPUs are device nodes; else they are links to /dev/null.
-        ready: ``up`` came to its end.
-        processes: by name.
+        ready: whether ``up`` has completed.
+        processes: programs that were started, by name.
     """
 
     layout: Layout
@@ -53,12 +53,12 @@ class State:
 
     @property
     def several_users(self) -> bool:
-        """Whether roles are users of their own."""
+        """Whether each role is a user of its own; else one user plays all of them."""
         return self.users["root"].uid != self.users["alice"].uid
 
 
 def state_text(state: State) -> str:
-    """As JSON."""
+    """Write a state as JSON."""
     content = {"version": _VERSION, **asdict(state)}
     return json.dumps(content, indent=1, default=str) + "\n"
 
@@ -99,7 +99,7 @@ def load(path: Path) -> State | None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Nobody else changes the state in that file meanwhile."""
+    """Keep other processes from changing the state in that file while the body runs."""
     with path.with_suffix(".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""What of a sandbox runs: rows for a table or for JSON."""
+"""Servers and nodes of a sandbox, as rows for a table or for JSON."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class ServerRow:
     """One program.
 
     Attributes:
-        place: its port or socket; empty for a program that has none.
+        place: address and port, or socket; empty for a program that has none.
         since: start, seconds since 1970.
         state: ``running`` or ``ended``.
     """

@@ -77,9 +77,10 @@ def remove_shared_memory(triton_dir: Path, shm: Path = Path("/dev/shm")) -> int:
 
 
 def remove_temporary(uids: Collection[int], place: Path = Path("/tmp")) -> None:  # noqa: S108
-    """Remove all folders of these users there; nothing of theirs may run any more.
+    """Remove all folders of these users in ``place``; none of their processes may run any more.
 
-    Killed jobs leave them: replicas that of their sockets, Python backends that of an environment.
+    Killed jobs leave such folders: replicas leave that of their sockets, Python backends that of an
+    environment.
     """
     for folder in place.iterdir():
         with suppress(OSError):
@@ -116,7 +117,7 @@ def _package(module: str, distribution: str) -> Path:
 
 
 def _pieces(pytriton: Path, numpy: Path, triton_dir: Path) -> tuple[tuple[Path, Path], ...]:
-    """What goes where; the depths stay those of site-packages, as the libraries' RPATHs need."""
+    """Sources and targets; depths stay those of site-packages, which the libraries' RPATHs need."""
     source, target = pytriton / "tritonserver", triton_dir / "pytriton" / "tritonserver"
     backend = target / "backends" / "python"
     stub = "triton_python_backend_stub"

@@ -1,4 +1,4 @@
-"""Who runs what: several users as root, one user without.
+"""The users of a sandbox: several if root starts it, one user in all roles otherwise.
 
 The users exist only for the sandbox's own processes: libnss_wrapper shows them a passwd and a
 group file of the sandbox. The machine's own files stay as they are.
@@ -29,7 +29,7 @@ class User:
 
 
 def own_uids(slot: int) -> range:
-    """User ids that belong to the sandbox in that slot and to nobody else."""
+    """User ids that belong only to the sandbox in that slot."""
     first = _FIRST_UID + _UIDS_PER_SLOT * slot
     return range(first, first + _UIDS_PER_SLOT)
 
@@ -50,7 +50,7 @@ def one_user(user: User) -> Mapping[str, User]:
 
 
 def current_user() -> User:
-    """Whoever runs this process; an id without a name is called ``user``."""
+    """The user who runs this process; an id without a name is called ``user``."""
     uid, gid = os.getuid(), os.getgid()
     try:
         name = pwd.getpwuid(uid).pw_name
@@ -60,7 +60,7 @@ def current_user() -> User:
 
 
 def packaged_slurm_user() -> User:
-    """The user ``slurm`` that the Slurm packages made."""
+    """The user ``slurm`` of Slurm's packages; SlicewiseError (SW-SANDBOX-PACKAGES) if missing."""
     try:
         entry = pwd.getpwnam("slurm")
     except KeyError:
@@ -83,7 +83,7 @@ def passwd_text(system: str, users: Mapping[str, User], home: Path) -> str:
 
 
 def group_text(system: str, users: Mapping[str, User]) -> str:
-    """The same for the group file; each of our users gets a group of the same name."""
+    """The machine's group lines with a group of the same name for each of the sandbox's users."""
     wanted = {user.name: user for user in users.values() if user.uid == user.gid}
     lines = (f"{user.name}:x:{user.gid}:" for user in wanted.values())
     return _merged(system, wanted, {user.gid for user in wanted.values()}, lines)

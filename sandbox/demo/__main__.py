@@ -9,7 +9,7 @@ _EXTRA = frozenset({"aiohttp", "matplotlib", "numpy"})
 def main() -> None:
     """Run the demo's command.
 
-    Its libraries take a second to import: Ctrl-C counts by then, too.
+    Its libraries take a second to import; Ctrl-C is handled during that time, too.
     """
     try:
         from sandbox.demo.cli import app  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The demo as its users would type it: Slicewise's commands, and sacct as a second witness."""
+"""Runs Slicewise's commands as the demo's users would type them, and sacct as a second witness."""
 
 import json
 import shutil
@@ -18,11 +18,11 @@ _HERE = Path(__file__).parent
 _OPERATOR = "root"
 _TIMEOUT_S = 90.0
 _UNWRAPPED = ("env", "COLUMNS=500")
-"""So that no message is broken into lines."""
+"""A terminal so wide that no message is broken into lines."""
 
 
 class Runner(Protocol):
-    """``Sandbox.run``."""
+    """The signature of ``Sandbox.run``."""
 
     def __call__(
         self, user: str, argv: tuple[str, ...], *, timeout_s: float, check: bool
@@ -32,7 +32,10 @@ class Runner(Protocol):
 
 
 class Commands:
-    """Each call raises OutsideError (SW-DEMO-COMMAND) with the command's own words if it fails."""
+    """Slicewise's commands, run in the sandbox.
+
+    Each call raises OutsideError (SW-DEMO-COMMAND), with the command's own message, if it fails.
+    """
 
     def __init__(self, run: Runner, costs: Mapping[str, int]) -> None:
         """``costs``: millislices of one instance by GRES type."""
@@ -40,32 +43,33 @@ class Commands:
         self._costs = costs
 
     def set_quota(self, plan: TenantPlan) -> None:
-        """As the operator."""
+        """Set a tenant's nominal, as the operator."""
         self._output(
             _OPERATOR, "slicewise", "tenant-quota", "set", plan.tenant, "--nominal", plan.nominal
         )
 
     def apply(self, plan: TenantPlan, service_file: Path) -> None:
-        """As the tenant's user."""
+        """Apply a service, as the tenant's user."""
         self._output(plan.user, "slicewise", "service", "apply", str(service_file))
 
     def refused_application(self, plan: TenantPlan, service_file: Path) -> Refusal | None:
-        """Apply as a user whose tenant has no quota; the refusal, None if there was none."""
+        """Apply as a user whose tenant has no quota; return the refusal, None if there is none."""
         done = self._call(plan.user, "slicewise", "service", "apply", str(service_file))
         return parse_refusal(done.stderr) if done.returncode else None
 
     def ledger(self) -> LedgerView:
-        """The statement, and whether everything adds up, as the operator gets them."""
-        # An imbalance is printed as well as told by the exit code: it is a finding, not a failure.
+        """Return the statement, and whether the ledger adds up, as the operator sees them."""
+        # The command prints an imbalance and exits 1: for the demo a finding, not a failure.
         verified = self._call(_OPERATOR, "slicewise", "ledger", "verify", "--json")
         statement = self._output(_OPERATOR, "slicewise", "ledger", "statement", "--json")
         return parse_ledger(verified.stdout, statement)
 
     def sacct(self) -> Mapping[str, int]:
-        """Millislice-seconds by tenant from accounting, asked directly.
+        """Return millislice-seconds by tenant from Slurm's accounting, asked directly.
 
-        Not through the adapter that feeds the ledger, so that it is a second witness. By state:
-        otherwise sacct leaves out runs that have lost their eligible time (docs/ledger.md).
+        The adapter that feeds the ledger is not used, so that sacct is a second witness. The states
+        are named because sacct otherwise leaves out runs that have lost their eligible time
+        (docs/ledger.md).
         """
         sacct = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "--noheader", "--parsable2")
         which = ("--allusers", "--duplicates", "--starttime=now-1hours", "--endtime=now")
@@ -90,7 +94,7 @@ class Commands:
 
 
 def parse_refusal(stderr: str) -> Refusal:
-    """What a command printed as it refused: message, perhaps a hint, code, each on a line."""
+    """Read what a refusing command printed: message, perhaps a hint, code, each on a line."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     match lines:
         case [*messages, message, hint, code] if code.startswith("SW-"):
@@ -119,7 +123,7 @@ def parse_ledger(verified: str, statement: str) -> LedgerView:
 def parse_sacct(lines: Iterable[str], costs: Mapping[str, int]) -> Mapping[str, int]:
     """Sum ``JobIDRaw|Account|Start|End|ElapsedRaw|AllocTRES`` to millislice-seconds by account.
 
-    A run's steps follow it. Where its start is lost, it began with its batch step.
+    A run's steps follow it. If its start is lost, it counts from the start of its batch step.
     """
     sums: Counter[str] = Counter()
     end, cost = "", 0

@@ -16,20 +16,20 @@ from cluster.units import slices_text
 from sandbox.demo.record import Sample
 
 PLAIN_INTERVAL_S = 5.0
-"""Between two plain lines on something that is no terminal."""
+"""Seconds between two plain lines where the output is not a terminal."""
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARKLINE_SAMPLES = 60
 
 
 @dataclass(frozen=True)
 class Scene:
-    """All that one picture shows.
+    """Everything that one picture shows.
 
     Attributes:
         phase: what happens now, in words.
-        left_s: how long the phase will take still; None if nobody knows.
-        samples: the newest of each service.
-        arrivals_per_s: of all services, oldest first.
+        left_s: seconds until the phase ends; None if that is not known.
+        samples: the newest sample of each service.
+        arrivals_per_s: arrivals of all services together, oldest first.
     """
 
     phase: str
@@ -93,12 +93,12 @@ def _quota(used: int, nominal: int) -> RenderableType:
 
 
 def milliseconds(value: float | None) -> str:
-    """Rounded, or a dash for nothing."""
+    """Write milliseconds, rounded; a dash for None."""
     return "-" if value is None else f"{value:.0f}"
 
 
 def plain_line(scene: Scene) -> str:
-    """The same in one line of text."""
+    """The scene in one line of text."""
     services = "; ".join(
         f"{sample.state.service}: {sample.state.replicas.ready} ready, "
         f"{sample.state.replicas.starting} starting, backlog {sample.state.backlog}, "

@@ -1,4 +1,4 @@
-"""An open-loop client: sends every request when the trace says, whatever became of the others."""
+"""An open-loop client: it sends every request at its time, whether or not others were answered."""
 
 import asyncio
 import time
@@ -18,14 +18,14 @@ from sandbox.demo.trace import Arrival
 
 MODEL = "tokens"
 MAX_REQUESTS = 20_000
-"""Of one replay: each is a task and may be a connection."""
+"""Most requests of one replay: each is a task and may be a connection."""
 
 
 class Load:
     """Clients of some services behind one gateway; an async context manager.
 
-    Every request is tried once. What is not answered within ``timeout_s``, or wrongly, is recorded
-    as failed.
+    Every request is tried once. A request that gets no answer within ``timeout_s``, or a wrong one,
+    is recorded as failed.
     """
 
     def __init__(self, gateway_url: str, services: Sequence[str], timeout_s: float) -> None:
@@ -67,16 +67,16 @@ class Load:
 
     @property
     def records(self) -> Sequence[RequestRecord]:
-        """What has ended so far, in the order of ending."""
+        """The requests that have ended so far, in the order in which they ended."""
         return self._records
 
     @property
     def due(self) -> Sequence[Arrival]:
-        """What has come due so far, in that order; ``at_s`` is on this load's time axis."""
+        """Requests that have come due so far, in order; ``at_s`` is on this load's time axis."""
         return self._due
 
     async def replay(self, arrivals: Sequence[Arrival]) -> None:
-        """Send all of them in time, the first counting from now; returns when all have ended.
+        """Send all arrivals at their times, counted from now; return when all have ended.
 
         Raises ValueError for more than ``MAX_REQUESTS``.
         """
@@ -104,7 +104,7 @@ class Load:
         return record
 
     async def _error(self, arrival: Arrival) -> str:
-        """Send it; "" if the answer is right, else what went wrong, short enough to be counted."""
+        """Send a request; return "" if the answer is right, else a short, countable error."""
         inputs = [
             _number("CONTEXT_TOKENS", arrival.context_tokens),
             _number("GENERATED_TOKENS", arrival.generated_tokens),

@@ -1,4 +1,4 @@
-"""The services as the demo shows them, out of what the launcher's own observation says."""
+"""Turns what the launcher's own observation says into the services as the demo shows them."""
 
 from collections.abc import Iterable
 
@@ -14,12 +14,12 @@ class ClusterObserver:
         self._settings = settings
 
     async def sample(self) -> tuple[ServiceState, ...]:
-        """Every service now; raises as ``observe`` does."""
+        """Return every service as it is now; raises as ``observe`` does."""
         return service_states(await observe(self._settings))
 
 
 def service_states(found: Iterable[ServiceObservation]) -> tuple[ServiceState, ...]:
-    """In the order given, without those that have no route yet."""
+    """Return the services' states in the order given; a service without a route is left out."""
     return tuple(
         ServiceState(
             service.service,

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from sandbox.demo.record import Recording, RequestRecord, Sample, by_service
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
-"""Of Okabe and Ito's palette, which readers with any colour vision can tell apart."""
+"""Colours of Okabe and Ito's palette, which readers with any colour vision can tell apart."""
 _QUOTA_COLOUR = "#000000"
 _STYLE: Any = {
     "font.size": 10,
@@ -34,7 +34,7 @@ _LABELS = (
     "backlog\n(requests waiting)",
     "replicas\n(1 replica = 1 slice)",
 )
-"""Of the rows. Both services of the demo take a profile of one slice, as their quota counts."""
+"""Labels of the rows. Both services of the demo use a profile that costs one slice of quota."""
 
 
 @dataclass(frozen=True)

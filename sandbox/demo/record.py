@@ -1,4 +1,4 @@
-"""What the demo writes down while it runs: plain values, gathered now and judged later."""
+"""What the demo records while it runs: plain values, which ``sandbox.demo.report`` judges later."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from cluster.errors import Refusal
 
 @dataclass(frozen=True)
 class Replicas:
-    """Slots of a service by what their replica does; ``starting`` includes the wait for Slurm."""
+    """A service's slots, counted by state of their replica; ``starting`` includes Slurm's queue."""
 
     ready: int = 0
     starting: int = 0
@@ -19,7 +19,7 @@ class Replicas:
 
     @property
     def costing(self) -> int:
-        """Those that hold or ask for a slice."""
+        """How many slots hold or ask for GPUs."""
         return self.ready + self.starting + self.draining
 
 
@@ -30,7 +30,7 @@ class ServiceState:
     Attributes:
         service: ``tenant/name``, as in its address.
         backlog: requests that wait for a replica, at the gateway or in Triton.
-        used_millislices, nominal_millislices: of its tenant.
+        used_millislices, nominal_millislices: use and nominal of its tenant.
     """
 
     service: str
@@ -44,10 +44,10 @@ class Observer(Protocol):
     """Looks at the running system."""
 
     async def sample(self) -> tuple[ServiceState, ...]:
-        """Every service now.
+        """Return every service as it is now.
 
-        Raises UnreachableError or OutsideError if the system does not tell; nobody takes that for
-        "nothing runs".
+        Raises UnreachableError or OutsideError if the system does not answer, so that this is not
+        taken for "nothing runs".
         """
         ...
 
@@ -59,7 +59,8 @@ class Sample:
     Attributes:
         t_s: seconds since the first request.
         arrivals: requests that came due since the last sample.
-        p50_ms, p95_ms: latency of those answered in the last seconds; None without any.
+        p50_ms, p95_ms: latency of requests that were answered in the last seconds; None without
+            any.
     """
 
     t_s: float
@@ -107,10 +108,10 @@ class LedgerView:
 
 @dataclass(frozen=True)
 class Recording:
-    """All of one run of the demo.
+    """Everything recorded of one run of the demo.
 
     Attributes:
-        sacct_millislice_s_by_tenant: the same jobs by Slurm's accounting.
+        sacct_millislice_s_by_tenant: what the same jobs used by Slurm's accounting.
         facts: what a reader needs to repeat it: command, rules, machine, start, versions.
     """
 

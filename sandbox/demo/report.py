@@ -1,4 +1,4 @@
-"""From a recording to the demo's report: pure arithmetic."""
+"""Computes the demo's report from a recording."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,12 +9,12 @@ from sandbox.demo.record import Recording, RequestRecord, Sample, by_service, re
 
 REPLICAS_EXPECTED = 4
 LEDGER_TOLERANCE = 0.01
-"""How far the ledger's slice-seconds may be from sacct's."""
+"""How far the ledger's slice-seconds may be from sacct's, as a share."""
 
 
 @dataclass(frozen=True)
 class ServiceReport:
-    """One service's part."""
+    """One service's part of the report."""
 
     requests: int
     failed: int
@@ -26,14 +26,14 @@ class ServiceReport:
 
 @dataclass(frozen=True)
 class SliceSeconds:
-    """What one tenant held, in slice-seconds, by both books."""
+    """What one tenant held, in slice-seconds, by the ledger and by sacct."""
 
     ledger: float
     sacct: float
 
     @property
     def deviation(self) -> float:
-        """Of the ledger from sacct, as a share; of nothing it is 0, or infinite."""
+        """The ledger's deviation from sacct, as a share; if sacct has 0, it is 0 or infinite."""
         if self.sacct == 0:
             return 0.0 if self.ledger == 0 else float("inf")
         return abs(self.ledger - self.sacct) / self.sacct
@@ -44,15 +44,16 @@ class Report:
     """``demo.json``.
 
     Attributes:
-        requests: all of them; ``wake_requests`` of these are not of the trace but woke a service.
-        failed: requests without a right answer, in time; nothing is retried.
+        requests: number of all requests; ``wake_requests`` are those among them that are not of the
+            trace but woke a service.
+        failed: requests without a right answer in time; nothing is retried.
         p50_ms, p95_ms: nearest-rank percentiles over the answered requests, from the time they were
             due, waking from zero included.
         replicas_max: most replicas ready at one time, all services together.
-        replicas_end: ready, starting or draining at the last look; None if nobody looked.
-        woke_from_zero: every wake request found no replica and was answered.
-        first_response_after_wake_s: the slowest of those answers.
-        errors: how often each kind of failure came.
+        replicas_end: replicas ready, starting or draining in the last samples; None without any.
+        woke_from_zero: whether every wake request found no replica and was answered.
+        first_response_after_wake_s: latency of the slowest wake request; None without any.
+        errors: how often each kind of failure occurred.
     """
 
     requests: int
@@ -79,7 +80,7 @@ class Report:
         return {**values, **facts}
 
     def shortfalls(self) -> tuple[str, ...]:
-        """What this run failed to show, in words; () if it showed everything."""
+        """Say what this run failed to show; () if it showed everything."""
         expectations = (
             (self.requests > 0 and self.failed == 0, f"{self.failed} requests failed"),
             (
@@ -153,7 +154,10 @@ def _replicas_end(samples: Sequence[Sample]) -> int | None:
 
 
 def slice_seconds(ledger: Mapping[str, int], sacct: Mapping[str, int]) -> dict[str, SliceSeconds]:
-    """Both books' millislice-seconds side by side, for every tenant in either."""
+    """Put both books side by side for every tenant in either.
+
+    The books are given in millislice-seconds, the result is in slice-seconds.
+    """
     return {
         tenant: SliceSeconds(ledger.get(tenant, 0) / 1000, sacct.get(tenant, 0) / 1000)
         for tenant in sorted(ledger.keys() | sacct.keys())

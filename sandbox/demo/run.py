@@ -1,4 +1,4 @@
-"""The demo from nothing to nothing: cluster up, story, report, cluster down."""
+"""Runs the whole demo: cluster up, story, report, cluster down."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ from sandbox.lifecycle import down
 
 @dataclass(frozen=True)
 class Options:
-    """Of ``python -m sandbox.demo``."""
+    """The options of ``python -m sandbox.demo``."""
 
     directory: Path
     report_dir: Path
@@ -51,15 +51,15 @@ class Options:
 
 
 def default_directory() -> Path:
-    """Not the one of ``slicewise sandbox up``: the demo leaves a user's own sandbox alone."""
+    """The demo's directory, not that of ``slicewise sandbox up``: users' own sandboxes stay."""
     return Path(f"/tmp/slicewise-demo-{os.getuid()}")  # noqa: S108 -- checked by the sandbox
 
 
 def run(options: Options, console: Console) -> Report:
     """Perform the demo and write ``demo.json`` and ``demo.png``.
 
-    Whatever happens, an interrupt included, the cluster is down afterwards unless ``keep``. What
-    an earlier demo left in the directory is taken down first.
+    Afterwards, even after an error or interrupt, the cluster is taken down unless ``keep``. What an
+    earlier demo left in the directory is taken down first.
     """
     begin_s = time.monotonic()
     with console.status("Taking down what an earlier demo left"):
@@ -98,7 +98,7 @@ def _perform(sandbox: Sandbox, console: Console, begin_s: float) -> Recording:
 
 
 def _apply_services(commands: Commands, models: Path, home: Path) -> Refusal | None:
-    """Quotas, two services, and the refusal of a third tenant's."""
+    """Set quotas, apply two services, and return the refusal of a third tenant's service."""
     for plan in SERVING:
         commands.set_quota(plan)
     for plan in (VISION, NLP):
@@ -107,7 +107,7 @@ def _apply_services(commands: Commands, models: Path, home: Path) -> Refusal | N
 
 
 def replay() -> tuple[Arrival, ...]:
-    """The trace as this demo sends it."""
+    """Return the trace as this demo sends it."""
     shares = {plan.service: plan.buckets for plan in SERVING}
     return arrivals(read_extract(), COMPRESSION, shares)
 
@@ -122,7 +122,7 @@ def costs() -> Mapping[str, int]:
 
 
 def facts() -> Mapping[str, str]:
-    """What a reader of the report needs to judge and repeat it."""
+    """Return what a reader of the report needs to judge and repeat the run."""
     return {
         "command": shlex.join(("python", "-m", "sandbox.demo", *sys.argv[1:])),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.platform()}",

@@ -24,14 +24,14 @@ class TenantPlan:
 
     @property
     def service(self) -> str:
-        """As in the service's address."""
+        """``TENANT/NAME``, as in the service's address."""
         return f"{self.tenant}/{self.service_name}"
 
 
 VISION = TenantPlan("vision", "alice", "captions", "1g.10gb", "7", 8, frozenset({0, 1, 3}))
 NLP = TenantPlan("nlp", "bob", "chat", "1g.18gb", "2", 6, frozenset({2}))
 GUEST = TenantPlan("guest", "carol", "trial", "1g.10gb", "0", 1, frozenset())
-"""A tenant without quota; she asks and is told why not."""
+"""A tenant without quota: its service is refused, with the reason."""
 
 SERVING = (VISION, NLP)
 COMPRESSION = 24.0
@@ -54,7 +54,7 @@ SETTLE_TIMEOUT_S = 15.0
 
 
 def rules() -> dict[str, str]:
-    """How the load comes about, for the report: there is no seed."""
+    """Say for the report how the load is made; there is no seed."""
     shares = "; ".join(f"{plan.service} {sorted(plan.buckets)}" for plan in SERVING)
     return {
         "trace": "Azure LLM inference 2023, conversation; sandbox/demo/data/ATTRIBUTION.md",

@@ -1,4 +1,4 @@
-"""What happens in the demo after the cluster is up, in order, and what is written down of it."""
+"""Performs the demo step by step once the cluster is up, and records what happens."""
 
 import asyncio
 import time
@@ -55,7 +55,7 @@ class Story:
     _wakes: list[Wake] = field(default_factory=list)
 
     async def perform(self, arrivals: Sequence[Arrival]) -> Recording:
-        """Wake, replay, quiet, wake again, quiet; then both books."""
+        """Wake the services, replay, wait for quiet, wake one again, wait; then read both books."""
         sampling = asyncio.create_task(self._sample_forever())
         try:
             await self._served()
@@ -89,7 +89,10 @@ class Story:
         self._show()
 
     async def _served(self) -> None:
-        """Until the gateway serves every service; OutsideError (SW-DEMO-GATEWAY) after too long."""
+        """Wait until the gateway serves every service.
+
+        Raises OutsideError (SW-DEMO-GATEWAY) after ``SERVED_TIMEOUT_S``.
+        """
         self._enter("waiting for the gateway to serve both services", None)
         wanted = {plan.service for plan in SERVING}
         await self._until(lambda: wanted <= self._services(), SERVED_TIMEOUT_S)
@@ -104,7 +107,7 @@ class Story:
         return {sample.state.service for sample in self._latest}
 
     async def _wake(self, plans: Sequence[TenantPlan]) -> None:
-        """One request to each of these services, all of which have no replica now."""
+        """Send one request to each of these services, which should have no replica now."""
         self._enter("waking from zero: the first request is held until a replica is up", None)
         costing = {state.service: state.replicas.costing for state in await self.observer.sample()}
         requests = await asyncio.gather(
@@ -116,7 +119,7 @@ class Story:
         ]
 
     async def _quiet(self, phase: str) -> None:
-        """Until no service has a replica, or too long."""
+        """Wait until no service has a replica, for at most ``QUIET_TIMEOUT_S``."""
         self._enter(phase, None)
         begin_s = self.load.elapsed_s
         await self._until(lambda: self._all_gone(since_s=begin_s), QUIET_TIMEOUT_S)
@@ -127,7 +130,7 @@ class Story:
         )
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Until the samples fulfil it, or too long."""
+        """Wait until the samples fulfil the condition, for at most ``timeout_s``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not condition():
@@ -135,7 +138,7 @@ class Story:
                     await self._sampled.wait()
 
     async def _settled_books(self) -> tuple[LedgerView, Mapping[str, int]]:
-        """Both books once they agree, or as they are when patience ends: both lag a little."""
+        """Return both books once they agree, or after ``SETTLE_TIMEOUT_S``: both lag a little."""
         deadline_s = self.load.elapsed_s + SETTLE_TIMEOUT_S
         while True:
             ledger = await asyncio.to_thread(self.commands.ledger)
@@ -153,7 +156,7 @@ class Story:
             try:
                 states = await self.observer.sample()
             except SlicewiseError:
-                continue  # no answer is no sample: the picture keeps the last one
+                continue  # Without an answer there is no sample: the picture keeps the last one.
             now_s = self.load.elapsed_s
             new = self.load.due[seen_due:]
             seen_due += len(new)
@@ -195,7 +198,7 @@ class Story:
 
 
 def recently_ended(records: Sequence[RequestRecord], since_s: float) -> Sequence[RequestRecord]:
-    """The newest records, up to the first that ended before ``since_s``; they lie in that order."""
+    """Return the records that ended at ``since_s`` or later; records are in order of their ends."""
     first = len(records)
     while first and records[first - 1].due_s + records[first - 1].latency_s >= since_s:
         first -= 1

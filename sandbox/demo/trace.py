@@ -1,6 +1,6 @@
 """The public trace that the demo replays: how its extract was cut, and how it is compressed.
 
-No randomness anywhere: a row's number decides who gets it, and times are divided by a constant.
+Nothing is random: a row's number decides which service gets it; times are divided by a constant.
 Run as a program it cuts the extract again, from the original on standard input:
 
     python -m sandbox.demo.trace < AzureLLMInferenceTrace_conv.csv > azure-llm-2023-conv.csv
@@ -53,10 +53,10 @@ def read_extract(path: Path = EXTRACT) -> tuple[TraceRow, ...]:
 
 
 def bucket(number: int) -> int:
-    """Which of ``BUCKETS`` a row falls into: its number's hash.
+    """Return which of ``BUCKETS`` a row falls into, by the hash of its number.
 
-    Not every n-th row: that would smooth the load. In this extract the time between requests has
-    a coefficient of variation of 1.05; of every tenth row it is 0.39, of two buckets it is 0.99.
+    Every n-th row would smooth the load. In this extract the time between requests has a
+    coefficient of variation of 1.05; of every tenth row it is 0.39, of two buckets it is 0.99.
     """
     return int.from_bytes(sha256(str(number).encode()).digest()[:8], "big") % BUCKETS
 
@@ -74,7 +74,7 @@ def arrivals(
 
 
 def cut(lines: Iterable[str]) -> Iterator[str]:
-    """The extract, line by line, out of the original's lines: what lies in ``WINDOW_S``."""
+    """Make the extract, line by line, from the original's lines that lie in ``WINDOW_S``."""
     original = csv.DictReader(lines)
     begin: datetime | None = None
     yield ",".join(FIELDS)

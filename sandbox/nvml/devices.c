@@ -86,7 +86,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned 
     return state_leave(NVML_SUCCESS);
 }
 
-/* A MIG device's UUID depends on where it is alone, as the driver's does: it comes back with it. */
+/* A MIG device's UUID depends only on its place, as the real driver's does: a device that is made
+ * there again has the same UUID. */
 static void mig_uuid(char *text, unsigned int length, const char *gpu_uuid, unsigned int gi,
                      unsigned int ci)
 {

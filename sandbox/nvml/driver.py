@@ -1,7 +1,7 @@
-"""A node's emulated NVIDIA driver: which boards it has, and what befalls them.
+"""A node's emulated NVIDIA driver: which boards it has, and what happens to them.
 
 The state is one text file (read and written by ``state.c``), so that a person can look at it and
-several processes see the same boards. It stays as the driver's own would until a reboot.
+several processes see the same boards. It lasts, as a real driver's state lasts until a reboot.
 """
 
 import fcntl
@@ -26,10 +26,10 @@ _NAMES = {
     "H200-141GB": "NVIDIA H200",
     "B200-180GB": "NVIDIA B200",
 }
-"""As the driver calls them, where a log shows it."""
+"""Boards' names as the real driver gives them, for boards whose name a log shows."""
 
 _SUFFIXES = {"+me": 7, "+gfx": 10, "-me": 13, "+me.all": 15}
-"""NVML_GPU_INSTANCE_PROFILE_1_SLICE_*; 2_SLICE_* follow each."""
+"""NVML_GPU_INSTANCE_PROFILE_1_SLICE_* by suffix; the 2_SLICE_* of each is the next number."""
 _GFX_4_SLICES, _DOUBLE_MEMORY = 12, 9
 _PLAIN = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 
@@ -43,7 +43,7 @@ class EmulatedGpu:
     Attributes:
         model: as in ``cluster.mig_profiles``.
         mig: whether MIG mode is on.
-        serial: makes its UUID another than that of a like board of another node.
+        serial: makes its UUID differ from that of the same board in another node.
     """
 
     model: str
@@ -64,7 +64,7 @@ class EmulatedDriver:
         self.host_root = directory / "root"
 
     def load(self, gpus: Sequence[EmulatedGpu]) -> None:
-        """Begin anew with these boards, none of them cut."""
+        """Start again with these boards, none of them cut."""
         self._directory.mkdir(parents=True, exist_ok=True)
         (self._directory / "lock").touch()
         with self._lines() as lines:
@@ -84,34 +84,34 @@ class EmulatedDriver:
         }
 
     def hold(self, gpu: int, gi_id: int, ci_id: int, pid: int, memory_mib: int) -> None:
-        """A process begins to use a MIG device; ids of -1 mean a board that is not cut."""
+        """Let a process use a MIG device; ids of -1 mean a board that is not cut."""
         with self._lines() as lines:
             lines.append(f"process {gpu} {gi_id} {ci_id} {pid} {memory_mib}")
 
     def release(self, pid: int) -> None:
-        """A process ends."""
+        """Let a process end."""
         with self._lines() as lines:
             lines[:] = [line for line in lines if not _is_of_process(line, pid)]
 
     def fail(self, function: str, at_call: int, code: int) -> None:
-        """The ``at_call``-th call of that function from now on (1: the next) fails, once."""
+        """Let the ``at_call``-th call of that function from now on (1: the next) fail, once."""
         with self._lines() as lines:
             lines.append(f"fail {function} {at_call} {code}")
 
     def ecc(self, gpu: int, *, corrected: int = 0, uncorrected: int = 0) -> None:
-        """Memory errors since the driver was loaded; uncorrected ones leave a row to remap."""
+        """Set memory errors since the driver was loaded; uncorrected ones leave a row to remap."""
         with self._lines() as lines:
             lines[:] = [line for line in lines if not line.startswith(f"errors {gpu} ")]
             lines.append(f"errors {gpu} {corrected} {uncorrected} {int(uncorrected > 0)} 0")
 
     def xid(self, bus_id: str, number: int, text: str) -> None:
-        """The kernel logs an error of a board: ``xid("0000:07:00", 79, "GPU has fallen ...")``."""
+        """Log a board's error, as the kernel does: ``xid("0000:07:00", 79, "GPU has fallen")``."""
         with (self.host_root / "dev" / "kmsg").open("a", encoding="ascii") as log:
             log.write(f"4,1201,8035412,-;NVRM: Xid (PCI:{bus_id}): {number}, {text}\n")
 
     @contextmanager
     def _lines(self) -> Iterator[list[str]]:
-        """The state's lines, to be changed in place; locked as the library locks it."""
+        """Yield the state's lines, to be changed in place; locked as the library locks them."""
         state, fresh = self._directory / "state", self._directory / "state.new"
         with (self._directory / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -176,7 +176,7 @@ def nvml_kind(on: Board, profile: MigProfile) -> int:
 
 
 def _minor_lines() -> Iterator[str]:
-    """As the driver has them in /proc: each instance's number, then those of its computes."""
+    """Minor numbers as in the driver's /proc: each GPU instance's, then its compute instances'."""
     minor = 3
     yield from ("config 1", "monitor 2")
     for gpu in range(_GPUS_OF_MINORS):

@@ -1,6 +1,7 @@
-/* What callers hold: numbers of a kind, a board, a GPU instance and a compute instance.
+/* Handles that callers hold: each is made of a kind and of the numbers of a board, a GPU instance
+ * and a compute instance.
  *
- * So a handle lives as long as what it names, whichever process has it.
+ * So a handle is valid in every process, as long as the object that it names exists.
  */
 #ifndef SLICEWISE_HANDLES_H
 #define SLICEWISE_HANDLES_H
@@ -23,7 +24,7 @@
 
 enum { GPU = 1, MIG_DEVICE, GPU_INSTANCE, COMPUTE_INSTANCE };
 
-/* How often nvmlInit was called beyond nvmlShutdown. */
+/* How many more times nvmlInit was called than nvmlShutdown. */
 extern unsigned int initialised;
 
 void *handle(unsigned int kind, unsigned int board, unsigned int gi, unsigned int ci);
@@ -32,7 +33,7 @@ unsigned int number_of(const void *handle);
 unsigned int gi_of(const void *handle);
 unsigned int ci_of(const void *handle);
 
-/* What a handle or an id names; NULL if it is gone or of another kind. */
+/* The object that a handle or an id names; NULL if it is gone or of another kind. */
 Board *any_board(const void *handle);
 Board *gpu(nvmlDevice_t device);
 Board *device_board(nvmlDevice_t device); /* of a GPU or a MIG device: both are devices */

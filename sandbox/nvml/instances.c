@@ -51,13 +51,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t d
 
 static int is_of_media(const Profile *profile) { return strstr(profile->name, "+me") != NULL; }
 
-/* +me.all has the media engines of the whole board: beside it only those without any. */
+/* +me.all has the media engines of the whole board: only profiles without any fit beside it. */
 static int leaves_no_media(const Profile *one, const Profile *other)
 {
     return strstr(one->name, "+me.all") && !strstr(other->name, "-me");
 }
 
-/* Memory slices must be free, and so must the engines of which a board has fewer. */
+/* Memory slices must be free, and so must those engines that a board has fewer of. */
 static int fits(Board *board, const Profile *profile, unsigned int start)
 {
     unsigned int alike = 0;
@@ -73,7 +73,8 @@ static int fits(Board *board, const Profile *profile, unsigned int start)
     return alike < profile->max;
 }
 
-/* GPU instances are numbered as halves of halves: 0 the whole, 1 and 2 halves, from 3 quarters. */
+/* GPU instances are numbered by size: 0 is the whole board, 1 and 2 are halves, 3 to 6 quarters,
+ * from 7 on eighths. */
 static int free_id(Board *board, const Profile *profile, unsigned int *id)
 {
     unsigned int parts = 1;
@@ -113,8 +114,8 @@ EXPORT nvmlReturn_t nvmlDeviceCreateGpuInstanceWithPlacement(nvmlDevice_t device
     return state_leave(NVML_ERROR_INVALID_ARGUMENT);
 }
 
-/* Left to itself the driver takes the last start that is free, whatever that leaves for others: so
- * 3g beside 2g, 1g, 1g works only if 3g is made first. */
+/* Without a placement the driver takes the last start that is free, whatever that leaves for
+ * others: so 3g beside 2g, 1g, 1g works only if 3g is made first. */
 EXPORT nvmlReturn_t nvmlDeviceCreateGpuInstance(nvmlDevice_t device, unsigned int profile_id,
                                                 nvmlGpuInstance_t *gi)
 {
@@ -186,7 +187,7 @@ EXPORT nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t gi, nvmlGpuInstance
 static const unsigned int COMPUTE_SLICES[NVML_COMPUTE_INSTANCE_PROFILE_COUNT] = {1, 2, 3, 4, 7,
                                                                                  8, 6, 1, 7};
 
-/* The 1g of double memory has more processors than one slice: REV1 has them all. */
+/* The 1g of double memory has more processors than one slice: REV1 uses all of them. */
 static int offers(const Profile *profile, unsigned int kind)
 {
     if (kind == NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1)

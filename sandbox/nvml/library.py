@@ -11,7 +11,7 @@ _PLACE = Path(__file__).parent
 
 
 def library(directory: Path) -> Path:
-    """The library, in a folder of its own below ``directory``; made if it is not there yet.
+    """Return the library, in its own folder below ``directory``; build it if it is not there.
 
     Raises SlicewiseError (SW-SANDBOX-BUILD) with what the compiler says.
     """
@@ -23,7 +23,7 @@ def library(directory: Path) -> Path:
 
 
 def _digest() -> str:
-    """Of the sources: another version is another folder."""
+    """A digest of the sources, so that each version of them has its own folder."""
     content = b"".join(path.read_bytes() for path in _sources("*.[ch]"))
     return hashlib.sha256(content).hexdigest()[:12]
 

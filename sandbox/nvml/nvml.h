@@ -25,7 +25,7 @@ enum {
 };
 enum { NVML_DEVICE_NAME_V2_BUFFER_SIZE = 96 };
 
-/* Handles are opaque to callers; here they are numbers, see nvml.c. */
+/* Handles are opaque to callers; here they are numbers, see handles.h. */
 typedef void *nvmlDevice_t;
 typedef void *nvmlGpuInstance_t;
 typedef void *nvmlComputeInstance_t;

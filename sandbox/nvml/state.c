@@ -119,7 +119,7 @@ static void write_board(FILE *file, unsigned int number)
                 board->processes[i].ci, board->processes[i].pid, board->processes[i].memory_mib);
 }
 
-/* A whole file takes the old one's place: a process that is killed here leaves the old one. */
+/* A complete file replaces the old one: if the process is killed here, the old one stays. */
 static int write_state(void)
 {
     char path[PATH_SIZE], fresh[PATH_SIZE];
@@ -135,7 +135,7 @@ static int write_state(void)
     return fclose(file) == 0 && rename(fresh, path) == 0;
 }
 
-/* What was ordered to fail at this call: each call counts down, and the last one fails. */
+/* The failure that was ordered for this call: each call counts down, and the last one fails. */
 static nvmlReturn_t ordered_failure(const char *function)
 {
     nvmlReturn_t code = NVML_SUCCESS;

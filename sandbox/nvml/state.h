@@ -30,7 +30,7 @@ typedef struct {
 } Compute;
 
 typedef struct {
-    int gi, ci; /* -1 of a board that is not cut */
+    int gi, ci; /* -1 for a board that is not cut */
     unsigned int pid, memory_mib;
 } Process;
 
@@ -69,7 +69,7 @@ nvmlReturn_t state_enter(const char *function);
 /* Unlock and pass the code on. */
 nvmlReturn_t state_leave(nvmlReturn_t code);
 
-/* Write what was changed, unlock. NO_PERMISSION where the file may not be written. */
+/* Write what was changed, and unlock. NO_PERMISSION if the file can't be written. */
 nvmlReturn_t state_keep(void);
 
 #endif

@@ -30,13 +30,13 @@ EMBEDDING = _weights(STATE_SIZE, STATE_SIZE, 1.6180)
 
 
 def prefill(context_tokens: int) -> Any:
-    """The state after reading the context: one matrix product over all its positions at once."""
+    """The state after reading the context, in one matrix product over all its positions."""
     prompt = EMBEDDING[np.arange(context_tokens) * 7 % STATE_SIZE]
     return np.tanh(prompt @ RECURRENT).sum(axis=0) / max(context_tokens, 1)
 
 
 def decode(state: Any, generated_tokens: int) -> Any:
-    """That many tokens, each chosen greedily from the state and fed back into it."""
+    """Generate tokens, each chosen greedily from the state and fed back into it."""
     tokens = np.empty(generated_tokens, dtype=np.int32)
     token = 0
     for position in range(generated_tokens):
@@ -50,7 +50,7 @@ class TritonPythonModel:
     """One instance: a process that answers one request at a time."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Read the pace from config.pbtxt."""
+        """Read the time per token from config.pbtxt."""
         parameters = json.loads(args["model_config"])["parameters"]
         self.generated_token_s = int(parameters["generated_token_us"]["string_value"]) / 1e6
         self.context_token_s = int(parameters["context_token_us"]["string_value"]) / 1e6
