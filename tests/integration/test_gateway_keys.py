@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 import subprocess
+from contextlib import AsyncExitStack
 from hashlib import sha256
 from pathlib import Path
 
@@ -126,10 +127,11 @@ async def test_a_revoked_key_ends_its_streams_and_nothing_else(
     await gateway.set_replicas((replicas[0], Mode.READY))
     both = {**KEYS, digest(REVOKED): "t"}
     await gateway.runtime.set_keys(both)
-    async with gateway.channel() as channel:
+    async with gateway.channel() as channel, AsyncExitStack() as ended:
         revoked, kept = stream(channel, REVOKED), stream(channel, KEY)
         assert [await echo(one, "0") for one in (revoked, kept)] == ["0", "0"]
         by_http = asyncio.create_task(generated(gateway, REVOKED))
+        ended.callback(by_http.cancel)
         await eventually(lambda: gateway.waits(Load(in_flight=3)))
         if replaced:
             await gateway.reload()
@@ -169,7 +171,7 @@ def stream(channel: grpc.aio.Channel, key: str) -> grpc.aio.StreamStreamCall:
 async def generated(gateway: Harness, key: str) -> None:
     """For minutes, unless it is ended."""
     url = f"{gateway.settings.url}/t/a{STREAM}"
-    async with gateway.session.post(url, json={"n": 3000}, headers={"x-api-key": key}) as answer:
+    async with gateway.session.post(url, json={"n": 1200}, headers={"x-api-key": key}) as answer:
         await answer.read()
 
 
