@@ -24,6 +24,8 @@ DARK_S = 60 if is_nightly() else 15
 
 _SHORT, _FAILING, _LONG, _TIMED_OUT = "sleep 1", "exit 3", "sleep 300", "sleep 600"
 _PATIENCE_S = 1200.0 if is_nightly() else 400.0
+_VICTIM, _VICTIM_LIMIT = "sleep 7200", "1:30:00"
+"""Each waits for the other to run, for as long as the test has patience."""
 
 
 class Storm:
@@ -90,9 +92,9 @@ class Storm:
 
     def break_node(self, node: str) -> None:
         """Its slurmd is killed under two jobs and Slurm notices; one may start again."""
-        where = (f"--nodelist={node}", "--time=15")
+        where = (f"--nodelist={node}", f"--time={_VICTIM_LIMIT}")
         victims = [
-            self.submit("storm1", _LONG, 1, "1g.18gb", *where, *options)
+            self.submit("storm1", _VICTIM, 1, "1g.18gb", *where, *options)
             for options in ((), ("--no-requeue",))
         ]
         until(lambda: self.disturb() or all(map(self.is_running, victims)), _PATIENCE_S)
@@ -102,7 +104,7 @@ class Storm:
     def mend_node(self, node: str) -> None:
         self.bring_back()
         self.scontrol("update", f"NodeName={node}", "State=RESUME")
-        self.disturbed.add("15:00")
+        self.disturbed.add(_VICTIM_LIMIT)
 
     def resume(self, node: str) -> None:
         """Slurm drains it if a job starts again while the node still has its last run ("Duplicate
