@@ -1,4 +1,4 @@
-"""What admission costs: slurmctld for each submission, the daemon for each decision."""
+"""Measures what admission costs slurmctld for each submission and the daemon for each decision."""
 
 import os
 import platform
@@ -18,16 +18,16 @@ from benchmarks.reporting import run
 
 SEED = 41_904_190
 AIMS = {"added_vs_echo": 1.25, "daemon_cpu_us": 100.0, "daemon_p50_vs_echo": 1.25}
-"""At most."""
+"""Highest acceptable value of each figure."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of it.
+    """How much is measured.
 
     Attributes:
-        rounds: every variant has one block in each.
-        submissions, questions: in one block.
+        rounds: number of rounds; every variant has one block in each.
+        submissions, questions: numbers in one block.
     """
 
     rounds: int
@@ -40,7 +40,7 @@ QUICK = Size(rounds=2, submissions=10, questions=500)
 
 
 def measure(size: Size) -> dict[str, Any]:
-    """The whole report."""
+    """Run the benchmark and return the whole report."""
     began_s = time.time()
     decided = decisions.measure(size.rounds, size.questions, SEED)
     submitted = submissions.measure(size.rounds, size.submissions, SEED)
@@ -67,7 +67,7 @@ def _utc(at_s: float) -> str:
 
 
 def show(report: Mapping[str, Any]) -> None:
-    """As a table."""
+    """Print the report as a table."""
     table = Table("figure", "value", "95 %", "aim", box=None)
     for key, value in report.items():
         found = value["mean"] if isinstance(value, dict) and "mean" in value else value

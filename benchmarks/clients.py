@@ -1,4 +1,4 @@
-"""Clients of the ledger: processes that book as fast as they can, each operation on its own."""
+"""Clients of the ledger: processes that book as fast as they can, one operation a transaction."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -24,11 +24,11 @@ class Task:
     """What each client is to do.
 
     Attributes:
-        url: of the database.
-        block: a number of its own, which keeps its runs apart from others'.
-        tenants: how many tenants the runs are of, in turn.
-        lifecycle: reserve, extend, post with void; or only reserve.
-        seconds: how long.
+        url: the database's URL.
+        block: a number unique to the task, which keeps its runs apart from other tasks' runs.
+        tenants: number of tenants, to which the runs belong in turn.
+        lifecycle: whether to reserve, extend, and post with void; if false, only to reserve.
+        seconds: how long to book.
     """
 
     url: str
@@ -40,14 +40,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one client: how many runs, and how long each transaction took."""
+    """What one client did: its number of runs, and the seconds of each transaction."""
 
     runs: int
     latencies_s: Sequence[float]
 
 
 class Clients:
-    """As many processes, started once."""
+    """A pool of client processes, started once."""
 
     def __init__(self, count: int) -> None:
         context = get_context("spawn")
@@ -61,7 +61,7 @@ class Clients:
             process.start()
 
     def work(self, count: int, task: Task) -> Sequence[Outcome]:
-        """The first ``count`` of them do it at the same time."""
+        """Let the first ``count`` clients do the task at the same time; return their outcomes."""
         working = self._lines[:count]
         for order in (task, None):
             for line in working:
@@ -108,7 +108,7 @@ def _timed(ledger: Ledger, task: Task, runs: Iterator[Run]) -> Outcome:
 def _runs(task: Task, number: int) -> Iterator[Run]:
     first = (task.block * 100 + number) * _RUNS_PER_BLOCK
     for job_id in range(first, first + _RUNS_PER_BLOCK):
-        # Clients begin with different tenants, as different users would.
+        # Each client begins with another tenant, as different users would.
         tenant = f"tenant{(job_id + number * 137) % task.tenants}"
         key = RunKey(CLUSTER, job_id, START_S)
         yield Run(key, tenant, "alice", str(job_id), {"1g.10gb": 1}, COST, tenant)

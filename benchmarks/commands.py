@@ -1,7 +1,7 @@
-"""What commands cost: CPU and wall of 20 in a sandbox of their own, with squeue as the yardstick.
+"""Measures CPU and wall time of 20 commands in a sandbox, with squeue as the yardstick.
 
-CPU is user and system time of the command and of whatever it runs, such as sacctmgr. Each round
-runs every command once; a first one, which finds cold files, does not count.
+CPU time is the user and system time of the command and of the commands that it runs, such as
+sacctmgr. Each round runs every command once. The first round finds cold files and does not count.
 """
 
 import resource
@@ -27,7 +27,10 @@ FULL_ROUNDS, QUICK_ROUNDS = 5, 1
 SERVICE = "chat"
 OPERATOR = "root"
 AIMS_S: Mapping[str, float] = {USER: 0.3, OPERATOR: 0.5}
-"""CPU at most, by who runs it: users ask the daemon or nobody, operators the database."""
+"""Most acceptable CPU seconds, by user.
+
+Users' commands ask the daemon or no server at all, operators' commands ask the database.
+"""
 YARDSTICK = "squeue"
 OF_USERS = (
     "--help",
@@ -62,7 +65,7 @@ COMMANDS = (
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run, in seconds."""
+    """CPU and wall time of one run, in seconds."""
 
     cpu_s: float
     wall_s: float
@@ -70,7 +73,7 @@ class Cost:
 
 @contextmanager
 def _sandbox() -> Iterator[Sandbox]:
-    """With a tenant that has a quota, a budget and a service at zero."""
+    """A sandbox in which a tenant has a quota and a service at zero."""
     sandbox = Sandbox.up(Path(mkdtemp(prefix="slicewise-commands-")), progress=print)
     try:
         operators = ("tenant-quota", "set", TENANT, "--nominal", "2"), ("rebalance", "--quiet")
@@ -95,7 +98,7 @@ def _cost(sandbox: Sandbox, user: str, words: str) -> Cost:
 
 
 def measure(rounds: int) -> Mapping[str, Any]:
-    """The whole report."""
+    """Run the benchmark and return the whole report."""
     with _sandbox() as sandbox:
         found = [
             [_cost(sandbox, user, words) for user, words in COMMANDS] for _ in range(rounds + 1)
@@ -128,7 +131,7 @@ def _summary(user: str, costs: Sequence[Cost]) -> dict[str, Any]:
 
 
 def show(report: Mapping[str, Any]) -> None:
-    """As a table."""
+    """Print the report as a table."""
     table = Table("command", "as", "CPU s", "wall s", "aim", box=None)
     for words, one in report["commands"].items():
         aim_s = AIMS_S[one["user"]]

@@ -1,4 +1,4 @@
-"""How long it takes to say what has to change in Slurm: pure, every setting of it new."""
+"""Measures how long it takes to compute Slurm's changes, without IO, if every setting is new."""
 
 import time
 
@@ -15,7 +15,7 @@ _BUDGET = Budget(Period.MONTH, MillisliceSeconds(10**12))
 
 
 def compile_s(tenants: int) -> float:
-    """Seconds, for so many tenants in groups, each with loans, every group with a budget."""
+    """Seconds to compile ``tenants`` tenants: each lends or borrows, each group has a budget."""
     policy = _policy(tenants)
     names = sorted(name for name, tenant in policy.items() if tenant.parent)
     pairs = zip(names[::2], names[1::2], strict=False)

@@ -1,4 +1,4 @@
-"""A cluster as large as Slurm runs: its nodes, jobs, tenants, and what its users submit."""
+"""Generates a cluster as large as Slurm runs: nodes, jobs, tenants and users' submissions."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -43,12 +43,12 @@ _NO_JOB = JobView(
 
 
 def tenant_name(number: int) -> str:
-    """One of ``TENANTS``."""
+    """The name of the tenant with that number, below ``TENANTS``."""
     return f"tenant{number:05}"
 
 
 def policy() -> Policy:
-    """Tenants in groups, each with a quota, some with a type limit or a budget."""
+    """Tenants with quotas in groups with budgets; every tenth tenant has a type limit, too."""
     budget = Budget(Period.MONTH, MillisliceSeconds(10**12))
     tenants: dict[str, Tenant] = {
         f"group{n:02}": Tenant(f"group{n:02}", "", Quota(Millislices(0)), budget)
@@ -63,17 +63,17 @@ def policy() -> Policy:
 
 
 def accounts_by_uid() -> Mapping[int, Mapping[str, frozenset[str]]]:
-    """One user for each tenant."""
+    """The accounts of each user id: one user for each tenant."""
     return {_FIRST_UID + n: {tenant_name(n): frozenset()} for n in range(TENANTS - _GROUPS)}
 
 
 def partitions() -> tuple[PartitionView, ...]:
-    """The managed one."""
+    """The one managed partition."""
     return (PartitionView("gpu", {"gres/gpu:1g.10gb": 1000.0, "gres/gpu:3g.40gb": 3500.0}, ""),)
 
 
 def nodes() -> tuple[NodeView, ...]:
-    """One GPU each, in one of two cuts; six slices of seven are allotted."""
+    """Nodes with one GPU each; 6 of 7 1g are allotted, or 2 of 3 1g beside a free 3g."""
     cuts = ({"1g.10gb": _SLICES_PER_NODE}, {"1g.10gb": 3, "3g.40gb": 1})
     return tuple(
         NodeView(
@@ -89,7 +89,7 @@ def nodes() -> tuple[NodeView, ...]:
 
 
 def jobs() -> tuple[JobView, ...]:
-    """A third runs, the rest waits; some are slots of services."""
+    """All jobs: held slots of services; of the other jobs a third runs and the rest waits."""
     return (*_slots(), *(_job(number) for number in range(_SERVICES * _SLOTS, JOBS)))
 
 
@@ -112,13 +112,13 @@ def _waiting(job_id: int, owner: int, service: str) -> JobView:
 
 
 def running(job: JobView) -> JobView:
-    """The same, started."""
+    """The same job, running on a node."""
     node = f"gpu{job.job_id % NODES:05}"
     return replace(job, state=JobState.RUNNING, reason="None", nodes=(node,), start_s=1_700_000_500)
 
 
 def _slots() -> Iterator[JobView]:
-    """Held by the daemon: nobody wishes them."""
+    """Jobs of services' slots, held by the daemon because the launcher has no wish for them."""
     for service in range(_SERVICES):
         array = service * _SLOTS + 1
         for index in range(_SLOTS):
@@ -128,19 +128,19 @@ def _slots() -> Iterator[JobView]:
 
 
 def directives(array_job_id: int) -> str:
-    """The script of a service."""
+    """The batch script of the service with that array, with its ``#SLICEWISE`` lines."""
     service = array_job_id // _SLOTS
     lines = (f"name=service{service}", f"tenant={tenant_name(service)}", f"max_replicas={_SLOTS}")
     return "#!/bin/bash\n" + "".join(f"#SLICEWISE {line}\n" for line in lines)
 
 
 def steps() -> tuple[StepView, ...]:
-    """None has reserved ports."""
+    """No steps: no job has reserved ports."""
     return ()
 
 
 def submissions(base: SubmitRequest, seed: int, count: int) -> list[bytes]:
-    """Lines as slicewise.lua sends them: of all tenants, typed GPUs mostly, some of no type."""
+    """Lines as slicewise.lua sends them, drawn from all tenants; one in ten names no GPU type."""
     choose = random.Random(seed)  # noqa: S311 -- no secret
     wants = ("gres:gpu:1g.10gb:1",) * 8 + ("gres:gpu:auto:1", "gres:gpu:3g.40gb:1")
     lines = []

@@ -1,7 +1,8 @@
-"""The admission worker alone, with a large snapshot, beside a bare asyncio echo server.
+"""Compares the admission worker, with a large snapshot, to a bare asyncio echo server.
 
-The worker is the daemon's own, and so is the loop that publishes a changed snapshot each second.
-One client asks over one connection that it keeps, in blocks that take turns between the two.
+The worker is the daemon's own, and the daemon's own loop makes the first snapshot. A changed
+snapshot is published each second. One client asks the two servers in alternating blocks, each over
+one connection.
 """
 
 import asyncio
@@ -33,39 +34,39 @@ _ETC = Path(__file__).resolve().parents[1] / "etc" / "slicewise.toml"
 _LISTENING_S = 60.0
 _CHANGED_TENANTS = 200
 _PACE_S = 0.002
-"""Between two questions of a paced block, as submissions come."""
+"""Seconds between two questions of a paced block, as submissions come."""
 _PACED_PART = 20
-"""A paced block has that part of the questions."""
+"""A paced block has one in this many of the questions."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _CREDENTIALS = struct.Struct("3i")
 
 
 class GeneratedSlurm(CommandSlurm):
-    """Shows a large cluster."""
+    """A Slurm that shows the generated large cluster."""
 
     def __init__(self) -> None:
         super().__init__()
         self._all_jobs, self._all_nodes = crowd.jobs(), crowd.nodes()
 
     async def jobs(self) -> tuple[JobView, ...]:
-        """All of them."""
+        """All generated jobs."""
         return self._all_jobs
 
     async def nodes(self) -> tuple[NodeView, ...]:
-        """All of them."""
+        """All generated nodes."""
         return self._all_nodes
 
     async def steps(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:  # noqa: ARG002
-        """None."""
+        """No steps."""
         return ()
 
     async def submissions(self, job_ids: Collection[int]) -> Mapping[int, Submission]:
-        """Of services' arrays."""
+        """The batch scripts of services' arrays."""
         return {job_id: Submission(crowd.directives(job_id), "") for job_id in job_ids}
 
 
 class _Published:
-    """Keeps what ``Sync`` publishes."""
+    """Keeps the snapshot that ``Sync`` publishes."""
 
     snapshot: Snapshot
 
@@ -75,13 +76,16 @@ class _Published:
 
 @dataclass
 class Decided:
-    """Block by block, in the same rounds for both servers: seconds of each round trip.
+    """Measurements by server and block; both servers have their blocks in the same rounds.
 
     Attributes:
-        latencies_s: one question after the other; ``paced_s``: with a pause before each.
-        cpu_s: what the worker computed in its blocks, taking new snapshots included.
-        publishes: snapshots that were published, all together.
-        look_s: one turn of the daemon's loop on that cluster, without Slurm's own part.
+        latencies_s: seconds of each round trip, one question right after the other.
+        paced_s: the same, with a pause before each question.
+        look_s: seconds of one turn of the daemon's loop on that cluster, without Slurm's part.
+        cpu_s: CPU seconds of the worker in its blocks of ``latencies_s``, including those for
+            taking new snapshots.
+        actions: number of decisions by action and code.
+        publishes: number of snapshots published.
     """
 
     latencies_s: Mapping[str, list[list[float]]] = field(
@@ -96,7 +100,7 @@ class Decided:
     publishes: int = 0
 
     def figures(self) -> Mapping[str, object]:
-        """What is aimed at, and what it consists of. Ratios are medians over the rounds."""
+        """The figures that have aims, and their parts. Ratios are medians over the rounds."""
         ours = [each for block in self.latencies_s[SLICEWISE] for each in block]
         echo = [each for block in self.latencies_s[ECHO] for each in block]
         paced = [each for block in self.paced_s[SLICEWISE] for each in block]
@@ -119,7 +123,7 @@ class Decided:
 
 
 def measure(rounds: int, questions: int, seed: int) -> Decided:
-    """So many rounds of two blocks, each of so many questions."""
+    """Measure ``rounds`` rounds: for each server a block of ``questions`` and a paced block."""
     return asyncio.run(_measure(rounds, questions, seed))
 
 
@@ -144,7 +148,7 @@ async def _measure(rounds: int, questions: int, seed: int) -> Decided:
 
 @asynccontextmanager
 async def _servers(seed: int, measured: Decided) -> AsyncIterator[Mapping[str, Path]]:
-    """Both run; one gets a new snapshot each second."""
+    """Run both servers and publish a snapshot to the worker each second; yield their sockets."""
     with TemporaryDirectory(prefix="slicewise-bench-") as directory:
         run_dir = Path(directory)
         daemon = DaemonSettings(run_dir=run_dir)
@@ -160,7 +164,7 @@ async def _servers(seed: int, measured: Decided) -> AsyncIterator[Mapping[str, P
             async with asyncio.timeout(_LISTENING_S):
                 await admission.listening.wait()
             worker = _server_pid(daemon.admission_socket)
-            # Else the one that is nicer would be the slower one.
+            # With different niceness the nicer server would be the slower one.
             os.setpriority(os.PRIO_PROCESS, echo.pid, os.getpriority(os.PRIO_PROCESS, worker))
             yield {ECHO: run_dir / "echo.sock", SLICEWISE: daemon.admission_socket}
             measured.actions = _by_action(admission)
@@ -174,7 +178,7 @@ async def _servers(seed: int, measured: Decided) -> AsyncIterator[Mapping[str, P
 
 
 async def _looked(measured: Decided) -> Snapshot:
-    """What the daemon's own loop makes of the cluster."""
+    """The snapshot that one turn of the daemon's own loop makes of the cluster."""
     published = _Published()
     settings = load_settings(_ETC).model_copy(update={"daemon": DaemonSettings(mode="enforce")})
     sync = Sync(settings, GeneratedSlurm(), published)
@@ -188,7 +192,7 @@ async def _looked(measured: Decided) -> Snapshot:
 async def _publish_each_second(
     admission: AdmissionProcess, snapshot: Snapshot, seed: int, measured: Decided
 ) -> None:
-    """In each, some tenants hold more than in the one before, and other GPUs are free."""
+    """Publish snapshots in which some tenants hold more than before and other GPUs are free."""
     choose = random.Random(seed)  # noqa: S311 -- no secret
     while True:
         more = choose.sample(sorted(snapshot.used), _CHANGED_TENANTS)
@@ -218,7 +222,7 @@ def _by_action(admission: AdmissionProcess) -> Mapping[str, int]:
 
 
 def _ask(path: Path, questions: int, seed: int, pause_s: float) -> list[float]:
-    """In the client's process: seconds of each round trip."""
+    """Ask over one connection, in the client's process; return the seconds of each round trip."""
     lines = crowd.submissions(QUESTION, seed, questions)
     took_s = []
     with socket.socket(socket.AF_UNIX) as connection:
@@ -235,7 +239,7 @@ def _ask(path: Path, questions: int, seed: int, pause_s: float) -> list[float]:
 
 
 def _server_pid(path: Path) -> int:
-    """Of the process that listens there, as the kernel says."""
+    """The process that listens on that socket, as reported by the kernel."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))
         found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -243,7 +247,7 @@ def _server_pid(path: Path) -> int:
 
 
 def _cpu_s(pid: int) -> float:
-    """What the process has computed so far, as user and in the kernel."""
+    """CPU seconds of the process so far, in user mode and in the kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 async def serve(path: Path) -> None:
-    """Listen there until the process is killed."""
+    """Listen on that socket until the process is killed."""
     server = await asyncio.start_unix_server(_echo, path)
     async with server:
         await server.serve_forever()

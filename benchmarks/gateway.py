@@ -1,8 +1,8 @@
-"""What the gateway adds, and the door before the replica with it: the same Triton asked through
-both and directly, in turn, in one run.
+"""Measures what the gateway and the door in front of the replica add to a request's latency.
 
-An open loop at half of what can be answered: requests leave at their time, whatever became of those
-before them. What counts is the median of a few rounds.
+The same Triton is asked through both and directly, in turn, in one run. The load is an open loop at
+half of what can be answered: each request leaves at its time, whether or not earlier requests have
+been answered. The figures are medians of a few rounds.
 """
 
 import asyncio
@@ -40,25 +40,25 @@ from sandbox.demo.commands import publish_models
 
 CONNECTIONS = (1, 16, 256)
 INSTANCES, SERVICE_S = 4, 0.005
-"""Of the model; an answer takes a little longer than it sleeps."""
+"""The model's instances, and seconds that it sleeps a request; an answer takes a little longer."""
 _GATEWAY, _HTTP, _GRPC = range(28080, 28083)
 ROUNDS = 5
-"""At each point, whose medians count: a moment in which the machine did something else is not the
-gateway's."""
+"""Rounds at each point. Their medians count, so that a moment in which the machine did something
+else is not attributed to the gateway."""
 _START_S = 60.0
 _WARM_UP_S = 2.0
 
 
 @dataclass
 class Arm:
-    """One of the two ways to the same Triton."""
+    """One of the two ways to the same Triton: directly, or through gateway and door."""
 
     connections: Sequence[Connection]
     latencies_s: list[float] = field(default_factory=list)
     errors: int = 0
 
     async def ask(self, number: int) -> None:
-        """Over the connection whose turn it is."""
+        """Ask over the connection whose turn it is; record the latency or count an error."""
         begin_s = time.perf_counter()
         try:
             await self.connections[number % len(self.connections)].ask()
@@ -69,7 +69,7 @@ class Arm:
 
 
 def main() -> None:
-    """Measure, keep the report, show it."""
+    """Measure, write build/reports/gateway.json, show the table."""
     reporting.run("gateway", __doc__, "3 s at each point instead of 20", _measured, _show)
 
 
@@ -96,7 +96,11 @@ async def _report(place: Path, seconds: float) -> Mapping[str, Any]:
 async def _point(
     opened: Callable[[int], Awaitable[tuple[Arm, Arm]]], count: int, seconds: float, worker: int
 ) -> Mapping[str, Any]:
-    """Both arms together ask half of what the model, or their connections, can answer."""
+    """Measure with ``count`` connections an arm.
+
+    Together both arms ask half of what the model or their connections can answer, whichever is
+    less.
+    """
     arms = await opened(count)
     rate = min(INSTANCES, 2 * count) / SERVICE_S / 2
     await _offer(arms, rate, max(_WARM_UP_S, 3 * 2 * count / rate))
@@ -122,7 +126,7 @@ async def _point(
 
 
 async def _offer(arms: tuple[Arm, Arm], rate: float, seconds: float) -> None:
-    """Direct and through the gateway in turn, evenly spaced."""
+    """Send evenly spaced requests over both arms in turn, and wait for all answers."""
     begin_s = time.perf_counter()
     asked = []
     for number in range(int(rate * seconds)):
@@ -182,7 +186,7 @@ def _triton(place: Path) -> Iterator[None]:
 
 @contextmanager
 def _door(place: Path) -> Iterator[None]:
-    """As a replica's batch script opens it."""
+    """Run the door as a replica's batch script does."""
     for name in ("replica", "gateway"):
         settings = _gateway_settings(place / name)
         settings.directory.mkdir()
@@ -205,14 +209,14 @@ def _gateway_settings(directory: Path) -> GatewaySettings:
         directory=directory,
         identity=directory / "gateway.crt",
         require_keys=False,
-        # Counted, as everywhere, but never reached.
+        # Requests are counted as at every site, but never reach the limits.
         limits=LimitSettings(requests_per_s=1_000_000, concurrent=1_000_000),
     )
 
 
 @asynccontextmanager
 async def _haproxy(place: Path) -> AsyncIterator[int]:
-    """The gateway with that Triton behind it; yields the process id of HAProxy's worker."""
+    """Run the gateway in front of that Triton; yield the process id of HAProxy's worker."""
     directory = place / "gateway"
     settings = _gateway_settings(directory)
     prepare(settings)
@@ -270,7 +274,7 @@ def _child(process: int) -> int:
 
 
 def _cpu_s(process: int) -> float:
-    """Time on a processor, of all its threads."""
+    """CPU seconds of all threads of the process."""
     tasks = Path(f"/proc/{process}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 

@@ -1,4 +1,4 @@
-"""Clients of the gateway's benchmark: each connection asks one inference, again and again."""
+"""Clients of the gateway's benchmark: each connection repeats one inference request."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 MODEL, SERVICE = "tokens", "bench/tokens"
 WORK = {"CONTEXT_TOKENS": 1, "GENERATED_TOKENS": 4}
-"""About 5 ms of sleep."""
+"""The request's inputs, for which the model sleeps about 5 ms."""
 _OK = b"HTTP/1.1 200"
 
 
@@ -18,14 +18,14 @@ class Connection(Protocol):
     """One connection of a client."""
 
     async def ask(self) -> None:
-        """One inference; raises if it fails."""
+        """Ask for one inference; raises if it fails."""
 
     async def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
 
 
 class HttpConnection(asyncio.Protocol):
-    """HTTP/1.1 as plain as it gets, so that the client is not what is measured."""
+    """A minimal HTTP/1.1 connection, so that the client's own cost stays small."""
 
     def __init__(self, host: str, path: str) -> None:
         body = json.dumps(
@@ -45,7 +45,7 @@ class HttpConnection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, address: str, path: str) -> Self:
-        """Connected to ``HOST:PORT`` or ``unix:PATH``; ``path`` stands before ``/v2/...``."""
+        """Connect to ``HOST:PORT`` or ``unix:PATH``; ``path`` stands before ``/v2/...``."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         if host == "unix":
@@ -55,24 +55,24 @@ class HttpConnection(asyncio.Protocol):
         return made
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Of asyncio."""
+        """Keep the transport; called by asyncio."""
         # uvloop's transports do not inherit from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's: an answer has a length, so its end is known."""
+        """Collect an answer, whose length shows its end; called by asyncio."""
         self._received += data
         head, found, body = self._received.partition(b"\r\n\r\n")
         if found and len(body) >= _length(head) and not self._answer.done():
             self._answer.set_result(head)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Of asyncio."""
+        """Fail the request that is under way; called by asyncio."""
         if hasattr(self, "_answer") and not self._answer.done():
             self._answer.set_exception(exc or ConnectionResetError())
 
     async def ask(self) -> None:
-        """One at a time, as HTTP/1.1 has it."""
+        """Ask for one inference, one at a time as HTTP/1.1 requires; raises if it fails."""
         async with self._turn:
             self._received = b""
             self._answer = asyncio.get_running_loop().create_future()
@@ -82,7 +82,7 @@ class HttpConnection(asyncio.Protocol):
             raise ConnectionError(head)
 
     async def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         self._transport.close()
 
 
@@ -95,7 +95,7 @@ def _length(head: bytes) -> int:
 
 
 class GrpcConnection:
-    """A channel of its own."""
+    """A gRPC connection with a channel of its own."""
 
     def __init__(self, address: str, metadata: Sequence[tuple[str, str]]) -> None:
         # Any: grpcio has no type hints.
@@ -107,11 +107,11 @@ class GrpcConnection:
         self._request = _request(WORK)
 
     async def ask(self) -> None:
-        """One inference; raises if it fails."""
+        """Ask for one inference; raises if it fails."""
         await self._stub.ModelInfer(self._request, metadata=self._metadata)
 
     async def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         await self._channel.close()
 
 

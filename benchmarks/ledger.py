@@ -1,4 +1,4 @@
-"""How fast the ledger books, beside ``pgbench -N`` on the same server at the same time."""
+"""Measures how fast the ledger books, in turn with ``pgbench -N`` on the same server."""
 
 import platform
 import re
@@ -32,12 +32,12 @@ _TPS = re.compile(r"tps = ([0-9.]+)")
 
 @dataclass(frozen=True)
 class Size:
-    """How much of it.
+    """How much is measured.
 
     Attributes:
-        rounds: every cell comes once in each, so that whatever else the machine does hits all.
-        seconds: of each cell in a round.
-        transfers: in the ledger that has a history.
+        rounds: number of rounds; each has every cell once, so that other load hits all cells.
+        seconds: duration of each cell in a round.
+        transfers: number of transfers in the ledger that has a history.
     """
 
     rounds: int
@@ -51,13 +51,15 @@ QUICK = Size(rounds=1, seconds=1, transfers=30_000)
 
 @dataclass(frozen=True)
 class Cell:
-    """One thing that is measured.
+    """One combination that is measured.
 
     Attributes:
-        operation: ``reserve`` or ``lifecycle`` through the class ``Ledger`` in processes of Python,
-            ``reserve in SQL`` the same statement from pgbench, ``pgbench`` its "simple update".
+        operation: ``reserve`` or ``lifecycle`` through the class ``Ledger`` in Python processes;
+            ``reserve in SQL``: the same statement sent by pgbench; ``pgbench``: pgbench's own
+            "simple update".
         database: ``ledger`` begins empty, ``loaded`` with a history.
-        tenants: 0 for pgbench.
+        clients: number of clients at the same time.
+        tenants: number of tenants booked for; 0 for pgbench.
     """
 
     operation: str
@@ -67,7 +69,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Its key in the report."""
+        """The cell's key in the report."""
         words = [self.operation, f"{self.clients} clients"]
         words += [f"{self.tenants} tenants"] if self.tenants else []
         return ", ".join([*words, "loaded"] if self.database == "loaded" else words)
@@ -75,7 +77,7 @@ class Cell:
 
 @dataclass
 class Measured:
-    """Of one cell: rates by round, latencies of single transactions of all rounds."""
+    """What was measured of one cell: rates (per second) by round, latencies of transactions."""
 
     rates: list[float] = field(default_factory=list)
     latencies_s: list[float] = field(default_factory=list)
@@ -112,7 +114,7 @@ class Bench:
     size: Size
 
     def rounds(self) -> Mapping[Cell, Measured]:
-        """All cells, over and over; every other time backwards."""
+        """Measure all cells in each round, in reverse order in every other round."""
         measured = {cell: Measured() for cell in CELLS}
         for number in range(self.size.rounds):
             for position, cell in enumerate(CELLS if number % 2 else CELLS[::-1]):
@@ -124,7 +126,7 @@ class Bench:
         return measured
 
     def pgbench(self, cell: Cell, block: int) -> float:
-        """Transactions per second; each block has other random numbers."""
+        """Run pgbench and return transactions per second; each block has other random numbers."""
         options = [f"--client={cell.clients}", f"--jobs={min(cell.clients, 2)}", "--no-vacuum"]
         options += [f"--time={self.size.seconds}", f"--random-seed={SEED + block}"]
         what = ["--builtin=simple-update"]
@@ -138,7 +140,7 @@ class Bench:
         return float(found[1])
 
     def book(self, cell: Cell, block: int, into: Measured) -> None:
-        """One cell of the ledger."""
+        """Let the clients book one block of a cell, and add rate and latencies to ``into``."""
         lifecycle, seconds = cell.operation == "lifecycle", self.size.seconds
         task = Task(self.server.url(cell.database), block, cell.tenants, lifecycle, seconds)
         outcomes = self.clients.work(cell.clients, task)
@@ -148,13 +150,13 @@ class Bench:
 
 
 def _like_the_ledger(database: str) -> str:
-    """What to connect to, with the settings of its own connections that book."""
+    """A connection string with the settings of the ledger's own connections that book."""
     options = OPTIONS.replace("\\", r"\\")
     return f"dbname={database} options='{options}'"
 
 
 def measure(size: Size) -> dict[str, Any]:
-    """The whole report."""
+    """Run the benchmark and return the whole report."""
     with server() as running, Clients(MANY_CLIENTS) as clients:
         prepare(running, size)
         measured = Bench(running, clients, size).rounds()
@@ -173,7 +175,7 @@ def measure(size: Size) -> dict[str, Any]:
 
 
 def prepare(running: Server, size: Size) -> None:
-    """A pgbench database, an empty ledger, and one with a history."""
+    """Create a pgbench database, an empty ledger, and a ledger with a history."""
     for database in (PGBENCH, "ledger", "loaded"):
         running.run("createdb", database)
     running.run("pgbench", "--initialize", "--quiet", f"--scale={_SCALE}", PGBENCH)
@@ -185,7 +187,10 @@ def prepare(running: Server, size: Size) -> None:
 
 
 def figures(measured: Mapping[Cell, Measured]) -> Mapping[str, float]:
-    """What is aimed at. Ratios are medians over the rounds: neighbours in time are compared."""
+    """The figures that have aims.
+
+    Ratios are medians over the rounds: rates that were measured close in time are compared.
+    """
     return {
         "reserve_vs_pgbench": ratio(measured[RESERVE], measured[YARDSTICK]),
         "reserve_in_sql_vs_pgbench": ratio(measured[RESERVE_IN_SQL], measured[YARDSTICK]),
@@ -197,17 +202,17 @@ def figures(measured: Mapping[Cell, Measured]) -> Mapping[str, float]:
 
 
 def ratio(one: Measured, other: Measured) -> float:
-    """The median of the rounds' ratios."""
+    """The median over the rounds of the ratio of the two rates."""
     return statistics.median(a / b for a, b in zip(one.rates, other.rates, strict=True))
 
 
 def percentile_ms(latencies_s: Sequence[float], percent: int) -> float:
-    """Milliseconds that so many percent of the transactions took at most."""
+    """Milliseconds within which ``percent`` percent of the transactions were done."""
     return statistics.quantiles(latencies_s, n=100)[percent - 1] * 1000
 
 
 def summary(measured: Measured) -> Mapping[str, object]:
-    """A cell in the report."""
+    """A cell's entry in the report."""
     times = measured.latencies_s
     percentiles = {f"p{each}_ms": percentile_ms(times, each) for each in (50, 99)} if times else {}
     return {
@@ -218,7 +223,10 @@ def summary(measured: Measured) -> Mapping[str, object]:
 
 
 def verified(running: Server) -> Mapping[str, object]:
-    """How fast everything is replayed where there is a history; that both ledgers are right."""
+    """Verify both ledgers, and time the replay of the one with a history.
+
+    Raises AssertionError if either ledger has a fault.
+    """
     with Ledger(running.url("loaded"), CLUSTER) as ledger:
         begin_s = time.perf_counter()
         verification = ledger.audit.verify()
@@ -234,14 +242,14 @@ def verified(running: Server) -> Mapping[str, object]:
 
 
 def versions(running: Server) -> Mapping[str, str]:
-    """Of whatever the figures depend on."""
+    """Versions of the software on which the figures depend."""
     packages = {name: version(name) for name in ("psycopg", "sqlalchemy", "slicewise")}
     server_version = running.run("psql", "-Atc", "SHOW server_version", PGBENCH).strip()
     return {"postgresql": server_version, "python": platform.python_version(), **packages}
 
 
 def show(report: Mapping[str, Any]) -> None:
-    """As tables."""
+    """Print the report as tables."""
     table = Table("figure", "value", box=None)
     for key, value in report.items():
         if isinstance(value, float):

@@ -1,7 +1,8 @@
-"""How long the limits of many tenants take to get into a real slurmdbd, and how many commands.
+"""Measures how long ``slicewise compile`` takes to set many tenants' limits in a real slurmdbd.
 
-Some tenants have budgets, some may borrow, some have jobs that run. Beside it what slurmdbd takes
-for as many bare QOS by one sacctmgr.
+It also counts the sacctmgr commands. Some tenants have budgets, some may borrow, some have jobs
+that run. The yardstick is the time that slurmdbd takes to add twice as many bare QOS as there are
+tenants, 500 by one sacctmgr.
 """
 
 import json
@@ -32,16 +33,16 @@ from slurm_plugin.ledger.store import Ledger
 SEED = 0
 """Nothing is drawn."""
 AIM_S = 60.0
-"""At most, for the first compilation."""
+"""Longest acceptable first compilation, in seconds."""
 
 _DEPARTMENTS = 20
 _KINDS = 40
-"""So many different nominals, as sites have: a command serves all QOS that get the same."""
+"""Number of different nominals, as at real sites: a command serves all QOS with equal limits."""
 _BUDGETS = _BORROWERS = 10
-"""One team in so many has a budget of its own, and another one may borrow."""
+"""One team in this many has a budget of its own, and another one may borrow."""
 _BUDGET = Budget(Period.MONTH, MillisliceSeconds(3_600_000_000))
 _RUNNING = 7
-"""So many teams have a slice of their own, and a job on it: the sandbox has few more."""
+"""Number of teams with a nominal of one slice and a job on it: the sandbox has few more slices."""
 _KIND, _COST = "1g.10gb", 1000
 _USER = "alice"
 _START_S, _PAUSE_S = 30.0, 0.5
@@ -51,7 +52,7 @@ _TIMEOUT_S = 1800
 
 @dataclass(frozen=True)
 class Size:
-    """How many tenants there are, and of how many the quota changes later."""
+    """How many tenants there are, and for how many the quota changes later."""
 
     tenants: int
     changed: int
@@ -62,7 +63,7 @@ QUICK = Size(tenants=60, changed=10)
 
 
 def measure(size: Size) -> Mapping[str, Any]:
-    """The whole report."""
+    """Run the benchmark and return the whole report."""
     with _sandbox() as sandbox, Ledger(_url(sandbox), CLUSTER) as ledger:
         parents = _accounts(sandbox, size.tenants)
         bare_s = _bare(sandbox, 2 * size.tenants)
@@ -107,7 +108,7 @@ def _url(sandbox: Sandbox) -> str:
 
 @contextmanager
 def _sandbox() -> Iterator[Sandbox]:
-    """With a ledger, and nobody who compiles but the benchmark."""
+    """A sandbox with a ledger, without launcher and daemon: only the benchmark compiles."""
     sandbox = Sandbox.up(Path(mkdtemp(prefix="slicewise-bench-")), progress=print)
     try:
         sandbox.stop("launcher")
@@ -118,7 +119,10 @@ def _sandbox() -> Iterator[Sandbox]:
 
 
 def _accounts(sandbox: Sandbox, tenants: int) -> Mapping[str, str]:
-    """New accounts in Slurm, with a user each: the account above each, those above first."""
+    """Add accounts to Slurm, with a user in each team.
+
+    Return each account's parent, parents first; "" for departments, which have none.
+    """
     departments = [f"dept{n}" for n in range(_DEPARTMENTS)]
     below = {
         department: [f"team{n}" for n in range(at, tenants - _DEPARTMENTS, _DEPARTMENTS)]
@@ -133,7 +137,7 @@ def _accounts(sandbox: Sandbox, tenants: int) -> Mapping[str, str]:
 
 
 def _bare(sandbox: Sandbox, count: int) -> float:
-    """Seconds in which slurmdbd makes so many QOS; they are gone afterwards."""
+    """Seconds that slurmdbd takes to add ``count`` QOS, which are removed afterwards."""
     names = [f"bare{n}" for n in range(count)]
     parts = [names[at : at + _NAMES_AT_ONCE] for at in range(0, count, _NAMES_AT_ONCE)]
     began_s = time.monotonic()
@@ -174,7 +178,7 @@ def _borrows(name: str) -> bool:
 
 
 def _nominal(name: str, amount: int, parent: str | None = None) -> TenantUpdate:
-    """In millislices, so that a thousand fit into the sandbox's few GPUs."""
+    """An update of the nominal: in millislices, so that 1,000 tenants fit into a few GPUs."""
     return TenantUpdate(name, parent=parent, nominal_millislices=Millislices(amount))
 
 
@@ -184,7 +188,7 @@ def _amend(sandbox: Sandbox) -> Callable[[str, Budget], Amend]:
 
 
 def _run_jobs(sandbox: Sandbox) -> int:
-    """In the own QOS of some teams; how many run."""
+    """Start a job in the own QOS of each of the first teams; return how many run."""
     for number in range(_RUNNING):
         team = f"team{number}"
         job = (f"--account={team}", f"--qos={qos_name(team)}", f"--gres=gpu:{_KIND}:1")
@@ -209,7 +213,7 @@ def _compiled(sandbox: Sandbox) -> dict[str, Any]:
 
 
 def show(report: Mapping[str, Any]) -> None:
-    """As a table."""
+    """Print the report as a table."""
     table = Table("compilation", "seconds", "sacctmgr commands", "aim", box=None)
     for name in ("first", "quiet", "busy"):
         one = report[name]

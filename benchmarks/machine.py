@@ -1,4 +1,4 @@
-"""What a benchmark ran on."""
+"""Describes the machine that a benchmark ran on."""
 
 import platform
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def machine() -> Mapping[str, object]:
-    """Processors, kernel, and how busy it is."""
+    """The model and number of processors, the kernel, and the load average of the last minute."""
     cpus = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     model = re.search(r"^model name\s*:\s*(.+)$", cpus, re.MULTILINE)
     return {

@@ -1,4 +1,4 @@
-"""What every benchmark's command does: measure, keep the report, show it."""
+"""The command line that benchmarks share: measure, write the report, show it."""
 
 import argparse
 import json
@@ -16,9 +16,10 @@ def run(
     measure: Callable[[bool], Mapping[str, Any]],
     show: Callable[[Any], None],
 ) -> None:
-    """Write build/reports/NAME.json, or where ``--report`` says; ``quick`` is that option's help.
+    """Measure, write the report to build/reports/NAME.json or ``--report``'s path, and show it.
 
-    ``measure`` is told whether ``--quick`` was said.
+    ``about`` is the command's description and ``quick`` the help of ``--quick``. ``measure`` gets
+    whether ``--quick`` was given.
     """
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help=quick)

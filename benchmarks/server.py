@@ -1,4 +1,4 @@
-"""A PostgreSQL of the benchmark's own, as durable as PostgreSQL is by default."""
+"""Runs a PostgreSQL server for a benchmark, as durable as PostgreSQL is by default."""
 
 import os
 import shutil
@@ -22,22 +22,27 @@ SETTINGS: Mapping[str, str] = {
     "max_wal_size": "2GB",
     "max_connections": "60",
 }
-"""The same for the ledger and pgbench; fsync and synchronous_commit are on, as by default."""
+"""Settings for the ledger and pgbench; fsync and synchronous_commit are on, as by default."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running one."""
+    """A running PostgreSQL server.
+
+    Attributes:
+        programs: folder of PostgreSQL's programs.
+        directory: folder of the data, the socket and the log.
+    """
 
     programs: Path
     directory: Path
 
     def url(self, database: str) -> str:
-        """As the ledger takes it."""
+        """The URL of a database, as the ledger takes it."""
         return f"postgresql://{OWNER}@/{database}?host={self.directory}"
 
     def run(self, program: str, *arguments: str) -> str:
-        """A client program's output."""
+        """Run a client program and return its output; RuntimeError if it fails."""
         return self._run(program, f"--host={self.directory}", f"--username={OWNER}", *arguments)
 
     def _run(self, program: str, *arguments: str) -> str:
@@ -53,25 +58,25 @@ class Server:
         return done.stdout
 
     def initialise(self) -> None:
-        """Make the data directory."""
+        """Create the data directory."""
         options = (f"--username={OWNER}", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8")
         self._run("initdb", f"--pgdata={self.directory / 'data'}", *options)
 
     def control(self, *arguments: str) -> None:
-        """``pg_ctl``, waiting until it is done."""
+        """Run ``pg_ctl`` and wait until it is done."""
         log = f"--log={self.directory / 'log'}"
         self._run("pg_ctl", f"--pgdata={self.directory / 'data'}", "--wait", log, *arguments)
 
 
 def _unprivileged() -> Sequence[str]:
-    """PostgreSQL refuses to run as root."""
+    """The words that run a program as another user where we are root: PostgreSQL refuses root."""
     nobody = ("setpriv", f"--reuid={_NOBODY}", "--regid=nogroup", "--clear-groups")
     return nobody if os.getuid() == 0 else ()
 
 
 @contextmanager
 def server() -> Iterator[Server]:
-    """One that is gone at the end, whatever happens."""
+    """Start a server; stop and remove it at the end, whatever happens."""
     directory = Path(tempfile.mkdtemp(prefix="slicewise-bench-"))
     started = Server(binaries(_program()), directory)
     try:

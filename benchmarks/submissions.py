@@ -1,6 +1,6 @@
-"""What a submission costs slurmctld: without a plugin, with one that only echoes, with slicewise.
+"""Measures what a submission costs slurmctld: without a plugin, with one that echoes, with ours.
 
-The three take turns in short blocks, so that whatever else the machine does hits all of them.
+The three variants take turns in short blocks, so that other load on the machine affects all three.
 """
 
 import random
@@ -36,7 +36,7 @@ QUESTION = SubmitRequest(
     cpus_per_task=1,
     time_limit_min=5,
 )
-"""As slicewise.lua asks it."""
+"""A question as slicewise.lua sends it."""
 
 _USER = "alice"
 _SBATCH = "sbatch --hold --parsable --output=/dev/null --time=5 --gres=gpu:1g.10gb:1"
@@ -47,19 +47,22 @@ _PATIENCE_S = 20.0
 
 @dataclass(frozen=True)
 class Totals:
-    """sdiag's row of submissions: how many, and their microseconds in slurmctld together."""
+    """sdiag's row of submissions: their number, and their total microseconds in slurmctld."""
 
     count: int
     total_us: int
 
     def mean_ms(self, earlier: "Totals") -> float:
-        """Of one submission since then."""
+        """Mean milliseconds of a submission since ``earlier``."""
         return (self.total_us - earlier.total_us) / (self.count - earlier.count) / 1000
 
 
 @dataclass
 class Submitted:
-    """Mean milliseconds of one submission, block by block, in the same rounds for all variants."""
+    """Mean milliseconds of a submission by variant and block; each round has all variants.
+
+    ``unanswered``: number of slicewise.lua's questions that got no answer.
+    """
 
     blocks: Mapping[str, list[float]] = field(
         default_factory=lambda: {variant: [] for variant in VARIANTS}
@@ -93,12 +96,12 @@ class Submitted:
 
 
 def added_ratio(means: Mapping[str, float]) -> float:
-    """What slicewise adds to a submission, by what the echoing plugin adds."""
+    """What slicewise adds to a submission, divided by what the echoing plugin adds."""
     return (means[SLICEWISE] - means[NONE]) / (means[ECHO] - means[NONE])
 
 
 def measure(rounds: int, submissions: int, seed: int) -> Submitted:
-    """So many rounds of three blocks, each of so many submissions, in a sandbox of its own."""
+    """Measure ``rounds`` rounds of three blocks, of ``submissions`` each, in a new sandbox."""
     with _sandbox() as sandbox, _echo(sandbox) as socket:
         bench = _Bench(sandbox, _scripts(sandbox, socket), submissions)
         measured, order = Submitted(), random.Random(seed)  # noqa: S311 -- an order, no secret
@@ -117,7 +120,7 @@ class _Bench:
     submissions: int
 
     def block(self, variant: str) -> float:
-        """Milliseconds of one submission."""
+        """Submit one block with that variant; return the mean milliseconds of a submission."""
         self._switch(variant)
         before = self._totals()
         self._submit("x.sh", self.submissions)
@@ -126,7 +129,10 @@ class _Bench:
         return after.mean_ms(before)
 
     def _switch(self, variant: str) -> None:
-        """Take the plugin out and put it in again: it loads its script anew then."""
+        """Take the plugin out and put it in again, so that slurmctld loads the variant's script.
+
+        Raises AssertionError if a test submission shows another variant.
+        """
         self._plugin(on=False)
         script = self.sandbox.layout.etc / "job_submit.lua"
         script.write_text(self.scripts[variant], encoding="utf-8")
@@ -156,7 +162,7 @@ class _Bench:
 
 @contextmanager
 def _sandbox() -> Iterator[Sandbox]:
-    """Without the launcher, with a quota, and with jobs that slurmctld forgets soon."""
+    """A sandbox without launcher, with a quota; slurmctld soon forgets ended jobs."""
     sandbox = Sandbox.up(Path(mkdtemp(prefix="slicewise-bench-")), progress=print)
     try:
         sandbox.stop("launcher")
@@ -171,7 +177,7 @@ def _sandbox() -> Iterator[Sandbox]:
 
 @contextmanager
 def _echo(sandbox: Sandbox) -> Iterator[Path]:
-    """The echo server, as SlurmUser; its socket."""
+    """Run the echo server as SlurmUser; yield its socket."""
     socket = sandbox.layout.run_dir / "echo.sock"
     source = Path(__file__).with_name("echo.py").read_text(encoding="utf-8")
     sandbox.start("echo", "slurm", ("/usr/bin/python3", "-c", source, str(socket)))
@@ -196,7 +202,7 @@ def _scripts(sandbox: Sandbox, socket: Path) -> Mapping[str, str]:
 
 
 def slicewise_script(sandbox: Sandbox) -> str:
-    """A site's minimal script, in mode enforce."""
+    """A site's minimal job_submit.lua, in mode enforce."""
     layout = sandbox.layout
     wiring = Wiring(
         sandbox.state.program.project / "slurm_plugin" / MODULE.name,
@@ -208,5 +214,5 @@ def slicewise_script(sandbox: Sandbox) -> str:
 
 
 def rounds_text(blocks: Mapping[str, Sequence[float]]) -> Mapping[str, list[float]]:
-    """For the report, to the microsecond."""
+    """The blocks' milliseconds for the report, rounded to the microsecond."""
     return {variant: [round(ms, 3) for ms in values] for variant, values in blocks.items()}

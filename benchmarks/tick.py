@@ -1,7 +1,8 @@
-"""What it costs to decide one turn of the launcher: 1,000 services with 8 slots each, one core.
+"""Measures the CPU time to decide one turn of the launcher: 1,000 services of 8 slots, one core.
 
 Half of the services are busy: their slots run and serve, and their load goes up and down. The
-others sleep, but for one request now and then. The launcher's memory is carried from turn to turn.
+other services are at zero and get a request now and then. The launcher's memory is carried from
+turn to turn.
 """
 
 import statistics
@@ -24,7 +25,7 @@ _NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
 
 
 def view(at_s: float, services: int = SERVICES) -> ViewAnswer:
-    """Every second service runs on all of its slots; the others' slots are held."""
+    """The daemon's view: every second service runs on all of its slots, other slots are held."""
     found = tuple(_service(number) for number in range(services))
     tenants = tuple(
         TenantView(
@@ -78,7 +79,7 @@ def _address(number: int) -> str:
 
 
 def gateway(random: Random, turn: int, services: int = SERVICES) -> Gateway:
-    """Every service has a backend; the busy ones' servers have two requests in flight each."""
+    """The gateway: a backend for each service, two requests in flight on each busy server."""
     routes = {f"t{n % TENANTS}/s{n}": f"pool{n}" for n in range(services)}
     backends = {f"pool{n}": _backend(random, n, turn) for n in range(services)}
     return Gateway(routes, backends, complete=True)
@@ -98,7 +99,7 @@ def _backend(random: Random, number: int, turn: int) -> Backend:
 
 
 def seconds(turns: int, services: int = SERVICES) -> list[float]:
-    """CPU seconds that each of so many turns took to decide."""
+    """CPU seconds that each of ``turns`` turns took to decide."""
     random = Random(_SEED)  # noqa: S311 -- seeded on purpose
     state: State = {}
     taken: list[float] = []
@@ -116,7 +117,7 @@ def seconds(turns: int, services: int = SERVICES) -> list[float]:
 
 
 def _heard(found: State, plan: Plan) -> State:
-    """Every wish was heard and fulfilled."""
+    """The state after the daemon has accepted every wish of the plan."""
     known = dict(found)
     for service in plan.services:
         for array, wish in service.wishes.items():

@@ -1,7 +1,8 @@
-"""Waking from zero beside a bare sbatch: the same Triton, until its first answer, taking turns.
+"""Compares waking a service from zero with a bare sbatch job that starts the same Triton.
 
-Once with a model that loads at once, which shows what waking costs in seconds; and once with one
-that takes ``LOAD_S``: that ratio is the report's.
+Both are timed until the first answer, in turn. The first comparison uses a model that loads
+immediately, which shows what waking costs in seconds. The second uses a model that takes
+``LOAD_S`` to load; its ratio is the report's figure.
 """
 
 import json
@@ -28,9 +29,9 @@ from sandbox.demo.commands import publish_models
 
 SEED = 20_261_122
 AIM = 1.15
-"""At most: medians of wake and bare."""
+"""Highest acceptable ratio of the median wake to the median bare start."""
 LOAD_S = 5.0
-"""Real models: 22.7 s in the median (Alibaba's GenTD26 trace)."""
+"""Seconds that the slow model takes to load; real models: median 22.7 s (Alibaba's GenTD26)."""
 POLL_S = 0.02
 DEADLINE_S = 60.0
 TENANT, USER, PROFILE = "nlp", "bob", "1g.18gb"
@@ -87,11 +88,11 @@ exec {triton} --model-repository={models} \\
 
 @dataclass(frozen=True)
 class Site:
-    """A service at zero, and the script of a job with the same Triton.
+    """A service at zero, and the script of a bare job with the same Triton.
 
     Attributes:
-        url: of the service.
-        script: of the job.
+        url: the service's URL at the gateway.
+        script: the batch script of the bare job.
     """
 
     sandbox: Sandbox
@@ -100,7 +101,7 @@ class Site:
     script: str
 
     def rests(self) -> bool:
-        """Whether the daemon shows the service, and nothing of the user's runs or ends."""
+        """Whether the daemon shows the service with held slots, and no job of the user runs."""
         words = ("slicewise", "service", "status", self.name, "--json")
         said = self.sandbox.run(USER, words, check=False)
         if said.returncode or self.jobs():
@@ -108,7 +109,7 @@ class Site:
         return bool(json.loads(said.stdout)["slots"]["held"])
 
     def jobs(self) -> str:
-        """Of the user, in any state that holds something."""
+        """Lines of squeue for the user's jobs in states R, CG and CF; "" if there are none."""
         return self.sandbox.run(USER, ("squeue", "--me", "-h", "-t", "R,CG,CF")).stdout
 
 
@@ -132,7 +133,7 @@ def _site(sandbox: Sandbox, name: str, models: Path) -> Site:
 
 
 def _loading(models: Path) -> Path:
-    """The same repository, with a model of one instance that takes ``LOAD_S`` to load."""
+    """Copy the repository, with a model of one instance that takes ``LOAD_S`` to load."""
     slow = models.with_name("loading")
     shutil.copytree(models, slow)
     with (slow / "tokens" / "1" / "model.py").open("a") as program:
@@ -143,7 +144,7 @@ def _loading(models: Path) -> Path:
 
 
 def measure(rounds: int) -> Mapping[str, Any]:
-    """The whole report."""
+    """Run the benchmark and return the whole report."""
     with _sandbox() as sandbox:
         models = publish_models(sandbox.layout.models)
         at_once = _compare(_site(sandbox, "at-once", models), rounds)
@@ -163,7 +164,7 @@ def measure(rounds: int) -> Mapping[str, Any]:
 
 def _compare(site: Site, rounds: int) -> Mapping[str, Any]:
     phases = random.Random(SEED)  # noqa: S311 -- when a wake meets the loops, not a secret
-    # The first of each finds cold files.
+    # The first wake and the first bare start find cold files, so that pair does not count.
     pairs = [
         (_wake(site, phases.random()), _bare(site, phases.random())) for _ in range(rounds + 1)
     ][1:]
@@ -187,7 +188,7 @@ def _wake(site: Site, phase_s: float) -> float:
 
 
 def _bare(site: Site, phase_s: float) -> float:
-    """Seconds from sbatch until the first answer, asked for every 20 ms."""
+    """Seconds from sbatch until Triton's first answer, polled every 20 ms."""
     _until(lambda: not site.jobs())
     time.sleep(1 + phase_s)
     began_s = time.perf_counter()
@@ -221,7 +222,7 @@ def _until(condition: Callable[[], object], poll_s: float = 0.2) -> None:
 
 
 def show(report: Mapping[str, Any]) -> None:
-    """As a table."""
+    """Print the report as a table."""
     table = Table("model", "wake s", "bare s", "ratio", "aim", box=None)
     for words, key, aim in (
         ("loads at once", "without_load", ""),
