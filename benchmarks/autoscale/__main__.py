@@ -1,4 +1,4 @@
-"""Autoscaling policies in a replay of real arrivals: slice-hours against attainment."""
+"""Replays real arrivals with autoscaling policies: slice-hours against attainment."""
 
 import argparse
 import json
@@ -34,11 +34,11 @@ class _Cell:
 
 
 _WORKLOADS: dict[str, Workload] = {}
-"""Of this process; its children get them when they are forked."""
+"""Workloads by name, in this process; child processes inherit them when they are forked."""
 
 
 def main() -> None:
-    """Write build/reports/autoscale.json and the curves, show the costs."""
+    """Write build/reports/autoscale.json and the curves, and show the costs."""
     options = _options()
     console = Console()
     try:
@@ -100,7 +100,7 @@ def _workloads(options: argparse.Namespace) -> dict[str, Workload]:
 
 
 def _replay(cells: Sequence[_Cell], console: Console) -> dict[_Cell, Mapping[str, Any]]:
-    """All cells, one process per processor; the longest traces first."""
+    """Replay all cells with one process per processor, the longest traces first."""
     longest = sorted(cells, key=lambda cell: -_WORKLOADS[cell.trace].arrivals_s.size)
     with get_context("fork").Pool(os.cpu_count()) as pool:
         points = pool.imap_unordered(_point, longest)
@@ -151,7 +151,7 @@ def _described(workload: Workload) -> Mapping[str, float]:
 
 
 def _show(report: Mapping[str, Any], console: Console) -> None:
-    """Slice-hours of each policy at each attainment, and what we save."""
+    """Print each policy's slice-hours at each attainment, and the share that Slicewise saves."""
     levels = [f"{100 * attainment:g} %" for attainment in ATTAINMENTS]
     table = Table("trace", "policy", *levels, box=None, header_style="bold")
     for trace, policies in report["traces"].items():

@@ -1,4 +1,4 @@
-"""What a policy costs at a given attainment: between its replayed settings, on their lower edge."""
+"""Computes a policy's cost at a given attainment, on the lower edge of its replayed settings."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -7,15 +7,15 @@ from typing import Any
 
 ATTAINMENTS = (0.9, 0.95, 0.99, 0.999)
 _LEAST_MISSED = 1e-6
-"""Where no request was late."""
+"""Share of late requests that is assumed if none was late, as its logarithm is needed."""
 
 Point = Mapping[str, Any]
 
 
 def slice_hours_at(points: Iterable[Point], attainment: float) -> float | None:
-    """The fewest slice-hours; None where no setting attains that.
+    """The fewest slice-hours for that attainment; None if no setting reaches it.
 
-    Between two settings it is linear in the logarithm of the share of late requests.
+    Between two settings the value is linear in the logarithm of the share of late requests.
     """
     late = _late(attainment)
     edge = lower_edge(points)
@@ -29,7 +29,10 @@ def slice_hours_at(points: Iterable[Point], attainment: float) -> float | None:
 def saving(
     policies: Mapping[str, Sequence[Point]], ours: str, others: Iterable[str]
 ) -> dict[str, float | None]:
-    """Share of slice-hours that ours saves beside the best of the others, by attainment in %."""
+    """Share of slice-hours that ``ours`` saves against the best of the others, by attainment in %.
+
+    None if ours or all others miss the attainment in all settings.
+    """
     return {
         f"{100 * attainment:g}": _saving_at(policies, ours, others, attainment)
         for attainment in ATTAINMENTS
@@ -46,7 +49,7 @@ def _saving_at(
 
 
 def lower_edge(points: Iterable[Point]) -> list[tuple[float, float]]:
-    """(share of late requests, slice-hours) that no other point beats in both; late ones first."""
+    """(Share of late requests, slice-hours) of points that none beats in both; latest first."""
     edge: list[tuple[float, float]] = []
     for late, hours in sorted((_late(p["attainment"]), p["slice_hours"]) for p in points):
         if not edge or hours < edge[-1][1]:

@@ -8,11 +8,12 @@ _LEAST = 1
 
 
 class Dynamo:
-    """``target``: scales both thresholds, 1.0 and 0.6 of a replica's use.
+    """Dynamo's static rule; ``target`` scales both thresholds, 1.0 and 0.6 of a replica's use.
 
-    Use is in flight and waiting over concurrency; what waits at the gateway is divided evenly. One
-    replica more if any is above the upper threshold, one less if all are below the lower one; no
-    decision while the last is carried out. It keeps at least one.
+    A replica's use is its requests in flight and waiting, divided by its concurrency; requests that
+    wait at the gateway are divided evenly. The rule adds one replica if any is above the upper
+    threshold, and removes one if all are below the lower threshold. It does not decide while the
+    last decision is carried out, and keeps at least one replica.
     """
 
     def __init__(self, concurrency: int, target: float) -> None:
@@ -21,7 +22,7 @@ class Dynamo:
         self._wish: int | None = None
 
     def wanted(self, seen: Seen) -> int:
-        """Each 5 s."""
+        """Decide each 5 s."""
         if self._wish is None:
             self._wish = max(seen.coming, _LEAST)
         elif seen.at_s % _EVERY_S == 0 and seen.ready == self._wish and not seen.draining:

@@ -12,10 +12,11 @@ _UP_FACTOR, _UP_LEAST = 2, 4
 
 
 class Hpa:
-    """``target``: requests per replica (AverageValue) as a share of its concurrency.
+    """The HPA; ``target``: requests per replica (AverageValue) as a share of its concurrency.
 
-    No behavior block: the maximum of 300 s on the way down, at most twice as many (or 4) on the
-    way up. The metric is the mean over the 15 s since the last decision.
+    There is no behavior block: scaling down uses the maximum recommendation of 300 s, and scaling
+    up goes to at most twice as many replicas (or 4). The metric is the mean over the 15 s since the
+    last decision.
     """
 
     def __init__(self, concurrency: int, target: float) -> None:
@@ -25,7 +26,7 @@ class Hpa:
         self._recommended: deque[tuple[float, int]] = deque()
 
     def wanted(self, seen: Seen) -> int:
-        """Each 15 s."""
+        """Decide each 15 s."""
         if self._wish is None:
             self._wish = seen.coming
             self._recommended.append((seen.at_s, seen.coming))

@@ -16,10 +16,10 @@ _LEAST_TARGET = 0.01
 
 
 class Kpa:
-    """``target``: the share of a replica's concurrency that is aimed at (Knative's default 0.7).
+    """The KPA; ``target``: share of a replica's concurrency to use (Knative's default: 0.7).
 
-    Defaults besides: buckets of a second, windows of 60 and 6 s, a decision each 2 s or at once
-    when a request comes at zero, zero only after 30 s of grace.
+    Other defaults: buckets of a second, windows of 60 and 6 s, a decision each 2 s or immediately
+    when a request comes at zero, and zero only after 30 s of grace.
     """
 
     def __init__(self, concurrency: int, target: float) -> None:
@@ -33,7 +33,7 @@ class Kpa:
         self._wish: int | None = None
 
     def wanted(self, seen: Seen) -> int:
-        """Each second a bucket; each second one a decision."""
+        """Add a bucket each second, and decide each 2 s."""
         if self._wish is None:
             self._begin(seen)
         else:
@@ -65,7 +65,7 @@ class Kpa:
         return self._peak
 
     def _to_zero(self, wish: int, seen: Seen) -> int:
-        """One replica stays for the stable window, then the grace while requests are held."""
+        """Delay zero: one replica stays for the stable window, then the last wish for the grace."""
         if wish > 0:
             self._idle_s = None
             if self._active_s is None and seen.ready:

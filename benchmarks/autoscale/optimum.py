@@ -1,10 +1,10 @@
-"""A clairvoyant: it knows all arrivals, service times and start delays. A heuristic, no proof.
+"""A clairvoyant, which knows all arrivals, service times and start delays; a heuristic, no proof.
 
-It plans replicas that appear when somebody has waited nearly as long as the SLO allows, and go as
-soon as the others can take the rest: the fewest that keep up. Of that staircase, peaks shorter than
-the target are cut off, and each layer stays through gaps that are shorter than a load and a drain.
-The plan is carried out in the same world as any policy, and each replica is released so early that
-it is ready when it is needed.
+It plans the fewest replicas that keep up: one more when a request has waited nearly as long as the
+SLO allows, one less as soon as the others can take the rest. Peaks of that staircase that are
+shorter than the target are cut off. Each layer stays through gaps that are shorter than a load and
+a drain. The plan is carried out in the same world as any policy. Each replica is released early
+enough to be ready when it is needed.
 """
 
 from collections import Counter, defaultdict, deque
@@ -19,7 +19,7 @@ from benchmarks.autoscale.workload import SLO_S, Starts, Workload
 from benchmarks.autoscale.world import Outcome, World
 
 _PATIENCE = 0.95
-"""Of the SLO: what is planned to the last moment comes too late by a rounding."""
+"""Share of the SLO that is used: a plan to the last moment would be late by rounding."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Run:
 
 
 def replay_optimum(workload: Workload, target: float) -> Outcome:
-    """``target``: peaks shorter than that, in seconds, get no replica of their own."""
+    """Replay the plan; peaks shorter than ``target`` seconds get no replica of their own."""
     runs = planned(workload, target)
     starts, releases = _releases(runs[workload.first_replicas :], workload.starts)
     world = World(replace(workload, starts=starts))
@@ -47,7 +47,7 @@ def replay_optimum(workload: Workload, target: float) -> Outcome:
 
 
 def planned(workload: Workload, shortest_s: float) -> list[Run]:
-    """Runs by when they must be ready."""
+    """Runs in the order of when they must be ready, without peaks shorter than ``shortest_s``."""
     keep_s = float(workload.starts.load_s.mean() + workload.service_s.mean())
     layers: defaultdict[int, list[Run]] = defaultdict(list)
     begun: list[float] = []
@@ -68,7 +68,7 @@ def _extend(layer: list[Run], run: Run, keep_s: float) -> None:
 
 
 def needed(workload: Workload, patience_s: float) -> Iterator[tuple[float, int]]:
-    """Steps (time, replicas): one more when a request has waited so long, fewer when they idle."""
+    """Steps (time, replicas): one more when a request waited ``patience_s``, fewer when idle."""
     arrivals, service = [*workload.arrivals_s.tolist(), inf], workload.service_s.tolist()
     queue: deque[int] = deque()
     ends: list[float] = []

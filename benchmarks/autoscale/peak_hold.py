@@ -1,4 +1,4 @@
-"""The largest need of the last minutes."""
+"""A policy that keeps as many replicas as the last minutes needed at most."""
 
 from collections import deque
 from math import ceil
@@ -9,9 +9,9 @@ _KEEP_ALIVE_S = 300.0
 
 
 class PeakHold:
-    """``target``: requests per replica as a share of its concurrency.
+    """Peak-hold; ``target``: requests per replica as a share of its concurrency.
 
-    What the load needs now, or what it needed at most within the last 300 s.
+    It wants the replicas that the load needs now or needed at most within the last 300 s.
     """
 
     def __init__(self, concurrency: int, target: float) -> None:
@@ -19,7 +19,7 @@ class PeakHold:
         self._peaks: deque[tuple[float, int]] = deque()
 
     def wanted(self, seen: Seen) -> int:
-        """Each second."""
+        """Decide each second."""
         if not self._peaks:
             self._peaks.append((seen.at_s, seen.coming))
         need = ceil(seen.load / self._target)

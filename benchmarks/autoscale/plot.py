@@ -1,4 +1,4 @@
-"""The curves: late requests against slice-hours, one panel a trace."""
+"""Draws the curves: late requests against slice-hours, one panel a trace."""
 
 from collections.abc import Iterable, Mapping
 from math import ceil
@@ -26,7 +26,7 @@ _COLOURS = {
     "slicewise_fifo": "#0072B2",
     "slicewise": "#D55E00",
 }
-"""Of Okabe and Ito's palette, which readers with any colour vision can tell apart."""
+"""Colours of Okabe and Ito's palette, which readers with any colour vision can tell apart."""
 _STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -40,11 +40,11 @@ _COLUMNS = 3
 _MOST_LATE, _LEAST_LATE = 0.2, 0.0005
 _LATE = (0.1, 0.05, 0.01, 0.001)
 _WIDEST = 2.2
-"""Of the cheapest: what costs more is left out of the picture."""
+"""Multiple of the cheapest point's slice-hours beyond which points are left out of the picture."""
 
 
 def save(traces: Mapping[str, Mapping[str, Iterable[Mapping[str, Any]]]], path: Path) -> None:
-    """Draw a PNG file."""
+    """Draw the curves of all traces into a PNG file."""
     rows = ceil(len(traces) / _COLUMNS)
     with mpl.rc_context(_STYLE):
         figure, axes = plt.subplots(rows, _COLUMNS, figsize=(11, 3.3 * rows + 0.6), squeeze=False)
@@ -80,7 +80,7 @@ def _line(
     edge: Iterable[tuple[float, float]],
     dots: Iterable[tuple[float, float]],
 ) -> None:
-    """Every setting a dot; a line through those that no other beats."""
+    """Draw each setting as a dot, and a line through the settings that no other beats."""
     is_ours = policy in {"slicewise", "optimum"}
     style: dict[str, Any] = {"color": _COLOURS[policy], "zorder": 3 if is_ours else 2}
     late, hours = zip(*edge, strict=True)

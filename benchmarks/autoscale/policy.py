@@ -1,4 +1,4 @@
-"""What a policy sees of a service each second, and what it is asked."""
+"""The interface of the policies: what they see of a service each second, and what they decide."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -9,12 +9,12 @@ class Seen(NamedTuple):
 
     Attributes:
         waiting: requests without a place in a replica.
-        in_flight: replicas work on them.
-        work_s: time integral of waiting and in_flight since the replay began: what a metric that
-            is averaged over any window sees.
+        in_flight: requests that replicas work on.
+        work_s: time integral of waiting and in_flight since the replay began, from which follows
+            a metric that is averaged over any window.
         arrived, answered: requests since the replay began.
-        pending, starting, ready, draining: replicas; ``coming`` is the first three.
-        busy: requests of each ready replica.
+        pending, starting, ready, draining: replicas by stage; ``coming`` is the first three.
+        busy: requests in flight of each ready replica.
         started: (queue, load) in seconds of starts that ended since the last look.
     """
 
@@ -43,8 +43,11 @@ class Seen(NamedTuple):
 
 
 class Policy(Protocol):
-    """How many replicas."""
+    """Decides how many replicas to run."""
 
     def wanted(self, seen: Seen) -> int:
-        """Asked each second; whoever decides less often answers as before in between."""
+        """How many replicas are wanted, asked each second.
+
+        A policy that decides less often repeats its last answer in between.
+        """
         ...

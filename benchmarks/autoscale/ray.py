@@ -12,11 +12,11 @@ _DOWN_DELAY_S = 600
 
 
 class Ray:
-    """``target``: ongoing requests per replica as a share of its concurrency.
+    """Ray Serve's policy; ``target``: ongoing requests per replica as a share of its concurrency.
 
-    Defaults besides: the mean over 30 s, pushed each 10 s; a rise must last for 30 s, a fall
-    for 600 s; then the last number counts. Its loop of 0.1 s is one of a second here: a delay of
-    30 s is 300 loops there and 30 here.
+    Other defaults: the load is the mean over 30 s, pushed each 10 s. A rise must last for 30 s and
+    a fall for 600 s; then the latest number counts. Ray's loop of 0.1 s is one of a second here: a
+    delay of 30 s is 300 loops there and 30 here.
     """
 
     def __init__(self, concurrency: int, target: float) -> None:
@@ -27,7 +27,7 @@ class Ray:
         self._counter = 0
 
     def wanted(self, seen: Seen) -> int:
-        """Each second."""
+        """Decide each second."""
         if self._wish is None:
             self._wish = seen.coming
         self._work_s.append(seen.work_s)
@@ -39,7 +39,7 @@ class Ray:
 
     def _decide(self, seen: Seen, wish: int) -> int:
         if not seen.ready:
-            # Handles tell of their requests at once when nothing runs.
+            # Ray's handles report their requests immediately when no replica runs.
             return max(1, wish) if seen.load else wish
         number = self._number(wish)
         if number == wish:
@@ -54,6 +54,6 @@ class Ray:
         return wish
 
     def _number(self, wish: int) -> int:
-        """Zero is reached from one only."""
+        """The replicas that the load needs; zero only if at most one is wanted now."""
         number = ceil(self._load / self._target)
         return max(number, 1) if wish > 1 else number

@@ -1,7 +1,7 @@
-"""ServeGen's traces: rates of each client in windows of ten minutes, made into arrivals.
+"""Makes arrivals of ServeGen's traces, which are rates of each client in windows of ten minutes.
 
 A row is: window start in seconds, mean rate, coefficient of variation, fitted distribution of the
-gaps (Gamma, Weibull, or none), and its two parameters, of which the first is the shape.
+gaps (Gamma, Weibull, or none), and its two parameters. The first parameter is the shape.
 """
 
 import csv
@@ -19,12 +19,19 @@ _WINDOW_S = 600
 _BUSIEST_PLACES = 104.0
 """Rates are scaled so that the busiest window needs 26 replicas of four places."""
 _SIGMA = 0.8
-"""Of the lognormal service times: a coefficient of variation of 0.95."""
+"""Sigma of the lognormal service times: a coefficient of variation of 0.95."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Ten minutes of one client; gaps have a shape, their mean follows from the rate."""
+    """Ten minutes of one client.
+
+    Attributes:
+        start_s: its beginning, in seconds from the span's first second.
+        rate: mean requests per second, from which the mean gap follows.
+        is_weibull: whether the gaps' distribution is Weibull; else it is Gamma.
+        shape: the shape of that distribution.
+    """
 
     start_s: float
     rate: float
@@ -33,7 +40,10 @@ class Window:
 
 
 def clients(path: Path, first_s: int, span_s: int) -> list[list[Window]]:
-    """Windows of each client, within the span, from its beginning."""
+    """Windows of each client within a span of ``span_s`` seconds that begins at ``first_s``.
+
+    Windows without requests or without a distribution are left out.
+    """
     with tarfile.open(path) as archive:
         members = sorted(archive.getnames())
         texts = [archive.extractfile(name) for name in members if name.endswith(".csv")]
@@ -56,14 +66,14 @@ def _windows(text: io.TextIOWrapper, first_s: int, span_s: int) -> list[Window]:
 def requests(
     found: list[list[Window]], span_s: int, mean_s: float, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Arrivals of all together, and lognormal service times of that mean."""
+    """Arrivals of all clients together, ascending, and lognormal service times of that mean."""
     parts = arrivals_by_client(found, span_s, _BUSIEST_PLACES / mean_s, rng)
     arrivals = np.sort(np.concatenate(parts))
     return arrivals, service_times(arrivals.size, mean_s, rng)
 
 
 def service_times(count: int, mean_s: float, rng: np.random.Generator) -> Floats:
-    """Lognormal, of that mean."""
+    """Draw ``count`` lognormal service times of that mean, in seconds."""
     return rng.lognormal(np.log(mean_s) - _SIGMA**2 / 2, _SIGMA, count)
 
 
@@ -72,8 +82,8 @@ def arrivals_by_client(
 ) -> list[Floats]:
     """Arrivals of each client, ascending.
 
-    All rates are scaled by one factor, so that in the busiest window ``busiest`` come in a second
-    from all together, and the gaps keep their shape.
+    All rates are scaled by one factor, so that in the busiest window ``busiest`` requests a second
+    come from all clients together. The gaps keep their shape.
     """
     totals = np.zeros(span_s // _WINDOW_S)
     for client in found:
@@ -85,7 +95,7 @@ def arrivals_by_client(
 
 
 def _arrivals(window: Window, factor: float, rng: np.random.Generator) -> Floats:
-    """A renewal process that begins somewhere within its first gap."""
+    """Draw a window's arrivals: a renewal process that begins somewhere within its first gap."""
     mean_s = 1 / (window.rate * factor)
     count = int(_WINDOW_S / mean_s) + 10
     times = np.zeros(0)
@@ -97,7 +107,7 @@ def _arrivals(window: Window, factor: float, rng: np.random.Generator) -> Floats
 
 
 def _gaps(window: Window, count: int, rng: np.random.Generator) -> Floats:
-    """Of mean 1."""
+    """Draw ``count`` gaps of mean 1."""
     if window.is_weibull:
         return np.divide(rng.weibull(window.shape, count), gamma(1 + 1 / window.shape))
     return rng.gamma(window.shape, 1 / window.shape, count)

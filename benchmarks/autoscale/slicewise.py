@@ -1,4 +1,4 @@
-"""The launcher's own decision, as it is."""
+"""The launcher's own decision as a policy of the replay, unchanged."""
 
 from benchmarks.autoscale.policy import Seen
 from benchmarks.autoscale.workload import MAX_REPLICAS, SLO_S
@@ -8,10 +8,11 @@ from launcher.decide.scaling import Look, Scaling, Start, Supply
 
 
 class Slicewise:
-    """``target``: the share of requests that shall get a place within the SLO.
+    """The launcher's decision; ``target``: the share of requests to get a place within the SLO.
 
     Attributes:
-        in_time: how many may wait before the gateway serves the newest first.
+        in_time: how many requests may wait before the gateway serves the newest first; None:
+            first come, first served.
     """
 
     def __init__(self, concurrency: int, target: float) -> None:
@@ -20,7 +21,7 @@ class Slicewise:
         self.in_time: int | None = None
 
     def wanted(self, seen: Seen) -> int:
-        """Each second. It begins as a launcher that finds a service it has not seen before."""
+        """Decide each second, at first as a launcher for a service that is new to it."""
         look = _look(seen)
         if self._memory is None:
             self._memory = initial(look.supply, look.at_s)

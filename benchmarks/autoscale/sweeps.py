@@ -1,4 +1,4 @@
-"""The policies and the settings of their own target that each is replayed with."""
+"""The policies, and the settings of each policy's own target with which it is replayed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ USE = (0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.6)
 """Requests per replica as a share of its concurrency."""
 AIMS = (0.8, 0.9, 0.94, 0.96, 0.98, 0.99, 0.996, 0.999, 0.9999, 0.999999)
 PEAKS_S = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0)
-"""Of the clairvoyant: peaks that it lets be late."""
+"""Targets of the clairvoyant: longest peaks, in seconds, that it lets be late."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A policy, and the targets that it is replayed with."""
+    """How to replay a policy, and the targets with which it is replayed."""
 
     replay: Callable[[Workload, float], Outcome]
     targets: tuple[float, ...]
@@ -34,7 +34,7 @@ def _of(policy: Callable[[int, float], Policy]) -> Callable[[Workload, float], O
 
 
 def _replay_slicewise(workload: Workload, target: float) -> Outcome:
-    """With the order that its gateway keeps."""
+    """Replay Slicewise with the order of requests that its own gateway keeps."""
     policy = Slicewise(workload.concurrency, target)
     return replay(workload, policy, lambda: policy.in_time)
 

@@ -1,6 +1,7 @@
-"""The public traces as workloads; what each is, and where from: docs/autoscaling-replay.md.
+"""Reads the public traces as workloads.
 
-Nothing of them is in this repository: ``--traces`` or SLICEWISE_TRACES says where they lie.
+docs/autoscaling-replay.md says what each trace is and where it comes from. The traces are not in
+this repository: ``--traces`` or SLICEWISE_TRACES says where they lie.
 """
 
 import csv
@@ -28,7 +29,7 @@ from benchmarks.autoscale.workload import (
 )
 
 PROMPT_TOKEN_S, OUTPUT_TOKEN_S = 0.000_2, 0.03
-"""A model of some 8 billion parameters on a slice: 5,000 tokens/s in, 33 tokens/s out."""
+"""Seconds a token for a model of some 8 billion parameters on a slice: 5,000/s in, 33/s out."""
 _DAY_S = 86_400
 _MOST_REQUESTS = 300_000
 _PLAIN_MEAN_S, _PLAIN_SIGMA = 5.0, 0.8
@@ -42,11 +43,11 @@ Reader = Callable[[Path, np.random.Generator], Requests]
 
 
 class TraceError(Exception):
-    """A trace is not there or not in a known format: what happened and what to do."""
+    """A trace is not there or not in a known format. The message says what to do."""
 
 
 def _azure(path: Path, _: np.random.Generator) -> Requests:
-    """Arrival times and tokens of one hour."""
+    """Azure's trace: arrival times and tokens of one hour."""
     rows = _rows(path)
     times = [datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp() for row in rows]
     tokens = [(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in rows]
@@ -54,7 +55,7 @@ def _azure(path: Path, _: np.random.Generator) -> Requests:
 
 
 def _mooncake(path: Path, rng: np.random.Generator) -> Requests:
-    """Its clock ticks each 3 s: arrivals are spread over that."""
+    """Mooncake's trace: its clock ticks each 3 s, and arrivals are spread over a tick."""
     with opened(path) as text:
         rows = [json.loads(line) for line in text]
     times = np.array([row["timestamp"] / 1000 for row in rows])
@@ -63,7 +64,7 @@ def _mooncake(path: Path, rng: np.random.Generator) -> Requests:
 
 
 def _gentd26(path: Path, rng: np.random.Generator) -> Requests:
-    """Image requests of 23 days, folded into one day, with their own execution times."""
+    """GenTD26: image requests of 23 days, folded into one day, with their own execution times."""
     rows = [row for row in _rows(path) if row["exec_time_seconds"]]
     times = np.array([datetime.fromisoformat(row["gmt_create"]).timestamp() for row in rows])
     work = np.array([float(row["exec_time_seconds"]) for row in rows])
@@ -72,9 +73,10 @@ def _gentd26(path: Path, rng: np.random.Generator) -> Requests:
 
 
 def _plain(path: Path, rng: np.random.Generator) -> Requests:
-    """Arrival seconds, one a line: service times are drawn, lognormal.
+    """Read arrival seconds, one a line, and draw lognormal service times.
 
-    Their mean is 5 s, or up to 30 s where a rare service would fill less than 26 places else.
+    Their mean is 5 s, or up to 30 s if a rarely used service would otherwise fill fewer than 26
+    places. Raises TraceError for fewer than two arrivals.
     """
     with opened(path) as text:
         times = np.array(
@@ -117,13 +119,13 @@ STORED: dict[str, tuple[str, Reader]] = {
 
 
 def stored(name: str, traces: Path, seed: int) -> Workload:
-    """One of the traces that the benchmark always uses."""
+    """The workload of one of the traces in ``STORED``."""
     file, reader = STORED[name]
     return _workload(name, traces / file, reader, traces, seed)
 
 
 def given(path: Path, traces: Path, seed: int) -> Workload:
-    """Any other trace: its format is known by its name or its first line."""
+    """The workload of any other trace, whose format its name or its first line shows."""
     return _workload(path.name.split(".")[0], path, _reader_of(path), traces, seed)
 
 
@@ -160,7 +162,7 @@ def _workload(name: str, path: Path, reader: Reader, traces: Path, seed: int) ->
 
 
 def _within_a_day(arrivals: Floats, work: Floats, rng: np.random.Generator) -> Requests:
-    """The first day, of at most so many requests that a replay takes seconds."""
+    """The first day, thinned to about ``_MOST_REQUESTS``, so that a replay takes seconds."""
     keep = (arrivals < _DAY_S) & (rng.random(arrivals.size) * arrivals.size < _MOST_REQUESTS)
     return arrivals[keep], work[keep]
 
@@ -170,7 +172,7 @@ def _by_tokens(tokens: Floats) -> Floats:
 
 
 def _spread(times: Floats, rng: np.random.Generator) -> Floats:
-    """Over the tick of the clock that has recorded them."""
+    """Spread times over the tick of the clock that recorded them."""
     tick_s = np.diff(np.unique(times)).min()
     return times + rng.uniform(0, tick_s, times.size)
 
@@ -195,10 +197,10 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[TextIO]:
-    """A trace's text, packed or not.
+    """Open a trace as text, compressed or not.
 
     Raises:
-        TraceError: there is none.
+        TraceError: there is no such file.
     """
     if not path.exists():
         raise TraceError(

@@ -1,9 +1,10 @@
 """A seeded discrete-event replay: requests, a queue at the gateway, replicas that start late.
 
 Requests wait in one queue and take the first free place, in the replica with the least work. A
-replica that is wanted is released, gets its slice after a wait, loads, and serves; one that is not
-wanted is withdrawn (nothing if it has no slice yet), or drained: it takes no more, and ends with
-its last request. Whatever a policy decides is carried out in the same way for all.
+replica that is wanted is released, gets its slice after a wait, loads, and serves. A replica that
+is not wanted is withdrawn before it is ready (at no cost if it has no slice yet), or else drained:
+it takes no more requests and ends with its last one. The decisions of all policies are carried out
+in the same way.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +19,10 @@ from benchmarks.autoscale.policy import Policy, Seen
 from benchmarks.autoscale.workload import MAX_REPLICAS, SLO_S, Floats, Workload
 
 _FRAME_S = 20.0
-"""As the gateway's: of what comes within one, the newest goes first; frames go in order."""
+"""Length of a frame in seconds, as at the gateway.
+
+Of late requests that arrive within one frame the newest is served first; frames go in order.
+"""
 
 
 class Stage(Enum):
@@ -33,7 +37,14 @@ class Stage(Enum):
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """One slot's run. ``number`` counts the starts."""
+    """One run of a slot.
+
+    Attributes:
+        number: number of the start, which determines its delays; -1 if ready at the beginning.
+        queue_s: seconds from release until it is allotted a slice.
+        load_s: seconds from then until it is ready.
+        allotted_s: when it was allotted its slice.
+    """
 
     number: int
     queue_s: float
@@ -45,13 +56,15 @@ class Replica:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a replay has given.
+    """The result of a replay.
 
     Attributes:
-        waits_s: of each request, from its arrival to its place; infinite if it got none.
-        slice_s: of all replicas from allotment to the end of their drain, after the warm-up.
-        changes: replicas released, withdrawn or drained, after the warm-up.
-        wakes_s: waits of the requests that came first after zero.
+        waits_s: seconds of each request from its arrival to its place in a replica; for a request
+            that still waits at the end, until then.
+        counted: the requests that count: after the warm-up, and the SLO's time before the end.
+        slice_s: slice-seconds of all replicas after the warm-up, from allotment to drain's end.
+        changes: replicas released, withdrawn, taken back or drained after the warm-up.
+        wakes_s: waits of the counted requests that came when no replica was ready.
     """
 
     waits_s: Floats
@@ -62,18 +75,18 @@ class Outcome:
 
     @property
     def attainment(self) -> float:
-        """The share of requests that got a place within the SLO."""
+        """The share of counted requests that got a place within the SLO; 1 if there are none."""
         counted = self.waits_s[self.counted]
         return float((counted <= SLO_S).mean()) if counted.size else 1.0
 
     @property
     def wait_p99_s(self) -> float:
-        """Of the requests that count."""
+        """The 99th percentile of the counted requests' waits; 0 if there are none."""
         return self._wait_s(0.99)
 
     @property
     def longest_wait_s(self) -> float:
-        """Of the requests that count."""
+        """The longest wait of a counted request; 0 if there are none."""
         return self._wait_s(1.0)
 
     def _wait_s(self, share: float) -> float:
@@ -82,21 +95,21 @@ class Outcome:
 
     @property
     def wake_p99_s(self) -> float | None:
-        """None: it never came from zero."""
+        """The 99th percentile of ``wakes_s``; None if there are none."""
         return float(np.quantile(self.wakes_s, 0.99)) if self.wakes_s.size else None
 
 
 def _always_in_order() -> None:
-    """However many wait."""
+    """Serve first come, first served, however many requests wait."""
 
 
 def replay(
     workload: Workload, policy: Policy, in_time: Callable[[], int | None] = _always_in_order
 ) -> Outcome:
-    """One policy through one workload.
+    """Replay one workload with one policy.
 
-    ``in_time`` is asked after each decision: how many may wait before the newest go first; None is
-    first come, first served.
+    ``in_time`` is called after each decision and returns how many requests may wait before the
+    newest are served first; None: first come, first served.
     """
     world = World(workload)
     for second in range(workload.duration_s):
@@ -109,12 +122,18 @@ def replay(
 
 @dataclass(slots=True)
 class World:
-    """One service.
+    """The state of one service during a replay.
 
     Attributes:
-        ready: the replicas that serve.
-        in_time: how many may wait before the newest go first; None: they never do.
+        arrived, answered: number of requests so far.
+        moments: sum of the times of all arrivals less the sum of the times of all answers.
+        released: number of starts so far.
+        in_time: how many requests may wait before the newest are served first; None: never.
         queue: (key, request); the smallest key is served first.
+        events: (time, order, replica): when something happens to a replica.
+        ready: the replicas that serve.
+        started: (queue, load) in seconds of starts that ended since the last look.
+        wakes: requests that came when no replica was ready.
     """
 
     workload: Workload
@@ -149,7 +168,7 @@ class World:
         self.ready += [Replica(-1, 0, 0, Stage.READY) for _ in range(self.workload.first_replicas)]
 
     def pass_until(self, until_s: float) -> None:
-        """Arrivals and what replicas do, in order."""
+        """Let arrivals and replicas' events up to that time happen, in order."""
         events, arrivals = self.events, self.arrivals
         while True:
             at_s = arrivals[self.arrived]
@@ -233,7 +252,7 @@ class World:
         self._move(replica, Stage.ENDED)
 
     def look(self) -> Seen:
-        """As of now; starts are told once."""
+        """What a policy sees now; each start is shown once."""
         started, self.started = self.started, []
         here = self.replicas
         return Seen(
@@ -252,7 +271,7 @@ class World:
         )
 
     def want(self, wanted: int) -> None:
-        """Carry it out: take back what drains before releasing, withdraw before draining."""
+        """Move to ``wanted`` replicas: take back before releasing, withdraw before draining."""
         here = self.replicas
         coming = len(here[Stage.PENDING]) + len(here[Stage.STARTING]) + len(self.ready)
         for _ in range(coming, wanted):
@@ -278,7 +297,7 @@ class World:
         self._fill(replica, self.now_s)
 
     def release(self) -> None:
-        """Begin a start."""
+        """Release a replica, which begins its start."""
         self._count()
         starts, number = self.workload.starts, self.released % self.workload.starts.load_s.size
         replica = Replica(number, float(starts.queue_s[number]), float(starts.load_s[number]))
@@ -287,7 +306,7 @@ class World:
         self._later(self.now_s + replica.queue_s, replica)
 
     def drain(self) -> None:
-        """Let the replica with the least work end."""
+        """Drain the ready replica with the least work."""
         self._count()
         replica = min(self.ready, key=_BUSY)
         self._move(replica, Stage.DRAINING)
@@ -295,7 +314,7 @@ class World:
             self._end(replica, self.now_s)
 
     def outcome(self) -> Outcome:
-        """Replicas that still live cost until now; who still waits has waited until now."""
+        """End the replay: slices cost until now, and queued requests have waited until now."""
         for replica in [*self._with_slice()]:
             self._end(replica, self.now_s)
         for _, request in self.queue:
