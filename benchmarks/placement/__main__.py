@@ -1,4 +1,4 @@
-"""MIG placement: ParvaGPU's scenarios, requests that come one by one, the time of a decision."""
+"""Measures MIG placement: ParvaGPU's scenarios, replays of requests, and the time of a decision."""
 
 import argparse
 import json
@@ -40,7 +40,7 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True)
 class _Cell:
-    """One replay of all policies, or of the clairvoyants too where the GPUs are few."""
+    """One replay of all policies, and with few GPUs (``is_small``) of the clairvoyants, too."""
 
     pods: str
     load: float
@@ -49,11 +49,11 @@ class _Cell:
 
 
 _PODS: dict[str, Sequence[pods.Request]] = {}
-"""Of this process; its children get them when they are forked."""
+"""Pod lists by name, in this process; child processes inherit them when they are forked."""
 
 
 def main() -> None:
-    """Write build/reports/placement.json, show its tables."""
+    """Write build/reports/placement.json, and show its tables."""
     options = _options()
     console = Console()
     try:
@@ -102,7 +102,7 @@ def _name(path: Path) -> str:
 
 
 def _replay(seed: int, console: Console) -> Mapping[_Cell, Mapping[str, float]]:
-    """All cells, one process per processor; the integer programs take longest and go first."""
+    """Replay all cells, one process per processor; integer programs, the slowest, go first."""
     cells = [
         _Cell(name, load, seed + number, is_small)
         for is_small in (True, False)
@@ -138,7 +138,7 @@ def _bounds(name: str, found: Bounds) -> Mapping[str, float]:
 
 
 def _recut(seed: int, console: Console) -> Mapping[str, Any]:
-    """What cutting anew brings where GPUs are cut beforehand."""
+    """Measure what re-cutting brings where GPUs are cut beforehand."""
     cells = [
         _Cell(name, load, seed + number, is_small=False)
         for name in _PODS
@@ -175,7 +175,7 @@ def _recuts(cell: _Cell) -> tuple[_Cell, Mapping[str, recut.Outcome]]:
 def _outcomes(
     cells: Mapping[_Cell, Mapping[str, recut.Outcome]], name: str
 ) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
-    """By load and policy: the means over the seeds."""
+    """Means over the seeds, by load and policy."""
     return {
         _percent(load): {
             policy: {
@@ -216,7 +216,7 @@ def _report(cells: Mapping[_Cell, Mapping[str, float]], seed: int) -> Mapping[st
 def _means(
     cells: Mapping[_Cell, Mapping[str, float]], name: str, *, is_small: bool
 ) -> Mapping[str, Mapping[str, float]]:
-    """By load and policy, over the seeds."""
+    """Mean ratios over the seeds, by load and policy."""
     return {
         _percent(load): {
             policy: round(statistics.mean(each[policy] for each in ratios), 4)
@@ -229,7 +229,7 @@ def _means(
 def _margins(
     cells: Mapping[_Cell, Mapping[str, float]], name: str
 ) -> Mapping[str, Mapping[str, Any]]:
-    """By load and policy: how far we are ahead, in points of a hundred, and the standard error."""
+    """Our lead in percentage points, with its standard error, by load and policy."""
     return {
         _percent(load): {
             policy: _margin([100 * (each[_OURS] - each[policy]) for each in ratios])

@@ -1,4 +1,4 @@
-"""Requests come one by one, hold their instance and go; what fits nowhere is turned away."""
+"""Replays requests that come one by one and hold an instance; one that fits nowhere is refused."""
 
 from collections.abc import Sequence
 from heapq import heappop, heappush

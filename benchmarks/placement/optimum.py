@@ -1,8 +1,9 @@
-"""What a clairvoyant reaches that knows all requests in advance: an integer program, for few GPUs.
+"""Computes what a clairvoyant that knows all requests reaches: an integer program, for few GPUs.
 
-With ``refuses`` it may also turn away what fits, to keep the place for something better. Without,
-it keeps the rule of every policy here: what fits is accepted. The difference between the two is
-the price of that rule; what a policy lacks to the second is what placement could still bring.
+With ``refuses`` the clairvoyant may also turn away a request that fits, to keep the place for a
+better one. Without ``refuses`` it keeps the rule of every policy here: a request that fits is
+accepted. The difference between the two is the price of that rule. The difference between a policy
+and the clairvoyant that never refuses is what placement could still bring.
 """
 
 from collections import defaultdict
@@ -15,16 +16,16 @@ from cluster.mig.layouts import Placement
 from slurm_plugin.decide.mig.solver import Program
 
 _Row = tuple[float, Mapping[int, float]]
-"""The columns' sum is at least that."""
+"""A lower bound, and the factors of the columns whose weighted sum is at least that bound."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of slice-hours accepted ÷ asked for.
+    """Bounds of slice-hours accepted ÷ asked for.
 
     Attributes:
-        found: reached by the best plan that was found.
-        most: no plan reaches more.
+        found: the ratio of the best plan that was found.
+        most: the proven upper bound: no plan reaches more.
     """
 
     found: float
@@ -41,7 +42,7 @@ class _Column:
 
 
 def optimum(requests: Sequence[Request], gpus: int, *, refuses: bool) -> Bounds:
-    """The most that can be accepted."""
+    """Find the largest share of slice-hours that can be accepted on ``gpus`` GPUs."""
     columns = [
         _Column(number, gpu, placement)
         for number, request in enumerate(requests)
@@ -77,7 +78,7 @@ def _one_each(columns: Sequence[_Column]) -> Iterator[_Row]:
 
 
 def _no_overlaps(requests: Sequence[Request], columns: Sequence[_Column]) -> Iterator[_Row]:
-    """Who is there when a request comes; that is when a slice can become too full."""
+    """Let each slice be held once at most when a request comes: only then can overlaps begin."""
     for request in requests:
         takers = defaultdict[tuple[int, int], list[int]](list)
         for number, column in enumerate(columns):
@@ -92,7 +93,7 @@ def _no_overlaps(requests: Sequence[Request], columns: Sequence[_Column]) -> Ite
 def _accepts_what_fits(
     requests: Sequence[Request], gpus: int, columns: Sequence[_Column]
 ) -> Iterator[_Row]:
-    """Each place where a request is not accepted has somebody in its way."""
+    """Let a request be refused only if an instance is in the way at each of its places."""
     for number, request in enumerate(requests):
         earlier = [
             (index, column)

@@ -1,6 +1,6 @@
-"""What the free parts of GPUs are worth to the requests that are expected.
+"""Computes what the free parts of GPUs are worth to the requests that are expected.
 
-Everything is a table over the board's occupancies, so nothing is estimated: the only guess is
+All values are tables over the board's occupancies, so nothing is estimated: the only guess is
 the mix of profiles that will be asked for.
 """
 
@@ -14,7 +14,7 @@ from cluster.mig.layouts import Geometry, geometry
 from cluster.mig_profiles import Board, cost_millislices
 
 _NEXT = 16
-"""Requests that are thought of ahead. Of 4, 16 and 64, the one that accepted most in replays."""
+"""Number of coming requests that count. Of 4, 16 and 64, this accepted most in replays."""
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,15 @@ class Outlook:
     """A board and a mix of demand.
 
     Attributes:
-        expected: profiles that are asked for; the order of all sequences here.
-        places: by occupancy: how many of each would fit if nothing else came.
-        unserved: by occupancy: the share of the demand of which not even one request fits.
-        stranded: by occupancy: free memory slices × that share: what is free in vain. The measure
-            of FGD (fragmentation gradient descent), exact for MIG.
-        served_millislices: of each: at ``n``, what ``n`` places in the whole cluster are expected
-            to serve of the next requests, cost and all. It ends where more would serve no more.
+        geometry: what can be cut out of the board.
+        expected: profiles that are asked for, in the order of all sequences here.
+        places: by occupancy: how many instances of each profile would fit if nothing else came.
+        unserved: by occupancy: the share of the demand whose profiles do not fit even once.
+        stranded: by occupancy: free memory slices × that share: slices that are free in vain. This
+            is the measure of FGD (fragmentation gradient descent), exact for MIG.
+        served_millislices: for each profile, at index ``n``: the cost of those next requests that
+            ``n`` places in the whole cluster are expected to serve. It ends where more places
+            would serve no more.
     """
 
     geometry: Geometry
@@ -39,7 +41,10 @@ class Outlook:
     served_millislices: tuple[tuple[float, ...], ...]
 
     def losses(self, places: Sequence[int]) -> Sequence[Sequence[float]]:
-        """With so many places in the cluster: of each profile, what 0, 1, 2... fewer would lose."""
+        """For each profile, the millislices lost by 0, 1, 2... places fewer than ``places``.
+
+        ``places``: the places for each profile in the whole cluster.
+        """
         return [
             [_at(served, have) - _at(served, have - fewer) for fewer in range(most + 1)]
             for served, have, most in zip(
@@ -49,9 +54,9 @@ class Outlook:
 
 
 def outlook(board: Board, mix: Mapping[str, float]) -> Outlook:
-    """For requests that come in these proportions, by profile; all alike if nothing is known.
+    """Build the outlook for requests that come in these proportions of profiles.
 
-    What the mix has of other boards does not count.
+    Profiles that the board lacks do not count. If none is left, all profiles are equally likely.
     """
     geo, shares = geometry(board), _shares(board, mix)
     unserved = {
@@ -91,7 +96,10 @@ def _places(geo: Geometry, names: tuple[str, ...]) -> Mapping[int, tuple[int, ..
 
 
 def _served(share: float, cost_millislices: int) -> tuple[float, ...]:
-    """The n-th place serves somebody if at least n of the next requests are for that profile."""
+    """The millislices that 0, 1, 2... places are expected to serve.
+
+    The n-th place serves a request if at least n of the next requests are for that profile.
+    """
     chance_of = [
         comb(_NEXT, number) * share**number * (1 - share) ** (_NEXT - number)
         for number in range(_NEXT + 1)

@@ -1,8 +1,9 @@
-"""GPUs for ParvaGPU's scenarios, and for a thousand services drawn from its tables.
+"""Counts the GPUs for ParvaGPU's scenarios, and for 1,000 services drawn from its tables.
 
-Its format: ``prof_data/MODEL.csv`` (what one instance of each size does by batch and processes),
-``SLO/SLO_latency.csv`` (ms) and ``SLO/SLO_req_rate.csv`` (requests/s), a row for each scenario and
-a column for each model in alphabetical order; N/A: the scenario has no such service.
+ParvaGPU's format: ``prof_data/MODEL.csv`` (what one instance of each size does by batch and
+processes), ``SLO/SLO_latency.csv`` (ms) and ``SLO/SLO_req_rate.csv`` (requests/s). The last two
+have a row for each scenario and a column for each model in alphabetical order; N/A means that the
+scenario has no such service.
 """
 
 import csv
@@ -33,7 +34,7 @@ Services = Mapping[str, ServiceLoad]
 Tables = Mapping[str, Sequence[Measured]]
 
 _PUBLISHED = {1: 2, 2: 3, 3: 5, 4: 7, 5: 13, 6: 16}
-"""GPUs that its authors report for their scenarios, whose files have this digest together."""
+"""GPUs that ParvaGPU's authors report for their scenarios, whose files have the digest below."""
 _PUBLISHED_SHA256 = "5f5512ae6ada88967bd04d006d898397d8472a64d03d99aaec71cdcef5a16b1f"
 
 _BOARD = board("A100-80GB")
@@ -50,9 +51,10 @@ class ScenarioError(Exception):
 
 
 def run(data: Path, slo: Path | None = None, seed: int = 1) -> Mapping[str, Mapping[str, Any]]:
-    """By scenario: GPUs of ours, published, the optimum, and seconds.
+    """Count GPUs by scenario: ours, published, the optimum; and the seconds that ours took.
 
-    ``data`` is in ParvaGPU's format; ``slo`` is a folder with other scenarios for its models.
+    ``data`` is a folder in ParvaGPU's format; ``slo`` is a folder with other scenarios for its
+    models.
     """
     asked, published = scenarios(data, slo), _published(slo or data / "SLO")
     found = {
@@ -85,7 +87,7 @@ def _thousand(models: Tables, seed: int) -> Mapping[str, Any]:
 
 
 def _timed(services: Services, repeats: int) -> tuple[InstancePlan, float]:
-    """The plan, and the median of its times."""
+    """The plan, and the median of the seconds that it took."""
     taken = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -95,7 +97,7 @@ def _timed(services: Services, repeats: int) -> tuple[InstancePlan, float]:
 
 
 def many(models: Tables, count: int, seed: int) -> Services:
-    """Services with a model, an SLO and a load drawn by chance; the SLO can be met."""
+    """Draw services with a random model, load, and SLO that can be met."""
     chance = random.Random(seed)  # noqa: S311
     services: dict[str, ServiceLoad] = {}
     for number in range(count):
@@ -110,7 +112,7 @@ def many(models: Tables, count: int, seed: int) -> Services:
 def optimum(services: Services) -> int | None:
     """The fewest GPUs by one integer program over instances and layouts of the whole board.
 
-    None where the search ended before it was proven.
+    None if the search ended before the number was proven.
     """
     rows = {profile: row for row, profile in enumerate(_PROFILES)}
     program = Program([0] * len(rows) + [load.rate_mrps / 1000 for load in services.values()])
@@ -126,14 +128,14 @@ def optimum(services: Services) -> int | None:
 
 
 def _rates_rps(load: ServiceLoad) -> Mapping[str, float]:
-    """By profile, the most among the configurations that count."""
+    """By profile, the highest rate among the configurations that are fast enough for the SLO."""
     counted = [row for row in load.measured if row.latency_us < LATENCY_SHARE * load.slo_us]
     counted.sort(key=lambda row: row.throughput_mrps)
     return {row.profile: row.throughput_mrps / 1000 for row in counted}
 
 
 def tables(data: Path) -> Tables:
-    """What was measured of each model."""
+    """The measurements of each model; ScenarioError if there are none."""
     files = sorted((data / "prof_data").glob("*.csv"))
     if not files:
         raise ScenarioError(f"{data / 'prof_data'} holds no MODEL.csv.")
@@ -145,7 +147,7 @@ def _measurement(row: Measurement) -> Measured:
 
 
 def scenarios(data: Path, slo: Path | None = None) -> Sequence[Services]:
-    """Those of the data, or of the other folder."""
+    """The services of each scenario of ``slo``, or else of the data; ScenarioError if malformed."""
     folder, models = slo or data / "SLO", tables(data)
     slos_ms, rates_rps = (_numbers(folder / name, len(models)) for name in _FILES)
     if len(slos_ms) != len(rates_rps):

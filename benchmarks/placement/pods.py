@@ -1,7 +1,7 @@
 """Requests for MIG instances, derived from a pod list in openb's format (Alibaba's GPU trace 2023).
 
 A pod that asks for one GPU or a part of one becomes a request for the smallest plain profile with
-as large a share of the compute slices. Pods for several GPUs, and for none, are left out. A
+at least that share of the compute slices. Pods for several GPUs, and for none, are left out. A
 request holds its instance as long as its pod was there, at most a week: no partition allows more.
 """
 
@@ -22,12 +22,12 @@ _COLUMNS = {"num_gpu", "gpu_milli", "creation_time", "deletion_time"}
 
 
 class PodListError(Exception):
-    """A file that is not there, or not in openb's format."""
+    """A pod list is not there, or not in openb's format."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One instance, wanted from ``at_s`` on for ``held_s``."""
+    """A request for one instance, from ``at_s`` on for ``held_s`` seconds."""
 
     at_s: float
     profile: str
@@ -35,21 +35,21 @@ class Request:
 
 
 def plain_board() -> Board:
-    """An A100 without the profiles that add media engines: nobody asks for those here."""
+    """An A100 without the profiles that add media engines: no request here asks for those."""
     found = board("A100-80GB")
     return replace(found, profiles={n: p for n, p in found.profiles.items() if "+" not in n})
 
 
 BOARD = plain_board()
 SLICES = {name: int(cost_millislices(BOARD, name, Fraction(1))) / 1000 for name in BOARD.profiles}
-"""What an instance of each profile costs."""
+"""The cost of an instance of each profile, in slices."""
 
 
 def read(path: Path) -> Sequence[Request]:
-    """One request a pod, all from second 0 on.
+    """Read a pod list: one request a pod, all from second 0 on.
 
     Raises:
-        PodListError: there is no such file, or it is none.
+        PodListError: there is no such file, or it is no pod list.
     """
     if not path.exists():
         raise PodListError(f"The pod list {path} is not there. Say where one lies: --pods FILE.")
@@ -77,16 +77,16 @@ def _has(profile: MigProfile, gpu_milli: int) -> bool:
 
 
 def mix(pods: Sequence[Request]) -> Mapping[str, float]:
-    """How often each profile is asked for."""
+    """The number of requests for each profile."""
     return Counter(pod.profile for pod in pods)
 
 
 def drawn(
     pods: Sequence[Request], count: int, gpus: int, load: float, chance: random.Random
 ) -> Sequence[Request]:
-    """So many pods, drawn with repetition, as a Poisson stream.
+    """Draw ``count`` pods with repetition, and let them come as a Poisson stream.
 
-    ``load``: what is asked for, in slices at a time, is that part of what the GPUs have.
+    ``load``: slices asked for at a time ÷ slices that the GPUs have.
     """
     return _spread([chance.choice(pods) for _ in range(count)], gpus, load, chance)
 
@@ -94,7 +94,7 @@ def drawn(
 def in_order(
     pods: Sequence[Request], count: int, gpus: int, load: float, chance: random.Random
 ) -> Sequence[Request]:
-    """As ``drawn``, but in the list's order from any pod on: what is asked for changes as there."""
+    """As ``drawn``, but in the list's order from a random pod on: demand drifts as it did there."""
     first = chance.randrange(len(pods))
     chosen = [pods[(first + number) % len(pods)] for number in range(count)]
     return _spread(chosen, gpus, load, chance)

@@ -1,7 +1,7 @@
-"""Where requests go: the published ways, adapted to MIG, and ours.
+"""Policies that choose a place for a request: published ones, adapted to MIG, and ours.
 
-None refuses what fits. Except for random, the lowest start is taken where a policy has no view
-on it, and the GPU with the lowest number.
+No policy refuses a request that fits. Except for random, a policy takes the lowest start and the
+GPU with the lowest number where its rule leaves a choice.
 """
 
 import random
@@ -17,7 +17,13 @@ GEOMETRY = geometry(BOARD)
 
 
 class Cluster:
-    """GPUs by number, and those that are taken alike."""
+    """The GPUs of a cluster, by number.
+
+    Attributes:
+        held: of each GPU, the instances that are held, and since when.
+        occupancies: of each GPU.
+        alike: the GPUs of each occupancy.
+    """
 
     def __init__(self, gpus: int) -> None:
         self.held: list[dict[Placement, float]] = [{} for _ in range(gpus)]
@@ -25,12 +31,12 @@ class Cluster:
         self.alike: dict[int, set[int]] = {0: set(range(gpus))}
 
     def place(self, gpu: int, placement: Placement, at_s: float) -> None:
-        """From now on it is held."""
+        """Note that an instance is held from ``at_s`` on; ValueError if the GPU can't be cut so."""
         self.held[gpu][placement] = at_s
         self._move(gpu)
 
     def free(self, gpu: int, placement: Placement) -> None:
-        """Nobody holds it any more."""
+        """Note that an instance is held no more."""
         del self.held[gpu][placement]
         self._move(gpu)
 
@@ -44,26 +50,31 @@ class Cluster:
 
 
 class Choice(NamedTuple):
-    """A GPU and where on it."""
+    """A GPU, and the place on it."""
 
     gpu: int
     placement: Placement
 
 
 class Policy(Protocol):
-    """Chooses. It is told of every change."""
+    """Chooses a place for a request, and learns of every change."""
 
     def choose(self, cluster: Cluster, profile: str) -> Choice | None:
-        """None if it fits nowhere."""
+        """The place for an instance of that profile; None if it fits nowhere."""
         ...
 
     def changed(self, cluster: Cluster, gpu: int) -> None:
-        """Something was placed there or is gone."""
+        """Take into account that an instance was placed on that GPU, or has gone."""
         ...
 
 
 class Option(NamedTuple):
-    """A place that is open, on all GPUs of that occupancy; ``first`` has the lowest number."""
+    """A place that is free on all GPUs of one occupancy.
+
+    Attributes:
+        after: the occupancy of such a GPU with an instance at that place.
+        first: the lowest number of these GPUs.
+    """
 
     occupancy: int
     placement: Placement
@@ -72,13 +83,13 @@ class Option(NamedTuple):
 
 
 class Ranked:
-    """Takes the option of least rank."""
+    """Takes the option of lowest rank."""
 
     def __init__(self, rank: Callable[[Option], tuple[float, ...]]) -> None:
         self._rank = rank
 
     def choose(self, cluster: Cluster, profile: str) -> Choice | None:
-        """Ties go to the lowest number, then to the lowest start."""
+        """The option of lowest rank; ties go to the lowest GPU's number, then the lowest start."""
         found = min(
             _options(cluster, profile),
             key=lambda one: (*self._rank(one), one.first, one.placement.start),
@@ -87,17 +98,17 @@ class Ranked:
         return None if found is None else Choice(found.first, found.placement)
 
     def changed(self, cluster: Cluster, gpu: int) -> None:
-        """It remembers nothing."""
+        """Do nothing: this policy remembers nothing."""
 
 
 class Random:
-    """Any GPU with room, any start there."""
+    """Takes any GPU with room, and any place on it."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
 
     def choose(self, cluster: Cluster, profile: str) -> Choice | None:
-        """Each GPU is as likely."""
+        """Choose a GPU with room, each equally likely, and a place on it."""
         options = list(_options(cluster, profile))
         gpus = sorted({gpu for one in options for gpu in cluster.alike[one.occupancy]})
         if not gpus:
@@ -107,11 +118,11 @@ class Random:
         return Choice(gpu, self._chance.choice(places)[0])
 
     def changed(self, cluster: Cluster, gpu: int) -> None:
-        """It remembers nothing."""
+        """Do nothing: this policy remembers nothing."""
 
 
 class Slicewise:
-    """The product's decision, as it is."""
+    """The benchmark's own policy, which keeps a ``Pool`` for an expected mix of requests."""
 
     def __init__(self, mix: Mapping[str, float], gpus: int) -> None:
         self._pool = Pool(outlook(BOARD, mix))
@@ -119,17 +130,17 @@ class Slicewise:
             self._pool.put(_gpu(gpu, {}))
 
     def choose(self, cluster: Cluster, profile: str) -> Choice | None:  # noqa: ARG002
-        """By the pool alone."""
+        """The pool's best place; None if the profile fits nowhere."""
         spot = self._pool.best((profile,))
         return None if spot is None else Choice(int(spot.gpu.name), spot.placement)
 
     def changed(self, cluster: Cluster, gpu: int) -> None:
-        """The pool follows."""
+        """Replace the GPU in the pool."""
         self._pool.put(_gpu(gpu, cluster.held[gpu]))
 
 
 def policies(mix: Mapping[str, float], gpus: int, seed: int) -> Mapping[str, Policy]:
-    """All of them by name."""
+    """All policies by name, for requests that come in the proportions of ``mix``."""
     stranded = outlook(BOARD, mix).stranded
     return {
         "random": Random(random.Random(seed)),  # noqa: S311

@@ -1,13 +1,14 @@
-"""Where a request for an instance goes: which GPU, and where on it.
+"""Chooses the GPU for a requested instance, and the place on that GPU.
 
-It goes where the cluster keeps the most of what it is expected to be asked next. A place that the
-next requests hardly need costs nothing, the last one for a rare large profile costs much. Where
-that is the same: rather on a GPU that is in use, where least is left in vain, and beside the
-instance that runs longest, for who has run long stays long: that GPU will hardly become empty
-soon, and others may.
+The best place is the one with which the cluster loses least of what it is expected to be asked
+next. A place that the next requests hardly need costs nothing; the last place for a rare large
+profile costs much. Of equal places it takes one on a GPU that is in use, then where least is
+stranded, then where the fewest slices stay free, then beside the instance that has run longest: an
+instance that has run long is expected to stay long, so that GPU will hardly become empty soon, and
+others may.
 
-It decides where instances are cut as requests come, at no cost. Slurm's GPUs are cut beforehand,
-and Slurm picks the device, so nothing in Slicewise goes by it (docs/placement.md).
+The pool decides where instances are cut as requests come, at no cost. Slurm's GPUs are cut
+beforehand, and Slurm picks the device, so nothing in Slicewise uses it (docs/placement.md).
 """
 
 from bisect import bisect_left, insort
@@ -22,10 +23,10 @@ from cluster.mig.layouts import Placement
 
 @dataclass(frozen=True)
 class Instance:
-    """One that is held by a job.
+    """An instance that a job holds.
 
     Attributes:
-        begun_s: when the job got it; any clock, the same for all.
+        begun_s: when the job got it, by any clock that is the same for all instances.
     """
 
     placement: Placement
@@ -34,7 +35,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU and what is held of it. ``name`` is its own in the cluster."""
+    """A GPU and its held instances. ``name`` is unique in the cluster."""
 
     name: str
     node: str
@@ -43,10 +44,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Spot:
-    """Where an instance would lie.
+    """A place where an instance would lie.
 
     Attributes:
-        lost_millislices: of what the cluster was expected to serve next.
+        lost_millislices: how much less the cluster is then expected to serve next.
     """
 
     gpu: Gpu
@@ -59,8 +60,8 @@ class _Option:
     """A place on any GPU of one occupancy.
 
     Attributes:
-        fewer: places that are lost with it, of each profile that is expected.
-        rank: what decides where the loss is the same.
+        fewer: how many places of each expected profile are lost with it.
+        rank: what decides between places with the same loss; the lowest is best.
     """
 
     placement: Placement
@@ -69,14 +70,14 @@ class _Option:
 
 
 _Ranked = tuple[float, tuple[bool, float, int], float, int, str, Placement, int]
-"""Loss, rank, when the oldest instance began, start, GPU, and that place and its occupancy."""
+"""Loss, rank, when the oldest instance began, start, the GPU's name, the place, the occupancy."""
 
 
 class Pool:
-    """All GPUs of one board, by occupancy: those that are cut alike differ by age only.
+    """All GPUs of one board, by occupancy: GPUs with the same occupancy differ by age only.
 
-    Whoever follows the cluster keeps it up to date with ``put`` and ``drop``; a decision takes
-    microseconds, however many GPUs there are.
+    The caller keeps the pool up to date with ``put`` and ``drop``. A decision takes microseconds,
+    however many GPUs there are.
     """
 
     def __init__(self, seen: Outlook) -> None:
@@ -87,7 +88,7 @@ class Pool:
         self._places = [0 for _ in seen.expected]
 
     def put(self, gpu: Gpu) -> None:
-        """As it is now, whatever it was. One that is cut as no table knows takes nothing more."""
+        """Add a GPU, or replace it. One whose cut is in no table takes no more instances."""
         self.drop(gpu.name)
         self._gpus[gpu.name] = gpu
         occupancy = self._occupancy(gpu)
@@ -96,7 +97,7 @@ class Pool:
             self._count(occupancy, 1)
 
     def drop(self, name: str) -> None:
-        """It is gone, or drained."""
+        """Remove a GPU that is gone or drained."""
         gpu = self._gpus.pop(name, None)
         occupancy = None if gpu is None else self._occupancy(gpu)
         if gpu is None or occupancy is None:
@@ -108,7 +109,7 @@ class Pool:
         self._count(occupancy, -1)
 
     def best(self, profiles: Collection[str]) -> Spot | None:
-        """For a request that any of these profiles would serve; None if none fits anywhere."""
+        """The best place for a request that any of these profiles serves; None if none fits."""
         found = min(self._ranked(profiles), default=None)
         if found is None:
             return None
@@ -116,7 +117,7 @@ class Pool:
         return Spot(self._gpus[name], placement, lost)
 
     def _ranked(self, profiles: Collection[str]) -> Iterator[_Ranked]:
-        """Every place that is open; of GPUs that are alike, on the one with the oldest instance."""
+        """Every free place; of GPUs of one occupancy, on the one with the oldest instance."""
         losses = self._seen.losses(self._places)
         scarce = [(index, loss) for index, loss in enumerate(losses) if any(loss)]
         for occupancy, shelf in self._shelves.items():
@@ -140,7 +141,7 @@ def _age(gpu: Gpu) -> tuple[float, str]:
 
 
 def _options(seen: Outlook) -> Mapping[int, Mapping[str, tuple[_Option, ...]]]:
-    """By occupancy and profile."""
+    """The options that may be best, by occupancy and profile."""
     return {
         occupancy: {
             profile: _undominated([_option(seen, occupancy, *place) for place in places])
@@ -151,7 +152,7 @@ def _options(seen: Outlook) -> Mapping[int, Mapping[str, tuple[_Option, ...]]]:
 
 
 def _undominated(options: Sequence[_Option]) -> tuple[_Option, ...]:
-    """Without those that lose at least as much as another in every way: they are never best."""
+    """Leave out options that are never best: another one loses no more in any way."""
     kept: list[_Option] = []
     for option in sorted(options, key=lambda one: (one.rank, one.fewer, one.placement.start)):
         if not any(all(map(le, other.fewer, option.fewer)) for other in kept):

@@ -1,8 +1,8 @@
-"""GPUs that are cut beforehand: never cut anew, twice a day, or when somebody waits.
+"""Replays requests on GPUs that are cut beforehand, and re-cut never, twice a day, or on demand.
 
-Requests come in the pod list's own order, so that what is asked for changes as it did there. Each
+Requests come in the pod list's own order, so that demand changes as it did there. Each request
 needs a free instance of its profile, waits for one at most ``PATIENCE_S`` and is turned away then.
-Jobs can't move; what is cut anew is not to be had for ``RECUT_S``.
+Jobs can't move. An instance that a re-cut creates is not available for ``RECUT_S``.
 """
 
 from collections import Counter, defaultdict, deque
@@ -21,17 +21,18 @@ RECUT_S = 60
 _HALF_DAY_S = 43_200
 _TURN_S = 300
 _ANYTHING = Terms(recut_s=RECUT_S, horizon_s=3_600, nodes_at_once=1_000_000, margin=0)
-"""The best layout, whatever it costs."""
+"""Terms by which the plan is the best layout, whatever it costs."""
 _WORTHWHILE = Terms(recut_s=RECUT_S, horizon_s=3_600, nodes_at_once=4)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one replay.
+    """The result of one replay.
 
     Attributes:
         accepted_ratio: slice-hours accepted ÷ asked for.
-        recuts: of one GPU each.
+        recuts: number of re-cuts, of one GPU each.
+        drained_slice_hours: slice-hours that the re-cuts drained.
     """
 
     accepted_ratio: float
@@ -42,7 +43,7 @@ class Outcome:
 def outcomes(
     pods: Sequence[Request], requests: Sequence[Request], gpus: int, warm: float
 ) -> Mapping[str, Outcome]:
-    """By policy; all have at first the best layout for the mean of all requests."""
+    """Replay each policy; all begin with the best layout for the mean of all requests."""
     held_s = _mean_held_s(pods)
     first = first_cut(pods, requests, gpus)
     return {
@@ -60,7 +61,7 @@ def first_cut(pods: Sequence[Request], requests: Sequence[Request], gpus: int) -
 
 @dataclass
 class _Cut:
-    """A GPU: its instances, those that are held and those that are still being made."""
+    """A GPU: its instances, those that are held or still being made, and when it was last cut."""
 
     instances: set[Placement] = field(default_factory=set)
     held: set[Placement] = field(default_factory=set)
@@ -68,14 +69,17 @@ class _Cut:
     cut_at_s: float | None = None
 
     def free(self, profile: str) -> Sequence[Placement]:
-        """Of that profile."""
+        """The instances of that profile that are made and not held."""
         return sorted(
             one for one in self.instances - self.held - self.making if one.profile == profile
         )
 
 
 class _World:
-    """What is cut, held and waited for, at ``now_s``. ``held_s``: the mean of each profile."""
+    """What is cut, held and waited for at ``now_s``.
+
+    ``held_s``: mean seconds for which requests hold an instance, by profile.
+    """
 
     def __init__(
         self, gpus: int, first: Iterable[Step], held_s: Mapping[str, float], policy: "_Policy"
@@ -92,7 +96,7 @@ class _World:
         self._steps: list[Step] = []
 
     def run(self, requests: Sequence[Request], warm: float) -> Outcome:
-        """All requests; the first ``warm`` part of the time only fills the GPUs."""
+        """Replay all requests; the first ``warm`` part of the time only fills the GPUs."""
         next_turn_s = 0.0
         for request in requests:
             while next_turn_s <= request.at_s:
@@ -110,7 +114,7 @@ class _World:
 
     @property
     def gpus(self) -> Sequence[Gpu]:
-        """As the planner wants them."""
+        """The GPUs as the planner takes them."""
         return [self._gpu(number, cut) for number, cut in enumerate(self._cuts)]
 
     @property
@@ -141,7 +145,10 @@ class _World:
         self.waiting = [one for one in self.waiting if not self._starts(one)]
 
     def _starts(self, request: Request) -> bool:
-        """On the fullest GPU, so that others become empty. It may have gone since."""
+        """Start a request on the fullest GPU, so that others become empty; return if it starts.
+
+        A request whose patience has ended does not start.
+        """
         if request.at_s + PATIENCE_S < self.now_s:
             return False
         open_places = (
@@ -173,7 +180,7 @@ _Policy = Callable[[_World], Sequence[Step]]
 
 
 def _twice_daily(world: _World) -> Sequence[Step]:
-    """To the best layout for the last half day, as far as instances are free."""
+    """Each half day, re-cut to the best layout for the last half day where instances are free."""
     if world.now_s == 0 or world.now_s % _HALF_DAY_S:
         return ()
     gpus = [replace(gpu, cut_ago_s=None) for gpu in world.gpus]
@@ -181,7 +188,7 @@ def _twice_daily(world: _World) -> Sequence[Step]:
 
 
 def _slicewise(world: _World) -> Sequence[Step]:
-    """The product's decision, as it is."""
+    """The product's own decision, unchanged, if any request waits."""
     if not world.waiting:
         return ()
     waiting = tuple(Waiting(one.profile, int(world.now_s - one.at_s)) for one in world.waiting)
@@ -189,7 +196,7 @@ def _slicewise(world: _World) -> Sequence[Step]:
 
 
 def _asked_alone(world: _World) -> Sequence[Step]:
-    """The same, but the rest of each GPU stays uncut."""
+    """The product's decision, but the rest of each GPU stays uncut."""
     return [replace(step, create=step.asked) for step in _slicewise(world)]
 
 
@@ -204,7 +211,7 @@ _POLICIES: Mapping[str, _Policy] = {
 def _in_use(
     requests: Iterable[Request], span_s: float, held_s: Mapping[str, float]
 ) -> Mapping[str, float]:
-    """Arrivals × what each profile is held in the mean."""
+    """Instances in use at a time, by profile: arrivals a second × mean seconds held."""
     arrivals = Counter(one.profile for one in requests)
     return {name: count / span_s * held_s[name] for name, count in arrivals.items()}
 

@@ -1,4 +1,4 @@
-"""How much time of a processor one decision takes, on GPUs as full as a busy cluster's."""
+"""Measures the CPU time of one placement decision, on GPUs as full as a busy cluster's."""
 
 import random
 import statistics
@@ -13,11 +13,11 @@ from cluster.mig.layouts import geometry
 _DECISIONS = 5_000
 _GPUS_A_NODE = 8
 _FREE = 0.1
-"""So many GPUs have room; the others are full."""
+"""Share of GPUs that may have room; the other GPUs are full."""
 
 
 def decision_us(gpus: int, mix: Mapping[str, float], seed: int) -> Mapping[str, float]:
-    """p50 and p99 of choosing a place, and of noting that it is taken."""
+    """Microseconds to choose a place (p50 and p99), and to note that it is taken (p50)."""
     chance = random.Random(seed)  # noqa: S311
     pool = _pool(gpus, mix, chance)
     profiles = chance.choices(list(mix), list(mix.values()), k=_DECISIONS)
@@ -41,7 +41,7 @@ def decision_us(gpus: int, mix: Mapping[str, float], seed: int) -> Mapping[str, 
 
 
 def _pool(gpus: int, mix: Mapping[str, float], chance: random.Random) -> Pool:
-    """Every layout that there is, as far as the GPUs go."""
+    """A pool of GPUs with layouts drawn from all of the board's."""
     geo, pool = geometry(BOARD), Pool(outlook(BOARD, mix))
     for number in range(gpus):
         layouts = geo.layouts if chance.random() < _FREE else geo.maximal

@@ -1,8 +1,9 @@
-"""How many GPUs stay wholly free where Slurm chooses the node, on GPUs that are cut beforehand.
+"""Counts the GPUs that stay wholly free if they are cut beforehand and Slurm chooses the node.
 
-``node_weights``: the same jobs with Slurm's own order of nodes, and with our weights. What fits
-nowhere is turned away; that depends on no order. ``victims``: services whose number of replicas
-goes up and down, where the launcher does not know what else is on their nodes, and where it does.
+``node_weights`` compares the same jobs with Slurm's own order of nodes, and with our weights. A job
+that fits nowhere is turned away, which depends on no order. ``victims`` compares services whose
+number of replicas goes up and down: the launcher does not know what else is on their nodes, or it
+does.
 """
 
 import os
@@ -30,7 +31,8 @@ _PER_NODE, _LOADS = (1, 4, 8), (0.6, 0.8)
 _SERVICES, _MOST, _MOVES = (24, 36), 12, 3_000
 _TOLD_S = 10.0
 _CORES_PER_GPU, _CORES_PER_SLICE = 32, 4
-"""The best case for Slurm, which fills the node with the fewest free cores: that is the fullest."""
+"""Cores in proportion to slices are Slurm's best case: the fewest free cores are on the fullest
+node, which Slurm fills first."""
 _MANAGED = frozenset({"gpu"})
 _COSTS = {name: Millislices(round(1000 * slices)) for name, slices in SLICES.items()}
 _SMALL = "1g.10gb"
@@ -38,7 +40,7 @@ _SMALL = "1g.10gb"
 
 @dataclass(frozen=True)
 class _Cell:
-    """One replay, with and without: of a pod list or, without one, of services."""
+    """One replay, with and without our rule: of a pod list or, if that is empty, of services."""
 
     listed: tuple[Request, ...]
     per_node: int
@@ -48,7 +50,7 @@ class _Cell:
 
 
 def measured(lists: Mapping[str, Sequence[Request]], seed: int) -> Mapping[str, Any]:
-    """Free GPUs, means over ten seeds, and how far we are ahead with the standard error."""
+    """Measure wholly free GPUs: means over ten seeds, and our lead with its standard error."""
     weighed = {
         f"{name}, {per_node} a node, {load:.0%}": _Cell(tuple(listed), per_node, seed, load)
         for name, listed in lists.items()
@@ -95,7 +97,7 @@ def _by_weights(cell: _Cell, seed: int) -> tuple[float, float]:
 
 @cache
 def _layouts(listed: Sequence[Request]) -> Sequence[Sequence[str]]:
-    """The best for the mean of the requests; the same for all seeds."""
+    """The profiles of each GPU, best for the mean of the requests; the same for all seeds."""
     requests = pods.drawn(listed, _REQUESTS, _GPUS, 1.0, random.Random(1))  # noqa: S311
     layouts: list[list[str]] = [[] for _ in range(_GPUS)]
     for step in first_cut(listed, requests, _GPUS):
@@ -105,7 +107,7 @@ def _layouts(listed: Sequence[Request]) -> Sequence[Sequence[str]]:
 
 @dataclass
 class _Place:
-    """An instance: of what profile, on which GPU."""
+    """An instance: its profile, its GPU, and whether a job holds it."""
 
     profile: str
     gpu: int
@@ -113,7 +115,7 @@ class _Place:
 
 
 class Nodes:
-    """Nodes with GPUs that are cut as ``layouts`` say."""
+    """Nodes whose GPUs are cut by ``layouts``; ``weighs``: whether our weights order the nodes."""
 
     def __init__(self, layouts: Sequence[Sequence[str]], per_node: int, *, weighs: bool) -> None:
         self._weighs = weighs
@@ -129,7 +131,7 @@ class Nodes:
         self._told_s = -_TOLD_S
 
     def run(self, requests: Sequence[Request]) -> float:
-        """Wholly free GPUs, the mean after the first fifth of the time."""
+        """Mean number of wholly free GPUs after the first fifth of the time."""
         from_s = _WARM * requests[-1].at_s
         for number, request in enumerate(requests):
             while self._ends and self._ends[0][0] <= request.at_s:
@@ -157,7 +159,7 @@ class Nodes:
         self._free_cores[node] -= sign * round(_CORES_PER_SLICE * SLICES[place.profile])
 
     def _place_for(self, profile: str) -> tuple[int, _Place] | None:
-        """On a node Slurm takes the first instance of the type."""
+        """The node and, on it, the first free instance, which Slurm takes; None if all are held."""
         free = {
             node: place
             for node, places in enumerate(self._places)
@@ -180,8 +182,10 @@ class Nodes:
 def slurms_choice(
     nodes: Sequence[int], weights: Mapping[str, int], free_cores: Sequence[int]
 ) -> int:
-    """For a job on one of these nodes, as select/cons_tres: of the lightest ones the row of
-    neighbours with the fewest free cores, and of that the node with the fewest.
+    """Choose a node for a job among these as select/cons_tres does.
+
+    Of the nodes of lowest weight it takes the row of neighbours with the fewest free cores, and of
+    that row the node with the fewest.
     """
     lightest = min(weights[str(node)] for node in nodes)
     those = [node for node in nodes if weights[str(node)] == lightest]
@@ -201,9 +205,9 @@ def _by_victims(cell: _Cell, seed: int) -> tuple[float, float]:
 
 
 class Services:
-    """Idle replicas of 1g on nodes that are cut into 1g; they start where most is held.
+    """Services of idle 1g replicas on nodes cut into 1g; replicas start where most is held.
 
-    ``is_known``: whether the launcher is told what is held of their nodes.
+    ``is_known``: whether the launcher knows how much is held of the replicas' nodes.
     """
 
     def __init__(self, per_node: int, services: int, *, is_known: bool) -> None:
@@ -215,7 +219,7 @@ class Services:
         self._replicas: list[dict[int, tuple[int, _Place]]] = [{} for _ in range(services)]
 
     def run(self, seed: int) -> float:
-        """Wholly free GPUs, the mean after the first fifth of the changes."""
+        """Mean number of wholly free GPUs after the first fifth of the changes."""
         chance = random.Random(seed)  # noqa: S311
         free: list[int] = []
         for _ in range(_MOVES):
