@@ -1,4 +1,4 @@
-"""Rebalancing: how long a run takes, who is sent away for nothing, who waits longer than alone."""
+"""Measures rebalancing: a run's time, needless evictions, use of idle quota, waits beside alone."""
 
 import argparse
 import json
@@ -28,7 +28,7 @@ _WORLDS_WORDS = {"shared": "shared", "with_backlog": "backlog"}
 
 
 def main() -> None:
-    """Write build/reports/rebalance.json, show its tables."""
+    """Write build/reports/rebalance.json, and show its tables."""
     options = _options()
     console = Console()
     for file in FILES.values():
@@ -60,7 +60,7 @@ def _options() -> argparse.Namespace:
 
 
 def _report(options: argparse.Namespace, console: Console) -> Mapping[str, Any]:
-    """The run first, while nothing else computes here."""
+    """Measure everything; the run comes first, while this benchmark computes nothing else."""
     console.print("One run on a large site (half a minute)")
     run = _run(options.seed)
     worlds = _evictions(options, console)
@@ -91,7 +91,7 @@ def _report(options: argparse.Namespace, console: Console) -> Mapping[str, Any]:
 
 
 def _run(seed: int) -> Mapping[str, Any]:
-    """In a process of its own, on one processor."""
+    """Measure one run, in a process of its own and on one processor."""
     with get_context("spawn").Pool(1) as alone:
         return alone.apply(rounds.measured, (Size(), seed))
 
@@ -127,13 +127,13 @@ def _replays(options: argparse.Namespace, console: Console) -> Mapping[str, Mapp
 def _side_by_side(
     work: Callable[[Any], Any], of: Sequence[Any], words: str, console: Console
 ) -> Sequence[Any]:
-    """One process per processor."""
+    """Apply ``work`` to each item, with one process per processor."""
     with get_context("fork").Pool(os.cpu_count()) as pool:
         return list(track(pool.imap(work, of), words, len(of), console=console))
 
 
 def show(report: Mapping[str, Any], console: Console) -> None:
-    """As tables."""
+    """Print the report as tables."""
     console.print(_run_table(report["run"]))
     console.print(_rounds_table(report["run"]["rounds"]))
     for mix, found in report["evictions"].items():
@@ -172,7 +172,7 @@ def _eviction_table(mix: str, found: Mapping[str, Any]) -> Table:
 
 
 def _lent_table(lent: Mapping[str, Any]) -> Table:
-    """Of what could start on idle quota, in millislices; of worlds where something could."""
+    """Shares of the millislices that could start on idle quota, and of worlds where any could."""
     columns = ("share that starts", "worst world", "worlds where nothing does")
     table = Table("profile", "lending", *columns, title="Whole jobs", box=None, header_style="bold")
     for kind, ways in lent.items():
@@ -184,7 +184,7 @@ def _lent_table(lent: Mapping[str, Any]) -> Table:
 
 
 def _replay_table(replays: Mapping[str, Any]) -> Table:
-    """``alone``, ``in use``: share of slice-seconds; ``cut off``: preempted while they drained."""
+    """``alone``, ``in use``: share of slice-seconds; ``cut off``: preempted while draining."""
     columns = ("GPUs", "alone", "in use", "anomaly s", "asked", "cut off", "unasked")
     table = Table("replay", *columns, title="Shared or alone", box=None, header_style="bold")
     for name, one in replays.items():

@@ -1,4 +1,7 @@
-"""Sharing anomaly: who waits longer on the shared cluster than alone on a partition of his own."""
+"""Measures the sharing anomaly: how much longer tenants wait on a shared cluster than alone.
+
+Alone, each tenant has a partition of its own.
+"""
 
 import statistics
 from collections import Counter
@@ -15,14 +18,14 @@ from benchmarks.rebalance.tenants import FILES, SPAN_S, Wishes, backlog, tenants
 from benchmarks.rebalance.wants import Terms, Want
 
 TOGETHER = "together"
-"""All traces on one cluster."""
+"""Name of the replay of all traces on one cluster."""
 NOMINALS: Mapping[str, float] = {"peak": 1.0, "p90": 0.9}
-"""A tenant's nominal: what suffices for that part of the time."""
+"""Rules for a tenant's nominal: what suffices for that part of the time."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One replay: all worlds of these tenants with nominals by that rule."""
+    """One replay: all worlds of a trace's tenants, with nominals by a rule of ``NOMINALS``."""
 
     trace: str
     nominal: str
@@ -34,11 +37,11 @@ CELLS = (
     Cell(TOGETHER, "p90"),
     *(Cell(trace, rule) for trace in FILES for rule in NOMINALS),
 )
-"""What takes longest first."""
+"""All replays; the one that takes longest comes first."""
 
 
 def replayed(cell: Cell, traces: Path, seed: int, terms: Terms) -> Mapping[str, Any]:
-    """Alone, shared, and shared with a backlog that takes whatever is lent to it."""
+    """Replay tenants alone, sharing, and sharing with a backlog that takes all that is lent."""
     names = tuple(FILES) if cell.trace == TOGETHER else (cell.trace,)
     wishes = [one for name in names for one in tenants(name, traces, seed)]
     nominal = [one.quantile(NOMINALS[cell.nominal]) for one in wishes]
@@ -107,15 +110,15 @@ def _compared(
 
 
 def _borrows(want: Want, wishes: Sequence[Wishes]) -> bool:
-    """A job of a tenant that borrows: what was sent away is done anew before it."""
+    """Whether it is a job of a borrowing tenant: work that was sent away is redone before it."""
     return want.ask.level == 0 and wishes[want.tenant].borrows
 
 
 def _pairs(world: Shared, partitions: Sequence[Alone]) -> Iterator[tuple[Want, int]]:
-    """Asks that had their turn on their tenant's partition, and what they waited there.
+    """Asks that start on their tenant's partition within the span, and the seconds waited there.
 
-    What a replica waits is all the time that it was wanted and did not run; what a job waits, all
-    the time before it ran, also before it ran again.
+    A replica waits while it is wanted and does not run. A job waits while it has not run, and
+    before it runs again.
     """
     waits = [iter(one.waits_s) for one in partitions]
     for want in world.wants:
@@ -126,7 +129,7 @@ def _pairs(world: Shared, partitions: Sequence[Alone]) -> Iterator[tuple[Want, i
 
 
 def _borrowers(pairs: Sequence[tuple[Want, int]], terms: Terms) -> Mapping[str, float]:
-    """Jobs of tenants that borrow: what that brings them, and what it costs them at worst."""
+    """Figures of borrowing tenants' jobs: what borrowing brings them, and costs them at worst."""
     if not pairs:
         return {}
     ends_s = [(_end_s(want), alone_s) for want, alone_s in pairs]
@@ -142,13 +145,13 @@ def _borrowers(pairs: Sequence[tuple[Want, int]], terms: Terms) -> Mapping[str, 
 
 
 def _end_s(want: Want) -> int:
-    """From its submission to the start of its last run."""
+    """Seconds from submission to the start of the last run; to the span's end if it never ran."""
     started_s = want.last_start_s
     return (SPAN_S if started_s is None else started_s) - want.submit_s
 
 
 def _served(wants: Iterable[Want]) -> float | None:
-    """The part of the replica-seconds wanted in which they ran; None where there are only jobs."""
+    """The share of wanted replica-seconds in which replicas ran; None if there are only jobs."""
     wanted = waited = 0
     for want in wants:
         if want.ask.until_s is not None:
@@ -158,7 +161,7 @@ def _served(wants: Iterable[Want]) -> float | None:
 
 
 def _served_alone(wishes: Sequence[Wishes], nominal: Sequence[int]) -> float | None:
-    """The same on partitions, where the first replicas run and the others never."""
+    """The same share on partitions, where the first replicas run and the others never."""
     wanted = ran = 0
     for one, count in zip(wishes, nominal, strict=True):
         for ask in one.asks:

@@ -1,4 +1,4 @@
-"""GPUs cut as the tenants' partitions would be, and the partitions themselves."""
+"""Cuts GPUs as the tenants' partitions would be cut, and replays tenants on their partitions."""
 
 import heapq
 from collections import Counter
@@ -14,20 +14,20 @@ GPUS_PER_NODE = 8
 
 @dataclass(frozen=True)
 class Cluster:
-    """Whole GPUs on nodes: ``instances`` by node and type."""
+    """A number of whole GPUs, and the ``instances`` of their nodes by type."""
 
     gpus: int
     instances: Mapping[str, Mapping[str, int]]
 
     @property
     def millislices(self) -> int:
-        """Of all instances, as Slicewise counts a cluster's capacity."""
+        """The cost of all instances, as Slicewise counts a cluster's capacity."""
         nodes = self.instances.values()
         return sum(COSTS[kind] * count for types in nodes for kind, count in types.items())
 
 
 def packed(nominal: Mapping[str, int]) -> Cluster:
-    """The fewest GPUs that have so many instances of each type, exactly: an integer program."""
+    """The fewest GPUs with at least ``nominal`` instances of each type, by an integer program."""
     fillings = _fillings()
     program = Program([float(nominal.get(kind, 0)) for kind in COSTS])
     for filling in fillings:
@@ -37,7 +37,7 @@ def packed(nominal: Mapping[str, int]) -> Cluster:
     gpus = [one for one, count in zip(fillings, counts, strict=True) for _ in range(count)]
     nodes: dict[str, Counter[str]] = {}
     for number, filling in enumerate(gpus):
-        # GPUs that are cut alike come on different nodes.
+        # GPUs that are cut in the same way are spread over different nodes.
         nodes.setdefault(f"node{number % -(-len(gpus) // GPUS_PER_NODE)}", Counter()).update(
             filling
         )
@@ -45,7 +45,7 @@ def packed(nominal: Mapping[str, int]) -> Cluster:
 
 
 def _fillings() -> Sequence[Counter[str]]:
-    """What fills a GPU with these types, so that nothing more of them fits."""
+    """The counts of these types that fill a GPU, so that no further instance of them fits."""
     found = {
         tuple(sorted(Counter(one.profile for one in layout).items()))
         for layout in geometry(BOARD).layouts
@@ -57,11 +57,11 @@ def _fillings() -> Sequence[Counter[str]]:
 
 @dataclass(frozen=True)
 class Alone:
-    """A tenant on its own partition.
+    """The replay of a tenant on its own partition.
 
     Attributes:
-        waits_s: of its asks; of a replica, or a job, that never started there None.
-        held_millislice_s: of the span.
+        waits_s: seconds that each ask waited; None for a replica or job that never started there.
+        held_millislice_s: millislice-seconds held within the span.
     """
 
     waits_s: tuple[int | None, ...]
@@ -69,7 +69,7 @@ class Alone:
 
 
 def alone(wishes: Wishes, instances: int) -> Alone:
-    """First come, first served, on so many instances of its type."""
+    """Serve a tenant's asks first come, first served, on ``instances`` instances of its type."""
     if any(ask.level for ask in wishes.asks):
         return _replicas_alone(wishes, instances)
     ends = [0] * instances
@@ -87,7 +87,7 @@ def alone(wishes: Wishes, instances: int) -> Alone:
 
 
 def _replicas_alone(wishes: Wishes, instances: int) -> Alone:
-    """The first replicas run at once, and the others never: the first are wanted longest."""
+    """Run the first replicas immediately and the others never: the first are wanted longest."""
     waits = tuple(0 if ask.level <= instances else None for ask in wishes.asks)
     held_s = sum((ask.until_s or 0) - ask.submit_s for ask in wishes.asks if ask.level <= instances)
     return Alone(waits, held_s * COSTS[wishes.kind])

@@ -1,4 +1,4 @@
-"""Evicted ÷ needed: what each policy sends away, beside the least that an exact solver finds."""
+"""Computes evicted ÷ needed: what each policy sends away ÷ the least that an exact solver finds."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,19 +18,19 @@ MIXES: Mapping[str, tuple[float, float]] = {
     "large_jobs": (1.0, 0.5),
     "with_batch": (0.7, 0.2),
 }
-"""Share of replicas among runs, and of runs and waiting jobs that are larger than one instance."""
+"""Share of replicas among runs; share of runs and waiting jobs with more than one instance."""
 _GPUS, _WANTING = (8, 16, 32), (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
 class Found:
-    """One world.
+    """The results of one world.
 
     Attributes:
-        needed: millislices of the least set of runs; None if no set would do.
-        of_replicas: of the least set of replicas; likewise.
-        evicted: by policy; of one that leaves a job unserved none.
-        is_proven: whether the solver has proved its sets.
+        needed: millislices of the least set of runs that must go; None if no set would do.
+        of_replicas: millislices of the least set of replicas; None if no set would do.
+        evicted: millislices by policy, without policies that leave a job unserved.
+        is_proven: whether the solver has proved that its sets are the least.
     """
 
     needed: int | None
@@ -40,7 +40,7 @@ class Found:
 
 
 def found(seed: int, mix: str) -> Found:
-    """One world of that mix, with all policies."""
+    """Draw one world of that mix, and let all policies decide on it."""
     taking = _taking(seed, mix)
     there = candidates(taking)
     least, replicas = (fewest(taking, runs) for runs in (there, _replicas(there)))
@@ -55,7 +55,7 @@ def found(seed: int, mix: str) -> Found:
 
 
 def _taking(seed: int, mix: str) -> Taking:
-    """All that runs in the borrowed QOS is above its tenant's nominal, so all may go."""
+    """Draw a world in which every run is above its tenant's nominal, so that all runs may go."""
     replicas, large = MIXES[mix]
     gpus, wanting = _GPUS[seed % 3], _WANTING[seed // 3 % 4]
     sizes = Sizes(gpus, gpus * 7, _TENANTS, wanting, replicas=replicas, large=large)
@@ -75,7 +75,7 @@ def _millislices(eviction: Eviction, costs: Mapping[int, int]) -> int:
 
 
 def report(worlds: Mapping[str, Sequence[Found]]) -> Mapping[str, Any]:
-    """Ratios by mix and policy, of worlds in which replicas alone can serve all who wait."""
+    """Ratios by mix and policy, of worlds in which replicas alone can serve all waiting jobs."""
     return {mix: _of_mix(those) for mix, those in worlds.items()}
 
 
@@ -92,7 +92,7 @@ def _of_mix(worlds: Sequence[Found]) -> Mapping[str, Any]:
 
 
 def _of_policy(worlds: Sequence[Found], name: str) -> Mapping[str, float]:
-    """``mean_beside_replicas``: ÷ the least set of replicas, where no batch job need end."""
+    """Ratios of one policy; ``mean_beside_replicas``: ÷ the least set of replicas alone."""
     served = [one for one in worlds if name in one.evicted]
     ratios = [one.evicted[name] / one.needed for one in served if one.needed]
     asked = [one.evicted[name] / one.of_replicas for one in served if one.of_replicas]

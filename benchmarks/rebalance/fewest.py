@@ -1,4 +1,4 @@
-"""The least that must be sent away so that all waiting jobs start: an integer program."""
+"""Computes the least that must be sent away so that all waiting jobs start: an integer program."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -9,16 +9,16 @@ from slurm_plugin.decide.mig.solver import Program
 from slurm_plugin.decide.reclaim.victims import Running, Taking
 
 _TOLERANCE = 0.5
-"""Millislices are whole; HiGHS computes with fractions."""
+"""Millislices within which costs are equal: they are whole, but HiGHS computes with fractions."""
 
 
 @dataclass(frozen=True)
 class Fewest:
-    """The answer.
+    """The least set of runs that must go.
 
     Attributes:
-        millislices: what those hold that go.
-        is_proven: whether no other set holds less.
+        millislices: what these runs hold.
+        is_proven: whether it is proved that no other set holds less.
     """
 
     millislices: int
@@ -26,16 +26,17 @@ class Fewest:
 
 
 def fewest(taking: Taking, runs: Iterable[Running]) -> Fewest | None:
-    """Of these runs; None if not even all of them let all waiting jobs start.
+    """Find the least set of these runs; None if not even all of them let all waiting jobs start.
 
-    Columns are runs that go, and jobs on nodes. Rows: a job gets its nodes, and on each node the
-    jobs need no more of a type than is free with those who go. No tenant falls below its own part.
+    Columns are runs that go, and jobs on nodes. Rows: a job gets its nodes; on each node the jobs
+    need no more of a type than is free after those runs have gone; no tenant falls below its own
+    part.
     """
     return _Rows(taking, tuple(runs)).solved()
 
 
 class _Rows:
-    """The program's rows while it is made."""
+    """The integer program while it is built."""
 
     def __init__(self, taking: Taking, runs: Sequence[Running]) -> None:
         self._taking = taking

@@ -1,4 +1,4 @@
-"""A Slurm of values: it replies at once what a site shows, and takes every change."""
+"""A Slurm of values: it replies immediately what a site shows, and accepts every change."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ _NORMAL = frozenset({"normal"})
 
 
 class Replies(CommandSlurm):
-    """Of one site, which may be exchanged for another one of the same tenants."""
+    """Replies for one site, which may be exchanged for another one of the same tenants."""
 
     def __init__(self, shown: Site) -> None:
         self.show(shown)
@@ -35,44 +35,44 @@ class Replies(CommandSlurm):
         self._qos = {"normal": Qos("normal", {}, frozenset())}
 
     def show(self, shown: Site) -> None:
-        """From now on that one."""
+        """Show that site from now on."""
         self._site = shown
         self._records = site.records(shown)
         self._scripts = site.directives(shown)
 
     async def config(self) -> Mapping[str, str]:
-        """As much as is asked for."""
+        """The part of Slurm's configuration that is read."""
         return {"AccountingStorageTRES": f"billing,gres/gpu:{site.ONE},gres/gpu:{site.THREE}"}
 
     async def partitions(self) -> tuple[PartitionView, ...]:
-        """The managed one, behind the gate."""
+        """The managed partition, behind the gate."""
         weights = {f"gres/gpu:{kind}": float(cost) for kind, cost in site.COSTS.items()}
         return (PartitionView(PARTITION, weights, GATE_QOS),)
 
     async def jobs(self) -> tuple[JobView, ...]:
-        """All of them."""
+        """All jobs of the site."""
         return self._site.jobs
 
     async def nodes(self) -> tuple[NodeView, ...]:
-        """All of them."""
+        """All nodes of the site."""
         return self._site.nodes
 
     async def steps(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:  # noqa: ARG002
-        """None."""
+        """No steps."""
         return ()
 
     async def devices(
         self, jobs: Collection[JobView]
     ) -> Mapping[int, Mapping[str, frozenset[int]]]:
-        """Of these."""
+        """Indices of the GPUs that these jobs hold, by job id and node."""
         return {job.job_id: self._site.indices[job.job_id] for job in jobs}
 
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
-        """What has ended since then, and all that runs."""
+        """Runs that have ended since then, and all that run."""
         return tuple(one for one in self._records if one.end_s is None or one.end_s > since_s)
 
     async def submissions(self, job_ids: Collection[int]) -> Mapping[int, Submission]:
-        """Of services' arrays."""
+        """The batch scripts of services' arrays."""
         return {job_id: Submission(self._scripts[job_id], "/") for job_id in job_ids}
 
     async def associations(self) -> tuple[Association, ...]:
@@ -80,19 +80,22 @@ class Replies(CommandSlurm):
         return tuple(self._accounts.values())
 
     async def qos(self) -> tuple[Qos, ...]:
-        """All of them."""
+        """All QOS."""
         return tuple(self._qos.values())
 
     async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
-        """None has a site_factor yet."""
+        """Rows in which no job has a site_factor yet."""
         return tuple(PriorityRow(job_id, 0, 0) for job_id in job_ids)
 
     async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:  # noqa: ARG002
-        """Refuses nothing."""
+        """Accept all changes; none is refused."""
         return {}
 
     async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
-        """As far as ``decide.limit_changes`` writes them for tenants; refuses nothing."""
+        """Apply changes that ``decide.limit_changes`` writes for tenants; none is refused.
+
+        Raises AssertionError for any other change.
+        """
         for change in changes:
             match change:
                 case ("add", "qos", names, *words):
@@ -109,7 +112,7 @@ class Replies(CommandSlurm):
         return {}
 
     async def set_limits(self, changes: Sequence[tuple[str, ...]]) -> Changed:
-        """As ``sacctmgr``."""
+        """Apply changes as ``sacctmgr`` does, and show the QOS that they name."""
         refused, named = await self.sacctmgr(changes), named_qos(changes)
         return Changed(refused, tuple(one for name, one in self._qos.items() if name in named))
 

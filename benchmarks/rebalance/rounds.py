@@ -1,7 +1,7 @@
-"""How long one run of ``slicewise rebalance`` takes on a large site, step by step.
+"""Measures one run of ``slicewise rebalance`` on a large site, step by step, and daemon's rounds.
 
-The run is the product's own, with a PostgreSQL ledger. Slurm's replies are values: what its
-commands take, and how long slurmctld and slurmdbd do, is not in it.
+The run is the product's own, with a PostgreSQL ledger. Slurm's replies are values: the time that
+its commands, slurmctld and slurmdbd take is not included.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _DECISIONS, _UNTIL_QUIET = 3, 8
 
 
 class _Clocked(Rebalances):
-    """Notes when the steps of a run begin and end, on the process's clock, too."""
+    """Notes when the steps of a run begin and end, by wall clock and by CPU time."""
 
     def __init__(self, database: Database) -> None:
         """As ``Rebalances``."""
@@ -69,7 +69,7 @@ class _Clocked(Rebalances):
 
 
 class _ClockedLedger(Ledger):
-    """Whose runs of rebalancing are timed."""
+    """A ledger that times the steps of rebalancing runs."""
 
     def __init__(self, url: str, cluster: str) -> None:
         """As ``Ledger``."""
@@ -82,15 +82,15 @@ def _clocks() -> tuple[float, float]:
 
 
 class _NoDaemon:
-    """So the run does all by itself."""
+    """A daemon that is not there, so that the run does all steps itself."""
 
     async def status(self) -> StatusAnswer:
-        """Nobody answers."""
+        """Raise UnreachableError (SW-DAEMON-DOWN)."""
         raise UnreachableError("SW-DAEMON-DOWN", "There is none.", "")
 
 
 def measured(size: Size, seed: int) -> Mapping[str, Any]:
-    """Seconds of one run, on one processor, after a first one that made all limits and loans."""
+    """Measure one run, on one processor, after a first run that has made all limits and loans."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with server() as running, tempfile.TemporaryDirectory(prefix="slicewise-bench-") as place:
         running.run("createdb", _DATABASE)
@@ -111,7 +111,7 @@ def _measured(
     place = Place(settings, slurm, ledger, _NoDaemon(), "bench", "bench", is_root=False)
     _done(asyncio.run(run(place, lambda: True)))
     slurm.show(after)
-    # The replies are Slurm's: looking for what of them could be thrown away is no part of a run.
+    # The replies stand for Slurm's: looking for garbage among them is no part of a run.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_AFTER)
@@ -142,7 +142,7 @@ def _measured(
 
 
 class _Counted:
-    """Counts the calls of what it stands for, and of its parts."""
+    """Stands for an object, and counts calls by name, also those of the object's attributes."""
 
     def __init__(self, of: Any, counts: Counter[str]) -> None:
         self._of, self._counts = of, counts
@@ -160,7 +160,7 @@ class _Counted:
 
 
 class _NoAdmission:
-    """Takes what it would decide on."""
+    """Takes snapshots and does nothing with them."""
 
     def publish(self, snapshot: Snapshot, observed_s: float) -> None:
         """As ``Admission.publish``."""
@@ -169,8 +169,9 @@ class _NoAdmission:
 async def _rounds(
     ledger: Ledger, settings: Settings, slurm: Replies, before: Site, after: Site
 ) -> Mapping[str, Any]:
-    """Of the daemon: a quiet one, which changes nothing, and a busy one, before which lenders' jobs
-    have come, runs have ended and others begun.
+    """Measure a quiet round of the daemon, which changes nothing, and a busy one.
+
+    Before the busy round lenders' jobs have come, and runs have ended and others begun.
     """
     of_ledger, of_slurm = Counter[str](), Counter[str]()
     sync = Sync(settings, slurm, _NoAdmission())
@@ -207,7 +208,7 @@ async def _rounds(
 
 
 def _decision_s(ledger: Ledger, settings: Settings, sync: Sync) -> float:
-    """What the next round takes to decide on loans, recalls and who goes: the least of some."""
+    """Seconds to decide the next round's loans, recalls and evictions: the least of a few tries."""
     books = books_now(ledger, settings)
     seen = Seen(sync.jobs, sync.nodes, sync.view.services)
     took_s = []
@@ -219,7 +220,7 @@ def _decision_s(ledger: Ledger, settings: Settings, sync: Sync) -> float:
 
 
 def calls(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """To the ledger and to Slurm: of a quiet round, and of each."""
+    """Calls to the ledger and to Slurm: those of the quiet round, and those of each round."""
     counts = {
         name: {to: one[to] for to in ("ledger", "slurm", "of")} for name, one in found.items()
     }
@@ -251,7 +252,7 @@ def _settings(place: Path, shown: Site) -> Settings:
 
 
 def _fill(url: str, shown: Site) -> None:
-    """Tenants and surveys, at once: one by one takes a minute."""
+    """Insert all tenants and surveys together: one by one takes a minute."""
     engine = postgres_engine(url)
     words = {"cluster": CLUSTER, "author": "bench", "reason": "bench"}
     rows = [change_values(_update(one)) for one in shown.policy.values()]

@@ -1,9 +1,9 @@
-"""The tenants on one cluster: quota is lent, recalled and reclaimed by the product's decisions.
+"""Replays the tenants on one cluster; the product's decisions lend, recall and reclaim quota.
 
-What Slurm does is written out: it starts whom its limits and free instances let, tenants' own QOS
-first, and sends away runs of the borrowed one for those, at once, those in their term excepted. All
-happens in whole seconds, and whatever follows from something happens in the same one: what the
-daemon and slurmctld take for it comes on top.
+What Slurm does is written out. It starts jobs within its limits and on free instances, those in
+tenants' own QOS first. For these it immediately preempts runs of the borrowed QOS, except runs in
+their term. Everything happens in whole seconds, and every consequence happens in the same second:
+the time that the daemon and slurmctld take comes on top.
 """
 
 import heapq
@@ -33,12 +33,12 @@ from slurm_plugin.decide.whole_jobs import WaitingJob, Waits, lend_whole_jobs, o
 from slurm_plugin.leaving import REST_S
 
 _LEND_S = 15
-"""How often the daemon lends anew though no lender is short."""
+"""Seconds after which the daemon lends again though no lender is short."""
 _ROUNDS = 50
 
 
 class Shared:
-    """One replay."""
+    """One replay of the tenants on a shared cluster."""
 
     def __init__(
         self, wishes: Sequence[Wishes], nominal: Sequence[int], cluster: Cluster, terms: Terms
@@ -69,7 +69,7 @@ class Shared:
         self.wants = [Want(ask.submit_s, n, t, ask) for n, (ask, t) in enumerate(ordered)]
 
     def run(self) -> None:
-        """From the first ask to the last end, or the end of the span."""
+        """Replay from the first ask to the last end, or to the end of the span."""
         arrivals = iter(self.wants)
         following = next(arrivals, None)
         while True:
@@ -90,7 +90,7 @@ class Shared:
         self._close()
 
     def _close(self) -> None:
-        """What runs or waits when the span ends counts up to then."""
+        """Count runs and waits that last when the span ends up to then."""
         self._now_s = SPAN_S
         for want in self.wants:
             if want.start_s is not None:
@@ -107,7 +107,7 @@ class Shared:
             heapq.heappush(self._ends, (want.ask.until_s, want.number, -1))
 
     def _end_due(self) -> None:
-        """A run's end counts only if it is still that run (its number of times sent away)."""
+        """End what is due; an end counts only for the run (how often sent away) it was set for."""
         while self._ends and self._ends[0][0] <= self._now_s:
             _, number, run = heapq.heappop(self._ends)
             want = self.wants[number]
@@ -120,7 +120,7 @@ class Shared:
                     self._again(want)
 
     def _withdraw(self, want: Want) -> None:
-        """A replica that is wanted no longer."""
+        """Stop a replica that is wanted no longer, or take it out of its queue."""
         if want.start_s is not None:
             self._stop(want)
         elif want in self._queues[want.tenant]:
@@ -139,14 +139,14 @@ class Shared:
         want.start_s, want.is_leaving = None, False
 
     def _again(self, want: Want) -> None:
-        """Back to the queue, to its old place."""
+        """Put an ask that was sent away back to its old place in the queue, if still wanted."""
         want.sent_away += 1
         if want.ask.until_s is None or want.ask.until_s > self._now_s:
             want.since_s = self._now_s
             insort(self._queues[want.tenant], want)
 
     def _settle(self) -> None:
-        """Lend, start, reclaim, until nothing follows any more."""
+        """Reclaim, lend and start until nothing changes any more."""
         for _ in range(_ROUNDS):
             ready = self._reclaim() if self._recalls or self._turn else {}
             changed = self._is_due(ready) and self._lend(ready)
@@ -173,7 +173,7 @@ class Shared:
                 self._kept_until_s[number] = min(self._kept_until_s[number], rest_s)
 
     def _is_due(self, ready: Mapping[str, int]) -> bool:
-        """Not where nothing has changed since the last time: that would leave all as it is."""
+        """Whether to lend now; not if nothing has changed since: lending would change nothing."""
         waiting = tuple(map(len, self._queues))
         at_s = self._now_s if self._recalls else -1
         looked = at_s, tuple(self._held), waiting, tuple(sorted(ready.items()))
@@ -186,7 +186,7 @@ class Shared:
         return True
 
     def _demand(self) -> Mapping[str, int]:
-        """As ``decide.demand.demand``: what waits has its QOS from ``decide.moves``."""
+        """As ``decide.demand.demand``, if waiting jobs have the QOS that ``decide.moves`` gives."""
         wanted = (
             held + self._cost(number) * len(self._queues[number])
             for number, held in enumerate(self._held)
@@ -202,7 +202,7 @@ class Shared:
         )
 
     def _lend(self, ready: Mapping[str, int]) -> bool:
-        """Whether loans or recalls are other ones now."""
+        """Lend and recall; return whether loans or recalls have changed."""
         self._lend_due_s = self._now_s + _LEND_S
         names = [one.name for one in self._wishes]
         able = {names[want.tenant] for want in self._borrowed.values() if want.ask.level}
@@ -261,7 +261,7 @@ class Shared:
         )
 
     def _with_own_room(self) -> frozenset[str]:
-        """Tenants with waiting jobs that their own parts pay for."""
+        """Tenants with waiting jobs that fit into what is left of their own parts."""
         return frozenset(
             one.name
             for number, one in enumerate(self._wishes)
@@ -304,7 +304,7 @@ class Shared:
         )
 
     def _start(self) -> bool:
-        """Whether anything started; the tenants' own QOS first, then by age."""
+        """Start asks, tenants' own QOS first, then by age; return whether any started."""
         started = False
         for is_borrowed in (False, True):
             heads = [
@@ -324,10 +324,11 @@ class Shared:
         return started
 
     def _head(self, number: int, *, is_borrowed: bool) -> Want | None:
-        """As ``decide.moves``: the first that wait have what is left of their tenant's own part.
+        """The tenant's first ask that waits for that QOS; None if there is none that may start.
 
-        Nobody's replicas start on borrowed quota while others of the tenant go (``leaving.py``);
-        batch jobs are never asked to.
+        As in ``decide.moves``, the first asks get what is left of their tenant's own part. No
+        replica starts on borrowed quota while others of its tenant leave (``leaving.py``); batch
+        jobs are never asked to leave.
         """
         if is_borrowed and self._kept_until_s[number] > self._now_s:
             return None
@@ -350,7 +351,10 @@ class Shared:
         return not is_borrowed and self._preempt(kind)
 
     def _preempt(self, kind: str) -> bool:
-        """Whether Slurm finds a run in the borrowed QOS to send away: the oldest job id."""
+        """Preempt the run of the borrowed QOS with the oldest job id; return whether there is one.
+
+        Runs in their term are left alone.
+        """
         youngest_s = self._now_s - self._terms.term_s
         found = (
             want
@@ -390,7 +394,7 @@ class Shared:
             heapq.heappush(self._ends, (end_s, want.number, want.sent_away))
 
     def _reclaim(self) -> Mapping[str, int]:
-        """Asks replicas to go; millislices of each lender that find free what they want."""
+        """Ask replicas to go; return the millislices for which each lender finds free instances."""
         found = self._found()
         for number in found.victims:
             want = self.wants[number]
@@ -433,7 +437,7 @@ class Shared:
         for number, one in enumerate(self._wishes):
             if one.name in lenders:
                 for want in self._queues[number][: self._own_room(number)]:
-                    # The oldest first, as they start.
+                    # The oldest asks come first, as they also start first.
                     priority = SPAN_S - want.submit_s
                     cost = self._cost(number)
                     yield Wanting(want.number, one.name, priority, cost, {one.kind: 1})

@@ -1,6 +1,6 @@
-"""A large site for one run of ``slicewise rebalance``: its tenants, jobs and GPUs.
+"""Generates a large site for one run of ``slicewise rebalance``: its tenants, jobs and GPUs.
 
-First some tenants leave their quota idle and others borrow it; then the idle ones' jobs come.
+First some tenants leave their quota idle and others borrow it; then jobs of the idle tenants come.
 """
 
 import json
@@ -46,14 +46,14 @@ _SIZES = (
     (ONE, 4, 0.2),
     (ONE, 8, 0.2),
 )
-"""Type, instances and share of jobs."""
+"""Type, number of instances, and share of jobs."""
 _STILL_AT_WORK = 0.1
-"""So many jobs are of any tenant, the others of those that hold all of theirs."""
+"""Share of jobs that are of any tenant; the others are of tenants that use all of their quota."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of it: ``services`` have eight slots each."""
+    """How large the site is; each of the ``services`` has eight slots."""
 
     tenants: int = 1_000
     jobs: int = 20_000
@@ -63,11 +63,11 @@ class Size:
 
 @dataclass(frozen=True)
 class Site:
-    """One moment of it.
+    """The site at one moment.
 
     Attributes:
-        ended: runs that accounting shows as ended, of which the ledger does not know yet.
-        indices: of the GPUs of running jobs, by job id and node.
+        ended: runs that accounting shows as ended, which the ledger does not know yet.
+        indices: indices of the GPUs that running jobs hold, by job id and node.
     """
 
     policy: Policy
@@ -78,7 +78,7 @@ class Site:
 
 
 def policy(size: Size) -> Policy:
-    """Divisions, groups below them, tenants below those; a tenth have budgets or type limits."""
+    """Divisions, groups in them, tenants in these; a tenth has budgets, another type limits."""
     tenants: dict[str, Tenant] = {}
     for number in range(_DIVISIONS):
         tenants[f"division{number}"] = Tenant(f"division{number}", "", _quota(0))
@@ -109,7 +109,7 @@ def _millislices(size: Size) -> int:
 
 
 def nodes(size: Size) -> Sequence[NodeView]:
-    """Every other one has GPUs of seven 1g, the others of two 3g."""
+    """Nodes of eight GPUs; in every other node a GPU is cut into seven 1g, else into two 3g."""
     return [
         NodeView(
             name=f"gpu{number:04}",
@@ -128,7 +128,7 @@ def _kind(node: int) -> str:
 
 
 class _Crowd:
-    """Jobs, drawn one after the other, each put on the first node with room."""
+    """Draws jobs one after the other, and puts each running job on a node with room."""
 
     def __init__(self, size: Size, seed: int, now_s: int) -> None:
         self._size = size
@@ -148,7 +148,7 @@ class _Crowd:
         self._job_id = 0
 
     def running(self, count: int) -> Iterator[JobView]:
-        """Every third tenant leaves most of its own idle; the others hold theirs and borrow."""
+        """Running jobs: every third tenant leaves most of its quota idle, and the others borrow."""
         busy = [name for number, name in enumerate(self._leaves) if number % 3]
         for _ in range(count):
             kind, instances = self._size_of_one()
@@ -160,7 +160,7 @@ class _Crowd:
                 yield job
 
     def replicas(self) -> Iterator[JobView]:
-        """Slots of services: most run on borrowed quota, the others are held."""
+        """Jobs of services' slots: most run on borrowed quota, the others are held."""
         busy = [name for number, name in enumerate(self._leaves) if number % 3]
         for number in range(self._size.services):
             kind = (ONE, THREE)[number % 2]
@@ -175,7 +175,7 @@ class _Crowd:
                 yield started or held
 
     def lenders(self, count: int) -> Iterator[JobView]:
-        """What comes to those that had left theirs idle; every tenth record has ten tasks."""
+        """Waiting jobs of tenants that had left quota idle; every tenth record has ten tasks."""
         idle = [name for number, name in enumerate(self._leaves) if number % 3 == 0]
         for number in range(count):
             kind, instances = self._size_of_one()
@@ -191,7 +191,7 @@ class _Crowd:
                 yield replace(job, array_job_id=job.job_id, untouched=frozenset(range(10)))
 
     def borrowers(self, count: int) -> Iterator[JobView]:
-        """What waits for more borrowed quota."""
+        """Jobs that wait for more borrowed quota."""
         busy = [name for number, name in enumerate(self._leaves) if number % 3]
         for _ in range(count):
             kind, instances = self._size_of_one()
@@ -243,7 +243,7 @@ class _Crowd:
         )
 
     def _started(self, job: JobView, kind: str, instances: int) -> JobView | None:
-        """None if there is no room for it any more."""
+        """The job, running on a node with room; None if no node has room for it any more."""
         there = self._open[kind]
         while there and self._room(there[-1], kind) == 0:
             there.pop()
@@ -270,12 +270,12 @@ class _Crowd:
 
 
 def idle_lenders(size: Size, seed: int, now_s: int) -> Site:
-    """Before the lenders' jobs come."""
+    """The site before the lenders' jobs come."""
     return _site(size, seed, now_s, lenders=0, new=0)
 
 
 def short_lenders(size: Size, seed: int, now_s: int) -> Site:
-    """The same a few minutes later: lenders want theirs, some runs have ended, some are new."""
+    """The site a few minutes later: lenders' jobs wait, some runs have ended, some are new."""
     return _site(size, seed, now_s, lenders=size.jobs // 10, new=size.jobs // 50)
 
 
@@ -285,7 +285,7 @@ def _site(size: Size, seed: int, now_s: int, *, lenders: int, new: int) -> Site:
     running = list(crowd.running(size.jobs * 7 // 10))
     waiting = list(crowd.borrowers(size.jobs + new - len(slots) - len(running) - size.jobs // 10))
     wanting = list(crowd.lenders(size.jobs // 10))[:lenders]
-    # The first runs have ended by then; the last ones are new.
+    # A few minutes later the first runs have ended; before, the last runs have not begun.
     there = running[new:] if new else running[: len(running) - size.jobs // 50]
     gone = running[:new]
     jobs = (*slots, *there, *waiting, *wanting)
@@ -328,13 +328,13 @@ def _record(job: JobView, end_s: int | None) -> RunRecord:
 
 
 def records(site: Site) -> tuple[RunRecord, ...]:
-    """As accounting shows them: what has ended, and all that run."""
+    """Accounting's records: the runs that have ended, and all that run."""
     running = (_record(job, None) for job in site.jobs if job.state is JobState.RUNNING)
     return (*site.ended, *running)
 
 
 def directives(site: Site) -> Mapping[int, str]:
-    """The scripts of the services' arrays."""
+    """The batch scripts of the services' arrays, by array job id."""
     scripts: dict[int, str] = {}
     for job in site.jobs:
         tag = JobTag.find(job.admin_comment)
@@ -346,7 +346,7 @@ def directives(site: Site) -> Mapping[int, str]:
 
 
 def inventories(found: Sequence[NodeView]) -> Mapping[str, object]:
-    """Of each node what its driver would say, as JSON."""
+    """What the driver of each node would report, as JSON values by node."""
     texts = [json.dumps(asdict(_inventory(layout))) for layout in _LAYOUTS]
     return {
         node.name: json.loads(texts[number % 2].replace("GPU-", f"GPU-{node.name}-"))
@@ -355,7 +355,7 @@ def inventories(found: Sequence[NodeView]) -> Mapping[str, object]:
 
 
 def files(found: Sequence[NodeView]) -> tuple[str, str]:
-    """slurm.conf and gres.conf."""
+    """The texts of slurm.conf and gres.conf."""
     there = [_devices(layout) for layout in _LAYOUTS]
     gres = [node_gres(one) for one in there]
     lines = [gres_conf("NODE", one) for one in there]
@@ -367,7 +367,7 @@ def files(found: Sequence[NodeView]) -> tuple[str, str]:
 
 
 def _devices(layout: Sequence[Placement]) -> Sequence[Device]:
-    """With pads."""
+    """A node's devices, padded up to as many as its GPUs have room for."""
     inventory = _inventory(layout)
     found = devices(inventory, _TYPES)
     return padded((*found, *([None] * (room(inventory) - len(found)))), "/dev")

@@ -1,8 +1,8 @@
-"""The tenants of the public traces: what each wants to hold over time.
+"""Makes tenants of the public traces: what each tenant wants to hold over time.
 
-A client of ServeGen is a tenant with a service: it wants as many replicas as a plain rule asks for.
+A client of ServeGen is a tenant with a service, which wants as many replicas as a plain rule says.
 A base model of GenTD26 is a tenant with jobs, made of its requests; every other one never borrows.
-Small ones are one together.
+The small clients or models of a trace are one tenant together.
 """
 
 import csv
@@ -23,7 +23,7 @@ from cluster.mig_profiles import board, cost_millislices
 
 BOARD = board("H200-141GB")
 KINDS = ("1g.18gb", "2g.35gb", "1g.18gb", "3g.71gb")
-"""A tenant has one type: the largest the first, the next the second, and so on in turn."""
+"""A tenant has one type: the largest tenant the first, the next the second, and so on in turn."""
 COSTS: Mapping[str, int] = {
     kind: int(cost_millislices(BOARD, kind, Fraction(1))) for kind in sorted(set(KINDS))
 }
@@ -32,12 +32,12 @@ SPAN_S = 43_200
 _TENANTS = 20
 _PLACES = 4
 _TARGET = 0.75
-"""A replica works on four requests at once, and is full enough with three."""
+"""A replica works on four requests at the same time, and is full enough with three."""
 _LOOK_S, _HOLD_S = 10, 300
 _BUSIEST_PLACES = 600.0
 _MEAN_S = 12.0
 _REASON_MEAN_S = 40.0
-"""Of a request, as in the replay of autoscaling."""
+"""Mean seconds of a request, as in the replay of autoscaling."""
 _DAY_S = 86_400
 _EVERY, _STRETCH = 4, 60
 """GenTD26 is a sample: one request in four, of 23 s, becomes a job of 23 minutes."""
@@ -48,9 +48,10 @@ class Ask:
     """One instance that a tenant wants.
 
     Attributes:
-        lasts_s: a job's time; None of a replica.
-        until_s: a replica is wanted until then; None of a job.
-        level: a replica is its tenant's so-many-th, from 1 on; 0 of a job.
+        submit_s: when the tenant begins to want it.
+        lasts_s: seconds that a job runs; None for a replica.
+        until_s: when a replica is wanted no longer; None for a job.
+        level: the number of a replica among those of its tenant, from 1 on; 0 for a job.
     """
 
     submit_s: int
@@ -66,8 +67,8 @@ class Wishes:
     Attributes:
         group: the tenant above it.
         kind: GRES type of all its instances.
-        drain_s: how long its replicas drain.
-        borrows: whether it runs more than its own nominal, where something is lent to it.
+        drain_s: seconds that its replicas drain.
+        borrows: whether it runs more than its own nominal if quota is lent to it.
     """
 
     name: str
@@ -78,7 +79,7 @@ class Wishes:
     borrows: bool = True
 
     def quantile(self, part: float) -> int:
-        """Instances at a time that suffice for that part of the time, if none waited."""
+        """The number of instances that suffices for that part of the time, if no ask waits."""
         changes: dict[int, int] = defaultdict(int)
         for ask in self.asks:
             changes[ask.submit_s] += 1
@@ -95,7 +96,7 @@ class Wishes:
 
 
 def _services(group: str, path: Path, rng: np.random.Generator) -> Sequence[Wishes]:
-    """A client's requests as wishes for replicas."""
+    """The tenants of a ServeGen trace: clients' requests as wishes for replicas."""
     first_s, mean_s = _SERVEGEN[group]
     found = servegen.clients(path, first_s, SPAN_S)
     rate = _BUSIEST_PLACES / mean_s
@@ -114,14 +115,14 @@ def _services(group: str, path: Path, rng: np.random.Generator) -> Sequence[Wish
 
 
 def _largest(parts: Sequence[Floats], size: Callable[[Floats], int]) -> Sequence[Floats]:
-    """The largest, and all others as one."""
+    """The largest parts, and all other parts as one."""
     order = sorted(parts, key=size, reverse=True)
     rest = np.sort(np.concatenate((np.zeros(0), *order[_TENANTS - 1 :])))
     return [*order[: _TENANTS - 1], rest]
 
 
 def _replicas(arrivals_s: Floats, rng: np.random.Generator, mean_s: float) -> Sequence[int]:
-    """By look: enough for the most requests at once that any look of the last minutes has seen."""
+    """Replicas wanted at each look: enough for the most requests at a time in the last minutes."""
     ends = np.sort(arrivals_s + servegen.service_times(arrivals_s.size, mean_s, rng))
     looks = np.arange(0, SPAN_S, _LOOK_S)
     at_once = np.searchsorted(arrivals_s, looks, "right") - np.searchsorted(ends, looks, "right")
@@ -131,7 +132,7 @@ def _replicas(arrivals_s: Floats, rng: np.random.Generator, mean_s: float) -> Se
 
 
 def levels(replicas: Sequence[int]) -> Iterator[Ask]:
-    """The last replica that was added is the first to go."""
+    """Make asks of the numbers of replicas: the replica that was added last goes first."""
     began: list[int] = []
     found: list[Ask] = []
     for look, count in enumerate((*replicas, 0)):
@@ -144,7 +145,7 @@ def levels(replicas: Sequence[int]) -> Iterator[Ask]:
 
 
 def _jobs(group: str, path: Path, rng: np.random.Generator) -> Sequence[Wishes]:
-    """Image requests of 23 days, folded into one day, of which the busiest hours count."""
+    """The tenants of GenTD26: image requests of 23 days, folded into a day's busiest 12 hours."""
     with opened(path) as text:
         rows = [row for row in csv.DictReader(text) if row["exec_time_seconds"]][::_EVERY]
     times = np.array([datetime.fromisoformat(row["gmt_create"]).timestamp() for row in rows])
@@ -177,7 +178,7 @@ def _busiest_half(days_s: Floats) -> int:
 
 
 def backlog(instances: Mapping[str, int]) -> Sequence[Wishes]:
-    """Services that would take all there is, of each type one, and have no quota of their own."""
+    """Services without quota, one of each type, which would take all instances."""
     return [
         Wishes(
             name=f"backlog-{kind}",
@@ -201,11 +202,11 @@ _SERVEGEN: Mapping[str, tuple[int, float]] = {
     "servegen-small": (_DAY_S + 4 * 3600, _MEAN_S),
     "servegen-reason": (6 * 3600, _REASON_MEAN_S),
 }
-"""The span's first second, and a request's mean time of service."""
+"""The span's first second, and the mean seconds of service of a request."""
 
 
 def tenants(name: str, traces: Path, seed: int) -> Sequence[Wishes]:
-    """Of one trace. Raises TraceError if it is not there."""
+    """The tenants of one trace. Raises TraceError if the trace is not there."""
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     path = traces / FILES[name]
     if name in _SERVEGEN:

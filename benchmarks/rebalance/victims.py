@@ -1,7 +1,8 @@
-"""Whom others would send away so that waiting jobs start: the published orders, on our worlds.
+"""Policies that choose which runs go so that waiting jobs start: ours and published ones.
 
-Each takes the waiting jobs in turn, the most important first, and what it has sent away for one is
-free for the next. All have the same candidates: runs on borrowed quota that are beyond their term.
+Each policy takes the waiting jobs in turn, the most important first, and what it has sent away for
+one job is free for the next. All policies have the same candidates: runs on borrowed quota that are
+beyond their term.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,17 +12,17 @@ from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting, reclai
 
 _Order = Callable[[Running], tuple[float, ...]]
 _REORDERS = 2
-"""Slurm's default, preempt_reorder_count of SchedulerParameters being 1: it orders anew as long as
-it has done so no more often than that."""
+"""How often Slurm reorders candidates by default: preempt_reorder_count of SchedulerParameters is
+1, and Slurm reorders again as long as it has done so no more often than that."""
 
 
 @dataclass(frozen=True)
 class Eviction:
-    """What a policy does.
+    """The decision of a policy.
 
     Attributes:
-        victims: job ids of runs.
-        unserved: job ids of those who can't start even so.
+        victims: job ids of the runs that go.
+        unserved: job ids of the waiting jobs that can't start even then.
     """
 
     victims: frozenset[int]
@@ -32,7 +33,7 @@ Policy = Callable[[Taking], Eviction]
 
 
 def candidates(taking: Taking) -> Sequence[Running]:
-    """Runs that may be sent away."""
+    """Runs that may be sent away: those beyond their term."""
     oldest_s = taking.now_s - taking.term_s
     return [run for run in taking.running if run.start_s <= oldest_s]
 
@@ -43,25 +44,25 @@ def in_turn(taking: Taking) -> Sequence[Wanting]:
 
 
 class Places:
-    """What is free, by node and type."""
+    """The free instances, by node and type."""
 
     def __init__(self, free: Mapping[str, Mapping[str, int]]) -> None:
         self._free = {node: dict(types) for node, types in free.items()}
 
     def copy(self) -> "Places":
-        """Another one."""
+        """A copy, which can be changed independently."""
         return Places(self._free)
 
     def vacate(self, run: Running) -> None:
-        """What it held is free."""
+        """Free the instances that a run holds."""
         self._change(run.instances, 1)
 
     def occupy(self, run: Running) -> None:
-        """It holds that again."""
+        """Let a run hold its instances again."""
         self._change(run.instances, -1)
 
     def fitting(self, job: Wanting) -> Sequence[str]:
-        """The first nodes that have room for it; none if they are too few."""
+        """The first nodes that have room for a job; empty if these are too few."""
         found = []
         for node in self._free:
             if self._has(node, job):
@@ -71,7 +72,7 @@ class Places:
         return []
 
     def start(self, job: Wanting) -> bool:
-        """Whether it starts; it holds its instances then."""
+        """Start a job if it fits, so that it holds its instances; return whether it fits."""
         found = self.fitting(job)
         self._change(dict.fromkeys(found, job.instances), -1)
         return bool(found)
@@ -88,37 +89,39 @@ class Places:
 
 
 def slicewise(taking: Taking) -> Eviction:
-    """The product's decision, as it is."""
+    """The product's own decision, unchanged."""
     found = reclaim(taking)
     return Eviction(frozenset(found.victims), frozenset(found.missing))
 
 
 def newest_first(taking: Taking) -> Eviction:
-    """Of runs with a type that is wanted, the newest, until the job fits."""
+    """Send away runs with a type that is wanted, the newest first, until the job fits."""
     return _one_by_one(taking, lambda run: (-run.start_s, run.job_id), gives_back=False)
 
 
 def lowest_priority_first(taking: Taking) -> Eviction:
-    """Of runs with a type that is wanted, the least important, then the newest, until it fits."""
+    """Send away runs with a wanted type, least important then newest first, until the job fits."""
     return _one_by_one(taking, _least_important, gives_back=False)
 
 
 def kueue(taking: Taking) -> Eviction:
-    """Kueue's classic preemption: as lowest priority first, of tenants that borrow still; then, in
-    reverse, whoever need not go stays.
+    """Kueue's classic preemption: lowest priority first, of tenants that still borrow.
 
-    Kueue itself looks at quota by resource, not at nodes; here it is told which node is free.
+    Then, in reverse order, each run stays that need not go. Kueue itself looks at quota by
+    resource, not at nodes; here it knows which node is free.
     """
     return _one_by_one(taking, _least_important, gives_back=True)
 
 
 def slurm(taking: Taking) -> Eviction:
-    """preempt/qos with select/cons_tres: candidates in order of their number of nodes, then of
-    their ids, leave one by one, whatever they hold, until the job fits.
+    """Slurm's preempt/qos with select/cons_tres.
 
-    Whoever left last, and then who shares most of the nodes found, is put first, and again; at last
-    those go that had to leave and are on the nodes found. Of nodes that would do it takes the
-    first; Slurm takes the one with the fewest processors to spare.
+    Candidates, in order of their number of nodes and then of their ids, leave one by one, whatever
+    they hold, until the job fits. Then the candidate that left last is put first, followed by those
+    that share most of the nodes found, and candidates leave again in that order; this is done
+    twice. In the end those candidates go that had to leave and are on the nodes found. Of nodes
+    that would do, this function takes the first; Slurm takes the one with the fewest processors to
+    spare.
     """
     return _each_in_turn(taking, _slurm_victims)
 
@@ -137,7 +140,7 @@ def _least_important(run: Running) -> tuple[float, ...]:
 
 
 _Choice = Callable[[Wanting, Sequence[Running], Places], Sequence[Running] | None]
-"""Who goes for a job, of those that are there; None if nothing helps. It leaves places as found."""
+"""Chooses which of these runs go for a job; None if nothing helps. It leaves places unchanged."""
 
 
 def _each_in_turn(taking: Taking, choose: _Choice) -> Eviction:
@@ -187,7 +190,7 @@ def _holds(run: Running, types: Mapping[str, int]) -> bool:
 
 
 def _without_needless(job: Wanting, gone: Sequence[Running], trial: Places) -> Iterator[Running]:
-    """The last one stays on the list; the others go back, the latest first, as far as it fits."""
+    """Yield the last run, and each other run, latest first, without which the job does not fit."""
     yield gone[-1]
     for run in reversed(gone[:-1]):
         trial.occupy(run)

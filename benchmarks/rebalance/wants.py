@@ -1,4 +1,4 @@
-"""What a replay on a shared cluster keeps of each ask, and counts; its tenants' quotas."""
+"""The state of asks in a replay on a shared cluster, its counts, and its tenants' quotas."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,7 @@ from slurm_plugin.decide.policy import MAX_NOMINAL_MILLISLICES, Policy, Quota, T
 
 @dataclass(frozen=True)
 class Terms:
-    """[lending] of the settings."""
+    """Values of the settings' [lending], in seconds."""
 
     grace_s: int = 60
     term_s: int = 0
@@ -19,14 +19,17 @@ class Terms:
 
 @dataclass(order=True)
 class Want:
-    """An ask on its way: waits, runs, is sent away, runs again.
+    """An ask and its state: it waits, runs, may be sent away, and runs again.
 
     Attributes:
-        number: of all asks: also its job id.
-        start_s: of the run that it has now; last_start_s: also of one that has ended.
+        number: its number among all asks, which is also its job id.
+        tenant: the number of its tenant.
+        is_leaving: whether it was asked to go.
+        start_s: start of its current run; None while it does not run.
+        last_start_s: start of its latest run, also of one that has ended; None if it never ran.
         since_s: when it began to wait.
-        waited_s: all its waits together.
-        sent_away: how often.
+        waited_s: seconds of all its waits together.
+        sent_away: how often it was sent away.
     """
 
     submit_s: int
@@ -45,15 +48,16 @@ class Want:
 
 @dataclass
 class Counts:
-    """What happened.
+    """Counts of what happened.
 
     Attributes:
-        asked: replicas that the reclaim asked to go; ``cut_off``: of them those that Slurm
-            preempted while they drained.
-        preempted: runs that Slurm sent away unasked: replicas, and jobs.
+        asked: replicas that the reclaim asked to go.
+        cut_off: replicas among these that Slurm preempted while they drained.
+        preempted_replicas, preempted_jobs: runs that Slurm preempted without a request to go.
         lost_millislice_s: work of jobs that must be done again.
         loans, lent_millislices: loans granted or enlarged, and by how much.
-        held_millislice_s: by all.
+        recalls: recalls that began.
+        held_millislice_s: millislice-seconds held by all tenants.
     """
 
     asked: int = 0
@@ -68,7 +72,10 @@ class Counts:
 
 
 def policy(wishes: Sequence[Wishes], nominal: Sequence[int]) -> Policy:
-    """A group a trace; below it its tenants, who lend and borrow without limit."""
+    """A group for each trace, and below it its tenants.
+
+    Tenants lend without limit, and borrow without limit or not at all.
+    """
     policy = {
         group: Tenant(group, "", _quota(0)) for group in sorted({one.group for one in wishes})
     }

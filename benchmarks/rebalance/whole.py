@@ -1,9 +1,10 @@
-"""How much of what could start on idle quota does, beside lending that shares it as a fluid.
+"""Measures how much of what could start on idle quota does start.
 
-Worlds by chance: tenants in a tree, with weights, some with limits; some leave their own part idle,
-others have jobs that wait, of one or several instances. One round lends, then Slurm starts jobs as
-far as the limits of their QOS and free GPUs let it. What could start at most is the answer of an
-integer program (HiGHS).
+Lending for whole jobs is compared to lending that shares quota as a fluid. The worlds are random:
+tenants in a tree, with weights, some with limits. Some tenants leave their own part idle (their
+nominal less what their children are due); others have waiting jobs of one or several instances.
+One round lends, then Slurm starts jobs within the limits of their QOS and on free GPUs. An integer
+program (HiGHS) finds what could start at most.
 """
 
 from collections import Counter, defaultdict
@@ -28,7 +29,7 @@ _OWN = ", own parts"
 KINDS = tuple(
     kind + own for own in ("", _OWN) for kind in ("7g.80gb", "3g.40gb", "1g.10gb", "mixed")
 )
-"""Types of instances; and whether those who borrow have own parts, too."""
+"""Types of instances, and whether half of the borrowers have own parts, too."""
 _ON_A_GPU = {"7g.80gb": 1, "3g.40gb": 2, "1g.10gb": 7}
 _SLICE, _GPU = 1000, 7000
 _NOW_S, _TURN_S = 100_000, 1800
@@ -36,12 +37,18 @@ _COUNTS = (1, 1, 1, 2, 4)
 _MOST_JOBS = 3
 _OF_TWO_TYPES = 0.1
 _LIMITED = 0.1
-"""So many may lend or borrow no more than a GPU."""
+"""Share of tenants that may lend no more than a GPU, and of those that may borrow no more."""
 
 
 @dataclass(frozen=True)
 class World:
-    """Idle quota, idle GPUs, and who waits."""
+    """Idle quota, idle GPUs, and the jobs that wait.
+
+    Attributes:
+        demand: millislices that each tenant's jobs want.
+        waits: the waiting jobs, and the free instances.
+        capacity: millislices of all GPUs.
+    """
 
     policy: Policy
     demand: Mapping[str, int]
@@ -51,7 +58,7 @@ class World:
 
 @dataclass(frozen=True)
 class Started:
-    """Millislices that started, and that could have."""
+    """Millislices that started by fluid and by whole-job lending, and that could have at most."""
 
     fluid: int
     whole: int
@@ -59,7 +66,9 @@ class Started:
 
 
 def world(seed: int, kind: str) -> World:
-    """1 to 8 idle GPUs of 1 to 3 lenders, and of half of the borrowers where these have own parts;
+    """Draw a world of that kind.
+
+    It has 1 to 8 idle GPUs of 1 to 3 lenders, and of half of the borrowers if these have own parts;
     2 to 10 borrowers with up to 3 jobs each; up to 3 groups.
     """
     chance = Random(seed)  # noqa: S311 -- no secret
@@ -85,7 +94,7 @@ def world(seed: int, kind: str) -> World:
 
 
 def _job(chance: Random, key: int, kinds: Sequence[str]) -> WaitingJob:
-    """On one node; where there are several types, some jobs want two."""
+    """Draw a job on one node; if there are several types, some jobs want two."""
     several = len(kinds) > 1 and chance.random() < _OF_TWO_TYPES
     of = chance.sample(kinds, 2 if several else 1)
     instances = {kind: min(chance.choice(_COUNTS), 2 * _ON_A_GPU[kind]) for kind in of}
@@ -121,7 +130,7 @@ def _tenant(chance: Random, name: str, nominal: int, above: str) -> Tenant:
 
 
 def started(seed: int, kind: str) -> Started:
-    """One world."""
+    """Draw one world, and start jobs in it after each way of lending."""
     one = world(seed, kind)
     fluid = lend(one.policy, one.demand, (), one.capacity)
     whole = lend_whole_jobs(one.policy, one.demand, one.waits, (), capacity=one.capacity, lately={})
@@ -129,8 +138,10 @@ def started(seed: int, kind: str) -> Started:
 
 
 def _starting(one: World, loans: Sequence[Loan]) -> int:
-    """What Slurm starts, by priority: within the limit of the tenant's borrowed QOS, on the node
-    that has least left.
+    """Millislices of the jobs that Slurm starts, by priority.
+
+    A job starts within the limit of its tenant's borrowed QOS, on the fitting node that has least
+    left.
     """
     queues = one.waits.queues
     costs = {
@@ -156,9 +167,11 @@ def _jobs(one: World) -> Iterator[tuple[str, WaitingJob]]:
 
 
 def _most(one: World) -> int:
-    """Columns: each job on each node that could hold it, and what passes into and out of each
-    tenant's subtree. Rows: each job once, instances of each type on each node, and what each own
-    account has.
+    """The most millislices that could start, by an integer program.
+
+    Columns: each job on each node that could hold it, and the quota that passes into and out of
+    each tenant's subtree. Rows: each job once, instances of each type on each node, and what each
+    tenant has.
     """
     jobs, free, own = list(_jobs(one)), one.waits.free, own_part(one.policy)
     places = [(node, kind) for node, there in free.items() for kind in there]
@@ -181,8 +194,10 @@ def _most(one: World) -> int:
 
 
 def report(found: Mapping[str, Sequence[Started]]) -> Mapping[str, Any]:
-    """By profile: the share of what could start that did, and of worlds where nothing did though
-    something could.
+    """Figures by kind, for both ways of lending.
+
+    They are the share of what could start that did, and the share of worlds where nothing did
+    though something could.
     """
     return {
         name: {

@@ -1,4 +1,4 @@
-"""Clusters in which lenders want their own back, drawn by chance from a seed."""
+"""Draws clusters in which lenders want their quota back, by chance from a seed."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from random import Random
 from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting
 
 COSTS = {"1g.10gb": 1000, "2g.20gb": 2000, "3g.40gb": 3500, "7g.80gb": 7000}
-"""Millislices of an instance."""
+"""Millislices of an instance of each type."""
 
 _LAYOUTS: Sequence[Mapping[str, int]] = (
     {"1g.10gb": 7},
@@ -16,7 +16,7 @@ _LAYOUTS: Sequence[Mapping[str, int]] = (
     {"3g.40gb": 2},
     {"7g.80gb": 1},
 )
-"""How a GPU may be cut."""
+"""Ways to cut a GPU: instances by type."""
 
 _NOW_S = 1_000_000
 _OLDEST_S = 86_400
@@ -24,18 +24,19 @@ _OLDEST_S = 86_400
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large a world is, and of what.
+    """How large a world is, and what it consists of.
 
     Attributes:
-        runs: at most so many: GPUs have only so many instances.
-        tenants: every other one borrows, the others lend.
-        wanting: waiting jobs of lenders.
-        replicas: the share of runs that are replicas.
-        large: the share of runs and of waiting jobs that need several instances of their type, on
-            one node or on two; a replica is on one.
-        free: the share of instances that nobody holds.
-        layouts: so many of the ways to cut a GPU; the first has 1g.10gb alone.
-        term_s: so long after its start a run is left alone; the oldest is a day old.
+        gpus, gpus_per_node: number of GPUs, in all and on a node.
+        runs: the most runs; there are fewer if the GPUs have fewer instances.
+        tenants: number of tenants; every other one borrows, the others lend.
+        wanting: number of lenders' waiting jobs.
+        replicas: share of runs that are replicas.
+        large: share of runs and of waiting jobs that need several instances of their type, on
+            one node or on two; a replica is on one node.
+        free: share of instances that no run holds.
+        layouts: number of ways to cut a GPU that occur; the first has 1g.10gb alone.
+        term_s: seconds after its start for which a run is left alone; the oldest is a day old.
     """
 
     gpus: int
@@ -51,13 +52,14 @@ class Sizes:
 
 
 WHOLE = Sizes(gpus=10_000, runs=20_000, tenants=1_000, wanting=2_000)
-"""As large as a cluster may be."""
+"""A world as large as a cluster may be."""
 
 
 def world(seed: int, sizes: Sizes) -> Taking:
-    """The same for the same seed and sizes.
+    """Draw a world, which is the same for the same seed and sizes.
 
-    Instances are free, or held by runs on borrowed quota; what guaranteed jobs hold is not in it.
+    Its instances are free or held by runs on borrowed quota; instances that guaranteed jobs hold
+    are not in it.
     """
     draw = _Draw(Random(seed), sizes)  # noqa: S311 -- no secret
     running = tuple(draw.running())
@@ -75,11 +77,12 @@ def world(seed: int, sizes: Sizes) -> Taking:
 
 
 class _Draw:
-    """One world in the making.
+    """One world while it is drawn.
 
     Attributes:
-        left: instances by node and type that nobody holds yet.
-        free: those that nobody shall hold.
+        borrowers: names of the tenants that borrow.
+        free: instances by node and type that no run shall hold.
+        _left: instances by node and type that no run holds yet.
     """
 
     def __init__(self, chance: Random, sizes: Sizes) -> None:
@@ -99,7 +102,7 @@ class _Draw:
         return dict(found)
 
     def running(self) -> Iterator[Running]:
-        """Runs on what is left, in places by chance."""
+        """Draw runs on the instances that are left, in random places."""
         places = [(name, kind) for name, there in self._left.items() for kind in there.elements()]
         self.chance.shuffle(places)
         for job_id, (name, kind) in enumerate(places[: self._sizes.runs], start=1):
@@ -128,12 +131,12 @@ class _Draw:
         return self.chance.random() < self._sizes.large
 
     def _others(self, kind: str) -> Sequence[str]:
-        """Another node that has such an instance left, if one drawn by chance does."""
+        """A node drawn by chance, if it has an instance of that type left; else no node."""
         other = self.chance.choice(list(self._left))
         return [other] if self._left[other][kind] > 0 else []
 
     def wanting(self, job_id: int) -> Wanting:
-        """A job of a lender."""
+        """Draw a waiting job of a lender."""
         layout = self.chance.choice(_LAYOUTS[: self._sizes.layouts])
         kind = self.chance.choice(list(layout))
         count = self.chance.choice((1, 2, 4)) if self._is_large() else 1
@@ -148,7 +151,7 @@ class _Draw:
         )
 
     def above(self, running: Sequence[Running]) -> Mapping[str, int]:
-        """What tenants hold beyond their own part: all that they borrow, or a part of it."""
+        """Millislices that tenants hold beyond their own part: all of their runs, or a part."""
         held: Counter[str] = Counter()
         for run in running:
             held[run.tenant] += run.cost_millislices
