@@ -1,5 +1,5 @@
--- A job_submit.lua that only sends slicewise.lua's question to an echo server, over a connection
--- that it keeps, and decodes what comes back. It decides nothing.
+-- A job_submit.lua that only sends slicewise.lua's question to an echo server, over one kept
+-- connection, and decodes the reply. It decides nothing.
 local cjson = require "cjson"
 local unix = require "socket.unix"
 

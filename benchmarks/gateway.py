@@ -58,7 +58,7 @@ class Arm:
     errors: int = 0
 
     async def ask(self, number: int) -> None:
-        """Ask over the connection whose turn it is; record the latency or count an error."""
+        """Ask over the connection that is next in turn; record the latency or count an error."""
         begin_s = time.perf_counter()
         try:
             await self.connections[number % len(self.connections)].ask()

@@ -60,7 +60,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Collect an answer, whose length shows its end; called by asyncio."""
+        """Collect an answer, which ends at its stated length; called by asyncio."""
         self._received += data
         head, found, body = self._received.partition(b"\r\n\r\n")
         if found and len(body) >= _length(head) and not self._answer.done():

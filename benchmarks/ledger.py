@@ -107,7 +107,7 @@ CELLS = (
 
 @dataclass(frozen=True)
 class Bench:
-    """A server, clients, and how long to measure."""
+    """A server and clients, and how much to measure with them."""
 
     server: Server
     clients: Clients

@@ -31,7 +31,7 @@ from slurm_plugin.decide.qos_names import qos_name
 from slurm_plugin.ledger.store import Ledger
 
 SEED = 0
-"""Nothing is drawn."""
+"""The report names a seed, but no random numbers are drawn."""
 AIM_S = 60.0
 """Longest acceptable first compilation, in seconds."""
 

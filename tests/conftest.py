@@ -1,10 +1,10 @@
-"""How tests run: how Hypothesis tries, their order, one folder for all that they make.
+"""Sets how tests run: how Hypothesis tries, their order, one folder for all that they make.
 
-An example that failed is kept in ``.hypothesis`` of this checkout and tried first from then on; one
-that is worth keeping for everybody goes with ``@example`` above its property, where no version of
-Hypothesis forgets it.
+Hypothesis keeps an example that failed in ``.hypothesis`` of this checkout and tries it first from
+then on. An example that is worth keeping for all checkouts goes with ``@example`` above its
+property, where no version of Hypothesis forgets it.
 
-That this file is here also lets tests import modules beside it.
+Because this file is here, tests can import the modules beside it.
 """
 
 import gc
@@ -38,13 +38,13 @@ settings.register_profile(
 )
 settings.load_profile("slicewise")
 
-# gRPC starts its threads again in a process that is forked beside them. One did not get from there
-# to its program: a daemon that a test had started never came.
+# gRPC starts its threads again in a process that is forked beside them. One such process never
+# reached its program: a daemon that a test had started did not come up.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 
 _GARBAGE_AFTER = 50_000
-"""So many new objects before Python looks for garbage. With the usual 700 that took a twelfth of
-the CPU of the tests that need no server.
+"""Number of new objects before Python looks for garbage. With the usual 700 that took a twelfth of
+the CPU time of the tests that need no server.
 """
 
 _RUN_FOLDER = pytest.StashKey[RunFolder]()
@@ -52,15 +52,15 @@ _RUN_FOLDER = pytest.StashKey[RunFolder]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """An order to end is as good as Ctrl-C: fixtures clean up. Garbage is seldom looked for."""
+    """Treat SIGTERM and SIGHUP as Ctrl-C, so that fixtures clean up; seldom look for garbage."""
     gc.set_threshold(_GARBAGE_AFTER)
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
-        # A pool's processes are forked, and wait for ever for one of them that an order to end
-        # does not end.
+        # A pool's processes are forked, and the pool waits for ever for a process that does not
+        # end when it is told to.
         os.register_at_fork(after_in_child=_as_usual)
-        # A shell in whose background tests run has them, and all that they start, ignore it.
+        # A shell that runs tests in its background lets them, and all that they start, ignore it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if _is_worker(config):
         return
@@ -94,7 +94,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Schedule | None:
-    """Ours, unless another way is asked for."""
+    """Our schedule, unless the command line asks for another one."""
     return Schedule(config, log) if config.option.dist == "load" else None
 
 
@@ -105,6 +105,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests stay until the end: the garbage collector need not look through them."""
+    """Exempt collected tests from garbage collection: thousands of them stay until the end."""
     gc.collect()
     gc.freeze()

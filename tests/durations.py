@@ -1,4 +1,4 @@
-"""What a run of the tests took: the slowest tests, and the time by folder beside its budget."""
+"""Reports how long tests took: the slowest tests, and the time by folder beside its budget."""
 
 import json
 import os
@@ -15,23 +15,23 @@ BUDGETS_VARIABLE = "SLICEWISE_TEST_BUDGETS"
 """``integration=60 property=6``: minutes by folder, as the Makefile has them."""
 _SLOWEST = 20
 _WIDTH = 140
-"""Of what no terminal shows."""
+"""Width of the output, in characters, if it does not go to a terminal."""
 
 
 class Durations:
-    """Collects the seconds of each test, what it prepares and cleans up included."""
+    """Collects the seconds of each test, including setup and teardown."""
 
     def __init__(self, report: Path) -> None:
         self._report = report
         self._by_test_s: dict[str, float] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """One phase of a test."""
+        """Add the seconds of one phase of a test."""
         before_s = self._by_test_s.get(report.nodeid, 0.0)
         self._by_test_s[report.nodeid] = before_s + report.duration
 
     def pytest_terminal_summary(self) -> None:
-        """Two tables for people, every test's seconds for machines."""
+        """Print two tables, and write every test's seconds as JSON."""
         if not self._by_test_s:
             return
         out = Console(width=None if sys.stdout.isatty() else _WIDTH)
@@ -66,7 +66,7 @@ class Durations:
 
 
 def by_folder(by_test_s: Mapping[str, float]) -> Mapping[str, tuple[int, float]]:
-    """How many tests each folder below tests/ has, and their seconds."""
+    """The number of tests in each folder below tests/, and their seconds."""
     found: dict[str, tuple[int, float]] = {}
     for test, took_s in by_test_s.items():
         folder = (*PurePosixPath(test.partition("::")[0]).parts, "")[1]
@@ -76,6 +76,6 @@ def by_folder(by_test_s: Mapping[str, float]) -> Mapping[str, tuple[int, float]]
 
 
 def budgets_s(text: str) -> Mapping[str, float]:
-    """Seconds by folder, of the variable's minutes."""
+    """Parse the variable's minutes by folder into seconds by folder."""
     pairs = (pair.partition("=") for pair in text.split())
     return {folder: float(minutes) * 60 for folder, _, minutes in pairs}

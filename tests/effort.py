@@ -1,9 +1,9 @@
-"""How much a test tries."""
+"""Decides how many examples a test tries."""
 
 import os
 
 _NIGHTLY = 20
-"""Times as many with SLICEWISE_NIGHTLY=1."""
+"""With SLICEWISE_NIGHTLY=1 tests try this many times as many examples."""
 
 
 def is_nightly() -> bool:
@@ -11,5 +11,5 @@ def is_nightly() -> bool:
 
 
 def examples(count: int, nightly: int | None = None) -> int:
-    """So many; by night ``nightly``, or twenty times as many."""
+    """``count``; in a nightly run ``nightly``, or else twenty times ``count``."""
     return (nightly or count * _NIGHTLY) if is_nightly() else count

@@ -1,4 +1,4 @@
-"""A GPU node for a test: pynvml as it is, on the emulated driver."""
+"""A GPU node for a test: pynvml, unchanged, on the emulated driver."""
 
 import ctypes
 import os
@@ -17,7 +17,7 @@ BUILDS = Path(__file__).parents[1] / "build"
 
 @contextmanager
 def gpu_node(*gpus: EmulatedGpu) -> Iterator[EmulatedDriver]:
-    """These boards, in this process."""
+    """Emulate a node with these boards in this process."""
     _loaded()
     with TemporaryDirectory() as directory:
         driver = EmulatedDriver(Path(directory))
@@ -28,5 +28,5 @@ def gpu_node(*gpus: EmulatedGpu) -> Iterator[EmulatedDriver]:
 
 @cache
 def _loaded() -> ctypes.CDLL:
-    # What pynvml loads by name later is what has that name already.
+    # When pynvml loads the driver's library by name later, it gets this one, which has that name.
     return ctypes.CDLL(str(library(BUILDS)), mode=ctypes.RTLD_GLOBAL)

@@ -1,7 +1,7 @@
-"""Ports for servers of tests, which nothing else gets meanwhile.
+"""Finds ports for servers of tests, which no other program gets meanwhile.
 
 They are below the ports that the kernel gives to outgoing connections: any client on the machine
-may get one of those between two starts of a server, and the second one fails.
+may get one of those between two starts of a server, and the second start then fails.
 """
 
 import random
@@ -9,14 +9,17 @@ import socket
 from collections import deque
 
 _RANGE = (*range(15_100, 16_000), *range(32_000, 32_768))
-"""What no sandbox uses (sandbox/layout.py), either."""
+"""Ports that no sandbox uses (sandbox/layout.py), either."""
 _HELD: deque[socket.socket] = deque()
 _MOST_HELD = 100
-"""By this process; a test that long ago asked for a port needs it no more."""
+"""Most ports that this process holds: a test that asked for a port long ago needs it no more."""
 
 
 def free_port() -> int:
-    """One at 127.0.0.1 on which nobody listens; no other process of tests is given it for now."""
+    """A port at 127.0.0.1 on which no process listens; no other process of tests gets it for now.
+
+    Raises OSError if there is none.
+    """
     for port in random.sample(_RANGE, len(_RANGE)):
         if holder := _held(port):
             _HELD.append(holder)
@@ -27,7 +30,7 @@ def free_port() -> int:
 
 
 def _held(port: int) -> socket.socket | None:
-    # An abstract name: it goes with this process, whatever ends it.
+    # An abstract name disappears with this process, whatever ends the process.
     holder = socket.socket(socket.AF_UNIX)
     with socket.socket() as listener:
         try:

@@ -1,4 +1,4 @@
-"""What a plan of instances must keep, looked at without the code that makes it."""
+"""Checks the rules of a plan of instances, without the code that makes the plan."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ Filling = Mapping[str, int]
 def broken_rules(
     plan: InstancePlan, services: Mapping[str, ServiceLoad], on: Board, share: Fraction
 ) -> list[str]:
-    """Loads that are not served, answers that are late, layouts that no board can have."""
+    """Broken rules, in words: loads not served, late answers, layouts that no board can have."""
     wrong = [f"{name} is missing" for name in services if name not in plan.instances]
     for name, rows in plan.instances.items():
         load = services[name]
@@ -32,7 +32,7 @@ def broken_rules(
 
 
 def legal(layout: Layout, on: Board) -> bool:
-    """Each at a start that its profile has, none over another, no more compute than there is."""
+    """Whether each instance is at a start of its profile, none overlaps, and compute suffices."""
     taken: list[int] = []
     compute_slices = 0
     for one in layout:
@@ -62,7 +62,10 @@ def _chosen(plan: InstancePlan) -> Counter[str]:
 
 
 def proven(demands: Iterable[Demand], plan: InstancePlan, on: Board) -> int:
-    """GPUs needed at least by the plan's prices: all that is needed, by the dearest layout."""
+    """The GPUs needed at least: the price of all demands ÷ that of the dearest layout, rounded up.
+
+    The prices are the plan's.
+    """
     dearest = max(
         sum(plan.prices.get(one.profile, 0) for one in layout) for layout in geometry(on).maximal
     )
@@ -71,7 +74,7 @@ def proven(demands: Iterable[Demand], plan: InstancePlan, on: Board) -> int:
 
 
 def price_of(demand: Demand, prices: Mapping[str, int]) -> int:
-    """Of the cheapest instances that serve the load."""
+    """The price of the cheapest instances that serve the load."""
 
     @cache
     def least(left_mrps: int) -> int:
@@ -83,7 +86,7 @@ def price_of(demand: Demand, prices: Mapping[str, int]) -> int:
 
 
 def demand_of(load: ServiceLoad, share: Fraction) -> Demand:
-    """With the most throughput of each profile that is in time."""
+    """The demand of a service, with the highest throughput of each profile that is in time."""
     rates: dict[str, int] = {}
     for row in load.measured:
         if row.throughput_mrps and row.latency_us < share * load.slo_us:
@@ -92,7 +95,7 @@ def demand_of(load: ServiceLoad, share: Fraction) -> Demand:
 
 
 def fewest(demands: Sequence[Demand], fillings: Iterable[Filling]) -> int:
-    """GPUs, by trying all."""
+    """The fewest GPUs that serve the demands, found by trying all combinations."""
     known = [Counter(filling) for filling in fillings]
     options = [list(_covers(demand)) for demand in demands]
     totals = {_frozen(sum(choice, Counter[str]())) for choice in product(*options)}
@@ -104,7 +107,7 @@ def fewest(demands: Sequence[Demand], fillings: Iterable[Filling]) -> int:
 
 
 def _covers(demand: Demand) -> Iterable[Counter[str]]:
-    """All that serve the load, but not with an instance to spare."""
+    """All sets of instances that serve the load without an instance to spare."""
     most = [range(-(-demand.load_mrps // rate) + 1) for rate in demand.rates_mrps.values()]
     for counts in product(*most):
         cover = Counter(dict(zip(demand.rates_mrps, counts, strict=True)))

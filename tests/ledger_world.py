@@ -35,18 +35,18 @@ from slurm_plugin.rolls import roll_budgets
 PARTITION = "gpu"
 COSTS = {"1g.10gb": Millislices(1000), "1g.20gb": Millislices(1750), "3g.40gb": Millislices(3500)}
 START_S = 1_600_000_000
-"""Long ago: a history goes on for years, and nothing may be accounted for that is to come."""
+"""A time long ago: a history goes on for years, and accounting must not cover future seconds."""
 ZONE = "Europe/Berlin"
 TENANTS = ("tenant0", "tenant1", "lone")
 
 
 @dataclass
 class SimulatedRun:
-    """One run of a job, and what will become of it.
+    """One run of a job, and its fate.
 
-    Accounting shows its end ``delay_s`` after it, at ``visible_s``, and may put it ``back_s``
-    earlier. ``failed``: its node's failure ends it. Accounting may lose it: then ``known_s`` is the
-    first look at Slurm without it.
+    Accounting shows the run's end ``delay_s`` later, at ``visible_s``, and may date the end
+    ``back_s`` earlier. ``failed``: a failure of the node ends the run. ``lost``: accounting loses
+    the run. ``known_s``: the first look at Slurm without the run.
     """
 
     job_id: int
@@ -134,7 +134,8 @@ _PARTITIONS = st.sampled_from((PARTITION,) * 4 + ("cpu",))
 _JOBS = st.integers(1, 3)
 _LATEST_S = 10 * ACCOUNTING_DELAY_S
 _DELAYS = st.integers(0, ACCOUNTING_DELAY_S) | st.integers(0, _LATEST_S)
-"""How late accounting shows an end. Beyond ``ACCOUNTING_DELAY_S`` only reserved runs are found."""
+"""Seconds until accounting shows an end. After ``ACCOUNTING_DELAY_S`` only reserved runs are
+found."""
 _BACK = st.just(0) | st.integers(0, ACCOUNTING_DELAY_S - 1)
 _MANY = 1000
 
@@ -144,8 +145,11 @@ _BUDGETS = st.builds(Budget, st.sampled_from(Period), _AMOUNTS, _AMOUNTS)
 
 
 class World(RuleBasedStateMachine):
-    """Starts, ends, requeues, failing nodes, changed limits, late and back-dating accounting, stale
-    looks, budgets that roll and change, crashes between any two writes, replays.
+    """A Hypothesis state machine of all that can happen.
+
+    Runs start, end, are requeued, and get other limits. Nodes fail. Accounting is late and
+    back-dates. Looks are stale, budgets roll and change, the daemon crashes between any two writes,
+    and decisions are replayed.
     """
 
     cluster = "simulated"
@@ -243,7 +247,10 @@ class World(RuleBasedStateMachine):
 
     @rule(job_id=_JOBS)
     def end_and_be_lost(self, job_id: int) -> None:
-        """Slurm ends runs at their time limits, and what is reserved is no less."""
+        """End a run that accounting then loses, no later than what is reserved for it covers.
+
+        Slurm ends runs at their time limits, and no less than that is reserved.
+        """
         run = self._running(job_id)
         held = self._reservation(run) if run is not None else None
         if run is not None and held is not None:
@@ -259,7 +266,7 @@ class World(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """The daemon starts anew: what it remembered is gone."""
+        """Restart the daemon, which forgets what it remembered."""
         self.gone = {}
         for run in self.runs:
             run.known_s = None
@@ -317,7 +324,7 @@ class World(RuleBasedStateMachine):
 
     @rule(accounting=st.booleans(), writes=st.integers(0, 5) | st.just(_MANY))
     def turn(self, accounting: bool, writes: int) -> None:
-        """One turn on the last look, however stale; it dies after so many ``writes``."""
+        """Take a turn on the last look, however stale; the daemon dies after ``writes`` writes."""
         store = CrashingStore(self.store, writes)
         with suppress(CrashError):
             self._charge(store, accounting=accounting)
@@ -327,7 +334,7 @@ class World(RuleBasedStateMachine):
             self._check_roll(entry, had)
 
     def _check_roll(self, entry: BudgetEntry, had: int) -> None:
-        """Of a period that begins; ``had`` was unspent before. At most once per period."""
+        """Check a roll that begins a period, at most once per period; ``had``: unspent before."""
         tenant, begins_s = entry.tenant, entry.period_start_s
         budget = self.policy[tenant].budget
         assert budget is not None
@@ -346,7 +353,7 @@ class World(RuleBasedStateMachine):
         self._follow(entry)
 
     def _used_since(self, payer: str, begins_s: int) -> int:
-        """By runs that have ended."""
+        """Millislice-seconds used since ``begins_s`` by ended runs for which ``payer`` pays."""
         return sum(
             row.used_millislice_s
             * (row.end_s - max(begins_s, row.run.key.start_s))
@@ -394,7 +401,7 @@ class World(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 100))
     def replay(self, which: int) -> None:
-        """An old decision comes again; it may only do what it would have done the first time."""
+        """Post an old decision again; it may only do what it would have done the first time."""
         if self.decided:
             self.store.charges.post(self.decided[which % len(self.decided)])
 
@@ -409,7 +416,7 @@ class World(RuleBasedStateMachine):
         assert all(one.reserved_millislice_s > 0 <= one.posted_millislice_s for one in held)
 
     def teardown(self) -> None:
-        """All ends and accounting has caught up: use is exact, and stays so."""
+        """End all runs and let accounting catch up: use is then exact, and stays exact."""
         for run in self.runs:
             if run.end_s is None:
                 self._end(run)
@@ -449,7 +456,7 @@ class World(RuleBasedStateMachine):
 def _balance_of(
     tenant: str, granted: int, rows: Sequence[StatementRow], held: Sequence[Reservation]
 ) -> Balance:
-    """What it must be: of the runs that it pays for, and of its own."""
+    """What a tenant's balance must be, by the runs that it pays for and by its own runs."""
     paid = [row for row in rows if row.run.payer == tenant]
     settled = [row for row in rows if row.run.tenant == tenant and row.end_s is not None]
     taken = sum(row.used_millislice_s + row.reserved_millislice_s for row in paid)
@@ -468,7 +475,7 @@ def _balance_of(
 
 
 def _bounds(run: SimulatedRun) -> tuple[int, int]:
-    """What may be charged: exactly its use, or where accounting lost it up to ``known_s``."""
+    """The least and most that may be charged: exactly the use; for a lost run up to ``known_s``."""
     assert run.end_s is not None
     assert run.known_s is not None
     least = (run.end_s - run.start_s) * run.cost

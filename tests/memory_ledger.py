@@ -1,4 +1,4 @@
-"""The ledger's rules in a few lines of Python, and a daemon's death between two writes to it."""
+"""The ledger's rules in a few lines of Python, and a daemon that dies between two writes."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ from slurm_plugin.decide.statement import open_row, totals
 
 
 class Store(Protocol):
-    """What the loop needs of a ledger."""
+    """The parts of a ledger that the loop needs."""
 
     charges: Any
     budgets: Any
@@ -35,12 +35,12 @@ class Store(Protocol):
 
 
 class OverdrawnError(Exception):
-    """More was posted, waived, voided or reversed than there was."""
+    """More was posted, waived, voided or reversed than was reserved or used."""
 
 
 @dataclass
 class MemoryStore(OwnParts):
-    """What PostgreSQL's tables and triggers must agree with."""
+    """A ledger in memory, with which PostgreSQL's tables and triggers must agree."""
 
     booked: dict[RunKey, Charge] = field(default_factory=dict)
     entered: list[BudgetEntry] = field(default_factory=list)
@@ -159,7 +159,7 @@ class MemoryStore(OwnParts):
 
 
 def balance(transfers: Sequence[Transfer], account: Account) -> MillisliceSeconds:
-    """Credits less debits."""
+    """An account's credits less its debits."""
     total = 0
     for transfer in transfers:
         debit, credit = DEBIT_CREDIT[transfer.kind]
@@ -199,7 +199,7 @@ class CrashError(Exception):
 
 @dataclass
 class CrashingStore:
-    """A store that lets so many writes through, then dies in the midst of the next.
+    """A store that lets ``writes`` writes through, then dies in the middle of the next.
 
     ``rolled``: the rolls that it let through, and what was unspent before each.
     """

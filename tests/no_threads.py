@@ -1,7 +1,7 @@
-"""What a program hands to a thread, done where it stands.
+"""Calls what a program hands to a thread directly, without a thread.
 
-A test that lets it die at each of its calls hands over thousands, and the way there and back took
-longer than the calls.
+A test that lets a program die at each of its calls makes thousands of calls, and handing them to a
+thread and back took longer than the calls themselves.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 @contextmanager
 def no_threads() -> Iterator[None]:
-    """Meanwhile ``asyncio.to_thread`` calls at once."""
+    """Meanwhile ``asyncio.to_thread`` calls directly."""
     with patch("asyncio.to_thread", _called):
         yield
 

@@ -1,4 +1,4 @@
-"""Slurm's commands as scripts in a directory: a batch job runs here, its comment is a file."""
+"""Slurm's commands as scripts in a directory: a batch job runs locally, its comment is a file."""
 
 import stat
 from pathlib import Path
@@ -27,7 +27,7 @@ esac
 
 
 def command(place: Path, name: str, script: str) -> None:
-    """One command; what it was given is another line of ``given``."""
+    """Write one command, which appends its name and arguments as a line to ``given``."""
     path = place / name
     here = f"here={place}"
     path.write_text(f'#!/bin/sh\n{here}\necho "{name} $*" >>$here/given\n{script}\n')
@@ -35,13 +35,16 @@ def command(place: Path, name: str, script: str) -> None:
 
 
 def given(place: Path) -> list[str]:
-    """What was run, but looks at the job."""
+    """The commands that were run, except those that looked at the job."""
     lines = (place / "given").read_text().splitlines()
     return [one for one in lines if not one.startswith("squeue") and "show job" not in one]
 
 
 def runs_jobs(place: Path) -> None:
-    """Of one batch job, which runs at once. Files ``waits`` and ``dies`` make it do that."""
+    """Write the commands for one batch job, which runs immediately.
+
+    While a file ``waits`` exists it waits instead; a file ``dies`` makes its node fail.
+    """
     scripts = (("sbatch", _SBATCH), ("squeue", _SQUEUE), ("scontrol", _SCONTROL))
     for name, script in (
         *scripts,

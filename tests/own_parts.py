@@ -1,4 +1,4 @@
-"""Ledgers of tests that are each of the ledger's parts themselves."""
+"""Ledgers for tests, where one object is also each of the ledger's parts."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ PARTS = (
 
 
 def books_of(when: Moment, **parts: Any) -> Books:
-    """A ledger's books; what is not given is empty."""
+    """A ledger's books; parts that are not given are empty."""
     empty: dict[str, Any] = {
         "change_id": 0,
         "compiled_id": 0,
@@ -40,9 +40,9 @@ def books_of(when: Moment, **parts: Any) -> Books:
 
 
 class OwnParts:
-    """``ledger.charges.post`` is its own ``post``, and so with all the others.
+    """A ledger that is each of its parts: ``ledger.charges.post`` is its own ``post``, and so on.
 
-    What it lacks of the books is empty.
+    Parts of the books that it lacks are empty.
     """
 
     def books(self, at_s: float, zone: str) -> Books:

@@ -1,6 +1,6 @@
-"""Turns decided with the plainest autoscaler: what the load needs now, or a remembered peak.
+"""Decides turns with the simplest autoscaler: what the load needs now, or a remembered peak.
 
-For tests of what a turn does with a number of replicas, whatever that follows from.
+This is for tests of what a turn does with a number of replicas, whatever led to that number.
 """
 
 from math import ceil

@@ -1,7 +1,7 @@
-"""Plant one fault at a time in a copy of the tree: a test that is named with it must fail.
+"""Plants one fault at a time in a copy of the tree: a test that is named with it must fail.
 
-The faults are in planted_faults.toml. Were a copy not what its tests import, nothing would fail:
-every fault would survive.
+The faults are in planted_faults.toml. If tests did not import the copy, none would fail and every
+fault would survive.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from rich.table import Column, Table
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "build" / "reports" / "faults.json"
 _COPIES = 2
-"""So many faults are tried at once."""
+"""Number of faults that are tried at the same time."""
 _LONGEST_S = 300.0
-"""Tests that still run then have not failed."""
+"""Seconds after which tests that still run count as not failed."""
 _LONGEST_ALL_S = 6 * _LONGEST_S
-"""Of all tests together without a fault."""
+"""Most seconds for all tests together without a fault."""
 _NOT_COPIED = shutil.ignore_patterns(".git", ".venv", "build", ".*_cache", ".hypothesis")
 _PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
@@ -37,12 +37,12 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Fault:
-    """One line of a file, changed as somebody might by mistake.
+    """A change to one line of a file, as a developer might make it by mistake.
 
     Attributes:
         name: what goes wrong, in words.
-        old: the line, or a part of it, with as much around it as makes it the only one.
-        killed_by: what to give to pytest.
+        old: the line, or a part of it, with enough text around it to occur only once in the file.
+        killed_by: pytest's arguments: the tests that are run, of which one must fail.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Outcome:
-    """``by`` is the test that failed; "" if none did: the fault survived."""
+    """The result of one fault; ``by`` is the test that failed, or "" if the fault survived."""
 
     name: str
     file: str
@@ -69,7 +69,7 @@ class Outcome:
 
 
 def faults() -> tuple[Fault, ...]:
-    """Those of the list."""
+    """The faults listed in planted_faults.toml."""
     listed = tomllib.loads((ROOT / "tests" / "planted_faults.toml").read_text(encoding="utf-8"))
     return tuple(Fault(**{**one, "killed_by": tuple(one["killed_by"])}) for one in listed["fault"])
 
@@ -81,7 +81,10 @@ async def _failed(
     longest_s: float = _LONGEST_S,
     keeps_bytecode: bool = False,
 ) -> str:
-    """The first test that fails there, "" if none. Raises ValueError if they can't be run."""
+    """Run tests in the copy, and return the first that fails; "" if none does.
+
+    Raises ValueError if the tests can't be run, and TimeoutError if they take too long.
+    """
     dont_write = "" if keeps_bytecode else "1"
     own = {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": dont_write}
     process = await asyncio.create_subprocess_exec(
@@ -99,7 +102,7 @@ async def _failed(
             process.kill()
             await process.wait()
     failed = _FAILED.search(text := output.decode())
-    # 1: tests have failed; all else but 0 is a copy in which they don't even begin.
+    # Exit code 1: tests have failed. Any other but 0: the tests did not even begin.
     if process.returncode not in {0, 1} or (process.returncode and failed is None):
         raise ValueError(text)
     return failed[1] if failed is not None else ""
@@ -119,7 +122,10 @@ async def _tried(fault: Fault, copy: Path) -> Outcome:
 
 
 async def _all_tried(listed: Sequence[Fault], console: Console) -> list[Outcome]:
-    """However it ends, no copy is left. Raises ValueError if something fails without a fault."""
+    """Try all faults, and leave no copy however that ends.
+
+    Raises ValueError if a test fails without a fault.
+    """
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -156,7 +162,10 @@ async def _all_tried(listed: Sequence[Fault], console: Console) -> list[Outcome]
 
 
 def main() -> int:
-    """Write build/reports/faults.json and show it; 1 if a fault survived."""
+    """Write build/reports/faults.json and show it; return the exit code.
+
+    It is 1 if a fault survived or faults could not be tried, and 130 after an interruption.
+    """
     console, listed = Console(), faults()
     try:
         for fault in listed:

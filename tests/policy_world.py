@@ -1,6 +1,6 @@
 """Operators, the daemon and crashes around the ledger's policy, as a Hypothesis state machine.
 
-What must always be true is written here anew from the rules, not with the functions under test.
+The invariants are written here from the rules, without the functions under test.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,7 +83,7 @@ loans_of_anybody = st.lists(
 
 
 def below(policy: Policy, name: str) -> set[str]:
-    """The tenant and all whose way up leads through it."""
+    """The tenant and all tenants below it in the tree."""
 
     def leads(other: str) -> bool:
         return other == name or (other in policy and leads(policy[other].parent))
@@ -97,7 +97,7 @@ def nominal(policy: Policy, name: str) -> int:
 
 
 def broken_rules(policy: Policy, loans: Sequence[Loan]) -> list[str]:
-    """In words, each rule of loans that these break."""
+    """Each rule of loans that these loans break, in words."""
     broken = [f"{one} of no tenant" for one in loans if not {one.lender, one.borrower} <= {*policy}]
     broken += [f"{one} of nothing" for one in loans if one.amount_millislices <= 0]
     for name, tenant in policy.items():
@@ -121,10 +121,10 @@ def broken_rules(policy: Policy, loans: Sequence[Loan]) -> list[str]:
 
 
 class PolicyWorld(RuleBasedStateMachine):
-    """Beside the ledger, the same policy in memory: a fold of ``changed``."""
+    """Keeps beside the ledger the same policy in memory, as a fold of ``changed``."""
 
     database: str
-    """The URL; each world is a cluster of its own in it."""
+    """The database's URL; each world is a cluster of its own in it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class PolicyWorld(RuleBasedStateMachine):
 
     @initialize(beginning=beginnings)
     def operator_begins(self, beginning: Sequence[tuple[int, int, int, int]]) -> None:
-        """A tree of groups, in whose leaves the nominal quotas are."""
+        """Make a tree of groups; only its leaves have nominal quotas."""
         parents = ["", *NAMES][: len(NAMES)]
         above = [parents[place % (at + 1)] for at, (place, *_) in enumerate(beginning)]
         for name, parent, (_, own, borrowing, lending) in zip(NAMES, above, beginning, strict=True):
@@ -183,7 +183,7 @@ class PolicyWorld(RuleBasedStateMachine):
 
     @rule(demand=demands, of_old=st.booleans())
     def daemon_lends(self, demand: Mapping[str, int], of_old: bool) -> None:
-        """Twice: what was there is left as it is."""
+        """Lend, and write the same loans again: the second time nothing changes."""
         look = self.old_policy if of_old else self.ledger.tenants.policy()
         loans = lend(look, demand, self.ledger.loans.outstanding(), CAPACITY)
         self.ledger.loans.replace(loans, "demand")
@@ -201,7 +201,7 @@ class PolicyWorld(RuleBasedStateMachine):
 
     @rule(update=updates, loans=loans_of_anybody, statement=st.integers(1, 8))
     def crash(self, update: TenantUpdate, loans: list[Loan], statement: int) -> None:
-        """In the middle of a change and of loans: all of it is there, or nothing."""
+        """Crash while loans, and then a change, are written: all of it is written, or nothing."""
         self.whole_or_nothing(lambda: self.ledger.loans.replace(loans, "crash"), statement)
         try:
             after = dict(changed(self.policy, update))
@@ -214,7 +214,7 @@ class PolicyWorld(RuleBasedStateMachine):
             self.policy = after
 
     def whole_or_nothing(self, attempt: Callable[[], object], statement: int) -> bool:
-        """Whether it was done."""
+        """Attempt it with a crash; return whether it was done. If not, nothing may have changed."""
         before = (self.ledger.tenants.change_id(), self.ledger.loans.outstanding())
         with self.crashing_before(statement):
             try:
@@ -228,7 +228,7 @@ class PolicyWorld(RuleBasedStateMachine):
     def old_program_sets_a_nominal(self, name: str, nominal: Millislices) -> None:
         try:
             self.old_program_inserts(name, nominal)
-        except psycopg.errors.CheckViolation:  # it lends more than that
+        except psycopg.errors.CheckViolation:  # the tenant lends more than that
             return
         self.written.append(TenantUpdate(name, nominal_millislices=nominal))
         known = self.policy.get(name, Tenant(name, "", Quota(nominal)))
@@ -247,7 +247,7 @@ class PolicyWorld(RuleBasedStateMachine):
 
     @contextmanager
     def crashing_before(self, statement: int) -> Iterator[None]:
-        """The ledger's connection breaks before its Nth statement."""
+        """Break the ledger's connection before its Nth statement."""
         number = count(1)
 
         def cut(connection: Any, *_: Any) -> None:

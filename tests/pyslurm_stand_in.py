@@ -1,4 +1,4 @@
-"""A directory in which the commands and pyslurm are stand-ins that say what was recorded."""
+"""Fills a directory with stand-ins for the commands and pyslurm, which replay recordings."""
 
 import shutil
 import sys
@@ -10,7 +10,7 @@ ASSETS = Path(__file__).parent / "assets" / "pyslurm"
 
 
 def stand_in(directory: Path, version: str, patch: pytest.MonkeyPatch) -> None:
-    """Let everything here find them; ``directory`` is what assets/pyslurm/stand_in says."""
+    """Let this process find the stand-ins in ``directory``, the $STAND_IN of assets/pyslurm."""
     replay = (sys.executable, ASSETS / "stand_in" / "replay.py")
     for name in ("squeue", "scontrol"):
         call = f'exec {replay[0]} {replay[1]} {name} {ASSETS / version / "commands.json"} "$@"'

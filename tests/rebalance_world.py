@@ -1,6 +1,6 @@
-"""A borrower with a service, a lender whose jobs come, a midnight: what runs of rebalancing see.
+"""What runs of rebalancing see: a borrower with a service, a lender with new jobs, a midnight.
 
-Each call of a run, to Slurm or the ledger, may be the last of its process.
+Each call of a run to Slurm or the ledger may be the last of its process.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from slurm_plugin.rebalance.run import run
 START_S = 1_800_000_000
 MIDNIGHT_S = next_start_s("day", START_S, "UTC") or 0
 AMOUNT = MillisliceSeconds(10**8)
-"""Of nlp's budget, each day: enough for all of its jobs."""
+"""Millislice-seconds of nlp's daily budget: enough for all of nlp's jobs."""
 GRACE_S = 60
 
 TOML: Mapping[str, Any] = {
@@ -54,7 +54,7 @@ def settings(mode: str = "enforce", **sections: Any) -> Settings:
     return Settings.model_validate({**TOML, "daemon": {"mode": mode}, **sections})
 
 
-# Jobs, by the seconds since the story began, 600 s before midnight
+# Jobs; their times are seconds since the story began, 600 s before midnight
 
 
 BEGAN_S = MIDNIGHT_S - 600
@@ -68,7 +68,7 @@ def plain(
 
 
 def replica(index: int, start_s: int | None = None, end_s: int | None = None) -> JobView:
-    """One of nlp's service, on borrowed quota."""
+    """A replica of nlp's service, on borrowed quota."""
     one = _at(job(index), 900 + index, "nlp", "slicewise_nlp_borrowed", (start_s, end_s))
     comment = "slicewise:1 token=ab13 tenant=nlp service=bert"
     return replace(one, admin_comment=comment, array_job_id=900, task_index=index)
@@ -126,13 +126,13 @@ STAGES: Mapping[int, tuple[JobView, ...]] = {
         *(plain(number, "vision", 131, 650) for number in (24, 25)),
     ),
 }
-"""nlp's service asks for more than nlp has; vision's jobs come, of which three find free what they
-want; two replicas go; a day ends.
+"""Jobs by the second of the story: nlp's service asks for more than nlp has; vision's jobs come,
+and three of them find free instances; two replicas go; a day ends.
 """
 
 
 class World(ScriptedSlurm):
-    """Slurm, with slurmdbd's limits, at one of these moments."""
+    """Slurm, with slurmdbd's limits, at one of the moments of ``STAGES``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class World(ScriptedSlurm):
         return await self.database.qos()
 
     def held_at_most(self, tenant: str) -> int:
-        """By the limits of its two QOS."""
+        """The most that the limits of a tenant's two QOS let it hold."""
         return sum(limit or 0 for limit in self.database.limits(tenant))
 
     async def config(self) -> Mapping[str, str]:
@@ -178,7 +178,7 @@ class World(ScriptedSlurm):
 
 @dataclass
 class RebalanceLedger(ScriptedLedger):
-    """With the journal of runs, and what is known of Slurm's limits."""
+    """A ledger with the journal of runs, and with what is known of Slurm's limits."""
 
     runs: dict[int, RebalanceRun] = field(default_factory=dict)
     remembered: dict[LimitKey, KnownLimit] = field(default_factory=dict)
@@ -263,7 +263,7 @@ class RebalanceLedger(ScriptedLedger):
 
 
 class NothingCut:
-    """The journal of re-cutting before the first."""
+    """The journal of re-cuts before the first one."""
 
     def unfinished(self) -> tuple[Recut, ...]:
         return ()
@@ -290,7 +290,7 @@ def _abandoned(one: RebalanceRun) -> RebalanceRun:
 
 
 class TakenLock(FreeLock):
-    """By another process."""
+    """A lock that another process holds."""
 
     def hold(self) -> bool:
         return False
@@ -301,7 +301,15 @@ class TakenLock(FreeLock):
 
 @dataclass
 class Calls:
-    """Counts calls from 1 on; dies in that one, or fails in all of these names."""
+    """Counts calls from 1 on, and lets the process die in one or calls fail.
+
+    Attributes:
+        kill_at: the number of the call in which the process dies; 0 for none.
+        after: whether the call has had its effect before.
+        fail: errors by the names of the calls that fail.
+        made: the names of all calls.
+        is_dead: whether the process has died; then every call dies.
+    """
 
     kill_at: int = 0
     after: bool = False
@@ -311,7 +319,7 @@ class Calls:
     is_dead: bool = False
 
     def begin(self, name: str) -> int:
-        """The call's number."""
+        """Count a call, and return its number."""
         if self.is_dead:
             raise Killed
         self.made.append(name)
@@ -332,7 +340,7 @@ class Calls:
 
 
 class Watched:
-    """A target whose calls are counted."""
+    """Stands for a target, and counts the calls to it."""
 
     def __init__(self, target: object, calls: Calls) -> None:
         self._target, self._calls = target, calls
@@ -370,7 +378,7 @@ class Watched:
 
 @dataclass
 class Daemon:
-    """None answers, unless there is a status."""
+    """A daemon that answers with a status, or does not answer if that is None."""
 
     answer: StatusAnswer | None = None
 
@@ -388,10 +396,11 @@ def leading(*, leads: bool = True, complete: bool = True, mode: str = "enforce")
 
 @dataclass
 class Story:
-    """What there is, whoever runs and dies.
+    """What outlives the processes that run and die.
 
     Attributes:
-        configured: slicewise.toml.
+        configured: the settings of slicewise.toml.
+        host_ahead_s: seconds by which the host's clock is ahead.
     """
 
     world: World = field(default_factory=World)
@@ -422,7 +431,7 @@ class Story:
             return asyncio.run(run(self.site(calls), lambda: is_ours))
 
     def clock(self) -> Any:
-        """Limits that follow from budgets go by it, too."""
+        """Patch the clock of limits that follow from budgets, so that it shows the world's time."""
         stopped = SimpleNamespace(time=lambda: self.world.now_s, monotonic=lambda: 0.0)
         return patch("slurm_plugin.compile.time", stopped)
 
@@ -439,5 +448,5 @@ def step(ended: RebalanceRun, name: StepName) -> StepRecord:
 
 
 def changed(ended: RebalanceRun) -> dict[StepName, tuple[str, ...]]:
-    """What each step that did something did."""
+    """What each step did, without steps that did nothing."""
     return {one.step: one.did for one in ended.records if one.did}

@@ -1,4 +1,4 @@
-"""A closed cluster: jobs that always want the same, Slurm that starts them, rounds of lending."""
+"""A closed cluster: a constant set of jobs, a Slurm that starts them, and rounds of lending."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -33,14 +33,16 @@ MUCH = Millislices(10**6)
 
 
 def policy(nominal: Mapping[str, int]) -> Policy:
-    """Everybody lends and borrows without a limit."""
+    """A policy in which all tenants lend and borrow without a limit."""
     limits = {"borrowing_limit_millislices": MUCH, "lending_limit_millislices": MUCH}
     return policy_of(*(tenant(name, amount, **limits) for name, amount in nominal.items()))
 
 
 def one(job_id: int, account: str, kind: str, count: int = 1, *, borrowed: bool = False) -> JobView:
-    """A waiting job. On borrowed quota it is a replica, and comes later: its tenant has used more
-    than its share, and what is requeued begins its wait anew.
+    """A waiting job, on borrowed quota a replica.
+
+    A replica comes later: its tenant has used more than its share, and a requeued job begins its
+    wait again.
     """
     return job(
         0,
@@ -57,22 +59,22 @@ def one(job_id: int, account: str, kind: str, count: int = 1, *, borrowed: bool 
 
 @dataclass
 class Cluster:
-    """Nodes by their instances; jobs that never end of themselves.
+    """Nodes with instances, and jobs that never end by themselves.
 
     Attributes:
         now_s: Unix seconds, by a clock that may be set.
-        steady_s: by one that may not.
-        whole_boards: of GPUs that may be cut anew; then nodes have pads beside instances.
-        going: replicas that drain; they are gone a round later, and wait again.
-        evictions: how many were told to go, or were preempted, in each round.
-        evicted: how often each was.
+        steady_s: seconds by a clock that can't be set.
+        whole_boards: boards of GPUs that may be re-cut; then nodes have pads beside instances.
+        going: job ids of replicas that drain; they have gone a round later, and wait again.
+        evictions: how many jobs were told to go, or were preempted, in each round.
+        evicted: how often each job was told to go or was preempted.
         drains: whether replicas that are told to go do so.
-        turn_s: a job that waits so long comes first.
-        term_s: so long what runs on borrowed quota is left alone.
-        windows: caps; they are not in the policy.
-        batch: borrowed jobs that are no replicas.
-        waits: tenants whose slots are kept from borrowed quota, and until when at most.
-        lenders: those of them that still wait, and for whom.
+        turn_s: seconds after which a waiting job comes first.
+        term_s: seconds for which a run on borrowed quota is left alone.
+        windows: the calendar's caps, which are not in the policy.
+        batch: job ids of borrowed jobs that are no replicas.
+        waits: tenants that may not start slots on borrowed quota, and until when (``steady_s``).
+        lenders: the tenants in ``waits`` that still wait, and the lenders for which they wait.
     """
 
     policy: Policy
@@ -95,7 +97,7 @@ class Cluster:
     lenders: Lenders = field(default_factory=dict)
 
     def round(self) -> None:
-        """What drains is gone, the daemon looks, and Slurm starts what its limits let it."""
+        """End what drains, let the daemon decide, and let Slurm start what its limits allow."""
         for job_id in self.going if self.drains else ():
             self._stop(job_id)
         found = self.lend()
@@ -107,7 +109,7 @@ class Cluster:
         self.steady_s += ROUND_S
 
     def world(self) -> World:
-        """As the daemon sees it now."""
+        """The cluster as the daemon sees it now."""
         jobs = tuple(self.jobs.values())
         seen = Seen(jobs, tuple(self._views()), tuple(self._services()), self.going)
         books = books_of(
@@ -120,7 +122,7 @@ class Cluster:
         return World(books, seen, self._rules)
 
     def lend(self) -> frozenset[int]:
-        """The daemon's round: loans and recalls; returns the replicas that are told to go."""
+        """Decide loans and recalls as the daemon does; return the replicas that are told to go."""
         jobs = tuple(self.jobs.values())
         planned = plan(self.world())
         self.loans, self.recalls, found = planned.loans, planned.recalls, planned.reclaim
@@ -168,7 +170,7 @@ class Cluster:
         return Rules(PARTITIONS, COSTS, self.whole_boards, {}, GRACE_S, self.term_s, self.turn_s)
 
     def _services(self) -> Iterator[ServiceView]:
-        """What runs on borrowed quota are replicas, but for ``batch``."""
+        """Services; their replicas are the runs on borrowed quota, except those in ``batch``."""
         for name in self.policy:
             runs = [each for each in self._running() if each.account == name]
             slots = tuple(
@@ -189,8 +191,9 @@ class Cluster:
             )
 
     def _start(self) -> None:
-        """Slurm: by priority, what the limits of its QOS and free instances let; guaranteed jobs
-        preempt borrowed ones.
+        """Start jobs as Slurm does: by priority, as limits of QOS and free instances allow.
+
+        Guaranteed jobs preempt borrowed ones.
         """
         limits = self.limits()
         waiting = [one for one in self.jobs.values() if one.state is JobState.PENDING]
@@ -200,7 +203,7 @@ class Cluster:
                 self._place(one)
 
     def is_kept(self, tenant: str) -> bool:
-        """Whether its slots wait for those for whom its replicas went."""
+        """Whether a tenant's slots wait for the lenders that reclaimed its replicas' slices."""
         return tenant in self.lenders and self.waits[tenant] > self.steady_s
 
     def _place(self, one: JobView) -> None:

@@ -44,7 +44,7 @@ class Killed(BaseException):
 
 
 class IllegalError(BaseException):
-    """A call that must not come in this state; the executor does not take it for a failure."""
+    """A call that must not come in this state; the executor does not treat it as a failure."""
 
 
 def must(legal: bool, words: str = "") -> None:
@@ -54,11 +54,13 @@ def must(legal: bool, words: str = "") -> None:
 
 @dataclass
 class Crashes:
-    """Which call dies or fails. Calls are counted from 1 on, of Slurm, the node and the journal.
+    """Which call to Slurm, the node or the journal dies or fails; they count from 1 on.
 
     Attributes:
-        kill_at: with ``after`` it has had its effect.
+        kill_at: number of the call in which the process dies; 0 for none.
+        after: whether that call has had its effect before.
         fail: names of calls that fail, and how often; -1 is always.
+        calls: the names of all calls.
     """
 
     kill_at: int = 0
@@ -83,7 +85,7 @@ class Crashes:
 
 
 class MemoryJournal(OwnParts):
-    """What the ledger keeps of re-cuts."""
+    """The ledger's journal of re-cuts, in memory."""
 
     def __init__(self, crashes: Crashes) -> None:
         self.crashes = crashes
@@ -141,13 +143,13 @@ class MemoryJournal(OwnParts):
 
 
 class RecutWorld:
-    """Each call asserts that it is legal in the state in which it comes.
+    """The node and slurmctld; each call asserts that it is legal in the state in which it comes.
 
     Attributes:
         layout: how the GPU is cut.
-        running: by job, the files of its device.
-        leaves_after: so often a replica must be told to leave.
-        ends_in_s: so long its processes live on after Slurm has its device for free.
+        running: the device of each running job.
+        leaves_after: how often a replica must be told to leave before it does.
+        ends_in_s: seconds for which its processes live on after Slurm regards its device as free.
         known, registered: the devices that slurmctld and slurmd have.
     """
 
@@ -173,8 +175,9 @@ class RecutWorld:
         self.told: tuple[str, str] | None = None
 
     def lapse(self) -> None:
-        """The reservation ends, and a job starts on what is free and there; one that was given a
-        device which is cut away already ends at once.
+        """End the reservation, and start a job on a device that is free and exists.
+
+        A job that was given a device which no longer exists would end immediately.
         """
         self.reserved.clear()
         free = [
@@ -233,7 +236,7 @@ class RecutWorld:
             states |= {"INVALID_REG"} if self.known != self.registered else set()
             held = frozenset(self._index(device) for device in self.running.values())
             allotted = dict(Counter(one.gres_type for one in self.running.values()))
-            # Just after its restart slurmctld knows of no index.
+            # Just after its restart slurmctld does not know the indices that jobs hold.
             held = held if self.silent_until_s <= self.time_s else frozenset()
             return NodeView(name, "", frozenset(states), gpus, allotted, gpus_held=held)
 
@@ -365,7 +368,7 @@ def planned() -> Planned:
 
 
 async def run(world: RecutWorld, journal: MemoryJournal, *, taken_up: bool) -> Recut:
-    """What one process does about the newest re-cut."""
+    """Carry out the newest re-cut as one process does."""
     work = Work(world, journal, move_s=20, is_ours=lambda: True)
     executor = Executor(work, journal, lambda recut, record: None)
     (*_, newest) = journal.kept.values()

@@ -14,11 +14,11 @@ from launcher import identity
 
 @dataclass(frozen=True)
 class Keys:
-    """Of one replica.
+    """The keys of one replica.
 
     Attributes:
-        pem: its key and certificate.
-        certificate: base64 of DER, as it is published.
+        pem: file with its key and certificate.
+        certificate: its certificate as it is published: base64 of DER.
     """
 
     pem: Path
@@ -34,7 +34,7 @@ def replica_keys(number: int = 1) -> Keys:
 
 @cache
 def gateway_directory() -> Path:
-    """With a gateway's key and, as gateway.crt, its certificate."""
+    """A directory with a gateway's key and, as gateway.crt, its certificate."""
     return _with_identity()
 
 
@@ -45,7 +45,7 @@ def _with_identity() -> Path:
 
 
 def replica_context(gateway_certificate: Path, keys: Keys) -> ssl.SSLContext:
-    """A server's: shows the replica's certificate, wants the gateway's."""
+    """A server's TLS context that shows the replica's certificate and requires the gateway's."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(keys.pem)
     context.load_verify_locations(gateway_certificate)

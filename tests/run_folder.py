@@ -1,8 +1,8 @@
-"""A run of the tests has one folder, which goes with the run, however that ends.
+"""Gives a run of the tests one folder, which is removed with the run, however the run ends.
 
-In it lie the run's sandboxes and pytest's temporary files. A caretaker waits for the end of the
-run. It ends what the run left running, takes down what sandboxes are left, and removes the folder:
-also after SIGKILL, when no fixture cleans up.
+The folder holds the run's sandboxes and pytest's temporary files. A caretaker process waits for the
+end of the run. It ends the processes that the run left, takes down the sandboxes that are left, and
+removes the folder, also after SIGKILL, when no fixture cleans up.
 """
 
 import os
@@ -20,28 +20,28 @@ from sandbox.directory import MARKER
 
 _VARIABLE = "SLICEWISE_TEST_RUN"
 _PATIENCE_S = 8.0
-"""So long tests that are told to end may clean up by themselves."""
+"""Seconds for which tests that are told to end may clean up by themselves."""
 _ENDED_WITHIN_S = 120.0
 
 
 def current() -> Path:
-    """The folder of the run that goes on."""
+    """The folder of the current run."""
     return Path(os.environ[_VARIABLE])
 
 
 def path_for(name: str) -> Path:
-    """Where a test may make a folder, or a sandbox, of that name; each worker has its own."""
+    """A path where a test may make a folder or a sandbox of that name; each worker has its own."""
     return current() / f"{name}-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
 
 
 def folder_of(pid: int) -> Path:
-    """The folder of a run by that process; that of one that a test starts lies in the test's."""
+    """The folder of a run by that process; for a run that a test starts, in the outer run's."""
     above = os.environ.get(_VARIABLE, tempfile.gettempdir())
     return Path(above) / f"slicewise-tests-{pid}"
 
 
 class RunFolder:
-    """The folder of a run, and its caretaker, who sees by a pipe that the run has ended."""
+    """The folder of a run, and its caretaker, which sees by a pipe that the run has ended."""
 
     def __init__(self) -> None:
         self.path = folder_of(os.getpid())
@@ -49,17 +49,17 @@ class RunFolder:
         self._caretaker = subprocess.Popen(
             (sys.executable, __file__, str(self.path)),
             stdin=subprocess.PIPE,
-            # Ctrl-C goes to the terminal's processes: not to this one.
+            # Ctrl-C goes to the terminal's processes and must not reach the caretaker.
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
         )
-        # Inherited by workers and by whatever tests start, which is found by it.
+        # Workers and all processes that tests start inherit these, and are found by the mark.
         os.environ[_VARIABLE] = os.environ[process.MARK] = str(self.path)
 
     def clear(self) -> None:
         """Let the caretaker do its work, and wait for it.
 
-        Raises CalledProcessError if anything is left; the caretaker has said what.
+        Raises CalledProcessError if anything is left; the caretaker has printed what.
         """
         assert self._caretaker.stdin is not None
         self._caretaker.stdin.close()
@@ -85,7 +85,7 @@ def _take_care(folder: Path) -> None:
 
 
 def _taken_down(sandbox: Path) -> str:
-    """What went wrong; "" if it is gone."""
+    """Take a sandbox down; return what went wrong, or "" if the sandbox is gone."""
     try:
         lifecycle.down(sandbox)
     except (SlicewiseError, OSError) as error:

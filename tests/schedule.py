@@ -1,7 +1,7 @@
-"""In which order tests run, which in one worker, and which while nothing else does.
+"""Decides in which order tests run, which in one worker, and which while no other test runs.
 
 Tests that measure seconds lie in folders named ``alone``. They come last, all in one worker, and
-each of them waits until the other workers have ended theirs.
+each of them waits until the other workers have ended their tests.
 """
 
 import fcntl
@@ -23,13 +23,13 @@ class Schedule(LoadScopeScheduling):
 
 
 def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Tests on the sandbox first, which mostly wait; then the rest; last who must be alone."""
+    """Tests on the sandbox first, as they mostly wait; then the rest; last those in ``alone``."""
     return sorted(items, key=lambda item: (_is_alone(item.nodeid), not _on_sandbox(item)))
 
 
 @contextmanager
 def turn(item: pytest.Item, lock_file: Path) -> Iterator[None]:
-    """Run beside others, or wait until none runs."""
+    """Let a test run beside others or, if it must be alone, wait until no other runs."""
     with lock_file.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if _is_alone(item.nodeid) else fcntl.LOCK_SH)
         yield

@@ -1,4 +1,4 @@
-"""A Slurm and a ledger that show what they are told to, and remember what was asked of them."""
+"""A Slurm and a ledger that show what a test sets, and remember what was asked of them."""
 
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
@@ -84,7 +84,14 @@ def job(index: int, state: JobState = JobState.PENDING, **changes: Any) -> JobVi
 
 
 class ScriptedSlurm:
-    """Shows what it is told to show and remembers what was asked of it."""
+    """Shows what a test sets, and remembers what was asked of it.
+
+    Attributes:
+        shown: all jobs.
+        meanwhile: the jobs as they are after the last look; None if they are the same.
+        failure: the error of the next looks and actions; None if they succeed.
+        done: calls by name, each with its target.
+    """
 
     def __init__(self, *jobs: JobView) -> None:
         self.shown: tuple[JobView, ...] = jobs
@@ -117,7 +124,7 @@ class ScriptedSlurm:
         return self.shown
 
     async def tasks(self, array_job_ids: Collection[int]) -> tuple[JobView, ...]:
-        """What has become of them since the last look, if that is said."""
+        """The arrays' tasks as they are after the last look, where the test says so."""
         now = self.shown if self.meanwhile is None else self.meanwhile
         return tuple(job for job in now if job.array_job_id in array_job_ids)
 
@@ -233,7 +240,7 @@ def tenant(name: str, nominal: int, parent: str = "", **quota: Any) -> Tenant:
 
 
 def slurm_reasons() -> Sequence[str]:
-    """All that Slurm of any version names."""
+    """All reasons that any version of Slurm names."""
     text = (Path(__file__).parent / "assets/slurm/reasons.toml").read_text(encoding="utf-8")
     return [name for names in tomllib.loads(text).values() for name in names]
 
@@ -243,7 +250,7 @@ def policy_of(*tenants: Tenant) -> Policy:
 
 
 class FreeLock:
-    """No other daemon has it."""
+    """A lock that no other process holds."""
 
     def hold(self) -> bool:
         return True
@@ -256,7 +263,7 @@ class FreeLock:
 
 @dataclass
 class ScriptedLedger(MemoryStore):
-    """Its policy is set by assignment; ``failures`` are raised by the next calls, one each."""
+    """A ledger with a policy that a test assigns; the next calls raise ``failures``, one each."""
 
     shown: Policy = field(default_factory=lambda: policy_of(tenant("vision", 2000)))
     newest: int = 7

@@ -1,7 +1,7 @@
-"""A replica's server that hands out sessions to resume without end, as small as TLS 1.3 has them.
+"""A replica's server that sends endless session tickets, as small as TLS 1.3 allows.
 
-OpenSSL's own server makes larger ones, and takes longer to make one than a client to read it. So
-the records behind the handshake are made here, by the secret that OpenSSL logs.
+OpenSSL's own server makes larger tickets, and takes longer to make one than a client to read it. So
+the records after the handshake are made here, with the secret that OpenSSL logs.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ class SessionFlood:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Accept no more clients."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -45,7 +45,7 @@ class SessionFlood:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                # One after another: the last secret in the log is this one's.
+                # One client after another, so that the last secret in the log is this one's.
                 with client, suppress(OSError):
                     self._flood(client)
 
@@ -78,13 +78,13 @@ def _record(key: bytes, iv: bytes, number: int) -> bytes:
 
 
 def _expanded(secret: bytes, label: bytes, size: int) -> bytes:
-    """HKDF-Expand-Label of RFC 8446, of no more than one block."""
+    """Expand a secret by HKDF-Expand-Label of RFC 8446, to no more than one block."""
     info = struct.pack(">H", size) + bytes([6 + len(label)]) + b"tls13 " + label + b"\x00\x01"
     return hmac.new(secret, info, hashlib.sha384).digest()[:size]
 
 
 def _sealed(key: bytes, nonce: bytes, head: bytes, text: bytes) -> bytes:
-    """AES-256-GCM, OpenSSL's first choice."""
+    """Encrypt a record's text with AES-256-GCM, OpenSSL's first choice."""
     crypto = ctypes.CDLL("libcrypto.so.3")
     for name in ("EVP_CIPHER_CTX_new", "EVP_aes_256_gcm"):
         getattr(crypto, name).restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""sacctmgr in a few lines of Python, as 22.05 behaves; a ledger; a death between two steps."""
+"""sacctmgr as of 22.05 in a few lines of Python, a ledger, and a death between two steps."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,10 @@ class KilledError(Exception):
 
 @dataclass
 class Steps:
-    """Counts what a program does to the world, and kills it before one of these steps."""
+    """Counts a program's changes to Slurm and the ledger, and kills it before one of them.
+
+    ``left``: changes until then; None: it is never killed.
+    """
 
     left: int | None = None
 
@@ -43,7 +46,13 @@ class Steps:
 
 @dataclass
 class Row:
-    """An account (user "") or a user in one."""
+    """An account (user "") or a user in an account.
+
+    Attributes:
+        own: its own list of QOS; None if it inherits one.
+        plus, minus: QOS added to and removed from the inherited list.
+        default: its own default QOS; "" if it inherits one.
+    """
 
     account: str
     user: str = ""
@@ -57,10 +66,10 @@ class Row:
 
 
 class SlurmDatabase:
-    """What ``compile`` and ``uninstall`` see of Slurm.
+    """The part of Slurm that ``compile`` and ``uninstall`` see.
 
-    Like the real one it refuses a default that is not in the list, and the removal of a QOS that is
-    a default, without a word.
+    Like the real Slurm it silently refuses a default that is not in the list, and the removal of a
+    QOS that is a default.
     """
 
     def __init__(
@@ -78,7 +87,7 @@ class SlurmDatabase:
         self.deny_qos: frozenset[str] = frozenset()
         self.refuses: tuple[str, ...] = ()
         self.ignores: tuple[str, ...] = ()
-        """Words in commands that it takes to no effect."""
+        """Words in commands that are accepted but have no effect."""
         self.shows_refusals = False
         self.weight = 1
 
@@ -169,7 +178,7 @@ class SlurmDatabase:
         self.weight = weights["n1"]
 
     def state(self) -> tuple[object, ...]:
-        """All of it, to compare."""
+        """The whole state, to compare."""
         # A QOS is replaced, never changed.
         return self._copied_rows(), dict(self.known), self.weight
 
@@ -183,7 +192,7 @@ class SlurmDatabase:
         return self.rows[account, ""].grp_tres.get(tres)
 
     def limits(self, *tenants: str) -> list[int | None]:
-        """Of the tenants' own QOS, then of their borrowed ones."""
+        """The limits of the tenants' own QOS, then those of their borrowed QOS."""
         names = [f"slicewise_{name}{end}" for end in ("", "_borrowed") for name in tenants]
         return [self.known[name].grp_tres.get("billing") for name in names if name in self.known]
 
@@ -312,7 +321,7 @@ def _set_limits(limits: dict[str, int], text: str) -> None:
 
 
 class FreeLock:
-    """Nobody else has it."""
+    """A lock that no other process holds."""
 
     def hold(self) -> bool:
         return True
@@ -321,7 +330,7 @@ class FreeLock:
 
 
 class LimitLedger(OwnParts):
-    """What ``compile`` and ``uninstall`` need of the ledger."""
+    """The part of the ledger that ``compile`` and ``uninstall`` need."""
 
     def __init__(self, steps: Steps | None = None) -> None:
         self.steps = steps or Steps()
@@ -390,7 +399,7 @@ class LimitLedger(OwnParts):
 def settings(
     by_hand: str = "put back", term_s: int = 0, billing: BillingUnit = MILLISLICES
 ) -> SimpleNamespace:
-    """As much of the settings as is asked for."""
+    """The part of the settings that is read."""
     return SimpleNamespace(
         cluster=SimpleNamespace(name=CLUSTER, partitions=("gpu",)),
         whole_boards={},

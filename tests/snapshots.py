@@ -1,4 +1,4 @@
-"""What admission knows, made up."""
+"""Makes snapshots, which are what admission knows, for tests."""
 
 from cluster.settings import PrioritySettings
 from slurm_plugin.decide.snapshot import Rules, Snapshot
@@ -6,7 +6,7 @@ from slurm_plugin.formula import formula_of
 
 
 def snapshot(**quotas: int) -> Snapshot:
-    """A cluster without nodes, with such quotas."""
+    """A snapshot of a cluster without nodes, with these quotas in millislices."""
     return Snapshot(
         partitions=frozenset({"gpu"}),
         quotas=quotas,

@@ -1,6 +1,6 @@
-"""The whole suite again and again on a busy machine: which tests fail now and then.
+"""Runs the whole suite repeatedly on a busy machine, to find tests that fail now and then.
 
-``python tests/soak.py TIMES [PYTEST OPTIONS]`` runs it so often, with a busy loop on each
+``python tests/soak.py TIMES [PYTEST OPTIONS]`` runs the suite TIMES times, with a busy loop on each
 processor. The exit code is 1 if any test failed in any run.
 """
 
@@ -27,7 +27,7 @@ _SPIN = ("setpriv", "--pdeathsig", "KILL", sys.executable, "-c", "while True: pa
 
 @contextmanager
 def busy_machine() -> Iterator[None]:
-    """A loop on each processor that never rests."""
+    """Run a loop that never rests on each processor."""
     loops = [subprocess.Popen(_SPIN) for _ in range(os.cpu_count() or 1)]
     try:
         yield
@@ -38,12 +38,15 @@ def busy_machine() -> Iterator[None]:
 
 
 def run(options: list[str]) -> tuple[float, int, list[str]]:
-    """One run: its minutes, how many tests it had, and which of them failed."""
+    """Run the tests once; return the minutes, the number of tests, and the names of failed tests.
+
+    Raises CalledProcessError if the tests could not be run.
+    """
     began_s = monotonic()
     with tempfile.NamedTemporaryFile(suffix=".xml") as results:
         argv = (sys.executable, "-m", "pytest", *options, f"--junitxml={results.name}")
         code = subprocess.run(argv, cwd=_PROJECT, check=False).returncode
-        # 1: tests have failed; all else but 0 is no run of the tests.
+        # Exit code 1: tests have failed. Any other but 0: the tests did not run.
         if code not in {0, 1}:
             raise subprocess.CalledProcessError(code, argv)
         cases = list(ET.parse(results.name).iter("testcase"))  # noqa: S314 -- pytest wrote it
@@ -56,14 +59,14 @@ def run(options: list[str]) -> tuple[float, int, list[str]]:
 
 
 def keep(runs: Sequence[tuple[float, int, list[str]]]) -> None:
-    """After each run: the last one may be cut short."""
+    """Write the report, after each run, as the last run may be cut short."""
     _REPORT.parent.mkdir(parents=True, exist_ok=True)
     rows = [{"minutes": m, "tests": count, "failed": failed} for m, count, failed in runs]
     _REPORT.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def main(times: int, options: list[str]) -> int:
-    """Print and keep what failed how often."""
+    """Run the tests ``times`` times, print and keep the failures; return the exit code."""
     runs = []
     with busy_machine():
         for _ in range(times):

@@ -1,4 +1,4 @@
-"""Jobs, nodes and tenants for the tests of ``slicewise why``; it is second 10,000."""
+"""Jobs, nodes and tenants for the tests of ``slicewise why``; the time is second 10,000."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ GPU = frozenset({"gpu"})
 
 
 def job(number: int, reason: str = "None", **changes: Any) -> JobView:
-    """A job of alice in vision that waits, in vision's own QOS."""
+    """A waiting job of user alice in tenant vision, in vision's own QOS."""
     account = changes.get("account", "vision")
     plain: dict[str, Any] = {
         "job_id": number,
@@ -43,7 +43,7 @@ def job(number: int, reason: str = "None", **changes: Any) -> JobView:
 
 
 def running(number: int, ends_s: int | None = NOW_S + 600, **changes: Any) -> JobView:
-    """One that runs on node1 since 100 s, to its limit at ``ends_s``; None is no limit."""
+    """A job that has run on node1 for 100 s; its limit is at ``ends_s``, and None is no limit."""
     limit_s = None if ends_s is None else ends_s - NOW_S + 100
     return job(
         number,
@@ -66,7 +66,7 @@ def sight(
     available: Mapping[str, int] | None = None,
     **more: Any,
 ) -> Sight:
-    """Ten instances of 1g.10gb on one node, of which so many are allotted."""
+    """A sight of one node with ten instances of 1g.10gb; ``allotted`` of these are allotted."""
     policy = policy_of(*tenants)
     found = [Loan(*ends, Millislices(amount)) for ends, amount in (loans or {}).items()]
     holds = held(jobs, GPU)

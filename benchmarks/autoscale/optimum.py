@@ -92,7 +92,7 @@ def needed(workload: Workload, patience_s: float) -> Iterator[tuple[float, int]]
 
 
 def _releases(runs: Sequence[Run], starts: Starts) -> tuple[Starts, Counter[int]]:
-    """Start delays in the order of the releases, and how many releases in each second."""
+    """Start delays in the order of the releases, and the number of releases in each second."""
     queue_s, load_s = starts.queue_s[: len(runs)], starts.load_s[: len(runs)]
     ready_s = np.array([run.ready_s for run in runs])
     release_s = np.maximum(np.floor(ready_s - queue_s - load_s), 0)

@@ -38,7 +38,7 @@ class Seen(NamedTuple):
 
     @property
     def coming(self) -> int:
-        """Replicas that serve or will."""
+        """Replicas that serve or will serve."""
         return self.pending + self.starting + self.ready
 
 

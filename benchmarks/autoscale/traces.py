@@ -125,7 +125,7 @@ def stored(name: str, traces: Path, seed: int) -> Workload:
 
 
 def given(path: Path, traces: Path, seed: int) -> Workload:
-    """The workload of any other trace, whose format its name or its first line shows."""
+    """The workload of any other trace; its name or its first line shows its format."""
     return _workload(path.name.split(".")[0], path, _reader_of(path), traces, seed)
 
 

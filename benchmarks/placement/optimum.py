@@ -16,7 +16,7 @@ from cluster.mig.layouts import Placement
 from slurm_plugin.decide.mig.solver import Program
 
 _Row = tuple[float, Mapping[int, float]]
-"""A lower bound, and the factors of the columns whose weighted sum is at least that bound."""
+"""A lower bound, and the columns' factors: their weighted sum is at least that bound."""
 
 
 @dataclass(frozen=True)

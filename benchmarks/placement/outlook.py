@@ -25,7 +25,7 @@ class Outlook:
         geometry: what can be cut out of the board.
         expected: profiles that are asked for, in the order of all sequences here.
         places: by occupancy: how many instances of each profile would fit if nothing else came.
-        unserved: by occupancy: the share of the demand whose profiles do not fit even once.
+        unserved: by occupancy: the share of the demand for profiles that do not fit even once.
         stranded: by occupancy: free memory slices × that share: slices that are free in vain. This
             is the measure of FGD (fragmentation gradient descent), exact for MIG.
         served_millislices: for each profile, at index ``n``: the cost of those next requests that

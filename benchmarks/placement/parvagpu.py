@@ -34,7 +34,7 @@ Services = Mapping[str, ServiceLoad]
 Tables = Mapping[str, Sequence[Measured]]
 
 _PUBLISHED = {1: 2, 2: 3, 3: 5, 4: 7, 5: 13, 6: 16}
-"""GPUs that ParvaGPU's authors report for their scenarios, whose files have the digest below."""
+"""GPUs that ParvaGPU's authors report for their scenarios; those files have the digest below."""
 _PUBLISHED_SHA256 = "5f5512ae6ada88967bd04d006d898397d8472a64d03d99aaec71cdcef5a16b1f"
 
 _BOARD = board("A100-80GB")

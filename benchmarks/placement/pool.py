@@ -88,7 +88,7 @@ class Pool:
         self._places = [0 for _ in seen.expected]
 
     def put(self, gpu: Gpu) -> None:
-        """Add a GPU, or replace it. One whose cut is in no table takes no more instances."""
+        """Add or replace a GPU. A GPU with a cut that is in no table takes no more instances."""
         self.drop(gpu.name)
         self._gpus[gpu.name] = gpu
         occupancy = self._occupancy(gpu)

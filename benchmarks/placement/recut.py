@@ -119,7 +119,7 @@ class _World:
 
     @property
     def in_use(self) -> Mapping[str, float]:
-        """Instances that the requests of the last half day would use at a time."""
+        """By profile, instances that the requests of the last half day would use at a time."""
         while self._recent and self._recent[0].at_s < self.now_s - _HALF_DAY_S:
             self._recent.popleft()
         span_s = min(max(self.now_s, _TURN_S), _HALF_DAY_S)
@@ -147,7 +147,7 @@ class _World:
     def _starts(self, request: Request) -> bool:
         """Start a request on the fullest GPU, so that others become empty; return if it starts.
 
-        A request whose patience has ended does not start.
+        A request that has waited longer than ``PATIENCE_S`` does not start.
         """
         if request.at_s + PATIENCE_S < self.now_s:
             return False

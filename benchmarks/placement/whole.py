@@ -1,9 +1,9 @@
 """Counts the GPUs that stay wholly free if they are cut beforehand and Slurm chooses the node.
 
 ``node_weights`` compares the same jobs with Slurm's own order of nodes, and with our weights. A job
-that fits nowhere is turned away, which depends on no order. ``victims`` compares services whose
-number of replicas goes up and down: the launcher does not know what else is on their nodes, or it
-does.
+that fits nowhere is turned away, which depends on no order. ``victims`` compares services with a
+number of replicas that goes up and down: the launcher does not know what else is on their nodes, or
+it does.
 """
 
 import os
@@ -115,7 +115,7 @@ class _Place:
 
 
 class Nodes:
-    """Nodes whose GPUs are cut by ``layouts``; ``weighs``: whether our weights order the nodes."""
+    """Nodes with GPUs cut by ``layouts``; ``weighs``: whether our weights order the nodes."""
 
     def __init__(self, layouts: Sequence[Sequence[str]], per_node: int, *, weighs: bool) -> None:
         self._weighs = weighs
