@@ -40,7 +40,7 @@ QUICK = Size(rounds=2, submissions=10, questions=500)
 
 
 def measure(size: Size) -> dict[str, Any]:
-    """Run the benchmark and return the whole report."""
+    """Measure, and return the whole report."""
     began_s = time.time()
     decided = decisions.measure(size.rounds, size.questions, SEED)
     submitted = submissions.measure(size.rounds, size.submissions, SEED)

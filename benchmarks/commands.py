@@ -98,7 +98,7 @@ def _cost(sandbox: Sandbox, user: str, words: str) -> Cost:
 
 
 def measure(rounds: int) -> Mapping[str, Any]:
-    """Run the benchmark and return the whole report."""
+    """Measure, and return the whole report."""
     with _sandbox() as sandbox:
         found = [
             [_cost(sandbox, user, words) for user, words in COMMANDS] for _ in range(rounds + 1)

@@ -58,7 +58,6 @@ class Cell:
             ``reserve in SQL``: the same statement sent by pgbench; ``pgbench``: pgbench's own
             "simple update".
         database: ``ledger`` begins empty, ``loaded`` with a history.
-        clients: number of clients at the same time.
         tenants: number of tenants booked for; 0 for pgbench.
     """
 
@@ -156,7 +155,7 @@ def _like_the_ledger(database: str) -> str:
 
 
 def measure(size: Size) -> dict[str, Any]:
-    """Run the benchmark and return the whole report."""
+    """Measure, and return the whole report."""
     with server() as running, Clients(MANY_CLIENTS) as clients:
         prepare(running, size)
         measured = Bench(running, clients, size).rounds()

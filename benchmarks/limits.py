@@ -2,7 +2,7 @@
 
 It also counts the sacctmgr commands. Some tenants have budgets, some may borrow, some have jobs
 that run. The yardstick is the time that slurmdbd takes to add twice as many bare QOS as there are
-tenants, 500 by one sacctmgr.
+tenants, 500 with one sacctmgr.
 """
 
 import json
@@ -63,7 +63,7 @@ QUICK = Size(tenants=60, changed=10)
 
 
 def measure(size: Size) -> Mapping[str, Any]:
-    """Run the benchmark and return the whole report."""
+    """Measure, and return the whole report."""
     with _sandbox() as sandbox, Ledger(_url(sandbox), CLUSTER) as ledger:
         parents = _accounts(sandbox, size.tenants)
         bare_s = _bare(sandbox, 2 * size.tenants)

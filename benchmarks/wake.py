@@ -144,7 +144,7 @@ def _loading(models: Path) -> Path:
 
 
 def measure(rounds: int) -> Mapping[str, Any]:
-    """Run the benchmark and return the whole report."""
+    """Measure, and return the whole report."""
     with _sandbox() as sandbox:
         models = publish_models(sandbox.layout.models)
         at_once = _compare(_site(sandbox, "at-once", models), rounds)

@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # A pool's processes are forked, and the pool waits for ever for a process that does not
         # end when it is told to.
         os.register_at_fork(after_in_child=_as_usual)
-        # A shell that runs tests in its background lets them, and all that they start, ignore it.
+        # A shell that runs tests in its background lets them, and all they start, ignore SIGINT.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if _is_worker(config):
         return

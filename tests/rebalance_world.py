@@ -307,7 +307,6 @@ class Calls:
         kill_at: the number of the call in which the process dies; 0 for none.
         after: whether the call has had its effect before.
         fail: errors by the names of the calls that fail.
-        made: the names of all calls.
         is_dead: whether the process has died; then every call dies.
     """
 

@@ -60,7 +60,6 @@ class Crashes:
         kill_at: number of the call in which the process dies; 0 for none.
         after: whether that call has had its effect before.
         fail: names of calls that fail, and how often; -1 is always.
-        calls: the names of all calls.
     """
 
     kill_at: int = 0

@@ -89,7 +89,7 @@ class ScriptedSlurm:
     Attributes:
         shown: all jobs.
         meanwhile: the jobs as they are after the last look; None if they are the same.
-        failure: the error of the next looks and actions; None if they succeed.
+        failure: the error of looks and actions; None if they succeed.
         done: calls by name, each with its target.
     """
 

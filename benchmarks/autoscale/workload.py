@@ -50,7 +50,6 @@ class Workload:
         service_s: seconds that a replica works on each request.
         duration_s: when the replay ends.
         concurrency: requests that one replica works on at the same time.
-        starts: the delays of starts.
         first_replicas: number of replicas that are ready when the replay begins.
         warm_s: end of the warm-up, which does not count: policies learn, windows fill.
     """

@@ -21,7 +21,7 @@ from benchmarks.autoscale.workload import MAX_REPLICAS, SLO_S, Floats, Workload
 _FRAME_S = 20.0
 """Length of a frame in seconds, as at the gateway.
 
-Of late requests that arrive within one frame the newest is served first; frames go in order.
+Of requests beyond ``in_time`` that come in one frame the newest goes first; frames go in order.
 """
 
 
@@ -61,10 +61,10 @@ class Outcome:
     Attributes:
         waits_s: seconds of each request from its arrival to its place in a replica; for a request
             that still waits at the end, until then.
-        counted: the requests that count: after the warm-up, and the SLO's time before the end.
+        counted: requests that came after the warm-up, and more than the SLO before the end.
         slice_s: slice-seconds of all replicas after the warm-up, from allotment to drain's end.
         changes: replicas released, withdrawn, taken back or drained after the warm-up.
-        wakes_s: waits of the counted requests that came when no replica was ready.
+        wakes_s: waits of the counted requests that came first when no replica was ready.
     """
 
     waits_s: Floats
@@ -133,7 +133,7 @@ class World:
         events: (time, order, replica): when something happens to a replica.
         ready: the replicas that serve.
         started: (queue, load) in seconds of starts that ended since the last look.
-        wakes: requests that came when no replica was ready.
+        wakes: requests that came first when no replica was ready.
     """
 
     workload: Workload

@@ -22,7 +22,6 @@ class Outlook:
     """A board and a mix of demand.
 
     Attributes:
-        geometry: what can be cut out of the board.
         expected: profiles that are asked for, in the order of all sequences here.
         places: by occupancy: how many instances of each profile would fit if nothing else came.
         unserved: by occupancy: the share of the demand for profiles that do not fit even once.

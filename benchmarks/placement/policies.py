@@ -20,8 +20,7 @@ class Cluster:
     """The GPUs of a cluster, by number.
 
     Attributes:
-        held: of each GPU, the instances that are held, and since when.
-        occupancies: of each GPU.
+        held: the held instances of each GPU, and since when.
         alike: the GPUs of each occupancy.
     """
 

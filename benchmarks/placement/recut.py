@@ -145,7 +145,7 @@ class _World:
         self.waiting = [one for one in self.waiting if not self._starts(one)]
 
     def _starts(self, request: Request) -> bool:
-        """Start a request on the fullest GPU, so that others become empty; return if it starts.
+        """Start a request on the fullest GPU, so that others become empty; return whether it did.
 
         A request that has waited longer than ``PATIENCE_S`` does not start.
         """

@@ -110,7 +110,7 @@ def _compared(
 
 
 def _borrows(want: Want, wishes: Sequence[Wishes]) -> bool:
-    """Whether it is a job of a borrowing tenant: work that was sent away is redone before it."""
+    """Whether the ask is a job of a borrower: work that was sent away is redone before it."""
     return want.ask.level == 0 and wishes[want.tenant].borrows
 
 

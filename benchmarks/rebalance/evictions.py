@@ -92,7 +92,7 @@ def _of_mix(worlds: Sequence[Found]) -> Mapping[str, Any]:
 
 
 def _of_policy(worlds: Sequence[Found], name: str) -> Mapping[str, float]:
-    """Ratios of one policy; ``mean_beside_replicas``: ÷ the least set of replicas alone."""
+    """Ratios of one policy; ``mean_beside_replicas``: ÷ the least set without batch jobs."""
     served = [one for one in worlds if name in one.evicted]
     ratios = [one.evicted[name] / one.needed for one in served if one.needed]
     asked = [one.evicted[name] / one.of_replicas for one in served if one.of_replicas]

@@ -1,4 +1,4 @@
-"""Measures one run of ``slicewise rebalance`` on a large site, step by step, and daemon's rounds.
+"""Measures one run of ``slicewise rebalance`` on a large site by step, and rounds of the daemon.
 
 The run is the product's own, with a PostgreSQL ledger. Slurm's replies are values: the time that
 its commands, slurmctld and slurmdbd take is not included.

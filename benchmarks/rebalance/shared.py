@@ -90,7 +90,7 @@ class Shared:
         self._close()
 
     def _close(self) -> None:
-        """Count runs and waits that last when the span ends up to then."""
+        """Count runs and waits that outlast the span, up to its end."""
         self._now_s = SPAN_S
         for want in self.wants:
             if want.start_s is not None:
@@ -107,7 +107,7 @@ class Shared:
             heapq.heappush(self._ends, (want.ask.until_s, want.number, -1))
 
     def _end_due(self) -> None:
-        """End what is due; an end counts only for the run (how often sent away) it was set for."""
+        """End what is due; ignore an end that was set for an earlier run (by ``sent_away``)."""
         while self._ends and self._ends[0][0] <= self._now_s:
             _, number, run = heapq.heappop(self._ends)
             want = self.wants[number]

@@ -1,4 +1,4 @@
-"""Policies that choose which runs go so that waiting jobs start: ours and published ones.
+"""Policies that choose which runs go so that waiting jobs start: ours, and the published orders.
 
 Each policy takes the waiting jobs in turn, the most important first, and what it has sent away for
 one job is free for the next. All policies have the same candidates: runs on borrowed quota that are

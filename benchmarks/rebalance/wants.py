@@ -23,7 +23,6 @@ class Want:
 
     Attributes:
         number: its number among all asks, which is also its job id.
-        tenant: the number of its tenant.
         is_leaving: whether it was asked to go.
         start_s: start of its current run; None while it does not run.
         last_start_s: start of its latest run, also of one that has ended; None if it never ran.

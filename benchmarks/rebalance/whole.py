@@ -171,7 +171,7 @@ def _most(one: World) -> int:
 
     Columns: each job on each node that could hold it, and the quota that passes into and out of
     each tenant's subtree. Rows: each job once, instances of each type on each node, and what each
-    tenant has.
+    tenant's own account has.
     """
     jobs, free, own = list(_jobs(one)), one.waits.free, own_part(one.policy)
     places = [(node, kind) for node, there in free.items() for kind in there]

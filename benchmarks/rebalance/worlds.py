@@ -27,7 +27,6 @@ class Sizes:
     """How large a world is, and what it consists of.
 
     Attributes:
-        gpus, gpus_per_node: number of GPUs, in all and on a node.
         runs: the most runs; there are fewer if the GPUs have fewer instances.
         tenants: number of tenants; every other one borrows, the others lend.
         wanting: number of lenders' waiting jobs.
