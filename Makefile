@@ -6,8 +6,10 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_VENV := .venv-docs
+DOCS_READY := $(DOCS_VENV)/.ready
 
-.PHONY: help setup lock packages demo test lint unit integration soak nightly faults bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands format clean
+.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -42,10 +44,11 @@ $(READY): pyproject.toml requirements-dev.lock
 
 # For all Pythons and platforms; with the hashes of all files that the registry has of a version.
 PIN := pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 pyproject.toml
-lock: $(READY) ## Pin every Python package anew: requirements.lock (operators), requirements-dev.lock
+lock: $(READY) ## Pin every Python package anew: requirements.lock (operators), -dev.lock, -docs.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'
 	@$(BIN)/uv $(PIN) --upgrade --extra sandbox --extra dev --output-file requirements-dev.lock
 	@$(BIN)/uv $(PIN) --upgrade --constraints requirements-dev.lock --output-file requirements.lock
+	@$(BIN)/uv $(PIN) --upgrade --constraints requirements-dev.lock --extra docs --output-file requirements-docs.lock
 
 packages: $(READY) ## Install the Debian packages that the sandbox runs (root or sudo)
 	@missing="$$($(BIN)/python -m sandbox.packages)"; \
@@ -94,6 +97,22 @@ nightly: setup ## All tests at full size: 10,000 histories, 2,000 jobs, 50 kills
 faults: $(READY) ## Plant mistakes, one at a time: the tests must fail: build/reports/faults.json (minutes)
 	@$(BIN)/python tests/plant_faults.py
 
+# Sphinx and its theme: what no test needs stays out of `make setup`.
+$(DOCS_READY): pyproject.toml requirements-docs.lock
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { missing=python3-venv; $(INSTALL); }
+	@[ -x $(DOCS_VENV)/bin/pip ] || $(PYTHON) -m venv $(DOCS_VENV)
+	@echo "Installing Sphinx into $(DOCS_VENV) (once)"
+	@$(DOCS_VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	@touch $@
+
+SPHINX := $(DOCS_VENV)/bin/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky
+docs: $(DOCS_READY) ## The documentation as a site, links between pages checked: build/docs/index.html
+	@rm -rf build/docs
+	@$(SPHINX) -b html docs build/docs
+
+docs-links: $(DOCS_READY) ## Ask every external address that the documentation names (network)
+	@$(SPHINX) -b linkcheck docs build/docs-links
+
 bench-ledger: $(READY) ## How fast the ledger books, beside pgbench: build/reports/ledger.json (minutes)
 	@$(BIN)/python -m benchmarks.ledger
 
@@ -130,4 +149,4 @@ format: $(READY) ## Let ruff format and sort
 
 clean: ## Remove what the build made; a running sandbox goes down first
 	@if [ -x $(BIN)/slicewise ]; then $(BIN)/slicewise sandbox down; fi
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DOCS_VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -30,7 +30,7 @@ _LONGEST_S = 300.0
 """Seconds after which tests that still run count as not failed."""
 _LONGEST_ALL_S = 6 * _LONGEST_S
 """Most seconds for all tests together without a fault."""
-_NOT_COPIED = shutil.ignore_patterns(".git", ".venv", "build", ".*_cache", ".hypothesis")
+_NOT_COPIED = shutil.ignore_patterns(".git", ".venv*", "build", ".*_cache", ".hypothesis")
 _PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
