@@ -8,7 +8,7 @@ class Refusal:
     """An expected "no".
 
     Attributes:
-        code: stable, documented in docs/errors.md, such as ``SW-QUOTA-NONE``.
+        code: stable, documented in docs/reference/errors.md, such as ``SW-QUOTA-NONE``.
         message: what happened, in words and numbers.
         hint: what the reader can do about it; "" if there is nothing to suggest.
     """

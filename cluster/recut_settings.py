@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class RecutSettings(BaseModel):
-    """[recut]: see docs/recutting.md."""
+    """[recut]: see docs/how-to/recutting.md."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

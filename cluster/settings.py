@@ -194,7 +194,7 @@ class AdmissionSettings(_Section):
 
 
 class PlacementSettings(_Section):
-    """[placement]: how Slurm is made to choose nodes for jobs, docs/placement.md."""
+    """[placement]: how Slurm is made to choose nodes for jobs, docs/explanation/placement.md."""
 
     node_weights: bool = Field(
         False, description="Weigh nodes, so that Slurm fills those in use before empty ones."
@@ -202,7 +202,7 @@ class PlacementSettings(_Section):
 
 
 class PrioritySettings(_Section):
-    """[priority]: what is added to Slurm's own formula as site_factor, docs/priority.md."""
+    """[priority]: what is added to Slurm's formula as site_factor, docs/explanation/priority.md."""
 
     max: int = Field(10_000, ge=100, le=1_000_000, description="site_factor is 0 to this.")
     class_weight: int = Field(3, ge=0, le=1000)

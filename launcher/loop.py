@@ -39,7 +39,7 @@ TELL_EVERY_S = 1.0
 """Seconds between two updates of what users can see of their services."""
 _ANY_GROUP = (
     "a tenant's server may choose the largest group of TLS, 160 ms of HAProxy at each handshake: "
-    "install etc/haproxy-openssl.cnf with its drop-in (docs/gateway.md) and restart HAProxy"
+    "install etc/haproxy-openssl.cnf with its drop-in (docs/how-to/gateway.md) and restart HAProxy"
 )
 _DAEMON_CHANGES = frozenset({"wish", "retire", "tell"})
 _RUNTIME_CHANGES = frozenset({"apply", "keep", "set_keys"})

@@ -82,7 +82,7 @@ def require_works(proposed: Mapping[str, str], before: Mapping[str, str]) -> Non
         if proposed[name] != expected:
             raise _failed(
                 f"{name} gives {proposed[name]!r}, where it is {expected!r} without our lines",
-                "Put the lines in by hand: docs/install.md, section 5.",
+                "Put the lines in by hand: docs/how-to/install.md, section 5.",
             )
 
 

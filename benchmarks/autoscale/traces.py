@@ -1,6 +1,6 @@
 """Reads the public traces as workloads.
 
-docs/autoscaling-replay.md says what each trace is and where it comes from. The traces are not in
+docs/explanation/autoscaling-replay.md says what each trace is and where it comes from. The traces are not in
 this repository: ``--traces`` or SLICEWISE_TRACES says where they lie.
 """
 
@@ -86,7 +86,8 @@ def _plain(path: Path, rng: np.random.Generator) -> Requests:
     if times.size < _FEWEST_REQUESTS:
         raise TraceError(
             f"{path} has fewer than {_FEWEST_REQUESTS} arrivals. Give a file whose first column is "
-            "seconds, one request a line, or one of the formats in docs/autoscaling-replay.md."
+            "seconds, one request a line, or one of the formats in "
+            "docs/explanation/autoscaling-replay.md."
         )
     arrivals, work = _from_zero(times, shape)
     mean_s = FULL_REPLICAS / busiest(arrivals, work)
@@ -205,7 +206,7 @@ def opened(path: Path) -> Iterator[TextIO]:
     if not path.exists():
         raise TraceError(
             f"The trace {path} is not there. Say where the traces lie: --traces DIR or "
-            "SLICEWISE_TRACES; docs/autoscaling-replay.md names their sources."
+            "SLICEWISE_TRACES; docs/explanation/autoscaling-replay.md names their sources."
         )
     packed = path.suffix == ".xz"
     with lzma.open(path, "rt") if packed else path.open(encoding="utf-8") as text:

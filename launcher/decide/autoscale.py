@@ -1,6 +1,6 @@
 """Decides how many replicas a service wants: enough for the load expected when a start would end.
 
-The method, its sources and the reason for each number: docs/autoscaling.md.
+The method, its sources and the reason for each number: docs/explanation/autoscaling.md.
 """
 
 from dataclasses import dataclass, field, replace

@@ -42,7 +42,7 @@ _MOST_RANK = 32
 _Name = Annotated[str, Field(max_length=1024)]
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", re.ASCII)
 _LEAST_VERSION = (2, 59, 1)
-"""The version of release 25.07; docs/threats.md says what is wrong with older ones."""
+"""The version of release 25.07; docs/explanation/threats.md says what is wrong with older ones."""
 _Length = Annotated[int, Field(ge=-1, lt=2**63)]
 
 

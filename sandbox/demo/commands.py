@@ -69,7 +69,7 @@ class Commands:
 
         The adapter that feeds the ledger is not used, so that sacct is a second witness. The states
         are named because sacct otherwise leaves out runs that have lost their eligible time
-        (docs/ledger.md).
+        (docs/explanation/ledger.md).
         """
         sacct = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "--noheader", "--parsable2")
         which = ("--allusers", "--duplicates", "--starttime=now-1hours", "--endtime=now")

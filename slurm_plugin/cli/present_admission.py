@@ -120,6 +120,6 @@ def advice(answer: StatusAnswer | None, here: Here, now_s: float) -> list[str]:
     if answer.module and answer.module_mode != answer.mode:
         found.append(
             f"slicewise.lua is in mode {answer.module_mode}, the daemon in {answer.mode}: what"
-            " that means says docs/daemon.md, Modes."
+            " that means says docs/explanation/daemon.md, Modes."
         )
     return found

@@ -1,6 +1,6 @@
 """Computes site_factor, by which Slicewise adds to Slurm's own priority formula.
 
-The formula, and why no job starves with it: docs/priority.md.
+The formula, and why no job starves with it: docs/explanation/priority.md.
 """
 
 import math

@@ -145,7 +145,7 @@ class Modes:
         self._socket = sandbox.layout.run_dir / "user.sock"
 
     def set(self, mode: str) -> None:
-        """The daemon's first, as docs/install.md says."""
+        """The daemon's first, as docs/how-to/install.md says."""
         _replace(
             self._sandbox.layout.settings_file,
             r'^\[daemon\]\n(mode = "\w+"\n)?',

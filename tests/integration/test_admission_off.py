@@ -147,7 +147,7 @@ def submitted(users: Users, *options: str) -> tuple[int, list[object]]:
 
 
 def test_the_partitions_own_limit_refuses_jobs_without_gpus(users: Users) -> None:
-    """As docs/install.md says; also while the kill switch is set."""
+    """As docs/how-to/install.md says; also while the kill switch is set."""
     users.slicewise("admission", "off")
     administer = lambda *words: users.sandbox.run("slurm", ("sacctmgr", "-i", *words))  # noqa: E731
     change = ("modify", "qos", "slicewise_gate", "set")

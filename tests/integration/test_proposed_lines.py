@@ -1,6 +1,6 @@
 """What `slicewise admission install` proposes to a new site holds without a word in its settings.
 
-A partition for jobs without GPUs is on the nodes with GPUs, as docs/install.md allows.
+A partition for jobs without GPUs is on the nodes with GPUs, as docs/how-to/install.md allows.
 """
 
 import time

@@ -260,7 +260,7 @@ class Guest:
         self.root("slicewise", "compile", "--dry-run")
 
     def enforce(self) -> None:
-        """As docs/install.md says: the daemon, slicewise.lua, then the gate."""
+        """As docs/how-to/install.md says: the daemon, slicewise.lua, then the gate."""
         self.modes.set("enforce")
         # What came with the sandbox was taken out: until the daemon has seen that limits are wanted
         # again jobs pass unchanged.

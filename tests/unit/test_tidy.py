@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 PACKAGES = ("cluster", "launcher", "migrations", "sandbox", "slurm_plugin")
 MAX_FUNCTION_LINES = 70
 MEDIAN_FUNCTION_LINES = 10
@@ -46,12 +47,12 @@ def test_every_error_code_is_documented_and_every_documented_one_exists() -> Non
     sources = [*modules(), *(ROOT / "slurm_plugin").glob("*.lua")]
     sources += (ROOT / "templates").rglob("*.j2")
     used = {code for path in sources for code in CODE.findall(path.read_text(encoding="utf-8"))}
-    documented = set(CODE.findall((ROOT / "docs" / "errors.md").read_text(encoding="utf-8")))
+    documented = set(CODE.findall((DOCS / "reference" / "errors.md").read_text(encoding="utf-8")))
     assert used == documented
 
 
 def test_what_the_threat_model_names_is_there_and_stands_there_once() -> None:
-    text = (ROOT / "docs" / "threats.md").read_text(encoding="utf-8")
+    text = (DOCS / "explanation" / "threats.md").read_text(encoding="utf-8")
     named = set(re.findall(r"\btest_\w+", text))
     assert named - {path.stem for path in (ROOT / "tests").rglob("test_*.py")} == set()
     rows = re.findall(r"^\| (?!tries \||--- \|)(.+?) \|", text, flags=re.MULTILINE)
@@ -60,7 +61,7 @@ def test_what_the_threat_model_names_is_there_and_stands_there_once() -> None:
 
 
 def test_every_link_in_the_documents_leads_somewhere() -> None:
-    documents = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    documents = [ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")]
     link = re.compile(r"\]\((?!https?:|#)([^)#]+)")
     missing = [
         f"{document.relative_to(ROOT)}: {target}"

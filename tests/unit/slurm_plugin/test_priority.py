@@ -1,4 +1,4 @@
-"""Unit: the formula of site_factor, by the numbers of docs/priority.md."""
+"""Unit: the formula of site_factor, by the numbers of docs/explanation/priority.md."""
 
 from dataclasses import replace
 
