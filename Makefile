@@ -107,6 +107,7 @@ $(DOCS_READY): pyproject.toml requirements-docs.lock
 
 SPHINX := $(DOCS_VENV)/bin/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky
 docs: $(DOCS_READY) ## The documentation as a site, links between pages checked: build/docs/index.html
+	@$(DOCS_VENV)/bin/python -m docs.generate
 	@rm -rf build/docs
 	@$(SPHINX) -b html docs build/docs
 

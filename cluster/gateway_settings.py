@@ -9,11 +9,11 @@ from cluster.service_places import Places
 
 
 class TenantLimits(BaseModel):
-    """[gateway.limits.tenants.NAME]: of one tenant's services together; none is unlimited."""
+    """[gateway.limits.tenants.NAME]: of one tenant's services together; unset is unlimited."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    requests_per_s: int | None = Field(None, ge=1)
+    requests_per_s: int | None = Field(None, ge=1, description="Requests a second.")
     concurrent: int | None = Field(None, ge=1, description="In flight and waiting.")
 
 
@@ -22,7 +22,7 @@ class LimitSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    requests_per_s: int = Field(1000, ge=0)
+    requests_per_s: int = Field(1000, ge=0, description="Requests a second.")
     concurrent: int = Field(1000, ge=0, description="In flight and waiting.")
     connections_per_host: int = Field(
         10_000, ge=0, description="Open at once; a fifth of what the gateway takes."
@@ -36,13 +36,18 @@ class LimitSettings(BaseModel):
 
 
 class GatewaySettings(BaseModel):
-    """[gateway]: HAProxy."""
+    """[gateway]: HAProxy; docs/how-to/gateway.md."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    url: str = "http://127.0.0.1:8080"
-    bind: str = "127.0.0.1:8080"
-    runtime_socket: Path = Path("/run/haproxy/slicewise.sock")
+    url: str = Field(
+        "http://127.0.0.1:8080", description="Where clients send their requests, as users are told."
+    )
+    bind: str = Field("127.0.0.1:8080", description="Where HAProxy listens, for HTTP and gRPC.")
+    runtime_socket: Path = Field(
+        Path("/run/haproxy/slicewise.sock"),
+        description="HAProxy's Runtime API, by which the launcher sets routes.",
+    )
     directory: Path = Field(
         Path("/etc/haproxy/slicewise"), description="Where the maps and the Lua file are."
     )

@@ -354,7 +354,7 @@ def _problem(item: Any) -> str:
     if item["type"] == _UNKNOWN:
         near = " or ".join(get_close_matches(key, ServiceSpec.model_fields))
         return f"{key:.{_SHOWN}}: no such key" + (f" (did you mean {near}?)" if near else "")
-    return f"{key}: {_allowed_words()[key]}, not {item['input']!r:.{_SHOWN}}"
+    return f"{key}: {allowed_words()[key]}, not {item['input']!r:.{_SHOWN}}"
 
 
 def _allowed(schema: Mapping[str, Any]) -> str:
@@ -383,7 +383,7 @@ _TEXTS = {
 
 
 @cache
-def _allowed_words() -> Mapping[str, str]:
+def allowed_words() -> Mapping[str, str]:
     """What each key may hold, in words."""
     schemas = ServiceSpec.model_json_schema()["properties"]
     return _TEXTS | {key: _allowed(schema) for key, schema in schemas.items() if key not in _TEXTS}

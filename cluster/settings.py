@@ -90,7 +90,7 @@ class ClusterSettings(_Section):
 
     name: str = Field(description="Slurm's ClusterName: part of every key in the ledger.")
     partitions: tuple[str, ...] = Field(
-        min_length=1, description="Managed partitions; their TRESBillingWeights are by the next."
+        min_length=1, description="Managed partitions: those whose GPUs are counted and charged."
     )
     billing_per_slice: PerSlice = Field(
         MILLISLICES.per_slice,
@@ -104,7 +104,9 @@ class GpuSettings(_Section):
     A model that can't be cut may have any name, and has whole GPUs only.
     """
 
-    weight: Weight = Fraction(1)
+    weight: Weight = Field(
+        Fraction(1), description="What a slice of it costs, in slices of a GPU of weight 1."
+    )
     types: tuple[str, ...] = Field((), description="MIG profiles, each at the table's price.")
     whole: tuple[str, ...] = Field(
         (), description="GPUs that are not cut: each costs 7 slices times the weight."
@@ -118,13 +120,22 @@ class GpuSettings(_Section):
 
 
 class DaemonSettings(_Section):
-    """[daemon]"""
+    """[daemon]: as whom it runs, what it may do; docs/explanation/daemon.md."""
 
-    run_dir: Path = Path("/run/slicewise")
-    slurm_user: str = "slurm"
-    launcher_user: str = "slicewise"
-    sync_interval_s: float = Field(1.0, gt=0, le=60)
-    mode: Literal["observe", "advise", "enforce"] = "observe"
+    run_dir: Path = Field(
+        Path("/run/slicewise"),
+        description="Its sockets: admission/admission.sock, user.sock; local to each host.",
+    )
+    slurm_user: str = Field("slurm", description="SlurmUser, as whom the daemon runs.")
+    launcher_user: str = Field(
+        "slicewise", description="The one unprivileged user that may wish slots."
+    )
+    sync_interval_s: float = Field(1.0, gt=0, le=60, description="How often it looks at Slurm.")
+    mode: Literal["observe", "advise", "enforce"] = Field(
+        "observe",
+        description="observe, advise: nothing is changed in Slurm; enforce: limits are set, slots "
+        "are moved. job_submit.lua has a mode of its own.",
+    )
     pair: bool = Field(
         False,
         description="One daemon runs on each of two SlurmctldHosts: only the one that leads acts.",
@@ -160,11 +171,13 @@ class DaemonSettings(_Section):
 class DatabaseSettings(_Section):
     """[database]: where the ledger is, unless SLICEWISE_DATABASE_URL says so."""
 
-    url_file: Path | None = None
+    url_file: Path | None = Field(
+        None, description="A file with postgresql://..., that only SlurmUser and root can read."
+    )
 
 
 class LedgerSettings(_Section):
-    """[ledger]: rules of charging and limits that a site may choose."""
+    """[ledger]: rules of charging and limits that a site may choose; docs/explanation/ledger.md."""
 
     node_failure: Literal["tenant", "operator"] = Field(
         "tenant", description="Who bears what a run used that its node's failure ended."
@@ -181,20 +194,26 @@ _PerSlice = Annotated[float, Field(gt=0)] | Literal["any"] | None
 
 
 class AdmissionSettings(_Section):
-    """[admission]: rules of admission that a site may choose."""
+    """[admission]: rules of admission that a site may choose; docs/how-to/install.md."""
 
     untyped: str = Field(
         "refuse", description="GPUs without a type: refuse, auto (the cheapest), or a GRES type."
     )
-    without_gpu: Literal["refuse", "allow"] = "refuse"
-    cpus_per_slice: _PerSlice = Field(
-        None, description="The most for each slice; unset: by what the nodes have; any: unbound."
+    without_gpu: Literal["refuse", "allow"] = Field(
+        "refuse", description="Jobs in managed partitions that ask for no GPU."
     )
-    memory_gib_per_slice: _PerSlice = None
+    cpus_per_slice: _PerSlice = Field(
+        None,
+        description="CPUs of a job at most, for each slice; unset: by what the nodes have; "
+        "any: unbound.",
+    )
+    memory_gib_per_slice: _PerSlice = Field(
+        None, description="Memory of a job at most, for each slice, in the same way."
+    )
 
 
 class PlacementSettings(_Section):
-    """[placement]: how Slurm is made to choose nodes for jobs, docs/explanation/placement.md."""
+    """[placement]: how Slurm is made to choose nodes for jobs; docs/explanation/placement.md."""
 
     node_weights: bool = Field(
         False, description="Weigh nodes, so that Slurm fills those in use before empty ones."
@@ -202,18 +221,24 @@ class PlacementSettings(_Section):
 
 
 class PrioritySettings(_Section):
-    """[priority]: what is added to Slurm's formula as site_factor, docs/explanation/priority.md."""
+    """[priority]: what is added to Slurm's formula as site_factor; docs/explanation/priority.md."""
 
     max: int = Field(10_000, ge=100, le=1_000_000, description="site_factor is 0 to this.")
-    class_weight: int = Field(3, ge=0, le=1000)
-    share_weight: int = Field(5, ge=0, le=1000)
-    urgency_weight: int = Field(2, ge=0, le=1000)
+    class_weight: int = Field(
+        3, ge=0, le=1000, description="Of the job's class; 0 leaves the term out."
+    )
+    share_weight: int = Field(
+        5, ge=0, le=1000, description="Of how little the tenant has used; 0 leaves the term out."
+    )
+    urgency_weight: int = Field(
+        2, ge=0, le=1000, description="Of a service's backlog; 0 leaves the term out."
+    )
     half_life_h: float = Field(168.0, gt=0, description="Use counts half after that time.")
     wait_full_h: float = Field(
         24.0, gt=0, description="No newer job is ahead of one that has waited for so long."
     )
     quantum: int = Field(100, ge=1, description="Smaller changes are not written to Slurm.")
-    updates_per_s: float = Field(20.0, gt=0, le=1000)
+    updates_per_s: float = Field(20.0, gt=0, le=1000, description="Changes in Slurm at most.")
     high_class_for: tuple[str, ...] = Field(
         (), description="Tenants whose jobs may say class=high."
     )
@@ -261,7 +286,7 @@ class TritonSettings(_Section):
 
 
 class LauncherSettings(_Section):
-    """[launcher]"""
+    """[launcher]: how often it looks, what it keeps; docs/explanation/launcher.md."""
 
     interval_s: float = Field(
         0.25, gt=0, le=1, description="How often it looks while nothing happens."

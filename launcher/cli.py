@@ -30,7 +30,7 @@ from launcher.service_file import (
 from launcher.service_names import Json, SkipModelCheck, whole_view
 from launcher.view_cli import view_app
 
-_EXAMPLE = """\
+EXAMPLE = """\
 # bert.toml
 [service]
 name = "bert"
@@ -197,7 +197,7 @@ def service_schema(
 ) -> None:
     """The keys of a service file and what they mean."""
     if example:
-        typer.echo(_EXAMPLE, nl=False)
+        typer.echo(EXAMPLE, nl=False)
     elif as_json:
         print_json(show_file.schema_rows())
     else:

@@ -4,6 +4,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from docs import generate
+
 DOCS = Path(__file__).parents[2] / "docs"
 _TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -22,3 +26,16 @@ def test_every_page_is_in_a_table_of_contents():
     pages = sorted(DOCS.rglob("*.md"))
     found = {one for page in pages for one in listed(page)}
     assert [one for one in pages if one not in found] == [DOCS / "index.md"]
+
+
+PAGES = generate.pages()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_is_written_from_the_code_is_up_to_date(name: str):
+    """If not: python -m docs.generate, or make docs."""
+    assert (generate.FOLDER / name).read_text(encoding="utf-8") == PAGES[name]
+
+
+def test_every_setting_and_metric_says_what_it_means():
+    assert [name for name, text in PAGES.items() if re.search(r"\|  \|$", text, re.MULTILINE)] == []

@@ -1,0 +1,324 @@
+"""Write the reference pages that follow from the code: ``python -m docs.generate``.
+
+The pages are committed: so they read without Sphinx, links to them can be checked, and a change of
+what users see stands in the same review as the code that makes it. A unit test compares them.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+from importlib import import_module
+from inspect import cleandoc
+from pathlib import Path
+from types import NoneType, SimpleNamespace
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+from prometheus_client import CollectorRegistry
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from typer.main import get_command, get_group
+
+from cluster.leadership import ALONE
+from cluster.service import ServiceSpec, allowed_words
+from cluster.settings import Settings
+from launcher.cli import EXAMPLE
+from launcher.commands import FOR_EVERYBODY, FOR_OPERATORS, Command
+from launcher.metrics import Metrics as LauncherMetrics
+from slurm_plugin.metrics import Metrics as DaemonMetrics
+
+FOLDER = Path(__file__).parent / "reference"
+_MADE = "<!-- Written by docs/generate.py: change the code, then run make docs. -->"
+_DOCUMENT = re.compile(r"docs/([a-z-]+/[a-z-]+)\.md")
+
+_COMMANDS = """\
+# Commands
+
+All commands are parts of one executable, `slicewise`; `--help` of each says the same. Exit codes:
+0 is done; 1 is refused or failed, with an [error code](errors.md); 2 is wrong usage. Other codes
+stand where a command has them.
+"""
+_CONFIGURATION = """\
+# slicewise.toml
+
+One file for the daemon, the launcher and the commands: /etc/slicewise/slicewise.toml, or
+`$SLICEWISE_CONFIG`. It holds no secret. A key that is not known is refused with its name
+(SW-SETTINGS). [etc/slicewise.toml](../../etc/slicewise.toml) is an example.
+
+The end of a name is its unit: `_s` seconds, `_h` hours, `_gib` and `_mib` 2³⁰ and 2²⁰ bytes,
+`_per_s` so many a second. A slice is a seventh of a GPU of weight 1.
+"""
+_SERVICE_FILE = """\
+# The service file
+
+A service is one table, `[service]`, of a TOML file. `slicewise service schema` prints the same
+keys, `slicewise service schema --example` such a file. How to use it:
+[services](../how-to/services.md).
+"""
+_IN_A_SCRIPT = """\
+## In a batch script
+
+`#SLICEWISE key=value` lines before a script's first command say the same, with the same keys. The
+environment is percent-encoded there: `environment=A=1&B=two%20words`, 1900 bytes at most.
+`slicewise service render FILE` prints such a script. The first 64 lines count, in the first 64 KiB,
+each of 2048 bytes at most. Lines without `name=` are a plain job's, which has two keys:
+
+| key | value | meaning |
+| --- | --- | --- |
+| `need` | such as `9.5GiB` or `512MiB` | GPU memory that each of the job's GPUs must have |
+| `class` | `low`, `normal` or `high` | its class, for its [priority](../explanation/priority.md) |
+"""
+_METRICS = """\
+# Metrics
+
+Daemon and launcher serve Prometheus text by HTTP at `daemon.metrics` and `launcher.metrics`, if
+these are set. They ask nobody who he is and show tenants' names and use: listen on 127.0.0.1, or
+where only Prometheus reaches them. 1000 millislices are a slice.
+"""
+
+
+def pages() -> Mapping[str, str]:
+    """The text of each page, by the name of its file."""
+    made: Mapping[str, Iterable[str]] = {
+        "commands.md": _commands(),
+        "configuration.md": _configuration(),
+        "service-file.md": _service_file(),
+        "metrics.md": _metrics(),
+    }
+    return {name: "\n".join((_MADE, "", *lines)).rstrip() + "\n" for name, lines in made.items()}
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    heads = tuple(heads)
+    for row in (heads, ("---",) * len(heads), *rows):
+        cells = " | ".join(cell.replace("|", r"\|") for cell in row)
+        yield f"| {cells} |"
+    yield ""
+
+
+def _commands() -> Iterator[str]:
+    yield _COMMANDS
+    for panel, commands in (("For everybody", FOR_EVERYBODY), ("For operators", FOR_OPERATORS)):
+        yield from (f"## {panel}", "")
+        for name, one in commands.items():
+            yield from _command(f"slicewise {name}", _loaded(one), 3)
+
+
+def _loaded(one: Command) -> Any:
+    """As ``launcher.main.loaded``, without what fits the help to terminals."""
+    module, _, attribute = one.place.partition(":")
+    target = getattr(import_module(module), attribute)
+    if not isinstance(target, typer.Typer):
+        alone = typer.Typer()
+        alone.command(epilog=one.epilog)(target)
+        target = alone
+    target._add_completion = False  # noqa: SLF001 -- only the executable itself installs it
+    is_tree = isinstance(target.info.help, str)
+    return get_group(target) if is_tree else get_command(target)
+
+
+def _command(name: str, command: Any, level: int) -> Iterator[str]:
+    if command.hidden:
+        return
+    yield from (f"{'#' * level} {name}", "", _flowed(command.help), "")
+    children = getattr(command, "commands", {})
+    if not children or command.invoke_without_command:
+        context = typer.Context(command, info_name=name)
+        pieces = command.collect_usage_pieces(context)
+        yield from ("```text", " ".join((name, *pieces)), "```", "")
+        records = [one.get_help_record(context) for one in command.params]
+        rows = [(f"`{one[0]}`", _flowed(one[1])) for one in records if one is not None]
+        if rows:
+            yield from _table(("argument or option", "meaning"), rows)
+    heading, _, examples = (command.epilog or "").partition(": ")
+    if heading in {"Example", "Examples"}:
+        yield from ("```sh", *examples.split(" | "), "```", "")
+    elif command.epilog:
+        yield from (command.epilog, "")
+    for word, child in children.items():
+        yield from _command(f"{name} {word}", child, level + 1)
+
+
+def _flowed(text: str | None) -> str:
+    paragraphs = cleandoc(text or "").split("\n\n")
+    return "\n\n".join(" ".join(one.split()) for one in paragraphs)
+
+
+def _configuration() -> Iterator[str]:
+    yield _CONFIGURATION
+    yield from _section("", Settings)
+
+
+_PLACES = {"gpus": 'gpus."MODEL"', "gateway.limits.tenants": "gateway.limits.tenants.NAME"}
+
+
+def _section(place: str, model: type[BaseModel]) -> Iterator[str]:
+    parts = {
+        name: found
+        for name, field in model.model_fields.items()
+        if (found := _part(field.annotation))
+    }
+    if place:
+        yield from (f"## [{place}]", "")
+        if words := re.sub(r"^\[[^]]*\](: )?", "", _flowed(model.__doc__)):
+            yield from (_linked(words[0].upper() + words[1:]), "")
+        own = {name: one for name, one in model.model_fields.items() if name not in parts}
+        yield from _table(
+            ("key", "value", "default", "meaning"),
+            (
+                (f"`{name}`", _kind(one.annotation, one.metadata), _default(one), _said(one))
+                for name, one in own.items()
+            ),
+        )
+    for name, part in parts.items():
+        below = f"{place}.{name}".removeprefix(".")
+        if issubclass(part, BaseModel):
+            yield from _section(_PLACES.get(below, below), part)
+    if not place:
+        qos = model.model_fields["qos"]
+        yield from ("## [qos]", "", _said(qos), "")
+        yield from ("A key is the name of a QOS, a value `low`, `normal` or `high`:", "")
+        yield from ("```toml", "[qos]", 'urgent = "high"', 'scavenger = "low"', "```", "")
+
+
+def _part(annotation: Any) -> type[BaseModel] | None:
+    """The model of a table, or of the tables of a table."""
+    found = get_args(annotation)[1] if get_origin(annotation) is Mapping else annotation
+    is_model = isinstance(found, type) and issubclass(found, BaseModel)
+    return found if is_model else None
+
+
+def _linked(text: str) -> str:
+    return _DOCUMENT.sub(r"[\1](../\1.md)", text)
+
+
+def _said(field: FieldInfo) -> str:
+    return _linked(field.description or "")
+
+
+_WORDS: Mapping[Any, str] = {
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    Path: "path",
+    Fraction: 'number or "3/2"',
+}
+_BOUNDS = {"ge": "from {}", "gt": "above {}", "le": "to {}", "lt": "below {}"}
+
+
+def _kind(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    """What a key may hold, in words."""
+    if get_origin(annotation) is Annotated:
+        inner, *more = get_args(annotation)
+        flat = [item for one in more for item in getattr(one, "metadata", (one,))]
+        return _kind(inner, [*flat, *metadata])
+    if get_origin(annotation) is Literal:
+        words = " or ".join(json.dumps(one) for one in get_args(annotation))
+    elif get_origin(annotation) is tuple:
+        words = f"list: {_kind(get_args(annotation)[0])}"
+    elif (options := get_args(annotation)) and get_origin(annotation) is not Mapping:
+        words = " or ".join(_kind(one) for one in options if one is not NoneType)
+    else:
+        words = _WORDS.get(annotation, "table")
+    bounds = [
+        form.format(_plain(getattr(one, key)))
+        for one in metadata
+        for key, form in _BOUNDS.items()
+        if getattr(one, key, None) is not None
+    ]
+    return f"{words}, {' '.join(bounds)}" if bounds else words
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default
+    if value is None or value == ():
+        return "unset"
+    if isinstance(value, tuple):
+        value = list(value)
+    elif not isinstance(value, bool | int | float):
+        value = str(value)
+    return f"`{json.dumps(value)}`"
+
+
+def _service_file() -> Iterator[str]:
+    yield _SERVICE_FILE
+    yield from ("```toml", *EXAMPLE.strip().splitlines(), "```", "")
+    yield from ("## Keys", "")
+    yield from _table(
+        ("key", "value", "default", "meaning"),
+        (
+            (f"`{name}`", allowed_words()[name], _default(field), _said(field))
+            for name, field in ServiceSpec.model_fields.items()
+        ),
+    )
+    yield _IN_A_SCRIPT
+
+
+def _metrics() -> Iterator[str]:
+    yield _METRICS
+    for title, registry in (("The daemon", _of_daemon()), ("The launcher", _of_launcher())):
+        yield from (f"## {title}", "")
+        yield from _table(("metric", "type", "labels", "meaning"), _families(registry))
+
+
+def _families(registry: CollectorRegistry) -> Iterator[tuple[str, ...]]:
+    endings = {"counter": "_total", "info": "_info"}
+    for family in sorted(registry.collect(), key=lambda one: one.name):
+        labels = dict.fromkeys(name for sample in family.samples for name in sample.labels)
+        shown = ", ".join(f"`{name}`" for name in labels if name != "le") or "–"
+        name = f"`{family.name}{endings.get(family.type, '')}`"
+        yield name, family.type, shown, family.documentation
+
+
+def _of_daemon() -> CollectorRegistry:
+    """With a value of each metric."""
+    metrics, one = DaemonMetrics(), "vision"
+    tenant = SimpleNamespace(name=one, nominal_millislices=0, used_millislices=0)
+    sync: Any = SimpleNamespace(
+        view=SimpleNamespace(tenants=(tenant,), complete=True, observed_s=0),
+        snapshot=SimpleNamespace(ceilings={one: 0}),
+        clock=SimpleNamespace(stepped_s=0),
+        unadmitted=SimpleNamespace(count=0),
+        jobs=(),
+        is_uninstalled=False,
+    )
+    newest = SimpleNamespace(module="", module_mode="")
+    admission: Any = SimpleNamespace(
+        decisions={("admit", ""): 0}, restarts=0, dropped=0, newest=newest
+    )
+    unread: Any = SimpleNamespace(counts={("job", "EndTime"): 0})
+    metrics.watch(admission, sync, ALONE, unread)
+    metrics.turned("sync", 0, failed=False)
+    return metrics.registry
+
+
+def _of_launcher() -> CollectorRegistry:
+    metrics, generation = LauncherMetrics(ALONE), 7
+    service = SimpleNamespace(
+        service="vision/bert",
+        array_job_id=generation,
+        decision=SimpleNamespace(wanted=0),
+        load=SimpleNamespace(waiting=0, in_flight=0),
+        slots=(),
+    )
+    known = SimpleNamespace(backoff=SimpleNamespace(failures=0))
+    turned: Any = SimpleNamespace(
+        plan=SimpleNamespace(services=(service,)),
+        state={service.service: SimpleNamespace(generations={generation: known})},
+    )
+    metrics.turned(turned, 0)
+    metrics.failed("SW-DAEMON-DOWN", 0)
+    return metrics.registry
+
+
+if __name__ == "__main__":
+    for _name, _text in pages().items():
+        (FOLDER / _name).write_text(_text, encoding="utf-8")
