@@ -1,6 +1,7 @@
 """The documentation, as far as it can be checked without Sphinx; ``make docs`` checks the rest."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,3 +40,11 @@ def test_what_is_written_from_the_code_is_up_to_date(name: str):
 
 def test_every_setting_and_metric_says_what_it_means():
     assert [name for name, text in PAGES.items() if re.search(r"\|  \|$", text, re.MULTILINE)] == []
+
+
+def test_the_glossary_defines_each_word_once():
+    text = (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (?!word \||---)([^|]+) \|", text, re.MULTILINE)
+    words = [word for cell in cells for word in re.split(r", (?![^(]*\))", cell)]
+    assert [word for word, count in Counter(words).items() if count > 1] == []
+    assert len(words) > 100
