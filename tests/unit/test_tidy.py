@@ -61,7 +61,7 @@ def test_what_the_threat_model_names_is_there_and_stands_there_once() -> None:
 
 
 def test_every_link_in_the_documents_leads_somewhere() -> None:
-    documents = [ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")]
+    documents = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
     link = re.compile(r"\]\((?!https?:|#)([^)#]+)")
     missing = [
         f"{document.relative_to(ROOT)}: {target}"
