@@ -1,7 +1,7 @@
 """Reads the public traces as workloads.
 
-docs/explanation/autoscaling-replay.md says what each trace is and where it comes from. The traces are not in
-this repository: ``--traces`` or SLICEWISE_TRACES says where they lie.
+docs/explanation/autoscaling-replay.md says what each trace is and where it comes from. The traces
+are not in this repository: ``--traces`` or SLICEWISE_TRACES says where they lie.
 """
 
 import csv

@@ -8,7 +8,8 @@ instance that has run long is expected to stay long, so that GPU will hardly bec
 others may.
 
 The pool decides where instances are cut as requests come, at no cost. Slurm's GPUs are cut
-beforehand, and Slurm picks the device, so nothing in Slicewise uses it (docs/explanation/placement.md).
+beforehand, and Slurm picks the device, so nothing in Slicewise uses it
+(docs/explanation/placement.md).
 """
 
 from bisect import bisect_left, insort
