@@ -14,7 +14,9 @@ class TenantLimits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     requests_per_s: int | None = Field(None, ge=1, description="Requests a second.")
-    concurrent: int | None = Field(None, ge=1, description="In flight and waiting.")
+    concurrent: int | None = Field(
+        None, ge=1, description="Requests in flight and waiting, taken together."
+    )
 
 
 class LimitSettings(BaseModel):
@@ -23,9 +25,14 @@ class LimitSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     requests_per_s: int = Field(1000, ge=0, description="Requests a second.")
-    concurrent: int = Field(1000, ge=0, description="In flight and waiting.")
+    concurrent: int = Field(
+        1000, ge=0, description="Requests in flight and waiting, taken together."
+    )
     connections_per_host: int = Field(
-        10_000, ge=0, description="Open at once; a fifth of what the gateway takes."
+        10_000,
+        ge=0,
+        description="Open connections of one client address; the default is a fifth of what the "
+        "gateway takes.",
     )
     tenants: Mapping[str, TenantLimits] = {}
 
@@ -49,32 +56,44 @@ class GatewaySettings(BaseModel):
         description="HAProxy's Runtime API, by which the launcher sets routes.",
     )
     directory: Path = Field(
-        Path("/etc/haproxy/slicewise"), description="Where the maps and the Lua file are."
+        Path("/etc/haproxy/slicewise"), description="Directory of the gateway's maps and Lua file."
     )
     master_socket: Path | None = Field(
-        None, description="HAProxy's option -S: what processes that a reload replaced still do."
+        None,
+        description="HAProxy's master socket (option -S); shows what processes that a reload has "
+        "replaced still do.",
     )
-    domain: str = Field("", description="Clients may ask SERVICE.TENANT.DOMAIN, too.")
-    certificate: Path | None = Field(None, description="PEM with its key: then TLS only.")
+    domain: str = Field(
+        "", description="Clients may also address a service as SERVICE.TENANT.DOMAIN."
+    )
+    certificate: Path | None = Field(
+        None, description="PEM file with certificate and key; if set, clients must use TLS."
+    )
     identity: Path = Field(
         Path("/etc/slicewise/gateway.crt"),
-        description="Certificate by which replicas know the gateway; every user may read it.",
+        description="Certificate by which replicas recognize the gateway; readable by every user.",
     )
     require_keys: bool = Field(
         True,
-        description="Every service wants an API key; false: those of tenants that have one do.",
+        description="Every service requires an API key; false: only services of tenants that have "
+        "a key do.",
     )
     limits: LimitSettings = LimitSettings()
-    backends: int = Field(8, ge=1, le=512, description="Services that it can carry at once.")
-    services_per_tenant: int | None = Field(
-        None, ge=1, description="Services of one tenant at most; none: half of backends."
+    backends: int = Field(
+        8, ge=1, le=512, description="Services that the gateway can carry at the same time."
     )
-    servers: int = Field(16, ge=1, le=256, description="Replicas of one service at most.")
+    services_per_tenant: int | None = Field(
+        None, ge=1, description="Maximum number of services of one tenant; unset: half of backends."
+    )
+    servers: int = Field(16, ge=1, le=256, description="Maximum number of replicas of one service.")
     hold_s: int = Field(
-        300, ge=1, le=480, description="How long a request waits for a replica at most."
+        300, ge=1, le=480, description="Maximum seconds that a request waits for a replica."
     )
     max_json_mib: int = Field(
-        16, ge=1, le=1024, description="JSON of one inference at most; binary tensors are free."
+        16,
+        ge=1,
+        le=1024,
+        description="Maximum MiB of JSON in one inference request; binary tensors don't count.",
     )
 
     @property

@@ -12,24 +12,26 @@ class LendingSettings(BaseModel):
         60,
         ge=0,
         le=86_400,
-        description="So long borrowed replicas have to go in good order when their lender needs "
-        "its own; then Slurm preempts.",
+        description="Seconds that borrowed replicas have to finish their requests when the lender "
+        "needs its quota back; then Slurm preempts.",
     )
     past_use: bool = Field(
         True,
-        description="Who has borrowed much lately, by the half-life of [priority], gets less of "
-        "what is idle.",
+        description="Tenants that have borrowed much lately, by the half-life of [priority], get "
+        "less of the idle quota.",
     )
     term_s: int = Field(
         0,
         ge=0,
         le=86_400,
-        description="So long what runs on borrowed quota is left alone, once it has started.",
+        description="Seconds for which a job or replica on borrowed quota is left alone after "
+        "its start.",
     )
     turn_s: int = Field(
         1800,
         ge=60,
         le=86_400,
-        description="Of jobs that have waited so long for borrowed quota the first one comes "
-        "before all others, for so long; its tenant's share is kept until it starts.",
+        description="Seconds of waiting for borrowed quota after which a job gets a turn: the "
+        "first such job comes before all others, for as many seconds; its tenant's share is kept "
+        "until it starts.",
     )

@@ -10,13 +10,19 @@ class RecutSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    allowed: bool = Field(False, description="false: plans are printed, nothing is cut.")
+    allowed: bool = Field(False, description="false: plans are only printed and no GPU is cut.")
     nodes_at_once: int = Field(
-        1, ge=1, le=64, description="A plan touches GPUs of so many nodes at most."
+        1, ge=1, le=64, description="Maximum number of nodes whose GPUs one plan changes."
     )
-    horizon_s: int = Field(3600, ge=60, description="So long the demand is believed.")
-    recut_s: int = Field(60, ge=1, description="How long one takes, until some were measured.")
-    move_s: int = Field(900, ge=1, description="So long it waits for what must move off a GPU.")
+    horizon_s: int = Field(
+        3600, ge=60, description="Seconds for which a demand forecast is trusted."
+    )
+    recut_s: int = Field(
+        60, ge=1, description="Assumed seconds of a re-cut, until some have been measured."
+    )
+    move_s: int = Field(
+        900, ge=1, description="Maximum seconds to wait for jobs and replicas to leave a GPU."
+    )
     slurm_conf: Path = Field(
         Path("/etc/slurm/slurm.conf"), description="This cluster's; includes are not followed."
     )
@@ -24,18 +30,22 @@ class RecutSettings(BaseModel):
         Path("/etc/slurm/gres.conf"), description="This cluster's; includes are not followed."
     )
     restart_slurmctld: tuple[str, ...] = Field(
-        ("systemctl", "restart", "slurmctld"), min_length=1, description="Before Slurm 24.11."
+        ("systemctl", "restart", "slurmctld"),
+        min_length=1,
+        description="Command that restarts slurmctld; needed before Slurm 24.11.",
     )
     restart_slurmd: tuple[str, ...] = Field(
-        ("systemctl", "restart", "slurmd"), min_length=1, description="On the node; jobs live on."
+        ("systemctl", "restart", "slurmd"),
+        min_length=1,
+        description="Command that restarts slurmd on the node; jobs go on.",
     )
     on_node: tuple[str, ...] = Field(
         ("systemd-run", "--quiet", "--pipe", "--wait", "--collect"),
-        description="Before what reads or cuts a node's GPUs: a job without GPUs may not open them "
-        "where Slurm constrains devices.",
+        description="Put before commands that read or cut a node's GPUs: a job without GPUs may "
+        "not open them where Slurm constrains devices.",
     )
     device_directory: str = Field(
-        "/dev", description="Where the nodes' device files are; %n is the node's name."
+        "/dev", description="Directory of the nodes' device files; %n is the node's name."
     )
 
     def devices_of(self, node: str) -> str:

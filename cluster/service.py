@@ -80,69 +80,76 @@ class ServiceSpec(BaseModel):
         description="The Slurm account that is charged (Slurm keeps these in lower case)."
     )
     model_repository: SafePath = Field(
-        description="Absolute path of a Triton model repository on a file system of the nodes."
+        description="Absolute path of a Triton model repository that the nodes can read."
     )
-    model: ModelName = Field(description="The model in it whose readiness counts.")
+    model: ModelName = Field(
+        description="The model in the repository that must be ready before a replica serves."
+    )
     profile: GresType | None = Field(
-        None, description="GRES type of one replica, such as 1g.10gb. Either this or need_gib."
+        None, description="GRES type of one replica, such as 1g.10gb. Give either this or need_gib."
     )
     need_gib: float | None = Field(
         None,
         gt=0,
         le=1_000_000,
         allow_inf_nan=False,
-        description="GPU memory that a replica needs: the cheapest profile that fits.",
+        description="GPU memory of one replica in GiB; the cheapest profile that fits is chosen.",
     )
-    min_replicas: int = Field(0, ge=0, le=MAX_SLOTS, description="Kept even when idle.")
-    max_replicas: int = Field(1, ge=1, le=MAX_SLOTS, description="Slots of the job array.")
+    min_replicas: int = Field(0, ge=0, le=MAX_SLOTS, description="Replicas kept even if idle.")
+    max_replicas: int = Field(
+        1, ge=1, le=MAX_SLOTS, description="Maximum number of replicas: slots of the job array."
+    )
     concurrency: int = Field(
-        1, ge=1, le=1024, description="Requests that one replica works on at once; more wait."
+        1, ge=1, le=1024, description="Requests that one replica serves in parallel; more wait."
     )
     max_queue_s: float | None = Field(
         None,
         gt=0,
         le=86_400,
         allow_inf_nan=False,
-        description="Objective: how long a request may wait for a replica. Not with p95_ms.",
+        description="Objective: seconds that a request may wait for a replica. Not with p95_ms.",
     )
     p95_ms: int | None = Field(
         None,
         ge=1,
         le=86_400_000,
-        description="Objective: 95 % of the requests are answered in that time, waiting included.",
+        description="Objective: 95 % of requests are answered within these ms, waiting included.",
     )
     keep_alive_s: float | None = Field(
         None,
         ge=0,
         le=86_400,
         allow_inf_nan=False,
-        description="Idle seconds before a replica is given back; unset: what keeping it costs "
-        "is weighed against a start.",
+        description="Idle seconds before a replica ends; unset: the cost of keeping it is weighed "
+        "against the cost of a start.",
     )
     lease_s: int = Field(
         DEFAULT_LEASE_S,
         ge=60,
         le=2_592_000,
-        description="Slurm's time limit of a replica, which is extended while it is wanted.",
+        description="Slurm's time limit of a replica in seconds; extended while it is needed.",
     )
     priority_class: JobClass = Field(
-        "normal", description="low, normal or high: of its waiting slots' priority."
+        "normal", description="Priority of its waiting slots: low, normal or high."
     )
-    engine: Literal["triton"] = Field("triton", description="triton: what serves the model.")
+    engine: Literal["triton"] = Field("triton", description="What serves the model: triton.")
     runtime: Literal["bare", "apptainer", "pyxis"] = Field(
-        "bare", description="How the engine starts: bare (the node's own), apptainer, pyxis."
+        "bare",
+        description="How the engine starts: bare (as installed on the node), apptainer, pyxis.",
     )
     image: Image | None = Field(
         None, description="Container image, such as /images/triton.sif; not with runtime bare."
     )
-    environment: Environment = Field((), description='Variables of the engine: { NAME = "text" }.')
+    environment: Environment = Field(
+        (), description='Environment variables of the engine: { NAME = "text" }.'
+    )
     readiness: Literal["inference", "model"] = Field(
         "inference",
-        description="A replica is ready once: inference: its model has answered a made-up "
-        "request; model: Triton says so.",
+        description="When a replica is ready: inference, once its model has answered a made-up "
+        "request; model, once Triton says so.",
     )
     cpus: int = Field(1, ge=1, le=1024, description="CPUs of one replica.")
-    memory_mib: int = Field(1024, ge=64, description="Host memory of one replica.")
+    memory_mib: int = Field(1024, ge=64, description="Host memory of one replica in MiB.")
     partition: Partition | None = Field(
         None, description="Slurm partition; unset: Slurm's default."
     )
@@ -157,7 +164,7 @@ class ServiceSpec(BaseModel):
         if (self.profile is None) == (self.need_gib is None):
             raise ValueError("profile, need_gib: give exactly one of the two")
         if self.max_queue_s is not None and self.p95_ms is not None:
-            raise ValueError("max_queue_s, p95_ms: give one of the two at most")
+            raise ValueError("max_queue_s, p95_ms: give at most one of the two")
         return self
 
     @model_validator(mode="after")
@@ -293,7 +300,7 @@ def job_directives(values: Mapping[str, str]) -> JobDirectives:
     Raises InvalidInputError (SW-DIRECTIVE) for an unknown key or a value that can't be read.
     """
     if unknown := sorted(values.keys() - {"need", "class"}):
-        raise _bad_directive(f"{unknown[0]:.{_SHOWN}}: no such key of a job.")
+        raise _bad_directive(f"{unknown[0]:.{_SHOWN}}: a job has no such key.")
     need, job_class = values.get("need"), values.get("class")
     return JobDirectives(
         None if need is None else _need_mib(need),
@@ -303,7 +310,7 @@ def job_directives(values: Mapping[str, str]) -> JobDirectives:
 
 def _class(text: str) -> JobClass:
     if text not in _CLASSES:
-        raise _bad_directive(f"class: {text!r:.{_SHOWN}} is no class.")
+        raise _bad_directive(f"class: {text!r:.{_SHOWN}} is not a class.")
     return _CLASSES[text]
 
 
@@ -311,7 +318,7 @@ def _need_mib(text: str) -> int:
     match = _NEED.fullmatch(text)
     amount = Fraction(match["amount"]) if match else Fraction(0)
     if match is None or not amount:
-        raise _bad_directive(f"need: {text!r:.{_SHOWN}} is no amount of memory.")
+        raise _bad_directive(f"need: {text!r:.{_SHOWN}} is not an amount of memory.")
     return ceil(amount * (1024 if match["unit"] == "GiB" else 1))
 
 

@@ -90,11 +90,14 @@ class ClusterSettings(_Section):
 
     name: str = Field(description="Slurm's ClusterName: part of every key in the ledger.")
     partitions: tuple[str, ...] = Field(
-        min_length=1, description="Managed partitions: those whose GPUs are counted and charged."
+        min_length=1,
+        description="Managed partitions, whose GPUs are counted and charged. Their "
+        "TRESBillingWeights follow from billing_per_slice.",
     )
     billing_per_slice: PerSlice = Field(
         MILLISLICES.per_slice,
-        description="Slurm's billing of one slice; that of each GRES type must be whole.",
+        description="What Slurm bills for one slice; what it bills for each GRES type must be a "
+        "whole number.",
     )
 
 
@@ -105,9 +108,11 @@ class GpuSettings(_Section):
     """
 
     weight: Weight = Field(
-        Fraction(1), description="What a slice of it costs, in slices of a GPU of weight 1."
+        Fraction(1), description="Cost of a slice of this model, in slices of a GPU of weight 1."
     )
-    types: tuple[str, ...] = Field((), description="MIG profiles, each at the table's price.")
+    types: tuple[str, ...] = Field(
+        (), description="MIG profiles, each at the price of the MIG table."
+    )
     whole: tuple[str, ...] = Field(
         (), description="GPUs that are not cut: each costs 7 slices times the weight."
     )
@@ -138,23 +143,31 @@ class DaemonSettings(_Section):
     )
     pair: bool = Field(
         False,
-        description="One daemon runs on each of two SlurmctldHosts: only the one that leads acts.",
+        description="A daemon runs on each of two SlurmctldHosts; only the one that leads acts.",
     )
     listen: Address = Field(
-        "", description="HOST:PORT for users of other hosts (munge); empty: none."
+        "",
+        description="HOST:PORT where users of other hosts, known by munge, reach the daemon; "
+        "empty: none.",
     )
     connect: Addresses = Field(
         (),
-        description="HOST:PORT where other hosts find the daemon; of a pair a list of both.",
+        description="HOST:PORT where commands on other hosts find the daemon; for a pair, a list "
+        "of both.",
     )
     slurm: Literal["auto", "commands", "pyslurm"] = Field(
         "auto",
-        description="How jobs are read: auto is pyslurm where it fits the running Slurm.",
+        description="How jobs are read; auto: with pyslurm where it fits the running Slurm, else "
+        "with Slurm's commands.",
     )
-    munge_socket: Path | None = Field(None, description="munged's, where it is not the default.")
+    munge_socket: Path | None = Field(
+        None, description="Socket of munged, if it is not libmunge's default."
+    )
     metrics: Address = Field("", description="HOST:PORT of Prometheus metrics; empty: none.")
     extend_leases: bool = Field(
-        True, description="Replicas that are wanted outlive their time limit; false: successors."
+        True,
+        description="Extend the time limit of replicas that are still needed; false: a successor "
+        "takes over.",
     )
 
     @property
@@ -180,13 +193,17 @@ class LedgerSettings(_Section):
     """[ledger]: rules of charging and limits that a site may choose; docs/explanation/ledger.md."""
 
     node_failure: Literal["tenant", "operator"] = Field(
-        "tenant", description="Who bears what a run used that its node's failure ended."
+        "tenant",
+        description="Who bears the use of a run that a failure of its node ended: tenant is "
+        "charged as usual, operator waives it.",
     )
     by_hand: Literal["put back", "adopt"] = Field(
-        "put back", description="What becomes of a limit that somebody changed by sacctmgr."
+        "put back",
+        description="What to do with a limit that was changed with sacctmgr; adopt takes the "
+        "billing limit of a tenant's own QOS over as its quota.",
     )
     time_zone: Annotated[str, AfterValidator(check_zone)] = Field(
-        "UTC", description="By whose calendar the periods of budgets begin."
+        "UTC", description="Time zone in which days, weeks and months of budgets begin."
     )
 
 
@@ -197,18 +214,20 @@ class AdmissionSettings(_Section):
     """[admission]: rules of admission that a site may choose; docs/how-to/install.md."""
 
     untyped: str = Field(
-        "refuse", description="GPUs without a type: refuse, auto (the cheapest), or a GRES type."
+        "refuse",
+        description="Requests for GPUs without a type: refuse, auto (the cheapest type that fits), "
+        "or the GRES type to use.",
     )
     without_gpu: Literal["refuse", "allow"] = Field(
-        "refuse", description="Jobs in managed partitions that ask for no GPU."
+        "refuse", description="Whether managed partitions take jobs that ask for no GPU."
     )
     cpus_per_slice: _PerSlice = Field(
         None,
-        description="CPUs of a job at most, for each slice; unset: by what the nodes have; "
-        "any: unbound.",
+        description="Maximum CPUs for each slice; unset: what the nodes have for each slice; any: "
+        "no maximum.",
     )
     memory_gib_per_slice: _PerSlice = Field(
-        None, description="Memory of a job at most, for each slice, in the same way."
+        None, description="Maximum memory in GiB for each slice, in the same way."
     )
 
 
@@ -216,29 +235,39 @@ class PlacementSettings(_Section):
     """[placement]: how Slurm is made to choose nodes for jobs; docs/explanation/placement.md."""
 
     node_weights: bool = Field(
-        False, description="Weigh nodes, so that Slurm fills those in use before empty ones."
+        False,
+        description="Set Weight of nodes, so that Slurm fills nodes in use before empty ones.",
     )
 
 
 class PrioritySettings(_Section):
     """[priority]: what is added to Slurm's formula as site_factor; docs/explanation/priority.md."""
 
-    max: int = Field(10_000, ge=100, le=1_000_000, description="site_factor is 0 to this.")
+    max: int = Field(
+        10_000, ge=100, le=1_000_000, description="Highest site_factor; the lowest is 0."
+    )
     class_weight: int = Field(
-        3, ge=0, le=1000, description="Of the job's class; 0 leaves the term out."
+        3, ge=0, le=1000, description="Weight of the job's class; 0 leaves the term out."
     )
     share_weight: int = Field(
-        5, ge=0, le=1000, description="Of how little the tenant has used; 0 leaves the term out."
+        5,
+        ge=0,
+        le=1000,
+        description="Weight of how little the tenant has used; 0 leaves the term out.",
     )
     urgency_weight: int = Field(
-        2, ge=0, le=1000, description="Of a service's backlog; 0 leaves the term out."
+        2, ge=0, le=1000, description="Weight of a service's backlog; 0 leaves the term out."
     )
-    half_life_h: float = Field(168.0, gt=0, description="Use counts half after that time.")
+    half_life_h: float = Field(168.0, gt=0, description="Hours after which use counts half.")
     wait_full_h: float = Field(
-        24.0, gt=0, description="No newer job is ahead of one that has waited for so long."
+        24.0, gt=0, description="Hours of waiting after which no newer job is ahead of a job."
     )
-    quantum: int = Field(100, ge=1, description="Smaller changes are not written to Slurm.")
-    updates_per_s: float = Field(20.0, gt=0, le=1000, description="Changes in Slurm at most.")
+    quantum: int = Field(
+        100, ge=1, description="Changes of site_factor below this are not written to Slurm."
+    )
+    updates_per_s: float = Field(
+        20.0, gt=0, le=1000, description="Most changes of priorities per second in Slurm."
+    )
     high_class_for: tuple[str, ...] = Field(
         (), description="Tenants whose jobs may say class=high."
     )
@@ -264,7 +293,7 @@ SiteQos = Annotated[str, AfterValidator(_site_qos)]
 
 def _once(names: object) -> object:
     if isinstance(names, dict) and len({str(name).lower() for name in names}) < len(names):
-        raise ValueError("one QOS stands there twice: Slurm takes its name by any case")
+        raise ValueError("one QOS is named twice: Slurm ignores the case of its name")
     return names
 
 
@@ -272,16 +301,22 @@ class TritonSettings(_Section):
     """[triton]: how a replica's server is started on a node."""
 
     command: Path = Field(
-        Path("/opt/tritonserver/bin/tritonserver"), description="On the nodes: runtime bare."
+        Path("/opt/tritonserver/bin/tritonserver"),
+        description="tritonserver on the nodes, for runtime bare.",
     )
-    image_command: str = Field("tritonserver", description="In an image: apptainer, pyxis.")
-    apptainer: str = Field("apptainer", description="On the nodes: runtime apptainer.")
+    image_command: str = Field(
+        "tritonserver", description="tritonserver in images, for runtime apptainer and pyxis."
+    )
+    apptainer: str = Field(
+        "apptainer", description="apptainer on the nodes, for runtime apptainer."
+    )
     python: str = Field(
-        "python3", description="On the nodes, 3.8 or newer: lets nobody but the gateway in."
+        "python3",
+        description="Python 3.8 or newer on the nodes; runs what lets only the gateway in.",
     )
     private_shm: bool = Field(
         True,
-        description="A replica gets a /dev/shm of its own; false where each job has one anyway.",
+        description="Give each replica a /dev/shm of its own; false where each job has one anyway.",
     )
 
 
@@ -289,14 +324,16 @@ class LauncherSettings(_Section):
     """[launcher]: how often it looks, what it keeps; docs/explanation/launcher.md."""
 
     interval_s: float = Field(
-        0.25, gt=0, le=1, description="How often it looks while nothing happens."
+        0.25, gt=0, le=1, description="Seconds between turns while nothing happens."
     )
     pair: bool = Field(
-        False, description="Two launchers run, on two hosts: only the one that leads acts."
+        False, description="A launcher runs on each of two hosts; only the one that leads acts."
     )
     metrics: Address = Field("", description="HOST:PORT of Prometheus metrics; empty: none.")
     url_file: Path | None = Field(
-        None, description="Where its own database is; without one it forgets what it has learnt."
+        None,
+        description="File with the URL of the launcher's own database; without a database, a "
+        "restart loses what it has learnt.",
     )
 
 
@@ -317,7 +354,7 @@ class Settings(_Section):
     recut: RecutSettings = RecutSettings()
     lending: LendingSettings = LendingSettings()
     qos: Annotated[Mapping[SiteQos, JobClass], BeforeValidator(_once)] = Field(
-        {}, description="Of which class GPU jobs are whose users name that QOS of the site."
+        {}, description="Class of GPU jobs that name this QOS of the site, by QOS."
     )
 
     @model_validator(mode="after")
@@ -326,7 +363,7 @@ class Settings(_Section):
         twice = sorted({gres_type for gres_type in types if types.count(gres_type) > 1})
         if twice:
             raise ValueError(
-                f"gpus: type {', '.join(twice)} stands under two models, but Slurm bills by type; "
+                f"gpus: type {', '.join(twice)} is listed for two models, but Slurm bills by type; "
                 "give the nodes' GRES types distinct names"
             )
         return self
@@ -340,7 +377,7 @@ class Settings(_Section):
                 raise ValueError(
                     f"cluster.billing_per_slice: {self.billing.per_slice} would bill {billed} for "
                     f"{kind}, which costs {slices_words(cost)}, but Slurm limits whole numbers; "
-                    f"the nearest that make all types' whole: {nearest}"
+                    f"the nearest values that bill whole numbers for all types: {nearest}"
                 )
         return self
 
@@ -442,12 +479,14 @@ def database_url(settings: DatabaseSettings) -> str:
     """
     url = os.environ.get(DATABASE_VARIABLE, "")
     if not url and settings.url_file is not None:
-        hint = "For operators. Of your own tenants: slicewise explain, why, ledger statement"
+        hint = (
+            "Only operators may read it. For your tenants: slicewise explain, why, ledger statement"
+        )
         url = _url_in(settings.url_file, "database", DATABASE_VARIABLE, hint)
     if not url:
         raise InvalidInputError(
             "SW-DATABASE-URL",
-            "Nobody says where the ledger is.",
+            "No ledger database is configured.",
             f"Set {DATABASE_VARIABLE} to postgresql://..., or [database] url_file.",
         )
     return url

@@ -132,7 +132,7 @@ KEYS_FOLLOW = "Keys: name, tenant, model_repository"
         ({"lease_s": 59}, "lease_s: a whole number from 60 to 2592000, not 59."),
         ({"max_queue_s": 0}, "max_queue_s: a number above 0, at most 86400, not 0."),
         ({"p95_ms": 0}, "p95_ms: a whole number from 1 to 86400000, not 0."),
-        ({"max_queue_s": 1, "p95_ms": 9}, "max_queue_s, p95_ms: give one of the two at most."),
+        ({"max_queue_s": 1, "p95_ms": 9}, "max_queue_s, p95_ms: give at most one of the two."),
         ({"priority_class": "urgent"}, "priority_class: low or normal or high, not 'urgent'."),
         ({"engine": "vllm"}, "engine: triton, not 'vllm'."),
         ({"runtime": "docker"}, "runtime: bare or apptainer or pyxis, not 'docker'."),
@@ -229,15 +229,15 @@ def test_what_a_plain_job_may_say(values: dict[str, str], said: JobDirectives) -
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"need": "9"}, "need: '9' is no amount of memory"),
+        ({"need": "9"}, "need: '9' is not an amount of memory"),
         ({"need": "9GB"}, "'9GB'"),
         ({"need": "0GiB"}, "'0GiB'"),
         ({"need": "-1GiB"}, "'-1GiB'"),
         ({"need": "1e3GiB"}, "'1e3GiB'"),
-        ({"need": "\u0661GiB"}, "no amount"),
-        ({"class": "urgent"}, "class: 'urgent' is no class"),
+        ({"need": "\u0661GiB"}, "not an amount"),
+        ({"class": "urgent"}, "class: 'urgent' is not a class"),
         ({"class": ""}, "class: ''"),
-        ({"tenant": "vision"}, "tenant: no such key of a job"),
+        ({"tenant": "vision"}, "tenant: a job has no such key"),
     ],
 )
 def test_what_it_may_not_say(values: dict[str, str], words: str) -> None:

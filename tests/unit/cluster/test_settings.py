@@ -63,16 +63,16 @@ def test_whole_gpus_have_a_price_and_models_that_can_not_be_cut_any_name(tmp_pat
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        (MINIMAL + "whole = ['1g.10gb']\n", "1g.10gb stands under two models"),
+        (MINIMAL + "whole = ['1g.10gb']\n", "1g.10gb is listed for two models"),
         (MINIMAL + "[gpus.'L40S']\n", "name at least one GRES type"),
         (MINIMAL + "[qos]\nslicewise_nlp = 'high'\n", "the name of a QOS of the site"),
         (MINIMAL + "[qos]\n'a b' = 'high'\n", "the name of a QOS of the site"),
         (MINIMAL + "[qos]\nurgent = 'top'\n", "urgent"),
-        (MINIMAL + "[qos]\nurgent = 'low'\nUrgent = 'high'\n", "stands there twice"),
+        (MINIMAL + "[qos]\nurgent = 'low'\nUrgent = 'high'\n", "one QOS is named twice"),
         (MINIMAL + "[gpus.'L40S']\ntypes = ['l40s']\n", "L40S"),
         (MINIMAL.replace('"1.5"', '"heavy"'), "weight"),
         (MINIMAL.replace('"1.5"', '"0"'), "weight"),
-        (MINIMAL + "[gpus.'H100-80GB']\ntypes = ['1g.10gb']\n", "1g.10gb stands under two models"),
+        (MINIMAL + "[gpus.'H100-80GB']\ntypes = ['1g.10gb']\n", "1g.10gb is listed for two models"),
         (MINIMAL.replace('"gpu"', ""), "cluster.partitions"),
         (MINIMAL.replace("A100-80GB", "A100-81GB"), "A100-81GB"),
         (MINIMAL.replace("3g.40gb", "3g.41gb"), "3g.41gb"),
@@ -104,9 +104,9 @@ def test_mistakes_name_their_key(tmp_path: Path, text: str, named: str) -> None:
         ("8", ""),
         ("'4/3'", ""),
         ("3", "3 would bill 9/2 for 1g.10gb, which costs 1.5 slices, but Slurm limits whole"),
-        ("3", "the nearest that make all types' whole: 8/3 and 4."),
+        ("3", "the nearest values that bill whole numbers for all types: 8/3 and 4."),
         ("2", "2 would bill 21/2 for 3g.40gb, which costs 5.25 slices"),
-        ("1", "the nearest that make all types' whole: 4/3."),
+        ("1", "the nearest values that bill whole numbers for all types: 4/3."),
     ],
 )
 def test_slurm_bills_whole_numbers(tmp_path: Path, per_slice: str, says: str) -> None:
