@@ -199,7 +199,11 @@ class DaemonClient:
                 _hint(place),
             ) from error
         if not answer:
-            raise UnreachableError("SW-DAEMON-DOWN", "The slicewise daemon hung up.", "Try again.")
+            raise UnreachableError(
+                "SW-DAEMON-DOWN",
+                "The slicewise daemon closed the connection without an answer.",
+                "Try again.",
+            )
         return answer
 
     async def _send(self, place: str, line: bytes) -> bytes:
@@ -234,8 +238,8 @@ class DaemonClient:
 
 def _hint(place: str) -> str:
     if place != _HERE:
-        return "Is it running there, with this daemon.listen, and the port open? Try again."
-    return "Is it running on this host? Of another host: set daemon.connect. Try again."
+        return "Check that it runs there with this daemon.listen and that the port is open."
+    return "Check that it runs on this host; if it runs on another, set daemon.connect."
 
 
 def _words(error: OSError | ValueError) -> str:
@@ -243,7 +247,7 @@ def _words(error: OSError | ValueError) -> str:
         case TimeoutError():
             return f"no answer within {DEADLINE_S:g} s"
         case ConnectionRefusedError() | FileNotFoundError():
-            return "nobody listens there"
+            return "nothing listens there"
         case gaierror() | UnicodeError():
             return "its host name can't be resolved"
         case ValueError():
@@ -261,7 +265,7 @@ def _request(kind: type[Request], **fields: str | None) -> Request:
     except ValidationError as error:
         problem = error.errors()[0]
         raise InvalidInputError(
-            "SW-WIRE", f"{problem['input']!r} is no such name: {problem['msg']}."
+            "SW-WIRE", f"{problem['input']!r} is not allowed here: {problem['msg']}."
         ) from None
 
 
@@ -272,6 +276,6 @@ def _failure(line: bytes, problem: ValidationError) -> SlicewiseError:
         return OutsideError(
             "SW-WIRE",
             f"The daemon's answer can't be read as {problem.title}.",
-            "Do daemon and command have the same version?",
+            "Check that daemon and command have the same version.",
         )
     return InvalidInputError(failure.code, failure.message, failure.hint)

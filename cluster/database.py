@@ -111,7 +111,7 @@ def translated(engine: Engine) -> Iterator[None]:
         raise UnreachableError(
             "SW-DATABASE-DOWN",
             f"The database {_place(engine)} does not answer: {_reason(engine, error)}.",
-            "Is PostgreSQL running, and does the URL name it?",
+            "Check that PostgreSQL is running and that the URL names it.",
         ) from None
     except IntegrityError as error:
         raise OutsideError(

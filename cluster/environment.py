@@ -47,7 +47,7 @@ def _pairs(value: Any) -> list[tuple[str, str]]:
         return parse_qsl(value, keep_blank_values=True, strict_parsing=True, errors="strict")
     if isinstance(value, Mapping):
         return list(value.items())
-    raise ValueError("no table")
+    raise ValueError("not a table")
 
 
 def _is_allowed(pair: tuple[object, object]) -> bool:

@@ -122,7 +122,7 @@ def _csv(path: Path) -> Iterator[Measurement]:
             try:
                 yield _csv_row(path.stem, [row[part] for part in _CSV_PARTS])
             except (ArithmeticError, KeyError, TypeError, ValueError):
-                raise _unreadable(path, f"line {line}: {row} is no measurement") from None
+                raise _unreadable(path, f"line {line}: {row} is not a measurement") from None
 
 
 def _csv_row(model: str, cells: Sequence[str]) -> Measurement:

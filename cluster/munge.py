@@ -22,14 +22,14 @@ _NO_SOCKET = 6
 _OF_CREDENTIALS = range(8, 19)
 """libmunge's errors that concern the credential, not munged."""
 _EXPIRED, _REWOUND, _REPLAYED, _UNAUTHORIZED = 15, 16, 17, 18
-_CLOCKS = "Are the clocks of both hosts right?"
+_CLOCKS = "Check the clocks of both hosts."
 _HINTS = {
     _EXPIRED: _CLOCKS,
     _REWOUND: _CLOCKS,
-    _REPLAYED: "Somebody sent it a second time.",
-    _UNAUTHORIZED: "It is for another user: is daemon.slurm_user the same on both hosts?",
+    _REPLAYED: "It was used before: run the command again.",
+    _UNAUTHORIZED: "It is for another user: set the same daemon.slurm_user on both hosts.",
 }
-_ANY_HINT = "Is it whole, and have both hosts the same munge key?"
+_ANY_HINT = "Check that it is complete and that both hosts have the same munge key."
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Munge:
     def _context(self, library: ctypes.CDLL) -> Iterator[ctypes.c_void_p]:
         context = ctypes.c_void_p(library.munge_ctx_create())
         if not context:
-            raise OutsideError("SW-MUNGE", "libmunge has no memory.")
+            raise OutsideError("SW-MUNGE", "libmunge is out of memory.")
         try:
             if self._socket is not None:
                 _set(library, context, _OPT_SOCKET, ctypes.c_char_p(bytes(self._socket)))
@@ -102,7 +102,7 @@ class Munge:
             raise UnreachableError(
                 "SW-MUNGE",
                 f"munged does not answer: {said}.",
-                "Does it run on this host? Where: daemon.munge_socket.",
+                "Check that it runs on this host, and daemon.munge_socket.",
             )
         if error in _OF_CREDENTIALS:
             raise InvalidInputError(

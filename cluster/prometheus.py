@@ -88,7 +88,7 @@ def served(registry: CollectorRegistry, address: str, key: str) -> Iterator[None
         raise SlicewiseError(
             "SW-METRICS",
             f"{key}: can't listen on {address!r}: {error}.",
-            "Write HOST:PORT of this host, with a port that nobody uses.",
+            "Write HOST:PORT of this host, with a port that is not in use.",
         ) from None
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

@@ -63,10 +63,10 @@ def _check(part: Part, number: int, nonce: str, authors: frozenset[int]) -> None
         raise OutsideError(
             "SW-MUNGE",
             f"Uid {part.uid} answered in the daemon's place.",
-            "Is daemon.slurm_user right, and who listens at daemon.connect?",
+            "Check daemon.slurm_user, and which process listens at daemon.connect.",
         )
     if (part.nonce, part.part) != (nonce, number):
-        raise OutsideError("SW-WIRE", "The answer belongs to another question.")
+        raise OutsideError("SW-WIRE", "The answer belongs to another request.")
 
 
 def _refused(line: bytes) -> InvalidInputError | UnreachableError:
@@ -77,12 +77,16 @@ def _refused(line: bytes) -> InvalidInputError | UnreachableError:
     try:
         said = FailureAnswer.model_validate_json(line)
     except ValidationError:
-        return UnreachableError("SW-DAEMON-DOWN", "At daemon.connect is no slicewise daemon.")
+        return UnreachableError(
+            "SW-DAEMON-DOWN", "What listens at daemon.connect is not a slicewise daemon."
+        )
     if said.code == "SW-BUSY":
-        return UnreachableError("SW-BUSY", "Too many ask the slicewise daemon.", "Try again.")
+        return UnreachableError(
+            "SW-BUSY", "The slicewise daemon has too many requests.", "Try again."
+        )
     words = "".join(sign for sign in f"{said.message} {said.hint}" if sign.isprintable())
     return InvalidInputError(
-        "SW-MUNGE", f"The daemon can't tell who asks. It says: {words[:_SAID_LIMIT]}"
+        "SW-MUNGE", f"The daemon could not verify your user. It says: {words[:_SAID_LIMIT]}"
     )
 
 

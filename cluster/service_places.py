@@ -32,9 +32,9 @@ class Places:
         """
         own, taken = held.get(tenant, 0), sum(held.values())
         if own >= self.per_tenant:
-            return f"{tenant!r} has {own} services, and may have {self.per_tenant}"
+            return f"{tenant!r} has {own} services and may have at most {self.per_tenant}"
         if taken >= self.total:
-            return f"the gateway carries {self.total} services, and has as many"
+            return f"all {self.total} places of the gateway are taken"
         if own and taken >= self.total - self.reserved:
             return (
                 f"the last {self.reserved} of the gateway's {self.total} places are kept for"

@@ -383,7 +383,7 @@ class Daemon:
 
     async def status(self) -> StatusAnswer:
         if self.answer is None:
-            raise UnreachableError("SW-DAEMON-DOWN", "nobody listens there")
+            raise UnreachableError("SW-DAEMON-DOWN", "nothing listens there")
         return self.answer
 
 

@@ -41,7 +41,7 @@ def _mode_faults(gpu: Gpu) -> Iterator[str]:
     if gpu.mig != gpu.mig_pending:
         yield f"MIG mode is {_on(gpu.mig)} until a reset, then {_on(gpu.mig_pending)}"
     if gpu.mig and not gpu.instances:
-        yield "MIG mode is on, but nothing is cut: nobody can use it"
+        yield "MIG mode is on, but no instance is cut: no job can use it"
 
 
 def _on(mode: bool) -> str:
@@ -72,7 +72,7 @@ def table_differences(board: Board) -> tuple[str, ...]:
     """Where the driver's profiles of a board differ from the table's; the driver's are valid."""
     known = boards().get(board.model)
     if known is None:
-        return (f"{board.model} is not in the table: what its driver says counts",)
+        return (f"{board.model} is not in the table: the driver's own profiles are used",)
     theirs = {one.gi_profile_id: one for one in board.profiles.values()}
     ours = {one.gi_profile_id: one for one in known.profiles.values()}
     return (

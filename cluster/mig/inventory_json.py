@@ -102,8 +102,8 @@ def _validated(kind: TypeAdapter[_Read], value: str | object) -> _Read:
 def _unreadable(what: str) -> OutsideError:
     return OutsideError(
         "SW-INVENTORY",
-        f"What a node says of its GPUs can't be read: {what}.",
-        "Is Slicewise of the same version there?",
+        f"The node's report of its GPUs can't be read: {what}.",
+        "Check that the node has the same version of Slicewise.",
     )
 
 
@@ -144,9 +144,9 @@ def _wrong_parts(owner: type, field: str, value: Collection[object]) -> Iterator
 
 def _wrong_board(board: Board) -> Iterator[str]:
     if any(name != profile.name for name, profile in board.profiles.items()):
-        yield "Board.profiles has a profile by another name than its own"
+        yield "Board.profiles lists a profile under another name than its own"
     if not board.profiles or not board.memory_slices or not board.compute_slices:
-        yield "Board has nothing that could be cut out of it"
+        yield "Board has no instance that could be cut"
     elif any(not one.memory_slices or not one.starts for one in board.profiles.values()):
         yield "Board.profiles has a profile of no memory slice, or that begins nowhere"
     elif _most_layouts(board) > _MOST_LAYOUTS:

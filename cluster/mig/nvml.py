@@ -111,7 +111,9 @@ def destroy_instance(gpu_uuid: str, gi_id: int) -> None:
                 nv.nvmlComputeInstanceDestroy(nv.nvmlGpuInstanceGetComputeInstanceById(gi, ci_id))
             nv.nvmlGpuInstanceDestroy(gi)
         except nv.NVMLError_InUse:
-            raise _in_use(gpu_uuid, gi_id, "compute instances may be gone, it is not") from None
+            raise _in_use(
+                gpu_uuid, gi_id, "its compute instances may be gone, the GPU instance is not"
+            ) from None
 
 
 @contextmanager
@@ -125,8 +127,8 @@ def opened() -> Iterator[None]:
     except (nv.NVMLError_LibraryNotFound, nv.NVMLError_DriverNotLoaded) as error:
         raise UnreachableError(
             "SW-NVML-MISSING",
-            f"This host has no NVIDIA driver that answers: {error}.",
-            "Run it on a GPU node. There, nvidia-smi must work.",
+            f"No NVIDIA driver answers on this host: {error}.",
+            "Run it on a GPU node where nvidia-smi works.",
         ) from None
     except nv.NVMLError as error:
         raise _failure(error) from None
@@ -151,7 +153,7 @@ def _no_room(gpu_uuid: str, placement: Placement) -> SlicewiseError:
     return OutsideError(
         "SW-MIG-NO-ROOM",
         f"{gpu_uuid} has no room for {placement.profile} at memory slice {placement.start}.",
-        "See what lies there: slicewise node probe",
+        "See which instances are there: slicewise node probe",
     )
 
 

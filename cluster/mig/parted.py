@@ -71,10 +71,12 @@ def _entries(name: str, rows: Any) -> tuple[Entry, ...]:
 
 def _entry(name: str, row: Any) -> Entry:
     if not isinstance(row, dict) or not {"devices", "mig-enabled"} <= row.keys() <= _FIELDS:
-        raise _invalid(f"{name}: an entry has devices, mig-enabled, mig-devices, device-filter")
+        raise _invalid(
+            f"{name}: the keys of an entry are devices, mig-enabled, mig-devices, device-filter"
+        )
     mig, counts = row["mig-enabled"], row.get("mig-devices")
     if not isinstance(mig, bool) or (mig and counts is None) or (counts and not mig):
-        raise _invalid(f"{name}: mig-devices stands where mig-enabled is true, and only there")
+        raise _invalid(f"{name}: give mig-devices where mig-enabled is true, and only there")
     return Entry(
         _device_ids(name, row.get("device-filter", [])),
         _indices(name, row["devices"]),
@@ -111,7 +113,9 @@ def _counts(name: str, value: Any) -> Mapping[str, int]:
 
 def _invalid(why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-MIG-PARTED", f"That is no configuration of mig-parted: {why}.", "Nothing was changed."
+        "SW-MIG-PARTED",
+        f"This is not a configuration of mig-parted: {why}.",
+        "Nothing was changed.",
     )
 
 

@@ -33,7 +33,7 @@ def _placement(part: str, board: Board) -> Placement:
     if match is None or profile is None or int(match["start"]) not in profile.starts:
         raise InvalidInputError(
             "SW-MIG-PLACEMENTS",
-            f"{part!r} is no instance of {board.model}.",
-            "Write PROFILE@SLICE,...: slicewise mig profiles says what may begin where.",
+            f"{part!r} is not an instance of {board.model}.",
+            "Write PROFILE@SLICE,...: slicewise mig profiles lists the slices.",
         )
     return Placement(profile.name, int(match["start"]), profile.memory_slices)

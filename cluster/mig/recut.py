@@ -48,7 +48,9 @@ def _alone(root: Path) -> Iterator[None]:
     try:
         lock = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _ROOT_ONLY)
     except PermissionError:
-        raise InvalidInputError("SW-RECUT-ROOT", "Only root cuts GPUs: nothing was done.") from None
+        raise InvalidInputError(
+            "SW-RECUT-ROOT", "Only root can cut GPUs: nothing was done."
+        ) from None
     with os.fdopen(lock, "w"):
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -57,11 +59,15 @@ def _alone(root: Path) -> Iterator[None]:
 def _gpu(gpu_uuid: str, root: Path) -> tuple[Gpu, Board]:
     found = next((one for one in read_inventory(root).gpus if one.uuid == gpu_uuid), None)
     if found is None or found.board is None or not (found.mig and found.mig_pending):
-        what = "does not answer" if found is None else "is not in MIG mode, or not for long"
+        what = (
+            "does not answer"
+            if found is None
+            else "is not in MIG mode, or leaves it at the next reset"
+        )
         raise OutsideError(
             "SW-MIG-GPU",
             f"GPU {gpu_uuid} {what}: it was not touched.",
-            "See which there are: slicewise node probe",
+            "See which GPUs there are: slicewise node probe",
         )
     return found, found.board
 
@@ -75,7 +81,7 @@ def _require_between(gpu: Gpu, old: Collection[Placement], new: Collection[Place
         "SW-MIG-CHANGED",
         f"GPU {gpu.uuid} has {placements_text(there) or 'no instance'}, not"
         f" {placements_text(old) or 'none'}: it was not touched.",
-        "Somebody else has cut it. Look again: slicewise recut survey",
+        "It was cut outside Slicewise. Look again: slicewise recut survey",
     )
 
 
@@ -87,7 +93,7 @@ def _require_free(gpu: Gpu, going: Collection[Instance]) -> None:
                 "SW-MIG-IN-USE",
                 f"Process {pids} holds {placements_text([one.placement])} of {gpu.uuid}:"
                 " nothing was changed.",
-                "See whose it is: slicewise node probe",
+                "See whose process it is: slicewise node probe",
             )
 
 
@@ -121,5 +127,5 @@ def _failed(gpu: Gpu, error: SlicewiseError, back: str) -> OutsideError:
     return OutsideError(
         "SW-MIG-CUT",
         f"GPU {gpu.uuid} was not cut: {error.refusal.message} ({error.refusal.code}); {back}.",
-        "See the kernel's log (dmesg). The same command may be given again.",
+        "See the kernel's log (dmesg). The same command may be run again.",
     )

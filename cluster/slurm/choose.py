@@ -44,7 +44,7 @@ async def _require_pyslurm() -> None:
         raise SlicewiseError(
             "SW-PYSLURM",
             f'daemon.slurm is "pyslurm", but {sys.executable} can\'t use it: {error}.',
-            'Install the pyslurm of your Slurm\'s own number, or say slurm = "auto".',
+            'Install the pyslurm with your Slurm\'s version number, or set slurm = "auto".',
         ) from None
     finally:
         await worker.end()

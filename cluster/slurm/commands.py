@@ -362,8 +362,8 @@ def _partly(error: UnreachableError, lines: int) -> UnreachableError:
     said = error.refusal
     return UnreachableError(
         said.code,
-        f"{said.message}. Of {lines} modifications some may be made: the next look at limits "
-        "makes the others.",
+        f"{said.message}. Some of {lines} changes may have been made; the next look at limits "
+        "makes the rest.",
         said.hint,
     )
 

@@ -59,7 +59,7 @@ async def restart_controller(command: Sequence[str], version: tuple[int, ...], n
     async def is_there() -> bool:
         return await _slurmd_start(node) is not None
 
-    await _until(is_there, f"slurmctld does not answer, or not of {node}", _RESTART_S)
+    await _until(is_there, f"slurmctld does not answer, or {node} has not registered", _RESTART_S)
 
 
 async def restart_node(node: str, reservation: str, command: Sequence[str]) -> None:

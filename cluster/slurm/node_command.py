@@ -146,7 +146,7 @@ async def _partition(node: str, patience_s: float) -> str:
             if idle and idle[0].isdecimal() and int(idle[0]):
                 return name
         if time.monotonic() > until_s:
-            raise _failed(node, f"no core has become free there in {patience_s:g} s")
+            raise _failed(node, f"no core became free there in {patience_s:g} s")
         await asyncio.sleep(_PENDING_POLL_S)
 
 
@@ -168,7 +168,7 @@ async def _submitted(
     said = await run(command, stdin=script, passed=_PASSED, deadline_s=_SUBMIT_S)
     job_id = said.strip().rpartition("\n")[2].partition(";")[0]
     if not job_id.isdecimal():
-        raise _failed("sbatch", f"it names no job: {_printable(said)}")
+        raise _failed("sbatch", f"it did not name a job: {_printable(said)}")
     return int(job_id)
 
 
@@ -239,7 +239,7 @@ async def _job(job_id: int) -> tuple[JobState | None, str, str]:
 def _reply(node: str, text: str) -> Reply:
     answer = _ANSWER.fullmatch(text)
     if answer is None:
-        raise _failed(f"the answer of {node}", "it has another form")
+        raise _failed(f"the answer of {node}", "its format is not known")
     status, output, complaint = answer.groups()
     return Reply(int(status), _unpacked(node, output), _unpacked(node, complaint).strip())
 

@@ -102,7 +102,7 @@ class PyslurmSlurm(CommandSlurm):
             running = await self.version()
             if running[:2] != built[:2]:
                 raise PyslurmError(
-                    f"pyslurm is of Slurm {_text(built)}, slurmctld of {_text(running)}",
+                    f"pyslurm is for Slurm {_text(built)}, slurmctld is {_text(running)}",
                     _UNFIT_REST_S,
                 )
             self._report("slurm_by", implementation="pyslurm", version=_text(built))
@@ -150,7 +150,7 @@ class PyslurmWorker:
     async def ask(self, *words: str) -> Any:
         """The process's answer to this request."""
         if self._process is None:
-            raise PyslurmError("its process was not started", _FAILED_REST_S)
+            raise PyslurmError("its process is not running", _FAILED_REST_S)
         requests = cast("asyncio.StreamWriter", self._process.stdin)
         requests.write(f"{' '.join(words)}\n".encode())
         return await self._answer(self._process)

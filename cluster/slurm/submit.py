@@ -43,7 +43,7 @@ def submit(script: str) -> Submitted:
         raise UnreachableError(
             "SW-SLURM-DOWN",
             f"sbatch did not end within {_DEADLINE_S:g} s.",
-            "The job may have been submitted all the same: see squeue --me.",
+            "The job may still have been submitted: see squeue --me.",
         ) from None
     return read_reply(reply.returncode, reply.stdout, reply.stderr)
 

@@ -203,9 +203,9 @@ def test_a_credential_counts_once_whole_in_time_and_for_the_daemon(site: Site) -
         ("Replayed credential", good),
         ("Unauthorized credential", site.credential("alice", for_user="bob")),
         ("armor", site.credential("alice")[:-20]),
-        ("Is it whole", site.credential("alice")[:60] + b":"),
-        ("Is it whole", forged(site.credential("alice"))),
-        ("Is it whole", b"MUNGE:" + b"QUFB" * 40 + b":"),
+        ("Check that it is complete", site.credential("alice")[:60] + b":"),
+        ("Check that it is complete", forged(site.credential("alice"))),
+        ("Check that it is complete", b"MUNGE:" + b"QUFB" * 40 + b":"),
         ("no credential", b"MUNGE:" + b"A" * 1_000_000 + b":"),
         ("Expired credential", expired),
     )

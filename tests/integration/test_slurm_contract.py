@@ -15,7 +15,7 @@ from sandbox.cluster import Sandbox
 pytestmark = pytest.mark.integration
 
 DOORS = ("commands", "pyslurm") if find_spec("pyslurm") else ("commands",)
-UNFIT = ("pyslurm is of Slurm", "pyslurm of Slurm", "ImportError")
+UNFIT = ("pyslurm is for Slurm", "pyslurm of Slurm", "ImportError")
 
 
 @pytest.fixture(scope="module")

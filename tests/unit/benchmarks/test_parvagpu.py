@@ -100,7 +100,7 @@ def test_tables_in_another_format(tmp_path: Path) -> None:
     shutil.copytree(DATA, tmp_path, dirs_exist_ok=True)
     bad = tmp_path / "prof_data" / "bert.csv"
     bad.write_text("Mig instance,Batch size\n5,1\n", encoding="utf-8")
-    with pytest.raises(InvalidInputError, match=r"bert\.csv: line 2: .* is no measurement"):
+    with pytest.raises(InvalidInputError, match=r"bert\.csv: line 2: .* is not a measurement"):
         parvagpu.run(tmp_path)
 
 

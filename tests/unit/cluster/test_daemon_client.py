@@ -85,8 +85,8 @@ async def test_a_daemon_that_hangs_up_or_is_not_there(tmp_path: Path):
 
 FAILURES = [
     (TimeoutError(), "no answer within 15 s"),
-    (ConnectionRefusedError(111, "Connect call failed"), "nobody listens there"),
-    (FileNotFoundError(2, "x"), "nobody listens there"),
+    (ConnectionRefusedError(111, "Connect call failed"), "nothing listens there"),
+    (FileNotFoundError(2, "x"), "nothing listens there"),
     (socket.gaierror(socket.EAI_NONAME, "x"), "its host name can't be resolved"),
     (UnicodeError("label empty or too long"), "its host name can't be resolved"),
     (ValueError("Separator is not found"), "its answer is too long"),
@@ -175,7 +175,7 @@ async def test_a_refusal_is_the_answer_whoever_else_there_is(tmp_path: Path):
 
 async def test_if_none_will_the_last_says_why(tmp_path: Path):
     pair = Pair(tmp_path, ctl1=STANDBY, ctl2="")
-    with pytest.raises(UnreachableError, match=r"at ctl2:6830: nobody listens.*SW-DAEMON-DOWN"):
+    with pytest.raises(UnreachableError, match=r"at ctl2:6830: nothing listens.*SW-DAEMON-DOWN"):
         await pair.delete()
     assert pair.asked == ["ctl1", "ctl2"]
 

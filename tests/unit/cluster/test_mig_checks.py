@@ -57,7 +57,7 @@ def test_a_lost_board_is_one(node: EmulatedDriver) -> None:
 def test_mig_mode_without_instances_and_an_instance_without_a_device(
     node: EmulatedDriver,
 ) -> None:
-    assert said(node) == ("GPU 0: MIG mode is on, but nothing is cut: nobody can use it.",)
+    assert said(node) == ("GPU 0: MIG mode is on, but no instance is cut: no job can use it.",)
     with opened():
         pynvml.nvmlDeviceCreateGpuInstance(pynvml.nvmlDeviceGetHandleByIndex(0), 9)
     (fault,) = said(node)

@@ -56,10 +56,10 @@ def one_entry(text: str) -> str:
         ("a: [", "not YAML"),
         ("version: v2", "version is not v1"),
         ("- 1", "version is not v1"),
-        ("version: v1", "no configuration"),
+        ("version: v1", "has no configuration"),
         ("{version: v1, mig-configs: {a: []}}", "a has no entry"),
-        (one_entry("devices: all"), "an entry has devices"),
-        (one_entry("devices: all, mig-enabled: false, x: 1"), "an entry has devices"),
+        (one_entry("devices: all"), "the keys of an entry are devices"),
+        (one_entry("devices: all, mig-enabled: false, x: 1"), "the keys of an entry are devices"),
         (one_entry("devices: all, mig-enabled: true"), "where mig-enabled is true"),
         (
             one_entry("devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}"),

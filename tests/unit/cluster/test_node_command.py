@@ -54,7 +54,7 @@ async def test_it_is_not_submitted_before_a_core_is_free(slurm: Path) -> None:
     assert len([one for one in given(slurm) if one.startswith("sinfo")]) == 2
     (slurm / "given").unlink()
     command(slurm, "sinfo", "echo 'gpu|8/0/0/8'")
-    with pytest.raises(OutsideError, match=r"gpu01: no core has become free there in 0.5 s"):
+    with pytest.raises(OutsideError, match=r"gpu01: no core became free there in 0.5 s"):
         await run_on("gpu01", "", ("true",), 1)
     assert not [one for one in given(slurm) if one.startswith("sbatch")]
 
@@ -147,7 +147,7 @@ async def test_a_failure_without_a_word_is_its_status(slurm: Path) -> None:
 
 async def test_words_of_sbatch_that_are_no_job_are_told(slurm: Path) -> None:
     command(slurm, "sbatch", "cat >/dev/null; echo Welcome")
-    with pytest.raises(OutsideError, match=r"it names no job: Welcome.*\[SW-SLURM-FAILED\]"):
+    with pytest.raises(OutsideError, match=r"it did not name a job: Welcome.*\[SW-SLURM-FAILED\]"):
         await run_on("gpu01", "", ("true",), 90)
     (slurm / "waits").touch()
     (slurm / "dies").touch()

@@ -134,7 +134,7 @@ async def test_another_slurmctld_than_pyslurms_is_left_to_the_commands(
     shown = "#!/bin/sh\necho SLURM_VERSION = 26.05.1\n"
     (place / "scontrol").write_text(shown, encoding="utf-8")
     assert len(await slurm.jobs()) == JOBS
-    why = "pyslurm is of Slurm 25.11.7, slurmctld of 26.5.1"
+    why = "pyslurm is for Slurm 25.11.7, slurmctld is 26.5.1"
     assert (str(log.fields["why"]), log.fields["retry_s"]) == (why, 600.0)
 
 

@@ -13,7 +13,9 @@ EIGHT = Places(8, per_tenant=4)
 
 def test_eight_services_of_one_tenant_do_not_take_all_places() -> None:
     assert EIGHT.why_none("vision", {"vision": 3}) == ""
-    assert "'vision' has 4 services, and may have 4" in EIGHT.why_none("vision", {"vision": 4})
+    assert "'vision' has 4 services and may have at most 4" in EIGHT.why_none(
+        "vision", {"vision": 4}
+    )
     assert EIGHT.why_none("nlp", {"vision": 4}) == ""
 
 
@@ -25,7 +27,7 @@ def test_the_last_quarter_is_for_who_has_none() -> None:
 
 def test_a_full_gateway_takes_nobody() -> None:
     held = {str(number): 1 for number in range(8)}
-    assert "carries 8 services" in EIGHT.why_none("audio", held)
+    assert "all 8 places of the gateway are taken" in EIGHT.why_none("audio", held)
 
 
 def test_a_tenant_gets_half_of_the_backends_unless_it_is_said() -> None:

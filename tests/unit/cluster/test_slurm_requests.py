@@ -278,7 +278,7 @@ async def test_many_modifications_have_more_time_than_one_and_may_be_made_in_par
     stand_in("sacctmgr", "sleep 0.3\n")
     assert await CommandSlurm().sacctmgr(changes) == {}
     stand_in("sacctmgr", "exec sleep 60\n")
-    with pytest.raises(UnreachableError, match=r"within 0.45 s.*Of 2 modifications some may be"):
+    with pytest.raises(UnreachableError, match=r"within 0.45 s.*Some of 2 changes may have"):
         await CommandSlurm().sacctmgr(changes[:2])
 
 

@@ -723,7 +723,7 @@ class TestAdmission:
         answers = [admission.submit(service(name=f"s{number}")) for number in range(8)]
         assert [one.action for one in answers] == ["admit"] * 3 + ["refuse"] * 5
         assert answers[-1].code == "SW-SERVICE-PLACES"
-        assert "'vision' has 4 services, and may have 4" in answers[-1].message
+        assert "'vision' has 4 services and may have at most 4" in answers[-1].message
         # A new generation of one takes its place.
         assert admission.submit(service(name="s0")).action == "admit"
         others = {("vision", f"s{number}"): Living(900 + number, ALICE) for number in range(4)}

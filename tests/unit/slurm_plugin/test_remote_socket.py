@@ -375,7 +375,7 @@ async def test_an_answer_to_another_question_is_refused(
     own: DaemonSettings, munge: ScriptedMunge, monkeypatch: pytest.MonkeyPatch, nonce: str
 ):
     async with impostor(own, sealed(munge, nonce)):
-        with pytest.raises(OutsideError, match="another question"):
+        with pytest.raises(OutsideError, match="another request"):
             await ask(own, monkeypatch)
 
 
@@ -384,7 +384,7 @@ async def test_parts_in_another_order_or_left_out_are_no_answer(
 ):
     first, second = sealed(munge, line=b"x" * 300_000).splitlines(keepends=True)
     async with impostor(own, second, first):
-        with pytest.raises(OutsideError, match="another question"):
+        with pytest.raises(OutsideError, match="another request"):
             await ask(own, monkeypatch)
     async with impostor(own, first):
         with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
